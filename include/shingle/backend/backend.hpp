@@ -1,0 +1,105 @@
+// The contract of a backend: a World of ranks with memory, and Executables that run a plan on it.
+//
+// The same calls serve a backend that holds all ranks in one process (threads) and one that holds a single rank of many
+// processes (MPI): whatever is "by rank" concerns the local ranks only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shingle/machine/machine.hpp"
+#include "shingle/plan/plan.hpp"
+
+namespace shingle {
+
+/// Owner of a block of a rank's device memory (host memory on the host backend). Move-only, freed on destruction.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(std::shared_ptr<void> memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&&) noexcept = default;
+  DeviceBuffer& operator=(DeviceBuffer&&) noexcept = default;
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  void* data() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::shared_ptr<void> memory_;
+  std::size_t bytes_ = 0;
+};
+
+/// What a World can do; a plan that needs more is refused at compile() with the reason.
+struct Capabilities {
+  bool remote_memory = false;        ///< a rank may load, store and count in another's memory
+  std::vector<DType> native_dtypes;  ///< multiplied without widening
+};
+
+/// One interval of a run on the clock of the world, for timelines.
+struct Span {
+  std::int32_t rank = 0;
+  std::int32_t lane = 0;
+  std::int32_t step = 0;    ///< in the lane
+  std::int32_t group = -1;  ///< of a tiled step that notifies or is gated by groups: the group whose tiles these are
+  std::int32_t epoch = 0;
+  double begin_us = 0;
+  double end_us = 0;
+};
+
+struct RunOptions {
+  int epochs = 1;               ///< back to back, with no barrier between ranks
+  double timeout_us = 30e6;     ///< deadline of every single wait
+  bool trace = false;           ///< collect spans
+};
+
+struct RunReport {
+  double elapsed_us = 0;    ///< first begin to last end over all ranks of the world and all epochs
+  std::vector<Span> spans;  ///< of all ranks (on every process), when traced
+};
+
+/// A plan, compiled for a World. Bind every user buffer of every local rank before the first run.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+
+  /// `memory` holds the rank's part of the plan's buffer, row-major and densely packed; it must stay valid.
+  virtual void bind(int rank, Role role, void* memory) = 0;
+
+  /// Runs the plan; collective over the world's processes. Returns when all local ranks are done.
+  /// Throws Timeout with the diagnosis when a wait passes its deadline or another rank fails; the World is then broken and
+  /// every later run throws.
+  virtual RunReport run(const RunOptions& options = {}) = 0;
+
+  /// Memory that the executable holds for a rank, in bytes.
+  virtual std::int64_t internal_bytes(int rank) const = 0;
+
+  /// Overwrites the internal buffers of the local ranks with NaN, so that a result cannot come from an earlier run.
+  virtual void poison() = 0;
+};
+
+class World {
+ public:
+  virtual ~World() = default;
+
+  virtual std::string backend() const = 0;  ///< "host", …
+  virtual int size() const = 0;
+  virtual std::vector<int> local_ranks() const = 0;
+  virtual const Machine& machine() const = 0;
+  virtual Capabilities capabilities() const = 0;
+
+  virtual DeviceBuffer allocate(int rank, std::size_t bytes) = 0;
+
+  /// Throws Unsupported when the plan needs what the world cannot do, InvalidArgument when it is for another world.
+  virtual std::unique_ptr<Executable> compile(const Plan& plan) = 0;
+
+  /// All processes wait for each other.
+  virtual void barrier() = 0;
+  /// Maximum over all processes of each value.
+  virtual std::vector<double> all_max(std::vector<double> values) = 0;
+};
+
+}  // namespace shingle

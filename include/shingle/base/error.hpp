@@ -1,0 +1,64 @@
+// The one hierarchy of exceptions (DESIGN: "Errors"). Expected failure is a Result, not an exception.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+namespace shingle {
+
+/// Base of everything that Shingle throws. `what()` is one line that a user can act on.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message, int rank = -1,
+                 std::source_location where = std::source_location::current())
+      : std::runtime_error(message), rank_(rank), where_(where) {}
+
+  /// The rank that failed, or -1 where no single rank did.
+  int rank() const noexcept { return rank_; }
+  /// Where it was thrown.
+  const std::source_location& where() const noexcept { return where_; }
+
+ private:
+  int rank_;
+  std::source_location where_;
+};
+
+/// A value from outside is wrong: a size, a flag, a field of a file.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The request is meaningful, but this build or this machine cannot serve it.
+class Unsupported : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file cannot be read or written.
+class IoError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A wait passed its deadline, or was aborted because another rank failed. The message carries the diagnosis:
+/// rank, lane, step, counter, value seen, target, and the ranks that should have added.
+class Timeout : public Error {
+ public:
+  using Error::Error;
+};
+
+/// An MPI call failed; `code()` is MPI's error code.
+class MpiError : public Error {
+ public:
+  MpiError(const std::string& call, int code, int rank,
+           std::source_location where = std::source_location::current())
+      : Error(call, rank, where), code_(code) {}
+  int code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
+}  // namespace shingle

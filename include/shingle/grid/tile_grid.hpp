@@ -1,0 +1,230 @@
+// Tile grids: which tiles a step has and the order in which they start, in closed form.
+//
+// A grid covers `rows` × `cols` output elements with tiles of tile_rows × tile_cols; tiles at the far edges may be
+// ragged. The order is a loop nest over factors of the two tile axes: every loop runs over one digit of the m- or the
+// n-index (outer loops hold the more significant digits), and may start rotated. Raster, swizzle and clusters are such
+// nests. Where the factors overshoot the tiles there are phantom tiles: positions of the nest that hold no output.
+//
+// C++17 and constexpr throughout, so that host, device and verifier compute the same numbers from the same source.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define SHINGLE_HD __host__ __device__
+#else
+#define SHINGLE_HD
+#endif
+
+namespace shingle {
+
+SHINGLE_HD constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+SHINGLE_HD constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+SHINGLE_HD constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+
+enum class Axis : std::uint8_t { m, n };
+
+/// One loop of a nest: runs `extent` values of one axis's digit, the first of which is `rotation`.
+struct Loop {
+  Axis axis = Axis::m;
+  std::int32_t extent = 1;
+  std::int32_t rotation = 0;
+
+  SHINGLE_HD constexpr bool operator==(const Loop& o) const {
+    return axis == o.axis && extent == o.extent && rotation == o.rotation;
+  }
+};
+
+/// A tile by its indices along the two axes (not elements).
+struct Tile {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+};
+
+/// The output elements of a tile.
+struct TileRect {
+  std::int64_t row = 0;
+  std::int64_t col = 0;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+
+inline constexpr int max_loops = 6;
+
+struct TileGrid {
+  std::int64_t rows = 0;  ///< output elements
+  std::int64_t cols = 0;
+  std::int32_t tile_rows = 1;
+  std::int32_t tile_cols = 1;
+  Loop loops[max_loops] = {};  ///< outermost first
+  std::int32_t loop_count = 0;
+
+  SHINGLE_HD constexpr std::int64_t tiles_m() const { return ceil_div(rows, tile_rows); }
+  SHINGLE_HD constexpr std::int64_t tiles_n() const { return ceil_div(cols, tile_cols); }
+  /// Tiles that hold output.
+  SHINGLE_HD constexpr std::int64_t tiles() const { return tiles_m() * tiles_n(); }
+  /// Positions of the loop nest, phantom tiles included: linear indices run over [0, positions()).
+  SHINGLE_HD constexpr std::int64_t positions() const {
+    std::int64_t count = 1;
+    for (int i = 0; i < loop_count; ++i) count *= loops[i].extent;
+    return tiles() == 0 ? 0 : count;
+  }
+  SHINGLE_HD constexpr bool phantom(Tile tile) const { return tile.m >= tiles_m() || tile.n >= tiles_n(); }
+
+  /// The tile at a position of the order.
+  SHINGLE_HD constexpr Tile tile(std::int64_t linear) const {
+    Tile at;
+    std::int64_t unit[2] = {1, 1};
+    for (int i = loop_count - 1; i >= 0; --i) {
+      const Loop& loop = loops[i];
+      const std::int64_t digit = (linear % loop.extent + loop.rotation) % loop.extent;
+      linear /= loop.extent;
+      std::int64_t& index = loop.axis == Axis::m ? at.m : at.n;
+      index += digit * unit[int(loop.axis)];
+      unit[int(loop.axis)] *= loop.extent;
+    }
+    return at;
+  }
+
+  /// The position of a tile: the inverse of tile().
+  SHINGLE_HD constexpr std::int64_t linear(Tile tile) const {
+    std::int64_t position = 0, scale = 1;
+    for (int i = loop_count - 1; i >= 0; --i) {
+      const Loop& loop = loops[i];
+      std::int64_t& index = loop.axis == Axis::m ? tile.m : tile.n;
+      const std::int64_t value = (index % loop.extent - loop.rotation + loop.extent) % loop.extent;
+      index /= loop.extent;
+      position += value * scale;
+      scale *= loop.extent;
+    }
+    return position;
+  }
+
+  /// The elements of a tile, clipped at the ragged edges; zero rows or columns for a phantom tile.
+  SHINGLE_HD constexpr TileRect rect(Tile tile) const {
+    const std::int64_t row = smaller(tile.m * tile_rows, rows), col = smaller(tile.n * tile_cols, cols);
+    return {row, col, smaller(row + tile_rows, rows) - row, smaller(col + tile_cols, cols) - col};
+  }
+
+  /// The wave of a position when `workers` tiles are in flight together (phantom tiles take a worker too).
+  SHINGLE_HD static constexpr std::int64_t wave(std::int64_t linear, std::int64_t workers) { return linear / workers; }
+
+  /// Sum over the tiles that hold output at positions before `linear` of weight_m · weight_n, where weight_m(lo, hi) is the
+  /// summed weight of the tile rows [lo, hi) and weight_n(lo, hi) that of the tile columns. Costs one step a loop,
+  /// whatever the number of tiles: this is what makes slots, counts and offsets closed forms.
+  template <class WeightM, class WeightN>
+  SHINGLE_HD constexpr std::int64_t sum_before(std::int64_t linear, WeightM weight_m, WeightN weight_n) const {
+    const std::int64_t limit[2] = {tiles_m(), tiles_n()};
+    std::int64_t rest = positions();     // positions below the current loop
+    std::int64_t span[2] = {1, 1};       // tiles that the remaining digits of each axis address
+    for (int i = 0; i < loop_count; ++i) span[int(loops[i].axis)] *= loops[i].extent;
+    if (linear >= rest) return limit[0] == 0 || limit[1] == 0 ? 0 : weight_m(0, limit[0]) * weight_n(0, limit[1]);
+    std::int64_t first[2] = {0, 0};      // first tile that the digits fixed so far leave possible
+    std::int64_t total = 0;
+    for (int i = 0; i < loop_count; ++i) {
+      const Loop& loop = loops[i];
+      const int axis = int(loop.axis);
+      rest /= loop.extent;
+      span[axis] /= loop.extent;
+      const std::int64_t value = linear / rest;
+      linear -= value * rest;
+      // Earlier values of this loop cover the cyclic digit interval [rotation, rotation + value).
+      const std::int64_t end = loop.rotation + value;
+      const std::int64_t wrapped = larger(end - loop.extent, 0);
+      total += strip(loop.rotation, end - wrapped, first, span, limit, axis, weight_m, weight_n);
+      total += strip(0, wrapped, first, span, limit, axis, weight_m, weight_n);
+      first[axis] += end % loop.extent * span[axis];
+    }
+    return total;
+  }
+
+  /// Tiles that hold output before a position: the slot of the tile at that position.
+  SHINGLE_HD constexpr std::int64_t tiles_before(std::int64_t linear) const {
+    return sum_before(linear, Count{}, Count{});
+  }
+
+  /// Output rows of the tiles before a position, summed tile by tile: where the tile's rows start when the finished tiles
+  /// are stacked in one column.
+  SHINGLE_HD constexpr std::int64_t rows_before(std::int64_t linear) const {
+    return sum_before(linear, Extent{rows, tile_rows}, Count{});
+  }
+
+  SHINGLE_HD constexpr bool operator==(const TileGrid& o) const {
+    bool same = rows == o.rows && cols == o.cols && tile_rows == o.tile_rows && tile_cols == o.tile_cols &&
+                loop_count == o.loop_count;
+    for (int i = 0; same && i < loop_count; ++i) same = loops[i] == o.loops[i];
+    return same;
+  }
+
+  /// Weight of a tile interval: the number of tiles in it.
+  struct Count {
+    SHINGLE_HD constexpr std::int64_t operator()(std::int64_t lo, std::int64_t hi) const { return hi - lo; }
+  };
+  /// Weight of a tile interval: the elements that it covers.
+  struct Extent {
+    std::int64_t size, tile;
+    SHINGLE_HD constexpr std::int64_t operator()(std::int64_t lo, std::int64_t hi) const {
+      return smaller(hi * tile, size) - smaller(lo * tile, size);
+    }
+  };
+
+ private:
+  template <class WeightM, class WeightN>
+  SHINGLE_HD static constexpr std::int64_t strip(std::int64_t lo, std::int64_t hi, const std::int64_t* first,
+                                                 const std::int64_t* span, const std::int64_t* limit, int axis,
+                                                 WeightM weight_m, WeightN weight_n) {
+    std::int64_t from[2] = {first[0], first[1]};
+    std::int64_t to[2] = {first[0] + span[0], first[1] + span[1]};
+    from[axis] = first[axis] + lo * span[axis];
+    to[axis] = first[axis] + hi * span[axis];
+    for (int a = 0; a < 2; ++a) {
+      to[a] = smaller(to[a], limit[a]);
+      if (from[a] >= to[a]) return 0;
+    }
+    return weight_m(from[0], to[0]) * weight_n(from[1], to[1]);
+  }
+};
+
+enum class Raster : std::uint8_t { along_n, along_m };  ///< the axis that runs first
+
+/// How a grid is traversed, in the words of GEMM libraries.
+struct TileOrder {
+  Raster raster = Raster::along_n;
+  std::int32_t swizzle = 1;       ///< clusters of the slow axis taken together, so that operands stay in cache
+  std::int32_t cluster_m = 1;     ///< tiles that start together
+  std::int32_t cluster_n = 1;
+  std::int32_t rotation = 0;      ///< bands of the slow axis (swizzle · cluster tiles each) to start at, modulo their number
+
+  constexpr bool operator==(const TileOrder& o) const {
+    return raster == o.raster && swizzle == o.swizzle && cluster_m == o.cluster_m && cluster_n == o.cluster_n &&
+           rotation == o.rotation;
+  }
+};
+
+/// The grid of a rows × cols output in tiles of tile_rows × tile_cols, traversed by `order`.
+SHINGLE_HD constexpr TileGrid make_grid(std::int64_t rows, std::int64_t cols, std::int32_t tile_rows,
+                                        std::int32_t tile_cols, const TileOrder& order = {}) {
+  TileGrid grid;
+  grid.rows = rows;
+  grid.cols = cols;
+  grid.tile_rows = tile_rows;
+  grid.tile_cols = tile_cols;
+  const bool along_n = order.raster == Raster::along_n;
+  const Axis slow = along_n ? Axis::m : Axis::n, fast = along_n ? Axis::n : Axis::m;
+  const std::int64_t slow_tiles = along_n ? grid.tiles_m() : grid.tiles_n();
+  const std::int64_t fast_tiles = along_n ? grid.tiles_n() : grid.tiles_m();
+  const std::int32_t slow_cluster = along_n ? order.cluster_m : order.cluster_n;
+  const std::int32_t fast_cluster = along_n ? order.cluster_n : order.cluster_m;
+  const auto bands = std::int32_t(larger(ceil_div(slow_tiles, std::int64_t(order.swizzle) * slow_cluster), 1));
+  const auto steps = std::int32_t(larger(ceil_div(fast_tiles, fast_cluster), 1));
+  const Loop nest[] = {{slow, bands, order.rotation % bands},
+                       {fast, steps, 0},
+                       {slow, order.swizzle, 0},
+                       {fast, fast_cluster, 0},
+                       {slow, slow_cluster, 0}};
+  for (const Loop& loop : nest)
+    if (loop.extent > 1) grid.loops[grid.loop_count++] = loop;
+  return grid;
+}
+
+}  // namespace shingle

@@ -1,0 +1,24 @@
+// Plans as JSON, both ways. Versioned; closed forms stay closed forms; what is written reads back equal.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "shingle/plan/plan.hpp"
+
+namespace shingle {
+
+inline constexpr int plan_json_version = 1;
+
+/// Throws nothing; `indent` < 0 is one line.
+std::string to_json(const Plan& plan, int indent = 1);
+
+/// Strict: unknown keys, missing keys, wrong types, values out of range, another version, or indices that point nowhere
+/// throw InvalidArgument with the path to the field ("ranks[1].lanes[0].steps[2].target: …"). Never crashes on any input.
+Plan plan_from_json(std::string_view text);
+
+/// The problem alone, as it stands in a plan.
+std::string to_json(const Problem& problem, int indent = 1);
+Problem problem_from_json(std::string_view text);
+
+}  // namespace shingle

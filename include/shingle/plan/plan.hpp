@@ -1,0 +1,297 @@
+// Plan: for every rank its lanes, for every lane its steps. Data, nothing else (docs/plan.md).
+//
+// A planner writes plans, the verifier proves them, a backend executes them. What a step does to which element is said by
+// closed forms and small tables only; `for_each_piece` (plan/placement.hpp) is the one place that expands them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "shingle/grid/row_map.hpp"
+#include "shingle/grid/tile_grid.hpp"
+#include "shingle/plan/problem.hpp"
+
+namespace shingle {
+
+// ---------------------------------------------------------------------------------------------------------- memory
+
+/// What a buffer is to the user. The user binds every role but `internal`, which the backend allocates.
+enum class Role : std::uint8_t { a, b, bias, residual, norm_weight, out, sum, internal };
+std::string_view name(Role role);
+constexpr bool is_input(Role role) { return role <= Role::norm_weight; }
+constexpr bool is_output(Role role) { return role == Role::out || role == Role::sum; }
+
+/// A row-major matrix in every rank's memory; ranks may hold different numbers of rows, also none.
+struct Buffer {
+  std::string name;
+  Role role = Role::internal;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> rows;  ///< by rank
+  std::int64_t cols = 0;
+  std::int32_t depth = 1;  ///< copies that successive epochs alternate between: 1 or 2; user buffers have 1
+
+  std::int64_t bytes(int rank) const {
+    return rows[static_cast<std::size_t>(rank)] * cols * static_cast<std::int64_t>(size_bytes(dtype)) * depth;
+  }
+  bool operator==(const Buffer&) const = default;
+};
+
+/// A rectangle of a buffer in one rank's memory.
+struct Slice {
+  std::int32_t buffer = -1;  ///< index into Plan::buffers
+  std::int32_t rank = 0;     ///< whose memory
+  std::int64_t row = 0;
+  std::int64_t rows = 0;
+  std::int64_t col = 0;
+  std::int64_t cols = 0;
+
+  bool operator==(const Slice&) const = default;
+};
+
+/// `add`: grows by what adders add. `set`: one writer sets it to base + value; copy engines cannot add.
+enum class CounterKind : std::uint8_t { add, set };
+
+/// A table of 32-bit counts in every rank's memory that only grow; anyone may await `>= target`. Never reset: in epoch e a
+/// target t means e · growth + t.
+struct Counter {
+  std::string name;
+  CounterKind kind = CounterKind::add;
+  std::vector<std::vector<std::uint32_t>> growth;  ///< [rank][entry]: how much an entry grows an epoch
+
+  bool operator==(const Counter&) const = default;
+};
+
+/// One count.
+struct CounterRef {
+  std::int32_t counter = -1;  ///< index into Plan::counters
+  std::int32_t rank = 0;      ///< whose memory
+  std::int32_t entry = 0;
+
+  bool operator==(const CounterRef&) const = default;
+};
+
+// ------------------------------------------------------------------------------------------------- hooks of a tiled step
+
+/// Where the rows of a tile lie in a buffer: the `route` hook of a store, and its mirror for a load.
+enum class PlacementKind : std::uint8_t {
+  matrix,    ///< at their own rows and columns, rows by `rows`
+  slots,     ///< stacked in the order of execution in one column of tiles, tile_cols wide
+  subtiles,  ///< as slots, but per group of tiles first all rows of rank 0's part of each tile, then rank 1's, …
+  pools,     ///< per group one pool a destination; in a pool, runs of rows in the order of execution
+  routed,    ///< the rows that go to `dest`, compacted: row i at the number of such rows before it
+};
+std::string_view name(PlacementKind kind);
+
+struct Placement {
+  PlacementKind kind = PlacementKind::matrix;
+  Slice slice;                     ///< rows and columns below are relative to it
+  RowMap rows;                     ///< matrix: virtual row of the grid → row of the slice
+  std::vector<std::int64_t> ends;  ///< subtiles, pools: position in the grid's order at which each group ends
+  std::int32_t parts = 1;          ///< subtiles: into how many equal row parts each tile is split
+  std::int32_t source = -1;        ///< pools, routed: the rank whose rows (by the problem's routing) these are
+  std::int32_t dest = -1;          ///< pools, routed: the destination whose rows these are; -1: all, a pool each
+  std::vector<std::int64_t> bases; ///< pools: first row of each pool, [group · destinations + destination]; routed: one
+
+  bool operator==(const Placement&) const = default;
+};
+
+/// Before a tile's input is read: await one entry of a counter on the own rank, by the group that the tile's position is in.
+struct TileGate {
+  std::int32_t counter = -1;
+  std::vector<std::int64_t> ends;      ///< position at which each group ends; group g awaits entry g
+  std::vector<std::uint32_t> targets;  ///< by group
+  bool operator==(const TileGate&) const = default;
+};
+
+/// Once a tile's output is visible: add one to an entry of a counter on each of `ranks`, by the tile's group. Phantom tiles
+/// add nothing.
+struct TileNotify {
+  std::int32_t counter = -1;
+  std::vector<std::int32_t> ranks;
+  std::vector<std::int64_t> ends;
+  bool operator==(const TileNotify&) const = default;
+};
+
+/// Workers (SMs, cores) that a step takes: at least `least` to make progress, at most `most` (0: all that are free).
+struct Resources {
+  std::int32_t least = 0;
+  std::int32_t most = 0;
+  bool operator==(const Resources&) const = default;
+};
+
+// ----------------------------------------------------------------------------------------------------------- steps
+
+/// Tiled product: virtual row v of the grid is row a_rows(v) of op(A); columns of the grid are columns of op(B), or output columns
+/// of [gate | up] for swiglu.
+struct Gemm {
+  TileGrid grid;
+  Slice a;        ///< as stored: m×k, or k×m with transpose_a
+  Slice b;        ///< as stored: k×n, or n×k with transpose_b
+  RowMap a_rows;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  Epilogue epilogue;
+  Slice bias;  ///< 1×n, where the epilogue has one
+  Placement out;
+  std::vector<TileGate> gates;
+  std::vector<TileNotify> notify;
+  Resources resources{1, 0};
+  bool operator==(const Gemm&) const = default;
+};
+
+/// Tiled pass over a matrix: reorder, sum, epilogue, norm. Sources are summed in their order in fp32 and rounded once. With a
+/// norm an item is a whole row of tiles (all columns); without, a tile.
+struct Elementwise {
+  TileGrid grid;
+  std::vector<Placement> from;
+  Placement to;
+  Epilogue epilogue;
+  Slice bias;
+  Norm norm;
+  Slice norm_weight;  ///< 1×n
+  Placement residual; ///< where norm.residual: read from here …
+  Placement sum;      ///< … and x + residual is stored here
+  std::vector<TileGate> gates;
+  std::vector<TileNotify> notify;
+  Resources resources{1, 0};
+  bool operator==(const Elementwise&) const = default;
+};
+
+struct Await {
+  CounterRef counter;  ///< on the own rank
+  std::uint32_t target = 0;
+  bool operator==(const Await&) const = default;
+};
+
+struct Notify {
+  CounterRef counter;
+  std::uint32_t value = 1;  ///< added, or for a `set` counter the value within the epoch
+  bool operator==(const Notify&) const = default;
+};
+
+/// Stores zeros.
+struct Fill {
+  Slice slice;
+  bool operator==(const Fill&) const = default;
+};
+
+enum class CollectiveKind : std::uint8_t { allreduce, reducescatter, allgather, alltoall };
+std::string_view name(CollectiveKind kind);
+
+/// A rendezvous of all ranks of a communicator, as collective libraries have it. Equal counts on every rank except for alltoall.
+/// allreduce: send and recv equal or disjoint, the same shape. reducescatter: part i of `send` (equal parts by rows) summed over ranks to rank i's `recv`. allgather:
+/// `send` of rank i to part i of `recv`. alltoall: consecutive rows of `send`, send_rows[i] of them to rank i; `recv`
+/// takes recv_rows[i] from rank i. Slices are whole rows of their buffers, so that they are contiguous.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::allreduce;
+  std::int32_t communicator = 0;
+  Slice send;
+  Slice recv;
+  std::vector<std::int64_t> send_rows;
+  std::vector<std::int64_t> recv_rows;
+  Resources resources;
+  bool operator==(const Collective&) const = default;
+};
+
+/// Sends and receives that progress as one; the i-th message from a to b meets the i-th that b expects of a.
+struct Exchange {
+  struct Message {
+    std::int32_t peer = 0;
+    Slice slice;
+    bool operator==(const Message&) const = default;
+  };
+  std::int32_t communicator = 0;
+  std::vector<Message> sends;
+  std::vector<Message> receives;
+  Resources resources;
+  bool operator==(const Exchange&) const = default;
+};
+
+/// Commands of a copy engine: one source to one or two destinations of the same shape; two slices in place.
+struct Copy {
+  Slice from;
+  Slice to;
+  bool operator==(const Copy&) const = default;
+};
+struct Broadcast {
+  Slice from;
+  Slice to[2];
+  bool operator==(const Broadcast&) const = default;
+};
+struct Swap {
+  Slice a;
+  Slice b;
+  bool operator==(const Swap&) const = default;
+};
+
+using Step = std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap>;
+
+/// "gemm", "permute", "reduce", "push", "await", …: an elementwise step is named for what it does.
+std::string_view name(const Step& step);
+
+// ------------------------------------------------------------------------------------------------------------ plan
+
+enum class LaneKind : std::uint8_t { compute, communicate, copy };
+std::string_view name(LaneKind kind);
+
+/// An in-order queue on one rank.
+struct Lane {
+  LaneKind kind = LaneKind::compute;
+  std::string name;
+  std::vector<Step> steps;
+  bool operator==(const Lane&) const = default;
+};
+
+struct RankPlan {
+  std::vector<Lane> lanes;
+  /// The order in which a host with a single hardware queue issues the steps: lane indices, one for each step.
+  std::vector<std::int32_t> issue;
+  bool operator==(const RankPlan&) const = default;
+};
+
+struct Communicator {
+  std::string name;
+  std::vector<std::int32_t> ranks;
+  bool operator==(const Communicator&) const = default;
+};
+
+enum class Mechanism : std::uint8_t { sequential, chunked, signal };
+std::string_view name(Mechanism mechanism);
+Mechanism parse_mechanism(std::string_view text);
+
+/// What a mechanism lets a tuner choose. Zero or empty: the planner's default; a plan holds what was chosen.
+struct Params {
+  std::int32_t tile_rows = 0;
+  std::int32_t tile_cols = 0;
+  TileOrder order;
+  std::int32_t chunks = 0;                ///< chunked: slices of the rows
+  std::vector<std::int64_t> group_waves;  ///< signal: waves in each group
+  bool operator==(const Params&) const = default;
+};
+
+struct Plan {
+  Problem problem;
+  Mechanism mechanism = Mechanism::sequential;
+  Params params;
+  std::int32_t workers = 1;  ///< of each rank, for which waves and resources were planned
+  std::string rounding;      ///< where values are rounded, and in which order they are summed (DESIGN: "Numbers")
+  std::vector<Buffer> buffers;
+  std::vector<Counter> counters;
+  std::vector<Communicator> communicators;
+  std::vector<RankPlan> ranks;
+
+  bool operator==(const Plan&) const = default;
+};
+
+/// The buffer of a role, or -1.
+std::int32_t find_buffer(const Plan& plan, Role role);
+/// All of a buffer on a rank.
+Slice whole(const Plan& plan, std::int32_t buffer, std::int32_t rank);
+/// Group of a position, given where the groups end.
+std::int64_t group_of(const std::vector<std::int64_t>& ends, std::int64_t position);
+
+}  // namespace shingle

@@ -1,0 +1,117 @@
+// Problem: an operator with its sizes, transposes, epilogue and element types; and what its result has to be.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "shingle/base/dtype.hpp"
+#include "shingle/grid/row_map.hpp"
+#include "shingle/plan/routing.hpp"
+
+namespace shingle {
+
+/// The most ranks that a plan may have.
+inline constexpr int max_world = 64;
+/// The largest M, N or K.
+inline constexpr std::int64_t max_extent = std::int64_t{1} << 31;
+
+enum class Op : std::uint8_t {
+  gemm,                ///< every rank its own product, no communication
+  gemm_allreduce,      ///< C = sum over ranks of A_r · B_r, whole on every rank
+  gemm_reducescatter,  ///< the same sum, rank r keeps its shard of the rows
+  allgather_gemm,      ///< A is sharded by rows; every rank multiplies all of it with its own B_r
+  gemm_alltoall,       ///< every rank its own product, whose rows then go where the routing says
+};
+
+/// "gemm+allreduce", …
+std::string_view name(Op op);
+Op parse_op(std::string_view text);
+
+enum class Activation : std::uint8_t { none, relu, gelu, silu, swiglu };
+std::string_view name(Activation activation);
+Activation parse_activation(std::string_view text);
+
+/// Applied to the operator's result, once: after the reduction where there is one.
+/// gelu is the exact x·Φ(x). swiglu takes B = [gate | up], N columns in all, and yields N/2 columns silu(A·gate) · (A·up).
+struct Epilogue {
+  bool bias = false;  ///< a row vector of N elements, added before the activation
+  Activation activation = Activation::none;
+
+  bool any() const { return bias || activation != Activation::none; }
+  bool operator==(const Epilogue&) const = default;
+};
+
+/// RMSNorm of the result, after the epilogue: y = x / sqrt(mean(x²) + epsilon) · weight. With `residual`, x is first added to
+/// the residual and x itself is a second output (`sum`).
+struct Norm {
+  bool enabled = false;
+  bool residual = false;
+  float epsilon = 1e-5f;
+
+  bool operator==(const Norm&) const = default;
+};
+
+/// Order of the rows of a row-sharded matrix (the output of gemm+reducescatter, the input A of allgather+gemm).
+/// `contiguous`: rank r holds rows [r · ceil(M/W), …). `block_cyclic`: blocks of `row_block` rows are dealt to the ranks in
+/// turn (FlashOverlap §3.3.4: what a reduce-scatter of row-subtiles leaves; an allgather+gemm that takes the same order
+/// puts the rows back).
+enum class RowOrder : std::uint8_t { contiguous, block_cyclic };
+
+/// A run of rows on one rank that are consecutive rows of the operator's global matrix.
+struct GlobalRun {
+  std::int64_t local_row = 0;
+  std::int64_t global_row = 0;
+  std::int64_t rows = 0;
+};
+
+/// Sizes are those of one rank's GEMM: C[m×n] = op(A)[m×k] · op(B)[k×n], as BLAS has it. Matrices are row-major.
+/// A is stored m×k, or k×m with transpose_a (the weight gradient); B is stored k×n, or n×k with transpose_b (as Linear layers
+/// keep it). For allgather+gemm, m counts the gathered rows; for gemm+alltoall the rows of each rank are the routing's.
+struct Problem {
+  Op op = Op::gemm;
+  int world = 1;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  DType dtype = DType::f32;  ///< of inputs, staging and outputs; products accumulate in fp32
+  bool transpose_a = false;
+  bool transpose_b = false;
+  Epilogue epilogue;
+  Norm norm;
+  RowOrder row_order = RowOrder::contiguous;
+  std::int64_t row_block = 0;              ///< rows of a block, for block_cyclic
+  std::shared_ptr<const Routing> routing;  ///< gemm+alltoall only
+
+  /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of range, a routing
+  /// that does not fit, an odd N for swiglu, a combination that has no meaning.
+  void validate() const;
+
+  /// Whether the ranks' products are summed.
+  bool reduces() const { return op == Op::gemm_allreduce || op == Op::gemm_reducescatter; }
+  /// Columns of the output: n, or n/2 for swiglu.
+  std::int64_t out_cols() const { return epilogue.activation == Activation::swiglu ? n / 2 : n; }
+  /// Rows of the largest shard of m rows: ceil(m / world).
+  std::int64_t shard_rows() const { return ceil_div(m, world); }
+  /// Rows of A (not of its storage) that a rank holds.
+  std::int64_t a_rows(int rank) const;
+  /// Rows of the output that a rank holds.
+  std::int64_t out_rows(int rank) const;
+  /// Rows of the operator's global output: m, or all ranks' rows together for gemm+alltoall.
+  std::int64_t global_rows() const;
+
+  /// Which rows of the global matrix the rows of a rank's A and of its output are, in order of the local row.
+  std::vector<GlobalRun> a_runs(int rank) const;
+  std::vector<GlobalRun> out_runs(int rank) const;
+
+  bool operator==(const Problem& other) const;
+
+ private:
+  std::vector<GlobalRun> shard_runs(int rank) const;
+};
+
+/// One line: "gemm+allreduce 4096x8192x3584 bf16, 8 ranks".
+std::string describe(const Problem& problem);
+
+}  // namespace shingle

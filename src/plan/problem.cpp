@@ -1,0 +1,164 @@
+#include "shingle/plan/problem.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+namespace {
+
+constexpr std::array<std::pair<Op, std::string_view>, 5> op_names{{{Op::gemm, "gemm"},
+                                                                   {Op::gemm_allreduce, "gemm+allreduce"},
+                                                                   {Op::gemm_reducescatter, "gemm+reducescatter"},
+                                                                   {Op::allgather_gemm, "allgather+gemm"},
+                                                                   {Op::gemm_alltoall, "gemm+alltoall"}}};
+
+constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{{{Activation::none, "none"},
+                                                                                   {Activation::relu, "relu"},
+                                                                                   {Activation::gelu, "gelu"},
+                                                                                   {Activation::silu, "silu"},
+                                                                                   {Activation::swiglu, "swiglu"}}};
+
+template <class Table, class Key>
+std::string_view name_in(const Table& table, Key key) {
+  for (const auto& [value, text] : table)
+    if (value == key) return text;
+  return "?";
+}
+
+template <class Table>
+auto parse_in(const Table& table, std::string_view text, std::string_view what) {
+  std::string known;
+  for (const auto& [value, label] : table) {
+    if (label == text) return value;
+    known += (known.empty() ? "" : ", ") + std::string(label);
+  }
+  throw InvalidArgument(fmt::format("unknown {} '{}' (one of {})", what, text, known));
+}
+
+void require_extent(std::string_view what, std::int64_t value, std::int64_t least) {
+  if (value < least || value > max_extent)
+    throw InvalidArgument(fmt::format("{} = {} is outside [{}, {}]", what, value, least, max_extent));
+}
+
+}  // namespace
+
+std::string_view name(Op op) { return name_in(op_names, op); }
+Op parse_op(std::string_view text) { return parse_in(op_names, text, "operator"); }
+std::string_view name(Activation activation) { return name_in(activation_names, activation); }
+Activation parse_activation(std::string_view text) { return parse_in(activation_names, text, "activation"); }
+
+void Problem::validate() const {
+  if (world < 1 || world > max_world)
+    throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_world));
+  require_extent("m", m, op == Op::gemm_alltoall ? 0 : 1);
+  require_extent("n", n, 1);
+  require_extent("k", k, 1);
+  if (epilogue.activation == Activation::swiglu && n % 2 != 0)
+    throw InvalidArgument(fmt::format("swiglu takes gate and up columns together: n = {} must be even", n));
+  if (norm.residual && !norm.enabled) throw InvalidArgument("a residual needs norm = rmsnorm");
+  if (norm.enabled && !(norm.epsilon >= 0 && std::isfinite(norm.epsilon)))
+    throw InvalidArgument(fmt::format("norm epsilon = {} must be finite and not negative", norm.epsilon));
+  if ((op == Op::gemm_alltoall) != (routing != nullptr))
+    throw InvalidArgument(op == Op::gemm_alltoall ? "gemm+alltoall needs a routing"
+                                                  : "only gemm+alltoall takes a routing");
+  if (routing) {
+    if (routing->world() != world)
+      throw InvalidArgument(fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
+    std::int64_t most = 0;
+    for (int r = 0; r < world; ++r) most = larger(most, routing->rows(r));
+    if (most != m) throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
+  }
+  if (row_order == RowOrder::block_cyclic) {
+    if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
+      throw InvalidArgument("block-cyclic rows are for gemm+reducescatter and allgather+gemm");
+    require_extent("row_block", row_block, 1);
+  }
+}
+
+std::int64_t Problem::a_rows(int rank) const {
+  if (op == Op::gemm_alltoall) return routing->rows(rank);
+  if (op != Op::allgather_gemm) return m;
+  std::int64_t rows = 0;
+  for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
+  return rows;
+}
+
+std::int64_t Problem::out_rows(int rank) const {
+  if (op == Op::gemm_alltoall) return routing->received(rank);
+  if (op != Op::gemm_reducescatter) return m;
+  std::int64_t rows = 0;
+  for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
+  return rows;
+}
+
+std::int64_t Problem::global_rows() const { return op == Op::gemm_alltoall ? routing->global_base(world) : m; }
+
+std::vector<GlobalRun> Problem::shard_runs(int rank) const {
+  const std::int64_t shard = shard_rows();
+  std::vector<GlobalRun> runs;
+  if (row_order == RowOrder::contiguous) {
+    const std::int64_t first = smaller(rank * shard, m);
+    const std::int64_t rows = smaller(first + shard, m) - first;
+    if (rows > 0) runs.push_back({0, first, rows});
+    return runs;
+  }
+  // Virtual rows in global order; those of this rank are the rank-th part of every block of world · row_block.
+  for (std::int64_t local = 0; local < shard; local += row_block) {
+    const std::int64_t size = smaller(row_block, shard - local);
+    const std::int64_t global = local * world + rank * size;
+    const std::int64_t rows = smaller(size, m - global);
+    if (rows > 0) runs.push_back({local, global, rows});
+  }
+  return runs;
+}
+
+std::vector<GlobalRun> Problem::a_runs(int rank) const {
+  if (op == Op::allgather_gemm) return shard_runs(rank);
+  if (op == Op::gemm_alltoall) return {{0, routing->global_base(rank), routing->rows(rank)}};
+  return {{0, 0, m}};
+}
+
+std::vector<GlobalRun> Problem::out_runs(int rank) const {
+  if (op == Op::gemm_reducescatter) return shard_runs(rank);
+  if (op != Op::gemm_alltoall) return {{0, 0, m}};
+  std::vector<GlobalRun> runs;
+  std::int64_t local = 0;
+  for (int s = 0; s < world; ++s) {
+    const std::int64_t base = routing->global_base(s);
+    for (std::int64_t row = 0; row < routing->rows(s); ++row) {
+      if (routing->dest(s, row) != rank) continue;
+      if (!runs.empty() && runs.back().global_row + runs.back().rows == base + row) {
+        ++runs.back().rows;
+      } else {
+        runs.push_back({local, base + row, 1});
+      }
+      ++local;
+    }
+  }
+  return runs;
+}
+
+bool Problem::operator==(const Problem& o) const {
+  const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
+  return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && dtype == o.dtype &&
+         transpose_a == o.transpose_a && transpose_b == o.transpose_b && epilogue == o.epilogue && norm == o.norm &&
+         row_order == o.row_order && row_block == o.row_block && same_routing;
+}
+
+std::string describe(const Problem& p) {
+  std::string text = fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype));
+  if (p.transpose_a) text += ", A transposed";
+  if (p.transpose_b) text += ", B transposed";
+  if (p.epilogue.bias) text += ", bias";
+  if (p.epilogue.activation != Activation::none) text += fmt::format(", {}", name(p.epilogue.activation));
+  if (p.norm.enabled) text += p.norm.residual ? ", residual + rmsnorm" : ", rmsnorm";
+  if (p.row_order == RowOrder::block_cyclic) text += fmt::format(", rows dealt in blocks of {}", p.row_block);
+  return text + fmt::format(", {} rank{}", p.world, p.world == 1 ? "" : "s");
+}
+
+}  // namespace shingle
