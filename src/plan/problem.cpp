@@ -132,7 +132,7 @@ std::vector<GlobalRun> Problem::out_runs(int rank) const {
     const std::int64_t base = routing->global_base(s);
     for (std::int64_t row = 0; row < routing->rows(s); ++row) {
       if (routing->dest(s, row) != rank) continue;
-      if (!runs.empty() && runs.back().global_row + runs.back().rows == base + row) {
+      if (row > 0 && !runs.empty() && runs.back().global_row + runs.back().rows == base + row) {
         ++runs.back().rows;
       } else {
         runs.push_back({local, base + row, 1});

@@ -143,10 +143,14 @@ struct Gemm {
   bool operator==(const Gemm&) const = default;
 };
 
-/// Tiled pass over a matrix: reorder, sum, epilogue, norm. Sources are summed in their order in fp32 and rounded once. With a
-/// norm an item is a whole row of tiles (all columns); without, a tile.
+/// Tiled pass over a matrix: reorder, sum, epilogue, norm. Sources are summed in their order in fp32 and rounded once. An item is
+/// a tile; of a row-wise step (a norm or swiglu needs complete rows) a row of tiles, in order of their m-index: `from` is then
+/// asked for every tile of the row, `to`, `residual` and `sum` for its tile of column 0 only, and their pieces are out columns wide.
+/// Row-wise steps have no gates and notify nothing by tiles.
 struct Elementwise {
   TileGrid grid;
+  std::int64_t first = 0;   ///< the step does items [first, first + count) only: positions, or rows of tiles
+  std::int64_t count = -1;  ///< -1: up to the last
   std::vector<Placement> from;
   Placement to;
   Epilogue epilogue;
@@ -160,6 +164,17 @@ struct Elementwise {
   Resources resources{1, 0};
   bool operator==(const Elementwise&) const = default;
 };
+
+/// Whether items of the step are rows of tiles.
+inline bool row_wise(const Elementwise& step) {
+  return step.norm.enabled || step.epilogue.activation == Activation::swiglu;
+}
+
+/// Where the items of a step end.
+inline std::int64_t last_item(const Elementwise& step) {
+  const std::int64_t items = row_wise(step) ? step.grid.tiles_m() : step.grid.positions();
+  return step.count < 0 ? items : step.first + step.count;
+}
 
 struct Await {
   CounterRef counter;  ///< on the own rank

@@ -15,7 +15,7 @@ namespace shingle {
 /// The most ranks that a plan may have.
 inline constexpr int max_world = 64;
 /// The largest M, N or K.
-inline constexpr std::int64_t max_extent = std::int64_t{1} << 31;
+inline constexpr std::int64_t max_extent = (std::int64_t{1} << 31) - 1;
 
 enum class Op : std::uint8_t {
   gemm,                ///< every rank its own product, no communication
@@ -59,7 +59,7 @@ struct Norm {
 /// puts the rows back).
 enum class RowOrder : std::uint8_t { contiguous, block_cyclic };
 
-/// A run of rows on one rank that are consecutive rows of the operator's global matrix.
+/// A run of rows on one rank that are consecutive rows of the operator's global matrix, and of one source rank.
 struct GlobalRun {
   std::int64_t local_row = 0;
   std::int64_t global_row = 0;

@@ -1,0 +1,14 @@
+# shingle_import(<name> <header>): the imported target shingle::<name> for a library that is found by its header
+# and its file, not by its own CMake package (Debian's oneDNN package asks for OpenCL headers it does not bring).
+function(shingle_import name header)
+  if(TARGET shingle::${name})
+    return()
+  endif()
+  find_path(SHINGLE_${name}_INCLUDE_DIR ${header} PATH_SUFFIXES ${name} REQUIRED)
+  find_library(SHINGLE_${name}_LIBRARY ${name} REQUIRED)
+  mark_as_advanced(SHINGLE_${name}_INCLUDE_DIR SHINGLE_${name}_LIBRARY)
+  add_library(shingle::${name} UNKNOWN IMPORTED GLOBAL)
+  set_target_properties(
+    shingle::${name} PROPERTIES IMPORTED_LOCATION ${SHINGLE_${name}_LIBRARY}
+                                INTERFACE_INCLUDE_DIRECTORIES ${SHINGLE_${name}_INCLUDE_DIR})
+endfunction()

@@ -1,0 +1,47 @@
+// How fast an operator is, and how much of its communication it hides.
+#pragma once
+
+#include "shingle/api/operator.hpp"
+#include "shingle/api/workspace.hpp"
+
+namespace shingle {
+
+struct MeasureOptions {
+  int repeat = 0;          ///< rounds; 0: at least 5, and up to 20 while the budget lasts
+  double budget_us = 1e6;  ///< wall-clock time for the rounds beyond the fifth
+};
+
+/// Medians over rounds of the time from the first begin to the last end over all ranks.
+struct Measurement {
+  double gemm_us = 0;        ///< the GEMM alone, unsplit
+  double sequential_us = 0;
+  double overlapped_us = 0;
+  double spread = 0;         ///< of the overlapped times: interquartile range over the median
+  int rounds = 0;
+
+  double speedup() const { return sequential_us / overlapped_us; }
+  /// 1 − ECT / ECT of sequential, where ECT = T − T(GEMM alone). Not a number where the sequential one exposes no communication.
+  double overlap_efficiency() const;
+};
+
+/// The GEMM of a problem alone, on the same ranks and operands: what ECT is counted from.
+class GemmAlone {
+ public:
+  /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes allow it.
+  GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace);
+  Operator& op() { return op_; }
+
+  /// Memory it takes on a rank beside the workspace, in bytes.
+  static std::int64_t bytes(const Problem& problem, int rank);
+
+ private:
+  Operator op_;
+  std::vector<DeviceBuffer> scratch_;
+};
+
+/// Runs the three in turn, round by round, so that a drift of the machine meets all alike; once before to warm up. `overlapped` may be the
+/// sequential operator itself. Collective; the same figures on every process.
+Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator& overlapped,
+                    const MeasureOptions& options = {});
+
+}  // namespace shingle

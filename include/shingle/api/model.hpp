@@ -1,0 +1,121 @@
+// Models: the sizes of a network from its Hugging Face config.json, and the operators of its layers that
+// communicate.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shingle/plan/problem.hpp"
+
+namespace shingle {
+
+/// How a layer mixes tokens.
+enum class Mixer : std::uint8_t { attention, mamba };
+/// What follows the mixer.
+enum class FeedForward : std::uint8_t { none, dense, moe };
+
+struct LayerKind {
+  Mixer mixer = Mixer::attention;
+  FeedForward feed_forward = FeedForward::dense;
+
+  bool operator==(const LayerKind&) const = default;
+};
+
+/// A Mamba (version 1) mixer; all zero where the model has none.
+struct MambaSizes {
+  std::int64_t d_inner = 0;
+  std::int64_t d_state = 0;
+  std::int64_t d_conv = 0;
+  std::int64_t dt_rank = 0;
+
+  bool operator==(const MambaSizes&) const = default;
+};
+
+/// A model's sizes, in elements, whole (not yet divided among ranks).
+struct ModelConfig {
+  std::string family;  ///< "llama", "mixtral", …: the file's model_type; may be empty
+  std::int64_t hidden = 0;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;     ///< of queries; this and the next two are 0 where no layer is attention
+  std::int64_t kv_heads = 0;  ///< heads where not grouped, 1 for multi-query
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;  ///< inner size of a dense feed-forward; 0 where no layer has one
+  bool gated = false;    ///< act(x·gate) · (x·up) rather than act(x·up)
+  /// Applied by the up projection: swiglu or silu/gelu/relu; none where the epilogue does not know it (GeGLU,
+  /// relu²).
+  Activation activation = Activation::none;
+  bool rms_norm = false;  ///< else LayerNorm
+  float norm_epsilon = 1e-5f;
+  std::int64_t experts = 0;  ///< routed ones; this and the next four are 0 for a dense model
+  std::int64_t experts_per_token = 0;
+  std::int64_t moe_ffn = 0;         ///< inner size of one expert
+  std::int64_t shared_experts = 0;  ///< applied to every token
+  std::int64_t shared_ffn = 0;      ///< their inner sizes together
+  MambaSizes mamba;
+  std::vector<LayerKind> kinds;  ///< by layer
+
+  bool has(Mixer mixer) const;
+  bool has(FeedForward feed_forward) const;
+};
+
+/// Reads a config.json of the Llama, Qwen, Mistral, GPT-2, GPT-NeoX, OPT, MPT, Falcon, BLOOM, Phi, Mixtral,
+/// OLMoE, DeepSeek-MoE, Mamba, Jamba and kindred families, Meta's params.json and diffusers' transformer
+/// configs, by whichever of their names a field has; of a multimodal model its `text_config`. Other fields
+/// are ignored. Throws InvalidArgument in one line that names the field: malformed JSON, missing, of a wrong
+/// type, out of range, or contradicting another. Multi-head latent attention and Mamba-2, whose projections
+/// have other shapes, are refused and not guessed.
+ModelConfig read_model(std::string_view json_text);
+/// The same from a file; the message starts with its path. Throws IoError where it cannot be read.
+ModelConfig read_model_file(const std::string& path);
+
+struct LayerOptions {
+  int tp = 1;               ///< tensor parallel (and expert parallel) ranks: the world of every operator
+  std::int64_t tokens = 0;  ///< of the whole batch: sequence length times batch size
+  DType dtype = DType::bf16;
+  bool sequence_parallel = true;  ///< activations between the blocks are sharded by tokens
+  int layer = -1;                 ///< one layer; -1: every distinct kind of layer, each operator once
+  bool backward = false;          ///< also the weight gradients
+  std::uint64_t seed = 0;         ///< of the experts that tokens choose
+};
+
+/// One GEMM of a layer with its communication; sizes are one rank's.
+struct LayerOp {
+  std::string name;
+  Problem problem;
+};
+
+/// The GEMMs of a layer as Megatron splits them over `tp` ranks; M = tokens but for moe_down.
+///
+/// | name                            | op      | N                                    | K                  |
+/// |---------------------------------|---------|--------------------------------------|--------------------|
+/// | qkv                             | column  | (heads/tp + 2·kv)·head_dim           | hidden             |
+/// | attn_out                        | row     | hidden                               | heads/tp·head_dim  |
+/// | in_proj, of a Mamba mixer       | column  | 2·d_inner/tp                         | hidden             |
+/// | out_proj, of the same           | row     | hidden                               | d_inner/tp         |
+/// | ffn_up, shared_up               | column  | ffn/tp, twice that if gated          | hidden             |
+/// | ffn_down, shared_down           | row     | hidden                               | ffn/tp             |
+/// | moe_down                        | experts | hidden                               | moe_ffn            |
+///
+/// column: allgather+gemm with sequence parallelism, else gemm. row: gemm+reducescatter, else gemm+allreduce.
+/// experts: gemm+alltoall. kv is kv_heads/tp, or 1 where there are fewer of them than ranks (they are
+/// replicated). Weights are stored as Linear layers keep them (n×k, transpose_b); biases are left out.
+///
+/// Up projections carry the activation; gated ones are [gate | up] with swiglu. With gemm+allreduce, row
+/// carries the residual and RMSNorm that follow: none in LayerNorm models, none for shared_down, to which the
+/// routed experts are still to be added.
+///
+/// moe_down sends the experts' output rows back to the ranks that own the tokens. Rank r holds the r-th part
+/// of the experts and, by seeded top-k choice without a capacity limit, about tokens·k/tp rows, ordered by
+/// expert and token; M is the largest rank's count. One weight stands for those of all experts of a rank.
+///
+/// `backward` adds dW = Xᵀ·dY for every weight but the routed experts' (transpose_a, M×N = a rank's part of
+/// the weight, in × out, K = tokens), summed over data-parallel ranks, taken to be as many as tp:
+/// NAME_wgrad_allreduce, and NAME_wgrad_reducescatter as a sharded optimizer has it.
+///
+/// Throws InvalidArgument that names the field where heads, kv_heads, ffn, d_inner or experts do not divide
+/// among the ranks (as Megatron does), or tokens, tp or layer is out of range.
+std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOptions& options);
+
+}  // namespace shingle

@@ -1,0 +1,66 @@
+// Operator: a problem made ready to run on a world.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "shingle/api/registry.hpp"
+#include "shingle/api/shapes.hpp"
+
+namespace shingle {
+
+struct Options {
+  std::optional<Mechanism> mechanism;  ///< empty: the finest that serves the problem
+  Params params;                       ///< empty fields: the planner's choice
+  bool verify = false;                 ///< prove the plan before use; builds with assertions always do
+  double timeout_us = 30e6;            ///< deadline of every single wait of a run
+};
+
+/// Plans, proves and compiles a problem once; then runs it as often as wanted on matrices that stay the caller's.
+///
+///     auto world = shingle::make_world(4);
+///     shingle::Operator op(*world, {.op = shingle::Op::gemm_allreduce, .world = 4, .m = 512, .n = 1024, .k = 256});
+///     for (int rank : world->local_ranks()) {
+///       op.bind(rank, shingle::Role::a, a[rank]);      // op.shape(role, rank) says how large each has to be
+///       op.bind(rank, shingle::Role::b, b[rank]);
+///       op.bind(rank, shingle::Role::out, out[rank]);
+///     }
+///     op.run();
+///
+/// The world must outlive the operator. Not for several threads at once. (src/api/operator.cpp)
+class Operator {
+ public:
+  /// Collective over the world's processes. Throws InvalidArgument where the problem or its params are wrong, Unsupported with the reason where
+  /// no mechanism (or not the one asked for) serves the problem or the backend cannot run it.
+  Operator(World& world, const Problem& problem, const Options& options = {});
+  Operator(Operator&&) noexcept;
+  Operator& operator=(Operator&&) noexcept;
+  ~Operator();
+
+  const Problem& problem() const;
+  /// What will run; to_text() of it is for people.
+  const Plan& plan() const;
+
+  /// Shape of a rank's matrix as stored, row-major and dense; elements are of problem().dtype.
+  Shape shape(Role role, int rank) const { return shape_of(problem(), role, rank); }
+  /// Uses `memory` as a local rank's matrix until it is bound anew. Throws InvalidArgument where the problem has no such matrix, the rank is not
+  /// local, or memory is null though the matrix has elements.
+  void bind(int rank, Role role, void* memory);
+
+  /// Internal memory of a local rank, in bytes: what the operator holds beside the user's matrices.
+  std::int64_t memory_bytes(int rank) const;
+
+  /// Reads the inputs and overwrites the outputs of all local ranks; collective, and done when it returns. `epochs` runs follow one another without
+  /// a barrier between ranks. Throws InvalidArgument where a matrix is not bound, Timeout with the diagnosis where a rank failed or a wait passed
+  /// its deadline: the world is then broken.
+  RunReport run(int epochs = 1, bool trace = false);
+
+  /// What runs, for what the facade leaves out.
+  Executable& executable();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace shingle

@@ -1,0 +1,56 @@
+// The one place that knows all planners and all backends. Everyone else asks here.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "shingle/backend/backend.hpp"
+#include "shingle/planner/planner.hpp"
+
+namespace shingle {
+
+struct PlannerEntry {
+  Mechanism mechanism;
+  Planner plan;
+  std::string_view summary;
+};
+
+/// All planners; the baseline first, then by how finely they overlap.
+std::span<const PlannerEntry> planners();
+
+/// The plan of one mechanism, or why there is none. Throws InvalidArgument where the problem itself is wrong.
+Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params = {});
+
+/// The finest mechanism that serves the problem with these params: the last of planners() that has a plan. The reason, where none has, is that of
+/// the baseline.
+Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const Params& params = {});
+
+struct WorldOptions {
+  std::string_view backend;  ///< a name of backends(); empty: "mpi" in a process that mpirun started, else "host"
+  Link link;                 ///< of each rank: transfers take at least as long as this link would need; none by default
+  int workers_per_rank = 0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
+  double timeout_us = 30e6;  ///< deadline of waits outside a run
+};
+
+struct BackendEntry {
+  std::string_view name;
+  std::string_view summary;
+  std::unique_ptr<World> (*make)(int ranks, const WorldOptions& options);
+  Machine (*machine)(int ranks, const WorldOptions& options);
+};
+
+std::span<const BackendEntry> backends();
+
+/// The entry that `options` choose. Throws InvalidArgument on an unknown name.
+const BackendEntry& find_backend(std::string_view name);
+
+/// A world of `ranks` ranks: threads of this process ("host"), or this process as one rank of those that mpirun started
+/// ("mpi", collective; `ranks` 0 takes as many as there are). Throws InvalidArgument where the number of ranks does not fit, Unsupported where
+/// this build lacks the backend.
+std::unique_ptr<World> make_world(int ranks, const WorldOptions& options = {});
+
+/// That world's machine, without making the world: enough to plan.
+Machine machine_of(int ranks, const WorldOptions& options = {});
+
+}  // namespace shingle

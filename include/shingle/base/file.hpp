@@ -1,0 +1,23 @@
+// Whole files, read within a bound and written so that nobody ever sees half of one.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shingle {
+
+/// The bytes of `path`, which may also be a pipe. Throws IoError ("PATH: reason") where it cannot be read, is
+/// a directory or holds more than `max_bytes`; never keeps much more than that in memory.
+std::string read_file(const std::string& path, std::size_t max_bytes);
+
+/// Replaces `path` by `bytes`: writes beside it, syncs, renames. On failure throws IoError ("PATH: reason"),
+/// leaves what was there as it was and the temporary nowhere. An existing file keeps its mode; a symbolic
+/// link stays and its target is replaced; a device or a pipe (/dev/stdout) is written to directly.
+void write_file_atomically(const std::string& path, std::string_view bytes);
+/// The same for pieces that follow each other, so that a header need not be copied in front of a large
+/// matrix.
+void write_file_atomically(const std::string& path, std::span<const std::string_view> pieces);
+
+}  // namespace shingle

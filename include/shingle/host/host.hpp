@@ -1,0 +1,60 @@
+// The host backend: ranks as threads of this process, or one rank a process over MPI. Both run the same plans.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "shingle/backend/backend.hpp"
+#include "shingle/base/units.hpp"
+
+namespace shingle {
+
+/// A lane of a rank is about to execute a step.
+struct StepEvent {
+  int rank = 0;
+  int lane = 0;
+  int step = 0;
+  int epoch = 0;                      ///< of the executable, counted over all its runs
+  const std::atomic<bool>& stopped;  ///< becomes true once any rank has failed; a hook that blocks returns then
+};
+
+struct HostOptions {
+  Link link;                 ///< of each rank; collectives and copies between ranks take at least as long as it would
+  int workers_per_rank = 0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
+  double timeout_us = 30e6;  ///< deadline of waits outside a run: World::barrier and World::all_max over MPI
+  /// Called in the lane's thread before each step, for fault tests: it may delay, throw, or block until `stopped`.
+  std::function<void(const StepEvent&)> on_step;
+};
+
+/// A world of `ranks` threads in this process. Throws InvalidArgument where `ranks` is outside [1, max_world].
+std::unique_ptr<World> make_thread_world(int ranks, const HostOptions& options = {});
+
+/// The world of MPI_COMM_WORLD, a rank a process; initialises MPI where the caller has not. Collective. Ranks cannot reach each other's
+/// memory: plans that need it are refused at compile().
+///
+/// When a run fails, run() throws as on threads and the other processes are told. Destroying a broken world ends all processes by MPI_Abort
+/// (exit code 1), because MPI cannot be finalised with a rank missing: print the error first.
+/// Throws Unsupported without MPI in this build or without MPI_THREAD_MULTIPLE, MpiError where MPI fails.
+std::unique_ptr<World> make_mpi_world(const HostOptions& options = {});
+
+/// Whether this process was started by an MPI launcher (mpirun), so that make_mpi_world joins several.
+bool launched_by_mpi();
+
+/// This machine as planners see it: `ranks` ranks share its cores.
+Machine host_machine(int ranks, const Link& link = {});
+
+/// What `shingle info` shows of the host.
+struct HostInfo {
+  std::string cpu;                   ///< the processor's name
+  int cores = 1;                     ///< that this process may use
+  std::string onednn;                ///< version, and the instruction set that it uses
+  std::vector<DType> native_dtypes;  ///< multiplied without widening to fp32
+  std::string mpi;                   ///< library version; empty without MPI
+};
+HostInfo host_info();
+/// The same on one line a fact.
+std::string describe(const HostInfo& info);
+
+}  // namespace shingle

@@ -1,0 +1,95 @@
+#include "shingle/api/measure.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace shingle {
+namespace {
+
+constexpr int least_rounds = 5;
+constexpr int most_rounds = 20;
+
+Problem gemm_of(const Problem& problem) {
+  Problem gemm;
+  gemm.world = problem.world;
+  gemm.m = larger(problem.m, 1);
+  gemm.n = problem.n;
+  gemm.k = problem.k;
+  gemm.dtype = problem.dtype;
+  gemm.transpose_a = problem.transpose_a;
+  gemm.transpose_b = problem.transpose_b;
+  return gemm;
+}
+
+/// Value at a fraction of the sorted values.
+double quantile(std::vector<double> values, double fraction) {
+  std::sort(values.begin(), values.end());
+  const double at = fraction * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, values.size() - 1);
+  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
+}
+
+double median(const std::vector<double>& values) { return quantile(values, 0.5); }
+
+}  // namespace
+
+double Measurement::overlap_efficiency() const {
+  const double exposed = sequential_us - gemm_us;
+  if (!(exposed > 0)) return std::numeric_limits<double>::quiet_NaN();
+  return 1 - (overlapped_us - gemm_us) / exposed;
+}
+
+GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace)
+    : op_(world, gemm_of(inputs.problem()), {.mechanism = Mechanism::sequential, .params = {}}) {
+  const Problem& gemm = op_.problem();
+  const auto filled = random_inputs(gemm, 0);
+  for (const int rank : world.local_ranks())
+    for (const Role role : roles_of(gemm)) {
+      if (is_input(role) && shape_of(inputs.problem(), role, rank) == shape_of(gemm, role, rank)) {
+        op_.bind(rank, role, const_cast<void*>(workspace.data(rank, role)));
+        continue;
+      }
+      DeviceBuffer& buffer = scratch_.emplace_back(world.allocate(rank, static_cast<std::size_t>(bytes_of(gemm, role, rank))));
+      if (is_input(role)) filled->write(rank, role, buffer.data());
+      op_.bind(rank, role, buffer.data());
+    }
+}
+
+std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
+  const Problem gemm = gemm_of(problem);
+  const bool own_a = shape_of(problem, Role::a, rank) != shape_of(gemm, Role::a, rank);
+  return bytes_of(gemm, Role::out, rank) + (own_a ? bytes_of(gemm, Role::a, rank) : 0);
+}
+
+Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator& overlapped, const MeasureOptions& options) {
+  const auto time = [&](Operator& op) { return world.all_max({op.run().elapsed_us})[0]; };
+  const bool same = &sequential == &overlapped;
+  time(gemm);
+  time(sequential);
+  if (!same) time(overlapped);
+
+  std::vector<double> gemm_us, sequential_us, overlapped_us;
+  double spent_us = 0;  // the same on every process, so that all do the same number of rounds
+  const auto more = [&] {
+    const auto rounds = static_cast<int>(gemm_us.size());
+    if (options.repeat > 0) return rounds < options.repeat;
+    return rounds < least_rounds || (rounds < most_rounds && spent_us < options.budget_us);
+  };
+  while (more()) {
+    gemm_us.push_back(time(gemm));
+    sequential_us.push_back(time(sequential));
+    overlapped_us.push_back(same ? sequential_us.back() : time(overlapped));
+    spent_us += gemm_us.back() + sequential_us.back() + (same ? 0 : overlapped_us.back());
+  }
+  Measurement result;
+  result.gemm_us = median(gemm_us);
+  result.sequential_us = median(sequential_us);
+  result.overlapped_us = median(overlapped_us);
+  result.spread = (quantile(overlapped_us, 0.75) - quantile(overlapped_us, 0.25)) / result.overlapped_us;
+  result.rounds = static_cast<int>(gemm_us.size());
+  return result;
+}
+
+}  // namespace shingle

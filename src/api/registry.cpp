@@ -1,0 +1,88 @@
+#include "shingle/api/registry.hpp"
+
+#include <fmt/format.h>
+
+#include <ranges>
+
+#include "shingle/base/error.hpp"
+#include "shingle/host/host.hpp"
+
+namespace shingle {
+namespace {
+
+constexpr PlannerEntry planner_table[] = {
+    {Mechanism::sequential, plan_sequential, "one GEMM, then the collective: the baseline"},
+    {Mechanism::chunked, plan_chunked, "data slicing: the collective of one slice beside the GEMM of the next"},
+    {Mechanism::signal, plan_signal, "one GEMM that counts finished tiles; each group of waves is sent when complete"},
+};
+
+HostOptions host_options(const WorldOptions& options) {
+  HostOptions host;
+  host.link = options.link;
+  host.workers_per_rank = options.workers_per_rank;
+  host.timeout_us = options.timeout_us;
+  return host;
+}
+
+std::unique_ptr<World> make_threads(int ranks, const WorldOptions& options) {
+  return make_thread_world(ranks, host_options(options));
+}
+
+std::unique_ptr<World> make_mpi(int ranks, const WorldOptions& options) {
+  auto world = make_mpi_world(host_options(options));
+  if (ranks != 0 && ranks != world->size())
+    throw InvalidArgument(fmt::format("{} ranks were asked for, but mpirun started {}", ranks, world->size()));
+  return world;
+}
+
+Machine machine(int ranks, const WorldOptions& options) { return host_machine(ranks, options.link); }
+
+constexpr BackendEntry backend_table[] = {
+    {"host", "ranks as threads of this process", make_threads, machine},
+    {"mpi", "ranks as processes started by mpirun", make_mpi, machine},
+};
+
+std::string_view chosen_backend(const WorldOptions& options) {
+  if (!options.backend.empty()) return options.backend;
+  return launched_by_mpi() ? "mpi" : "host";
+}
+
+}  // namespace
+
+std::span<const PlannerEntry> planners() { return planner_table; }
+std::span<const BackendEntry> backends() { return backend_table; }
+
+Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params) {
+  problem.validate();
+  for (const PlannerEntry& entry : planners())
+    if (entry.mechanism == mechanism) return entry.plan(problem, machine, params);
+  return Reason{fmt::format("this build has no planner for {}", name(mechanism))};
+}
+
+Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const Params& params) {
+  Result<Plan> plan = Reason{"this build has no planners"};
+  for (const PlannerEntry& entry : planners() | std::views::reverse) {
+    plan = make_plan(problem, machine, entry.mechanism, params);
+    if (plan) break;
+  }
+  return plan;
+}
+
+const BackendEntry& find_backend(std::string_view name) {
+  std::string known;
+  for (const BackendEntry& entry : backends()) {
+    if (entry.name == name) return entry;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
+  }
+  throw InvalidArgument(fmt::format("unknown backend '{}' (one of {})", name, known));
+}
+
+std::unique_ptr<World> make_world(int ranks, const WorldOptions& options) {
+  return find_backend(chosen_backend(options)).make(ranks, options);
+}
+
+Machine machine_of(int ranks, const WorldOptions& options) {
+  return find_backend(chosen_backend(options)).machine(ranks, options);
+}
+
+}  // namespace shingle

@@ -1,0 +1,31 @@
+#include "engine.hpp"
+
+#include "diagnosis.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::host {
+
+Engine::Engine(std::shared_ptr<WorldState> shared, const Plan& executed)
+    : world(std::move(shared)), plan(executed), memory(plan, world->local_ranks), counters(plan.ranks.size()), progress(plan) {
+  for (const int rank : world->local_ranks)
+    counters[static_cast<std::size_t>(rank)] = std::make_unique<CounterTable>(plan, rank);
+}
+
+void Engine::await(const Caller& caller, const CounterRef& counter, std::uint32_t target) {
+  CounterTable& table = *counters[static_cast<std::size_t>(counter.rank)];
+  const std::uint32_t base = caller.epoch * growth(plan, counter);
+  if (table.await(counter.counter, counter.entry, base + target, health(), deadline())) return;
+  const std::uint32_t seen = table.value(counter.counter, counter.entry) - base;
+  throw Timeout(missing_adds(*this, caller, counter, seen, target), caller.rank);
+}
+
+void Engine::notify(const Caller& caller, const CounterRef& counter, std::uint32_t value) {
+  CounterTable& table = *counters[static_cast<std::size_t>(counter.rank)];
+  if (plan.counters[static_cast<std::size_t>(counter.counter)].kind == CounterKind::add) {
+    table.add(counter.counter, counter.entry, value);
+  } else {
+    table.raise(counter.counter, counter.entry, caller.epoch * growth(plan, counter) + value);
+  }
+}
+
+}  // namespace shingle::host

@@ -1,0 +1,60 @@
+// What all threads of an executable share.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "counters.hpp"
+#include "health.hpp"
+#include "link.hpp"
+#include "memory.hpp"
+#include "products.hpp"
+#include "progress.hpp"
+#include "shingle/host/host.hpp"
+#include "transport.hpp"
+
+namespace shingle::host {
+
+/// What all executables of a world share.
+struct WorldState {
+  HostOptions options;
+  Machine machine;
+  std::vector<int> local_ranks;
+  Links links;
+  Health health;
+
+  WorldState(const HostOptions& host_options, Machine host, int ranks, std::vector<int> local)
+      : options(host_options), machine(std::move(host)), local_ranks(std::move(local)), links(options.link, ranks) {}
+};
+
+struct Engine {
+  Engine(std::shared_ptr<WorldState> shared, const Plan& executed);
+
+  std::shared_ptr<WorldState> world;
+  const Plan plan;
+  Memory memory;
+  std::vector<std::unique_ptr<CounterTable>> counters;  ///< by rank; null for ranks of other processes
+  Products products;
+  Progress progress;
+  std::unique_ptr<Transport> transport;
+
+  // Of the current run; written while no lane runs.
+  double timeout_us = 0;
+  Clock::time_point start;
+  std::uint32_t first_epoch = 0;
+  bool trace = false;
+
+  std::atomic<std::int64_t> executions{0};  ///< of tiled steps
+
+  const Health& health() const { return world->health; }
+  Clock::time_point deadline() const { return Clock::now() + from_us(timeout_us); }
+  double now_us() const { return to_us(Clock::now() - start); }
+
+  /// Awaits `target` of the current epoch. Throws Timeout with the diagnosis, or Stopped.
+  void await(const Caller& caller, const CounterRef& counter, std::uint32_t target);
+  /// Adds, or for a `set` counter sets, within the current epoch.
+  void notify(const Caller& caller, const CounterRef& counter, std::uint32_t value);
+};
+
+}  // namespace shingle::host

@@ -1,0 +1,168 @@
+#include "executable.hpp"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+
+#include "diagnosis.hpp"
+#include "interpreter.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::host {
+
+HostExecutable::HostExecutable(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
+  WorldState& world = *engine_->world;
+  for (const int rank : world.local_ranks) {
+    ranks_.push_back(std::make_unique<Rank>(rank, world.machine.workers - 1, world.health));
+    const auto lanes = engine_->plan.ranks[static_cast<std::size_t>(rank)].lanes.size();
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      lanes_.push_back(std::make_unique<LaneThread>());
+      lanes_.back()->rank = ranks_.back().get();
+      lanes_.back()->lane = static_cast<int>(lane);
+    }
+  }
+  for (auto& lane : lanes_) lane->thread = std::thread([this, &lane = *lane] { serve(lane); });
+}
+
+HostExecutable::~HostExecutable() {
+  {
+    const std::lock_guard lock(mutex_);
+    quit_ = true;
+  }
+  wake_.notify_all();
+  for (auto& lane : lanes_) lane->thread.join();
+}
+
+void HostExecutable::bind(int rank, Role role, void* memory) { engine_->memory.bind(rank, role, memory); }
+std::int64_t HostExecutable::internal_bytes(int rank) const { return engine_->memory.internal_bytes(rank); }
+void HostExecutable::poison() { engine_->memory.poison(); }
+
+RunReport HostExecutable::run(const RunOptions& options) {
+  if (options.epochs < 1) throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
+  if (!(options.timeout_us > 0)) throw InvalidArgument(fmt::format("timeout = {} us must be positive", options.timeout_us));
+  Health& health = engine_->world->health;
+  if (health.stopped()) throw Timeout("the world is broken by an earlier failure: " + health.reason());
+  engine_->memory.require_bound();
+  engine_->timeout_us = options.timeout_us;
+  engine_->trace = options.trace;
+  try {
+    engine_->transport->begin_run();
+    engine_->start = Clock::now();
+    std::unique_lock lock(mutex_);
+    epochs_ = options.epochs;
+    running_ = lanes_.size();
+    ++generation_;
+    wake_.notify_all();
+    watch_hooks(lock);
+    engine_->first_epoch += static_cast<std::uint32_t>(options.epochs);
+    lock.unlock();
+    if (!health.stopped()) {
+      RunReport result = report();
+      engine_->transport->end_run(result);
+      return result;
+    }
+  } catch (const Stopped&) {
+  } catch (...) {
+    health.fail(std::current_exception());
+  }
+  engine_->transport->abandon(health.reason());
+  std::rethrow_exception(health.error());
+}
+
+/// Waits until all lanes are done. A lane can only be stuck in a hook, which has no deadline of its own: others that wait for the lane give up
+/// after one timeout and know more, so the hook is given two.
+void HostExecutable::watch_hooks(std::unique_lock<std::mutex>& lock) {
+  const auto done = [&] { return running_ == 0; };
+  if (!engine_->world->options.on_step) return idle_.wait(lock, done);
+  const auto patience = from_us(2 * engine_->timeout_us);
+  auto moved = Clock::now();
+  for (std::uint64_t seen = 0; !idle_.wait_for(lock, attention, done);) {
+    const std::uint64_t advances = engine_->progress.advances();
+    if (advances != seen) moved = Clock::now();
+    seen = advances;
+    if (Clock::now() < moved + patience || engine_->health().stopped()) continue;
+    const LaneThread& lane = *lanes_.front();
+    const Progress::Position at = engine_->progress.position(lane.rank->number, lane.lane);
+    const Timeout error(fmt::format("no lane has moved for {}; {}", format_us(2 * engine_->timeout_us),
+                                    describe(*engine_, {lane.rank->number, lane.lane, at.step, at.epoch})),
+                        lane.rank->number);
+    engine_->world->health.fail(std::make_exception_ptr(error));
+  }
+}
+
+RunReport HostExecutable::report() {
+  RunReport result;
+  double begin = 0, end = 0;
+  for (const auto& lane : lanes_) {
+    begin = lane == lanes_.front() ? lane->begin_us : std::min(begin, lane->begin_us);
+    end = std::max(end, lane->end_us);
+    result.spans.insert(result.spans.end(), lane->spans.begin(), lane->spans.end());
+  }
+  result.elapsed_us = end - begin;
+  return result;
+}
+
+// ------------------------------------------------------------------------------------------------ in the lanes' threads
+
+void HostExecutable::serve(LaneThread& lane) {
+  prctl(PR_SET_TIMERSLACK, 1000);  // ns: paced links sleep for tens of microseconds
+  compute_on_this_thread_only();
+  Worker worker;
+  std::unique_lock lock(mutex_);
+  for (std::uint64_t served = 0;; ++served) {
+    wake_.wait(lock, [&] { return quit_ || generation_ > served; });
+    if (quit_) return;
+    lock.unlock();
+    run_epochs(lane, worker);
+    lock.lock();
+    if (--running_ == 0) idle_.notify_all();
+  }
+}
+
+void HostExecutable::run_epochs(LaneThread& lane, Worker& worker) {
+  lane.spans.clear();
+  lane.begin_us = engine_->now_us();
+  try {
+    const auto lanes = static_cast<int>(engine_->plan.ranks[static_cast<std::size_t>(lane.rank->number)].lanes.size());
+    for (int epoch = 0; epoch < epochs_; ++epoch) {
+      run_steps(lane, worker, engine_->first_epoch + static_cast<std::uint32_t>(epoch));
+      join_lanes(*lane.rank, lanes);
+    }
+  } catch (const Stopped&) {
+  } catch (...) {
+    engine_->world->health.fail(std::current_exception());
+  }
+  lane.end_us = engine_->now_us();
+}
+
+void HostExecutable::run_steps(LaneThread& lane, Worker& worker, std::uint32_t epoch) {
+  const auto& steps = engine_->plan.ranks[static_cast<std::size_t>(lane.rank->number)].lanes[static_cast<std::size_t>(lane.lane)].steps;
+  Interpreter interpreter(*engine_, lane.rank->pool, worker, lane.spans);
+  Caller caller{lane.rank->number, lane.lane, 0, epoch};
+  for (caller.step = 0; caller.step < static_cast<int>(steps.size()); ++caller.step) {
+    engine_->progress.enter(caller);
+    engine_->health().check();
+    if (const auto& hook = engine_->world->options.on_step) {
+      hook({caller.rank, caller.lane, caller.step, static_cast<int>(epoch), engine_->health().stopped()});
+      engine_->health().check();
+    }
+    interpreter.run(caller);
+  }
+  engine_->progress.enter(caller);
+}
+
+/// The lanes of a rank begin an epoch together. No deadline: a lane that is late has one itself wherever it can be stuck.
+void HostExecutable::join_lanes(Rank& rank, int lanes) {
+  std::unique_lock lock(rank.mutex);
+  const std::uint64_t join = rank.joins;
+  if (++rank.arrived == lanes) {
+    rank.arrived = 0;
+    ++rank.joins;
+    rank.changed.notify_all();
+    return;
+  }
+  wait_until(lock, rank.changed, engine_->health(), Clock::time_point::max(), [&] { return rank.joins != join; });
+}
+
+}  // namespace shingle::host

@@ -1,0 +1,163 @@
+#include "gemm.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "shingle/plan/placement.hpp"
+#include "vector.hpp"
+
+namespace shingle::host {
+namespace {
+
+/// Below this many rows oneDNN's own packing of B costs more than ours of A and C (measured: 64 rows 71, 128 87, 256 95 GFLOP/s).
+constexpr std::int64_t least_direct_rows = 128;
+/// A block whose fp32 product stays in the second-level cache.
+constexpr std::int64_t block_rows = 512, block_cols = 512;
+
+}  // namespace
+
+GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Products& products, std::uint32_t epoch,
+                   std::int64_t execution)
+    : plan_(plan),
+      step_(step),
+      products_(products),
+      a_(memory.view(step.a, epoch)),
+      b_(memory.view(step.b, epoch)),
+      out_(memory.buffer(step.out.slice.buffer, step.out.slice.rank, epoch)),
+      k_(step.transpose_a ? a_.rows : a_.cols),
+      gate_cols_((step.transpose_b ? b_.rows : b_.cols) / 2),
+      execution_(execution),
+      native_(multiplies_natively(a_.type)),
+      swiglu_(step.epilogue.activation == Activation::swiglu) {
+  if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
+}
+
+std::int64_t GemmTask::blocks(int workers) const {
+  const TileGrid& grid = step_.grid;
+  if (workers == 1 || grid.tiles() >= 4 * workers) return 1;
+  return ceil_div(smaller(grid.tile_rows, grid.rows), block_rows) * ceil_div(smaller(grid.tile_cols, grid.cols), block_cols);
+}
+
+void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, std::int64_t blocks) const {
+  const TileRect tile = step_.grid.rect(step_.grid.tile(position));
+  Block part{0, 0, tile.rows, tile.cols};
+  if (blocks > 1) {
+    const std::int64_t across = ceil_div(smaller(step_.grid.tile_cols, step_.grid.cols), block_cols);
+    part.row = smaller(block / across * block_rows, tile.rows);
+    part.col = smaller(block % across * block_cols, tile.cols);
+    part.rows = smaller(block_rows, tile.rows - part.row);
+    part.cols = smaller(block_cols, tile.cols - part.col);
+  }
+  if (part.rows == 0 || part.cols == 0) return;
+  find_segments(worker, position, part);
+  if (direct(worker.segments)) {
+    run_direct(worker, tile, part);
+  } else {
+    run_blocked(worker, tile, part);
+  }
+}
+
+/// The common refinement of the runs of A's rows and of the pieces of the output, without phantom rows and rows that go nowhere.
+void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block& block) const {
+  auto& segments = worker.segments;
+  segments.clear();
+  const TileRect tile = step_.grid.rect(step_.grid.tile(position));
+  const std::int64_t first = block.row, last = block.row + block.rows;
+  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    const std::int64_t from = larger(piece.tile_row, first), to = smaller(piece.tile_row + piece.rows, last);
+    if (from >= to) return;
+    step_.a_rows.for_each_run(tile.row + from, to - from, [&](const RowRun& run) {
+      if (run.matrix_row < 0) return;
+      const std::int64_t row = run.virtual_row - tile.row;
+      segments.push_back({row, run.rows, run.matrix_row, piece.row + row - piece.tile_row, piece.col});
+    });
+  });
+}
+
+bool GemmTask::direct(const std::vector<Segment>& segments) const {
+  if (step_.epilogue.any() || !native_ || (out_.type != a_.type && out_.type != DType::f32)) return false;
+  return segments.size() <= 1 ||
+         std::ranges::all_of(segments, [](const Segment& s) { return s.rows >= least_direct_rows; });
+}
+
+void GemmTask::run_direct(Worker& worker, const TileRect& tile, const Block& block) const {
+  const Operand b = b_operand(worker, tile.col + block.col, block.cols, 0);
+  for (const Segment& segment : worker.segments) {
+    const Operand a = a_operand(worker, {&segment, 1}, segment.rows, tile);
+    multiply(worker, a, b, segment.rows, block.cols, out_.at(segment.out_row, segment.out_col + block.col), out_.ld,
+             out_.type);
+  }
+}
+
+void GemmTask::run_blocked(Worker& worker, const TileRect& tile, const Block& block) const {
+  // Segments are cut into batches of block_rows; a segment that does not fit whole is continued in the next batch.
+  std::vector<Segment> batch;
+  std::int64_t rows = 0;
+  const auto flush = [&] {
+    for (std::int64_t col = 0; col < block.cols && rows > 0; col += block_cols)
+      run_scratch(worker, batch, tile, block.col + col, smaller(block_cols, block.cols - col));
+    batch.clear();
+    rows = 0;
+  };
+  for (Segment segment : worker.segments) {
+    while (segment.rows > 0) {
+      Segment part = segment;
+      part.rows = smaller(segment.rows, block_rows - rows);
+      batch.push_back(part);
+      segment.tile_row += part.rows;
+      segment.a_row += part.rows;
+      segment.out_row += part.rows;
+      segment.rows -= part.rows;
+      if ((rows += part.rows) == block_rows) flush();
+    }
+  }
+  flush();
+}
+
+void GemmTask::run_scratch(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,
+                           std::int64_t cols) const {
+  std::int64_t rows = 0;
+  for (const Segment& segment : segments) rows += segment.rows;
+  const Operand a = a_operand(worker, segments, rows, tile);
+  for (int which = 0; which < (swiglu_ ? 2 : 1); ++which) {
+    const Operand b = b_operand(worker, tile.col + col + which * gate_cols_, cols, which);
+    multiply(worker, a, b, rows, cols, reinterpret_cast<std::byte*>(worker.product[which].reserve<float>(rows * cols)),
+             cols, DType::f32);
+  }
+  finish(worker, segments, tile, col, cols);
+}
+
+void GemmTask::multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows, std::int64_t cols,
+                        std::byte* c, std::int64_t c_row, DType out) const {
+  const Product& product = products_.get({.rows = rows, .cols = cols, .k = k_, .a_row = a.row, .a_col = a.col,
+                                          .b_row = b.row, .b_col = b.col, .c_row = c_row,
+                                          .in = native_ ? a_.type : DType::f32, .out = out});
+  product.run(a.data, b.data, c, worker.onednn.reserve(static_cast<std::int64_t>(product.scratch_bytes())));
+}
+
+/// Bias, activation and one rounding, from the fp32 product in scratch to the pieces of the output.
+void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,
+                      std::int64_t cols) const {
+  float* bias = worker.vectors.reserve<float>(2 * cols);
+  const Activation activation = step_.epilogue.activation;
+  if (step_.epilogue.bias)
+    for (int which = 0; which < (swiglu_ ? 2 : 1); ++which)
+      widen(bias_.type, bias_.at(0, tile.col + col + which * gate_cols_), bias + which * cols, cols);
+  float* x = worker.product[0].reserve<float>(0);
+  float* up = swiglu_ ? worker.product[1].reserve<float>(0) : nullptr;
+  for (const Segment& segment : segments) {
+    for (std::int64_t i = 0; i < segment.rows; ++i, x += cols) {
+      if (step_.epilogue.bias) add(x, bias, cols);
+      if (swiglu_) {
+        if (step_.epilogue.bias) add(up, bias + cols, cols);
+        swiglu(x, up, cols);
+        up += cols;
+      } else {
+        activate(activation, x, cols);
+      }
+      narrow(out_.type, x, out_.at(segment.out_row + i, segment.out_col + col), cols);
+    }
+  }
+}
+
+}  // namespace shingle::host

@@ -1,0 +1,69 @@
+// Whether a world still works: a flag that is raised by the first failure and never lowered, and the waits that watch it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <string>
+
+namespace shingle::host {
+
+using Clock = std::chrono::steady_clock;
+
+inline Clock::duration from_us(double us) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
+}
+inline double to_us(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+/// Thrown in a thread that stops because another one failed. Never leaves the backend.
+struct Stopped {};
+
+/// How long a sleeper may overlook that the world has stopped. Waking it would need a list of all sleepers; this needs none.
+inline constexpr std::chrono::milliseconds attention{20};
+
+class Health {
+ public:
+  /// Records the first failure and stops everybody.
+  void fail(std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+    stopped_.store(true);
+  }
+  const std::atomic<bool>& stopped() const { return stopped_; }
+  void check() const {
+    if (stopped_.load(std::memory_order_acquire)) throw Stopped{};
+  }
+  std::exception_ptr error() const {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+  /// The message of the first failure.
+  std::string reason() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;
+  std::atomic<bool> stopped_{false};
+};
+
+/// Waits until `ready()` holds: true; or until the deadline: false. Throws Stopped when the world stops. `lock` guards what ready() reads, and
+/// whoever makes it true notifies `changed`.
+template <class Ready>
+bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Health& health,
+                Clock::time_point deadline, Ready ready) {
+  while (!ready()) {
+    health.check();
+    const auto now = Clock::now();
+    if (now >= deadline) return false;
+    changed.wait_until(lock, std::min(deadline, now + attention));
+  }
+  return true;
+}
+
+/// Sleeps, unless the world stops: then throws Stopped.
+void sleep_until(Clock::time_point time, const Health& health);
+
+}  // namespace shingle::host

@@ -1,0 +1,121 @@
+#include "interpreter.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "elementwise.hpp"
+#include "gemm.hpp"
+
+namespace shingle::host {
+namespace {
+
+void copy(const View& from, const View& to) {
+  if (from.row_bytes() == 0) return;
+  for (std::int64_t row = 0; row < from.rows; ++row)
+    std::memcpy(to.at(row), from.at(row), static_cast<std::size_t>(from.row_bytes()));
+}
+
+bool tiled(const Step& step) { return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step); }
+
+}  // namespace
+
+void Interpreter::run(const Caller& caller) {
+  caller_ = caller;
+  const Step& step = engine_.plan.ranks[static_cast<std::size_t>(caller.rank)]
+                         .lanes[static_cast<std::size_t>(caller.lane)]
+                         .steps[static_cast<std::size_t>(caller.step)];
+  const double begin = engine_.trace ? engine_.now_us() : 0;
+  std::visit(*this, step);
+  if (engine_.trace && !tiled(step))
+    spans_.push_back({caller.rank, caller.lane, caller.step, -1, static_cast<std::int32_t>(caller.epoch - engine_.first_epoch),
+                      begin, engine_.now_us()});
+}
+
+void Interpreter::operator()(const Gemm& step) {
+  const GemmTask task(engine_.plan, step, engine_.memory, engine_.products, caller_.epoch, engine_.executions++);
+  const int workers = 1 + pool_.helpers();
+  const std::int64_t blocks = task.blocks(step.resources.most > 0 ? std::min(workers, step.resources.most) : workers);
+  run_tiled({.grid = step.grid,
+             .gates = step.gates,
+             .notify = step.notify,
+             .last = step.grid.positions(),
+             .blocks = blocks,
+             .compute = [&](Worker& worker, std::int64_t position,
+                            std::int64_t block) { task.run(worker, position, block, blocks); }},
+            step.resources);
+}
+
+void Interpreter::operator()(const Elementwise& step) {
+  const ElementwiseTask task(engine_.plan, step, engine_.memory, caller_.epoch);
+  const bool remote = step.to.slice.rank != caller_.rank ||
+                      std::ranges::any_of(step.from, [&](const Placement& from) { return from.slice.rank != caller_.rank; });
+  run_tiled({.grid = step.grid,
+             .gates = step.gates,
+             .notify = step.notify,
+             .first = step.first,
+             .last = last_item(step),
+             .row_wise = row_wise(step),
+             .compute =
+                 [&](Worker& worker, std::int64_t item, std::int64_t) {
+                   const std::int64_t bytes = task.run(worker, item);
+                   if (remote) pace(bytes);
+                 }},
+            step.resources);
+}
+
+void Interpreter::run_tiled(TiledStep step, const Resources& resources) {
+  TiledJob job(engine_, caller_, std::move(step));
+  const int helpers = resources.most > 0 ? resources.most - 1 : pool_.helpers();
+  pool_.run(job, worker_, helpers);
+  if (engine_.trace) std::ranges::copy(job.spans(), std::back_inserter(spans_));
+}
+
+void Interpreter::operator()(const Await& step) { engine_.await(caller_, step.counter, step.target); }
+
+void Interpreter::operator()(const Notify& step) { engine_.notify(caller_, step.counter, step.value); }
+
+void Interpreter::operator()(const Fill& step) {
+  const View to = view(step.slice);
+  if (to.row_bytes() == 0) return;
+  for (std::int64_t row = 0; row < to.rows; ++row) std::memset(to.at(row), 0, static_cast<std::size_t>(to.row_bytes()));
+  pace(crossing(step.slice));
+}
+
+void Interpreter::operator()(const Collective& step) {
+  engine_.transport->collective(caller_, step, view(step.send), view(step.recv));
+}
+
+void Interpreter::operator()(const Exchange& step) {
+  std::vector<View> sends, receives;
+  for (const Exchange::Message& message : step.sends) sends.push_back(view(message.slice));
+  for (const Exchange::Message& message : step.receives) receives.push_back(view(message.slice));
+  engine_.transport->exchange(caller_, step, sends, receives);
+}
+
+void Interpreter::operator()(const Copy& step) {
+  copy(view(step.from), view(step.to));
+  pace(std::max(crossing(step.from), crossing(step.to)));
+}
+
+void Interpreter::operator()(const Broadcast& step) {
+  for (const Slice& to : step.to) copy(view(step.from), view(to));
+  pace(std::max(crossing(step.from), crossing(step.to[0]) + crossing(step.to[1])));
+}
+
+void Interpreter::operator()(const Swap& step) {
+  const View a = view(step.a), b = view(step.b);
+  for (std::int64_t row = 0; row < a.rows; ++row) std::swap_ranges(a.at(row), a.at(row) + a.row_bytes(), b.at(row));
+  pace(std::max(crossing(step.a), crossing(step.b)));  // a link carries both directions at once
+}
+
+void Interpreter::pace(std::int64_t bytes) {
+  if (bytes == 0) return;
+  const int own[] = {caller_.rank};
+  sleep_until(engine_.world->links.book(own, Clock::now(), static_cast<double>(bytes)), engine_.health());
+}
+
+std::int64_t Interpreter::crossing(const Slice& slice) const {
+  return slice.rank == caller_.rank ? 0 : view(slice).bytes();
+}
+
+}  // namespace shingle::host

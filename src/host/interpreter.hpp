@@ -1,0 +1,45 @@
+// Executes the steps of a plan, one by one, on behalf of a lane.
+#pragma once
+
+#include <vector>
+
+#include "engine.hpp"
+#include "pool.hpp"
+#include "tiled.hpp"
+
+namespace shingle::host {
+
+class Interpreter {
+ public:
+  Interpreter(Engine& engine, Pool& pool, Worker& worker, std::vector<Span>& spans)
+      : engine_(engine), pool_(pool), worker_(worker), spans_(spans) {}
+
+  /// Throws what the step throws; Timeout or Stopped from its waits.
+  void run(const Caller& caller);
+
+  void operator()(const Gemm& step);
+  void operator()(const Elementwise& step);
+  void operator()(const Await& step);
+  void operator()(const Notify& step);
+  void operator()(const Fill& step);
+  void operator()(const Collective& step);
+  void operator()(const Exchange& step);
+  void operator()(const Copy& step);
+  void operator()(const Broadcast& step);
+  void operator()(const Swap& step);
+
+ private:
+  void run_tiled(TiledStep step, const Resources& resources);
+  /// Sleeps until the link of this rank has carried `bytes`, if any went to or came from another rank.
+  void pace(std::int64_t bytes);
+  View view(const Slice& slice) const { return engine_.memory.view(slice, caller_.epoch); }
+  std::int64_t crossing(const Slice& slice) const;
+
+  Engine& engine_;
+  Pool& pool_;
+  Worker& worker_;
+  std::vector<Span>& spans_;
+  Caller caller_;
+};
+
+}  // namespace shingle::host

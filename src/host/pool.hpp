@@ -1,0 +1,52 @@
+// The threads of a rank that compute tiles beside its lanes.
+#pragma once
+
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "health.hpp"
+#include "worker.hpp"
+
+namespace shingle::host {
+
+/// Work that any number of threads may join; each returns when nothing is left to claim.
+class Job {
+ public:
+  virtual ~Job() = default;
+  virtual void work(Worker& worker) = 0;
+};
+
+/// Helpers join whatever job has room. A job never waits for them to come: the calling lane works itself, so that a pool
+/// that is busy elsewhere only costs time.
+class Pool {
+ public:
+  Pool(int helpers, Health& health);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int helpers() const { return static_cast<int>(threads_.size()); }
+  /// Works on the job with the calling thread as `worker` and at most `helpers` others; returns when all of them have left it.
+  void run(Job& job, Worker& worker, int helpers);
+
+ private:
+  struct Open {
+    Job* job;
+    int room;
+    int inside;
+  };
+  void help();
+  void close(std::list<Open>::iterator open);
+
+  Health& health_;
+  std::mutex mutex_;
+  std::condition_variable opened_, left_;
+  std::list<Open> open_;
+  bool quit_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace shingle::host

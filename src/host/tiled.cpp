@@ -1,0 +1,82 @@
+#include "tiled.hpp"
+
+namespace shingle::host {
+
+TiledJob::TiledJob(Engine& engine, const Caller& caller, TiledStep step)
+    : engine_(engine), caller_(caller), step_(std::move(step)) {
+  if (!step_.notify.empty()) {
+    ends_ = &step_.notify.front().ends;
+  } else if (!step_.gates.empty()) {
+    ends_ = &step_.gates.front().ends;
+  }
+  intervals_.resize(ends_ != nullptr ? ends_->size() : 1);
+  if (step_.blocks > 1) {
+    const auto items = static_cast<std::size_t>(step_.last - step_.first);
+    blocks_left_ = std::make_unique<std::atomic<std::int64_t>[]>(items);
+    for (std::size_t i = 0; i < items; ++i) blocks_left_[i].store(step_.blocks, std::memory_order_relaxed);
+  }
+}
+
+void TiledJob::work(Worker& worker) {
+  std::vector<Interval> seen(intervals_.size());
+  for (;;) {
+    const std::int64_t claimed = next_.fetch_add(1, std::memory_order_relaxed);
+    const std::int64_t item = step_.first + claimed / step_.blocks;
+    if (item >= step_.last) break;
+    if (!step_.row_wise && step_.grid.phantom(step_.grid.tile(item))) continue;
+    engine_.health().check();
+    if (!engine_.trace) {
+      compute(worker, item, claimed % step_.blocks);
+      continue;
+    }
+    const double begin = engine_.now_us();
+    compute(worker, item, claimed % step_.blocks);
+    Interval& interval = seen[group(item)];
+    if (interval.end_us == 0) interval.begin_us = begin;
+    interval.end_us = engine_.now_us();
+  }
+  const std::lock_guard lock(mutex_);
+  for (std::size_t g = 0; g < seen.size(); ++g) {
+    if (seen[g].end_us == 0) continue;
+    Interval& all = intervals_[g];
+    all.begin_us = all.end_us == 0 ? seen[g].begin_us : std::min(all.begin_us, seen[g].begin_us);
+    all.end_us = std::max(all.end_us, seen[g].end_us);
+  }
+}
+
+void TiledJob::compute(Worker& worker, std::int64_t item, std::int64_t block) {
+  wait_at_gates(item);
+  step_.compute(worker, item, block);
+  // Whoever finishes an item's last block has acquired what the others released with theirs.
+  if (!blocks_left_ || blocks_left_[static_cast<std::size_t>(item - step_.first)].fetch_sub(1) == 1) notify(item);
+  engine_.progress.advance(caller_);
+}
+
+void TiledJob::wait_at_gates(std::int64_t position) const {
+  for (const TileGate& gate : step_.gates) {
+    const auto g = group_of(gate.ends, position);
+    engine_.await(caller_, {gate.counter, caller_.rank, static_cast<std::int32_t>(g)}, gate.targets[static_cast<std::size_t>(g)]);
+  }
+}
+
+void TiledJob::notify(std::int64_t position) const {
+  for (const TileNotify& hook : step_.notify) {
+    const auto entry = static_cast<std::int32_t>(group_of(hook.ends, position));
+    for (const std::int32_t rank : hook.ranks) engine_.notify(caller_, {hook.counter, rank, entry}, 1);
+  }
+}
+
+std::size_t TiledJob::group(std::int64_t item) const {
+  return ends_ == nullptr ? 0 : static_cast<std::size_t>(group_of(*ends_, item));
+}
+
+std::vector<Span> TiledJob::spans() const {
+  std::vector<Span> spans;
+  for (std::size_t g = 0; g < intervals_.size(); ++g)
+    if (intervals_[g].end_us > 0)
+      spans.push_back({caller_.rank, caller_.lane, caller_.step, ends_ == nullptr ? -1 : static_cast<std::int32_t>(g),
+                       static_cast<std::int32_t>(caller_.epoch - engine_.first_epoch), intervals_[g].begin_us, intervals_[g].end_us});
+  return spans;
+}
+
+}  // namespace shingle::host

@@ -1,0 +1,54 @@
+// A tiled step at work: its items are claimed in order by any number of threads, each waits at the item's gates, computes it and
+// notifies.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine.hpp"
+#include "pool.hpp"
+
+namespace shingle::host {
+
+struct TiledStep {
+  const TileGrid& grid;
+  const std::vector<TileGate>& gates;
+  const std::vector<TileNotify>& notify;
+  std::int64_t first = 0;  ///< items [first, last): positions of the grid, or of a row-wise step its rows of tiles
+  std::int64_t last = 0;
+  bool row_wise = false;
+  std::int64_t blocks = 1;  ///< into which every item is cut
+  std::function<void(Worker&, std::int64_t item, std::int64_t block)> compute;
+};
+
+class TiledJob final : public Job {
+ public:
+  TiledJob(Engine& engine, const Caller& caller, TiledStep step);
+
+  void work(Worker& worker) override;
+  /// One span a group, or one for all where the step has none. Only when the run is traced.
+  std::vector<Span> spans() const;
+
+ private:
+  struct Interval {
+    double begin_us = 0, end_us = 0;
+  };
+  void compute(Worker& worker, std::int64_t item, std::int64_t block);
+  void wait_at_gates(std::int64_t position) const;
+  void notify(std::int64_t position) const;
+  std::size_t group(std::int64_t item) const;
+
+  Engine& engine_;
+  const Caller caller_;
+  const TiledStep step_;
+  const std::vector<std::int64_t>* ends_ = nullptr;  // of the groups that spans tell apart
+  std::atomic<std::int64_t> next_{0};
+  std::unique_ptr<std::atomic<std::int64_t>[]> blocks_left_;  // of each item, where it is cut
+  std::mutex mutex_;
+  std::vector<Interval> intervals_;
+};
+
+}  // namespace shingle::host

@@ -1,0 +1,322 @@
+// The JSON form of everything in a plan, said once: the writer and the reader walk the same fields, so they cannot disagree.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <concepts>
+#include <memory>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "shingle/base/error.hpp"
+#include "shingle/plan/plan.hpp"
+
+namespace shingle::plan_json {
+
+constexpr std::string_view format = "shingle-plan";
+
+/// The last value of an enum, up to which the reader looks for a name.
+template <class E>
+inline constexpr E last{};
+template <>
+inline constexpr Op last<Op> = Op::gemm_alltoall;
+template <>
+inline constexpr DType last<DType> = DType::f16;
+template <>
+inline constexpr Activation last<Activation> = Activation::swiglu;
+template <>
+inline constexpr RowOrder last<RowOrder> = RowOrder::block_cyclic;
+template <>
+inline constexpr Raster last<Raster> = Raster::along_m;
+template <>
+inline constexpr Axis last<Axis> = Axis::n;
+template <>
+inline constexpr Role last<Role> = Role::internal;
+template <>
+inline constexpr CounterKind last<CounterKind> = CounterKind::set;
+template <>
+inline constexpr PlacementKind last<PlacementKind> = PlacementKind::routed;
+template <>
+inline constexpr CollectiveKind last<CollectiveKind> = CollectiveKind::alltoall;
+template <>
+inline constexpr LaneKind last<LaneKind> = LaneKind::copy;
+template <>
+inline constexpr Mechanism last<Mechanism> = Mechanism::signal;
+
+constexpr std::string_view name(RowOrder order) {
+  return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";
+}
+constexpr std::string_view name(Raster raster) { return raster == Raster::along_n ? "along_n" : "along_m"; }
+constexpr std::string_view name(Axis axis) { return axis == Axis::m ? "m" : "n"; }
+constexpr std::string_view name(CounterKind kind) { return kind == CounterKind::add ? "add" : "set"; }
+
+/// The value of "step" that stands for an alternative of Step, by its index.
+inline constexpr std::string_view step_names[] = {"gemm",       "elementwise", "await", "notify",    "fill",
+                                                  "collective", "exchange",    "copy",  "broadcast", "swap"};
+static_assert(std::size(step_names) == std::variant_size_v<Step>);
+
+/// T is Plain, const or not: writer and reader share the functions below.
+template <class T, class Plain>
+concept Is = std::same_as<std::remove_const_t<T>, Plain>;
+template <class T>
+inline constexpr bool reads = !std::is_const_v<T>;
+
+// fields(f, x) hands every field of x to f: required, or optional with the value that absence stands for (zero or empty
+// where none is given).
+
+void fields(auto& f, Is<Slice> auto& s) {
+  f.required("buffer", s.buffer);
+  f.required("rank", s.rank);
+  f.optional("row", s.row);
+  f.required("rows", s.rows);
+  f.optional("col", s.col);
+  f.required("cols", s.cols);
+}
+
+/// The identity is what absence stands for.
+void fields(auto& f, Is<RowMap> auto& m) {
+  f.required("len", m.len);
+  f.optional("base", m.base);
+  f.optional("world", m.world, 1);
+  f.optional("block", m.block, larger(m.len, 1));
+  f.optional("stride", m.stride);
+  f.optional("limit", m.limit, m.base + m.len);
+}
+
+void fields(auto& f, Is<Loop> auto& l) {
+  f.required("axis", l.axis);
+  f.required("extent", l.extent);
+  f.optional("rotation", l.rotation);
+}
+
+template <Is<TileGrid> Grid>
+void fields(auto& f, Grid& g) {
+  f.required("rows", g.rows);
+  f.required("cols", g.cols);
+  f.required("tile_rows", g.tile_rows);
+  f.required("tile_cols", g.tile_cols);
+  std::vector<Loop> loops(g.loops, g.loops + std::clamp(g.loop_count, 0, max_loops));
+  f.optional("loops", loops);
+  if constexpr (reads<Grid>) {
+    if (loops.size() > max_loops) f.fail("loops", fmt::format("{} loops, at most {}", loops.size(), max_loops));
+    std::copy(loops.begin(), loops.end(), g.loops);
+    g.loop_count = static_cast<std::int32_t>(loops.size());
+  }
+}
+
+void fields(auto& f, Is<TileOrder> auto& o) {
+  f.optional("raster", o.raster);
+  f.optional("swizzle", o.swizzle, 1);
+  f.optional("cluster_m", o.cluster_m, 1);
+  f.optional("cluster_n", o.cluster_n, 1);
+  f.optional("rotation", o.rotation);
+}
+
+void fields(auto& f, Is<Epilogue> auto& e) {
+  f.optional("bias", e.bias);
+  f.optional("activation", e.activation);
+}
+
+void fields(auto& f, Is<Norm> auto& n) {
+  f.required("enabled", n.enabled);
+  f.optional("residual", n.residual);
+  f.optional("epsilon", n.epsilon, Norm{}.epsilon);
+}
+
+template <Is<Problem> P>
+void fields(auto& f, P& p) {
+  f.required("op", p.op);
+  f.required("world", p.world);
+  f.required("m", p.m);
+  f.required("n", p.n);
+  f.required("k", p.k);
+  f.required("dtype", p.dtype);
+  f.optional("transpose_a", p.transpose_a);
+  f.optional("transpose_b", p.transpose_b);
+  f.optional("epilogue", p.epilogue);
+  f.optional("norm", p.norm);
+  f.optional("row_order", p.row_order);
+  f.optional("row_block", p.row_block);
+  auto table = p.routing ? p.routing->table() : std::vector<std::vector<std::int32_t>>{};
+  f.optional("routing", table);
+  if constexpr (reads<P>) {
+    if (table.empty()) return;
+    if (table.size() > max_world) f.fail("routing", fmt::format("{} ranks, at most {}", table.size(), max_world));
+    try {
+      p.routing = std::make_shared<const Routing>(std::move(table));
+    } catch (const InvalidArgument& e) {
+      f.fail("routing", e.what());
+    }
+  }
+}
+
+void fields(auto& f, Is<Buffer> auto& b) {
+  f.required("name", b.name);
+  f.optional("role", b.role, Role::internal);
+  f.required("dtype", b.dtype);
+  f.required("rows", b.rows);
+  f.required("cols", b.cols);
+  f.optional("depth", b.depth, 1);
+}
+
+void fields(auto& f, Is<Counter> auto& c) {
+  f.required("name", c.name);
+  f.optional("kind", c.kind);
+  f.required("growth", c.growth);
+}
+
+void fields(auto& f, Is<CounterRef> auto& c) {
+  f.required("counter", c.counter);
+  f.required("rank", c.rank);
+  f.optional("entry", c.entry);
+}
+
+void fields(auto& f, Is<Placement> auto& p) {
+  f.optional("kind", p.kind);
+  f.required("slice", p.slice);
+  f.optional("rows", p.rows);
+  f.optional("ends", p.ends);
+  f.optional("parts", p.parts, 1);
+  f.optional("source", p.source, -1);
+  f.optional("dest", p.dest, -1);
+  f.optional("bases", p.bases);
+}
+
+void fields(auto& f, Is<TileGate> auto& g) {
+  f.required("counter", g.counter);
+  f.required("ends", g.ends);
+  f.required("targets", g.targets);
+}
+
+void fields(auto& f, Is<TileNotify> auto& n) {
+  f.required("counter", n.counter);
+  f.required("ranks", n.ranks);
+  f.required("ends", n.ends);
+}
+
+void fields(auto& f, Is<Resources> auto& r) {
+  f.optional("least", r.least);
+  f.optional("most", r.most);
+}
+
+void fields(auto& f, Is<Gemm> auto& g) {
+  f.required("grid", g.grid);
+  f.required("a", g.a);
+  f.required("b", g.b);
+  f.required("a_rows", g.a_rows);
+  f.optional("transpose_a", g.transpose_a);
+  f.optional("transpose_b", g.transpose_b);
+  f.optional("epilogue", g.epilogue);
+  f.optional("bias", g.bias);
+  f.required("out", g.out);
+  f.optional("gates", g.gates);
+  f.optional("notify", g.notify);
+  f.optional("resources", g.resources, Gemm{}.resources);
+}
+
+void fields(auto& f, Is<Elementwise> auto& e) {
+  f.required("grid", e.grid);
+  f.optional("first", e.first);
+  f.optional("count", e.count, -1);
+  f.required("from", e.from);
+  f.required("to", e.to);
+  f.optional("epilogue", e.epilogue);
+  f.optional("bias", e.bias);
+  f.optional("norm", e.norm);
+  f.optional("norm_weight", e.norm_weight);
+  f.optional("residual", e.residual);
+  f.optional("sum", e.sum);
+  f.optional("gates", e.gates);
+  f.optional("notify", e.notify);
+  f.optional("resources", e.resources, Elementwise{}.resources);
+}
+
+void fields(auto& f, Is<Await> auto& a) {
+  f.required("counter", a.counter);
+  f.required("target", a.target);
+}
+
+void fields(auto& f, Is<Notify> auto& n) {
+  f.required("counter", n.counter);
+  f.optional("value", n.value, 1);
+}
+
+void fields(auto& f, Is<Fill> auto& s) { f.required("slice", s.slice); }
+
+void fields(auto& f, Is<Collective> auto& c) {
+  f.required("kind", c.kind);
+  f.required("communicator", c.communicator);
+  f.required("send", c.send);
+  f.required("recv", c.recv);
+  f.optional("send_rows", c.send_rows);
+  f.optional("recv_rows", c.recv_rows);
+  f.optional("resources", c.resources);
+}
+
+void fields(auto& f, Is<Exchange::Message> auto& m) {
+  f.required("peer", m.peer);
+  f.required("slice", m.slice);
+}
+
+void fields(auto& f, Is<Exchange> auto& e) {
+  f.required("communicator", e.communicator);
+  f.optional("sends", e.sends);
+  f.optional("receives", e.receives);
+  f.optional("resources", e.resources);
+}
+
+void fields(auto& f, Is<Copy> auto& c) {
+  f.required("from", c.from);
+  f.required("to", c.to);
+}
+
+void fields(auto& f, Is<Broadcast> auto& b) {
+  f.required("from", b.from);
+  f.required("to", b.to);
+}
+
+void fields(auto& f, Is<Swap> auto& s) {
+  f.required("a", s.a);
+  f.required("b", s.b);
+}
+
+void fields(auto& f, Is<Lane> auto& l) {
+  f.required("kind", l.kind);
+  f.required("name", l.name);
+  f.required("steps", l.steps);
+}
+
+void fields(auto& f, Is<RankPlan> auto& r) {
+  f.required("lanes", r.lanes);
+  f.required("issue", r.issue);
+}
+
+void fields(auto& f, Is<Communicator> auto& c) {
+  f.required("name", c.name);
+  f.required("ranks", c.ranks);
+}
+
+void fields(auto& f, Is<Params> auto& p) {
+  f.optional("tile_rows", p.tile_rows);
+  f.optional("tile_cols", p.tile_cols);
+  f.optional("order", p.order);
+  f.optional("chunks", p.chunks);
+  f.optional("group_waves", p.group_waves);
+}
+
+void fields(auto& f, Is<Plan> auto& p) {
+  f.required("problem", p.problem);
+  f.required("mechanism", p.mechanism);
+  f.optional("params", p.params);
+  f.required("workers", p.workers);
+  f.required("rounding", p.rounding);
+  f.required("buffers", p.buffers);
+  f.optional("counters", p.counters);
+  f.optional("communicators", p.communicators);
+  f.required("ranks", p.ranks);
+}
+
+}  // namespace shingle::plan_json

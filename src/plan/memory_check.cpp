@@ -1,0 +1,584 @@
+#include "memory_check.hpp"
+
+#include <fmt/format.h>
+
+#include "shingle/plan/placement.hpp"
+#include "shingle/plan/print.hpp"
+
+namespace shingle {
+namespace {
+
+std::string rect_text(const Rect& r) {
+  return fmt::format("rows [{}, {}) columns [{}, {})", r.row, r.row + r.rows, r.col, r.col + r.cols);
+}
+
+std::string content_text(const Content& c) {
+  static constexpr const char* names[] = {"nothing", "A", "B", "bias", "residual", "norm weight", "C"};
+  if (c.of == Content::Of::nothing) return "nothing";
+  std::string text = names[static_cast<int>(c.of)];
+  if (c.ranks != 0) {
+    text += " of ranks";
+    for (int r = 0; r < 64; ++r)
+      if (c.ranks >> r & 1) text += fmt::format(" {}", r);
+  }
+  if (c.done & epilogue_done) text += ", epilogue applied";
+  if (c.done & residual_done) text += ", residual added";
+  if (c.done & norm_done) text += ", normalised";
+  return text + fmt::format(" of epoch {}", c.epoch);
+}
+
+}  // namespace
+
+MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order)
+    : plan_(plan), schedule_(schedule), order_(order) {
+  const int world = plan.problem.world;
+  everyone_ = world == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << world) - 1;
+  for (const Buffer& buffer : plan.buffers) {
+    auto& by_rank = memory_.emplace_back();
+    for (int r = 0; r < world; ++r) {
+      auto& copies = by_rank.emplace_back();
+      for (int c = 0; c < buffer.depth; ++c) copies.emplace_back(buffer.rows[r], buffer.cols, Cell{});
+    }
+  }
+}
+
+void MemoryCheck::fail(std::string rule, std::string text) const { throw CheckFailure{std::move(rule), std::move(text)}; }
+
+void MemoryCheck::fail_content(const Segment& s, std::string text) const {
+  fail("content", where(plan_, s.rank, s.lane, s.step) + " " + std::move(text));
+}
+
+RegionMap<MemoryCheck::Cell>& MemoryCheck::memory(const Place& at) { return memory_[at.buffer][at.rank][at.copy]; }
+
+MemoryCheck::Place MemoryCheck::place(const Slice& slice, std::int32_t epoch) const {
+  return {slice.buffer, slice.rank, epoch % plan_.buffers[slice.buffer].depth, {slice.row, slice.rows, slice.col, slice.cols}};
+}
+
+MemoryCheck::Place MemoryCheck::piece_place(const Slice& slice, std::int64_t row, std::int64_t rows, std::int64_t col,
+                                            std::int64_t cols, std::int32_t epoch) const {
+  return {slice.buffer, slice.rank, epoch % plan_.buffers[slice.buffer].depth, {row, rows, col, cols}};
+}
+
+std::string MemoryCheck::describe_segment(std::int32_t segment, std::int64_t item) const {
+  const Segment& s = schedule_.segments[segment];
+  if (s.lane < 0) return fmt::format("the user of rank {} between epochs", s.rank);
+  std::string text = where(plan_, s.rank, s.lane, s.step);
+  const Step& step = step_of(s);
+  if (item >= 0 && std::holds_alternative<Gemm>(step)) {
+    const Tile tile = std::get<Gemm>(step).grid.tile(item);
+    text += fmt::format(", tile ({}, {})", tile.m, tile.n);
+  } else if (item >= 0 && std::holds_alternative<Elementwise>(step)) {
+    text += fmt::format(", item {}", item);
+  }
+  return text + fmt::format(" of epoch {}", s.epoch);
+}
+
+std::string MemoryCheck::describe_place(const Place& at, const Rect& rect) const {
+  return fmt::format("{} on rank {}, {}", plan_.buffers[at.buffer].name, at.rank, rect_text(rect));
+}
+
+template <class Visit>
+void MemoryCheck::read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit) {
+  ++accesses_;
+  memory(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
+    const Touch& writer = cell.writer;
+    const bool own = writer.segment == segment && writer.item == item;
+    if (writer.segment >= 0 && !own && !order_.knows(segment, writer.segment))
+      fail("race", fmt::format("{} reads {}, which {} writes with no order between them", describe_segment(segment, item),
+                               describe_place(at, rect), describe_segment(writer.segment, writer.item)));
+    if (!cell.readers.empty() && cell.readers.back().segment == segment) {
+      if (cell.readers.back().item != item) cell.readers.back().item = -1;
+    } else {
+      cell.readers.push_back({segment, item});
+    }
+    visit(rect, static_cast<const Content&>(cell.content));
+  });
+}
+
+void MemoryCheck::write(const Place& at, std::int32_t segment, std::int64_t item, const Content& content) {
+  ++accesses_;
+  memory(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
+    const auto conflict = [&](const Touch& other) {
+      return other.segment >= 0 && !(other.segment == segment && other.item == item) && !order_.knows(segment, other.segment);
+    };
+    if (conflict(cell.writer))
+      fail("race", fmt::format("{} and {} both write {} with no order between them", describe_segment(segment, item),
+                               describe_segment(cell.writer.segment, cell.writer.item), describe_place(at, rect)));
+    for (const Touch& reader : cell.readers)
+      if (conflict(reader))
+        fail("race", fmt::format("{} writes {}, which {} reads with no order between them", describe_segment(segment, item),
+                                 describe_place(at, rect), describe_segment(reader.segment, reader.item)));
+    cell.content = content;
+    cell.writer = {segment, item};
+    cell.readers.clear();
+  });
+}
+
+std::optional<CheckFailure> MemoryCheck::run() {
+  try {
+    for (const Event& event : schedule_.events) {
+      if (event.kind == EventKind::collective) {
+        collective(event.segments);
+        continue;
+      }
+      if (event.kind == EventKind::message) {
+        message(event);
+        continue;
+      }
+      const std::int32_t index = event.segments[0];
+      const Segment& s = schedule_.segments[index];
+      if (s.lane < 0) {
+        user(s, index);
+        continue;
+      }
+      const Step& step = step_of(s);
+      if (const auto* g = std::get_if<Gemm>(&step)) gemm(*g, s, index);
+      if (const auto* e = std::get_if<Elementwise>(&step)) elementwise(*e, s, index);
+      if (const auto* f = std::get_if<Fill>(&step)) write(place(f->slice, s.epoch), index, 0, Content{});
+      if (const auto* c = std::get_if<Copy>(&step)) copy(c->from, c->to, s, index, index);
+      if (const auto* b = std::get_if<Broadcast>(&step))
+        for (const Slice& to : b->to) copy(b->from, to, s, index, index);
+      if (const auto* w = std::get_if<Swap>(&step)) swap(*w, s, index);
+    }
+  } catch (const CheckFailure& failure) {
+    return failure;
+  }
+  return std::nullopt;
+}
+
+// ------------------------------------------------------------------------------------------------------------- user
+
+void MemoryCheck::user(const Segment& s, std::int32_t index) {
+  const Problem& p = plan_.problem;
+  if (s.epoch > 0) {
+    const std::uint8_t before_norm = static_cast<std::uint8_t>((p.epilogue.any() ? epilogue_done : 0) | (p.norm.residual ? residual_done : 0));
+    check_output(s, index, Role::out, static_cast<std::uint8_t>(before_norm | (p.norm.enabled ? norm_done : 0)));
+    check_output(s, index, Role::sum, before_norm);
+  }
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.role == Role::internal) continue;
+    // Inputs of the last epoch may be overwritten, outputs are poisoned: whatever is still under way there is a race.
+    const Slice all = whole(plan_, static_cast<std::int32_t>(b), s.rank);
+    write(place(all, s.epoch), index, 0, Content{});
+    memory(place(all, s.epoch)).replace_rows(0, all.rows, Cell{Content{}, {index, 0}, {}});
+    if (is_input(buffer.role)) provide_input(s, buffer.role);
+  }
+}
+
+void MemoryCheck::provide_input(const Segment& s, Role role) {
+  const Problem& p = plan_.problem;
+  const Place all = place(whole(plan_, find_buffer(plan_, role), s.rank), s.epoch);
+  const std::uint64_t own = std::uint64_t{1} << s.rank;
+  const auto set = [&](const Rect& rect, Content content) {
+    content.epoch = s.epoch;
+    memory(all).visit(rect, [&](const Rect&, Cell& cell) { cell.content = content; });
+  };
+  switch (role) {
+    case Role::a:
+      for (const GlobalRun& run : p.a_runs(s.rank)) {
+        const std::int64_t offset = run.global_row - run.local_row;
+        const std::uint64_t ranks = p.op == Op::allgather_gemm ? 0 : own;
+        if (p.transpose_a) set({0, p.k, run.local_row, run.rows}, {Content::Of::a, 0, 0, 0, offset, ranks});
+        else set({run.local_row, run.rows, 0, p.k}, {Content::Of::a, 0, 0, offset, 0, ranks});
+      }
+      return;
+    case Role::residual:
+      for (const GlobalRun& run : p.out_runs(s.rank))
+        set({run.local_row, run.rows, 0, p.out_cols()},
+            {Content::Of::residual, 0, 0, run.global_row - run.local_row, 0, 0});
+      return;
+    case Role::b: set(all.rect, {Content::Of::b, 0, 0, 0, 0, own}); return;
+    case Role::bias: set(all.rect, {Content::Of::bias, 0, 0, 0, 0, 0}); return;
+    default: set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, 0}); return;
+  }
+}
+
+void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, std::uint8_t done) {
+  const Problem& p = plan_.problem;
+  const std::int32_t buffer = find_buffer(plan_, role);
+  if (buffer < 0) return;
+  const Slice all = whole(plan_, buffer, s.rank);
+  for (const GlobalRun& run : p.out_runs(s.rank)) {
+    Content expected{Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
+    if (p.reduces()) expected.ranks = everyone_;
+    if (p.op == Op::gemm_alltoall) {
+      int source = 0;
+      while (p.routing->global_base(source + 1) <= run.global_row) ++source;
+      expected.ranks = std::uint64_t{1} << source;
+    }
+    Place at = place(all, s.epoch - 1);
+    at.rect = {run.local_row, run.rows, 0, all.cols};
+    read(at, index, 0, [&](const Rect& rect, const Content& found) {
+      if (found == expected) return;
+      const auto text = [&](const Content& c) {
+        return c.of == Content::Of::nothing
+                   ? std::string("nothing")
+                   : fmt::format("{}, row {}, column {}", content_text(c), rect.row + c.row, rect.col + c.col);
+      };
+      fail("content", fmt::format("{} should be {} at its start, but holds {}", describe_place(at, rect), text(expected), text(found)));
+    });
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------- gemm
+
+void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
+  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue)) fail_content(s, "applies another epilogue than the problem's");
+  for (std::int64_t item = s.first; item < s.last; ++item)
+    if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
+}
+
+const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, const Segment& s, std::int32_t index,
+                                                              const TileRect& rect) {
+  std::vector<TileRows>& rows = a_tile_rows_;
+  if (a_segment_ == index && a_row_ == rect.row) return rows;
+  a_segment_ = index;
+  a_row_ = rect.row;
+  rows.clear();
+  const bool t = step.transpose_a;
+  step.a_rows.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
+    if (run.matrix_row < 0) return;
+    const Place at = t ? piece_place(step.a, step.a.row, step.a.rows, step.a.col + run.matrix_row, run.rows, s.epoch)
+                       : piece_place(step.a, step.a.row + run.matrix_row, run.rows, step.a.col, step.a.cols, s.epoch);
+    read(at, index, -1, [&](const Rect& cell, const Content& c) {
+      const std::int64_t k_offset = t ? c.row + step.a.row : c.col + step.a.col;
+      if (c.of != Content::Of::a || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_a)
+        fail_content(s, fmt::format("takes {} ({}) for its rows of A", describe_place(at, cell), content_text(c)));
+      const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
+      const std::int64_t start = t ? at.rect.col : at.rect.row;
+      TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks};
+      // A cell may be cut along k: the rows are then seen more than once, and have to agree.
+      for (const TileRows& seen : rows)
+        if (seen.tile_row <= next.tile_row && next.tile_row < seen.tile_row + seen.rows) {
+          if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks)
+            fail_content(s, fmt::format("multiplies parts of different rows of A in {}", describe_place(at, cell)));
+          return;
+        }
+      if (!rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row && rows.back().ranks == next.ranks &&
+          rows.back().global_row + rows.back().rows == next.global_row) {
+        rows.back().rows += next.rows;
+      } else {
+        rows.push_back(next);
+      }
+    });
+  });
+  return rows;
+}
+
+/// The column of C that the tile's first column is, and the ranks whose B it is.
+Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item, const TileRect& rect) {
+  Content result;
+  const bool t = step.transpose_b, gated = step.epilogue.activation == Activation::swiglu;
+  for (int half = 0; half < (gated ? 2 : 1); ++half) {
+    const std::int64_t shift = half * (plan_.problem.n / 2);
+    const std::int64_t col = rect.col + shift;
+    const Place at = t ? piece_place(step.b, step.b.row + col, rect.cols, step.b.col, step.b.cols, s.epoch)
+                       : piece_place(step.b, step.b.row, step.b.rows, step.b.col + col, rect.cols, s.epoch);
+    bool first = half == 0;
+    read(at, index, item, [&](const Rect& cell, const Content& c) {
+      const std::int64_t k_offset = t ? c.col + step.b.col : c.row + step.b.row;
+      const std::int64_t c_col = (t ? at.rect.row + c.row : at.rect.col + c.col) - shift;
+      if (c.of != Content::Of::b || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_b ||
+          (!first && (c_col != result.col || c.ranks != result.ranks)))
+        fail_content(s, fmt::format("takes {} ({}) for its columns of B", describe_place(at, cell), content_text(c)));
+      result.col = c_col;
+      result.ranks = c.ranks;
+      first = false;
+    });
+  }
+  return result;
+}
+
+void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item) {
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const std::vector<TileRows>& rows = read_a(step, s, index, rect);
+  const Content b = read_b(step, s, index, item, rect);
+  if (step.epilogue.bias) {
+    check_vector(step.bias, Content::Of::bias, s, index, item, b.col, rect.cols);
+    if (step.epilogue.activation == Activation::swiglu)
+      check_vector(step.bias, Content::Of::bias, s, index, item, b.col + plan_.problem.n / 2, rect.cols);
+  }
+  for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
+    for (const TileRows& run : rows) {
+      const std::int64_t from = larger(run.tile_row, piece.tile_row);
+      const std::int64_t to = smaller(run.tile_row + run.rows, piece.tile_row + piece.rows);
+      if (from >= to) continue;
+      if (run.ranks != 0 && run.ranks != b.ranks) fail_content(s, "multiplies A of one rank with B of another");
+      const std::int64_t row = piece.row + from - piece.tile_row;
+      Content c{Content::Of::c, 0, s.epoch, run.global_row + from - run.tile_row - row, b.col - piece.col, b.ranks};
+      c.done = check_epilogue(c, step.epilogue, s);
+      write(piece_place(step.out.slice, row, to - from, piece.col, rect.cols, s.epoch), index, item, c);
+    }
+  });
+}
+
+std::uint8_t MemoryCheck::check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s) {
+  if (!epilogue.any()) return content.done;
+  if (content.done != 0) fail_content(s, "applies the epilogue to what has already passed it");
+  if (plan_.problem.reduces() && content.ranks != everyone_) fail_content(s, "applies the epilogue before all ranks are summed");
+  return epilogue_done;
+}
+
+void MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index, std::int64_t item,
+                               std::int64_t first_col, std::int64_t cols) {
+  if (first_col < 0 || first_col + cols > vector.cols) fail_content(s, "takes elements beyond the end of a row vector");
+  const Place at = piece_place(vector, vector.row, 1, vector.col + first_col, cols, s.epoch);
+  read(at, index, item, [&](const Rect& cell, const Content& c) {
+    if (c.of != of || c.epoch != s.epoch || c.col + vector.col != 0)
+      fail_content(s, fmt::format("takes {} ({}) for a row vector", describe_place(at, cell), content_text(c)));
+  });
+}
+
+// ------------------------------------------------------------------------------------------------------ elementwise
+
+void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::int32_t index) {
+  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue)) fail_content(s, "applies another epilogue than the problem's");
+  if (step.norm.enabled && !(step.norm == plan_.problem.norm)) fail_content(s, "applies another norm than the problem's");
+  for (std::int64_t item = s.first; item < s.last; ++item) {
+    if (row_wise(step)) finish_rows(step, s, index, item);
+    else if (!step.grid.phantom(step.grid.tile(item))) move_tile(step, s, index, item);
+  }
+}
+
+void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item) {
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const Routing* routing = plan_.problem.routing.get();
+  // What the tile becomes: first the sum of the sources, in tile coordinates.
+  RegionMap<Content> tile(rect.rows, rect.cols, Content{});
+  std::vector<Rect> covered;
+  for (std::size_t source = 0; source < step.from.size(); ++source) {
+    for_each_piece(step.from[source], step.grid, routing, item, [&](const Piece& piece) {
+      const Place at = piece_place(step.from[source].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+      read(at, index, item, [&](const Rect& cell, Content c) {
+        const std::int64_t down = piece.row - piece.tile_row;
+        c.row += down;
+        c.col += piece.col;
+        tile.visit({cell.row - down, cell.rows, cell.col - piece.col, cell.cols}, [&](const Rect&, Content& sum) {
+          if (source == 0) {
+            sum = c;
+          } else if (sum.of != Content::Of::c || c.of != Content::Of::c || sum.row != c.row || sum.col != c.col ||
+                     sum.epoch != c.epoch || sum.done != 0 || c.done != 0 || (sum.ranks & c.ranks) != 0) {
+            fail_content(s, fmt::format("adds {} ({}) to {}", describe_place(at, cell), content_text(c), content_text(sum)));
+          } else {
+            sum.ranks |= c.ranks;
+          }
+        });
+      });
+    });
+  }
+  if (step.epilogue.bias) check_vector(step.bias, Content::Of::bias, s, index, item, rect.col, rect.cols);
+  for_each_piece(step.to, step.grid, routing, item, [&](const Piece& piece) {
+    tile.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& part, Content& held) {
+      Content c = held;
+      if (step.epilogue.any()) {
+        if (c.of != Content::Of::c || (step.epilogue.bias && c.col != rect.col))
+          fail_content(s, fmt::format("applies the epilogue to {} in the wrong place", content_text(c)));
+        c.done = check_epilogue(c, step.epilogue, s);
+      }
+      const std::int64_t row = piece.row + part.row - piece.tile_row, col = piece.col + part.col;
+      c.row += part.row - row;
+      c.col += part.col - col;
+      if (c.of == Content::Of::nothing) c = Content{};
+      write(piece_place(step.to.slice, row, part.rows, col, part.cols, s.epoch), index, item, c);
+    });
+  });
+}
+
+void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row) {
+  const Problem& p = plan_.problem;
+  const Routing* routing = p.routing.get();
+  const TileRect block = step.grid.rect({tile_row, 0});
+  if (step.from.size() != 1) fail_content(s, "normalises a sum of several sources; reduce them first");
+  // The rows of the block, in tile coordinates, by all their columns: the logical row of each has to be one.
+  RegionMap<Content> rows(block.rows, step.grid.cols, Content{});
+  for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
+    const TileRect rect = step.grid.rect({tile_row, n});
+    for_each_piece(step.from[0], step.grid, routing, step.grid.linear({tile_row, n}), [&](const Piece& piece) {
+      const Place at = piece_place(step.from[0].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+      read(at, index, tile_row, [&](const Rect& cell, Content c) {
+        const std::int64_t down = piece.row - piece.tile_row, right = piece.col - rect.col;
+        c.row += down;
+        c.col += right;
+        rows.visit({cell.row - down, cell.rows, cell.col - right, cell.cols}, [&](const Rect&, Content& at_row) { at_row = c; });
+      });
+    });
+  }
+  if (step.epilogue.bias) check_vector(step.bias, Content::Of::bias, s, index, tile_row, 0, step.grid.cols);
+  if (step.norm.enabled) check_vector(step.norm_weight, Content::Of::norm_weight, s, index, tile_row, 0, p.out_cols());
+  const std::int64_t first_tile = step.grid.linear({tile_row, 0});
+  for_each_piece(step.to, step.grid, routing, first_tile, [&](const Piece& piece) {
+    std::vector<std::pair<Rect, Content>> bands;
+    rows.visit({piece.tile_row, piece.rows, 0, step.grid.cols}, [&](const Rect& part, Content& c) {
+      if (c.of != Content::Of::c || c.epoch != s.epoch || c.col != 0)
+        fail_content(s, fmt::format("takes {} for columns [{}, {}) of complete rows", content_text(c), part.col, part.col + part.cols));
+      if (p.reduces() && c.ranks != everyone_) fail_content(s, "works on complete rows before all ranks are summed");
+      if (!bands.empty() && bands.back().first.row == part.row) {
+        if (!(bands.back().second == c)) fail_content(s, "takes parts of different rows for one");
+      } else {
+        bands.emplace_back(part, c);
+      }
+    });
+    for (const auto& [part, held] : bands) {
+      Content c = held;
+      c.done = check_epilogue(c, step.epilogue, s);
+      const std::int64_t row = piece.row + part.row - piece.tile_row;
+      if (step.norm.residual) {
+        // `residual` and `sum` lie as `to` does; find the same rows there.
+        for_each_piece(step.residual, step.grid, routing, first_tile, [&](const Piece& other) {
+          const std::int64_t from = larger(other.tile_row, part.row), to = smaller(other.tile_row + other.rows, part.row + part.rows);
+          if (from >= to) return;
+          const std::int64_t at_row = other.row + from - other.tile_row;
+          const Place at = piece_place(step.residual.slice, at_row, to - from, other.col, p.out_cols(), s.epoch);
+          read(at, index, tile_row, [&](const Rect& cell, const Content& r) {
+            if (r.of != Content::Of::residual || r.epoch != s.epoch || r.col + other.col != 0 ||
+                r.row + at_row != c.row + from)
+              fail_content(s, fmt::format("adds {} ({}) as the residual of other rows", describe_place(at, cell), content_text(r)));
+          });
+        });
+        c.done |= residual_done;
+        for_each_piece(step.sum, step.grid, routing, first_tile, [&](const Piece& other) {
+          const std::int64_t from = larger(other.tile_row, part.row), to = smaller(other.tile_row + other.rows, part.row + part.rows);
+          if (from >= to) return;
+          const std::int64_t at_row = other.row + from - other.tile_row;
+          Content sum = c;
+          sum.row += from - at_row;
+          sum.col = -other.col;
+          write(piece_place(step.sum.slice, at_row, to - from, other.col, p.out_cols(), s.epoch), index, tile_row, sum);
+        });
+      }
+      if (step.norm.enabled) c.done |= norm_done;
+      c.row += part.row - row;
+      c.col = -piece.col;
+      write(piece_place(step.to.slice, row, part.rows, piece.col, p.out_cols(), s.epoch), index, tile_row, c);
+    }
+  });
+}
+
+// ------------------------------------------------------------------------------------------- collectives and copies
+
+void MemoryCheck::copy(const Slice& from, const Slice& to, const Segment& s, std::int32_t from_segment, std::int32_t to_segment) {
+  const Place source = place(from, s.epoch), target = place(to, s.epoch);
+  std::vector<std::pair<Rect, Content>> parts;
+  read(source, from_segment, 0, [&](const Rect& cell, const Content& c) { parts.emplace_back(cell, c); });
+  const std::int64_t down = to.row - from.row, right = to.col - from.col;
+  for (auto [cell, c] : parts) {
+    cell.row += down;
+    cell.col += right;
+    if (c.of != Content::Of::nothing) c.row -= down, c.col -= right;
+    Place at = target;
+    at.rect = cell;
+    write(at, to_segment, 0, c);
+  }
+}
+
+void MemoryCheck::swap(const Swap& step, const Segment& s, std::int32_t index) {
+  std::vector<std::pair<Rect, Content>> a, b;
+  read(place(step.a, s.epoch), index, 0, [&](const Rect& cell, const Content& c) { a.emplace_back(cell, c); });
+  read(place(step.b, s.epoch), index, 0, [&](const Rect& cell, const Content& c) { b.emplace_back(cell, c); });
+  const auto store = [&](const std::vector<std::pair<Rect, Content>>& parts, const Slice& from, const Slice& to) {
+    const std::int64_t down = to.row - from.row, right = to.col - from.col;
+    for (auto [cell, c] : parts) {
+      if (c.of != Content::Of::nothing) c.row -= down, c.col -= right;
+      write(piece_place(to, cell.row + down, cell.rows, cell.col + right, cell.cols, s.epoch), index, 0, c);
+    }
+  };
+  store(a, step.a, step.b);
+  store(b, step.b, step.a);
+}
+
+void MemoryCheck::message(const Event& event) {
+  const Segment &sender = schedule_.segments[event.segments[0]], &receiver = schedule_.segments[event.segments[1]];
+  const auto& send = std::get<Exchange>(step_of(sender)).sends[event.send];
+  const auto& receive = std::get<Exchange>(step_of(receiver)).receives[event.receive];
+  if (send.slice.rows != receive.slice.rows || send.slice.cols != receive.slice.cols)
+    fail("collectives", fmt::format("{} sends {}x{} elements to rank {}, which expects {}x{}",
+                                    where(plan_, sender.rank, sender.lane, sender.step), send.slice.rows, send.slice.cols,
+                                    receiver.rank, receive.slice.rows, receive.slice.cols));
+  copy(send.slice, receive.slice, receiver, event.segments[0], event.segments[1]);
+}
+
+void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
+  const auto of = [&](std::size_t i) -> const Collective& {
+    return std::get<Collective>(step_of(schedule_.segments[segments[i]]));
+  };
+  const std::size_t world = segments.size();
+  const CollectiveKind kind = of(0).kind;
+  // What every participant sends, read before anything is written: in-place operation is part of the contract.
+  struct Part {
+    Rect cell;  // relative to the send slice
+    Content content;
+  };
+  std::vector<std::vector<Part>> sent(world);
+  for (std::size_t i = 0; i < world; ++i) {
+    const Segment& s = schedule_.segments[segments[i]];
+    const Slice& slice = of(i).send;
+    read(place(slice, s.epoch), segments[i], 0, [&](Rect cell, Content c) {
+      cell.row -= slice.row;
+      cell.col -= slice.col;
+      c.row += slice.row;
+      c.col += slice.col;
+      sent[i].push_back({cell, c});
+    });
+  }
+  // Stores what lies at rows [first, first + rows) of a send slice at row `at` of a receive slice.
+  const auto deliver = [&](std::size_t i, std::int64_t at, const Rect& cell, Content c) {
+    const Segment& s = schedule_.segments[segments[i]];
+    const Slice& slice = of(i).recv;
+    const std::int64_t row = slice.row + at;
+    c.row += cell.row - row;
+    c.col -= slice.col;
+    if (c.of == Content::Of::nothing) c = Content{};
+    write(piece_place(slice, row, cell.rows, slice.col + cell.col, cell.cols, s.epoch), segments[i], 0, c);
+  };
+  const auto deliver_rows = [&](std::size_t i, const std::vector<Part>& parts, std::int64_t first, std::int64_t rows, std::int64_t at) {
+    for (const Part& part : parts) {
+      const std::int64_t from = larger(part.cell.row, first), to = smaller(part.cell.row + part.cell.rows, first + rows);
+      if (from < to) deliver(i, at + from - first, {from, to - from, part.cell.col, part.cell.cols}, part.content);
+    }
+  };
+
+  if (kind == CollectiveKind::allgather) {
+    for (std::size_t i = 0; i < world; ++i)
+      for (std::size_t j = 0; j < world; ++j)
+        deliver_rows(i, sent[j], 0, of(j).send.rows, static_cast<std::int64_t>(j) * of(j).send.rows);
+    return;
+  }
+  if (kind == CollectiveKind::alltoall) {
+    for (std::size_t i = 0; i < world; ++i) {
+      std::int64_t at = 0;
+      for (std::size_t j = 0; j < world; ++j) {
+        std::int64_t first = 0;
+        for (std::size_t d = 0; d < i; ++d) first += of(j).send_rows[d];
+        deliver_rows(i, sent[j], first, of(i).recv_rows[j], at);
+        at += of(i).recv_rows[j];
+      }
+    }
+    return;
+  }
+  // Reductions: the sum of equal places of all ranks.
+  RegionMap<Content> sum(of(0).send.rows, of(0).send.cols, Content{});
+  for (std::size_t i = 0; i < world; ++i)
+    for (const Part& part : sent[i])
+      sum.visit(part.cell, [&](const Rect& cell, Content& total) {
+        const Content& c = part.content;
+        const bool undefined = c.of == Content::Of::nothing || (i > 0 && total.of == Content::Of::nothing);
+        if (i == 0 || undefined) {
+          total = undefined ? Content{} : c;  // padding may be anything, as long as nobody uses it
+        } else if (c.of != Content::Of::c || total.of != Content::Of::c || c.row != total.row || c.col != total.col ||
+                   c.epoch != total.epoch || c.done != 0 || total.done != 0 || (c.ranks & total.ranks) != 0) {
+          const Segment& s = schedule_.segments[segments[i]];
+          fail_content(s, fmt::format("sums {} ({}, row {}, column {}) with {}, row {}, column {}", rect_text(cell), content_text(c),
+                                      cell.row + c.row, cell.col + c.col, content_text(total), cell.row + total.row, cell.col + total.col));
+        } else {
+          total.ranks |= c.ranks;
+        }
+      });
+  for (std::size_t i = 0; i < world; ++i) {
+    const bool scatter = kind == CollectiveKind::reducescatter;
+    const std::int64_t rows = of(i).recv.rows, first = scatter ? static_cast<std::int64_t>(i) * rows : 0;
+    sum.visit({first, rows, 0, of(i).send.cols}, [&](const Rect& cell, Content& c) { deliver(i, cell.row - first, cell, c); });
+  }
+}
+
+}  // namespace shingle

@@ -1,0 +1,142 @@
+#include "order.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace shingle {
+namespace {
+
+/// Adds what `other` knows.
+void join(Clock& clock, const Clock& other) {
+  for (std::size_t i = 0; i < clock.lines.size(); ++i) clock.lines[i] = std::max(clock.lines[i], other.lines[i]);
+  if (other.runs.empty()) return;
+  std::vector<std::int32_t> merged;
+  merged.reserve(clock.runs.size() + other.runs.size());
+  std::set_union(clock.runs.begin(), clock.runs.end(), other.runs.begin(), other.runs.end(), std::back_inserter(merged));
+  clock.runs = std::move(merged);
+}
+
+}  // namespace
+
+Order::Order(const Plan& plan, const Schedule& schedule)
+    : plan_(plan), schedule_(schedule), clocks_(schedule.segments.size()), awaited_(schedule.segments.size()) {
+  do {
+    run_clocks();
+  } while (find_edges());
+}
+
+bool Order::knows(const Clock& clock, std::int32_t earlier) const {
+  const Segment& s = schedule_.segments[earlier];
+  return clock.lines[s.line] >= s.seq || std::binary_search(clock.runs.begin(), clock.runs.end(), earlier);
+}
+
+void Order::run_clocks() {
+  const auto lines = static_cast<std::size_t>(schedule_.lines);
+  const auto nothing = std::make_shared<const Clock>(Clock{std::vector<std::uint32_t>(lines, 0), {}});
+  std::vector<std::shared_ptr<const Clock>> now(lines, nothing);  // after the last finished step of each line
+  std::vector<Clock> step(lines);  // of an unfinished tiled step: what its runs so far know together
+
+  // Runs that the lines already cover need no mention of their own.
+  const auto pruned = [&](Clock clock) {
+    std::erase_if(clock.runs, [&](std::int32_t run) {
+      const Segment& s = schedule_.segments[run];
+      return clock.lines[s.line] >= s.seq;
+    });
+    return std::make_shared<const Clock>(std::move(clock));
+  };
+  // What others learn of a segment: all it knows, and the segment itself.
+  const auto learn = [&](Clock& clock, std::int32_t segment) {
+    join(clock, *clocks_[segment]);
+    const Segment& s = schedule_.segments[segment];
+    if (clock.lines[s.line] < s.seq) {
+      const auto at = std::lower_bound(clock.runs.begin(), clock.runs.end(), segment);
+      if (at == clock.runs.end() || *at != segment) clock.runs.insert(at, segment);
+    }
+  };
+  const auto finish = [&](const Segment& s, Clock clock) {
+    clock.lines[s.line] = s.seq;
+    now[s.line] = pruned(std::move(clock));
+  };
+
+  const auto run_segment = [&](std::int32_t index) {
+    const Segment& s = schedule_.segments[index];
+    if (s.lane < 0) {  // the user: joins the lanes of the rank, and all of them start from here
+      Clock clock = *now[s.line];
+      std::int32_t line = 0;
+      for (int r = 0; r < s.rank; ++r) line += static_cast<std::int32_t>(plan_.ranks[r].lanes.size());
+      const auto lanes = static_cast<std::int32_t>(plan_.ranks[s.rank].lanes.size());
+      for (std::int32_t l = line; l < line + lanes; ++l) join(clock, *now[l]);
+      clocks_[index] = pruned(std::move(clock));
+      finish(s, *clocks_[index]);
+      for (std::int32_t l = line; l < line + lanes; ++l) now[l] = now[s.line];
+      return;
+    }
+    if (awaited_[index].empty()) {
+      clocks_[index] = now[s.line];
+    } else {
+      Clock clock = *now[s.line];
+      for (const std::int32_t added : awaited_[index]) learn(clock, added);
+      clocks_[index] = pruned(std::move(clock));
+    }
+    Clock& sofar = step[s.line];
+    if (sofar.lines.empty()) sofar = *clocks_[index];
+    else join(sofar, *clocks_[index]);
+    if (s.closes) finish(s, std::exchange(sofar, {}));
+  };
+
+  for (const Event& event : schedule_.events) {
+    switch (event.kind) {
+      case EventKind::segment: run_segment(event.segments[0]); break;
+      case EventKind::message: {  // the receiver's later steps know what the sender did before
+        const Segment& receiver = schedule_.segments[event.segments[1]];
+        Clock clock = *now[receiver.line];
+        join(clock, *clocks_[event.segments[0]]);
+        now[receiver.line] = pruned(std::move(clock));
+        break;
+      }
+      case EventKind::collective: {
+        for (const std::int32_t s : event.segments) clocks_[s] = now[schedule_.segments[s].line];
+        for (const std::int32_t s : event.segments) {
+          const Segment& at = schedule_.segments[s];
+          const auto& collective = std::get<Collective>(plan_.ranks[at.rank].lanes[at.lane].steps[at.step]);
+          Clock clock = *clocks_[s];
+          for (std::size_t i = 0; i < event.segments.size(); ++i)
+            if (collective.kind != CollectiveKind::alltoall || collective.recv_rows[i] > 0) join(clock, *clocks_[event.segments[i]]);
+          finish(at, std::move(clock));
+        }
+        break;
+      }
+    }
+  }
+}
+
+bool Order::find_edges() {
+  bool grown = false;
+  for (const CountHistory& count : schedule_.counts) {
+    if (count.awaits.empty()) continue;
+    const bool set = plan_.counters[count.at.counter].kind == CounterKind::set;
+    for (const Signal& await : count.awaits) {
+      auto& edges = awaited_[await.segment];
+      for (const Signal& add : count.adds) {
+        if (std::find(edges.begin(), edges.end(), add.segment) != edges.end()) continue;
+        if (knows(add.segment, await.segment)) continue;  // comes after the await
+        // The most that the count can reach before the await passes, if this add does not happen.
+        std::int64_t without = set ? 0 : -add.at_once;
+        for (const Signal& other : count.adds) {
+          if (knows(other.segment, await.segment)) continue;
+          if (other.segment != add.segment && knows(other.segment, add.segment)) continue;  // needs this add itself
+          if (!set) without += other.amount;
+          else if (&other != &add) without = std::max(without, other.amount);
+        }
+        if (without < await.amount) {
+          edges.push_back(add.segment);
+          grown = true;
+        }
+      }
+    }
+  }
+  return grown;
+}
+
+}  // namespace shingle

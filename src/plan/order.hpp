@@ -1,0 +1,42 @@
+// Happens-before: which segments of a schedule are ordered whatever the interleaving.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "schedule.hpp"
+
+namespace shingle {
+
+/// What a segment can rely on having happened: all steps of line l up to number lines[l], and besides these single runs of tiled
+/// steps that have not finished.
+struct Clock {
+  std::vector<std::uint32_t> lines;
+  std::vector<std::int32_t> runs;  // ascending
+};
+
+class Order {
+ public:
+  /// Sources of order: lanes run their steps in turn; a rank's lanes begin an epoch after all of them finished the last; whoever leaves a
+  /// collective knows what its senders did before; an await knows an add if its target cannot be reached without it.
+  /// The last depends on the others: the order grows until nothing changes, so that every edge is justified by earlier ones.
+  Order(const Plan& plan, const Schedule& schedule);
+
+  /// Whether `segment` starts after `earlier` has finished, in every interleaving.
+  bool knows(std::int32_t segment, std::int32_t earlier) const { return knows(*clocks_[segment], earlier); }
+
+ private:
+  bool knows(const Clock& clock, std::int32_t earlier) const;
+  /// One pass over the schedule with the edges known so far.
+  void run_clocks();
+  /// Finds awaits' edges; returns whether there are new ones.
+  bool find_edges();
+
+  const Plan& plan_;
+  const Schedule& schedule_;
+  std::vector<std::shared_ptr<const Clock>> clocks_;       // by segment: at its start
+  std::vector<std::vector<std::int32_t>> awaited_;         // by segment: segments whose adds it awaits for certain
+};
+
+}  // namespace shingle

@@ -1,0 +1,177 @@
+#include "shingle/plan/print.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "plan/describe.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
+
+namespace shingle {
+namespace {
+
+/// Differences between ranks that are shown before the reader is sent to the ranks themselves.
+constexpr std::size_t max_differences = 40;
+
+std::string params_text(const Plan& plan) {
+  const Params& p = plan.params;
+  std::string text(name(plan.mechanism));
+  if (p.chunks > 0) text += fmt::format(", {} chunks", p.chunks);
+  if (p.tile_rows > 0) text += fmt::format(", tile {}x{}", p.tile_rows, p.tile_cols);
+  if (p.order.raster == Raster::along_m) text += ", along m first";
+  if (p.order.swizzle > 1) text += fmt::format(", swizzle {}", p.order.swizzle);
+  if (p.order.cluster_m * p.order.cluster_n > 1) text += fmt::format(", clusters of {}x{}", p.order.cluster_m, p.order.cluster_n);
+  if (p.order.rotation > 0) text += fmt::format(", rotated by {}", p.order.rotation);
+  if (!p.group_waves.empty()) text += fmt::format(", {} groups of {} waves", p.group_waves.size(), list(p.group_waves));
+  return text + fmt::format("; {} workers a rank", plan.workers);
+}
+
+/// Values by rank, grouped: "512 on ranks 0-6, 500 on 7", or one value for all.
+template <class T>
+std::string by_rank(const std::vector<T>& values, auto&& text) {
+  if (values.empty() || std::all_of(values.begin(), values.end(), [&](const T& v) { return v == values[0]; }))
+    return values.empty() ? "" : text(values[0]);
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> groups;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    const std::string shown = text(values[r]);
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == shown; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {shown, {}});
+    it->second.push_back(static_cast<std::int64_t>(r));
+  }
+  std::string out;
+  for (const auto& [shown, ranks] : groups)
+    out += fmt::format("{}{} on rank{} {}", out.empty() ? "" : "; ", shown, ranks.size() == 1 ? "" : "s", ranges(ranks));
+  return out;
+}
+
+std::size_t widest(const auto& table) {
+  std::size_t width = 0;
+  for (const auto& row : table) width = std::max(width, row.name.size());
+  return width;
+}
+
+std::string head(const Plan& plan) {
+  std::string text = fmt::format("{}\n{}\nrounding: {}\nbuffers\n", describe(plan.problem), params_text(plan), plan.rounding);
+  for (const Buffer& b : plan.buffers) {
+    std::int64_t most = 0;
+    for (int r = 0; r < static_cast<int>(b.rows.size()); ++r) most = std::max(most, b.bytes(r));
+    const std::string rows = by_rank(b.rows, [&](std::int64_t n) { return fmt::format("{}x{}", n, b.cols); });
+    text += fmt::format("  {:{}}  {:8}  {:4}  {}{}  {}\n", b.name, widest(plan.buffers),
+                        b.role == Role::internal ? "internal" : is_input(b.role) ? "input" : "output", name(b.dtype), rows,
+                        b.depth > 1 ? ", twice" : "", format_bytes(static_cast<double>(most)));
+  }
+  if (!plan.counters.empty()) text += "counters, and what they grow by an epoch\n";
+  for (const Counter& c : plan.counters)
+    text += fmt::format("  {:{}}  {}  {}\n", c.name, widest(plan.counters), c.kind == CounterKind::add ? "add" : "set",
+                        by_rank(c.growth, [](const std::vector<std::uint32_t>& growth) {
+                          const std::string values = list({growth.begin(), growth.end()});
+                          return growth.size() <= 1 ? values : fmt::format("{} entries: {}", growth.size(), values);
+                        }));
+  if (!plan.communicators.empty()) text += "communicators\n";
+  for (const Communicator& c : plan.communicators)
+    text += fmt::format("  {:{}}  ranks {}\n", c.name, widest(plan.communicators),
+                        ranges({c.ranks.begin(), c.ranks.end()}));
+  return text;
+}
+
+/// "(compute, communicate) x 16": repetitions of up to four lanes folded.
+std::string issue_text(const RankPlan& rank) {
+  std::string text;
+  const auto& issue = rank.issue;
+  for (std::size_t at = 0; at < issue.size();) {
+    std::size_t best = 1, times = 1;
+    for (std::size_t period = 1; period <= 4; ++period) {
+      std::size_t end = at + period;
+      while (end < issue.size() && issue[end] == issue[end - period]) ++end;
+      const std::size_t count = (std::min(end, issue.size()) - at) / period;
+      if (count > 1 && count * period > best * times) best = period, times = count;
+    }
+    std::string part;
+    for (std::size_t i = at; i < at + best; ++i)
+      part += (part.empty() ? "" : ", ") + rank.lanes[static_cast<std::size_t>(issue[i])].name;
+    if (times > 1) part = best > 1 ? fmt::format("({}) x {}", part, times) : fmt::format("{} x {}", part, times);
+    text += (text.empty() ? "" : ", ") + part;
+    at += best * times;
+  }
+  return text;
+}
+
+std::string step_line(const Plan& plan, int rank, const Lane& lane, std::size_t step) {
+  return fmt::format("{}: {}", step, describe(plan, lane.steps[step], rank));
+}
+
+std::string rank_text(const Plan& plan, int rank) {
+  const RankPlan& r = plan.ranks[static_cast<std::size_t>(rank)];
+  std::string text = fmt::format("rank {}\n", rank);
+  for (const Lane& lane : r.lanes) {
+    text += lane.name == name(lane.kind) ? fmt::format("  lane {}\n", lane.name)
+                                         : fmt::format("  lane {} ({})\n", lane.name, name(lane.kind));
+    std::vector<std::string> lines;
+    for (std::size_t i = 0; i < lane.steps.size(); ++i) lines.push_back(step_line(plan, rank, lane, i));
+    for (const std::string& line : folded(lines)) text += fmt::format("    {}\n", line);
+  }
+  if (r.lanes.size() > 1) text += fmt::format("  issued in the order {}\n", issue_text(r));
+  return text;
+}
+
+/// Whether two ranks have the same lanes with as many steps each.
+bool alike(const RankPlan& a, const RankPlan& b) {
+  const auto same = [](const Lane& x, const Lane& y) {
+    return x.kind == y.kind && x.name == y.name && x.steps.size() == y.steps.size();
+  };
+  return a.issue == b.issue && std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), same);
+}
+
+/// Lines that say how the steps of `ranks` differ from those of rank 0.
+std::vector<std::string> differences(const Plan& plan, const std::vector<std::int64_t>& ranks) {
+  const bool everyone = ranks.size() + 1 == plan.ranks.size();
+  std::vector<std::string> out;
+  const RankPlan& first = plan.ranks[0];
+  for (std::size_t l = 0; l < first.lanes.size(); ++l) {
+    for (std::size_t s = 0; s < first.lanes[l].steps.size(); ++s) {
+      const std::string own = step_line(plan, 0, first.lanes[l], s);
+      std::vector<std::string> lines{own};
+      std::map<std::string, std::vector<std::int64_t>> others;
+      for (const std::int64_t rank : ranks) {
+        lines.push_back(step_line(plan, static_cast<int>(rank), plan.ranks[static_cast<std::size_t>(rank)].lanes[l], s));
+        if (lines.back() != own) others[lines.back()].push_back(rank);
+      }
+      if (others.empty()) continue;
+      const std::string formula = everyone ? merged(lines, 'r', plan.problem.world) : "";
+      if (!formula.empty()) {
+        out.push_back(fmt::format("{} {}", first.lanes[l].name, formula));
+        continue;
+      }
+      for (const auto& [line, who] : others)
+        out.push_back(fmt::format("rank{} {}: {} {}", who.size() == 1 ? "" : "s", ranges(who), first.lanes[l].name, line));
+    }
+  }
+  return folded(out);
+}
+
+}  // namespace
+
+std::string to_text(const Plan& plan, int rank) {
+  const int world = static_cast<int>(plan.ranks.size());
+  if (rank >= world) throw InvalidArgument(fmt::format("rank {} is not in [0, {})", rank, world));
+  std::string text = head(plan) + rank_text(plan, std::max(rank, 0));
+  if (rank >= 0 || world == 1) return text;
+  std::vector<std::int64_t> similar;
+  for (int r = 1; r < world; ++r)
+    if (alike(plan.ranks[0], plan.ranks[static_cast<std::size_t>(r)])) similar.push_back(r);
+  if (!similar.empty()) {
+    const std::vector<std::string> lines = differences(plan, similar);
+    text += fmt::format("rank{} {}: as rank 0{}\n", similar.size() == 1 ? "" : "s", ranges(similar),
+                        lines.empty() ? "" : ", but for (r is the rank)");
+    for (std::size_t i = 0; i < std::min(lines.size(), max_differences); ++i) text += fmt::format("  {}\n", lines[i]);
+    if (lines.size() > max_differences)
+      text += fmt::format("  ... and {} more lines: print the ranks one by one\n", lines.size() - max_differences);
+  }
+  for (int r = 1; r < world; ++r)
+    if (std::find(similar.begin(), similar.end(), r) == similar.end()) text += rank_text(plan, r);
+  return text;
+}
+
+}  // namespace shingle

@@ -1,0 +1,217 @@
+#include "builder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace shingle::planner {
+namespace {
+
+/// Adds what one tiled step notifies an epoch.
+void add_growth(Plan& plan, const TileGrid& grid, const std::vector<TileNotify>& notifies) {
+  for (const TileNotify& notify : notifies) {
+    std::int64_t before = 0;
+    for (std::size_t g = 0; g < notify.ends.size(); ++g) {
+      const std::int64_t tiles = grid.tiles_before(notify.ends[g]);
+      for (const std::int32_t rank : notify.ranks)
+        plan.counters[notify.counter].growth[rank][g] += static_cast<std::uint32_t>(tiles - before);
+      before = tiles;
+    }
+  }
+}
+
+void add_growth(Plan& plan, const Step& step) {
+  if (const auto* gemm = std::get_if<Gemm>(&step)) add_growth(plan, gemm->grid, gemm->notify);
+  if (const auto* pass = std::get_if<Elementwise>(&step)) add_growth(plan, pass->grid, pass->notify);
+  if (const auto* notify = std::get_if<Notify>(&step)) {
+    const CounterRef& at = notify->counter;
+    plan.counters[at.counter].growth[at.rank][at.entry] += notify->value;
+  }
+}
+
+}  // namespace
+
+Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params)
+    : collective_workers_(machine.collective_workers) {
+  plan_.problem = problem;
+  plan_.mechanism = mechanism;
+  plan_.params = params;
+  plan_.workers = machine.workers;
+  std::vector<std::int64_t> a_rows, out_rows;
+  std::vector<std::int32_t> everyone;
+  for (int r = 0; r < problem.world; ++r) {
+    a_rows.push_back(problem.a_rows(r));
+    out_rows.push_back(problem.out_rows(r));
+    everyone.push_back(r);
+  }
+  const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(problem.world, rows); };
+  a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
+  b = problem.transpose_b ? user(Role::b, same(problem.n), problem.k) : user(Role::b, same(problem.k), problem.n);
+  if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.n);
+  if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
+  if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
+  out = user(Role::out, out_rows, problem.out_cols());
+  if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
+  plan_.communicators.push_back({"world", everyone});
+  plan_.ranks.resize(problem.world);
+  for (RankPlan& rank : plan_.ranks)
+    rank.lanes = {{LaneKind::compute, "compute", {}}, {LaneKind::communicate, "communicate", {}}};
+}
+
+std::int32_t Builder::user(Role role, std::vector<std::int64_t> rows, std::int64_t cols) {
+  plan_.buffers.push_back({std::string(name(role)), role, plan_.problem.dtype, std::move(rows), cols, 1});
+  return static_cast<std::int32_t>(plan_.buffers.size()) - 1;
+}
+
+std::int32_t Builder::buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols) {
+  plan_.buffers.push_back({std::move(name), Role::internal, plan_.problem.dtype, std::move(rows), cols, 1});
+  return static_cast<std::int32_t>(plan_.buffers.size()) - 1;
+}
+
+std::int32_t Builder::buffer(std::string name, std::int64_t rows, std::int64_t cols) {
+  return buffer(std::move(name), std::vector<std::int64_t>(world(), rows), cols);
+}
+
+std::int32_t Builder::counter(std::string name, std::int64_t entries) {
+  plan_.counters.push_back(
+      {std::move(name), CounterKind::add,
+       std::vector<std::vector<std::uint32_t>>(world(), std::vector<std::uint32_t>(static_cast<std::size_t>(entries)))});
+  return static_cast<std::int32_t>(plan_.counters.size()) - 1;
+}
+
+void Builder::step(int rank, std::int32_t lane, Step step) {
+  plan_.ranks[rank].lanes[lane].steps.push_back(std::move(step));
+  plan_.ranks[rank].issue.push_back(lane);
+}
+
+void Builder::collective(int rank, CollectiveKind kind, Slice send, Slice recv, std::vector<std::int64_t> send_rows,
+                         std::vector<std::int64_t> recv_rows) {
+  step(rank, communicate_lane,
+       Collective{kind, 0, send, recv, std::move(send_rows), std::move(recv_rows),
+                  {collective_workers_, collective_workers_}});
+}
+
+void Builder::notify(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry) {
+  step(rank, lane, Notify{{counter, rank, static_cast<std::int32_t>(entry)}, 1});
+}
+
+void Builder::await(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry, std::uint32_t target) {
+  step(rank, lane, Await{{counter, rank, static_cast<std::int32_t>(entry)}, target});
+}
+
+Slice Builder::rows(std::int32_t buffer, int rank, std::int64_t row, std::int64_t rows) const {
+  return {buffer, rank, row, rows, 0, plan_.buffers[buffer].cols};
+}
+
+Placement Builder::in_place(const Slice& slice) {
+  Placement at;
+  at.slice = slice;
+  at.rows = RowMap::identity(slice.rows);
+  return at;
+}
+
+bool Builder::needs_finishing() const {
+  const Problem& p = plan_.problem;
+  return p.norm.enabled || (p.reduces() && p.epilogue.any());
+}
+
+std::int64_t Builder::product_cols() const {
+  return plan_.problem.reduces() ? plan_.problem.n : plan_.problem.out_cols();
+}
+
+TileGrid Builder::one_tile(std::int64_t rows) const {
+  return make_grid(rows, product_cols(), static_cast<std::int32_t>(larger(rows, 1)),
+                   static_cast<std::int32_t>(product_cols()));
+}
+
+TileGrid Builder::row_blocks(std::int64_t rows, std::int64_t cols) const {
+  return make_grid(rows, cols, 64, static_cast<std::int32_t>(cols));
+}
+
+Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement placement) const {
+  const Problem& p = plan_.problem;
+  Gemm gemm;
+  gemm.grid = grid;
+  gemm.a = all(a, rank);
+  gemm.b = all(b, rank);
+  gemm.a_rows = a_rows;
+  gemm.transpose_a = p.transpose_a;
+  gemm.transpose_b = p.transpose_b;
+  if (!p.reduces()) {
+    gemm.epilogue = p.epilogue;
+    if (p.epilogue.bias) gemm.bias = all(bias, rank);
+  }
+  gemm.out = std::move(placement);
+  gemm.resources = {1, plan_.workers - collective_workers_};
+  return gemm;
+}
+
+Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, Placement to) const {
+  const Problem& p = plan_.problem;
+  Elementwise pass;
+  pass.grid = grid;
+  pass.from.push_back(std::move(from));
+  if (p.reduces()) {
+    pass.epilogue = p.epilogue;
+    if (p.epilogue.bias) pass.bias = all(bias, rank);
+  }
+  pass.norm = p.norm;
+  if (p.norm.enabled) pass.norm_weight = all(norm_weight, rank);
+  if (p.norm.residual) {
+    pass.residual = pass.sum = to;
+    pass.residual.slice.buffer = residual;
+    pass.sum.slice.buffer = sum;
+  }
+  pass.to = std::move(to);
+  return pass;
+}
+
+Plan Builder::finish(std::string rounding) && {
+  plan_.rounding = std::move(rounding);
+  for (RankPlan& rank : plan_.ranks) {
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps) add_growth(plan_, step);
+    // A mechanism that never overlaps leaves a lane without steps.
+    if (rank.lanes[communicate_lane].steps.empty()) rank.lanes.pop_back();
+  }
+  return std::move(plan_);
+}
+
+std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params) {
+  if (problem.op == Op::allgather_gemm && problem.transpose_a)
+    return Reason{"allgather+gemm gathers rows of A: A must be stored by rows (transpose_a is off), as no collective gathers columns"};
+  if (problem.op == Op::gemm_alltoall && problem.transpose_a)
+    for (int r = 0; r < problem.world; ++r)
+      if (problem.routing->rows(r) != problem.m || problem.m == 0)
+        return Reason{"a transposed A has a column a row of the output: ranks with different numbers of rows need transpose_a off"};
+  if (machine.workers - machine.collective_workers < 1)
+    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for the GEMM",
+                              machine.collective_workers, machine.workers)};
+  if (params.tile_rows < 0 || params.tile_cols < 0) return Reason{"a tile must have at least one row and one column"};
+  const TileOrder& order = params.order;
+  if (order.swizzle < 1 || order.cluster_m < 1 || order.cluster_n < 1 || order.rotation < 0)
+    return Reason{"swizzle and cluster must be at least 1, rotation at least 0"};
+  if (std::max({order.swizzle, order.cluster_m, order.cluster_n}) > 4096)
+    return Reason{"swizzle and cluster must be at most 4096"};
+  return std::nullopt;
+}
+
+std::string rounding(const Problem& problem) {
+  const std::string_view type = name(problem.dtype);
+  if (problem.reduces())
+    return fmt::format("products accumulate in fp32 and are rounded once to {0}; the collective sums the ranks' {0} values as its library "
+                       "does (host: in fp32, in rank order, rounded once to {0})", type);
+  return fmt::format("products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}", type);
+}
+
+std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit) {
+  return smaller(ceil_div(rows, unit) * i / count * unit, rows);
+}
+
+RowMap sharded_rows(const Problem& problem, std::int64_t len, std::int64_t base) {
+  const std::int64_t block = problem.row_order == RowOrder::block_cyclic ? problem.row_block : larger(len, 1);
+  return {problem.world, block, len, len, base, base + problem.world * len};
+}
+
+}  // namespace shingle::planner

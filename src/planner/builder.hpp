@@ -1,0 +1,82 @@
+// What all planners share: user buffers, lanes, counters, and the order of issue.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "shingle/planner/planner.hpp"
+
+namespace shingle::planner {
+
+inline constexpr std::int32_t compute_lane = 0;
+inline constexpr std::int32_t communicate_lane = 1;
+
+/// Builds one plan: declare buffers and counters, then append steps in an order in which they could be issued one by one.
+class Builder {
+ public:
+  Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params);
+
+  std::int32_t a, b, out;           ///< user buffers
+  std::int32_t bias = -1, residual = -1, norm_weight = -1, sum = -1;
+
+  /// An internal buffer of the problem's dtype; the same rows on every rank, or by rank.
+  std::int32_t buffer(std::string name, std::int64_t rows, std::int64_t cols);
+  std::int32_t buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols);
+  /// A counter table of `entries` counts; how much each grows is computed by finish().
+  std::int32_t counter(std::string name, std::int64_t entries);
+
+  void step(int rank, std::int32_t lane, Step step);
+  /// A collective over the world.
+  void collective(int rank, CollectiveKind kind, Slice send, Slice recv, std::vector<std::int64_t> send_rows = {},
+                  std::vector<std::int64_t> recv_rows = {});
+  void notify(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry);
+  void await(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry, std::uint32_t target = 1);
+
+  Slice all(std::int32_t buffer, int rank) const { return whole(plan_, buffer, rank); }
+  /// Whole rows [row, row + rows) of a buffer.
+  Slice rows(std::int32_t buffer, int rank, std::int64_t row, std::int64_t rows) const;
+  /// Virtual row i at row i of the slice, up to the slice's rows.
+  static Placement in_place(const Slice& slice);
+
+  /// The GEMM of a rank without hooks: operands, transposes, resources; grid, a_rows and out are the planner's. The epilogue is the problem's
+  /// unless ranks are summed first.
+  Gemm gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
+  /// What remains to be done with a complete result: norm, and the epilogue where ranks were summed; `to` is also where residual and second output are.
+  Elementwise finishing(int rank, const TileGrid& grid, Placement from, Placement to) const;
+
+  /// Whether a complete result still needs a pass: an epilogue after a reduction, or a norm.
+  bool needs_finishing() const;
+  /// Columns of what the GEMM stores: all n where the epilogue comes later, else the output's.
+  std::int64_t product_cols() const;
+  /// One tile over everything: what a library call is.
+  TileGrid one_tile(std::int64_t rows) const;
+  /// Grid for a pass over complete rows, a worker's cache at a time.
+  TileGrid row_blocks(std::int64_t rows, std::int64_t cols) const;
+
+  const Problem& problem() const { return plan_.problem; }
+  const Params& params() const { return plan_.params; }
+  int world() const { return plan_.problem.world; }
+
+  /// Computes counter growth and hands the plan over.
+  Plan finish(std::string rounding) &&;
+
+ private:
+  std::int32_t user(Role role, std::vector<std::int64_t> rows, std::int64_t cols);
+  std::int32_t collective_workers_;
+  Plan plan_;
+};
+
+/// What no mechanism serves, or nullopt.
+std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params);
+
+/// Where a mechanism that uses collectives rounds: the same for all of them.
+std::string rounding(const Problem& problem);
+
+/// Chunk i of `count` as even as can be, in units of `unit`: first row (i = count: the end).
+std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit = 1);
+
+/// Virtual rows in global order → rows of a buffer in which the shards (of the problem's row order) lie one after the other,
+/// for `len` rows of each shard from `base` on, `len` rows apart.
+RowMap sharded_rows(const Problem& problem, std::int64_t len, std::int64_t base = 0);
+
+}  // namespace shingle::planner
