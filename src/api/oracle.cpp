@@ -161,6 +161,8 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
   return result;
 }
 
+std::string oracle_library() { return openblas_get_config(); }
+
 std::int64_t check_bytes(const Problem& problem) {
   const std::int64_t rows = panel_rows(problem);
   const std::int64_t block = smaller(512, problem.k);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "shingle/plan/placement.hpp"
 #include "vector.hpp"

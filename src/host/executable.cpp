@@ -70,24 +70,22 @@ RunReport HostExecutable::run(const RunOptions& options) {
   std::rethrow_exception(health.error());
 }
 
-/// Waits until all lanes are done. A lane can only be stuck in a hook, which has no deadline of its own: others that wait for the lane give up
-/// after one timeout and know more, so the hook is given two.
+/// Waits until all lanes are done. Only in a hook can a lane be stuck without a deadline of its own. Others that wait for it give up after
+/// one timeout and have more to say, so the hook is given two.
 void HostExecutable::watch_hooks(std::unique_lock<std::mutex>& lock) {
   const auto done = [&] { return running_ == 0; };
   if (!engine_->world->options.on_step) return idle_.wait(lock, done);
-  const auto patience = from_us(2 * engine_->timeout_us);
-  auto moved = Clock::now();
-  for (std::uint64_t seen = 0; !idle_.wait_for(lock, attention, done);) {
-    const std::uint64_t advances = engine_->progress.advances();
-    if (advances != seen) moved = Clock::now();
-    seen = advances;
-    if (Clock::now() < moved + patience || engine_->health().stopped()) continue;
-    const LaneThread& lane = *lanes_.front();
-    const Progress::Position at = engine_->progress.position(lane.rank->number, lane.lane);
-    const Timeout error(fmt::format("no lane has moved for {}; {}", format_us(2 * engine_->timeout_us),
-                                    describe(*engine_, {lane.rank->number, lane.lane, at.step, at.epoch})),
-                        lane.rank->number);
-    engine_->world->health.fail(std::make_exception_ptr(error));
+  while (!idle_.wait_for(lock, attention, done)) {
+    for (const auto& lane : lanes_) {
+      const double since = lane->in_hook_since_us.load();
+      if (since < 0 || engine_->now_us() - since < 2 * engine_->timeout_us || engine_->health().stopped()) continue;
+      const int rank = lane->rank->number;
+      const Progress::Position at = engine_->progress.position(rank, lane->lane);
+      engine_->world->health.fail(std::make_exception_ptr(Timeout(
+          fmt::format("{}: the hook before the step has not returned for {}",
+                      describe(*engine_, {rank, lane->lane, at.step, at.epoch}), format_us(2 * engine_->timeout_us)),
+          rank)));
+    }
   }
 }
 
@@ -144,7 +142,9 @@ void HostExecutable::run_steps(LaneThread& lane, Worker& worker, std::uint32_t e
     engine_->progress.enter(caller);
     engine_->health().check();
     if (const auto& hook = engine_->world->options.on_step) {
+      lane.in_hook_since_us = engine_->now_us();
       hook({caller.rank, caller.lane, caller.step, static_cast<int>(epoch), engine_->health().stopped()});
+      lane.in_hook_since_us = -1;
       engine_->health().check();
     }
     interpreter.run(caller);

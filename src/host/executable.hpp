@@ -1,6 +1,7 @@
 // A plan at work: for every lane of every local rank a thread, which runs the lane's steps epoch after epoch.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,7 @@ class HostExecutable final : public Executable {
     int lane = 0;
     std::vector<Span> spans;
     double begin_us = 0, end_us = 0;
+    std::atomic<double> in_hook_since_us{-1};  ///< -1: not in a hook
     std::thread thread;
   };
 

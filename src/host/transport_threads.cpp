@@ -17,7 +17,7 @@ std::size_t offset(const std::vector<std::int64_t>& rows, std::size_t index, std
   return static_cast<std::size_t>(std::accumulate(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(index), std::int64_t{0}) * row_bytes);
 }
 
-void copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
+void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
@@ -121,12 +121,12 @@ void ThreadTransport::move_share(const Meeting& meeting, std::size_t index) {
       return;
     case CollectiveKind::allgather:
       for (std::size_t i = 0; i < ranks; ++i)
-        copy(own.recv.data + static_cast<std::int64_t>(i) * own.send.bytes(), meeting.parts[i].send.data, own.send.bytes());
+        copy_bytes(own.recv.data + static_cast<std::int64_t>(i) * own.send.bytes(), meeting.parts[i].send.data, own.send.bytes());
       return;
     case CollectiveKind::alltoall:
       for (std::size_t i = 0; i < ranks; ++i) {
         const Part& from = meeting.parts[i];
-        copy(own.recv.data + offset(own.step->recv_rows, i, own.recv.row_bytes()),
+        copy_bytes(own.recv.data + offset(own.step->recv_rows, i, own.recv.row_bytes()),
              from.send.data + offset(from.step->send_rows, index, from.send.row_bytes()),
              own.step->recv_rows[i] * own.recv.row_bytes());
       }

@@ -48,7 +48,7 @@ class Describer {
     if (e.first != 0 || e.count >= 0) text += fmt::format(", items {}:{}", e.first, last_item(e));
     for (std::size_t i = 0; i < e.from.size(); ++i) text += (i == 0 ? ": " : " + ") + placement(e.from[i]);
     text += epilogue(e.epilogue);
-    if (e.norm.residual) text += fmt::format(" + {} (-> {})", placement(e.residual), placement(e.sum));
+    if (e.norm.residual) text += fmt::format(", + {} (kept in {})", slice(e.residual.slice), slice(e.sum.slice));
     if (e.norm.enabled) text += fmt::format(", rmsnorm {}", e.norm.epsilon);
     return text + " -> " + placement(e.to) + hooks(e.gates, e.notify) + workers(e.resources);
   }
@@ -128,8 +128,8 @@ class Describer {
       case PlacementKind::slots: return "slots of " + at;
       case PlacementKind::subtiles: return fmt::format("slots of {} by {} parts", at, p.parts);
       case PlacementKind::pools:
-        return p.dest < 0 ? "pools of " + at : fmt::format("pools of {}, rank {} to {}", at, p.source, p.dest);
-      case PlacementKind::routed: return fmt::format("{}, rows of rank {} for {}", at, p.source, p.dest);
+        return p.dest < 0 ? "pools of " + at : fmt::format("pools of {} (from rank {} for rank {})", at, p.source, p.dest);
+      case PlacementKind::routed: return fmt::format("{} (rows from rank {} for rank {})", at, p.source, p.dest);
     }
     return at;
   }
@@ -153,6 +153,7 @@ class Describer {
     for (const Placement* p : placements) add_groups(p->ends);
     for (const TileGate& gate : gates) add_groups(gate.ends);
     for (const TileNotify& notify : notifies) add_groups(notify.ends);
+    if (grid.tiles() == 0) return ", no tiles";
     const std::int64_t count = grid.tiles(), phantom = grid.positions() - count;
     std::string text = count == 1 ? ", 1 tile" : fmt::format(", {} tiles of {}x{}", count, grid.tile_rows, grid.tile_cols);
     if (grid.loop_count > 1) text += fmt::format(" ({})", loops_text(grid));

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t max_period = 4;
 constexpr std::size_t min_repeats = 3;
+constexpr std::size_t max_digits = 12;  // of a number; longer ones are text, so that no sum overflows
 
 /// A line as texts with numbers between them.
 struct Tokens {
@@ -23,9 +24,11 @@ struct Tokens {
     const auto digit = [](char c) { return c >= '0' && c <= '9'; };
     for (std::size_t i = 0; i < line.size();) {
       std::size_t end = i;
-      while (end < line.size() && digit(line[end]) && end - i < 18) ++end;
-      if (end == i) {
-        texts.back() += line[i++];
+      while (end < line.size() && digit(line[end])) ++end;
+      if (end == i || end - i > max_digits) {
+        end = std::max(end, i + 1);
+        texts.back() += line.substr(i, end - i);
+        i = end;
         continue;
       }
       std::int64_t value = 0;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "plan/describe.hpp"
 #include "shingle/base/error.hpp"
@@ -24,8 +23,17 @@ std::string params_text(const Plan& plan) {
   if (p.order.swizzle > 1) text += fmt::format(", swizzle {}", p.order.swizzle);
   if (p.order.cluster_m * p.order.cluster_n > 1) text += fmt::format(", clusters of {}x{}", p.order.cluster_m, p.order.cluster_n);
   if (p.order.rotation > 0) text += fmt::format(", rotated by {}", p.order.rotation);
-  if (!p.group_waves.empty()) text += fmt::format(", {} groups of {} waves", p.group_waves.size(), list(p.group_waves));
+  if (!p.group_waves.empty()) text += fmt::format(", {} groups (waves: {})", p.group_waves.size(), list(p.group_waves));
   return text + fmt::format("; {} workers a rank", plan.workers);
+}
+
+/// Texts, each with the ranks that share it.
+using TextByRank = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+
+void add(TextByRank& texts, const std::string& text, std::int64_t rank) {
+  auto it = std::find_if(texts.begin(), texts.end(), [&](const auto& entry) { return entry.first == text; });
+  if (it == texts.end()) it = texts.insert(texts.end(), {text, {}});
+  it->second.push_back(rank);
 }
 
 /// Values by rank, grouped: "512 on ranks 0-6, 500 on 7", or one value for all.
@@ -33,13 +41,8 @@ template <class T>
 std::string by_rank(const std::vector<T>& values, auto&& text) {
   if (values.empty() || std::all_of(values.begin(), values.end(), [&](const T& v) { return v == values[0]; }))
     return values.empty() ? "" : text(values[0]);
-  std::vector<std::pair<std::string, std::vector<std::int64_t>>> groups;
-  for (std::size_t r = 0; r < values.size(); ++r) {
-    const std::string shown = text(values[r]);
-    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == shown; });
-    if (it == groups.end()) it = groups.insert(groups.end(), {shown, {}});
-    it->second.push_back(static_cast<std::int64_t>(r));
-  }
+  TextByRank groups;
+  for (std::size_t r = 0; r < values.size(); ++r) add(groups, text(values[r]), static_cast<std::int64_t>(r));
   std::string out;
   for (const auto& [shown, ranks] : groups)
     out += fmt::format("{}{} on rank{} {}", out.empty() ? "" : "; ", shown, ranks.size() == 1 ? "" : "s", ranges(ranks));
@@ -76,24 +79,31 @@ std::string head(const Plan& plan) {
   return text;
 }
 
-/// "(compute, communicate) x 16": repetitions of up to four lanes folded.
+std::string times(const std::string& text, std::size_t count) {
+  return count == 1 ? text : fmt::format("{} x {}", text, count);
+}
+
+/// "(compute x 2, communicate) x 16": runs of a lane, and repetitions of up to four runs, folded.
 std::string issue_text(const RankPlan& rank) {
-  std::string text;
+  std::vector<std::string> runs;
   const auto& issue = rank.issue;
-  for (std::size_t at = 0; at < issue.size();) {
-    std::size_t best = 1, times = 1;
+  for (std::size_t at = 0, end = 0; at < issue.size(); at = end) {
+    while (end < issue.size() && issue[end] == issue[at]) ++end;
+    runs.push_back(times(rank.lanes[static_cast<std::size_t>(issue[at])].name, end - at));
+  }
+  std::string text;
+  for (std::size_t at = 0; at < runs.size();) {
+    std::size_t best = 1, count = 1;
     for (std::size_t period = 1; period <= 4; ++period) {
-      std::size_t end = at + period;
-      while (end < issue.size() && issue[end] == issue[end - period]) ++end;
-      const std::size_t count = (std::min(end, issue.size()) - at) / period;
-      if (count > 1 && count * period > best * times) best = period, times = count;
+      std::size_t end = std::min(at + period, runs.size());
+      while (end < runs.size() && runs[end] == runs[end - period]) ++end;
+      const std::size_t repeats = (end - at) / period;
+      if (repeats > 1 && repeats * period > best * count) best = period, count = repeats;
     }
-    std::string part;
-    for (std::size_t i = at; i < at + best; ++i)
-      part += (part.empty() ? "" : ", ") + rank.lanes[static_cast<std::size_t>(issue[i])].name;
-    if (times > 1) part = best > 1 ? fmt::format("({}) x {}", part, times) : fmt::format("{} x {}", part, times);
-    text += (text.empty() ? "" : ", ") + part;
-    at += best * times;
+    const std::string part = fmt::format("{}", fmt::join(runs.begin() + static_cast<std::ptrdiff_t>(at),
+                                                         runs.begin() + static_cast<std::ptrdiff_t>(at + best), ", "));
+    text += (text.empty() ? "" : ", ") + (count > 1 ? times(fmt::format("({})", part), count) : part);
+    at += best * count;
   }
   return text;
 }
@@ -133,10 +143,10 @@ std::vector<std::string> differences(const Plan& plan, const std::vector<std::in
     for (std::size_t s = 0; s < first.lanes[l].steps.size(); ++s) {
       const std::string own = step_line(plan, 0, first.lanes[l], s);
       std::vector<std::string> lines{own};
-      std::map<std::string, std::vector<std::int64_t>> others;
+      TextByRank others;
       for (const std::int64_t rank : ranks) {
         lines.push_back(step_line(plan, static_cast<int>(rank), plan.ranks[static_cast<std::size_t>(rank)].lanes[l], s));
-        if (lines.back() != own) others[lines.back()].push_back(rank);
+        if (lines.back() != own) add(others, lines.back(), rank);
       }
       if (others.empty()) continue;
       const std::string formula = everyone ? merged(lines, 'r', plan.problem.world) : "";

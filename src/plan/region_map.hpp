@@ -1,8 +1,12 @@
 // A matrix cut into rectangles, each with a value; cut further wherever an access has an edge.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
+#include <vector>
 
 namespace shingle {
 
@@ -18,7 +22,7 @@ template <class T>
 class RegionMap {
  public:
   RegionMap(std::int64_t rows, std::int64_t cols, T value) : cols_(cols) {
-    if (rows > 0 && cols > 0) bands_.emplace(0, Band{rows, {{0, Cell{cols, std::move(value)}}}});
+    if (rows > 0 && cols > 0) bands_.emplace(0, Band{rows, {Cell{0, cols, std::move(value)}}});
   }
 
   /// Calls visit(Rect, T&) for the cells of a rectangle, after cutting them to its edges.
@@ -29,10 +33,12 @@ class RegionMap {
     if (at.row + at.rows < bands_.rbegin()->second.end) cut_row(at.row + at.rows);
     for (; band != bands_.end() && band->first < at.row + at.rows; ++band) {
       Band& row_band = band->second;
-      auto cell = cut_col(row_band, at.col);
+      std::size_t i = cut_col(row_band, at.col);
       if (at.col + at.cols < cols_) cut_col(row_band, at.col + at.cols);
-      for (; cell != row_band.cells.end() && cell->first < at.col + at.cols; ++cell)
-        visit(Rect{band->first, row_band.end - band->first, cell->first, cell->second.end - cell->first}, cell->second.value);
+      for (; i < row_band.cells.size() && row_band.cells[i].begin < at.col + at.cols; ++i) {
+        Cell& cell = row_band.cells[i];
+        visit(Rect{band->first, row_band.end - band->first, cell.begin, cell.end - cell.begin}, cell.value);
+      }
     }
   }
 
@@ -42,18 +48,18 @@ class RegionMap {
     auto first = cut_row(row);
     auto last = row + rows < bands_.rbegin()->second.end ? cut_row(row + rows) : bands_.end();
     bands_.erase(std::next(first), last);
-    first->second = Band{row + rows, {{0, Cell{cols_, std::move(value)}}}};
+    first->second = Band{row + rows, {Cell{0, cols_, std::move(value)}}};
   }
 
  private:
   struct Cell {
+    std::int64_t begin;
     std::int64_t end;
     T value;
   };
-  using Cells = std::map<std::int64_t, Cell>;
   struct Band {
     std::int64_t end;
-    Cells cells;
+    std::vector<Cell> cells;  // by column: few, so that a vector beats a tree
   };
 
   typename std::map<std::int64_t, Band>::iterator cut_row(std::int64_t row) {
@@ -64,12 +70,16 @@ class RegionMap {
     return bands_.emplace_hint(std::next(band), row, std::move(lower));
   }
 
-  typename Cells::iterator cut_col(Band& band, std::int64_t col) {
-    auto cell = std::prev(band.cells.upper_bound(col));
-    if (cell->first == col) return cell;
-    Cell right = cell->second;
-    cell->second.end = col;
-    return band.cells.emplace_hint(std::next(cell), col, std::move(right));
+  std::size_t cut_col(Band& band, std::int64_t col) {
+    auto cell = std::prev(std::upper_bound(band.cells.begin(), band.cells.end(), col,
+                                           [](std::int64_t c, const Cell& held) { return c < held.begin; }));
+    if (cell->begin != col) {
+      Cell right = *cell;
+      right.begin = col;
+      cell->end = col;
+      cell = band.cells.insert(std::next(cell), std::move(right));
+    }
+    return static_cast<std::size_t>(cell - band.cells.begin());
   }
 
   std::int64_t cols_;

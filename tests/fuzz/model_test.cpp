@@ -2,6 +2,7 @@
 // InvalidArgument.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -37,8 +38,12 @@ void feed_model(const std::string& text, int tp) {
       ASSERT_GE(model.head_dim, 1);
       ASSERT_EQ(model.heads % model.kv_heads, 0);
     }
-    if (model.has(FeedForward::dense)) ASSERT_GE(model.ffn, 1);
-    if (model.has(FeedForward::moe)) ASSERT_LE(model.experts_per_token, model.experts);
+    if (model.has(FeedForward::dense)) {
+      ASSERT_GE(model.ffn, 1);
+    }
+    if (model.has(FeedForward::moe)) {
+      ASSERT_LE(model.experts_per_token, model.experts);
+    }
     for (const LayerOp& op : layer_operators(model, {.tp = tp, .tokens = 17, .backward = tp % 2 == 0}))
       op.problem.validate();
   } catch (const InvalidArgument& error) {

@@ -81,9 +81,10 @@ TEST_F(FileTest, ReadsPipes) {
 TEST_F(FileTest, DevicesSurvive) {
   write_file_atomically("/dev/null", "gone");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
-  if (fs::exists("/dev/full"))
+  if (fs::exists("/dev/full")) {
     EXPECT_THAT([] { write_file_atomically("/dev/full", "x"); },
                 ThrowsMessage<IoError>(HasSubstr("No space left")));
+  }
 }
 
 TEST_F(FileTest, FailedWriteLeavesTheOldFileAndNoTemporary) {

@@ -45,9 +45,8 @@ TEST(RoutingPatterns, EqualSeedsGiveEqualRoutings) {
 // The seed must mean the same on every machine, so one routing is written down.
 TEST(RoutingPatterns, IsTheSameEverywhere) {
   const Routing routing = make_routing(RoutingPattern::random, 4, {6, 2, 0, 0}, 1);
-  EXPECT_EQ(routing, make_routing(RoutingPattern::random, 4, {6, 2, 0, 0}, 1));
-  EXPECT_THAT(routing.table()[0], ::testing::ElementsAre(0));
-  EXPECT_THAT(routing.table()[1], ::testing::ElementsAre(0));
+  EXPECT_THAT(routing.table()[0], ::testing::ElementsAre(1, 3, 3, 2, 1, 3));
+  EXPECT_THAT(routing.table()[1], ::testing::ElementsAre(1, 2));
 }
 
 TEST(RoutingPatterns, BalancedDiffersByOneAtMost) {
@@ -140,7 +139,7 @@ TEST(RoutingFromJson, ReadsTheTable) {
   EXPECT_EQ(routing, Routing({{1, 0, 1}, {}, {2}}));
   const std::string path = ::testing::TempDir() + "/shingle_routing_" + std::to_string(::getpid()) + ".json";
   write_file_atomically(path, R"({"dest": [[0]]})");
-  EXPECT_EQ(read_routing_file(path), Routing({{0}}));
+  EXPECT_EQ(read_routing_file(path).table(), (std::vector<std::vector<std::int32_t>>{{0}}));
   write_file_atomically(path, R"({"dest": [[1]]})");
   EXPECT_THAT([&] { read_routing_file(path); },
               ThrowsMessage<InvalidArgument>(HasSubstr(path + ": dest[0][0] = 1")));

@@ -42,6 +42,9 @@ double tolerance(const Problem& problem);
 /// Compares outputs of any of the ranks with the reference, on all cores that this process may use.
 Check check(const Inputs& inputs, std::span<const Output> outputs);
 
+/// The library that computes it, and for which processor.
+std::string oracle_library();
+
 /// Memory that check() takes, at most, in bytes.
 std::int64_t check_bytes(const Problem& problem);
 

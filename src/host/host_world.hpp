@@ -1,0 +1,37 @@
+// What thread and MPI worlds share.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "engine.hpp"
+#include "shingle/backend/backend.hpp"
+
+namespace shingle::host {
+
+class HostWorld : public World {
+ public:
+  explicit HostWorld(std::shared_ptr<WorldState> state, int size) : state_(std::move(state)), size_(size) {}
+
+  std::string backend() const override { return "host"; }
+  int size() const override { return size_; }
+  std::vector<int> local_ranks() const override { return state_->local_ranks; }
+  const Machine& machine() const override { return state_->machine; }
+  DeviceBuffer allocate(int rank, std::size_t bytes) override;
+  std::unique_ptr<Executable> compile(const Plan& plan) override;
+
+ protected:
+  virtual std::unique_ptr<Transport> connect(Engine& engine) = 0;
+  const std::shared_ptr<WorldState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<WorldState> state_;
+  int size_;
+};
+
+/// Element types that oneDNN multiplies here without our widening them.
+std::vector<DType> native_dtypes();
+/// Cores that this process may run on.
+int usable_cores();
+
+}  // namespace shingle::host

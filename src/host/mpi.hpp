@@ -1,0 +1,11 @@
+// What the rest of the backend may know of MPI, with or without it in the build.
+#pragma once
+
+#include <string>
+
+namespace shingle::host {
+
+/// Name and version of the MPI library; empty without MPI.
+std::string mpi_library();
+
+}  // namespace shingle::host

@@ -1,0 +1,128 @@
+#include "shingle/app.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <new>
+
+#include "shingle/commands.hpp"
+#include "shingle/console.hpp"
+
+namespace shingle::cli {
+namespace {
+
+constexpr int failure = 1, bad_usage = 2;
+
+constexpr const char* examples = R"(Examples
+  shingle run --model models/llama-3-8b.json --tp 4 --tokens 256 --layer-ops
+  shingle run --op gemm+allreduce --m 2K --n 4K --k 1K --world 2 --link 2GB/s,10us --mechanism all
+  shingle run --op gemm+reducescatter --a x.npy --b w.npy --out y.npy --world 4
+  mpirun -n 4 shingle run --op gemm+alltoall --m 512 --n 1K --k 1K --routing skewed --format json
+  shingle plan --op gemm+reducescatter --m 1K --n 1K --k 512 --groups 1,2,1 --tile 256x256
+  shingle verify plan.json
+
+Exit codes: 0; 1 where a result or a proof is wrong or a run failed; 2 for bad usage.)";
+
+struct Commands {
+  RunFlags run;
+  PlanCommandFlags plan;
+  VerifyFlags verify;
+  Format info_format = Format::text;
+  WorldFlags info_world;
+};
+
+void add_run(CLI::App& app, RunFlags& flags) {
+  add_problem_flags(app, flags.what);
+  add_matrix_flags(app, flags.own);
+  add_plan_flags(app, flags.how);
+  add_world_flags(app, flags.where);
+  app.add_option("--repeat", flags.repeat, "Rounds to take the median of (default: 5 to 20)")->check(CLI::Range(1, 1000000));
+  add_format_flag(app, flags.format, "table");
+  app.add_option("--trace", flags.trace, "Write a Chrome trace of a run, for ui.perfetto.dev")->type_name("FILE");
+  app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")->type_name("FILE");
+}
+
+void add_plan(CLI::App& app, PlanCommandFlags& flags) {
+  add_problem_flags(app, flags.what);
+  add_plan_flags(app, flags.how);
+  add_world_flags(app, flags.where);
+  app.add_option("--rank", flags.rank, "Print this rank (default: 0, and how others differ)")->check(CLI::Range(0, max_world));
+  add_format_flag(app, flags.format, "text");
+  app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
+  app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")->type_name("FILE");
+  app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
+}
+
+void add_verify(CLI::App& app, VerifyFlags& flags) {
+  app.add_option("plan", flags.file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
+  add_problem_flags(app, flags.what);
+  add_plan_flags(app, flags.how);
+  add_world_flags(app, flags.where);
+}
+
+int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
+  const std::string name = app.get_subcommands().at(0)->get_name();
+  if (name == "run") return run(commands.run, launch);
+  if (name == "plan") return plan(commands.plan, launch);
+  if (name == "verify") return verify(commands.verify, launch);
+  return info(commands.info_format, commands.info_world, launch);
+}
+
+/// Runs `work`; a failure becomes one line and an exit code. Every process of an MPI run may fail for its own reason.
+template <class Work>
+int guarded(const Launch& launch, Work work) {
+  const auto fail = [&](const std::string& what, int code) {
+    if (launch.speaks()) print_failure(what);
+    return code;
+  };
+  try {
+    return work();
+  } catch (const InvalidArgument& error) {
+    return fail(error.what(), bad_usage);
+  } catch (const IoError& error) {
+    return fail(error.what(), bad_usage);
+  } catch (const std::bad_alloc&) {
+    return fail("out of memory", failure);
+  } catch (const std::exception& error) {
+    print_failure(launch.mpi ? fmt::format("rank {}: {}", launch.rank, error.what()) : error.what());
+    return failure;
+  }
+}
+
+int parse(CLI::App& app, int argc, const char* const* argv, const Launch& launch, bool& help) {
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    help = true;
+    if (error.get_exit_code() != 0) {
+      if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", error.what()));
+      return bad_usage;
+    }
+    return launch.speaks() ? app.exit(error) : 0;
+  }
+}
+
+}  // namespace
+
+int main(int argc, const char* const* argv) {
+  const Launch launch = find_launch();
+  CLI::App app{"Overlaps matrix products with the communication that depends on them.", "shingle"};
+  app.set_version_flag("--version", fmt::format("shingle {} ({})", SHINGLE_VERSION, commit()));
+  app.footer(examples);
+  app.require_subcommand(1);
+  Commands commands;
+  add_run(*app.add_subcommand("run", "Run operators, check the results and time them"), commands.run);
+  add_plan(*app.add_subcommand("plan", "Print a plan, or why there is none"), commands.plan);
+  add_verify(*app.add_subcommand("verify", "Prove a plan"), commands.verify);
+  CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
+  add_format_flag(info, commands.info_format, "text");
+  add_world_flags(info, commands.info_world);
+  return guarded(launch, [&] {
+    bool answered = false;
+    const int code = parse(app, argc, argv, launch, answered);
+    return answered ? code : dispatch(app, commands, launch);
+  });
+}
+
+}  // namespace shingle::cli

@@ -1,0 +1,40 @@
+// The subcommands. Each takes its flags parsed and returns the exit code: 0, or 1 where something failed. They throw
+// InvalidArgument, IoError or Unsupported for what the user asked wrongly, before any work.
+#pragma once
+
+#include "shingle/flags.hpp"
+
+namespace shingle::cli {
+
+struct RunFlags {
+  ProblemFlags what;
+  MatrixFlags own;
+  PlanFlags how;
+  WorldFlags where;
+  int repeat = 0;
+  Format format = Format::text;
+  std::string trace, svg;
+};
+int run(const RunFlags& flags, const Launch& launch);
+
+struct PlanCommandFlags {
+  ProblemFlags what;
+  PlanFlags how;
+  WorldFlags where;
+  int rank = -1;
+  Format format = Format::text;
+  std::string out, trace, svg;
+};
+int plan(const PlanCommandFlags& flags, const Launch& launch);
+
+struct VerifyFlags {
+  std::string file;  ///< of a plan, as JSON; empty: the problem flags say what to plan
+  ProblemFlags what;
+  PlanFlags how;
+  WorldFlags where;
+};
+int verify(const VerifyFlags& flags, const Launch& launch);
+
+int info(Format format, const WorldFlags& where, const Launch& launch);
+
+}  // namespace shingle::cli

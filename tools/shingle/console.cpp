@@ -1,0 +1,49 @@
+#include "shingle/console.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace shingle::cli {
+
+void print_failure(std::string_view message) {
+  std::string line(message);
+  std::replace_if(line.begin(), line.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  fmt::print(stderr, "shingle: {}\n", line);
+}
+
+Progress::Progress(bool enabled) {
+  if (enabled && isatty(STDERR_FILENO) != 0) painter_ = std::thread(&Progress::show, this);
+}
+
+Progress::~Progress() {
+  if (!painter_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  changed_.notify_one();
+  painter_.join();
+}
+
+void Progress::now(std::string what) {
+  const std::lock_guard lock(mutex_);
+  what_ = std::move(what);
+}
+
+void Progress::show() {
+  constexpr const char* erase_line = "\r\033[K";
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_until(lock, start_ + std::chrono::seconds(2), [this] { return done_; })) return;
+  do {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    fmt::print(stderr, "{}{:.0f} s  {}", erase_line, elapsed.count(), what_);
+    std::fflush(stderr);
+  } while (!changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return done_; }));
+  fmt::print(stderr, "{}", erase_line);
+  std::fflush(stderr);
+}
+
+}  // namespace shingle::cli

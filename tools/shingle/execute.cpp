@@ -1,0 +1,118 @@
+#include "shingle/execute.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shingle/memory.hpp"
+
+namespace shingle::cli {
+namespace {
+
+/// A run from poisoned outputs, checked on all processes alike.
+Check checked_run(World& world, Operator& op, Workspace& memory, const Inputs& inputs) {
+  memory.poison_outputs();
+  op.executable().poison();
+  world.barrier();
+  op.run();
+  Check check = shingle::check(inputs, memory.outputs());
+  const std::vector<double> all = world.all_max({check.max_error, check.passed ? 0.0 : 1.0});
+  if (all[1] > 0 && check.passed) check.worst = "the outputs of another process";
+  check.max_error = all[0];
+  check.passed = all[1] == 0;
+  return check;
+}
+
+class Execution {
+ public:
+  Execution(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own, const ExecuteOptions& options,
+            Progress& progress)
+      : world_(world), job_(job), inputs_(inputs), own_(own), options_(options), progress_(progress) {
+    now("filling inputs");
+    memory_.emplace(world, inputs);
+    gemm_.emplace(world, inputs, *memory_);
+    sequential_.emplace(world, inputs.problem(), operator_options(Mechanism::sequential, {}));
+    memory_->bind(*sequential_);
+  }
+
+  Executed go() {
+    for (const Candidate& candidate : job_.candidates) {
+      Row row{job_.named, options_.backend, candidate.mechanism, {}, {}, {}, {}};
+      if (!candidate.plan) {
+        row.reason = candidate.plan.reason();
+      } else {
+        serve(*candidate.plan, row);
+      }
+      done_.rows.push_back(std::move(row));
+    }
+    return std::move(done_);
+  }
+
+ private:
+  Options operator_options(Mechanism mechanism, const Params& params) const {
+    return {.mechanism = mechanism, .params = params, .timeout_us = options_.timeout_us};
+  }
+
+  void now(const std::string& what) { progress_.now(fmt::format("{}: {}", describe(job_.named), what)); }
+
+  void serve(const Plan& plan, Row& row) {
+    std::optional<Operator> own_operator;
+    if (plan.mechanism != Mechanism::sequential) {
+      own_operator.emplace(world_, plan.problem, operator_options(plan.mechanism, options_.how.params));
+      memory_->bind(*own_operator);
+    }
+    Operator& op = own_operator ? *own_operator : *sequential_;
+    row.params = params_json(op.plan());
+    now(row.mechanism + ", verifying");
+    row.check = checked_run(world_, op, *memory_, inputs_);
+    if (!row.check.passed)
+      row.reason = fmt::format("wrong result: error {:.2e} is above {:.2e} at {}", row.check.max_error, row.check.tolerance,
+                               row.check.worst);
+    if (row.check.passed && own_ != nullptr) own_->save(world_, memory_->outputs(), world_.local_ranks()[0] == 0);
+    now(row.mechanism + ", measuring");
+    row.time = measure(world_, gemm_->op(), *sequential_, op, {.repeat = options_.repeat});
+    if (options_.timelines) trace(op);
+  }
+
+  void trace(Operator& op) {
+    const auto timeline = [&](Operator& traced) {
+      return Timeline{fmt::format("{}, {}", describe(job_.named), name(traced.plan().mechanism)), traced.plan(),
+                      traced.run(1, true).spans};
+    };
+    done_.baselines.push_back(timeline(*sequential_));
+    done_.overlapped.push_back(timeline(op));
+  }
+
+  World& world_;
+  const Job& job_;
+  const Inputs& inputs_;
+  const UserMatrices* own_;
+  const ExecuteOptions& options_;
+  Progress& progress_;
+  std::optional<Workspace> memory_;
+  std::optional<GemmAlone> gemm_;
+  std::optional<Operator> sequential_;
+  Executed done_;
+};
+
+}  // namespace
+
+Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own, const ExecuteOptions& options,
+                 Progress& progress) {
+  return Execution(world, job, inputs, own, options, progress).go();
+}
+
+double execute_bytes(const Job& job, const Machine& machine, const Launch& launch) {
+  const Problem& problem = job.named.problem;
+  double internal = 0;
+  for (const Candidate& candidate : job.candidates)
+    if (candidate.plan) internal = std::max(internal, internal_bytes(*candidate.plan, launch));
+  const Result<Plan> baseline = make_plan(problem, machine, Mechanism::sequential);
+  if (baseline) internal += internal_bytes(*baseline, launch);
+  double alone = 0;
+  for (int rank = 0; rank < problem.world; ++rank)
+    if (!launch.mpi || rank == launch.rank) alone += static_cast<double>(GemmAlone::bytes(problem, rank));
+  return user_matrix_bytes(problem, launch) + internal + alone + static_cast<double>(check_bytes(problem));
+}
+
+}  // namespace shingle::cli

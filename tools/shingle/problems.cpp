@@ -1,0 +1,97 @@
+#include "shingle/problems.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shingle/api/model.hpp"
+#include "shingle/api/routing_patterns.hpp"
+
+namespace shingle::cli {
+namespace {
+
+std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
+  if (flags.op || flags.m || flags.n || flags.k)
+    throw InvalidArgument("--model has its own operators and sizes: leave out --op, --m, --n and --k");
+  if (flags.transpose_a || flags.transpose_b || flags.epilogue.any() || flags.norm || flags.residual ||
+      flags.row_order != RowOrder::contiguous)
+    throw InvalidArgument("--model has its own operators: transposes, epilogues, norms and row orders are for --op");
+  if (flags.tokens == 0) throw InvalidArgument("--model needs --tokens");
+  const ModelConfig model = read_model_file(flags.model);
+  LayerOptions options;
+  options.tp = world;
+  options.tokens = flags.tokens;
+  options.dtype = flags.dtype.value_or(DType::bf16);
+  options.seed = flags.seed;
+  std::vector<NamedProblem> problems;
+  std::string known;
+  for (LayerOp& op : layer_operators(model, options)) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", op.name);
+    const auto& names = flags.op_names;
+    if (names.empty() || std::find(names.begin(), names.end(), op.name) != names.end())
+      problems.push_back({std::move(op.name), std::move(op.problem)});
+  }
+  for (const std::string& name : flags.op_names)
+    if (std::ranges::find(problems, name, &NamedProblem::name) == problems.end())
+      throw InvalidArgument(fmt::format("--layer-ops: the layer has no operator '{}' (it has {})", name, known));
+  return problems;
+}
+
+NamedProblem from_sizes(const ProblemFlags& flags, int world) {
+  if (!flags.op) throw InvalidArgument("say what to run: --op with --m, --n and --k, or --model with --tokens");
+  if (flags.tokens || flags.layer_ops) throw InvalidArgument("--tokens and --layer-ops go with --model");
+  Problem problem;
+  problem.op = *flags.op;
+  problem.world = world;
+  problem.m = flags.m;
+  problem.n = flags.n;
+  problem.k = flags.k;
+  problem.dtype = flags.dtype.value_or(DType::f32);
+  apply_flags(flags, problem);
+  const bool routed = problem.op == Op::gemm_alltoall;
+  const auto need = [&](const char* flag, std::int64_t size) {
+    if (size == 0) throw InvalidArgument(fmt::format("{} needs {}", name(problem.op), flag));
+  };
+  if (!routed) need("--m", flags.m);
+  need("--n", flags.n);
+  need("--k", flags.k);
+  if (routed) {
+    problem.routing = make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
+    if (problem.m == 0)
+      for (int rank = 0; rank < problem.routing->world(); ++rank) problem.m = larger(problem.m, problem.routing->rows(rank));
+  }
+  return {"", problem};
+}
+
+}  // namespace
+
+std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world, const std::vector<std::int64_t>& rows) {
+  if (flags.routing.find_first_of("./") != std::string::npos)
+    return std::make_shared<Routing>(read_routing_file(flags.routing));
+  const RoutingPattern pattern = parse_routing_pattern(flags.routing);
+  if (*std::max_element(rows.begin(), rows.end()) == 0) throw InvalidArgument("gemm+alltoall needs --m, or a routing of your own");
+  return std::make_shared<Routing>(shingle::make_routing(pattern, world, rows, flags.seed));
+}
+
+void apply_flags(const ProblemFlags& flags, Problem& problem) {
+  problem.transpose_a = flags.transpose_a;
+  problem.transpose_b = flags.transpose_b;
+  problem.epilogue = flags.epilogue;
+  problem.norm.enabled = flags.norm;
+  problem.norm.residual = flags.residual;
+  problem.row_order = flags.row_order;
+  problem.row_block = flags.row_block;
+}
+
+std::vector<NamedProblem> make_problems(const ProblemFlags& flags, int world) {
+  std::vector<NamedProblem> problems;
+  if (!flags.model.empty()) {
+    problems = from_model(flags, world);
+  } else {
+    problems.push_back(from_sizes(flags, world));
+  }
+  for (const NamedProblem& named : problems) named.problem.validate();
+  return problems;
+}
+
+}  // namespace shingle::cli

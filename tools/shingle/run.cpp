@@ -1,0 +1,93 @@
+// shingle run: executes operators, checks every result, and says how much communication was hidden.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "shingle/base/file.hpp"
+#include "shingle/commands.hpp"
+#include "shingle/execute.hpp"
+#include "shingle/memory.hpp"
+
+namespace shingle::cli {
+namespace {
+
+std::vector<NamedProblem> problems_of(const RunFlags& flags, const std::optional<UserMatrices>& own, int ranks) {
+  if (own) return {{"", own->problem()}};
+  return make_problems(flags.what, ranks);
+}
+
+void require_room(const std::vector<Job>& jobs, const std::optional<UserMatrices>& own, const Machine& machine,
+                  const Launch& launch) {
+  constexpr double slack = 1.1;  // what libraries and the system take beside us
+  for (const Job& job : jobs)
+    require_memory(slack * (execute_bytes(job, machine, launch) + (own ? own->bytes() : 0)), describe(job.named), launch);
+}
+
+void write_pictures(const RunFlags& flags, const Executed& all) {
+  if (!flags.trace.empty()) write_file_atomically(flags.trace, to_chrome_trace(all.overlapped));
+  if (flags.svg.empty()) return;
+  std::vector<Timeline> pairs;
+  for (std::size_t i = 0; i < all.overlapped.size(); ++i) {
+    pairs.push_back(all.baselines[i]);
+    if (all.overlapped[i].plan.mechanism != Mechanism::sequential) pairs.push_back(all.overlapped[i]);
+  }
+  write_file_atomically(flags.svg, to_svg(pairs));
+}
+
+std::string head(const World& world, const RunFlags& flags, std::string_view backend) {
+  const Link& link = flags.where.link;
+  return fmt::format("{} ranks on {}, {} worker{} each, link {}\n", world.size(), backend, world.machine().workers,
+                     world.machine().workers == 1 ? "" : "s",
+                     link.paced() ? fmt::format("{} GB/s, {}", link.gbps, format_us(link.latency_us)) : "not paced");
+}
+
+int exit_code(const std::vector<Row>& rows) {
+  const bool wrong = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.ran() && !row.check.passed; });
+  const bool any = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.ran(); });
+  return wrong || !any ? 1 : 0;
+}
+
+}  // namespace
+
+int run(const RunFlags& flags, const Launch& launch) {
+  require_writable("--trace", flags.trace);
+  require_writable("--svg", flags.svg);
+  require_writable("--out", flags.own.out);
+  const int ranks = flags.where.ranks(launch);
+  const WorldOptions where = flags.where.options(launch);
+  std::optional<UserMatrices> own;
+  if (!flags.own.a.empty() || !flags.own.b.empty() || !flags.own.out.empty()) own.emplace(flags.own, flags.what, ranks);
+  const Machine machine = machine_of(ranks, where);
+  const std::vector<Job> jobs = make_jobs(problems_of(flags, own, ranks), flags.how, machine, launch);
+  require_room(jobs, own, machine, launch);
+
+  const auto world = make_world(ranks, where);
+  const ExecuteOptions options{.how = flags.how,
+                               .timeout_us = flags.where.timeout_us,
+                               .repeat = flags.repeat,
+                               .timelines = !flags.trace.empty() || !flags.svg.empty(),
+                               .backend = std::string(where.backend)};
+  Executed all;
+  {
+    Progress progress(launch.speaks());
+    for (const Job& job : jobs) {
+      const auto inputs = own ? own->load() : random_inputs(job.named.problem, flags.what.seed);
+      Executed one = execute(*world, job, *inputs, own ? &*own : nullptr, options, progress);
+      std::ranges::move(one.rows, std::back_inserter(all.rows));
+      std::ranges::move(one.baselines, std::back_inserter(all.baselines));
+      std::ranges::move(one.overlapped, std::back_inserter(all.overlapped));
+    }
+  }
+  if (launch.speaks()) {
+    write_pictures(flags, all);
+    if (flags.format == Format::json) {
+      fmt::print("{}", to_json(all.rows));
+    } else {
+      fmt::print("{}{}", head(*world, flags, where.backend), to_table(all.rows));
+    }
+  }
+  return exit_code(all.rows);
+}
+
+}  // namespace shingle::cli

@@ -1,0 +1,65 @@
+// shingle verify: proves plans, of our planners or of anyone who writes the JSON.
+#include "shingle/plan/verify.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "shingle/base/file.hpp"
+#include "shingle/commands.hpp"
+#include "shingle/jobs.hpp"
+
+namespace shingle::cli {
+namespace {
+
+constexpr std::size_t largest_plan_bytes = std::size_t{1} << 30;
+
+/// Proves one plan and says what was proven.
+bool prove(const Plan& plan) {
+  const auto start = std::chrono::steady_clock::now();
+  const Proof proof = shingle::verify(plan);
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+  const std::string what = fmt::format("{} plan for {}", name(plan.mechanism), describe(plan.problem));
+  if (!proof) {
+    fmt::print("not proven: {}\n  {}: {}\n", what, proof.rule, proof.failure);
+    return false;
+  }
+  fmt::print("proven: {}\n  well-formed; always finishes, also behind a single hardware queue; no race; every element of the "
+             "output is written as the operator asks\n  {} steps and runs of tiles in {} epochs, {} accesses, in {}\n",
+             what, proof.segments, proof.epochs, proof.accesses, format_us(took.count()));
+  return true;
+}
+
+Plan read_plan(const std::string& file) {
+  try {
+    return plan_from_json(read_file(file, largest_plan_bytes));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", file, error.what()));
+  }
+}
+
+}  // namespace
+
+int verify(const VerifyFlags& flags, const Launch& launch) {
+  if (!launch.speaks()) return 0;
+  if (!flags.file.empty()) {
+    if (flags.what.op || !flags.what.model.empty()) throw InvalidArgument("verify takes a file, or flags that say what to plan");
+    return prove(read_plan(flags.file)) ? 0 : 1;
+  }
+  const int ranks = flags.where.ranks(launch);
+  const Machine machine = machine_of(ranks, flags.where.options(launch));
+  bool all = true, any = false;
+  for (const NamedProblem& named : make_problems(flags.what, ranks))
+    for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine)) {
+      if (candidate.plan) {
+        all = prove(*candidate.plan) && all;
+        any = true;
+      } else {
+        fmt::print("no {} plan for {}: {}\n", candidate.mechanism, describe(named), candidate.plan.reason());
+      }
+    }
+  return all && any ? 0 : 1;
+}
+
+}  // namespace shingle::cli
