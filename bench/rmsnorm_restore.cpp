@@ -1,22 +1,24 @@
-// What it costs RMSNorm to take its rows from the slots of a `signal` plan instead of from a matrix: the same pass, the same
-// thread, in turn.
+// What it costs RMSNorm to take its rows from the slots of a `signal` plan instead of from a matrix: the same pass on the same
+// thread, each timed inside its whole plan, in turn.
 #include <CLI/CLI.hpp>
 
 #include "report.hpp"
 #include "shingle/api/workspace.hpp"
-#include "shingle/planner/planner.hpp"
 
 using namespace shingle;
 
 namespace {
 
-/// The finishing pass of a plan, alone.
-Plan last_step_only(Plan plan) {
-  Lane& compute = plan.ranks[0].lanes[0];
-  compute.steps = {compute.steps.back()};
-  plan.ranks[0].lanes.resize(1);
-  plan.ranks[0].issue = {0};
-  return plan;
+/// Time of the finishing pass, the last step of the compute lane, in one traced run.
+double pass_us(Operator& op) {
+  const auto last = static_cast<std::int32_t>(op.plan().ranks[0].lanes[0].steps.size()) - 1;
+  double begin = 0, end = 0;
+  for (const Span& span : op.run(1, true).spans) {
+    if (span.lane != 0 || span.step != last) continue;
+    begin = end == 0 ? span.begin_us : std::min(begin, span.begin_us);
+    end = std::max(end, span.end_us);
+  }
+  return end - begin;
 }
 
 }  // namespace
@@ -49,35 +51,26 @@ int main(int argc, char** argv) {
   bool all_passed = true;
   fmt::print("RMSNorm of {} rows of {} {}{}, one thread, median of {}\n", rows, hidden, dtype, residual ? ", residual" : "", repeat);
 
-  // Both passes read what the GEMM of their plan left, so that no denormal or NaN slows either.
   const auto prepare = [&](Mechanism mechanism, const Params& params) {
-    Operator whole(*world, problem, {.mechanism = mechanism, .params = params});
-    memory.bind(whole);
+    Operator op(*world, problem, {.mechanism = mechanism, .params = params});
+    memory.bind(op);
     memory.poison_outputs();
-    whole.run();
+    op.run();
     const Check result = check(*inputs, memory.outputs());
     all_passed = all_passed && result.passed;
-    return whole.plan();
+    return op;
   };
-  const auto compile = [&](const Plan& plan) {
-    auto executable = world->compile(last_step_only(plan));
-    for (const Buffer& buffer : plan.buffers)
-      if (buffer.role != Role::internal) executable->bind(0, buffer.role, const_cast<void*>(memory.data(0, buffer.role)));
-    return executable;
-  };
-  const auto plain = compile(prepare(Mechanism::sequential, {}));
+  Operator plain = prepare(Mechanism::sequential, {});
   for (const auto& [tile_rows, tile_cols] : {std::pair{64, 256}, {128, 256}, {256, 512}}) {
     Params params;
     params.tile_rows = tile_rows;
     params.tile_cols = tile_cols;
     params.order.swizzle = 4;
-    const auto fused = compile(prepare(Mechanism::signal, params));
+    Operator fused = prepare(Mechanism::signal, params);
     bench::Samples with, without;
-    for (int i = -2; i < repeat; ++i) {
-      const double a = fused->run().elapsed_us, b = plain->run().elapsed_us;
-      if (i < 0) continue;
-      with.us.push_back(a);
-      without.us.push_back(b);
+    for (int i = 0; i < repeat; ++i) {
+      with.us.push_back(pass_us(fused));
+      without.us.push_back(pass_us(plain));
     }
     const double cost = with.median() / without.median() - 1;
     fmt::print("  tiles {:>3}x{:<3}  plain {:8.2f} ms  fused {:8.2f} ms  cost {:+6.1f}% (target 15%)  checked: {}\n", tile_rows, tile_cols,

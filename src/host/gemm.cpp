@@ -35,7 +35,9 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
 std::int64_t GemmTask::blocks(int workers) const {
   const TileGrid& grid = step_.grid;
   if (workers == 1 || grid.tiles() >= 4 * workers) return 1;
-  return ceil_div(smaller(grid.tile_rows, grid.rows), block_rows) * ceil_div(smaller(grid.tile_cols, grid.cols), block_cols);
+  return larger(ceil_div(smaller(grid.tile_rows, grid.rows), block_rows) *
+                    ceil_div(smaller(grid.tile_cols, grid.cols), block_cols),
+                1);
 }
 
 void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, std::int64_t blocks) const {

@@ -10,6 +10,9 @@
 namespace shingle {
 namespace {
 
+using text::list;
+using text::ranges;
+
 /// How long a list may get before its middle is left out.
 constexpr std::size_t max_listed = 12;
 
@@ -197,6 +200,8 @@ class Describer {
 
 }  // namespace
 
+namespace text {
+
 std::string list(const std::vector<std::int64_t>& values) {
   std::string text;
   std::size_t listed = 0;
@@ -224,10 +229,12 @@ std::string ranges(const std::vector<std::int64_t>& ranks) {
   return text;
 }
 
-std::string describe(const Plan& plan, const Step& step, int own) { return std::visit(Describer(plan, own), step); }
+std::string step_line(const Plan& plan, const Step& step, int own) { return std::visit(Describer(plan, own), step); }
+
+}  // namespace text
 
 std::string describe(const Plan& plan, const Step& step) {
-  return describe(plan, step, plan.problem.world == 1 ? 0 : -1);
+  return text::step_line(plan, step, plan.problem.world == 1 ? 0 : -1);
 }
 
 std::string where(const Plan& plan, int rank, int lane, int step) {

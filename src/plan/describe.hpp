@@ -7,10 +7,10 @@
 
 #include "shingle/plan/plan.hpp"
 
-namespace shingle {
+namespace shingle::text {
 
 /// A step on one line, as rank `own` sees it: "@rank" stands behind what lies in another's memory.
-std::string describe(const Plan& plan, const Step& step, int own);
+std::string step_line(const Plan& plan, const Step& step, int own);
 
 /// "8, 16 (3 times), 40", "16 each"; a long list is cut.
 std::string list(const std::vector<std::int64_t>& values);
@@ -24,4 +24,4 @@ std::string merged(const std::vector<std::string>& lines, char letter, std::int6
 /// Lines with what repeats folded: three or more repetitions of up to four lines become one, under a heading that says how often.
 std::vector<std::string> folded(const std::vector<std::string>& lines);
 
-}  // namespace shingle
+}  // namespace shingle::text

@@ -7,7 +7,7 @@
 
 #include "plan/describe.hpp"
 
-namespace shingle {
+namespace shingle::text {
 namespace {
 
 constexpr std::size_t max_period = 4;
@@ -133,4 +133,4 @@ std::vector<std::string> folded(const std::vector<std::string>& lines) {
   return out;
 }
 
-}  // namespace shingle
+}  // namespace shingle::text

@@ -11,6 +11,11 @@
 namespace shingle {
 namespace {
 
+using text::folded;
+using text::list;
+using text::merged;
+using text::ranges;
+
 /// Differences between ranks that are shown before the reader is sent to the ranks themselves.
 constexpr std::size_t max_differences = 40;
 
@@ -108,8 +113,8 @@ std::string issue_text(const RankPlan& rank) {
   return text;
 }
 
-std::string step_line(const Plan& plan, int rank, const Lane& lane, std::size_t step) {
-  return fmt::format("{}: {}", step, describe(plan, lane.steps[step], rank));
+std::string numbered(const Plan& plan, int rank, const Lane& lane, std::size_t step) {
+  return fmt::format("{}: {}", step, text::step_line(plan, lane.steps[step], rank));
 }
 
 std::string rank_text(const Plan& plan, int rank) {
@@ -119,7 +124,7 @@ std::string rank_text(const Plan& plan, int rank) {
     text += lane.name == name(lane.kind) ? fmt::format("  lane {}\n", lane.name)
                                          : fmt::format("  lane {} ({})\n", lane.name, name(lane.kind));
     std::vector<std::string> lines;
-    for (std::size_t i = 0; i < lane.steps.size(); ++i) lines.push_back(step_line(plan, rank, lane, i));
+    for (std::size_t i = 0; i < lane.steps.size(); ++i) lines.push_back(numbered(plan, rank, lane, i));
     for (const std::string& line : folded(lines)) text += fmt::format("    {}\n", line);
   }
   if (r.lanes.size() > 1) text += fmt::format("  issued in the order {}\n", issue_text(r));
@@ -141,11 +146,11 @@ std::vector<std::string> differences(const Plan& plan, const std::vector<std::in
   const RankPlan& first = plan.ranks[0];
   for (std::size_t l = 0; l < first.lanes.size(); ++l) {
     for (std::size_t s = 0; s < first.lanes[l].steps.size(); ++s) {
-      const std::string own = step_line(plan, 0, first.lanes[l], s);
+      const std::string own = numbered(plan, 0, first.lanes[l], s);
       std::vector<std::string> lines{own};
       TextByRank others;
       for (const std::int64_t rank : ranks) {
-        lines.push_back(step_line(plan, static_cast<int>(rank), plan.ranks[static_cast<std::size_t>(rank)].lanes[l], s));
+        lines.push_back(numbered(plan, static_cast<int>(rank), plan.ranks[static_cast<std::size_t>(rank)].lanes[l], s));
         if (lines.back() != own) add(others, lines.back(), rank);
       }
       if (others.empty()) continue;

@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -20,10 +20,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-ModelConfig shipped(const std::string& name) {
-  return read_model_file(SHINGLE_TEST_SOURCE_DIR "/models/" + name + ".json");
-}
-
 json llama() {
   return {{"model_type", "llama"},     {"hidden_size", 4096},      {"num_hidden_layers", 32},
           {"num_attention_heads", 32}, {"num_key_value_heads", 8}, {"intermediate_size", 14336},
@@ -39,131 +35,6 @@ json with(json config, const json& changes) {
   return config;
 }
 
-std::string brief(const LayerOp& op) {
-  return op.name + ": " + describe(op.problem);
-}
-
-std::vector<std::string> briefs(const ModelConfig& model, const LayerOptions& options) {
-  std::vector<std::string> lines;
-  for (const LayerOp& op : layer_operators(model, options)) lines.push_back(brief(op));
-  return lines;
-}
-
-const LayerOp& find(const std::vector<LayerOp>& operators, const std::string& name) {
-  const auto at =
-      std::find_if(operators.begin(), operators.end(), [&](const LayerOp& op) { return op.name == name; });
-  if (at == operators.end()) throw std::runtime_error("no operator " + name);
-  return *at;
-}
-
-// ----------------------------------------------------------------------------------------- models that are
-// shipped
-
-struct Sizes {
-  const char* name;
-  std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn;
-  bool gated;
-  Activation activation;
-  bool rms_norm;
-};
-
-class ShippedTest : public ::testing::TestWithParam<Sizes> {};
-
-TEST_P(ShippedTest, HasThePublishedSizes) {
-  const Sizes& want = GetParam();
-  const ModelConfig model = shipped(want.name);
-  EXPECT_EQ(model.hidden, want.hidden);
-  EXPECT_EQ(model.layers, want.layers);
-  EXPECT_EQ(model.heads, want.heads);
-  EXPECT_EQ(model.kv_heads, want.kv_heads);
-  EXPECT_EQ(model.head_dim, want.head_dim);
-  EXPECT_EQ(model.ffn, want.ffn);
-  EXPECT_EQ(model.gated, want.gated);
-  EXPECT_EQ(model.activation, want.activation);
-  EXPECT_EQ(model.rms_norm, want.rms_norm);
-  EXPECT_EQ(static_cast<std::int64_t>(model.kinds.size()), want.layers);
-}
-
-TEST_P(ShippedTest, GivesValidOperators) {
-  const ModelConfig model = shipped(GetParam().name);
-  for (const int tp : {1, 2, 4, 8})
-    for (const bool sequence_parallel : {false, true})
-      for (const bool backward : {false, true}) {
-        const auto operators = layer_operators(
-            model, {.tp = tp, .tokens = 513, .sequence_parallel = sequence_parallel, .backward = backward});
-        EXPECT_GE(operators.size(), 2u);
-        for (const LayerOp& op : operators) {
-          EXPECT_NO_THROW(op.problem.validate()) << brief(op);
-          EXPECT_EQ(op.problem.world, tp);
-          EXPECT_EQ(op.problem.dtype, DType::bf16);
-        }
-      }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Models, ShippedTest,
-    ::testing::Values(Sizes{"llama-2-7b", 4096, 32, 32, 32, 128, 11008, true, Activation::swiglu, true},
-                      Sizes{"llama-3-8b", 4096, 32, 32, 8, 128, 14336, true, Activation::swiglu, true},
-                      Sizes{"llama-3-70b", 8192, 80, 64, 8, 128, 28672, true, Activation::swiglu, true},
-                      Sizes{"qwen2.5-72b", 8192, 80, 64, 8, 128, 29568, true, Activation::swiglu, true},
-                      Sizes{"mixtral-8x7b", 4096, 32, 32, 8, 128, 0, true, Activation::swiglu, true},
-                      Sizes{"gpt-3-175b", 12288, 96, 96, 96, 128, 49152, false, Activation::gelu, false},
-                      Sizes{"phi-2", 2560, 32, 32, 32, 80, 10240, false, Activation::gelu, false},
-                      Sizes{"mpt-7b", 4096, 32, 32, 32, 128, 16384, false, Activation::gelu, false},
-                      Sizes{"olmoe-1b-7b", 2048, 16, 16, 16, 128, 0, true, Activation::swiglu, true},
-                      Sizes{"deepseek-moe-16b", 2048, 28, 16, 16, 128, 10944, true, Activation::swiglu, true},
-                      Sizes{"step-video-t2v", 6144, 48, 48, 48, 128, 24576, false, Activation::gelu, false},
-                      Sizes{"mamba-2.8b", 2560, 64, 0, 0, 0, 0, false, Activation::none, true},
-                      Sizes{"jamba-v0.1", 4096, 32, 32, 8, 128, 14336, true, Activation::swiglu, true}),
-    [](const auto& test) {
-      std::string name = test.param.name;
-      std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
-      return name;
-    });
-
-TEST(Models, AllThatAreShippedAreTested) {
-  std::size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(SHINGLE_TEST_SOURCE_DIR "/models"))
-    files += entry.path().extension() == ".json";
-  EXPECT_EQ(files, 13u);
-}
-
-TEST(Models, MixturesHaveTheirExperts) {
-  const ModelConfig mixtral = shipped("mixtral-8x7b");
-  EXPECT_EQ(mixtral.experts, 8);
-  EXPECT_EQ(mixtral.experts_per_token, 2);
-  EXPECT_EQ(mixtral.moe_ffn, 14336);
-  EXPECT_FALSE(mixtral.has(FeedForward::dense));
-
-  const ModelConfig deepseek = shipped("deepseek-moe-16b");
-  EXPECT_EQ(deepseek.experts, 64);
-  EXPECT_EQ(deepseek.experts_per_token, 6);
-  EXPECT_EQ(deepseek.moe_ffn, 1408);
-  EXPECT_EQ(deepseek.shared_experts, 2);
-  EXPECT_EQ(deepseek.shared_ffn, 2816);
-  EXPECT_EQ(deepseek.kinds[0].feed_forward, FeedForward::dense);
-  for (std::size_t layer = 1; layer < 28; ++layer)
-    EXPECT_EQ(deepseek.kinds[layer].feed_forward, FeedForward::moe);
-
-  EXPECT_EQ(shipped("llama-3-8b").experts, 0);
-}
-
-TEST(Models, MambaAndJambaHaveTheirLayers) {
-  const ModelConfig mamba = shipped("mamba-2.8b");
-  EXPECT_EQ(mamba.mamba, (MambaSizes{.d_inner = 5120, .d_state = 16, .d_conv = 4, .dt_rank = 160}));
-  EXPECT_EQ(mamba.kinds[63], (LayerKind{Mixer::mamba, FeedForward::none}));
-
-  const ModelConfig jamba = shipped("jamba-v0.1");
-  EXPECT_EQ(jamba.mamba, (MambaSizes{.d_inner = 8192, .d_state = 16, .d_conv = 4, .dt_rank = 256}));
-  EXPECT_EQ(jamba.experts, 16);
-  for (std::size_t layer = 0; layer < 32; ++layer) {
-    EXPECT_EQ(jamba.kinds[layer].mixer, layer % 8 == 4 ? Mixer::attention : Mixer::mamba) << layer;
-    EXPECT_EQ(jamba.kinds[layer].feed_forward, layer % 2 == 1 ? FeedForward::moe : FeedForward::dense)
-        << layer;
-  }
-}
-
-// ----------------------------------------------------------------------------------------------------- field
 // names
 
 TEST(ReadModel, TakesTheNamesOfManyFamilies) {
@@ -362,123 +233,11 @@ TEST(ReadModel, MalformedTextIsOneLine) {
 TEST(ReadModel, FileErrorsStartWithThePath) {
   EXPECT_THAT([] { read_model_file("/no/such.json"); },
               ThrowsMessage<IoError>(HasSubstr("/no/such.json: No such")));
-  const std::string path = ::testing::TempDir() + "/shingle_model_test.json";
+  const std::string path = ::testing::TempDir() + "/shingle_model_" + std::to_string(::getpid()) + ".json";
   write_file_atomically(path, "{}");
   EXPECT_THAT([&] { read_model_file(path); },
               ThrowsMessage<InvalidArgument>(HasSubstr(path + ": num_hidden_layers is missing")));
   std::filesystem::remove(path);
-}
-
-// -------------------------------------------------------------------------------------------------------
-// operators
-
-TEST(LayerOperators, LlamaUnderTensorAndSequenceParallelism) {
-  EXPECT_THAT(briefs(shipped("llama-3-8b"), {.tp = 4, .tokens = 256, .dtype = DType::f32}),
-              ElementsAre("qkv: allgather+gemm 256x1536x4096 f32, B transposed, 4 ranks",
-                          "attn_out: gemm+reducescatter 256x4096x1024 f32, B transposed, 4 ranks",
-                          "ffn_up: allgather+gemm 256x7168x4096 f32, B transposed, swiglu, 4 ranks",
-                          "ffn_down: gemm+reducescatter 256x4096x3584 f32, B transposed, 4 ranks"));
-}
-
-TEST(LayerOperators, WithoutSequenceParallelismTheSumIsNormalised) {
-  const auto model = shipped("llama-3-70b");
-  EXPECT_THAT(
-      briefs(model, {.tp = 8, .tokens = 4096, .sequence_parallel = false}),
-      ElementsAre("qkv: gemm 4096x1280x8192 bf16, B transposed, 8 ranks",
-                  "attn_out: gemm+allreduce 4096x8192x1024 bf16, B transposed, residual + rmsnorm, 8 ranks",
-                  "ffn_up: gemm 4096x7168x8192 bf16, B transposed, swiglu, 8 ranks",
-                  "ffn_down: gemm+allreduce 4096x8192x3584 bf16, B transposed, residual + rmsnorm, 8 ranks"));
-  // A LayerNorm follows here, which is none of the operator's business.
-  for (const LayerOp& op :
-       layer_operators(shipped("gpt-3-175b"), {.tp = 8, .tokens = 64, .sequence_parallel = false}))
-    EXPECT_FALSE(op.problem.norm.enabled) << op.name;
-}
-
-TEST(LayerOperators, PlainFeedForwardCarriesItsActivation) {
-  const auto operators = layer_operators(shipped("gpt-3-175b"), {.tp = 8, .tokens = 2048});
-  EXPECT_EQ(brief(find(operators, "qkv")), "qkv: allgather+gemm 2048x4608x12288 bf16, B transposed, 8 ranks");
-  EXPECT_EQ(brief(find(operators, "ffn_up")),
-            "ffn_up: allgather+gemm 2048x6144x12288 bf16, B transposed, gelu, 8 ranks");
-}
-
-TEST(LayerOperators, FewKeyValueHeadsAreReplicated) {
-  const auto operators = layer_operators(shipped("llama-3-70b"), {.tp = 16, .tokens = 64});
-  EXPECT_EQ(find(operators, "qkv").problem.n, (4 + 2) * 128);
-  const ModelConfig multi_query = read(with(llama(), {{"num_key_value_heads", 1}}));
-  EXPECT_EQ(find(layer_operators(multi_query, {.tp = 4, .tokens = 64}), "qkv").problem.n, (8 + 2) * 128);
-}
-
-TEST(LayerOperators, ExpertsSendTheirRowsHome) {
-  const auto model = shipped("mixtral-8x7b");
-  const auto operators = layer_operators(model, {.tp = 4, .tokens = 1000});
-  ASSERT_EQ(operators.size(), 3u);
-  const Problem& down = find(operators, "moe_down").problem;
-  EXPECT_EQ(down.op, Op::gemm_alltoall);
-  EXPECT_EQ(down.n, 4096);
-  EXPECT_EQ(down.k, 14336);
-  EXPECT_EQ(down.global_rows(), 2000);
-  std::int64_t most = 0;
-  for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(down.out_rows(rank), 500);  // two rows for each of the rank's 250 tokens
-    most = std::max(most, down.a_rows(rank));
-  }
-  EXPECT_EQ(down.m, most);
-  EXPECT_EQ(down, find(layer_operators(model, {.tp = 4, .tokens = 1000}), "moe_down").problem);
-  EXPECT_FALSE(down ==
-               find(layer_operators(model, {.tp = 4, .tokens = 1000, .seed = 1}), "moe_down").problem);
-}
-
-std::vector<std::string> names(const std::vector<LayerOp>& operators) {
-  std::vector<std::string> all;
-  for (const LayerOp& op : operators) all.push_back(op.name);
-  return all;
-}
-
-TEST(LayerOperators, EveryKindOfLayerOnceOrASingleLayer) {
-  const auto jamba = shipped("jamba-v0.1");
-  EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64})),
-              ElementsAre("in_proj", "out_proj", "ffn_up", "ffn_down", "moe_down", "qkv", "attn_out"));
-  EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64, .layer = 1})),
-              ElementsAre("in_proj", "out_proj", "moe_down"));
-  EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64, .layer = 4})),
-              ElementsAre("qkv", "attn_out", "ffn_up", "ffn_down"));
-  const auto mamba = layer_operators(shipped("mamba-2.8b"), {.tp = 4, .tokens = 64});
-  EXPECT_EQ(brief(mamba[0]), "in_proj: allgather+gemm 64x2560x2560 bf16, B transposed, 4 ranks");
-  EXPECT_EQ(brief(mamba[1]), "out_proj: gemm+reducescatter 64x2560x1280 bf16, B transposed, 4 ranks");
-  const auto deepseek =
-      layer_operators(shipped("deepseek-moe-16b"), {.tp = 8, .tokens = 64, .sequence_parallel = false});
-  EXPECT_THAT(names(deepseek),
-              ElementsAre("qkv", "attn_out", "ffn_up", "ffn_down", "moe_down", "shared_up", "shared_down"));
-  EXPECT_EQ(find(deepseek, "shared_up").problem.n, 2 * 2816 / 8);
-  EXPECT_FALSE(find(deepseek, "shared_down").problem.norm.enabled);  // the routed experts are still missing
-}
-
-TEST(LayerOperators, BackwardAddsWeightGradients) {
-  const auto operators = layer_operators(shipped("llama-3-8b"), {.tp = 4, .tokens = 256, .backward = true});
-  EXPECT_EQ(operators.size(), 12u);
-  EXPECT_EQ(brief(find(operators, "qkv_wgrad_allreduce")),
-            "qkv_wgrad_allreduce: gemm+allreduce 4096x1536x256 bf16, A transposed, 4 ranks");
-  EXPECT_EQ(brief(find(operators, "ffn_down_wgrad_reducescatter")),
-            "ffn_down_wgrad_reducescatter: gemm+reducescatter 3584x4096x256 bf16, A transposed, 4 ranks");
-}
-
-TEST(LayerOperators, WhatDoesNotDivideIsNamed) {
-  const auto error = [](const ModelConfig& model, LayerOptions options, const char* text) {
-    EXPECT_THAT([&] { layer_operators(model, options); }, ThrowsMessage<InvalidArgument>(HasSubstr(text)));
-  };
-  const ModelConfig llama3 = shipped("llama-3-8b");
-  error(llama3, {.tp = 3, .tokens = 64}, "heads = 32 does not divide among tp = 3");
-  error(read(with(llama(), {{"num_attention_heads", 12}, {"num_key_value_heads", 3}, {"head_dim", 64}})),
-        {.tp = 4, .tokens = 64}, "kv_heads = 3");
-  error(read(with(llama(), {{"intermediate_size", 1001}})), {.tp = 2, .tokens = 64}, "ffn size = 1001");
-  error(shipped("mixtral-8x7b"), {.tp = 16, .tokens = 64}, "experts = 8");
-  error(shipped("mamba-2.8b"), {.tp = 3, .tokens = 64}, "d_inner = 5120");
-  error(llama3, {.tp = 0, .tokens = 64}, "tp = 0");
-  error(llama3, {.tp = 128, .tokens = 64}, "tp = 128");
-  error(llama3, {.tp = 4, .tokens = 0}, "tokens = 0");
-  error(llama3, {.tp = 4, .tokens = INT64_MAX}, "tokens = ");
-  error(llama3, {.tp = 4, .tokens = 64, .layer = 32}, "layer = 32");
-  error(shipped("olmoe-1b-7b"), {.tp = 8, .tokens = max_extent}, "too many rows");
 }
 
 }  // namespace

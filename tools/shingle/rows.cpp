@@ -100,7 +100,8 @@ std::string to_json(const std::vector<Row>& rows) {
 }
 
 std::string params_json(const Plan& plan) {
-  return nlohmann::ordered_json::parse(shingle::to_json(plan, -1)).at("params").dump();
+  const auto json = nlohmann::ordered_json::parse(shingle::to_json(plan, -1));
+  return json.contains("params") ? json["params"].dump() : "{}";
 }
 
 }  // namespace shingle::cli

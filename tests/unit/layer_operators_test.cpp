@@ -1,0 +1,167 @@
+#include "shingle/api/model.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+ModelConfig shipped(const std::string& name) {
+  return read_model_file(SHINGLE_TEST_SOURCE_DIR "/models/" + name + ".json");
+}
+
+json llama() {
+  return {{"model_type", "llama"},     {"hidden_size", 4096},      {"num_hidden_layers", 32},
+          {"num_attention_heads", 32}, {"num_key_value_heads", 8}, {"intermediate_size", 14336},
+          {"hidden_act", "silu"},      {"rms_norm_eps", 1e-5}};
+}
+
+ModelConfig read(const json& config) {
+  return read_model(config.dump());
+}
+
+json with(json config, const json& changes) {
+  config.update(changes);
+  return config;
+}
+
+std::string brief(const LayerOp& op) {
+  return op.name + ": " + describe(op.problem);
+}
+
+std::vector<std::string> briefs(const ModelConfig& model, const LayerOptions& options) {
+  std::vector<std::string> lines;
+  for (const LayerOp& op : layer_operators(model, options)) lines.push_back(brief(op));
+  return lines;
+}
+
+const LayerOp& find(const std::vector<LayerOp>& operators, const std::string& name) {
+  const auto at =
+      std::find_if(operators.begin(), operators.end(), [&](const LayerOp& op) { return op.name == name; });
+  if (at == operators.end()) throw std::runtime_error("no operator " + name);
+  return *at;
+}
+
+// operators
+
+TEST(LayerOperators, LlamaUnderTensorAndSequenceParallelism) {
+  EXPECT_THAT(briefs(shipped("llama-3-8b"), {.tp = 4, .tokens = 256, .dtype = DType::f32}),
+              ElementsAre("qkv: allgather+gemm 256x1536x4096 f32, B transposed, 4 ranks",
+                          "attn_out: gemm+reducescatter 256x4096x1024 f32, B transposed, 4 ranks",
+                          "ffn_up: allgather+gemm 256x7168x4096 f32, B transposed, swiglu, 4 ranks",
+                          "ffn_down: gemm+reducescatter 256x4096x3584 f32, B transposed, 4 ranks"));
+}
+
+TEST(LayerOperators, WithoutSequenceParallelismTheSumIsNormalised) {
+  const auto model = shipped("llama-3-70b");
+  EXPECT_THAT(
+      briefs(model, {.tp = 8, .tokens = 4096, .sequence_parallel = false}),
+      ElementsAre("qkv: gemm 4096x1280x8192 bf16, B transposed, 8 ranks",
+                  "attn_out: gemm+allreduce 4096x8192x1024 bf16, B transposed, residual + rmsnorm, 8 ranks",
+                  "ffn_up: gemm 4096x7168x8192 bf16, B transposed, swiglu, 8 ranks",
+                  "ffn_down: gemm+allreduce 4096x8192x3584 bf16, B transposed, residual + rmsnorm, 8 ranks"));
+  // A LayerNorm follows here, which is none of the operator's business.
+  for (const LayerOp& op :
+       layer_operators(shipped("gpt-3-175b"), {.tp = 8, .tokens = 64, .sequence_parallel = false}))
+    EXPECT_FALSE(op.problem.norm.enabled) << op.name;
+}
+
+TEST(LayerOperators, PlainFeedForwardCarriesItsActivation) {
+  const auto operators = layer_operators(shipped("gpt-3-175b"), {.tp = 8, .tokens = 2048});
+  EXPECT_EQ(brief(find(operators, "qkv")), "qkv: allgather+gemm 2048x4608x12288 bf16, B transposed, 8 ranks");
+  EXPECT_EQ(brief(find(operators, "ffn_up")),
+            "ffn_up: allgather+gemm 2048x6144x12288 bf16, B transposed, gelu, 8 ranks");
+}
+
+TEST(LayerOperators, FewKeyValueHeadsAreReplicated) {
+  const auto operators = layer_operators(shipped("llama-3-70b"), {.tp = 16, .tokens = 64});
+  EXPECT_EQ(find(operators, "qkv").problem.n, (4 + 2) * 128);
+  const ModelConfig multi_query = read(with(llama(), {{"num_key_value_heads", 1}}));
+  EXPECT_EQ(find(layer_operators(multi_query, {.tp = 4, .tokens = 64}), "qkv").problem.n, (8 + 2) * 128);
+}
+
+TEST(LayerOperators, ExpertsSendTheirRowsHome) {
+  const auto model = shipped("mixtral-8x7b");
+  const auto operators = layer_operators(model, {.tp = 4, .tokens = 1000});
+  ASSERT_EQ(operators.size(), 3u);
+  const Problem& down = find(operators, "moe_down").problem;
+  EXPECT_EQ(down.op, Op::gemm_alltoall);
+  EXPECT_EQ(down.n, 4096);
+  EXPECT_EQ(down.k, 14336);
+  EXPECT_EQ(down.global_rows(), 2000);
+  std::int64_t most = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(down.out_rows(rank), 500);  // two rows for each of the rank's 250 tokens
+    most = std::max(most, down.a_rows(rank));
+  }
+  EXPECT_EQ(down.m, most);
+  EXPECT_EQ(down, find(layer_operators(model, {.tp = 4, .tokens = 1000}), "moe_down").problem);
+  EXPECT_FALSE(down ==
+               find(layer_operators(model, {.tp = 4, .tokens = 1000, .seed = 1}), "moe_down").problem);
+}
+
+std::vector<std::string> names(const std::vector<LayerOp>& operators) {
+  std::vector<std::string> all;
+  for (const LayerOp& op : operators) all.push_back(op.name);
+  return all;
+}
+
+TEST(LayerOperators, EveryKindOfLayerOnceOrASingleLayer) {
+  const auto jamba = shipped("jamba-v0.1");
+  EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64})),
+              ElementsAre("in_proj", "out_proj", "ffn_up", "ffn_down", "moe_down", "qkv", "attn_out"));
+  EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64, .layer = 1})),
+              ElementsAre("in_proj", "out_proj", "moe_down"));
+  EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64, .layer = 4})),
+              ElementsAre("qkv", "attn_out", "ffn_up", "ffn_down"));
+  const auto mamba = layer_operators(shipped("mamba-2.8b"), {.tp = 4, .tokens = 64});
+  EXPECT_EQ(brief(mamba[0]), "in_proj: allgather+gemm 64x2560x2560 bf16, B transposed, 4 ranks");
+  EXPECT_EQ(brief(mamba[1]), "out_proj: gemm+reducescatter 64x2560x1280 bf16, B transposed, 4 ranks");
+  const auto deepseek =
+      layer_operators(shipped("deepseek-moe-16b"), {.tp = 8, .tokens = 64, .sequence_parallel = false});
+  EXPECT_THAT(names(deepseek),
+              ElementsAre("qkv", "attn_out", "ffn_up", "ffn_down", "moe_down", "shared_up", "shared_down"));
+  EXPECT_EQ(find(deepseek, "shared_up").problem.n, 2 * 2816 / 8);
+  EXPECT_FALSE(find(deepseek, "shared_down").problem.norm.enabled);  // the routed experts are still missing
+}
+
+TEST(LayerOperators, BackwardAddsWeightGradients) {
+  const auto operators = layer_operators(shipped("llama-3-8b"), {.tp = 4, .tokens = 256, .backward = true});
+  EXPECT_EQ(operators.size(), 12u);
+  EXPECT_EQ(brief(find(operators, "qkv_wgrad_allreduce")),
+            "qkv_wgrad_allreduce: gemm+allreduce 4096x1536x256 bf16, A transposed, 4 ranks");
+  EXPECT_EQ(brief(find(operators, "ffn_down_wgrad_reducescatter")),
+            "ffn_down_wgrad_reducescatter: gemm+reducescatter 3584x4096x256 bf16, A transposed, 4 ranks");
+}
+
+TEST(LayerOperators, WhatDoesNotDivideIsNamed) {
+  const auto error = [](const ModelConfig& model, LayerOptions options, const char* text) {
+    EXPECT_THAT([&] { layer_operators(model, options); }, ThrowsMessage<InvalidArgument>(HasSubstr(text)));
+  };
+  const ModelConfig llama3 = shipped("llama-3-8b");
+  error(llama3, {.tp = 3, .tokens = 64}, "heads = 32 does not divide among tp = 3");
+  error(read(with(llama(), {{"num_attention_heads", 12}, {"num_key_value_heads", 3}, {"head_dim", 64}})),
+        {.tp = 4, .tokens = 64}, "kv_heads = 3");
+  error(read(with(llama(), {{"intermediate_size", 1001}})), {.tp = 2, .tokens = 64}, "ffn size = 1001");
+  error(shipped("mixtral-8x7b"), {.tp = 16, .tokens = 64}, "experts = 8");
+  error(shipped("mamba-2.8b"), {.tp = 3, .tokens = 64}, "d_inner = 5120");
+  error(llama3, {.tp = 0, .tokens = 64}, "tp = 0");
+  error(llama3, {.tp = 128, .tokens = 64}, "tp = 128");
+  error(llama3, {.tp = 4, .tokens = 0}, "tokens = 0");
+  error(llama3, {.tp = 4, .tokens = INT64_MAX}, "tokens = ");
+  error(llama3, {.tp = 4, .tokens = 64, .layer = 32}, "layer = 32");
+  error(shipped("olmoe-1b-7b"), {.tp = 8, .tokens = max_extent}, "too many rows");
+}
+
+}  // namespace
+}  // namespace shingle
