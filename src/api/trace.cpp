@@ -21,10 +21,13 @@ nlohmann::json slice(const Timeline& timeline, const Span& span, double begin_us
   const Lane& lane = timeline.plan.ranks[span.rank].lanes[span.lane];
   const Step& step = lane.steps[span.step];
   const int group = group_of_span(timeline.plan, span);
-  nlohmann::json args{{"operator", timeline.title}, {"step", span.step}, {"epoch", span.epoch}};
+  nlohmann::json args{{"operator", timeline.title},
+                      {"step", span.step},
+                      {"does", describe(timeline.plan, step)},
+                      {"epoch", span.epoch}};
   if (group >= 0) args["group"] = group;
   return {{"ph", "X"},
-          {"name", describe(timeline.plan, step)},
+          {"name", group < 0 ? std::string(name(step)) : fmt::format("{} {}", name(step), group)},
           {"cat", name(lane.kind)},
           {"pid", span.rank},
           {"tid", span.lane},

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "shingle/base/error.hpp"
 
@@ -52,7 +53,7 @@ std::int64_t parse_size(std::string_view text) {
   if (error == std::errc::result_out_of_range) throw InvalidArgument(fmt::format("'{}' is too large", text));
   if (error != std::errc{}) throw bad();
   std::string_view unit = trim(trimmed.substr(static_cast<std::size_t>(end - trimmed.data())));
-  if (unit.size() > 1 && unit.ends_with("iB")) {
+  if (unit.size() > 2 && unit.ends_with("iB")) {
     unit.remove_suffix(2);
   } else if (unit.ends_with('B')) {
     unit.remove_suffix(1);
@@ -70,21 +71,26 @@ std::int64_t parse_size(std::string_view text) {
 Link parse_link(std::string_view text) {
   Link link;
   if (trim(text) == "none") return link;
-  bool any = false;
-  while (!text.empty()) {
+  bool more = true, rate = false, latency = false;
+  const auto once = [&](bool& seen, std::string_view part) {
+    if (std::exchange(seen, true)) throw InvalidArgument(fmt::format("'{}': a link has one rate and one latency", part));
+  };
+  while (more) {
     const auto comma = text.find(',');
     const std::string_view part = trim(text.substr(0, comma));
-    text = comma == std::string_view::npos ? std::string_view{} : text.substr(comma + 1);
+    more = comma != std::string_view::npos;
+    if (more) text = text.substr(comma + 1);
     const Quantity q = split(part, "link such as 8GB/s,10us");
+    if (q.unit.empty()) throw InvalidArgument(fmt::format("'{}' has no unit; write a link as 8GB/s,10us", part));
     if (q.unit.ends_with("/s")) {
+      once(rate, part);
       link.gbps = rate_gbps(q, part);
       if (link.gbps <= 0) throw InvalidArgument(fmt::format("'{}': a link's rate must be above zero", part));
     } else {
+      once(latency, part);
       link.latency_us = parse_time_us(part);
     }
-    any = true;
   }
-  if (!any) throw InvalidArgument("an empty link; write it as 8GB/s,10us");
   return link;
 }
 

@@ -83,6 +83,15 @@ TEST(LayerOperators, PlainFeedForwardCarriesItsActivation) {
             "ffn_up: allgather+gemm 2048x6144x12288 bf16, B transposed, gelu, 8 ranks");
 }
 
+TEST(LayerOperators, AGateWithoutAnEpilogueStillDoublesTheColumns) {
+  const ModelConfig gemma =
+      read(with(llama(), {{"model_type", "gemma2"}, {"hidden_act", "gelu_pytorch_tanh"}, {"head_dim", 256}}));
+  const auto operators = layer_operators(gemma, {.tp = 2, .tokens = 64});
+  EXPECT_EQ(find(operators, "ffn_up").problem.n, 14336);
+  EXPECT_EQ(find(operators, "attn_out").problem.k, 32 * 256 / 2);
+  EXPECT_FALSE(find(operators, "ffn_up").problem.epilogue.any());
+}
+
 TEST(LayerOperators, FewKeyValueHeadsAreReplicated) {
   const auto operators = layer_operators(shipped("llama-3-70b"), {.tp = 16, .tokens = 64});
   EXPECT_EQ(find(operators, "qkv").problem.n, (4 + 2) * 128);

@@ -107,7 +107,7 @@ TEST(ReadModel, TakesTheNamesOfManyFamilies) {
   EXPECT_EQ(dit.ffn, 4608);
 
   const ModelConfig original_mamba = read({{"d_model", 2560}, {"n_layer", 64}, {"ssm_cfg", json::object()}});
-  EXPECT_EQ(original_mamba.mamba, shipped("mamba-2.8b").mamba);
+  EXPECT_EQ(original_mamba.mamba, (MambaSizes{.d_inner = 5120, .d_state = 16, .d_conv = 4, .dt_rank = 160}));
 }
 
 TEST(ReadModel, GemmaIsGatedThoughItSaysGelu) {
@@ -116,9 +116,6 @@ TEST(ReadModel, GemmaIsGatedThoughItSaysGelu) {
   EXPECT_TRUE(gemma.gated);
   EXPECT_EQ(gemma.activation, Activation::none);
   EXPECT_EQ(gemma.head_dim, 256);
-  const auto operators = layer_operators(gemma, {.tp = 2, .tokens = 64});
-  EXPECT_EQ(find(operators, "ffn_up").problem.n, 14336);
-  EXPECT_EQ(find(operators, "attn_out").problem.k, 32 * 256 / 2);
 }
 
 TEST(ReadModel, ReadsTheTextPartOfAMultimodalModel) {

@@ -8,7 +8,6 @@
 namespace shingle {
 namespace {
 
-
 ModelConfig shipped(const std::string& name) {
   return read_model_file(SHINGLE_TEST_SOURCE_DIR "/models/" + name + ".json");
 }

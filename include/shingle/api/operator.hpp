@@ -10,8 +10,8 @@
 namespace shingle {
 
 struct Options {
-  std::optional<Mechanism> mechanism;  ///< empty: the finest that serves the problem
-  Params params;                       ///< empty fields: the planner's choice
+  std::optional<Mechanism> mechanism{};  ///< empty: the finest that serves the problem
+  Params params{};                     ///< empty fields: the planner's choice
   bool verify = false;                 ///< prove the plan before use; builds with assertions always do
   double timeout_us = 30e6;            ///< deadline of every single wait of a run
 };
@@ -19,7 +19,8 @@ struct Options {
 /// Plans, proves and compiles a problem once; then runs it as often as wanted on matrices that stay the caller's.
 ///
 ///     auto world = shingle::make_world(4);
-///     shingle::Operator op(*world, {.op = shingle::Op::gemm_allreduce, .world = 4, .m = 512, .n = 1024, .k = 256});
+///     shingle::Problem problem;                        // op, world, m, n, k, dtype, …
+///     shingle::Operator op(*world, problem);
 ///     for (int rank : world->local_ranks()) {
 ///       op.bind(rank, shingle::Role::a, a[rank]);      // op.shape(role, rank) says how large each has to be
 ///       op.bind(rank, shingle::Role::b, b[rank]);

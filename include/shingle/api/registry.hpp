@@ -27,8 +27,8 @@ Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism
 Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const Params& params = {});
 
 struct WorldOptions {
-  std::string_view backend;  ///< a name of backends(); empty: "mpi" in a process that mpirun started, else "host"
-  Link link;                 ///< of each rank: transfers take at least as long as this link would need; none by default
+  std::string_view backend{};  ///< a name of backends(); empty: "mpi" in a process that mpirun started, else "host"
+  Link link{};               ///< of each rank: transfers take at least as long as this link would need; none by default
   int workers_per_rank = 0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
   double timeout_us = 30e6;  ///< deadline of waits outside a run
 };

@@ -21,11 +21,11 @@ struct StepEvent {
 };
 
 struct HostOptions {
-  Link link;                 ///< of each rank; collectives and copies between ranks take at least as long as it would
+  Link link{};               ///< of each rank; collectives and copies between ranks take at least as long as it would
   int workers_per_rank = 0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
   double timeout_us = 30e6;  ///< deadline of waits outside a run: World::barrier and World::all_max over MPI
   /// Called in the lane's thread before each step, for fault tests: it may delay, throw, or block until `stopped`.
-  std::function<void(const StepEvent&)> on_step;
+  std::function<void(const StepEvent&)> on_step{};
 };
 
 /// A world of `ranks` threads in this process. Throws InvalidArgument where `ranks` is outside [1, max_world].

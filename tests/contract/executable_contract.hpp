@@ -1,0 +1,122 @@
+// The contract of World and Executable themselves: memory, errors, epochs and timelines.
+#pragma once
+
+#include <set>
+
+#include "contract_support.hpp"
+
+namespace shingle::contract {
+
+inline Plan copying_plan(int ranks, int depth = 1) {
+  Maker make(ranks);
+  const std::int32_t a = make.buffer(Role::a, 9, 8), out = make.buffer(Role::out, 9, 8), staged = make.buffer(Role::internal, 9, 8, DType::f32, depth);
+  const std::int32_t ready = make.counter({1, 3});
+  for (int rank = 0; rank < ranks; ++rank) {
+    make.step(rank, 0, Copy{make.all(a, rank), make.all(staged, rank)});
+    make.step(rank, 0, Notify{{ready, rank, 0}, 1});
+    make.step(rank, 1, Await{{ready, rank, 0}, 1});
+    Elementwise pass = Maker::pass(make.all(staged, rank), make.all(out, rank), 3, 8);
+    pass.notify = {{ready, {rank}, {0, 3}}};
+    make.step(rank, 1, pass);
+    make.step(rank, 1, Maker::collective(CollectiveKind::allgather, make.rows(a, rank, 0, 0), make.rows(a, rank, 0, 0)));
+  }
+  return make.plan;
+}
+
+TEST_P(BackendContract, WorldDescribesItself) {
+  EXPECT_FALSE(world->backend().empty());
+  EXPECT_GE(ranks, 1);
+  EXPECT_GE(world->machine().workers, 1);
+  EXPECT_THAT(world->capabilities().native_dtypes, testing::Contains(DType::f32));
+  const std::set<int> local = [&] { const auto l = world->local_ranks(); return std::set<int>(l.begin(), l.end()); }();
+  EXPECT_FALSE(local.empty());
+  EXPECT_LT(*local.rbegin(), ranks);
+  const DeviceBuffer memory = world->allocate(*local.begin(), 1000);
+  EXPECT_GE(memory.bytes(), 1000u);
+  std::memset(memory.data(), 0, 1000);
+  world->barrier();
+  EXPECT_THAT(world->all_max({1.0, double(*local.rbegin())}), testing::ElementsAre(1.0, ranks - 1.0));
+}
+
+TEST_P(BackendContract, RefusesWhatDoesNotFit) {
+  const Plan plan = copying_plan(ranks);
+  EXPECT_THROW((void)world->compile(copying_plan(ranks + 1)), InvalidArgument);
+  auto executable = world->compile(plan);
+  EXPECT_THROW(executable->bind(world->local_ranks()[0], Role::b, nullptr), InvalidArgument);
+  EXPECT_THROW(executable->bind(ranks, Role::a, nullptr), InvalidArgument);
+  EXPECT_THROW(executable->run({}), InvalidArgument);  // nothing is bound
+  Bench bench(*world, plan);
+  EXPECT_THROW(bench.executable->run({.epochs = 0}), InvalidArgument);
+  EXPECT_THROW(bench.executable->run({.timeout_us = 0}), InvalidArgument);
+  bench.run();  // and is none the worse for it
+}
+
+TEST_P(BackendContract, InternalMemoryCountsItsDepth) {
+  for (const int depth : {1, 2}) {
+    Bench bench(*world, copying_plan(ranks, depth));
+    EXPECT_EQ(bench.executable->internal_bytes(world->local_ranks()[0]), 9 * 8 * 4 * depth);
+    bench.run(3);
+    bench.expect(Role::out, [](int rank, std::int64_t row, std::int64_t col) { return element(rank, Role::a, row, col); });
+  }
+}
+
+/// A plan that reads internal memory before writing it sees what poison() left there.
+TEST_P(BackendContract, PoisonIsNotANumber) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    Maker make(ranks);
+    const std::int32_t out = make.buffer(Role::out, 4, 4, type), staged = make.buffer(Role::internal, 4, 4, type);
+    for (int rank = 0; rank < ranks; ++rank) {
+      make.step(rank, 0, Copy{make.all(staged, rank), make.all(out, rank)});
+      make.step(rank, 0, Fill{make.all(staged, rank)});
+    }
+    Bench bench(*world, make.plan);
+    bench.run();
+    bench.expect(Role::out, [](int, std::int64_t, std::int64_t) { return std::nan(""); });
+    bench.run();
+    bench.expect(Role::out, [](int, std::int64_t, std::int64_t) { return 0.0; });
+    bench.poison();
+    bench.run();
+    bench.expect(Role::out, [](int, std::int64_t, std::int64_t) { return std::nan(""); });
+  }
+}
+
+TEST_P(BackendContract, BindingAgainMovesTheResult) {
+  Bench bench(*world, copying_plan(ranks));
+  bench.run();
+  std::vector<DeviceBuffer> other;
+  for (const int rank : world->local_ranks()) {
+    other.push_back(world->allocate(rank, 9 * 8 * 4));
+    std::memset(other.back().data(), 0xff, 9 * 8 * 4);
+    bench.executable->bind(rank, Role::out, other.back().data());
+  }
+  bench.poison();
+  bench.run();
+  bench.expect(Role::out, [](int, std::int64_t, std::int64_t) { return std::nan(""); });
+  for (std::size_t i = 0; i < other.size(); ++i)
+    EXPECT_EQ(load_element(DType::f32, other[i].data(), 9), element(world->local_ranks()[i], Role::a, 1, 1));
+}
+
+TEST_P(BackendContract, TimelineCoversEveryStepOfEveryRank) {
+  Bench bench(*world, copying_plan(ranks));
+  bench.run();
+  EXPECT_TRUE(bench.run(1).spans.empty());
+  const RunReport report = bench.run(2, true);
+  EXPECT_GT(report.elapsed_us, 0);
+  std::multiset<std::tuple<int, int, int, int, int>> seen;
+  for (const Span& span : report.spans) {
+    EXPECT_LE(span.begin_us, span.end_us);
+    EXPECT_LE(span.end_us - span.begin_us, report.elapsed_us * 1.001 + 1);
+    seen.insert({span.rank, span.lane, span.step, span.epoch, span.group});
+  }
+  std::multiset<std::tuple<int, int, int, int, int>> expected;
+  for (int rank = 0; rank < ranks; ++rank)
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (const int step : {0, 1}) expected.insert({rank, 0, step, epoch, -1});
+      expected.insert({rank, 1, 0, epoch, -1});
+      expected.insert({rank, 1, 1, epoch, 1});  // the second group of tiles: the first is empty
+      expected.insert({rank, 1, 2, epoch, -1});
+    }
+  EXPECT_EQ(seen, expected);
+}
+
+}  // namespace shingle::contract
