@@ -21,9 +21,11 @@ float bell(std::uint64_t bits) {
   return (static_cast<float>(sum) - 131070.0f) * (1.0f / 37837.0f);
 }
 
-/// Largest integer up to which all integers are values of the type.
-std::int64_t exact_limit(DType type) {
-  return static_cast<std::int64_t>(2.0 / epsilon(type));
+/// How large sums may get: as far as all integers are values of the type, and for swiglu no further than to where the
+/// product of two is a finite f16.
+std::int64_t exact_limit(const Problem& problem) {
+  const auto limit = static_cast<std::int64_t>(2.0 / epsilon(problem.dtype));
+  return problem.epilogue.activation == Activation::swiglu ? smaller(limit, 240) : limit;
 }
 
 /// Whether a role's matrix is the same on all ranks: parameters of a summed or routed result, and the
@@ -75,7 +77,7 @@ class IntegerInputs final : public RandomInputs {
  public:
   IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
     const std::int64_t ranks = problem.reduces() ? problem.world : 1;
-    const std::int64_t budget = larger((exact_limit(problem.dtype) - 2 * addend) / ranks, 1);
+    const std::int64_t budget = larger((exact_limit(problem) - 2 * addend) / ranks, 1);
     const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget / problem.k)));
     a_ = b_ = budget < 4 ? 1 : std::clamp<std::int64_t>(root, 2, 8);
     nonzeros_ = smaller(problem.k, budget / (a_ * b_));

@@ -35,7 +35,11 @@ std::unique_ptr<World> make_mpi(int ranks, const WorldOptions& options) {
   return world;
 }
 
-Machine machine(int ranks, const WorldOptions& options) { return host_machine(ranks, options.link); }
+Machine machine(int ranks, const WorldOptions& options) {
+  Machine machine = host_machine(ranks, options.link);
+  if (options.workers_per_rank > 0) machine.workers = options.workers_per_rank;
+  return machine;
+}
 
 constexpr BackendEntry backend_table[] = {
     {"host", "ranks as threads of this process", make_threads, machine},

@@ -11,6 +11,25 @@
 namespace shingle::host {
 namespace {
 
+/// Why a lane does not go on: in words, and the lanes whose turn it is.
+struct Cause {
+  std::string text;
+  std::vector<std::pair<int, int>> lanes;  // rank, lane
+};
+
+template <class T>
+const T& at(const std::vector<T>& list, int index) {
+  return list[static_cast<std::size_t>(index)];
+}
+
+const std::vector<Step>& steps_of(const Engine& engine, int rank, int lane) {
+  return at(at(engine.plan.ranks, rank).lanes, lane).steps;
+}
+
+bool local(const Engine& engine, int rank) {
+  return std::ranges::find(engine.world->local_ranks, rank) != engine.world->local_ranks.end();
+}
+
 /// Whether a tiled step's hook adds to this count.
 bool adds(const std::vector<TileNotify>& hooks, const CounterRef& to) {
   return std::ranges::any_of(hooks, [&](const TileNotify& hook) {
@@ -32,66 +51,127 @@ bool meets(const Step& step, std::int32_t communicator) {
   return false;
 }
 
-bool local(const Engine& engine, int rank) {
-  return std::ranges::find(engine.world->local_ranks, rank) != engine.world->local_ranks.end();
+std::uint32_t seen_in_epoch(const Engine& engine, const CounterRef& counter, std::uint32_t epoch) {
+  return at(engine.counters, counter.rank)->value(counter.counter, counter.entry) - epoch * growth(engine.plan, counter);
 }
 
-/// "it is at step 2 (await), epoch 0": where a lane stands, if that can be seen from here.
-std::string stands(const Engine& engine, int rank, int lane) {
-  if (!local(engine, rank)) return "its process does not say where it is";
-  const Progress::Position at = engine.progress.position(rank, lane);
-  const auto steps = static_cast<std::int32_t>(engine.plan.ranks[static_cast<std::size_t>(rank)].lanes[static_cast<std::size_t>(lane)].steps.size());
-  if (at.step >= steps) return fmt::format("it has finished epoch {}", at.epoch);
-  return "it is at " + describe(engine, {rank, lane, at.step, at.epoch});
+/// Who has not added what it adds to a count in this epoch.
+Cause cause_of_count(const Engine& engine, const CounterRef& counter, std::uint32_t epoch, std::uint32_t target) {
+  Cause cause;
+  std::set<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(engine.plan.ranks.size()); ++rank)
+    for (int lane = 0; lane < static_cast<int>(at(engine.plan.ranks, rank).lanes.size()); ++lane) {
+      const auto& steps = steps_of(engine, rank, lane);
+      for (int step = 0; step < static_cast<int>(steps.size()); ++step) {
+        if (!adds(at(steps, step), counter)) continue;
+        if (local(engine, rank) && engine.progress.position(rank, lane) > Progress::Position{epoch, step}) continue;
+        ranks.insert(rank);
+        if (std::ranges::find(cause.lanes, std::pair{rank, lane}) == cause.lanes.end()) cause.lanes.emplace_back(rank, lane);
+      }
+    }
+  cause.text = fmt::format("counter {}[{}] of rank {}: saw {}, target {}", at(engine.plan.counters, counter.counter).name, counter.entry,
+                           counter.rank, static_cast<std::int32_t>(seen_in_epoch(engine, counter, epoch)), target);
+  cause.text += ranks.empty() ? "; every step that adds to it is done"
+                              : fmt::format("; still to add: rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  return cause;
 }
 
-std::string waited(const Engine& engine, const Caller& caller) {
-  return fmt::format("{}: waited {} for", describe(engine, caller), format_us(engine.timeout_us));
+/// Which ranks have not come to a rendezvous.
+Cause cause_of_meeting(const Engine& engine, std::int32_t communicator, std::span<const int> missing) {
+  Cause cause;
+  cause.text = fmt::format("rank{} {} to come to communicator {}", missing.size() > 1 ? "s" : "", fmt::join(missing, ", "),
+                           at(engine.plan.communicators, communicator).name);
+  for (const int rank : missing)
+    for (int lane = 0; lane < static_cast<int>(at(engine.plan.ranks, rank).lanes.size()); ++lane)
+      if (std::ranges::any_of(steps_of(engine, rank, lane), [&](const Step& step) { return meets(step, communicator); }))
+        cause.lanes.emplace_back(rank, lane);
+  return cause;
+}
+
+Cause cause_of_gates(const Engine& engine, const Caller& caller, const std::vector<TileGate>& gates) {
+  for (const TileGate& gate : gates)
+    for (int group = 0; group < static_cast<int>(gate.targets.size()); ++group) {
+      const CounterRef counter{gate.counter, caller.rank, group};
+      if (!reached(seen_in_epoch(engine, counter, caller.epoch), at(gate.targets, group)))
+        return cause_of_count(engine, counter, caller.epoch, at(gate.targets, group));
+    }
+  return {};
+}
+
+/// What a local lane waits for, as far as the plan, the counters and the transport tell; empty where it waits for nothing.
+Cause cause_of(const Engine& engine, const Caller& caller) {
+  const auto& steps = steps_of(engine, caller.rank, caller.lane);
+  if (caller.step >= static_cast<int>(steps.size())) {
+    Cause cause{"the other lanes of its rank", {}};
+    for (int lane = 0; lane < static_cast<int>(at(engine.plan.ranks, caller.rank).lanes.size()); ++lane)
+      if (lane != caller.lane) cause.lanes.emplace_back(caller.rank, lane);
+    return cause;
+  }
+  const Step& step = at(steps, caller.step);
+  if (const auto* await = std::get_if<Await>(&step)) {
+    if (reached(seen_in_epoch(engine, await->counter, caller.epoch), await->target)) return {};
+    return cause_of_count(engine, await->counter, caller.epoch, await->target);
+  }
+  if (const auto* gemm = std::get_if<Gemm>(&step)) return cause_of_gates(engine, caller, gemm->gates);
+  if (const auto* pass = std::get_if<Elementwise>(&step)) return cause_of_gates(engine, caller, pass->gates);
+  for (std::int32_t c = 0; c < static_cast<std::int32_t>(engine.plan.communicators.size()); ++c)
+    if (meets(step, c))
+      if (const auto missing = engine.transport->missing(c, caller.rank); !missing.empty())
+        return cause_of_meeting(engine, c, missing);
+  return {};
+}
+
+Caller position_of(const Engine& engine, int rank, int lane) {
+  const Progress::Position position = engine.progress.position(rank, lane);
+  return {rank, lane, position.step, position.epoch};
+}
+
+/// Follows the causes from lane to lane down to those that wait for nobody: they have stalled, or are at work.
+std::string diagnose(const Engine& engine, const Caller& caller, const Cause& first) {
+  constexpr std::size_t most_lanes = 16;
+  std::string text = fmt::format("{}: waited {} for {}", describe(engine, caller), format_us(engine.timeout_us), first.text);
+  std::vector<std::pair<int, int>> lanes = first.lanes;
+  for (std::size_t i = 0; i < lanes.size() && i < most_lanes; ++i) {
+    const auto [rank, lane] = lanes[i];
+    if (!local(engine, rank)) {
+      text += fmt::format("; rank {} is another process", rank);
+      continue;
+    }
+    const Caller there = position_of(engine, rank, lane);
+    const Cause next = cause_of(engine, there);
+    text += fmt::format("; {} {}", describe(engine, there), next.text.empty() ? "waits for nobody" : "waits for " + next.text);
+    for (const auto& further : next.lanes)
+      if (std::ranges::find(lanes, further) == lanes.end()) lanes.push_back(further);
+  }
+  return text;
 }
 
 }  // namespace
 
 std::string describe(const Engine& engine, const Caller& caller) {
+  const Lane& lane = at(at(engine.plan.ranks, caller.rank).lanes, caller.lane);
+  if (caller.step >= static_cast<int>(lane.steps.size()))
+    return fmt::format("rank {}, lane {}, after epoch {},", caller.rank, lane.name, caller.epoch);
   return fmt::format("{}, epoch {}", where(engine.plan, caller.rank, caller.lane, caller.step), caller.epoch);
 }
 
-std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter, std::uint32_t seen,
-                         std::uint32_t target) {
+std::string standing(const Engine& engine) {
   std::vector<std::string> lines;
-  std::set<int> ranks;
-  for (int rank = 0; rank < static_cast<int>(engine.plan.ranks.size()); ++rank) {
-    const RankPlan& plan = engine.plan.ranks[static_cast<std::size_t>(rank)];
-    for (int lane = 0; lane < static_cast<int>(plan.lanes.size()); ++lane) {
-      const auto& steps = plan.lanes[static_cast<std::size_t>(lane)].steps;
-      for (int step = 0; step < static_cast<int>(steps.size()); ++step) {
-        if (!adds(steps[static_cast<std::size_t>(step)], counter)) continue;
-        if (local(engine, rank) && engine.progress.position(rank, lane) > Progress::Position{caller.epoch, step}) continue;
-        ranks.insert(rank);
-        lines.push_back(fmt::format("{} has not finished: {}", where(engine.plan, rank, lane, step), stands(engine, rank, lane)));
-      }
+  for (const int rank : engine.world->local_ranks)
+    for (int lane = 0; lane < static_cast<int>(at(engine.plan.ranks, rank).lanes.size()); ++lane) {
+      const Caller there = position_of(engine, rank, lane);
+      if (const Cause cause = cause_of(engine, there); !cause.text.empty())
+        lines.push_back(fmt::format("{} waits for {}", describe(engine, there), cause.text));
     }
-  }
-  const std::string& table = engine.plan.counters[static_cast<std::size_t>(counter.counter)].name;
-  std::string text = fmt::format("{} counter {}[{}] of rank {}: saw {}, target {}", waited(engine, caller), table,
-                                 counter.entry, counter.rank, static_cast<std::int32_t>(seen), target);
-  if (ranks.empty()) return text + "; every step that adds to it has finished";
-  return text + fmt::format("; still to add: rank{} {}: {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "),
-                            fmt::join(lines, "; "));
+  return fmt::format("{}", fmt::join(lines, "; "));
+}
+
+std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter, std::uint32_t target) {
+  return diagnose(engine, caller, cause_of_count(engine, counter, caller.epoch, target));
 }
 
 std::string missing_ranks(const Engine& engine, const Caller& caller, std::int32_t communicator, std::span<const int> missing) {
-  std::vector<std::string> lines;
-  for (const int rank : missing) {
-    const RankPlan& plan = engine.plan.ranks[static_cast<std::size_t>(rank)];
-    for (int lane = 0; lane < static_cast<int>(plan.lanes.size()); ++lane) {
-      const auto& steps = plan.lanes[static_cast<std::size_t>(lane)].steps;
-      if (std::ranges::any_of(steps, [&](const Step& step) { return meets(step, communicator); }))
-        lines.push_back(fmt::format("rank {}: {}", rank, stands(engine, rank, lane)));
-    }
-  }
-  return fmt::format("{} rank{} {} to come to communicator {}; {}", waited(engine, caller), missing.size() > 1 ? "s" : "",
-                     fmt::join(missing, ", "), engine.plan.communicators[static_cast<std::size_t>(communicator)].name,
-                     fmt::join(lines, "; "));
+  return diagnose(engine, caller, cause_of_meeting(engine, communicator, missing));
 }
 
 }  // namespace shingle::host

@@ -1,4 +1,4 @@
-// What to say when a wait has passed its deadline: who waits for what, and who should have come.
+// What to say when a wait has passed its deadline: who waits for what, who should have come, and what those wait for in turn.
 #pragma once
 
 #include <span>
@@ -14,12 +14,14 @@ inline std::uint32_t growth(const Plan& plan, const CounterRef& counter) {
       .growth[static_cast<std::size_t>(counter.rank)][static_cast<std::size_t>(counter.entry)];
 }
 
-/// `seen` and `target` are counted within the caller's epoch.
-std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter, std::uint32_t seen,
-                         std::uint32_t target);
+/// Of a caller that has waited for a count to reach `target` within its epoch.
+std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter, std::uint32_t target);
 
-/// The ranks of a communicator that have not come to the caller's collective or exchange.
+/// Of a caller that has waited for ranks of a communicator to come to its collective or exchange. The caller holds no lock.
 std::string missing_ranks(const Engine& engine, const Caller& caller, std::int32_t communicator, std::span<const int> missing);
+
+/// What each local lane that waits waits for.
+std::string standing(const Engine& engine);
 
 /// "rank 1, lane communicate, step 2 (await), epoch 0".
 std::string describe(const Engine& engine, const Caller& caller);

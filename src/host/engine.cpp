@@ -15,8 +15,7 @@ void Engine::await(const Caller& caller, const CounterRef& counter, std::uint32_
   CounterTable& table = *counters[static_cast<std::size_t>(counter.rank)];
   const std::uint32_t base = caller.epoch * growth(plan, counter);
   if (table.await(counter.counter, counter.entry, base + target, health(), deadline())) return;
-  const std::uint32_t seen = table.value(counter.counter, counter.entry) - base;
-  throw Timeout(missing_adds(*this, caller, counter, seen, target), caller.rank);
+  throw Timeout(missing_adds(*this, caller, counter, target), caller.rank);
 }
 
 void Engine::notify(const Caller& caller, const CounterRef& counter, std::uint32_t value) {

@@ -46,8 +46,9 @@ void ThreadTransport::exchange(const Caller& caller, const Exchange& step, std::
   }
   for (std::size_t i = 0; i < posted.size(); ++i) {
     if (!wait_until(lock, room.changed, engine_.health(), deadline, [&] { return posted[i]->taken; })) {
-      const int missing[] = {step.sends[i].peer};
-      throw Timeout(missing_ranks(engine_, caller, step.communicator, missing), caller.rank);
+      lock.unlock();
+      const int late[] = {step.sends[i].peer};
+      throw Timeout(missing_ranks(engine_, caller, step.communicator, late), caller.rank);
     }
     ready = std::max(ready, posted[i]->receiver_came);
   }
@@ -62,8 +63,9 @@ std::shared_ptr<ThreadTransport::Message> ThreadTransport::take(std::unique_lock
                                                                 const Exchange& step, int peer, Clock::time_point deadline) const {
   Channel& channel = room.channels[{peer, caller.rank}];
   if (!wait_until(lock, room.changed, engine_.health(), deadline, [&] { return !channel.empty(); })) {
-    const int missing[] = {peer};
-    throw Timeout(missing_ranks(engine_, caller, step.communicator, missing), caller.rank);
+    lock.unlock();
+    const int late[] = {peer};
+    throw Timeout(missing_ranks(engine_, caller, step.communicator, late), caller.rank);
   }
   auto message = std::move(channel.front());
   channel.pop_front();

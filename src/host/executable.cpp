@@ -54,7 +54,7 @@ RunReport HostExecutable::run(const RunOptions& options) {
     running_ = lanes_.size();
     ++generation_;
     wake_.notify_all();
-    watch_hooks(lock);
+    wait_for_lanes(lock);
     engine_->first_epoch += static_cast<std::uint32_t>(options.epochs);
     lock.unlock();
     if (!health.stopped()) {
@@ -70,22 +70,27 @@ RunReport HostExecutable::run(const RunOptions& options) {
   std::rethrow_exception(health.error());
 }
 
-/// Waits until all lanes are done. Only in a hook can a lane be stuck without a deadline of its own. Others that wait for it give up after
-/// one timeout and have more to say, so the hook is given two.
-void HostExecutable::watch_hooks(std::unique_lock<std::mutex>& lock) {
-  const auto done = [&] { return running_ == 0; };
-  if (!engine_->world->options.on_step) return idle_.wait(lock, done);
-  while (!idle_.wait_for(lock, attention, done)) {
-    for (const auto& lane : lanes_) {
-      const double since = lane->in_hook_since_us.load();
-      if (since < 0 || engine_->now_us() - since < 2 * engine_->timeout_us || engine_->health().stopped()) continue;
-      const int rank = lane->rank->number;
-      const Progress::Position at = engine_->progress.position(rank, lane->lane);
-      engine_->world->health.fail(std::make_exception_ptr(Timeout(
-          fmt::format("{}: the hook before the step has not returned for {}",
-                      describe(*engine_, {rank, lane->lane, at.step, at.epoch}), format_us(2 * engine_->timeout_us)),
-          rank)));
-    }
+/// Waits until all lanes are done, and looks now and then for what no lane can notice.
+void HostExecutable::wait_for_lanes(std::unique_lock<std::mutex>& lock) {
+  while (!idle_.wait_for(lock, attention, [&] { return running_ == 0; })) {
+    if (engine_->health().stopped()) continue;
+    engine_->transport->watch();
+    watch_hooks();
+  }
+}
+
+/// Only in a hook can a lane be stuck without a deadline of its own. Others that wait for it give up after one timeout and have more to say,
+/// so the hook is given two.
+void HostExecutable::watch_hooks() {
+  for (const auto& lane : lanes_) {
+    const double since = lane->in_hook_since_us.load();
+    if (since < 0 || engine_->now_us() - since < 2 * engine_->timeout_us) continue;
+    const int rank = lane->rank->number;
+    const Progress::Position at = engine_->progress.position(rank, lane->lane);
+    engine_->world->health.fail(std::make_exception_ptr(Timeout(
+        fmt::format("{}: the hook before the step has not returned for {}",
+                    describe(*engine_, {rank, lane->lane, at.step, at.epoch}), format_us(2 * engine_->timeout_us)),
+        rank)));
   }
 }
 

@@ -51,7 +51,8 @@ class HostExecutable final : public Executable {
   void run_epochs(LaneThread& lane, Worker& worker);
   void run_steps(LaneThread& lane, Worker& worker, std::uint32_t epoch);
   void join_lanes(Rank& rank, int lanes);
-  void watch_hooks(std::unique_lock<std::mutex>& lock);
+  void wait_for_lanes(std::unique_lock<std::mutex>& lock);
+  void watch_hooks();
   RunReport report();
 
   std::unique_ptr<Engine> engine_;

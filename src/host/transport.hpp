@@ -2,6 +2,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "memory.hpp"
 #include "progress.hpp"
@@ -19,9 +21,14 @@ class Transport {
   virtual void exchange(const Caller& caller, const Exchange& step, std::span<const View> sends,
                         std::span<const View> receives) = 0;
 
-  /// All processes are about to run, and have run.
+  /// Ranks that have not come to the rendezvous at which `rank` waits in a communicator, as far as is known here.
+  virtual std::vector<int> missing(std::int32_t communicator, int rank) = 0;
+
+  /// All processes are about to run; and have run: completes the report with those of the others.
   virtual void begin_run() {}
   virtual void end_run(RunReport&) {}
+  /// Called now and then during a run: has another process failed?
+  virtual void watch() {}
   /// This process has failed: lets the others know.
   virtual void abandon(const std::string&) {}
 };

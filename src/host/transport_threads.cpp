@@ -47,10 +47,8 @@ void ThreadTransport::collective(const Caller& caller, const Collective& step, c
     meeting.done = ranks > 1 ? engine_.world->links.book(communicator.ranks, Clock::now(), bytes) : Clock::now();
     room.changed.notify_all();
   } else if (!wait_until(lock, room.changed, engine_.health(), deadline, [&] { return meeting.arrived == ranks; })) {
-    std::vector<int> missing;
-    for (std::size_t i = 0; i < ranks; ++i)
-      if (meeting.parts[i].step == nullptr) missing.push_back(communicator.ranks[i]);
-    throw Timeout(missing_ranks(engine_, caller, step.communicator, missing), caller.rank);
+    lock.unlock();
+    throw Timeout(missing_ranks(engine_, caller, step.communicator, missing(step.communicator, caller.rank)), caller.rank);
   }
 
   lock.unlock();
@@ -59,12 +57,26 @@ void ThreadTransport::collective(const Caller& caller, const Collective& step, c
   if (++meeting.moved == ranks) {
     room.changed.notify_all();
   } else if (!wait_until(lock, room.changed, engine_.health(), engine_.deadline(), [&] { return meeting.moved == ranks; })) {
+    lock.unlock();
     throw Timeout(describe(engine_, caller) + ": another rank has come, but does not move its share", caller.rank);
   }
   const auto done = meeting.done;
   if (++meeting.left == ranks) room.meetings.erase(call);
   lock.unlock();
   sleep_until(done, engine_.health());
+}
+
+std::vector<int> ThreadTransport::missing(std::int32_t communicator, int rank) {
+  const Communicator& members = engine_.plan.communicators[static_cast<std::size_t>(communicator)];
+  const auto me = static_cast<std::size_t>(index_in(members, rank));
+  Room& room = rooms_[static_cast<std::size_t>(communicator)];
+  const std::lock_guard lock(room.mutex);
+  std::vector<int> ranks;
+  for (const auto& [call, meeting] : room.meetings)
+    if (meeting.parts[me].step != nullptr)
+      for (std::size_t i = 0; i < meeting.parts.size(); ++i)
+        if (meeting.parts[i].step == nullptr) ranks.push_back(members.ranks[i]);
+  return ranks;
 }
 
 /// Throws InvalidArgument where the ranks' calls are not one collective.

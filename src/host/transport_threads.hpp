@@ -19,6 +19,7 @@ class ThreadTransport final : public Transport {
   void collective(const Caller& caller, const Collective& step, const View& send, const View& recv) override;
   void exchange(const Caller& caller, const Exchange& step, std::span<const View> sends,
                 std::span<const View> receives) override;
+  std::vector<int> missing(std::int32_t communicator, int rank) override;
 
  private:
   /// One rank's part in a collective.

@@ -146,7 +146,8 @@ void StepCheck::pools(const Field& field, const Placement& p, const TileGrid& g)
     for (std::size_t group = 0; group < p.ends.size(); ++group) {
       const std::int64_t until = g.sum_before(p.ends[group], rows_to, TileGrid::Count{});
       const std::int64_t base = p.bases[group * static_cast<std::size_t>(count) + static_cast<std::size_t>(d)];
-      require(base >= 0 && base <= p.slice.rows && until - before <= p.slice.rows - base, field.at("bases"),
+      const bool empty = until == before;
+      require(base >= 0 && (empty || until - before <= p.slice.rows - base), field.at("bases"),
               "the pool of group {} for rank {} has {} rows from {} on, but the slice ends at {}", group, first + d,
               until - before, base, p.slice.rows);
       before = until;
@@ -159,7 +160,7 @@ void StepCheck::routed(const Field& field, const Placement& p, const TileGrid& g
   require(p.dest >= 0, field.at("dest"), "routed rows need one destination");
   require(p.bases.size() == 1, field.at("bases"), "{} of them, not 1", p.bases.size());
   const std::int64_t base = p.bases[0], rows = plan_.problem.routing->count_before(p.source, p.dest, g.rows);
-  require(base >= 0 && base <= p.slice.rows && rows <= p.slice.rows - base, field.at("bases"),
+  require(base >= 0 && (rows == 0 || rows <= p.slice.rows - base), field.at("bases"),
           "{} rows from {} on, but the slice ends at {}", rows, base, p.slice.rows);
 }
 

@@ -89,12 +89,24 @@ int guarded(const Launch& launch, Work work) {
   }
 }
 
-int parse(CLI::App& app, int argc, const char* const* argv, const Launch& launch, bool& help) {
+/// CLI11 would only say that a subcommand is missing.
+void refuse_unknown_command(const CLI::App& app, int argc, const char* const* argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == argv[1]) return;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  throw InvalidArgument(fmt::format("there is no command '{}' (one of {})", argv[1], known));
+}
+
+/// The exit code where the arguments were answered (help, version) or refused; empty where there is work to do.
+std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const Launch& launch) {
+  refuse_unknown_command(app, argc, argv);
   try {
     app.parse(argc, argv);
-    return 0;
+    return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    help = true;
     if (error.get_exit_code() != 0) {
       if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", error.what()));
       return bad_usage;
@@ -119,9 +131,8 @@ int main(int argc, const char* const* argv) {
   add_format_flag(info, commands.info_format, "text");
   add_world_flags(info, commands.info_world);
   return guarded(launch, [&] {
-    bool answered = false;
-    const int code = parse(app, argc, argv, launch, answered);
-    return answered ? code : dispatch(app, commands, launch);
+    const std::optional<int> answered = parse(app, argc, argv, launch);
+    return answered ? *answered : dispatch(app, commands, launch);
   });
 }
 

@@ -28,6 +28,7 @@ class Execution {
   Execution(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own, const ExecuteOptions& options,
             Progress& progress)
       : world_(world), job_(job), inputs_(inputs), own_(own), options_(options), progress_(progress) {
+    if (std::ranges::none_of(job.candidates, [](const Candidate& candidate) { return candidate.plan.has_value(); })) return;
     now("filling inputs");
     memory_.emplace(world, inputs);
     gemm_.emplace(world, inputs, *memory_);

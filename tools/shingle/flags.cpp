@@ -102,7 +102,7 @@ int WorldFlags::ranks(const Launch& launch) const {
 
 WorldOptions WorldFlags::options(const Launch& launch) const {
   const std::string_view implied = launch.mpi ? "mpi" : "host";
-  return {.backend = backend.empty() ? implied : backend, .link = link, .timeout_us = timeout_us};
+  return {.backend = backend.empty() ? implied : backend, .link = link, .workers_per_rank = workers, .timeout_us = timeout_us};
 }
 
 void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
@@ -171,6 +171,7 @@ void add_world_flags(CLI::App& app, WorldFlags& flags) {
     flags.backend = t;
   }));
   grouped(add(app, "--link", "LINK", "Pace transfers as a link would: 8GB/s,10us", [&](auto& t) { flags.link = parse_link(t); }));
+  grouped(add(app, "--workers", "N", "Threads of a rank that compute tiles (default: the cores, shared among the ranks)", [&](auto& t) { flags.workers = static_cast<int>(whole(t, 1, 1024)); }));
   grouped(add(app, "--timeout", "TIME", "Deadline of every wait (default: 30s)", [&](auto& t) {
     flags.timeout_us = parse_time_us(t);
     if (flags.timeout_us <= 0) throw InvalidArgument("a deadline must be above zero");

@@ -45,6 +45,7 @@ struct WorldFlags {
   int world = 0;  ///< 0: as many as mpirun started, else 4
   std::string backend;
   Link link;
+  int workers = 0;  ///< of each rank; 0: the cores shared among the ranks
   double timeout_us = 30e6;
 
   int ranks(const Launch& launch) const;

@@ -34,8 +34,9 @@ std::unique_ptr<World> make_thread_world(int ranks, const HostOptions& options =
 /// The world of MPI_COMM_WORLD, a rank a process; initialises MPI where the caller has not. Collective. Ranks cannot reach each other's
 /// memory: plans that need it are refused at compile().
 ///
-/// When a run fails, run() throws as on threads and the other processes are told. Destroying a broken world ends all processes by MPI_Abort
-/// (exit code 1), because MPI cannot be finalised with a rank missing: print the error first.
+/// When a run fails, run() throws as on threads, and the other processes are told and throw too. MPI cannot be finalised with a rank missing:
+/// a process with a broken world, when it exits, ends all processes of its job by MPI_Abort, with exit code 1. It should exit soon.
+/// While a run is going on, a first SIGTERM is held off and makes it fail (mpirun sends it to the survivors of a process that died).
 /// Throws Unsupported without MPI in this build or without MPI_THREAD_MULTIPLE, MpiError where MPI fails.
 std::unique_ptr<World> make_mpi_world(const HostOptions& options = {});
 

@@ -15,10 +15,11 @@ struct Piece {
 };
 
 /// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. Rows that are phantom, or that go
-/// elsewhere than to the placement's `dest`, have no piece.
+/// elsewhere than to the placement's `dest`, have no piece; phantom tiles have none at all.
 template <class Visit>
 void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear, Visit&& visit) {
   const TileRect rect = grid.rect(grid.tile(linear));
+  if (rect.rows == 0 || rect.cols == 0) return;
   const std::int64_t col0 = at.slice.col;
   switch (at.kind) {
     case PlacementKind::matrix:

@@ -1,0 +1,68 @@
+// MPI with our errors and deadlines: every wait is a nonblocking call that is polled.
+#pragma once
+
+#ifdef SHINGLE_WITH_MPI
+#include <mpi.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "health.hpp"
+#include "shingle/base/dtype.hpp"
+
+namespace shingle::host {
+
+/// Throws MpiError with MPI's words where `code` is not MPI_SUCCESS.
+void mpi(int code, std::string_view call);
+
+/// This process among those of MPI_COMM_WORLD. Initialises MPI at first use, and finalises at exit what it has initialised (or aborts,
+/// where leave_by_abort() was called).
+class MpiProcess {
+ public:
+  static MpiProcess& get();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int ranks_on_this_host() const { return on_host_; }
+  /// For what concerns the whole world; used by one thread at a time.
+  MPI_Comm control() const { return control_; }
+  /// A communicator of these ranks of the world for messages of our own; MPI_COMM_NULL on others. Collective over the world. Kept for the
+  /// life of the process: the n-th of the same ranks is the same again.
+  MPI_Comm communicator(const std::vector<int>& ranks, int n);
+  /// From now on the process cannot leave MPI in order: others may be gone.
+  void leave_by_abort() { abort_ = true; }
+
+ private:
+  MpiProcess();
+  static void leave();
+  struct Kept {
+    std::vector<int> ranks;
+    int n;
+    MPI_Comm comm;
+  };
+  int rank_ = 0, size_ = 1, on_host_ = 1;
+  bool initialised_here_ = false, abort_ = false;
+  MPI_Comm control_ = MPI_COMM_NULL;
+  std::vector<Kept> kept_;
+};
+
+/// Requests that complete together.
+class Requests {
+ public:
+  /// To be handed to MPI at once.
+  MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+  /// Polls until all are complete: true; or until the deadline: false. Throws Stopped. Between polls it yields, then sleeps up to
+  /// `nap_us`. Of the first 64 requests, bit i of `pending` says whether the i-th is not complete.
+  bool wait(const Health& health, Clock::time_point deadline, double nap_us, std::atomic<std::uint64_t>* pending = nullptr);
+
+ private:
+  bool test(std::atomic<std::uint64_t>* pending);
+  std::vector<MPI_Request> requests_;
+};
+
+MPI_Datatype mpi_type(DType type);
+
+}  // namespace shingle::host
+#endif

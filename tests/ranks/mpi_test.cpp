@@ -1,0 +1,249 @@
+// Ranks as MPI processes. Each test of `Mpi` starts this program again under mpirun, where all processes together go through the contract of
+// backends or a part of `MpiRank`; both are empty elsewhere.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "contract/backend_contract.hpp"
+#include "shingle/api/oracle.hpp"
+#include "shingle/api/shapes.hpp"
+#include "shingle/host/host.hpp"
+#include "shingle/planner/planner.hpp"
+
+namespace shingle {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// ------------------------------------------------------------------------------------------- in the processes of a world
+
+std::vector<contract::Backend> worlds() {
+  if (!launched_by_mpi()) return {};
+  return {{"mpi", [] { return make_mpi_world({.workers_per_rank = 1}); }},
+          {"mpi_paced", [] { return make_mpi_world({.link = {1, 20}, .workers_per_rank = 1}); }}};
+}
+
+}  // namespace
+
+namespace contract {
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendContract);
+INSTANTIATE_TEST_SUITE_P(MpiRank, BackendContract, testing::ValuesIn(worlds()), [](const auto& test) { return test.param.name; });
+}  // namespace contract
+
+namespace {
+
+/// What all processes of a world do together.
+struct Part {
+  std::string name;
+  void (*act)();
+};
+void PrintTo(const Part& part, std::ostream* out) { *out << part.name; }
+
+Problem problem_of(int world) {
+  Problem problem;
+  problem.op = Op::gemm_allreduce;
+  problem.world = world;
+  problem.m = 70;
+  problem.n = 50;
+  problem.k = 20;
+  return problem;
+}
+
+Params small_tiles() {
+  Params params;
+  params.tile_rows = 16;
+  params.tile_cols = 16;
+  return params;
+}
+
+/// The planners' plans give the right result, and the same bits as on threads.
+void plans_compute_what_the_oracle_says() {
+  const auto world = make_mpi_world({.workers_per_rank = 1});
+  const auto threads = make_thread_world(world->size(), {.workers_per_rank = 1});
+  const auto run = [](World& on, const Plan& plan, const Inputs& inputs, std::map<std::pair<int, Role>, DeviceBuffer>& memory) {
+    const auto executable = on.compile(plan);
+    executable->poison();
+    for (const int rank : on.local_ranks())
+      for (const Role role : roles_of(plan.problem)) {
+        auto& buffer = memory[{rank, role}] = on.allocate(rank, static_cast<std::size_t>(bytes_of(plan.problem, role, rank)));
+        if (is_input(role)) inputs.write(rank, role, buffer.data());
+        else std::memset(buffer.data(), 0xff, buffer.bytes());
+        executable->bind(rank, role, buffer.data());
+      }
+    executable->run({.epochs = 3, .timeout_us = 20e6});
+  };
+  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall})
+    for (const auto planner : {plan_sequential, plan_chunked, plan_signal}) {
+      Problem problem = problem_of(world->size());
+      problem.op = op;
+      problem.dtype = DType::bf16;
+      problem.norm.enabled = true;
+      if (op == Op::gemm_alltoall) {
+        std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(problem.world));
+        for (int r = 0; r < problem.world; ++r)
+          for (int i = 0; i < 70 - 30 * r; ++i) dest[static_cast<std::size_t>(r)].push_back((r + i * i) % problem.world);
+        problem.routing = std::make_shared<Routing>(dest);
+      }
+      const auto plan = planner(problem, world->machine(), small_tiles());
+      if (!plan) continue;
+      const auto inputs = random_inputs(problem, 7);
+      std::map<std::pair<int, Role>, DeviceBuffer> memory, reference;
+      run(*world, *plan, *inputs, memory);
+      run(*threads, *plan, *inputs, reference);
+      const int rank = world->local_ranks()[0];
+      const Output out{rank, Role::out, memory.at({rank, Role::out}).data()};
+      const Check checked = check(*inputs, {&out, 1});
+      EXPECT_TRUE(checked.passed) << describe(problem) << ", " << name(plan->mechanism) << ": " << checked.max_error << " in " << checked.worst;
+      EXPECT_EQ(std::memcmp(out.memory, reference.at({rank, Role::out}).data(), static_cast<std::size_t>(bytes_of(problem, Role::out, rank))), 0)
+          << describe(problem) << ", " << name(plan->mechanism);
+    }
+}
+
+void remote_memory_is_refused() {
+  const auto world = make_mpi_world({.workers_per_rank = 1});
+  contract::Maker make(world->size());
+  const std::int32_t a = make.buffer(Role::a, 2, 2);
+  make.step(0, 0, Copy{make.all(a, 0), make.all(a, 1)});
+  try {
+    (void)world->compile(make.plan);
+    FAIL() << "no exception";
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0, lane lane0, step 0 (copy) uses memory of rank 1"), HasSubstr("MPI")));
+  }
+}
+
+void different_plans_are_refused() {
+  const auto world = make_mpi_world({.workers_per_rank = 1});
+  contract::Maker make(world->size());
+  make.buffer(Role::a, 2 + world->local_ranks()[0], 2);
+  EXPECT_THROW((void)world->compile(make.plan), InvalidArgument);
+}
+
+/// Runs with a fault at rank 1's third epoch; every process says what run() threw.
+void run_with_fault(const std::function<void(const StepEvent&)>& fault) {
+  const auto world = make_mpi_world({.workers_per_rank = 1, .on_step = [&](const StepEvent& at) {
+                                       if (at.rank == 1 && at.lane == 1 && at.epoch == 2 && at.step == 1) fault(at);
+                                     }});
+  contract::Bench bench(*world, plan_signal(problem_of(world->size()), world->machine(), small_tiles()).value());
+  std::string said = "succeeded";
+  try {
+    bench.executable->run({.epochs = 4, .timeout_us = 1.5e6});
+  } catch (const Timeout& error) {
+    said = std::string("timeout: ") + error.what();
+  } catch (const std::exception& error) {
+    said = std::string("error: ") + error.what();
+  }
+  std::fprintf(stderr, "[rank %d %s]\n", world->local_ranks()[0], said.c_str());
+}
+
+std::vector<Part> parts() {
+  if (!launched_by_mpi()) return {};
+  return {{"Plans", plans_compute_what_the_oracle_says},
+          {"Remote", remote_memory_is_refused},
+          {"Different", different_plans_are_refused},
+          {"Throws", [] { run_with_fault([](const StepEvent&) { throw Error("rank 1 fell over"); }); }},
+          {"Stalls", [] {
+             run_with_fault([](const StepEvent& at) {
+               while (!at.stopped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+             });
+           }},
+          {"Stops", [] { run_with_fault([](const StepEvent&) { raise(SIGSTOP); }); }},
+          {"Dies", [] { run_with_fault([](const StepEvent&) { raise(SIGKILL); }); }},
+          {"Late", [] { run_with_fault([](const StepEvent&) { std::this_thread::sleep_for(std::chrono::milliseconds(700)); }); }}};
+}
+
+class MpiRank : public testing::TestWithParam<Part> {};
+TEST_P(MpiRank, Does) { GetParam().act(); }
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MpiRank);
+INSTANTIATE_TEST_SUITE_P(MpiRank, MpiRank, testing::ValuesIn(parts()), [](const auto& test) { return test.param.name; });
+
+// ------------------------------------------------------------------------------------------------- in the test itself
+
+struct Outcome {
+  int code = -1;
+  std::string text;
+  std::chrono::duration<double> time{};
+};
+
+/// This program under mpirun with `ranks` processes, running the tests that match `filter`.
+Outcome launch(int ranks, const std::string& filter) {
+  const std::string command = std::string(SHINGLE_TEST_MPIEXEC) + " -n " + std::to_string(ranks) +
+                              " --oversubscribe --allow-run-as-root --bind-to none /proc/" + std::to_string(getpid()) + "/exe --gtest_filter='" +
+                              filter + "' 2>&1";
+  const auto begin = std::chrono::steady_clock::now();
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> part{};
+  while (const std::size_t n = fread(part.data(), 1, part.size(), pipe)) outcome.text.append(part.data(), n);
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  outcome.time = std::chrono::steady_clock::now() - begin;
+  return outcome;
+}
+
+class Mpi : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (launched_by_mpi()) GTEST_SKIP() << "this is a process of a world";
+  }
+};
+
+TEST_F(Mpi, KeepsTheContract) {
+  for (const int ranks : {1, 2, 3}) {
+    const Outcome outcome = launch(ranks, "MpiRank/BackendContract.*");
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("[  PASSED  ]"), Not(HasSubstr("FAILED"))));
+  }
+}
+
+TEST_F(Mpi, RunsPlans) {
+  for (const int ranks : {2, 4}) {
+    const Outcome outcome = launch(ranks, "*/Plans:*/Remote:*/Different");
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("[  PASSED  ]"), Not(HasSubstr("FAILED"))));
+  }
+}
+
+TEST_F(Mpi, RankThatThrowsStopsTheOthersAtOnce) {
+  const Outcome outcome = launch(3, "*/Throws");
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("[rank 1 error: rank 1 fell over]"), HasSubstr("[rank 0 timeout: rank 1 has failed: rank 1 fell over"),
+                                  HasSubstr("[rank 2 timeout: rank 1 has failed: rank 1 fell over")));
+  EXPECT_LT(outcome.time.count(), 10);
+}
+
+TEST_F(Mpi, RankThatStallsIsNamed) {
+  for (const char* test : {"*/Stalls", "*/Stops"}) {
+    const Outcome outcome = launch(3, test);
+    EXPECT_NE(outcome.code, 0);
+    EXPECT_THAT(outcome.text, testing::ContainsRegex("\\[rank [02] timeout: .*waited 1.50 s for .*rank 1")) << test;
+    EXPECT_LT(outcome.time.count(), 15);
+  }
+}
+
+/// mpirun notices the death and ends the others, which say what they were waiting for before they go.
+TEST_F(Mpi, RankThatDiesIsNamed) {
+  const Outcome outcome = launch(3, "*/Dies");
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.text, testing::ContainsRegex("\\[rank [02] timeout: .*rank 1 to come to communicator world"));
+  EXPECT_LT(outcome.time.count(), 15);
+}
+
+TEST_F(Mpi, LateRankIsWaitedFor) {
+  const Outcome outcome = launch(3, "*/Late");
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("[rank 0 succeeded]"), HasSubstr("[rank 1 succeeded]"), HasSubstr("[rank 2 succeeded]")));
+}
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,148 @@
+// Random problems, machines and params, with the awkward ones frequent: ragged sizes, worlds that are no power of two, fewer rows
+// than ranks, ranks without rows. Draws come from a seed (`Dice`: fast, the same everywhere) or from RapidCheck (`Drawn`: shrinks).
+#pragma once
+
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "shingle/planner/planner.hpp"
+
+namespace shingle::test {
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : bits_(seed) {}
+  /// Uniform in [least, most]. By remainder, as the library's distributions differ between platforms.
+  std::int64_t size(std::int64_t least, std::int64_t most) {
+    return least + static_cast<std::int64_t>(bits_() % static_cast<std::uint64_t>(most - least + 1));
+  }
+
+ private:
+  std::mt19937_64 bits_;
+};
+
+/// Inside a RapidCheck property only. Shrinks towards `least`.
+struct Drawn {
+  std::int64_t size(std::int64_t least, std::int64_t most) { return *rc::gen::inRange(least, most + 1); }
+};
+
+template <class Source>
+bool chance(Source& draw, int percent) {
+  return draw.size(0, 99) >= 100 - percent;
+}
+
+template <class Source, class T>
+T one_of(Source& draw, std::initializer_list<T> values) {
+  return *std::next(values.begin(), draw.size(0, static_cast<std::int64_t>(values.size()) - 1));
+}
+
+/// How large problems may become. Cost of a proof is tiles × ranks, not elements.
+struct Limits {
+  int world = 16;
+  std::int64_t m = 200;
+  std::int64_t n = 96;
+  std::int64_t k = 48;
+};
+
+template <class Source>
+std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int64_t most_rows) {
+  const int pattern = static_cast<int>(draw.size(0, 3));
+  const auto favourite = static_cast<std::int32_t>(draw.size(0, world - 1));
+  std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
+  for (auto& rows : dest) {
+    rows.resize(static_cast<std::size_t>(chance(draw, 20) ? 0 : draw.size(0, most_rows)));
+    // Rows are drawn from a seed: RapidCheck would shrink each by itself, for ever.
+    Dice row_dice(static_cast<std::uint64_t>(draw.size(0, 1 << 20)));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto any = static_cast<std::int32_t>(row_dice.size(0, world - 1));
+      if (pattern == 0) rows[i] = any;
+      if (pattern == 1) rows[i] = favourite;                                          // all to one
+      if (pattern == 2) rows[i] = any == favourite ? (favourite + 1) % world : any;   // nothing to one
+      if (pattern == 3) rows[i] = static_cast<std::int32_t>(i / 3) % world;           // runs of rows
+    }
+  }
+  return std::make_shared<const Routing>(std::move(dest));
+}
+
+template <class Source>
+Problem random_problem(Source& draw, const Limits& limits = {}) {
+  Problem p;
+  p.op = one_of(draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm, Op::gemm});
+  p.world = static_cast<int>(draw.size(1, limits.world));
+  p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
+  p.n = draw.size(1, limits.n);
+  p.k = draw.size(1, limits.k);
+  p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
+  p.transpose_a = chance(draw, 25);
+  p.transpose_b = chance(draw, 25);
+  if (chance(draw, 40)) {
+    p.epilogue.bias = chance(draw, 50);
+    p.epilogue.activation =
+        one_of(draw, {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu});
+    if (p.epilogue.activation == Activation::swiglu) p.n *= 2;
+  }
+  if (chance(draw, 35)) p.norm = {true, chance(draw, 50)};
+  if ((p.op == Op::gemm_reducescatter || p.op == Op::allgather_gemm) && chance(draw, 40)) {
+    p.row_order = RowOrder::block_cyclic;
+    p.row_block = draw.size(1, 20);
+  }
+  if (p.op == Op::gemm_alltoall) {
+    p.routing = random_routing(draw, p.world, p.m);
+    p.m = 0;
+    for (int rank = 0; rank < p.world; ++rank) p.m = larger(p.m, p.routing->rows(rank));
+  }
+  return p;
+}
+
+template <class Source>
+Machine random_machine(Source& draw) {
+  Machine machine;
+  machine.workers = static_cast<std::int32_t>(draw.size(1, 7));
+  machine.collective_workers = static_cast<std::int32_t>(draw.size(0, 2));
+  machine.tile_rows = static_cast<std::int32_t>(draw.size(8, 64));
+  machine.tile_cols = static_cast<std::int32_t>(draw.size(8, 64));
+  return machine;
+}
+
+/// Cuts `total` into parts of at least one.
+template <class Source>
+std::vector<std::int64_t> random_partition(Source& draw, std::int64_t total, std::int64_t most = 6) {
+  std::vector<std::int64_t> parts;
+  for (; total > 0; total -= parts.back()) parts.push_back(draw.size(1, std::min(total, most)));
+  return parts;
+}
+
+/// Everything but the groups of waves, which depend on the plan.
+template <class Source>
+Params random_params(Source& draw, const Problem& problem) {
+  Params params;
+  if (chance(draw, 80)) {
+    // At most about 16 × 12 tiles, whatever the matrix; also larger than it.
+    params.tile_rows = static_cast<std::int32_t>(draw.size(ceil_div(problem.m, 16) + (problem.m == 0), problem.m + 2));
+    params.tile_cols = static_cast<std::int32_t>(draw.size(ceil_div(problem.n, 12), problem.n + 2));
+  }
+  params.order.raster = one_of(draw, {Raster::along_n, Raster::along_m});
+  params.order.swizzle = static_cast<std::int32_t>(draw.size(1, 4));
+  params.order.cluster_m = static_cast<std::int32_t>(draw.size(1, 3));
+  params.order.cluster_n = static_cast<std::int32_t>(draw.size(1, 3));
+  params.order.rotation = static_cast<std::int32_t>(draw.size(0, 5));
+  if (chance(draw, 70)) params.chunks = static_cast<std::int32_t>(draw.size(1, 7));
+  return params;
+}
+
+/// The waves of a signal plan, whose groups the planner chose, cut into other groups.
+template <class Source>
+std::vector<std::int64_t> random_groups(Source& draw, const Plan& plan) {
+  std::int64_t waves = 0;
+  for (const std::int64_t group : plan.params.group_waves) waves += group;
+  return random_partition(draw, waves, larger(1, draw.size(1, waves + 1)));
+}
+
+}  // namespace shingle::test

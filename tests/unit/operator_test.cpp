@@ -1,0 +1,141 @@
+// The facade: what it refuses, what it chooses, and that it computes.
+#include "shingle/api/operator.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shingle/api/measure.hpp"
+#include "shingle/api/workspace.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+Problem problem_of(Op op, int world) {
+  Problem p;
+  p.op = op;
+  p.world = world;
+  p.m = 48;
+  p.n = 40;
+  p.k = 24;
+  return p;
+}
+
+std::unique_ptr<World> threads(int ranks) { return make_world(ranks, {.backend = "host"}); }
+
+TEST(Operator, RunsEveryMechanismThatServes) {
+  const auto world = threads(3);
+  for (const Op op : {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm}) {
+    const Problem problem = problem_of(op, 3);
+    const auto inputs = random_inputs(problem, 1, Values::integers);
+    Workspace memory(*world, *inputs);
+    int served = 0;
+    for (const PlannerEntry& entry : planners()) {
+      if (!make_plan(problem, world->machine(), entry.mechanism)) continue;
+      Operator operation(*world, problem, {.mechanism = entry.mechanism, .verify = true});
+      memory.bind(operation);
+      memory.poison_outputs();
+      EXPECT_FALSE(check(*inputs, memory.outputs()).passed);
+      operation.run();
+      EXPECT_TRUE(check(*inputs, memory.outputs()).passed) << describe(problem) << " by " << name(entry.mechanism);
+      ++served;
+    }
+    EXPECT_GE(served, op == Op::gemm ? 1 : 2);
+  }
+}
+
+TEST(Operator, ChoosesTheFinestMechanismThatServes) {
+  const auto world = threads(2);
+  EXPECT_EQ(Operator(*world, problem_of(Op::gemm_allreduce, 2)).plan().mechanism, Mechanism::signal);
+  EXPECT_EQ(Operator(*world, problem_of(Op::allgather_gemm, 2)).plan().mechanism, Mechanism::chunked);
+  EXPECT_EQ(Operator(*world, problem_of(Op::gemm, 2)).plan().mechanism, Mechanism::sequential);
+}
+
+TEST(Operator, GivesTheReasonWhereNothingServes) {
+  const auto world = threads(2);
+  EXPECT_THAT([&] { Operator(*world, problem_of(Op::allgather_gemm, 2), {.mechanism = Mechanism::signal}); },
+              ThrowsMessage<Unsupported>(HasSubstr("chunked")));
+  EXPECT_THAT([&] { Operator(*world, problem_of(Op::gemm, 3)); },
+              ThrowsMessage<InvalidArgument>("the problem is for 3 ranks, the world has 2"));
+  Problem wrong = problem_of(Op::gemm, 2);
+  wrong.k = 0;
+  EXPECT_THAT([&] { Operator(*world, wrong); }, ThrowsMessage<InvalidArgument>(HasSubstr("k = 0")));
+}
+
+TEST(Operator, RefusesWrongAndMissingMatrices) {
+  const auto world = threads(2);
+  Operator op(*world, problem_of(Op::gemm_allreduce, 2));
+  std::vector<float> memory(48 * 40);
+  EXPECT_THAT([&] { op.bind(0, Role::bias, memory.data()); }, ThrowsMessage<InvalidArgument>(HasSubstr("no matrix 'bias'")));
+  EXPECT_THAT([&] { op.bind(2, Role::a, memory.data()); }, ThrowsMessage<InvalidArgument>(HasSubstr("rank 2")));
+  EXPECT_THAT([&] { op.bind(1, Role::a, nullptr); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is null"));
+  for (const Role role : {Role::a, Role::b, Role::out}) op.bind(0, role, memory.data());
+  EXPECT_THAT([&] { op.run(); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is not bound"));
+}
+
+TEST(Operator, TellsShapesAndMemory) {
+  const auto world = threads(2);
+  Problem problem = problem_of(Op::gemm_reducescatter, 2);
+  problem.m = 49;
+  problem.transpose_a = true;
+  problem.norm = {.enabled = true, .residual = true};
+  const Operator op(*world, problem);
+  EXPECT_EQ(op.shape(Role::a, 0), (Shape{24, 49}));
+  EXPECT_EQ(op.shape(Role::out, 0), (Shape{25, 40}));
+  EXPECT_EQ(op.shape(Role::sum, 1), (Shape{24, 40}));
+  EXPECT_EQ(op.shape(Role::norm_weight, 1), (Shape{1, 40}));
+  EXPECT_EQ(roles_of(problem).size(), 6u);
+  EXPECT_GT(op.memory_bytes(0), 0);
+}
+
+TEST(Operator, RunsEpochsBackToBackAndTraces) {
+  const auto world = threads(2);
+  const Problem problem = problem_of(Op::gemm_allreduce, 2);
+  const auto inputs = random_inputs(problem, 2);
+  Workspace memory(*world, *inputs);
+  Operator op(*world, problem);
+  memory.bind(op);
+  const RunReport report = op.run(3, true);
+  EXPECT_GT(report.elapsed_us, 0);
+  EXPECT_FALSE(report.spans.empty());
+  EXPECT_TRUE(check(*inputs, memory.outputs()).passed);
+}
+
+TEST(Measure, ComparesWithTheBaseline) {
+  const auto world = threads(2);
+  Problem problem = problem_of(Op::gemm_alltoall, 2);
+  problem.routing = std::make_shared<Routing>(std::vector<std::vector<std::int32_t>>{std::vector<std::int32_t>(48, 1), {}});
+  const auto inputs = random_inputs(problem, 3);
+  Workspace memory(*world, *inputs);
+  GemmAlone gemm(*world, *inputs, memory);
+  Operator sequential(*world, problem, {.mechanism = Mechanism::sequential});
+  Operator chunked(*world, problem, {.mechanism = Mechanism::chunked});
+  memory.bind(sequential);
+  memory.bind(chunked);
+  const Measurement measured = measure(*world, gemm.op(), sequential, chunked, {.repeat = 3});
+  EXPECT_EQ(measured.rounds, 3);
+  EXPECT_GT(measured.speedup(), 0);
+  const Measurement itself = measure(*world, gemm.op(), sequential, sequential, {.repeat = 2});
+  EXPECT_EQ(itself.sequential_us, itself.overlapped_us);
+}
+
+TEST(Measure, CountsEfficiencyFromTheGemmAlone) {
+  Measurement m{.gemm_us = 100, .sequential_us = 180, .overlapped_us = 120};
+  EXPECT_DOUBLE_EQ(m.overlap_efficiency(), 0.75);
+  m.overlapped_us = 200;
+  EXPECT_DOUBLE_EQ(m.overlap_efficiency(), -0.25);
+  m.sequential_us = 90;
+  EXPECT_TRUE(std::isnan(m.overlap_efficiency()));
+}
+
+TEST(Registry, RefusesUnknownBackends) {
+  EXPECT_THAT([] { make_world(2, {.backend = "abacus"}); },
+              ThrowsMessage<InvalidArgument>("unknown backend 'abacus' (one of host, mpi)"));
+  EXPECT_EQ(planners().front().mechanism, Mechanism::sequential);
+}
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,65 @@
+// Counts of a routing beside its table.
+#include "shingle/plan/routing.hpp"
+
+#include <gtest/gtest.h>
+
+#include "shingle/base/error.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle {
+namespace {
+
+TEST(Routing, CountsAreThoseOfTheTable) {
+  test::Dice dice(1);
+  for (int i = 0; i < 200; ++i) {
+    const int world = static_cast<int>(dice.size(1, 9));
+    const auto routing = test::random_routing(dice, world, 25);
+    ASSERT_EQ(routing->world(), world);
+    std::int64_t before = 0;
+    std::vector<std::int64_t> received(static_cast<std::size_t>(world));
+    for (int source = 0; source < world; ++source) {
+      EXPECT_EQ(routing->global_base(source), before);
+      std::vector<std::int64_t> counts(static_cast<std::size_t>(world));
+      for (int dest = 0; dest < world; ++dest)
+        EXPECT_EQ(routing->receive_base(dest, source), received[static_cast<std::size_t>(dest)]);
+      for (std::int64_t row = 0; row <= routing->rows(source); ++row) {
+        for (int dest = 0; dest < world; ++dest)
+          ASSERT_EQ(routing->count_before(source, dest, row), counts[static_cast<std::size_t>(dest)]);
+        if (row == routing->rows(source)) break;
+        const auto dest = static_cast<std::size_t>(routing->dest(source, row));
+        ++counts[dest];
+        ++received[dest];
+      }
+      for (int dest = 0; dest < world; ++dest)
+        EXPECT_EQ(routing->count(source, dest), counts[static_cast<std::size_t>(dest)]);
+      before += routing->rows(source);
+    }
+    EXPECT_EQ(routing->global_base(world), before);
+    for (int dest = 0; dest < world; ++dest) EXPECT_EQ(routing->received(dest), received[static_cast<std::size_t>(dest)]);
+  }
+}
+
+TEST(Routing, RanksWithoutRows) {
+  const Routing nobody({{}, {}, {}});
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(nobody.rows(rank), 0);
+    EXPECT_EQ(nobody.received(rank), 0);
+    EXPECT_EQ(nobody.count(0, rank), 0);
+  }
+  EXPECT_EQ(nobody.global_base(3), 0);
+  EXPECT_EQ(Routing({}).world(), 0);
+}
+
+TEST(Routing, DestinationsAreRanks) {
+  EXPECT_THROW(Routing({{0, 2}, {}}), InvalidArgument);
+  EXPECT_THROW(Routing({{-1}, {}}), InvalidArgument);
+  try {
+    Routing({{}, {0, 1, 7}});
+    FAIL();
+  } catch (const InvalidArgument& e) {
+    EXPECT_STREQ(e.what(), "routing: row 2 of rank 1 goes to rank 7, but the world has 2 ranks");
+  }
+}
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,151 @@
+// Timelines: of plans laid out without running, of runs, as Chrome traces and as pictures.
+#include "shingle/api/trace.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "shingle/api/registry.hpp"
+#include "shingle/api/workspace.hpp"
+
+namespace shingle {
+namespace {
+
+Problem problem_of(Op op) {
+  Problem p;
+  p.op = op;
+  p.world = 2;
+  p.m = 512;
+  p.n = 256;
+  p.k = 32;
+  return p;
+}
+
+Machine machine() {
+  Machine machine;
+  machine.tile_rows = 64;
+  machine.tile_cols = 64;
+  return machine;
+}
+
+Plan plan_of(Op op, Mechanism mechanism) { return make_plan(problem_of(op), machine(), mechanism).value(); }
+
+double end_us(const Timeline& timeline) { return std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us; }
+
+TEST(Schematic, KeepsLanesInOrder) {
+  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
+    for (const PlannerEntry& entry : planners()) {
+      const auto plan = make_plan(problem_of(op), machine(), entry.mechanism);
+      if (!plan) continue;
+      const Timeline timeline = schematic(*plan);
+      ASSERT_FALSE(timeline.spans.empty());
+      std::map<std::pair<int, int>, Span> last;
+      for (const Span& span : timeline.spans) {
+        EXPECT_LT(span.begin_us, span.end_us);
+        const auto before = last.find({span.rank, span.lane});
+        if (before != last.end()) {
+          EXPECT_LE(before->second.end_us, span.begin_us);
+          EXPECT_LE(before->second.step, span.step);
+        }
+        last[{span.rank, span.lane}] = span;
+      }
+      EXPECT_EQ(last.size(), 4u) << "two lanes on two ranks";
+    }
+}
+
+TEST(Schematic, ShowsThatOverlapHelps) {
+  const double sequential = end_us(schematic(plan_of(Op::gemm_allreduce, Mechanism::sequential)));
+  const double chunked = end_us(schematic(plan_of(Op::gemm_allreduce, Mechanism::chunked)));
+  EXPECT_LT(chunked, 0.8 * sequential);
+}
+
+TEST(Schematic, CollectivesMeet) {
+  const Timeline timeline = schematic(plan_of(Op::gemm_reducescatter, Mechanism::signal));
+  std::map<int, std::set<double>> begins;
+  for (const Span& span : timeline.spans)
+    if (span.lane == 1) begins[span.step].insert(span.begin_us);
+  EXPECT_GT(begins.size(), 1u);
+  for (const auto& [step, times] : begins) EXPECT_EQ(times.size(), 1u) << "step " << step << " begins at once on both ranks";
+}
+
+TEST(GroupOfSpan, JoinsComputationAndCommunication) {
+  for (const Mechanism mechanism : {Mechanism::signal, Mechanism::chunked}) {
+    const Timeline timeline = schematic(plan_of(Op::gemm_allreduce, mechanism));
+    std::map<int, std::set<int>> groups;  // by lane
+    for (const Span& span : timeline.spans) groups[span.lane].insert(group_of_span(timeline.plan, span));
+    EXPECT_EQ(groups[0], groups[1]) << name(mechanism);
+    EXPECT_GT(groups[0].size(), 1u);
+    EXPECT_FALSE(groups[1].contains(-1));
+  }
+}
+
+TEST(ChromeTrace, HasATrackALaneAndRank) {
+  const std::vector<Timeline> timelines{schematic(plan_of(Op::gemm_allreduce, Mechanism::sequential)),
+                                        schematic(plan_of(Op::gemm_allreduce, Mechanism::signal))};
+  const auto trace = nlohmann::json::parse(to_chrome_trace(timelines));
+  std::set<std::pair<int, int>> named, used;
+  std::size_t slices = 0;
+  double last_of_first = 0, first_of_second = 1e18;
+  for (const auto& event : trace.at("traceEvents")) {
+    const std::pair<int, int> track{event.at("pid"), event.at("tid")};
+    if (event.at("ph") == "M" && event.at("name") == "thread_name") named.insert(track);
+    if (event.at("ph") != "X") continue;
+    ++slices;
+    used.insert(track);
+    EXPECT_GE(event.at("ts").get<double>(), 0);
+    EXPECT_GE(event.at("dur").get<double>(), 0);
+    EXPECT_FALSE(event.at("name").get<std::string>().empty());
+    const double begin = event.at("ts"), end = begin + event.at("dur").get<double>();
+    if (slices <= timelines[0].spans.size()) last_of_first = std::max(last_of_first, end);
+    else first_of_second = std::min(first_of_second, begin);
+  }
+  EXPECT_EQ(slices, timelines[0].spans.size() + timelines[1].spans.size());
+  EXPECT_EQ(named, used);
+  EXPECT_EQ(used.size(), 4u);
+  EXPECT_GT(first_of_second, last_of_first);
+}
+
+TEST(ChromeTrace, OfARealRunHasItsSteps) {
+  const auto world = make_world(2, {.backend = "host"});
+  const Problem problem = problem_of(Op::gemm_reducescatter);
+  const auto inputs = random_inputs(problem, 0);
+  Workspace memory(*world, *inputs);
+  Operator op(*world, problem, {.mechanism = Mechanism::signal});
+  memory.bind(op);
+  const std::vector<Timeline> run{{"run", op.plan(), op.run(1, true).spans}};
+  std::set<std::string> categories;
+  const auto trace = nlohmann::json::parse(to_chrome_trace(run));
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.contains("cat")) categories.insert(event.at("cat"));
+  EXPECT_TRUE(categories.contains("compute"));
+  EXPECT_TRUE(categories.contains("communicate"));
+}
+
+TEST(Svg, DrawsEveryLaneOnOneScale) {
+  const std::vector<Timeline> timelines{schematic(plan_of(Op::gemm_allreduce, Mechanism::sequential)),
+                                        schematic(plan_of(Op::gemm_allreduce, Mechanism::signal))};
+  const std::string svg = to_svg(timelines);
+  EXPECT_TRUE(svg.starts_with("<svg "));
+  EXPECT_TRUE(svg.ends_with("</svg>\n"));
+  const auto count = [&](std::string_view word) {
+    std::size_t found = 0;
+    for (std::size_t at = svg.find(word); at != std::string::npos; at = svg.find(word, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("rank 1 communicate</text>"), 2u);
+  EXPECT_EQ(count("<text "), count("</text>"));
+  EXPECT_GT(count("<title>"), 4u);
+  EXPECT_EQ(count("nan"), 0u);
+}
+
+TEST(Svg, StandsEmptyTimelines) {
+  const std::vector<Timeline> timelines{{"nothing <yet>", plan_of(Op::gemm_allreduce, Mechanism::signal), {}}};
+  EXPECT_NE(to_svg(timelines).find("nothing &lt;yet&gt;"), std::string::npos);
+  EXPECT_NO_THROW(nlohmann::json::parse(to_chrome_trace(timelines)));
+}
+
+}  // namespace
+}  // namespace shingle
