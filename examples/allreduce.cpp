@@ -1,4 +1,5 @@
-// gemm+allreduce on four ranks that are threads of this program: every rank ends up with A0·B0 + A1·B1 + A2·B2 + A3·B3.
+// gemm+allreduce on four ranks that are threads of this program: every rank ends up with A0·B0 + A1·B1 +
+// A2·B2 + A3·B3.
 #include <cstdio>
 #include <vector>
 
@@ -12,7 +13,8 @@ int main() {
   problem.m = 512;
   problem.n = 384;
   problem.k = 128;
-  const auto world = shingle::make_world(ranks, {.backend = "host", .link = shingle::parse_link("2GB/s,10us")});
+  const auto world =
+      shingle::make_world(ranks, {.backend = "host", .link = shingle::parse_link("2GB/s,10us")});
   shingle::Operator op(*world, problem);
 
   // The matrices are yours: row-major, dense, one set a rank.
@@ -33,6 +35,8 @@ int main() {
   constexpr float expected = 128 * 0.5f * (1 + 2 + 3 + 4);
   for (const auto& result : out)
     for (const float value : result)
-      if (value != expected) return std::printf("%g instead of %g\n", static_cast<double>(value), static_cast<double>(expected)), 1;
+      if (value != expected)
+        return std::printf("%g instead of %g\n", static_cast<double>(value), static_cast<double>(expected)),
+               1;
   std::printf("every element of every rank is %g\n", static_cast<double>(expected));
 }

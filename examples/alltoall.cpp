@@ -1,5 +1,6 @@
-// gemm+alltoall, the way back from the experts of a mixture: rows go to whom the routing says. The same program runs on
-// threads (./alltoall) and on processes (mpirun -n 4 ./alltoall): it only ever touches its local ranks.
+// gemm+alltoall, the way back from the experts of a mixture: rows go to whom the routing says. The same
+// program runs on threads (./alltoall) and on processes (mpirun -n 4 ./alltoall): it only ever touches its
+// local ranks.
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -31,7 +32,8 @@ int main() {
     std::vector<std::vector<float>> memory;
     for (const int rank : world->local_ranks())
       for (const shingle::Role role : roles_of(problem)) {
-        memory.emplace_back(static_cast<std::size_t>(op.shape(role, rank).elements()), static_cast<float>(rank + 1));
+        memory.emplace_back(static_cast<std::size_t>(op.shape(role, rank).elements()),
+                            static_cast<float>(rank + 1));
         op.bind(rank, role, memory.back().data());
       }
     op.run();

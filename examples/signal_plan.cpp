@@ -29,7 +29,8 @@ int main() {
   std::vector<std::vector<float>> memory;
   for (const int rank : world->local_ranks())
     for (const shingle::Role role : roles_of(problem)) {
-      memory.emplace_back(static_cast<std::size_t>(op.shape(role, rank).elements()), rank == 0 ? 1.0f : -0.5f);
+      memory.emplace_back(static_cast<std::size_t>(op.shape(role, rank).elements()),
+                          rank == 0 ? 1.0f : -0.5f);
       op.bind(rank, role, memory.back().data());
     }
   op.run();

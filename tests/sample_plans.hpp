@@ -9,7 +9,8 @@
 
 namespace shingle::test {
 
-/// By hand, well-formed, with every kind of step, placement and hook and hardly a field at its default. It computes nothing sensible.
+/// By hand, well-formed, with every kind of step, placement and hook and hardly a field at its default. It
+/// computes nothing sensible.
 inline Plan all_steps() {
   Plan plan;
   Problem& p = plan.problem;
@@ -20,8 +21,8 @@ inline Plan all_steps() {
   p.transpose_a = p.transpose_b = true;
   p.epilogue = {true, Activation::silu};
   p.norm = {true, true, 1e-6f};
-  p.routing = std::make_shared<const Routing>(
-      std::vector<std::vector<std::int32_t>>{{0, 1, 1, 0, 1, 1, 0, 1}, {0, 0, 0, 0, 0}});  // rank 0 gets 3 + 5 rows
+  p.routing = std::make_shared<const Routing>(std::vector<std::vector<std::int32_t>>{
+      {0, 1, 1, 0, 1, 1, 0, 1}, {0, 0, 0, 0, 0}});  // rank 0 gets 3 + 5 rows
   plan.mechanism = Mechanism::signal;
   plan.params = {4, 2, {Raster::along_m, 2, 1, 2, 1}, 3, {1, 2}};
   plan.workers = 4;
@@ -101,14 +102,16 @@ inline Plan all_steps() {
   Collective scatter{CollectiveKind::reducescatter, 0, staging, {7, 0, 8, 4, 0, 4}, {}, {}, {}};
   Collective gather{CollectiveKind::allgather, 1, {7, 0, 8, 4, 0, 4}, {7, 0, 0, 4, 0, 4}, {}, {}, {}};
   Collective alltoall{CollectiveKind::alltoall, 0, staging, {7, 0, 12, 9, 0, 4}, {5, 3}, {2, 7}, {}};
-  Exchange exchange{0, {{1, staging}, {0, staging}}, {{1, {7, 0, 8, 2, 0, 4}}, {0, {7, 0, 16, 8, 0, 4}}}, {1, 2}};
+  Exchange exchange{
+      0, {{1, staging}, {0, staging}}, {{1, {7, 0, 8, 2, 0, 4}}, {0, {7, 0, 16, 8, 0, 4}}}, {1, 2}};
 
   plan.ranks[0].lanes = {
       {LaneKind::compute, "compute", {Fill{{8, 0, 1, 2, 3, 1}}, gemm, norm}},
       {LaneKind::communicate, "wire", {Await{{0, 0, 1}, 1}, allreduce, scatter, gather, alltoall, exchange}},
       {LaneKind::copy,
        "engine",
-       {Copy{{7, 0, 0, 2, 1, 2}, {7, 1, 4, 2, 0, 2}}, Broadcast{staging, {{7, 1, 0, 8, 0, 4}, {7, 0, 8, 8, 0, 4}}},
+       {Copy{{7, 0, 0, 2, 1, 2}, {7, 1, 4, 2, 0, 2}},
+        Broadcast{staging, {{7, 1, 0, 8, 0, 4}, {7, 0, 8, 8, 0, 4}}},
         Swap{{7, 0, 0, 2, 0, 4}, {7, 1, 0, 2, 0, 4}}, Notify{{1, 1, 0}, 2}}}};
   plan.ranks[0].issue = {0, 0, 1, 1, 1, 1, 1, 1, 0, 2, 2, 2, 2};
   plan.ranks[1].lanes = {{LaneKind::compute, "compute", {reduce}}};
@@ -123,7 +126,8 @@ inline std::vector<Plan> planned(int world = 3, std::int64_t m = 100) {
   machine.collective_workers = 1;
   machine.tile_rows = machine.tile_cols = 16;
   std::vector<Plan> plans;
-  for (const Op op : {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall}) {
+  for (const Op op :
+       {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall}) {
     Problem p;
     p.op = op;
     p.world = world;

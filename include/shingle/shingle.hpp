@@ -1,8 +1,9 @@
 // Shingle's library: all that a user of it needs.
 //
-// Describe a `Problem` (plan/problem.hpp), make a `World` of ranks (api/registry.hpp), let an `Operator` (api/operator.hpp) plan, prove
-// and run it on your matrices. A `Plan` can be printed (plan/print.hpp), stored (plan/json.hpp) and proven (plan/verify.hpp) by itself.
-// Whatever fails throws a shingle::Error (base/error.hpp). Sizes are in elements, names say where they are in bytes or microseconds.
+// Describe a `Problem` (plan/problem.hpp), make a `World` of ranks (api/registry.hpp), let an `Operator`
+// (api/operator.hpp) plan, prove and run it on your matrices. A `Plan` can be printed (plan/print.hpp),
+// stored (plan/json.hpp) and proven (plan/verify.hpp) by itself. Whatever fails throws a shingle::Error
+// (base/error.hpp). Sizes are in elements, names say where they are in bytes or microseconds.
 #pragma once
 
 #include "shingle/api/operator.hpp"

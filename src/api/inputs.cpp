@@ -21,8 +21,8 @@ float bell(std::uint64_t bits) {
   return (static_cast<float>(sum) - 131070.0f) * (1.0f / 37837.0f);
 }
 
-/// How large sums may get: as far as all integers are values of the type, and for swiglu no further than to where the
-/// product of two is a finite f16.
+/// How large sums may get: as far as all integers are values of the type, and for swiglu no further than to
+/// where the product of two is a finite f16.
 std::int64_t exact_limit(const Problem& problem) {
   const auto limit = static_cast<std::int64_t>(2.0 / epsilon(problem.dtype));
   return problem.epilogue.activation == Activation::swiglu ? smaller(limit, 240) : limit;

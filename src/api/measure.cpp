@@ -31,13 +31,15 @@ double quantile(std::vector<double> values, double fraction) {
   return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
 }
 
-double median(const std::vector<double>& values) { return quantile(values, 0.5); }
+double median(const std::vector<double>& values) {
+  return quantile(values, 0.5);
+}
 
 }  // namespace
 
 double Measurement::overlap_efficiency() const {
   const double exposed = sequential_us - gemm_us;
-  if (!(exposed > 0)) return std::numeric_limits<double>::quiet_NaN();
+  if (!(exposed > 0.02 * sequential_us)) return std::numeric_limits<double>::quiet_NaN();
   return 1 - (overlapped_us - gemm_us) / exposed;
 }
 
@@ -51,7 +53,8 @@ GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& worksp
         op_.bind(rank, role, const_cast<void*>(workspace.data(rank, role)));
         continue;
       }
-      DeviceBuffer& buffer = scratch_.emplace_back(world.allocate(rank, static_cast<std::size_t>(bytes_of(gemm, role, rank))));
+      DeviceBuffer& buffer =
+          scratch_.emplace_back(world.allocate(rank, static_cast<std::size_t>(bytes_of(gemm, role, rank))));
       if (is_input(role)) filled->write(rank, role, buffer.data());
       op_.bind(rank, role, buffer.data());
     }
@@ -63,7 +66,8 @@ std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
   return bytes_of(gemm, Role::out, rank) + (own_a ? bytes_of(gemm, Role::a, rank) : 0);
 }
 
-Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator& overlapped, const MeasureOptions& options) {
+Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator& overlapped,
+                    const MeasureOptions& options) {
   const auto time = [&](Operator& op) { return world.all_max({op.run().elapsed_us})[0]; };
   const bool same = &sequential == &overlapped;
   time(gemm);

@@ -20,12 +20,16 @@ constexpr bool always_verify = true;
 
 Plan planned(const World& world, const Problem& problem, const Options& options) {
   if (problem.world != world.size())
-    throw InvalidArgument(fmt::format("the problem is for {} ranks, the world has {}", problem.world, world.size()));
-  Result<Plan> plan = options.mechanism ? make_plan(problem, world.machine(), *options.mechanism, options.params)
-                                        : make_best_plan(problem, world.machine(), options.params);
+    throw InvalidArgument(
+        fmt::format("the problem is for {} ranks, the world has {}", problem.world, world.size()));
+  Result<Plan> plan = options.mechanism
+                          ? make_plan(problem, world.machine(), *options.mechanism, options.params)
+                          : make_best_plan(problem, world.machine(), options.params);
   if (options.verify || always_verify) {
     const Proof proof = verify(plan.value());
-    if (!proof) throw Error(fmt::format("the {} plan fails its proof ({}): {}", name(plan->mechanism), proof.rule, proof.failure));
+    if (!proof)
+      throw Error(fmt::format("the {} plan fails its proof ({}): {}", name(plan->mechanism), proof.rule,
+                              proof.failure));
   }
   return std::move(plan).value();
 }
@@ -41,7 +45,8 @@ struct Operator::State {
 };
 
 Operator::Operator(World& world, const Problem& problem, const Options& options)
-    : state_(new State{planned(world, problem, options), world.local_ranks(), options.timeout_us, nullptr, {}}) {
+    : state_(
+          new State{planned(world, problem, options), world.local_ranks(), options.timeout_us, nullptr, {}}) {
   state_->executable = world.compile(state_->plan);
   for (const int rank : state_->ranks)
     for (const Role role : roles_of(problem)) state_->unbound.emplace(rank, role);
@@ -51,10 +56,18 @@ Operator::Operator(Operator&&) noexcept = default;
 Operator& Operator::operator=(Operator&&) noexcept = default;
 Operator::~Operator() = default;
 
-const Problem& Operator::problem() const { return state_->plan.problem; }
-const Plan& Operator::plan() const { return state_->plan; }
-Executable& Operator::executable() { return *state_->executable; }
-std::int64_t Operator::memory_bytes(int rank) const { return state_->executable->internal_bytes(rank); }
+const Problem& Operator::problem() const {
+  return state_->plan.problem;
+}
+const Plan& Operator::plan() const {
+  return state_->plan;
+}
+Executable& Operator::executable() {
+  return *state_->executable;
+}
+std::int64_t Operator::memory_bytes(int rank) const {
+  return state_->executable->internal_bytes(rank);
+}
 
 void Operator::bind(int rank, Role role, void* memory) {
   const std::vector<Role> roles = roles_of(problem());

@@ -66,7 +66,9 @@ class Comparison {
       }
     }
     const bool normalised = output.role == Role::out && p.norm.enabled;
-    const double least = normalised ? finish.norm_scale() : p.epilogue.activation == Activation::swiglu ? scale * scale : scale;
+    const double least = normalised                                    ? finish.norm_scale()
+                         : p.epilogue.activation == Activation::swiglu ? scale * scale
+                                                                       : scale;
     for (std::int64_t t = 0; t < static_cast<std::int64_t>(tiles.size()); ++t) {
       const std::int64_t width = smaller(tile, cols - t * tile);
       judge(output, {local, rows, t * tile, width}, tiles[static_cast<std::size_t>(t)],
@@ -161,7 +163,9 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
   return result;
 }
 
-std::string oracle_library() { return openblas_get_config(); }
+std::string oracle_library() {
+  return openblas_get_config();
+}
 
 std::int64_t check_bytes(const Problem& problem) {
   const std::int64_t rows = panel_rows(problem);

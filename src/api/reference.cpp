@@ -146,7 +146,9 @@ Finish::Finish(const Inputs& inputs, int rank) : inputs_(inputs), rank_(rank) {
   if (p.norm.residual) residual_ = result_.sum = result_.out;
 }
 
-double Finish::norm_scale() const { return std::sqrt(squares(weight_) / static_cast<double>(weight_.size())); }
+double Finish::norm_scale() const {
+  return std::sqrt(squares(weight_) / static_cast<double>(weight_.size()));
+}
 
 const RowResult& Finish::operator()(const double* x, std::int64_t row) {
   const Problem& p = inputs_.problem();

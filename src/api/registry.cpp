@@ -12,8 +12,10 @@ namespace {
 
 constexpr PlannerEntry planner_table[] = {
     {Mechanism::sequential, plan_sequential, "one GEMM, then the collective: the baseline"},
-    {Mechanism::chunked, plan_chunked, "data slicing: the collective of one slice beside the GEMM of the next"},
-    {Mechanism::signal, plan_signal, "one GEMM that counts finished tiles; each group of waves is sent when complete"},
+    {Mechanism::chunked, plan_chunked,
+     "data slicing: the collective of one slice beside the GEMM of the next"},
+    {Mechanism::signal, plan_signal,
+     "one GEMM that counts finished tiles; each group of waves is sent when complete"},
 };
 
 HostOptions host_options(const WorldOptions& options) {
@@ -31,7 +33,8 @@ std::unique_ptr<World> make_threads(int ranks, const WorldOptions& options) {
 std::unique_ptr<World> make_mpi(int ranks, const WorldOptions& options) {
   auto world = make_mpi_world(host_options(options));
   if (ranks != 0 && ranks != world->size())
-    throw InvalidArgument(fmt::format("{} ranks were asked for, but mpirun started {}", ranks, world->size()));
+    throw InvalidArgument(
+        fmt::format("{} ranks were asked for, but mpirun started {}", ranks, world->size()));
   return world;
 }
 
@@ -53,10 +56,15 @@ std::string_view chosen_backend(const WorldOptions& options) {
 
 }  // namespace
 
-std::span<const PlannerEntry> planners() { return planner_table; }
-std::span<const BackendEntry> backends() { return backend_table; }
+std::span<const PlannerEntry> planners() {
+  return planner_table;
+}
+std::span<const BackendEntry> backends() {
+  return backend_table;
+}
 
-Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params) {
+Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism,
+                       const Params& params) {
   problem.validate();
   for (const PlannerEntry& entry : planners())
     if (entry.mechanism == mechanism) return entry.plan(problem, machine, params);

@@ -12,13 +12,15 @@ constexpr double unit_us = 100;  // a wave of tiles
 /// Elements of a wave of the plan's largest GEMM tile.
 double wave_elements(const Plan& plan) {
   const double workers = std::max(plan.workers, 1);
-  const double tile = static_cast<double>(std::max(plan.params.tile_rows, 1)) * std::max(plan.params.tile_cols, 1);
+  const double tile =
+      static_cast<double>(std::max(plan.params.tile_rows, 1)) * std::max(plan.params.tile_cols, 1);
   const double all = static_cast<double>(plan.problem.m) * static_cast<double>(plan.problem.n);
   return std::max(tile > 1 ? tile * workers : all / 8, 1.0);  // a plan without tiles: eight waves in all
 }
 
 double elements(const TileGrid& grid, std::int64_t first, std::int64_t last) {
-  const auto share = static_cast<double>(last - first) / static_cast<double>(std::max<std::int64_t>(grid.positions(), 1));
+  const auto share =
+      static_cast<double>(last - first) / static_cast<double>(std::max<std::int64_t>(grid.positions(), 1));
   return share * static_cast<double>(grid.rows) * static_cast<double>(grid.cols);
 }
 
@@ -34,7 +36,9 @@ int group_at(const Step& step, std::int64_t position) {
   return -1;
 }
 
-double size_of(const Slice& slice) { return static_cast<double>(slice.rows) * static_cast<double>(slice.cols); }
+double size_of(const Slice& slice) {
+  return static_cast<double>(slice.rows) * static_cast<double>(slice.cols);
+}
 
 double cost_us(const Plan& plan, const Segment& segment) {
   const Step& step = plan.ranks[segment.rank].lanes[segment.lane].steps[segment.step];
@@ -44,7 +48,8 @@ double cost_us(const Plan& plan, const Segment& segment) {
   } else if (const auto* pass = std::get_if<Elementwise>(&step)) {
     const bool rows = row_wise(*pass);
     const auto tiles = rows ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;
-    work = elements(pass->grid, segment.first * tiles, segment.last * tiles) / 8;  // memory-bound: much faster than a GEMM
+    work = elements(pass->grid, segment.first * tiles, segment.last * tiles) /
+           8;  // memory-bound: much faster than a GEMM
   } else if (const auto* collective = std::get_if<Collective>(&step)) {
     work = std::max(size_of(collective->send), size_of(collective->recv));
   } else if (const auto* exchange = std::get_if<Exchange>(&step)) {
@@ -63,7 +68,9 @@ double cost_us(const Plan& plan, const Segment& segment) {
 class Clock {
  public:
   explicit Clock(const Schedule& schedule)
-      : schedule_(schedule), end_(schedule.segments.size(), 0), awaits_(schedule.segments.size()),
+      : schedule_(schedule),
+        end_(schedule.segments.size(), 0),
+        awaits_(schedule.segments.size()),
         lines_(static_cast<std::size_t>(schedule.lines), 0) {
     for (const CountHistory& count : schedule.counts)
       for (const Signal& await : count.awaits) awaits_[await.segment].push_back({&count, await.amount});

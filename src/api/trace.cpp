@@ -11,7 +11,9 @@
 namespace shingle {
 namespace {
 
-bool tiled(const Step& step) { return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step); }
+bool tiled(const Step& step) {
+  return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step);
+}
 
 nlohmann::json metadata(const char* what, int rank, int lane, const std::string& name) {
   return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", lane}, {"args", {{"name", name}}}};
@@ -45,7 +47,9 @@ int group_of_span(const Plan& plan, const Span& span) {
   if (const auto* await = std::get_if<Await>(&steps[at])) return await->counter.entry;
   if (const auto* notify = std::get_if<Notify>(&steps[at])) return notify->counter.entry;
   // A step that waits for one entry works on that group …
-  const auto entry_before = [&](std::size_t i) { return i > 0 ? std::get_if<Await>(&steps[i - 1]) : nullptr; };
+  const auto entry_before = [&](std::size_t i) {
+    return i > 0 ? std::get_if<Await>(&steps[i - 1]) : nullptr;
+  };
   if (const Await* await = entry_before(at); await && !entry_before(at - 1)) return await->counter.entry;
   // … and so do those at whose end an entry is notified.
   std::size_t next = at + 1;
@@ -66,7 +70,8 @@ std::string to_chrome_trace(std::span<const Timeline> timelines) {
       if (named.emplace(span.rank, -1).second)
         events.push_back(metadata("process_name", span.rank, 0, fmt::format("rank {}", span.rank)));
       if (named.emplace(span.rank, span.lane).second)
-        events.push_back(metadata("thread_name", span.rank, span.lane, timeline.plan.ranks[span.rank].lanes[span.lane].name));
+        events.push_back(metadata("thread_name", span.rank, span.lane,
+                                  timeline.plan.ranks[span.rank].lanes[span.lane].name));
       events.push_back(slice(timeline, span, start_us + span.begin_us - first_us));
       end_us = std::max(end_us, start_us + span.end_us - first_us);
     }

@@ -1,5 +1,6 @@
-// The data of collectives between processes. What is only moved, MPI's collectives move. What is summed is exchanged and summed here in rank
-// order in fp32 and rounded once, so that the result has the same bits on all ranks, in all runs and in the world of threads.
+// The data of collectives between processes. What is only moved, MPI's collectives move. What is summed is
+// exchanged and summed here in rank order in fp32 and rounded once, so that the result has the same bits on
+// all ranks, in all runs and in the world of threads.
 #include "transport_mpi.hpp"
 
 #ifdef SHINGLE_WITH_MPI
@@ -17,10 +18,10 @@ constexpr int part_tag = 3, sum_tag = 4;
 class RowType {
  public:
   explicit RowType(const View& view) {
-    mpi(MPI_Type_contiguous(static_cast<int>(view.cols), mpi_type(view.type), &type_), "MPI_Type_contiguous");
-    mpi(MPI_Type_commit(&type_), "MPI_Type_commit");
+    mpi("MPI_Type_contiguous", MPI_Type_contiguous, static_cast<int>(view.cols), mpi_type(view.type), &type_);
+    mpi("MPI_Type_commit", MPI_Type_commit, &type_);
   }
-  ~RowType() { MPI_Type_free(&type_); }
+  ~RowType() { mpi("MPI_Type_free", MPI_Type_free, &type_); }
   RowType(const RowType&) = delete;
   RowType& operator=(const RowType&) = delete;
   operator MPI_Datatype() const { return type_; }
@@ -37,12 +38,14 @@ struct Messages {
 
   void send(const std::byte* from, std::int64_t count, std::size_t peer, int tag) {
     in_pieces(count, [&](std::int64_t first, int n) {
-      mpi(MPI_Isend(from + first * size(), n, mpi_type(type), static_cast<int>(peer), tag, comm, requests.add()), "MPI_Isend");
+      mpi("MPI_Isend", MPI_Isend, from + first * size(), n, mpi_type(type), static_cast<int>(peer), tag, comm,
+          requests.add());
     });
   }
   void receive(std::byte* to, std::int64_t count, std::size_t peer, int tag) {
     in_pieces(count, [&](std::int64_t first, int n) {
-      mpi(MPI_Irecv(to + first * size(), n, mpi_type(type), static_cast<int>(peer), tag, comm, requests.add()), "MPI_Irecv");
+      mpi("MPI_Irecv", MPI_Irecv, to + first * size(), n, mpi_type(type), static_cast<int>(peer), tag, comm,
+          requests.add());
     });
   }
 
@@ -51,11 +54,14 @@ struct Messages {
   template <class Post>
   static void in_pieces(std::int64_t count, Post post) {
     constexpr std::int64_t most = std::int64_t{1} << 30;
-    for (std::int64_t first = 0; first < count; first += most) post(first, static_cast<int>(std::min(count - first, most)));
+    for (std::int64_t first = 0; first < count; first += most)
+      post(first, static_cast<int>(std::min(count - first, most)));
   }
 };
 
-std::vector<int> counts_of(const std::vector<std::int64_t>& rows) { return {rows.begin(), rows.end()}; }
+std::vector<int> counts_of(const std::vector<std::int64_t>& rows) {
+  return {rows.begin(), rows.end()};
+}
 
 std::vector<int> firsts_of(const std::vector<int>& counts) {
   std::vector<int> firsts(counts.size());
@@ -70,7 +76,9 @@ void MpiTransport::allreduce(Room& room, const Call& call) const {
   const std::size_t ranks = room.ranks.size(), me = room.me;
   const auto size = static_cast<std::int64_t>(size_bytes(call.send.type));
   const std::int64_t count = call.send.rows * call.send.cols;
-  const auto first = [&](std::size_t i) { return count * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(ranks); };
+  const auto first = [&](std::size_t i) {
+    return count * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(ranks);
+  };
   const auto part = [&](std::size_t i) { return first(i + 1) - first(i); };
   std::byte* parts = room.scratch.reserve(static_cast<std::int64_t>(ranks) * part(me) * size);
   Requests halves[2];
@@ -106,7 +114,8 @@ void MpiTransport::reducescatter(Room& room, const Call& call) const {
     if (i != room.me) messages.receive(to, count, i, part_tag);
   }
   for (std::size_t i = 0; i < room.ranks.size(); ++i)
-    if (i != room.me) messages.send(call.send.data + static_cast<std::int64_t>(i) * call.recv.bytes(), count, i, part_tag);
+    if (i != room.me)
+      messages.send(call.send.data + static_cast<std::int64_t>(i) * call.recv.bytes(), count, i, part_tag);
   finish(requests, call.caller);
   std::byte* const target[] = {call.recv.data};
   sum(call.send.type, sources, target, count);
@@ -115,12 +124,12 @@ void MpiTransport::reducescatter(Room& room, const Call& call) const {
 void MpiTransport::allgather(const Room& room, const Call& call) const {
   if (call.recv.bytes() == 0) return;
   const RowType send_row(call.send), recv_row(call.recv);
-  const bool in_place = call.send.data == call.recv.data + static_cast<std::int64_t>(room.me) * call.send.bytes();
+  const bool in_place =
+      call.send.data == call.recv.data + static_cast<std::int64_t>(room.me) * call.send.bytes();
   const auto rows = static_cast<int>(call.recv.rows / static_cast<std::int64_t>(room.ranks.size()));
   Requests requests;
-  mpi(MPI_Iallgather(in_place ? MPI_IN_PLACE : call.send.data, static_cast<int>(call.send.rows), send_row, call.recv.data, rows,
-                     recv_row, room.comm, requests.add()),
-      "MPI_Iallgather");
+  mpi("MPI_Iallgather", MPI_Iallgather, in_place ? MPI_IN_PLACE : call.send.data,
+      static_cast<int>(call.send.rows), send_row, call.recv.data, rows, recv_row, room.comm, requests.add());
   finish(requests, call.caller);
 }
 
@@ -129,9 +138,8 @@ void MpiTransport::alltoall(const Room& room, const Call& call) const {
   const auto sends = counts_of(call.step.send_rows), receives = counts_of(call.step.recv_rows);
   const auto send_first = firsts_of(sends), recv_first = firsts_of(receives);
   Requests requests;
-  mpi(MPI_Ialltoallv(call.send.data, sends.data(), send_first.data(), send_row, call.recv.data, receives.data(), recv_first.data(),
-                     recv_row, room.comm, requests.add()),
-      "MPI_Ialltoallv");
+  mpi("MPI_Ialltoallv", MPI_Ialltoallv, call.send.data, sends.data(), send_first.data(), send_row,
+      call.recv.data, receives.data(), recv_first.data(), recv_row, room.comm, requests.add());
   finish(requests, call.caller);
 }
 

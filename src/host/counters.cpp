@@ -19,8 +19,9 @@ CounterTable::CounterTable(const Plan& plan, int rank) : values_(entries(plan, r
   }
 }
 
-// Counting and looking for sleepers here, and announcing a sleeper and looking at the count in await(), are both sequentially
-// consistent: at least one of the two sides sees the other, so no wake-up is lost. Without sleepers an add takes no lock.
+// Counting and looking for sleepers here, and announcing a sleeper and looking at the count in await(), are
+// both sequentially consistent: at least one of the two sides sees the other, so no wake-up is lost. Without
+// sleepers an add takes no lock.
 void CounterTable::add(std::int32_t counter, std::int64_t entry, std::uint32_t value) {
   const std::size_t at = index(counter, entry);
   values_[at].fetch_add(value);

@@ -1,4 +1,5 @@
-// The counters of one rank: 32-bit counts that only grow, which any thread may add to and await without burning a core.
+// The counters of one rank: 32-bit counts that only grow, which any thread may add to and await without
+// burning a core.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,10 @@ class CounterTable {
 
   std::uint32_t value(std::int32_t counter, std::int64_t entry) const;
 
-  /// Acquires what was stored before the count reached `target` (compared cyclically). False when the deadline passed; throws Stopped.
-  bool await(std::int32_t counter, std::int64_t entry, std::uint32_t target, const Health& health, Clock::time_point deadline);
+  /// Acquires what was stored before the count reached `target` (compared cyclically). False when the
+  /// deadline passed; throws Stopped.
+  bool await(std::int32_t counter, std::int64_t entry, std::uint32_t target, const Health& health,
+             Clock::time_point deadline);
 
  private:
   struct Waiter {
@@ -45,6 +48,8 @@ class CounterTable {
 };
 
 /// Whether `value` has reached `target`, both counted modulo 2^32 and less than 2^31 apart.
-inline bool reached(std::uint32_t value, std::uint32_t target) { return value - target < 0x8000'0000u; }
+inline bool reached(std::uint32_t value, std::uint32_t target) {
+  return value - target < 0x8000'0000u;
+}
 
 }  // namespace shingle::host

@@ -46,17 +46,20 @@ bool adds(const Step& step, const CounterRef& to) {
 }
 
 bool meets(const Step& step, std::int32_t communicator) {
-  if (const auto* collective = std::get_if<Collective>(&step)) return collective->communicator == communicator;
+  if (const auto* collective = std::get_if<Collective>(&step))
+    return collective->communicator == communicator;
   if (const auto* exchange = std::get_if<Exchange>(&step)) return exchange->communicator == communicator;
   return false;
 }
 
 std::uint32_t seen_in_epoch(const Engine& engine, const CounterRef& counter, std::uint32_t epoch) {
-  return at(engine.counters, counter.rank)->value(counter.counter, counter.entry) - epoch * growth(engine.plan, counter);
+  return at(engine.counters, counter.rank)->value(counter.counter, counter.entry) -
+         epoch * growth(engine.plan, counter);
 }
 
 /// Who has not added what it adds to a count in this epoch.
-Cause cause_of_count(const Engine& engine, const CounterRef& counter, std::uint32_t epoch, std::uint32_t target) {
+Cause cause_of_count(const Engine& engine, const CounterRef& counter, std::uint32_t epoch,
+                     std::uint32_t target) {
   Cause cause;
   std::set<int> ranks;
   for (int rank = 0; rank < static_cast<int>(engine.plan.ranks.size()); ++rank)
@@ -64,26 +67,31 @@ Cause cause_of_count(const Engine& engine, const CounterRef& counter, std::uint3
       const auto& steps = steps_of(engine, rank, lane);
       for (int step = 0; step < static_cast<int>(steps.size()); ++step) {
         if (!adds(at(steps, step), counter)) continue;
-        if (local(engine, rank) && engine.progress.position(rank, lane) > Progress::Position{epoch, step}) continue;
+        if (local(engine, rank) && engine.progress.position(rank, lane) > Progress::Position{epoch, step})
+          continue;
         ranks.insert(rank);
-        if (std::ranges::find(cause.lanes, std::pair{rank, lane}) == cause.lanes.end()) cause.lanes.emplace_back(rank, lane);
+        if (std::ranges::find(cause.lanes, std::pair{rank, lane}) == cause.lanes.end())
+          cause.lanes.emplace_back(rank, lane);
       }
     }
-  cause.text = fmt::format("counter {}[{}] of rank {}: saw {}, target {}", at(engine.plan.counters, counter.counter).name, counter.entry,
-                           counter.rank, static_cast<std::int32_t>(seen_in_epoch(engine, counter, epoch)), target);
+  cause.text = fmt::format("counter {}[{}] of rank {}: saw {}, target {}",
+                           at(engine.plan.counters, counter.counter).name, counter.entry, counter.rank,
+                           static_cast<std::int32_t>(seen_in_epoch(engine, counter, epoch)), target);
   cause.text += ranks.empty() ? "; every step that adds to it is done"
-                              : fmt::format("; still to add: rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+                              : fmt::format("; still to add: rank{} {}", ranks.size() > 1 ? "s" : "",
+                                            fmt::join(ranks, ", "));
   return cause;
 }
 
 /// Which ranks have not come to a rendezvous.
 Cause cause_of_meeting(const Engine& engine, std::int32_t communicator, std::span<const int> missing) {
   Cause cause;
-  cause.text = fmt::format("rank{} {} to come to communicator {}", missing.size() > 1 ? "s" : "", fmt::join(missing, ", "),
-                           at(engine.plan.communicators, communicator).name);
+  cause.text = fmt::format("rank{} {} to come to communicator {}", missing.size() > 1 ? "s" : "",
+                           fmt::join(missing, ", "), at(engine.plan.communicators, communicator).name);
   for (const int rank : missing)
     for (int lane = 0; lane < static_cast<int>(at(engine.plan.ranks, rank).lanes.size()); ++lane)
-      if (std::ranges::any_of(steps_of(engine, rank, lane), [&](const Step& step) { return meets(step, communicator); }))
+      if (std::ranges::any_of(steps_of(engine, rank, lane),
+                              [&](const Step& step) { return meets(step, communicator); }))
         cause.lanes.emplace_back(rank, lane);
   return cause;
 }
@@ -98,7 +106,8 @@ Cause cause_of_gates(const Engine& engine, const Caller& caller, const std::vect
   return {};
 }
 
-/// What a local lane waits for, as far as the plan, the counters and the transport tell; empty where it waits for nothing.
+/// What a local lane waits for, as far as the plan, the counters and the transport tell; empty where it waits
+/// for nothing.
 Cause cause_of(const Engine& engine, const Caller& caller) {
   const auto& steps = steps_of(engine, caller.rank, caller.lane);
   if (caller.step >= static_cast<int>(steps.size())) {
@@ -126,10 +135,12 @@ Caller position_of(const Engine& engine, int rank, int lane) {
   return {rank, lane, position.step, position.epoch};
 }
 
-/// Follows the causes from lane to lane down to those that wait for nobody: they have stalled, or are at work.
+/// Follows the causes from lane to lane down to those that wait for nobody: they have stalled, or are at
+/// work.
 std::string diagnose(const Engine& engine, const Caller& caller, const Cause& first) {
   constexpr std::size_t most_lanes = 16;
-  std::string text = fmt::format("{}: waited {} for {}", describe(engine, caller), format_us(engine.timeout_us), first.text);
+  std::string text =
+      fmt::format("{}: waited {} for {}", describe(engine, caller), format_us(engine.timeout_us), first.text);
   std::vector<std::pair<int, int>> lanes = first.lanes;
   for (std::size_t i = 0; i < lanes.size() && i < most_lanes; ++i) {
     const auto [rank, lane] = lanes[i];
@@ -139,7 +150,8 @@ std::string diagnose(const Engine& engine, const Caller& caller, const Cause& fi
     }
     const Caller there = position_of(engine, rank, lane);
     const Cause next = cause_of(engine, there);
-    text += fmt::format("; {} {}", describe(engine, there), next.text.empty() ? "waits for nobody" : "waits for " + next.text);
+    text += fmt::format("; {} {}", describe(engine, there),
+                        next.text.empty() ? "waits for nobody" : "waits for " + next.text);
     for (const auto& further : next.lanes)
       if (std::ranges::find(lanes, further) == lanes.end()) lanes.push_back(further);
   }
@@ -166,11 +178,13 @@ std::string standing(const Engine& engine) {
   return fmt::format("{}", fmt::join(lines, "; "));
 }
 
-std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter, std::uint32_t target) {
+std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter,
+                         std::uint32_t target) {
   return diagnose(engine, caller, cause_of_count(engine, counter, caller.epoch, target));
 }
 
-std::string missing_ranks(const Engine& engine, const Caller& caller, std::int32_t communicator, std::span<const int> missing) {
+std::string missing_ranks(const Engine& engine, const Caller& caller, std::int32_t communicator,
+                          std::span<const int> missing) {
   return diagnose(engine, caller, cause_of_meeting(engine, communicator, missing));
 }
 

@@ -1,4 +1,5 @@
-// What to say when a wait has passed its deadline: who waits for what, who should have come, and what those wait for in turn.
+// What to say when a wait has passed its deadline: who waits for what, who should have come, and what those
+// wait for in turn.
 #pragma once
 
 #include <span>
@@ -15,10 +16,13 @@ inline std::uint32_t growth(const Plan& plan, const CounterRef& counter) {
 }
 
 /// Of a caller that has waited for a count to reach `target` within its epoch.
-std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter, std::uint32_t target);
+std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter,
+                         std::uint32_t target);
 
-/// Of a caller that has waited for ranks of a communicator to come to its collective or exchange. The caller holds no lock.
-std::string missing_ranks(const Engine& engine, const Caller& caller, std::int32_t communicator, std::span<const int> missing);
+/// Of a caller that has waited for ranks of a communicator to come to its collective or exchange. The caller
+/// holds no lock.
+std::string missing_ranks(const Engine& engine, const Caller& caller, std::int32_t communicator,
+                          std::span<const int> missing);
 
 /// What each local lane that waits waits for.
 std::string standing(const Engine& engine);

@@ -9,6 +9,13 @@
 #include "vector.hpp"
 
 namespace shingle::host {
+namespace {
+
+/// Complete rows are gathered a few at a time: a slot holds a tile's rows one after the other, and reading
+/// several of them in one go is what keeps the gather as fast as reading a matrix.
+constexpr std::size_t rows_at_once = 4;
+
+}  // namespace
 
 /// Where the rows of an item lie (null: nowhere), and what is the same for all of them.
 struct ElementwiseTask::Rows {
@@ -20,11 +27,14 @@ struct ElementwiseTask::Rows {
   float* result;  ///< one row
 };
 
-ElementwiseTask::ElementwiseTask(const Plan& plan, const Elementwise& step, const Memory& memory, std::uint32_t epoch)
+ElementwiseTask::ElementwiseTask(const Plan& plan, const Elementwise& step, const Memory& memory,
+                                 std::uint32_t epoch)
     : plan_(plan),
       step_(step),
       out_cols_(step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols) {
-  const auto buffer = [&](const Placement& at) { return memory.buffer(at.slice.buffer, at.slice.rank, epoch); };
+  const auto buffer = [&](const Placement& at) {
+    return memory.buffer(at.slice.buffer, at.slice.rank, epoch);
+  };
   for (const Placement& source : step.from) from_.push_back(buffer(source));
   to_ = buffer(step.to);
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
@@ -43,7 +53,8 @@ void ElementwiseTask::locate(const Placement& at, const View& buffer, std::int64
                              std::int64_t count) const {
   std::fill_n(rows, count, nullptr);
   for_each_piece(at, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
-    for (std::int64_t i = 0; i < piece.rows; ++i) rows[piece.tile_row + i] = buffer.at(piece.row + i, piece.col);
+    for (std::int64_t i = 0; i < piece.rows; ++i)
+      rows[piece.tile_row + i] = buffer.at(piece.row + i, piece.col);
   });
 }
 
@@ -71,7 +82,8 @@ std::int64_t ElementwiseTask::run_tile(Worker& worker, std::int64_t position) co
     }
     std::fill_n(x, tile.cols, 0.0f);
     for (std::size_t s = 0; s < sources; ++s)
-      if (const std::byte* source = worker.rows[s * count + i]) widen_add(from_[s].type, source, x, tile.cols);
+      if (const std::byte* source = worker.rows[s * count + i])
+        widen_add(from_[s].type, source, x, tile.cols);
     if (step_.epilogue.bias) add(x, bias, tile.cols);
     activate(step_.epilogue.activation, x, tile.cols);
     narrow(to_.type, x, to[i], tile.cols);
@@ -94,7 +106,8 @@ std::int64_t ElementwiseTask::run_row_of_tiles(Worker& worker, std::int64_t tile
     for (std::size_t n = 0; n < across; ++n) located(step_.from[s], from_[s], static_cast<std::int64_t>(n));
 
   float* vectors = worker.vectors.reserve<float>(2 * grid.cols + out_cols_);
-  Rows rows{located(step_.to, to_, 0), nullptr, nullptr, vectors, vectors + grid.cols, vectors + 2 * grid.cols};
+  Rows rows{located(step_.to, to_, 0), nullptr, nullptr, vectors, vectors + grid.cols,
+            vectors + 2 * grid.cols};
   if (step_.norm.residual) {
     rows.residual = located(step_.residual, residual_, 0);
     rows.sum = located(step_.sum, sum_, 0);
@@ -102,27 +115,32 @@ std::int64_t ElementwiseTask::run_row_of_tiles(Worker& worker, std::int64_t tile
   if (step_.epilogue.bias) widen(bias_.type, bias_.at(0), vectors, grid.cols);
   if (step_.norm.enabled) widen(weight_.type, weight_.at(0), vectors + grid.cols, out_cols_);
 
-  float* x = worker.row.reserve<float>(grid.cols);
+  float* x = worker.row.reserve<float>(rows_at_once * grid.cols);
   std::int64_t stored = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (rows.to[i] == nullptr) continue;
-    for (std::size_t s = 0; s < sources; ++s) {
-      for (std::size_t n = 0; n < across; ++n) {
-        const std::int64_t col = static_cast<std::int64_t>(n) * grid.tile_cols, cols = smaller(grid.tile_cols, grid.cols - col);
-        const std::byte* source = worker.rows[(s * across + n) * count + i];
-        if (s == 0) {
-          if (source != nullptr) {
-            widen(from_[s].type, source, x + col, cols);
-          } else {
-            std::fill_n(x + col, cols, 0.0f);
+  for (std::size_t first = 0; first < count; first += rows_at_once) {
+    const std::size_t last = std::min(count, first + rows_at_once);
+    for (std::size_t n = 0; n < across; ++n) {
+      const std::int64_t col = static_cast<std::int64_t>(n) * grid.tile_cols,
+                         cols = smaller(grid.tile_cols, grid.cols - col);
+      for (std::size_t i = first; i < last; ++i) {
+        float* part = x + static_cast<std::int64_t>(i - first) * grid.cols + col;
+        for (std::size_t s = 0; s < sources; ++s) {
+          const std::byte* source = worker.rows[(s * across + n) * count + i];
+          if (s > 0 && source != nullptr) {
+            widen_add(from_[s].type, source, part, cols);
+          } else if (source != nullptr) {
+            widen(from_[s].type, source, part, cols);
+          } else if (s == 0) {
+            std::fill_n(part, cols, 0.0f);
           }
-        } else if (source != nullptr) {
-          widen_add(from_[s].type, source, x + col, cols);
         }
       }
     }
-    finish_row(x, rows, static_cast<std::int64_t>(i));
-    stored += out_cols_ * static_cast<std::int64_t>(size_bytes(to_.type));
+    for (std::size_t i = first; i < last; ++i) {
+      if (rows.to[i] == nullptr) continue;
+      finish_row(x + static_cast<std::int64_t>(i - first) * grid.cols, rows, static_cast<std::int64_t>(i));
+      stored += out_cols_ * static_cast<std::int64_t>(size_bytes(to_.type));
+    }
   }
   return stored;
 }

@@ -6,7 +6,11 @@
 namespace shingle::host {
 
 Engine::Engine(std::shared_ptr<WorldState> shared, const Plan& executed)
-    : world(std::move(shared)), plan(executed), memory(plan, world->local_ranks), counters(plan.ranks.size()), progress(plan) {
+    : world(std::move(shared)),
+      plan(executed),
+      memory(plan, world->local_ranks),
+      counters(plan.ranks.size()),
+      progress(plan) {
   for (const int rank : world->local_ranks)
     counters[static_cast<std::size_t>(rank)] = std::make_unique<CounterTable>(plan, rank);
 }

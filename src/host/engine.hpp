@@ -25,7 +25,10 @@ struct WorldState {
   Health health;
 
   WorldState(const HostOptions& host_options, Machine host, int ranks, std::vector<int> local)
-      : options(host_options), machine(std::move(host)), local_ranks(std::move(local)), links(options.link, ranks) {}
+      : options(host_options),
+        machine(std::move(host)),
+        local_ranks(std::move(local)),
+        links(options.link, ranks) {}
 };
 
 struct Engine {

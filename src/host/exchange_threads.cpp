@@ -1,4 +1,5 @@
-// Exchanges between threads: senders post, receivers take and copy, and nobody leaves before what it posted was taken.
+// Exchanges between threads: senders post, receivers take and copy, and nobody leaves before what it posted
+// was taken.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -31,9 +32,10 @@ void ThreadTransport::exchange(const Caller& caller, const Exchange& step, std::
     const auto message = take(lock, room, caller, step, peer, deadline);
     const View &from = message->view, &to = receives[i];
     if (from.rows != to.rows || from.cols != to.cols || from.type != to.type)
-      throw InvalidArgument(fmt::format("{}: expects {}x{} {} of rank {}, which sends {}x{} {}", describe(engine_, caller),
-                                        to.rows, to.cols, name(to.type), peer, from.rows, from.cols, name(from.type)),
-                            caller.rank);
+      throw InvalidArgument(
+          fmt::format("{}: expects {}x{} {} of rank {}, which sends {}x{} {}", describe(engine_, caller),
+                      to.rows, to.cols, name(to.type), peer, from.rows, from.cols, name(from.type)),
+          caller.rank);
     lock.unlock();
     for (std::int64_t row = 0; row < to.rows; ++row)
       std::memcpy(to.at(row), from.at(row), static_cast<std::size_t>(to.row_bytes()));
@@ -55,12 +57,15 @@ void ThreadTransport::exchange(const Caller& caller, const Exchange& step, std::
   lock.unlock();
   if (sent + received == 0) return;
   const int own[] = {caller.rank};
-  sleep_until(engine_.world->links.book(own, ready, static_cast<double>(std::max(sent, received))), engine_.health());
+  sleep_until(engine_.world->links.book(own, ready, static_cast<double>(std::max(sent, received))),
+              engine_.health());
 }
 
 /// The next message from `peer`, still marked as not taken.
-std::shared_ptr<ThreadTransport::Message> ThreadTransport::take(std::unique_lock<std::mutex>& lock, Room& room, const Caller& caller,
-                                                                const Exchange& step, int peer, Clock::time_point deadline) const {
+std::shared_ptr<ThreadTransport::Message> ThreadTransport::take(std::unique_lock<std::mutex>& lock,
+                                                                Room& room, const Caller& caller,
+                                                                const Exchange& step, int peer,
+                                                                Clock::time_point deadline) const {
   Channel& channel = room.channels[{peer, caller.rank}];
   if (!wait_until(lock, room.changed, engine_.health(), deadline, [&] { return !channel.empty(); })) {
     lock.unlock();

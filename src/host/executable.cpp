@@ -34,13 +34,21 @@ HostExecutable::~HostExecutable() {
   for (auto& lane : lanes_) lane->thread.join();
 }
 
-void HostExecutable::bind(int rank, Role role, void* memory) { engine_->memory.bind(rank, role, memory); }
-std::int64_t HostExecutable::internal_bytes(int rank) const { return engine_->memory.internal_bytes(rank); }
-void HostExecutable::poison() { engine_->memory.poison(); }
+void HostExecutable::bind(int rank, Role role, void* memory) {
+  engine_->memory.bind(rank, role, memory);
+}
+std::int64_t HostExecutable::internal_bytes(int rank) const {
+  return engine_->memory.internal_bytes(rank);
+}
+void HostExecutable::poison() {
+  engine_->memory.poison();
+}
 
 RunReport HostExecutable::run(const RunOptions& options) {
-  if (options.epochs < 1) throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
-  if (!(options.timeout_us > 0)) throw InvalidArgument(fmt::format("timeout = {} us must be positive", options.timeout_us));
+  if (options.epochs < 1)
+    throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
+  if (!(options.timeout_us > 0))
+    throw InvalidArgument(fmt::format("timeout = {} us must be positive", options.timeout_us));
   Health& health = engine_->world->health;
   if (health.stopped()) throw Timeout("the world is broken by an earlier failure: " + health.reason());
   engine_->memory.require_bound();
@@ -79,18 +87,19 @@ void HostExecutable::wait_for_lanes(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-/// Only in a hook can a lane be stuck without a deadline of its own. Others that wait for it give up after one timeout and have more to say,
-/// so the hook is given two.
+/// Only in a hook can a lane be stuck without a deadline of its own. Others that wait for it give up after
+/// one timeout and have more to say, so the hook is given two.
 void HostExecutable::watch_hooks() {
   for (const auto& lane : lanes_) {
     const double since = lane->in_hook_since_us.load();
     if (since < 0 || engine_->now_us() - since < 2 * engine_->timeout_us) continue;
     const int rank = lane->rank->number;
     const Progress::Position at = engine_->progress.position(rank, lane->lane);
-    engine_->world->health.fail(std::make_exception_ptr(Timeout(
-        fmt::format("{}: the hook before the step has not returned for {}",
-                    describe(*engine_, {rank, lane->lane, at.step, at.epoch}), format_us(2 * engine_->timeout_us)),
-        rank)));
+    engine_->world->health.fail(
+        std::make_exception_ptr(Timeout(fmt::format("{}: the hook before the step has not returned for {}",
+                                                    describe(*engine_, {rank, lane->lane, at.step, at.epoch}),
+                                                    format_us(2 * engine_->timeout_us)),
+                                        rank)));
   }
 }
 
@@ -106,7 +115,8 @@ RunReport HostExecutable::report() {
   return result;
 }
 
-// ------------------------------------------------------------------------------------------------ in the lanes' threads
+// ------------------------------------------------------------------------------------------------ in the
+// lanes' threads
 
 void HostExecutable::serve(LaneThread& lane) {
   prctl(PR_SET_TIMERSLACK, 1000);  // ns: paced links sleep for tens of microseconds
@@ -127,7 +137,8 @@ void HostExecutable::run_epochs(LaneThread& lane, Worker& worker) {
   lane.spans.clear();
   lane.begin_us = engine_->now_us();
   try {
-    const auto lanes = static_cast<int>(engine_->plan.ranks[static_cast<std::size_t>(lane.rank->number)].lanes.size());
+    const auto lanes =
+        static_cast<int>(engine_->plan.ranks[static_cast<std::size_t>(lane.rank->number)].lanes.size());
     for (int epoch = 0; epoch < epochs_; ++epoch) {
       run_steps(lane, worker, engine_->first_epoch + static_cast<std::uint32_t>(epoch));
       join_lanes(*lane.rank, lanes);
@@ -140,7 +151,9 @@ void HostExecutable::run_epochs(LaneThread& lane, Worker& worker) {
 }
 
 void HostExecutable::run_steps(LaneThread& lane, Worker& worker, std::uint32_t epoch) {
-  const auto& steps = engine_->plan.ranks[static_cast<std::size_t>(lane.rank->number)].lanes[static_cast<std::size_t>(lane.lane)].steps;
+  const auto& steps = engine_->plan.ranks[static_cast<std::size_t>(lane.rank->number)]
+                          .lanes[static_cast<std::size_t>(lane.lane)]
+                          .steps;
   Interpreter interpreter(*engine_, lane.rank->pool, worker, lane.spans);
   Caller caller{lane.rank->number, lane.lane, 0, epoch};
   for (caller.step = 0; caller.step < static_cast<int>(steps.size()); ++caller.step) {
@@ -157,7 +170,8 @@ void HostExecutable::run_steps(LaneThread& lane, Worker& worker, std::uint32_t e
   engine_->progress.enter(caller);
 }
 
-/// The lanes of a rank begin an epoch together. No deadline: a lane that is late has one itself wherever it can be stuck.
+/// The lanes of a rank begin an epoch together. No deadline: a lane that is late has one itself wherever it
+/// can be stuck.
 void HostExecutable::join_lanes(Rank& rank, int lanes) {
   std::unique_lock lock(rank.mutex);
   const std::uint64_t join = rank.joins;
@@ -167,7 +181,8 @@ void HostExecutable::join_lanes(Rank& rank, int lanes) {
     rank.changed.notify_all();
     return;
   }
-  wait_until(lock, rank.changed, engine_->health(), Clock::time_point::max(), [&] { return rank.joins != join; });
+  wait_until(lock, rank.changed, engine_->health(), Clock::time_point::max(),
+             [&] { return rank.joins != join; });
 }
 
 }  // namespace shingle::host

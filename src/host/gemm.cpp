@@ -9,15 +9,16 @@
 namespace shingle::host {
 namespace {
 
-/// Below this many rows oneDNN's own packing of B costs more than ours of A and C (measured: 64 rows 71, 128 87, 256 95 GFLOP/s).
+/// Below this many rows oneDNN's own packing of B costs more than ours of A and C (measured: 64 rows 71, 128
+/// 87, 256 95 GFLOP/s).
 constexpr std::int64_t least_direct_rows = 128;
 /// A block whose fp32 product stays in the second-level cache.
 constexpr std::int64_t block_rows = 512, block_cols = 512;
 
 }  // namespace
 
-GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Products& products, std::uint32_t epoch,
-                   std::int64_t execution)
+GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Products& products,
+                   std::uint32_t epoch, std::int64_t execution)
     : plan_(plan),
       step_(step),
       products_(products),
@@ -59,7 +60,8 @@ void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, st
   }
 }
 
-/// The common refinement of the runs of A's rows and of the pieces of the output, without phantom rows and rows that go nowhere.
+/// The common refinement of the runs of A's rows and of the pieces of the output, without phantom rows and
+/// rows that go nowhere.
 void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block& block) const {
   auto& segments = worker.segments;
   segments.clear();
@@ -86,13 +88,14 @@ void GemmTask::run_direct(Worker& worker, const TileRect& tile, const Block& blo
   const Operand b = b_operand(worker, tile.col + block.col, block.cols, 0);
   for (const Segment& segment : worker.segments) {
     const Operand a = a_operand(worker, {&segment, 1}, segment.rows, tile);
-    multiply(worker, a, b, segment.rows, block.cols, out_.at(segment.out_row, segment.out_col + block.col), out_.ld,
-             out_.type);
+    multiply(worker, a, b, segment.rows, block.cols, out_.at(segment.out_row, segment.out_col + block.col),
+             out_.ld, out_.type);
   }
 }
 
 void GemmTask::run_blocked(Worker& worker, const TileRect& tile, const Block& block) const {
-  // Segments are cut into batches of block_rows; a segment that does not fit whole is continued in the next batch.
+  // Segments are cut into batches of block_rows; a segment that does not fit whole is continued in the next
+  // batch.
   std::vector<Segment> batch;
   std::int64_t rows = 0;
   const auto flush = [&] {
@@ -116,30 +119,38 @@ void GemmTask::run_blocked(Worker& worker, const TileRect& tile, const Block& bl
   flush();
 }
 
-void GemmTask::run_scratch(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,
-                           std::int64_t cols) const {
+void GemmTask::run_scratch(Worker& worker, std::span<const Segment> segments, const TileRect& tile,
+                           std::int64_t col, std::int64_t cols) const {
   std::int64_t rows = 0;
   for (const Segment& segment : segments) rows += segment.rows;
   const Operand a = a_operand(worker, segments, rows, tile);
   for (int which = 0; which < (swiglu_ ? 2 : 1); ++which) {
     const Operand b = b_operand(worker, tile.col + col + which * gate_cols_, cols, which);
-    multiply(worker, a, b, rows, cols, reinterpret_cast<std::byte*>(worker.product[which].reserve<float>(rows * cols)),
-             cols, DType::f32);
+    multiply(worker, a, b, rows, cols,
+             reinterpret_cast<std::byte*>(worker.product[which].reserve<float>(rows * cols)), cols,
+             DType::f32);
   }
   finish(worker, segments, tile, col, cols);
 }
 
-void GemmTask::multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows, std::int64_t cols,
-                        std::byte* c, std::int64_t c_row, DType out) const {
-  const Product& product = products_.get({.rows = rows, .cols = cols, .k = k_, .a_row = a.row, .a_col = a.col,
-                                          .b_row = b.row, .b_col = b.col, .c_row = c_row,
-                                          .in = native_ ? a_.type : DType::f32, .out = out});
+void GemmTask::multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows,
+                        std::int64_t cols, std::byte* c, std::int64_t c_row, DType out) const {
+  const Product& product = products_.get({.rows = rows,
+                                          .cols = cols,
+                                          .k = k_,
+                                          .a_row = a.row,
+                                          .a_col = a.col,
+                                          .b_row = b.row,
+                                          .b_col = b.col,
+                                          .c_row = c_row,
+                                          .in = native_ ? a_.type : DType::f32,
+                                          .out = out});
   product.run(a.data, b.data, c, worker.onednn.reserve(static_cast<std::int64_t>(product.scratch_bytes())));
 }
 
 /// Bias, activation and one rounding, from the fp32 product in scratch to the pieces of the output.
-void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,
-                      std::int64_t cols) const {
+void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const TileRect& tile,
+                      std::int64_t col, std::int64_t cols) const {
   float* bias = worker.vectors.reserve<float>(2 * cols);
   const Activation activation = step_.epilogue.activation;
   if (step_.epilogue.bias)

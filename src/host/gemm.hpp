@@ -1,8 +1,9 @@
-// One execution of a Gemm step: products of tiles, from the rows of A that the row map picks to the pieces of the output.
+// One execution of a Gemm step: products of tiles, from the rows of A that the row map picks to the pieces of
+// the output.
 //
-// Where a tile's rows lie together and nothing follows the product, oneDNN reads and writes the matrices themselves. Otherwise blocks of
-// the tile go through scratch: rows of A are packed (and widened where oneDNN lacks the type), the product is kept in
-// fp32, passes the epilogue and is rounded once into its pieces.
+// Where a tile's rows lie together and nothing follows the product, oneDNN reads and writes the matrices
+// themselves. Otherwise blocks of the tile go through scratch: rows of A are packed (and widened where oneDNN
+// lacks the type), the product is kept in fp32, passes the epilogue and is rounded once into its pieces.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +41,11 @@ class GemmTask {
   void run_blocked(Worker& worker, const TileRect& tile, const Block& block) const;
   void run_scratch(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,
                    std::int64_t cols) const;
-  Operand a_operand(Worker& worker, std::span<const Segment> segments, std::int64_t rows, const TileRect& tile) const;
+  Operand a_operand(Worker& worker, std::span<const Segment> segments, std::int64_t rows,
+                    const TileRect& tile) const;
   Operand b_operand(Worker& worker, std::int64_t col, std::int64_t cols, int which) const;
-  void multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows, std::int64_t cols, std::byte* c,
-                std::int64_t c_row, DType out) const;
+  void multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows, std::int64_t cols,
+                std::byte* c, std::int64_t c_row, DType out) const;
   void finish(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,
               std::int64_t cols) const;
 

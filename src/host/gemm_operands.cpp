@@ -60,7 +60,8 @@ GemmTask::Operand GemmTask::b_operand(Worker& worker, std::int64_t col, std::int
     return {b_.at(0, col), b_.ld, 1};
   }
   float* panel = worker.b_panel[which].reserve<float>(k_ * cols);
-  const Operand packed{reinterpret_cast<std::byte*>(panel), step_.transpose_b ? 1 : cols, step_.transpose_b ? k_ : 1};
+  const Operand packed{reinterpret_cast<std::byte*>(panel), step_.transpose_b ? 1 : cols,
+                       step_.transpose_b ? k_ : 1};
   const PanelKey key{execution_, col, cols};
   if (worker.b_key[which] == key) return packed;
   worker.b_key[which] = key;

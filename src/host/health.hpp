@@ -1,4 +1,5 @@
-// Whether a world still works: a flag that is raised by the first failure and never lowered, and the waits that watch it.
+// Whether a world still works: a flag that is raised by the first failure and never lowered, and the waits
+// that watch it.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +17,15 @@ using Clock = std::chrono::steady_clock;
 inline Clock::duration from_us(double us) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
 }
-inline double to_us(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+inline double to_us(Clock::duration time) {
+  return std::chrono::duration<double, std::micro>(time).count();
+}
 
 /// Thrown in a thread that stops because another one failed. Never leaves the backend.
 struct Stopped {};
 
-/// How long a sleeper may overlook that the world has stopped. Waking it would need a list of all sleepers; this needs none.
+/// How long a sleeper may overlook that the world has stopped. Waking it would need a list of all sleepers;
+/// this needs none.
 inline constexpr std::chrono::milliseconds attention{20};
 
 class Health {
@@ -49,8 +53,8 @@ class Health {
   std::atomic<bool> stopped_{false};
 };
 
-/// Waits until `ready()` holds: true; or until the deadline: false. Throws Stopped when the world stops. `lock` guards what ready() reads, and
-/// whoever makes it true notifies `changed`.
+/// Waits until `ready()` holds: true; or until the deadline: false. Throws Stopped when the world stops.
+/// `lock` guards what ready() reads, and whoever makes it true notifies `changed`.
 template <class Ready>
 bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Health& health,
                 Clock::time_point deadline, Ready ready) {

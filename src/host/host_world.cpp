@@ -6,11 +6,14 @@
 #include "shingle/base/error.hpp"
 
 namespace shingle::host {
-DeviceBuffer HostWorld::allocate(int, std::size_t bytes) { return {host::allocate(bytes), bytes}; }
+DeviceBuffer HostWorld::allocate(int, std::size_t bytes) {
+  return {host::allocate(bytes), bytes};
+}
 
 std::unique_ptr<Executable> HostWorld::compile(const Plan& plan) {
   if (static_cast<int>(plan.ranks.size()) != size())
-    throw InvalidArgument(fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
+    throw InvalidArgument(
+        fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
   auto engine = std::make_unique<Engine>(state_, plan);
   engine->transport = connect(*engine);
   return std::make_unique<HostExecutable>(std::move(engine));

@@ -40,14 +40,22 @@ std::string cpu_name() {
 std::string_view isa_name(dnnl::cpu_isa isa) {
   using dnnl::cpu_isa;
   switch (isa) {
-    case cpu_isa::sse41: return "SSE4.1";
-    case cpu_isa::avx: return "AVX";
-    case cpu_isa::avx2: return "AVX2";
-    case cpu_isa::avx2_vnni: return "AVX2 with VNNI";
-    case cpu_isa::avx512_core: return "AVX-512";
-    case cpu_isa::avx512_core_vnni: return "AVX-512 with VNNI";
-    case cpu_isa::avx512_core_bf16: return "AVX-512 with bf16";
-    default: return "AVX-512 with bf16 or newer";
+    case cpu_isa::sse41:
+      return "SSE4.1";
+    case cpu_isa::avx:
+      return "AVX";
+    case cpu_isa::avx2:
+      return "AVX2";
+    case cpu_isa::avx2_vnni:
+      return "AVX2 with VNNI";
+    case cpu_isa::avx512_core:
+      return "AVX-512";
+    case cpu_isa::avx512_core_vnni:
+      return "AVX-512 with VNNI";
+    case cpu_isa::avx512_core_bf16:
+      return "AVX-512 with bf16";
+    default:
+      return "AVX-512 with bf16 or newer";
   }
 }
 
@@ -75,8 +83,8 @@ HostInfo host_info() {
 std::string describe(const HostInfo& info) {
   std::vector<std::string_view> types;
   for (const DType type : info.native_dtypes) types.push_back(name(type));
-  return fmt::format("cpu: {}\ncores: {}\noneDNN: {}\nnative types: {}\nMPI: {}\n", info.cpu, info.cores, info.onednn,
-                     fmt::join(types, ", "), info.mpi.empty() ? "none" : info.mpi);
+  return fmt::format("cpu: {}\ncores: {}\noneDNN: {}\nnative types: {}\nMPI: {}\n", info.cpu, info.cores,
+                     info.onednn, fmt::join(types, ", "), info.mpi.empty() ? "none" : info.mpi);
 }
 
 }  // namespace shingle

@@ -15,7 +15,9 @@ void copy(const View& from, const View& to) {
     std::memcpy(to.at(row), from.at(row), static_cast<std::size_t>(from.row_bytes()));
 }
 
-bool tiled(const Step& step) { return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step); }
+bool tiled(const Step& step) {
+  return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step);
+}
 
 }  // namespace
 
@@ -27,14 +29,17 @@ void Interpreter::run(const Caller& caller) {
   const double begin = engine_.trace ? engine_.now_us() : 0;
   std::visit(*this, step);
   if (engine_.trace && !tiled(step))
-    spans_.push_back({caller.rank, caller.lane, caller.step, -1, static_cast<std::int32_t>(caller.epoch - engine_.first_epoch),
-                      begin, engine_.now_us()});
+    spans_.push_back({caller.rank, caller.lane, caller.step, -1,
+                      static_cast<std::int32_t>(caller.epoch - engine_.first_epoch), begin,
+                      engine_.now_us()});
 }
 
 void Interpreter::operator()(const Gemm& step) {
-  const GemmTask task(engine_.plan, step, engine_.memory, engine_.products, caller_.epoch, engine_.executions++);
+  const GemmTask task(engine_.plan, step, engine_.memory, engine_.products, caller_.epoch,
+                      engine_.executions++);
   const int workers = 1 + pool_.helpers();
-  const std::int64_t blocks = task.blocks(step.resources.most > 0 ? std::min(workers, step.resources.most) : workers);
+  const std::int64_t blocks =
+      task.blocks(step.resources.most > 0 ? std::min(workers, step.resources.most) : workers);
   run_tiled({.grid = step.grid,
              .gates = step.gates,
              .notify = step.notify,
@@ -47,8 +52,9 @@ void Interpreter::operator()(const Gemm& step) {
 
 void Interpreter::operator()(const Elementwise& step) {
   const ElementwiseTask task(engine_.plan, step, engine_.memory, caller_.epoch);
-  const bool remote = step.to.slice.rank != caller_.rank ||
-                      std::ranges::any_of(step.from, [&](const Placement& from) { return from.slice.rank != caller_.rank; });
+  const bool remote =
+      step.to.slice.rank != caller_.rank ||
+      std::ranges::any_of(step.from, [&](const Placement& from) { return from.slice.rank != caller_.rank; });
   run_tiled({.grid = step.grid,
              .gates = step.gates,
              .notify = step.notify,
@@ -70,14 +76,19 @@ void Interpreter::run_tiled(TiledStep step, const Resources& resources) {
   if (engine_.trace) std::ranges::copy(job.spans(), std::back_inserter(spans_));
 }
 
-void Interpreter::operator()(const Await& step) { engine_.await(caller_, step.counter, step.target); }
+void Interpreter::operator()(const Await& step) {
+  engine_.await(caller_, step.counter, step.target);
+}
 
-void Interpreter::operator()(const Notify& step) { engine_.notify(caller_, step.counter, step.value); }
+void Interpreter::operator()(const Notify& step) {
+  engine_.notify(caller_, step.counter, step.value);
+}
 
 void Interpreter::operator()(const Fill& step) {
   const View to = view(step.slice);
   if (to.row_bytes() == 0) return;
-  for (std::int64_t row = 0; row < to.rows; ++row) std::memset(to.at(row), 0, static_cast<std::size_t>(to.row_bytes()));
+  for (std::int64_t row = 0; row < to.rows; ++row)
+    std::memset(to.at(row), 0, static_cast<std::size_t>(to.row_bytes()));
   pace(crossing(step.slice));
 }
 
@@ -104,7 +115,8 @@ void Interpreter::operator()(const Broadcast& step) {
 
 void Interpreter::operator()(const Swap& step) {
   const View a = view(step.a), b = view(step.b);
-  for (std::int64_t row = 0; row < a.rows; ++row) std::swap_ranges(a.at(row), a.at(row) + a.row_bytes(), b.at(row));
+  for (std::int64_t row = 0; row < a.rows; ++row)
+    std::swap_ranges(a.at(row), a.at(row) + a.row_bytes(), b.at(row));
   pace(std::max(crossing(step.a), crossing(step.b)));  // a link carries both directions at once
 }
 

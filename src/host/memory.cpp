@@ -46,13 +46,15 @@ void Memory::require_bound() const {
   for (std::size_t b = 0; b < base_.size(); ++b)
     for (const int rank : local_)
       if (base_[b][static_cast<std::size_t>(rank)] == nullptr && plan_.buffers[b].bytes(rank) > 0)
-        throw InvalidArgument(fmt::format("buffer '{}' of rank {} is not bound", plan_.buffers[b].name, rank), rank);
+        throw InvalidArgument(fmt::format("buffer '{}' of rank {} is not bound", plan_.buffers[b].name, rank),
+                              rank);
 }
 
 View Memory::buffer(std::int32_t buffer, std::int32_t rank, std::uint32_t epoch) const {
   const Buffer& b = plan_.buffers[static_cast<std::size_t>(buffer)];
   const std::int64_t rows = b.rows[static_cast<std::size_t>(rank)];
-  View view{base_[static_cast<std::size_t>(buffer)][static_cast<std::size_t>(rank)], rows, b.cols, b.cols, b.dtype};
+  View view{base_[static_cast<std::size_t>(buffer)][static_cast<std::size_t>(rank)], rows, b.cols, b.cols,
+            b.dtype};
   view.data += static_cast<std::int64_t>(epoch % static_cast<std::uint32_t>(b.depth)) * view.bytes();
   return view;
 }
@@ -77,7 +79,8 @@ void Memory::poison() {
   for (std::size_t b = 0; b < base_.size(); ++b)
     if (plan_.buffers[b].role == Role::internal)
       for (const int rank : local_)
-        std::memset(base_[b][static_cast<std::size_t>(rank)], 0xff, static_cast<std::size_t>(plan_.buffers[b].bytes(rank)));
+        std::memset(base_[b][static_cast<std::size_t>(rank)], 0xff,
+                    static_cast<std::size_t>(plan_.buffers[b].bytes(rank)));
 }
 
 }  // namespace shingle::host

@@ -12,12 +12,18 @@
 
 namespace shingle::host {
 
-void mpi(int code, std::string_view call) {
+void require_success(int code, std::string_view call) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw MpiError(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))), code, -1);
+  throw MpiError(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))), code,
+                 -1);
+}
+
+std::mutex& mpi_mutex() {
+  static auto* const mutex = new std::mutex;  // also while the process exits
+  return *mutex;
 }
 
 MpiProcess& MpiProcess::get() {
@@ -27,23 +33,25 @@ MpiProcess& MpiProcess::get() {
 
 MpiProcess::MpiProcess() {
   int initialised = 0, level = MPI_THREAD_SINGLE;
-  mpi(MPI_Initialized(&initialised), "MPI_Initialized");
+  mpi("MPI_Initialized", MPI_Initialized, &initialised);
   if (initialised) {
-    mpi(MPI_Query_thread(&level), "MPI_Query_thread");
+    mpi("MPI_Query_thread", MPI_Query_thread, &level);
   } else {
-    mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
+    mpi("MPI_Init_thread", MPI_Init_thread, nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     initialised_here_ = true;
   }
   std::atexit(leave);
-  if (level < MPI_THREAD_MULTIPLE) throw Unsupported("MPI was initialised without MPI_THREAD_MULTIPLE, which lanes need");
-  mpi(MPI_Comm_dup(MPI_COMM_WORLD, &control_), "MPI_Comm_dup");
-  mpi(MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  mpi(MPI_Comm_rank(control_, &rank_), "MPI_Comm_rank");
-  mpi(MPI_Comm_size(control_, &size_), "MPI_Comm_size");
+  if (level < MPI_THREAD_SERIALIZED)
+    throw Unsupported("MPI was initialised without MPI_THREAD_SERIALIZED, which lanes need");
+  mpi("MPI_Comm_dup", MPI_Comm_dup, MPI_COMM_WORLD, &control_);
+  mpi("MPI_Comm_set_errhandler", MPI_Comm_set_errhandler, control_, MPI_ERRORS_RETURN);
+  mpi("MPI_Comm_rank", MPI_Comm_rank, control_, &rank_);
+  mpi("MPI_Comm_size", MPI_Comm_size, control_, &size_);
   MPI_Comm host = MPI_COMM_NULL;
-  mpi(MPI_Comm_split_type(control_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
-  mpi(MPI_Comm_size(host, &on_host_), "MPI_Comm_size");
-  mpi(MPI_Comm_free(&host), "MPI_Comm_free");
+  mpi("MPI_Comm_split_type", MPI_Comm_split_type, control_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL,
+      &host);
+  mpi("MPI_Comm_size", MPI_Comm_size, host, &on_host_);
+  mpi("MPI_Comm_free", MPI_Comm_free, &host);
 }
 
 void MpiProcess::leave() {
@@ -63,9 +71,9 @@ MPI_Comm MpiProcess::communicator(const std::vector<int>& ranks, int n) {
     if (kept.ranks == ranks && kept.n == n) return kept.comm;
   const auto place = std::ranges::find(ranks, rank_);
   MPI_Comm comm = MPI_COMM_NULL;
-  mpi(MPI_Comm_split(control_, place == ranks.end() ? MPI_UNDEFINED : 0, static_cast<int>(place - ranks.begin()), &comm),
-      "MPI_Comm_split");
-  if (comm != MPI_COMM_NULL) mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  mpi("MPI_Comm_split", MPI_Comm_split, control_, place == ranks.end() ? MPI_UNDEFINED : 0,
+      static_cast<int>(place - ranks.begin()), &comm);
+  if (comm != MPI_COMM_NULL) mpi("MPI_Comm_set_errhandler", MPI_Comm_set_errhandler, comm, MPI_ERRORS_RETURN);
   kept_.push_back({ranks, n, comm});
   return comm;
 }
@@ -74,17 +82,19 @@ bool Requests::test(std::atomic<std::uint64_t>* pending) {
   const int count = static_cast<int>(requests_.size());
   std::vector<int> done(requests_.size());
   int completed = 0;
-  mpi(MPI_Testsome(count, requests_.data(), &completed, done.data(), MPI_STATUSES_IGNORE), "MPI_Testsome");
+  mpi("MPI_Testsome", MPI_Testsome, count, requests_.data(), &completed, done.data(), MPI_STATUSES_IGNORE);
   for (int i = 0; completed != MPI_UNDEFINED && i < completed; ++i)
     if (const int index = done[static_cast<std::size_t>(i)]; pending != nullptr && index < 64)
       pending->fetch_and(~(std::uint64_t{1} << index));
   return std::ranges::all_of(requests_, [](MPI_Request request) { return request == MPI_REQUEST_NULL; });
 }
 
-bool Requests::wait(const Health& health, Clock::time_point deadline, double nap_us, std::atomic<std::uint64_t>* pending) {
+bool Requests::wait(const Health& health, Clock::time_point deadline, double nap_us,
+                    std::atomic<std::uint64_t>* pending) {
   constexpr int yields = 64;
   for (std::size_t i = 0; pending != nullptr && i < std::min<std::size_t>(requests_.size(), 64); ++i)
-    if (requests_[i] == MPI_REQUEST_NULL) pending->fetch_and(~(std::uint64_t{1} << i));  // there was nothing to wait for
+    if (requests_[i] == MPI_REQUEST_NULL)
+      pending->fetch_and(~(std::uint64_t{1} << i));  // there was nothing to wait for
   for (int idle = 0; !test(pending); ++idle) {
     health.check();
     if (Clock::now() >= deadline) return false;
@@ -97,7 +107,9 @@ bool Requests::wait(const Health& health, Clock::time_point deadline, double nap
   return true;
 }
 
-MPI_Datatype mpi_type(DType type) { return type == DType::f32 ? MPI_UINT32_T : MPI_UINT16_T; }
+MPI_Datatype mpi_type(DType type) {
+  return type == DType::f32 ? MPI_UINT32_T : MPI_UINT16_T;
+}
 
 }  // namespace shingle::host
 #endif

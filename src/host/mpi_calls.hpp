@@ -1,4 +1,5 @@
-// MPI with our errors and deadlines: every wait is a nonblocking call that is polled.
+// MPI with our errors and deadlines: every wait is a nonblocking call that is polled. One thread at a time is
+// in MPI: lanes call it briefly, and libraries are at their best that way.
 #pragma once
 
 #ifdef SHINGLE_WITH_MPI
@@ -6,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string_view>
 #include <vector>
 
@@ -15,10 +17,19 @@
 namespace shingle::host {
 
 /// Throws MpiError with MPI's words where `code` is not MPI_SUCCESS.
-void mpi(int code, std::string_view call);
+void require_success(int code, std::string_view call);
 
-/// This process among those of MPI_COMM_WORLD. Initialises MPI at first use, and finalises at exit what it has initialised (or aborts,
-/// where leave_by_abort() was called).
+std::mutex& mpi_mutex();
+
+/// mpi("MPI_Test", MPI_Test, &request, &flag, &status): the call, checked, and alone in MPI.
+template <class Function, class... Arguments>
+void mpi(std::string_view call, Function function, const Arguments&... arguments) {
+  const std::lock_guard lock(mpi_mutex());
+  require_success(function(arguments...), call);
+}
+
+/// This process among those of MPI_COMM_WORLD. Initialises MPI at first use, and finalises at exit what it
+/// has initialised (or aborts, where leave_by_abort() was called).
 class MpiProcess {
  public:
   static MpiProcess& get();
@@ -28,8 +39,8 @@ class MpiProcess {
   int ranks_on_this_host() const { return on_host_; }
   /// For what concerns the whole world; used by one thread at a time.
   MPI_Comm control() const { return control_; }
-  /// A communicator of these ranks of the world for messages of our own; MPI_COMM_NULL on others. Collective over the world. Kept for the
-  /// life of the process: the n-th of the same ranks is the same again.
+  /// A communicator of these ranks of the world for messages of our own; MPI_COMM_NULL on others. Collective
+  /// over the world. Kept for the life of the process: the n-th of the same ranks is the same again.
   MPI_Comm communicator(const std::vector<int>& ranks, int n);
   /// From now on the process cannot leave MPI in order: others may be gone.
   void leave_by_abort() { abort_ = true; }
@@ -53,9 +64,11 @@ class Requests {
  public:
   /// To be handed to MPI at once.
   MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
-  /// Polls until all are complete: true; or until the deadline: false. Throws Stopped. Between polls it yields, then sleeps up to
-  /// `nap_us`. Of the first 64 requests, bit i of `pending` says whether the i-th is not complete.
-  bool wait(const Health& health, Clock::time_point deadline, double nap_us, std::atomic<std::uint64_t>* pending = nullptr);
+  /// Polls until all are complete: true; or until the deadline: false. Throws Stopped. Between polls it
+  /// yields, then sleeps up to `nap_us`. Of the first 64 requests, bit i of `pending` says whether the i-th
+  /// is not complete.
+  bool wait(const Health& health, Clock::time_point deadline, double nap_us,
+            std::atomic<std::uint64_t>* pending = nullptr);
 
  private:
   bool test(std::atomic<std::uint64_t>* pending);

@@ -17,7 +17,9 @@ constexpr std::size_t longest_reason = 4096;
 
 volatile std::sig_atomic_t told_to_end = 0;
 
-void note_sigterm(int) { told_to_end = 1; }
+void note_sigterm(int) {
+  told_to_end = 1;
+}
 
 }  // namespace
 
@@ -40,20 +42,23 @@ void MpiControl::release_sigterm() {
 void MpiControl::watch(const std::function<std::string()>& standing) {
   const int self = process_.rank();
   if (told_to_end != 0) {
-    health_.fail(std::make_exception_ptr(
-        Timeout(fmt::format("rank {} was told to end (SIGTERM), as when another rank has died; {}", self, standing()), self)));
+    health_.fail(std::make_exception_ptr(Timeout(
+        fmt::format("rank {} was told to end (SIGTERM), as when another rank has died; {}", self, standing()),
+        self)));
     return;
   }
   int there = 0;
   MPI_Status status;
-  mpi(MPI_Iprobe(MPI_ANY_SOURCE, failure_tag, process_.control(), &there, &status), "MPI_Iprobe");
+  mpi("MPI_Iprobe", MPI_Iprobe, MPI_ANY_SOURCE, failure_tag, process_.control(), &there, &status);
   if (!there) return;
   int length = 0;
-  mpi(MPI_Get_count(&status, MPI_CHAR, &length), "MPI_Get_count");
+  mpi("MPI_Get_count", MPI_Get_count, &status, MPI_CHAR, &length);
   std::string reason(static_cast<std::size_t>(length), '\0');
-  mpi(MPI_Recv(reason.data(), length, MPI_CHAR, status.MPI_SOURCE, failure_tag, process_.control(), MPI_STATUS_IGNORE), "MPI_Recv");
+  mpi("MPI_Recv", MPI_Recv, reason.data(), length, MPI_CHAR, status.MPI_SOURCE, failure_tag,
+      process_.control(), MPI_STATUS_IGNORE);
   health_.fail(std::make_exception_ptr(
-      Timeout(fmt::format("rank {} has failed: {}; here {}", status.MPI_SOURCE, reason, standing()), status.MPI_SOURCE)));
+      Timeout(fmt::format("rank {} has failed: {}; here {}", status.MPI_SOURCE, reason, standing()),
+              status.MPI_SOURCE)));
 }
 
 void MpiControl::tell(const std::string& reason) noexcept {
@@ -63,13 +68,15 @@ void MpiControl::tell(const std::string& reason) noexcept {
     for (int rank = 0; rank < process_.size(); ++rank) {
       MPI_Request request = MPI_REQUEST_NULL;
       if (rank != process_.rank())
-        MPI_Isend(text->data(), static_cast<int>(text->size()), MPI_CHAR, rank, failure_tag, process_.control(), &request);
+        mpi("MPI_Isend", MPI_Isend, text->data(), static_cast<int>(text->size()), MPI_CHAR, rank, failure_tag,
+            process_.control(), &request);
     }
     // MPI moves messages inside its calls only: a short while is given to it.
     const auto until = Clock::now() + attention;
     for (int there = 0; Clock::now() < until;)
-      MPI_Iprobe(MPI_ANY_SOURCE, failure_tag, process_.control(), &there, MPI_STATUS_IGNORE);
-  } catch (...) {  // out of memory: the others will notice by their deadlines
+      mpi("MPI_Iprobe", MPI_Iprobe, MPI_ANY_SOURCE, failure_tag, process_.control(), &there,
+          MPI_STATUS_IGNORE);
+  } catch (...) {  // MPI has failed too: the others will notice by their deadlines
   }
 }
 
@@ -79,22 +86,24 @@ void MpiControl::wait(Requests& requests, double timeout_us, const char* what) {
   while (!requests.wait(health_, std::min(deadline, Clock::now() + attention), nap_us)) {
     watch([&] { return fmt::format("rank {} is in {}", process_.rank(), what); });
     if (Clock::now() < deadline) continue;
-    health_.fail(std::make_exception_ptr(Timeout(
-        fmt::format("rank {}: waited {} in {} for the other processes", process_.rank(), format_us(timeout_us), what), process_.rank())));
+    health_.fail(
+        std::make_exception_ptr(Timeout(fmt::format("rank {}: waited {} in {} for the other processes",
+                                                    process_.rank(), format_us(timeout_us), what),
+                                        process_.rank())));
   }
 }
 
 void MpiControl::barrier(double timeout_us) {
   Requests requests;
-  mpi(MPI_Ibarrier(process_.control(), requests.add()), "MPI_Ibarrier");
+  mpi("MPI_Ibarrier", MPI_Ibarrier, process_.control(), requests.add());
   wait(requests, timeout_us, "a barrier");
 }
 
 std::vector<double> MpiControl::all_max(std::vector<double> values, double timeout_us) {
   std::vector<double> result(values.size());
   Requests requests;
-  mpi(MPI_Iallreduce(values.data(), result.data(), static_cast<int>(values.size()), MPI_DOUBLE, MPI_MAX, process_.control(), requests.add()),
-      "MPI_Iallreduce");
+  mpi("MPI_Iallreduce", MPI_Iallreduce, values.data(), result.data(), static_cast<int>(values.size()),
+      MPI_DOUBLE, MPI_MAX, process_.control(), requests.add());
   wait(requests, timeout_us, "a maximum over all");
   return result;
 }
@@ -103,12 +112,13 @@ std::vector<Span> MpiControl::gather(const std::vector<Span>& own, double timeou
   const int count = static_cast<int>(own.size() * sizeof(Span));
   std::vector<int> counts(static_cast<std::size_t>(process_.size())), firsts(counts.size());
   Requests sizes, data;
-  mpi(MPI_Iallgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, process_.control(), sizes.add()), "MPI_Iallgather");
+  mpi("MPI_Iallgather", MPI_Iallgather, &count, 1, MPI_INT, counts.data(), 1, MPI_INT, process_.control(),
+      sizes.add());
   wait(sizes, timeout_us, "gathering the timeline");
   std::exclusive_scan(counts.begin(), counts.end(), firsts.begin(), 0);
   std::vector<Span> all(static_cast<std::size_t>(firsts.back() + counts.back()) / sizeof(Span));
-  mpi(MPI_Iallgatherv(own.data(), count, MPI_BYTE, all.data(), counts.data(), firsts.data(), MPI_BYTE, process_.control(), data.add()),
-      "MPI_Iallgatherv");
+  mpi("MPI_Iallgatherv", MPI_Iallgatherv, own.data(), count, MPI_BYTE, all.data(), counts.data(),
+      firsts.data(), MPI_BYTE, process_.control(), data.add());
   wait(data, timeout_us, "gathering the timeline");
   return all;
 }

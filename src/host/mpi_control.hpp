@@ -12,8 +12,8 @@
 
 namespace shingle::host {
 
-/// All calls but tell() are collective over the world, made by one thread at a time, and throw Timeout when the others do not come within
-/// `timeout_us`.
+/// All calls but tell() are collective over the world, made by one thread at a time, and throw Timeout when
+/// the others do not come within `timeout_us`.
 class MpiControl {
  public:
   MpiControl(MpiProcess& process, Health& health) : process_(process), health_(health) {}
@@ -23,12 +23,14 @@ class MpiControl {
   /// Everybody's spans, in order of rank.
   std::vector<Span> gather(const std::vector<Span>& own, double timeout_us);
 
-  /// Takes note of a SIGTERM until released: mpirun ends the survivors with it when a process has died, and they should say what they were
-  /// waiting for. Only the first one is held off, and only where nobody else handles it.
+  /// Takes note of a SIGTERM until released: mpirun ends the survivors with it when a process has died, and
+  /// they should say what they were waiting for. Only the first one is held off, and only where nobody else
+  /// handles it.
   static void hold_sigterm();
   static void release_sigterm();
 
-  /// Fails the world where another process has failed or this one was told to end. `standing` says what this process waits for.
+  /// Fails the world where another process has failed or this one was told to end. `standing` says what this
+  /// process waits for.
   void watch(const std::function<std::string()>& standing);
   /// Lets the others know that this process has failed. Never throws.
   void tell(const std::string& reason) noexcept;

@@ -19,8 +19,8 @@ class Job {
   virtual void work(Worker& worker) = 0;
 };
 
-/// Helpers join whatever job has room. A job never waits for them to come: the calling lane works itself, so that a pool
-/// that is busy elsewhere only costs time.
+/// Helpers join whatever job has room. A job never waits for them to come: the calling lane works itself, so
+/// that a pool that is busy elsewhere only costs time.
 class Pool {
  public:
   Pool(int helpers, Health& health);
@@ -29,7 +29,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int helpers() const { return static_cast<int>(threads_.size()); }
-  /// Works on the job with the calling thread as `worker` and at most `helpers` others; returns when all of them have left it.
+  /// Works on the job with the calling thread as `worker` and at most `helpers` others; returns when all of
+  /// them have left it.
   void run(Job& job, Worker& worker, int helpers);
 
  private:

@@ -1,7 +1,7 @@
 #include "products.hpp"
 
-#include <dnnl.hpp>
 #include <fmt/format.h>
+#include <dnnl.hpp>
 
 #include <array>
 #include <string>
@@ -18,13 +18,17 @@ using Type = dnnl::memory::data_type;
 
 Type type_of(DType type) {
   switch (type) {
-    case DType::bf16: return Type::bf16;
-    case DType::f16: return Type::f16;
-    default: return Type::f32;
+    case DType::bf16:
+      return Type::bf16;
+    case DType::f16:
+      return Type::f16;
+    default:
+      return Type::f32;
   }
 }
 
-dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, DType type, std::int64_t row, std::int64_t col) {
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, DType type, std::int64_t row,
+                          std::int64_t col) {
   return {{rows, cols}, type_of(type), dnnl::memory::dims{row, col}};
 }
 
@@ -97,8 +101,8 @@ const Product& Products::get(const ProductShape& shape) {
     try {
       product = std::make_unique<DnnlProduct>(shape);
     } catch (const dnnl::error& error) {
-      throw Error(fmt::format("oneDNN has no product {}x{}x{} of {}: {}", shape.rows, shape.cols, shape.k, name(shape.in),
-                              error.what()));
+      throw Error(fmt::format("oneDNN has no product {}x{}x{} of {}: {}", shape.rows, shape.cols, shape.k,
+                              name(shape.in), error.what()));
     }
   }
   return *product;

@@ -30,7 +30,8 @@ class Progress {
   }
 
   void enter(const Caller& at) {
-    lane(at.rank, at.lane).position.store(std::uint64_t{at.epoch} << 32 | static_cast<std::uint32_t>(at.step));
+    lane(at.rank, at.lane)
+        .position.store(std::uint64_t{at.epoch} << 32 | static_cast<std::uint32_t>(at.step));
     advance(at);
   }
   /// The lane did something within its step.

@@ -39,7 +39,8 @@ struct Accesses {
   void operator()(const Swap& step) { memory = {step.a.rank, step.b.rank}; }
 
   void tiles(const std::vector<TileNotify>& hooks) {
-    for (const TileNotify& hook : hooks) counters.insert(counters.end(), hook.ranks.begin(), hook.ranks.end());
+    for (const TileNotify& hook : hooks)
+      counters.insert(counters.end(), hook.ranks.begin(), hook.ranks.end());
   }
 };
 
@@ -54,9 +55,11 @@ std::string remote_access(const Plan& plan) {
         Accesses accesses;
         std::visit(accesses, steps[static_cast<std::size_t>(step)]);
         for (const int other : accesses.memory)
-          if (other != rank) return fmt::format("{} uses memory of rank {}", where(plan, rank, lane, step), other);
+          if (other != rank)
+            return fmt::format("{} uses memory of rank {}", where(plan, rank, lane, step), other);
         for (const int other : accesses.counters)
-          if (other != rank) return fmt::format("{} uses counters of rank {}", where(plan, rank, lane, step), other);
+          if (other != rank)
+            return fmt::format("{} uses counters of rank {}", where(plan, rank, lane, step), other);
       }
     }
   }

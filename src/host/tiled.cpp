@@ -48,14 +48,16 @@ void TiledJob::compute(Worker& worker, std::int64_t item, std::int64_t block) {
   wait_at_gates(item);
   step_.compute(worker, item, block);
   // Whoever finishes an item's last block has acquired what the others released with theirs.
-  if (!blocks_left_ || blocks_left_[static_cast<std::size_t>(item - step_.first)].fetch_sub(1) == 1) notify(item);
+  if (!blocks_left_ || blocks_left_[static_cast<std::size_t>(item - step_.first)].fetch_sub(1) == 1)
+    notify(item);
   engine_.progress.advance(caller_);
 }
 
 void TiledJob::wait_at_gates(std::int64_t position) const {
   for (const TileGate& gate : step_.gates) {
     const auto g = group_of(gate.ends, position);
-    engine_.await(caller_, {gate.counter, caller_.rank, static_cast<std::int32_t>(g)}, gate.targets[static_cast<std::size_t>(g)]);
+    engine_.await(caller_, {gate.counter, caller_.rank, static_cast<std::int32_t>(g)},
+                  gate.targets[static_cast<std::size_t>(g)]);
   }
 }
 
@@ -74,8 +76,10 @@ std::vector<Span> TiledJob::spans() const {
   std::vector<Span> spans;
   for (std::size_t g = 0; g < intervals_.size(); ++g)
     if (intervals_[g].end_us > 0)
-      spans.push_back({caller_.rank, caller_.lane, caller_.step, ends_ == nullptr ? -1 : static_cast<std::int32_t>(g),
-                       static_cast<std::int32_t>(caller_.epoch - engine_.first_epoch), intervals_[g].begin_us, intervals_[g].end_us});
+      spans.push_back({caller_.rank, caller_.lane, caller_.step,
+                       ends_ == nullptr ? -1 : static_cast<std::int32_t>(g),
+                       static_cast<std::int32_t>(caller_.epoch - engine_.first_epoch), intervals_[g].begin_us,
+                       intervals_[g].end_us});
   return spans;
 }
 

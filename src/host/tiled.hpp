@@ -1,5 +1,5 @@
-// A tiled step at work: its items are claimed in order by any number of threads, each waits at the item's gates, computes it and
-// notifies.
+// A tiled step at work: its items are claimed in order by any number of threads, each waits at the item's
+// gates, computes it and notifies.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@ struct TiledStep {
   const TileGrid& grid;
   const std::vector<TileGate>& gates;
   const std::vector<TileNotify>& notify;
-  std::int64_t first = 0;  ///< items [first, last): positions of the grid, or of a row-wise step its rows of tiles
+  std::int64_t first =
+      0;  ///< items [first, last): positions of the grid, or of a row-wise step its rows of tiles
   std::int64_t last = 0;
   bool row_wise = false;
   std::int64_t blocks = 1;  ///< into which every item is cut

@@ -50,7 +50,9 @@ void MpiTransport::watch() {
   control_.watch([&] { return standing(engine_); });
 }
 
-void MpiTransport::abandon(const std::string& reason) { control_.tell(reason); }
+void MpiTransport::abandon(const std::string& reason) {
+  control_.tell(reason);
+}
 
 std::vector<int> MpiTransport::missing(std::int32_t communicator, int) {
   Room& room = (*rooms_)[static_cast<std::size_t>(communicator)];
@@ -58,12 +60,13 @@ std::vector<int> MpiTransport::missing(std::int32_t communicator, int) {
   const std::uint64_t pending = room.pending.load();
   std::vector<int> ranks;
   for (std::size_t i = 0; i < std::min<std::size_t>(room.awaited.size(), 64); ++i)
-    if ((pending >> i & 1) != 0 && std::ranges::find(ranks, room.awaited[i]) == ranks.end()) ranks.push_back(room.awaited[i]);
+    if ((pending >> i & 1) != 0 && std::ranges::find(ranks, room.awaited[i]) == ranks.end())
+      ranks.push_back(room.awaited[i]);
   return ranks;
 }
 
-void MpiTransport::await_ranks(Room& room, Requests& requests, std::vector<std::int32_t> ranks, const Caller& caller,
-                               std::int32_t communicator) const {
+void MpiTransport::await_ranks(Room& room, Requests& requests, std::vector<std::int32_t> ranks,
+                               const Caller& caller, std::int32_t communicator) const {
   {
     const std::lock_guard lock(room.mutex);
     room.pending = ranks.size() >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << ranks.size()) - 1;
@@ -78,14 +81,17 @@ void MpiTransport::await_ranks(Room& room, Requests& requests, std::vector<std::
 
 void MpiTransport::finish(Requests& requests, const Caller& caller) const {
   if (requests.wait(engine_.health(), engine_.deadline(), moving_nap_us)) return;
-  throw Timeout(fmt::format("{}: waited {} for data of ranks that have come", describe(engine_, caller), format_us(engine_.timeout_us)),
+  throw Timeout(fmt::format("{}: waited {} for data of ranks that have come", describe(engine_, caller),
+                            format_us(engine_.timeout_us)),
                 caller.rank);
 }
 
-void MpiTransport::collective(const Caller& caller, const Collective& step, const View& send, const View& recv) {
+void MpiTransport::collective(const Caller& caller, const Collective& step, const View& send,
+                              const View& recv) {
   Room& room = (*rooms_)[static_cast<std::size_t>(step.communicator)];
   const Call call{caller, step, send, recv};
-  if (const std::string reason = misfit(step, static_cast<int>(room.ranks.size()), send, recv); !reason.empty())
+  if (const std::string reason = misfit(step, static_cast<int>(room.ranks.size()), send, recv);
+      !reason.empty())
     throw InvalidArgument(describe(engine_, caller) + ": " + reason, caller.rank);
   meet(room, call);
   double bytes = 0;
@@ -94,10 +100,18 @@ void MpiTransport::collective(const Caller& caller, const Collective& step, cons
   const auto now = Clock::now();
   const auto done = room.ranks.size() > 1 ? engine_.world->links.book(own, now, bytes) : now;
   switch (step.kind) {
-    case CollectiveKind::allreduce: allreduce(room, call); break;
-    case CollectiveKind::reducescatter: reducescatter(room, call); break;
-    case CollectiveKind::allgather: allgather(room, call); break;
-    case CollectiveKind::alltoall: alltoall(room, call); break;
+    case CollectiveKind::allreduce:
+      allreduce(room, call);
+      break;
+    case CollectiveKind::reducescatter:
+      reducescatter(room, call);
+      break;
+    case CollectiveKind::allgather:
+      allgather(room, call);
+      break;
+    case CollectiveKind::alltoall:
+      alltoall(room, call);
+      break;
   }
   sleep_until(done, engine_.health());
 }
@@ -105,22 +119,33 @@ void MpiTransport::collective(const Caller& caller, const Collective& step, cons
 /// Everybody tells everybody that it is here and what for.
 void MpiTransport::meet(Room& room, const Call& call) {
   const std::size_t ranks = room.ranks.size();
-  const double wire = wire_bytes(call.step, static_cast<int>(room.me), static_cast<int>(ranks), call.send, call.recv);
+  const double wire =
+      wire_bytes(call.step, static_cast<int>(room.me), static_cast<int>(ranks), call.send, call.recv);
   for (std::size_t i = 0; i < ranks; ++i) {
-    const std::int64_t bytes = call.step.kind == CollectiveKind::alltoall ? call.step.send_rows[i] * call.send.row_bytes() : call.send.bytes();
-    room.sent[i] = {static_cast<std::int32_t>(call.step.kind), static_cast<std::int32_t>(call.send.type), call.caller.lane,
-                    call.caller.step, call.caller.epoch, 0, bytes, wire};
+    const std::int64_t bytes = call.step.kind == CollectiveKind::alltoall
+                                   ? call.step.send_rows[i] * call.send.row_bytes()
+                                   : call.send.bytes();
+    room.sent[i] = {static_cast<std::int32_t>(call.step.kind),
+                    static_cast<std::int32_t>(call.send.type),
+                    call.caller.lane,
+                    call.caller.step,
+                    call.caller.epoch,
+                    0,
+                    bytes,
+                    wire};
   }
   room.received[room.me] = room.sent[room.me];
   Requests requests;
   for (std::size_t i = 0; i < ranks; ++i) {
     MPI_Request* request = requests.add();  // the i-th, also where there is nothing to receive
     if (i != room.me)
-      mpi(MPI_Irecv(&room.received[i], sizeof(Note), MPI_BYTE, static_cast<int>(i), note_tag, room.comm, request), "MPI_Irecv");
+      mpi("MPI_Irecv", MPI_Irecv, &room.received[i], sizeof(Note), MPI_BYTE, static_cast<int>(i), note_tag,
+          room.comm, request);
   }
   for (std::size_t i = 0; i < ranks; ++i)
     if (i != room.me)
-      mpi(MPI_Isend(&room.sent[i], sizeof(Note), MPI_BYTE, static_cast<int>(i), note_tag, room.comm, requests.add()), "MPI_Isend");
+      mpi("MPI_Isend", MPI_Isend, &room.sent[i], sizeof(Note), MPI_BYTE, static_cast<int>(i), note_tag,
+          room.comm, requests.add());
   auto others = room.ranks;
   await_ranks(room, requests, std::move(others), call.caller, call.step.communicator);
   require_agreement(room, call);
@@ -133,7 +158,9 @@ void MpiTransport::require_agreement(const Room& room, const Call& call) const {
     const Note& other = room.received[i];
     const auto fail = [&](const std::string& what) {
       const Caller peer{room.ranks[i], other.lane, other.step, other.epoch};
-      throw InvalidArgument(fmt::format("{}: {} at {}", describe(engine_, call.caller), what, describe(engine_, peer)), call.caller.rank);
+      throw InvalidArgument(
+          fmt::format("{}: {} at {}", describe(engine_, call.caller), what, describe(engine_, peer)),
+          call.caller.rank);
     };
     if (other.kind != own.kind || other.type != own.type)
       fail(fmt::format("{} of {} meets {} of {}", name(call.step.kind), name(call.send.type),
@@ -152,11 +179,11 @@ void MpiTransport::exchange(const Caller& caller, const Exchange& step, std::spa
   const Communicator& communicator = engine_.plan.communicators[static_cast<std::size_t>(step.communicator)];
   const auto shape_of = [](const View& view) {
     MPI_Datatype row = MPI_DATATYPE_NULL, rows = MPI_DATATYPE_NULL;
-    mpi(MPI_Type_contiguous(static_cast<int>(view.cols), mpi_type(view.type), &row), "MPI_Type_contiguous");
-    mpi(MPI_Type_create_hvector(static_cast<int>(view.rows), 1, view.ld * static_cast<MPI_Aint>(size_bytes(view.type)), row, &rows),
-        "MPI_Type_create_hvector");
-    mpi(MPI_Type_commit(&rows), "MPI_Type_commit");
-    mpi(MPI_Type_free(&row), "MPI_Type_free");
+    mpi("MPI_Type_contiguous", MPI_Type_contiguous, static_cast<int>(view.cols), mpi_type(view.type), &row);
+    mpi("MPI_Type_create_hvector", MPI_Type_create_hvector, static_cast<int>(view.rows), 1,
+        view.ld * static_cast<MPI_Aint>(size_bytes(view.type)), row, &rows);
+    mpi("MPI_Type_commit", MPI_Type_commit, &rows);
+    mpi("MPI_Type_free", MPI_Type_free, &row);
     return rows;
   };
   Requests requests;
@@ -165,10 +192,12 @@ void MpiTransport::exchange(const Caller& caller, const Exchange& step, std::spa
   const auto post = [&](bool sending, const Exchange::Message& message, const View& view) {
     MPI_Datatype shape = shape_of(view);
     const int peer = index_in(communicator, message.peer);
-    mpi(sending ? MPI_Isend(view.data, 1, shape, peer, exchange_tag, room.comm, requests.add())
-                : MPI_Irecv(view.data, 1, shape, peer, exchange_tag, room.comm, requests.add()),
-        sending ? "MPI_Isend" : "MPI_Irecv");
-    mpi(MPI_Type_free(&shape), "MPI_Type_free");  // once the message is through
+    if (sending) {
+      mpi("MPI_Isend", MPI_Isend, view.data, 1, shape, peer, exchange_tag, room.comm, requests.add());
+    } else {
+      mpi("MPI_Irecv", MPI_Irecv, view.data, 1, shape, peer, exchange_tag, room.comm, requests.add());
+    }
+    mpi("MPI_Type_free", MPI_Type_free, &shape);  // once the message is through
     peers.push_back(message.peer);
     if (message.peer != caller.rank) (sending ? sent : received) += view.bytes();
   };
@@ -178,7 +207,8 @@ void MpiTransport::exchange(const Caller& caller, const Exchange& step, std::spa
   if (sent + received == 0) return;
   // When the peers came is not known: the link's time starts when the messages are through.
   const int own[] = {caller.rank};
-  sleep_until(engine_.world->links.book(own, Clock::now(), static_cast<double>(std::max(sent, received))), engine_.health());
+  sleep_until(engine_.world->links.book(own, Clock::now(), static_cast<double>(std::max(sent, received))),
+              engine_.health());
 }
 
 }  // namespace shingle::host

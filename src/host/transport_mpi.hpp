@@ -1,5 +1,6 @@
-// Ranks that are MPI processes. Whoever comes to a collective tells the others what it is about to do; once all are there, they
-// agree or know on what they do not, and the link's time starts. So a late rank is known by name.
+// Ranks that are MPI processes. Whoever comes to a collective tells the others what it is about to do; once
+// all are there, they agree or know on what they do not, and the link's time starts. So a late rank is known
+// by name.
 #pragma once
 
 #ifdef SHINGLE_WITH_MPI
@@ -65,7 +66,8 @@ class MpiTransport final : public Transport {
   void allgather(const Room& room, const Call& call) const;
   void alltoall(const Room& room, const Call& call) const;
   /// Waits for those whom the first requests are with; throws Timeout with their names.
-  void await_ranks(Room& room, Requests& requests, std::vector<std::int32_t> ranks, const Caller& caller, std::int32_t communicator) const;
+  void await_ranks(Room& room, Requests& requests, std::vector<std::int32_t> ranks, const Caller& caller,
+                   std::int32_t communicator) const;
   /// Waits for data on its way.
   void finish(Requests& requests, const Caller& caller) const;
 

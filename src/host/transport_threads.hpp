@@ -39,7 +39,8 @@ class ThreadTransport final : public Transport {
     Clock::time_point sender_came, receiver_came;
     bool taken = false;
   };
-  using Channel = std::deque<std::shared_ptr<Message>>;  ///< posted and not yet taken, from one rank to another
+  using Channel =
+      std::deque<std::shared_ptr<Message>>;  ///< posted and not yet taken, from one rank to another
 
   struct Room {
     std::mutex mutex;
@@ -51,8 +52,8 @@ class ThreadTransport final : public Transport {
 
   void require_agreement(const Meeting& meeting) const;
   static void move_share(const Meeting& meeting, std::size_t index);
-  std::shared_ptr<Message> take(std::unique_lock<std::mutex>& lock, Room& room, const Caller& caller, const Exchange& step,
-                                int peer, Clock::time_point deadline) const;
+  std::shared_ptr<Message> take(std::unique_lock<std::mutex>& lock, Room& room, const Caller& caller,
+                                const Exchange& step, int peer, Clock::time_point deadline) const;
 
   Engine& engine_;
   std::vector<Room> rooms_;  // by communicator

@@ -2,12 +2,13 @@
 
 #include <cstring>
 
-// The build is for any x86-64; these loops are compiled several times and chosen when the program is loaded. Sanitizers cannot be
-// used that early, so they see the plain version.
+// The build is for any x86-64; these loops are compiled several times and chosen when the program is loaded.
+// Sanitizers cannot be used that early, so they see the plain version.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
-#define SHINGLE_VECTOR \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3", "no-math-errno", "no-trapping-math")))
+#define SHINGLE_VECTOR                                                         \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), \
+                 optimize("O3", "no-math-errno", "no-trapping-math")))
 #else
 #define SHINGLE_VECTOR
 #endif
@@ -30,7 +31,8 @@ SHINGLE_INLINE std::uint16_t round_bf16(float value) {
   return static_cast<std::uint16_t>(nan ? (bits >> 16) | 0x40u : rounded);
 }
 
-/// e^x to 2 units in the last place: 2^n · e^r with |r| ≤ ln2/2 and the Taylor polynomial of degree 7 for e^r.
+/// e^x to 2 units in the last place: 2^n · e^r with |r| ≤ ln2/2 and the Taylor polynomial of degree 7 for
+/// e^r.
 SHINGLE_INLINE float exponential(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
@@ -46,7 +48,8 @@ SHINGLE_INLINE float exponential(float x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return p * __builtin_bit_cast(float, (__builtin_bit_cast(std::int32_t, shifted) + (127 - 0x4b400000)) << 23);
+  return p *
+         __builtin_bit_cast(float, (__builtin_bit_cast(std::int32_t, shifted) + (127 - 0x4b400000)) << 23);
 }
 
 /// erf(x) to 1e-7: near zero the Taylor-like polynomial, beyond it 1 − e^p(|x|) (N. Juffa's coefficients).
@@ -70,7 +73,9 @@ SHINGLE_INLINE float error_function(float x) {
   return t > 0.927734375f ? far : near;
 }
 
-SHINGLE_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+SHINGLE_INLINE float sigmoid(float x) {
+  return 1.0f / (1.0f + exponential(-x));
+}
 
 SHINGLE_VECTOR void widen_16(DType type, const std::uint16_t* source, float* target, std::int64_t count) {
   if (type == DType::bf16) {
@@ -123,7 +128,8 @@ void widen_add(DType type, const std::byte* source, float* target, std::int64_t 
   }
 }
 
-void sum(DType type, std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::int64_t count) {
+void sum(DType type, std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
+         std::int64_t count) {
   constexpr std::int64_t block = 2048;  // of the first-level cache
   float total[block];
   const auto size = static_cast<std::int64_t>(size_bytes(type));
@@ -143,7 +149,8 @@ SHINGLE_VECTOR void activate(Activation activation, float* x, std::int64_t count
   if (activation == Activation::relu) {
     for (std::int64_t i = 0; i < count; ++i) x[i] = x[i] < 0 ? 0.0f : x[i];  // NaN stays NaN
   } else if (activation == Activation::gelu) {
-    for (std::int64_t i = 0; i < count; ++i) x[i] = 0.5f * x[i] * (1.0f + error_function(x[i] * 0.707106781f));
+    for (std::int64_t i = 0; i < count; ++i)
+      x[i] = 0.5f * x[i] * (1.0f + error_function(x[i] * 0.707106781f));
   } else if (activation == Activation::silu) {
     for (std::int64_t i = 0; i < count; ++i) x[i] = x[i] * sigmoid(x[i]);
   }

@@ -15,8 +15,10 @@ void narrow(DType type, const float* source, std::byte* target, std::int64_t cou
 /// target += source.
 void widen_add(DType type, const std::byte* source, float* target, std::int64_t count);
 
-/// The sum of `sources`, in their order in fp32 and rounded once, to every one of `targets`; a target may be one of the sources.
-void sum(DType type, std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::int64_t count);
+/// The sum of `sources`, in their order in fp32 and rounded once, to every one of `targets`; a target may be
+/// one of the sources.
+void sum(DType type, std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
+         std::int64_t count);
 
 /// x += bias; relu, gelu or silu in place.
 void add(float* x, const float* bias, std::int64_t count);

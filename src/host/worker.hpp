@@ -1,4 +1,5 @@
-// What a thread that computes tiles keeps between them: scratch memory, and operands that the next tile may need again.
+// What a thread that computes tiles keeps between them: scratch memory, and operands that the next tile may
+// need again.
 #pragma once
 
 #include <cstddef>

@@ -28,7 +28,9 @@ class MpiWorld final : public host::HostWorld {
     state()->machine.workers = -static_cast<int>(all_max({-double(state()->machine.workers)})[0]);
   }
 
-  Capabilities capabilities() const override { return {.remote_memory = false, .native_dtypes = host::native_dtypes()}; }
+  Capabilities capabilities() const override {
+    return {.remote_memory = false, .native_dtypes = host::native_dtypes()};
+  }
 
   std::unique_ptr<Executable> compile(const Plan& plan) override {
     if (const std::string access = host::remote_access(plan); !access.empty())
@@ -48,7 +50,8 @@ class MpiWorld final : public host::HostWorld {
   std::unique_ptr<host::Transport> connect(host::Engine& engine) override {
     const double hash = static_cast<double>(std::hash<std::string>{}(to_json(engine.plan, -1)) >> 12);
     if (const auto most = all_max({hash, -hash}); most[0] != -most[1])
-      throw InvalidArgument("the processes compile different plans: check that all were started with the same arguments");
+      throw InvalidArgument(
+          "the processes compile different plans: check that all were started with the same arguments");
     return std::make_unique<host::MpiTransport>(engine, process_, control_);
   }
 
@@ -75,11 +78,13 @@ class MpiWorld final : public host::HostWorld {
 std::unique_ptr<World> make_mpi_world(const HostOptions& options) {
   MpiProcess& process = MpiProcess::get();
   if (process.size() > max_world)
-    throw InvalidArgument(fmt::format("a world of {} processes is outside [1, {}]", process.size(), max_world));
+    throw InvalidArgument(
+        fmt::format("a world of {} processes is outside [1, {}]", process.size(), max_world));
   Machine machine = host_machine(process.ranks_on_this_host(), options.link);
   if (options.workers_per_rank > 0) machine.workers = options.workers_per_rank;
   return std::make_unique<MpiWorld>(
-      std::make_shared<host::WorldState>(options, machine, process.size(), std::vector<int>{process.rank()}), process);
+      std::make_shared<host::WorldState>(options, machine, process.size(), std::vector<int>{process.rank()}),
+      process);
 }
 
 }  // namespace shingle
@@ -88,7 +93,9 @@ std::unique_ptr<World> make_mpi_world(const HostOptions& options) {
 
 namespace shingle {
 
-std::unique_ptr<World> make_mpi_world(const HostOptions&) { throw Unsupported("this build has no MPI"); }
+std::unique_ptr<World> make_mpi_world(const HostOptions&) {
+  throw Unsupported("this build has no MPI");
+}
 
 }  // namespace shingle
 #endif

@@ -13,7 +13,9 @@ namespace {
 class ThreadWorld final : public host::HostWorld {
  public:
   using HostWorld::HostWorld;
-  Capabilities capabilities() const override { return {.remote_memory = true, .native_dtypes = host::native_dtypes()}; }
+  Capabilities capabilities() const override {
+    return {.remote_memory = true, .native_dtypes = host::native_dtypes()};
+  }
   void barrier() override {}
   std::vector<double> all_max(std::vector<double> values) override { return values; }
 
@@ -26,12 +28,14 @@ class ThreadWorld final : public host::HostWorld {
 }  // namespace
 
 std::unique_ptr<World> make_thread_world(int ranks, const HostOptions& options) {
-  if (ranks < 1 || ranks > max_world) throw InvalidArgument(fmt::format("a world of {} ranks is outside [1, {}]", ranks, max_world));
+  if (ranks < 1 || ranks > max_world)
+    throw InvalidArgument(fmt::format("a world of {} ranks is outside [1, {}]", ranks, max_world));
   Machine machine = host_machine(ranks, options.link);
   if (options.workers_per_rank > 0) machine.workers = options.workers_per_rank;
   std::vector<int> local(static_cast<std::size_t>(ranks));
   std::iota(local.begin(), local.end(), 0);
-  return std::make_unique<ThreadWorld>(std::make_shared<host::WorldState>(options, machine, ranks, std::move(local)), ranks);
+  return std::make_unique<ThreadWorld>(
+      std::make_shared<host::WorldState>(options, machine, ranks, std::move(local)), ranks);
 }
 
 }  // namespace shingle

@@ -37,10 +37,12 @@ class Describer {
   Describer(const Plan& plan, int own) : plan_(plan), own_(own) {}
 
   std::string operator()(const Gemm& g) {
-    std::string text = fmt::format("gemm {}x{}x{}{}: {} * {}", g.grid.rows, g.grid.cols, g.transpose_a ? g.a.rows : g.a.cols,
-                                   tiles(g.grid, {&g.out}, g.gates, g.notify),
-                                   operand(g.a, g.transpose_a, g.a_rows), operand(g.b, g.transpose_b));
-    return text + epilogue(g.epilogue) + " -> " + placement(g.out) + hooks(g.gates, g.notify) + workers(g.resources);
+    std::string text =
+        fmt::format("gemm {}x{}x{}{}: {} * {}", g.grid.rows, g.grid.cols, g.transpose_a ? g.a.rows : g.a.cols,
+                    tiles(g.grid, {&g.out}, g.gates, g.notify), operand(g.a, g.transpose_a, g.a_rows),
+                    operand(g.b, g.transpose_b));
+    return text + epilogue(g.epilogue) + " -> " + placement(g.out) + hooks(g.gates, g.notify) +
+           workers(g.resources);
   }
 
   std::string operator()(const Elementwise& e) {
@@ -51,14 +53,18 @@ class Describer {
     if (e.first != 0 || e.count >= 0) text += fmt::format(", items {}:{}", e.first, last_item(e));
     for (std::size_t i = 0; i < e.from.size(); ++i) text += (i == 0 ? ": " : " + ") + placement(e.from[i]);
     text += epilogue(e.epilogue);
-    if (e.norm.residual) text += fmt::format(", + {} (kept in {})", slice(e.residual.slice), slice(e.sum.slice));
+    if (e.norm.residual)
+      text += fmt::format(", + {} (kept in {})", slice(e.residual.slice), slice(e.sum.slice));
     if (e.norm.enabled) text += fmt::format(", rmsnorm {}", e.norm.epsilon);
     return text + " -> " + placement(e.to) + hooks(e.gates, e.notify) + workers(e.resources);
   }
 
-  std::string operator()(const Await& a) { return fmt::format("await {} >= {}", counter(a.counter), a.target); }
+  std::string operator()(const Await& a) {
+    return fmt::format("await {} >= {}", counter(a.counter), a.target);
+  }
   std::string operator()(const Notify& n) {
-    const bool set = n.counter.counter >= 0 && static_cast<std::size_t>(n.counter.counter) < plan_.counters.size() &&
+    const bool set = n.counter.counter >= 0 &&
+                     static_cast<std::size_t>(n.counter.counter) < plan_.counters.size() &&
                      plan_.counters[static_cast<std::size_t>(n.counter.counter)].kind == CounterKind::set;
     return fmt::format("notify {} {} {}", counter(n.counter), set ? "=" : "+", n.value);
   }
@@ -106,18 +112,21 @@ class Describer {
   }
 
   std::string counter(const CounterRef& c) const {
-    return fmt::format("{}[{}]{}", table_entry(plan_.counters, c.counter, "counter"), c.entry, at_rank(c.rank));
+    return fmt::format("{}[{}]{}", table_entry(plan_.counters, c.counter, "counter"), c.entry,
+                       at_rank(c.rank));
   }
   std::string over(std::int32_t communicator) const {
     return " over " + table_entry(plan_.communicators, communicator, "communicator");
   }
 
-  /// " rows 128:256", " rows dealt in blocks of 32 to 8 ranks": how virtual rows are picked; nothing where one by one from the first.
+  /// " rows 128:256", " rows dealt in blocks of 32 to 8 ranks": how virtual rows are picked; nothing where
+  /// one by one from the first.
   static std::string rows_text(const RowMap& map) {
     if (map.world > 1)
       return fmt::format(" (rows {}:{} of {} shards, {} at a time)", map.base, map.base + map.len, map.world,
                          smaller(map.block, map.len));
-    return map.base == 0 ? "" : fmt::format(" (rows {}:{})", map.base, smaller(map.base + map.len, map.limit));
+    return map.base == 0 ? ""
+                         : fmt::format(" (rows {}:{})", map.base, smaller(map.base + map.len, map.limit));
   }
 
   std::string operand(const Slice& s, bool transposed, const RowMap& rows = {}) const {
@@ -127,12 +136,17 @@ class Describer {
   std::string placement(const Placement& p) const {
     const std::string at = slice(p.slice);
     switch (p.kind) {
-      case PlacementKind::matrix: return at + rows_text(p.rows);
-      case PlacementKind::slots: return "slots of " + at;
-      case PlacementKind::subtiles: return fmt::format("slots of {} by {} parts", at, p.parts);
+      case PlacementKind::matrix:
+        return at + rows_text(p.rows);
+      case PlacementKind::slots:
+        return "slots of " + at;
+      case PlacementKind::subtiles:
+        return fmt::format("slots of {} by {} parts", at, p.parts);
       case PlacementKind::pools:
-        return p.dest < 0 ? "pools of " + at : fmt::format("pools of {} (from rank {} for rank {})", at, p.source, p.dest);
-      case PlacementKind::routed: return fmt::format("{} (rows from rank {} for rank {})", at, p.source, p.dest);
+        return p.dest < 0 ? "pools of " + at
+                          : fmt::format("pools of {} (from rank {} for rank {})", at, p.source, p.dest);
+      case PlacementKind::routed:
+        return fmt::format("{} (rows from rank {} for rank {})", at, p.source, p.dest);
     }
     return at;
   }
@@ -158,7 +172,8 @@ class Describer {
     for (const TileNotify& notify : notifies) add_groups(notify.ends);
     if (grid.tiles() == 0) return ", no tiles";
     const std::int64_t count = grid.tiles(), phantom = grid.positions() - count;
-    std::string text = count == 1 ? ", 1 tile" : fmt::format(", {} tiles of {}x{}", count, grid.tile_rows, grid.tile_cols);
+    std::string text =
+        count == 1 ? ", 1 tile" : fmt::format(", {} tiles of {}x{}", count, grid.tile_rows, grid.tile_cols);
     if (grid.loop_count > 1) text += fmt::format(" ({})", loops_text(grid));
     if (phantom > 0) text += fmt::format(", {} phantom", phantom);
     for (std::size_t i = 0; i < groups_.size(); ++i) {
@@ -169,7 +184,9 @@ class Describer {
     }
     return text;
   }
-  static char letter(std::size_t i) { return static_cast<char>('g' + smaller(static_cast<std::int64_t>(i), 19)); }
+  static char letter(std::size_t i) {
+    return static_cast<char>('g' + smaller(static_cast<std::int64_t>(i), 19));
+  }
   void add_groups(const std::vector<std::int64_t>& ends) {
     const auto same = [&](const auto* known) { return *known == ends; };
     if (ends.size() > 1 && std::none_of(groups_.begin(), groups_.end(), same)) groups_.push_back(&ends);
@@ -184,11 +201,13 @@ class Describer {
   std::string hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies) const {
     std::string text;
     for (const TileGate& gate : gates)
-      text += fmt::format(", awaits {}{} >= {}", table_entry(plan_.counters, gate.counter, "counter"), entry(gate.ends),
-                          list({gate.targets.begin(), gate.targets.end()}));
+      text += fmt::format(", awaits {}{} >= {}", table_entry(plan_.counters, gate.counter, "counter"),
+                          entry(gate.ends), list({gate.targets.begin(), gate.targets.end()}));
     for (const TileNotify& notify : notifies) {
-      text += fmt::format(", notifies {}{}", table_entry(plan_.counters, notify.counter, "counter"), entry(notify.ends));
-      if (notify.ranks != std::vector<std::int32_t>{own_}) text += "@" + ranges({notify.ranks.begin(), notify.ranks.end()});
+      text += fmt::format(", notifies {}{}", table_entry(plan_.counters, notify.counter, "counter"),
+                          entry(notify.ends));
+      if (notify.ranks != std::vector<std::int32_t>{own_})
+        text += "@" + ranges({notify.ranks.begin(), notify.ranks.end()});
     }
     return text;
   }
@@ -229,7 +248,9 @@ std::string ranges(const std::vector<std::int64_t>& ranks) {
   return text;
 }
 
-std::string step_line(const Plan& plan, const Step& step, int own) { return std::visit(Describer(plan, own), step); }
+std::string step_line(const Plan& plan, const Step& step, int own) {
+  return std::visit(Describer(plan, own), step);
+}
 
 }  // namespace text
 

@@ -41,7 +41,8 @@ struct Tokens {
   }
 };
 
-/// What each number grows by from one line to the next, modulo `modulo` where that is given (and then in [0, modulo)).
+/// What each number grows by from one line to the next, modulo `modulo` where that is given (and then in [0,
+/// modulo)).
 struct Growth {
   std::vector<std::int64_t> steps;
   std::vector<bool> wraps;
@@ -56,7 +57,8 @@ std::optional<Growth> growth_of(const std::vector<const Tokens*>& lines, std::in
     const std::int64_t step = lines.size() > 1 ? lines[1]->numbers[n] - first.numbers[n] : 0;
     bool plain = true, wraps = modulo > 1;
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      const std::int64_t value = lines[i]->numbers[n], off = value - first.numbers[n] - static_cast<std::int64_t>(i) * step;
+      const std::int64_t value = lines[i]->numbers[n],
+                         off = value - first.numbers[n] - static_cast<std::int64_t>(i) * step;
       plain = plain && off == 0;
       wraps = wraps && value < modulo && off % modulo == 0;
     }
@@ -70,15 +72,18 @@ std::optional<Growth> growth_of(const std::vector<const Tokens*>& lines, std::in
 std::string formula(std::int64_t start, std::int64_t step, char letter, std::int64_t modulo) {
   const std::int64_t size = step < 0 ? -step : step;
   const std::string term = fmt::format("{}{}", size == 1 ? "" : std::to_string(size), letter);
-  std::string text = step < 0 ? fmt::format("{}-{}", start, term) : start == 0 ? term : fmt::format("{}+{}", start, term);
+  std::string text = step < 0     ? fmt::format("{}-{}", start, term)
+                     : start == 0 ? term
+                                  : fmt::format("{}+{}", start, term);
   return modulo > 0 ? fmt::format("{{({})%{}}}", text, modulo) : fmt::format("{{{}}}", text);
 }
 
 std::string write(const Tokens& first, const Growth& growth, char letter, std::int64_t modulo) {
   std::string text = first.texts[0];
   for (std::size_t n = 0; n < first.numbers.size(); ++n) {
-    text += growth.steps[n] == 0 ? first.spelled[n]
-                                 : formula(first.numbers[n], growth.steps[n], letter, growth.wraps[n] ? modulo : 0);
+    text += growth.steps[n] == 0
+                ? first.spelled[n]
+                : formula(first.numbers[n], growth.steps[n], letter, growth.wraps[n] ? modulo : 0);
     text += first.texts[n + 1];
   }
   return text;
@@ -94,7 +99,8 @@ std::size_t repeats(const std::vector<Tokens>& lines, std::size_t at, std::size_
       const Tokens &first = lines[at + j], &second = lines[at + period + j], &line = lines[next];
       if (line.texts != first.texts) return count;
       for (std::size_t n = 0; n < first.numbers.size(); ++n)
-        if (line.numbers[n] != first.numbers[n] + static_cast<std::int64_t>(count) * (second.numbers[n] - first.numbers[n]))
+        if (line.numbers[n] !=
+            first.numbers[n] + static_cast<std::int64_t>(count) * (second.numbers[n] - first.numbers[n]))
           return count;
     }
   }

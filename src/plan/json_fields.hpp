@@ -1,4 +1,5 @@
-// The JSON form of everything in a plan, said once: the writer and the reader walk the same fields, so they cannot disagree.
+// The JSON form of everything in a plan, said once: the writer and the reader walk the same fields, so they
+// cannot disagree.
 #pragma once
 
 #include <fmt/format.h>
@@ -49,9 +50,15 @@ inline constexpr Mechanism last<Mechanism> = Mechanism::signal;
 constexpr std::string_view name(RowOrder order) {
   return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";
 }
-constexpr std::string_view name(Raster raster) { return raster == Raster::along_n ? "along_n" : "along_m"; }
-constexpr std::string_view name(Axis axis) { return axis == Axis::m ? "m" : "n"; }
-constexpr std::string_view name(CounterKind kind) { return kind == CounterKind::add ? "add" : "set"; }
+constexpr std::string_view name(Raster raster) {
+  return raster == Raster::along_n ? "along_n" : "along_m";
+}
+constexpr std::string_view name(Axis axis) {
+  return axis == Axis::m ? "m" : "n";
+}
+constexpr std::string_view name(CounterKind kind) {
+  return kind == CounterKind::add ? "add" : "set";
+}
 
 /// The value of "step" that stands for an alternative of Step, by its index.
 inline constexpr std::string_view step_names[] = {"gemm",       "elementwise", "await", "notify",    "fill",
@@ -64,8 +71,8 @@ concept Is = std::same_as<std::remove_const_t<T>, Plain>;
 template <class T>
 inline constexpr bool reads = !std::is_const_v<T>;
 
-// fields(f, x) hands every field of x to f: required, or optional with the value that absence stands for (zero or empty
-// where none is given).
+// fields(f, x) hands every field of x to f: required, or optional with the value that absence stands for
+// (zero or empty where none is given).
 
 void fields(auto& f, Is<Slice> auto& s) {
   f.required("buffer", s.buffer);
@@ -101,7 +108,8 @@ void fields(auto& f, Grid& g) {
   std::vector<Loop> loops(g.loops, g.loops + std::clamp(g.loop_count, 0, max_loops));
   f.optional("loops", loops);
   if constexpr (reads<Grid>) {
-    if (loops.size() > max_loops) f.fail("loops", fmt::format("{} loops, at most {}", loops.size(), max_loops));
+    if (loops.size() > max_loops)
+      f.fail("loops", fmt::format("{} loops, at most {}", loops.size(), max_loops));
     std::copy(loops.begin(), loops.end(), g.loops);
     g.loop_count = static_cast<std::int32_t>(loops.size());
   }
@@ -144,7 +152,8 @@ void fields(auto& f, P& p) {
   f.optional("routing", table);
   if constexpr (reads<P>) {
     if (table.empty()) return;
-    if (table.size() > max_world) f.fail("routing", fmt::format("{} ranks, at most {}", table.size(), max_world));
+    if (table.size() > max_world)
+      f.fail("routing", fmt::format("{} ranks, at most {}", table.size(), max_world));
     try {
       p.routing = std::make_shared<const Routing>(std::move(table));
     } catch (const InvalidArgument& e) {
@@ -244,7 +253,9 @@ void fields(auto& f, Is<Notify> auto& n) {
   f.optional("value", n.value, 1);
 }
 
-void fields(auto& f, Is<Fill> auto& s) { f.required("slice", s.slice); }
+void fields(auto& f, Is<Fill> auto& s) {
+  f.required("slice", s.slice);
+}
 
 void fields(auto& f, Is<Collective> auto& c) {
   f.required("kind", c.kind);

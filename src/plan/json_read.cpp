@@ -112,7 +112,9 @@ class Reader {
       read(*it, at, out);
     }
   }
-  [[noreturn]] void fail(const char* key, const std::string& message) const { fail_at({&path_, key}, message); }
+  [[noreturn]] void fail(const char* key, const std::string& message) const {
+    fail_at({&path_, key}, message);
+  }
 
  private:
   Reader(const Json& json, const Path& path) : json_(json), path_(path) {
@@ -131,16 +133,19 @@ class Reader {
       std::string format;
       int version = 0;
       required("format", format);
-      if (format != plan_json::format) fail("format", fmt::format("expected '{}', found {}", plan_json::format, in_quotes(format)));
+      if (format != plan_json::format)
+        fail("format", fmt::format("expected '{}', found {}", plan_json::format, in_quotes(format)));
       required("version", version);
       if (version != plan_json_version)
-        fail("version", fmt::format("{} is not {}, the version that this program reads", version, plan_json_version));
+        fail("version",
+             fmt::format("{} is not {}, the version that this program reads", version, plan_json_version));
     }
   }
 
   template <std::size_t... I>
   void read_step(const std::string& kind, Step& out, std::index_sequence<I...>) {
-    const bool known = ((kind == plan_json::step_names[I] && (plan_json::fields(*this, out.emplace<I>()), true)) || ...);
+    const bool known =
+        ((kind == plan_json::step_names[I] && (plan_json::fields(*this, out.emplace<I>()), true)) || ...);
     if (!known) fail("step", fmt::format("unknown step {}", in_quotes(kind)));
   }
 
@@ -166,9 +171,11 @@ class Reader {
   template <class T>
   static void read_integer(const Json& json, const Path& path, T& out, std::int64_t least) {
     const std::int64_t most = smaller(max_integer, static_cast<std::int64_t>(std::numeric_limits<T>::max()));
-    if (!json.is_number_integer()) fail_at(path, fmt::format("expected a whole number, found {}", shown(json)));
-    const bool fits = json.is_number_unsigned() ? json.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)
-                                                : json.get<std::int64_t>() >= least && json.get<std::int64_t>() <= most;
+    if (!json.is_number_integer())
+      fail_at(path, fmt::format("expected a whole number, found {}", shown(json)));
+    const bool fits = json.is_number_unsigned()
+                          ? json.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)
+                          : json.get<std::int64_t>() >= least && json.get<std::int64_t>() <= most;
     if (!fits) fail_at(path, fmt::format("{} is outside [{}, {}]", json.dump(), least, most));
     out = static_cast<T>(json.get<std::int64_t>());
   }
@@ -178,7 +185,8 @@ class Reader {
   std::vector<std::string_view> asked_;
 };
 
-/// Refuses while parsing what would cost much later: deep nesting; and what a parser would let pass: a key given twice.
+/// Refuses while parsing what would cost much later: deep nesting; and what a parser would let pass: a key
+/// given twice.
 Json parse(std::string_view text) {
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -187,7 +195,8 @@ Json parse(std::string_view text) {
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second)
-      throw InvalidArgument(fmt::format("key {} given twice in one object", in_quotes(parsed.get<std::string>())));
+      throw InvalidArgument(
+          fmt::format("key {} given twice in one object", in_quotes(parsed.get<std::string>())));
     return true;
   };
   try {

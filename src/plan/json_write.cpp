@@ -13,7 +13,9 @@ using Json = nlohmann::ordered_json;  // keys stay in the order of json_fields.h
 constexpr std::size_t line_width = 110;
 
 /// Text that is not UTF-8 is repaired, so that writing never throws.
-std::string on_one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string on_one_line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 /// The shortest decimal that reads back as the same float: 1e-05, not 9.999999747378752e-06.
 double shortest(float value) {
@@ -85,18 +87,21 @@ class Writer {
 /// What fits a line stays on one; long lists of numbers are filled like text.
 void lay_out(const Json& json, int indent, std::size_t margin, std::string& out) {
   const std::string line = on_one_line(json);
-  if (!json.is_structured() || json.empty() || out.size() - (out.rfind('\n') + 1) + line.size() < line_width) {
+  if (!json.is_structured() || json.empty() ||
+      out.size() - (out.rfind('\n') + 1) + line.size() < line_width) {
     out += line;
     return;
   }
-  const bool fill = json.is_array() && std::none_of(json.begin(), json.end(), [](const Json& j) { return j.is_structured(); });
+  const bool fill = json.is_array() &&
+                    std::none_of(json.begin(), json.end(), [](const Json& j) { return j.is_structured(); });
   const std::size_t inner = margin + static_cast<std::size_t>(indent);
   const std::string newline = '\n' + std::string(inner, ' ');
   out += json.is_array() ? '[' : '{';
   bool first = true;
   for (auto it = json.begin(); it != json.end(); ++it) {
     if (!first) out += ',';
-    if (first || !fill || out.size() - (out.rfind('\n') + 1) + on_one_line(*it).size() > line_width) out += newline;
+    if (first || !fill || out.size() - (out.rfind('\n') + 1) + on_one_line(*it).size() > line_width)
+      out += newline;
     first = false;
     if (json.is_object()) out += on_one_line(it.key()) + ": ";
     lay_out(*it, indent, inner, out);
@@ -113,8 +118,12 @@ std::string text_of(const Json& json, int indent) {
 
 }  // namespace
 
-std::string to_json(const Plan& plan, int indent) { return text_of(Writer::write(plan), indent); }
+std::string to_json(const Plan& plan, int indent) {
+  return text_of(Writer::write(plan), indent);
+}
 
-std::string to_json(const Problem& problem, int indent) { return text_of(Writer::write(problem), indent); }
+std::string to_json(const Problem& problem, int indent) {
+  return text_of(Writer::write(problem), indent);
+}
 
 }  // namespace shingle

@@ -80,6 +80,7 @@ std::string MemoryCheck::describe_place(const Place& at, const Rect& rect) const
 template <class Visit>
 void MemoryCheck::read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit) {
   ++accesses_;
+  spend(1);
   memory(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
     const Touch& writer = cell.writer;
     const bool own = writer.segment == segment && writer.item == item;
@@ -97,10 +98,13 @@ void MemoryCheck::read(const Place& at, std::int32_t segment, std::int64_t item,
 
 void MemoryCheck::write(const Place& at, std::int32_t segment, std::int64_t item, const Content& content) {
   ++accesses_;
+  spend(1);
   memory(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
     const auto conflict = [&](const Touch& other) {
       return other.segment >= 0 && !(other.segment == segment && other.item == item) && !order_.knows(segment, other.segment);
     };
+    if (cell.writer.segment == segment && cell.writer.item == item)
+      fail("race", fmt::format("{} stores {} twice", describe_segment(segment, item), describe_place(at, rect)));
     if (conflict(cell.writer))
       fail("race", fmt::format("{} and {} both write {} with no order between them", describe_segment(segment, item),
                                describe_segment(cell.writer.segment, cell.writer.item), describe_place(at, rect)));
@@ -135,9 +139,9 @@ std::optional<CheckFailure> MemoryCheck::run() {
       if (const auto* g = std::get_if<Gemm>(&step)) gemm(*g, s, index);
       if (const auto* e = std::get_if<Elementwise>(&step)) elementwise(*e, s, index);
       if (const auto* f = std::get_if<Fill>(&step)) write(place(f->slice, s.epoch), index, 0, Content{});
-      if (const auto* c = std::get_if<Copy>(&step)) copy(c->from, c->to, s, index, index);
+      if (const auto* c = std::get_if<Copy>(&step)) copy(c->from, {index, 0}, c->to, {index, 0});
       if (const auto* b = std::get_if<Broadcast>(&step))
-        for (const Slice& to : b->to) copy(b->from, to, s, index, index);
+        for (const Slice& to : b->to) copy(b->from, {index, 0}, to, {index, 0});
       if (const auto* w = std::get_if<Swap>(&step)) swap(*w, s, index);
     }
   } catch (const CheckFailure& failure) {
@@ -225,6 +229,9 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
 
 void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
   if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue)) fail_content(s, "applies another epilogue than the problem's");
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
+  if (k != plan_.problem.k) fail_content(s, fmt::format("multiplies over {} of the K = {}", k, plan_.problem.k));
+  spend(s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
 }
@@ -249,12 +256,14 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
       const std::int64_t start = t ? at.rect.col : at.rect.row;
       TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks};
       // A cell may be cut along k: the rows are then seen more than once, and have to agree.
-      for (const TileRows& seen : rows)
-        if (seen.tile_row <= next.tile_row && next.tile_row < seen.tile_row + seen.rows) {
-          if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks)
-            fail_content(s, fmt::format("multiplies parts of different rows of A in {}", describe_place(at, cell)));
-          return;
-        }
+      bool seen_before = false;
+      for (const TileRows& seen : rows) {
+        if (next.tile_row >= seen.tile_row + seen.rows || seen.tile_row >= next.tile_row + next.rows) continue;
+        if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks)
+          fail_content(s, fmt::format("multiplies parts of different rows of A in {}", describe_place(at, cell)));
+        seen_before = true;
+      }
+      if (seen_before) return;
       if (!rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row && rows.back().ranks == next.ranks &&
           rows.back().global_row + rows.back().rows == next.global_row) {
         rows.back().rows += next.rows;
@@ -267,16 +276,17 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
 }
 
 /// The column of C that the tile's first column is, and the ranks whose B it is.
-Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item, const TileRect& rect) {
+Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect) {
   Content result;
   const bool t = step.transpose_b, gated = step.epilogue.activation == Activation::swiglu;
   for (int half = 0; half < (gated ? 2 : 1); ++half) {
+    // `up` lies behind `gate` in B as the step sees it, which may be some columns of each only.
     const std::int64_t shift = half * (plan_.problem.n / 2);
-    const std::int64_t col = rect.col + shift;
+    const std::int64_t col = rect.col + half * step.grid.cols;
     const Place at = t ? piece_place(step.b, step.b.row + col, rect.cols, step.b.col, step.b.cols, s.epoch)
                        : piece_place(step.b, step.b.row, step.b.rows, step.b.col + col, rect.cols, s.epoch);
     bool first = half == 0;
-    read(at, index, item, [&](const Rect& cell, const Content& c) {
+    read(at, index, -1, [&](const Rect& cell, const Content& c) {
       const std::int64_t k_offset = t ? c.col + step.b.col : c.row + step.b.row;
       const std::int64_t c_col = (t ? at.rect.row + c.row : at.rect.col + c.col) - shift;
       if (c.of != Content::Of::b || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_b ||
@@ -293,23 +303,33 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
 void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const std::vector<TileRows>& rows = read_a(step, s, index, rect);
-  const Content b = read_b(step, s, index, item, rect);
+  const Content b = read_b(step, s, index, rect);
   if (step.epilogue.bias) {
-    check_vector(step.bias, Content::Of::bias, s, index, item, b.col, rect.cols);
+    check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col);
     if (step.epilogue.activation == Activation::swiglu)
-      check_vector(step.bias, Content::Of::bias, s, index, item, b.col + plan_.problem.n / 2, rect.cols);
+      check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols, plan_.problem.n / 2 + b.col);
   }
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
+    // Rows of the tile that are phantom in A, but have a place in the output, may be stored as anything.
+    std::int64_t next = piece.tile_row;
+    const auto phantom_until = [&](std::int64_t row) {
+      if (next < row)
+        write(piece_place(step.out.slice, piece.row + next - piece.tile_row, row - next, piece.col, rect.cols, s.epoch), index, item,
+              Content{});
+    };
     for (const TileRows& run : rows) {
       const std::int64_t from = larger(run.tile_row, piece.tile_row);
       const std::int64_t to = smaller(run.tile_row + run.rows, piece.tile_row + piece.rows);
       if (from >= to) continue;
+      phantom_until(from);
+      next = to;
       if (run.ranks != 0 && run.ranks != b.ranks) fail_content(s, "multiplies A of one rank with B of another");
       const std::int64_t row = piece.row + from - piece.tile_row;
       Content c{Content::Of::c, 0, s.epoch, run.global_row + from - run.tile_row - row, b.col - piece.col, b.ranks};
       c.done = check_epilogue(c, step.epilogue, s);
       write(piece_place(step.out.slice, row, to - from, piece.col, rect.cols, s.epoch), index, item, c);
     }
+    phantom_until(piece.tile_row + piece.rows);
   });
 }
 
@@ -320,13 +340,15 @@ std::uint8_t MemoryCheck::check_epilogue(const Content& content, const Epilogue&
   return epilogue_done;
 }
 
-void MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index, std::int64_t item,
-                               std::int64_t first_col, std::int64_t cols) {
-  if (first_col < 0 || first_col + cols > vector.cols) fail_content(s, "takes elements beyond the end of a row vector");
-  const Place at = piece_place(vector, vector.row, 1, vector.col + first_col, cols, s.epoch);
-  read(at, index, item, [&](const Rect& cell, const Content& c) {
-    if (c.of != of || c.epoch != s.epoch || c.col + vector.col != 0)
-      fail_content(s, fmt::format("takes {} ({}) for a row vector", describe_place(at, cell), content_text(c)));
+/// Elements [first, first + cols) of a row vector have to be those for columns `logical` on. Any item of the step may need them.
+void MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index, std::int64_t first,
+                               std::int64_t cols, std::int64_t logical) {
+  if (first < 0 || first + cols > vector.cols) fail_content(s, "takes elements beyond the end of a row vector");
+  const Place at = piece_place(vector, vector.row, 1, vector.col + first, cols, s.epoch);
+  read(at, index, -1, [&](const Rect& cell, const Content& c) {
+    if (c.of != of || c.epoch != s.epoch || c.col + at.rect.col != logical)
+      fail_content(s, fmt::format("takes {} ({}) for elements {} to {} of a row vector", describe_place(at, cell), content_text(c),
+                                  logical, logical + cols));
   });
 }
 
@@ -335,15 +357,50 @@ void MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segmen
 void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::int32_t index) {
   if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue)) fail_content(s, "applies another epilogue than the problem's");
   if (step.norm.enabled && !(step.norm == plan_.problem.norm)) fail_content(s, "applies another norm than the problem's");
+  spend(s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item) {
     if (row_wise(step)) finish_rows(step, s, index, item);
     else if (!step.grid.phantom(step.grid.tile(item))) move_tile(step, s, index, item);
   }
 }
 
+/// An item goes row by row: what it stores over one of its own sources has to be the very row, of a tile the very element, that was
+/// there. What another item reads is found as a race.
+void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std::int64_t item) {
+  const Routing* routing = plan_.problem.routing.get();
+  const bool wide = row_wise(step);
+  const std::int64_t out_cols = step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols;
+  const auto pieces_of = [&](const Placement& at, bool row_of_tiles, auto&& visit) {
+    for (std::int64_t n = 0; n < (row_of_tiles ? step.grid.tiles_n() : 1); ++n) {
+      const std::int64_t position = wide ? step.grid.linear({item, n}) : item;
+      const std::int64_t cols = wide && !row_of_tiles ? out_cols : step.grid.rect(step.grid.tile(position)).cols;
+      for_each_piece(at, step.grid, routing, position, [&](const Piece& piece) { visit(piece, cols); });
+    }
+  };
+  const auto compare = [&](const Placement& source, bool row_of_tiles, const Placement& target) {
+    if (source.slice.buffer != target.slice.buffer || source.slice.rank != target.slice.rank) return;
+    pieces_of(source, row_of_tiles, [&](const Piece& from, std::int64_t from_cols) {
+      pieces_of(target, false, [&](const Piece& to, std::int64_t to_cols) {
+        const bool apart = from.row >= to.row + to.rows || to.row >= from.row + from.rows || from.col >= to.col + to_cols ||
+                           to.col >= from.col + from_cols;
+        if (apart || (from.row - from.tile_row == to.row - to.tile_row && (wide || from.col == to.col))) return;
+        fail("race", fmt::format("{}, item {}, stores over rows of {} that it has yet to read",
+                                 where(plan_, s.rank, s.lane, s.step), item, plan_.buffers[source.slice.buffer].name));
+      });
+    });
+  };
+  const auto against = [&](const Placement& target) {
+    for (const Placement& source : step.from) compare(source, wide, target);
+    if (step.norm.residual) compare(step.residual, false, target);
+  };
+  against(step.to);
+  if (step.norm.residual) against(step.sum);
+}
+
 void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Routing* routing = plan_.problem.routing.get();
+  check_in_place(step, s, item);
   // What the tile becomes: first the sum of the sources, in tile coordinates.
   RegionMap<Content> tile(rect.rows, rect.cols, Content{});
   std::vector<Rect> covered;
@@ -367,13 +424,17 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
       });
     });
   }
-  if (step.epilogue.bias) check_vector(step.bias, Content::Of::bias, s, index, item, rect.col, rect.cols);
+  bool bias_known = false;
+  std::int64_t bias_col = 0;  // the column of C that the tile's first one is
   for_each_piece(step.to, step.grid, routing, item, [&](const Piece& piece) {
     tile.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& part, Content& held) {
       Content c = held;
       if (step.epilogue.any()) {
-        if (c.of != Content::Of::c || (step.epilogue.bias && c.col != rect.col))
+        if (c.of != Content::Of::c || (step.epilogue.bias && bias_known && c.col != bias_col))
           fail_content(s, fmt::format("applies the epilogue to {} in the wrong place", content_text(c)));
+        if (step.epilogue.bias && !bias_known)
+          check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, bias_col = c.col);
+        bias_known = true;
         c.done = check_epilogue(c, step.epilogue, s);
       }
       const std::int64_t row = piece.row + part.row - piece.tile_row, col = piece.col + part.col;
@@ -390,6 +451,9 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
   const Routing* routing = p.routing.get();
   const TileRect block = step.grid.rect({tile_row, 0});
   if (step.from.size() != 1) fail_content(s, "normalises a sum of several sources; reduce them first");
+  const std::int64_t complete = step.epilogue.activation == Activation::swiglu ? p.n : p.out_cols();
+  if (step.grid.cols != complete) fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
+  check_in_place(step, s, tile_row);
   // The rows of the block, in tile coordinates, by all their columns: the logical row of each has to be one.
   RegionMap<Content> rows(block.rows, step.grid.cols, Content{});
   for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
@@ -404,8 +468,8 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
       });
     });
   }
-  if (step.epilogue.bias) check_vector(step.bias, Content::Of::bias, s, index, tile_row, 0, step.grid.cols);
-  if (step.norm.enabled) check_vector(step.norm_weight, Content::Of::norm_weight, s, index, tile_row, 0, p.out_cols());
+  if (step.epilogue.bias) check_vector(step.bias, Content::Of::bias, s, index, 0, step.grid.cols, 0);
+  if (step.norm.enabled) check_vector(step.norm_weight, Content::Of::norm_weight, s, index, 0, p.out_cols(), 0);
   const std::int64_t first_tile = step.grid.linear({tile_row, 0});
   for_each_piece(step.to, step.grid, routing, first_tile, [&](const Piece& piece) {
     std::vector<std::pair<Rect, Content>> bands;
@@ -421,21 +485,25 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
     });
     for (const auto& [part, held] : bands) {
       Content c = held;
+      if (step.norm.enabled && (c.done & (residual_done | norm_done))) fail_content(s, "normalises what is already normalised");
       c.done = check_epilogue(c, step.epilogue, s);
       const std::int64_t row = piece.row + part.row - piece.tile_row;
       if (step.norm.residual) {
+        std::int64_t added = 0;
         // `residual` and `sum` lie as `to` does; find the same rows there.
         for_each_piece(step.residual, step.grid, routing, first_tile, [&](const Piece& other) {
           const std::int64_t from = larger(other.tile_row, part.row), to = smaller(other.tile_row + other.rows, part.row + part.rows);
           if (from >= to) return;
           const std::int64_t at_row = other.row + from - other.tile_row;
           const Place at = piece_place(step.residual.slice, at_row, to - from, other.col, p.out_cols(), s.epoch);
+          added += to - from;
           read(at, index, tile_row, [&](const Rect& cell, const Content& r) {
             if (r.of != Content::Of::residual || r.epoch != s.epoch || r.col + other.col != 0 ||
                 r.row + at_row != c.row + from)
               fail_content(s, fmt::format("adds {} ({}) as the residual of other rows", describe_place(at, cell), content_text(r)));
           });
         });
+        if (added != part.rows) fail_content(s, fmt::format("has a residual for {} of {} rows", added, part.rows));
         c.done |= residual_done;
         for_each_piece(step.sum, step.grid, routing, first_tile, [&](const Piece& other) {
           const std::int64_t from = larger(other.tile_row, part.row), to = smaller(other.tile_row + other.rows, part.row + part.rows);
@@ -457,10 +525,11 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
 
 // ------------------------------------------------------------------------------------------- collectives and copies
 
-void MemoryCheck::copy(const Slice& from, const Slice& to, const Segment& s, std::int32_t from_segment, std::int32_t to_segment) {
-  const Place source = place(from, s.epoch), target = place(to, s.epoch);
+void MemoryCheck::copy(const Slice& from, const Touch& reader, const Slice& to, const Touch& writer) {
+  const Place source = place(from, schedule_.segments[reader.segment].epoch);
+  const Place target = place(to, schedule_.segments[writer.segment].epoch);
   std::vector<std::pair<Rect, Content>> parts;
-  read(source, from_segment, 0, [&](const Rect& cell, const Content& c) { parts.emplace_back(cell, c); });
+  read(source, reader.segment, reader.item, [&](const Rect& cell, const Content& c) { parts.emplace_back(cell, c); });
   const std::int64_t down = to.row - from.row, right = to.col - from.col;
   for (auto [cell, c] : parts) {
     cell.row += down;
@@ -468,7 +537,7 @@ void MemoryCheck::copy(const Slice& from, const Slice& to, const Segment& s, std
     if (c.of != Content::Of::nothing) c.row -= down, c.col -= right;
     Place at = target;
     at.rect = cell;
-    write(at, to_segment, 0, c);
+    write(at, writer.segment, writer.item, c);
   }
 }
 
@@ -491,11 +560,14 @@ void MemoryCheck::message(const Event& event) {
   const Segment &sender = schedule_.segments[event.segments[0]], &receiver = schedule_.segments[event.segments[1]];
   const auto& send = std::get<Exchange>(step_of(sender)).sends[event.send];
   const auto& receive = std::get<Exchange>(step_of(receiver)).receives[event.receive];
-  if (send.slice.rows != receive.slice.rows || send.slice.cols != receive.slice.cols)
-    fail("collectives", fmt::format("{} sends {}x{} elements to rank {}, which expects {}x{}",
-                                    where(plan_, sender.rank, sender.lane, sender.step), send.slice.rows, send.slice.cols,
-                                    receiver.rank, receive.slice.rows, receive.slice.cols));
-  copy(send.slice, receive.slice, receiver, event.segments[0], event.segments[1]);
+  const DType sent = plan_.buffers[send.slice.buffer].dtype, expected = plan_.buffers[receive.slice.buffer].dtype;
+  if (send.slice.rows != receive.slice.rows || send.slice.cols != receive.slice.cols || sent != expected)
+    fail("collectives", fmt::format("{} sends {}x{} {} to rank {}, which expects {}x{} {}",
+                                    where(plan_, sender.rank, sender.lane, sender.step), send.slice.rows, send.slice.cols, name(sent),
+                                    receiver.rank, receive.slice.rows, receive.slice.cols, name(expected)));
+  // The messages of an exchange are under way together, in no order: each is an item of its own.
+  const auto sends = static_cast<std::int64_t>(std::get<Exchange>(step_of(receiver)).sends.size());
+  copy(send.slice, {event.segments[0], event.send}, receive.slice, {event.segments[1], sends + event.receive});
 }
 
 void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {

@@ -1,6 +1,8 @@
 // Races and content: every access of a schedule, in its order, on memory that knows what it holds and who touched it.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -84,21 +86,26 @@ class MemoryCheck {
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
   const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
-  Content read_b(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item, const TileRect& rect);
+  Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
   void elementwise(const Elementwise& step, const Segment& s, std::int32_t index);
   void move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);
   void finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row);
-  void check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index, std::int64_t item,
-                    std::int64_t first_col, std::int64_t cols);
+  void check_in_place(const Elementwise& step, const Segment& s, std::int64_t item);
+  void check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index, std::int64_t first,
+                    std::int64_t cols, std::int64_t logical);
   std::uint8_t check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s);
   void collective(const std::vector<std::int32_t>& segments);
   void message(const Event& event);
-  void copy(const Slice& from, const Slice& to, const Segment& s, std::int32_t from_segment, std::int32_t to_segment);
+  void copy(const Slice& from, const Touch& reader, const Slice& to, const Touch& writer);
   void swap(const Swap& step, const Segment& s, std::int32_t index);
 
   const Step& step_of(const Segment& s) const { return plan_.ranks[s.rank].lanes[s.lane].steps[s.step]; }
   std::string describe_segment(std::int32_t segment, std::int64_t item) const;
   std::string describe_place(const Place& at, const Rect& rect) const;
+  /// Counts work; a plan too large to be proven fails instead of taking for ever.
+  void spend(std::int64_t items) {
+    if ((work_ += items) > max_work) fail("size", fmt::format("more than {} tiles and accesses: too large to prove", max_work));
+  }
   [[noreturn]] void fail(std::string rule, std::string text) const;
   [[noreturn]] void fail_content(const Segment& s, std::string text) const;
 
@@ -112,6 +119,8 @@ class MemoryCheck {
   std::int64_t a_row_ = -1;
   std::vector<TileRows> a_tile_rows_;
   std::int64_t accesses_ = 0;
+  static constexpr std::int64_t max_work = std::int64_t{1} << 28;
+  std::int64_t work_ = 0;
 };
 
 }  // namespace shingle

@@ -17,6 +17,12 @@ void join(Clock& clock, const Clock& other) {
   clock.runs = std::move(merged);
 }
 
+/// Whether a rank gets data of participant i of a collective, so that it cannot leave before that one has come. Libraries let
+/// a rank that gets nothing pass.
+bool receives_of(const Collective& collective, std::size_t i) {
+  return collective.kind == CollectiveKind::alltoall ? collective.recv_rows[i] > 0 : collective.recv.rows > 0;
+}
+
 }  // namespace
 
 Order::Order(const Plan& plan, const Schedule& schedule)
@@ -29,6 +35,11 @@ Order::Order(const Plan& plan, const Schedule& schedule)
 bool Order::knows(const Clock& clock, std::int32_t earlier) const {
   const Segment& s = schedule_.segments[earlier];
   return clock.lines[s.line] >= s.seq || std::binary_search(clock.runs.begin(), clock.runs.end(), earlier);
+}
+
+bool Order::carries_data(const Event& message) const {
+  const Segment& s = schedule_.segments[message.segments[1]];
+  return std::get<Exchange>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step]).receives[message.receive].slice.rows > 0;
 }
 
 void Order::run_clocks() {
@@ -90,6 +101,7 @@ void Order::run_clocks() {
       case EventKind::segment: run_segment(event.segments[0]); break;
       case EventKind::message: {  // the receiver's later steps know what the sender did before
         const Segment& receiver = schedule_.segments[event.segments[1]];
+        if (!carries_data(event)) break;
         Clock clock = *now[receiver.line];
         join(clock, *clocks_[event.segments[0]]);
         now[receiver.line] = pruned(std::move(clock));
@@ -102,7 +114,7 @@ void Order::run_clocks() {
           const auto& collective = std::get<Collective>(plan_.ranks[at.rank].lanes[at.lane].steps[at.step]);
           Clock clock = *clocks_[s];
           for (std::size_t i = 0; i < event.segments.size(); ++i)
-            if (collective.kind != CollectiveKind::alltoall || collective.recv_rows[i] > 0) join(clock, *clocks_[event.segments[i]]);
+            if (receives_of(collective, i)) join(clock, *clocks_[event.segments[i]]);
           finish(at, std::move(clock));
         }
         break;

@@ -19,7 +19,7 @@ struct Clock {
 class Order {
  public:
   /// Sources of order: lanes run their steps in turn; a rank's lanes begin an epoch after all of them finished the last; whoever leaves a
-  /// collective knows what its senders did before; an await knows an add if its target cannot be reached without it.
+  /// collective or has a message knows what those did before whose data it got; an await knows an add if its target cannot be reached without it.
   /// The last depends on the others: the order grows until nothing changes, so that every edge is justified by earlier ones.
   Order(const Plan& plan, const Schedule& schedule);
 
@@ -28,6 +28,7 @@ class Order {
 
  private:
   bool knows(const Clock& clock, std::int32_t earlier) const;
+  bool carries_data(const Event& message) const;
   /// One pass over the schedule with the edges known so far.
   void run_clocks();
   /// Finds awaits' edges; returns whether there are new ones.

@@ -26,9 +26,11 @@ std::string params_text(const Plan& plan) {
   if (p.tile_rows > 0) text += fmt::format(", tile {}x{}", p.tile_rows, p.tile_cols);
   if (p.order.raster == Raster::along_m) text += ", along m first";
   if (p.order.swizzle > 1) text += fmt::format(", swizzle {}", p.order.swizzle);
-  if (p.order.cluster_m * p.order.cluster_n > 1) text += fmt::format(", clusters of {}x{}", p.order.cluster_m, p.order.cluster_n);
+  if (p.order.cluster_m * p.order.cluster_n > 1)
+    text += fmt::format(", clusters of {}x{}", p.order.cluster_m, p.order.cluster_n);
   if (p.order.rotation > 0) text += fmt::format(", rotated by {}", p.order.rotation);
-  if (!p.group_waves.empty()) text += fmt::format(", {} groups (waves: {})", p.group_waves.size(), list(p.group_waves));
+  if (!p.group_waves.empty())
+    text += fmt::format(", {} groups (waves: {})", p.group_waves.size(), list(p.group_waves));
   return text + fmt::format("; {} workers a rank", plan.workers);
 }
 
@@ -50,7 +52,8 @@ std::string by_rank(const std::vector<T>& values, auto&& text) {
   for (std::size_t r = 0; r < values.size(); ++r) add(groups, text(values[r]), static_cast<std::int64_t>(r));
   std::string out;
   for (const auto& [shown, ranks] : groups)
-    out += fmt::format("{}{} on rank{} {}", out.empty() ? "" : "; ", shown, ranks.size() == 1 ? "" : "s", ranges(ranks));
+    out += fmt::format("{}{} on rank{} {}", out.empty() ? "" : "; ", shown, ranks.size() == 1 ? "" : "s",
+                       ranges(ranks));
   return out;
 }
 
@@ -61,22 +64,27 @@ std::size_t widest(const auto& table) {
 }
 
 std::string head(const Plan& plan) {
-  std::string text = fmt::format("{}\n{}\nrounding: {}\nbuffers\n", describe(plan.problem), params_text(plan), plan.rounding);
+  std::string text = fmt::format("{}\n{}\nrounding: {}\nbuffers\n", describe(plan.problem), params_text(plan),
+                                 plan.rounding);
   for (const Buffer& b : plan.buffers) {
     std::int64_t most = 0;
     for (int r = 0; r < static_cast<int>(b.rows.size()); ++r) most = std::max(most, b.bytes(r));
     const std::string rows = by_rank(b.rows, [&](std::int64_t n) { return fmt::format("{}x{}", n, b.cols); });
     text += fmt::format("  {:{}}  {:8}  {:4}  {}{}  {}\n", b.name, widest(plan.buffers),
-                        b.role == Role::internal ? "internal" : is_input(b.role) ? "input" : "output", name(b.dtype), rows,
-                        b.depth > 1 ? ", twice" : "", format_bytes(static_cast<double>(most)));
+                        b.role == Role::internal ? "internal"
+                        : is_input(b.role)       ? "input"
+                                                 : "output",
+                        name(b.dtype), rows, b.depth > 1 ? ", twice" : "",
+                        format_bytes(static_cast<double>(most)));
   }
   if (!plan.counters.empty()) text += "counters, and what they grow by an epoch\n";
   for (const Counter& c : plan.counters)
-    text += fmt::format("  {:{}}  {}  {}\n", c.name, widest(plan.counters), c.kind == CounterKind::add ? "add" : "set",
-                        by_rank(c.growth, [](const std::vector<std::uint32_t>& growth) {
-                          const std::string values = list({growth.begin(), growth.end()});
-                          return growth.size() <= 1 ? values : fmt::format("{} entries: {}", growth.size(), values);
-                        }));
+    text += fmt::format(
+        "  {:{}}  {}  {}\n", c.name, widest(plan.counters), c.kind == CounterKind::add ? "add" : "set",
+        by_rank(c.growth, [](const std::vector<std::uint32_t>& growth) {
+          const std::string values = list({growth.begin(), growth.end()});
+          return growth.size() <= 1 ? values : fmt::format("{} entries: {}", growth.size(), values);
+        }));
   if (!plan.communicators.empty()) text += "communicators\n";
   for (const Communicator& c : plan.communicators)
     text += fmt::format("  {:{}}  ranks {}\n", c.name, widest(plan.communicators),
@@ -105,8 +113,9 @@ std::string issue_text(const RankPlan& rank) {
       const std::size_t repeats = (end - at) / period;
       if (repeats > 1 && repeats * period > best * count) best = period, count = repeats;
     }
-    const std::string part = fmt::format("{}", fmt::join(runs.begin() + static_cast<std::ptrdiff_t>(at),
-                                                         runs.begin() + static_cast<std::ptrdiff_t>(at + best), ", "));
+    const std::string part =
+        fmt::format("{}", fmt::join(runs.begin() + static_cast<std::ptrdiff_t>(at),
+                                    runs.begin() + static_cast<std::ptrdiff_t>(at + best), ", "));
     text += (text.empty() ? "" : ", ") + (count > 1 ? times(fmt::format("({})", part), count) : part);
     at += best * count;
   }
@@ -136,7 +145,8 @@ bool alike(const RankPlan& a, const RankPlan& b) {
   const auto same = [](const Lane& x, const Lane& y) {
     return x.kind == y.kind && x.name == y.name && x.steps.size() == y.steps.size();
   };
-  return a.issue == b.issue && std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), same);
+  return a.issue == b.issue &&
+         std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), same);
 }
 
 /// Lines that say how the steps of `ranks` differ from those of rank 0.
@@ -150,7 +160,8 @@ std::vector<std::string> differences(const Plan& plan, const std::vector<std::in
       std::vector<std::string> lines{own};
       TextByRank others;
       for (const std::int64_t rank : ranks) {
-        lines.push_back(numbered(plan, static_cast<int>(rank), plan.ranks[static_cast<std::size_t>(rank)].lanes[l], s));
+        lines.push_back(
+            numbered(plan, static_cast<int>(rank), plan.ranks[static_cast<std::size_t>(rank)].lanes[l], s));
         if (lines.back() != own) add(others, lines.back(), rank);
       }
       if (others.empty()) continue;
@@ -160,7 +171,8 @@ std::vector<std::string> differences(const Plan& plan, const std::vector<std::in
         continue;
       }
       for (const auto& [line, who] : others)
-        out.push_back(fmt::format("rank{} {}: {} {}", who.size() == 1 ? "" : "s", ranges(who), first.lanes[l].name, line));
+        out.push_back(fmt::format("rank{} {}: {} {}", who.size() == 1 ? "" : "s", ranges(who),
+                                  first.lanes[l].name, line));
     }
   }
   return folded(out);
@@ -180,9 +192,11 @@ std::string to_text(const Plan& plan, int rank) {
     const std::vector<std::string> lines = differences(plan, similar);
     text += fmt::format("rank{} {}: as rank 0{}\n", similar.size() == 1 ? "" : "s", ranges(similar),
                         lines.empty() ? "" : ", but for (r is the rank)");
-    for (std::size_t i = 0; i < std::min(lines.size(), max_differences); ++i) text += fmt::format("  {}\n", lines[i]);
+    for (std::size_t i = 0; i < std::min(lines.size(), max_differences); ++i)
+      text += fmt::format("  {}\n", lines[i]);
     if (lines.size() > max_differences)
-      text += fmt::format("  ... and {} more lines: print the ranks one by one\n", lines.size() - max_differences);
+      text += fmt::format("  ... and {} more lines: print the ranks one by one\n",
+                          lines.size() - max_differences);
   }
   for (int r = 1; r < world; ++r)
     if (std::find(similar.begin(), similar.end(), r) == similar.end()) text += rank_text(plan, r);

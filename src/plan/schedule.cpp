@@ -69,7 +69,11 @@ class Run {
   }
 
   Schedule go() {
-    for (int r = 0; r < plan_.problem.world; ++r) open_epoch(r);
+    for (int r = 0; r < plan_.problem.world; ++r) {
+      open_epoch(r);
+      // A rank without lanes has nothing to wait for; its user still looks at its outputs.
+      while (plan_.ranks[r].lanes.empty() && opened_[r] < out_.epochs) open_epoch(r);
+    }
     for (bool progress = true; progress && out_.mismatch.empty();) {
       progress = false;
       for (LaneState& lane : lanes_)
@@ -252,8 +256,10 @@ class Run {
       lane.waiting = segment(lane, 0, 1, true);
       calls[call].push_back(lane.waiting);
       if (calls[call].size() < plan_.communicators[collective.communicator].ranks.size()) return false;
-      std::sort(calls[call].begin(), calls[call].end(),
-                [&](auto a, auto b) { return out_.segments[a].rank < out_.segments[b].rank; });
+      // Parts count in the communicator's order of ranks.
+      const auto& ranks = plan_.communicators[collective.communicator].ranks;
+      const auto place = [&](std::int32_t s) { return std::find(ranks.begin(), ranks.end(), out_.segments[s].rank); };
+      std::sort(calls[call].begin(), calls[call].end(), [&](auto a, auto b) { return place(a) < place(b); });
       check_match(plan_.communicators[collective.communicator], calls[call]);
       out_.events.push_back({EventKind::collective, calls[call]});
       complete_.insert(calls[call].begin(), calls[call].end());

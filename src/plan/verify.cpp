@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "memory_check.hpp"
 #include "order.hpp"
@@ -18,19 +20,23 @@ namespace {
 
 using Failure = std::optional<std::string>;
 
-/// Workers that a step holds while it waits for others; 0 for a step that runs to completion once it has started.
-std::int32_t blocking_workers(const Step& step) {
-  if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->gates.empty() ? 0 : gemm->resources.least;
-  if (const auto* pass = std::get_if<Elementwise>(&step)) return pass->gates.empty() ? 0 : pass->resources.least;
-  if (const auto* collective = std::get_if<Collective>(&step)) return collective->resources.least;
-  if (const auto* exchange = std::get_if<Exchange>(&step)) return exchange->resources.least;
+/// Workers that a step may hold while it waits for others: as many as it may take, for it gives none back before it is done. 0
+/// for a step that runs to completion once it has started.
+std::int64_t blocking_workers(const Plan& plan, const Step& step) {
+  const auto gated = [&](const std::vector<TileGate>& gates, const Resources& r) -> std::int64_t {
+    return gates.empty() ? 0 : r.most > 0 ? r.most : plan.workers;
+  };
+  if (const auto* gemm = std::get_if<Gemm>(&step)) return gated(gemm->gates, gemm->resources);
+  if (const auto* pass = std::get_if<Elementwise>(&step)) return gated(pass->gates, pass->resources);
+  if (const auto* collective = std::get_if<Collective>(&step)) return std::max(collective->resources.least, collective->resources.most);
+  if (const auto* exchange = std::get_if<Exchange>(&step)) return std::max(exchange->resources.least, exchange->resources.most);
   return 0;
 }
 
 /// Workers without which a step that runs to completion cannot start.
-std::int32_t completing_workers(const Step& step) {
-  if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->gates.empty() ? gemm->resources.least : 0;
-  if (const auto* pass = std::get_if<Elementwise>(&step)) return pass->gates.empty() ? pass->resources.least : 0;
+std::int64_t completing_workers(const Step& step) {
+  if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->gates.empty() ? std::max(gemm->resources.least, 1) : 0;
+  if (const auto* pass = std::get_if<Elementwise>(&step)) return pass->gates.empty() ? std::max(pass->resources.least, 1) : 0;
   return 0;
 }
 
@@ -42,7 +48,7 @@ Failure check_residency(const Plan& plan) {
     std::vector<std::int64_t> blocking(lanes.size(), 0);
     std::int64_t all = 0;
     for (std::size_t l = 0; l < lanes.size(); ++l) {
-      for (const Step& step : lanes[l].steps) blocking[l] = std::max<std::int64_t>(blocking[l], blocking_workers(step));
+      for (const Step& step : lanes[l].steps) blocking[l] = std::max(blocking[l], blocking_workers(plan, step));
       all += blocking[l];
     }
     if (all > plan.workers)
@@ -59,49 +65,86 @@ Failure check_residency(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Rule 3, the part that needs no run: one lane a communicator a rank, and an order of the collectives of all
-/// communicators that every rank follows.
-Failure check_collectives(const Plan& plan) {
-  using Call = std::pair<std::int32_t, std::int32_t>;  // communicator, how many before it
-  std::map<Call, std::vector<Call>> next;
-  std::map<Call, int> before;
+/// The communicator of a rendezvous, or -1.
+std::int32_t communicator_of(const Step& step) {
+  if (const auto* collective = std::get_if<Collective>(&step)) return collective->communicator;
+  if (const auto* exchange = std::get_if<Exchange>(&step)) return exchange->communicator;
+  return -1;
+}
+
+/// Rule 3, the part that needs no run: on each rank a communicator is used by one lane.
+Failure check_communicators(const Plan& plan) {
   for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
-    const RankPlan& rank = plan.ranks[r];
-    std::map<std::int32_t, std::int32_t> lane_of, calls;
-    std::vector<std::size_t> at(rank.lanes.size(), 0);
-    std::optional<Call> last;
-    for (const std::int32_t lane : rank.issue) {
-      const auto* collective = std::get_if<Collective>(&rank.lanes[lane].steps[at[lane]++]);
-      if (!collective) continue;
-      const auto [found, first] = lane_of.emplace(collective->communicator, lane);
-      if (!first && found->second != lane)
-        return fmt::format("rank {}: lanes {} and {} both use communicator {}", r, rank.lanes[found->second].name,
-                           rank.lanes[lane].name, plan.communicators[collective->communicator].name);
-      const Call call{collective->communicator, calls[collective->communicator]++};
+    std::map<std::int32_t, const Lane*> lane_of;
+    for (const Lane& lane : plan.ranks[r].lanes)
+      for (const Step& step : lane.steps) {
+        const std::int32_t communicator = communicator_of(step);
+        if (communicator < 0) continue;
+        const Lane* other = lane_of.emplace(communicator, &lane).first->second;
+        if (other != &lane)
+          return fmt::format("rank {}: lanes {} and {} both use communicator {}", r, other->name, lane.name,
+                             plan.communicators[communicator].name);
+      }
+  }
+  return std::nullopt;
+}
+
+/// Rule 3: where there are several communicators, there is an order of all that meet on any of them that every rank's order of issue
+/// follows. Which exchanges meet is known from the run.
+Failure check_global_order(const Plan& plan, const Schedule& schedule) {
+  // Whoever meets is one node: of each segment, the first of those it meets, directly or not.
+  std::vector<std::int32_t> node(schedule.segments.size());
+  for (std::size_t i = 0; i < node.size(); ++i) node[i] = static_cast<std::int32_t>(i);
+  const auto find = [&](std::int32_t s) {
+    while (node[s] != s) s = node[s] = node[node[s]];
+    return s;
+  };
+  for (const Event& event : schedule.events)
+    for (const std::int32_t other : event.segments) {
+      const std::int32_t a = find(event.segments[0]), b = find(other);
+      node[std::max(a, b)] = std::min(a, b);
+    }
+  std::map<std::array<std::int32_t, 3>, std::int32_t> segment_of;  // rank, lane, step → in epoch 0
+  std::set<std::int32_t> used;
+  for (std::size_t i = 0; i < node.size(); ++i) {
+    const Segment& s = schedule.segments[i];
+    if (s.lane < 0 || s.epoch > 0) continue;
+    const std::int32_t communicator = communicator_of(plan.ranks[s.rank].lanes[s.lane].steps[s.step]);
+    if (communicator < 0) continue;
+    segment_of[{s.rank, s.lane, s.step}] = static_cast<std::int32_t>(i);
+    used.insert(communicator);
+  }
+  if (used.size() < 2) return std::nullopt;  // one communicator has the order in which its calls meet
+
+  std::map<std::int32_t, std::vector<std::int32_t>> next;
+  std::map<std::int32_t, int> before;
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
+    std::vector<std::int32_t> at(plan.ranks[r].lanes.size(), 0);
+    std::int32_t last = -1;
+    for (const std::int32_t lane : plan.ranks[r].issue) {
+      const auto found = segment_of.find({static_cast<std::int32_t>(r), lane, at[lane]++});
+      if (found == segment_of.end()) continue;
+      const std::int32_t call = find(found->second);
       before.emplace(call, 0);
-      if (last) {
-        next[*last].push_back(call);
+      if (last >= 0 && last != call) {
+        next[last].push_back(call);
         ++before[call];
       }
       last = call;
     }
   }
-  std::vector<Call> ready;
+  std::vector<std::int32_t> ready;
   for (const auto& [call, count] : before)
     if (count == 0) ready.push_back(call);
-  std::size_t done = 0;
-  while (!ready.empty()) {
-    const Call call = ready.back();
-    ready.pop_back();
-    ++done;
-    for (const Call& other : next[call])
+  for (std::size_t i = 0; i < ready.size(); ++i)
+    for (const std::int32_t other : next[ready[i]])
       if (--before[other] == 0) ready.push_back(other);
+  for (const auto& [call, count] : before) {
+    if (count == 0) continue;
+    const Segment& s = schedule.segments[call];
+    return fmt::format("ranks disagree on the order of calls on different communicators: {} comes both before and after others",
+                       where(plan, s.rank, s.lane, s.step));
   }
-  if (done == before.size()) return std::nullopt;
-  for (const auto& [call, count] : before)
-    if (count > 0)
-      return fmt::format("ranks disagree on the order of collectives: call {} on communicator {} comes both before and after others",
-                         call.second, plan.communicators[call.first].name);
   return std::nullopt;
 }
 
@@ -114,6 +157,7 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
     const std::string name = fmt::format("counter {}[{}] on rank {}", counter.name, count.at.entry, count.at.rank);
     std::vector<std::int64_t> grown(schedule.epochs, 0);
     const Segment* writer = nullptr;
+    std::int64_t value = 0;
     for (const Signal& add : count.adds) {
       const Segment& s = schedule.segments[add.segment];
       if (counter.kind == CounterKind::add) {
@@ -124,7 +168,11 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
       if (writer && writer->line != s.line)
         return fmt::format("{} is set by {} and by {}: a set counter has one writer", name,
                            where(plan, writer->rank, writer->lane, writer->step), where(plan, s.rank, s.lane, s.step));
+      if (writer && add.amount < value)
+        return fmt::format("{} is set back by {}, from {} to {}", name, where(plan, s.rank, s.lane, s.step),
+                           value - s.epoch * growth, add.amount - s.epoch * growth);
       writer = &s;
+      value = add.amount;
     }
     for (const std::int64_t sum : grown)
       if (sum != growth) return fmt::format("{} declares to grow by {} an epoch, but grows by {}", name, growth, sum);
@@ -152,7 +200,7 @@ Proof failed(std::string rule, std::string failure) {
 Proof verify(const Plan& plan) {
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
   if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
-  if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
+  if (auto wrong = check_communicators(plan)) return failed("collectives", *wrong);
   std::int32_t depth = 1;
   for (const Buffer& buffer : plan.buffers) depth = std::max(depth, buffer.depth);
 
@@ -162,6 +210,7 @@ Proof verify(const Plan& plan) {
   if (!schedule.stuck.empty()) return failed("progress", schedule.stuck);
   if (const Schedule queued = run_greedily(plan, depth + 2, true); !queued.stuck.empty())
     return failed("hardware queue", queued.stuck);
+  if (auto wrong = check_global_order(plan, schedule)) return failed("collectives", *wrong);
 
   const Order order(plan, schedule);
   MemoryCheck memory(plan, schedule, order);

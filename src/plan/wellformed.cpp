@@ -13,23 +13,28 @@ namespace {
 
 void check_name(const std::string& text, const std::string& where, std::size_t most = 256) {
   require(text.size() <= most, where, "{} characters, at most {}", text.size(), most);
-  const bool plain = std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
+  const bool plain = std::all_of(text.begin(), text.end(),
+                                 [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
   require(plain, where, "holds control characters");
 }
 
 void check_head(const Plan& plan) {
   plan.problem.validate();
   const Params& p = plan.params;
-  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0, "params", "tile_rows, tile_cols and chunks must not be negative");
-  require(p.order.swizzle >= 1 && p.order.cluster_m >= 1 && p.order.cluster_n >= 1 && p.order.rotation >= 0, "params.order",
-          "swizzle and cluster must be at least 1, rotation at least 0");
+  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0, "params",
+          "tile_rows, tile_cols and chunks must not be negative");
+  require(p.order.swizzle >= 1 && p.order.cluster_m >= 1 && p.order.cluster_n >= 1 && p.order.rotation >= 0,
+          "params.order", "swizzle and cluster must be at least 1, rotation at least 0");
   for (const std::int64_t waves : p.group_waves)
-    require(waves >= 1 && waves <= max_positions, "params.group_waves", "{} is outside [1, {}]", waves, max_positions);
-  require(plan.workers >= 1 && plan.workers <= max_workers, "workers", "{} is outside [1, {}]", plan.workers, max_workers);
+    require(waves >= 1 && waves <= max_positions, "params.group_waves", "{} is outside [1, {}]", waves,
+            max_positions);
+  require(plan.workers >= 1 && plan.workers <= max_workers, "workers", "{} is outside [1, {}]", plan.workers,
+          max_workers);
   check_name(plan.rounding, "rounding", 4096);
 }
 
-/// Rows of the shard of m rows that a rank holds, without listing its runs: only the last block of every rank can be short.
+/// Rows of the shard of m rows that a rank holds, without listing its runs: only the last block of every rank
+/// can be short.
 std::int64_t rows_of_shard(const Problem& p, int rank) {
   const std::int64_t shard = p.shard_rows(), padding = p.world * shard - p.m;
   const std::int64_t block = p.row_order == RowOrder::block_cyclic ? p.row_block : shard;
@@ -46,35 +51,46 @@ struct Shape {
 Shape user_shape(const Problem& p, Role role, int rank) {
   switch (role) {
     case Role::a:
-      // Stored by columns, A is equally wide on all ranks, as wide as the one that has the most rows needs it.
+      // Stored by columns, A is equally wide on all ranks, as wide as the one that has the most rows needs
+      // it.
       if (p.transpose_a) return {p.k, p.op == Op::allgather_gemm ? p.shard_rows() : p.m};
       return {p.op == Op::allgather_gemm ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
-    case Role::b: return p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n};
-    case Role::bias: return {1, p.n};
-    case Role::norm_weight: return {1, p.out_cols()};
-    default: return {p.op == Op::gemm_reducescatter ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
+    case Role::b:
+      return p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n};
+    case Role::bias:
+      return {1, p.n};
+    case Role::norm_weight:
+      return {1, p.out_cols()};
+    default:
+      return {p.op == Op::gemm_reducescatter ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
   }
 }
 
 bool is_asked_for(const Problem& p, Role role) {
   switch (role) {
-    case Role::bias: return p.epilogue.bias;
-    case Role::norm_weight: return p.norm.enabled;
+    case Role::bias:
+      return p.epilogue.bias;
+    case Role::norm_weight:
+      return p.norm.enabled;
     case Role::residual:
-    case Role::sum: return p.norm.residual;
-    default: return true;
+    case Role::sum:
+      return p.norm.residual;
+    default:
+      return true;
   }
 }
 
 /// Adds the bytes of a buffer to `total`.
 void check_size(const Plan& plan, const Buffer& b, std::int64_t& total, const std::string& where) {
-  require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but the world has {}", b.rows.size(), plan.ranks.size());
+  require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but the world has {}", b.rows.size(),
+          plan.ranks.size());
   require(b.depth == 1 || b.depth == 2, where, "depth {} is neither 1 nor 2", b.depth);
   require(b.cols >= 1 && b.cols <= max_rows, where, "{} columns", b.cols);
   const std::int64_t row_bytes = b.cols * static_cast<std::int64_t>(size_bytes(b.dtype)) * b.depth;
   for (const std::int64_t rows : b.rows) {
     require(rows >= 0, where, "{} rows", rows);
-    require(rows <= (max_bytes - total) / row_bytes, where, "the plan's buffers take more than 2^60 bytes together");
+    require(rows <= (max_bytes - total) / row_bytes, where,
+            "the plan's buffers take more than 2^60 bytes together");
     total += rows * row_bytes;
   }
 }
@@ -88,19 +104,22 @@ void check_buffers(const Plan& plan) {
     const std::string where = fmt::format("buffer '{}'", b.name);
     check_size(plan, b, total, where);
     if (b.role == Role::internal) continue;
-    require(find_buffer(plan, b.role) == static_cast<std::int32_t>(i), where, "a second buffer for the user's {}", name(b.role));
+    require(find_buffer(plan, b.role) == static_cast<std::int32_t>(i), where,
+            "a second buffer for the user's {}", name(b.role));
     require(is_asked_for(p, b.role), where, "the problem has no {}", name(b.role));
     require(b.depth == 1, where, "a user's buffer has depth 1, not {}", b.depth);
     require(b.dtype == p.dtype, where, "is {}, but the problem {}", name(b.dtype), name(p.dtype));
     for (int r = 0; r < p.world; ++r) {
       const Shape shape = user_shape(p, b.role, r);
       require(b.rows[static_cast<std::size_t>(r)] == shape.rows && b.cols == shape.cols, where,
-              "{}x{} on rank {}, but the problem asks for {}x{}", b.rows[static_cast<std::size_t>(r)], b.cols, r, shape.rows,
-              shape.cols);
+              "{}x{} on rank {}, but the problem asks for {}x{}", b.rows[static_cast<std::size_t>(r)], b.cols,
+              r, shape.rows, shape.cols);
     }
   }
-  for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::out, Role::sum})
-    require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}", name(role));
+  for (const Role role :
+       {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::out, Role::sum})
+    require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
+            name(role));
 }
 
 void check_counters(const Plan& plan) {
@@ -108,8 +127,8 @@ void check_counters(const Plan& plan) {
     const Counter& c = plan.counters[i];
     check_name(c.name, fmt::format("counters[{}].name", i));
     const std::string where = fmt::format("counter '{}'", c.name);
-    require(c.growth.size() == plan.ranks.size(), where, "growth on {} ranks, but the world has {}", c.growth.size(),
-            plan.ranks.size());
+    require(c.growth.size() == plan.ranks.size(), where, "growth on {} ranks, but the world has {}",
+            c.growth.size(), plan.ranks.size());
     for (const auto& entries : c.growth)
       for (const std::uint32_t growth : entries)
         require(growth <= max_count, where, "grows by {} an epoch, at most {}", growth, max_count);
@@ -133,7 +152,8 @@ void check_communicators(const Plan& plan) {
 
 void check_rank(const Plan& plan, int rank) {
   const RankPlan& r = plan.ranks[static_cast<std::size_t>(rank)];
-  require(r.lanes.size() <= max_lanes, fmt::format("rank {}", rank), "{} lanes, at most {}", r.lanes.size(), max_lanes);
+  require(r.lanes.size() <= max_lanes, fmt::format("rank {}", rank), "{} lanes, at most {}", r.lanes.size(),
+          max_lanes);
   for (std::size_t lane = 0; lane < r.lanes.size(); ++lane) {
     check_name(r.lanes[lane].name, fmt::format("rank {}, lane {}, name", rank, lane));
     for (std::size_t step = 0; step < r.lanes[lane].steps.size(); ++step)
@@ -146,8 +166,8 @@ void check_rank(const Plan& plan, int rank) {
     ++issued[static_cast<std::size_t>(lane)];
   }
   for (std::size_t lane = 0; lane < r.lanes.size(); ++lane)
-    require(issued[lane] == r.lanes[lane].steps.size(), where, "{} steps of lane {}, which has {}", issued[lane],
-            r.lanes[lane].name, r.lanes[lane].steps.size());
+    require(issued[lane] == r.lanes[lane].steps.size(), where, "{} steps of lane {}, which has {}",
+            issued[lane], r.lanes[lane].name, r.lanes[lane].steps.size());
 }
 
 }  // namespace
@@ -157,8 +177,8 @@ std::optional<std::string> malformed(const Plan& plan) {
   using namespace wellformed;
   try {
     check_head(plan);
-    require(plan.ranks.size() == static_cast<std::size_t>(plan.problem.world), "ranks", "{} of them, but the world has {}",
-            plan.ranks.size(), plan.problem.world);
+    require(plan.ranks.size() == static_cast<std::size_t>(plan.problem.world), "ranks",
+            "{} of them, but the world has {}", plan.ranks.size(), plan.problem.world);
     check_buffers(plan);
     check_counters(plan);
     check_communicators(plan);

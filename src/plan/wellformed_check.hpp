@@ -12,10 +12,10 @@
 namespace shingle::wellformed {
 
 // Bounds under which no sum or product of the checks, the verifier or an executor overflows.
-inline constexpr std::int64_t max_rows = std::int64_t{1} << 40;       ///< of a row map; of a grid, see check_grid
+inline constexpr std::int64_t max_rows = std::int64_t{1} << 40;  ///< of a row map; of a grid, see check_grid
 inline constexpr std::int64_t max_positions = std::int64_t{1} << 31;  ///< of a grid
 inline constexpr std::int64_t max_bytes = std::int64_t{1} << 60;      ///< of all buffers on all ranks
-inline constexpr std::uint32_t max_count = 1u << 28;                  ///< of a counter an epoch: several epochs fit 31 bits
+inline constexpr std::uint32_t max_count = 1u << 28;  ///< of a counter an epoch: several epochs fit 31 bits
 inline constexpr std::int32_t max_workers = 1 << 20;
 inline constexpr std::size_t max_lanes = 256;
 
@@ -32,8 +32,8 @@ void require(bool ok, const std::string& where, fmt::format_string<Args...> mess
 /// An index into one of the plan's tables.
 template <class Table>
 void require_index(std::int64_t index, const Table& table, const std::string& where, const char* what) {
-  require(index >= 0 && index < static_cast<std::int64_t>(table.size()), where, "{} is none of the plan's {} {}", index,
-          table.size(), what);
+  require(index >= 0 && index < static_cast<std::int64_t>(table.size()), where,
+          "{} is none of the plan's {} {}", index, table.size(), what);
 }
 
 /// A step by itself. Everything of the plan but its steps has been checked.

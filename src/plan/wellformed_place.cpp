@@ -3,14 +3,17 @@
 
 namespace shingle::wellformed {
 
-// ------------------------------------------------------------------------------------------------ counters and slices
+// ------------------------------------------------------------------------------------------------ counters
+// and slices
 
 void StepCheck::counter(const CounterRef& c) const {
   index(c.counter, plan_.counters, {"counter"}, "counters");
   index(c.rank, plan_.ranks, {"counter", Field::npos, "rank"}, "ranks");
-  const auto& entries = plan_.counters[static_cast<std::size_t>(c.counter)].growth[static_cast<std::size_t>(c.rank)];
-  require(c.entry >= 0 && c.entry < static_cast<std::int64_t>(entries.size()), {"counter", Field::npos, "entry"},
-          "{} is none of the {} on rank {}", c.entry, entries.size(), c.rank);
+  const auto& entries =
+      plan_.counters[static_cast<std::size_t>(c.counter)].growth[static_cast<std::size_t>(c.rank)];
+  require(c.entry >= 0 && c.entry < static_cast<std::int64_t>(entries.size()),
+          {"counter", Field::npos, "entry"}, "{} is none of the {} on rank {}", c.entry, entries.size(),
+          c.rank);
 }
 
 void StepCheck::slice(const Field& field, const Slice& s) const {
@@ -36,17 +39,19 @@ void StepCheck::store(const Field& field, const Slice& s) const {
 
 void StepCheck::contiguous(const Field& field, const Slice& s) const {
   own(field, s);
-  require(s.col == 0 && s.cols == buffer(s).cols, field, "columns {} to {} are not whole rows of '{}', which has {}", s.col,
-          s.col + s.cols, buffer(s).name, buffer(s).cols);
+  require(s.col == 0 && s.cols == buffer(s).cols, field,
+          "columns {} to {} are not whole rows of '{}', which has {}", s.col, s.col + s.cols, buffer(s).name,
+          buffer(s).cols);
 }
 
-void StepCheck::copy(const Field& from_field, const Slice& from, const Field& to_field, const Slice& to) const {
+void StepCheck::copy(const Field& from_field, const Slice& from, const Field& to_field,
+                     const Slice& to) const {
   slice(from_field, from);
   store(to_field, to);
   require(from.rows == to.rows && from.cols == to.cols, to_field, "{}x{}, but {} is {}x{}", to.rows, to.cols,
           from_field.text(), from.rows, from.cols);
-  require(buffer(from).dtype == buffer(to).dtype, to_field, "{}, but {} is {}", name(buffer(to).dtype), from_field.text(),
-          name(buffer(from).dtype));
+  require(buffer(from).dtype == buffer(to).dtype, to_field, "{}, but {} is {}", name(buffer(to).dtype),
+          from_field.text(), name(buffer(from).dtype));
   require(!overlap(from, to), to_field, "overlaps {}", from_field.text());
 }
 
@@ -57,26 +62,29 @@ void StepCheck::vector(const Field& field, const Slice& s, bool wanted, std::int
   require(s.rows == 1 && s.cols == cols, field, "{}x{}, not 1x{}", s.rows, s.cols, cols);
 }
 
-// -------------------------------------------------------------------------------------------------- grids and placements
+// -------------------------------------------------------------------------------------------------- grids
+// and placements
 
 void StepCheck::grid(const TileGrid& g) const {
   const Field field{"grid"};
-  require(g.rows >= 0 && g.cols >= 0 && g.rows <= 2 * max_extent && g.cols <= 2 * max_extent, field, "{}x{}", g.rows, g.cols);
+  require(g.rows >= 0 && g.cols >= 0 && g.rows <= 2 * max_extent && g.cols <= 2 * max_extent, field, "{}x{}",
+          g.rows, g.cols);
   require(g.tile_rows >= 1 && g.tile_cols >= 1, field, "tiles of {}x{}", g.tile_rows, g.tile_cols);
-  require(g.loop_count >= 0 && g.loop_count <= max_loops, field, "{} loops, at most {}", g.loop_count, max_loops);
+  require(g.loop_count >= 0 && g.loop_count <= max_loops, field, "{} loops, at most {}", g.loop_count,
+          max_loops);
   std::int64_t positions = 1, axis[2] = {1, 1};
   for (int i = 0; i < g.loop_count; ++i) {
     const Loop& loop = g.loops[i];
     require(loop.extent >= 1, field, "loop {} has extent {}", i, loop.extent);
-    require(loop.rotation >= 0 && loop.rotation < loop.extent, field, "loop {} starts at {} of {}", i, loop.rotation,
-            loop.extent);
+    require(loop.rotation >= 0 && loop.rotation < loop.extent, field, "loop {} starts at {} of {}", i,
+            loop.rotation, loop.extent);
     positions *= loop.extent;
     axis[static_cast<int>(loop.axis)] *= loop.extent;
     require(positions <= max_positions, field, "more than {} positions", max_positions);
   }
   if (g.rows == 0 || g.cols == 0) return;
-  require(axis[0] >= g.tiles_m() && axis[1] >= g.tiles_n(), field, "the loops reach {}x{} of {}x{} tiles", axis[0], axis[1],
-          g.tiles_m(), g.tiles_n());
+  require(axis[0] >= g.tiles_m() && axis[1] >= g.tiles_n(), field, "the loops reach {}x{} of {}x{} tiles",
+          axis[0], axis[1], g.tiles_m(), g.tiles_n());
 }
 
 void StepCheck::groups(const Field& field, const std::vector<std::int64_t>& ends, const TileGrid& g) const {
@@ -85,23 +93,28 @@ void StepCheck::groups(const Field& field, const std::vector<std::int64_t>& ends
     require(end >= before, field, "{} after {}: groups end in ascending order", end, before);
     before = end;
   }
-  require(before == g.positions(), field, "the last group ends at {}, but the grid has {} positions", before, g.positions());
+  require(before == g.positions(), field, "the last group ends at {}, but the grid has {} positions", before,
+          g.positions());
 }
 
-void StepCheck::row_map(const Field& field, const RowMap& map, std::int64_t virtual_rows, std::int64_t rows) const {
-  require(map.world >= 1 && map.world <= max_world, field, "world {} is outside [1, {}]", map.world, max_world);
+void StepCheck::row_map(const Field& field, const RowMap& map, std::int64_t virtual_rows,
+                        std::int64_t rows) const {
+  require(map.world >= 1 && map.world <= max_world, field, "world {} is outside [1, {}]", map.world,
+          max_world);
   require(map.block >= 1 && map.block <= max_rows, field, "block {} is outside [1, {}]", map.block, max_rows);
   for (const std::int64_t value : {map.len, map.stride, map.base})
     require(value >= 0 && value <= max_rows, field, "{} is outside [0, {}]", value, max_rows);
   require(map.limit >= 0, field, "limit {} is negative", map.limit);
   require(virtual_rows <= map.rows(), field, "maps {} rows, but the grid has {}", map.rows(), virtual_rows);
   if (virtual_rows == 0) return;
-  const std::int64_t end = map.base + (map.world == 1 ? virtual_rows : (map.world - 1) * map.stride + map.len);
+  const std::int64_t end =
+      map.base + (map.world == 1 ? virtual_rows : (map.world - 1) * map.stride + map.len);
   require(smaller(end, map.limit) <= rows, field, "reaches row {} of {}", smaller(end, map.limit), rows);
 }
 
 /// `wide`: the columns of every piece, where they are not the tile's own.
-void StepCheck::placement(const Field& field, const Placement& p, const TileGrid& g, std::int64_t wide) const {
+void StepCheck::placement(const Field& field, const Placement& p, const TileGrid& g,
+                          std::int64_t wide) const {
   slice(field.at("slice"), p.slice);
   if (g.tiles() == 0) return;
   const bool in_place = p.kind == PlacementKind::matrix || p.kind == PlacementKind::routed;
@@ -109,16 +122,21 @@ void StepCheck::placement(const Field& field, const Placement& p, const TileGrid
   require(p.slice.cols >= wide, field.at("slice"), "{} columns, but {} are placed", p.slice.cols, wide);
   const std::int64_t stacked = g.rows * g.tiles_n();
   switch (p.kind) {
-    case PlacementKind::matrix: return row_map(field.at("rows"), p.rows, g.rows, p.slice.rows);
+    case PlacementKind::matrix:
+      return row_map(field.at("rows"), p.rows, g.rows, p.slice.rows);
     case PlacementKind::subtiles:
       groups(field.at("ends"), p.ends, g);
-      require(p.parts >= 1 && g.tile_rows % p.parts == 0 && g.rows % g.tile_rows % p.parts == 0, field.at("parts"),
-              "tiles of {} rows (the last of {}) have no {} equal parts", g.tile_rows, g.rows % g.tile_rows, p.parts);
+      require(p.parts >= 1 && g.tile_rows % p.parts == 0 && g.rows % g.tile_rows % p.parts == 0,
+              field.at("parts"), "tiles of {} rows (the last of {}) have no {} equal parts", g.tile_rows,
+              g.rows % g.tile_rows, p.parts);
       [[fallthrough]];
     case PlacementKind::slots:
-      return require(stacked <= p.slice.rows, field.at("slice"), "{} rows, but the tiles have {}", p.slice.rows, stacked);
-    case PlacementKind::pools: return pools(field, p, g);
-    case PlacementKind::routed: return routed(field, p, g);
+      return require(stacked <= p.slice.rows, field.at("slice"), "{} rows, but the tiles have {}",
+                     p.slice.rows, stacked);
+    case PlacementKind::pools:
+      return pools(field, p, g);
+    case PlacementKind::routed:
+      return routed(field, p, g);
   }
 }
 
@@ -136,7 +154,8 @@ void StepCheck::pools(const Field& field, const Placement& p, const TileGrid& g)
   const Routing& routing = *plan_.problem.routing;
   const int first = p.dest < 0 ? 0 : p.dest, count = p.dest < 0 ? routing.world() : 1;
   const std::size_t wanted = p.ends.size() * static_cast<std::size_t>(count);
-  require(p.bases.size() == wanted, field.at("bases"), "{} of them, but there are {} pools", p.bases.size(), wanted);
+  require(p.bases.size() == wanted, field.at("bases"), "{} of them, but there are {} pools", p.bases.size(),
+          wanted);
   for (int d = 0; d < count; ++d) {
     const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
       return routing.count_before(p.source, first + d, smaller(hi * g.tile_rows, g.rows)) -
@@ -145,11 +164,12 @@ void StepCheck::pools(const Field& field, const Placement& p, const TileGrid& g)
     std::int64_t before = 0;
     for (std::size_t group = 0; group < p.ends.size(); ++group) {
       const std::int64_t until = g.sum_before(p.ends[group], rows_to, TileGrid::Count{});
-      const std::int64_t base = p.bases[group * static_cast<std::size_t>(count) + static_cast<std::size_t>(d)];
+      const std::int64_t base =
+          p.bases[group * static_cast<std::size_t>(count) + static_cast<std::size_t>(d)];
       const bool empty = until == before;
       require(base >= 0 && (empty || until - before <= p.slice.rows - base), field.at("bases"),
-              "the pool of group {} for rank {} has {} rows from {} on, but the slice ends at {}", group, first + d,
-              until - before, base, p.slice.rows);
+              "the pool of group {} for rank {} has {} rows from {} on, but the slice ends at {}", group,
+              first + d, until - before, base, p.slice.rows);
       before = until;
     }
   }

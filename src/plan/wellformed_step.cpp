@@ -6,11 +6,14 @@
 
 namespace shingle::wellformed {
 
-// ---------------------------------------------------------------------------------------------------------- tiled steps
+// ----------------------------------------------------------------------------------------------------------
+// tiled steps
 
-void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies, const TileGrid& g) const {
+void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
+                      const TileGrid& g) const {
   const auto entries = [&](const Field& field, std::int32_t counter, std::int32_t rank, std::size_t wanted) {
-    const std::size_t have = plan_.counters[static_cast<std::size_t>(counter)].growth[static_cast<std::size_t>(rank)].size();
+    const std::size_t have =
+        plan_.counters[static_cast<std::size_t>(counter)].growth[static_cast<std::size_t>(rank)].size();
     require(wanted <= have, field, "{} groups, but counter '{}' has {} entries on rank {}", wanted,
             plan_.counters[static_cast<std::size_t>(counter)].name, have, rank);
   };
@@ -19,8 +22,8 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
     const Field field{"gates", i};
     index(gate.counter, plan_.counters, field.at("counter"), "counters");
     groups(field.at("ends"), gate.ends, g);
-    require(gate.targets.size() == gate.ends.size(), field.at("targets"), "{} of them for {} groups", gate.targets.size(),
-            gate.ends.size());
+    require(gate.targets.size() == gate.ends.size(), field.at("targets"), "{} of them for {} groups",
+            gate.targets.size(), gate.ends.size());
     for (const std::uint32_t target : gate.targets)
       require(target <= max_count, field.at("targets"), "{} is above {}", target, max_count);
     entries(field.at("ends"), gate.counter, rank_, gate.ends.size());
@@ -29,8 +32,8 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
     const TileNotify& notify = notifies[i];
     const Field field{"notify", i};
     index(notify.counter, plan_.counters, field.at("counter"), "counters");
-    require(plan_.counters[static_cast<std::size_t>(notify.counter)].kind == CounterKind::add, field.at("counter"),
-            "tiles add, but the counter is set by one writer");
+    require(plan_.counters[static_cast<std::size_t>(notify.counter)].kind == CounterKind::add,
+            field.at("counter"), "tiles add, but the counter is set by one writer");
     groups(field.at("ends"), notify.ends, g);
     std::vector<bool> seen(plan_.ranks.size());
     for (const std::int32_t rank : notify.ranks) {
@@ -45,7 +48,8 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
 void StepCheck::resources(const Resources& r) const {
   require(r.least >= 0 && r.least <= max_workers && r.most >= 0 && r.most <= max_workers, {"resources"},
           "{} to {} workers are outside [0, {}]", r.least, r.most, max_workers);
-  require(r.most == 0 || r.least <= r.most, {"resources"}, "at least {} workers, but at most {}", r.least, r.most);
+  require(r.most == 0 || r.least <= r.most, {"resources"}, "at least {} workers, but at most {}", r.least,
+          r.most);
 }
 
 void StepCheck::operator()(const Gemm& g) const {
@@ -58,7 +62,8 @@ void StepCheck::operator()(const Gemm& g) const {
   require(n == (g.epilogue.activation == Activation::swiglu ? 2 : 1) * g.grid.cols, {"b"},
           "op(B) has {} columns, but the grid {}{}", n, g.grid.cols,
           g.epilogue.activation == Activation::swiglu ? " of gate and up each" : "");
-  require(buffer(g.a).dtype == buffer(g.b).dtype, {"b"}, "{}, but A is {}", name(buffer(g.b).dtype), name(buffer(g.a).dtype));
+  require(buffer(g.a).dtype == buffer(g.b).dtype, {"b"}, "{}, but A is {}", name(buffer(g.b).dtype),
+          name(buffer(g.a).dtype));
   row_map({"a_rows"}, g.a_rows, g.grid.rows, m);
   vector({"bias"}, g.bias, g.epilogue.bias, n);
   placement({"out"}, g.out, g.grid);
@@ -70,7 +75,8 @@ void StepCheck::operator()(const Gemm& g) const {
 void StepCheck::operator()(const Elementwise& e) const {
   const bool swiglu = e.epilogue.activation == Activation::swiglu;
   grid(e.grid);
-  require(!swiglu || e.grid.cols % 2 == 0, {"grid"}, "swiglu takes gate and up together, but there are {} columns", e.grid.cols);
+  require(!swiglu || e.grid.cols % 2 == 0, {"grid"},
+          "swiglu takes gate and up together, but there are {} columns", e.grid.cols);
   const std::int64_t out_cols = swiglu ? e.grid.cols / 2 : e.grid.cols;
   const std::int64_t items = row_wise(e) ? e.grid.tiles_m() : e.grid.positions();
   require(e.first >= 0 && e.first <= items && e.count >= -1 && e.count <= items - e.first, {"count"},
@@ -83,7 +89,8 @@ void StepCheck::operator()(const Elementwise& e) const {
   store({"to"}, e.to.slice);
   vector({"bias"}, e.bias, e.epilogue.bias, e.grid.cols);
   vector({"norm_weight"}, e.norm_weight, e.norm.enabled, out_cols);
-  require(!e.norm.enabled || (e.norm.epsilon >= 0 && e.norm.epsilon < 1e30f), {"norm"}, "epsilon {}", e.norm.epsilon);
+  require(!e.norm.enabled || (e.norm.epsilon >= 0 && e.norm.epsilon < 1e30f), {"norm"}, "epsilon {}",
+          e.norm.epsilon);
   require(e.norm.enabled || !e.norm.residual, {"norm"}, "a residual needs the norm enabled");
   if (e.norm.residual) {
     placement({"residual"}, e.residual, e.grid, wide);
@@ -92,18 +99,20 @@ void StepCheck::operator()(const Elementwise& e) const {
   } else {
     require(e.residual == Placement{} && e.sum == Placement{}, {"residual"}, "is given, but not used");
   }
-  require(!row_wise(e) || (e.gates.empty() && e.notify.empty()), {"gates"}, "a row-wise step has no hooks by tiles");
+  require(!row_wise(e) || (e.gates.empty() && e.notify.empty()), {"gates"},
+          "a row-wise step has no hooks by tiles");
   hooks(e.gates, e.notify, e.grid);
   resources(e.resources);
 }
 
-// -------------------------------------------------------------------------------------------------------- communication
+// --------------------------------------------------------------------------------------------------------
+// communication
 
 const Communicator& StepCheck::communicator(std::int32_t i) const {
   index(i, plan_.communicators, {"communicator"}, "communicators");
   const Communicator& c = plan_.communicators[static_cast<std::size_t>(i)];
-  require(std::find(c.ranks.begin(), c.ranks.end(), rank_) != c.ranks.end(), {"communicator"}, "'{}' does not hold rank {}",
-          c.name, rank_);
+  require(std::find(c.ranks.begin(), c.ranks.end(), rank_) != c.ranks.end(), {"communicator"},
+          "'{}' does not hold rank {}", c.name, rank_);
   return c;
 }
 
@@ -119,8 +128,10 @@ void StepCheck::operator()(const Collective& c) const {
           name(buffer(c.send).dtype));
   Slice in_place = c.send;  // what may be received over what is sent
   const auto counts = [&](const Field& field, const std::vector<std::int64_t>& rows, std::int64_t sum) {
-    if (c.kind != CollectiveKind::alltoall) return require(rows.empty(), field, "only an alltoall has counts by rank");
-    require(static_cast<std::int64_t>(rows.size()) == size, field, "{} of them for {} ranks", rows.size(), size);
+    if (c.kind != CollectiveKind::alltoall)
+      return require(rows.empty(), field, "only an alltoall has counts by rank");
+    require(static_cast<std::int64_t>(rows.size()) == size, field, "{} of them for {} ranks", rows.size(),
+            size);
     for (const std::int64_t count : rows) {
       require(count >= 0 && count <= sum, field, "{} of {} rows", count, sum);
       sum -= count;
@@ -134,18 +145,20 @@ void StepCheck::operator()(const Collective& c) const {
       require(c.send.rows == c.recv.rows, {"recv"}, "{} rows, but {} are sent", c.recv.rows, c.send.rows);
       break;
     case CollectiveKind::reducescatter:
-      require(c.send.rows / size == c.recv.rows && c.send.rows % size == 0, {"send"}, "{} rows are not {} for each of {} ranks",
-              c.send.rows, c.recv.rows, size);
+      require(c.send.rows / size == c.recv.rows && c.send.rows % size == 0, {"send"},
+              "{} rows are not {} for each of {} ranks", c.send.rows, c.recv.rows, size);
       in_place.row += me * c.recv.rows;
       in_place.rows = c.recv.rows;
       break;
     case CollectiveKind::allgather:
-      require(c.recv.rows / size == c.send.rows && c.recv.rows % size == 0, {"recv"}, "{} rows are not {} of each of {} ranks",
-              c.recv.rows, c.send.rows, size);
+      require(c.recv.rows / size == c.send.rows && c.recv.rows % size == 0, {"recv"},
+              "{} rows are not {} of each of {} ranks", c.recv.rows, c.send.rows, size);
       in_place.row -= me * c.send.rows;
       in_place.rows = c.recv.rows;
       break;
-    case CollectiveKind::alltoall: in_place.rows = 0; break;
+    case CollectiveKind::alltoall:
+      in_place.rows = 0;
+      break;
   }
   require(!overlap(c.send, c.recv) || c.recv == in_place, {"recv"}, "overlaps send other than in place");
   resources(c.resources);
@@ -156,8 +169,8 @@ void StepCheck::operator()(const Exchange& e) const {
   const auto messages = [&](std::string_view what, const std::vector<Exchange::Message>& list, bool stores) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Field field{what, i};
-      require(std::find(comm.ranks.begin(), comm.ranks.end(), list[i].peer) != comm.ranks.end(), field.at("peer"),
-              "rank {} is not in '{}'", list[i].peer, comm.name);
+      require(std::find(comm.ranks.begin(), comm.ranks.end(), list[i].peer) != comm.ranks.end(),
+              field.at("peer"), "rank {} is not in '{}'", list[i].peer, comm.name);
       contiguous(field.at("slice"), list[i].slice);
       if (stores) store(field.at("slice"), list[i].slice);
     }

@@ -1,4 +1,5 @@
-// Well-formed: the checks of one step, by themselves. Everything of the plan but its steps has been checked before.
+// Well-formed: the checks of one step, by themselves. Everything of the plan but its steps has been checked
+// before.
 #pragma once
 
 #include <string>
@@ -20,7 +21,8 @@ struct Field {
   static constexpr std::size_t npos = ~std::size_t{0};
   Field at(std::string_view inner) const { return {name, index, inner}; }
   std::string text() const {
-    return fmt::format("{}{}{}{}", name, index == npos ? "" : fmt::format("[{}]", index), part.empty() ? "" : ".", part);
+    return fmt::format("{}{}{}{}", name, index == npos ? "" : fmt::format("[{}]", index),
+                       part.empty() ? "" : ".", part);
   }
 };
 
@@ -32,7 +34,8 @@ inline bool overlap(const Slice& a, const Slice& b) {
 
 class StepCheck {
  public:
-  StepCheck(const Plan& plan, int rank, int lane, int step) : plan_(plan), rank_(rank), lane_(lane), step_(step) {}
+  StepCheck(const Plan& plan, int rank, int lane, int step)
+      : plan_(plan), rank_(rank), lane_(lane), step_(step) {}
 
   void operator()(const Gemm& g) const;
   void operator()(const Elementwise& e) const;
@@ -41,7 +44,8 @@ class StepCheck {
 
   void operator()(const Await& a) const {
     counter(a.counter);
-    require(a.counter.rank == rank_, {"counter"}, "on rank {}: a rank awaits its own counters only", a.counter.rank);
+    require(a.counter.rank == rank_, {"counter"}, "on rank {}: a rank awaits its own counters only",
+            a.counter.rank);
     require(a.target <= max_count, {"target"}, "{} is above {}", a.target, max_count);
   }
   void operator()(const Notify& n) const {
@@ -69,8 +73,8 @@ class StepCheck {
   }
   template <class Table>
   void index(std::int64_t i, const Table& table, const Field& field, const char* what) const {
-    require(i >= 0 && i < static_cast<std::int64_t>(table.size()), field, "{} is none of the plan's {} {}", i, table.size(),
-            what);
+    require(i >= 0 && i < static_cast<std::int64_t>(table.size()), field, "{} is none of the plan's {} {}", i,
+            table.size(), what);
   }
   const Buffer& buffer(const Slice& s) const { return plan_.buffers[static_cast<std::size_t>(s.buffer)]; }
 
@@ -88,7 +92,8 @@ class StepCheck {
   void pools(const Field& field, const Placement& p, const TileGrid& g) const;
   void routed(const Field& field, const Placement& p, const TileGrid& g) const;
   void source(const Field& field, const Placement& p, const TileGrid& g) const;
-  void hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies, const TileGrid& g) const;
+  void hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
+             const TileGrid& g) const;
   void resources(const Resources& r) const;
   const Communicator& communicator(std::int32_t i) const;
 

@@ -33,7 +33,7 @@ void add_growth(Plan& plan, const Step& step) {
 }  // namespace
 
 Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params)
-    : collective_workers_(machine.collective_workers) {
+    : collective_workers_(problem.op == Op::gemm ? 0 : machine.collective_workers) {
   plan_.problem = problem;
   plan_.mechanism = mechanism;
   plan_.params = params;
@@ -143,7 +143,8 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
     if (p.epilogue.bias) gemm.bias = all(bias, rank);
   }
   gemm.out = std::move(placement);
-  gemm.resources = {1, plan_.workers - collective_workers_};
+  // Beside communication it leaves room for it; a GEMM that nothing runs beside takes all.
+  gemm.resources = {1, plan_.mechanism == Mechanism::sequential ? plan_.workers : plan_.workers - collective_workers_};
   return gemm;
 }
 
@@ -164,6 +165,7 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
     pass.sum.slice.buffer = sum;
   }
   pass.to = std::move(to);
+  pass.resources = {1, plan_.workers - collective_workers_};  // it may wait for a collective, which must then find room
   return pass;
 }
 
@@ -185,9 +187,9 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
     for (int r = 0; r < problem.world; ++r)
       if (problem.routing->rows(r) != problem.m || problem.m == 0)
         return Reason{"a transposed A has a column a row of the output: ranks with different numbers of rows need transpose_a off"};
-  if (machine.workers - machine.collective_workers < 1)
-    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for the GEMM",
-                              machine.collective_workers, machine.workers)};
+  const std::int32_t taken = problem.op == Op::gemm ? 0 : machine.collective_workers;
+  if (machine.workers - taken < 1)
+    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for the GEMM", taken, machine.workers)};
   if (params.tile_rows < 0 || params.tile_cols < 0) return Reason{"a tile must have at least one row and one column"};
   const TileOrder& order = params.order;
   if (order.swizzle < 1 || order.cluster_m < 1 || order.cluster_n < 1 || order.rotation < 0)

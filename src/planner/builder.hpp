@@ -10,6 +10,8 @@ namespace shingle::planner {
 
 inline constexpr std::int32_t compute_lane = 0;
 inline constexpr std::int32_t communicate_lane = 1;
+/// The most chunks or groups of a plan: each is a few steps on every rank.
+inline constexpr std::size_t max_slices = 1 << 14;
 
 /// Builds one plan: declare buffers and counters, then append steps in an order in which they could be issued one by one.
 class Builder {

@@ -215,7 +215,8 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
   problem.validate();
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
-  if (params.chunks < 0) return Reason{fmt::format("chunks = {} must be at least 1", params.chunks)};
+  if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
+    return Reason{fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
   Params chosen;
   chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
   Builder build(problem, machine, Mechanism::chunked, chosen);

@@ -16,6 +16,7 @@ using planner::communicate_lane;
 using planner::compute_lane;
 
 constexpr std::int64_t default_groups = 8;
+constexpr std::int64_t max_tiles = std::int64_t{1} << 28;  // counts of several epochs stay below 2^31
 
 /// The tile and the waves per group that were asked for, or good ones.
 struct Shape {
@@ -48,8 +49,12 @@ std::vector<std::int64_t> default_partition(std::int64_t waves) {
 
 /// Positions at which the groups end, from waves in each.
 Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t workers, std::vector<std::int64_t>& sizes) {
+  if (grid.positions() > max_tiles)
+    return Reason{fmt::format("a grid of {} tiles is more than is counted in 32 bits; take larger tiles", grid.positions())};
+  if (sizes.size() > planner::max_slices)
+    return Reason{fmt::format("{} groups are more than {}", sizes.size(), planner::max_slices)};
   const std::int64_t waves = ceil_div(grid.positions(), workers);
-  if (waves == 0) return std::vector<std::int64_t>{0};  // no rank has any row
+  if (waves == 0 && sizes.empty()) return std::vector<std::int64_t>{0};  // no rank has any row
   if (sizes.empty()) sizes = default_partition(waves);
   std::vector<std::int64_t> ends;
   std::int64_t sum = 0;

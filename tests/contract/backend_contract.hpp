@@ -1,5 +1,6 @@
 // The contract of a backend as one suite: include this file, make a list of contract::Backend and instantiate
-// `BackendContract` with it. Plans are written by hand and small; every rank checks what is in its own memory.
+// `BackendContract` with it. Plans are written by hand and small; every rank checks what is in its own
+// memory.
 #pragma once
 
 #include "elementwise_contract.hpp"

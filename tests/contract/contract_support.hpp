@@ -1,5 +1,5 @@
-// What the contract's tests are written with: hand-made plans, and matrices of small integers, whose sums are exact in every
-// element type and order.
+// What the contract's tests are written with: hand-made plans, and matrices of small integers, whose sums are
+// exact in every element type and order.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -25,7 +25,9 @@ struct Backend {
   std::string name;
   std::function<std::unique_ptr<World>()> make;
 };
-inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
+inline void PrintTo(const Backend& backend, std::ostream* out) {
+  *out << backend.name;
+}
 
 /// Writes a plan step by step.
 class Maker {
@@ -38,11 +40,14 @@ class Maker {
     plan.communicators.push_back({"world", all});
   }
 
-  std::int32_t buffer(Role role, std::vector<std::int64_t> rows, std::int64_t cols, DType type = DType::f32, int depth = 1) {
-    plan.buffers.push_back({std::string(name(role)) + std::to_string(plan.buffers.size()), role, type, std::move(rows), cols, depth});
+  std::int32_t buffer(Role role, std::vector<std::int64_t> rows, std::int64_t cols, DType type = DType::f32,
+                      int depth = 1) {
+    plan.buffers.push_back({std::string(name(role)) + std::to_string(plan.buffers.size()), role, type,
+                            std::move(rows), cols, depth});
     return static_cast<std::int32_t>(plan.buffers.size()) - 1;
   }
-  std::int32_t buffer(Role role, std::int64_t rows, std::int64_t cols, DType type = DType::f32, int depth = 1) {
+  std::int32_t buffer(Role role, std::int64_t rows, std::int64_t cols, DType type = DType::f32,
+                      int depth = 1) {
     return buffer(role, std::vector<std::int64_t>(plan.ranks.size(), rows), cols, type, depth);
   }
   /// `growth` by entry, the same on every rank.
@@ -53,7 +58,8 @@ class Maker {
   }
   void step(int rank, std::size_t lane, Step step) {
     auto& lanes = plan.ranks[static_cast<std::size_t>(rank)].lanes;
-    while (lanes.size() <= lane) lanes.push_back({LaneKind::compute, "lane" + std::to_string(lanes.size()), {}});
+    while (lanes.size() <= lane)
+      lanes.push_back({LaneKind::compute, "lane" + std::to_string(lanes.size()), {}});
     lanes[lane].steps.push_back(std::move(step));
     plan.ranks[static_cast<std::size_t>(rank)].issue.push_back(static_cast<std::int32_t>(lane));
   }
@@ -74,7 +80,8 @@ class Maker {
     at.slice = slice;
     return at;
   }
-  static Collective collective(CollectiveKind kind, const Slice& send, const Slice& recv, std::int32_t communicator = 0) {
+  static Collective collective(CollectiveKind kind, const Slice& send, const Slice& recv,
+                               std::int32_t communicator = 0) {
     Collective step;
     step.kind = kind;
     step.communicator = communicator;
@@ -90,7 +97,8 @@ class Maker {
     return step;
   }
   /// A copy of one slice to another of the same shape, in tiles.
-  static Elementwise pass(const Slice& from, const Slice& to, std::int32_t tile_rows = 3, std::int32_t tile_cols = 4) {
+  static Elementwise pass(const Slice& from, const Slice& to, std::int32_t tile_rows = 3,
+                          std::int32_t tile_cols = 4) {
     return pass(make_grid(to.rows, to.cols, tile_rows, tile_cols), in_place(from), in_place(to));
   }
 
@@ -99,12 +107,14 @@ class Maker {
 
 /// An element of an input: an integer in [-2, 2] that depends on all arguments.
 inline float element(int rank, Role role, std::int64_t row, std::int64_t col) {
-  std::uint64_t x = static_cast<std::uint64_t>(row * 1'000'003 + col * 7919 + rank * 104'729 + int(role) * 31 + 17);
+  std::uint64_t x =
+      static_cast<std::uint64_t>(row * 1'000'003 + col * 7919 + rank * 104'729 + int(role) * 31 + 17);
   x = (x ^ (x >> 15)) * 0x9e3779b97f4a7c15ull;
   return static_cast<float>(static_cast<int>((x >> 40) % 5) - 2);
 }
 
-/// A world, an executable of a plan, and the user's memory of the local ranks: inputs as element() says, outputs poisoned.
+/// A world, an executable of a plan, and the user's memory of the local ranks: inputs as element() says,
+/// outputs poisoned.
 class Bench {
  public:
   Bench(World& world, const Plan& plan) : plan_(plan), world_(world), executable(world.compile(plan)) {
@@ -134,14 +144,17 @@ class Bench {
     return load_element(buffer.dtype, data(rank, role), static_cast<std::size_t>(row * buffer.cols + col));
   }
   /// Compares all of an output of the local ranks; NaN is expected where `want` says NaN.
-  void expect(Role role, const std::function<double(int rank, std::int64_t row, std::int64_t col)>& want, double relative = 0) {
+  void expect(Role role, const std::function<double(int rank, std::int64_t row, std::int64_t col)>& want,
+              double relative = 0) {
     const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(find_buffer(plan_, role))];
     for (const int rank : world_.local_ranks())
       for (std::int64_t row = 0; row < buffer.rows[static_cast<std::size_t>(rank)]; ++row)
         for (std::int64_t col = 0; col < buffer.cols; ++col) {
           const double wanted = want(rank, row, col), got = at(rank, role, row, col);
-          if (std::isnan(wanted) ? !std::isnan(got) : !(std::abs(got - wanted) <= relative * std::max(1.0, std::abs(wanted)))) {
-            ADD_FAILURE() << name(role) << " of rank " << rank << " at " << row << "," << col << " is " << got << ", not " << wanted;
+          if (std::isnan(wanted) ? !std::isnan(got)
+                                 : !(std::abs(got - wanted) <= relative * std::max(1.0, std::abs(wanted)))) {
+            ADD_FAILURE() << name(role) << " of rank " << rank << " at " << row << "," << col << " is " << got
+                          << ", not " << wanted;
             return;
           }
         }
@@ -151,7 +164,8 @@ class Bench {
   static void fill(const Buffer& buffer, int rank, void* memory) {
     for (std::int64_t row = 0; row < buffer.rows[static_cast<std::size_t>(rank)]; ++row)
       for (std::int64_t col = 0; col < buffer.cols; ++col)
-        store_element(buffer.dtype, memory, static_cast<std::size_t>(row * buffer.cols + col), element(rank, buffer.role, row, col));
+        store_element(buffer.dtype, memory, static_cast<std::size_t>(row * buffer.cols + col),
+                      element(rank, buffer.role, row, col));
   }
   Plan plan_;
   World& world_;

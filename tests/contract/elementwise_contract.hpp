@@ -9,9 +9,11 @@ TEST_P(BackendContract, PassReordersSlots) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     const TileGrid grid = make_grid(13, 10, 4, 3, {Raster::along_m, 2, 1, 1, 1});
     Maker make(ranks);
-    const std::int32_t a = make.buffer(Role::a, grid.rows_before(grid.positions()), 3, type), out = make.buffer(Role::out, 13, 10, type);
+    const std::int32_t a = make.buffer(Role::a, grid.rows_before(grid.positions()), 3, type),
+                       out = make.buffer(Role::out, 13, 10, type);
     for (int rank = 0; rank < ranks; ++rank) {
-      make.step(rank, 0, Maker::pass(grid, Maker::slots(make.all(a, rank)), Maker::in_place(make.all(out, rank))));
+      make.step(rank, 0,
+                Maker::pass(grid, Maker::slots(make.all(a, rank)), Maker::in_place(make.all(out, rank))));
     }
     Bench bench(*world, make.plan);
     bench.run();
@@ -24,7 +26,8 @@ TEST_P(BackendContract, PassReordersSlots) {
 
 /// Sources with different dtypes and phantom rows; a part of the positions only.
 TEST_P(BackendContract, PassSumsAndActivates) {
-  for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::silu}) {
+  for (const Activation activation :
+       {Activation::none, Activation::relu, Activation::gelu, Activation::silu}) {
     Maker make(ranks);
     const std::int32_t a = make.buffer(Role::a, 12, 10), b = make.buffer(Role::b, 9, 10, DType::bf16);
     const std::int32_t bias = make.buffer(Role::bias, 1, 10), out = make.buffer(Role::out, 9, 10);
@@ -42,11 +45,15 @@ TEST_P(BackendContract, PassSumsAndActivates) {
     }
     Bench bench(*world, make.plan);
     bench.run();
-    bench.expect(Role::out, [&](int rank, std::int64_t row, std::int64_t col) {
-      if (row < 3 || row == 8) return std::nan("");
-      return activated(activation, static_cast<double>(element(rank, Role::a, row + 3, col)) + element(rank, Role::b, row, col) +
-                                       element(rank, Role::bias, 0, col));
-    }, 1e-6);
+    bench.expect(
+        Role::out,
+        [&](int rank, std::int64_t row, std::int64_t col) {
+          if (row < 3 || row == 8) return std::nan("");
+          return activated(activation, static_cast<double>(element(rank, Role::a, row + 3, col)) +
+                                           element(rank, Role::b, row, col) +
+                                           element(rank, Role::bias, 0, col));
+        },
+        1e-6);
   }
 }
 
@@ -58,10 +65,13 @@ TEST_P(BackendContract, PassNormalizesCompleteRows) {
       const TileGrid grid = make_grid(10, cols, 4, 3, {Raster::along_m, 1, 1, 1, 0});
       Maker make(ranks);
       const std::int32_t a = make.buffer(Role::a, grid.rows_before(grid.positions()), 3, type);
-      const std::int32_t residual = make.buffer(Role::residual, 10, 11, type), weight = make.buffer(Role::norm_weight, 1, 11, type);
-      const std::int32_t out = make.buffer(Role::out, 10, 11, type), sum = make.buffer(Role::sum, 10, 11, type);
+      const std::int32_t residual = make.buffer(Role::residual, 10, 11, type),
+                         weight = make.buffer(Role::norm_weight, 1, 11, type);
+      const std::int32_t out = make.buffer(Role::out, 10, 11, type),
+                         sum = make.buffer(Role::sum, 10, 11, type);
       for (int rank = 0; rank < ranks; ++rank) {
-        Elementwise pass = Maker::pass(grid, Maker::slots(make.all(a, rank)), Maker::in_place(make.all(out, rank)));
+        Elementwise pass =
+            Maker::pass(grid, Maker::slots(make.all(a, rank)), Maker::in_place(make.all(out, rank)));
         pass.norm = {true, true, 0.25f};
         if (gated) pass.epilogue.activation = Activation::swiglu;
         pass.norm_weight = make.all(weight, rank);
@@ -72,18 +82,25 @@ TEST_P(BackendContract, PassNormalizesCompleteRows) {
       Bench bench(*world, make.plan);
       bench.run();
       const auto source = [&](int rank, std::int64_t row, std::int64_t col) {
-        return static_cast<double>(element(rank, Role::a, grid.rows_before(grid.linear({row / 4, col / 3})) + row % 4, col % 3));
+        return static_cast<double>(
+            element(rank, Role::a, grid.rows_before(grid.linear({row / 4, col / 3})) + row % 4, col % 3));
       };
       const auto x = [&](int rank, std::int64_t row, std::int64_t col) {
-        const double value = gated ? activated(Activation::silu, source(rank, row, col)) * source(rank, row, 11 + col) : source(rank, row, col);
+        const double value =
+            gated ? activated(Activation::silu, source(rank, row, col)) * source(rank, row, 11 + col)
+                  : source(rank, row, col);
         return value + element(rank, Role::residual, row, col);
       };
       bench.expect(Role::sum, x, 2 * epsilon(type));
-      bench.expect(Role::out, [&](int rank, std::int64_t row, std::int64_t col) {
-        double squares = 0;
-        for (std::int64_t i = 0; i < 11; ++i) squares += x(rank, row, i) * x(rank, row, i);
-        return x(rank, row, col) / std::sqrt(squares / 11 + 0.25) * element(rank, Role::norm_weight, 0, col);
-      }, 2 * epsilon(type) + 1e-6);
+      bench.expect(
+          Role::out,
+          [&](int rank, std::int64_t row, std::int64_t col) {
+            double squares = 0;
+            for (std::int64_t i = 0; i < 11; ++i) squares += x(rank, row, i) * x(rank, row, i);
+            return x(rank, row, col) / std::sqrt(squares / 11 + 0.25) *
+                   element(rank, Role::norm_weight, 0, col);
+          },
+          2 * epsilon(type) + 1e-6);
     }
 }
 
@@ -121,7 +138,8 @@ TEST_P(BackendContract, PassPicksRoutedRows) {
 TEST_P(BackendContract, PassPushesToAnotherRank) {
   if (!remote()) GTEST_SKIP() << "no remote memory";
   Maker make(ranks);
-  const std::int32_t a = make.buffer(Role::a, 10, 6), out = make.buffer(Role::out, 10, 6), mail = make.buffer(Role::internal, 10, 6, DType::f32, 2);
+  const std::int32_t a = make.buffer(Role::a, 10, 6), out = make.buffer(Role::out, 10, 6),
+                     mail = make.buffer(Role::internal, 10, 6, DType::f32, 2);
   const std::int32_t arrived = make.counter({8}), free = make.counter({1});
   for (int rank = 0; rank < ranks; ++rank) {
     const int next = (rank + 1) % ranks;

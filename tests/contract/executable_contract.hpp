@@ -9,7 +9,8 @@ namespace shingle::contract {
 
 inline Plan copying_plan(int ranks, int depth = 1) {
   Maker make(ranks);
-  const std::int32_t a = make.buffer(Role::a, 9, 8), out = make.buffer(Role::out, 9, 8), staged = make.buffer(Role::internal, 9, 8, DType::f32, depth);
+  const std::int32_t a = make.buffer(Role::a, 9, 8), out = make.buffer(Role::out, 9, 8),
+                     staged = make.buffer(Role::internal, 9, 8, DType::f32, depth);
   const std::int32_t ready = make.counter({1, 3});
   for (int rank = 0; rank < ranks; ++rank) {
     make.step(rank, 0, Copy{make.all(a, rank), make.all(staged, rank)});
@@ -18,7 +19,9 @@ inline Plan copying_plan(int ranks, int depth = 1) {
     Elementwise pass = Maker::pass(make.all(staged, rank), make.all(out, rank), 3, 8);
     pass.notify = {{ready, {rank}, {0, 3}}};
     make.step(rank, 1, pass);
-    make.step(rank, 1, Maker::collective(CollectiveKind::allgather, make.rows(a, rank, 0, 0), make.rows(a, rank, 0, 0)));
+    make.step(
+        rank, 1,
+        Maker::collective(CollectiveKind::allgather, make.rows(a, rank, 0, 0), make.rows(a, rank, 0, 0)));
   }
   return make.plan;
 }
@@ -28,7 +31,10 @@ TEST_P(BackendContract, WorldDescribesItself) {
   EXPECT_GE(ranks, 1);
   EXPECT_GE(world->machine().workers, 1);
   EXPECT_THAT(world->capabilities().native_dtypes, testing::Contains(DType::f32));
-  const std::set<int> local = [&] { const auto l = world->local_ranks(); return std::set<int>(l.begin(), l.end()); }();
+  const std::set<int> local = [&] {
+    const auto l = world->local_ranks();
+    return std::set<int>(l.begin(), l.end());
+  }();
   EXPECT_FALSE(local.empty());
   EXPECT_LT(*local.rbegin(), ranks);
   const DeviceBuffer memory = world->allocate(*local.begin(), 1000);
@@ -56,7 +62,9 @@ TEST_P(BackendContract, InternalMemoryCountsItsDepth) {
     Bench bench(*world, copying_plan(ranks, depth));
     EXPECT_EQ(bench.executable->internal_bytes(world->local_ranks()[0]), 9 * 8 * 4 * depth);
     bench.run(3);
-    bench.expect(Role::out, [](int rank, std::int64_t row, std::int64_t col) { return element(rank, Role::a, row, col); });
+    bench.expect(Role::out, [](int rank, std::int64_t row, std::int64_t col) {
+      return element(rank, Role::a, row, col);
+    });
   }
 }
 
@@ -64,7 +72,8 @@ TEST_P(BackendContract, InternalMemoryCountsItsDepth) {
 TEST_P(BackendContract, PoisonIsNotANumber) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     Maker make(ranks);
-    const std::int32_t out = make.buffer(Role::out, 4, 4, type), staged = make.buffer(Role::internal, 4, 4, type);
+    const std::int32_t out = make.buffer(Role::out, 4, 4, type),
+                       staged = make.buffer(Role::internal, 4, 4, type);
     for (int rank = 0; rank < ranks; ++rank) {
       make.step(rank, 0, Copy{make.all(staged, rank), make.all(out, rank)});
       make.step(rank, 0, Fill{make.all(staged, rank)});

@@ -9,14 +9,19 @@ namespace shingle::contract {
 
 inline double activated(Activation activation, double x) {
   switch (activation) {
-    case Activation::relu: return std::max(x, 0.0);
-    case Activation::gelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::silu: return x / (1 + std::exp(-x));
-    default: return x;
+    case Activation::relu:
+      return std::max(x, 0.0);
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
+    default:
+      return x;
   }
 }
 
-/// A Gemm of every rank whose output is what `out` makes of it, checked element by element through for_each_piece.
+/// A Gemm of every rank whose output is what `out` makes of it, checked element by element through
+/// for_each_piece.
 struct GemmCase {
   std::int64_t m = 37, n = 22, k = 19;
   DType type = DType::f32;
@@ -31,12 +36,14 @@ struct GemmCase {
   double product(int rank, std::int64_t row, std::int64_t col) const {
     double sum = epilogue.bias ? element(rank, Role::bias, 0, col) : 0;
     for (std::int64_t i = 0; i < k; ++i)
-      sum += static_cast<double>(transpose_a ? element(rank, Role::a, i, row) : element(rank, Role::a, row, i)) *
-             (transpose_b ? element(rank, Role::b, col, i) : element(rank, Role::b, i, col));
+      sum +=
+          static_cast<double>(transpose_a ? element(rank, Role::a, i, row) : element(rank, Role::a, row, i)) *
+          (transpose_b ? element(rank, Role::b, col, i) : element(rank, Role::b, i, col));
     return sum;
   }
   double result(int rank, std::int64_t row, std::int64_t col) const {
-    if (epilogue.activation != Activation::swiglu) return activated(epilogue.activation, product(rank, row, col));
+    if (epilogue.activation != Activation::swiglu)
+      return activated(epilogue.activation, product(rank, row, col));
     return activated(Activation::silu, product(rank, row, col)) * product(rank, row, n / 2 + col);
   }
 
@@ -65,15 +72,19 @@ struct GemmCase {
     bench.run();
     const auto expected = stored();
     const bool exact = epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
-    bench.expect(Role::out, [&](int rank, std::int64_t row, std::int64_t col) {
-      const auto& [from_row, from_col] = expected[static_cast<std::size_t>(row * out_cols + col)];
-      return from_row < 0 ? std::nan("") : result(rank, from_row, from_col);
-    }, exact ? 0 : 2 * epsilon(type) + 1e-5);
+    bench.expect(
+        Role::out,
+        [&](int rank, std::int64_t row, std::int64_t col) {
+          const auto& [from_row, from_col] = expected[static_cast<std::size_t>(row * out_cols + col)];
+          return from_row < 0 ? std::nan("") : result(rank, from_row, from_col);
+        },
+        exact ? 0 : 2 * epsilon(type) + 1e-5);
   }
 
   /// For every element of the output buffer the row of op(A) and the column that belong there, or -1.
   std::vector<std::pair<std::int64_t, std::int64_t>> stored() const {
-    std::vector<std::pair<std::int64_t, std::int64_t>> at(static_cast<std::size_t>(out_rows * out_cols), {-1, -1});
+    std::vector<std::pair<std::int64_t, std::int64_t>> at(static_cast<std::size_t>(out_rows * out_cols),
+                                                          {-1, -1});
     Placement whole = out;
     whole.slice = {0, 0, 0, out_rows, 0, out_cols};
     for (std::int64_t position = 0; position < grid.positions(); ++position) {
@@ -115,7 +126,8 @@ TEST_P(BackendContract, GemmInEveryTypeAndTranspose) {
 }
 
 TEST_P(BackendContract, GemmWithEveryEpilogue) {
-  for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu})
+  for (const Activation activation :
+       {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu})
     for (const DType type : {DType::f32, DType::bf16, DType::f16})
       for (const bool bias : {false, true}) {
         SCOPED_TRACE(std::string(name(activation)) + " " + std::string(name(type)) + (bias ? " bias" : ""));
@@ -146,7 +158,8 @@ TEST_P(BackendContract, GemmToSlots) {
   it.check(*world);
 }
 
-/// Rows picked from three shards of 13, of which the last is short: phantom rows are neither computed nor stored.
+/// Rows picked from three shards of 13, of which the last is short: phantom rows are neither computed nor
+/// stored.
 TEST_P(BackendContract, GemmToSubtilesOfPickedRows) {
   for (const DType type : {DType::f32, DType::bf16}) {
     GemmCase it = GemmCase::plain();
@@ -202,10 +215,12 @@ TEST_P(BackendContract, GemmToPoolsAndRoutedRows) {
     for (int to = 0; to < ranks; ++to) {
       it.out.bases.push_back(base);
       const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
-        return it.routing->count_before(0, to, smaller(hi * 8, 37)) - it.routing->count_before(0, to, smaller(lo * 8, 37));
+        return it.routing->count_before(0, to, smaller(hi * 8, 37)) -
+               it.routing->count_before(0, to, smaller(lo * 8, 37));
       };
       const std::int64_t until = it.grid.sum_before(it.out.ends[0], rows_to, TileGrid::Count{});
-      base += group == 0 ? until : it.grid.sum_before(it.grid.positions(), rows_to, TileGrid::Count{}) - until;
+      base +=
+          group == 0 ? until : it.grid.sum_before(it.grid.positions(), rows_to, TileGrid::Count{}) - until;
     }
   it.out_rows = base;
   it.out_cols = it.grid.tile_cols;
@@ -221,11 +236,14 @@ TEST_P(BackendContract, GemmToPoolsAndRoutedRows) {
   routed.check(*world);
 }
 
-/// A pass on one lane feeds a gated GEMM on another, whose tiles a third lane awaits before it copies them out: five epochs.
+/// A pass on one lane feeds a gated GEMM on another, whose tiles a third lane awaits before it copies them
+/// out: five epochs.
 TEST_P(BackendContract, GatesAndNotificationsOverEpochs) {
   Maker make(ranks);
-  const std::int32_t a = make.buffer(Role::a, 24, 9), b = make.buffer(Role::b, 9, 10), out = make.buffer(Role::out, 24, 10);
-  const std::int32_t staged = make.buffer(Role::internal, 24, 9, DType::f32, 2), product = make.buffer(Role::internal, 24, 10);
+  const std::int32_t a = make.buffer(Role::a, 24, 9), b = make.buffer(Role::b, 9, 10),
+                     out = make.buffer(Role::out, 24, 10);
+  const std::int32_t staged = make.buffer(Role::internal, 24, 9, DType::f32, 2),
+                     product = make.buffer(Role::internal, 24, 10);
   const TileGrid grid = make_grid(24, 10, 6, 5);
   const std::vector<std::int64_t> halves{4, 8};
   const std::int32_t fed = make.counter({2, 2}), done = make.counter({4, 4});
@@ -253,7 +271,8 @@ TEST_P(BackendContract, GatesAndNotificationsOverEpochs) {
     bench.run(epochs);
     bench.expect(Role::out, [](int rank, std::int64_t row, std::int64_t col) {
       double sum = 0;
-      for (int i = 0; i < 9; ++i) sum += static_cast<double>(element(rank, Role::a, row, i)) * element(rank, Role::b, i, col);
+      for (int i = 0; i < 9; ++i)
+        sum += static_cast<double>(element(rank, Role::a, row, i)) * element(rank, Role::b, i, col);
       return sum;
     });
   }

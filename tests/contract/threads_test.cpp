@@ -10,7 +10,8 @@ namespace {
 
 /// Holds up about every fourth step by up to a millisecond, differently on every rank.
 void delay(const StepEvent& event) {
-  std::minstd_rand random(static_cast<unsigned>(event.rank * 7919 + event.lane * 131 + event.step * 31 + event.epoch + 1));
+  std::minstd_rand random(
+      static_cast<unsigned>(event.rank * 7919 + event.lane * 131 + event.step * 31 + event.epoch + 1));
   random.discard(3);
   if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
 }
@@ -18,9 +19,12 @@ void delay(const StepEvent& event) {
 std::vector<Backend> worlds() {
   std::vector<Backend> list;
   for (const int ranks : {1, 2, 3, 5})
-    list.push_back({"threads" + std::to_string(ranks), [ranks] { return make_thread_world(ranks, {.workers_per_rank = 1}); }});
-  list.push_back({"delayed3", [] { return make_thread_world(3, {.workers_per_rank = 1, .on_step = delay}); }});
-  list.push_back({"workers3", [] { return make_thread_world(2, {.workers_per_rank = 3, .on_step = delay}); }});
+    list.push_back({"threads" + std::to_string(ranks),
+                    [ranks] { return make_thread_world(ranks, {.workers_per_rank = 1}); }});
+  list.push_back(
+      {"delayed3", [] { return make_thread_world(3, {.workers_per_rank = 1, .on_step = delay}); }});
+  list.push_back(
+      {"workers3", [] { return make_thread_world(2, {.workers_per_rank = 3, .on_step = delay}); }});
   list.push_back({"paced4", [] { return make_thread_world(4, {.link = {1, 20}, .workers_per_rank = 1}); }});
   return list;
 }

@@ -23,32 +23,42 @@ TEST_P(BackendContract, CollectivesInEveryType) {
       const std::int32_t gathered = make.buffer(Role::out, 4 * part * ranks + part, 5, type);
       const auto& all = make.plan.communicators[0].ranks;
       for (int rank = 0; rank < ranks; ++rank) {
-        const auto to = [&](std::int64_t row, std::int64_t rows) { return make.rows(gathered, rank, row, rows); };
+        const auto to = [&](std::int64_t row, std::int64_t rows) {
+          return make.rows(gathered, rank, row, rows);
+        };
         const std::int64_t n = part * ranks;
         const std::vector<std::int64_t> even(static_cast<std::size_t>(ranks), part);
         make.step(rank, 0, Maker::collective(CollectiveKind::allreduce, make.all(a, rank), to(0, n)));
-        make.step(rank, 0, Maker::collective(CollectiveKind::allgather, make.rows(a, rank, 0, part), to(n, n)));
+        make.step(rank, 0,
+                  Maker::collective(CollectiveKind::allgather, make.rows(a, rank, 0, part), to(n, n)));
         Collective turn = Maker::collective(CollectiveKind::alltoall, make.all(a, rank), to(2 * n, n));
         turn.send_rows = turn.recv_rows = even;
         make.step(rank, 0, turn);
-        make.step(rank, 0, Maker::collective(CollectiveKind::reducescatter, make.all(a, rank), to(3 * n, part)));
+        make.step(rank, 0,
+                  Maker::collective(CollectiveKind::reducescatter, make.all(a, rank), to(3 * n, part)));
         make.step(rank, 0, Copy{make.all(a, rank), to(3 * n + part, n)});
-        make.step(rank, 0, Maker::collective(CollectiveKind::allreduce, to(3 * n + part, n), to(3 * n + part, n)));
+        make.step(rank, 0,
+                  Maker::collective(CollectiveKind::allreduce, to(3 * n + part, n), to(3 * n + part, n)));
       }
       Bench bench(*world, make.plan);
       bench.run(3);
       bench.expect(Role::out, [&](int rank, std::int64_t row, std::int64_t col) {
         const std::int64_t n = part * ranks;
         if (row < n) return sum_over(all, row, col);
-        if (row < 2 * n) return static_cast<double>(element(static_cast<int>((row - n) / part), Role::a, (row - n) % part, col));
-        if (row < 3 * n) return static_cast<double>(element(static_cast<int>((row - 2 * n) / part), Role::a, rank * part + (row - 2 * n) % part, col));
+        if (row < 2 * n)
+          return static_cast<double>(
+              element(static_cast<int>((row - n) / part), Role::a, (row - n) % part, col));
+        if (row < 3 * n)
+          return static_cast<double>(element(static_cast<int>((row - 2 * n) / part), Role::a,
+                                             rank * part + (row - 2 * n) % part, col));
         if (row < 3 * n + part) return sum_over(all, rank * part + row - 3 * n, col);
         return sum_over(all, row - 3 * n - part, col);
       });
     }
 }
 
-/// Rank r sends r + d rows to rank d, but nothing to rank 0: also empty slices and a rank that receives nothing.
+/// Rank r sends r + d rows to rank d, but nothing to rank 0: also empty slices and a rank that receives
+/// nothing.
 TEST_P(BackendContract, AllToAllWithUnevenRows) {
   const auto rows_of = [](int from, int to) { return to == 0 ? std::int64_t{0} : std::int64_t{from + to}; };
   Maker make(ranks);
@@ -56,9 +66,11 @@ TEST_P(BackendContract, AllToAllWithUnevenRows) {
   for (int rank = 0; rank < ranks; ++rank) {
     sent.push_back(0);
     received.push_back(0);
-    for (int peer = 0; peer < ranks; ++peer) sent.back() += rows_of(rank, peer), received.back() += rows_of(peer, rank);
+    for (int peer = 0; peer < ranks; ++peer)
+      sent.back() += rows_of(rank, peer), received.back() += rows_of(peer, rank);
   }
-  const std::int32_t a = make.buffer(Role::a, sent, 4, DType::bf16), out = make.buffer(Role::out, received, 4, DType::bf16);
+  const std::int32_t a = make.buffer(Role::a, sent, 4, DType::bf16),
+                     out = make.buffer(Role::out, received, 4, DType::bf16);
   for (int rank = 0; rank < ranks; ++rank) {
     Collective step = Maker::collective(CollectiveKind::alltoall, make.all(a, rank), make.all(out, rank));
     for (int peer = 0; peer < ranks; ++peer) {
@@ -84,30 +96,42 @@ TEST_P(BackendContract, CommunicatorsOfSomeRanks) {
   std::vector<std::int32_t> even;
   for (int rank = 0; rank < ranks; rank += 2) even.push_back(rank);
   make.plan.communicators.push_back({"even", even});
-  const std::int32_t a = make.buffer(Role::a, 6, 3), out = make.buffer(Role::out, 6, 3), sum = make.buffer(Role::sum, 6, 3);
+  const std::int32_t a = make.buffer(Role::a, 6, 3), out = make.buffer(Role::out, 6, 3),
+                     sum = make.buffer(Role::sum, 6, 3);
   for (int rank = 0; rank < ranks; ++rank)
     for (int i = 0; i < 3; ++i) {
-      make.step(rank, 0, Maker::collective(CollectiveKind::allreduce, make.rows(a, rank, 2 * i, 2), make.rows(out, rank, 2 * i, 2)));
+      make.step(rank, 0,
+                Maker::collective(CollectiveKind::allreduce, make.rows(a, rank, 2 * i, 2),
+                                  make.rows(out, rank, 2 * i, 2)));
       if (rank % 2 == 0)
-        make.step(rank, 1, Maker::collective(CollectiveKind::allreduce, make.rows(a, rank, 2 * i, 2), make.rows(sum, rank, 2 * i, 2), 1));
+        make.step(rank, 1,
+                  Maker::collective(CollectiveKind::allreduce, make.rows(a, rank, 2 * i, 2),
+                                    make.rows(sum, rank, 2 * i, 2), 1));
     }
   Bench bench(*world, make.plan);
   bench.run(4);
-  bench.expect(Role::out, [&](int, std::int64_t row, std::int64_t col) { return sum_over(make.plan.communicators[0].ranks, row, col); });
+  bench.expect(Role::out, [&](int, std::int64_t row, std::int64_t col) {
+    return sum_over(make.plan.communicators[0].ranks, row, col);
+  });
   bench.expect(Role::sum, [&](int rank, std::int64_t row, std::int64_t col) {
     return rank % 2 == 0 ? sum_over(even, row, col) : std::nan("");
   });
 }
 
-/// Values whose sum depends on the order: all ranks and all runs agree on the bits of ((r0 + r1) + r2) …, rounded once.
+/// Values whose sum depends on the order: all ranks and all runs agree on the bits of ((r0 + r1) + r2) …,
+/// rounded once.
 TEST_P(BackendContract, ReductionsHaveOneOrder) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     constexpr std::int64_t cols = 257;
     Maker make(ranks);
-    const std::int32_t a = make.buffer(Role::a, ranks, cols, type), out = make.buffer(Role::out, ranks, cols, type), sum = make.buffer(Role::sum, 1, cols, type);
+    const std::int32_t a = make.buffer(Role::a, ranks, cols, type),
+                       out = make.buffer(Role::out, ranks, cols, type),
+                       sum = make.buffer(Role::sum, 1, cols, type);
     for (int rank = 0; rank < ranks; ++rank) {
-      make.step(rank, 0, Maker::collective(CollectiveKind::allreduce, make.all(a, rank), make.all(out, rank)));
-      make.step(rank, 0, Maker::collective(CollectiveKind::reducescatter, make.all(a, rank), make.all(sum, rank)));
+      make.step(rank, 0,
+                Maker::collective(CollectiveKind::allreduce, make.all(a, rank), make.all(out, rank)));
+      make.step(rank, 0,
+                Maker::collective(CollectiveKind::reducescatter, make.all(a, rank), make.all(sum, rank)));
     }
     Bench bench(*world, make.plan);
     const auto value = [&](int rank, std::int64_t row, std::int64_t col) {
@@ -118,7 +142,8 @@ TEST_P(BackendContract, ReductionsHaveOneOrder) {
     };
     for (const int rank : world->local_ranks())
       for (std::int64_t i = 0; i < ranks * cols; ++i)
-        store_element(type, bench.data(rank, Role::a), static_cast<std::size_t>(i), value(rank, i / cols, i % cols));
+        store_element(type, bench.data(rank, Role::a), static_cast<std::size_t>(i),
+                      value(rank, i / cols, i % cols));
     const auto total = [&](std::int64_t row, std::int64_t col) {
       float x = value(0, row, col);
       for (int rank = 1; rank < ranks; ++rank) x += value(rank, row, col);
@@ -141,11 +166,15 @@ TEST_P(BackendContract, ExchangeKeepsTheOrderOfMessages) {
   const std::int32_t a = make.buffer(Role::a, 8, 6), out = make.buffer(Role::out, 8, 6);
   for (int rank = 0; rank < ranks; ++rank) {
     const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
-    const auto part = [&](std::int32_t buffer, std::int64_t row, std::int64_t col) { return Slice{buffer, rank, row, 2, col, 3}; };
+    const auto part = [&](std::int32_t buffer, std::int64_t row, std::int64_t col) {
+      return Slice{buffer, rank, row, 2, col, 3};
+    };
     Exchange step;
     step.sends = {{next, part(a, 0, 0)}, {rank, part(a, 4, 3)}, {next, part(a, 2, 1)}};
     step.receives = {{before, part(out, 6, 3)}, {before, part(out, 0, 2)}, {rank, part(out, 3, 0)}};
-    if (ranks == 1) step.receives = {step.receives[0], step.receives[2], step.receives[1]};  // all from itself, as they were sent
+    if (ranks == 1)
+      step.receives = {step.receives[0], step.receives[2],
+                       step.receives[1]};  // all from itself, as they were sent
     make.step(rank, 0, step);
   }
   Bench bench(*world, make.plan);
@@ -153,7 +182,8 @@ TEST_P(BackendContract, ExchangeKeepsTheOrderOfMessages) {
   bench.expect(Role::out, [&](int rank, std::int64_t row, std::int64_t col) {
     const int before = (rank + ranks - 1) % ranks;
     if (row >= 6 && col >= 3) return static_cast<double>(element(before, Role::a, row - 6, col - 3));
-    if (row < 2 && col >= 2 && col < 5) return static_cast<double>(element(before, Role::a, row + 2, col - 1));
+    if (row < 2 && col >= 2 && col < 5)
+      return static_cast<double>(element(before, Role::a, row + 2, col - 1));
     if (row >= 3 && row < 5 && col < 3) return static_cast<double>(element(rank, Role::a, row + 1, col + 3));
     return std::nan("");
   });
@@ -163,7 +193,9 @@ TEST_P(BackendContract, CopyBroadcastSwapFill) {
   Maker make(ranks);
   const std::int32_t a = make.buffer(Role::a, 4, 6), out = make.buffer(Role::out, 8, 6);
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto part = [&](std::int32_t buffer, std::int64_t row, std::int64_t col) { return Slice{buffer, rank, row, 2, col, 3}; };
+    const auto part = [&](std::int32_t buffer, std::int64_t row, std::int64_t col) {
+      return Slice{buffer, rank, row, 2, col, 3};
+    };
     make.step(rank, 0, Copy{part(a, 0, 0), part(out, 0, 0)});
     make.step(rank, 0, Broadcast{part(a, 1, 2), {part(out, 2, 3), part(out, 4, 0)}});
     make.step(rank, 0, Copy{part(a, 2, 3), part(out, 6, 0)});
@@ -173,7 +205,9 @@ TEST_P(BackendContract, CopyBroadcastSwapFill) {
   Bench bench(*world, make.plan);
   bench.run(2);
   bench.expect(Role::out, [&](int rank, std::int64_t row, std::int64_t col) {
-    const auto from = [&](std::int64_t r, std::int64_t c) { return static_cast<double>(element(rank, Role::a, r, c)); };
+    const auto from = [&](std::int64_t r, std::int64_t c) {
+      return static_cast<double>(element(rank, Role::a, r, c));
+    };
     if (row < 2 && col < 3) return from(row + 2, col + 3);
     if (row >= 2 && row < 4 && col >= 3) return from(row - 1, col - 1);
     if (row >= 4 && row < 6 && col < 3) return from(row - 3, col + 2);
@@ -182,11 +216,13 @@ TEST_P(BackendContract, CopyBroadcastSwapFill) {
   });
 }
 
-/// A token runs around all ranks: every rank sets its neighbour's counter; the token is a row that each copies on.
+/// A token runs around all ranks: every rank sets its neighbour's counter; the token is a row that each
+/// copies on.
 TEST_P(BackendContract, CountersAcrossRanksOverEpochs) {
   if (!remote()) GTEST_SKIP() << "no remote memory";
   Maker make(ranks);
-  const std::int32_t a = make.buffer(Role::a, 1, 4), out = make.buffer(Role::out, 1, 4), token = make.buffer(Role::internal, 1, 4);
+  const std::int32_t a = make.buffer(Role::a, 1, 4), out = make.buffer(Role::out, 1, 4),
+                     token = make.buffer(Role::internal, 1, 4);
   const std::int32_t passed = make.counter({1}, CounterKind::set), tail = make.counter({3}, CounterKind::set);
   for (int rank = 0; rank < ranks; ++rank) {
     const int next = (rank + 1) % ranks;
@@ -203,7 +239,8 @@ TEST_P(BackendContract, CountersAcrossRanksOverEpochs) {
   Bench bench(*world, make.plan);
   bench.run(7);
   bench.run(2);
-  bench.expect(Role::out, [](int, std::int64_t row, std::int64_t col) { return element(0, Role::a, row, col); });
+  bench.expect(Role::out,
+               [](int, std::int64_t row, std::int64_t col) { return element(0, Role::a, row, col); });
 }
 
 }  // namespace shingle::contract

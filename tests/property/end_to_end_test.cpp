@@ -1,4 +1,5 @@
-// Any problem, any mechanism, any partition: the plan is proven, integer inputs come out exact and random ones within tolerance.
+// Any problem, any mechanism, any partition: the plan is proven, integer inputs come out exact and random
+// ones within tolerance.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -14,22 +15,28 @@
 namespace shingle {
 namespace {
 
-std::int64_t size(std::int64_t least, std::int64_t most) { return *rc::gen::inRange(least, most + 1); }
-bool chance(int percent) { return *rc::gen::inRange(0, 100) < percent; }
+std::int64_t size(std::int64_t least, std::int64_t most) {
+  return *rc::gen::inRange(least, most + 1);
+}
+bool chance(int percent) {
+  return *rc::gen::inRange(0, 100) < percent;
+}
 
 std::shared_ptr<const Routing> any_routing(int world, std::int64_t most_rows) {
   std::vector<std::int64_t> rows;
   for (int rank = 0; rank < world; ++rank) rows.push_back(chance(15) ? 0 : size(1, most_rows));
-  const auto pattern = *rc::gen::element(RoutingPattern::random, RoutingPattern::balanced, RoutingPattern::skewed,
-                                         RoutingPattern::all_to_one, RoutingPattern::empty_rank);
+  const auto pattern =
+      *rc::gen::element(RoutingPattern::random, RoutingPattern::balanced, RoutingPattern::skewed,
+                        RoutingPattern::all_to_one, RoutingPattern::empty_rank);
   const bool possible = pattern != RoutingPattern::empty_rank || world > 1;
-  return std::make_shared<Routing>(
-      make_routing(possible ? pattern : RoutingPattern::random, world, rows, static_cast<std::uint64_t>(size(0, 1000))));
+  return std::make_shared<Routing>(make_routing(possible ? pattern : RoutingPattern::random, world, rows,
+                                                static_cast<std::uint64_t>(size(0, 1000))));
 }
 
 Problem any_problem() {
   Problem p;
-  p.op = *rc::gen::element(Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall);
+  p.op = *rc::gen::element(Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm,
+                           Op::gemm_alltoall);
   p.world = static_cast<int>(size(1, 6));
   p.m = chance(20) ? size(1, 8) : size(1, 150);
   p.n = size(1, 120);
@@ -40,7 +47,8 @@ Problem any_problem() {
   p.transpose_b = chance(30);
   if (chance(40)) {
     p.epilogue.bias = chance(50);
-    p.epilogue.activation = *rc::gen::element(Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu);
+    p.epilogue.activation = *rc::gen::element(Activation::none, Activation::relu, Activation::gelu,
+                                              Activation::silu, Activation::swiglu);
     if (p.epilogue.activation == Activation::swiglu) p.n *= 2;
   }
   if (chance(30)) {
@@ -104,8 +112,8 @@ void expect_right(World& world, const Problem& problem, const Options& options, 
   op.run(chance(20) ? 2 : 1);
   const Check result = check(*inputs, memory.outputs());
   if (!result.passed)
-    RC_FAIL(describe(problem) + ": error " + std::to_string(result.max_error) + " above " + std::to_string(result.tolerance) +
-            " at " + result.worst + "\n" + to_text(op.plan()));
+    RC_FAIL(describe(problem) + ": error " + std::to_string(result.max_error) + " above " +
+            std::to_string(result.tolerance) + " at " + result.worst + "\n" + to_text(op.plan()));
 }
 
 /// Every mechanism that has a plan for a random problem.
@@ -121,7 +129,8 @@ void try_one() {
       plan = make_plan(problem, world.machine(), entry.mechanism, params);
       RC_ASSERT(plan.has_value());
     }
-    if (entry.mechanism == Mechanism::sequential && !plan) RC_FAIL("the baseline must serve all: " + plan.reason());
+    if (entry.mechanism == Mechanism::sequential && !plan)
+      RC_FAIL("the baseline must serve all: " + plan.reason());
     if (!plan) continue;
     const Proof proof = verify(*plan);
     if (!proof) RC_FAIL(describe(problem) + ": " + proof.rule + ": " + proof.failure + "\n" + to_text(*plan));

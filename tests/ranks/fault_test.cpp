@@ -1,4 +1,5 @@
-// Ranks of one process that fail, stall or come late: the others stop within the deadline and say why, or wait and succeed.
+// Ranks of one process that fail, stall or come late: the others stop within the deadline and say why, or
+// wait and succeed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +68,8 @@ Outcome run(contract::Bench& bench, int epochs) {
 }
 
 /// Runs the plan of three ranks with a hook.
-Outcome run_with(std::function<void(const StepEvent&)> hook, const Plan* plan = nullptr, int workers = 1, int epochs = 4) {
+Outcome run_with(std::function<void(const StepEvent&)> hook, const Plan* plan = nullptr, int workers = 1,
+                 int epochs = 4) {
   const auto world = make_thread_world(3, {.workers_per_rank = workers, .on_step = std::move(hook)});
   contract::Bench bench(*world, plan != nullptr ? *plan : signal_plan(world->machine()));
   const Outcome outcome = run(bench, epochs);
@@ -84,9 +86,11 @@ constexpr int compute = 0, communicate = 1;
 
 TEST(Fault, RankThatDiesStopsTheOthersAtOnce) {
   for (const int workers : {1, 3}) {
-    const Outcome outcome = run_with([](const StepEvent& at) {
-      if (Place{1, compute, 0, 2}(at)) throw Error("rank 1 fell over", 1);
-    }, nullptr, workers);
+    const Outcome outcome = run_with(
+        [](const StepEvent& at) {
+          if (Place{1, compute, 0, 2}(at)) throw Error("rank 1 fell over", 1);
+        },
+        nullptr, workers);
     EXPECT_EQ(outcome.error, "rank 1 fell over");
     EXPECT_LT(outcome.time, 700ms);
   }
@@ -98,8 +102,9 @@ TEST(Fault, StalledComputationIsNamed) {
     if (Place{1, compute, 0, 1}(at)) stall(at);
   });
   EXPECT_TRUE(outcome.timeout);
-  EXPECT_THAT(outcome.error, AllOf(HasSubstr("waited 1"), HasSubstr("epoch 1"),
-                                   HasSubstr("rank 1, lane compute, step 0 (gemm), epoch 1 waits for nobody")));
+  EXPECT_THAT(outcome.error,
+              AllOf(HasSubstr("waited 1"), HasSubstr("epoch 1"),
+                    HasSubstr("rank 1, lane compute, step 0 (gemm), epoch 1 waits for nobody")));
   EXPECT_GE(outcome.time, 900ms);
   EXPECT_LT(outcome.time, 2500ms);
 }
@@ -113,12 +118,15 @@ TEST(Fault, CounterThatIsMissingIsNamed) {
     make.step(rank, 0, Notify{{mail, 0, 0}, 1});
   }
   make.step(0, 1, Await{{mail, 0, 0}, 3});
-  const Outcome outcome = run_with([](const StepEvent& at) {
-    if (Place{2, 0, 1, 0}(at)) stall(at);
-  }, &make.plan, 1, 1);  // in later epochs the other ranks would add what is missing
-  EXPECT_THAT(outcome.error, AllOf(HasSubstr("rank 0, lane lane1, step 0 (await), epoch 0: waited 1"),
-                                   HasSubstr("counter count0[0] of rank 0: saw 2, target 3; still to add: rank 2;"),
-                                   HasSubstr("rank 2, lane lane0, step 1 (notify), epoch 0 waits for nobody")));
+  const Outcome outcome = run_with(
+      [](const StepEvent& at) {
+        if (Place{2, 0, 1, 0}(at)) stall(at);
+      },
+      &make.plan, 1, 1);  // in later epochs the other ranks would add what is missing
+  EXPECT_THAT(outcome.error,
+              AllOf(HasSubstr("rank 0, lane lane1, step 0 (await), epoch 0: waited 1"),
+                    HasSubstr("counter count0[0] of rank 0: saw 2, target 3; still to add: rank 2;"),
+                    HasSubstr("rank 2, lane lane0, step 1 (notify), epoch 0 waits for nobody")));
 }
 
 TEST(Fault, RankMissingInACollectiveIsNamed) {
@@ -126,7 +134,8 @@ TEST(Fault, RankMissingInACollectiveIsNamed) {
     if (Place{2, communicate, 1, 0}(at)) stall(at);
   });
   EXPECT_TRUE(outcome.timeout);
-  EXPECT_THAT(outcome.error, HasSubstr("rank 2, lane communicate, step 1 (allreduce), epoch 0 waits for nobody"));
+  EXPECT_THAT(outcome.error,
+              HasSubstr("rank 2, lane communicate, step 1 (allreduce), epoch 0 waits for nobody"));
   EXPECT_LT(outcome.time, 2500ms);
 }
 
@@ -139,11 +148,15 @@ TEST(Fault, RankMissingInAnExchangeIsNamed) {
     ring.receives = {{(rank + 2) % 3, make.all(out, rank)}};
     make.step(rank, 0, ring);
   }
-  const Outcome outcome = run_with([](const StepEvent& at) {
-    if (Place{1, 0, 0, 3}(at)) stall(at);
-  }, &make.plan);
-  EXPECT_THAT(outcome.error, AllOf(HasSubstr("(exchange), epoch 3: waited 1"), HasSubstr("rank 1 to come to communicator world"),
-                                   HasSubstr("rank 1, lane lane0, step 0 (exchange), epoch 3 waits for nobody")));
+  const Outcome outcome = run_with(
+      [](const StepEvent& at) {
+        if (Place{1, 0, 0, 3}(at)) stall(at);
+      },
+      &make.plan);
+  EXPECT_THAT(
+      outcome.error,
+      AllOf(HasSubstr("(exchange), epoch 3: waited 1"), HasSubstr("rank 1 to come to communicator world"),
+            HasSubstr("rank 1, lane lane0, step 0 (exchange), epoch 3 waits for nobody")));
 }
 
 /// Nobody waits for it, so nobody else can notice.
@@ -151,9 +164,11 @@ TEST(Fault, HookThatNeverReturnsIsNoticed) {
   contract::Maker make(3);
   const std::int32_t out = make.buffer(Role::out, 2, 2);
   for (int rank = 0; rank < 3; ++rank) make.step(rank, 0, Fill{make.all(out, rank)});
-  const Outcome outcome = run_with([](const StepEvent& at) {
-    if (at.rank == 1) stall(at);
-  }, &make.plan);
+  const Outcome outcome = run_with(
+      [](const StepEvent& at) {
+        if (at.rank == 1) stall(at);
+      },
+      &make.plan);
   EXPECT_THAT(outcome.error, HasSubstr("rank 1, lane lane0, step 0 (fill), epoch 0: the hook"));
   EXPECT_LT(outcome.time, 3500ms);
 }
@@ -175,22 +190,32 @@ TEST(Fault, DisagreementIsNamed) {
     contract::Maker make(3);
     const std::int32_t a = make.buffer(Role::a, 6, 2), out = make.buffer(Role::out, 6, 2);
     for (int rank = 0; rank < 3; ++rank)
-      make.step(rank, 0, contract::Maker::collective(rank == 1 ? second : CollectiveKind::allreduce, make.rows(a, rank, 0, rank == 1 ? rows : 6),
-                                                     make.rows(out, rank, 0, rank == 1 && second == CollectiveKind::reducescatter ? 2 : rank == 1 ? rows : 6)));
+      make.step(rank, 0,
+                contract::Maker::collective(rank == 1 ? second : CollectiveKind::allreduce,
+                                            make.rows(a, rank, 0, rank == 1 ? rows : 6),
+                                            make.rows(out, rank, 0,
+                                                      rank == 1 && second == CollectiveKind::reducescatter ? 2
+                                                      : rank == 1 ? rows
+                                                                  : 6)));
     return make.plan;
   };
   const Plan kinds = two(CollectiveKind::reducescatter, 6), sizes = two(CollectiveKind::allreduce, 5);
-  EXPECT_THAT(run_with({}, &kinds).error, AllOf(HasSubstr("rank 1"), HasSubstr("reducescatter of f32 meets allreduce of f32")));
+  EXPECT_THAT(run_with({}, &kinds).error,
+              AllOf(HasSubstr("rank 1"), HasSubstr("reducescatter of f32 meets allreduce of f32")));
   EXPECT_THAT(run_with({}, &sizes).error, AllOf(HasSubstr("rank 1"), HasSubstr("sends 40 bytes where 48")));
 }
 
-/// A transfer takes as long as its link: an allreduce of 1 MiB by 2 ranks moves 1 MiB, at 0.1 GB/s in 10.5 ms, and two in turn twice that.
+/// A transfer takes as long as its link: an allreduce of 1 MiB by 2 ranks moves 1 MiB, at 0.1 GB/s in 10.5
+/// ms, and two in turn twice that.
 TEST(Pacing, TransfersTakeAsLongAsTheLink) {
   const auto world = make_thread_world(2, {.link = {0.1, 100}, .workers_per_rank = 1});
   contract::Maker make(2);
   const std::int32_t a = make.buffer(Role::a, 1024, 256), out = make.buffer(Role::out, 1024, 256);
   for (int rank = 0; rank < 2; ++rank)
-    for (int i = 0; i < 2; ++i) make.step(rank, 0, contract::Maker::collective(CollectiveKind::allreduce, make.all(a, rank), make.all(out, rank)));
+    for (int i = 0; i < 2; ++i)
+      make.step(
+          rank, 0,
+          contract::Maker::collective(CollectiveKind::allreduce, make.all(a, rank), make.all(out, rank)));
   contract::Bench bench(*world, make.plan);
   const double least = 2 * (100 + 1024 * 1024 / 0.1e3);
   const RunReport report = bench.run();

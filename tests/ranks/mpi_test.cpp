@@ -1,5 +1,5 @@
-// Ranks as MPI processes. Each test of `Mpi` starts this program again under mpirun, where all processes together go through the contract of
-// backends or a part of `MpiRank`; both are empty elsewhere.
+// Ranks as MPI processes. Each test of `Mpi` starts this program again under mpirun, where all processes
+// together go through the contract of backends or a part of `MpiRank`; both are empty elsewhere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -24,7 +24,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// ------------------------------------------------------------------------------------------- in the processes of a world
+// ------------------------------------------------------------------------------------------- in the
+// processes of a world
 
 std::vector<contract::Backend> worlds() {
   if (!launched_by_mpi()) return {};
@@ -36,7 +37,8 @@ std::vector<contract::Backend> worlds() {
 
 namespace contract {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendContract);
-INSTANTIATE_TEST_SUITE_P(MpiRank, BackendContract, testing::ValuesIn(worlds()), [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(MpiRank, BackendContract, testing::ValuesIn(worlds()),
+                         [](const auto& test) { return test.param.name; });
 }  // namespace contract
 
 namespace {
@@ -46,7 +48,9 @@ struct Part {
   std::string name;
   void (*act)();
 };
-void PrintTo(const Part& part, std::ostream* out) { *out << part.name; }
+void PrintTo(const Part& part, std::ostream* out) {
+  *out << part.name;
+}
 
 Problem problem_of(int world) {
   Problem problem;
@@ -69,14 +73,18 @@ Params small_tiles() {
 void plans_compute_what_the_oracle_says() {
   const auto world = make_mpi_world({.workers_per_rank = 1});
   const auto threads = make_thread_world(world->size(), {.workers_per_rank = 1});
-  const auto run = [](World& on, const Plan& plan, const Inputs& inputs, std::map<std::pair<int, Role>, DeviceBuffer>& memory) {
+  const auto run = [](World& on, const Plan& plan, const Inputs& inputs,
+                      std::map<std::pair<int, Role>, DeviceBuffer>& memory) {
     const auto executable = on.compile(plan);
     executable->poison();
     for (const int rank : on.local_ranks())
       for (const Role role : roles_of(plan.problem)) {
-        auto& buffer = memory[{rank, role}] = on.allocate(rank, static_cast<std::size_t>(bytes_of(plan.problem, role, rank)));
-        if (is_input(role)) inputs.write(rank, role, buffer.data());
-        else std::memset(buffer.data(), 0xff, buffer.bytes());
+        auto& buffer = memory[{rank, role}] =
+            on.allocate(rank, static_cast<std::size_t>(bytes_of(plan.problem, role, rank)));
+        if (is_input(role))
+          inputs.write(rank, role, buffer.data());
+        else
+          std::memset(buffer.data(), 0xff, buffer.bytes());
         executable->bind(rank, role, buffer.data());
       }
     executable->run({.epochs = 3, .timeout_us = 20e6});
@@ -90,7 +98,8 @@ void plans_compute_what_the_oracle_says() {
       if (op == Op::gemm_alltoall) {
         std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(problem.world));
         for (int r = 0; r < problem.world; ++r)
-          for (int i = 0; i < 70 - 30 * r; ++i) dest[static_cast<std::size_t>(r)].push_back((r + i * i) % problem.world);
+          for (int i = 0; i < 70 - 30 * r; ++i)
+            dest[static_cast<std::size_t>(r)].push_back((r + i * i) % problem.world);
         problem.routing = std::make_shared<Routing>(dest);
       }
       const auto plan = planner(problem, world->machine(), small_tiles());
@@ -102,8 +111,11 @@ void plans_compute_what_the_oracle_says() {
       const int rank = world->local_ranks()[0];
       const Output out{rank, Role::out, memory.at({rank, Role::out}).data()};
       const Check checked = check(*inputs, {&out, 1});
-      EXPECT_TRUE(checked.passed) << describe(problem) << ", " << name(plan->mechanism) << ": " << checked.max_error << " in " << checked.worst;
-      EXPECT_EQ(std::memcmp(out.memory, reference.at({rank, Role::out}).data(), static_cast<std::size_t>(bytes_of(problem, Role::out, rank))), 0)
+      EXPECT_TRUE(checked.passed) << describe(problem) << ", " << name(plan->mechanism) << ": "
+                                  << checked.max_error << " in " << checked.worst;
+      EXPECT_EQ(std::memcmp(out.memory, reference.at({rank, Role::out}).data(),
+                            static_cast<std::size_t>(bytes_of(problem, Role::out, rank))),
+                0)
           << describe(problem) << ", " << name(plan->mechanism);
     }
 }
@@ -117,7 +129,8 @@ void remote_memory_is_refused() {
     (void)world->compile(make.plan);
     FAIL() << "no exception";
   } catch (const Unsupported& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0, lane lane0, step 0 (copy) uses memory of rank 1"), HasSubstr("MPI")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0, lane lane0, step 0 (copy) uses memory of rank 1"),
+                                    HasSubstr("MPI")));
   }
 }
 
@@ -131,9 +144,11 @@ void different_plans_are_refused() {
 /// Runs with a fault at rank 1's third epoch; every process says what run() threw.
 void run_with_fault(const std::function<void(const StepEvent&)>& fault) {
   const auto world = make_mpi_world({.workers_per_rank = 1, .on_step = [&](const StepEvent& at) {
-                                       if (at.rank == 1 && at.lane == 1 && at.epoch == 2 && at.step == 1) fault(at);
+                                       if (at.rank == 1 && at.lane == 1 && at.epoch == 2 && at.step == 1)
+                                         fault(at);
                                      }});
-  contract::Bench bench(*world, plan_signal(problem_of(world->size()), world->machine(), small_tiles()).value());
+  contract::Bench bench(*world,
+                        plan_signal(problem_of(world->size()), world->machine(), small_tiles()).value());
   std::string said = "succeeded";
   try {
     bench.executable->run({.epochs = 4, .timeout_us = 1.5e6});
@@ -151,22 +166,30 @@ std::vector<Part> parts() {
           {"Remote", remote_memory_is_refused},
           {"Different", different_plans_are_refused},
           {"Throws", [] { run_with_fault([](const StepEvent&) { throw Error("rank 1 fell over"); }); }},
-          {"Stalls", [] {
+          {"Stalls",
+           [] {
              run_with_fault([](const StepEvent& at) {
                while (!at.stopped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
              });
            }},
           {"Stops", [] { run_with_fault([](const StepEvent&) { raise(SIGSTOP); }); }},
           {"Dies", [] { run_with_fault([](const StepEvent&) { raise(SIGKILL); }); }},
-          {"Late", [] { run_with_fault([](const StepEvent&) { std::this_thread::sleep_for(std::chrono::milliseconds(700)); }); }}};
+          {"Late", [] {
+             run_with_fault(
+                 [](const StepEvent&) { std::this_thread::sleep_for(std::chrono::milliseconds(700)); });
+           }}};
 }
 
 class MpiRank : public testing::TestWithParam<Part> {};
-TEST_P(MpiRank, Does) { GetParam().act(); }
+TEST_P(MpiRank, Does) {
+  GetParam().act();
+}
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MpiRank);
-INSTANTIATE_TEST_SUITE_P(MpiRank, MpiRank, testing::ValuesIn(parts()), [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(MpiRank, MpiRank, testing::ValuesIn(parts()),
+                         [](const auto& test) { return test.param.name; });
 
-// ------------------------------------------------------------------------------------------------- in the test itself
+// ------------------------------------------------------------------------------------------------- in the
+// test itself
 
 struct Outcome {
   int code = -1;
@@ -177,8 +200,8 @@ struct Outcome {
 /// This program under mpirun with `ranks` processes, running the tests that match `filter`.
 Outcome launch(int ranks, const std::string& filter) {
   const std::string command = std::string(SHINGLE_TEST_MPIEXEC) + " -n " + std::to_string(ranks) +
-                              " --oversubscribe --allow-run-as-root --bind-to none /proc/" + std::to_string(getpid()) + "/exe --gtest_filter='" +
-                              filter + "' 2>&1";
+                              " --oversubscribe --allow-run-as-root --bind-to none /proc/" +
+                              std::to_string(getpid()) + "/exe --gtest_filter='" + filter + "' 2>&1";
   const auto begin = std::chrono::steady_clock::now();
   Outcome outcome;
   FILE* pipe = popen(command.c_str(), "r");
@@ -217,7 +240,8 @@ TEST_F(Mpi, RunsPlans) {
 TEST_F(Mpi, RankThatThrowsStopsTheOthersAtOnce) {
   const Outcome outcome = launch(3, "*/Throws");
   EXPECT_NE(outcome.code, 0);
-  EXPECT_THAT(outcome.text, AllOf(HasSubstr("[rank 1 error: rank 1 fell over]"), HasSubstr("[rank 0 timeout: rank 1 has failed: rank 1 fell over"),
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("[rank 1 error: rank 1 fell over]"),
+                                  HasSubstr("[rank 0 timeout: rank 1 has failed: rank 1 fell over"),
                                   HasSubstr("[rank 2 timeout: rank 1 has failed: rank 1 fell over")));
   EXPECT_LT(outcome.time.count(), 10);
 }
@@ -226,7 +250,8 @@ TEST_F(Mpi, RankThatStallsIsNamed) {
   for (const char* test : {"*/Stalls", "*/Stops"}) {
     const Outcome outcome = launch(3, test);
     EXPECT_NE(outcome.code, 0);
-    EXPECT_THAT(outcome.text, testing::ContainsRegex("\\[rank [02] timeout: .*waited 1.50 s for .*rank 1")) << test;
+    EXPECT_THAT(outcome.text, testing::ContainsRegex("\\[rank [02] timeout: .*waited 1.50 s for .*rank 1"))
+        << test;
     EXPECT_LT(outcome.time.count(), 15);
   }
 }
@@ -235,14 +260,16 @@ TEST_F(Mpi, RankThatStallsIsNamed) {
 TEST_F(Mpi, RankThatDiesIsNamed) {
   const Outcome outcome = launch(3, "*/Dies");
   EXPECT_NE(outcome.code, 0);
-  EXPECT_THAT(outcome.text, testing::ContainsRegex("\\[rank [02] timeout: .*rank 1 to come to communicator world"));
+  EXPECT_THAT(outcome.text,
+              testing::ContainsRegex("\\[rank [02] timeout: .*rank 1 to come to communicator world"));
   EXPECT_LT(outcome.time.count(), 15);
 }
 
 TEST_F(Mpi, LateRankIsWaitedFor) {
   const Outcome outcome = launch(3, "*/Late");
   EXPECT_EQ(outcome.code, 0) << outcome.text;
-  EXPECT_THAT(outcome.text, AllOf(HasSubstr("[rank 0 succeeded]"), HasSubstr("[rank 1 succeeded]"), HasSubstr("[rank 2 succeeded]")));
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("[rank 0 succeeded]"), HasSubstr("[rank 1 succeeded]"),
+                                  HasSubstr("[rank 2 succeeded]")));
 }
 
 }  // namespace

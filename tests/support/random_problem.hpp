@@ -28,9 +28,11 @@ class Dice {
   std::mt19937_64 bits_;
 };
 
-/// Inside a RapidCheck property only. Shrinks towards `least`.
+/// Inside a RapidCheck property only. Shrinks towards `least`; the whole range from the first case on.
 struct Drawn {
-  std::int64_t size(std::int64_t least, std::int64_t most) { return *rc::gen::inRange(least, most + 1); }
+  std::int64_t size(std::int64_t least, std::int64_t most) {
+    return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(least, most + 1));
+  }
 };
 
 template <class Source>

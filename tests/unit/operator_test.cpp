@@ -24,7 +24,9 @@ Problem problem_of(Op op, int world) {
   return p;
 }
 
-std::unique_ptr<World> threads(int ranks) { return make_world(ranks, {.backend = "host"}); }
+std::unique_ptr<World> threads(int ranks) {
+  return make_world(ranks, {.backend = "host"});
+}
 
 TEST(Operator, RunsEveryMechanismThatServes) {
   const auto world = threads(3);
@@ -40,7 +42,8 @@ TEST(Operator, RunsEveryMechanismThatServes) {
       memory.poison_outputs();
       EXPECT_FALSE(check(*inputs, memory.outputs()).passed);
       operation.run();
-      EXPECT_TRUE(check(*inputs, memory.outputs()).passed) << describe(problem) << " by " << name(entry.mechanism);
+      EXPECT_TRUE(check(*inputs, memory.outputs()).passed)
+          << describe(problem) << " by " << name(entry.mechanism);
       ++served;
     }
     EXPECT_GE(served, op == Op::gemm ? 1 : 2);
@@ -69,9 +72,12 @@ TEST(Operator, RefusesWrongAndMissingMatrices) {
   const auto world = threads(2);
   Operator op(*world, problem_of(Op::gemm_allreduce, 2));
   std::vector<float> memory(48 * 40);
-  EXPECT_THAT([&] { op.bind(0, Role::bias, memory.data()); }, ThrowsMessage<InvalidArgument>(HasSubstr("no matrix 'bias'")));
-  EXPECT_THAT([&] { op.bind(2, Role::a, memory.data()); }, ThrowsMessage<InvalidArgument>(HasSubstr("rank 2")));
-  EXPECT_THAT([&] { op.bind(1, Role::a, nullptr); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is null"));
+  EXPECT_THAT([&] { op.bind(0, Role::bias, memory.data()); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("no matrix 'bias'")));
+  EXPECT_THAT([&] { op.bind(2, Role::a, memory.data()); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("rank 2")));
+  EXPECT_THAT([&] { op.bind(1, Role::a, nullptr); },
+              ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is null"));
   for (const Role role : {Role::a, Role::b, Role::out}) op.bind(0, role, memory.data());
   EXPECT_THAT([&] { op.run(); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is not bound"));
 }
@@ -107,7 +113,8 @@ TEST(Operator, RunsEpochsBackToBackAndTraces) {
 TEST(Measure, ComparesWithTheBaseline) {
   const auto world = threads(2);
   Problem problem = problem_of(Op::gemm_alltoall, 2);
-  problem.routing = std::make_shared<Routing>(std::vector<std::vector<std::int32_t>>{std::vector<std::int32_t>(48, 1), {}});
+  problem.routing =
+      std::make_shared<Routing>(std::vector<std::vector<std::int32_t>>{std::vector<std::int32_t>(48, 1), {}});
   const auto inputs = random_inputs(problem, 3);
   Workspace memory(*world, *inputs);
   GemmAlone gemm(*world, *inputs, memory);

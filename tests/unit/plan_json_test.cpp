@@ -24,7 +24,9 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-std::string sample() { return to_json(test::all_steps(), -1); }
+std::string sample() {
+  return to_json(test::all_steps(), -1);
+}
 
 /// What reading the sample with one replacement says.
 std::string error(const std::string& from, const std::string& to) {
@@ -48,7 +50,8 @@ TEST(PlanJson, RoundTripsEveryStep) {
 
 TEST(PlanJson, RoundTripsWhatPlannersWrite) {
   for (const int world : {1, 3})
-    for (const Plan& plan : test::planned(world)) EXPECT_EQ(plan_from_json(to_json(plan)), plan) << describe(plan.problem);
+    for (const Plan& plan : test::planned(world))
+      EXPECT_EQ(plan_from_json(to_json(plan)), plan) << describe(plan.problem);
 }
 
 TEST(PlanJson, KeepsClosedForms) {
@@ -69,7 +72,8 @@ TEST(PlanJson, KeepsClosedForms) {
 TEST(PlanJson, OneLineOrLaidOut) {
   EXPECT_EQ(sample().find('\n'), std::string::npos);
   const std::string text = to_json(test::all_steps());
-  EXPECT_THAT(text, AllOf(StartsWith("{\n \"format\": \"shingle-plan\",\n \"version\": 1,\n"), HasSubstr("\"world\": 2")));
+  EXPECT_THAT(text, AllOf(StartsWith("{\n \"format\": \"shingle-plan\",\n \"version\": 1,\n"),
+                          HasSubstr("\"world\": 2")));
   std::size_t longest = 0, begin = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
     longest = std::max(longest, end - begin);
@@ -118,23 +122,32 @@ TEST(ProblemJson, RoundTripsAndValidates) {
 }
 
 TEST(PlanJsonErrors, NameThePath) {
-  EXPECT_EQ(error(R"("target":1)", R"("target":-1)"), "ranks[0].lanes[1].steps[0].target: -1 is outside [0, 4294967295]");
+  EXPECT_EQ(error(R"("target":1)", R"("target":-1)"),
+            "ranks[0].lanes[1].steps[0].target: -1 is outside [0, 4294967295]");
   EXPECT_EQ(error(R"("target":1)", R"("target":"1")"),
             "ranks[0].lanes[1].steps[0].target: expected a whole number, found \"1\"");
-  EXPECT_EQ(error(R"("target":1)", R"("target":1.0)"), "ranks[0].lanes[1].steps[0].target: expected a whole number, found 1.0");
+  EXPECT_EQ(error(R"("target":1)", R"("target":1.0)"),
+            "ranks[0].lanes[1].steps[0].target: expected a whole number, found 1.0");
   EXPECT_EQ(error(R"("target":1)", R"("target":18446744073709551616)"),
             "ranks[0].lanes[1].steps[0].target: expected a whole number, found 1.8446744073709552e+19");
   EXPECT_EQ(error(R"("target":1)", R"("goal":1)"), "ranks[0].lanes[1].steps[0]: missing key 'target'");
-  EXPECT_EQ(error(R"("target":1)", R"("target":1,"extra":[])"), "ranks[0].lanes[1].steps[0]: unknown key \"extra\"");
-  EXPECT_EQ(error(R"("step":"await")", R"("step":"wait")"), "ranks[0].lanes[1].steps[0].step: unknown step \"wait\"");
-  EXPECT_EQ(error(R"("kind":"slots")", R"("kind":"slotz")"),
-            "ranks[1].lanes[0].steps[0].from[0].kind: \"slotz\" is none of matrix, slots, subtiles, pools, routed");
+  EXPECT_EQ(error(R"("target":1)", R"("target":1,"extra":[])"),
+            "ranks[0].lanes[1].steps[0]: unknown key \"extra\"");
+  EXPECT_EQ(error(R"("step":"await")", R"("step":"wait")"),
+            "ranks[0].lanes[1].steps[0].step: unknown step \"wait\"");
+  EXPECT_EQ(
+      error(R"("kind":"slots")", R"("kind":"slotz")"),
+      "ranks[1].lanes[0].steps[0].from[0].kind: \"slotz\" is none of matrix, slots, subtiles, pools, routed");
   EXPECT_EQ(error(R"("workers":4)", R"("workers":{})"), "workers: expected a whole number, found an object");
-  EXPECT_EQ(error(R"("transpose_a":true)", R"("transpose_a":1)"), "problem.transpose_a: expected true or false, found 1");
-  EXPECT_EQ(error(R"("epsilon":1e-06)", R"("epsilon":1e40)"), "problem.norm.epsilon: expected a number, found 1e+40");
-  EXPECT_EQ(error(R"("axis":"n")", R"("axis":"k")"), "ranks[0].lanes[0].steps[1].grid.loops[0].axis: \"k\" is none of m, n");
-  EXPECT_EQ(error(R"("loops":[)", R"("loops":[{"axis":"m","extent":1},{"axis":"m","extent":1},{"axis":"m","extent":1},)"
-                                  R"({"axis":"m","extent":1},{"axis":"m","extent":1},)"),
+  EXPECT_EQ(error(R"("transpose_a":true)", R"("transpose_a":1)"),
+            "problem.transpose_a: expected true or false, found 1");
+  EXPECT_EQ(error(R"("epsilon":1e-06)", R"("epsilon":1e40)"),
+            "problem.norm.epsilon: expected a number, found 1e+40");
+  EXPECT_EQ(error(R"("axis":"n")", R"("axis":"k")"),
+            "ranks[0].lanes[0].steps[1].grid.loops[0].axis: \"k\" is none of m, n");
+  EXPECT_EQ(error(R"("loops":[)",
+                  R"("loops":[{"axis":"m","extent":1},{"axis":"m","extent":1},{"axis":"m","extent":1},)"
+                  R"({"axis":"m","extent":1},{"axis":"m","extent":1},)"),
             "ranks[0].lanes[0].steps[1].grid.loops: 7 loops, at most 6");
   EXPECT_EQ(error(R"("buffers":[)", R"("buffers":{},"x":[)"), "buffers: expected an array, found an object");
   EXPECT_EQ(error(R"({"counter":0,"rank":0,"entry":1})", "3"),
@@ -145,34 +158,44 @@ TEST(PlanJsonErrors, NameThePath) {
 TEST(PlanJsonErrors, NameRankLaneAndStep) {
   EXPECT_EQ(error(R"({"counter":0,"rank":0,"entry":1})", R"({"counter":7,"rank":0})"),
             "rank 0, lane wire, step 0 (await): counter: 7 is none of the plan's 2 counters");
-  EXPECT_THAT(error(R"("routing":[[0,)", R"("routing":[[2,)"), StartsWith("problem.routing: routing: row 0 of rank 0 goes to rank 2"));
+  EXPECT_THAT(error(R"("routing":[[0,)", R"("routing":[[2,)"),
+              StartsWith("problem.routing: routing: row 0 of rank 0 goes to rank 2"));
 }
 
 TEST(PlanJsonErrors, OtherFilesAndVersions) {
-  EXPECT_EQ(error(R"("version":1)", R"("version":2)"), "version: 2 is not 1, the version that this program reads");
+  EXPECT_EQ(error(R"("version":1)", R"("version":2)"),
+            "version: 2 is not 1, the version that this program reads");
   EXPECT_EQ(error("shingle-plan", "tiles"), "format: expected 'shingle-plan', found \"tiles\"");
   EXPECT_EQ(error(R"("format":"shingle-plan",)", ""), "missing key 'format'");
-  EXPECT_THAT([] { plan_from_json("[]"); }, ThrowsMessage<InvalidArgument>("expected an object, found an array"));
+  EXPECT_THAT([] { plan_from_json("[]"); },
+              ThrowsMessage<InvalidArgument>("expected an object, found an array"));
 }
 
 TEST(PlanJsonErrors, NotJson) {
-  EXPECT_THAT([] { plan_from_json(""); }, ThrowsMessage<InvalidArgument>(StartsWith("not JSON: parse error at line 1")));
-  EXPECT_THAT([] { plan_from_json(sample() + "}"); }, ThrowsMessage<InvalidArgument>(StartsWith("not JSON: ")));
-  EXPECT_THAT([] { plan_from_json("{\"format\": \"\xff\"}"); }, ThrowsMessage<InvalidArgument>(StartsWith("not JSON: ")));
-  EXPECT_THAT([] { plan_from_json("{\"version\": 1e999}"); }, ThrowsMessage<InvalidArgument>(StartsWith("not JSON: ")));
-  EXPECT_EQ(error(R"("workers":4)", R"("workers":4,"workers":5)"), "key \"workers\" given twice in one object");
+  EXPECT_THAT([] { plan_from_json(""); },
+              ThrowsMessage<InvalidArgument>(StartsWith("not JSON: parse error at line 1")));
+  EXPECT_THAT([] { plan_from_json(sample() + "}"); },
+              ThrowsMessage<InvalidArgument>(StartsWith("not JSON: ")));
+  EXPECT_THAT([] { plan_from_json("{\"format\": \"\xff\"}"); },
+              ThrowsMessage<InvalidArgument>(StartsWith("not JSON: ")));
+  EXPECT_THAT([] { plan_from_json("{\"version\": 1e999}"); },
+              ThrowsMessage<InvalidArgument>(StartsWith("not JSON: ")));
+  EXPECT_EQ(error(R"("workers":4)", R"("workers":4,"workers":5)"),
+            "key \"workers\" given twice in one object");
 }
 
 TEST(PlanJsonErrors, NestingIsBounded) {
   for (const char* open : {"[", "{\"a\":"}) {
     std::string text = R"({"format":)";
     for (int i = 0; i < 200000; ++i) text += open;
-    EXPECT_THAT([&] { plan_from_json(text); }, ThrowsMessage<InvalidArgument>("JSON nested deeper than 32 levels"));
+    EXPECT_THAT([&] { plan_from_json(text); },
+                ThrowsMessage<InvalidArgument>("JSON nested deeper than 32 levels"));
   }
 }
 
 TEST(PlanJsonErrors, UntrustedTextIsQuotedAndCut) {
-  const std::string message = error(R"("step":"await")", R"("step":"a\n\u001b[31m\u00e4)" + std::string(5000, 'x') + '"');
+  const std::string message =
+      error(R"("step":"await")", R"("step":"a\n\u001b[31m\u00e4)" + std::string(5000, 'x') + '"');
   EXPECT_THAT(message, HasSubstr(R"(unknown step "a\n\u001b[31m\u00e4xxx)"));
   EXPECT_LT(message.size(), 200u);
 }

@@ -47,7 +47,8 @@ TEST(Print, AWholePlan) {
             "  world  ranks 0-1\n"
             "rank 0\n"
             "  lane compute\n"
-            "    0: gemm 128x64x24, 8 tiles of 32x32 (m4 n2) in groups g of 4 each: a (rows 0:64 of 2 shards, 16 at a time) * b"
+            "    0: gemm 128x64x24, 8 tiles of 32x32 (m4 n2) in groups g of 4 each: a (rows 0:64 of 2 "
+            "shards, 16 at a time) * b"
             " -> slots of staging by 2 parts, notifies computed[g], 1-4 workers\n"
             "    1: permute 64x64, 8 tiles of 16x32 (m4 n2) in groups g of 4 each: slots of arrivals -> out,"
             " awaits received[g] >= 1 each\n"
@@ -68,29 +69,35 @@ TEST(Print, SaysHowRanksDiffer) {
                               "  rank 2: compute 3: permute 32x64, 1 tile: part[0:32] -> out\n"));
   Plan plan = reducescatter(4, 128, &plan_sequential);
   EXPECT_THAT(to_text(plan), HasSubstr("ranks 1-3: as rank 0\n"));
-  // A push to the next rank, to rows by the own rank: numbers that follow from the rank are said by a formula.
+  // A push to the next rank, to rows by the own rank: numbers that follow from the rank are said by a
+  // formula.
   for (int r = 0; r < 4; ++r) {
     plan.ranks[r].lanes[0].steps.push_back(Copy{{0, r, 0, 8, 0, 24}, {3, (r + 1) % 4, 16 + 8 * r, 8, 0, 24}});
     plan.ranks[r].issue.push_back(0);
   }
-  EXPECT_THAT(to_text(plan), HasSubstr("  compute 2: copy a[0:8] -> product[{16+8r}:{24+8r}, 0:24]@{(1+r)%4}\n"));
+  EXPECT_THAT(to_text(plan),
+              HasSubstr("  compute 2: copy a[0:8] -> product[{16+8r}:{24+8r}, 0:24]@{(1+r)%4}\n"));
   // Other lanes are printed in full.
   plan.ranks[3].lanes[0].steps.pop_back();
   plan.ranks[3].issue.pop_back();
-  EXPECT_THAT(to_text(plan), AllOf(HasSubstr("ranks 1-2: as rank 0, but for"), HasSubstr("\nrank 3\n  lane compute\n")));
+  EXPECT_THAT(to_text(plan),
+              AllOf(HasSubstr("ranks 1-2: as rank 0, but for"), HasSubstr("\nrank 3\n  lane compute\n")));
 }
 
 TEST(Print, OneRank) {
   const Plan plan = reducescatter(3, 100, &plan_sequential);
-  EXPECT_THAT(to_text(plan, 2), AllOf(HasSubstr("\nrank 2\n"), HasSubstr("part[0:32] -> out"), Not(HasSubstr("rank 0\n"))));
+  EXPECT_THAT(to_text(plan, 2),
+              AllOf(HasSubstr("\nrank 2\n"), HasSubstr("part[0:32] -> out"), Not(HasSubstr("rank 0\n"))));
   EXPECT_THROW(to_text(plan, 3), InvalidArgument);
 }
 
 TEST(Print, FoldsWhatRepeats) {
   const std::string text = to_text(reducescatter(2, 256, &plan_chunked, {0, 0, {}, 8, {}}));
-  EXPECT_THAT(text, HasSubstr("    for i = 0..7\n"
-                              "      {2i}: await computed[{i}] >= 1\n"
-                              "      {1+2i}: reducescatter product[{32i}:{32+32i}] -> out[{16i}:{16+16i}] over world\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("    for i = 0..7\n"
+                "      {2i}: await computed[{i}] >= 1\n"
+                "      {1+2i}: reducescatter product[{32i}:{32+32i}] -> out[{16i}:{16+16i}] over world\n"));
   EXPECT_THAT(text, HasSubstr("  issued in the order (compute x 2, communicate x 2) x 8\n"));
 }
 
@@ -101,23 +108,31 @@ TEST(Print, IsShortForLongPlans) {
 
 TEST(Describe, EveryStep) {
   const Plan plan = test::all_steps();
-  const auto line = [&](int rank, int lane, int step) { return describe(plan, plan.ranks[rank].lanes[lane].steps[step]); };
+  const auto line = [&](int rank, int lane, int step) {
+    return describe(plan, plan.ranks[rank].lanes[lane].steps[step]);
+  };
   EXPECT_EQ(line(0, 0, 0), "fill partial[1:3, 3:4]@0 with zeros");
   EXPECT_EQ(line(0, 0, 1),
-            "gemm 8x4x6, 4 tiles of 4x2 (n2+1 m2) in groups g of 1, 3: a@0^T (rows 0:4 of 2 shards, 2 at a time) * b@0^T + bias, "
-            "relu -> slots of staging[4:20, 2:4]@0 by 2 parts, awaits done[0] >= 1, notifies done[g]@1,0, 2-3 workers");
+            "gemm 8x4x6, 4 tiles of 4x2 (n2+1 m2) in groups g of 1, 3: a@0^T (rows 0:4 of 2 shards, 2 at a "
+            "time) * b@0^T + bias, "
+            "relu -> slots of staging[4:20, 2:4]@0 by 2 parts, awaits done[0] >= 1, notifies done[g]@1,0, "
+            "2-3 workers");
   EXPECT_EQ(line(0, 0, 2),
-            "permute 5x4, 2 tiles of 5x2: pools of staging[0:24, 0:2]@0 (from rank 1 for rank 0), + residual@0 (kept in sum@0), "
+            "permute 5x4, 2 tiles of 5x2: pools of staging[0:24, 0:2]@0 (from rank 1 for rank 0), + "
+            "residual@0 (kept in sum@0), "
             "rmsnorm 1e-06 -> out@0 (rows from rank 1 for rank 0)");
-  EXPECT_EQ(line(1, 0, 0),
-            "reduce 8x4, 4 tiles of 4x2 (n2+1 m2) in groups g of 2 each and groups h of 1, 3, items 1:3: "
-            "slots of staging[0:16, 0:2]@1 + partial[0:16]@1 (rows 7:15) + pools of staging@0 -> partial[0:8]@1, "
-            "awaits done[h] >= 1, 0, 0-1 workers");
+  EXPECT_EQ(
+      line(1, 0, 0),
+      "reduce 8x4, 4 tiles of 4x2 (n2+1 m2) in groups g of 2 each and groups h of 1, 3, items 1:3: "
+      "slots of staging[0:16, 0:2]@1 + partial[0:16]@1 (rows 7:15) + pools of staging@0 -> partial[0:8]@1, "
+      "awaits done[h] >= 1, 0, 0-1 workers");
   EXPECT_EQ(line(0, 1, 0), "await done[1]@0 >= 1");
   EXPECT_EQ(line(0, 1, 1), "allreduce staging[0:8]@0 in place over world, 1 worker");
-  EXPECT_EQ(line(0, 1, 4), "alltoall staging[0:8]@0 -> staging[12:21]@0, sends 5, 3, receives 2, 7 rows by rank over world");
+  EXPECT_EQ(line(0, 1, 4),
+            "alltoall staging[0:8]@0 -> staging[12:21]@0, sends 5, 3, receives 2, 7 rows by rank over world");
   EXPECT_EQ(line(0, 1, 5),
-            "exchange staging[0:8]@0 to rank 1, staging[0:8]@0 to rank 0, staging[8:10]@0 from rank 1, staging[16:24]@0 from rank 0 "
+            "exchange staging[0:8]@0 to rank 1, staging[0:8]@0 to rank 0, staging[8:10]@0 from rank 1, "
+            "staging[16:24]@0 from rank 0 "
             "over world, 1-2 workers");
   EXPECT_EQ(line(0, 2, 0), "copy staging[0:2, 1:3]@0 -> staging[4:6, 0:2]@1");
   EXPECT_EQ(line(0, 2, 1), "broadcast staging[0:8]@0 -> staging[0:8]@1 and staging[8:16]@0");
@@ -132,7 +147,8 @@ TEST(Describe, WherePointsAtAStep) {
 TEST(Describe, SurvivesBadIndices) {
   Plan plan = test::all_steps();
   EXPECT_EQ(describe(plan, Await{{5, 0, 0}, 1}), "await counter 5?[0]@0 >= 1");
-  EXPECT_EQ(describe(plan, Copy{{-1, 0, 0, 1, 0, 1}, {7, 9, 0, 1, 0, 4}}), "copy buffer -1? -> staging[0:1]@9");
+  EXPECT_EQ(describe(plan, Copy{{-1, 0, 0, 1, 0, 1}, {7, 9, 0, 1, 0, 4}}),
+            "copy buffer -1? -> staging[0:1]@9");
 }
 
 TEST(Fold, MergesNumbersThatGrowEvenly) {

@@ -31,9 +31,13 @@ Machine machine() {
   return machine;
 }
 
-Plan plan_of(Op op, Mechanism mechanism) { return make_plan(problem_of(op), machine(), mechanism).value(); }
+Plan plan_of(Op op, Mechanism mechanism) {
+  return make_plan(problem_of(op), machine(), mechanism).value();
+}
 
-double end_us(const Timeline& timeline) { return std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us; }
+double end_us(const Timeline& timeline) {
+  return std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us;
+}
 
 TEST(Schematic, KeepsLanesInOrder) {
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
@@ -68,7 +72,8 @@ TEST(Schematic, CollectivesMeet) {
   for (const Span& span : timeline.spans)
     if (span.lane == 1) begins[span.step].insert(span.begin_us);
   EXPECT_GT(begins.size(), 1u);
-  for (const auto& [step, times] : begins) EXPECT_EQ(times.size(), 1u) << "step " << step << " begins at once on both ranks";
+  for (const auto& [step, times] : begins)
+    EXPECT_EQ(times.size(), 1u) << "step " << step << " begins at once on both ranks";
 }
 
 TEST(GroupOfSpan, JoinsComputationAndCommunication) {
@@ -99,8 +104,10 @@ TEST(ChromeTrace, HasATrackALaneAndRank) {
     EXPECT_GE(event.at("dur").get<double>(), 0);
     EXPECT_FALSE(event.at("name").get<std::string>().empty());
     const double begin = event.at("ts"), end = begin + event.at("dur").get<double>();
-    if (slices <= timelines[0].spans.size()) last_of_first = std::max(last_of_first, end);
-    else first_of_second = std::min(first_of_second, begin);
+    if (slices <= timelines[0].spans.size())
+      last_of_first = std::max(last_of_first, end);
+    else
+      first_of_second = std::min(first_of_second, begin);
   }
   EXPECT_EQ(slices, timelines[0].spans.size() + timelines[1].spans.size());
   EXPECT_EQ(named, used);
@@ -142,7 +149,8 @@ TEST(Svg, DrawsEveryLaneOnOneScale) {
 }
 
 TEST(Svg, StandsEmptyTimelines) {
-  const std::vector<Timeline> timelines{{"nothing <yet>", plan_of(Op::gemm_allreduce, Mechanism::signal), {}}};
+  const std::vector<Timeline> timelines{
+      {"nothing <yet>", plan_of(Op::gemm_allreduce, Mechanism::signal), {}}};
   EXPECT_NE(to_svg(timelines).find("nothing &lt;yet&gt;"), std::string::npos);
   EXPECT_NO_THROW(nlohmann::json::parse(to_chrome_trace(timelines)));
 }

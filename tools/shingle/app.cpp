@@ -36,20 +36,25 @@ void add_run(CLI::App& app, RunFlags& flags) {
   add_matrix_flags(app, flags.own);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
-  app.add_option("--repeat", flags.repeat, "Rounds to take the median of (default: 5 to 20)")->check(CLI::Range(1, 1000000));
+  app.add_option("--repeat", flags.repeat, "Rounds to take the median of (default: 5 to 20)")
+      ->check(CLI::Range(1, 1000000));
   add_format_flag(app, flags.format, "table");
-  app.add_option("--trace", flags.trace, "Write a Chrome trace of a run, for ui.perfetto.dev")->type_name("FILE");
-  app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")->type_name("FILE");
+  app.add_option("--trace", flags.trace, "Write a Chrome trace of a run, for ui.perfetto.dev")
+      ->type_name("FILE");
+  app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")
+      ->type_name("FILE");
 }
 
 void add_plan(CLI::App& app, PlanCommandFlags& flags) {
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
-  app.add_option("--rank", flags.rank, "Print this rank (default: 0, and how others differ)")->check(CLI::Range(0, max_world));
+  app.add_option("--rank", flags.rank, "Print this rank (default: 0, and how others differ)")
+      ->check(CLI::Range(0, max_world));
   add_format_flag(app, flags.format, "text");
   app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
-  app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")->type_name("FILE");
+  app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")
+      ->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
 }
 
@@ -68,7 +73,8 @@ int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
   return info(commands.info_format, commands.info_world, launch);
 }
 
-/// Runs `work`; a failure becomes one line and an exit code. Every process of an MPI run may fail for its own reason.
+/// Runs `work`; a failure becomes one line and an exit code. What the user got wrong, all processes of an MPI
+/// run find alike.
 template <class Work>
 int guarded(const Launch& launch, Work work) {
   const auto fail = [&](const std::string& what, int code) {
@@ -84,7 +90,7 @@ int guarded(const Launch& launch, Work work) {
   } catch (const std::bad_alloc&) {
     return fail("out of memory", failure);
   } catch (const std::exception& error) {
-    print_failure(launch.mpi ? fmt::format("rank {}: {}", launch.rank, error.what()) : error.what());
+    print_failure(error, launch);
     return failure;
   }
 }
@@ -100,7 +106,8 @@ void refuse_unknown_command(const CLI::App& app, int argc, const char* const* ar
   throw InvalidArgument(fmt::format("there is no command '{}' (one of {})", argv[1], known));
 }
 
-/// The exit code where the arguments were answered (help, version) or refused; empty where there is work to do.
+/// The exit code where the arguments were answered (help, version) or refused; empty where there is work to
+/// do.
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const Launch& launch) {
   refuse_unknown_command(app, argc, argv);
   try {

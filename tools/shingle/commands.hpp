@@ -1,5 +1,5 @@
-// The subcommands. Each takes its flags parsed and returns the exit code: 0, or 1 where something failed. They throw
-// InvalidArgument, IoError or Unsupported for what the user asked wrongly, before any work.
+// The subcommands. Each takes its flags parsed and returns the exit code: 0, or 1 where something failed.
+// They throw InvalidArgument, IoError or Unsupported for what the user asked wrongly, before any work.
 #pragma once
 
 #include "shingle/flags.hpp"

@@ -14,6 +14,12 @@ void print_failure(std::string_view message) {
   fmt::print(stderr, "shingle: {}\n", line);
 }
 
+void print_failure(const std::exception& error, const Launch& launch) {
+  const std::string_view what = error.what();
+  const bool named = !launch.mpi || what.starts_with("rank ");
+  print_failure(named ? std::string(what) : fmt::format("rank {}: {}", launch.rank, what));
+}
+
 Progress::Progress(bool enabled) {
   if (enabled && isatty(STDERR_FILENO) != 0) painter_ = std::thread(&Progress::show, this);
 }

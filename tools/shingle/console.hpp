@@ -3,18 +3,25 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
+
+#include "shingle/launch.hpp"
 
 namespace shingle::cli {
 
 /// "shingle: …" on stderr, in one line whatever the message holds.
 void print_failure(std::string_view message);
 
-/// Shows what is being done and for how long, on the last line of a terminal, from the third second on. Silent where stderr
-/// is no terminal, and gone when destroyed.
+/// What failed in the middle of work. Every process of an MPI run says so for itself: each may have its own
+/// reason.
+void print_failure(const std::exception& error, const Launch& launch);
+
+/// Shows what is being done and for how long, on the last line of a terminal, from the third second on.
+/// Silent where stderr is no terminal, and gone when destroyed.
 class Progress {
  public:
   explicit Progress(bool enabled);

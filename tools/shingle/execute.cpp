@@ -25,10 +25,12 @@ Check checked_run(World& world, Operator& op, Workspace& memory, const Inputs& i
 
 class Execution {
  public:
-  Execution(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own, const ExecuteOptions& options,
-            Progress& progress)
+  Execution(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
+            const ExecuteOptions& options, Progress& progress)
       : world_(world), job_(job), inputs_(inputs), own_(own), options_(options), progress_(progress) {
-    if (std::ranges::none_of(job.candidates, [](const Candidate& candidate) { return candidate.plan.has_value(); })) return;
+    if (std::ranges::none_of(job.candidates,
+                             [](const Candidate& candidate) { return candidate.plan.has_value(); }))
+      return;
     now("filling inputs");
     memory_.emplace(world, inputs);
     gemm_.emplace(world, inputs, *memory_);
@@ -67,9 +69,10 @@ class Execution {
     now(row.mechanism + ", verifying");
     row.check = checked_run(world_, op, *memory_, inputs_);
     if (!row.check.passed)
-      row.reason = fmt::format("wrong result: error {:.2e} is above {:.2e} at {}", row.check.max_error, row.check.tolerance,
-                               row.check.worst);
-    if (row.check.passed && own_ != nullptr) own_->save(world_, memory_->outputs(), world_.local_ranks()[0] == 0);
+      row.reason = fmt::format("wrong result: error {:.2e} is above {:.2e} at {}", row.check.max_error,
+                               row.check.tolerance, row.check.worst);
+    if (row.check.passed && own_ != nullptr)
+      own_->save(world_, memory_->outputs(), world_.local_ranks()[0] == 0);
     now(row.mechanism + ", measuring");
     row.time = measure(world_, gemm_->op(), *sequential_, op, {.repeat = options_.repeat});
     if (options_.timelines) trace(op);
@@ -77,8 +80,8 @@ class Execution {
 
   void trace(Operator& op) {
     const auto timeline = [&](Operator& traced) {
-      return Timeline{fmt::format("{}, {}", describe(job_.named), name(traced.plan().mechanism)), traced.plan(),
-                      traced.run(1, true).spans};
+      return Timeline{fmt::format("{}, {}", describe(job_.named), name(traced.plan().mechanism)),
+                      traced.plan(), traced.run(1, true).spans};
     };
     done_.baselines.push_back(timeline(*sequential_));
     done_.overlapped.push_back(timeline(op));
@@ -98,9 +101,16 @@ class Execution {
 
 }  // namespace
 
-Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own, const ExecuteOptions& options,
-                 Progress& progress) {
+Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
+                 const ExecuteOptions& options, Progress& progress) {
   return Execution(world, job, inputs, own, options, progress).go();
+}
+
+double slowest_check_us(const Problem& p) {
+  constexpr double flops_per_us = 2e3;  // a slow core
+  const bool all_ranks = p.reduces() || p.op == Op::gemm_alltoall;
+  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) *
+         (all_ranks ? p.world : 1) / flops_per_us;
 }
 
 double execute_bytes(const Job& job, const Machine& machine, const Launch& launch) {

@@ -23,9 +23,14 @@ struct Executed {
   std::vector<Timeline> baselines, overlapped;
 };
 
-/// Runs all candidates of a job beside the baseline. `own`: whose result to save, where it passes. Collective.
-Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own, const ExecuteOptions& options,
-                 Progress& progress);
+/// Runs all candidates of a job beside the baseline. `own`: whose result to save, where it passes.
+/// Collective.
+Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
+                 const ExecuteOptions& options, Progress& progress);
+
+/// Time that one process may take longer than another to check its outputs, at most: all others then wait for
+/// it.
+double slowest_check_us(const Problem& problem);
 
 /// Memory that execute() takes in this process, at most.
 double execute_bytes(const Job& job, const Machine& machine, const Launch& launch);

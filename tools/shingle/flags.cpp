@@ -11,7 +11,8 @@ namespace {
 
 /// An option whose value goes through `store`, which throws InvalidArgument on what it cannot read.
 template <class Store>
-CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& value_name, const std::string& help, Store store) {
+CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& value_name,
+                 const std::string& help, Store store) {
   const auto checked = [flag, store](const std::string& text) {
     try {
       store(text);
@@ -39,9 +40,13 @@ std::int64_t whole(const std::string& text, std::int64_t least, std::int64_t mos
   return value;
 }
 
-std::int64_t extent(const std::string& text) { return whole(text, 1, max_extent); }
+std::int64_t extent(const std::string& text) {
+  return whole(text, 1, max_extent);
+}
 
-std::int32_t small(const std::string& text) { return static_cast<std::int32_t>(whole(text, 1, 1 << 20)); }
+std::int32_t small(const std::string& text) {
+  return static_cast<std::int32_t>(whole(text, 1, 1 << 20));
+}
 
 /// "256x512"
 std::pair<std::int32_t, std::int32_t> by(const std::string& text) {
@@ -102,14 +107,19 @@ int WorldFlags::ranks(const Launch& launch) const {
 
 WorldOptions WorldFlags::options(const Launch& launch) const {
   const std::string_view implied = launch.mpi ? "mpi" : "host";
-  return {.backend = backend.empty() ? implied : backend, .link = link, .workers_per_rank = workers, .timeout_us = timeout_us};
+  return {.backend = backend.empty() ? implied : backend,
+          .link = link,
+          .workers_per_rank = workers,
+          .timeout_us = timeout_us};
 }
 
 void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   const std::string group = "What";
   const auto grouped = [&](CLI::Option* option) { option->group(group); };
-  grouped(app.add_option("--model", flags.model, "Operators of a model: its Hugging Face config.json")->type_name("FILE"));
-  grouped(add(app, "--tokens", "N", "With --model: tokens of the batch", [&](auto& t) { flags.tokens = extent(t); }));
+  grouped(app.add_option("--model", flags.model, "Operators of a model: its Hugging Face config.json")
+              ->type_name("FILE"));
+  grouped(add(app, "--tokens", "N", "With --model: tokens of the batch",
+              [&](auto& t) { flags.tokens = extent(t); }));
   grouped(add(app, "--layer-ops", "[NAME,…]", "With --model: the operators of a layer; all, or those named",
               [&](auto& t) {
                 flags.layer_ops = true;
@@ -119,21 +129,31 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               ->default_str(""));
   grouped(add(app, "--op", "OP", "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm or gemm+alltoall",
               [&](auto& t) { flags.op = parse_op(t); }));
-  grouped(add(app, "--m", "M", "Rows of one rank's GEMM; sizes read like 4096, 8K or 128M", [&](auto& t) { flags.m = extent(t); }));
+  grouped(add(app, "--m", "M", "Rows of one rank's GEMM; sizes read like 4096, 8K or 128M",
+              [&](auto& t) { flags.m = extent(t); }));
   grouped(add(app, "--n", "N", "Columns of one rank's GEMM", [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
-  grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)", [&](auto& t) { flags.dtype = parse_dtype(t); }));
+  grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)",
+              [&](auto& t) { flags.dtype = parse_dtype(t); }));
   grouped(app.add_flag("--transpose-a", flags.transpose_a, "A is stored K×M (the weight gradient)"));
   grouped(app.add_flag("--transpose-b", flags.transpose_b, "B is stored N×K (a Linear layer's weight)"));
-  grouped(add(app, "--epilogue", "LIST", "bias and one of relu, gelu, silu, swiglu: bias,silu", [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
+  grouped(add(app, "--epilogue", "LIST", "bias and one of relu, gelu, silu, swiglu: bias,silu",
+              [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));
-  grouped(app.add_option("--routing", flags.routing, "gemm+alltoall: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")->type_name("ROUTING"));
-  grouped(add(app, "--row-order", "ORDER", "Rows of a sharded matrix: contiguous or block-cyclic", [&](auto& t) {
-    flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous}, {"block-cyclic", RowOrder::block_cyclic}, {"block_cyclic", RowOrder::block_cyclic}});
-  }));
-  grouped(add(app, "--row-block", "ROWS", "Rows of a block, for block-cyclic", [&](auto& t) { flags.row_block = extent(t); }));
-  grouped(add(app, "--seed", "N", "Of the random inputs and routings", [&](auto& t) { flags.seed = parse_seed(t); }));
+  grouped(app.add_option("--routing", flags.routing,
+                         "gemm+alltoall: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
+              ->type_name("ROUTING"));
+  grouped(
+      add(app, "--row-order", "ORDER", "Rows of a sharded matrix: contiguous or block-cyclic", [&](auto& t) {
+        flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},
+                                               {"block-cyclic", RowOrder::block_cyclic},
+                                               {"block_cyclic", RowOrder::block_cyclic}});
+      }));
+  grouped(add(app, "--row-block", "ROWS", "Rows of a block, for block-cyclic",
+              [&](auto& t) { flags.row_block = extent(t); }));
+  grouped(add(app, "--seed", "N", "Of the random inputs and routings",
+              [&](auto& t) { flags.seed = parse_seed(t); }));
 }
 
 void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
@@ -148,30 +168,42 @@ void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
 void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   const auto grouped = [&](CLI::Option* option) { option->group("How"); };
   Params& params = flags.params;
-  grouped(add(app, "--mechanism", "NAME", "sequential, chunked, signal, several of them, all, or best (the default)", [&](auto& t) { flags.mechanisms = parse_mechanisms(t); }));
-  grouped(add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
+  grouped(add(app, "--mechanism", "NAME",
+              "sequential, chunked, signal, several of them, all, or best (the default)",
+              [&](auto& t) { flags.mechanisms = parse_mechanisms(t); }));
+  grouped(
+      add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
   grouped(add(app, "--groups", "LIST", "signal: waves of tiles in each group, such as 1,2,4", [&](auto& t) {
     params.group_waves.clear();
     for (const std::string& part : split(t, ',')) params.group_waves.push_back(extent(part));
   }));
-  grouped(add(app, "--tile", "MxN", "Tile of the GEMM, such as 256x512", [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); }));
+  grouped(add(app, "--tile", "MxN", "Tile of the GEMM, such as 256x512",
+              [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); }));
   grouped(add(app, "--raster", "AXIS", "The axis along which tiles run first: n or m", [&](auto& t) {
     params.order.raster = choose<Raster>(t, {{"n", Raster::along_n}, {"m", Raster::along_m}});
   }));
-  grouped(add(app, "--swizzle", "N", "Rows of tiles taken together", [&](auto& t) { params.order.swizzle = small(t); }));
-  grouped(add(app, "--cluster", "MxN", "Tiles that start together, such as 2x1", [&](auto& t) { std::tie(params.order.cluster_m, params.order.cluster_n) = by(t); }));
-  grouped(add(app, "--rotation", "N", "Band of tiles to start at", [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); }));
+  grouped(add(app, "--swizzle", "N", "Rows of tiles taken together",
+              [&](auto& t) { params.order.swizzle = small(t); }));
+  grouped(add(app, "--cluster", "MxN", "Tiles that start together, such as 2x1",
+              [&](auto& t) { std::tie(params.order.cluster_m, params.order.cluster_n) = by(t); }));
+  grouped(add(app, "--rotation", "N", "Band of tiles to start at",
+              [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); }));
 }
 
 void add_world_flags(CLI::App& app, WorldFlags& flags) {
   const auto grouped = [&](CLI::Option* option) { option->group("Where"); };
-  grouped(add(app, "--world,--tp", "RANKS", "Ranks (default: 4; under mpirun as many as it started)", [&](auto& t) { flags.world = static_cast<int>(whole(t, 1, max_world)); }));
-  grouped(add(app, "--backend", "NAME", "host (threads) or mpi (processes; the default under mpirun)", [&](auto& t) {
-    find_backend(t);
-    flags.backend = t;
-  }));
-  grouped(add(app, "--link", "LINK", "Pace transfers as a link would: 8GB/s,10us", [&](auto& t) { flags.link = parse_link(t); }));
-  grouped(add(app, "--workers", "N", "Threads of a rank that compute tiles (default: the cores, shared among the ranks)", [&](auto& t) { flags.workers = static_cast<int>(whole(t, 1, 1024)); }));
+  grouped(add(app, "--world,--tp", "RANKS", "Ranks (default: 4; under mpirun as many as it started)",
+              [&](auto& t) { flags.world = static_cast<int>(whole(t, 1, max_world)); }));
+  grouped(add(app, "--backend", "NAME", "host (threads) or mpi (processes; the default under mpirun)",
+              [&](auto& t) {
+                find_backend(t);
+                flags.backend = t;
+              }));
+  grouped(add(app, "--link", "LINK", "Pace transfers as a link would: 8GB/s,10us",
+              [&](auto& t) { flags.link = parse_link(t); }));
+  grouped(add(app, "--workers", "N",
+              "Threads of a rank that compute tiles (default: the cores, shared among the ranks)",
+              [&](auto& t) { flags.workers = static_cast<int>(whole(t, 1, 1024)); }));
   grouped(add(app, "--timeout", "TIME", "Deadline of every wait (default: 30s)", [&](auto& t) {
     flags.timeout_us = parse_time_us(t);
     if (flags.timeout_us <= 0) throw InvalidArgument("a deadline must be above zero");
@@ -179,19 +211,22 @@ void add_world_flags(CLI::App& app, WorldFlags& flags) {
 }
 
 void add_format_flag(CLI::App& app, Format& format, const std::string& text_name) {
-  add(app, "--format", "FORMAT", fmt::format("{} (default) or json", text_name), [&format, text_name](auto& t) {
-    format = choose<Format>(t, {{text_name.c_str(), Format::text}, {"json", Format::json}});
-  });
+  add(app, "--format", "FORMAT", fmt::format("{} (default) or json", text_name),
+      [&format, text_name](auto& t) {
+        format = choose<Format>(t, {{text_name.c_str(), Format::text}, {"json", Format::json}});
+      });
 }
 
 void require_writable(const std::string& flag, const std::string& path) {
   if (path.empty()) return;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) throw InvalidArgument(fmt::format("{}: {} is a folder", flag, path));
+  if (std::filesystem::is_directory(path, error))
+    throw InvalidArgument(fmt::format("{}: {} is a folder", flag, path));
   if (!std::filesystem::is_directory(folder.empty() ? "." : folder, error))
     throw InvalidArgument(fmt::format("{}: there is no folder {}", flag, folder.string()));
-  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) return;  // /dev/stdout, a pipe
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
+    return;  // /dev/stdout, a pipe
   if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
     throw InvalidArgument(fmt::format("{}: {} cannot be written to", flag, folder.string()));
 }

@@ -13,17 +13,17 @@ namespace shingle::cli {
 
 /// Which operators.
 struct ProblemFlags {
-  std::string model;                   ///< a config.json
+  std::string model;  ///< a config.json
   std::int64_t tokens = 0;
-  bool layer_ops = false;              ///< all operators of a layer …
-  std::vector<std::string> op_names;   ///< … or those of these names
+  bool layer_ops = false;             ///< all operators of a layer …
+  std::vector<std::string> op_names;  ///< … or those of these names
   std::optional<Op> op;
   std::int64_t m = 0, n = 0, k = 0;
   std::optional<DType> dtype;
   bool transpose_a = false, transpose_b = false;
   Epilogue epilogue;
   bool norm = false, residual = false;
-  std::string routing = "random";      ///< a pattern, or a file
+  std::string routing = "random";  ///< a pattern, or a file
   RowOrder row_order = RowOrder::contiguous;
   std::int64_t row_block = 0;
   std::uint64_t seed = 0;
@@ -53,7 +53,8 @@ struct WorldFlags {
   WorldOptions options(const Launch& launch) const;
 };
 
-/// Each adds its flags to a subcommand; a value that does not parse throws InvalidArgument with the flag's name.
+/// Each adds its flags to a subcommand; a value that does not parse throws InvalidArgument with the flag's
+/// name.
 void add_problem_flags(CLI::App& app, ProblemFlags& flags);
 void add_matrix_flags(CLI::App& app, MatrixFlags& flags);
 void add_plan_flags(CLI::App& app, PlanFlags& flags);
@@ -62,7 +63,8 @@ void add_world_flags(CLI::App& app, WorldFlags& flags);
 enum class Format : std::uint8_t { text, json };
 void add_format_flag(CLI::App& app, Format& format, const std::string& text_name);
 
-/// Throws InvalidArgument where a file cannot be made at `path` (empty: no file is wanted), before any work is done for it.
+/// Throws InvalidArgument where a file cannot be made at `path` (empty: no file is wanted), before any work
+/// is done for it.
 void require_writable(const std::string& flag, const std::string& path);
 
 }  // namespace shingle::cli

@@ -19,9 +19,14 @@ void print_json(const HostInfo& host, const Machine& machine, int ranks) {
   info["cpu"] = host.cpu;
   info["cores"] = host.cores;
   info["memory_available_bytes"] = available_bytes();
-  info["machine"] = {{"ranks", ranks}, {"workers", machine.workers}, {"tile_rows", machine.tile_rows}, {"tile_cols", machine.tile_cols}};
+  info["machine"] = {{"ranks", ranks},
+                     {"workers", machine.workers},
+                     {"tile_rows", machine.tile_rows},
+                     {"tile_cols", machine.tile_cols}};
   for (const DType type : host.native_dtypes) info["native_dtypes"].push_back(name(type));
-  info["libraries"] = {{"onednn", host.onednn}, {"blas", oracle_library()}, {"mpi", host.mpi.empty() ? nlohmann::json() : nlohmann::json(host.mpi)}};
+  info["libraries"] = {{"onednn", host.onednn},
+                       {"blas", oracle_library()},
+                       {"mpi", host.mpi.empty() ? nlohmann::json() : nlohmann::json(host.mpi)}};
   for (const BackendEntry& entry : backends())
     if (entry.name != "mpi" || !host.mpi.empty()) info["backends"].push_back(entry.name);
   for (const PlannerEntry& entry : planners()) info["mechanisms"].push_back(name(entry.mechanism));
@@ -29,14 +34,16 @@ void print_json(const HostInfo& host, const Machine& machine, int ranks) {
 }
 
 void print_text(const HostInfo& host, const Machine& machine, int ranks) {
-  fmt::print("shingle {} ({})\n\n{}memory available: {}\noracle: {}\n\n", SHINGLE_VERSION, commit(), describe(host),
-             format_bytes(available_bytes()), oracle_library());
+  fmt::print("shingle {} ({})\n\n{}memory available: {}\noracle: {}\n\n", SHINGLE_VERSION, commit(),
+             describe(host), format_bytes(available_bytes()), oracle_library());
   fmt::print("machine of {} ranks: {} worker{} a rank, tiles of {}x{}\n\nbackends\n", ranks, machine.workers,
              machine.workers == 1 ? "" : "s", machine.tile_rows, machine.tile_cols);
   for (const BackendEntry& entry : backends())
-    fmt::print("  {:<12}{}\n", entry.name, entry.name == "mpi" && host.mpi.empty() ? "not in this build" : entry.summary);
+    fmt::print("  {:<12}{}\n", entry.name,
+               entry.name == "mpi" && host.mpi.empty() ? "not in this build" : entry.summary);
   fmt::print("mechanisms\n");
-  for (const PlannerEntry& entry : planners()) fmt::print("  {:<12}{}\n", name(entry.mechanism), entry.summary);
+  for (const PlannerEntry& entry : planners())
+    fmt::print("  {:<12}{}\n", name(entry.mechanism), entry.summary);
 }
 
 }  // namespace

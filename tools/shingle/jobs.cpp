@@ -22,8 +22,8 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
   return candidates;
 }
 
-std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how, const Machine& machine,
-                           const Launch& launch) {
+std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how,
+                           const Machine& machine, const Launch& launch) {
   std::vector<Job> jobs;
   for (const NamedProblem& named : problems) {
     require_memory(user_matrix_bytes(named.problem, launch), describe(named), launch);

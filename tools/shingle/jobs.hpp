@@ -20,8 +20,8 @@ struct Job {
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine);
 
 /// Those of all problems. Throws InvalidArgument where a problem's matrices alone would not fit into memory.
-std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how, const Machine& machine,
-                           const Launch& launch);
+std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how,
+                           const Machine& machine, const Launch& launch);
 
 /// "attn_out gemm+allreduce 256x4096x1024 bf16, 4 ranks"
 std::string describe(const NamedProblem& named);

@@ -1,3 +1,5 @@
 #include "shingle/app.hpp"
 
-int main(int argc, char** argv) { return shingle::cli::main(argc, argv); }
+int main(int argc, char** argv) {
+  return shingle::cli::main(argc, argv);
+}

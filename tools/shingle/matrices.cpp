@@ -10,7 +10,8 @@
 namespace shingle::cli {
 namespace {
 
-/// Where column `col` of a rank's B is in the whole one of `whole` columns; or -1 where it is filler. [gate | up] splits each half.
+/// Where column `col` of a rank's B is in the whole one of `whole` columns; or -1 where it is filler. [gate |
+/// up] splits each half.
 std::int64_t whole_column(const Problem& p, int rank, std::int64_t col, std::int64_t whole) {
   if (p.op != Op::allgather_gemm) return col;
   const bool halves = p.epilogue.activation == Activation::swiglu;
@@ -21,10 +22,12 @@ std::int64_t whole_column(const Problem& p, int rank, std::int64_t col, std::int
 
 class SplitInputs final : public Inputs {
  public:
-  SplitInputs(const Problem& problem, NpyArray a, NpyArray b) : Inputs(problem), a_(std::move(a)), b_(std::move(b)) {}
+  SplitInputs(const Problem& problem, NpyArray a, NpyArray b)
+      : Inputs(problem), a_(std::move(a)), b_(std::move(b)) {}
 
  private:
-  void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols, float* out) const override {
+  void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
+           float* out) const override {
     const bool turned = role == Role::a ? problem().transpose_a : problem().transpose_b;
     for (std::int64_t i = 0; i < cols; ++i) {
       const std::int64_t r = turned ? col + i : row, c = turned ? row : col + i;
@@ -53,20 +56,26 @@ class SplitInputs final : public Inputs {
   NpyArray a_, b_;
 };
 
-std::string shape_text(const NpyHeader& header) { return fmt::format("{}x{} {}", header.rows, header.cols, name(header.dtype)); }
+std::string shape_text(const NpyHeader& header) {
+  return fmt::format("{}x{} {}", header.rows, header.cols, name(header.dtype));
+}
 
 void refuse_what_has_no_matrix(const ProblemFlags& flags) {
   if (!flags.model.empty() || !flags.op) throw InvalidArgument("--a and --b need --op");
-  if (flags.m || flags.n || flags.k) throw InvalidArgument("--a and --b have their own sizes: leave out --m, --n and --k");
+  if (flags.m || flags.n || flags.k)
+    throw InvalidArgument("--a and --b have their own sizes: leave out --m, --n and --k");
   if (flags.epilogue.bias || flags.norm || flags.residual)
-    throw InvalidArgument("with --a and --b, the epilogue can only be an activation: there is no file for the bias or norm");
-  if (flags.row_order != RowOrder::contiguous) throw InvalidArgument("with --a and --b, rows are split in order");
+    throw InvalidArgument(
+        "with --a and --b, the epilogue can only be an activation: there is no file for the bias or norm");
+  if (flags.row_order != RowOrder::contiguous)
+    throw InvalidArgument("with --a and --b, rows are split in order");
 }
 
 }  // namespace
 
 UserMatrices::UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, int world) : files_(files) {
-  if (files.a.empty() || files.b.empty()) throw InvalidArgument("--a, --b and --out go together: two matrices in, one out");
+  if (files.a.empty() || files.b.empty())
+    throw InvalidArgument("--a, --b and --out go together: two matrices in, one out");
   refuse_what_has_no_matrix(flags);
   const NpyHeader a = read_npy_header(files.a), b = read_npy_header(files.b);
   m_ = flags.transpose_a ? a.cols : a.rows;
@@ -74,21 +83,26 @@ UserMatrices::UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, 
   n_ = flags.transpose_b ? b.rows : b.cols;
   const std::int64_t b_k = flags.transpose_b ? b.cols : b.rows;
   if (a.dtype != b.dtype || k_ != b_k)
-    throw InvalidArgument(fmt::format("{} ({}) and {} ({}) cannot be multiplied: op(A) is {}x{}, op(B) is {}x{}", files.a,
-                                      shape_text(a), files.b, shape_text(b), m_, k_, b_k, n_));
-  if (m_ == 0 || n_ == 0 || k_ == 0) throw InvalidArgument(fmt::format("{} or {} is empty", files.a, files.b));
+    throw InvalidArgument(
+        fmt::format("{} ({}) and {} ({}) cannot be multiplied: op(A) is {}x{}, op(B) is {}x{}", files.a,
+                    shape_text(a), files.b, shape_text(b), m_, k_, b_k, n_));
+  if (m_ == 0 || n_ == 0 || k_ == 0)
+    throw InvalidArgument(fmt::format("{} or {} is empty", files.a, files.b));
   if (flags.dtype && *flags.dtype != a.dtype)
-    throw InvalidArgument(fmt::format("--dtype {}, but {} holds {}", name(*flags.dtype), files.a, name(a.dtype)));
+    throw InvalidArgument(
+        fmt::format("--dtype {}, but {} holds {}", name(*flags.dtype), files.a, name(a.dtype)));
   problem_.op = *flags.op;
   problem_.world = world;
   problem_.dtype = a.dtype;
   apply_flags(flags, problem_);
   const bool halves = problem_.epilogue.activation == Activation::swiglu;
-  if (halves && n_ % 2 != 0) throw InvalidArgument(fmt::format("swiglu takes [gate | up]: {} columns cannot be halved", n_));
+  if (halves && n_ % 2 != 0)
+    throw InvalidArgument(fmt::format("swiglu takes [gate | up]: {} columns cannot be halved", n_));
   problem_.m = m_;
   problem_.n = n_;
   problem_.k = problem_.reduces() ? ceil_div(k_, world) : k_;
-  if (problem_.op == Op::allgather_gemm) problem_.n = halves ? 2 * ceil_div(n_ / 2, world) : ceil_div(n_, world);
+  if (problem_.op == Op::allgather_gemm)
+    problem_.n = halves ? 2 * ceil_div(n_ / 2, world) : ceil_div(n_, world);
   if (problem_.op == Op::gemm_alltoall) {
     std::vector<std::int64_t> rows;
     const std::int64_t part = ceil_div(m_, world);
@@ -99,7 +113,8 @@ UserMatrices::UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, 
       problem_.m = larger(problem_.m, problem_.routing->rows(rank));
     if (problem_.routing->global_base(problem_.routing->world()) != m_)
       throw InvalidArgument(fmt::format("the routing has {} rows, {} has {}",
-                                        problem_.routing->global_base(problem_.routing->world()), files.a, m_));
+                                        problem_.routing->global_base(problem_.routing->world()), files.a,
+                                        m_));
   }
   problem_.validate();
 }
@@ -118,7 +133,8 @@ void UserMatrices::save(World& world, const std::vector<Output>& outputs, bool w
   const Problem& p = problem_;
   const bool halves = p.epilogue.activation == Activation::swiglu;
   const std::int64_t cols = halves ? n_ / 2 : n_;
-  NpyArray whole{p.dtype, m_, cols, std::vector<std::byte>(static_cast<std::size_t>(m_ * cols) * size_bytes(p.dtype))};
+  NpyArray whole{p.dtype, m_, cols,
+                 std::vector<std::byte>(static_cast<std::size_t>(m_ * cols) * size_bytes(p.dtype))};
   struct Holder {
     const Output* output;
     std::int64_t row;

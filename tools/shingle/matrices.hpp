@@ -1,8 +1,9 @@
 // The user's own matrices, split over the ranks as the operator has it, and the result put together again.
 //
-// gemm+allreduce and gemm+reducescatter split K: rank r has the r-th part of A's columns and of B's rows. allgather+gemm splits A's
-// rows and B's columns. gemm+alltoall splits A's rows, and every rank has all of B. gemm has both whole on every rank.
-// Parts are equal; where they do not come out even, the last ones are filled up with zeros, which changes no result.
+// gemm+allreduce and gemm+reducescatter split K: rank r has the r-th part of A's columns and of B's rows.
+// allgather+gemm splits A's rows and B's columns. gemm+alltoall splits A's rows, and every rank has all of B.
+// gemm has both whole on every rank. Parts are equal; where they do not come out even, the last ones are
+// filled up with zeros, which changes no result.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,8 @@ namespace shingle::cli {
 
 class UserMatrices {
  public:
-  /// Reads the headers only. Throws InvalidArgument where the files do not fit each other, the operator or the flags.
+  /// Reads the headers only. Throws InvalidArgument where the files do not fit each other, the operator or
+  /// the flags.
   UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, int world);
 
   const Problem& problem() const { return problem_; }
@@ -25,7 +27,8 @@ class UserMatrices {
   /// Reads the matrices.
   std::unique_ptr<Inputs> load() const;
 
-  /// Gathers the whole M×N result (N/2 columns for swiglu) from the outputs of all processes, and writes it where `writes`. Collective.
+  /// Gathers the whole M×N result (N/2 columns for swiglu) from the outputs of all processes, and writes it
+  /// where `writes`. Collective.
   void save(World& world, const std::vector<Output>& outputs, bool writes) const;
 
  private:

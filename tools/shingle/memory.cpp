@@ -16,7 +16,9 @@ double number_in(const char* path) {
   return file >> value ? value : std::numeric_limits<double>::infinity();
 }
 
-double matrix_bytes(double rows, double cols, DType dtype) { return rows * cols * static_cast<double>(size_bytes(dtype)); }
+double matrix_bytes(double rows, double cols, DType dtype) {
+  return rows * cols * static_cast<double>(size_bytes(dtype));
+}
 
 template <class Count>
 double over_local_ranks(int world, const Launch& launch, Count count) {
@@ -38,7 +40,9 @@ double available_bytes() {
     if (key == "MemAvailable:") available = kib * 1024;
   }
   const double group = number_in("/sys/fs/cgroup/memory.max") - number_in("/sys/fs/cgroup/memory.current");
-  return group < available ? group : available;  // also where the group has no limit: the difference is then no number
+  return group < available
+             ? group
+             : available;  // also where the group has no limit: the difference is then no number
 }
 
 double user_matrix_bytes(const Problem& problem, const Launch& launch) {
@@ -66,8 +70,8 @@ double internal_bytes(const Plan& plan, const Launch& launch) {
 void require_memory(double bytes, const std::string& what, const Launch& launch) {
   const double available = available_bytes(), needed = bytes * launch.on_this_host;
   if (needed > available)
-    throw InvalidArgument(fmt::format("{} would take {} of memory, and {} are available", what, format_bytes(needed),
-                                      format_bytes(available)));
+    throw InvalidArgument(fmt::format("{} would take {} of memory, and {} are available", what,
+                                      format_bytes(needed), format_bytes(available)));
 }
 
 }  // namespace shingle::cli

@@ -6,10 +6,12 @@
 
 namespace shingle::cli {
 
-/// Bytes that all processes on this host may still take: available by /proc/meminfo, and by the control group where there is one.
+/// Bytes that all processes on this host may still take: available by /proc/meminfo, and by the control group
+/// where there is one.
 double available_bytes();
 
-/// Bytes of all matrices that the user of a problem binds, ranks of this process only. As a double, which does not overflow.
+/// Bytes of all matrices that the user of a problem binds, ranks of this process only. As a double, which
+/// does not overflow.
 double user_matrix_bytes(const Problem& problem, const Launch& launch);
 
 /// Bytes of what a plan allocates, ranks of this process only.

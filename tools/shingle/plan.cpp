@@ -24,11 +24,13 @@ int plan(const PlanCommandFlags& flags, const Launch& launch) {
     for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine)) {
       if (!candidate.plan) {
         if (launch.speaks())
-          fmt::print(stderr, "shingle: no {} plan for {}: {}\n", candidate.mechanism, describe(named), candidate.plan.reason());
+          fmt::print(stderr, "shingle: no {} plan for {}: {}\n", candidate.mechanism, describe(named),
+                     candidate.plan.reason());
         continue;
       }
       any = true;
-      text += flags.format == Format::json ? to_json(*candidate.plan) + "\n" : to_text(*candidate.plan, flags.rank) + "\n";
+      text += flags.format == Format::json ? to_json(*candidate.plan) + "\n"
+                                           : to_text(*candidate.plan, flags.rank) + "\n";
       if (!flags.trace.empty() || !flags.svg.empty()) timelines.push_back(schematic(*candidate.plan));
     }
   if (!launch.speaks()) return any ? 0 : 1;

@@ -15,7 +15,8 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
     throw InvalidArgument("--model has its own operators and sizes: leave out --op, --m, --n and --k");
   if (flags.transpose_a || flags.transpose_b || flags.epilogue.any() || flags.norm || flags.residual ||
       flags.row_order != RowOrder::contiguous)
-    throw InvalidArgument("--model has its own operators: transposes, epilogues, norms and row orders are for --op");
+    throw InvalidArgument(
+        "--model has its own operators: transposes, epilogues, norms and row orders are for --op");
   if (flags.tokens == 0) throw InvalidArgument("--model needs --tokens");
   const ModelConfig model = read_model_file(flags.model);
   LayerOptions options;
@@ -33,12 +34,14 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
   }
   for (const std::string& name : flags.op_names)
     if (std::ranges::find(problems, name, &NamedProblem::name) == problems.end())
-      throw InvalidArgument(fmt::format("--layer-ops: the layer has no operator '{}' (it has {})", name, known));
+      throw InvalidArgument(
+          fmt::format("--layer-ops: the layer has no operator '{}' (it has {})", name, known));
   return problems;
 }
 
 NamedProblem from_sizes(const ProblemFlags& flags, int world) {
-  if (!flags.op) throw InvalidArgument("say what to run: --op with --m, --n and --k, or --model with --tokens");
+  if (!flags.op)
+    throw InvalidArgument("say what to run: --op with --m, --n and --k, or --model with --tokens");
   if (flags.tokens || flags.layer_ops) throw InvalidArgument("--tokens and --layer-ops go with --model");
   Problem problem;
   problem.op = *flags.op;
@@ -56,20 +59,24 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   need("--n", flags.n);
   need("--k", flags.k);
   if (routed) {
-    problem.routing = make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
+    problem.routing =
+        make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
     if (problem.m == 0)
-      for (int rank = 0; rank < problem.routing->world(); ++rank) problem.m = larger(problem.m, problem.routing->rows(rank));
+      for (int rank = 0; rank < problem.routing->world(); ++rank)
+        problem.m = larger(problem.m, problem.routing->rows(rank));
   }
   return {"", problem};
 }
 
 }  // namespace
 
-std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world, const std::vector<std::int64_t>& rows) {
+std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world,
+                                            const std::vector<std::int64_t>& rows) {
   if (flags.routing.find_first_of("./") != std::string::npos)
     return std::make_shared<Routing>(read_routing_file(flags.routing));
   const RoutingPattern pattern = parse_routing_pattern(flags.routing);
-  if (*std::max_element(rows.begin(), rows.end()) == 0) throw InvalidArgument("gemm+alltoall needs --m, or a routing of your own");
+  if (*std::max_element(rows.begin(), rows.end()) == 0)
+    throw InvalidArgument("gemm+alltoall needs --m, or a routing of your own");
   return std::make_shared<Routing>(shingle::make_routing(pattern, world, rows, flags.seed));
 }
 

@@ -10,12 +10,13 @@ struct NamedProblem {
   Problem problem;
 };
 
-/// The problems that the flags ask for, all valid. Throws InvalidArgument or IoError with one line for the user: flags that
-/// contradict each other, a model that cannot be read or divided.
+/// The problems that the flags ask for, all valid. Throws InvalidArgument or IoError with one line for the
+/// user: flags that contradict each other, a model that cannot be read or divided.
 std::vector<NamedProblem> make_problems(const ProblemFlags& flags, int world);
 
 /// The routing that `flags.routing` names, for `rows` rows of each rank (a file has its own).
-std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world, const std::vector<std::int64_t>& rows);
+std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world,
+                                            const std::vector<std::int64_t>& rows);
 
 /// The transposes, epilogue, norm and row order of the flags.
 void apply_flags(const ProblemFlags& flags, Problem& problem);

@@ -15,13 +15,14 @@ namespace {
 constexpr std::size_t columns = 9;
 using Line = std::array<std::string, columns>;
 
-constexpr const char* heads[columns] = {"operator", "M×N×K",   "mechanism",  "sequential", "overlapped",
+constexpr const char* heads[columns] = {"operator", "M×N×K",   "mechanism", "sequential", "overlapped",
                                         "speedup",  "overlap", "max error", "verified"};
 
 Line line_of(const Row& row) {
   const Problem& p = row.named.problem;
   Line line;
-  line[0] = row.named.name.empty() ? std::string(name(p.op)) : fmt::format("{} {}", row.named.name, name(p.op));
+  line[0] =
+      row.named.name.empty() ? std::string(name(p.op)) : fmt::format("{} {}", row.named.name, name(p.op));
   line[1] = fmt::format("{}×{}×{}", p.m, p.n, p.k);
   line[2] = row.mechanism;
   if (!row.ran()) {
@@ -40,7 +41,8 @@ Line line_of(const Row& row) {
 
 /// Columns on a terminal: UTF-8 continuation bytes take none.
 std::size_t width(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 nlohmann::ordered_json json_of(const Row& row) {
@@ -54,9 +56,11 @@ nlohmann::ordered_json json_of(const Row& row) {
   object["dtype"] = name(p.dtype);
   object["backend"] = row.backend;
   object["mechanism"] = row.mechanism;
-  object["params"] = row.params.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json::parse(row.params);
+  object["params"] =
+      row.params.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json::parse(row.params);
   const auto measured = [&](const char* key, double value) {
-    object[key] = row.ran() ? nlohmann::ordered_json(value) : nlohmann::ordered_json();  // a value that is not finite is null, too
+    object[key] = row.ran() ? nlohmann::ordered_json(value)
+                            : nlohmann::ordered_json();  // a value that is not finite is null, too
   };
   const Measurement time = row.time.value_or(Measurement{});
   measured("sequential_us", time.sequential_us);

@@ -18,7 +18,7 @@ struct Row {
   std::string params;               ///< as JSON, of the plan; empty where there is none
   std::optional<Measurement> time;  ///< empty where it did not run
   Check check;
-  std::string reason;               ///< why it did not run or did not pass
+  std::string reason;  ///< why it did not run or did not pass
 
   bool ran() const { return time.has_value(); }
 };

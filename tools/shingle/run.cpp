@@ -12,16 +12,18 @@
 namespace shingle::cli {
 namespace {
 
-std::vector<NamedProblem> problems_of(const RunFlags& flags, const std::optional<UserMatrices>& own, int ranks) {
+std::vector<NamedProblem> problems_of(const RunFlags& flags, const std::optional<UserMatrices>& own,
+                                      int ranks) {
   if (own) return {{"", own->problem()}};
   return make_problems(flags.what, ranks);
 }
 
-void require_room(const std::vector<Job>& jobs, const std::optional<UserMatrices>& own, const Machine& machine,
-                  const Launch& launch) {
+void require_room(const std::vector<Job>& jobs, const std::optional<UserMatrices>& own,
+                  const Machine& machine, const Launch& launch) {
   constexpr double slack = 1.1;  // what libraries and the system take beside us
   for (const Job& job : jobs)
-    require_memory(slack * (execute_bytes(job, machine, launch) + (own ? own->bytes() : 0)), describe(job.named), launch);
+    require_memory(slack * (execute_bytes(job, machine, launch) + (own ? own->bytes() : 0)),
+                   describe(job.named), launch);
 }
 
 void write_pictures(const RunFlags& flags, const Executed& all) {
@@ -37,43 +39,33 @@ void write_pictures(const RunFlags& flags, const Executed& all) {
 
 std::string head(const World& world, const RunFlags& flags, std::string_view backend) {
   const Link& link = flags.where.link;
-  return fmt::format("{} ranks on {}, {} worker{} each, link {}\n", world.size(), backend, world.machine().workers,
-                     world.machine().workers == 1 ? "" : "s",
-                     link.paced() ? fmt::format("{} GB/s, {}", link.gbps, format_us(link.latency_us)) : "not paced");
+  return fmt::format(
+      "{} ranks on {}, {} worker{} each, link {}\n", world.size(), backend, world.machine().workers,
+      world.machine().workers == 1 ? "" : "s",
+      link.paced() ? fmt::format("{} GB/s, {}", link.gbps, format_us(link.latency_us)) : "not paced");
 }
 
 int exit_code(const std::vector<Row>& rows) {
-  const bool wrong = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.ran() && !row.check.passed; });
+  const bool wrong =
+      std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.ran() && !row.check.passed; });
   const bool any = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.ran(); });
   return wrong || !any ? 1 : 0;
 }
 
-}  // namespace
-
-int run(const RunFlags& flags, const Launch& launch) {
-  require_writable("--trace", flags.trace);
-  require_writable("--svg", flags.svg);
-  require_writable("--out", flags.own.out);
-  const int ranks = flags.where.ranks(launch);
-  const WorldOptions where = flags.where.options(launch);
-  std::optional<UserMatrices> own;
-  if (!flags.own.a.empty() || !flags.own.b.empty() || !flags.own.out.empty()) own.emplace(flags.own, flags.what, ranks);
-  const Machine machine = machine_of(ranks, where);
-  const std::vector<Job> jobs = make_jobs(problems_of(flags, own, ranks), flags.how, machine, launch);
-  require_room(jobs, own, machine, launch);
-
-  const auto world = make_world(ranks, where);
+/// Runs all jobs and prints what came of them.
+int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<UserMatrices>& own,
+             const RunFlags& flags, const Launch& launch) {
   const ExecuteOptions options{.how = flags.how,
                                .timeout_us = flags.where.timeout_us,
                                .repeat = flags.repeat,
                                .timelines = !flags.trace.empty() || !flags.svg.empty(),
-                               .backend = std::string(where.backend)};
+                               .backend = std::string(flags.where.options(launch).backend)};
   Executed all;
   {
     Progress progress(launch.speaks());
     for (const Job& job : jobs) {
       const auto inputs = own ? own->load() : random_inputs(job.named.problem, flags.what.seed);
-      Executed one = execute(*world, job, *inputs, own ? &*own : nullptr, options, progress);
+      Executed one = execute(world, job, *inputs, own ? &*own : nullptr, options, progress);
       std::ranges::move(one.rows, std::back_inserter(all.rows));
       std::ranges::move(one.baselines, std::back_inserter(all.baselines));
       std::ranges::move(one.overlapped, std::back_inserter(all.overlapped));
@@ -84,10 +76,37 @@ int run(const RunFlags& flags, const Launch& launch) {
     if (flags.format == Format::json) {
       fmt::print("{}", to_json(all.rows));
     } else {
-      fmt::print("{}{}", head(*world, flags, where.backend), to_table(all.rows));
+      fmt::print("{}{}", head(world, flags, options.backend), to_table(all.rows));
     }
   }
   return exit_code(all.rows);
+}
+
+}  // namespace
+
+int run(const RunFlags& flags, const Launch& launch) {
+  require_writable("--trace", flags.trace);
+  require_writable("--svg", flags.svg);
+  require_writable("--out", flags.own.out);
+  const int ranks = flags.where.ranks(launch);
+  WorldOptions where = flags.where.options(launch);
+  std::optional<UserMatrices> own;
+  if (!flags.own.a.empty() || !flags.own.b.empty() || !flags.own.out.empty())
+    own.emplace(flags.own, flags.what, ranks);
+  const Machine machine = machine_of(ranks, where);
+  const std::vector<Job> jobs = make_jobs(problems_of(flags, own, ranks), flags.how, machine, launch);
+  require_room(jobs, own, machine, launch);
+  for (const Job& job : jobs)
+    where.timeout_us =
+        std::max(where.timeout_us, flags.where.timeout_us + slowest_check_us(job.named.problem));
+
+  const auto world = make_world(ranks, where);
+  try {
+    return run_jobs(*world, jobs, own, flags, launch);
+  } catch (const std::exception& error) {
+    print_failure(error, launch);  // now, for a broken MPI world takes the process with it when it goes
+    return 1;
+  }
 }
 
 }  // namespace shingle::cli

@@ -25,9 +25,12 @@ bool prove(const Plan& plan) {
     fmt::print("not proven: {}\n  {}: {}\n", what, proof.rule, proof.failure);
     return false;
   }
-  fmt::print("proven: {}\n  well-formed; always finishes, also behind a single hardware queue; no race; every element of the "
-             "output is written as the operator asks\n  {} steps and runs of tiles in {} epochs, {} accesses, in {}\n",
-             what, proof.segments, proof.epochs, proof.accesses, format_us(took.count()));
+  fmt::print(
+      "proven: {}\n  well-formed; always finishes, also behind a single hardware queue; no race; every "
+      "element of the "
+      "output is written as the operator asks\n  {} steps and runs of tiles in {} epochs, {} accesses, in "
+      "{}\n",
+      what, proof.segments, proof.epochs, proof.accesses, format_us(took.count()));
   return true;
 }
 
@@ -44,7 +47,8 @@ Plan read_plan(const std::string& file) {
 int verify(const VerifyFlags& flags, const Launch& launch) {
   if (!launch.speaks()) return 0;
   if (!flags.file.empty()) {
-    if (flags.what.op || !flags.what.model.empty()) throw InvalidArgument("verify takes a file, or flags that say what to plan");
+    if (flags.what.op || !flags.what.model.empty())
+      throw InvalidArgument("verify takes a file, or flags that say what to plan");
     return prove(read_plan(flags.file)) ? 0 : 1;
   }
   const int ranks = flags.where.ranks(launch);

@@ -13,21 +13,23 @@ struct MeasureOptions {
 
 /// Medians over rounds of the time from the first begin to the last end over all ranks.
 struct Measurement {
-  double gemm_us = 0;        ///< the GEMM alone, unsplit
+  double gemm_us = 0;  ///< the GEMM alone, unsplit
   double sequential_us = 0;
   double overlapped_us = 0;
-  double spread = 0;         ///< of the overlapped times: interquartile range over the median
+  double spread = 0;  ///< of the overlapped times: interquartile range over the median
   int rounds = 0;
 
   double speedup() const { return sequential_us / overlapped_us; }
-  /// 1 − ECT / ECT of sequential, where ECT = T − T(GEMM alone). Not a number where the sequential one exposes no communication.
+  /// 1 − ECT / ECT of sequential, where ECT = T − T(GEMM alone). Not a number where the sequential one
+  /// exposes less than 2% of its time: a ratio of two noises.
   double overlap_efficiency() const;
 };
 
 /// The GEMM of a problem alone, on the same ranks and operands: what ECT is counted from.
 class GemmAlone {
  public:
-  /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes allow it.
+  /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes
+  /// allow it.
   GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace);
   Operator& op() { return op_; }
 
@@ -39,8 +41,9 @@ class GemmAlone {
   std::vector<DeviceBuffer> scratch_;
 };
 
-/// Runs the three in turn, round by round, so that a drift of the machine meets all alike; once before to warm up. `overlapped` may be the
-/// sequential operator itself. Collective; the same figures on every process.
+/// Runs the three in turn, round by round, so that a drift of the machine meets all alike; once before to
+/// warm up. `overlapped` may be the sequential operator itself. Collective; the same figures on every
+/// process.
 Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options = {});
 

@@ -11,12 +11,13 @@ namespace shingle {
 
 struct Options {
   std::optional<Mechanism> mechanism{};  ///< empty: the finest that serves the problem
-  Params params{};                     ///< empty fields: the planner's choice
-  bool verify = false;                 ///< prove the plan before use; builds with assertions always do
-  double timeout_us = 30e6;            ///< deadline of every single wait of a run
+  Params params{};                       ///< empty fields: the planner's choice
+  bool verify = false;                   ///< prove the plan before use; builds with assertions always do
+  double timeout_us = 30e6;              ///< deadline of every single wait of a run
 };
 
-/// Plans, proves and compiles a problem once; then runs it as often as wanted on matrices that stay the caller's.
+/// Plans, proves and compiles a problem once; then runs it as often as wanted on matrices that stay the
+/// caller's.
 ///
 ///     auto world = shingle::make_world(4);
 ///     shingle::Problem problem;                        // op, world, m, n, k, dtype, …
@@ -31,8 +32,9 @@ struct Options {
 /// The world must outlive the operator. Not for several threads at once. (src/api/operator.cpp)
 class Operator {
  public:
-  /// Collective over the world's processes. Throws InvalidArgument where the problem or its params are wrong, Unsupported with the reason where
-  /// no mechanism (or not the one asked for) serves the problem or the backend cannot run it.
+  /// Collective over the world's processes. Throws InvalidArgument where the problem or its params are wrong,
+  /// Unsupported with the reason where no mechanism (or not the one asked for) serves the problem or the
+  /// backend cannot run it.
   Operator(World& world, const Problem& problem, const Options& options = {});
   Operator(Operator&&) noexcept;
   Operator& operator=(Operator&&) noexcept;
@@ -44,16 +46,17 @@ class Operator {
 
   /// Shape of a rank's matrix as stored, row-major and dense; elements are of problem().dtype.
   Shape shape(Role role, int rank) const { return shape_of(problem(), role, rank); }
-  /// Uses `memory` as a local rank's matrix until it is bound anew. Throws InvalidArgument where the problem has no such matrix, the rank is not
-  /// local, or memory is null though the matrix has elements.
+  /// Uses `memory` as a local rank's matrix until it is bound anew. Throws InvalidArgument where the problem
+  /// has no such matrix, the rank is not local, or memory is null though the matrix has elements.
   void bind(int rank, Role role, void* memory);
 
   /// Internal memory of a local rank, in bytes: what the operator holds beside the user's matrices.
   std::int64_t memory_bytes(int rank) const;
 
-  /// Reads the inputs and overwrites the outputs of all local ranks; collective, and done when it returns. `epochs` runs follow one another without
-  /// a barrier between ranks. Throws InvalidArgument where a matrix is not bound, Timeout with the diagnosis where a rank failed or a wait passed
-  /// its deadline: the world is then broken.
+  /// Reads the inputs and overwrites the outputs of all local ranks; collective, and done when it returns.
+  /// `epochs` runs follow one another without a barrier between ranks. Throws InvalidArgument where a matrix
+  /// is not bound, Timeout with the diagnosis where a rank failed or a wait passed its deadline: the world is
+  /// then broken.
   RunReport run(int epochs = 1, bool trace = false);
 
   /// What runs, for what the facade leaves out.

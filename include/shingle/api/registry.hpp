@@ -20,16 +20,19 @@ struct PlannerEntry {
 std::span<const PlannerEntry> planners();
 
 /// The plan of one mechanism, or why there is none. Throws InvalidArgument where the problem itself is wrong.
-Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params = {});
+Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism,
+                       const Params& params = {});
 
-/// The finest mechanism that serves the problem with these params: the last of planners() that has a plan. The reason, where none has, is that of
-/// the baseline.
+/// The finest mechanism that serves the problem with these params: the last of planners() that has a plan.
+/// The reason, where none has, is that of the baseline.
 Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const Params& params = {});
 
 struct WorldOptions {
-  std::string_view backend{};  ///< a name of backends(); empty: "mpi" in a process that mpirun started, else "host"
-  Link link{};               ///< of each rank: transfers take at least as long as this link would need; none by default
-  int workers_per_rank = 0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
+  std::string_view
+      backend{};  ///< a name of backends(); empty: "mpi" in a process that mpirun started, else "host"
+  Link link{};    ///< of each rank: transfers take at least as long as this link would need; none by default
+  int workers_per_rank =
+      0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
   double timeout_us = 30e6;  ///< deadline of waits outside a run
 };
 
@@ -45,9 +48,10 @@ std::span<const BackendEntry> backends();
 /// The entry that `options` choose. Throws InvalidArgument on an unknown name.
 const BackendEntry& find_backend(std::string_view name);
 
-/// A world of `ranks` ranks: threads of this process ("host"), or this process as one rank of those that mpirun started
-/// ("mpi", collective; `ranks` 0 takes as many as there are). Throws InvalidArgument where the number of ranks does not fit, Unsupported where
-/// this build lacks the backend.
+/// A world of `ranks` ranks: threads of this process ("host"), or this process as one rank of those that
+/// mpirun started
+/// ("mpi", collective; `ranks` 0 takes as many as there are). Throws InvalidArgument where the number of
+/// ranks does not fit, Unsupported where this build lacks the backend.
 std::unique_ptr<World> make_world(int ranks, const WorldOptions& options = {});
 
 /// That world's machine, without making the world: enough to plan.

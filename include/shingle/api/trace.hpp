@@ -16,19 +16,20 @@ struct Timeline {
   std::vector<Span> spans;
 };
 
-/// The group of tiles that a span computes or sends: its own, or that of the counter entry that its step awaits or notifies; -1
-/// where it is of no single group.
+/// The group of tiles that a span computes or sends: its own, or that of the counter entry that its step
+/// awaits or notifies; -1 where it is of no single group.
 int group_of_span(const Plan& plan, const Span& span);
 
-/// Chrome-trace JSON: a process a rank, a thread a lane, a slice a span, in microseconds. Several timelines follow one another.
+/// Chrome-trace JSON: a process a rank, a thread a lane, a slice a span, in microseconds. Several timelines
+/// follow one another.
 std::string to_chrome_trace(std::span<const Timeline> timelines);
 
-/// A picture of timelines below each other on one time scale: a row for each lane of each rank, computation and communication of a group of tiles in
-/// the same colour. Stands on light and dark ground.
+/// A picture of timelines below each other on one time scale: a row for each lane of each rank, computation
+/// and communication of a group of tiles in the same colour. Stands on light and dark ground.
 std::string to_svg(std::span<const Timeline> timelines);
 
-/// How a plan would run if a wave of tiles took one unit of 100 us to compute and as long to send: the order of things, not a
-/// prediction.
+/// How a plan would run if a wave of tiles took one unit of 100 us to compute and as long to send: the order
+/// of things, not a prediction.
 Timeline schematic(const Plan& plan);
 
 }  // namespace shingle

@@ -1,5 +1,5 @@
-// Workspace: memory for a problem's matrices on the local ranks of a world, for whoever has none of their own (the command line, tests,
-// benchmarks).
+// Workspace: memory for a problem's matrices on the local ranks of a world, for whoever has none of their own
+// (the command line, tests, benchmarks).
 #pragma once
 
 #include <map>

@@ -1,0 +1,83 @@
+// Every plan of every planner is well-formed, round-trips through JSON and can be printed.
+#include "shingle/plan/json.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shingle/plan/print.hpp"
+#include "shingle/plan/wellformed.hpp"
+#include "shingle/planner/planner.hpp"
+
+namespace shingle {
+namespace {
+
+std::int32_t in_range(std::int32_t least, std::int32_t most) {
+  return *rc::gen::inRange(least, most + 1);
+}
+
+Problem any_problem() {
+  Problem p;
+  p.op = *rc::gen::element(Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm,
+                           Op::gemm_alltoall);
+  p.world = in_range(1, 16);
+  p.m = in_range(1, 300);
+  p.n = 2 * in_range(1, 100);
+  p.k = in_range(1, 100);
+  p.dtype = *rc::gen::element(DType::f32, DType::bf16, DType::f16);
+  p.transpose_a = p.op != Op::allgather_gemm && *rc::gen::arbitrary<bool>();
+  p.transpose_b = *rc::gen::arbitrary<bool>();
+  p.epilogue.bias = *rc::gen::arbitrary<bool>();
+  p.epilogue.activation = *rc::gen::element(Activation::none, Activation::relu, Activation::swiglu);
+  p.norm.enabled = *rc::gen::arbitrary<bool>();
+  p.norm.residual = p.norm.enabled && *rc::gen::arbitrary<bool>();
+  p.norm.epsilon = static_cast<float>(in_range(0, 1000)) * 1e-7f;
+  if ((p.op == Op::gemm_reducescatter || p.op == Op::allgather_gemm) && *rc::gen::arbitrary<bool>()) {
+    p.row_order = RowOrder::block_cyclic;
+    p.row_block = in_range(1, 40);
+  }
+  if (p.op == Op::gemm_alltoall) {
+    std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(p.world));
+    for (auto& rows : dest)
+      rows = *rc::gen::container<std::vector<std::int32_t>>(rc::gen::inRange(0, p.world));
+    p.routing = std::make_shared<const Routing>(dest);
+    p.m = 0;
+    for (int r = 0; r < p.world; ++r) p.m = larger(p.m, p.routing->rows(r));
+  }
+  return p;
+}
+
+Params any_params(Mechanism mechanism) {
+  Params params;
+  params.order.raster = *rc::gen::element(Raster::along_m, Raster::along_n);
+  params.order.swizzle = in_range(1, 4);
+  params.order.cluster_m = in_range(1, 3);
+  params.order.cluster_n = in_range(1, 3);
+  params.order.rotation = in_range(0, 5);
+  if (mechanism == Mechanism::chunked) params.chunks = in_range(0, 9);
+  return params;
+}
+
+RC_GTEST_PROP(PlanJson, PlannersWriteWellFormedPlansThatRoundTrip, ()) {
+  const Problem problem = any_problem();
+  Machine machine;
+  machine.workers = in_range(2, 9);
+  machine.collective_workers = in_range(0, 1);
+  machine.tile_rows = in_range(1, 64);
+  machine.tile_cols = in_range(1, 64);
+  const auto mechanism = *rc::gen::element(Mechanism::sequential, Mechanism::chunked, Mechanism::signal);
+  const Planner planner = mechanism == Mechanism::sequential ? &plan_sequential
+                          : mechanism == Mechanism::chunked  ? &plan_chunked
+                                                             : &plan_signal;
+  const auto plan = planner(problem, machine, any_params(mechanism));
+  if (!plan) return;
+  RC_TAG(std::string(name(mechanism)));
+  RC_LOG() << describe(problem);
+  RC_ASSERT(malformed(*plan).value_or("") == "");
+  RC_ASSERT(plan_from_json(to_json(*plan)) == *plan);
+  RC_ASSERT(plan_from_json(to_json(*plan, -1)) == *plan);
+  RC_ASSERT(!to_text(*plan).empty());
+  RC_ASSERT(problem_from_json(to_json(problem)) == problem);
+}
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,244 @@
+// Every planner, on any problem, machine and params: a plan that is proven, or a reason; and a reason only where there has to be one.
+#include "shingle/planner/planner.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "shingle/plan/json.hpp"
+#include "shingle/plan/print.hpp"
+#include "shingle/plan/verify.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle {
+namespace {
+
+using namespace test;
+
+struct Entry {
+  Mechanism mechanism;
+  Planner plan;
+};
+constexpr Entry planners[] = {
+    {Mechanism::sequential, &plan_sequential}, {Mechanism::chunked, &plan_chunked}, {Mechanism::signal, &plan_signal}};
+
+/// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
+std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mechanism mechanism) {
+  // Collectives gather rows; those of an A that is stored by columns are not contiguous.
+  if (p.op == Op::allgather_gemm && p.transpose_a) return "transpose_a";
+  // A column of A is a row of C: as A is equally wide everywhere, so must every rank's rows be many; and a matrix has a column.
+  if (p.op == Op::gemm_alltoall && p.transpose_a)
+    for (int rank = 0; rank < p.world; ++rank)
+      if (p.routing->rows(rank) != p.m || p.m == 0) return "transpose_a";
+  // GEMM and collective run beside each other, if not in this epoch, then in the next one on another rank.
+  if (p.op != Op::gemm && machine.workers <= machine.collective_workers) return "workers";
+  // There is nothing to overlap.
+  if (p.op == Op::gemm && mechanism != Mechanism::sequential) return "no communication";
+  // Signal sends what a GEMM has finished.
+  if (p.op == Op::allgather_gemm && mechanism == Mechanism::signal) return "allgather";
+  return std::nullopt;
+}
+
+std::string all_of(const Problem& p, const Plan& plan) { return describe(p) + "\n" + to_text(plan); }
+
+void require_proof(const Problem& p, const Plan& plan) {
+  const Proof proof = verify(plan);
+  if (!proof) RC_FAIL(proof.rule + ": " + proof.failure + "\n" + all_of(p, plan));
+}
+
+/// What each rank hands to collectives in an epoch, in elements.
+std::vector<std::int64_t> sent_elements(const Plan& plan) {
+  std::vector<std::int64_t> sent(plan.ranks.size());
+  for (std::size_t rank = 0; rank < sent.size(); ++rank)
+    for (const Lane& lane : plan.ranks[rank].lanes)
+      for (const Step& step : lane.steps)
+        if (const auto* collective = std::get_if<Collective>(&step)) sent[rank] += collective->send.rows * collective->send.cols;
+  return sent;
+}
+
+/// The same by formula: signal pads the columns to whole tiles, scatters and gathers pad the rows to equal shards, and nothing is
+/// sent twice.
+std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
+  const std::int64_t cols = p.reduces() ? p.n : p.out_cols();
+  const std::int64_t wire_cols =
+      plan.mechanism == Mechanism::signal ? ceil_div(cols, plan.params.tile_cols) * plan.params.tile_cols : cols;
+  switch (p.op) {
+    case Op::gemm: return 0;
+    case Op::gemm_allreduce: return p.m * wire_cols;
+    case Op::gemm_reducescatter: return p.world * p.shard_rows() * wire_cols;
+    case Op::allgather_gemm: return p.shard_rows() * p.k;
+    case Op::gemm_alltoall: return p.routing->rows(rank) * wire_cols;
+  }
+  return -1;
+}
+
+void check_plan(const Problem& p, const Machine& machine, const Entry& entry, const Params& params, const Plan& plan) {
+  require_proof(p, plan);
+  RC_ASSERT(plan == *entry.plan(p, machine, params));  // no clock, no chance, no order of addresses
+  RC_ASSERT(plan.problem == p);
+  RC_ASSERT(plan.mechanism == entry.mechanism);
+  // A plan holds what was chosen: with that, it is made again.
+  const auto again = entry.plan(p, machine, plan.params);
+  RC_ASSERT(again.has_value());
+  RC_ASSERT(plan == *again);
+  RC_ASSERT(plan_from_json(to_json(plan)) == plan);
+  const auto sent = sent_elements(plan);
+  for (int rank = 0; rank < p.world; ++rank)
+    if (sent[static_cast<std::size_t>(rank)] != expected_elements(p, plan, rank))
+      RC_FAIL("rank " + std::to_string(rank) + " sends " + std::to_string(sent[static_cast<std::size_t>(rank)]) + " elements, not " +
+              std::to_string(expected_elements(p, plan, rank)) + "\n" + all_of(p, plan));
+}
+
+/// Groups that are not a partition of the waves have a reason, whatever is wrong with them.
+void check_wrong_groups(const Problem& p, const Machine& machine, Params params, const Plan& plan) {
+  const std::vector<std::int64_t> right = plan.params.group_waves;
+  const auto refuses = [&](std::vector<std::int64_t> groups, const char* what) {
+    params.group_waves = std::move(groups);
+    const auto wrong = plan_signal(p, machine, params);
+    if (wrong) RC_FAIL(std::string("took groups with ") + what + "\n" + all_of(p, *wrong));
+    RC_ASSERT(!wrong.reason().empty());
+    RC_ASSERT(wrong.reason().find('\n') == std::string::npos);
+  };
+  const auto with = [&](std::int64_t more) {
+    auto groups = right;
+    groups.push_back(more);
+    return groups;
+  };
+  refuses(with(1), "a wave too many");
+  refuses(with(0), "a group of none");
+  refuses(with(-1), "a negative group");
+  refuses(with(INT64_MAX), "a sum that overflows");
+  if (right.size() > 1) refuses({right.begin(), right.end() - 1}, "waves left over");
+}
+
+/// How often each mechanism had a plan, so that the test shows what it covered.
+struct Coverage {
+  int plans[3] = {}, excused = 0;
+};
+
+void try_one(Coverage& coverage) {
+  Drawn draw;
+  const Problem p = random_problem(draw);
+  const Machine machine = random_machine(draw);
+  Params params = random_params(draw, p);
+  for (const Entry& entry : planners) {
+    params.group_waves.clear();
+    auto plan = entry.plan(p, machine, params);
+    if (const auto excused = excuse(p, machine, entry.mechanism)) {
+      if (plan) RC_FAIL("has a plan although: " + *excused);
+      RC_ASSERT(!plan.reason().empty());
+      ++coverage.excused;
+      continue;
+    }
+    if (!plan) RC_FAIL("no plan, although there is no excuse: " + plan.reason());
+    if (entry.mechanism == Mechanism::signal) {
+      check_wrong_groups(p, machine, params, *plan);
+      if (chance(draw, 70)) params.group_waves = random_groups(draw, *plan);
+      plan = entry.plan(p, machine, params);
+      if (!plan) RC_FAIL("refuses a partition of its waves: " + plan.reason());
+    }
+    check_plan(p, machine, entry, params, *plan);
+    ++coverage.plans[static_cast<int>(entry.mechanism)];
+  }
+}
+
+TEST(Planner, GivesAProvenPlanOrAReason) {
+  // Bounded in time, because machines differ and sanitizers are slow; RC_PARAMS asks for more problems.
+  constexpr auto budget = std::chrono::seconds(60);
+  const auto start = std::chrono::steady_clock::now();
+  Coverage coverage;
+  EXPECT_TRUE(rc::check([&] {
+    for (int i = 0; i < 4; ++i)
+      if (std::chrono::steady_clock::now() - start < budget) try_one(coverage);
+  }));
+  for (const Entry& entry : planners) {
+    const int plans = coverage.plans[static_cast<int>(entry.mechanism)];
+    RecordProperty(std::string(name(entry.mechanism)), plans);
+    EXPECT_GT(plans, 20) << name(entry.mechanism);
+  }
+  RecordProperty("excused", coverage.excused);
+}
+
+Machine gpu() {
+  Machine machine;
+  machine.workers = 132;
+  machine.collective_workers = 4;
+  machine.tile_rows = 128;
+  machine.tile_cols = 256;
+  return machine;
+}
+
+/// FlashOverlap's largest evaluation: 16384×8192 on 8 ranks.
+Problem large(Op op) {
+  Problem p;
+  p.op = op;
+  p.world = 8;
+  p.m = 16384, p.n = 8192, p.k = 3584;
+  p.dtype = DType::bf16;
+  return p;
+}
+
+TEST(Planner, PlansOfLargeProblemsAreSmall) {
+  // Closed forms, not tables: the size of a plan depends on its groups and ranks, not on its tiles.
+  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
+    for (const Entry& entry : planners) {
+      const auto plan = entry.plan(large(op), gpu(), {});
+      if (!plan) continue;
+      Problem half = large(op);
+      half.m /= 2;
+      const auto smaller_plan = entry.plan(half, gpu(), {});
+      const std::size_t bytes = to_json(*plan, -1).size(), half_bytes = to_json(*smaller_plan, -1).size();
+      EXPECT_LT(bytes, 128u << 10) << name(op) << ", " << name(entry.mechanism);
+      EXPECT_LT(bytes, half_bytes + half_bytes / 20) << name(op) << ", " << name(entry.mechanism);
+    }
+}
+
+TEST(Planner, GroupsAreWavesOfTheWorkersThatCollectivesLeave) {
+  Params params;
+  params.group_waves = std::vector<std::int64_t>(16, 2);  // 4096 tiles are 32 waves of 128
+  const auto plan = plan_signal(large(Op::gemm_allreduce), gpu(), params);
+  ASSERT_TRUE(plan) << plan.reason();
+  const auto& gemm = std::get<Gemm>(plan->ranks[0].lanes[0].steps[0]);
+  ASSERT_EQ(gemm.notify.size(), 1u);
+  ASSERT_EQ(gemm.notify[0].ends.size(), 16u);
+  for (std::size_t g = 0; g < 16; ++g) EXPECT_EQ(gemm.notify[0].ends[g], 256 * static_cast<std::int64_t>(g + 1));
+}
+
+TEST(Planner, WrongProblemsThrowAndWrongParamsAreReasons) {
+  for (const Entry& entry : planners) {
+    Problem p = large(Op::gemm_allreduce);
+    p.k = 0;
+    EXPECT_THROW((void)entry.plan(p, gpu(), {}), InvalidArgument) << name(entry.mechanism);
+  }
+  const auto refused = [](Planner planner, auto&& spoil) {
+    Params params;
+    spoil(params);
+    return !planner(large(Op::gemm_allreduce), gpu(), params);
+  };
+  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.tile_rows = -1; }));
+  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.order.swizzle = 0; }));
+  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.order.cluster_m = -3; }));
+  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.order.rotation = -1; }));
+  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.order.cluster_n = 1 << 30; }));
+  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.group_waves.assign(1 << 20, 1); }));
+  EXPECT_TRUE(refused(&plan_chunked, [](Params& p) { p.chunks = -1; }));
+  EXPECT_TRUE(refused(&plan_chunked, [](Params& p) { p.chunks = INT32_MAX; }));
+}
+
+TEST(Planner, AbsurdSizesAreReasonsToo) {
+  // The tiles of a step are counted in 32 bits.
+  Problem p = large(Op::gemm_allreduce);
+  p.m = p.n = max_extent;
+  Params params;
+  params.tile_rows = params.tile_cols = 1;
+  EXPECT_FALSE(plan_signal(p, gpu(), params));
+  p.m = p.n = 1;
+  params.order = {Raster::along_m, 4096, 4096, 4096, 0};  // 2^36 phantom tiles
+  EXPECT_FALSE(plan_signal(p, gpu(), params));
+}
+
+}  // namespace
+}  // namespace shingle

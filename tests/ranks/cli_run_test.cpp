@@ -1,0 +1,129 @@
+// shingle run, on threads and under mpirun: rows with the keys of the manual, and what the flags do.
+#include "cli_program.hpp"
+
+#include <set>
+
+namespace shingle {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
+  const json all = rows("--op gemm+allreduce --mechanism all " + small);
+  ASSERT_EQ(all.size(), 3u);
+  const std::set<std::string> keys{"op",
+                                   "m",
+                                   "n",
+                                   "k",
+                                   "world",
+                                   "dtype",
+                                   "backend",
+                                   "mechanism",
+                                   "params",
+                                   "sequential_us",
+                                   "overlapped_us",
+                                   "speedup",
+                                   "overlap_efficiency",
+                                   "max_error",
+                                   "tolerance",
+                                   "verified",
+                                   "reason"};
+  for (const json& row : all) {
+    std::set<std::string> found;
+    for (const auto& [key, value] : row.items()) found.insert(key);
+    EXPECT_EQ(found, keys);
+    EXPECT_EQ(row.at("op"), "gemm+allreduce");
+    EXPECT_EQ(row.at("m"), 96);
+    EXPECT_EQ(row.at("world"), 2);
+    EXPECT_EQ(row.at("dtype"), "f32");
+    EXPECT_EQ(row.at("backend"), "host");
+    EXPECT_EQ(row.at("verified"), true);
+    EXPECT_TRUE(row.at("reason").is_null());
+    EXPECT_LE(row.at("max_error").get<double>(), row.at("tolerance").get<double>());
+    EXPECT_NEAR(row.at("speedup").get<double>(),
+                row.at("sequential_us").get<double>() / row.at("overlapped_us").get<double>(), 1e-9);
+  }
+  EXPECT_EQ(all[2].at("mechanism"), "signal");
+}
+
+TEST_F(Cli, RunsWhatTheFlagsSay) {
+  EXPECT_EQ(rows("--op gemm --mechanism sequential " + small)[0].at("verified"), true);
+  const json tiled = rows(
+      "--op gemm+allreduce --mechanism signal --tile 32x16 --groups 3,7,8 --raster m --swizzle 2 --rotation "
+      "1 --workers 1 " +
+      small);
+  EXPECT_EQ(tiled[0].at("params").at("group_waves"),
+            json({3, 7, 8}));  // 15 tiles, and 3 phantoms of the swizzle
+  EXPECT_EQ(tiled[0].at("params").at("tile_rows"), 32);
+  EXPECT_EQ(
+      rows("--op gemm+reducescatter --mechanism chunked --chunks 3 " + small)[0].at("params").at("chunks"),
+      3);
+  EXPECT_EQ(rows("--op allgather+gemm " + small)[0].at("mechanism"), "chunked");
+  for (const std::string routing : {"random", "skewed", "all-to-one", "balanced", "empty-rank"})
+    EXPECT_EQ(rows("--op gemm+alltoall --routing " + routing + " " + small)[0].at("verified"), true)
+        << routing;
+  for (const std::string flags :
+       {"--dtype bf16 --epilogue bias,gelu --transpose-b", "--dtype f16 --norm --residual",
+        "--transpose-a --epilogue swiglu", "--row-order block-cyclic --row-block 8 --seed 99"})
+    EXPECT_EQ(rows("--op gemm+reducescatter --mechanism all " + flags + " " + small)[2].at("verified"), true)
+        << flags;
+}
+
+TEST_F(Cli, ReadsARoutingFile) {
+  write("routing.json", R"({"dest": [[0, 1, 1], [1], []]})");
+  const json row = rows("--op gemm+alltoall --n 16 --k 8 --world 3 --routing " + path("routing.json"))[0];
+  EXPECT_EQ(row.at("m"), 3);
+  EXPECT_EQ(row.at("verified"), true);
+}
+
+TEST_F(Cli, TellsWhyAMechanismCannotServe) {
+  const json none = rows("--op allgather+gemm --mechanism signal " + small, 1);
+  EXPECT_TRUE(none[0].at("sequential_us").is_null());
+  EXPECT_EQ(none[0].at("verified"), false);
+  EXPECT_THAT(none[0].at("reason").get<std::string>(), HasSubstr("chunked"));
+  const json some = rows("--op allgather+gemm --mechanism all " + small);
+  EXPECT_EQ(some.size(), 3u);
+  const Outcome outcome = run("run --op allgather+gemm --mechanism signal --repeat 1 " + small);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("use chunked"));
+}
+
+TEST_F(Cli, RunsALayerOfAModel) {
+  const std::string model =
+      "--model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json --tp 4 --tokens 16 --layer-ops";
+  const Outcome table = run("run --repeat 1 " + model);
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("attn_out"));
+  EXPECT_THAT(table.out, HasSubstr("speedup"));
+  EXPECT_EQ(rows(model + "=ffn_down").size(), 1u);
+  expect_refused("run " + model + "=nose", "nose");
+  expect_refused(
+      "run --model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json --tp 3 --tokens 16 --layer-ops", "");
+}
+
+TEST_F(Cli, WritesTracesAndPictures) {
+  const std::string files = "--trace " + path("t.json") + " --svg " + path("t.svg") + " ";
+  EXPECT_EQ(run("run --repeat 1 --op gemm+allreduce " + files + small).code, 0);
+  EXPECT_GT(json::parse(read_file(path("t.json"), 1 << 26)).at("traceEvents").size(), 4u);
+  EXPECT_THAT(read_file(path("t.svg"), 1 << 26), HasSubstr("</svg>"));
+  EXPECT_EQ(run("plan --op gemm+allreduce " + files + small).code, 0);
+  EXPECT_GT(json::parse(read_file(path("t.json"), 1 << 26)).at("traceEvents").size(), 4u);
+}
+
+TEST_F(Cli, RunsUnderMpirun) {
+  const Outcome outcome =
+      mpirun(3, "run --format json --repeat 1 --mechanism all --op gemm+reducescatter --m 90 --n 40 --k 32");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json all = json::parse(outcome.out);  // of rank 0 alone
+  ASSERT_EQ(all.size(), 3u);
+  for (const json& row : all) {
+    EXPECT_EQ(row.at("world"), 3);
+    EXPECT_EQ(row.at("backend"), "mpi");
+    EXPECT_EQ(row.at("verified"), true) << row;
+  }
+  EXPECT_EQ(mpirun(2, "run --op gemm --m 8 --n 8 --k 8 --world 5").code, 2);
+}
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,94 @@
+// What `run` prints, also where things went wrong.
+#include "shingle/rows.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "shingle/flags.hpp"
+#include "shingle/memory.hpp"
+
+namespace shingle::cli {
+namespace {
+
+using testing::HasSubstr;
+
+Row row_that_ran() {
+  Row row;
+  row.named.name = "ffn_down";
+  row.named.problem.op = Op::gemm_allreduce;
+  row.named.problem.world = 2;
+  row.named.problem.m = row.named.problem.n = row.named.problem.k = 64;
+  row.backend = "host";
+  row.mechanism = "signal";
+  row.params = "{}";
+  row.time = Measurement{.gemm_us = 100, .sequential_us = 200, .overlapped_us = 125};
+  row.check = {.passed = true, .max_error = 1e-6, .tolerance = 1e-5, .worst = {}};
+  return row;
+}
+
+TEST(Rows, TableLinesUp) {
+  Row infeasible = row_that_ran();
+  infeasible.time.reset();
+  infeasible.reason = "because";
+  const std::string table = to_table({row_that_ran(), infeasible});
+  EXPECT_THAT(table, HasSubstr("ffn_down gemm+allreduce  64×64×64  signal         200 us      125 us    "
+                               "1.60x     0.75    1.0e-06  yes"));
+  EXPECT_THAT(table, HasSubstr("ffn_down gemm+allreduce signal: because\n"));
+}
+
+TEST(Rows, SayThatAResultIsWrong) {
+  Row wrong = row_that_ran();
+  wrong.check = {.passed = false,
+                 .max_error = std::numeric_limits<double>::infinity(),
+                 .tolerance = 1e-5,
+                 .worst = "out of rank 1"};
+  wrong.reason = "wrong result";
+  EXPECT_THAT(to_table({wrong}), HasSubstr("NO"));
+  const auto json = nlohmann::json::parse(to_json(std::vector<Row>{wrong}));
+  EXPECT_EQ(json[0].at("verified"), false);
+  EXPECT_TRUE(json[0].at("max_error").is_null());
+  EXPECT_EQ(json[0].at("reason"), "wrong result");
+}
+
+TEST(Rows, AreNullWhereNothingRan) {
+  Row row = row_that_ran();
+  row.time.reset();
+  row.params.clear();
+  const auto json = nlohmann::json::parse(to_json(std::vector<Row>{row}));
+  for (const char* key : {"sequential_us", "overlapped_us", "speedup", "overlap_efficiency", "max_error",
+                          "tolerance", "params"})
+    EXPECT_TRUE(json[0].at(key).is_null()) << key;
+  EXPECT_EQ(to_json(std::vector<Row>{}), "[]\n");
+}
+
+TEST(Memory, IsCountedWithoutOverflow) {
+  Problem huge;
+  huge.op = Op::gemm_allreduce;
+  huge.world = 64;
+  huge.m = huge.n = huge.k = max_extent;
+  EXPECT_GT(user_matrix_bytes(huge, {}), 3e21);
+  EXPECT_THROW(require_memory(user_matrix_bytes(huge, {}), "this", {}), InvalidArgument);
+  EXPECT_NO_THROW(require_memory(1e3, "this", {}));
+  EXPECT_GT(available_bytes(), 1e6);
+  // Processes of one host share its memory.
+  const double most = available_bytes();
+  EXPECT_THROW(require_memory(most / 2, "this", {.mpi = true, .rank = 0, .size = 4, .on_this_host = 4}),
+               InvalidArgument);
+}
+
+TEST(WorldFlags, FollowTheLauncher) {
+  const Launch mpi{.mpi = true, .rank = 1, .size = 3, .on_this_host = 3};
+  EXPECT_EQ(WorldFlags{}.ranks({}), 4);
+  EXPECT_EQ(WorldFlags{}.ranks(mpi), 3);
+  EXPECT_EQ(WorldFlags{}.options(mpi).backend, "mpi");
+  WorldFlags threads;
+  threads.backend = "host";
+  EXPECT_EQ(threads.ranks(mpi), 4);
+  EXPECT_EQ(threads.options(mpi).backend, "host");
+}
+
+}  // namespace
+}  // namespace shingle::cli
