@@ -101,8 +101,9 @@ struct Hand {
   /// The sum of slices of the same shape.
   static Elementwise pass(const std::vector<Slice>& from, const Slice& to, std::int64_t tile_rows = 0) {
     Elementwise pass;
-    pass.grid = make_grid(to.rows, to.cols, static_cast<std::int32_t>(tile_rows > 0 ? tile_rows : larger(to.rows, 1)),
-                          static_cast<std::int32_t>(to.cols));
+    const std::int64_t cols = from.front().cols;
+    pass.grid = make_grid(to.rows, cols, static_cast<std::int32_t>(tile_rows > 0 ? tile_rows : larger(to.rows, 1)),
+                          static_cast<std::int32_t>(cols));
     for (const Slice& slice : from) pass.from.push_back(in(slice));
     pass.to = in(to);
     return pass;

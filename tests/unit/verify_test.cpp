@@ -198,7 +198,7 @@ TEST(VerifyRendezvous, ARankThatCallsLess) {
   plan.rank(0);
   plan.compute(1);
   plan.send(1, 0);
-  expect_wrong(plan, "progress", {"rank 0, lane wire, step 1 (allreduce) waits for rank 1 in epoch 1"});
+  expect_wrong(plan, "progress", {"rank 0, lane wire, step 3 (allreduce) waits for rank 1 in epoch 1"});
 }
 
 TEST(VerifyRendezvous, AlltoallCountsHaveToAgree) {

@@ -45,7 +45,8 @@ void Progress::show() {
   if (changed_.wait_until(lock, start_ + std::chrono::seconds(2), [this] { return done_; })) return;
   do {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-    fmt::print(stderr, "{}{:.0f} s  {}", erase_line, elapsed.count(), what_);
+    // One line of any terminal: what wraps could not be erased.
+    fmt::print(stderr, "{}{:.79}", erase_line, fmt::format("{:.0f} s  {}", elapsed.count(), what_));
     std::fflush(stderr);
   } while (!changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return done_; }));
   fmt::print(stderr, "{}", erase_line);

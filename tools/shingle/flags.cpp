@@ -110,7 +110,7 @@ WorldOptions WorldFlags::options(const Launch& launch) const {
   return {.backend = backend.empty() ? implied : backend,
           .link = link,
           .workers_per_rank = workers,
-          .timeout_us = timeout_us};
+          .timeout_us = timeout_us.value_or(default_timeout_us)};
 }
 
 void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
@@ -204,10 +204,11 @@ void add_world_flags(CLI::App& app, WorldFlags& flags) {
   grouped(add(app, "--workers", "N",
               "Threads of a rank that compute tiles (default: the cores, shared among the ranks)",
               [&](auto& t) { flags.workers = static_cast<int>(whole(t, 1, 1024)); }));
-  grouped(add(app, "--timeout", "TIME", "Deadline of every wait (default: 30s)", [&](auto& t) {
-    flags.timeout_us = parse_time_us(t);
-    if (flags.timeout_us <= 0) throw InvalidArgument("a deadline must be above zero");
-  }));
+  grouped(add(app, "--timeout", "TIME",
+              "Deadline of every wait (default: 30s; more where one GEMM may take that long)", [&](auto& t) {
+                flags.timeout_us = parse_time_us(t);
+                if (*flags.timeout_us <= 0) throw InvalidArgument("a deadline must be above zero");
+              }));
 }
 
 void add_format_flag(CLI::App& app, Format& format, const std::string& text_name) {

@@ -40,13 +40,15 @@ struct PlanFlags {
   Params params;
 };
 
+inline constexpr double default_timeout_us = 30e6;
+
 /// Where to run.
 struct WorldFlags {
   int world = 0;  ///< 0: as many as mpirun started, else 4
   std::string backend;
   Link link;
-  int workers = 0;  ///< of each rank; 0: the cores shared among the ranks
-  double timeout_us = 30e6;
+  int workers = 0;                   ///< of each rank; 0: the cores shared among the ranks
+  std::optional<double> timeout_us;  ///< empty: 30 s, and more for runs that may take long
 
   int ranks(const Launch& launch) const;
   /// With the backend that `launch` implies.
