@@ -1,5 +1,6 @@
-// What the hooks cost: the GEMM of a `signal` plan (tile order, slots, a count a tile) beside one oneDNN call on the
-// whole matrix, on one thread, in turn. The result of the complete plan is checked against the oracle first.
+// What the hooks cost: the GEMM of a `signal` plan (tile order, slots, a count a tile) beside one oneDNN call
+// on the whole matrix, on one thread, in turn. The result of the complete plan is checked against the oracle
+// first.
 #include <CLI/CLI.hpp>
 
 #include "report.hpp"
@@ -54,11 +55,12 @@ int main(int argc, char** argv) {
   memory.poison_outputs();
   whole_plan.run();
   const Check result = check(*inputs, memory.outputs());
-  fmt::print("checked: {} (error {:.2e}, tolerance {:.2e})\n", result.passed ? "yes" : "NO: " + result.worst, result.max_error,
-             result.tolerance);
+  fmt::print("checked: {} (error {:.2e}, tolerance {:.2e})\n", result.passed ? "yes" : "NO: " + result.worst,
+             result.max_error, result.tolerance);
 
   const auto bind = [&](Executable& executable) {
-    for (const Role role : {Role::a, Role::b, Role::out}) executable.bind(0, role, const_cast<void*>(memory.data(0, role)));
+    for (const Role role : {Role::a, Role::b, Role::out})
+      executable.bind(0, role, const_cast<void*>(memory.data(0, role)));
   };
   const auto hooked = world->compile(gemm_only(whole_plan.plan()));
   const auto single = world->compile(gemm_only(plan_sequential(problem, world->machine()).value()));
@@ -72,15 +74,24 @@ int main(int argc, char** argv) {
     on.us.push_back(a);
     off.us.push_back(b);
   }
-  const double flops = 2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
-  fmt::print("{0}x{0}x{0} {1}, tiles {2}x{3}, one thread, median of {4}\n", size, dtype, tile_rows, tile_cols, repeat);
-  fmt::print("  one call      {:9.2f} ms  {:6.1f} GFLOP/s  spread {:.1f}%\n", off.median() * 1e-3, flops / off.median() * 1e-3, off.spread() * 100);
-  fmt::print("  instrumented  {:9.2f} ms  {:6.1f} GFLOP/s  spread {:.1f}%\n", on.median() * 1e-3, flops / on.median() * 1e-3, on.spread() * 100);
+  const double flops =
+      2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
+  fmt::print("{0}x{0}x{0} {1}, tiles {2}x{3}, one thread, median of {4}\n", size, dtype, tile_rows, tile_cols,
+             repeat);
+  fmt::print("  one call      {:9.2f} ms  {:6.1f} GFLOP/s  spread {:.1f}%\n", off.median() * 1e-3,
+             flops / off.median() * 1e-3, off.spread() * 100);
+  fmt::print("  instrumented  {:9.2f} ms  {:6.1f} GFLOP/s  spread {:.1f}%\n", on.median() * 1e-3,
+             flops / on.median() * 1e-3, on.spread() * 100);
   fmt::print("  ratio         {:9.3f}     (target 0.90)\n", off.median() / on.median());
 
   auto record = bench::record(argc, argv);
-  record["rows"].push_back({{"size", size}, {"dtype", dtype}, {"verified", result.passed}, {"one_call", off.json()},
-                            {"instrumented", on.json()}, {"ratio", off.median() / on.median()}, {"target", 0.9}});
+  record["rows"].push_back({{"size", size},
+                            {"dtype", dtype},
+                            {"verified", result.passed},
+                            {"one_call", off.json()},
+                            {"instrumented", on.json()},
+                            {"ratio", off.median() / on.median()},
+                            {"target", 0.9}});
   bench::write(record, json);
   return result.passed ? 0 : 1;
 }

@@ -1,5 +1,6 @@
-// How much of the communication `signal` and `chunked` hide on the host, with the link paced so that communication alone takes a
-// given fraction of the GEMM: everything is measured in one run, round by round, and every result is checked.
+// How much of the communication `signal` and `chunked` hide on the host, with the link paced so that
+// communication alone takes a given fraction of the GEMM: everything is measured in one run, round by round,
+// and every result is checked.
 #include <CLI/CLI.hpp>
 
 #include "report.hpp"
@@ -11,7 +12,8 @@ namespace {
 
 /// Bytes that a rank sends over its link.
 double wire_bytes(const Problem& p) {
-  const double all = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
+  const double all =
+      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
   const double part = static_cast<double>(p.world - 1) / p.world;
   return (p.op == Op::gemm_allreduce ? 2 : 1) * part * all;
 }
@@ -35,7 +37,9 @@ int main(int argc, char** argv) {
   app.add_option("--n", n)->capture_default_str();
   app.add_option("--k", k)->capture_default_str();
   app.add_option("--world", ranks)->capture_default_str();
-  app.add_option("--fractions", fractions, "communication alone over GEMM alone")->delimiter(',')->capture_default_str();
+  app.add_option("--fractions", fractions, "communication alone over GEMM alone")
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--repeat", repeat)->capture_default_str();
   app.add_option("--json", json, "file for the record");
   CLI11_PARSE(app, argc, argv);
@@ -43,8 +47,9 @@ int main(int argc, char** argv) {
   auto record = bench::record(argc, argv);
   bool all_passed = true;
   fmt::print("{} ranks, {}x{}x{} f32, median of {}\n", ranks, m, n, k, repeat);
-  fmt::print("{:<20} {:>8} {:<9} {:>10} {:>10} {:>10} {:>8} {:>10} {:>9} {:>8}\n", "operator", "comm/gemm", "mechanism", "gemm ms", "sequential",
-             "overlapped", "speedup", "efficiency", "spread", "checked");
+  fmt::print("{:<20} {:>8} {:<9} {:>10} {:>10} {:>10} {:>8} {:>10} {:>9} {:>8}\n", "operator", "comm/gemm",
+             "mechanism", "gemm ms", "sequential", "overlapped", "speedup", "efficiency", "spread",
+             "checked");
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter}) {
     Problem problem;
     problem.op = op;
@@ -77,14 +82,26 @@ int main(int argc, char** argv) {
         const Check result = check(*inputs, memory.outputs());
         all_passed = all_passed && result.passed;
         const Measurement found = measure(*world, gemm.op(), sequential, overlapped, {.repeat = repeat});
-        fmt::print("{:<20} {:>8.2f} {:<9} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>10.3f} {:>8.1f}% {:>8}\n", name(op), fraction,
-                   name(mechanism), found.gemm_us * 1e-3, found.sequential_us * 1e-3, found.overlapped_us * 1e-3,
-                   found.speedup(), found.overlap_efficiency(), found.spread * 100, result.passed ? "yes" : "NO");
-        record["rows"].push_back({{"op", name(op)}, {"world", ranks}, {"m", m}, {"n", n}, {"k", k}, {"mechanism", name(mechanism)},
-                                  {"comm_over_gemm", fraction}, {"link_gbps", options.link.gbps}, {"gemm_us", found.gemm_us},
-                                  {"sequential_us", found.sequential_us}, {"overlapped_us", found.overlapped_us},
-                                  {"speedup", found.speedup()}, {"overlap_efficiency", found.overlap_efficiency()},
-                                  {"spread", found.spread}, {"rounds", found.rounds}, {"verified", result.passed}});
+        fmt::print("{:<20} {:>8.2f} {:<9} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>10.3f} {:>8.1f}% {:>8}\n",
+                   name(op), fraction, name(mechanism), found.gemm_us * 1e-3, found.sequential_us * 1e-3,
+                   found.overlapped_us * 1e-3, found.speedup(), found.overlap_efficiency(),
+                   found.spread * 100, result.passed ? "yes" : "NO");
+        record["rows"].push_back({{"op", name(op)},
+                                  {"world", ranks},
+                                  {"m", m},
+                                  {"n", n},
+                                  {"k", k},
+                                  {"mechanism", name(mechanism)},
+                                  {"comm_over_gemm", fraction},
+                                  {"link_gbps", options.link.gbps},
+                                  {"gemm_us", found.gemm_us},
+                                  {"sequential_us", found.sequential_us},
+                                  {"overlapped_us", found.overlapped_us},
+                                  {"speedup", found.speedup()},
+                                  {"overlap_efficiency", found.overlap_efficiency()},
+                                  {"spread", found.spread},
+                                  {"rounds", found.rounds},
+                                  {"verified", result.passed}});
       }
     }
   }

@@ -1,4 +1,5 @@
-// What all benchmarks share: medians, and a JSON record that says where and from which commit its figures come.
+// What all benchmarks share: medians, and a JSON record that says where and from which commit its figures
+// come.
 #pragma once
 
 #include <fmt/format.h>

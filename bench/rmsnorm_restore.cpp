@@ -1,5 +1,5 @@
-// What it costs RMSNorm to take its rows from the slots of a `signal` plan instead of from a matrix: the same pass on the same
-// thread, each timed inside its whole plan, in turn.
+// What it costs RMSNorm to take its rows from the slots of a `signal` plan instead of from a matrix: the same
+// pass on the same thread, each timed inside its whole plan, in turn.
 #include <CLI/CLI.hpp>
 
 #include "report.hpp"
@@ -49,7 +49,8 @@ int main(int argc, char** argv) {
   Workspace memory(*world, *inputs);
   auto record = bench::record(argc, argv);
   bool all_passed = true;
-  fmt::print("RMSNorm of {} rows of {} {}{}, one thread, median of {}\n", rows, hidden, dtype, residual ? ", residual" : "", repeat);
+  fmt::print("RMSNorm of {} rows of {} {}{}, one thread, median of {}\n", rows, hidden, dtype,
+             residual ? ", residual" : "", repeat);
 
   const auto prepare = [&](Mechanism mechanism, const Params& params) {
     Operator op(*world, problem, {.mechanism = mechanism, .params = params});
@@ -73,11 +74,21 @@ int main(int argc, char** argv) {
       without.us.push_back(pass_us(plain));
     }
     const double cost = with.median() / without.median() - 1;
-    fmt::print("  tiles {:>3}x{:<3}  plain {:8.2f} ms  fused {:8.2f} ms  cost {:+6.1f}% (target 15%)  checked: {}\n", tile_rows, tile_cols,
-               without.median() * 1e-3, with.median() * 1e-3, cost * 100, all_passed ? "yes" : "NO");
-    record["rows"].push_back({{"rows", rows}, {"hidden", hidden}, {"dtype", dtype}, {"residual", residual}, {"tile_rows", tile_rows},
-                              {"tile_cols", tile_cols}, {"plain", without.json()}, {"fused", with.json()}, {"cost", cost},
-                              {"target", 0.15}, {"verified", all_passed}});
+    fmt::print(
+        "  tiles {:>3}x{:<3}  plain {:8.2f} ms  fused {:8.2f} ms  cost {:+6.1f}% (target 15%)  checked: {}\n",
+        tile_rows, tile_cols, without.median() * 1e-3, with.median() * 1e-3, cost * 100,
+        all_passed ? "yes" : "NO");
+    record["rows"].push_back({{"rows", rows},
+                              {"hidden", hidden},
+                              {"dtype", dtype},
+                              {"residual", residual},
+                              {"tile_rows", tile_rows},
+                              {"tile_cols", tile_cols},
+                              {"plain", without.json()},
+                              {"fused", with.json()},
+                              {"cost", cost},
+                              {"target", 0.15},
+                              {"verified", all_passed}});
   }
   bench::write(record, json);
   return all_passed ? 0 : 1;

@@ -10,9 +10,12 @@ namespace shingle {
 
 std::string_view name(DType type) {
   switch (type) {
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
   }
   return "?";
 }
@@ -26,9 +29,12 @@ DType parse_dtype(std::string_view text) {
 
 double epsilon(DType type) {
   switch (type) {
-    case DType::f32: return std::ldexp(1.0, -23);
-    case DType::bf16: return std::ldexp(1.0, -7);
-    case DType::f16: return std::ldexp(1.0, -10);
+    case DType::f32:
+      return std::ldexp(1.0, -23);
+    case DType::bf16:
+      return std::ldexp(1.0, -7);
+    case DType::f16:
+      return std::ldexp(1.0, -10);
   }
   return 0;
 }
@@ -40,14 +46,18 @@ std::uint16_t to_bf16(float value) {
   return static_cast<std::uint16_t>(bits >> 16);
 }
 
-float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+float from_bf16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 std::uint16_t to_f16(float value) {
   const _Float16 half = static_cast<_Float16>(value);
   return std::bit_cast<std::uint16_t>(half);
 }
 
-float from_f16(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+float from_f16(std::uint16_t bits) {
+  return static_cast<float>(std::bit_cast<_Float16>(bits));
+}
 
 void widen(DType type, const void* source, float* target, std::size_t count) {
   if (type == DType::f32) {

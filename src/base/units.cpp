@@ -46,7 +46,9 @@ double rate_gbps(const Quantity& q, std::string_view text) {
 
 std::int64_t parse_size(std::string_view text) {
   const std::string_view trimmed = trim(text);
-  const auto bad = [&] { return InvalidArgument(fmt::format("'{}' is not a size such as 4096, 8K or 128M", text)); };
+  const auto bad = [&] {
+    return InvalidArgument(fmt::format("'{}' is not a size such as 4096, 8K or 128M", text));
+  };
   // Whole numbers go through the integer parser, so that none loses digits in a double.
   std::uint64_t whole = 0;
   const auto [end, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), whole);
@@ -59,12 +61,18 @@ std::int64_t parse_size(std::string_view text) {
     unit.remove_suffix(1);
   }
   int shift = 0;
-  if (unit == "K" || unit == "k") shift = 10;
-  else if (unit == "M") shift = 20;
-  else if (unit == "G") shift = 30;
-  else if (unit == "T") shift = 40;
-  else if (!unit.empty()) throw bad();
-  if (whole > (std::uint64_t{1} << (62 - shift))) throw InvalidArgument(fmt::format("'{}' is too large", text));
+  if (unit == "K" || unit == "k")
+    shift = 10;
+  else if (unit == "M")
+    shift = 20;
+  else if (unit == "G")
+    shift = 30;
+  else if (unit == "T")
+    shift = 40;
+  else if (!unit.empty())
+    throw bad();
+  if (whole > (std::uint64_t{1} << (62 - shift)))
+    throw InvalidArgument(fmt::format("'{}' is too large", text));
   return static_cast<std::int64_t>(whole << shift);
 }
 
@@ -73,7 +81,8 @@ Link parse_link(std::string_view text) {
   if (trim(text) == "none") return link;
   bool more = true, rate = false, latency = false;
   const auto once = [&](bool& seen, std::string_view part) {
-    if (std::exchange(seen, true)) throw InvalidArgument(fmt::format("'{}': a link has one rate and one latency", part));
+    if (std::exchange(seen, true))
+      throw InvalidArgument(fmt::format("'{}': a link has one rate and one latency", part));
   };
   while (more) {
     const auto comma = text.find(',');
@@ -81,7 +90,8 @@ Link parse_link(std::string_view text) {
     more = comma != std::string_view::npos;
     if (more) text = text.substr(comma + 1);
     const Quantity q = split(part, "link such as 8GB/s,10us");
-    if (q.unit.empty()) throw InvalidArgument(fmt::format("'{}' has no unit; write a link as 8GB/s,10us", part));
+    if (q.unit.empty())
+      throw InvalidArgument(fmt::format("'{}' has no unit; write a link as 8GB/s,10us", part));
     if (q.unit.ends_with("/s")) {
       once(rate, part);
       link.gbps = rate_gbps(q, part);

@@ -42,20 +42,27 @@ MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order
   }
 }
 
-void MemoryCheck::fail(std::string rule, std::string text) const { throw CheckFailure{std::move(rule), std::move(text)}; }
+void MemoryCheck::fail(std::string rule, std::string text) const {
+  throw CheckFailure{std::move(rule), std::move(text)};
+}
 
 void MemoryCheck::fail_content(const Segment& s, std::string text) const {
   fail("content", where(plan_, s.rank, s.lane, s.step) + " " + std::move(text));
 }
 
-RegionMap<MemoryCheck::Cell>& MemoryCheck::memory(const Place& at) { return memory_[at.buffer][at.rank][at.copy]; }
-
-MemoryCheck::Place MemoryCheck::place(const Slice& slice, std::int32_t epoch) const {
-  return {slice.buffer, slice.rank, epoch % plan_.buffers[slice.buffer].depth, {slice.row, slice.rows, slice.col, slice.cols}};
+RegionMap<MemoryCheck::Cell>& MemoryCheck::memory(const Place& at) {
+  return memory_[at.buffer][at.rank][at.copy];
 }
 
-MemoryCheck::Place MemoryCheck::piece_place(const Slice& slice, std::int64_t row, std::int64_t rows, std::int64_t col,
-                                            std::int64_t cols, std::int32_t epoch) const {
+MemoryCheck::Place MemoryCheck::place(const Slice& slice, std::int32_t epoch) const {
+  return {slice.buffer,
+          slice.rank,
+          epoch % plan_.buffers[slice.buffer].depth,
+          {slice.row, slice.rows, slice.col, slice.cols}};
+}
+
+MemoryCheck::Place MemoryCheck::piece_place(const Slice& slice, std::int64_t row, std::int64_t rows,
+                                            std::int64_t col, std::int64_t cols, std::int32_t epoch) const {
   return {slice.buffer, slice.rank, epoch % plan_.buffers[slice.buffer].depth, {row, rows, col, cols}};
 }
 
@@ -85,8 +92,9 @@ void MemoryCheck::read(const Place& at, std::int32_t segment, std::int64_t item,
     const Touch& writer = cell.writer;
     const bool own = writer.segment == segment && writer.item == item;
     if (writer.segment >= 0 && !own && !order_.knows(segment, writer.segment))
-      fail("race", fmt::format("{} reads {}, which {} writes with no order between them", describe_segment(segment, item),
-                               describe_place(at, rect), describe_segment(writer.segment, writer.item)));
+      fail("race", fmt::format("{} reads {}, which {} writes with no order between them",
+                               describe_segment(segment, item), describe_place(at, rect),
+                               describe_segment(writer.segment, writer.item)));
     if (!cell.readers.empty() && cell.readers.back().segment == segment) {
       if (cell.readers.back().item != item) cell.readers.back().item = -1;
     } else {
@@ -101,17 +109,21 @@ void MemoryCheck::write(const Place& at, std::int32_t segment, std::int64_t item
   spend(1);
   memory(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
     const auto conflict = [&](const Touch& other) {
-      return other.segment >= 0 && !(other.segment == segment && other.item == item) && !order_.knows(segment, other.segment);
+      return other.segment >= 0 && !(other.segment == segment && other.item == item) &&
+             !order_.knows(segment, other.segment);
     };
     if (cell.writer.segment == segment && cell.writer.item == item)
-      fail("race", fmt::format("{} stores {} twice", describe_segment(segment, item), describe_place(at, rect)));
+      fail("race",
+           fmt::format("{} stores {} twice", describe_segment(segment, item), describe_place(at, rect)));
     if (conflict(cell.writer))
-      fail("race", fmt::format("{} and {} both write {} with no order between them", describe_segment(segment, item),
-                               describe_segment(cell.writer.segment, cell.writer.item), describe_place(at, rect)));
+      fail("race",
+           fmt::format("{} and {} both write {} with no order between them", describe_segment(segment, item),
+                       describe_segment(cell.writer.segment, cell.writer.item), describe_place(at, rect)));
     for (const Touch& reader : cell.readers)
       if (conflict(reader))
-        fail("race", fmt::format("{} writes {}, which {} reads with no order between them", describe_segment(segment, item),
-                                 describe_place(at, rect), describe_segment(reader.segment, reader.item)));
+        fail("race", fmt::format("{} writes {}, which {} reads with no order between them",
+                                 describe_segment(segment, item), describe_place(at, rect),
+                                 describe_segment(reader.segment, reader.item)));
     cell.content = content;
     cell.writer = {segment, item};
     cell.readers.clear();
@@ -150,19 +162,23 @@ std::optional<CheckFailure> MemoryCheck::run() {
   return std::nullopt;
 }
 
-// ------------------------------------------------------------------------------------------------------------- user
+// -------------------------------------------------------------------------------------------------------------
+// user
 
 void MemoryCheck::user(const Segment& s, std::int32_t index) {
   const Problem& p = plan_.problem;
   if (s.epoch > 0) {
-    const std::uint8_t before_norm = static_cast<std::uint8_t>((p.epilogue.any() ? epilogue_done : 0) | (p.norm.residual ? residual_done : 0));
-    check_output(s, index, Role::out, static_cast<std::uint8_t>(before_norm | (p.norm.enabled ? norm_done : 0)));
+    const std::uint8_t before_norm = static_cast<std::uint8_t>((p.epilogue.any() ? epilogue_done : 0) |
+                                                               (p.norm.residual ? residual_done : 0));
+    check_output(s, index, Role::out,
+                 static_cast<std::uint8_t>(before_norm | (p.norm.enabled ? norm_done : 0)));
     check_output(s, index, Role::sum, before_norm);
   }
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
     const Buffer& buffer = plan_.buffers[b];
     if (buffer.role == Role::internal) continue;
-    // Inputs of the last epoch may be overwritten, outputs are poisoned: whatever is still under way there is a race.
+    // Inputs of the last epoch may be overwritten, outputs are poisoned: whatever is still under way there is
+    // a race.
     const Slice all = whole(plan_, static_cast<std::int32_t>(b), s.rank);
     write(place(all, s.epoch), index, 0, Content{});
     memory(place(all, s.epoch)).replace_rows(0, all.rows, Cell{Content{}, {index, 0}, {}});
@@ -183,8 +199,10 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
         const std::uint64_t ranks = p.op == Op::allgather_gemm ? 0 : own;
-        if (p.transpose_a) set({0, p.k, run.local_row, run.rows}, {Content::Of::a, 0, 0, 0, offset, ranks});
-        else set({run.local_row, run.rows, 0, p.k}, {Content::Of::a, 0, 0, offset, 0, ranks});
+        if (p.transpose_a)
+          set({0, p.k, run.local_row, run.rows}, {Content::Of::a, 0, 0, 0, offset, ranks});
+        else
+          set({run.local_row, run.rows, 0, p.k}, {Content::Of::a, 0, 0, offset, 0, ranks});
       }
       return;
     case Role::residual:
@@ -192,9 +210,15 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
         set({run.local_row, run.rows, 0, p.out_cols()},
             {Content::Of::residual, 0, 0, run.global_row - run.local_row, 0, 0});
       return;
-    case Role::b: set(all.rect, {Content::Of::b, 0, 0, 0, 0, own}); return;
-    case Role::bias: set(all.rect, {Content::Of::bias, 0, 0, 0, 0, 0}); return;
-    default: set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, 0}); return;
+    case Role::b:
+      set(all.rect, {Content::Of::b, 0, 0, 0, 0, own});
+      return;
+    case Role::bias:
+      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, 0});
+      return;
+    default:
+      set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, 0});
+      return;
   }
 }
 
@@ -204,7 +228,8 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
   if (buffer < 0) return;
   const Slice all = whole(plan_, buffer, s.rank);
   for (const GlobalRun& run : p.out_runs(s.rank)) {
-    Content expected{Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
+    Content expected{
+        Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
     if (p.reduces()) expected.ranks = everyone_;
     if (p.op == Op::gemm_alltoall) {
       int source = 0;
@@ -216,28 +241,32 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
     read(at, index, 0, [&](const Rect& rect, const Content& found) {
       if (found == expected) return;
       const auto text = [&](const Content& c) {
-        return c.of == Content::Of::nothing
-                   ? std::string("nothing")
-                   : fmt::format("{}, row {}, column {}", content_text(c), rect.row + c.row, rect.col + c.col);
+        return c.of == Content::Of::nothing ? std::string("nothing")
+                                            : fmt::format("{}, row {}, column {}", content_text(c),
+                                                          rect.row + c.row, rect.col + c.col);
       };
-      fail("content", fmt::format("{} should be {} at its start, but holds {}", describe_place(at, rect), text(expected), text(found)));
+      fail("content", fmt::format("{} should be {} at its start, but holds {}", describe_place(at, rect),
+                                  text(expected), text(found)));
     });
   }
 }
 
-// ------------------------------------------------------------------------------------------------------------- gemm
+// -------------------------------------------------------------------------------------------------------------
+// gemm
 
 void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
-  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue)) fail_content(s, "applies another epilogue than the problem's");
+  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue))
+    fail_content(s, "applies another epilogue than the problem's");
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  if (k != plan_.problem.k) fail_content(s, fmt::format("multiplies over {} of the K = {}", k, plan_.problem.k));
+  if (k != plan_.problem.k)
+    fail_content(s, fmt::format("multiplies over {} of the K = {}", k, plan_.problem.k));
   spend(s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
 }
 
-const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, const Segment& s, std::int32_t index,
-                                                              const TileRect& rect) {
+const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, const Segment& s,
+                                                              std::int32_t index, const TileRect& rect) {
   std::vector<TileRows>& rows = a_tile_rows_;
   if (a_segment_ == index && a_row_ == rect.row) return rows;
   a_segment_ = index;
@@ -246,26 +275,30 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
   const bool t = step.transpose_a;
   step.a_rows.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
     if (run.matrix_row < 0) return;
-    const Place at = t ? piece_place(step.a, step.a.row, step.a.rows, step.a.col + run.matrix_row, run.rows, s.epoch)
-                       : piece_place(step.a, step.a.row + run.matrix_row, run.rows, step.a.col, step.a.cols, s.epoch);
+    const Place at =
+        t ? piece_place(step.a, step.a.row, step.a.rows, step.a.col + run.matrix_row, run.rows, s.epoch)
+          : piece_place(step.a, step.a.row + run.matrix_row, run.rows, step.a.col, step.a.cols, s.epoch);
     read(at, index, -1, [&](const Rect& cell, const Content& c) {
       const std::int64_t k_offset = t ? c.row + step.a.row : c.col + step.a.col;
       if (c.of != Content::Of::a || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_a)
-        fail_content(s, fmt::format("takes {} ({}) for its rows of A", describe_place(at, cell), content_text(c)));
+        fail_content(
+            s, fmt::format("takes {} ({}) for its rows of A", describe_place(at, cell), content_text(c)));
       const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
       const std::int64_t start = t ? at.rect.col : at.rect.row;
       TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks};
       // A cell may be cut along k: the rows are then seen more than once, and have to agree.
       bool seen_before = false;
       for (const TileRows& seen : rows) {
-        if (next.tile_row >= seen.tile_row + seen.rows || seen.tile_row >= next.tile_row + next.rows) continue;
+        if (next.tile_row >= seen.tile_row + seen.rows || seen.tile_row >= next.tile_row + next.rows)
+          continue;
         if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks)
-          fail_content(s, fmt::format("multiplies parts of different rows of A in {}", describe_place(at, cell)));
+          fail_content(
+              s, fmt::format("multiplies parts of different rows of A in {}", describe_place(at, cell)));
         seen_before = true;
       }
       if (seen_before) return;
-      if (!rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row && rows.back().ranks == next.ranks &&
-          rows.back().global_row + rows.back().rows == next.global_row) {
+      if (!rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row &&
+          rows.back().ranks == next.ranks && rows.back().global_row + rows.back().rows == next.global_row) {
         rows.back().rows += next.rows;
       } else {
         rows.push_back(next);
@@ -291,7 +324,8 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
       const std::int64_t c_col = (t ? at.rect.row + c.row : at.rect.col + c.col) - shift;
       if (c.of != Content::Of::b || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_b ||
           (!first && (c_col != result.col || c.ranks != result.ranks)))
-        fail_content(s, fmt::format("takes {} ({}) for its columns of B", describe_place(at, cell), content_text(c)));
+        fail_content(
+            s, fmt::format("takes {} ({}) for its columns of B", describe_place(at, cell), content_text(c)));
       result.col = c_col;
       result.ranks = c.ranks;
       first = false;
@@ -307,15 +341,17 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   if (step.epilogue.bias) {
     check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col);
     if (step.epilogue.activation == Activation::swiglu)
-      check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols, plan_.problem.n / 2 + b.col);
+      check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols,
+                   plan_.problem.n / 2 + b.col);
   }
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
     // Rows of the tile that are phantom in A, but have a place in the output, may be stored as anything.
     std::int64_t next = piece.tile_row;
     const auto phantom_until = [&](std::int64_t row) {
       if (next < row)
-        write(piece_place(step.out.slice, piece.row + next - piece.tile_row, row - next, piece.col, rect.cols, s.epoch), index, item,
-              Content{});
+        write(piece_place(step.out.slice, piece.row + next - piece.tile_row, row - next, piece.col, rect.cols,
+                          s.epoch),
+              index, item, Content{});
     };
     for (const TileRows& run : rows) {
       const std::int64_t from = larger(run.tile_row, piece.tile_row);
@@ -323,9 +359,11 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
       if (from >= to) continue;
       phantom_until(from);
       next = to;
-      if (run.ranks != 0 && run.ranks != b.ranks) fail_content(s, "multiplies A of one rank with B of another");
+      if (run.ranks != 0 && run.ranks != b.ranks)
+        fail_content(s, "multiplies A of one rank with B of another");
       const std::int64_t row = piece.row + from - piece.tile_row;
-      Content c{Content::Of::c, 0, s.epoch, run.global_row + from - run.tile_row - row, b.col - piece.col, b.ranks};
+      Content c{Content::Of::c,    0,      s.epoch, run.global_row + from - run.tile_row - row,
+                b.col - piece.col, b.ranks};
       c.done = check_epilogue(c, step.epilogue, s);
       write(piece_place(step.out.slice, row, to - from, piece.col, rect.cols, s.epoch), index, item, c);
     }
@@ -336,44 +374,54 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
 std::uint8_t MemoryCheck::check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s) {
   if (!epilogue.any()) return content.done;
   if (content.done != 0) fail_content(s, "applies the epilogue to what has already passed it");
-  if (plan_.problem.reduces() && content.ranks != everyone_) fail_content(s, "applies the epilogue before all ranks are summed");
+  if (plan_.problem.reduces() && content.ranks != everyone_)
+    fail_content(s, "applies the epilogue before all ranks are summed");
   return epilogue_done;
 }
 
-/// Elements [first, first + cols) of a row vector have to be those for columns `logical` on. Any item of the step may need them.
-void MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index, std::int64_t first,
-                               std::int64_t cols, std::int64_t logical) {
-  if (first < 0 || first + cols > vector.cols) fail_content(s, "takes elements beyond the end of a row vector");
+/// Elements [first, first + cols) of a row vector have to be those for columns `logical` on. Any item of the
+/// step may need them.
+void MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index,
+                               std::int64_t first, std::int64_t cols, std::int64_t logical) {
+  if (first < 0 || first + cols > vector.cols)
+    fail_content(s, "takes elements beyond the end of a row vector");
   const Place at = piece_place(vector, vector.row, 1, vector.col + first, cols, s.epoch);
   read(at, index, -1, [&](const Rect& cell, const Content& c) {
     if (c.of != of || c.epoch != s.epoch || c.col + at.rect.col != logical)
-      fail_content(s, fmt::format("takes {} ({}) for elements {} to {} of a row vector", describe_place(at, cell), content_text(c),
-                                  logical, logical + cols));
+      fail_content(s, fmt::format("takes {} ({}) for elements {} to {} of a row vector",
+                                  describe_place(at, cell), content_text(c), logical, logical + cols));
   });
 }
 
-// ------------------------------------------------------------------------------------------------------ elementwise
+// ------------------------------------------------------------------------------------------------------
+// elementwise
 
 void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::int32_t index) {
-  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue)) fail_content(s, "applies another epilogue than the problem's");
-  if (step.norm.enabled && !(step.norm == plan_.problem.norm)) fail_content(s, "applies another norm than the problem's");
+  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue))
+    fail_content(s, "applies another epilogue than the problem's");
+  if (step.norm.enabled && !(step.norm == plan_.problem.norm))
+    fail_content(s, "applies another norm than the problem's");
   spend(s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item) {
-    if (row_wise(step)) finish_rows(step, s, index, item);
-    else if (!step.grid.phantom(step.grid.tile(item))) move_tile(step, s, index, item);
+    if (row_wise(step))
+      finish_rows(step, s, index, item);
+    else if (!step.grid.phantom(step.grid.tile(item)))
+      move_tile(step, s, index, item);
   }
 }
 
-/// An item goes row by row: what it stores over one of its own sources has to be the very row, of a tile the very element, that was
-/// there. What another item reads is found as a race.
+/// An item goes row by row: what it stores over one of its own sources has to be the very row, of a tile the
+/// very element, that was there. What another item reads is found as a race.
 void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std::int64_t item) {
   const Routing* routing = plan_.problem.routing.get();
   const bool wide = row_wise(step);
-  const std::int64_t out_cols = step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols;
+  const std::int64_t out_cols =
+      step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols;
   const auto pieces_of = [&](const Placement& at, bool row_of_tiles, auto&& visit) {
     for (std::int64_t n = 0; n < (row_of_tiles ? step.grid.tiles_n() : 1); ++n) {
       const std::int64_t position = wide ? step.grid.linear({item, n}) : item;
-      const std::int64_t cols = wide && !row_of_tiles ? out_cols : step.grid.rect(step.grid.tile(position)).cols;
+      const std::int64_t cols =
+          wide && !row_of_tiles ? out_cols : step.grid.rect(step.grid.tile(position)).cols;
       for_each_piece(at, step.grid, routing, position, [&](const Piece& piece) { visit(piece, cols); });
     }
   };
@@ -381,11 +429,13 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
     if (source.slice.buffer != target.slice.buffer || source.slice.rank != target.slice.rank) return;
     pieces_of(source, row_of_tiles, [&](const Piece& from, std::int64_t from_cols) {
       pieces_of(target, false, [&](const Piece& to, std::int64_t to_cols) {
-        const bool apart = from.row >= to.row + to.rows || to.row >= from.row + from.rows || from.col >= to.col + to_cols ||
-                           to.col >= from.col + from_cols;
-        if (apart || (from.row - from.tile_row == to.row - to.tile_row && (wide || from.col == to.col))) return;
+        const bool apart = from.row >= to.row + to.rows || to.row >= from.row + from.rows ||
+                           from.col >= to.col + to_cols || to.col >= from.col + from_cols;
+        if (apart || (from.row - from.tile_row == to.row - to.tile_row && (wide || from.col == to.col)))
+          return;
         fail("race", fmt::format("{}, item {}, stores over rows of {} that it has yet to read",
-                                 where(plan_, s.rank, s.lane, s.step), item, plan_.buffers[source.slice.buffer].name));
+                                 where(plan_, s.rank, s.lane, s.step), item,
+                                 plan_.buffers[source.slice.buffer].name));
       });
     });
   };
@@ -397,7 +447,8 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
   if (step.norm.residual) against(step.sum);
 }
 
-void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item) {
+void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index,
+                            std::int64_t item) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Routing* routing = plan_.problem.routing.get();
   check_in_place(step, s, item);
@@ -406,21 +457,25 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
   std::vector<Rect> covered;
   for (std::size_t source = 0; source < step.from.size(); ++source) {
     for_each_piece(step.from[source], step.grid, routing, item, [&](const Piece& piece) {
-      const Place at = piece_place(step.from[source].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+      const Place at =
+          piece_place(step.from[source].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
       read(at, index, item, [&](const Rect& cell, Content c) {
         const std::int64_t down = piece.row - piece.tile_row;
         c.row += down;
         c.col += piece.col;
-        tile.visit({cell.row - down, cell.rows, cell.col - piece.col, cell.cols}, [&](const Rect&, Content& sum) {
-          if (source == 0) {
-            sum = c;
-          } else if (sum.of != Content::Of::c || c.of != Content::Of::c || sum.row != c.row || sum.col != c.col ||
-                     sum.epoch != c.epoch || sum.done != 0 || c.done != 0 || (sum.ranks & c.ranks) != 0) {
-            fail_content(s, fmt::format("adds {} ({}) to {}", describe_place(at, cell), content_text(c), content_text(sum)));
-          } else {
-            sum.ranks |= c.ranks;
-          }
-        });
+        tile.visit({cell.row - down, cell.rows, cell.col - piece.col, cell.cols},
+                   [&](const Rect&, Content& sum) {
+                     if (source == 0) {
+                       sum = c;
+                     } else if (sum.of != Content::Of::c || c.of != Content::Of::c || sum.row != c.row ||
+                                sum.col != c.col || sum.epoch != c.epoch || sum.done != 0 || c.done != 0 ||
+                                (sum.ranks & c.ranks) != 0) {
+                       fail_content(s, fmt::format("adds {} ({}) to {}", describe_place(at, cell),
+                                                   content_text(c), content_text(sum)));
+                     } else {
+                       sum.ranks |= c.ranks;
+                     }
+                   });
       });
     });
   }
@@ -446,37 +501,45 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
   });
 }
 
-void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row) {
+void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::int32_t index,
+                              std::int64_t tile_row) {
   const Problem& p = plan_.problem;
   const Routing* routing = p.routing.get();
   const TileRect block = step.grid.rect({tile_row, 0});
   if (step.from.size() != 1) fail_content(s, "normalises a sum of several sources; reduce them first");
   const std::int64_t complete = step.epilogue.activation == Activation::swiglu ? p.n : p.out_cols();
-  if (step.grid.cols != complete) fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
+  if (step.grid.cols != complete)
+    fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
   check_in_place(step, s, tile_row);
   // The rows of the block, in tile coordinates, by all their columns: the logical row of each has to be one.
   RegionMap<Content> rows(block.rows, step.grid.cols, Content{});
   for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
     const TileRect rect = step.grid.rect({tile_row, n});
-    for_each_piece(step.from[0], step.grid, routing, step.grid.linear({tile_row, n}), [&](const Piece& piece) {
-      const Place at = piece_place(step.from[0].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
-      read(at, index, tile_row, [&](const Rect& cell, Content c) {
-        const std::int64_t down = piece.row - piece.tile_row, right = piece.col - rect.col;
-        c.row += down;
-        c.col += right;
-        rows.visit({cell.row - down, cell.rows, cell.col - right, cell.cols}, [&](const Rect&, Content& at_row) { at_row = c; });
-      });
-    });
+    for_each_piece(
+        step.from[0], step.grid, routing, step.grid.linear({tile_row, n}), [&](const Piece& piece) {
+          const Place at =
+              piece_place(step.from[0].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+          read(at, index, tile_row, [&](const Rect& cell, Content c) {
+            const std::int64_t down = piece.row - piece.tile_row, right = piece.col - rect.col;
+            c.row += down;
+            c.col += right;
+            rows.visit({cell.row - down, cell.rows, cell.col - right, cell.cols},
+                       [&](const Rect&, Content& at_row) { at_row = c; });
+          });
+        });
   }
   if (step.epilogue.bias) check_vector(step.bias, Content::Of::bias, s, index, 0, step.grid.cols, 0);
-  if (step.norm.enabled) check_vector(step.norm_weight, Content::Of::norm_weight, s, index, 0, p.out_cols(), 0);
+  if (step.norm.enabled)
+    check_vector(step.norm_weight, Content::Of::norm_weight, s, index, 0, p.out_cols(), 0);
   const std::int64_t first_tile = step.grid.linear({tile_row, 0});
   for_each_piece(step.to, step.grid, routing, first_tile, [&](const Piece& piece) {
     std::vector<std::pair<Rect, Content>> bands;
     rows.visit({piece.tile_row, piece.rows, 0, step.grid.cols}, [&](const Rect& part, Content& c) {
       if (c.of != Content::Of::c || c.epoch != s.epoch || c.col != 0)
-        fail_content(s, fmt::format("takes {} for columns [{}, {}) of complete rows", content_text(c), part.col, part.col + part.cols));
-      if (p.reduces() && c.ranks != everyone_) fail_content(s, "works on complete rows before all ranks are summed");
+        fail_content(s, fmt::format("takes {} for columns [{}, {}) of complete rows", content_text(c),
+                                    part.col, part.col + part.cols));
+      if (p.reduces() && c.ranks != everyone_)
+        fail_content(s, "works on complete rows before all ranks are summed");
       if (!bands.empty() && bands.back().first.row == part.row) {
         if (!(bands.back().second == c)) fail_content(s, "takes parts of different rows for one");
       } else {
@@ -485,34 +548,41 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
     });
     for (const auto& [part, held] : bands) {
       Content c = held;
-      if (step.norm.enabled && (c.done & (residual_done | norm_done))) fail_content(s, "normalises what is already normalised");
+      if (step.norm.enabled && (c.done & (residual_done | norm_done)))
+        fail_content(s, "normalises what is already normalised");
       c.done = check_epilogue(c, step.epilogue, s);
       const std::int64_t row = piece.row + part.row - piece.tile_row;
       if (step.norm.residual) {
         std::int64_t added = 0;
         // `residual` and `sum` lie as `to` does; find the same rows there.
         for_each_piece(step.residual, step.grid, routing, first_tile, [&](const Piece& other) {
-          const std::int64_t from = larger(other.tile_row, part.row), to = smaller(other.tile_row + other.rows, part.row + part.rows);
+          const std::int64_t from = larger(other.tile_row, part.row),
+                             to = smaller(other.tile_row + other.rows, part.row + part.rows);
           if (from >= to) return;
           const std::int64_t at_row = other.row + from - other.tile_row;
-          const Place at = piece_place(step.residual.slice, at_row, to - from, other.col, p.out_cols(), s.epoch);
+          const Place at =
+              piece_place(step.residual.slice, at_row, to - from, other.col, p.out_cols(), s.epoch);
           added += to - from;
           read(at, index, tile_row, [&](const Rect& cell, const Content& r) {
             if (r.of != Content::Of::residual || r.epoch != s.epoch || r.col + other.col != 0 ||
                 r.row + at_row != c.row + from)
-              fail_content(s, fmt::format("adds {} ({}) as the residual of other rows", describe_place(at, cell), content_text(r)));
+              fail_content(s, fmt::format("adds {} ({}) as the residual of other rows",
+                                          describe_place(at, cell), content_text(r)));
           });
         });
-        if (added != part.rows) fail_content(s, fmt::format("has a residual for {} of {} rows", added, part.rows));
+        if (added != part.rows)
+          fail_content(s, fmt::format("has a residual for {} of {} rows", added, part.rows));
         c.done |= residual_done;
         for_each_piece(step.sum, step.grid, routing, first_tile, [&](const Piece& other) {
-          const std::int64_t from = larger(other.tile_row, part.row), to = smaller(other.tile_row + other.rows, part.row + part.rows);
+          const std::int64_t from = larger(other.tile_row, part.row),
+                             to = smaller(other.tile_row + other.rows, part.row + part.rows);
           if (from >= to) return;
           const std::int64_t at_row = other.row + from - other.tile_row;
           Content sum = c;
           sum.row += from - at_row;
           sum.col = -other.col;
-          write(piece_place(step.sum.slice, at_row, to - from, other.col, p.out_cols(), s.epoch), index, tile_row, sum);
+          write(piece_place(step.sum.slice, at_row, to - from, other.col, p.out_cols(), s.epoch), index,
+                tile_row, sum);
         });
       }
       if (step.norm.enabled) c.done |= norm_done;
@@ -523,13 +593,15 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
   });
 }
 
-// ------------------------------------------------------------------------------------------- collectives and copies
+// ------------------------------------------------------------------------------------------- collectives and
+// copies
 
 void MemoryCheck::copy(const Slice& from, const Touch& reader, const Slice& to, const Touch& writer) {
   const Place source = place(from, schedule_.segments[reader.segment].epoch);
   const Place target = place(to, schedule_.segments[writer.segment].epoch);
   std::vector<std::pair<Rect, Content>> parts;
-  read(source, reader.segment, reader.item, [&](const Rect& cell, const Content& c) { parts.emplace_back(cell, c); });
+  read(source, reader.segment, reader.item,
+       [&](const Rect& cell, const Content& c) { parts.emplace_back(cell, c); });
   const std::int64_t down = to.row - from.row, right = to.col - from.col;
   for (auto [cell, c] : parts) {
     cell.row += down;
@@ -543,9 +615,12 @@ void MemoryCheck::copy(const Slice& from, const Touch& reader, const Slice& to, 
 
 void MemoryCheck::swap(const Swap& step, const Segment& s, std::int32_t index) {
   std::vector<std::pair<Rect, Content>> a, b;
-  read(place(step.a, s.epoch), index, 0, [&](const Rect& cell, const Content& c) { a.emplace_back(cell, c); });
-  read(place(step.b, s.epoch), index, 0, [&](const Rect& cell, const Content& c) { b.emplace_back(cell, c); });
-  const auto store = [&](const std::vector<std::pair<Rect, Content>>& parts, const Slice& from, const Slice& to) {
+  read(place(step.a, s.epoch), index, 0,
+       [&](const Rect& cell, const Content& c) { a.emplace_back(cell, c); });
+  read(place(step.b, s.epoch), index, 0,
+       [&](const Rect& cell, const Content& c) { b.emplace_back(cell, c); });
+  const auto store = [&](const std::vector<std::pair<Rect, Content>>& parts, const Slice& from,
+                         const Slice& to) {
     const std::int64_t down = to.row - from.row, right = to.col - from.col;
     for (auto [cell, c] : parts) {
       if (c.of != Content::Of::nothing) c.row -= down, c.col -= right;
@@ -557,17 +632,21 @@ void MemoryCheck::swap(const Swap& step, const Segment& s, std::int32_t index) {
 }
 
 void MemoryCheck::message(const Event& event) {
-  const Segment &sender = schedule_.segments[event.segments[0]], &receiver = schedule_.segments[event.segments[1]];
+  const Segment &sender = schedule_.segments[event.segments[0]],
+                &receiver = schedule_.segments[event.segments[1]];
   const auto& send = std::get<Exchange>(step_of(sender)).sends[event.send];
   const auto& receive = std::get<Exchange>(step_of(receiver)).receives[event.receive];
-  const DType sent = plan_.buffers[send.slice.buffer].dtype, expected = plan_.buffers[receive.slice.buffer].dtype;
+  const DType sent = plan_.buffers[send.slice.buffer].dtype,
+              expected = plan_.buffers[receive.slice.buffer].dtype;
   if (send.slice.rows != receive.slice.rows || send.slice.cols != receive.slice.cols || sent != expected)
-    fail("collectives", fmt::format("{} sends {}x{} {} to rank {}, which expects {}x{} {}",
-                                    where(plan_, sender.rank, sender.lane, sender.step), send.slice.rows, send.slice.cols, name(sent),
-                                    receiver.rank, receive.slice.rows, receive.slice.cols, name(expected)));
+    fail("collectives",
+         fmt::format("{} sends {}x{} {} to rank {}, which expects {}x{} {}",
+                     where(plan_, sender.rank, sender.lane, sender.step), send.slice.rows, send.slice.cols,
+                     name(sent), receiver.rank, receive.slice.rows, receive.slice.cols, name(expected)));
   // The messages of an exchange are under way together, in no order: each is an item of its own.
   const auto sends = static_cast<std::int64_t>(std::get<Exchange>(step_of(receiver)).sends.size());
-  copy(send.slice, {event.segments[0], event.send}, receive.slice, {event.segments[1], sends + event.receive});
+  copy(send.slice, {event.segments[0], event.send}, receive.slice,
+       {event.segments[1], sends + event.receive});
 }
 
 void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
@@ -576,7 +655,8 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
   };
   const std::size_t world = segments.size();
   const CollectiveKind kind = of(0).kind;
-  // What every participant sends, read before anything is written: in-place operation is part of the contract.
+  // What every participant sends, read before anything is written: in-place operation is part of the
+  // contract.
   struct Part {
     Rect cell;  // relative to the send slice
     Content content;
@@ -603,10 +683,13 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
     if (c.of == Content::Of::nothing) c = Content{};
     write(piece_place(slice, row, cell.rows, slice.col + cell.col, cell.cols, s.epoch), segments[i], 0, c);
   };
-  const auto deliver_rows = [&](std::size_t i, const std::vector<Part>& parts, std::int64_t first, std::int64_t rows, std::int64_t at) {
+  const auto deliver_rows = [&](std::size_t i, const std::vector<Part>& parts, std::int64_t first,
+                                std::int64_t rows, std::int64_t at) {
     for (const Part& part : parts) {
-      const std::int64_t from = larger(part.cell.row, first), to = smaller(part.cell.row + part.cell.rows, first + rows);
-      if (from < to) deliver(i, at + from - first, {from, to - from, part.cell.col, part.cell.cols}, part.content);
+      const std::int64_t from = larger(part.cell.row, first),
+                         to = smaller(part.cell.row + part.cell.rows, first + rows);
+      if (from < to)
+        deliver(i, at + from - first, {from, to - from, part.cell.col, part.cell.cols}, part.content);
     }
   };
 
@@ -637,11 +720,13 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
         const bool undefined = c.of == Content::Of::nothing || (i > 0 && total.of == Content::Of::nothing);
         if (i == 0 || undefined) {
           total = undefined ? Content{} : c;  // padding may be anything, as long as nobody uses it
-        } else if (c.of != Content::Of::c || total.of != Content::Of::c || c.row != total.row || c.col != total.col ||
-                   c.epoch != total.epoch || c.done != 0 || total.done != 0 || (c.ranks & total.ranks) != 0) {
+        } else if (c.of != Content::Of::c || total.of != Content::Of::c || c.row != total.row ||
+                   c.col != total.col || c.epoch != total.epoch || c.done != 0 || total.done != 0 ||
+                   (c.ranks & total.ranks) != 0) {
           const Segment& s = schedule_.segments[segments[i]];
-          fail_content(s, fmt::format("sums {} ({}, row {}, column {}) with {}, row {}, column {}", rect_text(cell), content_text(c),
-                                      cell.row + c.row, cell.col + c.col, content_text(total), cell.row + total.row, cell.col + total.col));
+          fail_content(s, fmt::format("sums {} ({}, row {}, column {}) with {}, row {}, column {}",
+                                      rect_text(cell), content_text(c), cell.row + c.row, cell.col + c.col,
+                                      content_text(total), cell.row + total.row, cell.col + total.col));
         } else {
           total.ranks |= c.ranks;
         }
@@ -649,7 +734,8 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
   for (std::size_t i = 0; i < world; ++i) {
     const bool scatter = kind == CollectiveKind::reducescatter;
     const std::int64_t rows = of(i).recv.rows, first = scatter ? static_cast<std::int64_t>(i) * rows : 0;
-    sum.visit({first, rows, 0, of(i).send.cols}, [&](const Rect& cell, Content& c) { deliver(i, cell.row - first, cell, c); });
+    sum.visit({first, rows, 0, of(i).send.cols},
+              [&](const Rect& cell, Content& c) { deliver(i, cell.row - first, cell, c); });
   }
 }
 

@@ -1,4 +1,5 @@
-// Races and content: every access of a schedule, in its order, on memory that knows what it holds and who touched it.
+// Races and content: every access of a schedule, in its order, on memory that knows what it holds and who
+// touched it.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,11 +20,12 @@ namespace shingle {
 struct Content {
   enum class Of : std::uint8_t { nothing, a, b, bias, residual, norm_weight, c };
   Of of = Of::nothing;
-  std::uint8_t done = 0;     ///< of c: bits of `Done`
+  std::uint8_t done = 0;  ///< of c: bits of `Done`
   std::int32_t epoch = 0;
-  std::int64_t row = 0;      ///< row in the problem's matrix = row in the buffer + this
+  std::int64_t row = 0;  ///< row in the problem's matrix = row in the buffer + this
   std::int64_t col = 0;
-  std::uint64_t ranks = 0;   ///< whose products are summed in c; whose operand a and b are; 0: no rank's in particular
+  std::uint64_t ranks =
+      0;  ///< whose products are summed in c; whose operand a and b are; 0: no rank's in particular
 
   bool operator==(const Content&) const = default;
 };
@@ -73,8 +75,8 @@ class MemoryCheck {
 
   RegionMap<Cell>& memory(const Place& at);
   Place place(const Slice& slice, std::int32_t epoch) const;
-  Place piece_place(const Slice& slice, std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
-                    std::int32_t epoch) const;
+  Place piece_place(const Slice& slice, std::int64_t row, std::int64_t rows, std::int64_t col,
+                    std::int64_t cols, std::int32_t epoch) const;
 
   template <class Visit>
   void read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit);
@@ -85,14 +87,15 @@ class MemoryCheck {
   void provide_input(const Segment& s, Role role);
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
-  const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
+  const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,
+                                      const TileRect& rect);
   Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
   void elementwise(const Elementwise& step, const Segment& s, std::int32_t index);
   void move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);
   void finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row);
   void check_in_place(const Elementwise& step, const Segment& s, std::int64_t item);
-  void check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index, std::int64_t first,
-                    std::int64_t cols, std::int64_t logical);
+  void check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index,
+                    std::int64_t first, std::int64_t cols, std::int64_t logical);
   std::uint8_t check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s);
   void collective(const std::vector<std::int32_t>& segments);
   void message(const Event& event);
@@ -104,7 +107,8 @@ class MemoryCheck {
   std::string describe_place(const Place& at, const Rect& rect) const;
   /// Counts work; a plan too large to be proven fails instead of taking for ever.
   void spend(std::int64_t items) {
-    if ((work_ += items) > max_work) fail("size", fmt::format("more than {} tiles and accesses: too large to prove", max_work));
+    if ((work_ += items) > max_work)
+      fail("size", fmt::format("more than {} tiles and accesses: too large to prove", max_work));
   }
   [[noreturn]] void fail(std::string rule, std::string text) const;
   [[noreturn]] void fail_content(const Segment& s, std::string text) const;

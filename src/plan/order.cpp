@@ -9,16 +9,18 @@ namespace {
 
 /// Adds what `other` knows.
 void join(Clock& clock, const Clock& other) {
-  for (std::size_t i = 0; i < clock.lines.size(); ++i) clock.lines[i] = std::max(clock.lines[i], other.lines[i]);
+  for (std::size_t i = 0; i < clock.lines.size(); ++i)
+    clock.lines[i] = std::max(clock.lines[i], other.lines[i]);
   if (other.runs.empty()) return;
   std::vector<std::int32_t> merged;
   merged.reserve(clock.runs.size() + other.runs.size());
-  std::set_union(clock.runs.begin(), clock.runs.end(), other.runs.begin(), other.runs.end(), std::back_inserter(merged));
+  std::set_union(clock.runs.begin(), clock.runs.end(), other.runs.begin(), other.runs.end(),
+                 std::back_inserter(merged));
   clock.runs = std::move(merged);
 }
 
-/// Whether a rank gets data of participant i of a collective, so that it cannot leave before that one has come. Libraries let
-/// a rank that gets nothing pass.
+/// Whether a rank gets data of participant i of a collective, so that it cannot leave before that one has
+/// come. Libraries let a rank that gets nothing pass.
 bool receives_of(const Collective& collective, std::size_t i) {
   return collective.kind == CollectiveKind::alltoall ? collective.recv_rows[i] > 0 : collective.recv.rows > 0;
 }
@@ -26,7 +28,10 @@ bool receives_of(const Collective& collective, std::size_t i) {
 }  // namespace
 
 Order::Order(const Plan& plan, const Schedule& schedule)
-    : plan_(plan), schedule_(schedule), clocks_(schedule.segments.size()), awaited_(schedule.segments.size()) {
+    : plan_(plan),
+      schedule_(schedule),
+      clocks_(schedule.segments.size()),
+      awaited_(schedule.segments.size()) {
   do {
     run_clocks();
   } while (find_edges());
@@ -39,7 +44,9 @@ bool Order::knows(const Clock& clock, std::int32_t earlier) const {
 
 bool Order::carries_data(const Event& message) const {
   const Segment& s = schedule_.segments[message.segments[1]];
-  return std::get<Exchange>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step]).receives[message.receive].slice.rows > 0;
+  return std::get<Exchange>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step])
+             .receives[message.receive]
+             .slice.rows > 0;
 }
 
 void Order::run_clocks() {
@@ -91,14 +98,18 @@ void Order::run_clocks() {
       clocks_[index] = pruned(std::move(clock));
     }
     Clock& sofar = step[s.line];
-    if (sofar.lines.empty()) sofar = *clocks_[index];
-    else join(sofar, *clocks_[index]);
+    if (sofar.lines.empty())
+      sofar = *clocks_[index];
+    else
+      join(sofar, *clocks_[index]);
     if (s.closes) finish(s, std::exchange(sofar, {}));
   };
 
   for (const Event& event : schedule_.events) {
     switch (event.kind) {
-      case EventKind::segment: run_segment(event.segments[0]); break;
+      case EventKind::segment:
+        run_segment(event.segments[0]);
+        break;
       case EventKind::message: {  // the receiver's later steps know what the sender did before
         const Segment& receiver = schedule_.segments[event.segments[1]];
         if (!carries_data(event)) break;
@@ -137,9 +148,12 @@ bool Order::find_edges() {
         std::int64_t without = set ? 0 : -add.at_once;
         for (const Signal& other : count.adds) {
           if (knows(other.segment, await.segment)) continue;
-          if (other.segment != add.segment && knows(other.segment, add.segment)) continue;  // needs this add itself
-          if (!set) without += other.amount;
-          else if (&other != &add) without = std::max(without, other.amount);
+          if (other.segment != add.segment && knows(other.segment, add.segment))
+            continue;  // needs this add itself
+          if (!set)
+            without += other.amount;
+          else if (&other != &add)
+            without = std::max(without, other.amount);
         }
         if (without < await.amount) {
           edges.push_back(add.segment);

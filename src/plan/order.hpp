@@ -9,8 +9,8 @@
 
 namespace shingle {
 
-/// What a segment can rely on having happened: all steps of line l up to number lines[l], and besides these single runs of tiled
-/// steps that have not finished.
+/// What a segment can rely on having happened: all steps of line l up to number lines[l], and besides these
+/// single runs of tiled steps that have not finished.
 struct Clock {
   std::vector<std::uint32_t> lines;
   std::vector<std::int32_t> runs;  // ascending
@@ -18,9 +18,10 @@ struct Clock {
 
 class Order {
  public:
-  /// Sources of order: lanes run their steps in turn; a rank's lanes begin an epoch after all of them finished the last; whoever leaves a
-  /// collective or has a message knows what those did before whose data it got; an await knows an add if its target cannot be reached without it.
-  /// The last depends on the others: the order grows until nothing changes, so that every edge is justified by earlier ones.
+  /// Sources of order: lanes run their steps in turn; a rank's lanes begin an epoch after all of them
+  /// finished the last; whoever leaves a collective or has a message knows what those did before whose data
+  /// it got; an await knows an add if its target cannot be reached without it. The last depends on the
+  /// others: the order grows until nothing changes, so that every edge is justified by earlier ones.
   Order(const Plan& plan, const Schedule& schedule);
 
   /// Whether `segment` starts after `earlier` has finished, in every interleaving.
@@ -36,8 +37,8 @@ class Order {
 
   const Plan& plan_;
   const Schedule& schedule_;
-  std::vector<std::shared_ptr<const Clock>> clocks_;       // by segment: at its start
-  std::vector<std::vector<std::int32_t>> awaited_;         // by segment: segments whose adds it awaits for certain
+  std::vector<std::shared_ptr<const Clock>> clocks_;  // by segment: at its start
+  std::vector<std::vector<std::int32_t>> awaited_;    // by segment: segments whose adds it awaits for certain
 };
 
 }  // namespace shingle

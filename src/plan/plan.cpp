@@ -9,7 +9,8 @@
 namespace shingle {
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"a", "b", "bias", "residual", "norm_weight", "out", "sum", "internal"};
+  static constexpr std::string_view names[] = {"a",           "b",   "bias", "residual",
+                                               "norm_weight", "out", "sum",  "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 

@@ -11,17 +11,19 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 5> op_names{{{Op::gemm, "gemm"},
-                                                                   {Op::gemm_allreduce, "gemm+allreduce"},
-                                                                   {Op::gemm_reducescatter, "gemm+reducescatter"},
-                                                                   {Op::allgather_gemm, "allgather+gemm"},
-                                                                   {Op::gemm_alltoall, "gemm+alltoall"}}};
+constexpr std::array<std::pair<Op, std::string_view>, 5> op_names{
+    {{Op::gemm, "gemm"},
+     {Op::gemm_allreduce, "gemm+allreduce"},
+     {Op::gemm_reducescatter, "gemm+reducescatter"},
+     {Op::allgather_gemm, "allgather+gemm"},
+     {Op::gemm_alltoall, "gemm+alltoall"}}};
 
-constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{{{Activation::none, "none"},
-                                                                                   {Activation::relu, "relu"},
-                                                                                   {Activation::gelu, "gelu"},
-                                                                                   {Activation::silu, "silu"},
-                                                                                   {Activation::swiglu, "swiglu"}}};
+constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{
+    {{Activation::none, "none"},
+     {Activation::relu, "relu"},
+     {Activation::gelu, "gelu"},
+     {Activation::silu, "silu"},
+     {Activation::swiglu, "swiglu"}}};
 
 template <class Table, class Key>
 std::string_view name_in(const Table& table, Key key) {
@@ -47,10 +49,18 @@ void require_extent(std::string_view what, std::int64_t value, std::int64_t leas
 
 }  // namespace
 
-std::string_view name(Op op) { return name_in(op_names, op); }
-Op parse_op(std::string_view text) { return parse_in(op_names, text, "operator"); }
-std::string_view name(Activation activation) { return name_in(activation_names, activation); }
-Activation parse_activation(std::string_view text) { return parse_in(activation_names, text, "activation"); }
+std::string_view name(Op op) {
+  return name_in(op_names, op);
+}
+Op parse_op(std::string_view text) {
+  return parse_in(op_names, text, "operator");
+}
+std::string_view name(Activation activation) {
+  return name_in(activation_names, activation);
+}
+Activation parse_activation(std::string_view text) {
+  return parse_in(activation_names, text, "activation");
+}
 
 void Problem::validate() const {
   if (world < 1 || world > max_world)
@@ -71,7 +81,8 @@ void Problem::validate() const {
       throw InvalidArgument(fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
     std::int64_t most = 0;
     for (int r = 0; r < world; ++r) most = larger(most, routing->rows(r));
-    if (most != m) throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
+    if (most != m)
+      throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
   }
   if (row_order == RowOrder::block_cyclic) {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
@@ -96,7 +107,9 @@ std::int64_t Problem::out_rows(int rank) const {
   return rows;
 }
 
-std::int64_t Problem::global_rows() const { return op == Op::gemm_alltoall ? routing->global_base(world) : m; }
+std::int64_t Problem::global_rows() const {
+  return op == Op::gemm_alltoall ? routing->global_base(world) : m;
+}
 
 std::vector<GlobalRun> Problem::shard_runs(int rank) const {
   const std::int64_t shard = shard_rows();
@@ -107,7 +120,8 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
     if (rows > 0) runs.push_back({0, first, rows});
     return runs;
   }
-  // Virtual rows in global order; those of this rank are the rank-th part of every block of world · row_block.
+  // Virtual rows in global order; those of this rank are the rank-th part of every block of world ·
+  // row_block.
   for (std::int64_t local = 0; local < shard; local += row_block) {
     const std::int64_t size = smaller(row_block, shard - local);
     const std::int64_t global = local * world + rank * size;
@@ -146,8 +160,8 @@ std::vector<GlobalRun> Problem::out_runs(int rank) const {
 bool Problem::operator==(const Problem& o) const {
   const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
   return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && dtype == o.dtype &&
-         transpose_a == o.transpose_a && transpose_b == o.transpose_b && epilogue == o.epilogue && norm == o.norm &&
-         row_order == o.row_order && row_block == o.row_block && same_routing;
+         transpose_a == o.transpose_a && transpose_b == o.transpose_b && epilogue == o.epilogue &&
+         norm == o.norm && row_order == o.row_order && row_block == o.row_block && same_routing;
 }
 
 std::string describe(const Problem& p) {

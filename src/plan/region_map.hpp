@@ -17,7 +17,8 @@ struct Rect {
   std::int64_t cols = 0;
 };
 
-/// Bands of rows, each a list of cells by column; O(log n) to find a cell, cells are copied when they are cut.
+/// Bands of rows, each a list of cells by column; O(log n) to find a cell, cells are copied when they are
+/// cut.
 template <class T>
 class RegionMap {
  public:

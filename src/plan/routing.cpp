@@ -6,7 +6,8 @@
 
 namespace shingle {
 
-Routing::Routing(std::vector<std::vector<std::int32_t>> dest) : dest_(std::move(dest)), prefix_(dest_.size()) {
+Routing::Routing(std::vector<std::vector<std::int32_t>> dest)
+    : dest_(std::move(dest)), prefix_(dest_.size()) {
   const std::size_t world = dest_.size();
   for (std::size_t s = 0; s < world; ++s) {
     auto& prefix = prefix_[s];
@@ -14,8 +15,8 @@ Routing::Routing(std::vector<std::vector<std::int32_t>> dest) : dest_(std::move(
     for (std::size_t row = 0; row < dest_[s].size(); ++row) {
       const std::int32_t to = dest_[s][row];
       if (to < 0 || static_cast<std::size_t>(to) >= world)
-        throw InvalidArgument(fmt::format("routing: row {} of rank {} goes to rank {}, but the world has {} ranks", row, s,
-                                          to, world));
+        throw InvalidArgument(fmt::format(
+            "routing: row {} of rank {} goes to rank {}, but the world has {} ranks", row, s, to, world));
       for (std::size_t d = 0; d < world; ++d) prefix[(row + 1) * world + d] = prefix[row * world + d];
       ++prefix[(row + 1) * world + static_cast<std::size_t>(to)];
     }

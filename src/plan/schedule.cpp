@@ -41,7 +41,8 @@ struct LaneState {
 
 class Run {
  public:
-  Run(const Plan& plan, std::int32_t epochs, bool hardware_queue) : plan_(plan), hardware_queue_(hardware_queue) {
+  Run(const Plan& plan, std::int32_t epochs, bool hardware_queue)
+      : plan_(plan), hardware_queue_(hardware_queue) {
     out_.epochs = epochs;
     std::size_t counts = 0;
     for (const Counter& counter : plan.counters) {
@@ -59,7 +60,8 @@ class Run {
       for (int l = 0; l < static_cast<int>(plan.ranks[r].lanes.size()); ++l) {
         lanes_.push_back({r, l, static_cast<std::int32_t>(lanes_.size())});
         boundaries_.emplace_back();
-        for (const Step& step : plan.ranks[r].lanes[l].steps) boundaries_.back().push_back(run_boundaries(step));
+        for (const Step& step : plan.ranks[r].lanes[l].steps)
+          boundaries_.back().push_back(run_boundaries(step));
       }
       index_issue(r);
     }
@@ -98,7 +100,8 @@ class Run {
     issue.position.resize(rank.lanes.size());
     for (const std::int32_t lane : rank.issue) {
       auto& positions = issue.position[lane];
-      if (std::holds_alternative<Await>(rank.lanes[lane].steps[positions.size()])) issue.awaits.push_back(issue.length);
+      if (std::holds_alternative<Await>(rank.lanes[lane].steps[positions.size()]))
+        issue.awaits.push_back(issue.length);
       positions.push_back(issue.length++);
     }
     issue_.push_back(std::move(issue));
@@ -134,7 +137,8 @@ class Run {
     history(at).awaits.push_back({segment, base(at, epoch) + target, 0});
   }
 
-  void add(const CounterRef& at, std::int64_t amount, std::int64_t at_once, std::int32_t epoch, std::int32_t segment) {
+  void add(const CounterRef& at, std::int64_t amount, std::int64_t at_once, std::int32_t epoch,
+           std::int32_t segment) {
     if (amount == 0) return;
     std::int64_t& value = values_[count_index(at)];
     if (plan_.counters[at.counter].kind == CounterKind::set) {
@@ -212,21 +216,25 @@ class Run {
     const std::int64_t first = bounds[lane.run], last = bounds[lane.run + 1];
     if (const auto* gates = gates_of(step))
       for (const TileGate& gate : *gates)
-        if (first < last && !reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch)) return false;
+        if (first < last && !reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch))
+          return false;
     const std::int32_t s = segment(lane, first, last, lane.run + 2 == bounds.size());
     if (const auto* gates = gates_of(step))
       for (const TileGate& gate : *gates)
-        if (first < last) record_await(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch, s);
+        if (first < last)
+          record_await(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch, s);
     out_.events.push_back({EventKind::segment, {s}});
     if (const auto* notifies = notifies_of(step); notifies && first < last) {
       const TileGrid& grid = *grid_of(step);
       for (const TileNotify& notify : *notifies) {
         const auto entry = static_cast<std::int32_t>(group_of(notify.ends, first));
         const std::int64_t tiles = grid.tiles_before(last) - grid.tiles_before(first);
-        for (const std::int32_t rank : notify.ranks) add({notify.counter, rank, entry}, tiles, 1, lane.epoch, s);
+        for (const std::int32_t rank : notify.ranks)
+          add({notify.counter, rank, entry}, tiles, 1, lane.epoch, s);
       }
     }
-    if (const auto* notify = std::get_if<Notify>(&step)) add(notify->counter, notify->value, notify->value, lane.epoch, s);
+    if (const auto* notify = std::get_if<Notify>(&step))
+      add(notify->counter, notify->value, notify->value, lane.epoch, s);
     if (out_.segments[s].closes) {
       next_step(lane);
     } else {
@@ -258,7 +266,9 @@ class Run {
       if (calls[call].size() < plan_.communicators[collective.communicator].ranks.size()) return false;
       // Parts count in the communicator's order of ranks.
       const auto& ranks = plan_.communicators[collective.communicator].ranks;
-      const auto place = [&](std::int32_t s) { return std::find(ranks.begin(), ranks.end(), out_.segments[s].rank); };
+      const auto place = [&](std::int32_t s) {
+        return std::find(ranks.begin(), ranks.end(), out_.segments[s].rank);
+      };
       std::sort(calls[call].begin(), calls[call].end(), [&](auto a, auto b) { return place(a) < place(b); });
       check_match(plan_.communicators[collective.communicator], calls[call]);
       out_.events.push_back({EventKind::collective, calls[call]});
@@ -274,7 +284,8 @@ class Run {
     const Collective& first = collective_of(call[0]);
     for (std::size_t i = 0; i < call.size(); ++i) {
       const Collective& other = collective_of(call[i]);
-      bool fits = other.kind == first.kind && other.send.cols == first.send.cols && other.recv.cols == first.recv.cols &&
+      bool fits = other.kind == first.kind && other.send.cols == first.send.cols &&
+                  other.recv.cols == first.recv.cols &&
                   plan_.buffers[other.send.buffer].dtype == plan_.buffers[first.send.buffer].dtype;
       if (first.kind == CollectiveKind::alltoall) {
         for (std::size_t j = 0; fits && j < call.size(); ++j)
@@ -284,10 +295,11 @@ class Run {
       }
       if (fits) continue;
       const Segment &a = out_.segments[call[0]], &b = out_.segments[call[i]];
-      out_.mismatch = fmt::format("on communicator {}, {} meets {}, which does not fit: {} against {}", communicator.name,
-                                  where(plan_, a.rank, a.lane, a.step), where(plan_, b.rank, b.lane, b.step),
-                                  describe(plan_, plan_.ranks[a.rank].lanes[a.lane].steps[a.step]),
-                                  describe(plan_, plan_.ranks[b.rank].lanes[b.lane].steps[b.step]));
+      out_.mismatch =
+          fmt::format("on communicator {}, {} meets {}, which does not fit: {} against {}", communicator.name,
+                      where(plan_, a.rank, a.lane, a.step), where(plan_, b.rank, b.lane, b.step),
+                      describe(plan_, plan_.ranks[a.rank].lanes[a.lane].steps[a.step]),
+                      describe(plan_, plan_.ranks[b.rank].lanes[b.lane].steps[b.step]));
       return;
     }
   }
@@ -313,8 +325,10 @@ class Run {
       for (std::size_t i = 0; i < exchange.receives.size(); ++i)
         channel(exchange.communicator, exchange.receives[i].peer, lane.rank)
             .receives.push_back({lane.waiting, static_cast<std::int32_t>(i)});
-      for (const auto& message : exchange.sends) match(channel(exchange.communicator, lane.rank, message.peer));
-      for (const auto& message : exchange.receives) match(channel(exchange.communicator, message.peer, lane.rank));
+      for (const auto& message : exchange.sends)
+        match(channel(exchange.communicator, lane.rank, message.peer));
+      for (const auto& message : exchange.receives)
+        match(channel(exchange.communicator, message.peer, lane.rank));
     }
     if (unmatched_[lane.waiting] > 0) return false;
     next_step(lane);
@@ -346,14 +360,16 @@ class Run {
                                   plan_.ranks[lane.rank].lanes[lane.lane].name);
         continue;
       }
-      out_.stuck += where(plan_, lane.rank, lane.lane, static_cast<int>(lane.step)) + " " + waits_for(lane, steps[lane.step]);
+      out_.stuck += where(plan_, lane.rank, lane.lane, static_cast<int>(lane.step)) + " " +
+                    waits_for(lane, steps[lane.step]);
       if (lane.epoch > 0) out_.stuck += fmt::format(" in epoch {}", lane.epoch);
     }
   }
 
   std::string waits_for(const LaneState& lane, const Step& step) const {
     if (held_back(lane)) return "is issued behind an await that does not pass";
-    if (const auto* await = std::get_if<Await>(&step)) return short_of(await->counter, await->target, lane.epoch);
+    if (const auto* await = std::get_if<Await>(&step))
+      return short_of(await->counter, await->target, lane.epoch);
     if (const auto* gates = gates_of(step)) {
       const std::int64_t item = boundaries_[lane.line][lane.step][lane.run];
       for (const TileGate& gate : *gates)
@@ -364,7 +380,8 @@ class Run {
       const std::size_t call = entered_[collective->communicator][lane.rank] - 1;
       std::string missing;
       for (const std::int32_t rank : plan_.communicators[collective->communicator].ranks)
-        if (entered_[collective->communicator][rank] <= call) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+        if (entered_[collective->communicator][rank] <= call)
+          missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
       return fmt::format("waits for rank {}", missing);
     }
     return "waits for its messages";
@@ -382,11 +399,11 @@ class Run {
   std::vector<LaneState> lanes_;
   std::vector<std::vector<std::vector<std::int64_t>>> boundaries_;  // [line][step]
   std::vector<Issue> issue_;
-  std::vector<std::vector<std::size_t>> first_count_;               // [counter][rank]
+  std::vector<std::vector<std::size_t>> first_count_;  // [counter][rank]
   std::vector<std::int64_t> values_;
-  std::vector<std::int32_t> finished_, opened_;                     // by rank
-  std::vector<std::vector<std::vector<std::int32_t>>> calls_;       // [communicator][call]: segments
-  std::vector<std::vector<std::size_t>> entered_;                   // [communicator][rank]
+  std::vector<std::int32_t> finished_, opened_;                // by rank
+  std::vector<std::vector<std::vector<std::int32_t>>> calls_;  // [communicator][call]: segments
+  std::vector<std::vector<std::size_t>> entered_;              // [communicator][rank]
   std::set<std::int32_t> complete_;  // segments of collectives that all ranks have entered
   std::map<std::array<std::int32_t, 3>, Channel> channels_;
   std::map<std::int32_t, std::size_t> unmatched_;

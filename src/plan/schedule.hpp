@@ -1,8 +1,8 @@
 // One run of a plan by greedy in-order lanes, several epochs long.
 //
-// Counters only grow and tiled steps are run by one in-order worker each, so the system is confluent: if this run finishes, every
-// interleaving does; where it stops, every interleaving stops (docs/proofs.md). The order of its events is also a linear
-// extension of every happens-before relation of the plan.
+// Counters only grow and tiled steps are run by one in-order worker each, so the system is confluent: if this
+// run finishes, every interleaving does; where it stops, every interleaving stops (docs/proofs.md). The order
+// of its events is also a linear extension of every happens-before relation of the plan.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct Segment {
   std::int32_t epoch = 0;
   std::int64_t first = 0;  ///< items [first, last) of a tiled step
   std::int64_t last = 0;
-  std::int32_t line = 0;   ///< the lane among all lanes of all ranks, users' last
-  std::uint32_t seq = 0;   ///< the step among all of its lane, all epochs, from 1
-  bool closes = true;      ///< the step is done after this segment
+  std::int32_t line = 0;  ///< the lane among all lanes of all ranks, users' last
+  std::uint32_t seq = 0;  ///< the step among all of its lane, all epochs, from 1
+  bool closes = true;     ///< the step is done after this segment
 };
 
 enum class EventKind : std::uint8_t { segment, collective, message };
@@ -38,7 +38,8 @@ struct Event {
 /// What a segment adds to, or awaits of, one count.
 struct Signal {
   std::int32_t segment = 0;
-  std::int64_t amount = 0;   ///< added in all; of a `set` counter the value; of an await the target: absolute, all epochs counted
+  std::int64_t amount = 0;  ///< added in all; of a `set` counter the value; of an await the target: absolute,
+                            ///< all epochs counted
   std::int64_t at_once = 0;  ///< added by one tile
 };
 
@@ -55,14 +56,15 @@ struct Schedule {
   std::vector<Segment> segments;
   std::vector<Event> events;
   std::vector<CountHistory> counts;
-  std::string stuck;  ///< who waits for what, where the run stopped; empty: it finished
+  std::string stuck;     ///< who waits for what, where the run stopped; empty: it finished
   std::string mismatch;  ///< collectives that meet but do not fit together
 };
 
 /// The number of the user's line of a rank.
 std::int32_t user_line(const Plan& plan, int rank);
 
-/// `hardware_queue`: steps start in the rank's order of issue, and an await holds back all that is issued after it.
+/// `hardware_queue`: steps start in the rank's order of issue, and an await holds back all that is issued
+/// after it.
 Schedule run_greedily(const Plan& plan, std::int32_t epochs, bool hardware_queue);
 
 /// Items of a tiled step at which a run begins or ends, ascending; {0, 1} for other steps.

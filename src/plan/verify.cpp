@@ -20,46 +20,54 @@ namespace {
 
 using Failure = std::optional<std::string>;
 
-/// Workers that a step may hold while it waits for others: as many as it may take, for it gives none back before it is done. 0
-/// for a step that runs to completion once it has started.
+/// Workers that a step may hold while it waits for others: as many as it may take, for it gives none back
+/// before it is done. 0 for a step that runs to completion once it has started.
 std::int64_t blocking_workers(const Plan& plan, const Step& step) {
   const auto gated = [&](const std::vector<TileGate>& gates, const Resources& r) -> std::int64_t {
     return gates.empty() ? 0 : r.most > 0 ? r.most : plan.workers;
   };
   if (const auto* gemm = std::get_if<Gemm>(&step)) return gated(gemm->gates, gemm->resources);
   if (const auto* pass = std::get_if<Elementwise>(&step)) return gated(pass->gates, pass->resources);
-  if (const auto* collective = std::get_if<Collective>(&step)) return std::max(collective->resources.least, collective->resources.most);
-  if (const auto* exchange = std::get_if<Exchange>(&step)) return std::max(exchange->resources.least, exchange->resources.most);
+  if (const auto* collective = std::get_if<Collective>(&step))
+    return std::max(collective->resources.least, collective->resources.most);
+  if (const auto* exchange = std::get_if<Exchange>(&step))
+    return std::max(exchange->resources.least, exchange->resources.most);
   return 0;
 }
 
 /// Workers without which a step that runs to completion cannot start.
 std::int64_t completing_workers(const Step& step) {
-  if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->gates.empty() ? std::max(gemm->resources.least, 1) : 0;
-  if (const auto* pass = std::get_if<Elementwise>(&step)) return pass->gates.empty() ? std::max(pass->resources.least, 1) : 0;
+  if (const auto* gemm = std::get_if<Gemm>(&step))
+    return gemm->gates.empty() ? std::max(gemm->resources.least, 1) : 0;
+  if (const auto* pass = std::get_if<Elementwise>(&step))
+    return pass->gates.empty() ? std::max(pass->resources.least, 1) : 0;
   return 0;
 }
 
-/// Rule 2: whatever is waiting, what others wait for finds workers. Steps of one lane never run together, those of the
-/// adjacent epoch included, so that a lane counts with its largest step.
+/// Rule 2: whatever is waiting, what others wait for finds workers. Steps of one lane never run together,
+/// those of the adjacent epoch included, so that a lane counts with its largest step.
 Failure check_residency(const Plan& plan) {
   for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
     const auto& lanes = plan.ranks[r].lanes;
     std::vector<std::int64_t> blocking(lanes.size(), 0);
     std::int64_t all = 0;
     for (std::size_t l = 0; l < lanes.size(); ++l) {
-      for (const Step& step : lanes[l].steps) blocking[l] = std::max(blocking[l], blocking_workers(plan, step));
+      for (const Step& step : lanes[l].steps)
+        blocking[l] = std::max(blocking[l], blocking_workers(plan, step));
       all += blocking[l];
     }
     if (all > plan.workers)
-      return fmt::format("rank {}: steps that wait hold {} workers when all lanes do, but there are {}", r, all, plan.workers);
+      return fmt::format("rank {}: steps that wait hold {} workers when all lanes do, but there are {}", r,
+                         all, plan.workers);
     for (std::size_t l = 0; l < lanes.size(); ++l)
       for (std::size_t s = 0; s < lanes[l].steps.size(); ++s) {
         const std::int64_t needed = completing_workers(lanes[l].steps[s]) + all - blocking[l];
         if (needed > plan.workers)
-          return fmt::format("{} needs {} workers beside those that waiting steps of other lanes hold ({}), but there are {}",
-                             where(plan, static_cast<int>(r), static_cast<int>(l), static_cast<int>(s)),
-                             completing_workers(lanes[l].steps[s]), all - blocking[l], plan.workers);
+          return fmt::format(
+              "{} needs {} workers beside those that waiting steps of other lanes hold ({}), but there are "
+              "{}",
+              where(plan, static_cast<int>(r), static_cast<int>(l), static_cast<int>(s)),
+              completing_workers(lanes[l].steps[s]), all - blocking[l], plan.workers);
       }
   }
   return std::nullopt;
@@ -89,8 +97,8 @@ Failure check_communicators(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Rule 3: where there are several communicators, there is an order of all that meet on any of them that every rank's order of issue
-/// follows. Which exchanges meet is known from the run.
+/// Rule 3: where there are several communicators, there is an order of all that meet on any of them that
+/// every rank's order of issue follows. Which exchanges meet is known from the run.
 Failure check_global_order(const Plan& plan, const Schedule& schedule) {
   // Whoever meets is one node: of each segment, the first of those it meets, directly or not.
   std::vector<std::int32_t> node(schedule.segments.size());
@@ -142,19 +150,23 @@ Failure check_global_order(const Plan& plan, const Schedule& schedule) {
   for (const auto& [call, count] : before) {
     if (count == 0) continue;
     const Segment& s = schedule.segments[call];
-    return fmt::format("ranks disagree on the order of calls on different communicators: {} comes both before and after others",
-                       where(plan, s.rank, s.lane, s.step));
+    return fmt::format(
+        "ranks disagree on the order of calls on different communicators: {} comes both before and after "
+        "others",
+        where(plan, s.rank, s.lane, s.step));
   }
   return std::nullopt;
 }
 
-/// Rule 6: what a counter says of itself is what happens, and no target ever leaves the range of a cyclic comparison.
+/// Rule 6: what a counter says of itself is what happens, and no target ever leaves the range of a cyclic
+/// comparison.
 Failure check_counters(const Plan& plan, const Schedule& schedule) {
   for (const CountHistory& count : schedule.counts) {
     if (count.at.counter < 0) continue;  // never used
     const Counter& counter = plan.counters[count.at.counter];
     const std::int64_t growth = counter.growth[count.at.rank][count.at.entry];
-    const std::string name = fmt::format("counter {}[{}] on rank {}", counter.name, count.at.entry, count.at.rank);
+    const std::string name =
+        fmt::format("counter {}[{}] on rank {}", counter.name, count.at.entry, count.at.rank);
     std::vector<std::int64_t> grown(schedule.epochs, 0);
     const Segment* writer = nullptr;
     std::int64_t value = 0;
@@ -167,7 +179,8 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
       grown[s.epoch] = std::max(grown[s.epoch], add.amount - s.epoch * growth);
       if (writer && writer->line != s.line)
         return fmt::format("{} is set by {} and by {}: a set counter has one writer", name,
-                           where(plan, writer->rank, writer->lane, writer->step), where(plan, s.rank, s.lane, s.step));
+                           where(plan, writer->rank, writer->lane, writer->step),
+                           where(plan, s.rank, s.lane, s.step));
       if (writer && add.amount < value)
         return fmt::format("{} is set back by {}, from {} to {}", name, where(plan, s.rank, s.lane, s.step),
                            value - s.epoch * growth, add.amount - s.epoch * growth);
@@ -175,14 +188,17 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
       value = add.amount;
     }
     for (const std::int64_t sum : grown)
-      if (sum != growth) return fmt::format("{} declares to grow by {} an epoch, but grows by {}", name, growth, sum);
+      if (sum != growth)
+        return fmt::format("{} declares to grow by {} an epoch, but grows by {}", name, growth, sum);
     for (const Signal& await : count.awaits) {
       const Segment& s = schedule.segments[await.segment];
       if (await.amount - s.epoch * growth > growth)
-        return fmt::format("{} awaits {} of {}, which grows by {} an epoch", where(plan, s.rank, s.lane, s.step),
-                           await.amount - s.epoch * growth, name, growth);
+        return fmt::format("{} awaits {} of {}, which grows by {} an epoch",
+                           where(plan, s.rank, s.lane, s.step), await.amount - s.epoch * growth, name,
+                           growth);
     }
-    if (growth * 2 >= std::int64_t{1} << 31) return fmt::format("{} grows by {} an epoch, too much for a 32-bit count", name, growth);
+    if (growth * 2 >= std::int64_t{1} << 31)
+      return fmt::format("{} grows by {} an epoch, too much for a 32-bit count", name, growth);
   }
   return std::nullopt;
 }
@@ -206,7 +222,8 @@ Proof verify(const Plan& plan) {
 
   const Schedule schedule = run_greedily(plan, depth + 2, false);
   if (!schedule.mismatch.empty()) return failed("collectives", schedule.mismatch);
-  if (auto wrong = check_counters(plan, schedule); wrong && schedule.stuck.empty()) return failed("counters", *wrong);
+  if (auto wrong = check_counters(plan, schedule); wrong && schedule.stuck.empty())
+    return failed("counters", *wrong);
   if (!schedule.stuck.empty()) return failed("progress", schedule.stuck);
   if (const Schedule queued = run_greedily(plan, depth + 2, true); !queued.stuck.empty())
     return failed("hardware queue", queued.stuck);

@@ -47,7 +47,8 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   }
   const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(problem.world, rows); };
   a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
-  b = problem.transpose_b ? user(Role::b, same(problem.n), problem.k) : user(Role::b, same(problem.k), problem.n);
+  b = problem.transpose_b ? user(Role::b, same(problem.n), problem.k)
+                          : user(Role::b, same(problem.k), problem.n);
   if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.n);
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
@@ -74,9 +75,9 @@ std::int32_t Builder::buffer(std::string name, std::int64_t rows, std::int64_t c
 }
 
 std::int32_t Builder::counter(std::string name, std::int64_t entries) {
-  plan_.counters.push_back(
-      {std::move(name), CounterKind::add,
-       std::vector<std::vector<std::uint32_t>>(world(), std::vector<std::uint32_t>(static_cast<std::size_t>(entries)))});
+  plan_.counters.push_back({std::move(name), CounterKind::add,
+                            std::vector<std::vector<std::uint32_t>>(
+                                world(), std::vector<std::uint32_t>(static_cast<std::size_t>(entries)))});
   return static_cast<std::int32_t>(plan_.counters.size()) - 1;
 }
 
@@ -85,10 +86,15 @@ void Builder::step(int rank, std::int32_t lane, Step step) {
   plan_.ranks[rank].issue.push_back(lane);
 }
 
-void Builder::collective(int rank, CollectiveKind kind, Slice send, Slice recv, std::vector<std::int64_t> send_rows,
-                         std::vector<std::int64_t> recv_rows) {
+void Builder::collective(int rank, CollectiveKind kind, Slice send, Slice recv,
+                         std::vector<std::int64_t> send_rows, std::vector<std::int64_t> recv_rows) {
   step(rank, communicate_lane,
-       Collective{kind, 0, send, recv, std::move(send_rows), std::move(recv_rows),
+       Collective{kind,
+                  0,
+                  send,
+                  recv,
+                  std::move(send_rows),
+                  std::move(recv_rows),
                   {collective_workers_, collective_workers_}});
 }
 
@@ -96,7 +102,8 @@ void Builder::notify(int rank, std::int32_t lane, std::int32_t counter, std::int
   step(rank, lane, Notify{{counter, rank, static_cast<std::int32_t>(entry)}, 1});
 }
 
-void Builder::await(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry, std::uint32_t target) {
+void Builder::await(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry,
+                    std::uint32_t target) {
   step(rank, lane, Await{{counter, rank, static_cast<std::int32_t>(entry)}, target});
 }
 
@@ -144,7 +151,8 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
   }
   gemm.out = std::move(placement);
   // Beside communication it leaves room for it; a GEMM that nothing runs beside takes all.
-  gemm.resources = {1, plan_.mechanism == Mechanism::sequential ? plan_.workers : plan_.workers - collective_workers_};
+  gemm.resources = {
+      1, plan_.mechanism == Mechanism::sequential ? plan_.workers : plan_.workers - collective_workers_};
   return gemm;
 }
 
@@ -165,7 +173,8 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
     pass.sum.slice.buffer = sum;
   }
   pass.to = std::move(to);
-  pass.resources = {1, plan_.workers - collective_workers_};  // it may wait for a collective, which must then find room
+  pass.resources = {
+      1, plan_.workers - collective_workers_};  // it may wait for a collective, which must then find room
   return pass;
 }
 
@@ -182,15 +191,21 @@ Plan Builder::finish(std::string rounding) && {
 
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params) {
   if (problem.op == Op::allgather_gemm && problem.transpose_a)
-    return Reason{"allgather+gemm gathers rows of A: A must be stored by rows (transpose_a is off), as no collective gathers columns"};
+    return Reason{
+        "allgather+gemm gathers rows of A: A must be stored by rows (transpose_a is off), as no collective "
+        "gathers columns"};
   if (problem.op == Op::gemm_alltoall && problem.transpose_a)
     for (int r = 0; r < problem.world; ++r)
       if (problem.routing->rows(r) != problem.m || problem.m == 0)
-        return Reason{"a transposed A has a column a row of the output: ranks with different numbers of rows need transpose_a off"};
+        return Reason{
+            "a transposed A has a column a row of the output: ranks with different numbers of rows need "
+            "transpose_a off"};
   const std::int32_t taken = problem.op == Op::gemm ? 0 : machine.collective_workers;
   if (machine.workers - taken < 1)
-    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for the GEMM", taken, machine.workers)};
-  if (params.tile_rows < 0 || params.tile_cols < 0) return Reason{"a tile must have at least one row and one column"};
+    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for the GEMM", taken,
+                              machine.workers)};
+  if (params.tile_rows < 0 || params.tile_cols < 0)
+    return Reason{"a tile must have at least one row and one column"};
   const TileOrder& order = params.order;
   if (order.swizzle < 1 || order.cluster_m < 1 || order.cluster_n < 1 || order.rotation < 0)
     return Reason{"swizzle and cluster must be at least 1, rotation at least 0"};
@@ -202,9 +217,13 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
 std::string rounding(const Problem& problem) {
   const std::string_view type = name(problem.dtype);
   if (problem.reduces())
-    return fmt::format("products accumulate in fp32 and are rounded once to {0}; the collective sums the ranks' {0} values as its library "
-                       "does (host: in fp32, in rank order, rounded once to {0})", type);
-  return fmt::format("products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}", type);
+    return fmt::format(
+        "products accumulate in fp32 and are rounded once to {0}; the collective sums the ranks' {0} values "
+        "as its library "
+        "does (host: in fp32, in rank order, rounded once to {0})",
+        type);
+  return fmt::format("products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}",
+                     type);
 }
 
 std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit) {

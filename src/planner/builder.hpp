@@ -13,12 +13,13 @@ inline constexpr std::int32_t communicate_lane = 1;
 /// The most chunks or groups of a plan: each is a few steps on every rank.
 inline constexpr std::size_t max_slices = 1 << 14;
 
-/// Builds one plan: declare buffers and counters, then append steps in an order in which they could be issued one by one.
+/// Builds one plan: declare buffers and counters, then append steps in an order in which they could be issued
+/// one by one.
 class Builder {
  public:
   Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params);
 
-  std::int32_t a, b, out;           ///< user buffers
+  std::int32_t a, b, out;  ///< user buffers
   std::int32_t bias = -1, residual = -1, norm_weight = -1, sum = -1;
 
   /// An internal buffer of the problem's dtype; the same rows on every rank, or by rank.
@@ -29,8 +30,8 @@ class Builder {
 
   void step(int rank, std::int32_t lane, Step step);
   /// A collective over the world.
-  void collective(int rank, CollectiveKind kind, Slice send, Slice recv, std::vector<std::int64_t> send_rows = {},
-                  std::vector<std::int64_t> recv_rows = {});
+  void collective(int rank, CollectiveKind kind, Slice send, Slice recv,
+                  std::vector<std::int64_t> send_rows = {}, std::vector<std::int64_t> recv_rows = {});
   void notify(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry);
   void await(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry, std::uint32_t target = 1);
 
@@ -40,10 +41,11 @@ class Builder {
   /// Virtual row i at row i of the slice, up to the slice's rows.
   static Placement in_place(const Slice& slice);
 
-  /// The GEMM of a rank without hooks: operands, transposes, resources; grid, a_rows and out are the planner's. The epilogue is the problem's
-  /// unless ranks are summed first.
+  /// The GEMM of a rank without hooks: operands, transposes, resources; grid, a_rows and out are the
+  /// planner's. The epilogue is the problem's unless ranks are summed first.
   Gemm gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
-  /// What remains to be done with a complete result: norm, and the epilogue where ranks were summed; `to` is also where residual and second output are.
+  /// What remains to be done with a complete result: norm, and the epilogue where ranks were summed; `to` is
+  /// also where residual and second output are.
   Elementwise finishing(int rank, const TileGrid& grid, Placement from, Placement to) const;
 
   /// Whether a complete result still needs a pass: an epilogue after a reduction, or a norm.
@@ -77,8 +79,8 @@ std::string rounding(const Problem& problem);
 /// Chunk i of `count` as even as can be, in units of `unit`: first row (i = count: the end).
 std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit = 1);
 
-/// Virtual rows in global order → rows of a buffer in which the shards (of the problem's row order) lie one after the other,
-/// for `len` rows of each shard from `base` on, `len` rows apart.
+/// Virtual rows in global order → rows of a buffer in which the shards (of the problem's row order) lie one
+/// after the other, for `len` rows of each shard from `base` on, `len` rows apart.
 RowMap sharded_rows(const Problem& problem, std::int64_t len, std::int64_t base = 0);
 
 }  // namespace shingle::planner

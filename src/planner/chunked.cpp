@@ -1,5 +1,6 @@
-// chunked: data slicing. The rows are cut into slices; while one slice is on the wire, the next is computed. Needs nothing
-// but a library's GEMM and collectives, and pays for it: every GEMM is smaller, and every slice communicates late.
+// chunked: data slicing. The rows are cut into slices; while one slice is on the wire, the next is computed.
+// Needs nothing but a library's GEMM and collectives, and pays for it: every GEMM is smaller, and every slice
+// communicates late.
 #include <fmt/format.h>
 
 #include "builder.hpp"
@@ -24,13 +25,17 @@ std::vector<std::int64_t> boundaries(const Builder& build, std::int64_t rows, st
 }
 
 /// Rows of a shard may be cut between blocks only, if they are dealt in blocks.
-std::int64_t shard_unit(const Problem& p) { return p.row_order == RowOrder::block_cyclic ? p.row_block : 1; }
+std::int64_t shard_unit(const Problem& p) {
+  return p.row_order == RowOrder::block_cyclic ? p.row_block : 1;
+}
 
-void finish_all(Builder& build, int rank, std::int32_t from, std::int64_t rows, std::int32_t received, std::int64_t chunks) {
+void finish_all(Builder& build, int rank, std::int32_t from, std::int64_t rows, std::int32_t received,
+                std::int64_t chunks) {
   for (std::int64_t i = 0; i < chunks; ++i) build.await(rank, compute_lane, received, i);
   build.step(rank, compute_lane,
              build.finishing(rank, build.row_blocks(rows, build.product_cols()),
-                             Builder::in_place(build.rows(from, rank, 0, rows)), Builder::in_place(build.all(build.out, rank))));
+                             Builder::in_place(build.rows(from, rank, 0, rows)),
+                             Builder::in_place(build.all(build.out, rank))));
 }
 
 void plan_allreduce(Builder& build) {
@@ -45,8 +50,9 @@ void plan_allreduce(Builder& build) {
     for (std::int64_t i = 0; i < chunks; ++i) {
       const std::int64_t first = begins[i], rows = begins[i + 1] - first;
       const Slice slice = build.rows(product, r, first, rows);
-      build.step(r, compute_lane,
-                 build.gemm(r, build.one_tile(rows), RowMap::identity(rows, first), Builder::in_place(slice)));
+      build.step(
+          r, compute_lane,
+          build.gemm(r, build.one_tile(rows), RowMap::identity(rows, first), Builder::in_place(slice)));
       build.notify(r, compute_lane, computed, i);
       build.await(r, communicate_lane, computed, i);
       build.collective(r, CollectiveKind::allreduce, slice, slice);
@@ -56,7 +62,8 @@ void plan_allreduce(Builder& build) {
   }
 }
 
-/// Rows that there are in the slice [first, first + len) of all shards; the rest, last in virtual order, is padding.
+/// Rows that there are in the slice [first, first + len) of all shards; the rest, last in virtual order, is
+/// padding.
 std::int64_t rows_in_slice(const Problem& p, std::int64_t first, std::int64_t len) {
   if (p.row_order == RowOrder::block_cyclic) return larger(smaller(p.m - p.world * first, p.world * len), 0);
   std::int64_t rows = 0;
@@ -64,8 +71,8 @@ std::int64_t rows_in_slice(const Problem& p, std::int64_t first, std::int64_t le
   return rows;
 }
 
-/// Which rows of A the slice [first, first + len) of every shard is computed from, and in which order they are stored, so that
-/// each rank's part is contiguous: one of the two maps picks, the other is the identity.
+/// Which rows of A the slice [first, first + len) of every shard is computed from, and in which order they
+/// are stored, so that each rank's part is contiguous: one of the two maps picks, the other is the identity.
 struct SliceRows {
   RowMap pick;   // virtual row → row of A (reducescatter) or of the output (allgather)
   RowMap store;  // virtual row → row of the buffer that is communicated
@@ -73,7 +80,8 @@ struct SliceRows {
 
 SliceRows slice_rows(const Problem& p, std::int64_t first, std::int64_t len) {
   if (p.row_order == RowOrder::block_cyclic)
-    return {{1, larger(p.world * len, 1), p.world * len, 0, p.world * first, p.m}, planner::sharded_rows(p, len)};
+    return {{1, larger(p.world * len, 1), p.world * len, 0, p.world * first, p.m},
+            planner::sharded_rows(p, len)};
   return {{p.world, larger(len, 1), len, p.shard_rows(), first, p.m}, RowMap::identity(p.world * len)};
 }
 
@@ -94,7 +102,8 @@ void plan_reducescatter(Builder& build) {
       const SliceRows map = slice_rows(p, first, len);
       Placement store = Builder::in_place(send);
       store.rows = map.store;
-      build.step(r, compute_lane, build.gemm(r, build.one_tile(rows_in_slice(p, first, len)), map.pick, std::move(store)));
+      build.step(r, compute_lane,
+                 build.gemm(r, build.one_tile(rows_in_slice(p, first, len)), map.pick, std::move(store)));
       build.notify(r, compute_lane, computed, i);
       build.await(r, communicate_lane, computed, i);
       build.collective(r, CollectiveKind::reducescatter, send, build.rows(part, r, first, len));
@@ -147,7 +156,8 @@ void plan_allgather(Builder& build) {
     }
     if (finishing) {
       build.step(r, compute_lane,
-                 build.finishing(r, build.row_blocks(p.m, build.product_cols()), Builder::in_place(build.all(product, r)),
+                 build.finishing(r, build.row_blocks(p.m, build.product_cols()),
+                                 Builder::in_place(build.all(product, r)),
                                  Builder::in_place(build.all(build.out, r))));
     }
   }
@@ -161,7 +171,8 @@ planner::Pools slice_pools(const Builder& build) {
   for (int r = 0; r < p.world; ++r) {
     // Row blocks of one slice each would be ragged; single rows, in order, let any slice be a group.
     const std::int64_t rows = p.routing->rows(r);
-    grids.push_back(make_grid(rows, build.product_cols(), 1, static_cast<std::int32_t>(build.product_cols())));
+    grids.push_back(
+        make_grid(rows, build.product_cols(), 1, static_cast<std::int32_t>(build.product_cols())));
     for (std::int64_t i = 1; i <= chunks; ++i) ends[r].push_back(chunk_begin(rows, chunks, i));
   }
   return {*p.routing, std::move(grids), std::move(ends)};
@@ -196,9 +207,12 @@ void plan_alltoall(Builder& build) {
       build.step(r, compute_lane, std::move(pack));
       build.notify(r, compute_lane, ready, i);
       build.await(r, communicate_lane, ready, i);
-      build.collective(r, CollectiveKind::alltoall, build.rows(packed, r, pools.send_first(r, i), pools.send_first(r, i + 1) - pools.send_first(r, i)),
-                       build.rows(arrivals, r, pools.receive_first(r, i), pools.receive_first(r, i + 1) - pools.receive_first(r, i)),
-                       pools.sent(r, i), pools.received(r, i));
+      build.collective(
+          r, CollectiveKind::alltoall,
+          build.rows(packed, r, pools.send_first(r, i), pools.send_first(r, i + 1) - pools.send_first(r, i)),
+          build.rows(arrivals, r, pools.receive_first(r, i),
+                     pools.receive_first(r, i + 1) - pools.receive_first(r, i)),
+          pools.sent(r, i), pools.received(r, i));
       build.notify(r, communicate_lane, received, i);
     }
     for (std::int64_t i = 0; i < pools.groups(); ++i) build.await(r, compute_lane, received, i);
@@ -216,16 +230,26 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
   if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
-    return Reason{fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
+    return Reason{
+        fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
   Params chosen;
   chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
   Builder build(problem, machine, Mechanism::chunked, chosen);
   switch (problem.op) {
-    case Op::gemm: break;
-    case Op::gemm_allreduce: plan_allreduce(build); break;
-    case Op::gemm_reducescatter: plan_reducescatter(build); break;
-    case Op::allgather_gemm: plan_allgather(build); break;
-    case Op::gemm_alltoall: plan_alltoall(build); break;
+    case Op::gemm:
+      break;
+    case Op::gemm_allreduce:
+      plan_allreduce(build);
+      break;
+    case Op::gemm_reducescatter:
+      plan_reducescatter(build);
+      break;
+    case Op::allgather_gemm:
+      plan_allgather(build);
+      break;
+    case Op::gemm_alltoall:
+      plan_alltoall(build);
+      break;
   }
   return std::move(build).finish(planner::rounding(problem));
 }

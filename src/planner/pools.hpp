@@ -1,4 +1,5 @@
-// All-to-all in groups: where every rank's rows lie in its send and receive buffers (FlashOverlap §3.3.4, "subtokens").
+// All-to-all in groups: where every rank's rows lie in its send and receive buffers (FlashOverlap §3.3.4,
+// "subtokens").
 #pragma once
 
 #include <vector>
@@ -7,8 +8,9 @@
 
 namespace shingle::planner {
 
-/// Each rank traverses its own grid and cuts it into the same number of groups; a group is one alltoall. A send buffer holds, group by
-/// group, a pool for each destination; a receive buffer, group by group, what each source sent, in the source's order.
+/// Each rank traverses its own grid and cuts it into the same number of groups; a group is one alltoall. A
+/// send buffer holds, group by group, a pool for each destination; a receive buffer, group by group, what
+/// each source sent, in the source's order.
 class Pools {
  public:
   /// `grids[r]` over rank r's rows; `ends[r]` the positions at which its groups end.
@@ -34,7 +36,9 @@ class Pools {
   Placement receive(int source, int dest, const Slice& buffer) const;
 
  private:
-  std::int64_t rows(int source, int dest, std::int64_t group) const { return rows_[source][group * world_ + dest]; }
+  std::int64_t rows(int source, int dest, std::int64_t group) const {
+    return rows_[source][group * world_ + dest];
+  }
 
   int world_;
   std::vector<TileGrid> grids_;

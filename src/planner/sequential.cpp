@@ -19,28 +19,33 @@ void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from
 void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
   if (build.needs_finishing() || build.problem().op == Op::gemm_reducescatter)
     build.step(rank, compute_lane,
-               build.finishing(rank, build.row_blocks(rows, build.product_cols()), Builder::in_place(build.rows(from, rank, 0, rows)),
+               build.finishing(rank, build.row_blocks(rows, build.product_cols()),
+                               Builder::in_place(build.rows(from, rank, 0, rows)),
                                Builder::in_place(build.all(build.out, rank))));
 }
 
 void plan_gemm(Builder& build) {
   const std::int64_t m = build.problem().m;
-  const std::int32_t product = build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
+  const std::int32_t product =
+      build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
   for (int r = 0; r < build.world(); ++r) {
-    build.step(r, compute_lane,
-               build.gemm(r, build.one_tile(m), RowMap::identity(m), Builder::in_place(build.all(product, r))));
+    build.step(
+        r, compute_lane,
+        build.gemm(r, build.one_tile(m), RowMap::identity(m), Builder::in_place(build.all(product, r))));
     finish_rows(build, r, product, m);
   }
 }
 
 void plan_allreduce(Builder& build) {
   const std::int64_t m = build.problem().m;
-  const std::int32_t product = build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
+  const std::int32_t product =
+      build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
   const std::int32_t computed = build.counter("computed", 1);
   const std::int32_t received = build.needs_finishing() ? build.counter("received", 1) : -1;
   for (int r = 0; r < build.world(); ++r) {
-    build.step(r, compute_lane,
-               build.gemm(r, build.one_tile(m), RowMap::identity(m), Builder::in_place(build.all(product, r))));
+    build.step(
+        r, compute_lane,
+        build.gemm(r, build.one_tile(m), RowMap::identity(m), Builder::in_place(build.all(product, r))));
     hand_over(build, r, computed, compute_lane, communicate_lane);
     build.collective(r, CollectiveKind::allreduce, build.all(product, r), build.all(product, r));
     if (received >= 0) {
@@ -54,7 +59,8 @@ void plan_reducescatter(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const std::int32_t product = build.buffer("product", p.world * shard, p.n);
-  // Collective libraries want equal parts; where M leaves a short last shard, its rows are copied out of a full one.
+  // Collective libraries want equal parts; where M leaves a short last shard, its rows are copied out of a
+  // full one.
   const bool direct = !build.needs_finishing() && p.m == p.world * shard;
   const std::int32_t part = direct ? build.out : build.buffer("part", shard, p.n);
   const std::int32_t computed = build.counter("computed", 1);
@@ -78,7 +84,8 @@ void plan_allgather(Builder& build) {
   const bool padded = p.m != p.world * shard;
   const std::int32_t send = padded ? build.buffer("padded", shard, p.k) : build.a;
   const std::int32_t gathered = build.buffer("gathered", p.world * shard, p.k);
-  const std::int32_t product = build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
+  const std::int32_t product =
+      build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
   const std::int32_t ready = padded ? build.counter("padded", 1) : -1;
   const std::int32_t arrived = build.counter("arrived", 1);
   for (int r = 0; r < p.world; ++r) {
@@ -92,7 +99,8 @@ void plan_allgather(Builder& build) {
     }
     build.collective(r, CollectiveKind::allgather, build.all(send, r), build.all(gathered, r));
     hand_over(build, r, arrived, communicate_lane, compute_lane);
-    Gemm gemm = build.gemm(r, build.one_tile(p.m), planner::sharded_rows(p, shard), Builder::in_place(build.all(product, r)));
+    Gemm gemm = build.gemm(r, build.one_tile(p.m), planner::sharded_rows(p, shard),
+                           Builder::in_place(build.all(product, r)));
     gemm.a = build.all(gathered, r);
     build.step(r, compute_lane, std::move(gemm));
     finish_rows(build, r, product, p.m);
@@ -110,13 +118,15 @@ void plan_alltoall(Builder& build) {
   const std::int32_t product = build.buffer("product", sent, build.product_cols());
   const std::int32_t packed = build.buffer("packed", sent, build.product_cols());
   const bool direct = !build.needs_finishing();
-  const std::int32_t target = direct ? build.out : build.buffer("received", received_rows, build.product_cols());
+  const std::int32_t target =
+      direct ? build.out : build.buffer("received", received_rows, build.product_cols());
   const std::int32_t ready = build.counter("packed", 1);
   const std::int32_t arrived = direct ? -1 : build.counter("arrived", 1);
   for (int r = 0; r < p.world; ++r) {
     const std::int64_t rows = sent[r];
     build.step(r, compute_lane,
-               build.gemm(r, build.one_tile(rows), RowMap::identity(rows), Builder::in_place(build.all(product, r))));
+               build.gemm(r, build.one_tile(rows), RowMap::identity(rows),
+                          Builder::in_place(build.all(product, r))));
     Elementwise pack;
     pack.grid = build.row_blocks(rows, build.product_cols());
     pack.from.push_back(Builder::in_place(build.all(product, r)));
@@ -132,7 +142,8 @@ void plan_alltoall(Builder& build) {
     }
     build.step(r, compute_lane, std::move(pack));
     hand_over(build, r, ready, compute_lane, communicate_lane);
-    build.collective(r, CollectiveKind::alltoall, build.all(packed, r), build.all(target, r), send_rows, recv_rows);
+    build.collective(r, CollectiveKind::alltoall, build.all(packed, r), build.all(target, r), send_rows,
+                     recv_rows);
     if (!direct) {
       hand_over(build, r, arrived, communicate_lane, compute_lane);
       finish_rows(build, r, target, received_rows[r]);
@@ -147,11 +158,21 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
   if (auto reason = planner::infeasible(problem, machine, {})) return *reason;
   Builder build(problem, machine, Mechanism::sequential, {});
   switch (problem.op) {
-    case Op::gemm: plan_gemm(build); break;
-    case Op::gemm_allreduce: plan_allreduce(build); break;
-    case Op::gemm_reducescatter: plan_reducescatter(build); break;
-    case Op::allgather_gemm: plan_allgather(build); break;
-    case Op::gemm_alltoall: plan_alltoall(build); break;
+    case Op::gemm:
+      plan_gemm(build);
+      break;
+    case Op::gemm_allreduce:
+      plan_allreduce(build);
+      break;
+    case Op::gemm_reducescatter:
+      plan_reducescatter(build);
+      break;
+    case Op::allgather_gemm:
+      plan_allgather(build);
+      break;
+    case Op::gemm_alltoall:
+      plan_alltoall(build);
+      break;
   }
   return std::move(build).finish(planner::rounding(problem));
 }

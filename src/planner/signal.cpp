@@ -1,5 +1,5 @@
-// signal: FlashOverlap (docs/signal.md). One GEMM, untouched but for where it stores its tiles and what it counts; the collective
-// library, untouched; and between them a buffer in the order of execution.
+// signal: FlashOverlap (docs/signal.md). One GEMM, untouched but for where it stores its tiles and what it
+// counts; the collective library, untouched; and between them a buffer in the order of execution.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,9 +48,11 @@ std::vector<std::int64_t> default_partition(std::int64_t waves) {
 }
 
 /// Positions at which the groups end, from waves in each.
-Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t workers, std::vector<std::int64_t>& sizes) {
+Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t workers,
+                                             std::vector<std::int64_t>& sizes) {
   if (grid.positions() > max_tiles)
-    return Reason{fmt::format("a grid of {} tiles is more than is counted in 32 bits; take larger tiles", grid.positions())};
+    return Reason{fmt::format("a grid of {} tiles is more than is counted in 32 bits; take larger tiles",
+                              grid.positions())};
   if (sizes.size() > planner::max_slices)
     return Reason{fmt::format("{} groups are more than {}", sizes.size(), planner::max_slices)};
   const std::int64_t waves = ceil_div(grid.positions(), workers);
@@ -67,8 +69,8 @@ Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t 
     ends.push_back(smaller((sum += size) * workers, grid.positions()));
   }
   if (sum != waves)
-    return Reason{fmt::format("the groups do not add up: the GEMM has {} waves of {} tiles ({} in all)", waves, workers,
-                              grid.positions())};
+    return Reason{fmt::format("the groups do not add up: the GEMM has {} waves of {} tiles ({} in all)",
+                              waves, workers, grid.positions())};
   return ends;
 }
 
@@ -92,17 +94,21 @@ struct Signals {
   Signals(Builder& build, std::int64_t groups)
       : computed(build.counter("computed", groups)), received(build.counter("received", groups)) {}
 
-  TileNotify count_tiles(int rank, const std::vector<std::int64_t>& ends) const { return {computed, {rank}, ends}; }
+  TileNotify count_tiles(int rank, const std::vector<std::int64_t>& ends) const {
+    return {computed, {rank}, ends};
+  }
   TileGate await_group(const std::vector<std::int64_t>& ends) const {
     return {received, ends, std::vector<std::uint32_t>(ends.size(), 1)};
   }
 };
 
-/// The restore: a pass that puts the tiles back, alone or with the epilogue and norm. It follows the groups as they arrive, unless it needs
-/// complete rows.
-void restore(Builder& build, int rank, const Signals& signals, Elementwise pass, const std::vector<std::int64_t>& ends) {
+/// The restore: a pass that puts the tiles back, alone or with the epilogue and norm. It follows the groups
+/// as they arrive, unless it needs complete rows.
+void restore(Builder& build, int rank, const Signals& signals, Elementwise pass,
+             const std::vector<std::int64_t>& ends) {
   if (row_wise(pass)) {
-    for (std::size_t g = 0; g < ends.size(); ++g) build.await(rank, compute_lane, signals.received, static_cast<std::int64_t>(g));
+    for (std::size_t g = 0; g < ends.size(); ++g)
+      build.await(rank, compute_lane, signals.received, static_cast<std::int64_t>(g));
   } else {
     pass.gates.push_back(signals.await_group(ends));
   }
@@ -132,13 +138,16 @@ void plan_allreduce(Builder& build, const TileGrid& grid, const std::vector<std:
       build.collective(r, CollectiveKind::allreduce, slice, slice);
       build.notify(r, communicate_lane, signals.received, static_cast<std::int64_t>(g));
     }
-    restore(build, r, signals,
-            build.finishing(r, grid, slots(build.all(staging, r)), Builder::in_place(build.all(build.out, r))), ends);
+    restore(
+        build, r, signals,
+        build.finishing(r, grid, slots(build.all(staging, r)), Builder::in_place(build.all(build.out, r))),
+        ends);
   }
 }
 
-/// Every tile holds `block` rows of each rank's shard. Contiguous shards: the tile's rows of A are picked from all of them, so that
-/// no row has to be exchanged afterwards. Block-cyclic ones: A is read as it stands, and the rows stay dealt out.
+/// Every tile holds `block` rows of each rank's shard. Contiguous shards: the tile's rows of A are picked
+/// from all of them, so that no row has to be exchanged afterwards. Block-cyclic ones: A is read as it
+/// stands, and the rows stay dealt out.
 RowMap tile_rows_of_a(const Problem& p, std::int64_t block) {
   const std::int64_t shard = p.shard_rows();
   if (p.row_order == RowOrder::block_cyclic) return {1, p.world * shard, p.world * shard, 0, 0, p.m};
@@ -192,14 +201,17 @@ void plan_alltoall(Builder& build, const planner::Pools& pools) {
   for (int r = 0; r < p.world; ++r) {
     const auto& ends = pools.ends(r);
     const auto targets = tiles_in_groups(pools.grid(r), ends);
-    Gemm gemm = build.gemm(r, pools.grid(r), RowMap::identity(p.routing->rows(r)), pools.send(r, build.all(staging, r)));
+    Gemm gemm = build.gemm(r, pools.grid(r), RowMap::identity(p.routing->rows(r)),
+                           pools.send(r, build.all(staging, r)));
     gemm.notify.push_back(signals.count_tiles(r, ends));
     build.step(r, compute_lane, std::move(gemm));
     for (std::int64_t g = 0; g < pools.groups(); ++g) {
       const std::int64_t out = pools.send_first(r, g), in = pools.receive_first(r, g);
       build.await(r, communicate_lane, signals.computed, g, targets[static_cast<std::size_t>(g)]);
-      build.collective(r, CollectiveKind::alltoall, build.rows(staging, r, out, pools.send_first(r, g + 1) - out),
-                       build.rows(arrivals, r, in, pools.receive_first(r, g + 1) - in), pools.sent(r, g), pools.received(r, g));
+      build.collective(r, CollectiveKind::alltoall,
+                       build.rows(staging, r, out, pools.send_first(r, g + 1) - out),
+                       build.rows(arrivals, r, in, pools.receive_first(r, g + 1) - in), pools.sent(r, g),
+                       pools.received(r, g));
       build.notify(r, communicate_lane, signals.received, g);
     }
     for (int s = 0; s < p.world; ++s)
@@ -217,12 +229,14 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
   if (problem.op == Op::allgather_gemm)
-    return Reason{"signal sends what a GEMM has finished; allgather+gemm communicates before its GEMM: use chunked"};
+    return Reason{
+        "signal sends what a GEMM has finished; allgather+gemm communicates before its GEMM: use chunked"};
   Shape shape = shape_of(problem, machine, params);
   std::int64_t rows = problem.m;
   if (problem.op == Op::gemm_reducescatter) {
     const bool dealt = problem.row_order == RowOrder::block_cyclic;
-    const std::int64_t block = dealt ? problem.row_block : smaller(ceil_div(shape.tile_rows, problem.world), problem.shard_rows());
+    const std::int64_t block =
+        dealt ? problem.row_block : smaller(ceil_div(shape.tile_rows, problem.world), problem.shard_rows());
     if (block * problem.world > std::int64_t{1} << 30)
       return Reason{fmt::format("blocks of {} rows a rank make tiles that are too tall", block)};
     shape.tile_rows = static_cast<std::int32_t>(block * problem.world);
@@ -233,22 +247,29 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   chosen.tile_rows = shape.tile_rows;
   chosen.tile_cols = shape.tile_cols;
   const std::int64_t cols = problem.reduces() ? problem.n : problem.out_cols();
-  const auto grid_of = [&](std::int64_t r) { return make_grid(r, cols, shape.tile_rows, shape.tile_cols, params.order); };
+  const auto grid_of = [&](std::int64_t r) {
+    return make_grid(r, cols, shape.tile_rows, shape.tile_cols, params.order);
+  };
   const TileGrid grid = grid_of(rows);
   const auto ends = group_ends(grid, shape.workers, chosen.group_waves);
   if (!ends) return Reason{ends.reason()};
 
   Builder build(problem, machine, Mechanism::signal, chosen);
   switch (problem.op) {
-    case Op::gemm_allreduce: plan_allreduce(build, grid, *ends); break;
-    case Op::gemm_reducescatter: plan_reducescatter(build, grid, *ends); break;
+    case Op::gemm_allreduce:
+      plan_allreduce(build, grid, *ends);
+      break;
+    case Op::gemm_reducescatter:
+      plan_reducescatter(build, grid, *ends);
+      break;
     default: {
       // Ranks with fewer rows have as many groups, each in proportion.
       std::vector<TileGrid> grids;
       std::vector<std::vector<std::int64_t>> rank_ends(problem.world);
       for (int r = 0; r < problem.world; ++r) {
         grids.push_back(grid_of(problem.routing->rows(r)));
-        for (const std::int64_t end : *ends) rank_ends[r].push_back(ceil_div(end * grids[r].positions(), larger(grid.positions(), 1)));
+        for (const std::int64_t end : *ends)
+          rank_ends[r].push_back(ceil_div(end * grids[r].positions(), larger(grid.positions(), 1)));
       }
       plan_alltoall(build, {*problem.routing, std::move(grids), std::move(rank_ends)});
     }

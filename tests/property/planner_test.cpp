@@ -1,4 +1,5 @@
-// Every planner, on any problem, machine and params: a plan that is proven, or a reason; and a reason only where there has to be one.
+// Every planner, on any problem, machine and params: a plan that is proven, or a reason; and a reason only
+// where there has to be one.
 #include "shingle/planner/planner.hpp"
 
 #include <gtest/gtest.h>
@@ -22,14 +23,16 @@ struct Entry {
   Mechanism mechanism;
   Planner plan;
 };
-constexpr Entry planners[] = {
-    {Mechanism::sequential, &plan_sequential}, {Mechanism::chunked, &plan_chunked}, {Mechanism::signal, &plan_signal}};
+constexpr Entry planners[] = {{Mechanism::sequential, &plan_sequential},
+                              {Mechanism::chunked, &plan_chunked},
+                              {Mechanism::signal, &plan_signal}};
 
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mechanism mechanism) {
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
   if (p.op == Op::allgather_gemm && p.transpose_a) return "transpose_a";
-  // A column of A is a row of C: as A is equally wide everywhere, so must every rank's rows be many; and a matrix has a column.
+  // A column of A is a row of C: as A is equally wide everywhere, so must every rank's rows be many; and a
+  // matrix has a column.
   if (p.op == Op::gemm_alltoall && p.transpose_a)
     for (int rank = 0; rank < p.world; ++rank)
       if (p.routing->rows(rank) != p.m || p.m == 0) return "transpose_a";
@@ -42,7 +45,9 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   return std::nullopt;
 }
 
-std::string all_of(const Problem& p, const Plan& plan) { return describe(p) + "\n" + to_text(plan); }
+std::string all_of(const Problem& p, const Plan& plan) {
+  return describe(p) + "\n" + to_text(plan);
+}
 
 void require_proof(const Problem& p, const Plan& plan) {
   const Proof proof = verify(plan);
@@ -55,27 +60,35 @@ std::vector<std::int64_t> sent_elements(const Plan& plan) {
   for (std::size_t rank = 0; rank < sent.size(); ++rank)
     for (const Lane& lane : plan.ranks[rank].lanes)
       for (const Step& step : lane.steps)
-        if (const auto* collective = std::get_if<Collective>(&step)) sent[rank] += collective->send.rows * collective->send.cols;
+        if (const auto* collective = std::get_if<Collective>(&step))
+          sent[rank] += collective->send.rows * collective->send.cols;
   return sent;
 }
 
-/// The same by formula: signal pads the columns to whole tiles, scatters and gathers pad the rows to equal shards, and nothing is
-/// sent twice.
+/// The same by formula: signal pads the columns to whole tiles, scatters and gathers pad the rows to equal
+/// shards, and nothing is sent twice.
 std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
   const std::int64_t cols = p.reduces() ? p.n : p.out_cols();
-  const std::int64_t wire_cols =
-      plan.mechanism == Mechanism::signal ? ceil_div(cols, plan.params.tile_cols) * plan.params.tile_cols : cols;
+  const std::int64_t wire_cols = plan.mechanism == Mechanism::signal
+                                     ? ceil_div(cols, plan.params.tile_cols) * plan.params.tile_cols
+                                     : cols;
   switch (p.op) {
-    case Op::gemm: return 0;
-    case Op::gemm_allreduce: return p.m * wire_cols;
-    case Op::gemm_reducescatter: return p.world * p.shard_rows() * wire_cols;
-    case Op::allgather_gemm: return p.shard_rows() * p.k;
-    case Op::gemm_alltoall: return p.routing->rows(rank) * wire_cols;
+    case Op::gemm:
+      return 0;
+    case Op::gemm_allreduce:
+      return p.m * wire_cols;
+    case Op::gemm_reducescatter:
+      return p.world * p.shard_rows() * wire_cols;
+    case Op::allgather_gemm:
+      return p.shard_rows() * p.k;
+    case Op::gemm_alltoall:
+      return p.routing->rows(rank) * wire_cols;
   }
   return -1;
 }
 
-void check_plan(const Problem& p, const Machine& machine, const Entry& entry, const Params& params, const Plan& plan) {
+void check_plan(const Problem& p, const Machine& machine, const Entry& entry, const Params& params,
+                const Plan& plan) {
   require_proof(p, plan);
   RC_ASSERT(plan == *entry.plan(p, machine, params));  // no clock, no chance, no order of addresses
   RC_ASSERT(plan.problem == p);
@@ -88,7 +101,8 @@ void check_plan(const Problem& p, const Machine& machine, const Entry& entry, co
   const auto sent = sent_elements(plan);
   for (int rank = 0; rank < p.world; ++rank)
     if (sent[static_cast<std::size_t>(rank)] != expected_elements(p, plan, rank))
-      RC_FAIL("rank " + std::to_string(rank) + " sends " + std::to_string(sent[static_cast<std::size_t>(rank)]) + " elements, not " +
+      RC_FAIL("rank " + std::to_string(rank) + " sends " +
+              std::to_string(sent[static_cast<std::size_t>(rank)]) + " elements, not " +
               std::to_string(expected_elements(p, plan, rank)) + "\n" + all_of(p, plan));
 }
 
@@ -204,7 +218,8 @@ TEST(Planner, GroupsAreWavesOfTheWorkersThatCollectivesLeave) {
   const auto& gemm = std::get<Gemm>(plan->ranks[0].lanes[0].steps[0]);
   ASSERT_EQ(gemm.notify.size(), 1u);
   ASSERT_EQ(gemm.notify[0].ends.size(), 16u);
-  for (std::size_t g = 0; g < 16; ++g) EXPECT_EQ(gemm.notify[0].ends[g], 256 * static_cast<std::int64_t>(g + 1));
+  for (std::size_t g = 0; g < 16; ++g)
+    EXPECT_EQ(gemm.notify[0].ends[g], 256 * static_cast<std::int64_t>(g + 1));
 }
 
 TEST(Planner, WrongProblemsThrowAndWrongParamsAreReasons) {

@@ -10,8 +10,8 @@
 
 namespace shingle::test {
 
-/// Starts with the user's buffers of a problem, a lane `compute` on each rank and a communicator of all. Steps are issued in the
-/// order in which they are added.
+/// Starts with the user's buffers of a problem, a lane `compute` on each rank and a communicator of all.
+/// Steps are issued in the order in which they are added.
 struct Hand {
   Plan plan;
   std::int32_t a = -1, b = -1, out = -1, bias = -1, norm_weight = -1, residual = -1, sum = -1;
@@ -29,7 +29,8 @@ struct Hand {
     }
     const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(everyone.size(), rows); };
     a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
-    b = problem.transpose_b ? user(Role::b, same(problem.n), problem.k) : user(Role::b, same(problem.k), problem.n);
+    b = problem.transpose_b ? user(Role::b, same(problem.n), problem.k)
+                            : user(Role::b, same(problem.k), problem.n);
     out = user(Role::out, out_rows, problem.out_cols());
     if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.n);
     if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
@@ -48,8 +49,9 @@ struct Hand {
     return static_cast<std::int32_t>(plan.buffers.size()) - 1;
   }
   std::int32_t counter(std::string name, std::size_t entries = 1, CounterKind kind = CounterKind::add) {
-    plan.counters.push_back({std::move(name), kind,
-                             std::vector<std::vector<std::uint32_t>>(plan.ranks.size(), std::vector<std::uint32_t>(entries))});
+    plan.counters.push_back(
+        {std::move(name), kind,
+         std::vector<std::vector<std::uint32_t>>(plan.ranks.size(), std::vector<std::uint32_t>(entries))});
     return static_cast<std::int32_t>(plan.counters.size()) - 1;
   }
   /// A lane on every rank.
@@ -64,10 +66,12 @@ struct Hand {
     at.issue.push_back(lane);
     return *this;
   }
-  Hand& notify(int rank, std::int32_t lane, std::int32_t counter, int on, std::int32_t entry = 0, std::uint32_t value = 1) {
+  Hand& notify(int rank, std::int32_t lane, std::int32_t counter, int on, std::int32_t entry = 0,
+               std::uint32_t value = 1) {
     return step(rank, lane, Notify{{counter, on, entry}, value});
   }
-  Hand& await(int rank, std::int32_t lane, std::int32_t counter, std::uint32_t target = 1, std::int32_t entry = 0) {
+  Hand& await(int rank, std::int32_t lane, std::int32_t counter, std::uint32_t target = 1,
+              std::int32_t entry = 0) {
     return step(rank, lane, Await{{counter, rank, entry}, target});
   }
 
@@ -84,12 +88,14 @@ struct Hand {
     return at;
   }
 
-  /// Rows [row, row + slice.rows) of the rank's product, in place in a slice; all in one tile unless tile_rows says otherwise.
+  /// Rows [row, row + slice.rows) of the rank's product, in place in a slice; all in one tile unless
+  /// tile_rows says otherwise.
   Gemm gemm(int rank, const Slice& to, std::int64_t row = 0, std::int64_t tile_rows = 0) const {
     const Problem& p = plan.problem;
     Gemm gemm;
-    gemm.grid = make_grid(to.rows, to.cols, static_cast<std::int32_t>(tile_rows > 0 ? tile_rows : larger(to.rows, 1)),
-                          static_cast<std::int32_t>(to.cols));
+    gemm.grid =
+        make_grid(to.rows, to.cols, static_cast<std::int32_t>(tile_rows > 0 ? tile_rows : larger(to.rows, 1)),
+                  static_cast<std::int32_t>(to.cols));
     gemm.a = all(a, rank);
     gemm.b = all(b, rank);
     gemm.a_rows = RowMap::identity(to.rows, row);
@@ -102,13 +108,15 @@ struct Hand {
   static Elementwise pass(const std::vector<Slice>& from, const Slice& to, std::int64_t tile_rows = 0) {
     Elementwise pass;
     const std::int64_t cols = from.front().cols;
-    pass.grid = make_grid(to.rows, cols, static_cast<std::int32_t>(tile_rows > 0 ? tile_rows : larger(to.rows, 1)),
-                          static_cast<std::int32_t>(cols));
+    pass.grid =
+        make_grid(to.rows, cols, static_cast<std::int32_t>(tile_rows > 0 ? tile_rows : larger(to.rows, 1)),
+                  static_cast<std::int32_t>(cols));
     for (const Slice& slice : from) pass.from.push_back(in(slice));
     pass.to = in(to);
     return pass;
   }
-  static Collective collective(CollectiveKind kind, const Slice& send, const Slice& recv, std::int32_t communicator = 0) {
+  static Collective collective(CollectiveKind kind, const Slice& send, const Slice& recv,
+                               std::int32_t communicator = 0) {
     return {kind, communicator, send, recv, {}, {}, {}};
   }
 
@@ -129,8 +137,10 @@ struct Hand {
           if (const auto* gemm = std::get_if<Gemm>(&step)) tiles(gemm->grid, gemm->notify);
           if (const auto* pass = std::get_if<Elementwise>(&step)) tiles(pass->grid, pass->notify);
           if (const auto* notify = std::get_if<Notify>(&step)) {
-            auto& grown = growth(notify->counter.counter, notify->counter.rank, static_cast<std::size_t>(notify->counter.entry));
-            const bool set = plan.counters[static_cast<std::size_t>(notify->counter.counter)].kind == CounterKind::set;
+            auto& grown = growth(notify->counter.counter, notify->counter.rank,
+                                 static_cast<std::size_t>(notify->counter.entry));
+            const bool set =
+                plan.counters[static_cast<std::size_t>(notify->counter.counter)].kind == CounterKind::set;
             grown = set ? std::max(grown, notify->value) : grown + notify->value;
           }
         }

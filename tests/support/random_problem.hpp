@@ -1,5 +1,6 @@
-// Random problems, machines and params, with the awkward ones frequent: ragged sizes, worlds that are no power of two, fewer rows
-// than ranks, ranks without rows. Draws come from a seed (`Dice`: fast, the same everywhere) or from RapidCheck (`Drawn`: shrinks).
+// Random problems, machines and params, with the awkward ones frequent: ragged sizes, worlds that are no
+// power of two, fewer rows than ranks, ranks without rows. Draws come from a seed (`Dice`: fast, the same
+// everywhere) or from RapidCheck (`Drawn`: shrinks).
 #pragma once
 
 #include <rapidcheck.h>
@@ -65,9 +66,9 @@ std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int6
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto any = static_cast<std::int32_t>(row_dice.size(0, world - 1));
       if (pattern == 0) rows[i] = any;
-      if (pattern == 1) rows[i] = favourite;                                          // all to one
-      if (pattern == 2) rows[i] = any == favourite ? (favourite + 1) % world : any;   // nothing to one
-      if (pattern == 3) rows[i] = static_cast<std::int32_t>(i / 3) % world;           // runs of rows
+      if (pattern == 1) rows[i] = favourite;                                         // all to one
+      if (pattern == 2) rows[i] = any == favourite ? (favourite + 1) % world : any;  // nothing to one
+      if (pattern == 3) rows[i] = static_cast<std::int32_t>(i / 3) % world;          // runs of rows
     }
   }
   return std::make_shared<const Routing>(std::move(dest));
@@ -76,7 +77,8 @@ std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int6
 template <class Source>
 Problem random_problem(Source& draw, const Limits& limits = {}) {
   Problem p;
-  p.op = one_of(draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm, Op::gemm});
+  p.op = one_of(
+      draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm, Op::gemm});
   p.world = static_cast<int>(draw.size(1, limits.world));
   p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
   p.n = draw.size(1, limits.n);
@@ -86,8 +88,8 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
   p.transpose_b = chance(draw, 25);
   if (chance(draw, 40)) {
     p.epilogue.bias = chance(draw, 50);
-    p.epilogue.activation =
-        one_of(draw, {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu});
+    p.epilogue.activation = one_of(
+        draw, {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu});
     if (p.epilogue.activation == Activation::swiglu) p.n *= 2;
   }
   if (chance(draw, 35)) p.norm = {true, chance(draw, 50)};
@@ -127,7 +129,8 @@ Params random_params(Source& draw, const Problem& problem) {
   Params params;
   if (chance(draw, 80)) {
     // At most about 16 × 12 tiles, whatever the matrix; also larger than it.
-    params.tile_rows = static_cast<std::int32_t>(draw.size(ceil_div(problem.m, 16) + (problem.m == 0), problem.m + 2));
+    params.tile_rows =
+        static_cast<std::int32_t>(draw.size(ceil_div(problem.m, 16) + (problem.m == 0), problem.m + 2));
     params.tile_cols = static_cast<std::int32_t>(draw.size(ceil_div(problem.n, 12), problem.n + 2));
   }
   params.order.raster = one_of(draw, {Raster::along_n, Raster::along_m});

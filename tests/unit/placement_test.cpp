@@ -28,7 +28,8 @@ Rows expanded(const Placement& at, const TileGrid& grid, const Routing* routing)
       EXPECT_GE(piece.rows, 1);
       EXPECT_FALSE(grid.phantom(grid.tile(position)));
       next = piece.tile_row + piece.rows;
-      for (std::int64_t i = 0; i < piece.rows; ++i) rows[{position, piece.tile_row + i}] = {piece.row + i, piece.col};
+      for (std::int64_t i = 0; i < piece.rows; ++i)
+        rows[{position, piece.tile_row + i}] = {piece.row + i, piece.col};
     });
     EXPECT_LE(next, grid.rect(grid.tile(position)).rows);
   }
@@ -37,10 +38,12 @@ Rows expanded(const Placement& at, const TileGrid& grid, const Routing* routing)
 
 /// No two rows of tiles share an element of the buffer. Tiles of one column of the grid are equally wide.
 void expect_disjoint(const Rows& rows, const TileGrid& grid) {
-  std::map<std::int64_t, std::set<std::pair<std::int64_t, std::int64_t>>> taken;  // by row: columns [begin, end)
+  std::map<std::int64_t, std::set<std::pair<std::int64_t, std::int64_t>>>
+      taken;  // by row: columns [begin, end)
   for (const auto& [from, to] : rows) {
     const std::int64_t cols = grid.rect(grid.tile(from.first)).cols;
-    for (const auto& [begin, end] : taken[to.first]) EXPECT_TRUE(to.second >= end || to.second + cols <= begin) << to.first;
+    for (const auto& [begin, end] : taken[to.first])
+      EXPECT_TRUE(to.second >= end || to.second + cols <= begin) << to.first;
     taken[to.first].emplace(to.second, to.second + cols);
   }
 }
@@ -48,7 +51,9 @@ void expect_disjoint(const Rows& rows, const TileGrid& grid) {
 void expect_in(const Rows& rows, const TileGrid& grid, const Slice& slice) {
   for (const auto& [from, to] : rows) {
     EXPECT_TRUE(to.first >= slice.row && to.first < slice.row + slice.rows) << to.first;
-    EXPECT_TRUE(to.second >= slice.col && to.second + grid.rect(grid.tile(from.first)).cols <= slice.col + slice.cols) << to.second;
+    EXPECT_TRUE(to.second >= slice.col &&
+                to.second + grid.rect(grid.tile(from.first)).cols <= slice.col + slice.cols)
+        << to.second;
   }
 }
 
@@ -59,9 +64,10 @@ struct Draw {
 };
 
 Draw random_grid(Dice& dice, std::int64_t rows, std::int64_t tile_unit = 1) {
-  const TileOrder order{dice.size(0, 1) ? Raster::along_n : Raster::along_m, static_cast<std::int32_t>(dice.size(1, 3)),
-                        static_cast<std::int32_t>(dice.size(1, 2)), static_cast<std::int32_t>(dice.size(1, 2)),
-                        static_cast<std::int32_t>(dice.size(0, 3))};
+  const TileOrder order{
+      dice.size(0, 1) ? Raster::along_n : Raster::along_m, static_cast<std::int32_t>(dice.size(1, 3)),
+      static_cast<std::int32_t>(dice.size(1, 2)), static_cast<std::int32_t>(dice.size(1, 2)),
+      static_cast<std::int32_t>(dice.size(0, 3))};
   Draw draw{make_grid(rows, dice.size(1, 20), static_cast<std::int32_t>(tile_unit * dice.size(1, 8)),
                       static_cast<std::int32_t>(dice.size(1, 8)), order),
             {}};
@@ -141,7 +147,8 @@ TEST(Placement, SubtilesStackTheSamePartOfAGroupsTiles) {
         for_each_tile(draw.grid, [&](std::int64_t position, const TileRect& rect) {
           if (position < start || position >= end) return;
           const std::int64_t rows = rect.rows / parts;
-          for (std::int64_t row = part * rows; row < (part + 1) * rows; ++row) expected[{position, row}] = {next++, at.slice.col};
+          for (std::int64_t row = part * rows; row < (part + 1) * rows; ++row)
+            expected[{position, row}] = {next++, at.slice.col};
         });
       start = end;
     }
@@ -163,7 +170,8 @@ TEST(Placement, PoolsKeepTheOrderOfExecutionWithinADestination) {
     all.source = source;
     all.ends = draw.ends;
     std::vector<Placement> one(static_cast<std::size_t>(world), all);
-    std::vector<std::vector<std::int64_t>> in_group(draw.ends.size(), std::vector<std::int64_t>(static_cast<std::size_t>(world)));
+    std::vector<std::vector<std::int64_t>> in_group(
+        draw.ends.size(), std::vector<std::int64_t>(static_cast<std::size_t>(world)));
     for_each_tile(draw.grid, [&](std::int64_t position, const TileRect& rect) {
       for (std::int64_t row = 0; row < rect.rows; ++row)
         ++in_group[static_cast<std::size_t>(group_of(draw.ends, position))]

@@ -75,10 +75,7 @@ const Case cases[] = {
     {"NotAsked", [](Plan& p) { p.problem.epilogue.bias = false; }, "buffer 'bias': the problem has no bias"},
     {"BufferRanks", [](Plan& p) { p.buffers[7].rows.push_back(1); }, "buffer 'staging': rows of 3 ranks"},
     {"BufferRows", [](Plan& p) { p.buffers[7].rows[0] = -1; }, "buffer 'staging': -1 rows"},
-    {"Bytes",
-     [](Plan& p) {
-       p.buffers[7].rows = {std::int64_t{1} << 58, std::int64_t{1} << 58};
-     },
+    {"Bytes", [](Plan& p) { p.buffers[7].rows = {std::int64_t{1} << 58, std::int64_t{1} << 58}; },
      "2^60 bytes"},
     {"Growth", [](Plan& p) { p.counters[0].growth.pop_back(); }, "counter 'done': growth on 1 ranks"},
     {"GrowsTooFast", [](Plan& p) { p.counters[0].growth[0][0] = 1u << 30; },
@@ -127,16 +124,9 @@ const Case cases[] = {
     {"Parts", [](Plan& p) { gemm(p).out.parts = 3; },
      "out.parts: tiles of 4 rows (the last of 0) have no 3 equal parts"},
     {"NoParts", [](Plan& p) { gemm(p).out.parts = 0; }, "out.parts"},
-    {"GroupsEnd",
-     [](Plan& p) {
-       gemm(p).out.ends = {1, 3};
-     },
+    {"GroupsEnd", [](Plan& p) { gemm(p).out.ends = {1, 3}; },
      "out.ends: the last group ends at 3, but the grid has 4 positions"},
-    {"GroupsOrder",
-     [](Plan& p) {
-       gemm(p).out.ends = {3, 1, 4};
-     },
-     "out.ends: 1 after 3"},
+    {"GroupsOrder", [](Plan& p) { gemm(p).out.ends = {3, 1, 4}; }, "out.ends: 1 after 3"},
     {"NoGroups", [](Plan& p) { gemm(p).out.ends.clear(); }, "out.ends: the last group ends at 0"},
     {"Slots", [](Plan& p) { reduce(p).from[0].slice.rows = 15; },
      "from[0].slice: 15 rows, but the tiles have 16"},
@@ -158,28 +148,19 @@ const Case cases[] = {
     {"RowItems", [](Plan& p) { norm(p).first = 2; }, "count: -1 items from 2 on, but there are 1"},
     {"NoSource", [](Plan& p) { reduce(p).from.clear(); }, "from: nothing to read"},
     {"RowWiseCols", [](Plan& p) { norm(p).to.slice.cols = 2; }, "to.slice: 2 columns, but 4 are placed"},
-    {"RowWiseHooks",
-     [](Plan& p) {
-       norm(p).gates = {{0, {2}, {1}}};
-     },
+    {"RowWiseHooks", [](Plan& p) { norm(p).gates = {{0, {2}, {1}}}; },
      "gates: a row-wise step has no hooks by tiles"},
     {"Residual", [](Plan& p) { norm(p).norm.residual = false; }, "residual: is given, but not used"},
     {"NormWeight", [](Plan& p) { norm(p).norm_weight = {}; }, "norm_weight.buffer: -1 is none"},
     {"Epsilon", [](Plan& p) { norm(p).norm.epsilon = -1; }, "norm: epsilon -1"},
     {"GateTargets", [](Plan& p) { gemm(p).gates[0].targets.push_back(1); },
      "gates[0].targets: 2 of them for 1 groups"},
-    {"GateEntries",
-     [](Plan& p) {
-       gemm(p).gates[0] = {0, {1, 2, 4}, {0, 0, 0}};
-     },
+    {"GateEntries", [](Plan& p) { gemm(p).gates[0] = {0, {1, 2, 4}, {0, 0, 0}}; },
      "gates[0].ends: 3 groups, but counter 'done' has 2 entries on rank 0"},
     {"NotifyRank", [](Plan& p) { gemm(p).notify[0].ranks[0] = 2; }, "notify[0].ranks: 2 is none"},
     {"NotifyTwice", [](Plan& p) { gemm(p).notify[0].ranks[0] = 0; }, "notify[0].ranks: rank 0 twice"},
     {"NotifySet", [](Plan& p) { gemm(p).notify[0].counter = 1; }, "notify[0].counter: tiles add"},
-    {"Resources",
-     [](Plan& p) {
-       gemm(p).resources = {3, 2};
-     },
+    {"Resources", [](Plan& p) { gemm(p).resources = {3, 2}; },
      "resources: at least 3 workers, but at most 2"},
     // Counters and communication.
     {"AwaitForeign", [](Plan& p) { step<Await>(p, 0, 1, 0).counter.rank = 1; },
@@ -200,21 +181,12 @@ const Case cases[] = {
      "send: 8 rows are not 3 for each of 2 ranks"},
     {"AllGatherRows", [](Plan& p) { collective(p, 3).recv.rows = 5; },
      "recv: 5 rows are not 4 of each of 1 ranks"},
-    {"AllToAllSum",
-     [](Plan& p) {
-       collective(p, 4).send_rows = {5, 2};
-     },
+    {"AllToAllSum", [](Plan& p) { collective(p, 4).send_rows = {5, 2}; },
      "send_rows: they leave 1 rows of the slice"},
-    {"AllToAllHuge",
-     [](Plan& p) {
-       collective(p, 4).recv_rows = {INT64_MAX, 10 - INT64_MAX};
-     },
+    {"AllToAllHuge", [](Plan& p) { collective(p, 4).recv_rows = {INT64_MAX, 10 - INT64_MAX}; },
      "recv_rows: 9223372036854775807 of 9 rows"},
     {"AllToAllRanks", [](Plan& p) { collective(p, 4).recv_rows = {9}; }, "recv_rows: 1 of them for 2 ranks"},
-    {"CountsUnused",
-     [](Plan& p) {
-       collective(p, 1).send_rows = {4, 4};
-     },
+    {"CountsUnused", [](Plan& p) { collective(p, 1).send_rows = {4, 4}; },
      "send_rows: only an alltoall has counts by rank"},
     {"WholeRows", [](Plan& p) { collective(p, 1).send.cols = 2; },
      "send: columns 0 to 2 are not whole rows of 'staging'"},

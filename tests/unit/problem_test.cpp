@@ -28,7 +28,8 @@ std::vector<std::int64_t> listed(const std::vector<GlobalRun>& runs) {
 /// Whose row a row of a sharded matrix is, by the words of the header.
 int owner(const Problem& p, std::int64_t row) {
   if (p.row_order == RowOrder::contiguous) return static_cast<int>(row / p.shard_rows());
-  // Blocks of world · row_block rows, whose parts are dealt in turn; the last block of each rank may be short.
+  // Blocks of world · row_block rows, whose parts are dealt in turn; the last block of each rank may be
+  // short.
   for (std::int64_t local = 0;; local += p.row_block) {
     const std::int64_t size = std::min(p.row_block, p.shard_rows() - local);
     if (row < (local + size) * p.world) return static_cast<int>((row - local * p.world) / size);
@@ -47,7 +48,8 @@ TEST(Problem, ShardsAreAllRowsOnce) {
     p.validate();
     const bool scatter = p.op == Op::gemm_reducescatter;
     std::vector<std::vector<std::int64_t>> expected(static_cast<std::size_t>(p.world));
-    for (std::int64_t row = 0; row < p.m; ++row) expected[static_cast<std::size_t>(owner(p, row))].push_back(row);
+    for (std::int64_t row = 0; row < p.m; ++row)
+      expected[static_cast<std::size_t>(owner(p, row))].push_back(row);
     for (int rank = 0; rank < p.world; ++rank) {
       const auto& own = expected[static_cast<std::size_t>(rank)];
       EXPECT_EQ(listed(scatter ? p.out_runs(rank) : p.a_runs(rank)), own) << describe(p) << ", rank " << rank;
@@ -66,7 +68,8 @@ TEST(Problem, AllToAllReceivesBySourceThenRow) {
     p.world = static_cast<int>(dice.size(1, 6));
     p.routing = test::random_routing(dice, p.world, 20);
     std::int64_t all = 0;
-    for (int rank = 0; rank < p.world; ++rank) all += p.routing->rows(rank), p.m = larger(p.m, p.routing->rows(rank));
+    for (int rank = 0; rank < p.world; ++rank)
+      all += p.routing->rows(rank), p.m = larger(p.m, p.routing->rows(rank));
     p.n = p.k = 1;
     p.validate();
     EXPECT_EQ(p.global_rows(), all);
@@ -103,9 +106,11 @@ TEST(Problem, SwigluHalvesTheColumns) {
 }
 
 TEST(Problem, NamesReadBack) {
-  for (const Op op : {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall})
+  for (const Op op :
+       {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall})
     EXPECT_EQ(parse_op(name(op)), op);
-  for (const Activation a : {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu})
+  for (const Activation a :
+       {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu})
     EXPECT_EQ(parse_activation(name(a)), a);
   EXPECT_THROW(parse_op("gemm+"), InvalidArgument);
   EXPECT_THROW(parse_activation("tanh"), InvalidArgument);
@@ -132,7 +137,9 @@ TEST(Problem, DescribesItself) {
   p.norm = {true, true};
   p.row_order = RowOrder::block_cyclic;
   p.row_block = 3;
-  EXPECT_EQ(describe(p), "gemm+reducescatter 8x6x2 bf16, A transposed, bias, gelu, residual + rmsnorm, rows dealt in blocks of 3, 4 ranks");
+  EXPECT_EQ(describe(p),
+            "gemm+reducescatter 8x6x2 bf16, A transposed, bias, gelu, residual + rmsnorm, rows dealt in "
+            "blocks of 3, 4 ranks");
 }
 
 struct Wrong {
@@ -168,16 +175,22 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"WorldTooLarge", [](Problem& p) { p.world = max_world + 1; }, "world = 65"},
         Wrong{"M", [](Problem& p) { p.m = 0; }, "m = 0"}, Wrong{"N", [](Problem& p) { p.n = -1; }, "n = -1"},
         Wrong{"K", [](Problem& p) { p.k = max_extent + 1; }, "k = 2147483648"},
-        Wrong{"OddSwiglu", [](Problem& p) { p.n = 5, p.epilogue.activation = Activation::swiglu; }, "n = 5 must be even"},
+        Wrong{"OddSwiglu", [](Problem& p) { p.n = 5, p.epilogue.activation = Activation::swiglu; },
+              "n = 5 must be even"},
         Wrong{"ResidualAlone", [](Problem& p) { p.norm.residual = true; }, "a residual needs norm"},
         Wrong{"Epsilon", [](Problem& p) { p.norm = {true, false, -1.0f}; }, "norm epsilon = -1"},
-        Wrong{"Nan", [](Problem& p) { p.norm = {true, false, std::numeric_limits<float>::quiet_NaN()}; }, "norm epsilon = nan"},
+        Wrong{"Nan", [](Problem& p) { p.norm = {true, false, std::numeric_limits<float>::quiet_NaN()}; },
+              "norm epsilon = nan"},
         Wrong{"NoRouting", [](Problem& p) { p.op = Op::gemm_alltoall; }, "needs a routing"},
-        Wrong{"NeedlessRouting", [](Problem& p) { p.routing = rows_of({{}, {}}); }, "only gemm+alltoall takes a routing"},
-        Wrong{"RoutingWorld", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}}); }, "1 ranks, the world 2"},
-        Wrong{"RoutingRows", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}, {1, 1}}); }, "has 2 rows"},
+        Wrong{"NeedlessRouting", [](Problem& p) { p.routing = rows_of({{}, {}}); },
+              "only gemm+alltoall takes a routing"},
+        Wrong{"RoutingWorld", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}}); },
+              "1 ranks, the world 2"},
+        Wrong{"RoutingRows", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}, {1, 1}}); },
+              "has 2 rows"},
         Wrong{"RowBlock", [](Problem& p) { p.row_order = RowOrder::block_cyclic; }, "row_block = 0"},
-        Wrong{"RowOrder", [](Problem& p) { p.op = Op::gemm, p.row_order = RowOrder::block_cyclic, p.row_block = 1; },
+        Wrong{"RowOrder",
+              [](Problem& p) { p.op = Op::gemm, p.row_order = RowOrder::block_cyclic, p.row_block = 1; },
               "block-cyclic rows are for"}),
     [](const auto& wrong) { return wrong.param.name; });
 

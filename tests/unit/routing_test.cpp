@@ -35,7 +35,8 @@ TEST(Routing, CountsAreThoseOfTheTable) {
       before += routing->rows(source);
     }
     EXPECT_EQ(routing->global_base(world), before);
-    for (int dest = 0; dest < world; ++dest) EXPECT_EQ(routing->received(dest), received[static_cast<std::size_t>(dest)]);
+    for (int dest = 0; dest < world; ++dest)
+      EXPECT_EQ(routing->received(dest), received[static_cast<std::size_t>(dest)]);
   }
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 using test::Dice;
 
-/// Matrix row of every virtual row, by the words of the header: blocks of world × block rows, the j-th `block` of them rank j's.
+/// Matrix row of every virtual row, by the words of the header: blocks of world × block rows, the j-th
+/// `block` of them rank j's.
 std::vector<std::int64_t> listed(const RowMap& map) {
   std::vector<std::int64_t> rows;
   for (std::int64_t done = 0; done < map.len; done += map.block) {
@@ -36,7 +37,8 @@ void expect_consistent(const RowMap& map, Dice& dice) {
     ASSERT_EQ(run.virtual_row, first);
     ASSERT_TRUE(run.rows >= 1 && run.rows <= count) << first << " for " << count << ": " << run.rows;
     for (std::int64_t i = 0; i < run.rows; ++i)
-      ASSERT_EQ(rows[static_cast<std::size_t>(first + i)], run.matrix_row < 0 ? -1 : run.matrix_row + i) << first << " + " << i;
+      ASSERT_EQ(rows[static_cast<std::size_t>(first + i)], run.matrix_row < 0 ? -1 : run.matrix_row + i)
+          << first << " + " << i;
   }
   const std::int64_t first = dice.size(0, map.rows()), count = dice.size(0, map.rows() - first);
   std::int64_t next = first;

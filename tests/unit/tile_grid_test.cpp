@@ -14,7 +14,8 @@ namespace shingle {
 void PrintTo(const TileGrid& grid, std::ostream* out) {
   *out << grid.rows << "x" << grid.cols << " in " << grid.tile_rows << "x" << grid.tile_cols << ", loops";
   for (int i = 0; i < grid.loop_count; ++i)
-    *out << (grid.loops[i].axis == Axis::m ? " m" : " n") << grid.loops[i].extent << "+" << grid.loops[i].rotation;
+    *out << (grid.loops[i].axis == Axis::m ? " m" : " n") << grid.loops[i].extent << "+"
+         << grid.loops[i].rotation;
 }
 
 namespace {
@@ -25,7 +26,8 @@ using test::Dice;
 void expect_consistent(const TileGrid& grid) {
   SCOPED_TRACE(::testing::PrintToString(grid));
   std::int64_t reach[2] = {1, 1};
-  for (int i = 0; i < grid.loop_count; ++i) reach[static_cast<int>(grid.loops[i].axis)] *= grid.loops[i].extent;
+  for (int i = 0; i < grid.loop_count; ++i)
+    reach[static_cast<int>(grid.loops[i].axis)] *= grid.loops[i].extent;
   ASSERT_EQ(grid.positions(), grid.tiles() == 0 ? 0 : reach[0] * reach[1]);
 
   // A weight that no closed form could know by accident: prime-ish values by index.
@@ -80,14 +82,17 @@ TEST(TileGrid, OrdersOfLibraries) {
     order.cluster_n = static_cast<std::int32_t>(dice.size(1, 3));
     order.rotation = static_cast<std::int32_t>(dice.size(0, 9));
     // Down to nothing, and tiles larger than the matrix.
-    expect_consistent(make_grid(dice.size(0, 60), dice.size(0, 60), static_cast<std::int32_t>(dice.size(1, 70)),
+    expect_consistent(make_grid(dice.size(0, 60), dice.size(0, 60),
+                                static_cast<std::int32_t>(dice.size(1, 70)),
                                 static_cast<std::int32_t>(dice.size(1, 70)), order));
-    expect_consistent(make_grid(dice.size(1, 60), dice.size(1, 60), static_cast<std::int32_t>(dice.size(1, 8)),
+    expect_consistent(make_grid(dice.size(1, 60), dice.size(1, 60),
+                                static_cast<std::int32_t>(dice.size(1, 8)),
                                 static_cast<std::int32_t>(dice.size(1, 8)), order));
   }
 }
 
-/// Up to six loops of either axis in any succession, odd factors, rotated at any level, overshooting the tiles at times.
+/// Up to six loops of either axis in any succession, odd factors, rotated at any level, overshooting the
+/// tiles at times.
 TileGrid random_nest(Dice& dice) {
   TileGrid grid;
   std::int64_t reach[2] = {1, 1};
@@ -124,7 +129,8 @@ using Walk = std::vector<std::pair<int, int>>;
 
 TEST(TileGrid, RasterIsTheAxisThatRunsFirst) {
   EXPECT_EQ(walk(make_grid(2, 3, 1, 1)), (Walk{{0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {1, 2}}));
-  EXPECT_EQ(walk(make_grid(2, 3, 1, 1, {Raster::along_m})), (Walk{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}}));
+  EXPECT_EQ(walk(make_grid(2, 3, 1, 1, {Raster::along_m})),
+            (Walk{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}}));
 }
 
 TEST(TileGrid, SwizzleTakesBandsOfTheSlowAxis) {
@@ -136,13 +142,28 @@ TEST(TileGrid, SwizzleTakesBandsOfTheSlowAxis) {
 
 TEST(TileGrid, ClustersStartTogether) {
   const TileGrid grid = make_grid(4, 4, 1, 1, {Raster::along_n, 1, 2, 2});
-  EXPECT_EQ(walk(grid), (Walk{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}, {0, 3}, {1, 3},
-                              {2, 0}, {3, 0}, {2, 1}, {3, 1}, {2, 2}, {3, 2}, {2, 3}, {3, 3}}));
+  EXPECT_EQ(walk(grid), (Walk{{0, 0},
+                              {1, 0},
+                              {0, 1},
+                              {1, 1},
+                              {0, 2},
+                              {1, 2},
+                              {0, 3},
+                              {1, 3},
+                              {2, 0},
+                              {3, 0},
+                              {2, 1},
+                              {3, 1},
+                              {2, 2},
+                              {3, 2},
+                              {2, 3},
+                              {3, 3}}));
 }
 
 TEST(TileGrid, RotationStartsAtABand) {
   EXPECT_EQ(walk(make_grid(3, 1, 1, 1, {Raster::along_n, 1, 1, 1, 1})), (Walk{{1, 0}, {2, 0}, {0, 0}}));
-  EXPECT_EQ(walk(make_grid(3, 1, 1, 1, {Raster::along_n, 1, 1, 1, 5})), (Walk{{2, 0}, {0, 0}, {1, 0}}));  // modulo the bands
+  EXPECT_EQ(walk(make_grid(3, 1, 1, 1, {Raster::along_n, 1, 1, 1, 5})),
+            (Walk{{2, 0}, {0, 0}, {1, 0}}));  // modulo the bands
 }
 
 TEST(TileGrid, DegenerateSizes) {

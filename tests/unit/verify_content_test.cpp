@@ -1,4 +1,5 @@
-// Plans by hand that finish without a race and compute the wrong thing, beside those that compute the right one (DESIGN §4, rule 8).
+// Plans by hand that finish without a race and compute the wrong thing, beside those that compute the right
+// one (DESIGN §4, rule 8).
 #include "support/expect_proof.hpp"
 
 namespace shingle {
@@ -16,17 +17,21 @@ struct Direct : Hand {
       step(r, 0, g);
     }
   }
-  Gemm& product(int rank = 0) { return std::get<Gemm>(plan.ranks[static_cast<std::size_t>(rank)].lanes[0].steps[0]); }
+  Gemm& product(int rank = 0) {
+    return std::get<Gemm>(plan.ranks[static_cast<std::size_t>(rank)].lanes[0].steps[0]);
+  }
 };
 
-// ------------------------------------------------------------------------------------------------------- places
+// -------------------------------------------------------------------------------------------------------
+// places
 
 TEST(VerifyContent, RowsInTheirPlaces) {
   Problem p = small(Op::gemm, 1);
   expect_proven(Direct(p));
   Direct permuted(p);
   permuted.product().a_rows = {4, 1, 2, 2, 0, 8};
-  expect_wrong(permuted, "content", {"out on rank 0, rows [1, 2) columns [0, 8)", "should be", "row 1", "but holds", "row 2"});
+  expect_wrong(permuted, "content",
+               {"out on rank 0, rows [1, 2) columns [0, 8)", "should be", "row 1", "but holds", "row 2"});
   Direct undone(p);  // the same permutation where the rows are stored
   undone.product().a_rows = undone.product().out.rows = {4, 1, 2, 2, 0, 8};
   expect_proven(undone);
@@ -89,7 +94,9 @@ TEST(VerifyContent, OperandsOfOneRankAndThisEpoch) {
     hand.step(r, 0, Hand::collective(CollectiveKind::allgather, hand.all(hand.b, r), hand.all(both, r)));
     Gemm gemm = hand.gemm(r, hand.all(hand.out, r));
     gemm.b = hand.rows(both, r, 0, 4);  // rank 0's, on both
-    hand.step(r, 0, gemm).step(r, 0, Hand::collective(CollectiveKind::allreduce, hand.all(hand.out, r), hand.all(hand.out, r)));
+    hand.step(r, 0, gemm)
+        .step(r, 0,
+              Hand::collective(CollectiveKind::allreduce, hand.all(hand.out, r), hand.all(hand.out, r)));
   }
   expect_wrong(hand, "content", {"rank 1, lane compute, step 1 (gemm)", "A of one rank with B of another"});
 }
@@ -97,9 +104,11 @@ TEST(VerifyContent, OperandsOfOneRankAndThisEpoch) {
 TEST(VerifyContent, LastEpochsResultIsNotThisOnes) {
   Hand hand(small(Op::gemm, 1));
   const auto product = hand.buffer("product", 8, 8);
-  hand.step(0, 0, Hand::pass({hand.all(product, 0)}, hand.all(hand.out, 0))).step(0, 0, hand.gemm(0, hand.all(product, 0)));
+  hand.step(0, 0, Hand::pass({hand.all(product, 0)}, hand.all(hand.out, 0)))
+      .step(0, 0, hand.gemm(0, hand.all(product, 0)));
   expect_wrong(hand, "content", {"out on rank 0", "holds nothing"});
-  // It would show in the second epoch only, if the first one were computed: the copy holds the operands of the epoch before.
+  // It would show in the second epoch only, if the first one were computed: the copy holds the operands of
+  // the epoch before.
   Hand late(small(Op::gemm, 1));
   const auto kept = late.buffer("kept", 4, 8);
   Gemm gemm = late.gemm(0, late.all(late.out, 0));
@@ -109,23 +118,28 @@ TEST(VerifyContent, LastEpochsResultIsNotThisOnes) {
 }
 
 TEST(VerifyContent, PhantomRowsMayBeStored) {
-  // The map ends after 6 rows: what is stored for the other two is anything, and nobody may rely on the place.
+  // The map ends after 6 rows: what is stored for the other two is anything, and nobody may rely on the
+  // place.
   for (const bool apart : {true, false}) {
     Hand hand(small(Op::gemm, 1));
     const auto staging = hand.buffer("staging", 16, 8);
-    Gemm first = hand.gemm(0, hand.rows(staging, 0, 0, 8)), second = hand.gemm(0, hand.rows(staging, 0, 8, 2), 6);
+    Gemm first = hand.gemm(0, hand.rows(staging, 0, 0, 8)),
+         second = hand.gemm(0, hand.rows(staging, 0, 8, 2), 6);
     first.a_rows.limit = 6;
     const std::int64_t from = apart ? 8 : 6;
     second.out = Hand::in(hand.rows(staging, 0, from, 2));
     hand.step(0, 0, second).step(0, 0, first);
     hand.step(0, 0, Hand::pass({hand.rows(staging, 0, 0, 6)}, hand.rows(hand.out, 0, 0, 6)));
     hand.step(0, 0, Hand::pass({hand.rows(staging, 0, from, 2)}, hand.rows(hand.out, 0, 6, 2)));
-    if (apart) expect_proven(hand);
-    else expect_wrong(hand, "content", {"out on rank 0, rows [6, 8)", "holds nothing"});
+    if (apart)
+      expect_proven(hand);
+    else
+      expect_wrong(hand, "content", {"out on rank 0, rows [6, 8)", "holds nothing"});
   }
 }
 
-// ------------------------------------------------------------------------------------------------ contributions
+// ------------------------------------------------------------------------------------------------
+// contributions
 
 enum class Reduced { once, twice, by_one_only, with_itself };
 
@@ -148,8 +162,10 @@ Hand reduced(Reduced how) {
 TEST(VerifyContent, EachContributionOnce) {
   expect_proven(reduced(Reduced::once));
   expect_wrong(reduced(Reduced::twice), "content", {"(allreduce)", "sums rows [0, 8)", "C of ranks 0 1"});
-  expect_wrong(reduced(Reduced::by_one_only), "content", {"out on rank 0", "C of ranks 0 1", "but holds C of ranks 0 of"});
-  expect_wrong(reduced(Reduced::with_itself), "content", {"rank 0, lane compute, step 1 (reduce)", "adds product on rank 0"});
+  expect_wrong(reduced(Reduced::by_one_only), "content",
+               {"out on rank 0", "C of ranks 0 1", "but holds C of ranks 0 of"});
+  expect_wrong(reduced(Reduced::with_itself), "content",
+               {"rank 0, lane compute, step 1 (reduce)", "adds product on rank 0"});
 }
 
 TEST(VerifyContent, AContributionThatIsNothing) {
@@ -167,14 +183,17 @@ TEST(VerifyContent, ScatterGivesEachRankItsShard) {
       if (first_of_1 == 0) gemm.out.rows = {2, 4, 4, 0, 0, 8}, gemm.out.rows.stride = 4;
       if (first_of_1 != 0) gemm.a_rows = gemm.out.rows = {4, 1, 2, 2, 0, 8};
       hand.step(r, 0, gemm);
-      hand.step(r, 0, Hand::collective(CollectiveKind::reducescatter, hand.all(product, r), hand.all(hand.out, r)));
+      hand.step(r, 0,
+                Hand::collective(CollectiveKind::reducescatter, hand.all(product, r), hand.all(hand.out, r)));
     }
     return hand;
   };
   expect_proven(made(0));
   expect_proven(made(1));
   Hand shifted = made(0);
-  for (int r = 0; r < 2; ++r) std::get<Gemm>(shifted.plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps[0]).a_rows = {4, 1, 2, 2, 0, 8};
+  for (int r = 0; r < 2; ++r)
+    std::get<Gemm>(shifted.plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps[0]).a_rows = {4, 1, 2,
+                                                                                                2, 0, 8};
   expect_wrong(shifted, "content", {"out on rank 1, rows [0, 1)", "row 4", "row 1"});
 }
 
@@ -185,9 +204,15 @@ TEST(VerifyContent, PartsCountInTheCommunicatorsOrder) {
     hand.plan.communicators[0].ranks = std::move(ranks);
     const auto gathered = hand.buffer("gathered", 8, 4);
     for (int r = 0; r < 2; ++r) {
-      hand.step(r, 0, Hand::collective(CollectiveKind::allgather, hand.all(hand.a, r), hand.all(gathered, r)));
+      hand.step(r, 0,
+                Hand::collective(CollectiveKind::allgather, hand.all(hand.a, r), hand.all(gathered, r)));
       for (int part = 0; part < 2; ++part) {
-        Gemm gemm = hand.gemm(r, hand.rows(hand.out, r, 4 * (as_listed ? hand.plan.communicators[0].ranks[static_cast<std::size_t>(part)] : part), 4), 4 * part);
+        Gemm gemm = hand.gemm(
+            r,
+            hand.rows(
+                hand.out, r,
+                4 * (as_listed ? hand.plan.communicators[0].ranks[static_cast<std::size_t>(part)] : part), 4),
+            4 * part);
         gemm.a = hand.all(gathered, r);
         hand.step(r, 0, gemm);
       }
@@ -199,7 +224,8 @@ TEST(VerifyContent, PartsCountInTheCommunicatorsOrder) {
   expect_wrong(made({1, 0}, false), "content", {"out on rank 1, rows [0, 4)", "row 0", "row 4"});
 }
 
-// ---------------------------------------------------------------------------------------------------- epilogues
+// ----------------------------------------------------------------------------------------------------
+// epilogues
 
 Problem with_epilogue(Op op, int world, bool bias, Activation activation) {
   Problem p = small(op, world);
@@ -227,18 +253,22 @@ TEST(VerifyContent, TheEpilogueOnceAndAfterTheSum) {
       if (before) gemm.epilogue = hand.plan.problem.epilogue;
       Elementwise finish = Hand::pass({hand.all(product, r)}, hand.all(hand.out, r));
       finish.epilogue = hand.plan.problem.epilogue;
-      hand.step(r, 0, gemm).step(r, 0, Hand::collective(CollectiveKind::allreduce, hand.all(product, r), hand.all(product, r)));
+      hand.step(r, 0, gemm)
+          .step(r, 0,
+                Hand::collective(CollectiveKind::allreduce, hand.all(product, r), hand.all(product, r)));
       hand.step(r, 0, finish);
-      if (after) hand.step(r, 0, [&] {
-        Elementwise again = finish;
-        again.from[0] = again.to = Hand::in(hand.all(hand.out, r));
-        return again;
-      }());
+      if (after)
+        hand.step(r, 0, [&] {
+          Elementwise again = finish;
+          again.from[0] = again.to = Hand::in(hand.all(hand.out, r));
+          return again;
+        }());
     }
     return hand;
   };
   expect_proven(made(false, false));
-  expect_wrong(made(true, false), "content", {"rank 0, lane compute, step 0 (gemm)", "before all ranks are summed"});
+  expect_wrong(made(true, false), "content",
+               {"rank 0, lane compute, step 0 (gemm)", "before all ranks are summed"});
   expect_wrong(made(false, true), "content", {"step 3", "already passed"});
 }
 
@@ -275,15 +305,18 @@ TEST(VerifyContent, TheBiasOfTheColumn) {
       pass.bias = bias;
       hand.step(0, 0, pass);
     }
-    if (wrong == 0) expect_proven(hand);
-    else expect_wrong(hand, "content", {"step 1", "bias on rank 0"});
+    if (wrong == 0)
+      expect_proven(hand);
+    else
+      expect_wrong(hand, "content", {"step 1", "bias on rank 0"});
   }
 }
 
 TEST(VerifyContent, SwigluTakesGateAndUpOfTheSameColumns) {
   const Problem p = with_epilogue(Op::gemm, 1, true, Activation::swiglu);
   expect_proven(Direct(p));
-  // Two of four output columns: their gate and up columns are not beside each other in B, so they are copied together.
+  // Two of four output columns: their gate and up columns are not beside each other in B, so they are copied
+  // together.
   const auto halves = [&](std::int64_t up_of) {
     Hand hand(p);
     const auto picked = hand.buffer("picked", 4, 4), biases = hand.buffer("biases", 1, 4);
@@ -317,18 +350,20 @@ TEST(VerifyContent, SwigluTakesGateAndUpOfTheSameColumns) {
   expect_wrong(neighbours, "content", {"rank 0, lane compute, step 0 (gemm)", "columns of B"});
 }
 
-// ----------------------------------------------------------------------------------------------------------- norms
+// -----------------------------------------------------------------------------------------------------------
+// norms
 
 /// One rank: product, then a pass that normalises it.
 struct Normed : Hand {
   std::int32_t product = buffer("product", 8, 8);
   Elementwise finish = pass({all(product, 0)}, all(out, 0), 4);
 
-  explicit Normed(bool with_residual, Activation activation = Activation::none) : Hand([&] {
-    Problem p = with_epilogue(Op::gemm, 1, false, activation);
-    p.norm = {true, with_residual};
-    return p;
-  }()) {
+  explicit Normed(bool with_residual, Activation activation = Activation::none)
+      : Hand([&] {
+          Problem p = with_epilogue(Op::gemm, 1, false, activation);
+          p.norm = {true, with_residual};
+          return p;
+        }()) {
     step(0, 0, gemm(0, all(product, 0)));
     finish.epilogue = plan.problem.epilogue;
     finish.norm = plan.problem.norm;

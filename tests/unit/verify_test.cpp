@@ -1,4 +1,5 @@
-// Plans by hand that do or do not finish: tiled steps, residency, rendezvous, one hardware queue (DESIGN §4, rules 1 to 4).
+// Plans by hand that do or do not finish: tiled steps, residency, rendezvous, one hardware queue (DESIGN §4,
+// rules 1 to 4).
 #include "support/expect_proof.hpp"
 
 namespace shingle {
@@ -6,7 +7,8 @@ namespace {
 
 using namespace test;
 
-// --------------------------------------------------------------------------------------------- tiled steps (rule 1)
+// --------------------------------------------------------------------------------------------- tiled steps
+// (rule 1)
 
 /// One rank: a GEMM that counts its tiles in two groups, and a pass on another lane that follows it.
 struct Follow : Hand {
@@ -22,12 +24,16 @@ struct Follow : Hand {
   Hand made() { return step(0, 0, producer).step(0, follower, consumer); }
 };
 
-TEST(VerifyProgress, APassMayFollowAGemm) { expect_proven(Follow().made()); }
+TEST(VerifyProgress, APassMayFollowAGemm) {
+  expect_proven(Follow().made());
+}
 
 TEST(VerifyProgress, GroupsMayDifferAsLongAsTheyAreCovered) {
   Follow plan;
-  plan.consumer.gates = {{plan.done, {1, 4}, {2, 2}}};  // the first tile awaits the first group, the others the second …
-  expect_wrong(plan.made(), "race", {"rank 0, lane follower, step 0 (permute), item 1", "product on rank 0, rows [2, 4)"});
+  plan.consumer.gates = {
+      {plan.done, {1, 4}, {2, 2}}};  // the first tile awaits the first group, the others the second …
+  expect_wrong(plan.made(), "race",
+               {"rank 0, lane follower, step 0 (permute), item 1", "product on rank 0, rows [2, 4)"});
   plan = Follow();
   plan.consumer.gates.push_back({plan.done, {0, 4}, {0, 2}});  // … but all of them may await both
   expect_proven(plan.made());
@@ -37,8 +43,10 @@ TEST(VerifyProgress, ATileThatAwaitsAHigherTileOfItsStep) {
   Follow plan;
   const std::int32_t self = plan.counter("self", 3);
   plan.consumer.notify = {{self, {0}, {2, 4}}};
-  plan.consumer.gates.push_back({self, {0, 4}, {0, 1}});  // all tiles await entry 1, which tiles 2 and 3 add to
-  expect_wrong(plan.made(), "progress", {"rank 0, lane follower, step 0 (permute)", "self[1] on rank 0: 0 of 1"});
+  plan.consumer.gates.push_back(
+      {self, {0, 4}, {0, 1}});  // all tiles await entry 1, which tiles 2 and 3 add to
+  expect_wrong(plan.made(), "progress",
+               {"rank 0, lane follower, step 0 (permute)", "self[1] on rank 0: 0 of 1"});
 }
 
 TEST(VerifyProgress, ATileThatAwaitsALowerTileOfItsStep) {
@@ -65,7 +73,8 @@ TEST(VerifyProgress, AnAwaitBeforeItsOwnLanesNotify) {
   expect_wrong(hand, "progress", {"rank 0, lane compute, step 0 (await)", "ready[0]"});
 }
 
-// ------------------------------------------------------------------------------------------------ residency (rule 2)
+// ------------------------------------------------------------------------------------------------ residency
+// (rule 2)
 
 TEST(VerifyResidency, AWaitingStepLeavesItsProducerAWorker) {
   expect_wrong(Follow(1).made(), "residency", {"rank 0, lane compute, step 0 (gemm)", "needs 1 workers"});
@@ -101,17 +110,23 @@ TEST(VerifyResidency, CollectivesHoldWorkersWhileTheyWait) {
   const auto computed = hand.counter("computed");
   const auto wire = hand.lane("wire");
   for (int r = 0; r < 2; ++r) {
-    auto allreduce = Hand::collective(CollectiveKind::allreduce, hand.all(hand.out, r), hand.all(hand.out, r));
+    auto allreduce =
+        Hand::collective(CollectiveKind::allreduce, hand.all(hand.out, r), hand.all(hand.out, r));
     allreduce.resources = {2, 2};
-    hand.step(r, 0, hand.gemm(r, hand.all(hand.out, r))).notify(r, 0, computed, r).await(r, wire, computed).step(r, wire, allreduce);
+    hand.step(r, 0, hand.gemm(r, hand.all(hand.out, r)))
+        .notify(r, 0, computed, r)
+        .await(r, wire, computed)
+        .step(r, wire, allreduce);
   }
   // In the next epoch a slow rank's GEMM finds the fast one's collective, which waits for it.
-  expect_wrong(hand, "residency", {"rank 0, lane compute, step 0 (gemm)", "waiting steps of other lanes hold (2)"});
+  expect_wrong(hand, "residency",
+               {"rank 0, lane compute, step 0 (gemm)", "waiting steps of other lanes hold (2)"});
   hand.plan.workers = 3;
   expect_proven(hand);
 }
 
-// ----------------------------------------------------------------------------------------------- rendezvous (rule 3)
+// ----------------------------------------------------------------------------------------------- rendezvous
+// (rule 3)
 
 /// gemm+allreduce in two halves of the rows. The halves may go over different lanes and communicators.
 struct Halves : Hand {
@@ -174,7 +189,8 @@ TEST(VerifyRendezvous, TwoCommunicatorsOfOneLaneInDifferentOrders) {
   plan.two_communicators();
   plan.rank(0);
   plan.rank(1, 1);
-  expect_wrong(plan, "progress", {"rank 0, lane wire", "waits for rank 1", "rank 1, lane wire", "waits for rank 0"});
+  expect_wrong(plan, "progress",
+               {"rank 0, lane wire", "waits for rank 1", "rank 1, lane wire", "waits for rank 0"});
 }
 
 TEST(VerifyRendezvous, CallsThatMeetHaveToFit) {
@@ -183,7 +199,9 @@ TEST(VerifyRendezvous, CallsThatMeetHaveToFit) {
   plan.rank(1);
   std::get<Collective>(plan.plan.ranks[1].lanes[1].steps[3]).send.rows = 3;
   std::get<Collective>(plan.plan.ranks[1].lanes[1].steps[3]).recv.rows = 3;
-  expect_wrong(plan, "collectives", {"on communicator world", "rank 0, lane wire, step 3", "rank 1, lane wire, step 3", "does not fit"});
+  expect_wrong(
+      plan, "collectives",
+      {"on communicator world", "rank 0, lane wire, step 3", "rank 1, lane wire, step 3", "does not fit"});
 }
 
 TEST(VerifyRendezvous, SwappedCallsOfEqualSizeMixUpRows) {
@@ -203,13 +221,15 @@ TEST(VerifyRendezvous, ARankThatCallsLess) {
 
 TEST(VerifyRendezvous, AlltoallCountsHaveToAgree) {
   Problem p = small(Op::gemm_alltoall);
-  p.routing = std::make_shared<const Routing>(std::vector<std::vector<std::int32_t>>{{0, 0, 0, 1, 1, 1, 1, 1}, {0, 1, 1, 1, 1, 1, 1, 1}});
+  p.routing = std::make_shared<const Routing>(
+      std::vector<std::vector<std::int32_t>>{{0, 0, 0, 1, 1, 1, 1, 1}, {0, 1, 1, 1, 1, 1, 1, 1}});
   const auto made = [&](std::vector<std::int64_t> sent_by_1) {
     Hand hand(p);
     const auto product = hand.buffer("product", 8, 8);
     const std::vector<std::int64_t> sent[2] = {{3, 5}, std::move(sent_by_1)};
     for (int r = 0; r < 2; ++r) {
-      Collective exchange = Hand::collective(CollectiveKind::alltoall, hand.all(product, r), hand.all(hand.out, r));
+      Collective exchange =
+          Hand::collective(CollectiveKind::alltoall, hand.all(product, r), hand.all(hand.out, r));
       exchange.send_rows = sent[r];
       exchange.recv_rows = r == 0 ? std::vector<std::int64_t>{3, 1} : std::vector<std::int64_t>{5, 7};
       hand.step(r, 0, hand.gemm(r, hand.all(product, r))).step(r, 0, exchange);
@@ -220,30 +240,39 @@ TEST(VerifyRendezvous, AlltoallCountsHaveToAgree) {
   expect_wrong(made({7, 1}), "collectives", {"rank 1, lane compute, step 1 (alltoall)", "does not fit"});
 }
 
-// ---------------------------------------------------------------------------------------------- exchanges (rule 3)
+// ---------------------------------------------------------------------------------------------- exchanges
+// (rule 3)
 
 /// Every rank's product travels to the next rank of a ring.
 struct Ring : Hand {
   std::int32_t product = buffer("product", 8, 8), got = buffer("got", 8, 8);
 
   explicit Ring(int world = 3) : Hand(small(Op::gemm, world)) {
-    for (int r = 0; r < world; ++r) step(r, 0, gemm(r, all(product, r))).step(r, 0, pass({all(product, r)}, all(out, r)));
+    for (int r = 0; r < world; ++r)
+      step(r, 0, gemm(r, all(product, r))).step(r, 0, pass({all(product, r)}, all(out, r)));
   }
   Exchange::Message to_next(int r) const { return {(r + 1) % world(), all(product, r)}; }
   Exchange::Message of_last(int r) const { return {(r + world() - 1) % world(), all(got, r)}; }
-  Exchange& exchange_of(int r) { return std::get<Exchange>(plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps[2]); }
+  Exchange& exchange_of(int r) {
+    return std::get<Exchange>(plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps[2]);
+  }
   Hand made() {
     for (int r = 0; r < world(); ++r) step(r, 0, Exchange{0, {to_next(r)}, {of_last(r)}, {}});
     return *this;
   }
 };
 
-TEST(VerifyExchange, ARingInOneStep) { expect_proven(Ring().made()); }
+TEST(VerifyExchange, ARingInOneStep) {
+  expect_proven(Ring().made());
+}
 
 TEST(VerifyExchange, ARingThatReceivesBeforeItSends) {
   Ring ring;
-  for (int r = 0; r < 3; ++r) ring.step(r, 0, Exchange{0, {}, {ring.of_last(r)}, {}}).step(r, 0, Exchange{0, {ring.to_next(r)}, {}, {}});
-  expect_wrong(ring, "progress", {"rank 0, lane compute, step 2 (exchange) waits for its messages", "rank 2"});
+  for (int r = 0; r < 3; ++r)
+    ring.step(r, 0, Exchange{0, {}, {ring.of_last(r)}, {}})
+        .step(r, 0, Exchange{0, {ring.to_next(r)}, {}, {}});
+  expect_wrong(ring, "progress",
+               {"rank 0, lane compute, step 2 (exchange) waits for its messages", "rank 2"});
 }
 
 TEST(VerifyExchange, ARingWithOneRankThatSendsFirst) {
@@ -259,7 +288,8 @@ TEST(VerifyExchange, MessagesThatDoNotFit) {
   Ring ring;
   ring.made();
   ring.exchange_of(1).receives[0].slice.rows = 7;
-  expect_wrong(ring, "collectives", {"rank 0, lane compute, step 2 (exchange) sends 8x8 f32 to rank 1, which expects 7x8 f32"});
+  expect_wrong(ring, "collectives",
+               {"rank 0, lane compute, step 2 (exchange) sends 8x8 f32 to rank 1, which expects 7x8 f32"});
   Ring other_type;
   other_type.made();
   other_type.plan.buffers[static_cast<std::size_t>(other_type.got)].dtype = DType::bf16;
@@ -289,20 +319,26 @@ TEST(VerifyExchange, ACommunicatorHasOneLane) {
   expect_wrong(ring, "collectives", {"rank 0: lanes compute and other both use communicator world"});
 }
 
-// ----------------------------------------------------------------------------------------- one hardware queue (rule 4)
+// ----------------------------------------------------------------------------------------- one hardware
+// queue (rule 4)
 
 TEST(VerifyHardwareQueue, AnAwaitIssuedBeforeItsProducer) {
   Hand hand(small(Op::gemm_allreduce));
   const auto computed = hand.counter("computed");
   const auto wire = hand.lane("wire");
   for (int r = 0; r < 2; ++r) {
-    const auto allreduce = Hand::collective(CollectiveKind::allreduce, hand.all(hand.out, r), hand.all(hand.out, r));
-    hand.step(r, 0, hand.gemm(r, hand.all(hand.out, r))).notify(r, 0, computed, r).await(r, wire, computed).step(r, wire, allreduce);
+    const auto allreduce =
+        Hand::collective(CollectiveKind::allreduce, hand.all(hand.out, r), hand.all(hand.out, r));
+    hand.step(r, 0, hand.gemm(r, hand.all(hand.out, r)))
+        .notify(r, 0, computed, r)
+        .await(r, wire, computed)
+        .step(r, wire, allreduce);
   }
   expect_proven(hand);
   hand.plan.ranks[1].issue = {1, 0, 0, 1};
   expect_wrong(hand, "hardware queue",
-               {"rank 1, lane compute, step 0 (gemm) is issued behind an await that does not pass", "computed[0] on rank 1: 0 of 1"});
+               {"rank 1, lane compute, step 0 (gemm) is issued behind an await that does not pass",
+                "computed[0] on rank 1: 0 of 1"});
 }
 
 TEST(VerifyHardwareQueue, AwaitsOfTwoRanksThatHoldEachOthersNotify) {

@@ -1,7 +1,7 @@
 // The contract of a backend: a World of ranks with memory, and Executables that run a plan on it.
 //
-// The same calls serve a backend that holds all ranks in one process (threads) and one that holds a single rank of many
-// processes (MPI): whatever is "by rank" concerns the local ranks only.
+// The same calls serve a backend that holds all ranks in one process (threads) and one that holds a single
+// rank of many processes (MPI): whatever is "by rank" concerns the local ranks only.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 
 namespace shingle {
 
-/// Owner of a block of a rank's device memory (host memory on the host backend). Move-only, freed on destruction.
+/// Owner of a block of a rank's device memory (host memory on the host backend). Move-only, freed on
+/// destruction.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -43,17 +44,18 @@ struct Capabilities {
 struct Span {
   std::int32_t rank = 0;
   std::int32_t lane = 0;
-  std::int32_t step = 0;    ///< in the lane
-  std::int32_t group = -1;  ///< of a tiled step that notifies or is gated by groups: the group whose tiles these are
+  std::int32_t step = 0;  ///< in the lane
+  std::int32_t group =
+      -1;  ///< of a tiled step that notifies or is gated by groups: the group whose tiles these are
   std::int32_t epoch = 0;
   double begin_us = 0;
   double end_us = 0;
 };
 
 struct RunOptions {
-  int epochs = 1;               ///< back to back, with no barrier between ranks
-  double timeout_us = 30e6;     ///< deadline of every single wait
-  bool trace = false;           ///< collect spans
+  int epochs = 1;            ///< back to back, with no barrier between ranks
+  double timeout_us = 30e6;  ///< deadline of every single wait
+  bool trace = false;        ///< collect spans
 };
 
 struct RunReport {
@@ -70,14 +72,15 @@ class Executable {
   virtual void bind(int rank, Role role, void* memory) = 0;
 
   /// Runs the plan; collective over the world's processes. Returns when all local ranks are done.
-  /// Throws Timeout with the diagnosis when a wait passes its deadline or another rank fails; the World is then broken and
-  /// every later run throws.
+  /// Throws Timeout with the diagnosis when a wait passes its deadline or another rank fails; the World is
+  /// then broken and every later run throws.
   virtual RunReport run(const RunOptions& options = {}) = 0;
 
   /// Memory that the executable holds for a rank, in bytes.
   virtual std::int64_t internal_bytes(int rank) const = 0;
 
-  /// Overwrites the internal buffers of the local ranks with NaN, so that a result cannot come from an earlier run.
+  /// Overwrites the internal buffers of the local ranks with NaN, so that a result cannot come from an
+  /// earlier run.
   virtual void poison() = 0;
 };
 
@@ -93,7 +96,8 @@ class World {
 
   virtual DeviceBuffer allocate(int rank, std::size_t bytes) = 0;
 
-  /// Throws Unsupported when the plan needs what the world cannot do, InvalidArgument when it is for another world.
+  /// Throws Unsupported when the plan needs what the world cannot do, InvalidArgument when it is for another
+  /// world.
   virtual std::unique_ptr<Executable> compile(const Plan& plan) = 0;
 
   /// All processes wait for each other.

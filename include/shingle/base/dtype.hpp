@@ -11,7 +11,9 @@ namespace shingle {
 
 enum class DType : std::uint8_t { f32, bf16, f16 };
 
-constexpr std::size_t size_bytes(DType type) { return type == DType::f32 ? 4 : 2; }
+constexpr std::size_t size_bytes(DType type) {
+  return type == DType::f32 ? 4 : 2;
+}
 
 /// "f32", "bf16", "f16".
 std::string_view name(DType type);

@@ -7,8 +7,8 @@
 
 namespace shingle {
 
-/// "128M" → 128·2^20, "8K", "4G", "512": a count or bytes, with binary suffixes K, M, G, T (an optional "B" or "iB" may
-/// follow). Throws InvalidArgument on anything else, on a negative value and on overflow of 2^62.
+/// "128M" → 128·2^20, "8K", "4G", "512": a count or bytes, with binary suffixes K, M, G, T (an optional "B"
+/// or "iB" may follow). Throws InvalidArgument on anything else, on a negative value and on overflow of 2^62.
 std::int64_t parse_size(std::string_view text);
 
 /// A link: rate and latency of one rank's connection to the others.
@@ -22,7 +22,8 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
-/// "8GB/s,10us" → {8, 10}; either part alone will do; "400Gb/s" is bits; "none" is unpaced. Throws InvalidArgument.
+/// "8GB/s,10us" → {8, 10}; either part alone will do; "400Gb/s" is bits; "none" is unpaced. Throws
+/// InvalidArgument.
 Link parse_link(std::string_view text);
 
 /// "30s", "250ms", "10us", "2m" → microseconds. Throws InvalidArgument.

@@ -1,16 +1,17 @@
 // Which row of a matrix a GEMM's virtual row is.
 //
-// A row-sharded result belongs to `world` ranks, `stride` rows each. If every tile is to hold the same number of rows of every
-// rank, so that a group of tiles can be reduce-scattered as soon as it is done, the tile's rows have to be picked from all
-// shards: virtual rows run over blocks of `world` × `block` rows, of which the j-th `block` rows come from rank j's shard.
+// A row-sharded result belongs to `world` ranks, `stride` rows each. If every tile is to hold the same number
+// of rows of every rank, so that a group of tiles can be reduce-scattered as soon as it is done, the tile's
+// rows have to be picked from all shards: virtual rows run over blocks of `world` × `block` rows, of which
+// the j-th `block` rows come from rank j's shard.
 #pragma once
 
 #include "shingle/grid/tile_grid.hpp"
 
 namespace shingle {
 
-/// A run of consecutive virtual rows that are also consecutive in the matrix. `matrix_row` is -1 where the rows are
-/// phantom: beyond the last row of the matrix.
+/// A run of consecutive virtual rows that are also consecutive in the matrix. `matrix_row` is -1 where the
+/// rows are phantom: beyond the last row of the matrix.
 struct RowRun {
   std::int64_t virtual_row = 0;
   std::int64_t matrix_row = 0;
@@ -33,7 +34,8 @@ struct RowMap {
   SHINGLE_HD constexpr std::int64_t rows() const { return world * len; }
 
   SHINGLE_HD constexpr bool operator==(const RowMap& o) const {
-    return world == o.world && block == o.block && len == o.len && stride == o.stride && base == o.base && limit == o.limit;
+    return world == o.world && block == o.block && len == o.len && stride == o.stride && base == o.base &&
+           limit == o.limit;
   }
 
   /// The longest run that starts at a virtual row, at most `count` rows.

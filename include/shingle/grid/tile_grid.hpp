@@ -1,11 +1,13 @@
 // Tile grids: which tiles a step has and the order in which they start, in closed form.
 //
-// A grid covers `rows` × `cols` output elements with tiles of tile_rows × tile_cols; tiles at the far edges may be
-// ragged. The order is a loop nest over factors of the two tile axes: every loop runs over one digit of the m- or the
-// n-index (outer loops hold the more significant digits), and may start rotated. Raster, swizzle and clusters are such
-// nests. Where the factors overshoot the tiles there are phantom tiles: positions of the nest that hold no output.
+// A grid covers `rows` × `cols` output elements with tiles of tile_rows × tile_cols; tiles at the far edges
+// may be ragged. The order is a loop nest over factors of the two tile axes: every loop runs over one digit
+// of the m- or the n-index (outer loops hold the more significant digits), and may start rotated. Raster,
+// swizzle and clusters are such nests. Where the factors overshoot the tiles there are phantom tiles:
+// positions of the nest that hold no output.
 //
-// C++17 and constexpr throughout, so that host, device and verifier compute the same numbers from the same source.
+// C++17 and constexpr throughout, so that host, device and verifier compute the same numbers from the same
+// source.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +20,15 @@
 
 namespace shingle {
 
-SHINGLE_HD constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-SHINGLE_HD constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-SHINGLE_HD constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+SHINGLE_HD constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+SHINGLE_HD constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+SHINGLE_HD constexpr std::int64_t larger(std::int64_t a, std::int64_t b) {
+  return a > b ? a : b;
+}
 
 enum class Axis : std::uint8_t { m, n };
 
@@ -107,19 +115,24 @@ struct TileGrid {
   }
 
   /// The wave of a position when `workers` tiles are in flight together (phantom tiles take a worker too).
-  SHINGLE_HD static constexpr std::int64_t wave(std::int64_t linear, std::int64_t workers) { return linear / workers; }
+  SHINGLE_HD static constexpr std::int64_t wave(std::int64_t linear, std::int64_t workers) {
+    return linear / workers;
+  }
 
-  /// Sum over the tiles that hold output at positions before `linear` of weight_m · weight_n, where weight_m(lo, hi) is the
-  /// summed weight of the tile rows [lo, hi) and weight_n(lo, hi) that of the tile columns. Costs one step a loop,
-  /// whatever the number of tiles: this is what makes slots, counts and offsets closed forms.
+  /// Sum over the tiles that hold output at positions before `linear` of weight_m · weight_n, where
+  /// weight_m(lo, hi) is the summed weight of the tile rows [lo, hi) and weight_n(lo, hi) that of the tile
+  /// columns. Costs one step a loop, whatever the number of tiles: this is what makes slots, counts and
+  /// offsets closed forms.
   template <class WeightM, class WeightN>
-  SHINGLE_HD constexpr std::int64_t sum_before(std::int64_t linear, WeightM weight_m, WeightN weight_n) const {
+  SHINGLE_HD constexpr std::int64_t sum_before(std::int64_t linear, WeightM weight_m,
+                                               WeightN weight_n) const {
     const std::int64_t limit[2] = {tiles_m(), tiles_n()};
-    std::int64_t rest = positions();     // positions below the current loop
-    std::int64_t span[2] = {1, 1};       // tiles that the remaining digits of each axis address
+    std::int64_t rest = positions();  // positions below the current loop
+    std::int64_t span[2] = {1, 1};    // tiles that the remaining digits of each axis address
     for (int i = 0; i < loop_count; ++i) span[int(loops[i].axis)] *= loops[i].extent;
-    if (linear >= rest) return limit[0] == 0 || limit[1] == 0 ? 0 : weight_m(0, limit[0]) * weight_n(0, limit[1]);
-    std::int64_t first[2] = {0, 0};      // first tile that the digits fixed so far leave possible
+    if (linear >= rest)
+      return limit[0] == 0 || limit[1] == 0 ? 0 : weight_m(0, limit[0]) * weight_n(0, limit[1]);
+    std::int64_t first[2] = {0, 0};  // first tile that the digits fixed so far leave possible
     std::int64_t total = 0;
     for (int i = 0; i < loop_count; ++i) {
       const Loop& loop = loops[i];
@@ -143,8 +156,8 @@ struct TileGrid {
     return sum_before(linear, Count{}, Count{});
   }
 
-  /// Output rows of the tiles before a position, summed tile by tile: where the tile's rows start when the finished tiles
-  /// are stacked in one column.
+  /// Output rows of the tiles before a position, summed tile by tile: where the tile's rows start when the
+  /// finished tiles are stacked in one column.
   SHINGLE_HD constexpr std::int64_t rows_before(std::int64_t linear) const {
     return sum_before(linear, Extent{rows, tile_rows}, Count{});
   }
@@ -171,8 +184,8 @@ struct TileGrid {
  private:
   template <class WeightM, class WeightN>
   SHINGLE_HD static constexpr std::int64_t strip(std::int64_t lo, std::int64_t hi, const std::int64_t* first,
-                                                 const std::int64_t* span, const std::int64_t* limit, int axis,
-                                                 WeightM weight_m, WeightN weight_n) {
+                                                 const std::int64_t* span, const std::int64_t* limit,
+                                                 int axis, WeightM weight_m, WeightN weight_n) {
     std::int64_t from[2] = {first[0], first[1]};
     std::int64_t to[2] = {first[0] + span[0], first[1] + span[1]};
     from[axis] = first[axis] + lo * span[axis];
@@ -190,14 +203,15 @@ enum class Raster : std::uint8_t { along_n, along_m };  ///< the axis that runs 
 /// How a grid is traversed, in the words of GEMM libraries.
 struct TileOrder {
   Raster raster = Raster::along_n;
-  std::int32_t swizzle = 1;       ///< clusters of the slow axis taken together, so that operands stay in cache
-  std::int32_t cluster_m = 1;     ///< tiles that start together
+  std::int32_t swizzle = 1;    ///< clusters of the slow axis taken together, so that operands stay in cache
+  std::int32_t cluster_m = 1;  ///< tiles that start together
   std::int32_t cluster_n = 1;
-  std::int32_t rotation = 0;      ///< bands of the slow axis (swizzle · cluster tiles each) to start at, modulo their number
+  std::int32_t rotation =
+      0;  ///< bands of the slow axis (swizzle · cluster tiles each) to start at, modulo their number
 
   constexpr bool operator==(const TileOrder& o) const {
-    return raster == o.raster && swizzle == o.swizzle && cluster_m == o.cluster_m && cluster_n == o.cluster_n &&
-           rotation == o.rotation;
+    return raster == o.raster && swizzle == o.swizzle && cluster_m == o.cluster_m &&
+           cluster_n == o.cluster_n && rotation == o.rotation;
   }
 };
 
@@ -215,7 +229,8 @@ SHINGLE_HD constexpr TileGrid make_grid(std::int64_t rows, std::int64_t cols, st
   const std::int64_t fast_tiles = along_n ? grid.tiles_n() : grid.tiles_m();
   const std::int32_t slow_cluster = along_n ? order.cluster_m : order.cluster_n;
   const std::int32_t fast_cluster = along_n ? order.cluster_n : order.cluster_m;
-  const auto bands = std::int32_t(larger(ceil_div(slow_tiles, std::int64_t(order.swizzle) * slow_cluster), 1));
+  const auto bands =
+      std::int32_t(larger(ceil_div(slow_tiles, std::int64_t(order.swizzle) * slow_cluster), 1));
   const auto steps = std::int32_t(larger(ceil_div(fast_tiles, fast_cluster), 1));
   const Loop nest[] = {{slow, bands, order.rotation % bands},
                        {fast, steps, 0},

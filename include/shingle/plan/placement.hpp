@@ -1,12 +1,13 @@
-// Placement, expanded: the pieces of a buffer that the rows of one tile lie in. Verifier and executors all ask here.
+// Placement, expanded: the pieces of a buffer that the rows of one tile lie in. Verifier and executors all
+// ask here.
 #pragma once
 
 #include "shingle/plan/plan.hpp"
 
 namespace shingle {
 
-/// Rows [tile_row, tile_row + rows) of a tile are rows [row, row + rows) of the placement's buffer (absolute, in the memory of
-/// slice.rank), from column `col` on, as wide as the tile.
+/// Rows [tile_row, tile_row + rows) of a tile are rows [row, row + rows) of the placement's buffer (absolute,
+/// in the memory of slice.rank), from column `col` on, as wide as the tile.
 struct Piece {
   std::int64_t tile_row = 0;
   std::int64_t rows = 0;
@@ -14,10 +15,12 @@ struct Piece {
   std::int64_t col = 0;
 };
 
-/// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. Rows that are phantom, or that go
-/// elsewhere than to the placement's `dest`, have no piece; phantom tiles have none at all.
+/// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. Rows that are
+/// phantom, or that go elsewhere than to the placement's `dest`, have no piece; phantom tiles have none at
+/// all.
 template <class Visit>
-void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear, Visit&& visit) {
+void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
+                    Visit&& visit) {
   const TileRect rect = grid.rect(grid.tile(linear));
   if (rect.rows == 0 || rect.cols == 0) return;
   const std::int64_t col0 = at.slice.col;
@@ -55,7 +58,8 @@ void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* ro
             const std::int64_t group = group_of(at.ends, linear);
             const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
               const auto row = [&](std::int64_t tile) { return smaller(tile * grid.tile_rows, grid.rows); };
-              return routing->count_before(at.source, dest, row(hi)) - routing->count_before(at.source, dest, row(lo));
+              return routing->count_before(at.source, dest, row(hi)) -
+                     routing->count_before(at.source, dest, row(lo));
             };
             const auto sent = [&](std::int64_t position) {
               return grid.sum_before(position, rows_to, TileGrid::Count{});
@@ -63,7 +67,8 @@ void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* ro
             const std::int64_t pool = at.dest < 0 ? group * routing->world() + dest : group;
             const std::int64_t in_tile = before - routing->count_before(at.source, dest, rect.row);
             visit(Piece{i, run,
-                        at.slice.row + at.bases[pool] + sent(linear) - sent(group == 0 ? 0 : at.ends[group - 1]) + in_tile,
+                        at.slice.row + at.bases[pool] + sent(linear) -
+                            sent(group == 0 ? 0 : at.ends[group - 1]) + in_tile,
                         col0});
           }
         }

@@ -1,7 +1,8 @@
 // Plan: for every rank its lanes, for every lane its steps. Data, nothing else (docs/plan.md).
 //
-// A planner writes plans, the verifier proves them, a backend executes them. What a step does to which element is said by
-// closed forms and small tables only; `for_each_piece` (plan/placement.hpp) is the one place that expands them.
+// A planner writes plans, the verifier proves them, a backend executes them. What a step does to which
+// element is said by closed forms and small tables only; `for_each_piece` (plan/placement.hpp) is the one
+// place that expands them.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,18 @@
 
 namespace shingle {
 
-// ---------------------------------------------------------------------------------------------------------- memory
+// ----------------------------------------------------------------------------------------------------------
+// memory
 
 /// What a buffer is to the user. The user binds every role but `internal`, which the backend allocates.
 enum class Role : std::uint8_t { a, b, bias, residual, norm_weight, out, sum, internal };
 std::string_view name(Role role);
-constexpr bool is_input(Role role) { return role <= Role::norm_weight; }
-constexpr bool is_output(Role role) { return role == Role::out || role == Role::sum; }
+constexpr bool is_input(Role role) {
+  return role <= Role::norm_weight;
+}
+constexpr bool is_output(Role role) {
+  return role == Role::out || role == Role::sum;
+}
 
 /// A row-major matrix in every rank's memory; ranks may hold different numbers of rows, also none.
 struct Buffer {
@@ -55,8 +61,8 @@ struct Slice {
 /// `add`: grows by what adders add. `set`: one writer sets it to base + value; copy engines cannot add.
 enum class CounterKind : std::uint8_t { add, set };
 
-/// A table of 32-bit counts in every rank's memory that only grow; anyone may await `>= target`. Never reset: in epoch e a
-/// target t means e · growth + t.
+/// A table of 32-bit counts in every rank's memory that only grow; anyone may await `>= target`. Never reset:
+/// in epoch e a target t means e · growth + t.
 struct Counter {
   std::string name;
   CounterKind kind = CounterKind::add;
@@ -74,13 +80,15 @@ struct CounterRef {
   bool operator==(const CounterRef&) const = default;
 };
 
-// ------------------------------------------------------------------------------------------------- hooks of a tiled step
+// ------------------------------------------------------------------------------------------------- hooks of
+// a tiled step
 
 /// Where the rows of a tile lie in a buffer: the `route` hook of a store, and its mirror for a load.
 enum class PlacementKind : std::uint8_t {
   matrix,    ///< at their own rows and columns, rows by `rows`
   slots,     ///< stacked in the order of execution in one column of tiles, tile_cols wide
-  subtiles,  ///< as slots, but per group of tiles first all rows of rank 0's part of each tile, then rank 1's, …
+  subtiles,  ///< as slots, but per group of tiles first all rows of rank 0's part of each tile, then rank
+             ///< 1's, …
   pools,     ///< per group one pool a destination; in a pool, runs of rows in the order of execution
   routed,    ///< the rows that go to `dest`, compacted: row i at the number of such rows before it
 };
@@ -92,14 +100,16 @@ struct Placement {
   RowMap rows;                     ///< matrix: virtual row of the grid → row of the slice
   std::vector<std::int64_t> ends;  ///< subtiles, pools: position in the grid's order at which each group ends
   std::int32_t parts = 1;          ///< subtiles: into how many equal row parts each tile is split
-  std::int32_t source = -1;        ///< pools, routed: the rank whose rows (by the problem's routing) these are
-  std::int32_t dest = -1;          ///< pools, routed: the destination whose rows these are; -1: all, a pool each
-  std::vector<std::int64_t> bases; ///< pools: first row of each pool, [group · destinations + destination]; routed: one
+  std::int32_t source = -1;  ///< pools, routed: the rank whose rows (by the problem's routing) these are
+  std::int32_t dest = -1;    ///< pools, routed: the destination whose rows these are; -1: all, a pool each
+  std::vector<std::int64_t>
+      bases;  ///< pools: first row of each pool, [group · destinations + destination]; routed: one
 
   bool operator==(const Placement&) const = default;
 };
 
-/// Before a tile's input is read: await one entry of a counter on the own rank, by the group that the tile's position is in.
+/// Before a tile's input is read: await one entry of a counter on the own rank, by the group that the tile's
+/// position is in.
 struct TileGate {
   std::int32_t counter = -1;
   std::vector<std::int64_t> ends;      ///< position at which each group ends; group g awaits entry g
@@ -107,8 +117,8 @@ struct TileGate {
   bool operator==(const TileGate&) const = default;
 };
 
-/// Once a tile's output is visible: add one to an entry of a counter on each of `ranks`, by the tile's group. Phantom tiles
-/// add nothing.
+/// Once a tile's output is visible: add one to an entry of a counter on each of `ranks`, by the tile's group.
+/// Phantom tiles add nothing.
 struct TileNotify {
   std::int32_t counter = -1;
   std::vector<std::int32_t> ranks;
@@ -116,21 +126,23 @@ struct TileNotify {
   bool operator==(const TileNotify&) const = default;
 };
 
-/// Workers (SMs, cores) that a step takes: at least `least` to make progress, at most `most` (0: all that are free).
+/// Workers (SMs, cores) that a step takes: at least `least` to make progress, at most `most` (0: all that are
+/// free).
 struct Resources {
   std::int32_t least = 0;
   std::int32_t most = 0;
   bool operator==(const Resources&) const = default;
 };
 
-// ----------------------------------------------------------------------------------------------------------- steps
+// -----------------------------------------------------------------------------------------------------------
+// steps
 
-/// Tiled product: virtual row v of the grid is row a_rows(v) of op(A); columns of the grid are columns of op(B), or output columns
-/// of [gate | up] for swiglu.
+/// Tiled product: virtual row v of the grid is row a_rows(v) of op(A); columns of the grid are columns of
+/// op(B), or output columns of [gate | up] for swiglu.
 struct Gemm {
   TileGrid grid;
-  Slice a;        ///< as stored: m×k, or k×m with transpose_a
-  Slice b;        ///< as stored: k×n, or n×k with transpose_b
+  Slice a;  ///< as stored: m×k, or k×m with transpose_a
+  Slice b;  ///< as stored: k×n, or n×k with transpose_b
   RowMap a_rows;
   bool transpose_a = false;
   bool transpose_b = false;
@@ -143,10 +155,11 @@ struct Gemm {
   bool operator==(const Gemm&) const = default;
 };
 
-/// Tiled pass over a matrix: reorder, sum, epilogue, norm. Sources are summed in their order in fp32 and rounded once. An item is
-/// a tile; of a row-wise step (a norm or swiglu needs complete rows) a row of tiles, in order of their m-index: `from` is then
-/// asked for every tile of the row, `to`, `residual` and `sum` for its tile of column 0 only, and their pieces are out columns wide.
-/// Row-wise steps have no gates and notify nothing by tiles.
+/// Tiled pass over a matrix: reorder, sum, epilogue, norm. Sources are summed in their order in fp32 and
+/// rounded once. An item is a tile; of a row-wise step (a norm or swiglu needs complete rows) a row of tiles,
+/// in order of their m-index: `from` is then asked for every tile of the row, `to`, `residual` and `sum` for
+/// its tile of column 0 only, and their pieces are out columns wide. Row-wise steps have no gates and notify
+/// nothing by tiles.
 struct Elementwise {
   TileGrid grid;
   std::int64_t first = 0;   ///< the step does items [first, first + count) only: positions, or rows of tiles
@@ -156,9 +169,9 @@ struct Elementwise {
   Epilogue epilogue;
   Slice bias;
   Norm norm;
-  Slice norm_weight;  ///< 1×n
-  Placement residual; ///< where norm.residual: read from here …
-  Placement sum;      ///< … and x + residual is stored here
+  Slice norm_weight;   ///< 1×n
+  Placement residual;  ///< where norm.residual: read from here …
+  Placement sum;       ///< … and x + residual is stored here
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
   Resources resources{1, 0};
@@ -197,10 +210,11 @@ struct Fill {
 enum class CollectiveKind : std::uint8_t { allreduce, reducescatter, allgather, alltoall };
 std::string_view name(CollectiveKind kind);
 
-/// A rendezvous of all ranks of a communicator, as collective libraries have it. Equal counts on every rank except for alltoall.
-/// allreduce: send and recv equal or disjoint, the same shape. reducescatter: part i of `send` (equal parts by rows) summed over ranks to rank i's `recv`. allgather:
-/// `send` of rank i to part i of `recv`. alltoall: consecutive rows of `send`, send_rows[i] of them to rank i; `recv`
-/// takes recv_rows[i] from rank i. Slices are whole rows of their buffers, so that they are contiguous.
+/// A rendezvous of all ranks of a communicator, as collective libraries have it. Equal counts on every rank
+/// except for alltoall. allreduce: send and recv equal or disjoint, the same shape. reducescatter: part i of
+/// `send` (equal parts by rows) summed over ranks to rank i's `recv`. allgather: `send` of rank i to part i
+/// of `recv`. alltoall: consecutive rows of `send`, send_rows[i] of them to rank i; `recv` takes recv_rows[i]
+/// from rank i. Slices are whole rows of their buffers, so that they are contiguous.
 struct Collective {
   CollectiveKind kind = CollectiveKind::allreduce;
   std::int32_t communicator = 0;
@@ -243,12 +257,14 @@ struct Swap {
   bool operator==(const Swap&) const = default;
 };
 
-using Step = std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap>;
+using Step =
+    std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap>;
 
 /// "gemm", "permute", "reduce", "push", "await", …: an elementwise step is named for what it does.
 std::string_view name(const Step& step);
 
-// ------------------------------------------------------------------------------------------------------------ plan
+// ------------------------------------------------------------------------------------------------------------
+// plan
 
 enum class LaneKind : std::uint8_t { compute, communicate, copy };
 std::string_view name(LaneKind kind);
@@ -263,7 +279,8 @@ struct Lane {
 
 struct RankPlan {
   std::vector<Lane> lanes;
-  /// The order in which a host with a single hardware queue issues the steps: lane indices, one for each step.
+  /// The order in which a host with a single hardware queue issues the steps: lane indices, one for each
+  /// step.
   std::vector<std::int32_t> issue;
   bool operator==(const RankPlan&) const = default;
 };
@@ -293,7 +310,7 @@ struct Plan {
   Mechanism mechanism = Mechanism::sequential;
   Params params;
   std::int32_t workers = 1;  ///< of each rank, for which waves and resources were planned
-  std::string rounding;      ///< where values are rounded, and in which order they are summed (DESIGN: "Numbers")
+  std::string rounding;  ///< where values are rounded, and in which order they are summed (DESIGN: "Numbers")
   std::vector<Buffer> buffers;
   std::vector<Counter> counters;
   std::vector<Communicator> communicators;

@@ -34,7 +34,8 @@ std::string_view name(Activation activation);
 Activation parse_activation(std::string_view text);
 
 /// Applied to the operator's result, once: after the reduction where there is one.
-/// gelu is the exact x·Φ(x). swiglu takes B = [gate | up], N columns in all, and yields N/2 columns silu(A·gate) · (A·up).
+/// gelu is the exact x·Φ(x). swiglu takes B = [gate | up], N columns in all, and yields N/2 columns
+/// silu(A·gate) · (A·up).
 struct Epilogue {
   bool bias = false;  ///< a row vector of N elements, added before the activation
   Activation activation = Activation::none;
@@ -43,8 +44,8 @@ struct Epilogue {
   bool operator==(const Epilogue&) const = default;
 };
 
-/// RMSNorm of the result, after the epilogue: y = x / sqrt(mean(x²) + epsilon) · weight. With `residual`, x is first added to
-/// the residual and x itself is a second output (`sum`).
+/// RMSNorm of the result, after the epilogue: y = x / sqrt(mean(x²) + epsilon) · weight. With `residual`, x
+/// is first added to the residual and x itself is a second output (`sum`).
 struct Norm {
   bool enabled = false;
   bool residual = false;
@@ -53,22 +54,24 @@ struct Norm {
   bool operator==(const Norm&) const = default;
 };
 
-/// Order of the rows of a row-sharded matrix (the output of gemm+reducescatter, the input A of allgather+gemm).
-/// `contiguous`: rank r holds rows [r · ceil(M/W), …). `block_cyclic`: blocks of `row_block` rows are dealt to the ranks in
-/// turn (FlashOverlap §3.3.4: what a reduce-scatter of row-subtiles leaves; an allgather+gemm that takes the same order
-/// puts the rows back).
+/// Order of the rows of a row-sharded matrix (the output of gemm+reducescatter, the input A of
+/// allgather+gemm). `contiguous`: rank r holds rows [r · ceil(M/W), …). `block_cyclic`: blocks of `row_block`
+/// rows are dealt to the ranks in turn (FlashOverlap §3.3.4: what a reduce-scatter of row-subtiles leaves; an
+/// allgather+gemm that takes the same order puts the rows back).
 enum class RowOrder : std::uint8_t { contiguous, block_cyclic };
 
-/// A run of rows on one rank that are consecutive rows of the operator's global matrix, and of one source rank.
+/// A run of rows on one rank that are consecutive rows of the operator's global matrix, and of one source
+/// rank.
 struct GlobalRun {
   std::int64_t local_row = 0;
   std::int64_t global_row = 0;
   std::int64_t rows = 0;
 };
 
-/// Sizes are those of one rank's GEMM: C[m×n] = op(A)[m×k] · op(B)[k×n], as BLAS has it. Matrices are row-major.
-/// A is stored m×k, or k×m with transpose_a (the weight gradient); B is stored k×n, or n×k with transpose_b (as Linear layers
-/// keep it). For allgather+gemm, m counts the gathered rows; for gemm+alltoall the rows of each rank are the routing's.
+/// Sizes are those of one rank's GEMM: C[m×n] = op(A)[m×k] · op(B)[k×n], as BLAS has it. Matrices are
+/// row-major. A is stored m×k, or k×m with transpose_a (the weight gradient); B is stored k×n, or n×k with
+/// transpose_b (as Linear layers keep it). For allgather+gemm, m counts the gathered rows; for gemm+alltoall
+/// the rows of each rank are the routing's.
 struct Problem {
   Op op = Op::gemm;
   int world = 1;
@@ -84,8 +87,8 @@ struct Problem {
   std::int64_t row_block = 0;              ///< rows of a block, for block_cyclic
   std::shared_ptr<const Routing> routing;  ///< gemm+alltoall only
 
-  /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of range, a routing
-  /// that does not fit, an odd N for swiglu, a combination that has no meaning.
+  /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of
+  /// range, a routing that does not fit, an odd N for swiglu, a combination that has no meaning.
   void validate() const;
 
   /// Whether the ranks' products are summed.

@@ -7,11 +7,12 @@
 
 namespace shingle {
 
-/// For every source rank, the destination rank of each of its rows. Ranks may hold different numbers of rows, also none.
-/// Rows that a destination receives are ordered by source rank, then by row at the source.
+/// For every source rank, the destination rank of each of its rows. Ranks may hold different numbers of rows,
+/// also none. Rows that a destination receives are ordered by source rank, then by row at the source.
 class Routing {
  public:
-  /// `dest[s][i]` is the destination of row i of rank s. Throws InvalidArgument where a destination is no rank.
+  /// `dest[s][i]` is the destination of row i of rank s. Throws InvalidArgument where a destination is no
+  /// rank.
   explicit Routing(std::vector<std::vector<std::int32_t>> dest);
 
   int world() const { return static_cast<int>(dest_.size()); }

@@ -1,4 +1,5 @@
-// Proof that a plan is well-formed, always finishes, has no race and computes what its problem asks (docs/proofs.md).
+// Proof that a plan is well-formed, always finishes, has no race and computes what its problem asks
+// (docs/proofs.md).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace shingle {
 /// What a proof covers; and for a plan that is wrong, the first thing found.
 struct Proof {
   bool ok = true;
-  std::string rule;     ///< of what failed: "well-formed", "residency", "collectives", "progress", "hardware queue", "race", "content", …
+  std::string rule;     ///< of what failed: "well-formed", "residency", "collectives", "progress", "hardware
+                        ///< queue", "race", "content", …
   std::string failure;  ///< one line that names rank, lane, step, rectangle or counter
   std::int64_t segments = 0;  ///< steps and runs of tiles that were ordered, all epochs
   std::int64_t accesses = 0;  ///< rectangles that were checked

@@ -7,15 +7,16 @@
 
 namespace shingle {
 
-/// One GEMM, then the collective (or the other way round): what everybody has, and the baseline of every speed-up.
+/// One GEMM, then the collective (or the other way round): what everybody has, and the baseline of every
+/// speed-up.
 Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, const Params& params = {});
 
-/// Data slicing: the rows in `params.chunks` slices, each a GEMM and a collective of its own; the communication of one
-/// slice runs beside the GEMM of the next.
+/// Data slicing: the rows in `params.chunks` slices, each a GEMM and a collective of its own; the
+/// communication of one slice runs beside the GEMM of the next.
 Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const Params& params = {});
 
-/// FlashOverlap (arXiv 2504.19519): one GEMM that counts its finished tiles by groups of waves; a group is sent as soon as it is
-/// complete, from a buffer in the order of execution, and put back in order afterwards.
+/// FlashOverlap (arXiv 2504.19519): one GEMM that counts its finished tiles by groups of waves; a group is
+/// sent as soon as it is complete, from a buffer in the order of execution, and put back in order afterwards.
 Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const Params& params = {});
 
 /// A Planner by name; the same signature for all.
