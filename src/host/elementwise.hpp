@@ -26,6 +26,7 @@ class ElementwiseTask {
   std::int64_t run_row_of_tiles(Worker& worker, std::int64_t tile_m) const;
   void locate(const Placement& at, const View& buffer, std::int64_t position, std::byte** rows,
               std::int64_t count) const;
+  void gather_row(const Worker& worker, std::size_t i, std::size_t count, float* x) const;
   void finish_row(float* x, const Rows& rows, std::int64_t row) const;
 
   const Plan& plan_;

@@ -88,6 +88,10 @@ void Problem::validate() const {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
       throw InvalidArgument("block-cyclic rows are for gemm+reducescatter and allgather+gemm");
     require_extent("row_block", row_block, 1);
+    constexpr std::int64_t most_blocks = 1 << 20;
+    if (ceil_div(shard_rows(), row_block) > most_blocks)
+      throw InvalidArgument(
+          fmt::format("row_block = {} deals the rows in more than {} blocks a rank", row_block, most_blocks));
   }
 }
 

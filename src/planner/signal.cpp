@@ -251,6 +251,9 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
     return make_grid(r, cols, shape.tile_rows, shape.tile_cols, params.order);
   };
   const TileGrid grid = grid_of(rows);
+  if (grid.positions() > std::int64_t{1} << 31)
+    return Reason{fmt::format("tiles of {}x{} are too small: {} of them", grid.tile_rows, grid.tile_cols,
+                              grid.positions())};
   const auto ends = group_ends(grid, shape.workers, chosen.group_waves);
   if (!ends) return Reason{ends.reason()};
 

@@ -70,6 +70,13 @@ TEST_F(Cli, RunsWhatTheFlagsSay) {
         << flags;
 }
 
+TEST_F(Cli, SaysWhoWaitedForWhomWhenADeadlinePasses) {
+  const Outcome outcome = run("run --op gemm+allreduce --timeout 1us " + small);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, testing::MatchesRegex("shingle: rank [01], lane .*\n"));
+}
+
 TEST_F(Cli, ReadsARoutingFile) {
   write("routing.json", R"({"dest": [[0, 1, 1], [1], []]})");
   const json row = rows("--op gemm+alltoall --n 16 --k 8 --world 3 --routing " + path("routing.json"))[0];

@@ -53,7 +53,9 @@ class Execution {
 
  private:
   Options operator_options(Mechanism mechanism, const Params& params) const {
-    return {.mechanism = mechanism, .params = params, .timeout_us = options_.timeout_us};
+    return {.mechanism = mechanism,
+            .params = params,
+            .timeout_us = run_timeout_us(job_.named.problem, options_.where)};
   }
 
   void now(const std::string& what) { progress_.now(fmt::format("{}: {}", describe(job_.named), what)); }
@@ -99,6 +101,12 @@ class Execution {
   Executed done_;
 };
 
+/// A rank's GEMM on a slow core.
+double gemm_us(const Problem& p) {
+  constexpr double flops_per_us = 2e3;
+  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
+}
+
 }  // namespace
 
 Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
@@ -106,11 +114,17 @@ Executed execute(World& world, const Job& job, const Inputs& inputs, const UserM
   return Execution(world, job, inputs, own, options, progress).go();
 }
 
-double slowest_check_us(const Problem& p) {
-  constexpr double flops_per_us = 2e3;  // a slow core
-  const bool all_ranks = p.reduces() || p.op == Op::gemm_alltoall;
-  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) *
-         (all_ranks ? p.world : 1) / flops_per_us;
+double run_timeout_us(const Problem& problem, const WorldFlags& where) {
+  const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n),
+             k = static_cast<double>(problem.k);
+  const double most_bytes = 2 * std::max(m * n, m * k) * static_cast<double>(size_bytes(problem.dtype));
+  return where.timeout_us.value_or(default_timeout_us + gemm_us(problem) +
+                                   where.link.transfer_us(most_bytes));
+}
+
+double check_timeout_us(const Problem& problem, const WorldFlags& where) {
+  const bool sees_all_ranks = problem.reduces() || problem.op == Op::gemm_alltoall;
+  return run_timeout_us(problem, where) + gemm_us(problem) * (sees_all_ranks ? problem.world : 1);
 }
 
 double execute_bytes(const Job& job, const Machine& machine, const Launch& launch) {

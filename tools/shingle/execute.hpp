@@ -12,7 +12,7 @@ namespace shingle::cli {
 
 struct ExecuteOptions {
   PlanFlags how;
-  double timeout_us = 30e6;
+  WorldFlags where;
   int repeat = 0;
   bool timelines = false;  ///< also trace a run of the baseline and of each mechanism
   std::string backend;     ///< as it is called in the rows
@@ -28,9 +28,11 @@ struct Executed {
 Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
                  const ExecuteOptions& options, Progress& progress);
 
-/// Time that one process may take longer than another to check its outputs, at most: all others then wait for
-/// it.
-double slowest_check_us(const Problem& problem);
+/// Deadline of the waits of a run: what the user said, else the default and what a GEMM and its transfer take
+/// on a slow core. Nobody should give up on a healthy rank.
+double run_timeout_us(const Problem& problem, const WorldFlags& where);
+/// The same for waits between runs, where one process may have more outputs to check than another.
+double check_timeout_us(const Problem& problem, const WorldFlags& where);
 
 /// Memory that execute() takes in this process, at most.
 double execute_bytes(const Job& job, const Machine& machine, const Launch& launch);

@@ -56,7 +56,7 @@ int exit_code(const std::vector<Row>& rows) {
 int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<UserMatrices>& own,
              const RunFlags& flags, const Launch& launch) {
   const ExecuteOptions options{.how = flags.how,
-                               .timeout_us = flags.where.timeout_us,
+                               .where = flags.where,
                                .repeat = flags.repeat,
                                .timelines = !flags.trace.empty() || !flags.svg.empty(),
                                .backend = std::string(flags.where.options(launch).backend)};
@@ -97,8 +97,7 @@ int run(const RunFlags& flags, const Launch& launch) {
   const std::vector<Job> jobs = make_jobs(problems_of(flags, own, ranks), flags.how, machine, launch);
   require_room(jobs, own, machine, launch);
   for (const Job& job : jobs)
-    where.timeout_us =
-        std::max(where.timeout_us, flags.where.timeout_us + slowest_check_us(job.named.problem));
+    where.timeout_us = std::max(where.timeout_us, check_timeout_us(job.named.problem, flags.where));
 
   const auto world = make_world(ranks, where);
   try {
