@@ -214,24 +214,25 @@ class Run {
   bool run_items(LaneState& lane, const Step& step) {
     const auto& bounds = boundaries_[lane.line][lane.step];
     const std::int64_t first = bounds[lane.run], last = bounds[lane.run + 1];
-    if (const auto* gates = gates_of(step))
+    // Phantom tiles wait for nothing and notify nobody. Row-wise steps, whose items are no positions, have no
+    // hooks.
+    const auto* gates = gates_of(step);
+    const auto* notifies = notifies_of(step);
+    const bool hooked = (gates && !gates->empty()) || (notifies && !notifies->empty());
+    const TileGrid* grid = grid_of(step);
+    const std::int64_t tiles = hooked ? grid->tiles_before(last) - grid->tiles_before(first) : 0;
+    if (tiles > 0)
       for (const TileGate& gate : *gates)
-        if (first < last && !reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch))
-          return false;
+        if (!reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch)) return false;
     const std::int32_t s = segment(lane, first, last, lane.run + 2 == bounds.size());
-    if (const auto* gates = gates_of(step))
-      for (const TileGate& gate : *gates)
-        if (first < last)
-          record_await(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch, s);
     out_.events.push_back({EventKind::segment, {s}});
-    if (const auto* notifies = notifies_of(step); notifies && first < last) {
-      const TileGrid& grid = *grid_of(step);
-      for (const TileNotify& notify : *notifies) {
-        const auto entry = static_cast<std::int32_t>(group_of(notify.ends, first));
-        const std::int64_t tiles = grid.tiles_before(last) - grid.tiles_before(first);
+    if (tiles > 0) {
+      for (const TileGate& gate : *gates)
+        record_await(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch, s);
+      for (const TileNotify& notify : *notifies)
         for (const std::int32_t rank : notify.ranks)
-          add({notify.counter, rank, entry}, tiles, 1, lane.epoch, s);
-      }
+          add({notify.counter, rank, static_cast<std::int32_t>(group_of(notify.ends, first))}, tiles, 1,
+              lane.epoch, s);
     }
     if (const auto* notify = std::get_if<Notify>(&step))
       add(notify->counter, notify->value, notify->value, lane.epoch, s);

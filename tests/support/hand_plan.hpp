@@ -1,11 +1,11 @@
 // Plans written by hand, a line a step, for tests of the verifier and of backends.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "plan_edit.hpp"
 #include "shingle/plan/plan.hpp"
 
 namespace shingle::test {
@@ -120,36 +120,9 @@ struct Hand {
     return {kind, communicator, send, recv, {}, {}, {}};
   }
 
-  /// Declares what the counters grow by, as the steps have it.
-  void count() {
-    for (Counter& counter : plan.counters)
-      for (auto& entries : counter.growth) std::fill(entries.begin(), entries.end(), 0);
-    const auto tiles = [&](const TileGrid& grid, const std::vector<TileNotify>& notifies) {
-      for (const TileNotify& notify : notifies)
-        for (std::size_t g = 0; g < notify.ends.size(); ++g)
-          for (const std::int32_t rank : notify.ranks)
-            growth(notify.counter, rank, g) += static_cast<std::uint32_t>(
-                grid.tiles_before(notify.ends[g]) - (g == 0 ? 0 : grid.tiles_before(notify.ends[g - 1])));
-    };
-    for (const RankPlan& rank : plan.ranks)
-      for (const Lane& lane : rank.lanes)
-        for (const Step& step : lane.steps) {
-          if (const auto* gemm = std::get_if<Gemm>(&step)) tiles(gemm->grid, gemm->notify);
-          if (const auto* pass = std::get_if<Elementwise>(&step)) tiles(pass->grid, pass->notify);
-          if (const auto* notify = std::get_if<Notify>(&step)) {
-            auto& grown = growth(notify->counter.counter, notify->counter.rank,
-                                 static_cast<std::size_t>(notify->counter.entry));
-            const bool set =
-                plan.counters[static_cast<std::size_t>(notify->counter.counter)].kind == CounterKind::set;
-            grown = set ? std::max(grown, notify->value) : grown + notify->value;
-          }
-        }
-  }
+  void count() { count_growth(plan); }
 
  private:
-  std::uint32_t& growth(std::int32_t counter, std::int32_t rank, std::size_t entry) {
-    return plan.counters[static_cast<std::size_t>(counter)].growth[static_cast<std::size_t>(rank)][entry];
-  }
   std::int32_t user(Role role, std::vector<std::int64_t> rows, std::int64_t cols) {
     plan.buffers.push_back({std::string(name(role)), role, plan.problem.dtype, std::move(rows), cols, 1});
     return static_cast<std::int32_t>(plan.buffers.size()) - 1;

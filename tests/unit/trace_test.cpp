@@ -39,6 +39,25 @@ double end_us(const Timeline& timeline) {
   return std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us;
 }
 
+TEST(Chart, ShowsGroupsInOrderAndTheirShares) {
+  const Timeline timeline = schematic(plan_of(Op::gemm_allreduce, Mechanism::signal));
+  const std::string chart = to_chart(timeline, 1, 40);
+  const auto groups = timeline.plan.counters[0].growth[0].size();
+  for (const char* lane : {"compute", "communicate"}) {
+    const auto begin = chart.find('|', chart.find(lane)) + 1;
+    const std::string cells = chart.substr(begin, 40);
+    EXPECT_EQ(chart[begin + 40], '|') << chart;
+    std::size_t last = 0;
+    for (std::size_t g = 0; g < groups; ++g) {
+      const auto at = cells.find(static_cast<char>('0' + g));
+      ASSERT_NE(at, std::string::npos) << "group " << g << "\n" << chart;
+      EXPECT_GE(at, last) << chart;
+      last = at;
+    }
+  }
+  EXPECT_NE(chart.find("allreduce "), std::string::npos) << chart;
+}
+
 TEST(Schematic, KeepsLanesInOrder) {
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
     for (const PlannerEntry& entry : planners()) {

@@ -39,6 +39,26 @@ TEST(VerifyProgress, GroupsMayDifferAsLongAsTheyAreCovered) {
   expect_proven(plan.made());
 }
 
+TEST(VerifyProgress, PhantomTilesAwaitNothing) {
+  // Two tile rows at a time: the fourth position of three tiles is phantom. A group of it alone keeps nobody
+  // waiting, so that the step after this one cannot rely on it.
+  for (const bool phantom : {false, true}) {
+    Follow plan;
+    const auto late = plan.counter("late", 2), slow = plan.lane("slow"), copy = plan.buffer("copy", 8, 8);
+    plan.consumer.grid = make_grid(phantom ? 6 : 8, 8, 2, 8, {Raster::along_n, 2});
+    plan.consumer.gates = {{plan.done, {0, 4}, {0, 2}}, {late, {3, 4}, {0, 1}}};
+    plan.producer.notify = {{plan.done, {0}, {0, 4}}};
+    plan.consumer.gates[0].targets[1] = 4;
+    plan.made();
+    plan.step(0, slow, plan.gemm(0, plan.all(copy, 0))).notify(0, slow, late, 0, 1);
+    plan.step(0, plan.follower, Hand::pass({plan.all(copy, 0)}, plan.all(plan.out, 0)));
+    if (phantom)
+      expect_wrong(plan, "race", {"rank 0, lane follower, step 1 (permute)", "copy on rank 0"});
+    else
+      expect_proven(plan);
+  }
+}
+
 TEST(VerifyProgress, ATileThatAwaitsAHigherTileOfItsStep) {
   Follow plan;
   const std::int32_t self = plan.counter("self", 3);

@@ -39,6 +39,7 @@ void add_run(CLI::App& app, RunFlags& flags) {
   app.add_option("--repeat", flags.repeat, "Rounds to take the median of (default: 5 to 20)")
       ->check(CLI::Range(1, 1000000));
   add_format_flag(app, flags.format, "table");
+  app.add_flag("--timeline", flags.timeline, "Show below the table where the time of rank 0 went");
   app.add_option("--trace", flags.trace, "Write a Chrome trace of a run, for ui.perfetto.dev")
       ->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")

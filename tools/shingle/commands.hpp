@@ -14,6 +14,7 @@ struct RunFlags {
   int repeat = 0;
   Format format = Format::text;
   std::string trace, svg;
+  bool timeline = false;
 };
 int run(const RunFlags& flags, const Launch& launch);
 

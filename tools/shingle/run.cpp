@@ -58,7 +58,7 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
   const ExecuteOptions options{.how = flags.how,
                                .where = flags.where,
                                .repeat = flags.repeat,
-                               .timelines = !flags.trace.empty() || !flags.svg.empty(),
+                               .timelines = flags.timeline || !flags.trace.empty() || !flags.svg.empty(),
                                .backend = std::string(flags.where.options(launch).backend)};
   Executed all;
   {
@@ -77,6 +77,8 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
       fmt::print("{}", to_json(all.rows));
     } else {
       fmt::print("{}{}", head(world, flags, options.backend), to_table(all.rows));
+      if (flags.timeline)
+        for (const Timeline& timeline : all.overlapped) fmt::print("\n{}", to_chart(timeline, 0));
     }
   }
   return exit_code(all.rows);

@@ -28,6 +28,11 @@ std::string to_chrome_trace(std::span<const Timeline> timelines);
 /// and communication of a group of tiles in the same colour. Stands on light and dark ground.
 std::string to_svg(std::span<const Timeline> timelines);
 
+/// The lanes of one rank as lines of text, `width` characters for the whole time: a digit is a group of tiles
+/// computed or sent, # either without groups, = a pass over finished tiles, . waiting; then the share of
+/// each.
+std::string to_chart(const Timeline& timeline, int rank, int width = 64);
+
 /// How a plan would run if a wave of tiles took one unit of 100 us to compute and as long to send: the order
 /// of things, not a prediction.
 Timeline schematic(const Plan& plan);

@@ -109,7 +109,7 @@ struct Placement {
 };
 
 /// Before a tile's input is read: await one entry of a counter on the own rank, by the group that the tile's
-/// position is in.
+/// position is in. Phantom tiles await nothing.
 struct TileGate {
   std::int32_t counter = -1;
   std::vector<std::int64_t> ends;      ///< position at which each group ends; group g awaits entry g

@@ -1,0 +1,62 @@
+// Timelines as lines of text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "shingle/api/trace.hpp"
+#include "shingle/base/units.hpp"
+#include "shingle/plan/print.hpp"
+
+namespace shingle {
+namespace {
+
+const Step& step_of(const Timeline& timeline, const Span& span) {
+  return timeline.plan.ranks[static_cast<std::size_t>(span.rank)]
+      .lanes[static_cast<std::size_t>(span.lane)]
+      .steps[static_cast<std::size_t>(span.step)];
+}
+
+/// What stands for a span: its group, so that what is computed and what is sent can be matched by eye.
+char mark(const Timeline& timeline, const Span& span) {
+  const Step& step = step_of(timeline, span);
+  if (std::holds_alternative<Await>(step)) return '.';
+  if (std::holds_alternative<Elementwise>(step)) return '=';
+  const int group = group_of_span(timeline.plan, span);
+  return group < 0 ? '#' : static_cast<char>('0' + group % 10);
+}
+
+}  // namespace
+
+std::string to_chart(const Timeline& timeline, int rank, int width) {
+  double begin = INFINITY, end = 0;
+  for (const Span& span : timeline.spans) {
+    begin = std::min(begin, span.begin_us);
+    end = std::max(end, span.end_us);
+  }
+  if (!(end > begin)) return {};
+  const double cell_us = (end - begin) / width;
+  std::string text = fmt::format("{}, {}\n", timeline.title, format_us(end - begin));
+  const auto& lanes = timeline.plan.ranks[static_cast<std::size_t>(rank)].lanes;
+  for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+    std::string cells(static_cast<std::size_t>(width), ' ');
+    std::map<std::string_view, double> busy;
+    for (const Span& span : timeline.spans) {
+      if (span.rank != rank || span.lane != static_cast<std::int32_t>(lane)) continue;
+      const Step& step = step_of(timeline, span);
+      if (std::holds_alternative<Notify>(step)) continue;
+      busy[std::holds_alternative<Await>(step) ? "waiting" : name(step)] += span.end_us - span.begin_us;
+      const auto first = static_cast<std::size_t>((span.begin_us - begin) / cell_us);
+      const auto last = static_cast<std::size_t>(std::ceil((span.end_us - begin) / cell_us));
+      for (std::size_t i = first; i < std::min(std::max(last, first + 1), cells.size()); ++i)
+        if (cells[i] == ' ' || cells[i] == '.') cells[i] = mark(timeline, span);
+    }
+    text += fmt::format("  {:<12}|{}|", lanes[lane].name, cells);
+    for (const auto& [what, us] : busy) text += fmt::format(" {} {:.0f}%", what, us / (end - begin) * 100);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace shingle
