@@ -41,7 +41,9 @@ std::optional<At> pick_kind(const Plan& plan, Dice& dice) {
   return pick(plan, dice, [](const Step& step, const At&) { return std::holds_alternative<T>(step); });
 }
 
-std::vector<Step>& steps(Plan& plan, const At& at) { return plan.ranks[at.rank].lanes[at.lane].steps; }
+std::vector<Step>& steps(Plan& plan, const At& at) {
+  return plan.ranks[at.rank].lanes[at.lane].steps;
+}
 const std::vector<Step>& steps(const Plan& plan, const At& at) {
   return plan.ranks[at.rank].lanes[at.lane].steps;
 }
@@ -82,7 +84,9 @@ bool implied(const Plan& plan, const At& at) {
 }
 
 /// Whether a collective moves anything on this rank; an empty one needs nobody to wait.
-bool moves(const Collective& c) { return c.send.rows > 0 && c.recv.rows > 0; }
+bool moves(const Collective& c) {
+  return c.send.rows > 0 && c.recv.rows > 0;
+}
 
 /// An await whose removal must show: not implied, of a count that grows, and for data that exists.
 std::optional<At> pick_await(const Plan& plan, Dice& dice) {
@@ -119,8 +123,8 @@ std::optional<std::pair<At, std::size_t>> pick_gate(const Plan& plan, Dice& dice
     if (data) groups.push_back(static_cast<std::size_t>(group_of(pass.gates[0].ends, i)));
   }
   if (groups.empty()) return std::nullopt;
-  return std::pair{*at, groups[static_cast<std::size_t>(
-                            dice.size(0, static_cast<std::int64_t>(groups.size()) - 1))]};
+  return std::pair{
+      *at, groups[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(groups.size()) - 1))]};
 }
 
 /// A pass that the plan needs: it stores something.
@@ -414,9 +418,9 @@ bool rotate_counts(Plan& plan, Dice& dice) {
 
 bool wrong_growth(Plan& plan, Dice& dice) {
   if (plan.counters.empty()) return false;
-  auto& ranks =
-      plan.counters[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(plan.counters.size()) - 1))]
-          .growth;
+  auto& ranks = plan.counters[static_cast<std::size_t>(
+                                  dice.size(0, static_cast<std::int64_t>(plan.counters.size()) - 1))]
+                    .growth;
   auto& entries = ranks[static_cast<std::size_t>(dice.size(0, plan.problem.world - 1))];
   if (entries.empty()) return false;
   ++entries[0];

@@ -70,7 +70,8 @@ inline void insert_step(Plan& plan, const At& at, Step step) {
 }
 
 /// Tiles that each group of positions counts.
-inline std::vector<std::uint32_t> tiles_in_groups(const TileGrid& grid, const std::vector<std::int64_t>& ends) {
+inline std::vector<std::uint32_t> tiles_in_groups(const TileGrid& grid,
+                                                  const std::vector<std::int64_t>& ends) {
   std::vector<std::uint32_t> counts;
   std::int64_t before = 0;
   for (const std::int64_t end : ends) {
@@ -108,11 +109,12 @@ inline void count_growth(Plan& plan) {
 }
 
 /// Rows that the tiles at positions [first, last) store, or would if their sources held any.
-inline std::int64_t rows_stored(const Plan& plan, const TileGrid& grid, const Placement& to, std::int64_t first,
-                                std::int64_t last) {
+inline std::int64_t rows_stored(const Plan& plan, const TileGrid& grid, const Placement& to,
+                                std::int64_t first, std::int64_t last) {
   std::int64_t rows = 0;
   for (std::int64_t position = first; position < last; ++position)
-    for_each_piece(to, grid, plan.problem.routing.get(), position, [&](const Piece& piece) { rows += piece.rows; });
+    for_each_piece(to, grid, plan.problem.routing.get(), position,
+                   [&](const Piece& piece) { rows += piece.rows; });
   return rows;
 }
 
@@ -125,7 +127,8 @@ inline bool moves_nothing(const Plan& plan, const Step& step) {
     return rows_stored(plan, pass->grid, pass->to, by_rows ? 0 : pass->first,
                        by_rows ? pass->grid.positions() : last_item(*pass)) == 0;
   }
-  if (const auto* collective = std::get_if<Collective>(&step)) return collective->send.rows + collective->recv.rows == 0;
+  if (const auto* collective = std::get_if<Collective>(&step))
+    return collective->send.rows + collective->recv.rows == 0;
   return std::holds_alternative<Await>(step) || std::holds_alternative<Notify>(step);
 }
 

@@ -51,7 +51,7 @@ TEST(Print, AWholePlan) {
             "shards, 16 at a time) * b"
             " -> slots of staging by 2 parts, notifies computed[g], 1-4 workers\n"
             "    1: permute 64x64, 8 tiles of 16x32 (m4 n2) in groups g of 4 each: slots of arrivals -> out,"
-            " awaits received[g] >= 1 each\n"
+            " awaits received[g] >= 1 each, 1-4 workers\n"
             "  lane communicate\n"
             "    0: await computed[0] >= 4\n"
             "    1: reducescatter staging[0:128] -> arrivals[0:64] over world\n"
@@ -65,8 +65,9 @@ TEST(Print, AWholePlan) {
 
 TEST(Print, SaysHowRanksDiffer) {
   const std::string text = to_text(reducescatter(3, 100, &plan_sequential));
-  EXPECT_THAT(text, HasSubstr("ranks 1-2: as rank 0, but for (r is the rank)\n"
-                              "  rank 2: compute 3: permute 32x64, 1 tile: part[0:32] -> out\n"));
+  EXPECT_THAT(text,
+              HasSubstr("ranks 1-2: as rank 0, but for (r is the rank)\n"
+                        "  rank 2: compute 3: permute 32x64, 1 tile: part[0:32] -> out, 1-4 workers\n"));
   Plan plan = reducescatter(4, 128, &plan_sequential);
   EXPECT_THAT(to_text(plan), HasSubstr("ranks 1-3: as rank 0\n"));
   // A push to the next rank, to rows by the own rank: numbers that follow from the rank are said by a
