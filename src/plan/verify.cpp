@@ -161,6 +161,13 @@ Failure check_global_order(const Plan& plan, const Schedule& schedule) {
 /// Rule 6: what a counter says of itself is what happens, and no target ever leaves the range of a cyclic
 /// comparison.
 Failure check_counters(const Plan& plan, const Schedule& schedule) {
+  std::size_t index = 0;
+  for (const Counter& counter : plan.counters)
+    for (std::size_t rank = 0; rank < counter.growth.size(); ++rank)
+      for (std::size_t entry = 0; entry < counter.growth[rank].size(); ++entry)
+        if (schedule.counts[index++].at.counter < 0 && counter.growth[rank][entry] != 0)
+          return fmt::format("counter {}[{}] on rank {} declares to grow by {} an epoch, but nobody adds to it",
+                             counter.name, entry, rank, counter.growth[rank][entry]);
   for (const CountHistory& count : schedule.counts) {
     if (count.at.counter < 0) continue;  // never used
     const Counter& counter = plan.counters[count.at.counter];
