@@ -29,8 +29,8 @@ double gemm_us(World& world, const Inputs& inputs, Workspace& memory) {
 
 int main(int argc, char** argv) {
   CLI::App app("Overlap efficiency on the host, by mechanism and by how much there is to hide");
-  std::int64_t m = 2048, n = 2048, k = 4096;
-  int ranks = 2, repeat = 9;
+  std::int64_t m = 2048, n = 2048, k = 2048;
+  int ranks = 2, repeat = 7;
   std::vector<double> fractions{0.7, 0.85, 1.0};
   std::string json;
   app.add_option("--m", m)->capture_default_str();
