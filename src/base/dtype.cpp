@@ -61,7 +61,7 @@ float from_f16(std::uint16_t bits) {
 
 void widen(DType type, const void* source, float* target, std::size_t count) {
   if (type == DType::f32) {
-    std::memcpy(target, source, count * sizeof(float));
+    if (count > 0) std::memcpy(target, source, count * sizeof(float));  // an empty array may be null
     return;
   }
   const auto* half = static_cast<const std::uint16_t*>(source);
@@ -74,7 +74,7 @@ void widen(DType type, const void* source, float* target, std::size_t count) {
 
 void narrow(DType type, const float* source, void* target, std::size_t count) {
   if (type == DType::f32) {
-    std::memcpy(target, source, count * sizeof(float));
+    if (count > 0) std::memcpy(target, source, count * sizeof(float));  // an empty array may be null
     return;
   }
   auto* half = static_cast<std::uint16_t*>(target);
