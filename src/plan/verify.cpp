@@ -166,8 +166,9 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
     for (std::size_t rank = 0; rank < counter.growth.size(); ++rank)
       for (std::size_t entry = 0; entry < counter.growth[rank].size(); ++entry)
         if (schedule.counts[index++].at.counter < 0 && counter.growth[rank][entry] != 0)
-          return fmt::format("counter {}[{}] on rank {} declares to grow by {} an epoch, but nobody adds to it",
-                             counter.name, entry, rank, counter.growth[rank][entry]);
+          return fmt::format(
+              "counter {}[{}] on rank {} declares to grow by {} an epoch, but nobody adds to it",
+              counter.name, entry, rank, counter.growth[rank][entry]);
   for (const CountHistory& count : schedule.counts) {
     if (count.at.counter < 0) continue;  // never used
     const Counter& counter = plan.counters[count.at.counter];

@@ -103,11 +103,11 @@ struct Signals {
 };
 
 /// The restore: a pass that puts the tiles back, alone or with the epilogue and norm. It follows the groups
-/// as they arrive, unless it needs complete rows.
+/// as they arrive, unless it needs complete rows: then the first pass of the lane awaits them all.
 void restore(Builder& build, int rank, const Signals& signals, Elementwise pass,
-             const std::vector<std::int64_t>& ends) {
+             const std::vector<std::int64_t>& ends, bool first = true) {
   if (row_wise(pass)) {
-    for (std::size_t g = 0; g < ends.size(); ++g)
+    for (std::size_t g = 0; first && g < ends.size(); ++g)
       build.await(rank, compute_lane, signals.received, static_cast<std::int64_t>(g));
   } else {
     pass.gates.push_back(signals.await_group(ends));
@@ -218,7 +218,7 @@ void plan_alltoall(Builder& build, const planner::Pools& pools) {
       restore(build, r, signals,
               build.finishing(r, pools.grid(s), pools.receive(s, r, build.all(arrivals, r)),
                               planner::routed_rows(*p.routing, s, r, build.all(build.out, r))),
-              pools.ends(s));
+              pools.ends(s), s == 0);
   }
 }
 
