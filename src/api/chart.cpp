@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string_view>
 
 #include "shingle/api/trace.hpp"
 #include "shingle/base/units.hpp"
@@ -24,7 +25,8 @@ char mark(const Timeline& timeline, const Span& span) {
   if (std::holds_alternative<Await>(step)) return '.';
   if (std::holds_alternative<Elementwise>(step)) return '=';
   const int group = group_of_span(timeline.plan, span);
-  return group < 0 ? '#' : static_cast<char>('0' + group % 10);
+  constexpr std::string_view marks = "0123456789abcdefghijklmnopqrstuvwxyz";
+  return group < 0 ? '#' : marks[static_cast<std::size_t>(group) % marks.size()];
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ double median(const std::vector<double>& values) {
 
 double Measurement::overlap_efficiency() const {
   const double exposed = sequential_us - gemm_us;
-  if (!(exposed > 0.02 * sequential_us)) return std::numeric_limits<double>::quiet_NaN();
+  if (!(exposed > 0.05 * sequential_us)) return std::numeric_limits<double>::quiet_NaN();
   return 1 - (overlapped_us - gemm_us) / exposed;
 }
 

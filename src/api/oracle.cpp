@@ -53,11 +53,18 @@ class Comparison {
     const std::int64_t cols = p.out_cols();
     std::vector<float> got(static_cast<std::size_t>(cols));
     std::vector<Squares> tiles(static_cast<std::size_t>(ceil_div(cols, tile)));
+    const bool normalised = output.role == Role::out && p.norm.enabled;
+    const double size = p.epilogue.activation == Activation::swiglu ? scale * scale : scale;
+    const double weight = normalised ? finish.norm_scale() : 1;
+    double least = 0;  // sum over rows of the square of what an error is compared with at least
     for (std::int64_t i = 0; i < rows; ++i) {
       const RowResult& result = finish(x + i * p.n, local + i);
       const std::vector<double>& reference = output.role == Role::sum ? result.sum : result.out;
       const std::size_t offset = static_cast<std::size_t>((local + i) * cols) * size_bytes(p.dtype);
       widen(p.dtype, static_cast<const std::byte*>(output.memory) + offset, got.data(), got.size());
+      // A norm makes the error of a row of small elements as much larger as the elements.
+      const double row_size = normalised ? weight * std::max(1.0, size * result.factor) : size;
+      least += row_size * row_size;
       for (std::size_t j = 0; j < got.size(); ++j) {
         const double error = static_cast<double>(got[j]) - reference[j];
         Squares& sums = tiles[j / static_cast<std::size_t>(tile)];
@@ -65,14 +72,10 @@ class Comparison {
         sums.reference += reference[j] * reference[j];
       }
     }
-    const bool normalised = output.role == Role::out && p.norm.enabled;
-    const double least = normalised                                    ? finish.norm_scale()
-                         : p.epilogue.activation == Activation::swiglu ? scale * scale
-                                                                       : scale;
     for (std::int64_t t = 0; t < static_cast<std::int64_t>(tiles.size()); ++t) {
       const std::int64_t width = smaller(tile, cols - t * tile);
       judge(output, {local, rows, t * tile, width}, tiles[static_cast<std::size_t>(t)],
-            least * std::sqrt(static_cast<double>(rows * width)));
+            std::sqrt(least * static_cast<double>(width)));
     }
   }
 

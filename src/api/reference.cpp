@@ -166,8 +166,8 @@ const RowResult& Finish::operator()(const double* x, std::int64_t row) {
     for (std::size_t i = 0; i < cols; ++i) result_.sum[i] = out[i] += residual_[i];
   }
   const double mean = squares(out) / static_cast<double>(cols);
-  const double factor = 1 / std::sqrt(mean + static_cast<double>(p.norm.epsilon));
-  for (std::size_t i = 0; i < cols; ++i) out[i] *= factor * weight_[i];
+  result_.factor = 1 / std::sqrt(mean + static_cast<double>(p.norm.epsilon));
+  for (std::size_t i = 0; i < cols; ++i) out[i] *= result_.factor * weight_[i];
   return result_;
 }
 

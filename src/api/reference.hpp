@@ -39,6 +39,7 @@ Product multiply(const Inputs& inputs, const Panel& panel);
 struct RowResult {
   std::vector<double> out;
   std::vector<double> sum;  ///< x + residual, where the problem has one
+  double factor = 1;        ///< what the norm multiplied the row with, and an error of it as well
 };
 
 /// Bias, activation, residual and norm of a rank, applied row by row.

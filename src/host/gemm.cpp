@@ -9,9 +9,9 @@
 namespace shingle::host {
 namespace {
 
-/// Below this many rows oneDNN's own packing of B costs more than ours of A and C (measured: 64 rows 71, 128
-/// 87, 256 95 GFLOP/s).
-constexpr std::int64_t least_direct_rows = 128;
+/// Below this many rows oneDNN's own packing of B, once a call, costs more than ours of A and C (measured by
+/// rows a call: 64 rows 71, 128 87, 256 95 GFLOP/s; a tile of two pieces of 128 rows is faster packed).
+constexpr std::int64_t least_direct_rows = 256;
 /// A block whose fp32 product stays in the second-level cache.
 constexpr std::int64_t block_rows = 512, block_cols = 512;
 

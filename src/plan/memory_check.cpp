@@ -95,10 +95,11 @@ void MemoryCheck::read(const Place& at, std::int32_t segment, std::int64_t item,
       fail("race", fmt::format("{} reads {}, which {} writes with no order between them",
                                describe_segment(segment, item), describe_place(at, rect),
                                describe_segment(writer.segment, writer.item)));
-    if (!cell.readers.empty() && cell.readers.back().segment == segment) {
-      if (cell.readers.back().item != item) cell.readers.back().item = -1;
+    if (cell.reader.segment == segment) {
+      if (cell.reader.item != item) cell.reader.item = -1;
     } else {
-      cell.readers.push_back({segment, item});
+      if (cell.reader.segment >= 0) cell.earlier.push_back(cell.reader);
+      cell.reader = {segment, item};
     }
     visit(rect, static_cast<const Content&>(cell.content));
   });
@@ -119,14 +120,18 @@ void MemoryCheck::write(const Place& at, std::int32_t segment, std::int64_t item
       fail("race",
            fmt::format("{} and {} both write {} with no order between them", describe_segment(segment, item),
                        describe_segment(cell.writer.segment, cell.writer.item), describe_place(at, rect)));
-    for (const Touch& reader : cell.readers)
+    const auto check_reader = [&](const Touch& reader) {
       if (conflict(reader))
         fail("race", fmt::format("{} writes {}, which {} reads with no order between them",
                                  describe_segment(segment, item), describe_place(at, rect),
                                  describe_segment(reader.segment, reader.item)));
+    };
+    for (const Touch& reader : cell.earlier) check_reader(reader);
+    check_reader(cell.reader);
     cell.content = content;
     cell.writer = {segment, item};
-    cell.readers.clear();
+    cell.reader = {};
+    cell.earlier.clear();
   });
 }
 
@@ -181,7 +186,7 @@ void MemoryCheck::user(const Segment& s, std::int32_t index) {
     // a race.
     const Slice all = whole(plan_, static_cast<std::int32_t>(b), s.rank);
     write(place(all, s.epoch), index, 0, Content{});
-    memory(place(all, s.epoch)).replace_rows(0, all.rows, Cell{Content{}, {index, 0}, {}});
+    memory(place(all, s.epoch)).replace_rows(0, all.rows, Cell{Content{}, {index, 0}, {}, {}});
     if (is_input(buffer.role)) provide_input(s, buffer.role);
   }
 }

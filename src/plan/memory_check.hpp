@@ -56,7 +56,8 @@ class MemoryCheck {
   struct Cell {
     Content content;
     Touch writer;
-    std::vector<Touch> readers;
+    Touch reader;                ///< the last since then; most cells have no other
+    std::vector<Touch> earlier;  ///< the readers before it
   };
   /// An absolute rectangle of a buffer on a rank, in the copy that an epoch uses.
   struct Place {

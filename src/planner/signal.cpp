@@ -15,7 +15,7 @@ using planner::Builder;
 using planner::communicate_lane;
 using planner::compute_lane;
 
-constexpr std::int64_t default_groups = 8;
+constexpr std::int64_t default_groups = 12;
 constexpr std::int64_t max_tiles = std::int64_t{1} << 28;  // counts of several epochs stay below 2^31
 
 /// The tile and the waves per group that were asked for, or good ones.

@@ -49,7 +49,7 @@ TEST(Chart, ShowsGroupsInOrderAndTheirShares) {
     EXPECT_EQ(chart[begin + 40], '|') << chart;
     std::size_t last = 0;
     for (std::size_t g = 0; g < groups; ++g) {
-      const auto at = cells.find(static_cast<char>('0' + g));
+      const auto at = cells.find("0123456789abcdefghijklmnopqrstuvwxyz"[g]);
       ASSERT_NE(at, std::string::npos) << "group " << g << "\n" << chart;
       EXPECT_GE(at, last) << chart;
       last = at;

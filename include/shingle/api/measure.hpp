@@ -21,7 +21,7 @@ struct Measurement {
 
   double speedup() const { return sequential_us / overlapped_us; }
   /// 1 − ECT / ECT of sequential, where ECT = T − T(GEMM alone). Not a number where the sequential one
-  /// exposes less than 2% of its time: a ratio of two noises.
+  /// exposes less than 5% of its time: a ratio of two noises.
   double overlap_efficiency() const;
 };
 

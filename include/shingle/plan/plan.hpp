@@ -127,7 +127,7 @@ struct TileNotify {
 };
 
 /// Workers (SMs, cores) that a step takes: at least `least` to make progress, at most `most` (0: all that are
-/// free).
+/// free). A gated step is counted with `most`: what it has taken it holds while it waits.
 struct Resources {
   std::int32_t least = 0;
   std::int32_t most = 0;

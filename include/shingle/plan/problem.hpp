@@ -81,11 +81,11 @@ struct Problem {
   DType dtype = DType::f32;  ///< of inputs, staging and outputs; products accumulate in fp32
   bool transpose_a = false;
   bool transpose_b = false;
-  Epilogue epilogue;
-  Norm norm;
+  Epilogue epilogue{};
+  Norm norm{};
   RowOrder row_order = RowOrder::contiguous;
-  std::int64_t row_block = 0;              ///< rows of a block, for block_cyclic
-  std::shared_ptr<const Routing> routing;  ///< gemm+alltoall only
+  std::int64_t row_block = 0;                ///< rows of a block, for block_cyclic
+  std::shared_ptr<const Routing> routing{};  ///< gemm+alltoall only
 
   /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of
   /// range, a routing that does not fit, an odd N for swiglu, a combination that has no meaning.
