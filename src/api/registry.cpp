@@ -16,6 +16,7 @@ constexpr PlannerEntry planner_table[] = {
      "data slicing: the collective of one slice beside the GEMM of the next"},
     {Mechanism::signal, plan_signal,
      "one GEMM that counts finished tiles; each group of waves is sent when complete"},
+    {Mechanism::fused, plan_fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
 };
 
 HostOptions host_options(const WorldOptions& options) {
