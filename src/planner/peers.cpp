@@ -19,7 +19,7 @@ void Handshake::await_all(Builder& build, int rank, std::int32_t lane) const {
 ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine,
                        const Params& params)
     : shards(count), shard(ceil_div(rows, count)), limit(rows) {
-  constexpr std::int64_t most_bands = 64;
+  constexpr std::int64_t most_bands = 8;
   const std::int64_t wanted = smaller(params.tile_rows > 0 ? params.tile_rows : machine.tile_rows, shard);
   // As tall as wanted, or a little less where that leaves less padding.
   const auto tile_rows = static_cast<std::int32_t>(ceil_div(shard, ceil_div(shard, wanted)));
