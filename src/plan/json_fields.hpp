@@ -23,7 +23,7 @@ constexpr std::string_view format = "shingle-plan";
 template <class E>
 inline constexpr E last{};
 template <>
-inline constexpr Op last<Op> = Op::gemm_alltoall;
+inline constexpr Op last<Op> = Op::alltoall_gemm;
 template <>
 inline constexpr DType last<DType> = DType::f16;
 template <>

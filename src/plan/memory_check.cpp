@@ -209,7 +209,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::a:
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
-        const std::uint64_t ranks = p.op == Op::allgather_gemm ? 0 : own;
+        const std::uint64_t ranks = p.gathers() ? 0 : own;
         if (p.transpose_a)
           set({0, p.k, run.local_row, run.rows}, {Content::Of::a, 0, 0, 0, offset, ranks});
         else

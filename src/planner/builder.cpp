@@ -228,10 +228,11 @@ Plan Builder::finish(std::string rounding) && {
 }
 
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params) {
-  if (problem.op == Op::allgather_gemm && problem.transpose_a)
+  if (problem.gathers() && problem.transpose_a)
     return Reason{
-        "allgather+gemm gathers rows of A: A must be stored by rows (transpose_a is off), as no collective "
-        "gathers columns"};
+        fmt::format("{} moves rows of A: A must be stored by rows (transpose_a is off), as no collective "
+                    "moves columns",
+                    name(problem.op))};
   if (problem.op == Op::gemm_alltoall && problem.transpose_a)
     for (int r = 0; r < problem.world; ++r)
       if (problem.routing->rows(r) != problem.m || problem.m == 0)

@@ -42,6 +42,7 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
     chosen.stage_fp32 = params.stage_fp32;
     chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && one_shot_is_faster(p, machine.link));
   }
+  if (p.op == Op::alltoall_gemm) chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
   if (p.op == Op::allgather_gemm) {
     constexpr std::int64_t pieces = 4;
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : ceil_div(p.shard_rows(), pieces);
@@ -83,6 +84,9 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
       break;
     case Op::gemm_alltoall:
       planner::fuse_scatter(build, machine);
+      break;
+    case Op::alltoall_gemm:
+      planner::fuse_dispatch(build, machine);
       break;
   }
   const Params chosen = build.params();

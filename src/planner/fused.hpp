@@ -12,4 +12,7 @@ void fuse_gather(Builder& build, const Machine& machine);
 /// gemm+alltoall: rows go straight to where the routing wants them.
 void fuse_scatter(Builder& build, const Machine& machine);
 
+/// alltoall+gemm: rows are pushed to where the routing wants them; tiles wait for those that they need.
+void fuse_dispatch(Builder& build, const Machine& machine);
+
 }  // namespace shingle::planner

@@ -113,7 +113,8 @@ void by_shards(Builder& build, const Machine& machine) {
     build.step(r, compute_lane, std::move(gemm));
 
     const std::int64_t rows = tiles.rows_of(r);
-    Placement to = Builder::in_place(build.rows(summed, r, gathers ? smaller(r * tiles.shard, p.m) : 0, rows));
+    Placement to =
+        Builder::in_place(build.rows(summed, r, gathers ? smaller(r * tiles.shard, p.m) : 0, rows));
     if (gathers) to.ranks = everyone(p.world);
     Elementwise pass = sum_pass(build, tiles, at, r, rows, std::move(to));
     if (counts)

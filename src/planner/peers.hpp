@@ -37,7 +37,8 @@ struct ShardTiles {
   std::int64_t band_rows = 0;
   std::int64_t band_positions = 0;
 
-  /// Tiles as the parameters, else the machine say; at most 8 bands a shard, so that a plan does not grow with its tiles.
+  /// Tiles as the parameters, else the machine say; at most 8 bands a shard, so that a plan does not grow
+  /// with its tiles.
   ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine, const Params& params);
 
   /// All shards, the first of which is `first`.

@@ -32,7 +32,7 @@ constexpr Entry planners[] = {{Mechanism::sequential, &plan_sequential},
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mechanism mechanism,
                                   const Params& params) {
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
-  if (p.op == Op::allgather_gemm && p.transpose_a) return "transpose_a";
+  if (p.gathers() && p.transpose_a) return "transpose_a";
   // A column of A is a row of C: as A is equally wide everywhere, so must every rank's rows be many; and a
   // matrix has a column.
   if (p.op == Op::gemm_alltoall && p.transpose_a)
@@ -49,7 +49,9 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   // There is nothing to overlap.
   if (p.op == Op::gemm && mechanism != Mechanism::sequential) return "no communication";
   // Signal sends what a GEMM has finished.
-  if (p.op == Op::allgather_gemm && mechanism == Mechanism::signal) return "allgather";
+  if (p.gathers() && mechanism == Mechanism::signal) return "gathers";
+  // Rows of a slice are scattered over what a rank multiplies.
+  if (p.op == Op::alltoall_gemm && mechanism == Mechanism::chunked) return "dispatch";
   return std::nullopt;
 }
 
@@ -92,6 +94,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       return p.shard_rows() * p.k;
     case Op::gemm_alltoall:
       return p.routing->rows(rank) * wire_cols;
+    case Op::alltoall_gemm:
+      return p.routing->rows(rank) * p.k;
   }
   return -1;
 }
