@@ -45,9 +45,15 @@ Machine machine(int ranks, const WorldOptions& options) {
   return machine;
 }
 
+Machine mpi_machine(int ranks, const WorldOptions& options) {
+  Machine processes = machine(ranks, options);
+  processes.peer_memory = false;
+  return processes;
+}
+
 constexpr BackendEntry backend_table[] = {
     {"host", "ranks as threads of this process", make_threads, machine},
-    {"mpi", "ranks as processes started by mpirun", make_mpi, machine},
+    {"mpi", "ranks as processes started by mpirun", make_mpi, mpi_machine},
 };
 
 std::string_view chosen_backend(const WorldOptions& options) {

@@ -11,6 +11,8 @@ using planner::Builder;
 
 std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (!machine.peer_memory && p.world > 1)
+    return Reason{"fused stores into other ranks' memory, which ranks cannot reach here"};
   if (p.row_order == RowOrder::block_cyclic)
     return Reason{"fused keeps every rank's rows together: rows dealt in blocks are signal's"};
   if (params.helpers < 0 || params.helpers >= larger(machine.workers, 1))
