@@ -127,7 +127,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               })
               ->expected(0, 1)
               ->default_str(""));
-  grouped(add(app, "--op", "OP", "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall or alltoall+gemm",
+  grouped(add(app, "--op", "OP",
+              "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall or alltoall+gemm",
               [&](auto& t) { flags.op = parse_op(t); }));
   grouped(add(app, "--m", "M", "Rows of one rank's GEMM; sizes read like 4096, 8K or 128M",
               [&](auto& t) { flags.m = extent(t); }));
@@ -141,9 +142,11 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));
-  grouped(app.add_option("--routing", flags.routing,
-                         "gemm+alltoall, alltoall+gemm: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
-              ->type_name("ROUTING"));
+  grouped(
+      app.add_option(
+             "--routing", flags.routing,
+             "gemm+alltoall, alltoall+gemm: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
+          ->type_name("ROUTING"));
   grouped(
       add(app, "--row-order", "ORDER", "Rows of a sharded matrix: contiguous or block-cyclic", [&](auto& t) {
         flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},
