@@ -83,11 +83,11 @@ class Run {
     entered_.assign(plan.communicators.size(), std::vector<std::size_t>(plan.problem.world, 0));
   }
 
-  /// Gives every queue a line of its own, and lists the lines of each rank.
+  /// Lists the lines of each rank, and gives every queue one of its own.
   void number_lines() {
     out_.rank_lines.resize(plan_.ranks.size());
+    for (const LaneState& lane : lanes_) out_.rank_lines[lane.rank].push_back(lane.line);
     for (const LaneState& lane : lanes_) {
-      out_.rank_lines[lane.rank].push_back(lane.line);
       for (const Step& step : plan_.ranks[lane.rank].lanes[lane.lane].steps)
         if (queue_of(step) >= 0 &&
             queues_.emplace(std::pair{lane.rank, queue_of(step)}, QueueState{out_.lines}).second)

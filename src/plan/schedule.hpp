@@ -53,7 +53,7 @@ struct CountHistory {
 struct Schedule {
   std::int32_t epochs = 0;
   std::int32_t lines = 0;                             ///< lanes of all ranks, one user each, and their queues
-  std::vector<std::vector<std::int32_t>> rank_lines;  ///< by rank: its lanes and queues
+  std::vector<std::vector<std::int32_t>> rank_lines;  ///< by rank: its lanes in order, then its queues
   std::vector<Segment> segments;
   std::vector<Event> events;
   std::vector<CountHistory> counts;
