@@ -105,7 +105,7 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
                        std::span<const int> readers) {
     for (const std::int64_t end = row + rows; row < end; row += most_rows) {
       Panel panel{row, smaller(most_rows, end - row), terms, {}, {}};
-      if (problem.op == Op::allgather_gemm) panel.gathered = owners(problem, panel.row, panel.rows);
+      if (problem.gathers()) panel.gathered = owners(problem, panel.row, panel.rows);
       for (const int rank : readers)
         if (holds(problem, rank, panel)) panel.readers.push_back(rank);
       if (!panel.readers.empty()) panels.push_back(std::move(panel));
@@ -119,7 +119,7 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);
   } else {
-    for (const int& rank : ranks) cut(0, problem.m, {rank}, {&rank, 1});
+    for (const int& rank : ranks) cut(0, problem.global_rows(), {rank}, {&rank, 1});
   }
   return panels;
 }

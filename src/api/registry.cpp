@@ -16,6 +16,7 @@ constexpr PlannerEntry planner_table[] = {
      "data slicing: the collective of one slice beside the GEMM of the next"},
     {Mechanism::signal, plan_signal,
      "one GEMM that counts finished tiles; each group of waves is sent when complete"},
+    {Mechanism::fused, plan_fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
 };
 
 HostOptions host_options(const WorldOptions& options) {
@@ -44,9 +45,15 @@ Machine machine(int ranks, const WorldOptions& options) {
   return machine;
 }
 
+Machine mpi_machine(int ranks, const WorldOptions& options) {
+  Machine processes = machine(ranks, options);
+  processes.peer_memory = false;
+  return processes;
+}
+
 constexpr BackendEntry backend_table[] = {
     {"host", "ranks as threads of this process", make_threads, machine},
-    {"mpi", "ranks as processes started by mpirun", make_mpi, machine},
+    {"mpi", "ranks as processes started by mpirun", make_mpi, mpi_machine},
 };
 
 std::string_view chosen_backend(const WorldOptions& options) {

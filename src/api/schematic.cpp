@@ -1,5 +1,6 @@
 // A plan laid out in time without being run.
 #include <algorithm>
+#include <array>
 
 #include "plan/schedule.hpp"
 #include "shingle/api/trace.hpp"
@@ -78,18 +79,23 @@ class Clock {
 
   /// When a segment can start: after what precedes it in its lane and after the counts that it awaits.
   double ready(std::int32_t segment) const {
-    double at = lines_[schedule_.segments[segment].line];
+    double at = 0;
+    for (const std::int32_t line : lines_of(segment)) at = std::max(at, lines_[line]);
     for (const auto& [count, target] : awaits_[segment]) at = std::max(at, reached(*count, target));
     return at;
   }
   double end(std::int32_t segment) const { return end_[segment]; }
   void finish(std::int32_t segment, double at) {
     end_[segment] = std::max(end_[segment], at);
-    double& line = lines_[schedule_.segments[segment].line];
-    line = std::max(line, at);
+    for (const std::int32_t line : lines_of(segment)) lines_[line] = std::max(lines_[line], at);
   }
 
  private:
+  /// The segment's own line, and for an item of a shared pass also that of the lane that does it.
+  std::array<std::int32_t, 2> lines_of(std::int32_t segment) const {
+    const Segment& s = schedule_.segments[segment];
+    return {s.line, s.lane < 0 ? s.line : schedule_.rank_lines[s.rank][s.lane]};
+  }
   double reached(const CountHistory& count, std::int64_t target) const {
     double at = 0;
     for (const Signal& add : count.adds) {  // in the order in which they can happen

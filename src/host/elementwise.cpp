@@ -36,50 +36,101 @@ ElementwiseTask::ElementwiseTask(const Plan& plan, const Elementwise& step, cons
     : plan_(plan),
       step_(step),
       out_cols_(step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols) {
-  const auto buffer = [&](const Placement& at) {
-    return memory.buffer(at.slice.buffer, at.slice.rank, epoch);
-  };
-  for (const Placement& source : step.from) from_.push_back(buffer(source));
-  to_ = buffer(step.to);
+  for (const Placement& source : step.from) from_.push_back(views(memory, source, epoch));
+  to_ = views(memory, step.to, epoch);
+  if (to_.at.ranks.size() > 1) to_.at.ranks.resize(1);
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
   if (step.norm.enabled) weight_ = memory.view(step.norm_weight, epoch);
   if (step.norm.residual) {
-    residual_ = buffer(step.residual);
-    sum_ = buffer(step.sum);
+    residual_ = views(memory, step.residual, epoch);
+    sum_ = views(memory, step.sum, epoch);
   }
 }
 
-std::int64_t ElementwiseTask::run(Worker& worker, std::int64_t item) const {
-  return row_wise(step_) ? run_row_of_tiles(worker, item) : run_tile(worker, item);
+ElementwiseTask::Views ElementwiseTask::views(const Memory& memory, const Placement& at,
+                                              std::uint32_t epoch) const {
+  Views views{at, std::vector<View>(plan_.ranks.size()),
+              plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype};
+  for (const std::int32_t rank : ranks_of(at, plan_.problem.world))
+    views.by_rank[static_cast<std::size_t>(rank)] = memory.buffer(at.slice.buffer, rank, epoch);
+  return views;
 }
 
-void ElementwiseTask::locate(const Placement& at, const View& buffer, std::int64_t position, std::byte** rows,
-                             std::int64_t count) const {
-  std::fill_n(rows, count, nullptr);
-  for_each_piece(at, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
-    for (std::int64_t i = 0; i < piece.rows; ++i)
-      rows[piece.tile_row + i] = buffer.at(piece.row + i, piece.col);
+void ElementwiseTask::run(Worker& worker, std::int64_t item) const {
+  const bool rows = row_wise(step_);
+  if (rows) {
+    run_row_of_tiles(worker, item);
+  } else {
+    run_tile(worker, item);
+  }
+  if (step_.to.ranks.size() > 1) {
+    const std::int64_t position = rows ? step_.grid.linear({item, 0}) : item;
+    store_again(position, rows ? out_cols_ : step_.grid.rect(step_.grid.tile(position)).cols);
+  }
+}
+
+/// Copies what the first of several ranks got to the others.
+void ElementwiseTask::store_again(std::int64_t position, std::int64_t cols) const {
+  const auto view = [&](std::int32_t rank) { return to_.by_rank[static_cast<std::size_t>(rank)]; };
+  const View first = view(to_.at.ranks.front());
+  for_each_piece(step_.to, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    if (piece.rank == to_.at.ranks.front()) return;
+    const View other = view(piece.rank);
+    for (std::int64_t row = piece.row; row < piece.row + piece.rows; ++row)
+      std::memcpy(other.at(row, piece.col), first.at(row, piece.col),
+                  static_cast<std::size_t>(cols) * size_bytes(to_.type));
   });
 }
 
-std::int64_t ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
+std::int64_t ElementwiseTask::crossing(int rank, std::int64_t item) const {
+  const bool rows = row_wise(step_);
+  const auto bytes = [&](const Placement& at, DType type, std::int64_t position, std::int64_t cols) {
+    std::int64_t elements = 0;
+    for_each_piece(at, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+      if (piece.rank != rank) elements += piece.rows * cols;
+    });
+    return elements * static_cast<std::int64_t>(size_bytes(type));
+  };
+  const auto tile_cols = [&](std::int64_t position) {
+    return step_.grid.rect(step_.grid.tile(position)).cols;
+  };
+  const std::int64_t first = rows ? step_.grid.linear({item, 0}) : item;
+  const std::int64_t stored = bytes(step_.to, to_.type, first, rows ? out_cols_ : tile_cols(first));
+  std::int64_t read = 0;
+  for (const Views& source : from_)
+    for (std::int64_t n = 0; n < (rows ? step_.grid.tiles_n() : 1); ++n) {
+      const std::int64_t position = rows ? step_.grid.linear({item, n}) : item;
+      read += bytes(source.at, source.type, position, tile_cols(position));
+    }
+  return larger(stored, read);  // a link carries both directions at once
+}
+
+void ElementwiseTask::locate(const Views& views, std::int64_t position, std::byte** rows,
+                             std::int64_t count) const {
+  std::fill_n(rows, count, nullptr);
+  for_each_piece(views.at, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    const View& view = views.by_rank[static_cast<std::size_t>(piece.rank)];
+    for (std::int64_t i = 0; i < piece.rows; ++i)
+      rows[piece.tile_row + i] = view.at(piece.row + i, piece.col);
+  });
+}
+
+void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
   const TileRect tile = step_.grid.rect(step_.grid.tile(position));
   const std::size_t sources = step_.from.size(), count = static_cast<std::size_t>(tile.rows);
   worker.rows.resize((sources + 1) * count);
   std::byte** to = worker.rows.data() + sources * count;
   for (std::size_t s = 0; s < sources; ++s)
-    locate(step_.from[s], from_[s], position, worker.rows.data() + s * count, tile.rows);
-  locate(step_.to, to_, position, to, tile.rows);
+    locate(from_[s], position, worker.rows.data() + s * count, tile.rows);
+  locate(to_, position, to, tile.rows);
 
   const bool reorder = sources == 1 && !step_.epilogue.any() && from_[0].type == to_.type;
   const auto bytes = tile.cols * static_cast<std::int64_t>(size_bytes(to_.type));
-  std::int64_t stored = 0;
   float* x = worker.row.reserve<float>(tile.cols);
   float* bias = worker.vectors.reserve<float>(tile.cols);
   if (step_.epilogue.bias) widen(bias_.type, bias_.at(0, tile.col), bias, tile.cols);
   for (std::size_t i = 0; i < count; ++i) {
     if (to[i] == nullptr) continue;
-    stored += bytes;
     if (reorder) {
       if (worker.rows[i] != nullptr) std::memcpy(to[i], worker.rows[i], static_cast<std::size_t>(bytes));
       continue;
@@ -92,42 +143,37 @@ std::int64_t ElementwiseTask::run_tile(Worker& worker, std::int64_t position) co
     activate(step_.epilogue.activation, x, tile.cols);
     narrow(to_.type, x, to[i], tile.cols);
   }
-  return stored;
 }
 
-std::int64_t ElementwiseTask::run_row_of_tiles(Worker& worker, std::int64_t tile_m) const {
+void ElementwiseTask::run_row_of_tiles(Worker& worker, std::int64_t tile_m) const {
   const TileGrid& grid = step_.grid;
   const TileRect corner = grid.rect({tile_m, 0});
   const std::size_t sources = step_.from.size(), count = static_cast<std::size_t>(corner.rows);
   const auto across = static_cast<std::size_t>(grid.tiles_n());
   worker.rows.resize((sources * across + 3) * count);
   std::byte** next = worker.rows.data();
-  const auto located = [&](const Placement& at, const View& buffer, std::int64_t n) {
-    locate(at, buffer, grid.linear({tile_m, n}), next, corner.rows);
+  const auto located = [&](const Views& views, std::int64_t n) {
+    locate(views, grid.linear({tile_m, n}), next, corner.rows);
     return std::exchange(next, next + count);
   };
   for (std::size_t s = 0; s < sources; ++s)
-    for (std::size_t n = 0; n < across; ++n) located(step_.from[s], from_[s], static_cast<std::int64_t>(n));
+    for (std::size_t n = 0; n < across; ++n) located(from_[s], static_cast<std::int64_t>(n));
 
   float* vectors = worker.vectors.reserve<float>(2 * grid.cols + out_cols_);
-  Rows rows{located(step_.to, to_, 0), nullptr, nullptr, vectors, vectors + grid.cols,
-            vectors + 2 * grid.cols};
+  Rows rows{located(to_, 0), nullptr, nullptr, vectors, vectors + grid.cols, vectors + 2 * grid.cols};
   if (step_.norm.residual) {
-    rows.residual = located(step_.residual, residual_, 0);
-    rows.sum = located(step_.sum, sum_, 0);
+    rows.residual = located(residual_, 0);
+    rows.sum = located(sum_, 0);
   }
   if (step_.epilogue.bias) widen(bias_.type, bias_.at(0), vectors, grid.cols);
   if (step_.norm.enabled) widen(weight_.type, weight_.at(0), vectors + grid.cols, out_cols_);
 
   float* x = worker.row.reserve<float>(grid.cols);
-  std::int64_t stored = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (rows.to[i] == nullptr) continue;
     gather_row(worker, i, count, x);
     finish_row(x, rows, static_cast<std::int64_t>(i));
-    stored += out_cols_ * static_cast<std::int64_t>(size_bytes(to_.type));
   }
-  return stored;
 }
 
 /// The sum of the sources' i-th rows, of `count` in the item, from all tiles.

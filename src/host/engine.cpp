@@ -13,6 +13,11 @@ Engine::Engine(std::shared_ptr<WorldState> shared, const Plan& executed)
       progress(plan) {
   for (const int rank : world->local_ranks)
     counters[static_cast<std::size_t>(rank)] = std::make_unique<CounterTable>(plan, rank);
+  for (const int rank : world->local_ranks)
+    for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+      for (const Step& step : lane.steps)
+        if (const auto* pass = std::get_if<Elementwise>(&step); pass && pass->queue >= 0)
+          queues[{rank, pass->queue}] = 0;
 }
 
 void Engine::await(const Caller& caller, const CounterRef& counter, std::uint32_t target) {

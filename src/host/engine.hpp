@@ -2,10 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "counters.hpp"
+#include "deliveries.hpp"
 #include "health.hpp"
 #include "link.hpp"
 #include "memory.hpp"
@@ -49,6 +52,9 @@ struct Engine {
   bool trace = false;
 
   std::atomic<std::int64_t> executions{0};  ///< of tiled steps
+  /// Items that are claimed of a shared pass, by rank and queue: the epoch in the upper half, the next in the
+  /// lower.
+  std::map<std::pair<int, int>, std::atomic<std::uint64_t>> queues;
 
   const Health& health() const { return world->health; }
   Clock::time_point deadline() const { return Clock::now() + from_us(timeout_us); }
@@ -58,6 +64,8 @@ struct Engine {
   void await(const Caller& caller, const CounterRef& counter, std::uint32_t target);
   /// Adds, or for a `set` counter sets, within the current epoch.
   void notify(const Caller& caller, const CounterRef& counter, std::uint32_t value);
+
+  Deliveries deliveries;  ///< last: what is under way uses the rest
 };
 
 }  // namespace shingle::host

@@ -63,6 +63,7 @@ RunReport HostExecutable::run(const RunOptions& options) {
     ++generation_;
     wake_.notify_all();
     wait_for_lanes(lock);
+    engine_->deliveries.drain(health);
     engine_->first_epoch += static_cast<std::uint32_t>(options.epochs);
     lock.unlock();
     if (!health.stopped()) {

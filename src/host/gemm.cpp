@@ -22,15 +22,20 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
     : plan_(plan),
       step_(step),
       products_(products),
+      to_(step.out),
       a_(memory.view(step.a, epoch)),
       b_(memory.view(step.b, epoch)),
-      out_(memory.buffer(step.out.slice.buffer, step.out.slice.rank, epoch)),
+      outs_(plan.ranks.size()),
+      out_type_(plan.buffers[static_cast<std::size_t>(step.out.slice.buffer)].dtype),
       k_(step.transpose_a ? a_.rows : a_.cols),
       gate_cols_((step.transpose_b ? b_.rows : b_.cols) / 2),
       execution_(execution),
       native_(multiplies_natively(a_.type)),
       swiglu_(step.epilogue.activation == Activation::swiglu) {
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
+  for (const std::int32_t rank : ranks_of(step.out, plan.problem.world))
+    outs_[static_cast<std::size_t>(rank)] = memory.buffer(step.out.slice.buffer, rank, epoch);
+  if (to_.ranks.size() > 1) to_.ranks.resize(1);
 }
 
 std::int64_t GemmTask::blocks(int workers) const {
@@ -58,6 +63,30 @@ void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, st
   } else {
     run_blocked(worker, tile, part);
   }
+  if (step_.out.ranks.size() > 1) store_again(position, part);
+}
+
+/// Copies what the first of several ranks got to the others.
+void GemmTask::store_again(std::int64_t position, const Block& block) const {
+  const View& first = outs_[static_cast<std::size_t>(to_.ranks.front())];
+  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    if (piece.rank == to_.ranks.front()) return;
+    const View& other = outs_[static_cast<std::size_t>(piece.rank)];
+    const std::int64_t from = larger(piece.tile_row, block.row),
+                       to = smaller(piece.tile_row + piece.rows, block.row + block.rows);
+    for (std::int64_t row = piece.row + from - piece.tile_row; row < piece.row + to - piece.tile_row; ++row)
+      std::memcpy(other.at(row, piece.col + block.col), first.at(row, piece.col + block.col),
+                  static_cast<std::size_t>(block.cols) * size_bytes(out_type_));
+  });
+}
+
+std::int64_t GemmTask::crossing(std::int64_t position) const {
+  const std::int64_t cols = step_.grid.rect(step_.grid.tile(position)).cols;
+  std::int64_t elements = 0;
+  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    if (piece.rank != step_.a.rank) elements += piece.rows * cols;
+  });
+  return elements * static_cast<std::int64_t>(size_bytes(out_type_));
 }
 
 /// The common refinement of the runs of A's rows and of the pieces of the output, without phantom rows and
@@ -67,19 +96,20 @@ void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block&
   segments.clear();
   const TileRect tile = step_.grid.rect(step_.grid.tile(position));
   const std::int64_t first = block.row, last = block.row + block.rows;
-  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+  for_each_piece(to_, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
     const std::int64_t from = larger(piece.tile_row, first), to = smaller(piece.tile_row + piece.rows, last);
     if (from >= to) return;
     step_.a_rows.for_each_run(tile.row + from, to - from, [&](const RowRun& run) {
       if (run.matrix_row < 0) return;
       const std::int64_t row = run.virtual_row - tile.row;
-      segments.push_back({row, run.rows, run.matrix_row, piece.row + row - piece.tile_row, piece.col});
+      segments.push_back(
+          {row, run.rows, run.matrix_row, piece.rank, piece.row + row - piece.tile_row, piece.col});
     });
   });
 }
 
 bool GemmTask::direct(const std::vector<Segment>& segments) const {
-  if (step_.epilogue.any() || !native_ || (out_.type != a_.type && out_.type != DType::f32)) return false;
+  if (step_.epilogue.any() || !native_ || (out_type_ != a_.type && out_type_ != DType::f32)) return false;
   return segments.size() <= 1 ||
          std::ranges::all_of(segments, [](const Segment& s) { return s.rows >= least_direct_rows; });
 }
@@ -88,8 +118,9 @@ void GemmTask::run_direct(Worker& worker, const TileRect& tile, const Block& blo
   const Operand b = b_operand(worker, tile.col + block.col, block.cols, 0);
   for (const Segment& segment : worker.segments) {
     const Operand a = a_operand(worker, {&segment, 1}, segment.rows, tile);
-    multiply(worker, a, b, segment.rows, block.cols, out_.at(segment.out_row, segment.out_col + block.col),
-             out_.ld, out_.type);
+    const View& out = outs_[static_cast<std::size_t>(segment.out_rank)];
+    multiply(worker, a, b, segment.rows, block.cols, out.at(segment.out_row, segment.out_col + block.col),
+             out.ld, out.type);
   }
 }
 
@@ -159,6 +190,7 @@ void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const T
   float* x = worker.product[0].reserve<float>(0);
   float* up = swiglu_ ? worker.product[1].reserve<float>(0) : nullptr;
   for (const Segment& segment : segments) {
+    const View& out = outs_[static_cast<std::size_t>(segment.out_rank)];
     for (std::int64_t i = 0; i < segment.rows; ++i, x += cols) {
       if (step_.epilogue.bias) add(x, bias, cols);
       if (swiglu_) {
@@ -168,7 +200,7 @@ void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const T
       } else {
         activate(activation, x, cols);
       }
-      narrow(out_.type, x, out_.at(segment.out_row + i, segment.out_col + col), cols);
+      narrow(out.type, x, out.at(segment.out_row + i, segment.out_col + col), cols);
     }
   }
 }

@@ -26,6 +26,8 @@ class GemmTask {
   std::int64_t blocks(int workers) const;
   /// Computes one of `blocks` blocks of the tile at a position that is not phantom.
   void run(Worker& worker, std::int64_t position, std::int64_t block, std::int64_t blocks) const;
+  /// Bytes of the tile at a position that are stored on other ranks than the one that computes it.
+  std::int64_t crossing(std::int64_t position) const;
 
  private:
   /// Part of a tile, in elements from its corner.
@@ -35,6 +37,7 @@ class GemmTask {
     std::int64_t row, col;  // strides, in elements
   };
 
+  void store_again(std::int64_t position, const Block& block) const;
   void find_segments(Worker& worker, std::int64_t position, const Block& block) const;
   bool direct(const std::vector<Segment>& segments) const;
   void run_direct(Worker& worker, const TileRect& tile, const Block& block) const;
@@ -52,7 +55,10 @@ class GemmTask {
   const Plan& plan_;
   const Gemm& step_;
   Products& products_;
-  View a_, b_, bias_, out_;
+  Placement to_;  ///< step.out, of several ranks that get the same only the first
+  View a_, b_, bias_;
+  std::vector<View> outs_;  ///< by rank, where the output may lie there
+  DType out_type_;
   std::int64_t k_, gate_cols_;
   std::int64_t execution_;
   bool native_, swiglu_;

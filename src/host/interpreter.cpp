@@ -45,6 +45,8 @@ void Interpreter::operator()(const Gemm& step) {
              .notify = step.notify,
              .last = step.grid.positions(),
              .blocks = blocks,
+             .crossing = leaves(step.out) ? [&](std::int64_t position) { return task.crossing(position); }
+                                          : std::function<std::int64_t(std::int64_t)>(),
              .compute = [&](Worker& worker, std::int64_t position,
                             std::int64_t block) { task.run(worker, position, block, blocks); }},
             step.resources);
@@ -52,27 +54,28 @@ void Interpreter::operator()(const Gemm& step) {
 
 void Interpreter::operator()(const Elementwise& step) {
   const ElementwiseTask task(engine_.plan, step, engine_.memory, caller_.epoch);
-  const bool remote =
-      step.to.slice.rank != caller_.rank ||
-      std::ranges::any_of(step.from, [&](const Placement& from) { return from.slice.rank != caller_.rank; });
+  const bool reads = std::ranges::any_of(step.from, [&](const Placement& from) { return leaves(from); });
+  std::function<std::int64_t(std::int64_t)> crossing;
+  if (reads || leaves(step.to))
+    crossing = [&](std::int64_t item) { return task.crossing(caller_.rank, item); };
   run_tiled({.grid = step.grid,
              .gates = step.gates,
              .notify = step.notify,
              .first = step.first,
              .last = last_item(step),
              .row_wise = row_wise(step),
-             .compute =
-                 [&](Worker& worker, std::int64_t item, std::int64_t) {
-                   const std::int64_t bytes = task.run(worker, item);
-                   if (remote) pace(bytes);
-                 }},
+             .queue = step.queue < 0 ? nullptr : &engine_.queues.at({caller_.rank, step.queue}),
+             .crossing = std::move(crossing),
+             .compute = [&](Worker& worker, std::int64_t item, std::int64_t) { task.run(worker, item); }},
             step.resources);
+  if (reads) sleep_until(delivered_, engine_.health());  // the lane goes on with what it has fetched
 }
 
 void Interpreter::run_tiled(TiledStep step, const Resources& resources) {
   TiledJob job(engine_, caller_, std::move(step));
   const int helpers = resources.most > 0 ? resources.most - 1 : pool_.helpers();
   pool_.run(job, worker_, helpers);
+  delivered_ = std::max(delivered_, job.delivered());
   if (engine_.trace) std::ranges::copy(job.spans(), std::back_inserter(spans_));
 }
 
@@ -81,6 +84,7 @@ void Interpreter::operator()(const Await& step) {
 }
 
 void Interpreter::operator()(const Notify& step) {
+  sleep_until(delivered_, engine_.health());
   engine_.notify(caller_, step.counter, step.value);
 }
 
@@ -118,6 +122,11 @@ void Interpreter::operator()(const Swap& step) {
   for (std::int64_t row = 0; row < a.rows; ++row)
     std::swap_ranges(a.at(row), a.at(row) + a.row_bytes(), b.at(row));
   pace(std::max(crossing(step.a), crossing(step.b)));  // a link carries both directions at once
+}
+
+bool Interpreter::leaves(const Placement& at) const {
+  const auto ranks = ranks_of(at, engine_.plan.problem.world);
+  return std::ranges::any_of(ranks, [&](std::int32_t rank) { return rank != caller_.rank; });
 }
 
 void Interpreter::pace(std::int64_t bytes) {

@@ -30,6 +30,8 @@ class Interpreter {
 
  private:
   void run_tiled(TiledStep step, const Resources& resources);
+  /// Whether a placement reaches into other ranks' memory.
+  bool leaves(const Placement& at) const;
   /// Sleeps until the link of this rank has carried `bytes`, if any went to or came from another rank.
   void pace(std::int64_t bytes);
   View view(const Slice& slice) const { return engine_.memory.view(slice, caller_.epoch); }
@@ -40,6 +42,7 @@ class Interpreter {
   Worker& worker_;
   std::vector<Span>& spans_;
   Caller caller_;
+  Clock::time_point delivered_{};  ///< when all that the lane's tiled steps stored elsewhere is there
 };
 
 }  // namespace shingle::host

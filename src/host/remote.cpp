@@ -11,16 +11,18 @@ namespace {
 
 /// The ranks whose memory or counters a step uses.
 struct Accesses {
-  std::vector<int> memory, counters;
+  int world;
+  std::vector<int> memory{}, counters{};
 
   void operator()(const Gemm& step) {
-    memory = {step.a.rank, step.b.rank, step.out.slice.rank};
+    memory = {step.a.rank, step.b.rank};
+    place(step.out);
     if (step.epilogue.bias) memory.push_back(step.bias.rank);
     tiles(step.notify);
   }
   void operator()(const Elementwise& step) {
-    for (const Placement& from : step.from) memory.push_back(from.slice.rank);
-    memory.push_back(step.to.slice.rank);
+    for (const Placement& from : step.from) place(from);
+    place(step.to);
     if (step.epilogue.bias) memory.push_back(step.bias.rank);
     if (step.norm.enabled) memory.push_back(step.norm_weight.rank);
     if (step.norm.residual) memory.insert(memory.end(), {step.residual.slice.rank, step.sum.slice.rank});
@@ -39,8 +41,14 @@ struct Accesses {
   void operator()(const Swap& step) { memory = {step.a.rank, step.b.rank}; }
 
   void tiles(const std::vector<TileNotify>& hooks) {
-    for (const TileNotify& hook : hooks)
+    for (const TileNotify& hook : hooks) {
       counters.insert(counters.end(), hook.ranks.begin(), hook.ranks.end());
+      counters.insert(counters.end(), hook.owners.begin(), hook.owners.end());
+    }
+  }
+  void place(const Placement& at) {
+    const auto ranks = ranks_of(at, world);
+    memory.insert(memory.end(), ranks.begin(), ranks.end());
   }
 };
 
@@ -52,7 +60,7 @@ std::string remote_access(const Plan& plan) {
     for (int lane = 0; lane < static_cast<int>(lanes.size()); ++lane) {
       const auto& steps = lanes[static_cast<std::size_t>(lane)].steps;
       for (int step = 0; step < static_cast<int>(steps.size()); ++step) {
-        Accesses accesses;
+        Accesses accesses{plan.problem.world};
         std::visit(accesses, steps[static_cast<std::size_t>(step)]);
         for (const int other : accesses.memory)
           if (other != rank)

@@ -1,6 +1,20 @@
 #include "tiled.hpp"
 
+#include <algorithm>
+
 namespace shingle::host {
+namespace {
+
+void notify_all(Engine& engine, const Caller& caller, const std::vector<TileNotify>& hooks,
+                std::int64_t position) {
+  for (const TileNotify& hook : hooks) {
+    const std::int64_t group = group_of(hook.ends, position);
+    hook.for_each_rank(
+        group, [&](std::int32_t rank) { engine.notify(caller, {hook.counter, rank, hook.entry(group)}, 1); });
+  }
+}
+
+}  // namespace
 
 TiledJob::TiledJob(Engine& engine, const Caller& caller, TiledStep step)
     : engine_(engine), caller_(caller), step_(std::move(step)) {
@@ -20,7 +34,7 @@ TiledJob::TiledJob(Engine& engine, const Caller& caller, TiledStep step)
 void TiledJob::work(Worker& worker) {
   std::vector<Interval> seen(intervals_.size());
   for (;;) {
-    const std::int64_t claimed = next_.fetch_add(1, std::memory_order_relaxed);
+    const std::int64_t claimed = claim();
     const std::int64_t item = step_.first + claimed / step_.blocks;
     if (item >= step_.last) break;
     if (!step_.row_wise && step_.grid.phantom(step_.grid.tile(item))) continue;
@@ -44,28 +58,54 @@ void TiledJob::work(Worker& worker) {
   }
 }
 
+/// The next block of an item that nobody has taken, in order.
+std::int64_t TiledJob::claim() {
+  if (step_.queue == nullptr) return next_.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t none = std::uint64_t{caller_.epoch} << 32;  // of this epoch
+  std::uint64_t seen = step_.queue->load(std::memory_order_relaxed), taken;
+  do {
+    taken = seen >> 32 == caller_.epoch ? seen : none;
+    if (static_cast<std::int64_t>(taken - none) >= step_.last - step_.first) break;
+  } while (!step_.queue->compare_exchange_weak(seen, taken + 1, std::memory_order_relaxed));
+  return static_cast<std::int64_t>(taken - none);
+}
+
 void TiledJob::compute(Worker& worker, std::int64_t item, std::int64_t block) {
   wait_at_gates(item);
   step_.compute(worker, item, block);
   // Whoever finishes an item's last block has acquired what the others released with theirs.
   if (!blocks_left_ || blocks_left_[static_cast<std::size_t>(item - step_.first)].fetch_sub(1) == 1)
-    notify(item);
+    complete(item);
   engine_.progress.advance(caller_);
+}
+
+/// Counts the item, once what it stored on other ranks is there.
+void TiledJob::complete(std::int64_t item) {
+  const std::int64_t bytes = step_.crossing ? step_.crossing(item) : 0;
+  if (bytes == 0) return notify(item);
+  const int own[] = {caller_.rank};
+  const auto there = engine_.world->links.book(own, Clock::now(), static_cast<double>(bytes));
+  {
+    const std::lock_guard lock(mutex_);
+    delivered_ = std::max(delivered_, there);
+  }
+  if (step_.notify.empty()) return;
+  // The job may be gone by then: the plan's hooks stay.
+  engine_.deliveries.post(there, [&engine = engine_, caller = caller_, &hooks = step_.notify, item] {
+    notify_all(engine, caller, hooks, item);
+  });
 }
 
 void TiledJob::wait_at_gates(std::int64_t position) const {
   for (const TileGate& gate : step_.gates) {
     const auto g = group_of(gate.ends, position);
-    engine_.await(caller_, {gate.counter, caller_.rank, static_cast<std::int32_t>(g)},
+    engine_.await(caller_, {gate.counter, caller_.rank, gate.entry(g)},
                   gate.targets[static_cast<std::size_t>(g)]);
   }
 }
 
 void TiledJob::notify(std::int64_t position) const {
-  for (const TileNotify& hook : step_.notify) {
-    const auto entry = static_cast<std::int32_t>(group_of(hook.ends, position));
-    for (const std::int32_t rank : hook.ranks) engine_.notify(caller_, {hook.counter, rank, entry}, 1);
-  }
+  notify_all(engine_, caller_, step_.notify, position);
 }
 
 std::size_t TiledJob::group(std::int64_t item) const {

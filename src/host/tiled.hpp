@@ -21,7 +21,10 @@ struct TiledStep {
       0;  ///< items [first, last): positions of the grid, or of a row-wise step its rows of tiles
   std::int64_t last = 0;
   bool row_wise = false;
-  std::int64_t blocks = 1;  ///< into which every item is cut
+  std::int64_t blocks = 1;                                  ///< into which every item is cut
+  std::atomic<std::uint64_t>* queue = nullptr;              ///< of a shared pass: its cell in Engine::queues
+  std::function<std::int64_t(std::int64_t item)> crossing;  ///< bytes of an item that leave the rank; none:
+                                                            ///< no item's do
   std::function<void(Worker&, std::int64_t item, std::int64_t block)> compute;
 };
 
@@ -30,6 +33,8 @@ class TiledJob final : public Job {
   TiledJob(Engine& engine, const Caller& caller, TiledStep step);
 
   void work(Worker& worker) override;
+  /// When the last of what left the rank is there.
+  Clock::time_point delivered() const { return delivered_; }
   /// One span a group, or one for all where the step has none. Only when the run is traced.
   std::vector<Span> spans() const;
 
@@ -37,7 +42,9 @@ class TiledJob final : public Job {
   struct Interval {
     double begin_us = 0, end_us = 0;
   };
+  std::int64_t claim();
   void compute(Worker& worker, std::int64_t item, std::int64_t block);
+  void complete(std::int64_t item);
   void wait_at_gates(std::int64_t position) const;
   void notify(std::int64_t position) const;
   std::size_t group(std::int64_t item) const;
@@ -50,6 +57,7 @@ class TiledJob final : public Job {
   std::unique_ptr<std::atomic<std::int64_t>[]> blocks_left_;  // of each item, where it is cut
   std::mutex mutex_;
   std::vector<Interval> intervals_;
+  Clock::time_point delivered_{};
 };
 
 }  // namespace shingle::host

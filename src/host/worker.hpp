@@ -34,9 +34,10 @@ class Scratch {
 struct Segment {
   std::int64_t tile_row = 0;
   std::int64_t rows = 0;
-  std::int64_t a_row = 0;    ///< row of op(A)
-  std::int64_t out_row = 0;  ///< of the output buffer
-  std::int64_t out_col = 0;  ///< where the tile's column 0 is
+  std::int64_t a_row = 0;     ///< row of op(A)
+  std::int32_t out_rank = 0;  ///< in whose memory the output is
+  std::int64_t out_row = 0;   ///< of the output buffer
+  std::int64_t out_col = 0;   ///< where the tile's column 0 is
 };
 
 /// Which operand a panel holds: of an execution of a step, the rows or columns from `first` on.

@@ -25,6 +25,7 @@ class MpiWorld final : public host::HostWorld {
   MpiWorld(std::shared_ptr<host::WorldState> shared, MpiProcess& process)
       : HostWorld(std::move(shared), process.size()), process_(process), control_(process, state()->health) {
     // All processes have to make the same plans, so they need the same machine.
+    state()->machine.peer_memory = false;
     state()->machine.workers = -static_cast<int>(all_max({-double(state()->machine.workers)})[0]);
   }
 

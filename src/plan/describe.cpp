@@ -56,6 +56,7 @@ class Describer {
     if (e.norm.residual)
       text += fmt::format(", + {} (kept in {})", slice(e.residual.slice), slice(e.sum.slice));
     if (e.norm.enabled) text += fmt::format(", rmsnorm {}", e.norm.epsilon);
+    if (e.queue >= 0) text += fmt::format(", shared as queue {}", e.queue);
     return text + " -> " + placement(e.to) + hooks(e.gates, e.notify) + workers(e.resources);
   }
 
@@ -122,6 +123,9 @@ class Describer {
   /// " rows 128:256", " rows dealt in blocks of 32 to 8 ranks": how virtual rows are picked; nothing where
   /// one by one from the first.
   static std::string rows_text(const RowMap& map) {
+    if (map.pitch > 0)
+      return fmt::format(" (rows {}:{} of {} shards, padded to {})", map.base, map.base + map.len, map.world,
+                         map.pitch);
     if (map.world > 1)
       return fmt::format(" (rows {}:{} of {} shards, {} at a time)", map.base, map.base + map.len, map.world,
                          smaller(map.block, map.len));
@@ -134,7 +138,8 @@ class Describer {
   }
 
   std::string placement(const Placement& p) const {
-    const std::string at = slice(p.slice);
+    std::string at = slice(p.slice);
+    if (!p.ranks.empty()) at += "@" + ranges({p.ranks.begin(), p.ranks.end()});
     switch (p.kind) {
       case PlacementKind::matrix:
         return at + rows_text(p.rows);
@@ -146,7 +151,10 @@ class Describer {
         return p.dest < 0 ? "pools of " + at
                           : fmt::format("pools of {} (from rank {} for rank {})", at, p.source, p.dest);
       case PlacementKind::routed:
+        if (p.dest < 0) return fmt::format("{} of every row's destination", at);
         return fmt::format("{} (rows from rank {} for rank {})", at, p.source, p.dest);
+      case PlacementKind::owners:
+        return fmt::format("{} of every row's owner", at);
     }
     return at;
   }
@@ -191,8 +199,9 @@ class Describer {
     const auto same = [&](const auto* known) { return *known == ends; };
     if (ends.size() > 1 && std::none_of(groups_.begin(), groups_.end(), same)) groups_.push_back(&ends);
   }
-  /// "[g]", or "[0]" where there is one group.
-  std::string entry(const std::vector<std::int64_t>& ends) const {
+  /// "[g]", or "[0]" where there is one group; entries that are not the groups' numbers are listed.
+  std::string entry(const std::vector<std::int64_t>& ends, const std::vector<std::int32_t>& entries) const {
+    if (!entries.empty()) return fmt::format("[{}]", list({entries.begin(), entries.end()}));
     for (std::size_t i = 0; i < groups_.size(); ++i)
       if (*groups_[i] == ends) return fmt::format("[{}]", letter(i));
     return "[0]";
@@ -202,11 +211,13 @@ class Describer {
     std::string text;
     for (const TileGate& gate : gates)
       text += fmt::format(", awaits {}{} >= {}", table_entry(plan_.counters, gate.counter, "counter"),
-                          entry(gate.ends), list({gate.targets.begin(), gate.targets.end()}));
+                          entry(gate.ends, gate.entries), list({gate.targets.begin(), gate.targets.end()}));
     for (const TileNotify& notify : notifies) {
       text += fmt::format(", notifies {}{}", table_entry(plan_.counters, notify.counter, "counter"),
-                          entry(notify.ends));
-      if (notify.ranks != std::vector<std::int32_t>{own_})
+                          entry(notify.ends, notify.entries));
+      if (!notify.owners.empty())
+        text += "@" + list({notify.owners.begin(), notify.owners.end()});
+      else if (notify.ranks != std::vector<std::int32_t>{own_})
         text += "@" + ranges({notify.ranks.begin(), notify.ranks.end()});
     }
     return text;

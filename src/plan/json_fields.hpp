@@ -23,7 +23,7 @@ constexpr std::string_view format = "shingle-plan";
 template <class E>
 inline constexpr E last{};
 template <>
-inline constexpr Op last<Op> = Op::gemm_alltoall;
+inline constexpr Op last<Op> = Op::alltoall_gemm;
 template <>
 inline constexpr DType last<DType> = DType::f16;
 template <>
@@ -39,13 +39,15 @@ inline constexpr Role last<Role> = Role::internal;
 template <>
 inline constexpr CounterKind last<CounterKind> = CounterKind::set;
 template <>
-inline constexpr PlacementKind last<PlacementKind> = PlacementKind::routed;
+inline constexpr PlacementKind last<PlacementKind> = PlacementKind::owners;
 template <>
 inline constexpr CollectiveKind last<CollectiveKind> = CollectiveKind::alltoall;
 template <>
 inline constexpr LaneKind last<LaneKind> = LaneKind::copy;
 template <>
-inline constexpr Mechanism last<Mechanism> = Mechanism::signal;
+inline constexpr Mechanism last<Mechanism> = Mechanism::fused;
+template <>
+inline constexpr Mover last<Mover> = Mover::store;
 
 constexpr std::string_view name(RowOrder order) {
   return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";
@@ -91,6 +93,7 @@ void fields(auto& f, Is<RowMap> auto& m) {
   f.optional("block", m.block, larger(m.len, 1));
   f.optional("stride", m.stride);
   f.optional("limit", m.limit, m.base + m.len);
+  f.optional("pitch", m.pitch);
 }
 
 void fields(auto& f, Is<Loop> auto& l) {
@@ -192,18 +195,22 @@ void fields(auto& f, Is<Placement> auto& p) {
   f.optional("source", p.source, -1);
   f.optional("dest", p.dest, -1);
   f.optional("bases", p.bases);
+  f.optional("ranks", p.ranks);
 }
 
 void fields(auto& f, Is<TileGate> auto& g) {
   f.required("counter", g.counter);
   f.required("ends", g.ends);
   f.required("targets", g.targets);
+  f.optional("entries", g.entries);
 }
 
 void fields(auto& f, Is<TileNotify> auto& n) {
   f.required("counter", n.counter);
-  f.required("ranks", n.ranks);
+  f.optional("ranks", n.ranks);
   f.required("ends", n.ends);
+  f.optional("entries", n.entries);
+  f.optional("owners", n.owners);
 }
 
 void fields(auto& f, Is<Resources> auto& r) {
@@ -241,6 +248,7 @@ void fields(auto& f, Is<Elementwise> auto& e) {
   f.optional("gates", e.gates);
   f.optional("notify", e.notify);
   f.optional("resources", e.resources, Elementwise{}.resources);
+  f.optional("queue", e.queue, -1);
 }
 
 void fields(auto& f, Is<Await> auto& a) {
@@ -316,6 +324,12 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("order", p.order);
   f.optional("chunks", p.chunks);
   f.optional("group_waves", p.group_waves);
+  f.optional("helpers", p.helpers);
+  f.optional("stage_fp32", p.stage_fp32);
+  f.optional("one_shot", p.one_shot);
+  f.optional("comm_rows", p.comm_rows);
+  f.optional("pull", p.pull);
+  f.optional("mover", p.mover);
 }
 
 void fields(auto& f, Is<Plan> auto& p) {

@@ -12,6 +12,12 @@ std::string rect_text(const Rect& r) {
   return fmt::format("rows [{}, {}) columns [{}, {})", r.row, r.row + r.rows, r.col, r.col + r.cols);
 }
 
+/// The same slice in the memory of the rank that a piece lies on.
+Slice on_rank(Slice slice, const Piece& piece) {
+  slice.rank = piece.rank;
+  return slice;
+}
+
 std::string content_text(const Content& c) {
   static constexpr const char* names[] = {"nothing", "A", "B", "bias", "residual", "norm weight", "C"};
   if (c.of == Content::Of::nothing) return "nothing";
@@ -203,7 +209,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::a:
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
-        const std::uint64_t ranks = p.op == Op::allgather_gemm ? 0 : own;
+        const std::uint64_t ranks = p.gathers() ? 0 : own;
         if (p.transpose_a)
           set({0, p.k, run.local_row, run.rows}, {Content::Of::a, 0, 0, 0, offset, ranks});
         else
@@ -354,8 +360,8 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
     std::int64_t next = piece.tile_row;
     const auto phantom_until = [&](std::int64_t row) {
       if (next < row)
-        write(piece_place(step.out.slice, piece.row + next - piece.tile_row, row - next, piece.col, rect.cols,
-                          s.epoch),
+        write(piece_place(on_rank(step.out.slice, piece), piece.row + next - piece.tile_row, row - next,
+                          piece.col, rect.cols, s.epoch),
               index, item, Content{});
     };
     for (const TileRows& run : rows) {
@@ -370,7 +376,8 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
       Content c{Content::Of::c,    0,      s.epoch, run.global_row + from - run.tile_row - row,
                 b.col - piece.col, b.ranks};
       c.done = check_epilogue(c, step.epilogue, s);
-      write(piece_place(step.out.slice, row, to - from, piece.col, rect.cols, s.epoch), index, item, c);
+      write(piece_place(on_rank(step.out.slice, piece), row, to - from, piece.col, rect.cols, s.epoch), index,
+            item, c);
     }
     phantom_until(piece.tile_row + piece.rows);
   });
@@ -431,11 +438,12 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
     }
   };
   const auto compare = [&](const Placement& source, bool row_of_tiles, const Placement& target) {
-    if (source.slice.buffer != target.slice.buffer || source.slice.rank != target.slice.rank) return;
+    if (source.slice.buffer != target.slice.buffer) return;
     pieces_of(source, row_of_tiles, [&](const Piece& from, std::int64_t from_cols) {
       pieces_of(target, false, [&](const Piece& to, std::int64_t to_cols) {
-        const bool apart = from.row >= to.row + to.rows || to.row >= from.row + from.rows ||
-                           from.col >= to.col + to_cols || to.col >= from.col + from_cols;
+        const bool apart = from.rank != to.rank || from.row >= to.row + to.rows ||
+                           to.row >= from.row + from.rows || from.col >= to.col + to_cols ||
+                           to.col >= from.col + from_cols;
         if (apart || (from.row - from.tile_row == to.row - to.tile_row && (wide || from.col == to.col)))
           return;
         fail("race", fmt::format("{}, item {}, stores over rows of {} that it has yet to read",
@@ -501,7 +509,8 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
       c.row += part.row - row;
       c.col += part.col - col;
       if (c.of == Content::Of::nothing) c = Content{};
-      write(piece_place(step.to.slice, row, part.rows, col, part.cols, s.epoch), index, item, c);
+      write(piece_place(on_rank(step.to.slice, piece), row, part.rows, col, part.cols, s.epoch), index, item,
+            c);
     });
   });
 }
@@ -593,7 +602,8 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
       if (step.norm.enabled) c.done |= norm_done;
       c.row += part.row - row;
       c.col = -piece.col;
-      write(piece_place(step.to.slice, row, part.rows, piece.col, p.out_cols(), s.epoch), index, tile_row, c);
+      write(piece_place(on_rank(step.to.slice, piece), row, part.rows, piece.col, p.out_cols(), s.epoch),
+            index, tile_row, c);
     }
   });
 }

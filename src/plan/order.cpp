@@ -81,13 +81,10 @@ void Order::run_clocks() {
     const Segment& s = schedule_.segments[index];
     if (s.lane < 0) {  // the user: joins the lanes of the rank, and all of them start from here
       Clock clock = *now[s.line];
-      std::int32_t line = 0;
-      for (int r = 0; r < s.rank; ++r) line += static_cast<std::int32_t>(plan_.ranks[r].lanes.size());
-      const auto lanes = static_cast<std::int32_t>(plan_.ranks[s.rank].lanes.size());
-      for (std::int32_t l = line; l < line + lanes; ++l) join(clock, *now[l]);
+      for (const std::int32_t line : schedule_.rank_lines[s.rank]) join(clock, *now[line]);
       clocks_[index] = pruned(std::move(clock));
       finish(s, *clocks_[index]);
-      for (std::int32_t l = line; l < line + lanes; ++l) now[l] = now[s.line];
+      for (const std::int32_t line : schedule_.rank_lines[s.rank]) now[line] = now[s.line];
       return;
     }
     if (awaited_[index].empty()) {

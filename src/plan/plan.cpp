@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "shingle/base/error.hpp"
 
@@ -15,7 +16,7 @@ std::string_view name(Role role) {
 }
 
 std::string_view name(PlacementKind kind) {
-  static constexpr std::string_view names[] = {"matrix", "slots", "subtiles", "pools", "routed"};
+  static constexpr std::string_view names[] = {"matrix", "slots", "subtiles", "pools", "routed", "owners"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -30,14 +31,26 @@ std::string_view name(LaneKind kind) {
 }
 
 std::string_view name(Mechanism mechanism) {
-  static constexpr std::string_view names[] = {"sequential", "chunked", "signal"};
+  static constexpr std::string_view names[] = {"sequential", "chunked", "signal", "fused"};
   return names[static_cast<std::size_t>(mechanism)];
 }
 
 Mechanism parse_mechanism(std::string_view text) {
-  for (const auto mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal})
+  for (const auto mechanism :
+       {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::fused})
     if (name(mechanism) == text) return mechanism;
-  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal)", text));
+  throw InvalidArgument(
+      fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal, fused)", text));
+}
+
+std::string_view name(Mover mover) {
+  return mover == Mover::copy_engine ? "copy-engine" : "store";
+}
+
+Mover parse_mover(std::string_view text) {
+  for (const auto mover : {Mover::copy_engine, Mover::store})
+    if (name(mover) == text) return mover;
+  throw InvalidArgument(fmt::format("unknown mover '{}' (one of copy-engine, store)", text));
 }
 
 std::string_view name(const Step& step) {
@@ -45,7 +58,9 @@ std::string_view name(const Step& step) {
     std::string_view operator()(const Gemm&) const { return "gemm"; }
     std::string_view operator()(const Elementwise& e) const {
       if (e.from.size() > 1) return "reduce";
-      return !e.from.empty() && e.from[0].slice.rank != e.to.slice.rank ? "push" : "permute";
+      const bool leaves = e.to.kind == PlacementKind::owners || !e.to.ranks.empty() ||
+                          (e.to.kind == PlacementKind::routed && e.to.dest < 0);
+      return leaves || (!e.from.empty() && e.from[0].slice.rank != e.to.slice.rank) ? "push" : "permute";
     }
     std::string_view operator()(const Await&) const { return "await"; }
     std::string_view operator()(const Notify&) const { return "notify"; }
@@ -68,6 +83,15 @@ std::int32_t find_buffer(const Plan& plan, Role role) {
 Slice whole(const Plan& plan, std::int32_t buffer, std::int32_t rank) {
   const Buffer& b = plan.buffers[static_cast<std::size_t>(buffer)];
   return {buffer, rank, 0, b.rows[static_cast<std::size_t>(rank)], 0, b.cols};
+}
+
+std::vector<std::int32_t> ranks_of(const Placement& at, int world) {
+  if (!at.ranks.empty()) return at.ranks;
+  if (at.kind != PlacementKind::owners && (at.kind != PlacementKind::routed || at.dest >= 0))
+    return {at.slice.rank};
+  std::vector<std::int32_t> everyone(static_cast<std::size_t>(world));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return everyone;
 }
 
 std::int64_t group_of(const std::vector<std::int64_t>& ends, std::int64_t position) {

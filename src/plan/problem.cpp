@@ -11,12 +11,13 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 5> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 6> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
      {Op::allgather_gemm, "allgather+gemm"},
-     {Op::gemm_alltoall, "gemm+alltoall"}}};
+     {Op::gemm_alltoall, "gemm+alltoall"},
+     {Op::alltoall_gemm, "alltoall+gemm"}}};
 
 constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{
     {{Activation::none, "none"},
@@ -65,7 +66,7 @@ Activation parse_activation(std::string_view text) {
 void Problem::validate() const {
   if (world < 1 || world > max_world)
     throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_world));
-  require_extent("m", m, op == Op::gemm_alltoall ? 0 : 1);
+  require_extent("m", m, routes() ? 0 : 1);
   require_extent("n", n, 1);
   require_extent("k", k, 1);
   if (epilogue.activation == Activation::swiglu && n % 2 != 0)
@@ -73,9 +74,9 @@ void Problem::validate() const {
   if (norm.residual && !norm.enabled) throw InvalidArgument("a residual needs norm = rmsnorm");
   if (norm.enabled && !(norm.epsilon >= 0 && std::isfinite(norm.epsilon)))
     throw InvalidArgument(fmt::format("norm epsilon = {} must be finite and not negative", norm.epsilon));
-  if ((op == Op::gemm_alltoall) != (routing != nullptr))
-    throw InvalidArgument(op == Op::gemm_alltoall ? "gemm+alltoall needs a routing"
-                                                  : "only gemm+alltoall takes a routing");
+  if (routes() != (routing != nullptr))
+    throw InvalidArgument(routes() ? fmt::format("{} needs a routing", name(op))
+                                   : "only gemm+alltoall and alltoall+gemm take a routing");
   if (routing) {
     if (routing->world() != world)
       throw InvalidArgument(fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
@@ -96,7 +97,7 @@ void Problem::validate() const {
 }
 
 std::int64_t Problem::a_rows(int rank) const {
-  if (op == Op::gemm_alltoall) return routing->rows(rank);
+  if (routes()) return routing->rows(rank);
   if (op != Op::allgather_gemm) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
@@ -104,7 +105,7 @@ std::int64_t Problem::a_rows(int rank) const {
 }
 
 std::int64_t Problem::out_rows(int rank) const {
-  if (op == Op::gemm_alltoall) return routing->received(rank);
+  if (routes()) return routing->received(rank);
   if (op != Op::gemm_reducescatter) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
@@ -112,7 +113,7 @@ std::int64_t Problem::out_rows(int rank) const {
 }
 
 std::int64_t Problem::global_rows() const {
-  return op == Op::gemm_alltoall ? routing->global_base(world) : m;
+  return routes() ? routing->global_base(world) : m;
 }
 
 std::vector<GlobalRun> Problem::shard_runs(int rank) const {
@@ -137,13 +138,13 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
 
 std::vector<GlobalRun> Problem::a_runs(int rank) const {
   if (op == Op::allgather_gemm) return shard_runs(rank);
-  if (op == Op::gemm_alltoall) return {{0, routing->global_base(rank), routing->rows(rank)}};
+  if (routes()) return {{0, routing->global_base(rank), routing->rows(rank)}};
   return {{0, 0, m}};
 }
 
 std::vector<GlobalRun> Problem::out_runs(int rank) const {
   if (op == Op::gemm_reducescatter) return shard_runs(rank);
-  if (op != Op::gemm_alltoall) return {{0, 0, m}};
+  if (!routes()) return {{0, 0, m}};
   std::vector<GlobalRun> runs;
   std::int64_t local = 0;
   for (int s = 0; s < world; ++s) {

@@ -39,6 +39,18 @@ struct LaneState {
   std::int32_t waiting = -1;  ///< segment of a rendezvous that has been entered
 };
 
+/// The items of a pass that several lanes share: whoever of them is there goes on with the next run.
+struct QueueState {
+  std::int32_t line = 0;
+  std::int32_t epoch = 0;
+  std::size_t run = 0;
+};
+
+std::int32_t queue_of(const Step& step) {
+  const auto* pass = std::get_if<Elementwise>(&step);
+  return pass ? pass->queue : -1;
+}
+
 class Run {
  public:
   Run(const Plan& plan, std::int32_t epochs, bool hardware_queue)
@@ -66,8 +78,21 @@ class Run {
       index_issue(r);
     }
     out_.lines = user_line(plan, plan.problem.world);
+    number_lines();
     calls_.resize(plan.communicators.size());
     entered_.assign(plan.communicators.size(), std::vector<std::size_t>(plan.problem.world, 0));
+  }
+
+  /// Lists the lines of each rank, and gives every queue one of its own.
+  void number_lines() {
+    out_.rank_lines.resize(plan_.ranks.size());
+    for (const LaneState& lane : lanes_) out_.rank_lines[lane.rank].push_back(lane.line);
+    for (const LaneState& lane : lanes_) {
+      for (const Step& step : plan_.ranks[lane.rank].lanes[lane.lane].steps)
+        if (queue_of(step) >= 0 &&
+            queues_.emplace(std::pair{lane.rank, queue_of(step)}, QueueState{out_.lines}).second)
+          out_.rank_lines[lane.rank].push_back(out_.lines++);
+    }
   }
 
   Schedule go() {
@@ -150,7 +175,8 @@ class Run {
     history(at).adds.push_back({segment, amount, at_once});
   }
 
-  std::int32_t segment(const LaneState& lane, std::int64_t first, std::int64_t last, bool closes) {
+  std::int32_t segment(const LaneState& lane, std::int64_t first, std::int64_t last, bool closes,
+                       const QueueState* queue = nullptr) {
     Segment s;
     s.rank = lane.rank;
     s.lane = lane.lane;
@@ -160,6 +186,10 @@ class Run {
     s.last = last;
     s.line = lane.line;
     s.seq = static_cast<std::uint32_t>(lane.epoch * boundaries_[lane.line].size() + lane.step + 1);
+    if (queue) {
+      s.line = queue->line;
+      s.seq = static_cast<std::uint32_t>(lane.epoch + 1);
+    }
     s.closes = closes;
     out_.segments.push_back(s);
     return static_cast<std::int32_t>(out_.segments.size()) - 1;
@@ -213,7 +243,15 @@ class Run {
 
   bool run_items(LaneState& lane, const Step& step) {
     const auto& bounds = boundaries_[lane.line][lane.step];
-    const std::int64_t first = bounds[lane.run], last = bounds[lane.run + 1];
+    QueueState* queue = queue_at(lane, step);
+    if (queue &&
+        queue->epoch > lane.epoch) {  // all items are done: the lane passes, and knows nothing of them
+      out_.events.push_back({EventKind::segment, {segment(lane, bounds.back(), bounds.back(), true)}});
+      next_step(lane);
+      return true;
+    }
+    std::size_t& run = queue ? queue->run : lane.run;
+    const std::int64_t first = bounds[run], last = bounds[run + 1];
     // Phantom tiles wait for nothing and notify nobody. Row-wise steps, whose items are no positions, have no
     // hooks.
     const auto* gates = gates_of(step);
@@ -224,28 +262,37 @@ class Run {
     if (tiles > 0)
       for (const TileGate& gate : *gates)
         if (!reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch)) return false;
-    const std::int32_t s = segment(lane, first, last, lane.run + 2 == bounds.size());
+    const std::int32_t s = segment(lane, first, last, run + 2 == bounds.size(), queue);
     out_.events.push_back({EventKind::segment, {s}});
     if (tiles > 0) {
       for (const TileGate& gate : *gates)
         record_await(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch, s);
-      for (const TileNotify& notify : *notifies)
-        for (const std::int32_t rank : notify.ranks)
-          add({notify.counter, rank, static_cast<std::int32_t>(group_of(notify.ends, first))}, tiles, 1,
-              lane.epoch, s);
+      for (const TileNotify& notify : *notifies) {
+        const std::int64_t group = group_of(notify.ends, first);
+        notify.for_each_rank(group, [&](std::int32_t rank) {
+          add({notify.counter, rank, notify.entry(group)}, tiles, 1, lane.epoch, s);
+        });
+      }
     }
     if (const auto* notify = std::get_if<Notify>(&step))
       add(notify->counter, notify->value, notify->value, lane.epoch, s);
-    if (out_.segments[s].closes) {
-      next_step(lane);
+    if (!out_.segments[s].closes) {
+      ++run;
+    } else if (queue) {
+      *queue = {queue->line, queue->epoch + 1, 0};
     } else {
-      ++lane.run;
+      next_step(lane);
     }
     return true;
   }
 
+  QueueState* queue_at(const LaneState& lane, const Step& step) {
+    const std::int32_t queue = queue_of(step);
+    return queue < 0 ? nullptr : &queues_.at({lane.rank, queue});
+  }
+
   static CounterRef gate_at(int rank, const TileGate& gate, std::int64_t item) {
-    return {gate.counter, rank, static_cast<std::int32_t>(group_of(gate.ends, item))};
+    return {gate.counter, rank, gate.entry(group_of(gate.ends, item))};
   }
   static std::uint32_t gate_target(const TileGate& gate, std::int64_t item) {
     return gate.targets[static_cast<std::size_t>(group_of(gate.ends, item))];
@@ -372,7 +419,9 @@ class Run {
     if (const auto* await = std::get_if<Await>(&step))
       return short_of(await->counter, await->target, lane.epoch);
     if (const auto* gates = gates_of(step)) {
-      const std::int64_t item = boundaries_[lane.line][lane.step][lane.run];
+      const std::int32_t queue = queue_of(step);
+      const std::int64_t item =
+          boundaries_[lane.line][lane.step][queue < 0 ? lane.run : queues_.at({lane.rank, queue}).run];
       for (const TileGate& gate : *gates)
         if (!reached(gate_at(lane.rank, gate, item), gate_target(gate, item), lane.epoch))
           return short_of(gate_at(lane.rank, gate, item), gate_target(gate, item), lane.epoch);
@@ -400,7 +449,8 @@ class Run {
   std::vector<LaneState> lanes_;
   std::vector<std::vector<std::vector<std::int64_t>>> boundaries_;  // [line][step]
   std::vector<Issue> issue_;
-  std::vector<std::vector<std::size_t>> first_count_;  // [counter][rank]
+  std::map<std::pair<std::int32_t, std::int32_t>, QueueState> queues_;  // [rank, queue]
+  std::vector<std::vector<std::size_t>> first_count_;                   // [counter][rank]
   std::vector<std::int64_t> values_;
   std::vector<std::int32_t> finished_, opened_;                // by rank
   std::vector<std::vector<std::vector<std::int32_t>>> calls_;  // [communicator][call]: segments

@@ -21,8 +21,8 @@ struct Segment {
   std::int32_t epoch = 0;
   std::int64_t first = 0;  ///< items [first, last) of a tiled step
   std::int64_t last = 0;
-  std::int32_t line = 0;  ///< the lane among all lanes of all ranks, users' last
-  std::uint32_t seq = 0;  ///< the step among all of its lane, all epochs, from 1
+  std::int32_t line = 0;  ///< the lane among all lanes of all ranks, users and queues last
+  std::uint32_t seq = 0;  ///< the step among all of its line, all epochs, from 1
   bool closes = true;     ///< the step is done after this segment
 };
 
@@ -52,7 +52,8 @@ struct CountHistory {
 
 struct Schedule {
   std::int32_t epochs = 0;
-  std::int32_t lines = 0;  ///< lanes of all ranks and one user each
+  std::int32_t lines = 0;                             ///< lanes of all ranks, one user each, and their queues
+  std::vector<std::vector<std::int32_t>> rank_lines;  ///< by rank: its lanes in order, then its queues
   std::vector<Segment> segments;
   std::vector<Event> events;
   std::vector<CountHistory> counts;

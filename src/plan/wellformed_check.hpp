@@ -18,6 +18,7 @@ inline constexpr std::int64_t max_bytes = std::int64_t{1} << 60;      ///< of al
 inline constexpr std::uint32_t max_count = 1u << 28;  ///< of a counter an epoch: several epochs fit 31 bits
 inline constexpr std::int32_t max_workers = 1 << 20;
 inline constexpr std::size_t max_lanes = 256;
+inline constexpr std::int32_t max_queues = 1024;
 
 /// Leaves the checks at the first thing that is wrong; never leaves malformed().
 struct Flaw {

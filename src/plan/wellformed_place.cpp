@@ -1,6 +1,8 @@
 // Well-formed: counters, slices, grids and placements of a step, for all tiles at once in closed form.
 #include "plan/wellformed_step.hpp"
 
+#include <algorithm>
+
 namespace shingle::wellformed {
 
 // ------------------------------------------------------------------------------------------------ counters
@@ -105,10 +107,12 @@ void StepCheck::row_map(const Field& field, const RowMap& map, std::int64_t virt
   for (const std::int64_t value : {map.len, map.stride, map.base})
     require(value >= 0 && value <= max_rows, field, "{} is outside [0, {}]", value, max_rows);
   require(map.limit >= 0, field, "limit {} is negative", map.limit);
+  require(map.pitch == 0 || (map.pitch >= map.len && map.pitch <= max_rows), field,
+          "{} rows of a rank do not fit the pitch of {}", map.len, map.pitch);
   require(virtual_rows <= map.rows(), field, "maps {} rows, but the grid has {}", map.rows(), virtual_rows);
   if (virtual_rows == 0) return;
   const std::int64_t end =
-      map.base + (map.world == 1 ? virtual_rows : (map.world - 1) * map.stride + map.len);
+      map.base + (map.world == 1 ? smaller(virtual_rows, map.len) : (map.world - 1) * map.stride + map.len);
   require(smaller(end, map.limit) <= rows, field, "reaches row {} of {}", smaller(end, map.limit), rows);
 }
 
@@ -117,7 +121,17 @@ void StepCheck::placement(const Field& field, const Placement& p, const TileGrid
                           std::int64_t wide) const {
   slice(field.at("slice"), p.slice);
   if (g.tiles() == 0) return;
-  const bool in_place = p.kind == PlacementKind::matrix || p.kind == PlacementKind::routed;
+  require(p.ranks.empty() || p.kind == PlacementKind::matrix || p.kind == PlacementKind::slots,
+          field.at("ranks"), "{} go to ranks of their own", name(p.kind));
+  for (std::size_t i = 0; i < p.ranks.size(); ++i) {
+    index(p.ranks[i], plan_.ranks, field.at("ranks"), "ranks");
+    require(std::find(p.ranks.begin(), p.ranks.begin() + static_cast<std::ptrdiff_t>(i), p.ranks[i]) ==
+                p.ranks.begin() + static_cast<std::ptrdiff_t>(i),
+            field.at("ranks"), "rank {} twice", p.ranks[i]);
+    reaches(field.at("ranks"), p, p.ranks[i], p.slice.rows);
+  }
+  const bool in_place =
+      p.kind == PlacementKind::matrix || p.kind == PlacementKind::routed || p.kind == PlacementKind::owners;
   if (wide == 0) wide = in_place ? g.cols : smaller(g.tile_cols, g.cols);
   require(p.slice.cols >= wide, field.at("slice"), "{} columns, but {} are placed", p.slice.cols, wide);
   const std::int64_t stacked = g.rows * g.tiles_n();
@@ -137,7 +151,32 @@ void StepCheck::placement(const Field& field, const Placement& p, const TileGrid
       return pools(field, p, g);
     case PlacementKind::routed:
       return routed(field, p, g);
+    case PlacementKind::owners:
+      return owners(field, p, g);
   }
+}
+
+/// What is read lies in one rank's memory.
+void StepCheck::one_rank(const Field& field, const Placement& p) const {
+  require(ranks_of(p, plan_.problem.world).size() == 1, field, "spreads over several ranks");
+}
+
+/// The placement's buffer has `rows` rows from the slice's first on, on another rank too.
+void StepCheck::reaches(const Field& field, const Placement& p, int rank, std::int64_t rows) const {
+  const Buffer& b = buffer(p.slice);
+  const std::int64_t have = b.rows[static_cast<std::size_t>(rank)];
+  require(rows == 0 || (p.slice.row <= have && rows <= have - p.slice.row), field,
+          "{} rows from {} on are not in '{}', which has {} on rank {}", rows, p.slice.row, b.name, have,
+          rank);
+}
+
+void StepCheck::owners(const Field& field, const Placement& p, const TileGrid& g) const {
+  require(p.rows.stride >= 1, field.at("rows"), "a stride of {}: nobody owns a row", p.rows.stride);
+  const std::int64_t all = p.rows.stride * plan_.problem.world;
+  row_map(field.at("rows"), p.rows, g.rows, all);
+  const std::int64_t rows = smaller(p.rows.limit, all);
+  for (int r = 0; r < plan_.problem.world; ++r)
+    reaches(field.at("slice"), p, r, smaller(larger(rows - r * p.rows.stride, 0), p.rows.stride));
 }
 
 void StepCheck::source(const Field& field, const Placement& p, const TileGrid& g) const {
@@ -177,11 +216,17 @@ void StepCheck::pools(const Field& field, const Placement& p, const TileGrid& g)
 
 void StepCheck::routed(const Field& field, const Placement& p, const TileGrid& g) const {
   source(field, p, g);
-  require(p.dest >= 0, field.at("dest"), "routed rows need one destination");
-  require(p.bases.size() == 1, field.at("bases"), "{} of them, not 1", p.bases.size());
-  const std::int64_t base = p.bases[0], rows = plan_.problem.routing->count_before(p.source, p.dest, g.rows);
-  require(base >= 0 && (rows == 0 || rows <= p.slice.rows - base), field.at("bases"),
-          "{} rows from {} on, but the slice ends at {}", rows, base, p.slice.rows);
+  const int world = plan_.problem.world;
+  const std::size_t wanted = p.dest < 0 ? static_cast<std::size_t>(world) : 1;
+  require(p.bases.size() == wanted, field.at("bases"), "{} of them, not {}", p.bases.size(), wanted);
+  for (int d = p.dest < 0 ? 0 : p.dest; d < (p.dest < 0 ? world : p.dest + 1); ++d) {
+    const std::int64_t base = p.bases[p.dest < 0 ? static_cast<std::size_t>(d) : 0];
+    const std::int64_t rows = plan_.problem.routing->count_before(p.source, d, g.rows);
+    const std::int64_t have =
+        p.dest < 0 ? buffer(p.slice).rows[static_cast<std::size_t>(d)] - p.slice.row : p.slice.rows;
+    require(base >= 0 && (rows == 0 || rows <= have - base), field.at("bases"),
+            "{} rows from {} on, but the slice ends at {}", rows, base, have);
+  }
 }
 
 }  // namespace shingle::wellformed

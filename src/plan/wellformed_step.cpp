@@ -11,11 +11,16 @@ namespace shingle::wellformed {
 
 void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
                       const TileGrid& g) const {
-  const auto entries = [&](const Field& field, std::int32_t counter, std::int32_t rank, std::size_t wanted) {
+  const auto entry_exists = [&](const Field& field, std::int32_t counter, std::int32_t rank,
+                                std::int64_t entry) {
     const std::size_t have =
         plan_.counters[static_cast<std::size_t>(counter)].growth[static_cast<std::size_t>(rank)].size();
-    require(wanted <= have, field, "{} groups, but counter '{}' has {} entries on rank {}", wanted,
+    require(entry >= 0 && entry < static_cast<std::int64_t>(have), field,
+            "entry {}, but counter '{}' has {} entries on rank {}", entry,
             plan_.counters[static_cast<std::size_t>(counter)].name, have, rank);
+  };
+  const auto by_group = [&](const Field& field, std::size_t given, std::size_t wanted) {
+    require(given == 0 || given == wanted, field, "{} of them for {} groups", given, wanted);
   };
   for (std::size_t i = 0; i < gates.size(); ++i) {
     const TileGate& gate = gates[i];
@@ -26,7 +31,9 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
             gate.targets.size(), gate.ends.size());
     for (const std::uint32_t target : gate.targets)
       require(target <= max_count, field.at("targets"), "{} is above {}", target, max_count);
-    entries(field.at("ends"), gate.counter, rank_, gate.ends.size());
+    by_group(field.at("entries"), gate.entries.size(), gate.ends.size());
+    for (std::size_t group = 0; group < gate.ends.size(); ++group)
+      entry_exists(field.at("ends"), gate.counter, rank_, gate.entry(static_cast<std::int64_t>(group)));
   }
   for (std::size_t i = 0; i < notifies.size(); ++i) {
     const TileNotify& notify = notifies[i];
@@ -35,12 +42,22 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
     require(plan_.counters[static_cast<std::size_t>(notify.counter)].kind == CounterKind::add,
             field.at("counter"), "tiles add, but the counter is set by one writer");
     groups(field.at("ends"), notify.ends, g);
+    by_group(field.at("entries"), notify.entries.size(), notify.ends.size());
+    by_group(field.at("owners"), notify.owners.size(), notify.ends.size());
+    require(notify.owners.empty() || notify.ranks.empty(), field.at("owners"),
+            "are given beside ranks for all groups");
     std::vector<bool> seen(plan_.ranks.size());
+    for (const std::int32_t rank : notify.owners) index(rank, plan_.ranks, field.at("owners"), "ranks");
     for (const std::int32_t rank : notify.ranks) {
       index(rank, plan_.ranks, field.at("ranks"), "ranks");
       require(!seen[static_cast<std::size_t>(rank)], field.at("ranks"), "rank {} twice", rank);
       seen[static_cast<std::size_t>(rank)] = true;
-      entries(field.at("ends"), notify.counter, rank, notify.ends.size());
+    }
+    for (std::size_t group = 0; group < notify.ends.size(); ++group) {
+      const auto g_index = static_cast<std::int64_t>(group);
+      notify.for_each_rank(g_index, [&](std::int32_t rank) {
+        entry_exists(field.at("ends"), notify.counter, rank, notify.entry(g_index));
+      });
     }
   }
 }
@@ -82,7 +99,10 @@ void StepCheck::operator()(const Elementwise& e) const {
   require(e.first >= 0 && e.first <= items && e.count >= -1 && e.count <= items - e.first, {"count"},
           "{} items from {} on, but there are {}", e.count, e.first, items);
   require(!e.from.empty(), {"from"}, "nothing to read");
-  for (std::size_t i = 0; i < e.from.size(); ++i) placement({"from", i}, e.from[i], e.grid);
+  for (std::size_t i = 0; i < e.from.size(); ++i) {
+    one_rank({"from", i}, e.from[i]);
+    placement({"from", i}, e.from[i], e.grid);
+  }
   // Of a row of tiles the result is one piece, as wide as the output.
   const std::int64_t wide = row_wise(e) ? out_cols : 0;
   placement({"to"}, e.to, e.grid, wide);
@@ -93,6 +113,8 @@ void StepCheck::operator()(const Elementwise& e) const {
           e.norm.epsilon);
   require(e.norm.enabled || !e.norm.residual, {"norm"}, "a residual needs the norm enabled");
   if (e.norm.residual) {
+    one_rank({"residual"}, e.residual);
+    one_rank({"sum"}, e.sum);
     placement({"residual"}, e.residual, e.grid, wide);
     placement({"sum"}, e.sum, e.grid, wide);
     store({"sum"}, e.sum.slice);
@@ -101,8 +123,27 @@ void StepCheck::operator()(const Elementwise& e) const {
   }
   require(!row_wise(e) || (e.gates.empty() && e.notify.empty()), {"gates"},
           "a row-wise step has no hooks by tiles");
+  require(!row_wise(e) || e.queue < 0, {"queue"}, "a row-wise step is not shared");
+  require(e.queue >= -1 && e.queue < max_queues, {"queue"}, "{} is outside [-1, {})", e.queue, max_queues);
+  if (e.queue >= 0) shared(e);
   hooks(e.gates, e.notify, e.grid);
   resources(e.resources);
+}
+
+/// All steps of the queue are this one, but for the workers that they take, and no two are in one lane.
+void StepCheck::shared(const Elementwise& e) const {
+  const auto& lanes = plan_.ranks[static_cast<std::size_t>(rank_)].lanes;
+  for (std::size_t l = 0; l < lanes.size(); ++l) {
+    int here = 0;
+    for (const Step& step : lanes[l].steps) {
+      const auto* other = std::get_if<Elementwise>(&step);
+      if (!other || other->queue != e.queue) continue;
+      require(++here == 1, {"queue"}, "lane {} comes to queue {} twice", lanes[l].name, e.queue);
+      Elementwise same = *other;
+      same.resources = e.resources;
+      require(same == e, {"queue"}, "lane {} shares queue {}, but does another pass", lanes[l].name, e.queue);
+    }
+  }
 }
 
 // --------------------------------------------------------------------------------------------------------

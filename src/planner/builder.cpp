@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace shingle::planner {
@@ -14,8 +15,11 @@ void add_growth(Plan& plan, const TileGrid& grid, const std::vector<TileNotify>&
     std::int64_t before = 0;
     for (std::size_t g = 0; g < notify.ends.size(); ++g) {
       const std::int64_t tiles = grid.tiles_before(notify.ends[g]);
-      for (const std::int32_t rank : notify.ranks)
-        plan.counters[notify.counter].growth[rank][g] += static_cast<std::uint32_t>(tiles - before);
+      const auto group = static_cast<std::int64_t>(g);
+      notify.for_each_rank(group, [&](std::int32_t rank) {
+        plan.counters[notify.counter].growth[rank][notify.entry(group)] +=
+            static_cast<std::uint32_t>(tiles - before);
+      });
       before = tiles;
     }
   }
@@ -26,8 +30,19 @@ void add_growth(Plan& plan, const Step& step) {
   if (const auto* pass = std::get_if<Elementwise>(&step)) add_growth(plan, pass->grid, pass->notify);
   if (const auto* notify = std::get_if<Notify>(&step)) {
     const CounterRef& at = notify->counter;
-    plan.counters[at.counter].growth[at.rank][at.entry] += notify->value;
+    Counter& counter = plan.counters[at.counter];
+    std::uint32_t& growth = counter.growth[at.rank][at.entry];
+    growth = counter.kind == CounterKind::add ? growth + notify->value : std::max(growth, notify->value);
   }
+}
+
+/// A mechanism need not use all lanes.
+void drop_empty_lanes(RankPlan& rank) {
+  std::vector<std::int32_t> number;
+  std::int32_t kept = 0;
+  for (const Lane& lane : rank.lanes) number.push_back(lane.steps.empty() ? -1 : kept++);
+  std::erase_if(rank.lanes, [](const Lane& lane) { return lane.steps.empty(); });
+  for (std::int32_t& lane : rank.issue) lane = number[lane];
 }
 
 }  // namespace
@@ -70,12 +85,23 @@ std::int32_t Builder::buffer(std::string name, std::vector<std::int64_t> rows, s
   return static_cast<std::int32_t>(plan_.buffers.size()) - 1;
 }
 
+std::int32_t Builder::lane(int rank, LaneKind kind, std::string name) {
+  plan_.ranks[rank].lanes.push_back({kind, std::move(name), {}});
+  return static_cast<std::int32_t>(plan_.ranks[rank].lanes.size()) - 1;
+}
+
 std::int32_t Builder::buffer(std::string name, std::int64_t rows, std::int64_t cols) {
   return buffer(std::move(name), std::vector<std::int64_t>(world(), rows), cols);
 }
 
-std::int32_t Builder::counter(std::string name, std::int64_t entries) {
-  plan_.counters.push_back({std::move(name), CounterKind::add,
+std::int32_t Builder::typed_buffer(std::string name, DType dtype, std::int64_t rows, std::int64_t cols) {
+  const std::int32_t index = buffer(std::move(name), rows, cols);
+  plan_.buffers[index].dtype = dtype;
+  return index;
+}
+
+std::int32_t Builder::counter(std::string name, std::int64_t entries, CounterKind kind) {
+  plan_.counters.push_back({std::move(name), kind,
                             std::vector<std::vector<std::uint32_t>>(
                                 world(), std::vector<std::uint32_t>(static_cast<std::size_t>(entries)))});
   return static_cast<std::int32_t>(plan_.counters.size()) - 1;
@@ -102,6 +128,10 @@ void Builder::notify(int rank, std::int32_t lane, std::int32_t counter, std::int
   step(rank, lane, Notify{{counter, rank, static_cast<std::int32_t>(entry)}, 1});
 }
 
+void Builder::notify_peer(int rank, std::int32_t lane, std::int32_t counter, int peer, std::int64_t entry) {
+  step(rank, lane, Notify{{counter, peer, static_cast<std::int32_t>(entry)}, 1});
+}
+
 void Builder::await(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry,
                     std::uint32_t target) {
   step(rank, lane, Await{{counter, rank, static_cast<std::int32_t>(entry)}, target});
@@ -121,6 +151,11 @@ Placement Builder::in_place(const Slice& slice) {
 bool Builder::needs_finishing() const {
   const Problem& p = plan_.problem;
   return p.norm.enabled || (p.reduces() && p.epilogue.any());
+}
+
+bool Builder::row_wise_finishing() const {
+  const Problem& p = plan_.problem;
+  return p.norm.enabled || (p.reduces() && p.epilogue.activation == Activation::swiglu);
 }
 
 std::int64_t Builder::product_cols() const {
@@ -181,19 +216,23 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
 Plan Builder::finish(std::string rounding) && {
   plan_.rounding = std::move(rounding);
   for (RankPlan& rank : plan_.ranks) {
+    std::set<std::int32_t> queues;  // a shared pass notifies once, whoever does it
     for (const Lane& lane : rank.lanes)
-      for (const Step& step : lane.steps) add_growth(plan_, step);
-    // A mechanism that never overlaps leaves a lane without steps.
-    if (rank.lanes[communicate_lane].steps.empty()) rank.lanes.pop_back();
+      for (const Step& step : lane.steps) {
+        const auto* pass = std::get_if<Elementwise>(&step);
+        if (!pass || pass->queue < 0 || queues.insert(pass->queue).second) add_growth(plan_, step);
+      }
+    drop_empty_lanes(rank);
   }
   return std::move(plan_);
 }
 
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params) {
-  if (problem.op == Op::allgather_gemm && problem.transpose_a)
+  if (problem.gathers() && problem.transpose_a)
     return Reason{
-        "allgather+gemm gathers rows of A: A must be stored by rows (transpose_a is off), as no collective "
-        "gathers columns"};
+        fmt::format("{} moves rows of A: A must be stored by rows (transpose_a is off), as no collective "
+                    "moves columns",
+                    name(problem.op))};
   if (problem.op == Op::gemm_alltoall && problem.transpose_a)
     for (int r = 0; r < problem.world; ++r)
       if (problem.routing->rows(r) != problem.m || problem.m == 0)

@@ -22,17 +22,23 @@ class Builder {
   std::int32_t a, b, out;  ///< user buffers
   std::int32_t bias = -1, residual = -1, norm_weight = -1, sum = -1;
 
+  /// Another lane of a rank, beside the two that all mechanisms have; lanes that stay empty are dropped.
+  std::int32_t lane(int rank, LaneKind kind, std::string name);
   /// An internal buffer of the problem's dtype; the same rows on every rank, or by rank.
   std::int32_t buffer(std::string name, std::int64_t rows, std::int64_t cols);
   std::int32_t buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols);
+  /// The same with elements of its own.
+  std::int32_t typed_buffer(std::string name, DType dtype, std::int64_t rows, std::int64_t cols);
   /// A counter table of `entries` counts; how much each grows is computed by finish().
-  std::int32_t counter(std::string name, std::int64_t entries);
+  std::int32_t counter(std::string name, std::int64_t entries, CounterKind kind = CounterKind::add);
 
   void step(int rank, std::int32_t lane, Step step);
   /// A collective over the world.
   void collective(int rank, CollectiveKind kind, Slice send, Slice recv,
                   std::vector<std::int64_t> send_rows = {}, std::vector<std::int64_t> recv_rows = {});
   void notify(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry);
+  /// The same on another rank.
+  void notify_peer(int rank, std::int32_t lane, std::int32_t counter, int peer, std::int64_t entry);
   void await(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry, std::uint32_t target = 1);
 
   Slice all(std::int32_t buffer, int rank) const { return whole(plan_, buffer, rank); }
@@ -50,6 +56,8 @@ class Builder {
 
   /// Whether a complete result still needs a pass: an epilogue after a reduction, or a norm.
   bool needs_finishing() const;
+  /// Whether it needs complete rows: a norm, or swiglu after a reduction.
+  bool row_wise_finishing() const;
   /// Columns of what the GEMM stores: all n where the epilogue comes later, else the output's.
   std::int64_t product_cols() const;
   /// One tile over everything: what a library call is.
@@ -59,6 +67,7 @@ class Builder {
 
   const Problem& problem() const { return plan_.problem; }
   const Params& params() const { return plan_.params; }
+  std::int32_t workers() const { return plan_.workers; }
   int world() const { return plan_.problem.world; }
 
   /// Computes counter growth and hands the plan over.

@@ -228,6 +228,11 @@ void plan_alltoall(Builder& build) {
 Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const Params& params) {
   problem.validate();
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
+  if (problem.op == Op::alltoall_gemm)
+    return Reason{
+        "chunked slices the rows that ranks send; those of one slice are scattered over what a rank "
+        "multiplies: "
+        "use fused"};
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
   if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
     return Reason{
@@ -237,6 +242,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
   Builder build(problem, machine, Mechanism::chunked, chosen);
   switch (problem.op) {
     case Op::gemm:
+    case Op::alltoall_gemm:
       break;
     case Op::gemm_allreduce:
       plan_allreduce(build);

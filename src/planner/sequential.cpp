@@ -1,6 +1,4 @@
 // sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
-#include <numeric>
-
 #include "builder.hpp"
 
 namespace shingle {
@@ -107,6 +105,21 @@ void plan_allgather(Builder& build) {
   }
 }
 
+/// The pass that sorts a rank's rows by destination.
+Elementwise pack(const Routing& routing, int rank, const TileGrid& grid, Placement from, const Slice& to) {
+  Elementwise pass;
+  pass.grid = grid;
+  pass.from.push_back(std::move(from));
+  pass.to.kind = PlacementKind::pools;
+  pass.to.slice = to;
+  pass.to.ends = {grid.positions()};
+  pass.to.source = rank;
+  std::int64_t base = 0;
+  for (int peer = 0; peer < routing.world(); base += routing.count(rank, peer++))
+    pass.to.bases.push_back(base);
+  return pass;
+}
+
 void plan_alltoall(Builder& build) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
@@ -127,20 +140,14 @@ void plan_alltoall(Builder& build) {
     build.step(r, compute_lane,
                build.gemm(r, build.one_tile(rows), RowMap::identity(rows),
                           Builder::in_place(build.all(product, r))));
-    Elementwise pack;
-    pack.grid = build.row_blocks(rows, build.product_cols());
-    pack.from.push_back(Builder::in_place(build.all(product, r)));
-    pack.to.kind = PlacementKind::pools;
-    pack.to.slice = build.all(packed, r);
-    pack.to.ends = {pack.grid.positions()};
-    pack.to.source = r;
+    build.step(r, compute_lane,
+               pack(routing, r, build.row_blocks(rows, build.product_cols()),
+                    Builder::in_place(build.all(product, r)), build.all(packed, r)));
     std::vector<std::int64_t> send_rows, recv_rows;
     for (int peer = 0; peer < p.world; ++peer) {
-      pack.to.bases.push_back(std::accumulate(send_rows.begin(), send_rows.end(), std::int64_t{0}));
       send_rows.push_back(routing.count(r, peer));
       recv_rows.push_back(routing.count(peer, r));
     }
-    build.step(r, compute_lane, std::move(pack));
     hand_over(build, r, ready, compute_lane, communicate_lane);
     build.collective(r, CollectiveKind::alltoall, build.all(packed, r), build.all(target, r), send_rows,
                      recv_rows);
@@ -148,6 +155,42 @@ void plan_alltoall(Builder& build) {
       hand_over(build, r, arrived, communicate_lane, compute_lane);
       finish_rows(build, r, target, received_rows[r]);
     }
+  }
+}
+
+void plan_dispatch(Builder& build) {
+  const Problem& p = build.problem();
+  const Routing& routing = *p.routing;
+  const bool finishing = build.needs_finishing();
+  std::vector<std::int64_t> sent, received;
+  for (int r = 0; r < p.world; ++r) {
+    sent.push_back(routing.rows(r));
+    received.push_back(routing.received(r));
+  }
+  const std::int32_t packed = build.buffer("packed", sent, p.k);
+  const std::int32_t arrivals = build.buffer("arrivals", received, p.k);
+  const std::int32_t product =
+      finishing ? build.buffer("product", received, build.product_cols()) : build.out;
+  const std::int32_t ready = build.counter("packed", 1);
+  const std::int32_t arrived = build.counter("arrived", 1);
+  for (int r = 0; r < p.world; ++r) {
+    build.step(r, compute_lane,
+               pack(routing, r, build.row_blocks(sent[r], p.k), Builder::in_place(build.all(build.a, r)),
+                    build.all(packed, r)));
+    hand_over(build, r, ready, compute_lane, communicate_lane);
+    std::vector<std::int64_t> send_rows, recv_rows;
+    for (int peer = 0; peer < p.world; ++peer) {
+      send_rows.push_back(routing.count(r, peer));
+      recv_rows.push_back(routing.count(peer, r));
+    }
+    build.collective(r, CollectiveKind::alltoall, build.all(packed, r), build.all(arrivals, r), send_rows,
+                     recv_rows);
+    hand_over(build, r, arrived, communicate_lane, compute_lane);
+    Gemm gemm = build.gemm(r, build.one_tile(received[r]), RowMap::identity(received[r]),
+                           Builder::in_place(build.all(product, r)));
+    gemm.a = build.all(arrivals, r);
+    build.step(r, compute_lane, std::move(gemm));
+    finish_rows(build, r, product, received[r]);
   }
 }
 
@@ -172,6 +215,9 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
       break;
     case Op::gemm_alltoall:
       plan_alltoall(build);
+      break;
+    case Op::alltoall_gemm:
+      plan_dispatch(build);
       break;
   }
   return std::move(build).finish(planner::rounding(problem));

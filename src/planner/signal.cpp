@@ -228,9 +228,10 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   problem.validate();
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
-  if (problem.op == Op::allgather_gemm)
+  if (problem.gathers())
     return Reason{
-        "signal sends what a GEMM has finished; allgather+gemm communicates before its GEMM: use chunked"};
+        fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",
+                    name(problem.op), problem.routes() ? "fused" : "chunked")};
   Shape shape = shape_of(problem, machine, params);
   std::int64_t rows = problem.m;
   if (problem.op == Op::gemm_reducescatter) {

@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "shingle/api/registry.hpp"
+
 namespace shingle {
 namespace {
 
@@ -11,7 +13,7 @@ using testing::HasSubstr;
 
 TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
   const json all = rows("--op gemm+allreduce --mechanism all " + small);
-  ASSERT_EQ(all.size(), 3u);
+  ASSERT_EQ(all.size(), planners().size());
   const std::set<std::string> keys{"op",
                                    "m",
                                    "n",
@@ -59,7 +61,17 @@ TEST_F(Cli, RunsWhatTheFlagsSay) {
   EXPECT_EQ(
       rows("--op gemm+reducescatter --mechanism chunked --chunks 3 " + small)[0].at("params").at("chunks"),
       3);
-  EXPECT_EQ(rows("--op allgather+gemm " + small)[0].at("mechanism"), "chunked");
+  EXPECT_EQ(rows("--op allgather+gemm " + small)[0].at("mechanism"), "fused");
+  const json shards =
+      rows("--op allgather+gemm --mechanism fused --comm-rows 20 --pull --mover store " + small);
+  EXPECT_EQ(shards[0].at("params").at("comm_rows"), 20);
+  EXPECT_EQ(shards[0].at("params").at("pull"), true);
+  EXPECT_EQ(shards[0].at("params").at("mover"), "store");
+  const json sums =
+      rows("--op gemm+allreduce --mechanism fused --helpers 1 --stage-fp32 --one-shot --workers 2 " + small);
+  EXPECT_EQ(sums[0].at("params").at("helpers"), 1);
+  EXPECT_EQ(sums[0].at("params").at("stage_fp32"), true);
+  EXPECT_EQ(sums[0].at("params").at("one_shot"), true);
   for (const std::string routing : {"random", "skewed", "all-to-one", "balanced", "empty-rank"})
     EXPECT_EQ(rows("--op gemm+alltoall --routing " + routing + " " + small)[0].at("verified"), true)
         << routing;
@@ -90,7 +102,7 @@ TEST_F(Cli, TellsWhyAMechanismCannotServe) {
   EXPECT_EQ(none[0].at("verified"), false);
   EXPECT_THAT(none[0].at("reason").get<std::string>(), HasSubstr("chunked"));
   const json some = rows("--op allgather+gemm --mechanism all " + small);
-  EXPECT_EQ(some.size(), 3u);
+  EXPECT_EQ(some.size(), planners().size());
   const Outcome outcome = run("run --op allgather+gemm --mechanism signal --repeat 1 " + small);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.out, HasSubstr("use chunked"));
@@ -123,10 +135,14 @@ TEST_F(Cli, RunsUnderMpirun) {
       mpirun(3, "run --format json --repeat 1 --mechanism all --op gemm+reducescatter --m 90 --n 40 --k 32");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json all = json::parse(outcome.out);  // of rank 0 alone
-  ASSERT_EQ(all.size(), 3u);
+  ASSERT_EQ(all.size(), planners().size());
   for (const json& row : all) {
     EXPECT_EQ(row.at("world"), 3);
     EXPECT_EQ(row.at("backend"), "mpi");
+    if (row.at("mechanism") == "fused") {  // processes have no memory in common
+      EXPECT_THAT(row.at("reason").get<std::string>(), HasSubstr("cannot reach"));
+      continue;
+    }
     EXPECT_EQ(row.at("verified"), true) << row;
   }
   EXPECT_EQ(mpirun(2, "run --op gemm --m 8 --n 8 --k 8 --world 5").code, 2);

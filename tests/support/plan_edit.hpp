@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -92,13 +93,20 @@ inline void count_growth(Plan& plan) {
   const auto tiles = [&](const TileGrid& grid, const std::vector<TileNotify>& notifies) {
     for (const TileNotify& notify : notifies) {
       const auto counts = tiles_in_groups(grid, notify.ends);
-      for (const std::int32_t rank : notify.ranks)
-        for (std::size_t g = 0; g < counts.size(); ++g) growth(notify.counter, rank, g) += counts[g];
+      for (std::size_t g = 0; g < counts.size(); ++g) {
+        const auto group = static_cast<std::int64_t>(g);
+        notify.for_each_rank(group, [&](std::int32_t rank) {
+          growth(notify.counter, rank, static_cast<std::size_t>(notify.entry(group))) += counts[g];
+        });
+      }
     }
   };
-  for_each_step(plan, [&](const At&, const Step& step) {
+  std::set<std::pair<int, int>> queues;  // by rank: a shared pass notifies once
+  for_each_step(plan, [&](const At& where, const Step& step) {
     if (const auto* gemm = std::get_if<Gemm>(&step)) tiles(gemm->grid, gemm->notify);
-    if (const auto* pass = std::get_if<Elementwise>(&step)) tiles(pass->grid, pass->notify);
+    if (const auto* pass = std::get_if<Elementwise>(&step);
+        pass && (pass->queue < 0 || queues.emplace(where.rank, pass->queue).second))
+      tiles(pass->grid, pass->notify);
     if (const auto* notify = std::get_if<Notify>(&step)) {
       const CounterRef& at = notify->counter;
       auto& grown = growth(at.counter, at.rank, static_cast<std::size_t>(at.entry));

@@ -77,8 +77,8 @@ std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int6
 template <class Source>
 Problem random_problem(Source& draw, const Limits& limits = {}) {
   Problem p;
-  p.op = one_of(
-      draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm, Op::gemm});
+  p.op = one_of(draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm,
+                       Op::alltoall_gemm, Op::gemm});
   p.world = static_cast<int>(draw.size(1, limits.world));
   p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
   p.n = draw.size(1, limits.n);
@@ -97,7 +97,7 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
     p.row_order = RowOrder::block_cyclic;
     p.row_block = draw.size(1, 20);
   }
-  if (p.op == Op::gemm_alltoall) {
+  if (p.routes()) {
     p.routing = random_routing(draw, p.world, p.m);
     p.m = 0;
     for (int rank = 0; rank < p.world; ++rank) p.m = larger(p.m, p.routing->rows(rank));
@@ -139,6 +139,12 @@ Params random_params(Source& draw, const Problem& problem) {
   params.order.cluster_n = static_cast<std::int32_t>(draw.size(1, 3));
   params.order.rotation = static_cast<std::int32_t>(draw.size(0, 5));
   if (chance(draw, 70)) params.chunks = static_cast<std::int32_t>(draw.size(1, 7));
+  if (chance(draw, 60)) params.helpers = static_cast<std::int32_t>(draw.size(1, 3));
+  params.stage_fp32 = chance(draw, 30);
+  params.one_shot = problem.op == Op::gemm_allreduce && chance(draw, 40);
+  if (chance(draw, 70)) params.comm_rows = draw.size(1, larger(problem.m, 1));
+  params.pull = chance(draw, 50);
+  params.mover = one_of(draw, {Mover::copy_engine, Mover::store});
   return params;
 }
 

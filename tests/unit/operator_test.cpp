@@ -52,8 +52,10 @@ TEST(Operator, RunsEveryMechanismThatServes) {
 
 TEST(Operator, ChoosesTheFinestMechanismThatServes) {
   const auto world = threads(2);
-  EXPECT_EQ(Operator(*world, problem_of(Op::gemm_allreduce, 2)).plan().mechanism, Mechanism::signal);
-  EXPECT_EQ(Operator(*world, problem_of(Op::allgather_gemm, 2)).plan().mechanism, Mechanism::chunked);
+  EXPECT_EQ(Operator(*world, problem_of(Op::gemm_allreduce, 2)).plan().mechanism, Mechanism::fused);
+  Problem dealt = problem_of(Op::gemm_reducescatter, 2);
+  dealt.row_order = RowOrder::block_cyclic, dealt.row_block = 4;
+  EXPECT_EQ(Operator(*world, dealt).plan().mechanism, Mechanism::signal);
   EXPECT_EQ(Operator(*world, problem_of(Op::gemm, 2)).plan().mechanism, Mechanism::sequential);
 }
 

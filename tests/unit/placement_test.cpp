@@ -247,5 +247,80 @@ TEST(Placement, GroupsOfPositions) {
   EXPECT_EQ(group_of(ends, 4), 2);
 }
 
+/// Every row of the grid with the rank, row and column that it is stored at.
+using Stored = std::map<std::int64_t, std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t>>>;
+
+Stored stored(const Placement& at, const TileGrid& grid, const Routing* routing) {
+  Stored rows;
+  for (std::int64_t position = 0; position < grid.positions(); ++position)
+    for_each_piece(at, grid, routing, position, [&](const Piece& piece) {
+      const TileRect rect = grid.rect(grid.tile(position));
+      if (rect.col != 0) return;
+      for (std::int64_t i = 0; i < piece.rows; ++i)
+        rows[rect.row + piece.tile_row + i].emplace_back(piece.rank, piece.row + i, piece.col);
+    });
+  return rows;
+}
+
+TEST(Placement, OwnersGetTheirRowsOfTheWhole) {
+  Dice dice(11);
+  for (int i = 0; i < 200; ++i) {
+    const auto world = static_cast<std::int32_t>(dice.size(1, 6));
+    const std::int64_t m = dice.size(1, 60), shard = ceil_div(m, world), pitch = shard + dice.size(0, 5);
+    const TileGrid grid = random_grid(dice, world * pitch).grid;
+    Placement at;
+    at.kind = PlacementKind::owners;
+    at.slice = {0, 0, 7, shard, 2, grid.cols};
+    at.rows = {world, shard, shard, shard, 0, m, pitch};
+    const Stored rows = stored(at, grid, nullptr);
+    for (std::int64_t v = 0; v < grid.rows; ++v) {
+      const std::int64_t owner = v / pitch, local = v % pitch;
+      const bool real = local < shard && owner * shard + local < m;
+      ASSERT_EQ(rows.count(v), real ? 1u : 0u) << v;
+      if (!real) continue;
+      ASSERT_EQ(rows.at(v).size(), 1u);
+      EXPECT_EQ(rows.at(v)[0], std::tuple(static_cast<std::int32_t>(owner), 7 + local, std::int64_t{2}));
+    }
+    EXPECT_EQ(ranks_of(at, world).size(), static_cast<std::size_t>(world));
+  }
+}
+
+TEST(Placement, SeveralRanksGetTheSame) {
+  Dice dice(12);
+  const TileGrid grid = random_grid(dice, 20).grid;
+  Placement at;
+  at.slice = {0, 3, 4, 20, 0, grid.cols};
+  at.rows = RowMap::identity(20);
+  at.ranks = {2, 0, 3};
+  for (const auto& [row, places] : stored(at, grid, nullptr)) {
+    ASSERT_EQ(places.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(places[i], std::tuple(at.ranks[i], row + 4, std::int64_t{0}));
+  }
+  EXPECT_EQ(ranks_of(at, 5), at.ranks);
+}
+
+TEST(Placement, EveryRowGoesToItsDestination) {
+  Dice dice(13);
+  const auto routing = test::random_routing(dice, 4, 50);
+  for (int source = 0; source < 4; ++source) {
+    const TileGrid grid = random_grid(dice, routing->rows(source)).grid;
+    Placement at;
+    at.kind = PlacementKind::routed;
+    at.slice = {0, source, 1, 0, 0, grid.cols};
+    at.source = source;
+    at.bases = {5, 100, 200, 300};
+    std::int64_t before[4] = {};
+    const Stored rows = stored(at, grid, routing.get());
+    for (std::int64_t row = 0; row < grid.rows; ++row) {
+      const std::int32_t dest = routing->dest(source, row);
+      ASSERT_EQ(rows.at(row).size(), 1u);
+      EXPECT_EQ(
+          rows.at(row)[0],
+          std::tuple(dest, 1 + at.bases[static_cast<std::size_t>(dest)] + before[dest]++, std::int64_t{0}));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shingle

@@ -17,7 +17,11 @@ using test::Dice;
 /// `block` of them rank j's.
 std::vector<std::int64_t> listed(const RowMap& map) {
   std::vector<std::int64_t> rows;
-  for (std::int64_t done = 0; done < map.len; done += map.block) {
+  for (std::int64_t v = 0; map.pitch > 0 && v < map.world * map.pitch; ++v) {  // a padded block a rank
+    const std::int64_t i = v % map.pitch, row = v / map.pitch * map.stride + map.base + i;
+    rows.push_back(i < map.len && row < map.limit ? row : -1);
+  }
+  for (std::int64_t done = 0; map.pitch == 0 && done < map.len; done += map.block) {
     const std::int64_t size = std::min(map.block, map.len - done);
     for (int rank = 0; rank < map.world; ++rank)
       for (std::int64_t i = 0; i < size; ++i) {
@@ -59,6 +63,7 @@ TEST(RowMap, AnyMapIsItsList) {
     map.stride = dice.size(0, 40);
     map.base = dice.size(0, 5);
     map.limit = dice.size(0, map.world * 45);
+    if (dice.size(0, 2) == 0) map.pitch = larger(map.len, 1) + dice.size(0, 4);
     expect_consistent(map, dice);
   }
 }
@@ -91,6 +96,9 @@ constexpr RowMap two_shards{2, 2, 4, 4, 0, 7};
 static_assert(two_shards.rows() == 8);
 static_assert(two_shards.run_at(2, 8).matrix_row == 4 && two_shards.run_at(2, 8).rows == 2);
 static_assert(two_shards.run_at(7, 1).matrix_row == -1);  // row 7 of 7
+constexpr RowMap padded{2, 3, 3, 3, 0, 5, 4};
+static_assert(padded.rows() == 8 && padded.run_at(3, 8).matrix_row == -1 && padded.run_at(3, 8).rows == 1);
+static_assert(padded.run_at(4, 8).matrix_row == 3 && padded.run_at(4, 8).rows == 2);
 static_assert(two_shards == two_shards && !(two_shards == RowMap::identity(8)));
 
 }  // namespace

@@ -123,7 +123,7 @@ double run_timeout_us(const Problem& problem, const WorldFlags& where) {
 }
 
 double check_timeout_us(const Problem& problem, const WorldFlags& where) {
-  const bool sees_all_ranks = problem.reduces() || problem.op == Op::gemm_alltoall;
+  const bool sees_all_ranks = problem.reduces() || problem.routes();
   return run_timeout_us(problem, where) + gemm_us(problem) * (sees_all_ranks ? problem.world : 1);
 }
 

@@ -127,7 +127,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               })
               ->expected(0, 1)
               ->default_str(""));
-  grouped(add(app, "--op", "OP", "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm or gemm+alltoall",
+  grouped(add(app, "--op", "OP",
+              "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall or alltoall+gemm",
               [&](auto& t) { flags.op = parse_op(t); }));
   grouped(add(app, "--m", "M", "Rows of one rank's GEMM; sizes read like 4096, 8K or 128M",
               [&](auto& t) { flags.m = extent(t); }));
@@ -141,9 +142,11 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));
-  grouped(app.add_option("--routing", flags.routing,
-                         "gemm+alltoall: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
-              ->type_name("ROUTING"));
+  grouped(
+      app.add_option(
+             "--routing", flags.routing,
+             "gemm+alltoall, alltoall+gemm: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
+          ->type_name("ROUTING"));
   grouped(
       add(app, "--row-order", "ORDER", "Rows of a sharded matrix: contiguous or block-cyclic", [&](auto& t) {
         flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},
@@ -169,7 +172,7 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   const auto grouped = [&](CLI::Option* option) { option->group("How"); };
   Params& params = flags.params;
   grouped(add(app, "--mechanism", "NAME",
-              "sequential, chunked, signal, several of them, all, or best (the default)",
+              "sequential, chunked, signal, fused, several of them, all, or best (the default)",
               [&](auto& t) { flags.mechanisms = parse_mechanisms(t); }));
   grouped(
       add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
@@ -177,6 +180,15 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
     params.group_waves.clear();
     for (const std::string& part : split(t, ',')) params.group_waves.push_back(extent(part));
   }));
+  grouped(add(app, "--helpers", "N", "fused: workers that sum or push beside the GEMM",
+              [&](auto& t) { params.helpers = small(t); }));
+  grouped(app.add_flag("--stage-fp32", params.stage_fp32, "fused: partial products travel in fp32"));
+  grouped(app.add_flag("--one-shot", params.one_shot, "fused allreduce: everybody sends all to everybody"));
+  grouped(add(app, "--comm-rows", "ROWS", "fused: rows of a communication tile of allgather+gemm",
+              [&](auto& t) { params.comm_rows = extent(t); }));
+  grouped(app.add_flag("--pull", params.pull, "fused: shards are fetched by who needs them"));
+  grouped(add(app, "--mover", "NAME", "fused: who moves shards: copy-engine (the default) or store",
+              [&](auto& t) { params.mover = parse_mover(t); }));
   grouped(add(app, "--tile", "MxN", "Tile of the GEMM, such as 256x512",
               [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); }));
   grouped(add(app, "--raster", "AXIS", "The axis along which tiles run first: n or m", [&](auto& t) {

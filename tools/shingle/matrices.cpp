@@ -38,7 +38,7 @@ class SplitInputs final : public Inputs {
     const Problem& p = problem();
     if (p.reduces()) k += rank * p.k;
     if (p.op == Op::allgather_gemm) row += smaller(rank * p.shard_rows(), p.m);
-    if (p.op == Op::gemm_alltoall) row += p.routing->global_base(rank);
+    if (p.routes()) row += p.routing->global_base(rank);
     return element(a_, p.transpose_a, row, k);
   }
   float b(int rank, std::int64_t k, std::int64_t col) const {
@@ -103,7 +103,7 @@ UserMatrices::UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, 
   problem_.k = problem_.reduces() ? ceil_div(k_, world) : k_;
   if (problem_.op == Op::allgather_gemm)
     problem_.n = halves ? 2 * ceil_div(n_ / 2, world) : ceil_div(n_, world);
-  if (problem_.op == Op::gemm_alltoall) {
+  if (problem_.routes()) {
     std::vector<std::int64_t> rows;
     const std::int64_t part = ceil_div(m_, world);
     for (int rank = 0; rank < world; ++rank) rows.push_back(smaller(part, m_ - smaller(rank * part, m_)));

@@ -51,7 +51,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   problem.k = flags.k;
   problem.dtype = flags.dtype.value_or(DType::f32);
   apply_flags(flags, problem);
-  const bool routed = problem.op == Op::gemm_alltoall;
+  const bool routed = problem.routes();
   const auto need = [&](const char* flag, std::int64_t size) {
     if (size == 0) throw InvalidArgument(fmt::format("{} needs {}", name(problem.op), flag));
   };

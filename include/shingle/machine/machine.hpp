@@ -14,7 +14,8 @@ struct Machine {
   std::int32_t collective_workers = 0;  ///< of these, how many a collective occupies while it runs
   std::int32_t tile_rows = 256;         ///< tile that computes well here
   std::int32_t tile_cols = 512;
-  Link link;  ///< of one rank
+  Link link;                ///< of one rank
+  bool peer_memory = true;  ///< whether ranks can load from and store to each other's memory
 };
 
 }  // namespace shingle

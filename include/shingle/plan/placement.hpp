@@ -6,21 +6,30 @@
 
 namespace shingle {
 
-/// Rows [tile_row, tile_row + rows) of a tile are rows [row, row + rows) of the placement's buffer (absolute,
-/// in the memory of slice.rank), from column `col` on, as wide as the tile.
+/// Rows [tile_row, tile_row + rows) of a tile are rows [row, row + rows) of the placement's buffer in the
+/// memory of `rank` (absolute), from column `col` on, as wide as the tile.
 struct Piece {
   std::int64_t tile_row = 0;
   std::int64_t rows = 0;
   std::int64_t row = 0;
   std::int64_t col = 0;
+  std::int32_t rank = 0;
 };
 
-/// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. Rows that are
-/// phantom, or that go elsewhere than to the placement's `dest`, have no piece; phantom tiles have none at
-/// all.
+/// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row, and where rows
+/// go to several ranks for each of them in turn. Rows that are phantom, or that go elsewhere than to the
+/// placement's `dest`, have no piece; phantom tiles have none at all.
 template <class Visit>
 void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
-                    Visit&& visit) {
+                    Visit&& visit_one) {
+  const auto visit = [&](Piece piece) {
+    if (at.kind != PlacementKind::owners && at.kind != PlacementKind::routed) piece.rank = at.slice.rank;
+    if (at.ranks.empty()) return visit_one(piece);
+    for (const std::int32_t rank : at.ranks) {
+      piece.rank = rank;
+      visit_one(piece);
+    }
+  };
   const TileRect rect = grid.rect(grid.tile(linear));
   if (rect.rows == 0 || rect.cols == 0) return;
   const std::int64_t col0 = at.slice.col;
@@ -29,6 +38,17 @@ void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* ro
       at.rows.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
         if (run.matrix_row >= 0)
           visit(Piece{run.virtual_row - rect.row, run.rows, at.slice.row + run.matrix_row, col0 + rect.col});
+      });
+      return;
+    case PlacementKind::owners:
+      at.rows.for_each_run(rect.row, rect.rows, [&](RowRun run) {
+        while (run.matrix_row >= 0 && run.rows > 0) {
+          const std::int64_t owner = run.matrix_row / at.rows.stride, local = run.matrix_row % at.rows.stride;
+          const std::int64_t rows = smaller(run.rows, at.rows.stride - local);
+          visit(Piece{run.virtual_row - rect.row, rows, at.slice.row + local, col0 + rect.col,
+                      static_cast<std::int32_t>(owner)});
+          run = {run.virtual_row + rows, run.matrix_row + rows, run.rows - rows};
+        }
       });
       return;
     case PlacementKind::slots:
@@ -53,7 +73,9 @@ void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* ro
         if (at.dest < 0 || at.dest == dest) {
           const std::int64_t before = routing->count_before(at.source, dest, rect.row + i);
           if (at.kind == PlacementKind::routed) {
-            visit(Piece{i, run, at.slice.row + at.bases[0] + before, col0 + rect.col});
+            const std::size_t base = at.dest < 0 ? static_cast<std::size_t>(dest) : 0;
+            visit(Piece{i, run, at.slice.row + at.bases[base] + before, col0 + rect.col,
+                        at.dest < 0 ? dest : at.slice.rank});
           } else {
             const std::int64_t group = group_of(at.ends, linear);
             const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {

@@ -91,9 +91,14 @@ enum class PlacementKind : std::uint8_t {
              ///< 1's, …
   pools,     ///< per group one pool a destination; in a pool, runs of rows in the order of execution
   routed,    ///< the rows that go to `dest`, compacted: row i at the number of such rows before it
+  owners,  ///< row R = rows(v) of a matrix that ranks share by `rows.stride` rows each: with rank R / stride,
+           ///< at row R mod stride
 };
 std::string_view name(PlacementKind kind);
 
+/// A store may leave the own rank: to one other rank (slice.rank), to each of `ranks`, to every row's owner,
+/// or to every row's destination (routed, dest -1). The slice then says buffer, first row and columns on each
+/// of them.
 struct Placement {
   PlacementKind kind = PlacementKind::matrix;
   Slice slice;                     ///< rows and columns below are relative to it
@@ -101,9 +106,12 @@ struct Placement {
   std::vector<std::int64_t> ends;  ///< subtiles, pools: position in the grid's order at which each group ends
   std::int32_t parts = 1;          ///< subtiles: into how many equal row parts each tile is split
   std::int32_t source = -1;  ///< pools, routed: the rank whose rows (by the problem's routing) these are
-  std::int32_t dest = -1;    ///< pools, routed: the destination whose rows these are; -1: all, a pool each
+  std::int32_t dest = -1;  ///< pools, routed: the destination whose rows these are; -1: all, a pool each, or
+                           ///< every row with its destination
   std::vector<std::int64_t>
-      bases;  ///< pools: first row of each pool, [group · destinations + destination]; routed: one
+      bases;  ///< pools: first row of each pool, [group · destinations + destination]; routed: by destination
+  std::vector<std::int32_t> ranks;  ///< matrix, slots: the same rows in the memory of each of these; empty:
+                                    ///< of slice.rank
 
   bool operator==(const Placement&) const = default;
 };
@@ -112,8 +120,13 @@ struct Placement {
 /// position is in. Phantom tiles await nothing.
 struct TileGate {
   std::int32_t counter = -1;
-  std::vector<std::int64_t> ends;      ///< position at which each group ends; group g awaits entry g
-  std::vector<std::uint32_t> targets;  ///< by group
+  std::vector<std::int64_t> ends;       ///< position at which each group ends
+  std::vector<std::uint32_t> targets;   ///< by group
+  std::vector<std::int32_t> entries{};  ///< by group; empty: group g awaits entry g
+
+  std::int32_t entry(std::int64_t group) const {
+    return entries.empty() ? static_cast<std::int32_t>(group) : entries[static_cast<std::size_t>(group)];
+  }
   bool operator==(const TileGate&) const = default;
 };
 
@@ -123,6 +136,18 @@ struct TileNotify {
   std::int32_t counter = -1;
   std::vector<std::int32_t> ranks;
   std::vector<std::int64_t> ends;
+  std::vector<std::int32_t> entries{};  ///< by group; empty: group g adds to entry g
+  std::vector<std::int32_t> owners{};   ///< by group: the one rank that it adds on; empty: `ranks`
+
+  std::int32_t entry(std::int64_t group) const {
+    return entries.empty() ? static_cast<std::int32_t>(group) : entries[static_cast<std::size_t>(group)];
+  }
+  /// Calls visit(rank) for the ranks on which a group adds.
+  template <class Visit>
+  void for_each_rank(std::int64_t group, Visit&& visit) const {
+    if (!owners.empty()) return visit(owners[static_cast<std::size_t>(group)]);
+    for (const std::int32_t rank : ranks) visit(rank);
+  }
   bool operator==(const TileNotify&) const = default;
 };
 
@@ -175,6 +200,10 @@ struct Elementwise {
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
   Resources resources{1, 0};
+  /// Steps of a rank with one queue number, one a lane, are one pass: each item is done once an epoch, by
+  /// whichever of the lanes is there to claim it. What follows such a step in its lane knows nothing of the
+  /// items; it awaits their notifies. -1: not shared.
+  std::int32_t queue = -1;
   bool operator==(const Elementwise&) const = default;
 };
 
@@ -291,9 +320,14 @@ struct Communicator {
   bool operator==(const Communicator&) const = default;
 };
 
-enum class Mechanism : std::uint8_t { sequential, chunked, signal };
+enum class Mechanism : std::uint8_t { sequential, chunked, signal, fused };
 std::string_view name(Mechanism mechanism);
 Mechanism parse_mechanism(std::string_view text);
+
+/// Who moves bytes without a collective library.
+enum class Mover : std::uint8_t { copy_engine, store };
+std::string_view name(Mover mover);
+Mover parse_mover(std::string_view text);
 
 /// What a mechanism lets a tuner choose. Zero or empty: the planner's default; a plan holds what was chosen.
 struct Params {
@@ -302,6 +336,12 @@ struct Params {
   TileOrder order;
   std::int32_t chunks = 0;                ///< chunked: slices of the rows
   std::vector<std::int64_t> group_waves;  ///< signal: waves in each group
+  std::int32_t helpers = 0;               ///< fused: workers that reduce or push beside the GEMM
+  bool stage_fp32 = false;     ///< fused: partial products travel in fp32, not in the problem's dtype
+  bool one_shot = false;       ///< fused allreduce: everybody sends all to all and sums all
+  std::int64_t comm_rows = 0;  ///< fused: rows of a communication tile
+  bool pull = false;           ///< fused: shards are fetched by who needs them, not sent by who has them
+  Mover mover = Mover::copy_engine;  ///< fused: who moves shards
   bool operator==(const Params&) const = default;
 };
 
@@ -323,6 +363,8 @@ struct Plan {
 std::int32_t find_buffer(const Plan& plan, Role role);
 /// All of a buffer on a rank.
 Slice whole(const Plan& plan, std::int32_t buffer, std::int32_t rank);
+/// The ranks in whose memory the pieces of a placement may lie.
+std::vector<std::int32_t> ranks_of(const Placement& at, int world);
 /// Group of a position, given where the groups end.
 std::int64_t group_of(const std::vector<std::int64_t>& ends, std::int64_t position);
 

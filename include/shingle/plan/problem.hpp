@@ -23,6 +23,8 @@ enum class Op : std::uint8_t {
   gemm_reducescatter,  ///< the same sum, rank r keeps its shard of the rows
   allgather_gemm,      ///< A is sharded by rows; every rank multiplies all of it with its own B_r
   gemm_alltoall,       ///< every rank its own product, whose rows then go where the routing says
+  alltoall_gemm,       ///< rows of A go where the routing says; every rank multiplies those that it gets with
+                       ///< its own B_r (the dispatch of a mixture of experts)
 };
 
 /// "gemm+allreduce", …
@@ -71,7 +73,7 @@ struct GlobalRun {
 /// Sizes are those of one rank's GEMM: C[m×n] = op(A)[m×k] · op(B)[k×n], as BLAS has it. Matrices are
 /// row-major. A is stored m×k, or k×m with transpose_a (the weight gradient); B is stored k×n, or n×k with
 /// transpose_b (as Linear layers keep it). For allgather+gemm, m counts the gathered rows; for gemm+alltoall
-/// the rows of each rank are the routing's.
+/// and alltoall+gemm the rows of each rank are the routing's, and m those of the rank that sends most.
 struct Problem {
   Op op = Op::gemm;
   int world = 1;
@@ -85,7 +87,7 @@ struct Problem {
   Norm norm{};
   RowOrder row_order = RowOrder::contiguous;
   std::int64_t row_block = 0;                ///< rows of a block, for block_cyclic
-  std::shared_ptr<const Routing> routing{};  ///< gemm+alltoall only
+  std::shared_ptr<const Routing> routing{};  ///< gemm+alltoall and alltoall+gemm only
 
   /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of
   /// range, a routing that does not fit, an odd N for swiglu, a combination that has no meaning.
@@ -93,6 +95,10 @@ struct Problem {
 
   /// Whether the ranks' products are summed.
   bool reduces() const { return op == Op::gemm_allreduce || op == Op::gemm_reducescatter; }
+  /// Whether rows go where a routing says.
+  bool routes() const { return op == Op::gemm_alltoall || op == Op::alltoall_gemm; }
+  /// Whether a rank multiplies rows of A that other ranks hold.
+  bool gathers() const { return op == Op::allgather_gemm || op == Op::alltoall_gemm; }
   /// Columns of the output: n, or n/2 for swiglu.
   std::int64_t out_cols() const { return epilogue.activation == Activation::swiglu ? n / 2 : n; }
   /// Rows of the largest shard of m rows: ceil(m / world).
@@ -101,7 +107,7 @@ struct Problem {
   std::int64_t a_rows(int rank) const;
   /// Rows of the output that a rank holds.
   std::int64_t out_rows(int rank) const;
-  /// Rows of the operator's global output: m, or all ranks' rows together for gemm+alltoall.
+  /// Rows of the operator's global output: m, or all ranks' rows together where a routing moves them.
   std::int64_t global_rows() const;
 
   /// Which rows of the global matrix the rows of a rank's A and of its output are, in order of the local row.

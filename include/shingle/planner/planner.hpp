@@ -19,6 +19,10 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
 /// sent as soon as it is complete, from a buffer in the order of execution, and put back in order afterwards.
 Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const Params& params = {});
 
+/// FLUX (arXiv 2406.06858): tiles are stored straight into the memory of the rank that needs them, or wait
+/// for their rows to come from other ranks; reductions are in rank order, beside the GEMM and after it.
+Result<Plan> plan_fused(const Problem& problem, const Machine& machine, const Params& params = {});
+
 /// A Planner by name; the same signature for all.
 using Planner = Result<Plan> (*)(const Problem&, const Machine&, const Params&);
 

@@ -1,0 +1,98 @@
+// fused: communication inside the GEMM (FLUX; docs/fused.md). Tiles are stored straight into other ranks'
+// memory, or wait for their rows to come from there; no collective library takes part.
+#include "fused.hpp"
+
+#include <fmt/format.h>
+
+namespace shingle {
+namespace {
+
+using planner::Builder;
+
+std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
+  if (p.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (!machine.peer_memory && p.world > 1)
+    return Reason{"fused stores into other ranks' memory, which ranks cannot reach here"};
+  if (p.row_order == RowOrder::block_cyclic)
+    return Reason{"fused keeps every rank's rows together: rows dealt in blocks are signal's"};
+  if (params.helpers < 0 || params.helpers >= larger(machine.workers, 1))
+    return Reason{
+        fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers, machine.workers)};
+  if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
+  if (params.one_shot && p.op != Op::gemm_allreduce) return Reason{"one shot is for gemm+allreduce"};
+  return std::nullopt;
+}
+
+/// Whether sending everything to everybody is sooner there than two hops of a shard each.
+bool one_shot_is_faster(const Problem& p, const Link& link) {
+  if (!link.paced()) return false;
+  const double bytes =
+      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
+  const double hop = link.transfer_us(bytes * (p.world - 1) / p.world);
+  return link.transfer_us(bytes * (p.world - 1)) < 2 * hop;
+}
+
+/// The parameters that the operator uses, with what the planner chooses.
+Params choose(const Problem& p, const Machine& machine, const Params& params) {
+  Params chosen;
+  chosen.tile_rows = params.tile_rows;
+  chosen.tile_cols = params.tile_cols;
+  chosen.order = params.order;
+  if (p.reduces()) {
+    // A few reducers keep up with the stores that arrive; one worker alone has no help to give.
+    chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
+    chosen.stage_fp32 = params.stage_fp32;
+    chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && one_shot_is_faster(p, machine.link));
+  }
+  if (p.op == Op::alltoall_gemm) chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
+  if (p.op == Op::allgather_gemm) {
+    constexpr std::int64_t pieces = 4;
+    chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : ceil_div(p.shard_rows(), pieces);
+    chosen.pull = params.pull;
+    chosen.mover = params.mover;
+    if (params.mover == Mover::store)
+      chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
+  }
+  return chosen;
+}
+
+std::string rounding(const Problem& p, const Params& params) {
+  if (!p.reduces()) return planner::rounding(p);
+  return fmt::format(
+      "products accumulate in fp32 and are rounded once to {} for their way; they are summed in fp32 in rank "
+      "order, "
+      "bit-identical from run to run, and rounded once to {}",
+      name(params.stage_fp32 ? DType::f32 : p.dtype), name(p.dtype));
+}
+
+}  // namespace
+
+Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Params& params) {
+  problem.validate();
+  Machine machine = host;
+  machine.collective_workers = 0;  // no library takes part
+  if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
+  if (auto reason = unserved(problem, machine, params)) return *reason;
+  Builder build(problem, machine, Mechanism::fused, choose(problem, machine, params));
+  switch (problem.op) {
+    case Op::gemm:
+      break;
+    case Op::gemm_allreduce:
+    case Op::gemm_reducescatter:
+      planner::fuse_reduction(build, machine);
+      break;
+    case Op::allgather_gemm:
+      planner::fuse_gather(build, machine);
+      break;
+    case Op::gemm_alltoall:
+      planner::fuse_scatter(build, machine);
+      break;
+    case Op::alltoall_gemm:
+      planner::fuse_dispatch(build, machine);
+      break;
+  }
+  const Params chosen = build.params();
+  return std::move(build).finish(rounding(problem, chosen));
+}
+
+}  // namespace shingle

@@ -1,0 +1,51 @@
+// gemm+alltoall whose tiles store every row where the routing wants it: no packing, no collective, no
+// restore.
+#include "fused.hpp"
+
+namespace shingle::planner {
+
+void fuse_scatter(Builder& build, const Machine& machine) {
+  const Problem& p = build.problem();
+  const Routing& routing = *p.routing;
+  const bool finishing = build.needs_finishing();
+  std::vector<std::int64_t> received;
+  std::vector<std::int32_t> everyone;
+  for (int r = 0; r < p.world; ++r) {
+    received.push_back(routing.received(r));
+    everyone.push_back(r);
+  }
+  const std::int32_t target =
+      finishing ? build.buffer("received", received, build.product_cols()) : build.out;
+  const std::int32_t stored = build.counter("stored", p.world);
+  const Handshake handshake(build);
+  const auto grid_of = [&](int rank) {
+    const std::int64_t rows = build.params().tile_rows > 0 ? build.params().tile_rows : machine.tile_rows;
+    const std::int64_t cols = build.params().tile_cols > 0 ? build.params().tile_cols : machine.tile_cols;
+    return make_grid(routing.rows(rank), build.product_cols(),
+                     static_cast<std::int32_t>(larger(smaller(rows, routing.rows(rank)), 1)),
+                     static_cast<std::int32_t>(smaller(cols, build.product_cols())), build.params().order);
+  };
+  for (int r = 0; r < p.world; ++r) {
+    handshake.await_all(build, r, compute_lane);
+    Placement store;
+    store.kind = PlacementKind::routed;
+    store.slice = build.all(target, r);
+    store.source = r;
+    for (int dest = 0; dest < p.world; ++dest) store.bases.push_back(routing.receive_base(dest, r));
+    const TileGrid grid = grid_of(r);
+    Gemm gemm = build.gemm(r, grid, RowMap::identity(grid.rows), std::move(store));
+    gemm.notify.push_back({stored, everyone, {grid.positions()}, {r}});
+    gemm.resources = {1, build.workers()};
+    build.step(r, compute_lane, std::move(gemm));
+    for (int s = 0; s < p.world; ++s)
+      if (const auto tiles = static_cast<std::uint32_t>(grid_of(s).tiles()); tiles > 0)
+        build.await(r, compute_lane, stored, s, tiles);
+    if (finishing)
+      build.step(r, compute_lane,
+                 build.finishing(r, build.row_blocks(received[r], build.product_cols()),
+                                 Builder::in_place(build.all(target, r)),
+                                 Builder::in_place(build.all(build.out, r))));
+  }
+}
+
+}  // namespace shingle::planner

@@ -1,0 +1,56 @@
+// What mechanisms share whose ranks use each other's memory: the handshake at the begin of an epoch, and
+// tiles that belong to one rank each.
+#pragma once
+
+#include <vector>
+
+#include "builder.hpp"
+
+namespace shingle::planner {
+
+/// Every rank tells its peers that it has begun the epoch: until then its user may still read the last
+/// outputs or write the next inputs, and its own lanes may still use its buffers. Entry p on rank r: p has
+/// begun.
+class Handshake {
+ public:
+  /// Declares the counter and lets the compute lane of every rank say so, as its first steps.
+  explicit Handshake(Builder& build);
+  /// The lane goes on once `peer` has begun.
+  void await(Builder& build, int rank, std::int32_t lane, int peer) const;
+  void await_all(Builder& build, int rank, std::int32_t lane) const;
+
+ private:
+  std::int32_t begun_;
+};
+
+/// The tiles of a matrix whose rows are shared out: every shard is padded to whole tiles, so that no tile
+/// holds rows of two ranks, and the shards follow each other from any of them on (FLUX's rank-rotated order).
+///
+/// A band is a run of positions that completes its rows before the next begins: what is told to others, or
+/// awaited of them, goes by bands.
+struct ShardTiles {
+  TileGrid inner;  ///< of one padded shard
+  int shards = 1;
+  std::int64_t shard = 0;  ///< rows of a full one
+  std::int64_t limit = 0;  ///< rows of all
+  std::int64_t bands = 1;
+  std::int64_t band_rows = 0;
+  std::int64_t band_positions = 0;
+
+  /// Tiles as the parameters, else the machine say; at most 8 bands a shard, so that a plan does not grow
+  /// with its tiles.
+  ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine, const Params& params);
+
+  /// All shards, the first of which is `first`.
+  TileGrid grid(int first) const;
+  /// Virtual rows of grid() → rows of the matrix; stride = shard, so that R / stride is the owner.
+  RowMap rows() const;
+  /// Rows that there are in a shard.
+  std::int64_t rows_of(int index) const;
+  /// Positions at which the bands of all shards end, in grid()'s order.
+  std::vector<std::int64_t> ends() const;
+  /// Tiles of a band that hold output, phantom rows included.
+  std::uint32_t tiles_in(std::int64_t band) const;
+};
+
+}  // namespace shingle::planner

@@ -1,0 +1,325 @@
+// Plans whose ranks use each other's memory, broken in one place each: every one has to be rejected. Together
+// with verify_mutation_test.cpp, which breaks plans that communicate through collectives.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+#include <optional>
+
+#include "shingle/plan/print.hpp"
+#include "shingle/plan/verify.hpp"
+#include "shingle/planner/planner.hpp"
+#include "support/plan_edit.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle {
+namespace {
+
+using namespace test;
+
+template <class S>
+using Wanted = std::function<bool(const At&, const S&)>;
+
+/// A step of a kind for which `wanted` holds, drawn from all of them.
+template <class S>
+std::optional<At> pick(const Plan& plan, Dice& dice, const Wanted<S>& wanted) {
+  std::vector<At> found;
+  for_each_step(plan, [&](const At& at, const Step& step) {
+    if (const auto* s = std::get_if<S>(&step); s && wanted(at, *s)) found.push_back(at);
+  });
+  if (found.empty()) return std::nullopt;
+  return found[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(found.size()) - 1))];
+}
+
+/// Changes a step of a kind for which `wanted` holds; false where there is none.
+template <class S>
+bool change(Plan& plan, Dice& dice, const Wanted<S>& wanted, const std::function<void(S&)>& spoil) {
+  const auto at = pick<S>(plan, dice, wanted);
+  if (at) spoil(std::get<S>(step_of(plan, *at)));
+  return at.has_value();
+}
+
+const std::string& counter_name(const Plan& plan, const CounterRef& count) {
+  return plan.counters[static_cast<std::size_t>(count.counter)].name;
+}
+
+/// Ranks whose rows other ranks' tiles and sums go to, by their owner.
+bool sums_shards(const Plan& plan) {
+  return plan.problem.reduces() && !plan.params.one_shot;
+}
+
+bool any_gemm(const At&, const Gemm&) {
+  return true;
+}
+bool any_sum(const At&, const Elementwise& pass) {
+  return pass.from.size() > 1;
+}
+
+using Mutator = bool (*)(Plan&, Dice&);
+struct Mutation {
+  const char* name;
+  Mutator apply;
+};
+
+/// A rank touches a peer's memory although that may still be in the last epoch. (An allreduce by shards does
+/// not need to ask: whoever has all sums of the last epoch knows that all regions have been read.)
+bool drop_begun(Plan& plan, Dice& dice) {
+  if (plan.problem.op == Op::gemm_allreduce && sums_shards(plan)) return false;
+  const auto at = pick<Await>(plan, dice, [&](const At&, const Await& await) {
+    return counter_name(plan, await.counter) == "begun";
+  });
+  if (at) remove_step(plan, *at);
+  return at.has_value();
+}
+
+bool forget_to_say_begun(Plan& plan, Dice& dice) {
+  const auto at = pick<Notify>(plan, dice, [&](const At&, const Notify& notify) {
+    return counter_name(plan, notify.counter) == "begun";
+  });
+  if (at) remove_step(plan, *at);
+  return at.has_value();
+}
+
+/// Whether rows that a GEMM needs are moved by its own lane, which then knows of the own ones without a gate.
+bool moves_rows_itself(const Plan& plan) {
+  return plan.params.helpers == 0 && (plan.problem.routes() || plan.params.mover == Mover::store);
+}
+
+bool drop_gate(Plan& plan, Dice& dice) {
+  if (moves_rows_itself(plan)) return false;
+  return change<Gemm>(
+             plan, dice, [](const At&, const Gemm& g) { return !g.gates.empty(); },
+             [](Gemm& g) { g.gates.erase(g.gates.begin()); }) ||
+         change<Elementwise>(
+             plan, dice, [](const At&, const Elementwise& e) { return !e.gates.empty() && e.queue < 0; },
+             [](Elementwise& e) { e.gates.clear(); });
+}
+
+bool lower_gate(Plan& plan, Dice& dice) {
+  if (moves_rows_itself(plan)) return false;
+  std::size_t group = 0;
+  return change<Gemm>(
+      plan, dice,
+      [&](const At&, const Gemm& g) {
+        if (g.gates.empty()) return false;
+        const auto& targets = g.gates[0].targets;
+        for (group = 0; group < targets.size(); ++group)
+          if (targets[group] > 0) return true;
+        return false;
+      },
+      [&](Gemm& g) {
+        const auto& targets = g.gates[0].targets;
+        for (group = 0; targets[group] == 0;) ++group;
+        g.gates[0].targets[group] = 0;
+      });
+}
+
+/// Tiles are awaited of one source less than there are.
+bool await_fewer_sources(Plan& plan, Dice& dice) {
+  const auto at = pick<Elementwise>(plan, dice, any_sum);
+  if (!at) return false;
+  for (Lane& lane : plan.ranks[static_cast<std::size_t>(at->rank)].lanes)
+    for (Step& step : lane.steps)
+      if (auto* pass = std::get_if<Elementwise>(&step); pass && pass->from.size() > 1)
+        for (std::uint32_t& target : pass->gates[0].targets) target = target > 0 ? target - 1 : 0;
+  return true;
+}
+
+/// The same change on every step of a rank's shared pass, so that they remain one pass.
+bool change_sums(Plan& plan, Dice& dice, const std::function<void(Elementwise&)>& spoil) {
+  const auto at = pick<Elementwise>(plan, dice, any_sum);
+  if (!at || moves_nothing(plan, step_of(plan, *at))) return false;
+  for (Lane& lane : plan.ranks[static_cast<std::size_t>(at->rank)].lanes)
+    for (Step& step : lane.steps)
+      if (auto* pass = std::get_if<Elementwise>(&step); pass && pass->from.size() > 1) spoil(*pass);
+  return true;
+}
+
+bool forget_source(Plan& plan, Dice& dice) {
+  return change_sums(plan, dice, [](Elementwise& pass) { pass.from.pop_back(); });
+}
+
+bool sum_source_twice(Plan& plan, Dice& dice) {
+  return change_sums(plan, dice, [](Elementwise& pass) { pass.from.push_back(pass.from[0]); });
+}
+
+bool read_other_region(Plan& plan, Dice& dice) {
+  return change_sums(plan, dice, [](Elementwise& pass) { pass.from[0].slice = pass.from[1].slice; });
+}
+
+/// Two lanes do the pass, each for itself.
+bool do_queue_twice(Plan& plan, Dice& dice) {
+  const auto at = pick<Elementwise>(plan, dice, any_sum);
+  if (!at || plan.params.helpers == 0 || moves_nothing(plan, step_of(plan, *at))) return false;
+  for (Lane& lane : plan.ranks[static_cast<std::size_t>(at->rank)].lanes)
+    for (Step& step : lane.steps)
+      if (auto* pass = std::get_if<Elementwise>(&step)) pass->queue = -1;
+  return true;
+}
+
+bool store_to_next_owner(Plan& plan, Dice& dice) {
+  if (!sums_shards(plan)) return false;
+  return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) { g.out.rows.base += g.out.rows.stride; });
+}
+
+bool store_into_neighbours_region(Plan& plan, Dice& dice) {
+  if (!plan.problem.reduces()) return false;
+  return change<Gemm>(
+      plan, dice, [](const At&, const Gemm& g) { return g.out.slice.row > 0; },
+      [](Gemm& g) { g.out.slice.row -= g.out.slice.rows; });
+}
+
+/// Tiles are counted on another rank than the one that they are stored on.
+bool count_on_wrong_owner(Plan& plan, Dice& dice) {
+  return change<Gemm>(
+      plan, dice,
+      [](const At&, const Gemm& g) {
+        return !g.notify.empty() && std::ranges::adjacent_find(g.notify[0].owners, std::not_equal_to<>{}) !=
+                                        g.notify[0].owners.end();
+      },
+      [](Gemm& g) { std::ranges::rotate(g.notify[0].owners, g.notify[0].owners.begin() + 1); });
+}
+
+bool count_nothing(Plan& plan, Dice& dice) {
+  return change<Gemm>(
+      plan, dice, [](const At&, const Gemm& g) { return !g.notify.empty() && g.grid.tiles() > 0; },
+      [](Gemm& g) { g.notify.clear(); });
+}
+
+/// One rank does not get what all should.
+bool leave_one_out(Plan& plan, Dice& dice) {
+  if (plan.problem.op != Op::gemm_allreduce) return false;
+  if (plan.params.one_shot)
+    return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) { g.out.ranks.pop_back(); });
+  return change_sums(plan, dice, [](Elementwise& pass) { pass.to.ranks.pop_back(); });
+}
+
+bool drop_last_awaits(Plan& plan, Dice& dice) {
+  const auto at = pick<Await>(plan, dice, [&](const At& where, const Await& await) {
+    const std::string& name = counter_name(plan, await.counter);
+    if (name == "stored") return await.counter.entry != where.rank;  // what a lane has stored itself it knows
+    if (name == "summed" && plan.problem.op == Op::gemm_allreduce && sums_shards(plan))
+      return await.counter.entry != where.rank;  // the epoch ends after the own sums anyway
+    return name == "summed" || name == "fetched";
+  });
+  if (at) remove_step(plan, *at);
+  return at.has_value();
+}
+
+bool drop_copy(Plan& plan, Dice& dice) {
+  const auto at = pick<Copy>(plan, dice, [](const At&, const Copy& copy) { return copy.from.rows > 0; });
+  if (at) remove_step(plan, *at);
+  return at.has_value();
+}
+
+bool notify_before_copy(Plan& plan, Dice& dice) {
+  const auto at = pick<Copy>(plan, dice, [](const At&, const Copy&) { return true; });
+  if (at) std::swap(step_of(plan, *at), lane_of(plan, *at).steps[static_cast<std::size_t>(at->step) + 1]);
+  return at.has_value();
+}
+
+bool shift_copy(Plan& plan, Dice& dice) {
+  return change<Copy>(
+      plan, dice, [](const At&, const Copy& copy) { return copy.to.row > 0 && copy.to.rows > 0; },
+      [](Copy& copy) { --copy.to.row; });
+}
+
+bool copy_to_other_rank(Plan& plan, Dice& dice) {
+  const int world = plan.problem.world;
+  return change<Copy>(
+      plan, dice, [](const At&, const Copy&) { return true; },
+      [&](Copy& copy) { copy.to.rank = (copy.to.rank + 1) % world; });
+}
+
+bool push_elsewhere(Plan& plan, Dice& dice) {
+  if (plan.problem.op != Op::alltoall_gemm) return false;
+  return change<Elementwise>(
+      plan, dice, [&](const At&, const Elementwise& e) { return e.to.kind == PlacementKind::routed; },
+      [](Elementwise& e) { ++e.to.bases[0]; });
+}
+
+bool route_elsewhere(Plan& plan, Dice& dice) {
+  if (plan.problem.op != Op::gemm_alltoall) return false;
+  return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) { std::swap(g.out.bases[0], g.out.bases[1]); });
+}
+
+bool exceed_workers(Plan& plan, Dice& dice) {
+  const std::int32_t workers = plan.workers;
+  return change<Gemm>(
+             plan, dice, [](const At&, const Gemm& g) { return !g.gates.empty(); },
+             [&](Gemm& g) { g.resources = {1, workers + 1}; }) ||
+         change<Elementwise>(plan, dice, any_sum, [&](Elementwise& e) { e.resources = {1, workers + 1}; });
+}
+
+const Mutation mutations[] = {{"drop an await of a peer's begin", drop_begun},
+                              {"forget to say that the epoch has begun", forget_to_say_begun},
+                              {"drop a gate", drop_gate},
+                              {"lower a gate", lower_gate},
+                              {"await fewer sources", await_fewer_sources},
+                              {"forget a source", forget_source},
+                              {"sum a source twice", sum_source_twice},
+                              {"read another source's region", read_other_region},
+                              {"do a shared pass twice", do_queue_twice},
+                              {"store to the next owner", store_to_next_owner},
+                              {"store into the neighbour's region", store_into_neighbours_region},
+                              {"count on the wrong owner", count_on_wrong_owner},
+                              {"count nothing", count_nothing},
+                              {"leave one rank out", leave_one_out},
+                              {"drop an await at the end", drop_last_awaits},
+                              {"drop a copy", drop_copy},
+                              {"notify before the copy", notify_before_copy},
+                              {"shift a copy", shift_copy},
+                              {"copy to another rank", copy_to_other_rank},
+                              {"push rows elsewhere", push_elsewhere},
+                              {"route rows elsewhere", route_elsewhere},
+                              {"exceed the workers", exceed_workers}};
+
+/// A correct plan in which every rank has rows for every other.
+std::optional<Plan> random_plan(Dice& dice) {
+  Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10});
+  if (p.world == 1 || p.op == Op::gemm) return std::nullopt;
+  if (p.routes()) {
+    for (int s = 0; s < p.world; ++s)
+      for (int d = 0; d < p.world; ++d)
+        if (p.routing->count(s, d) == 0) return std::nullopt;
+  } else if (p.m <= p.world * (p.world - 1)) {
+    return std::nullopt;
+  }
+  Machine machine = random_machine(dice);
+  machine.workers += 2;
+  auto plan = plan_fused(p, machine, random_params(dice, p));
+  if (!plan) return std::nullopt;
+  return *plan;
+}
+
+class PeerMutations : public testing::TestWithParam<Mutation> {};
+
+TEST_P(PeerMutations, AreAllCaught) {
+  constexpr int wanted = 100;
+  Dice dice(41);
+  int caught = 0;
+  for (int tries = 0; caught < wanted && tries < 400 * wanted; ++tries) {
+    const auto plan = random_plan(dice);
+    if (!plan) continue;
+    Plan mutant = *plan;
+    if (!GetParam().apply(mutant, dice) || mutant == *plan) continue;
+    const Proof proof = verify(mutant);
+    if (proof.ok) {
+      ASSERT_TRUE(verify(*plan)) << "the plan was wrong before";
+      FAIL() << "survived: " << GetParam().name << "\n" << to_text(*plan) << "\nmutant\n" << to_text(mutant);
+    }
+    EXPECT_TRUE(proof.failure.find_first_of("0123456789") != std::string::npos) << proof.failure;
+    ++caught;
+  }
+  EXPECT_EQ(caught, wanted) << "too few plans have a place for this mutation";
+}
+
+INSTANTIATE_TEST_SUITE_P(Verify, PeerMutations, testing::ValuesIn(mutations), [](const auto& param) {
+  std::string text = param.param.name;
+  std::ranges::replace_if(text, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return text;
+});
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,133 @@
+// Ranks that use each other's memory, with one of them late in every epoch by the time of many: nobody
+// overwrites what it still reads, nor reads what it has yet to write.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "contract/contract_support.hpp"
+#include "shingle/host/host.hpp"
+#include "shingle/plan/verify.hpp"
+#include "shingle/planner/planner.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int world = 3, epochs = 6, late_rank = 1;
+
+struct Case {
+  Op op;
+  Params params;
+};
+
+Params with(auto&& change) {
+  Params params;
+  params.tile_rows = params.tile_cols = 16;
+  change(params);
+  return params;
+}
+
+Problem problem(Op op) {
+  Problem p{.op = op, .world = world, .m = 70, .n = 40, .k = 20};
+  if (!p.routes()) return p;
+  test::Dice dice(3);
+  p.routing = test::random_routing(dice, world, 70);
+  p.m = 0;
+  for (int r = 0; r < world; ++r) p.m = larger(p.m, p.routing->rows(r));
+  return p;
+}
+
+/// Plays the user between epochs, in the hook before a rank's first step: looks at the last outputs, poisons
+/// them, and gives A times the epoch's number. Other lanes of the rank wait until it is done.
+class User {
+ public:
+  void begin(contract::Bench& bench, const Plan& plan, int rank, int epoch) {
+    const Buffer& a = plan.buffers[static_cast<std::size_t>(find_buffer(plan, Role::a))];
+    const auto a_count = static_cast<std::size_t>(a.rows[static_cast<std::size_t>(rank)] * a.cols);
+    auto* values = static_cast<float*>(bench.data(rank, Role::a));
+    auto& base = base_[static_cast<std::size_t>(rank)];
+    if (base.empty()) base.assign(values, values + a_count);
+    if (epoch > 0) check(bench, plan, rank, epoch - 1);
+    for (std::size_t i = 0; i < a_count; ++i) values[i] = base[i] * static_cast<float>(epoch + 1);
+    begun_[static_cast<std::size_t>(rank)] = epoch + 1;
+  }
+  void wait(int rank, int epoch) const {
+    while (begun_[static_cast<std::size_t>(rank)] <= epoch) std::this_thread::sleep_for(100us);
+  }
+  void check(contract::Bench& bench, const Plan& plan, int rank, int epoch) {
+    const Buffer& out = plan.buffers[static_cast<std::size_t>(find_buffer(plan, Role::out))];
+    const auto count = static_cast<std::size_t>(out.rows[static_cast<std::size_t>(rank)] * out.cols);
+    auto* values = static_cast<float*>(bench.data(rank, Role::out));
+    for (std::size_t i = 0; i < count; ++i) {
+      const float wanted = expected_[static_cast<std::size_t>(rank)][i] * static_cast<float>(epoch + 1);
+      if (values[i] != wanted) ++wrong;
+      values[i] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  /// The output for A as it is.
+  void expect(contract::Bench& bench, const Plan& plan) {
+    const Buffer& out = plan.buffers[static_cast<std::size_t>(find_buffer(plan, Role::out))];
+    for (int r = 0; r < world; ++r) {
+      const auto* values = static_cast<const float*>(bench.data(r, Role::out));
+      expected_[static_cast<std::size_t>(r)].assign(
+          values, values + out.rows[static_cast<std::size_t>(r)] * out.cols);
+    }
+  }
+  std::atomic<int> wrong{0};
+
+ private:
+  std::vector<float> base_[world], expected_[world];
+  std::atomic<int> begun_[world] = {};
+};
+
+class LatePeer : public testing::TestWithParam<Case> {};
+
+TEST_P(LatePeer, IsNeitherOverwrittenNorReadTooSoon) {
+  User user;
+  contract::Bench* running = nullptr;
+  const Plan* executed = nullptr;
+  const auto hook = [&](const StepEvent& at) {
+    if (running == nullptr) return;
+    if (at.step == 0 && at.lane == 0) user.begin(*running, *executed, at.rank, at.epoch - 1);
+    if (at.step == 0 && at.lane != 0) user.wait(at.rank, at.epoch - 1);
+    if (at.rank == late_rank && at.step % 3 == 0) std::this_thread::sleep_for(3ms);
+  };
+  const auto threads = make_thread_world(world, {.workers_per_rank = 3, .on_step = hook});
+  const Problem p = problem(GetParam().op);
+  const Plan plan = plan_fused(p, threads->machine(), GetParam().params).value();
+  ASSERT_TRUE(verify(plan));
+  contract::Bench bench(*threads, plan);
+  bench.run();  // epoch 0, which the hooks leave alone
+  user.expect(bench, plan);
+  running = &bench, executed = &plan;
+  bench.run(epochs);
+  for (int r = 0; r < world; ++r) user.check(bench, plan, r, epochs - 1);
+  EXPECT_EQ(user.wrong, 0);
+}
+
+const Case cases[] = {
+    {Op::gemm_reducescatter, with([](Params&) {})},
+    {Op::gemm_reducescatter, with([](Params& p) { p.helpers = 1; })},
+    {Op::gemm_allreduce, with([](Params& p) { p.helpers = 2; })},
+    {Op::gemm_allreduce, with([](Params& p) { p.one_shot = true; })},
+    {Op::allgather_gemm, with([](Params&) {})},
+    {Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
+    {Op::allgather_gemm, with([](Params& p) { p.mover = Mover::store, p.helpers = 1; })},
+    {Op::allgather_gemm, with([](Params& p) { p.mover = Mover::store, p.pull = true; })},
+    {Op::gemm_alltoall, with([](Params&) {})},
+    {Op::alltoall_gemm, with([](Params&) {})},
+    {Op::alltoall_gemm, with([](Params& p) { p.helpers = 1; })},
+};
+INSTANTIATE_TEST_SUITE_P(Fused, LatePeer, testing::ValuesIn(cases), [](const auto& param) {
+  std::string text = std::string(name(param.param.op)) + std::to_string(param.index);
+  std::ranges::replace(text, '+', '_');
+  return text;
+});
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,144 @@
+// What the plans of `fused` promise: an order in which ranks never meet at one target, the own shard where it
+// waits for nobody, sums in rank order.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "shingle/plan/placement.hpp"
+#include "shingle/plan/verify.hpp"
+#include "shingle/planner/planner.hpp"
+#include "support/plan_edit.hpp"
+
+namespace shingle {
+namespace {
+
+Problem problem(Op op, int world, std::int64_t m) {
+  return {.op = op, .world = world, .m = m, .n = 96, .k = 40};
+}
+
+Machine machine(int workers) {
+  Machine machine;
+  machine.workers = workers;
+  machine.tile_rows = 16;
+  machine.tile_cols = 32;
+  return machine;
+}
+
+const Gemm& gemm_of(const Plan& plan, int rank) {
+  for (const Step& step : plan.ranks[static_cast<std::size_t>(rank)].lanes[0].steps)
+    if (const auto* gemm = std::get_if<Gemm>(&step)) return *gemm;
+  throw std::logic_error("no GEMM on lane 0");
+}
+
+/// The ranks that the tile at a position is stored on.
+std::set<std::int32_t> targets(const Plan& plan, int rank, std::int64_t position) {
+  const Gemm& gemm = gemm_of(plan, rank);
+  std::set<std::int32_t> ranks;
+  for_each_piece(gemm.out, gemm.grid, plan.problem.routing.get(), position,
+                 [&](const Piece& piece) { ranks.insert(piece.rank); });
+  return ranks;
+}
+
+TEST(FusedPlan, AtEveryStepRanksStoreToDifferentOnes) {
+  for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce})
+    for (const int world : {2, 3, 5, 8})
+      for (const TileOrder& order :
+           {TileOrder{}, TileOrder{Raster::along_m, 2, 1, 1, 0}, TileOrder{Raster::along_n, 2, 1, 2, 0}}) {
+        Params params;
+        params.order = order;
+        const Plan plan = plan_fused(problem(op, world, 64 * world), machine(4), params).value();
+        const std::int64_t positions = gemm_of(plan, 0).grid.positions();
+        for (std::int64_t position = 0; position < positions; ++position) {
+          std::set<std::int32_t> taken;
+          for (int rank = 0; rank < world; ++rank) {
+            const auto to = targets(plan, rank, position);
+            if (to.empty()) continue;  // phantom rows on every rank alike
+            ASSERT_EQ(to.size(), 1u) << "a tile belongs to one rank";
+            EXPECT_TRUE(taken.insert(*to.begin()).second) << "two ranks store to rank " << *to.begin();
+          }
+          EXPECT_TRUE(taken.empty() || static_cast<int>(taken.size()) == world);
+        }
+        for (int rank = 0; rank < world; ++rank) {
+          std::int64_t last = positions - 1;
+          while (targets(plan, rank, last).empty()) --last;  // phantom
+          EXPECT_EQ(targets(plan, rank, last), std::set<std::int32_t>{rank}) << "the own shard is last";
+        }
+      }
+}
+
+TEST(FusedPlan, AtEveryStepShardsMoveBetweenDifferentRanks) {
+  for (const bool pull : {false, true})
+    for (const int world : {2, 3, 6}) {
+      Params params;
+      params.pull = pull;
+      const Plan plan =
+          plan_fused(problem(Op::allgather_gemm, world, 32 * world), machine(4), params).value();
+      std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> moves(static_cast<std::size_t>(world));
+      test::for_each_step(plan, [&](const test::At& at, const Step& step) {
+        if (const auto* copy = std::get_if<Copy>(&step))
+          moves[static_cast<std::size_t>(at.rank)].emplace_back(copy->from.rank, copy->to.rank);
+      });
+      for (std::size_t i = 0; i < moves[0].size(); ++i) {
+        std::set<std::int32_t> sources, dests;
+        for (const auto& of_rank : moves) {
+          ASSERT_EQ(of_rank.size(), moves[0].size());
+          EXPECT_TRUE(sources.insert(of_rank[i].first).second);
+          EXPECT_TRUE(dests.insert(of_rank[i].second).second);
+        }
+      }
+      for (int rank = 0; rank < world; ++rank) {  // the GEMM begins with rows that are there
+        const Gemm& gemm = gemm_of(plan, rank);
+        EXPECT_EQ(gemm.grid.tile(0).m * gemm.grid.tile_rows / gemm.a_rows.pitch, rank);
+      }
+    }
+}
+
+TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
+  const Plan plan = plan_fused(problem(Op::gemm_reducescatter, 4, 200), machine(32), {}).value();
+  EXPECT_EQ(plan.params.helpers, 2);
+  for (const RankPlan& rank : plan.ranks) {
+    ASSERT_EQ(rank.lanes.size(), 2u);
+    std::vector<const Elementwise*> passes;
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps)
+        if (const auto* pass = std::get_if<Elementwise>(&step)) passes.push_back(pass);
+    ASSERT_EQ(passes.size(), 2u);
+    EXPECT_EQ(passes[0]->queue, passes[1]->queue);
+    EXPECT_GE(passes[0]->queue, 0);
+    EXPECT_EQ(passes[0]->resources.most + passes[1]->resources.most, 32);
+    for (std::size_t s = 1; s < passes[0]->from.size(); ++s)
+      EXPECT_GT(passes[0]->from[s].slice.row, passes[0]->from[s - 1].slice.row);
+  }
+  EXPECT_TRUE(verify(plan));
+}
+
+TEST(FusedPlan, OneShotIsForFewRowsOnASlowToStartLink) {
+  Machine slow = machine(8);
+  slow.link = {10, 50};  // GB/s, us
+  EXPECT_TRUE(plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, {})->params.one_shot);
+  EXPECT_FALSE(plan_fused(problem(Op::gemm_allreduce, 4, 8192), slow, {})->params.one_shot);
+}
+
+TEST(FusedPlan, InfeasibleIsAReason) {
+  const auto reason = [](Problem p, Machine m, Params params = {}) {
+    const auto plan = plan_fused(p, m, params);
+    return plan ? std::string() : plan.reason();
+  };
+  const Problem good = problem(Op::gemm_reducescatter, 4, 64);
+  Machine apart = machine(4);
+  apart.peer_memory = false;
+  EXPECT_NE(reason(good, apart).find("cannot reach"), std::string::npos);
+  Problem dealt = good;
+  dealt.row_order = RowOrder::block_cyclic, dealt.row_block = 4;
+  EXPECT_NE(reason(dealt, machine(4)).find("signal"), std::string::npos);
+  Params params;
+  params.helpers = 4;
+  EXPECT_NE(reason(good, machine(4), params).find("leave none"), std::string::npos);
+  params = {}, params.one_shot = true;
+  EXPECT_NE(reason(good, machine(4), params).find("gemm+allreduce"), std::string::npos);
+  params = {}, params.comm_rows = -1;
+  EXPECT_FALSE(reason(problem(Op::allgather_gemm, 4, 64), machine(4), params).empty());
+}
+
+}  // namespace
+}  // namespace shingle
