@@ -14,6 +14,9 @@ constexpr PlannerEntry planner_table[] = {
     {Mechanism::sequential, plan_sequential, "one GEMM, then the collective: the baseline"},
     {Mechanism::chunked, plan_chunked,
      "data slicing: the collective of one slice beside the GEMM of the next"},
+    {Mechanism::ring, plan_ring,
+     "messages around a ring; a rank's own shard is computed last (or first), so that nothing waits at the "
+     "end"},
     {Mechanism::signal, plan_signal,
      "one GEMM that counts finished tiles; each group of waves is sent when complete"},
 };

@@ -45,7 +45,7 @@ inline constexpr CollectiveKind last<CollectiveKind> = CollectiveKind::alltoall;
 template <>
 inline constexpr LaneKind last<LaneKind> = LaneKind::copy;
 template <>
-inline constexpr Mechanism last<Mechanism> = Mechanism::signal;
+inline constexpr Mechanism last<Mechanism> = Mechanism::ring;
 
 constexpr std::string_view name(RowOrder order) {
   return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";
@@ -316,6 +316,7 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("order", p.order);
   f.optional("chunks", p.chunks);
   f.optional("group_waves", p.group_waves);
+  f.optional("slices", p.slices);
 }
 
 void fields(auto& f, Is<Plan> auto& p) {

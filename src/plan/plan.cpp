@@ -30,14 +30,15 @@ std::string_view name(LaneKind kind) {
 }
 
 std::string_view name(Mechanism mechanism) {
-  static constexpr std::string_view names[] = {"sequential", "chunked", "signal"};
+  static constexpr std::string_view names[] = {"sequential", "chunked", "signal", "ring"};
   return names[static_cast<std::size_t>(mechanism)];
 }
 
 Mechanism parse_mechanism(std::string_view text) {
-  for (const auto mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal})
+  for (const auto mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring})
     if (name(mechanism) == text) return mechanism;
-  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal)", text));
+  throw InvalidArgument(
+      fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal, ring)", text));
 }
 
 std::string_view name(const Step& step) {

@@ -21,8 +21,8 @@ void check_name(const std::string& text, const std::string& where, std::size_t m
 void check_head(const Plan& plan) {
   plan.problem.validate();
   const Params& p = plan.params;
-  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0, "params",
-          "tile_rows, tile_cols and chunks must not be negative");
+  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0 && p.slices >= 0, "params",
+          "tile_rows, tile_cols, chunks and slices must not be negative");
   require(p.order.swizzle >= 1 && p.order.cluster_m >= 1 && p.order.cluster_n >= 1 && p.order.rotation >= 0,
           "params.order", "swizzle and cluster must be at least 1, rotation at least 0");
   for (const std::int64_t waves : p.group_waves)

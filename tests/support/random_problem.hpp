@@ -139,6 +139,7 @@ Params random_params(Source& draw, const Problem& problem) {
   params.order.cluster_n = static_cast<std::int32_t>(draw.size(1, 3));
   params.order.rotation = static_cast<std::int32_t>(draw.size(0, 5));
   if (chance(draw, 70)) params.chunks = static_cast<std::int32_t>(draw.size(1, 7));
+  if (chance(draw, 70)) params.slices = static_cast<std::int32_t>(draw.size(1, 5));
   return params;
 }
 

@@ -291,7 +291,7 @@ struct Communicator {
   bool operator==(const Communicator&) const = default;
 };
 
-enum class Mechanism : std::uint8_t { sequential, chunked, signal };
+enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring };
 std::string_view name(Mechanism mechanism);
 Mechanism parse_mechanism(std::string_view text);
 
@@ -302,6 +302,7 @@ struct Params {
   TileOrder order;
   std::int32_t chunks = 0;                ///< chunked: slices of the rows
   std::vector<std::int64_t> group_waves;  ///< signal: waves in each group
+  std::int32_t slices = 0;                ///< ring: slices of each rank's shard of the rows
   bool operator==(const Params&) const = default;
 };
 

@@ -19,6 +19,11 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
 /// sent as soon as it is complete, from a buffer in the order of execution, and put back in order afterwards.
 Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const Params& params = {});
 
+/// Flash-Overlap (arXiv 2604.24013): messages around a ring, one slice of a shard each. A rank computes its
+/// own shard last before a reduce-scatter and first after an all-gather, so that neither the last slice
+/// computed nor the first one needed waits for a message.
+Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Params& params = {});
+
 /// A Planner by name; the same signature for all.
 using Planner = Result<Plan> (*)(const Problem&, const Machine&, const Params&);
 
