@@ -452,6 +452,17 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
   if (step.norm.residual) against(step.sum);
 }
 
+/// The sum of equal places of disjoint sets of ranks; `c` was found in `cell`.
+Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, const Place& at,
+                            const Rect& cell) {
+  if (sum.of != Content::Of::c || c.of != Content::Of::c || sum.row != c.row || sum.col != c.col ||
+      sum.epoch != c.epoch || sum.done != 0 || c.done != 0 || (sum.ranks & c.ranks) != 0)
+    fail_content(
+        s, fmt::format("adds {} ({}) to {}", describe_place(at, cell), content_text(c), content_text(sum)));
+  sum.ranks |= c.ranks;
+  return sum;
+}
+
 void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index,
                             std::int64_t item) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
@@ -469,18 +480,7 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
         c.row += down;
         c.col += piece.col;
         tile.visit({cell.row - down, cell.rows, cell.col - piece.col, cell.cols},
-                   [&](const Rect&, Content& sum) {
-                     if (source == 0) {
-                       sum = c;
-                     } else if (sum.of != Content::Of::c || c.of != Content::Of::c || sum.row != c.row ||
-                                sum.col != c.col || sum.epoch != c.epoch || sum.done != 0 || c.done != 0 ||
-                                (sum.ranks & c.ranks) != 0) {
-                       fail_content(s, fmt::format("adds {} ({}) to {}", describe_place(at, cell),
-                                                   content_text(c), content_text(sum)));
-                     } else {
-                       sum.ranks |= c.ranks;
-                     }
-                   });
+                   [&](const Rect&, Content& sum) { sum = source == 0 ? c : summed(sum, c, s, at, cell); });
       });
     });
   }
@@ -511,28 +511,28 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
   const Problem& p = plan_.problem;
   const Routing* routing = p.routing.get();
   const TileRect block = step.grid.rect({tile_row, 0});
-  if (step.from.size() != 1) fail_content(s, "normalises a sum of several sources; reduce them first");
   const std::int64_t complete = step.epilogue.activation == Activation::swiglu ? p.n : p.out_cols();
   if (step.grid.cols != complete)
     fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
   check_in_place(step, s, tile_row);
   // The rows of the block, in tile coordinates, by all their columns: the logical row of each has to be one.
   RegionMap<Content> rows(block.rows, step.grid.cols, Content{});
-  for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
-    const TileRect rect = step.grid.rect({tile_row, n});
-    for_each_piece(
-        step.from[0], step.grid, routing, step.grid.linear({tile_row, n}), [&](const Piece& piece) {
-          const Place at =
-              piece_place(step.from[0].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
-          read(at, index, tile_row, [&](const Rect& cell, Content c) {
-            const std::int64_t down = piece.row - piece.tile_row, right = piece.col - rect.col;
-            c.row += down;
-            c.col += right;
-            rows.visit({cell.row - down, cell.rows, cell.col - right, cell.cols},
-                       [&](const Rect&, Content& at_row) { at_row = c; });
-          });
+  for (const Placement& from : step.from)
+    for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
+      const TileRect rect = step.grid.rect({tile_row, n});
+      for_each_piece(from, step.grid, routing, step.grid.linear({tile_row, n}), [&](const Piece& piece) {
+        const Place at = piece_place(from.slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+        read(at, index, tile_row, [&](const Rect& cell, Content c) {
+          const std::int64_t down = piece.row - piece.tile_row, right = piece.col - rect.col;
+          c.row += down;
+          c.col += right;
+          rows.visit({cell.row - down, cell.rows, cell.col - right, cell.cols},
+                     [&](const Rect&, Content& held) {
+                       held = &from == &step.from.front() ? c : summed(held, c, s, at, cell);
+                     });
         });
-  }
+      });
+    }
   if (step.epilogue.bias) check_vector(step.bias, Content::Of::bias, s, index, 0, step.grid.cols, 0);
   if (step.norm.enabled)
     check_vector(step.norm_weight, Content::Of::norm_weight, s, index, 0, p.out_cols(), 0);

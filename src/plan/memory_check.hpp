@@ -92,6 +92,7 @@ class MemoryCheck {
                                       const TileRect& rect);
   Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
   void elementwise(const Elementwise& step, const Segment& s, std::int32_t index);
+  Content summed(Content sum, const Content& c, const Segment& s, const Place& at, const Rect& cell);
   void move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);
   void finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row);
   void check_in_place(const Elementwise& step, const Segment& s, std::int64_t item);
