@@ -230,7 +230,8 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
   if (problem.op == Op::allgather_gemm)
     return Reason{
-        "signal sends what a GEMM has finished; allgather+gemm communicates before its GEMM: use chunked"};
+        "signal sends what a GEMM has finished; allgather+gemm communicates before its GEMM: use chunked or "
+        "ring"};
   Shape shape = shape_of(problem, machine, params);
   std::int64_t rows = problem.m;
   if (problem.op == Op::gemm_reducescatter) {

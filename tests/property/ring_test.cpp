@@ -79,7 +79,8 @@ TEST(RingAllreduce, IsAsLongAsItsMessagesWhereTheyTakeLonger) {
         const double bound = 1 + 2 * (world - 1) * slices * message;
         const double found = makespan(plan, message);
         EXPECT_GE(found, bound * (1 - 1e-9));
-        EXPECT_LE(found, bound + 1) << world << " ranks, " << slices << " slices, a message takes " << message;
+        EXPECT_LE(found, bound + 1) << world << " ranks, " << slices << " slices, a message takes "
+                                    << message;
       }
     }
 }

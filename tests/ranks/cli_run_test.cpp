@@ -11,7 +11,7 @@ using testing::HasSubstr;
 
 TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
   const json all = rows("--op gemm+allreduce --mechanism all " + small);
-  ASSERT_EQ(all.size(), 3u);
+  ASSERT_EQ(all.size(), 4u);
   const std::set<std::string> keys{"op",
                                    "m",
                                    "n",
@@ -44,7 +44,8 @@ TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
     EXPECT_NEAR(row.at("speedup").get<double>(),
                 row.at("sequential_us").get<double>() / row.at("overlapped_us").get<double>(), 1e-9);
   }
-  EXPECT_EQ(all[2].at("mechanism"), "signal");
+  EXPECT_EQ(all[2].at("mechanism"), "ring");
+  EXPECT_EQ(all[3].at("mechanism"), "signal");
 }
 
 TEST_F(Cli, RunsWhatTheFlagsSay) {
@@ -59,15 +60,16 @@ TEST_F(Cli, RunsWhatTheFlagsSay) {
   EXPECT_EQ(
       rows("--op gemm+reducescatter --mechanism chunked --chunks 3 " + small)[0].at("params").at("chunks"),
       3);
-  EXPECT_EQ(rows("--op allgather+gemm " + small)[0].at("mechanism"), "chunked");
+  EXPECT_EQ(rows("--op allgather+gemm " + small)[0].at("mechanism"), "ring");
+  EXPECT_EQ(rows("--op gemm+allreduce --mechanism ring --slices 3 " + small)[0].at("params").at("slices"), 3);
   for (const std::string routing : {"random", "skewed", "all-to-one", "balanced", "empty-rank"})
     EXPECT_EQ(rows("--op gemm+alltoall --routing " + routing + " " + small)[0].at("verified"), true)
         << routing;
   for (const std::string flags :
        {"--dtype bf16 --epilogue bias,gelu --transpose-b", "--dtype f16 --norm --residual",
         "--transpose-a --epilogue swiglu", "--row-order block-cyclic --row-block 8 --seed 99"})
-    EXPECT_EQ(rows("--op gemm+reducescatter --mechanism all " + flags + " " + small)[2].at("verified"), true)
-        << flags;
+    for (const json& row : rows("--op gemm+reducescatter --mechanism all " + flags + " " + small))
+      EXPECT_EQ(row.at("verified"), true) << flags << ", " << row.at("mechanism");
 }
 
 TEST_F(Cli, SaysWhoWaitedForWhomWhenADeadlinePasses) {
@@ -90,7 +92,7 @@ TEST_F(Cli, TellsWhyAMechanismCannotServe) {
   EXPECT_EQ(none[0].at("verified"), false);
   EXPECT_THAT(none[0].at("reason").get<std::string>(), HasSubstr("chunked"));
   const json some = rows("--op allgather+gemm --mechanism all " + small);
-  EXPECT_EQ(some.size(), 3u);
+  EXPECT_EQ(some.size(), 4u);
   const Outcome outcome = run("run --op allgather+gemm --mechanism signal --repeat 1 " + small);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.out, HasSubstr("use chunked"));

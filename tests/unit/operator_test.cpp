@@ -53,7 +53,7 @@ TEST(Operator, RunsEveryMechanismThatServes) {
 TEST(Operator, ChoosesTheFinestMechanismThatServes) {
   const auto world = threads(2);
   EXPECT_EQ(Operator(*world, problem_of(Op::gemm_allreduce, 2)).plan().mechanism, Mechanism::signal);
-  EXPECT_EQ(Operator(*world, problem_of(Op::allgather_gemm, 2)).plan().mechanism, Mechanism::chunked);
+  EXPECT_EQ(Operator(*world, problem_of(Op::allgather_gemm, 2)).plan().mechanism, Mechanism::ring);
   EXPECT_EQ(Operator(*world, problem_of(Op::gemm, 2)).plan().mechanism, Mechanism::sequential);
 }
 
