@@ -468,12 +468,17 @@ bool drop_await_before_send(Plan& plan, Dice& dice) {
   return at.has_value();
 }
 
+/// Two that both send: their receivers get each message for the other. (One that only sends and one that only
+/// receives may come in any order.)
 bool swap_exchanges(Plan& plan, Dice& dice) {
-  const auto at = pick_kind<Exchange>(plan, dice);
+  const auto at = pick(plan, dice, [](const Step& step, const At&) {
+    const auto* exchange = std::get_if<Exchange>(&step);
+    return exchange && !exchange->sends.empty();
+  });
   if (!at) return false;
   auto& lane = steps(plan, *at);
   for (std::size_t s = at->step + 1; s < lane.size(); ++s)
-    if (std::holds_alternative<Exchange>(lane[s])) {
+    if (const auto* other = std::get_if<Exchange>(&lane[s]); other && !other->sends.empty()) {
       std::swap(lane[at->step], lane[s]);
       return true;
     }
