@@ -4,6 +4,8 @@
 // first).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "builder.hpp"
 
 namespace shingle {
@@ -14,10 +16,13 @@ using planner::chunk_begin;
 using planner::communicate_lane;
 using planner::compute_lane;
 
-/// Two let a message come late by a slice's time without anyone waiting for it.
-constexpr std::int32_t default_slices = 2;
-/// The last slice's all-gather is exposed in an allreduce, so slices are smaller there.
-constexpr std::int32_t default_allreduce_slices = 8;
+/// Sixteen slices in all: where messages take longer than computation, that of one slice is exposed; but two
+/// of a rank at least, so that a message may come late without anyone waiting for it. In an allreduce the
+/// all-gather of one slice of every rank is exposed, however many ranks there are.
+std::int32_t default_slices(const Problem& problem) {
+  if (problem.op == Op::gemm_allreduce) return 8;
+  return std::max(16 / problem.world, 2);
+}
 
 /// Rows of a shard that one row map describes.
 struct Run {
@@ -263,7 +268,7 @@ void plan_allgather(Builder& build, const Shards& shards) {
   const std::int32_t gathered = p.world > 1 ? build.buffer("gathered", (p.world - 1) * shard, p.k) : -1;
   const std::int32_t arrived = p.world > 1 ? build.counter("arrived", (p.world - 1) * slices) : -1;
   for (int r = 0; r < p.world; ++r) {
-    /// The slice of the shard i places behind, in this rank's memory.
+    // The slice of the shard i places behind, in this rank's memory.
     const auto held = [&](std::int64_t i, std::int64_t s) {
       const std::int64_t rows = shards.rows(shards.behind(r, i), s);
       return i == 0 ? build.rows(build.a, r, shards.begin(s), rows)
@@ -321,9 +326,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Par
     return Reason{fmt::format("slices = {} must be at least 1 and at most {} for {} ranks", params.slices,
                               most, problem.world)};
   Params chosen;
-  chosen.slices = params.slices > 0                  ? params.slices
-                  : problem.op == Op::gemm_allreduce ? default_allreduce_slices
-                                                     : default_slices;
+  chosen.slices = params.slices > 0 ? params.slices : default_slices(problem);
   Builder build(problem, machine, Mechanism::ring, chosen);
   const Shards shards(build);
   if (problem.op == Op::gemm_reducescatter) plan_reducescatter(build, shards);
