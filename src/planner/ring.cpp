@@ -16,12 +16,12 @@ using planner::chunk_begin;
 using planner::communicate_lane;
 using planner::compute_lane;
 
-/// Sixteen slices in all: where messages take longer than computation, that of one slice is exposed; but two
+/// Eight slices in all: where messages take longer than computation, that of one slice is exposed; but two
 /// of a rank at least, so that a message may come late without anyone waiting for it. In an allreduce the
 /// all-gather of one slice of every rank is exposed, however many ranks there are.
 std::int32_t default_slices(const Problem& problem) {
   if (problem.op == Op::gemm_allreduce) return 8;
-  return std::max(16 / problem.world, 2);
+  return std::max(8 / problem.world, 2);
 }
 
 /// Rows of a shard that one row map describes.
