@@ -125,7 +125,7 @@ TEST_F(Cli, RunsUnderMpirun) {
       mpirun(3, "run --format json --repeat 1 --mechanism all --op gemm+reducescatter --m 90 --n 40 --k 32");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json all = json::parse(outcome.out);  // of rank 0 alone
-  ASSERT_EQ(all.size(), 3u);
+  ASSERT_EQ(all.size(), 4u);
   for (const json& row : all) {
     EXPECT_EQ(row.at("world"), 3);
     EXPECT_EQ(row.at("backend"), "mpi");
