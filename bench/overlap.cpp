@@ -1,4 +1,4 @@
-// How much of the communication `signal` and `chunked` hide on the host, with the link paced so that
+// How much of the communication the mechanisms hide on the host, with the link paced so that
 // communication alone takes a given fraction of the GEMM: everything is measured in one run, round by round,
 // and every result is checked.
 #include <CLI/CLI.hpp>
@@ -12,8 +12,9 @@ namespace {
 
 /// Bytes that a rank sends over its link.
 double wire_bytes(const Problem& p) {
+  const std::int64_t cols = p.op == Op::allgather_gemm ? p.k : p.n;
   const double all =
-      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
+      static_cast<double>(p.m) * static_cast<double>(cols) * static_cast<double>(size_bytes(p.dtype));
   const double part = static_cast<double>(p.world - 1) / p.world;
   return (p.op == Op::gemm_allreduce ? 2 : 1) * part * all;
 }
@@ -32,7 +33,13 @@ int main(int argc, char** argv) {
   std::int64_t m = 2048, n = 2048, k = 2048;
   int ranks = 2, repeat = 7;
   std::vector<double> fractions{0.7, 0.85, 1.0};
+  std::vector<std::string> ops{"gemm+allreduce", "gemm+reducescatter"};
+  std::vector<std::string> mechanisms{"signal", "ring", "chunked"};
+  Params params;
   std::string json;
+  app.add_option("--ops", ops)->delimiter(',')->capture_default_str();
+  app.add_option("--mechanisms", mechanisms)->delimiter(',')->capture_default_str();
+  app.add_option("--slices", params.slices, "of ring; 0: its default")->capture_default_str();
   app.add_option("--m", m)->capture_default_str();
   app.add_option("--n", n)->capture_default_str();
   app.add_option("--k", k)->capture_default_str();
@@ -50,9 +57,9 @@ int main(int argc, char** argv) {
   fmt::print("{:<20} {:>8} {:<9} {:>10} {:>10} {:>10} {:>8} {:>10} {:>9} {:>8}\n", "operator", "comm/gemm",
              "mechanism", "gemm ms", "sequential", "overlapped", "speedup", "efficiency", "spread",
              "checked");
-  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter}) {
+  for (const std::string& op : ops) {
     Problem problem;
-    problem.op = op;
+    problem.op = parse_op(op);
     problem.world = ranks;
     problem.m = m;
     problem.n = n;
@@ -73,8 +80,10 @@ int main(int argc, char** argv) {
       GemmAlone gemm(*world, *inputs, memory);
       Operator sequential(*world, problem, {.mechanism = Mechanism::sequential});
       memory.bind(sequential);
-      for (const Mechanism mechanism : {Mechanism::signal, Mechanism::chunked}) {
-        Operator overlapped(*world, problem, {.mechanism = mechanism, .verify = true});
+      for (const std::string& mechanism : mechanisms) {
+        if (!make_plan(problem, world->machine(), parse_mechanism(mechanism), params)) continue;
+        Operator overlapped(*world, problem,
+                            {.mechanism = parse_mechanism(mechanism), .params = params, .verify = true});
         memory.bind(overlapped);
         memory.poison_outputs();
         overlapped.executable().poison();
@@ -83,15 +92,16 @@ int main(int argc, char** argv) {
         all_passed = all_passed && result.passed;
         const Measurement found = measure(*world, gemm.op(), sequential, overlapped, {.repeat = repeat});
         fmt::print("{:<20} {:>8.2f} {:<9} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>10.3f} {:>8.1f}% {:>8}\n",
-                   name(op), fraction, name(mechanism), found.gemm_us * 1e-3, found.sequential_us * 1e-3,
+                   op, fraction, mechanism, found.gemm_us * 1e-3, found.sequential_us * 1e-3,
                    found.overlapped_us * 1e-3, found.speedup(), found.overlap_efficiency(),
                    found.spread * 100, result.passed ? "yes" : "NO");
-        record["rows"].push_back({{"op", name(op)},
+        record["rows"].push_back({{"op", op},
                                   {"world", ranks},
                                   {"m", m},
                                   {"n", n},
                                   {"k", k},
-                                  {"mechanism", name(mechanism)},
+                                  {"mechanism", mechanism},
+                                  {"slices", overlapped.plan().params.slices},
                                   {"comm_over_gemm", fraction},
                                   {"link_gbps", options.link.gbps},
                                   {"gemm_us", found.gemm_us},

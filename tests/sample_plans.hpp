@@ -24,7 +24,7 @@ inline Plan all_steps() {
   p.routing = std::make_shared<const Routing>(std::vector<std::vector<std::int32_t>>{
       {0, 1, 1, 0, 1, 1, 0, 1}, {0, 0, 0, 0, 0}});  // rank 0 gets 3 + 5 rows
   plan.mechanism = Mechanism::signal;
-  plan.params = {4, 2, {Raster::along_m, 2, 1, 2, 1}, 3, {1, 2}};
+  plan.params = {4, 2, {Raster::along_m, 2, 1, 2, 1}, 3, {1, 2}, 2};
   plan.workers = 4;
   plan.rounding = "nowhere";
   plan.buffers = {{"a", Role::a, DType::bf16, {6, 6}, 8},
@@ -141,7 +141,7 @@ inline std::vector<Plan> planned(int world = 3, std::int64_t m = 100) {
           dest[static_cast<std::size_t>(s)].push_back(static_cast<std::int32_t>(row * row / 7 % world));
       p.routing = std::make_shared<const Routing>(std::move(dest));
     }
-    for (const Planner planner : {&plan_sequential, &plan_chunked, &plan_signal})
+    for (const Planner planner : {&plan_sequential, &plan_chunked, &plan_signal, &plan_ring})
       if (auto plan = planner(p, machine, {})) plans.push_back(std::move(*plan));
   }
   return plans;

@@ -14,6 +14,9 @@ constexpr PlannerEntry planner_table[] = {
     {Mechanism::sequential, plan_sequential, "one GEMM, then the collective: the baseline"},
     {Mechanism::chunked, plan_chunked,
      "data slicing: the collective of one slice beside the GEMM of the next"},
+    {Mechanism::ring, plan_ring,
+     "messages around a ring; a rank's own shard is computed last (or first), so that nothing waits at the "
+     "end"},
     {Mechanism::signal, plan_signal,
      "one GEMM that counts finished tiles; each group of waves is sent when complete"},
     {Mechanism::fused, plan_fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
@@ -83,6 +86,9 @@ Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, cons
   for (const PlannerEntry& entry : planners() | std::views::reverse) {
     plan = make_plan(problem, machine, entry.mechanism, params);
     if (plan) break;
+    // What was asked for must not be dropped for a mechanism that knows nothing of it.
+    if (!(params == Params{}) && make_plan(problem, machine, entry.mechanism))
+      return Reason{fmt::format("{}: {}", name(entry.mechanism), plan.reason())};
   }
   return plan;
 }

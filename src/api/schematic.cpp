@@ -1,6 +1,7 @@
 // A plan laid out in time without being run.
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "plan/schedule.hpp"
 #include "shingle/api/trace.hpp"
@@ -41,28 +42,29 @@ double size_of(const Slice& slice) {
   return static_cast<double>(slice.rows) * static_cast<double>(slice.cols);
 }
 
-double cost_us(const Plan& plan, const Segment& segment) {
+/// Elements that the busiest link carries in one direction, by an algorithm that wastes nothing.
+double wire_elements(const Plan& plan, const Collective& collective) {
+  const auto ranks = static_cast<double>(plan.communicators[collective.communicator].ranks.size());
+  const double all = std::max(size_of(collective.send), size_of(collective.recv));
+  return (collective.kind == CollectiveKind::allreduce ? 2 : 1) * all * (ranks - 1) / ranks;
+}
+
+/// Of all steps but exchanges, whose messages have their own.
+double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs) {
   const Step& step = plan.ranks[segment.rank].lanes[segment.lane].steps[segment.step];
-  double work = 0;
-  if (const auto* gemm = std::get_if<Gemm>(&step)) {
-    work = elements(gemm->grid, segment.first, segment.last);
-  } else if (const auto* pass = std::get_if<Elementwise>(&step)) {
-    const bool rows = row_wise(*pass);
-    const auto tiles = rows ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;
-    work = elements(pass->grid, segment.first * tiles, segment.last * tiles) /
-           8;  // memory-bound: much faster than a GEMM
-  } else if (const auto* collective = std::get_if<Collective>(&step)) {
-    work = std::max(size_of(collective->send), size_of(collective->recv));
-  } else if (const auto* exchange = std::get_if<Exchange>(&step)) {
-    for (const auto& message : exchange->sends) work += size_of(message.slice);
-  } else if (const auto* copy = std::get_if<Copy>(&step)) {
-    work = size_of(copy->from);
-  } else if (const auto* broadcast = std::get_if<Broadcast>(&step)) {
-    work = size_of(broadcast->from);
-  } else if (const auto* swap = std::get_if<Swap>(&step)) {
-    work = size_of(swap->a);
+  if (const auto* gemm = std::get_if<Gemm>(&step))
+    return costs.product_us * elements(gemm->grid, segment.first, segment.last);
+  if (const auto* pass = std::get_if<Elementwise>(&step)) {
+    const auto tiles = row_wise(*pass) ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;
+    return costs.pass_us * elements(pass->grid, segment.first * tiles, segment.last * tiles);
   }
-  return unit_us * work / wave_elements(plan);
+  if (const auto* collective = std::get_if<Collective>(&step))
+    return costs.transfer_us * wire_elements(plan, *collective);
+  if (const auto* copy = std::get_if<Copy>(&step)) return costs.transfer_us * size_of(copy->from);
+  if (const auto* broadcast = std::get_if<Broadcast>(&step))
+    return costs.transfer_us * size_of(broadcast->from);
+  if (const auto* swap = std::get_if<Swap>(&step)) return costs.transfer_us * size_of(swap->a);
+  return 0;
 }
 
 /// The adds that have happened to each count so far, and who waits for it.
@@ -112,27 +114,123 @@ class Clock {
   std::vector<double> lines_;
 };
 
+/// The messages of exchanges. A rank's link carries one message at a time in each direction, and a message
+/// goes when both ends have posted it.
+class Messages {
+ public:
+  Messages(const Plan& plan, const Schedule& schedule)
+      : plan_(plan), schedule_(schedule), out_(plan.ranks.size()), in_(plan.ranks.size()) {}
+
+  void post(std::int32_t segment, double at) {
+    const Exchange& exchange = of(segment);
+    exchanges_[segment] = {at, -1, exchange.sends.size() + exchange.receives.size()};
+  }
+
+  /// One message; returns when it has arrived.
+  double pass(const Event& event, double transfer_us) {
+    State &sender = exchanges_.at(event.segments[0]), &receiver = exchanges_.at(event.segments[1]);
+    double &out = out_[schedule_.segments[event.segments[0]].rank],
+           &in = in_[schedule_.segments[event.segments[1]].rank];
+    const double begin = std::max({sender.posted, receiver.posted, out, in});
+    for (State* end : {&sender, &receiver}) {
+      if (end->begin < 0) end->begin = begin;
+      --end->open;
+    }
+    return out = in = begin + transfer_us * size_of(of(event.segments[0]).sends[event.send].slice);
+  }
+
+  bool complete(std::int32_t segment) const { return exchanges_.at(segment).open == 0; }
+  double begin(std::int32_t segment) const { return exchanges_.at(segment).begin; }
+
+ private:
+  struct State {
+    double posted = 0;
+    double begin = -1;     // of its first message
+    std::size_t open = 0;  // messages that have not been passed
+  };
+  const Exchange& of(std::int32_t segment) const {
+    const Segment& s = schedule_.segments[segment];
+    return std::get<Exchange>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step]);
+  }
+
+  const Plan& plan_;
+  const Schedule& schedule_;
+  std::vector<double> out_, in_;  // by rank: until when the link is busy
+  std::map<std::int32_t, State> exchanges_;
+};
+
+/// Places the events of a schedule in time, one after another.
+class Layout {
+ public:
+  Layout(const Plan& plan, const UnitCosts& costs)
+      : costs_(costs),
+        timeline_{describe(plan.problem), plan, {}},
+        schedule_(run_greedily(plan, 1, false)),
+        clock_(schedule_),
+        messages_(timeline_.plan, schedule_) {}
+
+  Timeline go() && {
+    for (const Event& event : schedule_.events) {
+      if (event.kind == EventKind::message)
+        message(event);
+      else
+        together(event.segments);
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  const Step& step_of(const Segment& s) const {
+    return timeline_.plan.ranks[s.rank].lanes[s.lane].steps[s.step];
+  }
+
+  /// Segments that start at once and end at once: one alone, or a collective's.
+  void together(const std::vector<std::int32_t>& segments) {
+    double begin = 0, cost = 0;
+    for (const std::int32_t s : segments) begin = std::max(begin, clock_.ready(s));
+    for (const std::int32_t s : segments)
+      if (schedule_.segments[s].lane >= 0)
+        cost = std::max(cost, cost_us(timeline_.plan, schedule_.segments[s], costs_));
+    for (const std::int32_t s : segments) {
+      clock_.finish(s, begin + cost);
+      if (schedule_.segments[s].lane < 0) continue;
+      if (std::holds_alternative<Exchange>(step_of(schedule_.segments[s])))
+        messages_.post(s, begin);
+      else
+        span(s, begin, begin + cost);
+    }
+  }
+
+  void message(const Event& event) {
+    const double end = messages_.pass(event, costs_.transfer_us);
+    for (const std::int32_t s : event.segments) {
+      clock_.finish(s, end);
+      if (messages_.complete(s)) span(s, messages_.begin(s), clock_.end(s));
+    }
+  }
+
+  void span(std::int32_t segment, double begin, double end) {
+    const Segment& s = schedule_.segments[segment];
+    if (begin < end)
+      timeline_.spans.push_back({s.rank, s.lane, s.step, group_at(step_of(s), s.first), 0, begin, end});
+  }
+
+  UnitCosts costs_;
+  Timeline timeline_;
+  Schedule schedule_;
+  Clock clock_;
+  Messages messages_;
+};
+
 }  // namespace
 
 Timeline schematic(const Plan& plan) {
-  const Schedule schedule = run_greedily(plan, 1, false);
-  Timeline timeline{describe(plan.problem), plan, {}};
-  Clock clock(schedule);
-  for (const Event& event : schedule.events) {
-    double begin = 0, cost = 0;
-    for (const std::int32_t s : event.segments) begin = std::max(begin, clock.ready(s));
-    for (const std::int32_t s : event.segments)
-      if (schedule.segments[s].lane >= 0) cost = std::max(cost, cost_us(plan, schedule.segments[s]));
-    for (const std::int32_t s : event.segments) {
-      const Segment& segment = schedule.segments[s];
-      clock.finish(s, begin + cost);
-      if (segment.lane < 0 || cost == 0) continue;
-      const Step& step = plan.ranks[segment.rank].lanes[segment.lane].steps[segment.step];
-      timeline.spans.push_back(
-          {segment.rank, segment.lane, segment.step, group_at(step, segment.first), 0, begin, begin + cost});
-    }
-  }
-  return timeline;
+  const double wave = unit_us / wave_elements(plan);
+  return schematic(plan, {wave, wave / 8, wave});  // passes are memory-bound: much faster than a GEMM
+}
+
+Timeline schematic(const Plan& plan, const UnitCosts& costs) {
+  return Layout(plan, costs).go();
 }
 
 }  // namespace shingle

@@ -105,12 +105,17 @@ Link parse_link(std::string_view text) {
 }
 
 double parse_time_us(std::string_view text) {
+  constexpr double longest_us = 1e12;  // eleven days
   const Quantity q = split(text, "time such as 30s or 10us");
-  if (q.unit == "us") return q.value;
-  if (q.unit == "ms") return q.value * 1e3;
-  if (q.unit == "s" || q.unit.empty()) return q.value * 1e6;
-  if (q.unit == "m" || q.unit == "min") return q.value * 60e6;
-  throw InvalidArgument(fmt::format("'{}' is not a time such as 30s, 250ms or 10us", text));
+  double unit_us = 0;
+  if (q.unit == "us") unit_us = 1;
+  if (q.unit == "ms") unit_us = 1e3;
+  if (q.unit == "s" || q.unit.empty()) unit_us = 1e6;
+  if (q.unit == "m" || q.unit == "min") unit_us = 60e6;
+  if (unit_us == 0) throw InvalidArgument(fmt::format("'{}' is not a time such as 30s, 250ms or 10us", text));
+  if (!(q.value * unit_us <= longest_us))
+    throw InvalidArgument(fmt::format("'{}' is longer than 1000000s", text));
+  return q.value * unit_us;
 }
 
 std::string format_bytes(double bytes) {

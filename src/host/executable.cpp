@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "diagnosis.hpp"
 #include "interpreter.hpp"
@@ -22,16 +23,26 @@ HostExecutable::HostExecutable(std::unique_ptr<Engine> engine) : engine_(std::mo
       lanes_.back()->lane = static_cast<int>(lane);
     }
   }
-  for (auto& lane : lanes_) lane->thread = std::thread([this, &lane = *lane] { serve(lane); });
+  try {
+    for (auto& lane : lanes_) lane->thread = std::thread([this, &lane = *lane] { serve(lane); });
+  } catch (const std::system_error&) {
+    stop();
+    throw Unsupported(fmt::format("this machine has no threads for the {} lanes of the plan", lanes_.size()));
+  }
 }
 
 HostExecutable::~HostExecutable() {
+  stop();
+}
+
+void HostExecutable::stop() {
   {
     const std::lock_guard lock(mutex_);
     quit_ = true;
   }
   wake_.notify_all();
-  for (auto& lane : lanes_) lane->thread.join();
+  for (auto& lane : lanes_)
+    if (lane->thread.joinable()) lane->thread.join();
 }
 
 void HostExecutable::bind(int rank, Role role, void* memory) {

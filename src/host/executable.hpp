@@ -47,6 +47,7 @@ class HostExecutable final : public Executable {
     std::thread thread;
   };
 
+  void stop();
   void serve(LaneThread& lane);
   void run_epochs(LaneThread& lane, Worker& worker);
   void run_steps(LaneThread& lane, Worker& worker, std::uint32_t epoch);

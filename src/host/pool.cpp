@@ -1,16 +1,31 @@
 #include "pool.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <system_error>
 
 #include "products.hpp"
+#include "shingle/base/error.hpp"
 
 namespace shingle::host {
 
 Pool::Pool(int helpers, Health& health) : health_(health) {
-  for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { help(); });
+  try {
+    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { help(); });
+  } catch (const std::system_error&) {
+    const std::size_t started = threads_.size();
+    stop();
+    throw Unsupported(
+        fmt::format("this machine gave {} threads of the {} that a rank asked for", started, helpers));
+  }
 }
 
 Pool::~Pool() {
+  stop();
+}
+
+void Pool::stop() {
   {
     const std::lock_guard lock(mutex_);
     quit_ = true;

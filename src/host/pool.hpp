@@ -40,6 +40,7 @@ class Pool {
     int inside;
   };
   void help();
+  void stop();
   void close(std::list<Open>::iterator open);
 
   Health& health_;

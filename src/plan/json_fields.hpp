@@ -330,6 +330,7 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("comm_rows", p.comm_rows);
   f.optional("pull", p.pull);
   f.optional("mover", p.mover);
+  f.optional("slices", p.slices);
 }
 
 void fields(auto& f, Is<Plan> auto& p) {

@@ -201,6 +201,8 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
   const Problem& p = plan_.problem;
   const Place all = place(whole(plan_, find_buffer(plan_, role), s.rank), s.epoch);
   const std::uint64_t own = std::uint64_t{1} << s.rank;
+  // Where every rank has a product of its own, so are parameters and residual.
+  const std::uint64_t whose = p.op == Op::gemm || p.gathers() ? own : 0;
   const auto set = [&](const Rect& rect, Content content) {
     content.epoch = s.epoch;
     memory(all).visit(rect, [&](const Rect&, Cell& cell) { cell.content = content; });
@@ -219,16 +221,16 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::residual:
       for (const GlobalRun& run : p.out_runs(s.rank))
         set({run.local_row, run.rows, 0, p.out_cols()},
-            {Content::Of::residual, 0, 0, run.global_row - run.local_row, 0, 0});
+            {Content::Of::residual, 0, 0, run.global_row - run.local_row, 0, whose});
       return;
     case Role::b:
       set(all.rect, {Content::Of::b, 0, 0, 0, 0, own});
       return;
     case Role::bias:
-      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, 0});
+      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, whose});
       return;
     default:
-      set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, 0});
+      set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, whose});
       return;
   }
 }
@@ -350,10 +352,12 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   const std::vector<TileRows>& rows = read_a(step, s, index, rect);
   const Content b = read_b(step, s, index, rect);
   if (step.epilogue.bias) {
-    check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col);
+    check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
     if (step.epilogue.activation == Activation::swiglu)
-      check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols,
-                   plan_.problem.n / 2 + b.col);
+      check_owner(s,
+                  check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols,
+                               plan_.problem.n / 2 + b.col),
+                  b);
   }
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
     // Rows of the tile that are phantom in A, but have a place in the output, may be stored as anything.
@@ -392,17 +396,30 @@ std::uint8_t MemoryCheck::check_epilogue(const Content& content, const Epilogue&
 }
 
 /// Elements [first, first + cols) of a row vector have to be those for columns `logical` on. Any item of the
-/// step may need them.
-void MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index,
-                               std::int64_t first, std::int64_t cols, std::int64_t logical) {
+/// step may need them. Returns whose they are; 0: everybody's.
+std::uint64_t MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segment& s,
+                                        std::int32_t index, std::int64_t first, std::int64_t cols,
+                                        std::int64_t logical) {
   if (first < 0 || first + cols > vector.cols)
     fail_content(s, "takes elements beyond the end of a row vector");
   const Place at = piece_place(vector, vector.row, 1, vector.col + first, cols, s.epoch);
+  std::uint64_t ranks = 0;
+  bool first_cell = true;
   read(at, index, -1, [&](const Rect& cell, const Content& c) {
-    if (c.of != of || c.epoch != s.epoch || c.col + at.rect.col != logical)
+    if (c.of != of || c.epoch != s.epoch || c.col + at.rect.col != logical ||
+        (!first_cell && c.ranks != ranks))
       fail_content(s, fmt::format("takes {} ({}) for elements {} to {} of a row vector",
                                   describe_place(at, cell), content_text(c), logical, logical + cols));
+    ranks = c.ranks;
+    first_cell = false;
   });
+  return ranks;
+}
+
+/// Parameters and residuals that every rank has of its own go with its own products.
+void MemoryCheck::check_owner(const Segment& s, std::uint64_t ranks, const Content& product) const {
+  if (ranks != 0 && ranks != product.ranks)
+    fail_content(s, "applies one rank's parameters or residual to the product of another");
 }
 
 // ------------------------------------------------------------------------------------------------------
@@ -460,6 +477,17 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
   if (step.norm.residual) against(step.sum);
 }
 
+/// The sum of equal places of disjoint sets of ranks; `c` was found in `cell`.
+Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, const Place& at,
+                            const Rect& cell) {
+  if (sum.of != Content::Of::c || c.of != Content::Of::c || sum.row != c.row || sum.col != c.col ||
+      sum.epoch != c.epoch || sum.done != 0 || c.done != 0 || (sum.ranks & c.ranks) != 0)
+    fail_content(
+        s, fmt::format("adds {} ({}) to {}", describe_place(at, cell), content_text(c), content_text(sum)));
+  sum.ranks |= c.ranks;
+  return sum;
+}
+
 void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index,
                             std::int64_t item) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
@@ -467,7 +495,6 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
   check_in_place(step, s, item);
   // What the tile becomes: first the sum of the sources, in tile coordinates.
   RegionMap<Content> tile(rect.rows, rect.cols, Content{});
-  std::vector<Rect> covered;
   for (std::size_t source = 0; source < step.from.size(); ++source) {
     for_each_piece(step.from[source], step.grid, routing, item, [&](const Piece& piece) {
       const Place at =
@@ -477,23 +504,13 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
         c.row += down;
         c.col += piece.col;
         tile.visit({cell.row - down, cell.rows, cell.col - piece.col, cell.cols},
-                   [&](const Rect&, Content& sum) {
-                     if (source == 0) {
-                       sum = c;
-                     } else if (sum.of != Content::Of::c || c.of != Content::Of::c || sum.row != c.row ||
-                                sum.col != c.col || sum.epoch != c.epoch || sum.done != 0 || c.done != 0 ||
-                                (sum.ranks & c.ranks) != 0) {
-                       fail_content(s, fmt::format("adds {} ({}) to {}", describe_place(at, cell),
-                                                   content_text(c), content_text(sum)));
-                     } else {
-                       sum.ranks |= c.ranks;
-                     }
-                   });
+                   [&](const Rect&, Content& sum) { sum = source == 0 ? c : summed(sum, c, s, at, cell); });
       });
     });
   }
   bool bias_known = false;
   std::int64_t bias_col = 0;  // the column of C that the tile's first one is
+  std::uint64_t bias_ranks = 0;
   for_each_piece(step.to, step.grid, routing, item, [&](const Piece& piece) {
     tile.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& part, Content& held) {
       Content c = held;
@@ -501,7 +518,9 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
         if (c.of != Content::Of::c || (step.epilogue.bias && bias_known && c.col != bias_col))
           fail_content(s, fmt::format("applies the epilogue to {} in the wrong place", content_text(c)));
         if (step.epilogue.bias && !bias_known)
-          check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, bias_col = c.col);
+          bias_ranks =
+              check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, bias_col = c.col);
+        check_owner(s, bias_ranks, c);
         bias_known = true;
         c.done = check_epilogue(c, step.epilogue, s);
       }
@@ -520,31 +539,34 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
   const Problem& p = plan_.problem;
   const Routing* routing = p.routing.get();
   const TileRect block = step.grid.rect({tile_row, 0});
-  if (step.from.size() != 1) fail_content(s, "normalises a sum of several sources; reduce them first");
   const std::int64_t complete = step.epilogue.activation == Activation::swiglu ? p.n : p.out_cols();
   if (step.grid.cols != complete)
     fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
   check_in_place(step, s, tile_row);
   // The rows of the block, in tile coordinates, by all their columns: the logical row of each has to be one.
   RegionMap<Content> rows(block.rows, step.grid.cols, Content{});
-  for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
-    const TileRect rect = step.grid.rect({tile_row, n});
-    for_each_piece(
-        step.from[0], step.grid, routing, step.grid.linear({tile_row, n}), [&](const Piece& piece) {
-          const Place at =
-              piece_place(step.from[0].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
-          read(at, index, tile_row, [&](const Rect& cell, Content c) {
-            const std::int64_t down = piece.row - piece.tile_row, right = piece.col - rect.col;
-            c.row += down;
-            c.col += right;
-            rows.visit({cell.row - down, cell.rows, cell.col - right, cell.cols},
-                       [&](const Rect&, Content& at_row) { at_row = c; });
-          });
+  for (const Placement& from : step.from)
+    for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
+      const TileRect rect = step.grid.rect({tile_row, n});
+      for_each_piece(from, step.grid, routing, step.grid.linear({tile_row, n}), [&](const Piece& piece) {
+        const Place at = piece_place(from.slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+        read(at, index, tile_row, [&](const Rect& cell, Content c) {
+          const std::int64_t down = piece.row - piece.tile_row, right = piece.col - rect.col;
+          c.row += down;
+          c.col += right;
+          rows.visit({cell.row - down, cell.rows, cell.col - right, cell.cols},
+                     [&](const Rect&, Content& held) {
+                       held = &from == &step.from.front() ? c : summed(held, c, s, at, cell);
+                     });
         });
-  }
-  if (step.epilogue.bias) check_vector(step.bias, Content::Of::bias, s, index, 0, step.grid.cols, 0);
-  if (step.norm.enabled)
-    check_vector(step.norm_weight, Content::Of::norm_weight, s, index, 0, p.out_cols(), 0);
+      });
+    }
+  const std::uint64_t bias_ranks =
+      step.epilogue.bias ? check_vector(step.bias, Content::Of::bias, s, index, 0, step.grid.cols, 0) : 0;
+  const std::uint64_t weight_ranks =
+      step.norm.enabled
+          ? check_vector(step.norm_weight, Content::Of::norm_weight, s, index, 0, p.out_cols(), 0)
+          : 0;
   const std::int64_t first_tile = step.grid.linear({tile_row, 0});
   for_each_piece(step.to, step.grid, routing, first_tile, [&](const Piece& piece) {
     std::vector<std::pair<Rect, Content>> bands;
@@ -565,6 +587,8 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
       if (step.norm.enabled && (c.done & (residual_done | norm_done)))
         fail_content(s, "normalises what is already normalised");
       c.done = check_epilogue(c, step.epilogue, s);
+      check_owner(s, bias_ranks, c);
+      check_owner(s, weight_ranks, c);
       const std::int64_t row = piece.row + part.row - piece.tile_row;
       if (step.norm.residual) {
         std::int64_t added = 0;
@@ -578,6 +602,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
               piece_place(step.residual.slice, at_row, to - from, other.col, p.out_cols(), s.epoch);
           added += to - from;
           read(at, index, tile_row, [&](const Rect& cell, const Content& r) {
+            check_owner(s, r.ranks, c);
             if (r.of != Content::Of::residual || r.epoch != s.epoch || r.col + other.col != 0 ||
                 r.row + at_row != c.row + from)
               fail_content(s, fmt::format("adds {} ({}) as the residual of other rows",
@@ -587,17 +612,21 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
         if (added != part.rows)
           fail_content(s, fmt::format("has a residual for {} of {} rows", added, part.rows));
         c.done |= residual_done;
+        std::int64_t kept = 0;
         for_each_piece(step.sum, step.grid, routing, first_tile, [&](const Piece& other) {
           const std::int64_t from = larger(other.tile_row, part.row),
                              to = smaller(other.tile_row + other.rows, part.row + part.rows);
           if (from >= to) return;
           const std::int64_t at_row = other.row + from - other.tile_row;
+          kept += to - from;
           Content sum = c;
           sum.row += from - at_row;
           sum.col = -other.col;
           write(piece_place(step.sum.slice, at_row, to - from, other.col, p.out_cols(), s.epoch), index,
                 tile_row, sum);
         });
+        if (kept != part.rows)
+          fail_content(s, fmt::format("keeps the sum of {} of {} rows", kept, part.rows));
       }
       if (step.norm.enabled) c.done |= norm_done;
       c.row += part.row - row;

@@ -92,11 +92,13 @@ class MemoryCheck {
                                       const TileRect& rect);
   Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
   void elementwise(const Elementwise& step, const Segment& s, std::int32_t index);
+  Content summed(Content sum, const Content& c, const Segment& s, const Place& at, const Rect& cell);
   void move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);
   void finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row);
   void check_in_place(const Elementwise& step, const Segment& s, std::int64_t item);
-  void check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index,
-                    std::int64_t first, std::int64_t cols, std::int64_t logical);
+  std::uint64_t check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index,
+                             std::int64_t first, std::int64_t cols, std::int64_t logical);
+  void check_owner(const Segment& s, std::uint64_t ranks, const Content& product) const;
   std::uint8_t check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s);
   void collective(const std::vector<std::int32_t>& segments);
   void message(const Event& event);

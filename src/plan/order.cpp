@@ -1,7 +1,9 @@
 #include "order.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <map>
 #include <utility>
 
 namespace shingle {
@@ -32,9 +34,22 @@ Order::Order(const Plan& plan, const Schedule& schedule)
       schedule_(schedule),
       clocks_(schedule.segments.size()),
       awaited_(schedule.segments.size()) {
+  std::map<std::array<std::int64_t, 3>, std::int32_t>
+      known;  // line, step and first item; a queue is one step
+  for (std::size_t i = 0; i < schedule.segments.size(); ++i) {
+    const Segment& s = schedule.segments[i];
+    const bool queue = s.line >= user_line(plan, plan.problem.world);
+    const auto [at, added] = known.emplace(std::array<std::int64_t, 3>{s.line, queue ? 0 : s.step, s.first},
+                                           static_cast<std::int32_t>(instances_.size()));
+    if (added) instances_.emplace_back(static_cast<std::size_t>(schedule.epochs) + 1, -1);
+    instances_[static_cast<std::size_t>(at->second)][static_cast<std::size_t>(s.epoch)] =
+        static_cast<std::int32_t>(i);
+    of_.push_back(at->second);
+  }
   do {
     run_clocks();
   } while (find_edges());
+  find_unbounded();
 }
 
 bool Order::knows(const Clock& clock, std::int32_t earlier) const {
@@ -131,35 +146,63 @@ void Order::run_clocks() {
   }
 }
 
+/// Whether others' adds alone may come any number of epochs ahead of an await, which `add` is meant for: the
+/// last that was simulated knows neither the await nor the add, in the epoch in which the earlier of these is
+/// the first.
+bool Order::runs_away(std::int32_t other, std::int32_t await, std::int32_t add) const {
+  const std::int32_t last = instance(other, schedule_.epochs - 1);
+  const std::int32_t await_epoch = schedule_.segments[await].epoch, add_epoch = schedule_.segments[add].epoch;
+  const std::int32_t shift = std::min(await_epoch, add_epoch);
+  const std::int32_t first_add = instance(add, add_epoch - shift);
+  return last != first_add && !knows(last, instance(await, await_epoch - shift)) && !knows(last, first_add);
+}
+
+/// Whether an await's target cannot be reached without an add, whatever other adds have happened by then.
+bool Order::certain(const CountHistory& count, const Signal& await, const Signal& add) {
+  const bool set = plan_.counters[count.at.counter].kind == CounterKind::set;
+  // The most that the count can reach before the await passes, if this add does not happen.
+  std::int64_t without = set ? 0 : -add.at_once;
+  work_ += static_cast<std::int64_t>(count.adds.size());
+  for (const Signal& other : count.adds) {
+    if (knows(other.segment, await.segment)) continue;
+    if (other.segment != add.segment && knows(other.segment, add.segment)) continue;  // needs this add itself
+    if (set) {
+      if (&other != &add) without = std::max(without, other.amount);
+    } else {
+      if (runs_away(other.segment, await.segment, add.segment)) return false;
+      without += other.amount;
+    }
+    if (without >= await.amount) return false;
+  }
+  return true;
+}
+
 bool Order::find_edges() {
   bool grown = false;
-  for (const CountHistory& count : schedule_.counts) {
-    if (count.awaits.empty()) continue;
-    const bool set = plan_.counters[count.at.counter].kind == CounterKind::set;
+  for (const CountHistory& count : schedule_.counts)
     for (const Signal& await : count.awaits) {
       auto& edges = awaited_[await.segment];
       for (const Signal& add : count.adds) {
+        if (too_large()) return false;
         if (std::find(edges.begin(), edges.end(), add.segment) != edges.end()) continue;
         if (knows(add.segment, await.segment)) continue;  // comes after the await
-        // The most that the count can reach before the await passes, if this add does not happen.
-        std::int64_t without = set ? 0 : -add.at_once;
-        for (const Signal& other : count.adds) {
-          if (knows(other.segment, await.segment)) continue;
-          if (other.segment != add.segment && knows(other.segment, add.segment))
-            continue;  // needs this add itself
-          if (!set)
-            without += other.amount;
-          else if (&other != &add)
-            without = std::max(without, other.amount);
-        }
-        if (without < await.amount) {
-          edges.push_back(add.segment);
-          grown = true;
-        }
+        if (!certain(count, await, add)) continue;
+        edges.push_back(add.segment);
+        grown = true;
       }
     }
-  }
   return grown;
+}
+
+void Order::find_unbounded() {
+  for (const CountHistory& count : schedule_.counts)
+    for (const Signal& await : count.awaits)
+      for (const Signal& add : count.adds) {
+        if (unbounded_ >= 0 || too_large()) return;
+        ++work_;
+        if (!knows(instance(add.segment, schedule_.epochs - 1), instance(await.segment, 0)))
+          unbounded_ = add.segment;
+      }
 }
 
 }  // namespace shingle

@@ -24,6 +24,12 @@ class Order {
   /// others: the order grows until nothing changes, so that every edge is justified by earlier ones.
   Order(const Plan& plan, const Schedule& schedule);
 
+  /// The first step that adds to an awaited count and may do so any number of epochs ahead of the await, or
+  /// -1: no 32-bit count can tell such epochs apart.
+  std::int32_t unbounded() const { return unbounded_; }
+  /// Whether the plan has more awaits and adds than can be compared in bounded time.
+  bool too_large() const { return work_ > max_work; }
+
   /// Whether `segment` starts after `earlier` has finished, in every interleaving.
   bool knows(std::int32_t segment, std::int32_t earlier) const { return knows(*clocks_[segment], earlier); }
 
@@ -34,11 +40,24 @@ class Order {
   void run_clocks();
   /// Finds awaits' edges; returns whether there are new ones.
   bool find_edges();
+  bool certain(const CountHistory& count, const Signal& await, const Signal& add);
+  bool runs_away(std::int32_t other, std::int32_t await, std::int32_t add) const;
+  void find_unbounded();
+  /// The same items of the same step in another epoch.
+  std::int32_t instance(std::int32_t segment, std::int32_t epoch) const {
+    return instances_[static_cast<std::size_t>(of_[static_cast<std::size_t>(segment)])]
+                     [static_cast<std::size_t>(epoch)];
+  }
 
   const Plan& plan_;
   const Schedule& schedule_;
   std::vector<std::shared_ptr<const Clock>> clocks_;  // by segment: at its start
   std::vector<std::vector<std::int32_t>> awaited_;    // by segment: segments whose adds it awaits for certain
+  std::vector<std::vector<std::int32_t>> instances_;  // by items of a step: the segment of each epoch
+  std::vector<std::int32_t> of_;                      // by segment: index into instances_
+  std::int32_t unbounded_ = -1;
+  static constexpr std::int64_t max_work = std::int64_t{1} << 28;
+  std::int64_t work_ = 0;
 };
 
 }  // namespace shingle

@@ -31,16 +31,16 @@ std::string_view name(LaneKind kind) {
 }
 
 std::string_view name(Mechanism mechanism) {
-  static constexpr std::string_view names[] = {"sequential", "chunked", "signal", "fused"};
+  static constexpr std::string_view names[] = {"sequential", "chunked", "signal", "ring", "fused"};
   return names[static_cast<std::size_t>(mechanism)];
 }
 
 Mechanism parse_mechanism(std::string_view text) {
   for (const auto mechanism :
-       {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::fused})
+       {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring, Mechanism::fused})
     if (name(mechanism) == text) return mechanism;
   throw InvalidArgument(
-      fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal, fused)", text));
+      fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal, ring, fused)", text));
 }
 
 std::string_view name(Mover mover) {

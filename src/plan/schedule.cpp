@@ -336,8 +336,10 @@ class Run {
                   other.recv.cols == first.recv.cols &&
                   plan_.buffers[other.send.buffer].dtype == plan_.buffers[first.send.buffer].dtype;
       if (first.kind == CollectiveKind::alltoall) {
-        for (std::size_t j = 0; fits && j < call.size(); ++j)
-          fits = other.send_rows[j] == collective_of(call[j]).recv_rows[i];
+        for (std::size_t j = 0; fits && j < call.size(); ++j) {
+          const Collective& to = collective_of(call[j]);
+          fits = to.kind == first.kind && other.send_rows[j] == to.recv_rows[i];
+        }
       } else {
         fits = fits && other.send.rows == first.send.rows && other.recv.rows == first.recv.rows;
       }

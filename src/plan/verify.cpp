@@ -24,7 +24,7 @@ using Failure = std::optional<std::string>;
 /// before it is done. 0 for a step that runs to completion once it has started.
 std::int64_t blocking_workers(const Plan& plan, const Step& step) {
   const auto gated = [&](const std::vector<TileGate>& gates, const Resources& r) -> std::int64_t {
-    return gates.empty() ? 0 : r.most > 0 ? r.most : plan.workers;
+    return gates.empty() ? 0 : std::max(r.least, r.most > 0 ? r.most : plan.workers);
   };
   if (const auto* gemm = std::get_if<Gemm>(&step)) return gated(gemm->gates, gemm->resources);
   if (const auto* pass = std::get_if<Elementwise>(&step)) return gated(pass->gates, pass->resources);
@@ -238,8 +238,15 @@ Proof verify(const Plan& plan) {
   if (auto wrong = check_global_order(plan, schedule)) return failed("collectives", *wrong);
 
   const Order order(plan, schedule);
+  if (order.too_large())
+    return failed("size", "too many awaits of counts with many adds: too large to prove");
   MemoryCheck memory(plan, schedule, order);
   if (auto wrong = memory.run()) return failed(wrong->rule, wrong->text);
+  if (const std::int32_t adder = order.unbounded(); adder >= 0) {
+    const Segment& s = schedule.segments[adder];
+    return failed("counters", fmt::format("{} may add to a count any number of epochs ahead of its await",
+                                          where(plan, s.rank, s.lane, s.step)));
+  }
   Proof proof;
   proof.segments = static_cast<std::int64_t>(schedule.segments.size());
   proof.accesses = memory.accesses();

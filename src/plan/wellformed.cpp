@@ -21,8 +21,8 @@ void check_name(const std::string& text, const std::string& where, std::size_t m
 void check_head(const Plan& plan) {
   plan.problem.validate();
   const Params& p = plan.params;
-  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0, "params",
-          "tile_rows, tile_cols and chunks must not be negative");
+  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0 && p.slices >= 0, "params",
+          "tile_rows, tile_cols, chunks and slices must not be negative");
   require(p.order.swizzle >= 1 && p.order.cluster_m >= 1 && p.order.cluster_n >= 1 && p.order.rotation >= 0,
           "params.order", "swizzle and cluster must be at least 1, rotation at least 0");
   for (const std::int64_t waves : p.group_waves)
@@ -103,12 +103,13 @@ void check_buffers(const Plan& plan) {
     check_name(b.name, fmt::format("buffers[{}].name", i));
     const std::string where = fmt::format("buffer '{}'", b.name);
     check_size(plan, b, total, where);
+    require(b.dtype == p.dtype || (b.role == Role::internal && b.dtype == DType::f32), where,
+            "is {}, but the problem {}", name(b.dtype), name(p.dtype));
     if (b.role == Role::internal) continue;
     require(find_buffer(plan, b.role) == static_cast<std::int32_t>(i), where,
             "a second buffer for the user's {}", name(b.role));
     require(is_asked_for(p, b.role), where, "the problem has no {}", name(b.role));
     require(b.depth == 1, where, "a user's buffer has depth 1, not {}", b.depth);
-    require(b.dtype == p.dtype, where, "is {}, but the problem {}", name(b.dtype), name(p.dtype));
     for (int r = 0; r < p.world; ++r) {
       const Shape shape = user_shape(p, b.role, r);
       require(b.rows[static_cast<std::size_t>(r)] == shape.rows && b.cols == shape.cols, where,

@@ -12,6 +12,7 @@
 namespace shingle::wellformed {
 
 // Bounds under which no sum or product of the checks, the verifier or an executor overflows.
+inline constexpr std::int64_t max_runs = std::int64_t{1} << 20;  ///< of a block of a row map
 inline constexpr std::int64_t max_rows = std::int64_t{1} << 40;  ///< of a row map; of a grid, see check_grid
 inline constexpr std::int64_t max_positions = std::int64_t{1} << 31;  ///< of a grid
 inline constexpr std::int64_t max_bytes = std::int64_t{1} << 60;      ///< of all buffers on all ranks

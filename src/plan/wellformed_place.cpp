@@ -101,8 +101,7 @@ void StepCheck::groups(const Field& field, const std::vector<std::int64_t>& ends
 
 void StepCheck::row_map(const Field& field, const RowMap& map, std::int64_t virtual_rows,
                         std::int64_t rows) const {
-  require(map.world >= 1 && map.world <= max_world, field, "world {} is outside [1, {}]", map.world,
-          max_world);
+  require(map.world >= 1 && map.world <= max_runs, field, "world {} is outside [1, {}]", map.world, max_runs);
   require(map.block >= 1 && map.block <= max_rows, field, "block {} is outside [1, {}]", map.block, max_rows);
   for (const std::int64_t value : {map.len, map.stride, map.base})
     require(value >= 0 && value <= max_rows, field, "{} is outside [0, {}]", value, max_rows);

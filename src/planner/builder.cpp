@@ -124,6 +124,12 @@ void Builder::collective(int rank, CollectiveKind kind, Slice send, Slice recv,
                   {collective_workers_, collective_workers_}});
 }
 
+void Builder::exchange(int rank, std::vector<Exchange::Message> sends,
+                       std::vector<Exchange::Message> receives) {
+  step(rank, communicate_lane,
+       Exchange{0, std::move(sends), std::move(receives), {collective_workers_, collective_workers_}});
+}
+
 void Builder::notify(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry) {
   step(rank, lane, Notify{{counter, rank, static_cast<std::int32_t>(entry)}, 1});
 }
@@ -208,8 +214,7 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
     pass.sum.slice.buffer = sum;
   }
   pass.to = std::move(to);
-  pass.resources = {
-      1, plan_.workers - collective_workers_};  // it may wait for a collective, which must then find room
+  pass.resources = beside_communication();  // it may wait for a collective, which must then find room
   return pass;
 }
 

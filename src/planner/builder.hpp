@@ -36,6 +36,8 @@ class Builder {
   /// A collective over the world.
   void collective(int rank, CollectiveKind kind, Slice send, Slice recv,
                   std::vector<std::int64_t> send_rows = {}, std::vector<std::int64_t> recv_rows = {});
+  /// Messages to and from other ranks, in whole rows.
+  void exchange(int rank, std::vector<Exchange::Message> sends, std::vector<Exchange::Message> receives);
   void notify(int rank, std::int32_t lane, std::int32_t counter, std::int64_t entry);
   /// The same on another rank.
   void notify_peer(int rank, std::int32_t lane, std::int32_t counter, int peer, std::int64_t entry);
@@ -53,6 +55,9 @@ class Builder {
   /// What remains to be done with a complete result: norm, and the epilogue where ranks were summed; `to` is
   /// also where residual and second output are.
   Elementwise finishing(int rank, const TileGrid& grid, Placement from, Placement to) const;
+
+  /// Workers of a step that communication may run beside: it leaves room for that.
+  Resources beside_communication() const { return {1, plan_.workers - collective_workers_}; }
 
   /// Whether a complete result still needs a pass: an epilogue after a reduction, or a norm.
   bool needs_finishing() const;

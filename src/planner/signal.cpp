@@ -231,7 +231,7 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   if (problem.gathers())
     return Reason{
         fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",
-                    name(problem.op), problem.routes() ? "fused" : "chunked")};
+                    name(problem.op), problem.routes() ? "fused" : "chunked, ring or fused")};
   Shape shape = shape_of(problem, machine, params);
   std::int64_t rows = problem.m;
   if (problem.op == Op::gemm_reducescatter) {

@@ -54,6 +54,7 @@ Params any_params(Mechanism mechanism) {
   params.order.cluster_n = in_range(1, 3);
   params.order.rotation = in_range(0, 5);
   if (mechanism == Mechanism::chunked) params.chunks = in_range(0, 9);
+  if (mechanism == Mechanism::ring) params.slices = in_range(0, 9);
   return params;
 }
 
@@ -64,10 +65,12 @@ RC_GTEST_PROP(PlanJson, PlannersWriteWellFormedPlansThatRoundTrip, ()) {
   machine.collective_workers = in_range(0, 1);
   machine.tile_rows = in_range(1, 64);
   machine.tile_cols = in_range(1, 64);
-  const auto mechanism = *rc::gen::element(Mechanism::sequential, Mechanism::chunked, Mechanism::signal);
+  const auto mechanism =
+      *rc::gen::element(Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring);
   const Planner planner = mechanism == Mechanism::sequential ? &plan_sequential
                           : mechanism == Mechanism::chunked  ? &plan_chunked
-                                                             : &plan_signal;
+                          : mechanism == Mechanism::signal   ? &plan_signal
+                                                             : &plan_ring;
   const auto plan = planner(problem, machine, any_params(mechanism));
   if (!plan) return;
   RC_TAG(std::string(name(mechanism)));

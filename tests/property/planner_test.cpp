@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -26,6 +28,7 @@ struct Entry {
 constexpr Entry planners[] = {{Mechanism::sequential, &plan_sequential},
                               {Mechanism::chunked, &plan_chunked},
                               {Mechanism::signal, &plan_signal},
+                              {Mechanism::ring, &plan_ring},
                               {Mechanism::fused, &plan_fused}};
 
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
@@ -52,6 +55,8 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   if (p.gathers() && mechanism == Mechanism::signal) return "gathers";
   // Rows of a slice are scattered over what a rank multiplies.
   if (p.op == Op::alltoall_gemm && mechanism == Mechanism::chunked) return "dispatch";
+  // Rows go to any rank, not around the ring.
+  if (p.routes() && mechanism == Mechanism::ring) return "routed";
   return std::nullopt;
 }
 
@@ -64,21 +69,43 @@ void require_proof(const Problem& p, const Plan& plan) {
   if (!proof) RC_FAIL(proof.rule + ": " + proof.failure + "\n" + all_of(p, plan));
 }
 
-/// What each rank hands to collectives in an epoch, in elements.
+/// What each rank hands to collectives and to other ranks in an epoch, in elements.
 std::vector<std::int64_t> sent_elements(const Plan& plan) {
   std::vector<std::int64_t> sent(plan.ranks.size());
   for (std::size_t rank = 0; rank < sent.size(); ++rank)
     for (const Lane& lane : plan.ranks[rank].lanes)
-      for (const Step& step : lane.steps)
+      for (const Step& step : lane.steps) {
         if (const auto* collective = std::get_if<Collective>(&step))
           sent[rank] += collective->send.rows * collective->send.cols;
+        if (const auto* exchange = std::get_if<Exchange>(&step))
+          for (const auto& message : exchange->sends) {
+            RC_ASSERT(message.slice.rows > 0);
+            sent[rank] += message.slice.rows * message.slice.cols;
+          }
+      }
   return sent;
+}
+
+/// Around a ring a rank sends every row of a sum but those of its own shard, and of what is gathered those of
+/// all shards but the next rank's: nothing is padded.
+std::int64_t expected_on_ring(const Problem& p, int rank) {
+  const auto shard = [&](int r) {
+    if (p.op == Op::gemm_reducescatter) return p.out_rows(r);
+    if (p.op == Op::allgather_gemm) return p.a_rows(r);
+    return std::clamp<std::int64_t>(p.m - r * p.shard_rows(), 0, p.shard_rows());
+  };
+  if (p.world == 1) return 0;
+  const std::int64_t summed = (p.m - shard(rank)) * p.n, others = p.m - shard((rank + 1) % p.world);
+  if (p.op == Op::gemm_reducescatter) return summed;
+  if (p.op == Op::allgather_gemm) return others * p.k;
+  return summed + others * p.out_cols() * (p.norm.residual ? 2 : 1);
 }
 
 /// The same by formula: signal pads the columns to whole tiles, scatters and gathers pad the rows to equal
 /// shards, and nothing is sent twice.
 std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
   if (plan.mechanism == Mechanism::fused) return 0;  // no library takes part
+  if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
   const std::int64_t cols = p.reduces() ? p.n : p.out_cols();
   const std::int64_t wire_cols = plan.mechanism == Mechanism::signal
                                      ? ceil_div(cols, plan.params.tile_cols) * plan.params.tile_cols
@@ -209,7 +236,8 @@ Problem large(Op op) {
 }
 
 TEST(Planner, PlansOfLargeProblemsAreSmall) {
-  // Closed forms, not tables: the size of a plan depends on its groups and ranks, not on its tiles.
+  // Closed forms, not tables: the size of a plan depends on its groups and ranks, not on its tiles. Around a
+  // ring every rank has a step for each slice of each rank.
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
     for (const Entry& entry : planners) {
       const auto plan = entry.plan(large(op), gpu(), {});
@@ -218,7 +246,8 @@ TEST(Planner, PlansOfLargeProblemsAreSmall) {
       half.m /= 2;
       const auto smaller_plan = entry.plan(half, gpu(), {});
       const std::size_t bytes = to_json(*plan, -1).size(), half_bytes = to_json(*smaller_plan, -1).size();
-      EXPECT_LT(bytes, 128u << 10) << name(op) << ", " << name(entry.mechanism);
+      EXPECT_LT(bytes, (entry.mechanism == Mechanism::ring ? 2048u : 128u) << 10)
+          << name(op) << ", " << name(entry.mechanism);
       EXPECT_LT(bytes, half_bytes + half_bytes / 20) << name(op) << ", " << name(entry.mechanism);
     }
 }
@@ -254,6 +283,8 @@ TEST(Planner, WrongProblemsThrowAndWrongParamsAreReasons) {
   EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.group_waves.assign(1 << 20, 1); }));
   EXPECT_TRUE(refused(&plan_chunked, [](Params& p) { p.chunks = -1; }));
   EXPECT_TRUE(refused(&plan_chunked, [](Params& p) { p.chunks = INT32_MAX; }));
+  EXPECT_TRUE(refused(&plan_ring, [](Params& p) { p.slices = -1; }));
+  EXPECT_TRUE(refused(&plan_ring, [](Params& p) { p.slices = INT32_MAX; }));
 }
 
 TEST(Planner, AbsurdSizesAreReasonsToo) {

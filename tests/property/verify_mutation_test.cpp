@@ -380,6 +380,9 @@ bool shift_pools(Plan& plan, Dice& dice) {
 bool read_other_buffer(Plan& plan, Dice& dice) {
   const auto at = pick_pass(plan, dice);
   if (!at) return false;
+  const Placement& source = get<Elementwise>(plan, *at).from[0];
+  if (source.kind == PlacementKind::pools && source.source == at->rank)
+    return false;  // what it sent to itself
   Slice& from = get<Elementwise>(plan, *at).from[0].slice;
   for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
     const Buffer& other = plan.buffers[b];
@@ -427,6 +430,67 @@ bool rotate_counts(Plan& plan, Dice& dice) {
   return true;
 }
 
+/// A list of messages of an exchange that is not empty.
+std::vector<Exchange::Message>* pick_messages(Plan& plan, Dice& dice) {
+  const auto at = pick_kind<Exchange>(plan, dice);
+  if (!at) return nullptr;
+  Exchange& exchange = get<Exchange>(plan, *at);
+  const bool sends = exchange.receives.empty() || (!exchange.sends.empty() && dice.size(0, 1));
+  return sends ? &exchange.sends : &exchange.receives;
+}
+
+bool drop_message(Plan& plan, Dice& dice) {
+  auto* messages = pick_messages(plan, dice);
+  if (messages) messages->pop_back();
+  return messages != nullptr;
+}
+
+/// The message goes to, or is expected of, another rank than agreed.
+bool swap_peers(Plan& plan, Dice& dice) {
+  auto* messages = pick_messages(plan, dice);
+  if (!messages) return false;
+  std::int32_t& peer = messages->front().peer;
+  peer = (peer + 1) % plan.problem.world;
+  return true;
+}
+
+bool shift_message(Plan& plan, Dice& dice) {
+  auto* messages = pick_messages(plan, dice);
+  if (!messages) return false;
+  Slice& slice = messages->front().slice;
+  const std::int64_t rows = plan.buffers[slice.buffer].rows[slice.rank];
+  if (slice.rows == rows) return false;
+  slice.row += slice.row + slice.rows < rows ? 1 : -1;
+  return true;
+}
+
+bool drop_await_before_send(Plan& plan, Dice& dice) {
+  const auto at = pick(plan, dice, [&](const Step& step, const At& where) {
+    const auto& lane = steps(plan, where);
+    return std::holds_alternative<Await>(step) && where.step + 1 < lane.size() &&
+           std::holds_alternative<Exchange>(lane[where.step + 1]);
+  });
+  if (at) erase(plan, *at);
+  return at.has_value();
+}
+
+/// Two that both send: their receivers get each message for the other. (One that only sends and one that only
+/// receives may come in any order.)
+bool swap_exchanges(Plan& plan, Dice& dice) {
+  const auto at = pick(plan, dice, [](const Step& step, const At&) {
+    const auto* exchange = std::get_if<Exchange>(&step);
+    return exchange && !exchange->sends.empty();
+  });
+  if (!at) return false;
+  auto& lane = steps(plan, *at);
+  for (std::size_t s = at->step + 1; s < lane.size(); ++s)
+    if (const auto* other = std::get_if<Exchange>(&lane[s]); other && !other->sends.empty()) {
+      std::swap(lane[at->step], lane[s]);
+      return true;
+    }
+  return false;
+}
+
 bool wrong_growth(Plan& plan, Dice& dice) {
   if (plan.counters.empty()) return false;
   auto& ranks = plan.counters[static_cast<std::size_t>(
@@ -464,6 +528,11 @@ const Mutation mutations[] = {{"drop an await", drop_await},
                               {"drop a pass", drop_pass},
                               {"another epilogue", other_epilogue},
                               {"rotate an alltoall's counts", rotate_counts},
+                              {"drop a message", drop_message},
+                              {"swap peers", swap_peers},
+                              {"shift a message", shift_message},
+                              {"drop the await before a send", drop_await_before_send},
+                              {"swap two exchanges on one rank", swap_exchanges},
                               {"declare another growth", wrong_growth}};
 
 /// A correct plan, of a problem in which every rank has rows to compute and to keep.
@@ -474,8 +543,8 @@ std::optional<Plan> random_plan(Dice& dice) {
     if (p.a_rows(r) == 0 || p.out_rows(r) == 0) return std::nullopt;
   const Machine machine = test::random_machine(dice);
   const Params params = test::random_params(dice, p);
-  const Planner planners[] = {plan_sequential, plan_chunked, plan_signal, plan_signal};
-  auto plan = planners[dice.size(0, 3)](p, machine, params);
+  const Planner planners[] = {plan_sequential, plan_chunked, plan_signal, plan_signal, plan_ring};
+  auto plan = planners[dice.size(0, 4)](p, machine, params);
   if (!plan) return std::nullopt;
   return *plan;
 }

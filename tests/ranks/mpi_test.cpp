@@ -90,7 +90,7 @@ void plans_compute_what_the_oracle_says() {
     executable->run({.epochs = 3, .timeout_us = 20e6});
   };
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall})
-    for (const auto planner : {plan_sequential, plan_chunked, plan_signal}) {
+    for (const auto planner : {plan_sequential, plan_chunked, plan_signal, plan_ring}) {
       Problem problem = problem_of(world->size());
       problem.op = op;
       problem.dtype = DType::bf16;

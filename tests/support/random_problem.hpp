@@ -145,6 +145,7 @@ Params random_params(Source& draw, const Problem& problem) {
   if (chance(draw, 70)) params.comm_rows = draw.size(1, larger(problem.m, 1));
   params.pull = chance(draw, 50);
   params.mover = one_of(draw, {Mover::copy_engine, Mover::store});
+  if (chance(draw, 70)) params.slices = static_cast<std::int32_t>(draw.size(1, 5));
   return params;
 }
 

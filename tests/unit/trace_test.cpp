@@ -97,6 +97,20 @@ TEST(Schematic, CollectivesMeet) {
     EXPECT_EQ(times.size(), 1u) << "step " << step << " begins at once on both ranks";
 }
 
+TEST(Schematic, LinksCarryBothDirectionsAtOnce) {
+  const Timeline timeline = schematic(plan_of(Op::gemm_reducescatter, Mechanism::ring), {0, 0, 2});
+  int exchanges = 0;
+  for (const Span& span : timeline.spans) {
+    const Step& step = timeline.plan.ranks[span.rank].lanes[span.lane].steps[span.step];
+    const auto* exchange = std::get_if<Exchange>(&step);
+    ASSERT_TRUE(exchange) << "all else costs nothing";
+    const Slice& slice = exchange->sends.at(0).slice;
+    EXPECT_DOUBLE_EQ(span.end_us - span.begin_us, 2.0 * static_cast<double>(slice.rows * slice.cols));
+    ++exchanges;
+  }
+  EXPECT_EQ(exchanges, 2 * timeline.plan.params.slices);
+}
+
 TEST(GroupOfSpan, JoinsComputationAndCommunication) {
   for (const Mechanism mechanism : {Mechanism::signal, Mechanism::chunked}) {
     const Timeline timeline = schematic(plan_of(Op::gemm_allreduce, mechanism));

@@ -143,6 +143,22 @@ TEST(VerifyOrder, AnAwaitMayBeReachedByALaterEpochOfAFastRank) {
   }
 }
 
+TEST(VerifyOrder, ARankThatNeverWaitsIsAnyNumberOfEpochsAhead) {
+  // However much rank 1 adds in one epoch, many epochs of rank 0 alone amount to it.
+  for (const std::uint32_t amount : {1u, 2u, 3u, 9u, 100u}) {
+    Hand hand(small(Op::gemm, 3));
+    const auto product = hand.buffer("product", 8, 8), copy = hand.buffer("copy", 8, 8),
+               ready = hand.counter("ready"), taken = hand.counter("taken");
+    hand.step(1, 0, hand.gemm(1, hand.all(product, 1))).notify(1, 0, ready, 2, 0, amount);
+    hand.step(1, 0, hand.gemm(1, hand.all(hand.out, 1)));
+    hand.step(0, 0, hand.gemm(0, hand.all(hand.out, 0))).notify(0, 0, ready, 2);
+    hand.await(2, 0, ready, amount + 1).step(2, 0, Copy{hand.all(product, 1), hand.all(copy, 2)});
+    hand.step(2, 0, hand.gemm(2, hand.all(hand.out, 2)));
+    hand.notify(2, 0, taken, 1).await(1, 0, taken);  // so that nothing but the runaway is wrong
+    expect_wrong(hand, "race", {"product on rank 1"});
+  }
+}
+
 // ---------------------------------------------------------------------------------------------- epochs (rule
 // 6)
 

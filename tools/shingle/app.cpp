@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
 #include <new>
+
+#include "shingle/base/error.hpp"
 
 #include "shingle/commands.hpp"
 #include "shingle/console.hpp"
@@ -18,7 +22,7 @@ constexpr const char* examples = R"(Examples
   shingle run --op gemm+allreduce --m 2K --n 4K --k 1K --world 2 --link 2GB/s,10us --mechanism all
   shingle run --op gemm+reducescatter --a x.npy --b w.npy --out y.npy --world 4
   mpirun -n 4 shingle run --op gemm+alltoall --m 512 --n 1K --k 1K --routing skewed --format json
-  shingle plan --op gemm+reducescatter --m 1K --n 1K --k 512 --groups 1,2,1 --tile 256x256
+  shingle plan --op gemm+reducescatter --m 1K --n 1K --k 512 --mechanism signal --workers 4 --groups 1,2,1 --tile 256x256
   shingle verify plan.json
 
 Exit codes: 0; 1 where a result or a proof is wrong or a run failed; 2 for bad usage.)";
@@ -140,7 +144,10 @@ int main(int argc, const char* const* argv) {
   add_world_flags(info, commands.info_world);
   return guarded(launch, [&] {
     const std::optional<int> answered = parse(app, argc, argv, launch);
-    return answered ? *answered : dispatch(app, commands, launch);
+    const int code = answered ? *answered : dispatch(app, commands, launch);
+    if (std::cout.flush(); std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout)
+      throw Error("standard output could not be written");
+    return code;
   });
 }
 

@@ -172,10 +172,12 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   const auto grouped = [&](CLI::Option* option) { option->group("How"); };
   Params& params = flags.params;
   grouped(add(app, "--mechanism", "NAME",
-              "sequential, chunked, signal, fused, several of them, all, or best (the default)",
+              "sequential, chunked, ring, signal, fused, several of them, all, or best (the default)",
               [&](auto& t) { flags.mechanisms = parse_mechanisms(t); }));
   grouped(
       add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
+  grouped(add(app, "--slices", "N", "ring: slices of each rank's shard of the rows",
+              [&](auto& t) { params.slices = small(t); }));
   grouped(add(app, "--groups", "LIST", "signal: waves of tiles in each group, such as 1,2,4", [&](auto& t) {
     params.group_waves.clear();
     for (const std::string& part : split(t, ',')) params.group_waves.push_back(extent(part));

@@ -72,7 +72,6 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
     }
   }
   if (launch.speaks()) {
-    write_pictures(flags, all);
     if (flags.format == Format::json) {
       fmt::print("{}", to_json(all.rows));
     } else {
@@ -80,6 +79,7 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
       if (flags.timeline)
         for (const Timeline& timeline : all.overlapped) fmt::print("\n{}", to_chart(timeline, 0));
     }
+    write_pictures(flags, all);
   }
   return exit_code(all.rows);
 }

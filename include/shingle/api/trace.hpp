@@ -37,4 +37,15 @@ std::string to_chart(const Timeline& timeline, int rank, int width = 64);
 /// of things, not a prediction.
 Timeline schematic(const Plan& plan);
 
+/// What an element costs, in microseconds: of a GEMM's output, of a pass over finished ones, and on the wire.
+struct UnitCosts {
+  double product_us = 1;
+  double pass_us = 0;
+  double transfer_us = 1;
+};
+
+/// The same with costs of one's own. Links carry both directions at once, one message at a time in each;
+/// collectives move what a bandwidth-optimal algorithm does; awaits and notifies cost nothing.
+Timeline schematic(const Plan& plan, const UnitCosts& costs);
+
 }  // namespace shingle

@@ -3,7 +3,8 @@
 // A row-sharded result belongs to `world` ranks, `stride` rows each. If every tile is to hold the same number
 // of rows of every rank, so that a group of tiles can be reduce-scattered as soon as it is done, the tile's
 // rows have to be picked from all shards: virtual rows run over blocks of `world` × `block` rows, of which
-// the j-th `block` rows come from rank j's shard.
+// the j-th `block` rows come from rank j's shard. The other way round, one rank's blocks of rows that are
+// dealt to the ranks in turn are picked by a map whose `world` is the number of the blocks.
 #pragma once
 
 #include "shingle/grid/tile_grid.hpp"

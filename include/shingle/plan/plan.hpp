@@ -320,7 +320,7 @@ struct Communicator {
   bool operator==(const Communicator&) const = default;
 };
 
-enum class Mechanism : std::uint8_t { sequential, chunked, signal, fused };
+enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring, fused };
 std::string_view name(Mechanism mechanism);
 Mechanism parse_mechanism(std::string_view text);
 
@@ -342,6 +342,7 @@ struct Params {
   std::int64_t comm_rows = 0;  ///< fused: rows of a communication tile
   bool pull = false;           ///< fused: shards are fetched by who needs them, not sent by who has them
   Mover mover = Mover::copy_engine;  ///< fused: who moves shards
+  std::int32_t slices = 0;           ///< ring: slices of each rank's shard of the rows
   bool operator==(const Params&) const = default;
 };
 

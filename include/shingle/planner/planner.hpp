@@ -23,6 +23,11 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
 /// for their rows to come from other ranks; reductions are in rank order, beside the GEMM and after it.
 Result<Plan> plan_fused(const Problem& problem, const Machine& machine, const Params& params = {});
 
+/// Flash-Overlap (arXiv 2604.24013): messages around a ring, one slice of a shard each. A rank computes its
+/// own shard last before a reduce-scatter and first after an all-gather, so that neither the last slice
+/// computed nor the first one needed waits for a message.
+Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Params& params = {});
+
 /// A Planner by name; the same signature for all.
 using Planner = Result<Plan> (*)(const Problem&, const Machine&, const Params&);
 
