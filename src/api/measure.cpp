@@ -43,8 +43,8 @@ double Measurement::overlap_efficiency() const {
   return 1 - (overlapped_us - gemm_us) / exposed;
 }
 
-GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace)
-    : op_(world, gemm_of(inputs.problem()), {.mechanism = Mechanism::sequential, .params = {}}) {
+GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us)
+    : op_(world, gemm_of(inputs.problem()), {.mechanism = Mechanism::sequential, .timeout_us = timeout_us}) {
   const Problem& gemm = op_.problem();
   const auto filled = random_inputs(gemm, 0);
   for (const int rank : world.local_ranks())

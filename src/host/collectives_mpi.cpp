@@ -135,11 +135,15 @@ void MpiTransport::allgather(const Room& room, const Call& call) const {
 
 void MpiTransport::alltoall(const Room& room, const Call& call) const {
   const RowType send_row(call.send), recv_row(call.recv);
+  struct Counts {
+    std::vector<int> sends, send_first, receives, recv_first;
+  };
   const auto sends = counts_of(call.step.send_rows), receives = counts_of(call.step.recv_rows);
-  const auto send_first = firsts_of(sends), recv_first = firsts_of(receives);
+  Lent<Counts> counts({sends, firsts_of(sends), receives, firsts_of(receives)});
   Requests requests;
-  mpi("MPI_Ialltoallv", MPI_Ialltoallv, call.send.data, sends.data(), send_first.data(), send_row,
-      call.recv.data, receives.data(), recv_first.data(), recv_row, room.comm, requests.add());
+  mpi("MPI_Ialltoallv", MPI_Ialltoallv, call.send.data, counts->sends.data(), counts->send_first.data(),
+      send_row, call.recv.data, counts->receives.data(), counts->recv_first.data(), recv_row, room.comm,
+      requests.add());
   finish(requests, call.caller);
 }
 

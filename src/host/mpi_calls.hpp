@@ -7,8 +7,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "health.hpp"
@@ -73,6 +76,24 @@ class Requests {
  private:
   bool test(std::atomic<std::uint64_t>* pending);
   std::vector<MPI_Request> requests_;
+};
+
+/// Memory of an operation that MPI may go on using when waiting for it fails: it is then left to MPI.
+template <class T>
+class Lent {
+ public:
+  explicit Lent(T value) : value_(std::make_unique<T>(std::move(value))) {}
+  ~Lent() {
+    if (std::uncaught_exceptions() > exceptions_) (void)value_.release();
+  }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  T& operator*() { return *value_; }
+  T* operator->() { return value_.get(); }
+
+ private:
+  std::unique_ptr<T> value_;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 MPI_Datatype mpi_type(DType type);

@@ -100,27 +100,37 @@ void MpiControl::barrier(double timeout_us) {
 }
 
 std::vector<double> MpiControl::all_max(std::vector<double> values, double timeout_us) {
-  std::vector<double> result(values.size());
+  Lent<std::vector<double>> result(std::move(values));
   Requests requests;
-  mpi("MPI_Iallreduce", MPI_Iallreduce, values.data(), result.data(), static_cast<int>(values.size()),
+  mpi("MPI_Iallreduce", MPI_Iallreduce, MPI_IN_PLACE, result->data(), static_cast<int>(result->size()),
       MPI_DOUBLE, MPI_MAX, process_.control(), requests.add());
   wait(requests, timeout_us, "a maximum over all");
-  return result;
+  return std::move(*result);
 }
 
 std::vector<Span> MpiControl::gather(const std::vector<Span>& own, double timeout_us) {
-  const int count = static_cast<int>(own.size() * sizeof(Span));
-  std::vector<int> counts(static_cast<std::size_t>(process_.size())), firsts(counts.size());
+  struct Message {
+    std::vector<Span> own, all;
+    int count;
+    std::vector<int> counts, firsts;
+  };
+  const auto ranks = static_cast<std::size_t>(process_.size());
+  Lent<Message> message({own,
+                         {},
+                         static_cast<int>(own.size() * sizeof(Span)),
+                         std::vector<int>(ranks),
+                         std::vector<int>(ranks)});
   Requests sizes, data;
-  mpi("MPI_Iallgather", MPI_Iallgather, &count, 1, MPI_INT, counts.data(), 1, MPI_INT, process_.control(),
-      sizes.add());
+  mpi("MPI_Iallgather", MPI_Iallgather, &message->count, 1, MPI_INT, message->counts.data(), 1, MPI_INT,
+      process_.control(), sizes.add());
   wait(sizes, timeout_us, "gathering the timeline");
-  std::exclusive_scan(counts.begin(), counts.end(), firsts.begin(), 0);
-  std::vector<Span> all(static_cast<std::size_t>(firsts.back() + counts.back()) / sizeof(Span));
-  mpi("MPI_Iallgatherv", MPI_Iallgatherv, own.data(), count, MPI_BYTE, all.data(), counts.data(),
-      firsts.data(), MPI_BYTE, process_.control(), data.add());
+  std::exclusive_scan(message->counts.begin(), message->counts.end(), message->firsts.begin(), 0);
+  message->all.resize(static_cast<std::size_t>(message->firsts.back() + message->counts.back()) /
+                      sizeof(Span));
+  mpi("MPI_Iallgatherv", MPI_Iallgatherv, message->own.data(), message->count, MPI_BYTE, message->all.data(),
+      message->counts.data(), message->firsts.data(), MPI_BYTE, process_.control(), data.add());
   wait(data, timeout_us, "gathering the timeline");
-  return all;
+  return std::move(message->all);
 }
 
 }  // namespace shingle::host

@@ -33,7 +33,7 @@ class Execution {
       return;
     now("filling inputs");
     memory_.emplace(world, inputs);
-    gemm_.emplace(world, inputs, *memory_);
+    gemm_.emplace(world, inputs, *memory_, run_timeout_us(job.named.problem, options.where));
     sequential_.emplace(world, inputs.problem(), operator_options(Mechanism::sequential, {}));
     memory_->bind(*sequential_);
   }

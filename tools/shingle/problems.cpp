@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "shingle/api/model.hpp"
 #include "shingle/api/routing_patterns.hpp"
@@ -72,7 +73,8 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
 
 std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world,
                                             const std::vector<std::int64_t>& rows) {
-  if (flags.routing.find_first_of("./") != std::string::npos)
+  if (flags.routing.find_first_of("./") != std::string::npos ||
+      std::filesystem::is_regular_file(flags.routing))
     return std::make_shared<Routing>(read_routing_file(flags.routing));
   const RoutingPattern pattern = parse_routing_pattern(flags.routing);
   if (*std::max_element(rows.begin(), rows.end()) == 0)

@@ -30,7 +30,7 @@ class GemmAlone {
  public:
   /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes
   /// allow it.
-  GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace);
+  GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us = 30e6);
   Operator& op() { return op_; }
 
   /// Memory it takes on a rank beside the workspace, in bytes.
