@@ -16,6 +16,7 @@ constexpr PlannerEntry planner_table[] = {
      "data slicing: the collective of one slice beside the GEMM of the next"},
     {Mechanism::signal, plan_signal,
      "one GEMM that counts finished tiles; each group of waves is sent when complete"},
+    {Mechanism::ring, plan_ring, "slices sent around a ring, the slice that stays last"},
 };
 
 HostOptions host_options(const WorldOptions& options) {

@@ -33,6 +33,7 @@ int group_at(const Step& step, std::int64_t position) {
   };
   if (const auto* gemm = std::get_if<Gemm>(&step)) return group(*gemm);
   if (const auto* pass = std::get_if<Elementwise>(&step)) return group(*pass);
+  if (const auto* attend = std::get_if<Attend>(&step)) return group(*attend);
   return -1;
 }
 
@@ -45,6 +46,8 @@ double cost_us(const Plan& plan, const Segment& segment) {
   double work = 0;
   if (const auto* gemm = std::get_if<Gemm>(&step)) {
     work = elements(gemm->grid, segment.first, segment.last);
+  } else if (const auto* attend = std::get_if<Attend>(&step)) {
+    work = elements(attend->grid, segment.first, segment.last);
   } else if (const auto* pass = std::get_if<Elementwise>(&step)) {
     const bool rows = row_wise(*pass);
     const auto tiles = rows ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;

@@ -54,6 +54,7 @@ struct Worker {
   Scratch a_panel, b_panel[2];  ///< packed or widened operands; two of B for swiglu
   Scratch product[2];           ///< fp32 tiles before the epilogue
   Scratch row, vectors;         ///< of passes over rows
+  Scratch q_panel, k_panel, v_panel, scores, weighted;  ///< of attention: fp32
   Scratch onednn;
 };
 

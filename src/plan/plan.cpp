@@ -9,8 +9,8 @@
 namespace shingle {
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"a",           "b",   "bias", "residual",
-                                               "norm_weight", "out", "sum",  "internal"};
+  static constexpr std::string_view names[] = {"a",           "b",   "bias", "residual", "norm_weight",
+                                               "keys", "values", "out", "sum", "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -30,14 +30,14 @@ std::string_view name(LaneKind kind) {
 }
 
 std::string_view name(Mechanism mechanism) {
-  static constexpr std::string_view names[] = {"sequential", "chunked", "signal"};
+  static constexpr std::string_view names[] = {"sequential", "chunked", "signal", "ring"};
   return names[static_cast<std::size_t>(mechanism)];
 }
 
 Mechanism parse_mechanism(std::string_view text) {
-  for (const auto mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal})
+  for (const auto mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring})
     if (name(mechanism) == text) return mechanism;
-  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal)", text));
+  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal, ring)", text));
 }
 
 std::string_view name(const Step& step) {
@@ -55,6 +55,7 @@ std::string_view name(const Step& step) {
     std::string_view operator()(const Copy&) const { return "copy"; }
     std::string_view operator()(const Broadcast&) const { return "broadcast"; }
     std::string_view operator()(const Swap&) const { return "swap"; }
+    std::string_view operator()(const Attend&) const { return "attend"; }
   };
   return std::visit(Namer{}, step);
 }

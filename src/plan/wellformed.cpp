@@ -21,8 +21,8 @@ void check_name(const std::string& text, const std::string& where, std::size_t m
 void check_head(const Plan& plan) {
   plan.problem.validate();
   const Params& p = plan.params;
-  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0, "params",
-          "tile_rows, tile_cols and chunks must not be negative");
+  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0 && p.slices >= 0, "params",
+          "tile_rows, tile_cols, chunks and slices must not be negative");
   require(p.order.swizzle >= 1 && p.order.cluster_m >= 1 && p.order.cluster_n >= 1 && p.order.rotation >= 0,
           "params.order", "swizzle and cluster must be at least 1, rotation at least 0");
   for (const std::int64_t waves : p.group_waves)
@@ -61,8 +61,11 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       return {1, p.n};
     case Role::norm_weight:
       return {1, p.out_cols()};
+    case Role::keys:
+    case Role::values:
+      return {p.m, p.kv_cols()};
     default:
-      return {p.op == Op::gemm_reducescatter ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
+      return {p.scatters() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
   }
 }
 
@@ -72,6 +75,9 @@ bool is_asked_for(const Problem& p, Role role) {
       return p.epilogue.bias;
     case Role::norm_weight:
       return p.norm.enabled;
+    case Role::keys:
+    case Role::values:
+      return p.attends();
     case Role::residual:
     case Role::sum:
       return p.norm.residual;
@@ -117,7 +123,8 @@ void check_buffers(const Plan& plan) {
     }
   }
   for (const Role role :
-       {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::out, Role::sum})
+       {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys, Role::values,
+        Role::out, Role::sum})
     require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }

@@ -19,6 +19,10 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
 /// sent as soon as it is complete, from a buffer in the order of execution, and put back in order afterwards.
 Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const Params& params = {});
 
+/// Flash-Overlap (arXiv 2604.24013): rank r works on the rows of rank r - 1, r - 2, …, its own last; partial
+/// sums travel around the ring beside the computation of the next slice.
+Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Params& params = {});
+
 /// A Planner by name; the same signature for all.
 using Planner = Result<Plan> (*)(const Problem&, const Machine&, const Params&);
 
