@@ -132,7 +132,7 @@ TEST(Attention, WrongPlansAreRefused) {
   expect_refused<Attend>("content", [](Attend& a) { std::swap(a.keys, a.values); });
   expect_refused<Attend>("content", [](Attend& a) { a.out.slice.row -= 1; });
   expect_refused<Gemm>("content", [](Gemm& g) { g.a.buffer = 0; });  // Q itself
-  expect_refused<Await>("race", [](Await& a) { a.target = 0; });
+  expect_refused<Await>("content", [](Await& a) { a.target = 0; });  // adds what has not come yet
 }
 
 TEST(Attention, WrongHeadsAreRefused) {
