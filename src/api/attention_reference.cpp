@@ -38,8 +38,8 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, s
       inputs.read(rank, Role::a, {token, queries, head * dim, dim}, q.data());
       inputs.read(rank, Role::keys, {sequence.first, keys, head / sharing * dim, dim}, k.data());
       inputs.read(rank, Role::values, {sequence.first, keys, head / sharing * dim, dim}, v.data());
-      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(queries), dims(keys), dims(dim), 1.0, q.data(),
-                  dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
+      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(queries), dims(keys), dims(dim), 1.0,
+                  q.data(), dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
       for (std::int64_t i = 0; i < queries; ++i)
         softmax(scores.data() + i * keys, keys, p.attention.causal ? token + i + 1 - sequence.first : keys,
                 1 / std::sqrt(static_cast<double>(dim)));

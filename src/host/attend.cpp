@@ -79,7 +79,13 @@ void AttendTask::attend(Worker& worker, const TileRect& tile, std::int64_t row, 
     const std::int64_t count = smaller(key_block, seen.end - key);
     const Panel k = panel(keys_, key, count, kv_col, worker.k_panel);
     const Panel v = panel(values_, key, count, kv_col, worker.v_panel);
-    product({.rows = rows, .cols = count, .k = dim_, .a_row = q.ld, .a_col = 1, .b_row = 1, .b_col = k.ld,
+    product({.rows = rows,
+             .cols = count,
+             .k = dim_,
+             .a_row = q.ld,
+             .a_col = 1,
+             .b_row = 1,
+             .b_col = k.ld,
              .c_row = count},
             q.data, k.data, scores);
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -96,7 +102,13 @@ void AttendTask::attend(Worker& worker, const TileRect& tile, std::int64_t row, 
         for (std::int64_t j = 0; j < dim_; ++j) out[i * dim_ + j] *= shrink;
       most[i] = largest;
     }
-    product({.rows = rows, .cols = dim_, .k = count, .a_row = count, .a_col = 1, .b_row = v.ld, .b_col = 1,
+    product({.rows = rows,
+             .cols = dim_,
+             .k = count,
+             .a_row = count,
+             .a_col = 1,
+             .b_row = v.ld,
+             .b_col = 1,
              .c_row = dim_},
             scores, v.data, weighted);
     add(out, weighted, rows * dim_);

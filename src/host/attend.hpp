@@ -1,8 +1,8 @@
 // One execution of an Attend step: attention of a block of queries of one head, a block of keys at a time.
 //
-// Scores and weights of a block stay in the cache. A row keeps its largest score so far, the sum of its weights
-// and the weighted sum of V relative to it, and rescales both when a larger score comes (online softmax:
-// Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022).
+// Scores and weights of a block stay in the cache. A row keeps its largest score so far, the sum of its
+// weights and the weighted sum of V relative to it, and rescales both when a larger score comes (online
+// softmax: Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ class AttendTask {
     const float* data;
     std::int64_t ld;
   };
-  Panel panel(const View& view, std::int64_t row, std::int64_t rows, std::int64_t col, Scratch& scratch) const;
+  Panel panel(const View& view, std::int64_t row, std::int64_t rows, std::int64_t col,
+              Scratch& scratch) const;
 
   const Plan& plan_;
   const Attend& step_;

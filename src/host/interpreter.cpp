@@ -73,13 +73,13 @@ void Interpreter::operator()(const Elementwise& step) {
 
 void Interpreter::operator()(const Attend& step) {
   const AttendTask task(engine_.plan, step, engine_.memory, engine_.products, caller_.epoch);
-  run_tiled({.grid = step.grid,
-             .gates = step.gates,
-             .notify = step.notify,
-             .last = step.grid.positions(),
-             .compute = [&](Worker& worker, std::int64_t position,
-                            std::int64_t) { task.run(worker, position); }},
-            step.resources);
+  run_tiled(
+      {.grid = step.grid,
+       .gates = step.gates,
+       .notify = step.notify,
+       .last = step.grid.positions(),
+       .compute = [&](Worker& worker, std::int64_t position, std::int64_t) { task.run(worker, position); }},
+      step.resources);
 }
 
 void Interpreter::run_tiled(TiledStep step, const Resources& resources) {

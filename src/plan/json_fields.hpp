@@ -61,9 +61,9 @@ constexpr std::string_view name(CounterKind kind) {
 }
 
 /// The value of "step" that stands for an alternative of Step, by its index.
-inline constexpr std::string_view step_names[] = {"gemm",       "elementwise", "await", "notify",    "fill",
-                                                  "collective", "exchange",    "copy",  "broadcast", "swap",
-                                                  "attend"};
+inline constexpr std::string_view step_names[] = {"gemm",      "elementwise", "await",    "notify",
+                                                  "fill",      "collective",  "exchange", "copy",
+                                                  "broadcast", "swap",        "attend"};
 static_assert(std::size(step_names) == std::variant_size_v<Step>);
 
 /// T is Plain, const or not: writer and reader share the functions below.

@@ -13,8 +13,8 @@ std::string rect_text(const Rect& r) {
 }
 
 std::string content_text(const Content& c) {
-  static constexpr const char* names[] = {"nothing", "A", "B", "bias", "residual", "norm weight", "C",
-                                          "keys",    "values", "attention"};
+  static constexpr const char* names[] = {"nothing",     "A", "B",    "bias",   "residual",
+                                          "norm weight", "C", "keys", "values", "attention"};
   if (c.of == Content::Of::nothing) return "nothing";
   std::string text = names[static_cast<int>(c.of)];
   if (c.ranks != 0) {
@@ -412,8 +412,8 @@ void MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segmen
 // -------------------------------------------------------------------------------------------------------------
 // attention
 
-/// Queries have to be the tokens that the step says, of one head of one rank; K and V those of the head's group,
-/// of the same rank, and all of the tokens that the queries see.
+/// Queries have to be the tokens that the step says, of one head of one rank; K and V those of the head's
+/// group, of the same rank, and all of the tokens that the queries see.
 void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item) {
   const Attention& a = plan_.problem.attention;
   const TileRect rect = step.grid.rect(step.grid.tile(item));
@@ -426,8 +426,8 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
     const std::int64_t found = c.col + queries.rect.col;
     if (c.of != Content::Of::a || c.epoch != s.epoch || queries.rect.row + c.row != token ||
         found % a.head_dim != 0 || (col >= 0 && (found != col || c.ranks != ranks)))
-      fail_content(s, fmt::format("takes {} ({}) for the queries of tokens {} to {}", describe_place(queries, cell),
-                                  content_text(c), token, token + rect.rows));
+      fail_content(s, fmt::format("takes {} ({}) for the queries of tokens {} to {}",
+                                  describe_place(queries, cell), content_text(c), token, token + rect.rows));
     col = found;
     ranks = c.ranks;
   });

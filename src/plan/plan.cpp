@@ -9,8 +9,8 @@
 namespace shingle {
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"a",           "b",   "bias", "residual", "norm_weight",
-                                               "keys", "values", "out", "sum", "internal"};
+  static constexpr std::string_view names[] = {"a",    "b",      "bias", "residual", "norm_weight",
+                                               "keys", "values", "out",  "sum",      "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -37,7 +37,8 @@ std::string_view name(Mechanism mechanism) {
 Mechanism parse_mechanism(std::string_view text) {
   for (const auto mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring})
     if (name(mechanism) == text) return mechanism;
-  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal, ring)", text));
+  throw InvalidArgument(
+      fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal, ring)", text));
 }
 
 std::string_view name(const Step& step) {

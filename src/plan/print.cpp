@@ -23,7 +23,8 @@ std::string params_text(const Plan& plan) {
   const Params& p = plan.params;
   std::string text(name(plan.mechanism));
   if (p.chunks > 0) text += fmt::format(", {} chunks", p.chunks);
-  if (p.slices > 0) text += fmt::format(", {} slices a rank{}", p.slices, p.row_parallel ? ", row-parallel" : "");
+  if (p.slices > 0)
+    text += fmt::format(", {} slices a rank{}", p.slices, p.row_parallel ? ", row-parallel" : "");
   if (p.tile_rows > 0) text += fmt::format(", tile {}x{}", p.tile_rows, p.tile_cols);
   if (p.order.raster == Raster::along_m) text += ", along m first";
   if (p.order.swizzle > 1) text += fmt::format(", swizzle {}", p.order.swizzle);

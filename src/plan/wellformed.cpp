@@ -122,9 +122,8 @@ void check_buffers(const Plan& plan) {
               r, shape.rows, shape.cols);
     }
   }
-  for (const Role role :
-       {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys, Role::values,
-        Role::out, Role::sum})
+  for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys,
+                          Role::values, Role::out, Role::sum})
     require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }

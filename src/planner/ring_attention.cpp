@@ -1,9 +1,9 @@
-// Flash-Overlap (arXiv 2604.24013): the reduce-scatter as partial sums that travel a ring (Algorithm 2), beside
-// the projection (row-parallel, Algorithm 3) or the attention and projection (query-split, Algorithm 4) of the
-// next slice.
+// Flash-Overlap (arXiv 2604.24013): the reduce-scatter as partial sums that travel a ring (Algorithm 2),
+// beside the projection (row-parallel, Algorithm 3) or the attention and projection (query-split, Algorithm
+// 4) of the next slice.
 //
-// At step i rank r works on the rows of rank r - 1 - i, adds what rank r - 1 had of them, and passes the sum to
-// rank r + 1. The last step is for its own rows, which stay: nothing is left to communicate after the last
+// At step i rank r works on the rows of rank r - 1 - i, adds what rank r - 1 had of them, and passes the sum
+// to rank r + 1. The last step is for its own rows, which stay: nothing is left to communicate after the last
 // product.
 #include "ring_attention.hpp"
 
@@ -72,7 +72,8 @@ class Ring {
       const Slice attended = build_.rows(attended_, rank, first, count);
       const Slice product = build_.rows(product_, rank, first, count);
       const Slice kept =
-          stays ? build_.rows(result_, rank, chunk_begin(build_.problem().out_rows(rank), slices(), slice), count)
+          stays ? build_.rows(result_, rank, chunk_begin(build_.problem().out_rows(rank), slices(), slice),
+                              count)
                 : product;
       if (!build_.params().row_parallel)
         build_.step(rank, compute_lane, build_.attend(rank, first, count, attended));
@@ -123,10 +124,10 @@ Result<Plan> ring_attention(const Problem& problem, const Machine& machine, cons
   Builder build(problem, machine, Mechanism::ring, chosen);
   Ring ring(build, machine.collective_workers);
   for (int rank = 0; rank < problem.world; ++rank) ring.plan(rank);
-  return std::move(build).finish(
-      fmt::format("attention and products accumulate in fp32 and are rounded once to {0}; partial sums are added "
-                  "in fp32 around the ring, the own rank last, and rounded to {0} at every rank",
-                  name(problem.dtype)));
+  return std::move(build).finish(fmt::format(
+      "attention and products accumulate in fp32 and are rounded once to {0}; partial sums are added "
+      "in fp32 around the ring, the own rank last, and rounded to {0} at every rank",
+      name(problem.dtype)));
 }
 
 }  // namespace shingle::planner

@@ -1,5 +1,5 @@
-// Attention, whatever its heads, sequences, ranks and slices: plans are proven and results right; plans that are
-// wrong in one place are refused.
+// Attention, whatever its heads, sequences, ranks and slices: plans are proven and results right; plans that
+// are wrong in one place are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -127,7 +127,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               })
               ->expected(0, 1)
               ->default_str(""));
-  grouped(add(app, "--op", "OP", "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall or "
+  grouped(add(app, "--op", "OP",
+              "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall or "
               "attention+reducescatter",
               [&](auto& t) { flags.op = parse_op(t); }));
   grouped(add(app, "--m", "M", "Rows of one rank's GEMM; sizes read like 4096, 8K or 128M",
@@ -137,13 +138,14 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   Attention& attention = flags.attention;
   grouped(add(app, "--heads", "H", "attention: query heads of all ranks",
               [&](auto& t) { attention.heads = extent(t); }));
-  grouped(add(app, "--kv-heads", "G", "attention: heads of K and V, which divide the query heads (default: H)",
+  grouped(add(app, "--kv-heads", "G",
+              "attention: heads of K and V, which divide the query heads (default: H)",
               [&](auto& t) { attention.kv_heads = extent(t); }));
   grouped(add(app, "--head-dim", "D", "attention: columns of a head",
               [&](auto& t) { attention.head_dim = extent(t); }));
   grouped(app.add_flag("--causal", attention.causal, "attention: a token sees none that come after it"));
-  grouped(add(app, "--seq-lens", "LIST", "attention: tokens of each sequence, such as 512,300 (default: one of M)",
-              [&](auto& t) {
+  grouped(add(app, "--seq-lens", "LIST",
+              "attention: tokens of each sequence, such as 512,300 (default: one of M)", [&](auto& t) {
                 attention.lengths.clear();
                 for (const std::string& part : split(t, ',')) attention.lengths.push_back(extent(part));
               }));

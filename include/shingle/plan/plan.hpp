@@ -190,8 +190,8 @@ inline std::int64_t last_item(const Elementwise& step) {
 }
 
 /// Tiled attention of some of a rank's tokens, as the problem's `attention` has it: rows of the grid are
-/// consecutive queries, columns those of the heads in `q`. An item is a tile, head_dim wide: a block of queries
-/// of one head. It reads the K and V that its queries see, no others, and accumulates in fp32.
+/// consecutive queries, columns those of the heads in `q`. An item is a tile, head_dim wide: a block of
+/// queries of one head. It reads the K and V that its queries see, no others, and accumulates in fp32.
 struct Attend {
   TileGrid grid;
   std::int64_t first_token = 0;  ///< of the queries

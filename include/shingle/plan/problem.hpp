@@ -19,11 +19,11 @@ inline constexpr int max_world = 64;
 inline constexpr std::int64_t max_extent = (std::int64_t{1} << 31) - 1;
 
 enum class Op : std::uint8_t {
-  gemm,                ///< every rank its own product, no communication
-  gemm_allreduce,      ///< C = sum over ranks of A_r · B_r, whole on every rank
-  gemm_reducescatter,  ///< the same sum, rank r keeps its shard of the rows
-  allgather_gemm,      ///< A is sharded by rows; every rank multiplies all of it with its own B_r
-  gemm_alltoall,       ///< every rank its own product, whose rows then go where the routing says
+  gemm,                     ///< every rank its own product, no communication
+  gemm_allreduce,           ///< C = sum over ranks of A_r · B_r, whole on every rank
+  gemm_reducescatter,       ///< the same sum, rank r keeps its shard of the rows
+  allgather_gemm,           ///< A is sharded by rows; every rank multiplies all of it with its own B_r
+  gemm_alltoall,            ///< every rank its own product, whose rows then go where the routing says
   attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r, rank r keeps its rows
 };
 
@@ -57,12 +57,12 @@ struct Norm {
 };
 
 /// Attention of a batch of sequences packed along the rows: for each head softmax(Q·Kᵀ / sqrt(head_dim)) · V,
-/// within each sequence. Rank r has query heads [r · heads / world, …) of all tokens: Q is A (m×k), K and V are
-/// m×kv_cols; heads lie side by side in the columns, head_dim each.
+/// within each sequence. Rank r has query heads [r · heads / world, …) of all tokens: Q is A (m×k), K and V
+/// are m×kv_cols; heads lie side by side in the columns, head_dim each.
 struct Attention {
   std::int64_t heads = 0;     ///< query heads of all ranks; the world divides them
-  std::int64_t kv_heads = 0;  ///< grouped-query: heads / kv_heads consecutive query heads share one of K and V;
-                              ///< the world divides these too
+  std::int64_t kv_heads = 0;  ///< grouped-query: heads / kv_heads consecutive query heads share one of K and
+                              ///< V; the world divides these too
   std::int64_t head_dim = 0;
   bool causal = false;                  ///< a token sees itself and what comes before it in its sequence only
   std::vector<std::int64_t> lengths{};  ///< tokens of each sequence, together m; empty: one sequence of m
