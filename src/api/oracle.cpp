@@ -31,7 +31,7 @@ std::int64_t panel_rows(const Problem& problem) {
 
 bool rounds(const Problem& problem, Role role) {
   const Activation activation = problem.epilogue.activation;
-  return (activation != Activation::none && activation != Activation::relu) ||
+  return problem.attends() || (activation != Activation::none && activation != Activation::relu) ||
          (role == Role::out && problem.norm.enabled);
 }
 
@@ -127,8 +127,13 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
 
 double tolerance(const Problem& problem) {
   constexpr double c = 4;
+  // Attention rounds its result once more, and its weights have the errors of its scores.
+  const double attention =
+      problem.attends() ? 2 * epsilon(problem.dtype) +
+                              c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
+                        : 0;
   return (2 + problem.world) * epsilon(problem.dtype) +
-         c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24);
+         c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24) + attention;
 }
 
 Check check(const Inputs& inputs, std::span<const Output> outputs) {

@@ -1,5 +1,7 @@
 #include "api/reference.hpp"
 
+#include "api/attention_reference.hpp"
+
 #include <cblas.h>
 
 #include <algorithm>
@@ -49,13 +51,17 @@ double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<
       panel.gathered.empty() ? std::vector<ARows>{{term, own_row, panel.rows}} : panel.gathered;
   std::vector<double> a(static_cast<std::size_t>(panel.rows * smaller(block, p.k))), b;
   double a_squares = 0, b_squares = 0;
+  const std::vector<double> attended =
+      p.attends() ? attend(inputs, term, own_row, panel.rows) : std::vector<double>{};
   for (std::int64_t k = 0; k < p.k; k += block) {
     const std::int64_t ks = smaller(block, p.k - k);
     a.resize(static_cast<std::size_t>(panel.rows * ks));
     std::int64_t done = 0;
     for (const ARows& s : sources) {
       const Area area = p.transpose_a ? Area{k, ks, s.row, s.rows} : Area{s.row, s.rows, k, ks};
-      inputs.read(s.owner, Role::a, area, a.data() + done * ks);
+      if (attended.empty()) inputs.read(s.owner, Role::a, area, a.data() + done * ks);
+      for (std::int64_t i = 0; i < s.rows && !attended.empty(); ++i)
+        std::copy_n(attended.data() + i * p.k + k, ks, a.data() + i * ks);
       done += s.rows;
     }
     a_squares += squares(a);

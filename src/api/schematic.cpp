@@ -35,6 +35,7 @@ int group_at(const Step& step, std::int64_t position) {
   };
   if (const auto* gemm = std::get_if<Gemm>(&step)) return group(*gemm);
   if (const auto* pass = std::get_if<Elementwise>(&step)) return group(*pass);
+  if (const auto* attend = std::get_if<Attend>(&step)) return group(*attend);
   return -1;
 }
 
@@ -54,6 +55,8 @@ double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs)
   const Step& step = plan.ranks[segment.rank].lanes[segment.lane].steps[segment.step];
   if (const auto* gemm = std::get_if<Gemm>(&step))
     return costs.product_us * elements(gemm->grid, segment.first, segment.last);
+  if (const auto* attend = std::get_if<Attend>(&step))
+    return costs.product_us * elements(attend->grid, segment.first, segment.last);
   if (const auto* pass = std::get_if<Elementwise>(&step)) {
     const auto tiles = row_wise(*pass) ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;
     return costs.pass_us * elements(pass->grid, segment.first * tiles, segment.last * tiles);

@@ -7,6 +7,7 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.epilogue.bias) roles.push_back(Role::bias);
   if (problem.norm.residual) roles.push_back(Role::residual);
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
+  if (problem.attends()) roles.insert(roles.end(), {Role::keys, Role::values});
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);
   return roles;
@@ -25,6 +26,9 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
       return {1, problem.n};
     case Role::norm_weight:
       return {1, problem.out_cols()};
+    case Role::keys:
+    case Role::values:
+      return {problem.m, problem.kv_cols()};
     case Role::residual:
     case Role::out:
     case Role::sum:

@@ -42,6 +42,7 @@ bool adds(const Step& step, const CounterRef& to) {
   if (const auto* notify = std::get_if<Notify>(&step)) return notify->counter == to;
   if (const auto* gemm = std::get_if<Gemm>(&step)) return adds(gemm->notify, to);
   if (const auto* pass = std::get_if<Elementwise>(&step)) return adds(pass->notify, to);
+  if (const auto* attend = std::get_if<Attend>(&step)) return adds(attend->notify, to);
   return false;
 }
 
@@ -123,6 +124,7 @@ Cause cause_of(const Engine& engine, const Caller& caller) {
   }
   if (const auto* gemm = std::get_if<Gemm>(&step)) return cause_of_gates(engine, caller, gemm->gates);
   if (const auto* pass = std::get_if<Elementwise>(&step)) return cause_of_gates(engine, caller, pass->gates);
+  if (const auto* attend = std::get_if<Attend>(&step)) return cause_of_gates(engine, caller, attend->gates);
   for (std::int32_t c = 0; c < static_cast<std::int32_t>(engine.plan.communicators.size()); ++c)
     if (meets(step, c))
       if (const auto missing = engine.transport->missing(c, caller.rank); !missing.empty())

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attend.hpp"
 #include "elementwise.hpp"
 #include "gemm.hpp"
 
@@ -16,7 +17,8 @@ void copy(const View& from, const View& to) {
 }
 
 bool tiled(const Step& step) {
-  return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step);
+  return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step) ||
+         std::holds_alternative<Attend>(step);
 }
 
 }  // namespace
@@ -69,6 +71,17 @@ void Interpreter::operator()(const Elementwise& step) {
              .compute = [&](Worker& worker, std::int64_t item, std::int64_t) { task.run(worker, item); }},
             step.resources);
   if (reads) sleep_until(delivered_, engine_.health());  // the lane goes on with what it has fetched
+}
+
+void Interpreter::operator()(const Attend& step) {
+  const AttendTask task(engine_.plan, step, engine_.memory, engine_.products, caller_.epoch);
+  run_tiled(
+      {.grid = step.grid,
+       .gates = step.gates,
+       .notify = step.notify,
+       .last = step.grid.positions(),
+       .compute = [&](Worker& worker, std::int64_t position, std::int64_t) { task.run(worker, position); }},
+      step.resources);
 }
 
 void Interpreter::run_tiled(TiledStep step, const Resources& resources) {

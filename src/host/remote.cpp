@@ -28,6 +28,10 @@ struct Accesses {
     if (step.norm.residual) memory.insert(memory.end(), {step.residual.slice.rank, step.sum.slice.rank});
     tiles(step.notify);
   }
+  void operator()(const Attend& step) {
+    memory = {step.q.rank, step.keys.rank, step.values.rank, step.out.slice.rank};
+    tiles(step.notify);
+  }
   void operator()(const Await& step) { counters = {step.counter.rank}; }
   void operator()(const Notify& step) { counters = {step.counter.rank}; }
   void operator()(const Fill& step) { memory = {step.slice.rank}; }

@@ -23,7 +23,7 @@ struct TiledStep {
   bool row_wise = false;
   std::int64_t blocks = 1;                                  ///< into which every item is cut
   std::atomic<std::uint64_t>* queue = nullptr;              ///< of a shared pass: its cell in Engine::queues
-  std::function<std::int64_t(std::int64_t item)> crossing;  ///< bytes of an item that leave the rank; none:
+  std::function<std::int64_t(std::int64_t item)> crossing{};  ///< bytes of an item that leave the rank; none:
                                                             ///< no item's do
   std::function<void(Worker&, std::int64_t item, std::int64_t block)> compute;
 };

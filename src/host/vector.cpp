@@ -160,6 +160,19 @@ SHINGLE_VECTOR void swiglu(float* gate, const float* up, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) gate[i] = gate[i] * sigmoid(gate[i]) * up[i];
 }
 
+SHINGLE_VECTOR float exponentials(float* x, float shift, std::int64_t count) {
+  constexpr int lanes = 32;
+  float partial[lanes] = {};
+  for (std::int64_t i = 0; i < count; ++i) x[i] = exponential(x[i] - shift);
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes)
+    for (int j = 0; j < lanes; ++j) partial[j] += x[i + j];
+  for (; i < count; ++i) partial[i % lanes] += x[i];
+  float total = 0;
+  for (const float value : partial) total += value;
+  return total;
+}
+
 SHINGLE_VECTOR float sum_squares(const float* x, std::int64_t count) {
   // As many partial sums as two vectors hold: a single one would be added to in sequence.
   constexpr int lanes = 32;

@@ -26,6 +26,9 @@ void activate(Activation activation, float* x, std::int64_t count);
 /// gate = silu(gate) · up.
 void swiglu(float* gate, const float* up, std::int64_t count);
 
+/// x = e^(x - shift); returns their sum, whose order depends on `count` only.
+float exponentials(float* x, float shift, std::int64_t count);
+
 /// Sum of squares; the order of summation depends on `count` only.
 float sum_squares(const float* x, std::int64_t count);
 /// y = x · scale · weight.

@@ -52,9 +52,10 @@ struct Worker {
   std::vector<Segment> segments;
   std::vector<std::byte*> rows;  ///< where the rows of a pass lie
   PanelKey a_key, b_key[2];
-  Scratch a_panel, b_panel[2];  ///< packed or widened operands; two of B for swiglu
-  Scratch product[2];           ///< fp32 tiles before the epilogue
-  Scratch row, vectors;         ///< of passes over rows
+  Scratch a_panel, b_panel[2];                          ///< packed or widened operands; two of B for swiglu
+  Scratch product[2];                                   ///< fp32 tiles before the epilogue
+  Scratch row, vectors;                                 ///< of passes over rows
+  Scratch q_panel, k_panel, v_panel, scores, weighted;  ///< of attention: fp32
   Scratch onednn;
 };
 

@@ -60,6 +60,13 @@ class Describer {
     return text + " -> " + placement(e.to) + hooks(e.gates, e.notify) + workers(e.resources);
   }
 
+  std::string operator()(const Attend& a) {
+    return fmt::format("attend {}x{}{}: {} (tokens {}:{}) over {}, {} -> ", a.grid.rows, a.grid.cols,
+                       tiles(a.grid, {&a.out}, a.gates, a.notify), slice(a.q), a.first_token,
+                       a.first_token + a.grid.rows, slice(a.keys), slice(a.values)) +
+           placement(a.out) + hooks(a.gates, a.notify) + workers(a.resources);
+  }
+
   std::string operator()(const Await& a) {
     return fmt::format("await {} >= {}", counter(a.counter), a.target);
   }

@@ -23,7 +23,7 @@ constexpr std::string_view format = "shingle-plan";
 template <class E>
 inline constexpr E last{};
 template <>
-inline constexpr Op last<Op> = Op::alltoall_gemm;
+inline constexpr Op last<Op> = Op::attention_reducescatter;
 template <>
 inline constexpr DType last<DType> = DType::f16;
 template <>
@@ -63,8 +63,9 @@ constexpr std::string_view name(CounterKind kind) {
 }
 
 /// The value of "step" that stands for an alternative of Step, by its index.
-inline constexpr std::string_view step_names[] = {"gemm",       "elementwise", "await", "notify",    "fill",
-                                                  "collective", "exchange",    "copy",  "broadcast", "swap"};
+inline constexpr std::string_view step_names[] = {"gemm",      "elementwise", "await",    "notify",
+                                                  "fill",      "collective",  "exchange", "copy",
+                                                  "broadcast", "swap",        "attend"};
 static_assert(std::size(step_names) == std::variant_size_v<Step>);
 
 /// T is Plain, const or not: writer and reader share the functions below.
@@ -137,6 +138,14 @@ void fields(auto& f, Is<Norm> auto& n) {
   f.optional("epsilon", n.epsilon, Norm{}.epsilon);
 }
 
+void fields(auto& f, Is<Attention> auto& a) {
+  f.required("heads", a.heads);
+  f.required("kv_heads", a.kv_heads);
+  f.required("head_dim", a.head_dim);
+  f.optional("causal", a.causal);
+  f.optional("lengths", a.lengths);
+}
+
 template <Is<Problem> P>
 void fields(auto& f, P& p) {
   f.required("op", p.op);
@@ -151,6 +160,7 @@ void fields(auto& f, P& p) {
   f.optional("norm", p.norm);
   f.optional("row_order", p.row_order);
   f.optional("row_block", p.row_block);
+  f.optional("attention", p.attention);
   auto table = p.routing ? p.routing->table() : std::vector<std::vector<std::int32_t>>{};
   f.optional("routing", table);
   if constexpr (reads<P>) {
@@ -251,6 +261,18 @@ void fields(auto& f, Is<Elementwise> auto& e) {
   f.optional("queue", e.queue, -1);
 }
 
+void fields(auto& f, Is<Attend> auto& a) {
+  f.required("grid", a.grid);
+  f.optional("first_token", a.first_token);
+  f.required("q", a.q);
+  f.required("keys", a.keys);
+  f.required("values", a.values);
+  f.required("out", a.out);
+  f.optional("gates", a.gates);
+  f.optional("notify", a.notify);
+  f.optional("resources", a.resources, Attend{}.resources);
+}
+
 void fields(auto& f, Is<Await> auto& a) {
   f.required("counter", a.counter);
   f.required("target", a.target);
@@ -331,6 +353,7 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("pull", p.pull);
   f.optional("mover", p.mover);
   f.optional("slices", p.slices);
+  f.optional("row_parallel", p.row_parallel);
 }
 
 void fields(auto& f, Is<Plan> auto& p) {

@@ -19,7 +19,8 @@ Slice on_rank(Slice slice, const Piece& piece) {
 }
 
 std::string content_text(const Content& c) {
-  static constexpr const char* names[] = {"nothing", "A", "B", "bias", "residual", "norm weight", "C"};
+  static constexpr const char* names[] = {"nothing",     "A", "B",    "bias",   "residual",
+                                          "norm weight", "C", "keys", "values", "attention"};
   if (c.of == Content::Of::nothing) return "nothing";
   std::string text = names[static_cast<int>(c.of)];
   if (c.ranks != 0) {
@@ -161,6 +162,11 @@ std::optional<CheckFailure> MemoryCheck::run() {
       const Step& step = step_of(s);
       if (const auto* g = std::get_if<Gemm>(&step)) gemm(*g, s, index);
       if (const auto* e = std::get_if<Elementwise>(&step)) elementwise(*e, s, index);
+      if (const auto* a = std::get_if<Attend>(&step)) {
+        spend(s.last - s.first);
+        for (std::int64_t item = s.first; item < s.last; ++item)
+          if (!a->grid.phantom(a->grid.tile(item))) attend_tile(*a, s, index, item);
+      }
       if (const auto* f = std::get_if<Fill>(&step)) write(place(f->slice, s.epoch), index, 0, Content{});
       if (const auto* c = std::get_if<Copy>(&step)) copy(c->from, {index, 0}, c->to, {index, 0});
       if (const auto* b = std::get_if<Broadcast>(&step))
@@ -229,6 +235,10 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::bias:
       set(all.rect, {Content::Of::bias, 0, 0, 0, 0, whose});
       return;
+    case Role::keys:
+    case Role::values:
+      set(all.rect, {role == Role::keys ? Content::Of::keys : Content::Of::values, 0, 0, 0, 0, own});
+      return;
     default:
       set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, whose});
       return;
@@ -293,7 +303,8 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
           : piece_place(step.a, step.a.row + run.matrix_row, run.rows, step.a.col, step.a.cols, s.epoch);
     read(at, index, -1, [&](const Rect& cell, const Content& c) {
       const std::int64_t k_offset = t ? c.row + step.a.row : c.col + step.a.col;
-      if (c.of != Content::Of::a || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_a)
+      const Content::Of wanted = plan_.problem.attends() ? Content::Of::attended : Content::Of::a;
+      if (c.of != wanted || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_a)
         fail_content(
             s, fmt::format("takes {} ({}) for its rows of A", describe_place(at, cell), content_text(c)));
       const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
@@ -420,6 +431,50 @@ std::uint64_t MemoryCheck::check_vector(const Slice& vector, Content::Of of, con
 void MemoryCheck::check_owner(const Segment& s, std::uint64_t ranks, const Content& product) const {
   if (ranks != 0 && ranks != product.ranks)
     fail_content(s, "applies one rank's parameters or residual to the product of another");
+}
+
+// -------------------------------------------------------------------------------------------------------------
+// attention
+
+/// Queries have to be the tokens that the step says, of one head of one rank; K and V those of the head's
+/// group, of the same rank, and all of the tokens that the queries see.
+void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item) {
+  const Attention& a = plan_.problem.attention;
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const std::int64_t sharing = a.heads / a.kv_heads, token = step.first_token + rect.row;
+  std::int64_t col = -1;  // of Q, that the tile's first column is
+  std::uint64_t ranks = 0;
+  const Place queries =
+      piece_place(step.q, step.q.row + rect.row, rect.rows, step.q.col + rect.col, rect.cols, s.epoch);
+  read(queries, index, -1, [&](const Rect& cell, const Content& c) {
+    const std::int64_t found = c.col + queries.rect.col;
+    if (c.of != Content::Of::a || c.epoch != s.epoch || queries.rect.row + c.row != token ||
+        found % a.head_dim != 0 || (col >= 0 && (found != col || c.ranks != ranks)))
+      fail_content(s, fmt::format("takes {} ({}) for the queries of tokens {} to {}",
+                                  describe_place(queries, cell), content_text(c), token, token + rect.rows));
+    col = found;
+    ranks = c.ranks;
+  });
+  const TokenRange seen = plan_.problem.seen_by(token, rect.rows);
+  const auto check_seen = [&](const Slice& slice, Content::Of of) {
+    const std::int64_t local = rect.col / a.head_dim / sharing * a.head_dim;
+    const std::int64_t wanted = col / a.head_dim / sharing * a.head_dim;
+    const Place at = piece_place(slice, slice.row + seen.first, seen.end - seen.first, slice.col + local,
+                                 a.head_dim, s.epoch);
+    read(at, index, -1, [&](const Rect& cell, const Content& c) {
+      if (c.of != of || c.epoch != s.epoch || c.ranks != ranks || slice.row + c.row != 0 ||
+          at.rect.col + c.col != wanted)
+        fail_content(s, fmt::format("takes {} ({}) for {} of tokens {} to {}", describe_place(at, cell),
+                                    content_text(c), of == Content::Of::keys ? "keys" : "values", seen.first,
+                                    seen.end));
+    });
+  };
+  check_seen(step.keys, Content::Of::keys);
+  check_seen(step.values, Content::Of::values);
+  for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
+    write(piece_place(step.out.slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch), index, item,
+          {Content::Of::attended, 0, s.epoch, token + piece.tile_row - piece.row, col - piece.col, ranks});
+  });
 }
 
 // ------------------------------------------------------------------------------------------------------

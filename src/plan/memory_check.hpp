@@ -18,7 +18,7 @@ namespace shingle {
 
 /// What the elements of a rectangle are, in the words of the problem.
 struct Content {
-  enum class Of : std::uint8_t { nothing, a, b, bias, residual, norm_weight, c };
+  enum class Of : std::uint8_t { nothing, a, b, bias, residual, norm_weight, c, keys, values, attended };
   Of of = Of::nothing;
   std::uint8_t done = 0;  ///< of c: bits of `Done`
   std::int32_t epoch = 0;
@@ -88,6 +88,7 @@ class MemoryCheck {
   void provide_input(const Segment& s, Role role);
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
+  void attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item);
   const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,
                                       const TileRect& rect);
   Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);

@@ -10,8 +10,8 @@
 namespace shingle {
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"a",           "b",   "bias", "residual",
-                                               "norm_weight", "out", "sum",  "internal"};
+  static constexpr std::string_view names[] = {"a",    "b",      "bias", "residual", "norm_weight",
+                                               "keys", "values", "out",  "sum",      "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -70,6 +70,7 @@ std::string_view name(const Step& step) {
     std::string_view operator()(const Copy&) const { return "copy"; }
     std::string_view operator()(const Broadcast&) const { return "broadcast"; }
     std::string_view operator()(const Swap&) const { return "swap"; }
+    std::string_view operator()(const Attend&) const { return "attend"; }
   };
   return std::visit(Namer{}, step);
 }

@@ -23,7 +23,9 @@ std::string params_text(const Plan& plan) {
   const Params& p = plan.params;
   std::string text(name(plan.mechanism));
   if (p.chunks > 0) text += fmt::format(", {} chunks", p.chunks);
-  if (p.slices > 0) text += fmt::format(", {} slice{} a rank", p.slices, p.slices == 1 ? "" : "s");
+  if (p.slices > 0)
+    text += fmt::format(", {} slice{} a rank{}", p.slices, p.slices == 1 ? "" : "s",
+                        p.row_parallel ? ", row-parallel" : "");
   if (p.tile_rows > 0) text += fmt::format(", tile {}x{}", p.tile_rows, p.tile_cols);
   if (p.order.raster == Raster::along_m) text += ", along m first";
   if (p.order.swizzle > 1) text += fmt::format(", swizzle {}", p.order.swizzle);

@@ -11,13 +11,14 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 6> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 7> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
      {Op::allgather_gemm, "allgather+gemm"},
      {Op::gemm_alltoall, "gemm+alltoall"},
-     {Op::alltoall_gemm, "alltoall+gemm"}}};
+     {Op::alltoall_gemm, "alltoall+gemm"},
+     {Op::attention_reducescatter, "attention+reducescatter"}}};
 
 constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{
     {{Activation::none, "none"},
@@ -46,6 +47,29 @@ auto parse_in(const Table& table, std::string_view text, std::string_view what) 
 void require_extent(std::string_view what, std::int64_t value, std::int64_t least) {
   if (value < least || value > max_extent)
     throw InvalidArgument(fmt::format("{} = {} is outside [{}, {}]", what, value, least, max_extent));
+}
+
+/// Heads, sequences and sizes of an attention fit each other.
+void validate_attention(const Problem& p) {
+  const Attention& a = p.attention;
+  require_extent("heads", a.heads, 1);
+  require_extent("kv_heads", a.kv_heads, 1);
+  require_extent("head_dim", a.head_dim, 1);
+  if (a.heads % a.kv_heads != 0)
+    throw InvalidArgument(fmt::format("heads = {} are not a multiple of kv_heads = {}", a.heads, a.kv_heads));
+  if (a.kv_heads % p.world != 0)
+    throw InvalidArgument(fmt::format("kv_heads = {} cannot be dealt to {} ranks", a.kv_heads, p.world));
+  if (a.heads / p.world > p.k || a.heads / p.world * a.head_dim != p.k)
+    throw InvalidArgument(fmt::format("k = {} must be the {} columns of a rank's {} heads", p.k,
+                                      a.heads / p.world * a.head_dim, a.heads / p.world));
+  std::int64_t tokens = 0;
+  for (const std::int64_t length : a.lengths) {
+    require_extent("a sequence's length", length, 1);
+    tokens += length;
+  }
+  if (!a.lengths.empty() && tokens != p.m)
+    throw InvalidArgument(fmt::format("the sequences have {} tokens, but m = {}", tokens, p.m));
+  if (p.transpose_a) throw InvalidArgument("attention takes Q by rows: transpose_a must be off");
 }
 
 }  // namespace
@@ -85,6 +109,11 @@ void Problem::validate() const {
     if (most != m)
       throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
   }
+  if (attends()) {
+    validate_attention(*this);
+  } else if (attention != Attention{}) {
+    throw InvalidArgument(fmt::format("{} has no attention", name(op)));
+  }
   if (row_order == RowOrder::block_cyclic) {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
       throw InvalidArgument("block-cyclic rows are for gemm+reducescatter and allgather+gemm");
@@ -106,7 +135,7 @@ std::int64_t Problem::a_rows(int rank) const {
 
 std::int64_t Problem::out_rows(int rank) const {
   if (routes()) return routing->received(rank);
-  if (op != Op::gemm_reducescatter) return m;
+  if (!scatters()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
   return rows;
@@ -114,6 +143,22 @@ std::int64_t Problem::out_rows(int rank) const {
 
 std::int64_t Problem::global_rows() const {
   return routes() ? routing->global_base(world) : m;
+}
+
+TokenRange Problem::sequence_of(std::int64_t token) const {
+  if (attention.lengths.empty()) return {0, m};
+  TokenRange range;
+  for (const std::int64_t length : attention.lengths) {
+    range = {range.end, range.end + length};
+    if (token < range.end) break;
+  }
+  return range;
+}
+
+TokenRange Problem::seen_by(std::int64_t first, std::int64_t rows) const {
+  if (rows == 0) return {first, first};
+  const std::int64_t last = first + rows - 1;
+  return {sequence_of(first).first, attention.causal ? last + 1 : sequence_of(last).end};
 }
 
 std::vector<GlobalRun> Problem::shard_runs(int rank) const {
@@ -143,7 +188,7 @@ std::vector<GlobalRun> Problem::a_runs(int rank) const {
 }
 
 std::vector<GlobalRun> Problem::out_runs(int rank) const {
-  if (op == Op::gemm_reducescatter) return shard_runs(rank);
+  if (scatters()) return shard_runs(rank);
   if (!routes()) return {{0, 0, m}};
   std::vector<GlobalRun> runs;
   std::int64_t local = 0;
@@ -166,11 +211,19 @@ bool Problem::operator==(const Problem& o) const {
   const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
   return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && dtype == o.dtype &&
          transpose_a == o.transpose_a && transpose_b == o.transpose_b && epilogue == o.epilogue &&
-         norm == o.norm && row_order == o.row_order && row_block == o.row_block && same_routing;
+         norm == o.norm && row_order == o.row_order && row_block == o.row_block && attention == o.attention &&
+         same_routing;
 }
 
 std::string describe(const Problem& p) {
   std::string text = fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype));
+  if (p.attends()) {
+    const Attention& a = p.attention;
+    text += fmt::format(", {} heads of {}", a.heads, a.head_dim);
+    if (a.kv_heads != a.heads) text += fmt::format(" ({} of K and V)", a.kv_heads);
+    if (a.causal) text += ", causal";
+    if (!a.lengths.empty()) text += fmt::format(", {} sequences", a.lengths.size());
+  }
   if (p.transpose_a) text += ", A transposed";
   if (p.transpose_b) text += ", B transposed";
   if (p.epilogue.bias) text += ", bias";

@@ -15,18 +15,21 @@ namespace {
 const std::vector<TileGate>* gates_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->gates;
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->gates;
+  if (const auto* attend = std::get_if<Attend>(&step)) return &attend->gates;
   return nullptr;
 }
 
 const std::vector<TileNotify>* notifies_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->notify;
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->notify;
+  if (const auto* attend = std::get_if<Attend>(&step)) return &attend->notify;
   return nullptr;
 }
 
 const TileGrid* grid_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->grid;
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->grid;
+  if (const auto* attend = std::get_if<Attend>(&step)) return &attend->grid;
   return nullptr;
 }
 
@@ -473,6 +476,7 @@ std::int32_t user_line(const Plan& plan, int rank) {
 std::vector<std::int64_t> run_boundaries(const Step& step) {
   std::int64_t first = 0, last = 1;
   if (const auto* gemm = std::get_if<Gemm>(&step)) last = gemm->grid.positions();
+  if (const auto* attend = std::get_if<Attend>(&step)) last = attend->grid.positions();
   if (const auto* pass = std::get_if<Elementwise>(&step)) first = pass->first, last = last_item(*pass);
   std::vector<std::int64_t> bounds{first, last};
   const auto cut = [&](const std::vector<std::int64_t>& ends) {

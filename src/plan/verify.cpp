@@ -28,6 +28,7 @@ std::int64_t blocking_workers(const Plan& plan, const Step& step) {
   };
   if (const auto* gemm = std::get_if<Gemm>(&step)) return gated(gemm->gates, gemm->resources);
   if (const auto* pass = std::get_if<Elementwise>(&step)) return gated(pass->gates, pass->resources);
+  if (const auto* attend = std::get_if<Attend>(&step)) return gated(attend->gates, attend->resources);
   if (const auto* collective = std::get_if<Collective>(&step))
     return std::max(collective->resources.least, collective->resources.most);
   if (const auto* exchange = std::get_if<Exchange>(&step))
@@ -41,6 +42,8 @@ std::int64_t completing_workers(const Step& step) {
     return gemm->gates.empty() ? std::max(gemm->resources.least, 1) : 0;
   if (const auto* pass = std::get_if<Elementwise>(&step))
     return pass->gates.empty() ? std::max(pass->resources.least, 1) : 0;
+  if (const auto* attend = std::get_if<Attend>(&step))
+    return attend->gates.empty() ? std::max(attend->resources.least, 1) : 0;
   return 0;
 }
 

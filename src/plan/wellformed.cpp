@@ -61,8 +61,11 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       return {1, p.n};
     case Role::norm_weight:
       return {1, p.out_cols()};
+    case Role::keys:
+    case Role::values:
+      return {p.m, p.kv_cols()};
     default:
-      return {p.op == Op::gemm_reducescatter ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
+      return {p.scatters() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
   }
 }
 
@@ -72,6 +75,9 @@ bool is_asked_for(const Problem& p, Role role) {
       return p.epilogue.bias;
     case Role::norm_weight:
       return p.norm.enabled;
+    case Role::keys:
+    case Role::values:
+      return p.attends();
     case Role::residual:
     case Role::sum:
       return p.norm.residual;
@@ -117,8 +123,8 @@ void check_buffers(const Plan& plan) {
               r, shape.rows, shape.cols);
     }
   }
-  for (const Role role :
-       {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::out, Role::sum})
+  for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys,
+                          Role::values, Role::out, Role::sum})
     require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }

@@ -39,6 +39,7 @@ class StepCheck {
 
   void operator()(const Gemm& g) const;
   void operator()(const Elementwise& e) const;
+  void operator()(const Attend& a) const;
   void operator()(const Collective& c) const;
   void operator()(const Exchange& e) const;
 

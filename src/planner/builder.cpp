@@ -28,6 +28,7 @@ void add_growth(Plan& plan, const TileGrid& grid, const std::vector<TileNotify>&
 void add_growth(Plan& plan, const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) add_growth(plan, gemm->grid, gemm->notify);
   if (const auto* pass = std::get_if<Elementwise>(&step)) add_growth(plan, pass->grid, pass->notify);
+  if (const auto* attend = std::get_if<Attend>(&step)) add_growth(plan, attend->grid, attend->notify);
   if (const auto* notify = std::get_if<Notify>(&step)) {
     const CounterRef& at = notify->counter;
     Counter& counter = plan.counters[at.counter];
@@ -67,6 +68,10 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.n);
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
+  if (problem.attends()) {
+    keys = user(Role::keys, same(problem.m), problem.kv_cols());
+    values = user(Role::values, same(problem.m), problem.kv_cols());
+  }
   out = user(Role::out, out_rows, problem.out_cols());
   if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
   plan_.communicators.push_back({"world", everyone});
@@ -195,6 +200,21 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
   gemm.resources = {
       1, plan_.mechanism == Mechanism::sequential ? plan_.workers : plan_.workers - collective_workers_};
   return gemm;
+}
+
+Attend Builder::attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const {
+  constexpr std::int32_t query_block = 64;  // its scores against a block of keys fit the second-level cache
+  const Problem& p = plan_.problem;
+  Attend attend;
+  attend.grid = make_grid(rows, p.k, query_block, static_cast<std::int32_t>(p.attention.head_dim));
+  attend.first_token = first;
+  attend.q = this->rows(a, rank, first, rows);
+  attend.keys = all(keys, rank);
+  attend.values = all(values, rank);
+  attend.out = in_place(to);
+  attend.resources =
+      plan_.mechanism == Mechanism::sequential ? Resources{1, plan_.workers} : beside_communication();
+  return attend;
 }
 
 Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, Placement to) const {

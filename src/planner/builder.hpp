@@ -20,7 +20,7 @@ class Builder {
   Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params);
 
   std::int32_t a, b, out;  ///< user buffers
-  std::int32_t bias = -1, residual = -1, norm_weight = -1, sum = -1;
+  std::int32_t bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1;
 
   /// Another lane of a rank, beside the two that all mechanisms have; lanes that stay empty are dropped.
   std::int32_t lane(int rank, LaneKind kind, std::string name);
@@ -52,6 +52,8 @@ class Builder {
   /// The GEMM of a rank without hooks: operands, transposes, resources; grid, a_rows and out are the
   /// planner's. The epilogue is the problem's unless ranks are summed first.
   Gemm gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
+  /// The attention of a rank's tokens [first, first + rows), without hooks.
+  Attend attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const;
   /// What remains to be done with a complete result: norm, and the epilogue where ranks were summed; `to` is
   /// also where residual and second output are.
   Elementwise finishing(int rank, const TileGrid& grid, Placement from, Placement to) const;

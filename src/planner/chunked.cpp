@@ -234,6 +234,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
         "multiplies: "
         "use fused"};
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (problem.attends()) return Reason{"attention is cut into slices by ring"};
   if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
     return Reason{
         fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
@@ -243,6 +244,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
   switch (problem.op) {
     case Op::gemm:
     case Op::alltoall_gemm:
+    case Op::attention_reducescatter:
       break;
     case Op::gemm_allreduce:
       plan_allreduce(build);

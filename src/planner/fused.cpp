@@ -11,6 +11,7 @@ using planner::Builder;
 
 std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (p.attends()) return Reason{"attention is cut into slices by ring"};
   if (!machine.peer_memory && p.world > 1)
     return Reason{"fused stores into other ranks' memory, which ranks cannot reach here"};
   if (p.row_order == RowOrder::block_cyclic)
@@ -76,6 +77,7 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
   Builder build(problem, machine, Mechanism::fused, choose(problem, machine, params));
   switch (problem.op) {
     case Op::gemm:
+    case Op::attention_reducescatter:
       break;
     case Op::gemm_allreduce:
     case Op::gemm_reducescatter:

@@ -78,7 +78,7 @@ class Shards {
  private:
   bool dealt() const { return p_.row_order == RowOrder::block_cyclic; }
   std::int64_t shard_rows(int shard) const {
-    if (p_.op == Op::gemm_reducescatter) return p_.out_rows(shard);
+    if (p_.scatters()) return p_.out_rows(shard);
     if (p_.op == Op::allgather_gemm) return p_.a_rows(shard);
     return larger(smaller(p_.m - shard * p_.shard_rows(), p_.shard_rows()), 0);
   }
@@ -95,6 +95,7 @@ struct Sums {
   std::int32_t summed;     ///< counter: the i-th exchange may go
   std::int32_t exchanged;  ///< counter: the i-th exchange has come
   std::int32_t finished;   ///< counter: the own shard's slice is in the output; -1: nobody waits for that
+  std::int32_t attended;   ///< buffer: what attention makes of the queries; -1: A is multiplied as it is
 };
 
 /// One rank's side of a reduce-scatter. The sum of a slice starts at the rank after its owner and goes around
@@ -107,6 +108,9 @@ class Reducer {
       : build_(build), shards_(shards), sums_(sums), rank_(rank) {
     for (const std::int64_t row : rows) slots_.push_back({row, 0, {-1, -1}, -1});
   }
+
+  /// The attention of all queries at once, before any product (row-parallel, Algorithm 3).
+  void attend_all() { attend(0, build_.problem().m); }
 
   /// Step i of the ring for slice s: the shard i + 1 places behind the rank, and so its own at last.
   void step(std::int64_t i, std::int64_t s) {
@@ -156,9 +160,18 @@ class Reducer {
   void multiply(int shard, std::int64_t s, const Slice& partial) {
     for (const Run& run : shards_.runs(shard, s)) {
       const Slice to = build_.rows(partial.buffer, rank_, partial.row + run.first, run.count);
-      build_.step(rank_, compute_lane,
-                  build_.gemm(rank_, build_.one_tile(run.count), run.rows, Builder::in_place(to)));
+      Gemm gemm = build_.gemm(rank_, build_.one_tile(run.count), run.rows, Builder::in_place(to));
+      if (sums_.attended >= 0) {
+        gemm.a = build_.all(sums_.attended, rank_);
+        if (!build_.params().row_parallel) attend(run.rows.base, run.count);
+      }
+      build_.step(rank_, compute_lane, std::move(gemm));
     }
+  }
+
+  void attend(std::int64_t first, std::int64_t rows) {
+    build_.step(rank_, compute_lane,
+                build_.attend(rank_, first, rows, build_.rows(sums_.attended, rank_, first, rows)));
   }
 
   void add(const Slice& partial, std::vector<Placement> terms) {
@@ -206,7 +219,9 @@ class Reducer {
 
 Sums make_sums(Builder& build, const Shards& shards, std::int64_t rows) {
   const std::int64_t exchanges = (build.world() - 1) * shards.slices();
-  Sums sums{build.buffer("partial", 2 * rows, build.product_cols()), -1, rows, -1, -1, -1};
+  Sums sums{build.buffer("partial", 2 * rows, build.product_cols()), -1, rows, -1, -1, -1, -1};
+  if (build.problem().attends())
+    sums.attended = build.buffer("attended", build.problem().m, build.problem().k);
   if (exchanges == 0) return sums;
   sums.received = build.buffer("received", rows, build.product_cols());
   sums.summed = build.counter("summed", exchanges);
@@ -221,6 +236,7 @@ void plan_reducescatter(Builder& build, const Shards& shards) {
   for (std::int64_t s = 0; s < shards.slices(); ++s) rows.push_back(shards.begin(s));
   for (int r = 0; r < build.world(); ++r) {
     Reducer reducer(build, shards, sums, r, rows);
+    if (build.params().row_parallel) reducer.attend_all();
     for (std::int64_t i = 0; i < build.world(); ++i)
       for (std::int64_t s = 0; s < shards.slices(); ++s) reducer.step(i, s);
   }
@@ -328,9 +344,10 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Par
                               most, problem.world)};
   Params chosen;
   chosen.slices = params.slices > 0 ? params.slices : default_slices(problem);
+  chosen.row_parallel = params.row_parallel && problem.attends();
   Builder build(problem, machine, Mechanism::ring, chosen);
   const Shards shards(build);
-  if (problem.op == Op::gemm_reducescatter) plan_reducescatter(build, shards);
+  if (problem.scatters()) plan_reducescatter(build, shards);
   if (problem.op == Op::gemm_allreduce) plan_allreduce(build, shards);
   if (problem.op == Op::allgather_gemm) plan_allgather(build, shards);
   return std::move(build).finish(rounding(problem));

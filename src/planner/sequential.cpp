@@ -15,7 +15,7 @@ void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from
 }
 
 void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
-  if (build.needs_finishing() || build.problem().op == Op::gemm_reducescatter)
+  if (build.needs_finishing() || build.problem().scatters())
     build.step(rank, compute_lane,
                build.finishing(rank, build.row_blocks(rows, build.product_cols()),
                                Builder::in_place(build.rows(from, rank, 0, rows)),
@@ -57,6 +57,7 @@ void plan_reducescatter(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const std::int32_t product = build.buffer("product", p.world * shard, p.n);
+  const std::int32_t attended = p.attends() ? build.buffer("attended", p.m, p.k) : -1;
   // Collective libraries want equal parts; where M leaves a short last shard, its rows are copied out of a
   // full one.
   const bool direct = !build.needs_finishing() && p.m == p.world * shard;
@@ -66,7 +67,12 @@ void plan_reducescatter(Builder& build) {
   for (int r = 0; r < p.world; ++r) {
     Placement store = Builder::in_place(build.all(product, r));
     store.rows = planner::sharded_rows(p, shard);
-    build.step(r, compute_lane, build.gemm(r, build.one_tile(p.m), RowMap::identity(p.m), std::move(store)));
+    Gemm gemm = build.gemm(r, build.one_tile(p.m), RowMap::identity(p.m), std::move(store));
+    if (p.attends()) {
+      gemm.a = build.all(attended, r);
+      build.step(r, compute_lane, build.attend(r, 0, p.m, gemm.a));
+    }
+    build.step(r, compute_lane, std::move(gemm));
     hand_over(build, r, computed, compute_lane, communicate_lane);
     build.collective(r, CollectiveKind::reducescatter, build.all(product, r), build.all(part, r));
     if (!direct) {
@@ -208,6 +214,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
       plan_allreduce(build);
       break;
     case Op::gemm_reducescatter:
+    case Op::attention_reducescatter:
       plan_reducescatter(build);
       break;
     case Op::allgather_gemm:

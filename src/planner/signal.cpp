@@ -228,6 +228,7 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   problem.validate();
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (problem.attends()) return Reason{"attention is cut into slices by ring"};
   if (problem.gathers())
     return Reason{
         fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",

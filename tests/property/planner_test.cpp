@@ -116,6 +116,7 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
     case Op::gemm_allreduce:
       return p.m * wire_cols;
     case Op::gemm_reducescatter:
+    case Op::attention_reducescatter:
       return p.world * p.shard_rows() * wire_cols;
     case Op::allgather_gemm:
       return p.shard_rows() * p.k;

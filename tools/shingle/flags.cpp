@@ -128,12 +128,27 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               ->expected(0, 1)
               ->default_str(""));
   grouped(add(app, "--op", "OP",
-              "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall or alltoall+gemm",
+              "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall, alltoall+gemm or "
+              "attention+reducescatter",
               [&](auto& t) { flags.op = parse_op(t); }));
   grouped(add(app, "--m", "M", "Rows of one rank's GEMM; sizes read like 4096, 8K or 128M",
               [&](auto& t) { flags.m = extent(t); }));
   grouped(add(app, "--n", "N", "Columns of one rank's GEMM", [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
+  Attention& attention = flags.attention;
+  grouped(add(app, "--heads", "H", "attention: query heads of all ranks",
+              [&](auto& t) { attention.heads = extent(t); }));
+  grouped(add(app, "--kv-heads", "G",
+              "attention: heads of K and V, which divide the query heads (default: H)",
+              [&](auto& t) { attention.kv_heads = extent(t); }));
+  grouped(add(app, "--head-dim", "D", "attention: columns of a head",
+              [&](auto& t) { attention.head_dim = extent(t); }));
+  grouped(app.add_flag("--causal", attention.causal, "attention: a token sees none that come after it"));
+  grouped(add(app, "--seq-lens", "LIST",
+              "attention: tokens of each sequence, such as 512,300 (default: one of M)", [&](auto& t) {
+                attention.lengths.clear();
+                for (const std::string& part : split(t, ',')) attention.lengths.push_back(extent(part));
+              }));
   grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)",
               [&](auto& t) { flags.dtype = parse_dtype(t); }));
   grouped(app.add_flag("--transpose-a", flags.transpose_a, "A is stored K×M (the weight gradient)"));
@@ -191,6 +206,8 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   grouped(app.add_flag("--pull", params.pull, "fused: shards are fetched by who needs them"));
   grouped(add(app, "--mover", "NAME", "fused: who moves shards: copy-engine (the default) or store",
               [&](auto& t) { params.mover = parse_mover(t); }));
+  grouped(app.add_flag("--row-parallel", params.row_parallel,
+                       "ring, attention: all queries first, and only the projection by slices"));
   grouped(add(app, "--tile", "MxN", "Tile of the GEMM, such as 256x512",
               [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); }));
   grouped(add(app, "--raster", "AXIS", "The axis along which tiles run first: n or m", [&](auto& t) {

@@ -21,6 +21,7 @@ struct ProblemFlags {
   std::int64_t m = 0, n = 0, k = 0;
   std::optional<DType> dtype;
   bool transpose_a = false, transpose_b = false;
+  Attention attention;
   Epilogue epilogue;
   bool norm = false, residual = false;
   std::string routing = "random";  ///< a pattern, or a file

@@ -52,13 +52,20 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   problem.k = flags.k;
   problem.dtype = flags.dtype.value_or(DType::f32);
   apply_flags(flags, problem);
+  if (problem.attends()) {
+    if (flags.attention.heads == 0) throw InvalidArgument("attention+reducescatter needs --heads");
+    if (flags.attention.head_dim == 0) throw InvalidArgument("attention+reducescatter needs --head-dim");
+    if (flags.k != 0) throw InvalidArgument("attention has --heads and --head-dim instead of --k");
+    if (problem.attention.kv_heads == 0) problem.attention.kv_heads = problem.attention.heads;
+    problem.k = larger(problem.attention.heads / world, 1) * problem.attention.head_dim;
+  }
   const bool routed = problem.routes();
   const auto need = [&](const char* flag, std::int64_t size) {
     if (size == 0) throw InvalidArgument(fmt::format("{} needs {}", name(problem.op), flag));
   };
   if (!routed) need("--m", flags.m);
   need("--n", flags.n);
-  need("--k", flags.k);
+  need("--k", problem.k);
   if (routed) {
     problem.routing =
         make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
@@ -86,6 +93,7 @@ void apply_flags(const ProblemFlags& flags, Problem& problem) {
   problem.transpose_a = flags.transpose_a;
   problem.transpose_b = flags.transpose_b;
   problem.epilogue = flags.epilogue;
+  problem.attention = flags.attention;
   problem.norm.enabled = flags.norm;
   problem.norm.residual = flags.residual;
   problem.row_order = flags.row_order;

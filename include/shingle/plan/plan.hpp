@@ -22,10 +22,10 @@ namespace shingle {
 // memory
 
 /// What a buffer is to the user. The user binds every role but `internal`, which the backend allocates.
-enum class Role : std::uint8_t { a, b, bias, residual, norm_weight, out, sum, internal };
+enum class Role : std::uint8_t { a, b, bias, residual, norm_weight, keys, values, out, sum, internal };
 std::string_view name(Role role);
 constexpr bool is_input(Role role) {
-  return role <= Role::norm_weight;
+  return role <= Role::values;
 }
 constexpr bool is_output(Role role) {
   return role == Role::out || role == Role::sum;
@@ -218,6 +218,22 @@ inline std::int64_t last_item(const Elementwise& step) {
   return step.count < 0 ? items : step.first + step.count;
 }
 
+/// Tiled attention of some of a rank's tokens, as the problem's `attention` has it: rows of the grid are
+/// consecutive queries, columns those of the heads in `q`. An item is a tile, head_dim wide: a block of
+/// queries of one head. It reads the K and V that its queries see, no others, and accumulates in fp32.
+struct Attend {
+  TileGrid grid;
+  std::int64_t first_token = 0;  ///< of the queries
+  Slice q;                       ///< a row a query of the grid
+  Slice keys;                    ///< a row a token, all m of them
+  Slice values;                  ///< as keys
+  Placement out;
+  std::vector<TileGate> gates;
+  std::vector<TileNotify> notify;
+  Resources resources{1, 0};
+  bool operator==(const Attend&) const = default;
+};
+
 struct Await {
   CounterRef counter;  ///< on the own rank
   std::uint32_t target = 0;
@@ -287,7 +303,7 @@ struct Swap {
 };
 
 using Step =
-    std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap>;
+    std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap, Attend>;
 
 /// "gemm", "permute", "reduce", "push", "await", …: an elementwise step is named for what it does.
 std::string_view name(const Step& step);
@@ -343,6 +359,7 @@ struct Params {
   bool pull = false;           ///< fused: shards are fetched by who needs them, not sent by who has them
   Mover mover = Mover::copy_engine;  ///< fused: who moves shards
   std::int32_t slices = 0;           ///< ring: slices of each rank's shard of the rows
+  bool row_parallel = false;  ///< ring, attention: all queries first, and only the projection by slices
   bool operator==(const Params&) const = default;
 };
 

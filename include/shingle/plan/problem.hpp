@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shingle/base/dtype.hpp"
 #include "shingle/grid/row_map.hpp"
@@ -25,6 +26,7 @@ enum class Op : std::uint8_t {
   gemm_alltoall,       ///< every rank its own product, whose rows then go where the routing says
   alltoall_gemm,       ///< rows of A go where the routing says; every rank multiplies those that it gets with
                        ///< its own B_r (the dispatch of a mixture of experts)
+  attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r, rank r keeps its rows
 };
 
 /// "gemm+allreduce", …
@@ -54,6 +56,26 @@ struct Norm {
   float epsilon = 1e-5f;
 
   bool operator==(const Norm&) const = default;
+};
+
+/// Attention of a batch of sequences packed along the rows: for each head softmax(Q·Kᵀ / sqrt(head_dim)) · V,
+/// within each sequence. Rank r has query heads [r · heads / world, …) of all tokens: Q is A (m×k), K and V
+/// are m×kv_cols; heads lie side by side in the columns, head_dim each.
+struct Attention {
+  std::int64_t heads = 0;     ///< query heads of all ranks; the world divides them
+  std::int64_t kv_heads = 0;  ///< grouped-query: heads / kv_heads consecutive query heads share one of K and
+                              ///< V; the world divides these too
+  std::int64_t head_dim = 0;
+  bool causal = false;                  ///< a token sees itself and what comes before it in its sequence only
+  std::vector<std::int64_t> lengths{};  ///< tokens of each sequence, together m; empty: one sequence of m
+
+  bool operator==(const Attention&) const = default;
+};
+
+/// Tokens [first, end).
+struct TokenRange {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
 };
 
 /// Order of the rows of a row-sharded matrix (the output of gemm+reducescatter, the input A of
@@ -88,17 +110,28 @@ struct Problem {
   RowOrder row_order = RowOrder::contiguous;
   std::int64_t row_block = 0;                ///< rows of a block, for block_cyclic
   std::shared_ptr<const Routing> routing{};  ///< gemm+alltoall and alltoall+gemm only
+  Attention attention{};                     ///< attention+reducescatter only; k = heads / world · head_dim
 
   /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of
   /// range, a routing that does not fit, an odd N for swiglu, a combination that has no meaning.
   void validate() const;
 
   /// Whether the ranks' products are summed.
-  bool reduces() const { return op == Op::gemm_allreduce || op == Op::gemm_reducescatter; }
+  bool reduces() const { return op == Op::gemm_allreduce || scatters(); }
+  /// Whether each rank keeps its shard of the rows of the sum.
+  bool scatters() const { return op == Op::gemm_reducescatter || attends(); }
   /// Whether rows go where a routing says.
   bool routes() const { return op == Op::gemm_alltoall || op == Op::alltoall_gemm; }
   /// Whether a rank multiplies rows of A that other ranks hold.
   bool gathers() const { return op == Op::allgather_gemm || op == Op::alltoall_gemm; }
+  /// Whether A passes attention before it is multiplied.
+  bool attends() const { return op == Op::attention_reducescatter; }
+  /// Columns of K and of V that a rank holds.
+  std::int64_t kv_cols() const { return attention.kv_heads / world * attention.head_dim; }
+  /// The sequence that a token is in.
+  TokenRange sequence_of(std::int64_t token) const;
+  /// Tokens whose K and V any of the queries [first, first + rows) sees.
+  TokenRange seen_by(std::int64_t first, std::int64_t rows) const;
   /// Columns of the output: n, or n/2 for swiglu.
   std::int64_t out_cols() const { return epilogue.activation == Activation::swiglu ? n / 2 : n; }
   /// Rows of the largest shard of m rows: ceil(m / world).

@@ -1,0 +1,55 @@
+#include "api/attention_reference.hpp"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shingle {
+namespace {
+
+/// Softmax of scores / sqrt(d) over the keys that the query sees; no weight for the others.
+void softmax(double* scores, std::int64_t count, std::int64_t visible, double factor) {
+  const double most = *std::max_element(scores, scores + visible);
+  double sum = 0;
+  for (std::int64_t j = 0; j < visible; ++j) sum += scores[j] = std::exp((scores[j] - most) * factor);
+  for (std::int64_t j = 0; j < visible; ++j) scores[j] /= sum;
+  std::fill(scores + visible, scores + count, 0.0);
+}
+
+}  // namespace
+
+std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows) {
+  const Problem& p = inputs.problem();
+  const std::int64_t dim = p.attention.head_dim, heads = p.k / dim;
+  const std::int64_t sharing = p.attention.heads / p.attention.kv_heads;
+  std::vector<double> out(static_cast<std::size_t>(rows * p.k)), q, k, v, scores;
+  for (std::int64_t row = 0; row < rows;) {
+    const std::int64_t token = first + row;
+    const TokenRange sequence = p.sequence_of(token);
+    const std::int64_t queries = smaller(sequence.end - token, rows - row);
+    const std::int64_t keys = sequence.end - sequence.first;
+    q.resize(static_cast<std::size_t>(queries * dim));
+    k.resize(static_cast<std::size_t>(keys * dim));
+    v.resize(k.size());
+    scores.resize(static_cast<std::size_t>(queries * keys));
+    const auto dims = [](std::int64_t size) { return static_cast<int>(size); };
+    for (std::int64_t head = 0; head < heads; ++head) {
+      inputs.read(rank, Role::a, {token, queries, head * dim, dim}, q.data());
+      inputs.read(rank, Role::keys, {sequence.first, keys, head / sharing * dim, dim}, k.data());
+      inputs.read(rank, Role::values, {sequence.first, keys, head / sharing * dim, dim}, v.data());
+      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(queries), dims(keys), dims(dim), 1.0,
+                  q.data(), dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
+      for (std::int64_t i = 0; i < queries; ++i)
+        softmax(scores.data() + i * keys, keys, p.attention.causal ? token + i + 1 - sequence.first : keys,
+                1 / std::sqrt(static_cast<double>(dim)));
+      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, dims(queries), dims(dim), dims(keys), 1.0,
+                  scores.data(), dims(keys), v.data(), dims(dim), 0.0, out.data() + row * p.k + head * dim,
+                  dims(p.k));
+    }
+    row += queries;
+  }
+  return out;
+}
+
+}  // namespace shingle
