@@ -21,10 +21,10 @@ struct TiledStep {
       0;  ///< items [first, last): positions of the grid, or of a row-wise step its rows of tiles
   std::int64_t last = 0;
   bool row_wise = false;
-  std::int64_t blocks = 1;                                  ///< into which every item is cut
-  std::atomic<std::uint64_t>* queue = nullptr;              ///< of a shared pass: its cell in Engine::queues
+  std::int64_t blocks = 1;                      ///< into which every item is cut
+  std::atomic<std::uint64_t>* queue = nullptr;  ///< of a shared pass: its cell in Engine::queues
   std::function<std::int64_t(std::int64_t item)> crossing{};  ///< bytes of an item that leave the rank; none:
-                                                            ///< no item's do
+                                                              ///< no item's do
   std::function<void(Worker&, std::int64_t item, std::int64_t block)> compute;
 };
 
