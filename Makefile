@@ -1,7 +1,7 @@
 # A thin door to the CMake presets. PRESET=release (asan, tsan, cuda) builds another one; JOBS=n bounds the cores.
 PRESET ?= host
 JOBS ?= $(shell nproc)
-ARGS ?= --model models/llama-3-8b.json --tp 4 --tokens 256 --layer-ops --link 4GB/s,10us --timeline
+ARGS ?= --model models/llama-3-8b.json --tp 4 --tokens 512 --layer-ops --link 80MB/s,10us --timeline
 build := build/$(PRESET)
 ninja := cmake --build --preset $(PRESET) -j $(JOBS)
 

@@ -18,7 +18,7 @@ namespace {
 constexpr int failure = 1, bad_usage = 2;
 
 constexpr const char* examples = R"(Examples
-  shingle run --model models/llama-3-8b.json --tp 4 --tokens 256 --layer-ops
+  shingle run --model models/llama-3-8b.json --tp 4 --tokens 512 --layer-ops
   shingle run --op gemm+allreduce --m 2K --n 4K --k 1K --world 2 --link 2GB/s,10us --mechanism all
   shingle run --op gemm+reducescatter --a x.npy --b w.npy --out y.npy --world 4
   mpirun -n 4 shingle run --op gemm+alltoall --m 512 --n 1K --k 1K --routing skewed --format json

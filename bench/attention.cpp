@@ -1,0 +1,108 @@
+// Attention with output projection and reduce-scatter: everything one after the other, only the projection
+// split (row-parallel), and attention and projection split (query-split), with the link paced so that
+// communication alone takes a given fraction of the computation. Measured round by round in one run, every
+// result checked.
+#include <CLI/CLI.hpp>
+
+#include "report.hpp"
+#include "shingle/api/operator.hpp"
+#include "shingle/api/workspace.hpp"
+
+using namespace shingle;
+
+namespace {
+
+struct Candidate {
+  const char* name;
+  Mechanism mechanism;
+  bool row_parallel;
+};
+constexpr Candidate candidates[] = {{"sequential", Mechanism::sequential, false},
+                                    {"row-parallel", Mechanism::ring, true},
+                                    {"query-split", Mechanism::ring, false}};
+
+/// Attention, projection and the exchange in memory, on a link that takes no time.
+double computation_us(const Problem& problem, const Inputs& inputs, int repeat) {
+  const auto world = make_world(problem.world, {.backend = "host"});
+  Workspace memory(*world, inputs);
+  Operator op(*world, problem, {.mechanism = Mechanism::sequential});
+  memory.bind(op);
+  bench::Samples samples;
+  for (int i = 0; i <= repeat; ++i)
+    if (const double us = op.run().elapsed_us; i > 0) samples.us.push_back(us);
+  return samples.median();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Attention and its reduce-scatter on the host, by how they are overlapped");
+  Problem problem;
+  problem.op = Op::attention_reducescatter;
+  problem.world = 2;
+  problem.m = 2048, problem.n = 2048;
+  problem.attention = {.heads = 32, .kv_heads = 8, .head_dim = 64, .causal = true};
+  double fraction = 0.7;
+  int repeat = 7, slices = 0;
+  std::string json;
+  app.add_option("--world", problem.world)->capture_default_str();
+  app.add_option("--tokens", problem.m)->capture_default_str();
+  app.add_option("--n", problem.n, "columns of the projection")->capture_default_str();
+  app.add_option("--heads", problem.attention.heads)->capture_default_str();
+  app.add_option("--kv-heads", problem.attention.kv_heads)->capture_default_str();
+  app.add_option("--head-dim", problem.attention.head_dim)->capture_default_str();
+  app.add_flag("!--full", problem.attention.causal, "not causal");
+  app.add_option("--fraction", fraction, "communication alone over computation alone")->capture_default_str();
+  app.add_option("--slices", slices, "of each rank's queries; 0: the planner's")->capture_default_str();
+  app.add_option("--repeat", repeat)->capture_default_str();
+  app.add_option("--json", json, "file for the record");
+  CLI11_PARSE(app, argc, argv);
+  problem.k = problem.attention.heads / problem.world * problem.attention.head_dim;
+
+  const auto inputs = random_inputs(problem, 11);
+  const double alone_us = computation_us(problem, *inputs, repeat);
+  const double bytes = static_cast<double>(problem.m * problem.n) *
+                       static_cast<double>(size_bytes(problem.dtype)) * (problem.world - 1) / problem.world;
+  WorldOptions options;
+  options.backend = "host";
+  options.link = {bytes / (fraction * alone_us * 1e3), 10};
+  const auto world = make_world(problem.world, options);
+  Workspace memory(*world, *inputs);
+  std::vector<Operator> operators;
+  bool all_passed = true;
+  for (const Candidate& candidate : candidates) {
+    Params params;
+    params.slices = slices;
+    params.row_parallel = candidate.row_parallel;
+    Operator& op = operators.emplace_back(
+        *world, problem, Options{.mechanism = candidate.mechanism, .params = params, .verify = true});
+    memory.bind(op);
+    memory.poison_outputs();
+    op.executable().poison();
+    op.run();
+    all_passed = all_passed && check(*inputs, memory.outputs()).passed;
+  }
+  std::vector<bench::Samples> samples(operators.size());
+  for (int i = 0; i < repeat; ++i)
+    for (std::size_t c = 0; c < operators.size(); ++c) samples[c].us.push_back(operators[c].run().elapsed_us);
+
+  auto record = bench::record(argc, argv);
+  fmt::print(
+      "{}\n{} ranks, computation alone {:.1f} ms, communication {:.2f} of it, median of {}, results {}\n",
+      describe(problem), problem.world, alone_us * 1e-3, fraction, repeat, all_passed ? "checked" : "WRONG");
+  const double sequential_us = samples[0].median();
+  for (std::size_t c = 0; c < operators.size(); ++c) {
+    const double us = samples[c].median(), exposed = (us - alone_us) / (sequential_us - alone_us);
+    fmt::print("{:<13} {:>8.1f} ms  {:>5.2f}x  efficiency {:>6.3f}  spread {:>4.1f}%\n", candidates[c].name,
+               us * 1e-3, sequential_us / us, 1 - exposed, samples[c].spread() * 100);
+    nlohmann::json row = samples[c].json();
+    row["form"] = candidates[c].name;
+    row["computation_us"] = alone_us;
+    row["comm_over_computation"] = fraction;
+    row["overlap_efficiency"] = 1 - exposed;
+    row["verified"] = all_passed;
+    record["rows"].push_back(std::move(row));
+  }
+  bench::write(record, json);
+  return all_passed ? 0 : 1;
+}
