@@ -51,9 +51,9 @@ void ThreadTransport::collective(const Caller& caller, const Collective& step, c
                                          meeting.parts[i].send, meeting.parts[i].recv));
     meeting.done =
         ranks > 1 ? engine_.world->links.book(communicator.ranks, Clock::now(), bytes) : Clock::now();
+    meeting.agreed = true;
     room.changed.notify_all();
-  } else if (!wait_until(lock, room.changed, engine_.health(), deadline,
-                         [&] { return meeting.arrived == ranks; })) {
+  } else if (!wait_until(lock, room.changed, engine_.health(), deadline, [&] { return meeting.agreed; })) {
     lock.unlock();
     throw Timeout(missing_ranks(engine_, caller, step.communicator, missing(step.communicator, caller.rank)),
                   caller.rank);

@@ -32,6 +32,7 @@ class ThreadTransport final : public Transport {
   struct Meeting {
     std::vector<Part> parts;
     std::size_t arrived = 0, moved = 0, left = 0;
+    bool agreed = false;     ///< all have arrived, with calls that fit together
     Clock::time_point done;  ///< when the links have carried it
   };
   struct Message {
