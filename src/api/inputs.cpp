@@ -77,6 +77,10 @@ class IntegerInputs final : public RandomInputs {
  public:
   IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
     const std::int64_t ranks = problem.reduces() ? problem.world : 1;
+    if (!problem.multiplies()) {  // dense: every element goes its own way
+      a_ = std::clamp<std::int64_t>(exact_limit(problem) / ranks, 1, 64);
+      return;
+    }
     const std::int64_t budget = larger((exact_limit(problem) - 2 * addend) / ranks, 1);
     const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget / problem.k)));
     a_ = b_ = budget < 4 ? 1 : std::clamp<std::int64_t>(root, 2, 8);
@@ -92,13 +96,16 @@ class IntegerInputs final : public RandomInputs {
   void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
            float* out) const override {
     const std::uint64_t base = state(rank, role);
-    if (role == Role::a) {
+    if (role == Role::a && problem().multiplies()) {
       const bool turned = problem().transpose_a;
       for (std::int64_t i = 0; i < cols; ++i)
         out[i] = turned ? entry(base, col + i, row) : entry(base, row, col + i);
       return;
     }
-    const std::int64_t limit = role == Role::b ? b_ : role == Role::norm_weight ? 2 : addend;
+    const std::int64_t limit = role == Role::a             ? a_
+                               : role == Role::b           ? b_
+                               : role == Role::norm_weight ? 2
+                                                           : addend;
     const auto span = static_cast<std::uint64_t>(2 * limit + 1);
     std::uint64_t x = base + first_index(role, rank, row, col) * golden;
     for (std::int64_t i = 0; i < cols; ++i, x += golden)

@@ -42,17 +42,37 @@ double squares(const std::vector<double>& values) {
   return cblas_ddot(static_cast<int>(values.size()), values.data(), 1, values.data(), 1);
 }
 
+/// Where a panel's rows of A are, as a term has them.
+std::vector<ARows> sources_of(const Problem& p, const Panel& panel, int term) {
+  if (!panel.gathered.empty()) return panel.gathered;
+  return {{term, panel.row - (p.routing ? p.routing->global_base(term) : 0), panel.rows}};
+}
+
+/// Adds the rows of one term to x, and returns their mean square.
+double add_rows(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
+  const std::int64_t n = inputs.problem().n;
+  std::vector<double> a;
+  double total = 0;
+  std::int64_t done = 0;
+  for (const ARows& s : sources_of(inputs.problem(), panel, term)) {
+    a.resize(static_cast<std::size_t>(s.rows * n));
+    inputs.read(s.owner, Role::a, {s.row, s.rows, 0, n}, a.data());
+    total += squares(a);
+    cblas_daxpy(static_cast<int>(a.size()), 1.0, a.data(), 1, x.data() + done * n, 1);
+    done += s.rows;
+  }
+  return total / static_cast<double>(panel.rows * n);
+}
+
 /// Adds op(A) · op(B) of one term to x, and returns the mean square that products of its size have with
 /// random signs.
 double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
   const Problem& p = inputs.problem();
-  const std::int64_t own_row = panel.row - (p.routing ? p.routing->global_base(term) : 0);
-  const std::vector<ARows> sources =
-      panel.gathered.empty() ? std::vector<ARows>{{term, own_row, panel.rows}} : panel.gathered;
+  const std::vector<ARows> sources = sources_of(p, panel, term);
   std::vector<double> a(static_cast<std::size_t>(panel.rows * smaller(block, p.k))), b;
   double a_squares = 0, b_squares = 0;
   const std::vector<double> attended =
-      p.attends() ? attend(inputs, term, own_row, panel.rows) : std::vector<double>{};
+      p.attends() ? attend(inputs, term, sources.front().row, panel.rows) : std::vector<double>{};
   for (std::int64_t k = 0; k < p.k; k += block) {
     const std::int64_t ks = smaller(block, p.k - k);
     a.resize(static_cast<std::size_t>(panel.rows * ks));
@@ -121,7 +141,7 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
     std::vector<int> all(static_cast<std::size_t>(problem.world));
     for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
     cut(0, problem.m, all, ranks);
-  } else if (problem.op == Op::gemm_alltoall) {
+  } else if (problem.op == Op::gemm_alltoall || problem.op == Op::alltoall) {
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);
   } else {
@@ -134,7 +154,8 @@ Product multiply(const Inputs& inputs, const Panel& panel) {
   Product product;
   product.x.resize(static_cast<std::size_t>(panel.rows * inputs.problem().n));
   double mean_square = 0;
-  for (const int term : panel.terms) mean_square += add_term(inputs, panel, term, product.x);
+  const auto add = inputs.problem().multiplies() ? add_term : add_rows;
+  for (const int term : panel.terms) mean_square += add(inputs, panel, term, product.x);
   product.scale = std::sqrt(mean_square);
   return product;
 }

@@ -19,12 +19,15 @@ constexpr PlannerEntry planner_table[] = {
      "end"},
     {Mechanism::signal, plan_signal,
      "one GEMM that counts finished tiles; each group of waves is sent when complete"},
+    {Mechanism::copy_engine, plan_copy_engine,
+     "copy engines carry out the collective, with no worker but those that sum"},
     {Mechanism::fused, plan_fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
 };
 
 HostOptions host_options(const WorldOptions& options) {
   HostOptions host;
   host.link = options.link;
+  host.engine = options.engine;
   host.workers_per_rank = options.workers_per_rank;
   host.timeout_us = options.timeout_us;
   return host;
@@ -43,7 +46,7 @@ std::unique_ptr<World> make_mpi(int ranks, const WorldOptions& options) {
 }
 
 Machine machine(int ranks, const WorldOptions& options) {
-  Machine machine = host_machine(ranks, options.link);
+  Machine machine = host_machine(ranks, options.link, options.engine);
   if (options.workers_per_rank > 0) machine.workers = options.workers_per_rank;
   return machine;
 }

@@ -33,8 +33,11 @@ bool local(const Engine& engine, int rank) {
 /// Whether a tiled step's hook adds to this count.
 bool adds(const std::vector<TileNotify>& hooks, const CounterRef& to) {
   return std::ranges::any_of(hooks, [&](const TileNotify& hook) {
-    return hook.counter == to.counter && static_cast<std::size_t>(to.entry) < hook.ends.size() &&
-           std::ranges::find(hook.ranks, to.rank) != hook.ranks.end();
+    bool found = false;
+    for (std::int64_t group = 0; group < static_cast<std::int64_t>(hook.ends.size()) && !found; ++group)
+      if (hook.counter == to.counter && hook.entry(group) == to.entry)
+        hook.for_each_rank(group, [&](std::int32_t rank) { found = found || rank == to.rank; });
+    return found;
   });
 }
 

@@ -20,6 +20,15 @@ Engine::Engine(std::shared_ptr<WorldState> shared, const Plan& executed)
           queues[{rank, pass->queue}] = 0;
 }
 
+Clock::time_point Engine::prelaunch() {
+  auto ready = Clock::now();
+  if (!world->launchers.phases().paced()) return ready;
+  for (const int rank : world->local_ranks)
+    for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+      if (lane.submission.prelaunched) ready = std::max(ready, world->launchers.submit(lane, rank));
+  return ready;
+}
+
 void Engine::await(const Caller& caller, const CounterRef& counter, std::uint32_t target) {
   CounterTable& table = *counters[static_cast<std::size_t>(counter.rank)];
   const std::uint32_t base = caller.epoch * growth(plan, counter);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "copy_queue.hpp"
 #include "counters.hpp"
 #include "deliveries.hpp"
 #include "health.hpp"
@@ -25,13 +26,15 @@ struct WorldState {
   Machine machine;
   std::vector<int> local_ranks;
   Links links;
+  Launchers launchers;
   Health health;
 
   WorldState(const HostOptions& host_options, Machine host, int ranks, std::vector<int> local)
       : options(host_options),
         machine(std::move(host)),
         local_ranks(std::move(local)),
-        links(options.link, ranks) {}
+        links(options.link, ranks),
+        launchers(options.engine, ranks) {}
 };
 
 struct Engine {
@@ -60,6 +63,8 @@ struct Engine {
   Clock::time_point deadline() const { return Clock::now() + from_us(timeout_us); }
   double now_us() const { return to_us(Clock::now() - start); }
 
+  /// Hands what is prelaunched to the copy engines; when they have it.
+  Clock::time_point prelaunch();
   /// Awaits `target` of the current epoch. Throws Timeout with the diagnosis, or Stopped.
   void await(const Caller& caller, const CounterRef& counter, std::uint32_t target);
   /// Adds, or for a `set` counter sets, within the current epoch.

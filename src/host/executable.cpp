@@ -67,6 +67,7 @@ RunReport HostExecutable::run(const RunOptions& options) {
   engine_->trace = options.trace;
   try {
     engine_->transport->begin_run();
+    sleep_until(engine_->prelaunch(), health);
     engine_->start = Clock::now();
     std::unique_lock lock(mutex_);
     epochs_ = options.epochs;
@@ -179,6 +180,7 @@ void HostExecutable::run_steps(LaneThread& lane, Worker& worker, std::uint32_t e
     }
     interpreter.run(caller);
   }
+  interpreter.finish();
   engine_->progress.enter(caller);
 }
 

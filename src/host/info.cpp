@@ -62,11 +62,12 @@ std::string_view isa_name(dnnl::cpu_isa isa) {
 }  // namespace
 }  // namespace host
 
-Machine host_machine(int ranks, const Link& link) {
+Machine host_machine(int ranks, const Link& link, const EnginePhases& engine) {
   Machine machine;
   machine.name = host::cpu_name();
   machine.workers = std::max(1, host::usable_cores() / std::max(ranks, 1));
   machine.link = link;
+  machine.engine = engine;
   return machine;
 }
 

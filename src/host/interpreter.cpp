@@ -25,15 +25,46 @@ bool tiled(const Step& step) {
 
 void Interpreter::run(const Caller& caller) {
   caller_ = caller;
-  const Step& step = engine_.plan.ranks[static_cast<std::size_t>(caller.rank)]
-                         .lanes[static_cast<std::size_t>(caller.lane)]
-                         .steps[static_cast<std::size_t>(caller.step)];
+  lane_ =
+      &engine_.plan.ranks[static_cast<std::size_t>(caller.rank)].lanes[static_cast<std::size_t>(caller.lane)];
+  const Step& step = lane_->steps[static_cast<std::size_t>(caller.step)];
+  if (lane_->kind == LaneKind::copy) submit();
   const double begin = engine_.trace ? engine_.now_us() : 0;
   std::visit(*this, step);
-  if (engine_.trace && !tiled(step))
-    spans_.push_back({caller.rank, caller.lane, caller.step, -1,
-                      static_cast<std::int32_t>(caller.epoch - engine_.first_epoch), begin,
-                      engine_.now_us()});
+  if (!engine_.trace || tiled(step)) return;
+  double end = engine_.now_us();
+  if (lane_->kind == LaneKind::copy && is_command(step))
+    end = std::max(end, to_us(queue_.done() - engine_.start));
+  spans_.push_back({caller.rank, caller.lane, caller.step, -1,
+                    static_cast<std::int32_t>(caller.epoch - engine_.first_epoch), begin, end});
+}
+
+void Interpreter::finish() {
+  sleep_until(std::max(delivered_, queue_.done()), engine_.health());
+}
+
+void Interpreter::submit() {
+  const Submission& how = lane_->submission;
+  Launchers& launchers = engine_.world->launchers;
+  if (!launchers.phases().paced()) return;
+  if (how.prelaunched) {
+    if (caller_.step > 0 || caller_.epoch == engine_.first_epoch)
+      return;  // with the engine since before the run
+    sleep_until(launchers.submit(*lane_, caller_.rank), engine_.health());
+    return;
+  }
+  const auto steps = static_cast<std::int32_t>(lane_->steps.size());
+  const auto next = std::ranges::upper_bound(how.doorbells, caller_.step);
+  const std::int32_t begin = next == how.doorbells.begin() ? 0 : *std::prev(next);
+  const std::int32_t end = next == how.doorbells.end() ? steps : *next;
+  const auto awaits = [&](std::int32_t step) {
+    return std::holds_alternative<Await>(lane_->steps[static_cast<std::size_t>(step)]);
+  };
+  if (awaits(caller_.step)) return;
+  for (std::int32_t step = begin; step < caller_.step; ++step)
+    if (!awaits(step)) return;
+  sleep_until(launchers.submit(Launchers::launcher(*lane_, caller_.rank), end - caller_.step, 1),
+              engine_.health());
 }
 
 void Interpreter::operator()(const Gemm& step) {
@@ -97,7 +128,7 @@ void Interpreter::operator()(const Await& step) {
 }
 
 void Interpreter::operator()(const Notify& step) {
-  sleep_until(delivered_, engine_.health());
+  sleep_until(lane_->kind == LaneKind::copy ? queue_.synchronised() : delivered_, engine_.health());
   engine_.notify(caller_, step.counter, step.value);
 }
 
@@ -106,7 +137,7 @@ void Interpreter::operator()(const Fill& step) {
   if (to.row_bytes() == 0) return;
   for (std::int64_t row = 0; row < to.rows; ++row)
     std::memset(to.at(row), 0, static_cast<std::size_t>(to.row_bytes()));
-  pace(crossing(step.slice));
+  pace(to.bytes(), crossing(step.slice));
 }
 
 void Interpreter::operator()(const Collective& step) {
@@ -122,19 +153,21 @@ void Interpreter::operator()(const Exchange& step) {
 
 void Interpreter::operator()(const Copy& step) {
   copy(view(step.from), view(step.to));
-  pace(std::max(crossing(step.from), crossing(step.to)));
+  pace(view(step.to).bytes(), std::max(crossing(step.from), crossing(step.to)));
 }
 
 void Interpreter::operator()(const Broadcast& step) {
   for (const Slice& to : step.to) copy(view(step.from), view(to));
-  pace(std::max(crossing(step.from), crossing(step.to[0]) + crossing(step.to[1])));
+  pace(2 * view(step.from).bytes(),
+       std::max(crossing(step.from), crossing(step.to[0]) + crossing(step.to[1])));
 }
 
 void Interpreter::operator()(const Swap& step) {
   const View a = view(step.a), b = view(step.b);
   for (std::int64_t row = 0; row < a.rows; ++row)
     std::swap_ranges(a.at(row), a.at(row) + a.row_bytes(), b.at(row));
-  pace(std::max(crossing(step.a), crossing(step.b)));  // a link carries both directions at once
+  // A link carries both directions at once; an engine writes both.
+  pace(2 * a.bytes(), std::max(crossing(step.a), crossing(step.b)));
 }
 
 bool Interpreter::leaves(const Placement& at) const {
@@ -142,10 +175,15 @@ bool Interpreter::leaves(const Placement& at) const {
   return std::ranges::any_of(ranks, [&](std::int32_t rank) { return rank != caller_.rank; });
 }
 
-void Interpreter::pace(std::int64_t bytes) {
-  if (bytes == 0) return;
+void Interpreter::pace(std::int64_t written, std::int64_t crossed) {
   const int own[] = {caller_.rank};
-  sleep_until(engine_.world->links.book(own, Clock::now(), static_cast<double>(bytes)), engine_.health());
+  auto delivered = Clock::now();
+  if (crossed > 0) delivered = engine_.world->links.book(own, delivered, static_cast<double>(crossed));
+  if (lane_->kind == LaneKind::copy) {
+    queue_.start(static_cast<double>(written), delivered);
+  } else {
+    sleep_until(delivered, engine_.health());
+  }
 }
 
 std::int64_t Interpreter::crossing(const Slice& slice) const {

@@ -12,10 +12,16 @@ namespace shingle::host {
 class Interpreter {
  public:
   Interpreter(Engine& engine, Pool& pool, Worker& worker, std::vector<Span>& spans)
-      : engine_(engine), pool_(pool), worker_(worker), spans_(spans) {}
+      : engine_(engine),
+        pool_(pool),
+        worker_(worker),
+        spans_(spans),
+        queue_(engine.world->launchers.phases()) {}
 
   /// Throws what the step throws; Timeout or Stopped from its waits.
   void run(const Caller& caller);
+  /// Waits for what the lane's steps have set going.
+  void finish();
 
   void operator()(const Gemm& step);
   void operator()(const Elementwise& step);
@@ -33,8 +39,12 @@ class Interpreter {
   void run_tiled(TiledStep step, const Resources& resources);
   /// Whether a placement reaches into other ranks' memory.
   bool leaves(const Placement& at) const;
-  /// Sleeps until the link of this rank has carried `bytes`, if any went to or came from another rank.
-  void pace(std::int64_t bytes);
+  /// A copy lane's commands are created by a launching thread: waits until the engine has those of the batch
+  /// that begins here.
+  void submit();
+  /// Waits until `written` bytes are copied, `crossed` of them to or from another rank over this rank's link;
+  /// on a copy lane that is left to the notify behind.
+  void pace(std::int64_t written, std::int64_t crossed);
   View view(const Slice& slice) const { return engine_.memory.view(slice, caller_.epoch); }
   std::int64_t crossing(const Slice& slice) const;
 
@@ -43,6 +53,8 @@ class Interpreter {
   Worker& worker_;
   std::vector<Span>& spans_;
   Caller caller_;
+  const Lane* lane_ = nullptr;
+  CopyQueue queue_;                ///< of a copy lane
   Clock::time_point delivered_{};  ///< when all that the lane's tiled steps stored elsewhere is there
 };
 

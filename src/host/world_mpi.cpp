@@ -81,7 +81,7 @@ std::unique_ptr<World> make_mpi_world(const HostOptions& options) {
   if (process.size() > max_world)
     throw InvalidArgument(
         fmt::format("a world of {} processes is outside [1, {}]", process.size(), max_world));
-  Machine machine = host_machine(process.ranks_on_this_host(), options.link);
+  Machine machine = host_machine(process.ranks_on_this_host(), options.link, options.engine);
   if (options.workers_per_rank > 0) machine.workers = options.workers_per_rank;
   return std::make_unique<MpiWorld>(
       std::make_shared<host::WorldState>(options, machine, process.size(), std::vector<int>{process.rank()}),

@@ -30,7 +30,7 @@ class ThreadWorld final : public host::HostWorld {
 std::unique_ptr<World> make_thread_world(int ranks, const HostOptions& options) {
   if (ranks < 1 || ranks > max_world)
     throw InvalidArgument(fmt::format("a world of {} ranks is outside [1, {}]", ranks, max_world));
-  Machine machine = host_machine(ranks, options.link);
+  Machine machine = host_machine(ranks, options.link, options.engine);
   if (options.workers_per_rank > 0) machine.workers = options.workers_per_rank;
   std::vector<int> local(static_cast<std::size_t>(ranks));
   std::iota(local.begin(), local.end(), 0);

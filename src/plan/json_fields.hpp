@@ -23,7 +23,7 @@ constexpr std::string_view format = "shingle-plan";
 template <class E>
 inline constexpr E last{};
 template <>
-inline constexpr Op last<Op> = Op::attention_reducescatter;
+inline constexpr Op last<Op> = Op::alltoall;
 template <>
 inline constexpr DType last<DType> = DType::f16;
 template <>
@@ -45,9 +45,15 @@ inline constexpr CollectiveKind last<CollectiveKind> = CollectiveKind::alltoall;
 template <>
 inline constexpr LaneKind last<LaneKind> = LaneKind::copy;
 template <>
-inline constexpr Mechanism last<Mechanism> = Mechanism::fused;
+inline constexpr Mechanism last<Mechanism> = Mechanism::copy_engine;
 template <>
 inline constexpr Mover last<Mover> = Mover::store;
+template <>
+inline constexpr Variant last<Variant> = Variant::ring;
+template <>
+inline constexpr Poll last<Poll> = Poll::collective;
+template <>
+inline constexpr Trigger last<Trigger> = Trigger::direct;
 
 constexpr std::string_view name(RowOrder order) {
   return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";
@@ -324,9 +330,16 @@ void fields(auto& f, Is<Swap> auto& s) {
   f.required("b", s.b);
 }
 
+void fields(auto& f, Is<Submission> auto& s) {
+  f.optional("launcher", s.launcher);
+  f.optional("prelaunched", s.prelaunched);
+  f.optional("doorbells", s.doorbells);
+}
+
 void fields(auto& f, Is<Lane> auto& l) {
   f.required("kind", l.kind);
   f.required("name", l.name);
+  f.optional("submission", l.submission);
   f.required("steps", l.steps);
 }
 
@@ -354,6 +367,12 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("mover", p.mover);
   f.optional("slices", p.slices);
   f.optional("row_parallel", p.row_parallel);
+  f.optional("variant", p.variant);
+  f.optional("engines", p.engines);
+  f.optional("prelaunch", p.prelaunch);
+  f.optional("poll", p.poll);
+  f.optional("trigger", p.trigger);
+  f.optional("launchers", p.launchers);
 }
 
 void fields(auto& f, Is<Plan> auto& p) {

@@ -218,7 +218,9 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
         const std::uint64_t ranks = p.gathers() ? 0 : own;
-        if (p.transpose_a)
+        if (!p.multiplies())  // the matrix that is moved or summed is C itself
+          set({run.local_row, run.rows, 0, p.k}, {Content::Of::c, 0, 0, offset, 0, ranks});
+        else if (p.transpose_a)
           set({0, p.k, run.local_row, run.rows}, {Content::Of::a, 0, 0, 0, offset, ranks});
         else
           set({run.local_row, run.rows, 0, p.k}, {Content::Of::a, 0, 0, offset, 0, ranks});
@@ -254,7 +256,8 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
     Content expected{
         Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
     if (p.reduces()) expected.ranks = everyone_;
-    if (p.op == Op::gemm_alltoall) {
+    if (p.op == Op::allgather) expected.ranks = 0;
+    if (p.op == Op::gemm_alltoall || p.op == Op::alltoall) {
       int source = 0;
       while (p.routing->global_base(source + 1) <= run.global_row) ++source;
       expected.ranks = std::uint64_t{1} << source;

@@ -64,11 +64,19 @@ bool Order::carries_data(const Event& message) const {
              .slice.rows > 0;
 }
 
+/// Whether a segment is a command of a copy lane, which others behind it may overtake.
+bool Order::overtakes(const Segment& s) const {
+  const Lane& lane = plan_.ranks[s.rank].lanes[s.lane];
+  return lane.kind == LaneKind::copy && is_command(lane.steps[s.step]);
+}
+
 void Order::run_clocks() {
   const auto lines = static_cast<std::size_t>(schedule_.lines);
   const auto nothing = std::make_shared<const Clock>(Clock{std::vector<std::uint32_t>(lines, 0), {}});
   std::vector<std::shared_ptr<const Clock>> now(lines, nothing);  // after the last finished step of each line
   std::vector<Clock> step(lines);  // of an unfinished tiled step: what its runs so far know together
+  std::vector<std::vector<std::int32_t>> under_way(
+      lines);  // commands of copy lanes that nothing has waited for
 
   // Runs that the lines already cover need no mention of their own.
   const auto pruned = [&](Clock clock) {
@@ -108,6 +116,24 @@ void Order::run_clocks() {
       Clock clock = *now[s.line];
       for (const std::int32_t added : awaited_[index]) learn(clock, added);
       clocks_[index] = pruned(std::move(clock));
+    }
+    auto& commands = under_way[s.line];
+    const Lane& lane = plan_.ranks[s.rank].lanes[s.lane];
+    const bool ends = static_cast<std::size_t>(s.step) + 1 == lane.steps.size();
+    if (overtakes(s)) commands.push_back(index);
+    if (!commands.empty()) {
+      Clock clock = *clocks_[index];
+      if (ends || std::holds_alternative<Notify>(lane.steps[s.step])) {
+        for (const std::int32_t command : commands) learn(clock, command);
+        commands.clear();
+        // A notify happens after them as well.
+        if (!overtakes(s)) clocks_[index] = pruned(clock);
+        finish(s, std::move(clock));
+      } else if (!overtakes(s)) {  // an await: those behind it know it, but not the commands before it
+        learn(clock, index);
+        now[s.line] = pruned(std::move(clock));
+      }
+      return;
     }
     Clock& sofar = step[s.line];
     if (sofar.lines.empty())

@@ -10,7 +10,7 @@
 namespace shingle {
 
 /// What a segment can rely on having happened: all steps of line l up to number lines[l], and besides these
-/// single runs of tiled steps that have not finished.
+/// single segments of which this is not so: of tiled steps that have not finished, and of copy lanes.
 struct Clock {
   std::vector<std::uint32_t> lines;
   std::vector<std::int32_t> runs;  // ascending
@@ -18,10 +18,11 @@ struct Clock {
 
 class Order {
  public:
-  /// Sources of order: lanes run their steps in turn; a rank's lanes begin an epoch after all of them
-  /// finished the last; whoever leaves a collective or has a message knows what those did before whose data
-  /// it got; an await knows an add if its target cannot be reached without it. The last depends on the
-  /// others: the order grows until nothing changes, so that every edge is justified by earlier ones.
+  /// Sources of order: lanes run their steps in turn, but for the commands of copy lanes; a rank's lanes
+  /// begin an epoch after all of them finished the last; whoever leaves a collective or has a message knows
+  /// what those did before whose data it got; an await knows an add if its target cannot be reached without
+  /// it. The last depends on the others: the order grows until nothing changes, so that every edge is
+  /// justified by earlier ones.
   Order(const Plan& plan, const Schedule& schedule);
 
   /// The first step that adds to an awaited count and may do so any number of epochs ahead of the await, or
@@ -36,6 +37,7 @@ class Order {
  private:
   bool knows(const Clock& clock, std::int32_t earlier) const;
   bool carries_data(const Event& message) const;
+  bool overtakes(const Segment& s) const;
   /// One pass over the schedule with the edges known so far.
   void run_clocks();
   /// Finds awaits' edges; returns whether there are new ones.

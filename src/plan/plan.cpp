@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <utility>
 
 #include "shingle/base/error.hpp"
 
@@ -30,27 +32,79 @@ std::string_view name(LaneKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+namespace {
+
+template <class Key, std::size_t count>
+using Names = std::array<std::pair<Key, std::string_view>, count>;
+
+constexpr Names<Mechanism, 6> mechanisms{{{Mechanism::sequential, "sequential"},
+                                          {Mechanism::chunked, "chunked"},
+                                          {Mechanism::signal, "signal"},
+                                          {Mechanism::ring, "ring"},
+                                          {Mechanism::fused, "fused"},
+                                          {Mechanism::copy_engine, "copy-engine"}}};
+constexpr Names<Mover, 2> movers{{{Mover::copy_engine, "copy-engine"}, {Mover::store, "store"}}};
+constexpr Names<Variant, 6> variants{{{Variant::automatic, "auto"},
+                                      {Variant::pcpy, "pcpy"},
+                                      {Variant::bcst, "bcst"},
+                                      {Variant::swap, "swap"},
+                                      {Variant::b2b, "b2b"},
+                                      {Variant::ring, "ring"}}};
+constexpr Names<Poll, 3> polls{
+    {{Poll::engine, "engine"}, {Poll::rank, "rank"}, {Poll::collective, "collective"}}};
+constexpr Names<Trigger, 2> triggers{{{Trigger::host, "host"}, {Trigger::direct, "direct"}}};
+
+template <class Key, std::size_t count>
+std::string_view name_in(const Names<Key, count>& names, Key key) {
+  return names[static_cast<std::size_t>(key)].second;  // in the order of the enumeration
+}
+
+template <class Key, std::size_t count>
+Key parse_in(const Names<Key, count>& names, std::string_view what, std::string_view text) {
+  std::string known;
+  for (const auto& [key, label] : names) {
+    if (label == text) return key;
+    known += (known.empty() ? "" : ", ") + std::string(label);
+  }
+  throw InvalidArgument(fmt::format("unknown {} '{}' (one of {})", what, text, known));
+}
+
+}  // namespace
+
 std::string_view name(Mechanism mechanism) {
-  static constexpr std::string_view names[] = {"sequential", "chunked", "signal", "ring", "fused"};
-  return names[static_cast<std::size_t>(mechanism)];
+  return name_in(mechanisms, mechanism);
 }
-
 Mechanism parse_mechanism(std::string_view text) {
-  for (const auto mechanism :
-       {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring, Mechanism::fused})
-    if (name(mechanism) == text) return mechanism;
-  throw InvalidArgument(
-      fmt::format("unknown mechanism '{}' (one of sequential, chunked, signal, ring, fused)", text));
+  return parse_in(mechanisms, "mechanism", text);
 }
-
 std::string_view name(Mover mover) {
-  return mover == Mover::copy_engine ? "copy-engine" : "store";
+  return name_in(movers, mover);
+}
+Mover parse_mover(std::string_view text) {
+  return parse_in(movers, "mover", text);
+}
+std::string_view name(Variant variant) {
+  return name_in(variants, variant);
+}
+Variant parse_variant(std::string_view text) {
+  return parse_in(variants, "variant", text);
+}
+std::string_view name(Poll poll) {
+  return name_in(polls, poll);
+}
+Poll parse_poll(std::string_view text) {
+  return parse_in(polls, "poll location", text);
+}
+std::string_view name(Trigger trigger) {
+  return name_in(triggers, trigger);
+}
+Trigger parse_trigger(std::string_view text) {
+  return parse_in(triggers, "trigger", text);
 }
 
-Mover parse_mover(std::string_view text) {
-  for (const auto mover : {Mover::copy_engine, Mover::store})
-    if (name(mover) == text) return mover;
-  throw InvalidArgument(fmt::format("unknown mover '{}' (one of copy-engine, store)", text));
+bool is_command(const Step& step) {
+  return std::holds_alternative<Fill>(step) || std::holds_alternative<Copy>(step) ||
+         std::holds_alternative<Broadcast>(step) || std::holds_alternative<Swap>(step);
 }
 
 std::string_view name(const Step& step) {

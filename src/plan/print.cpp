@@ -34,6 +34,12 @@ std::string params_text(const Plan& plan) {
   if (p.order.rotation > 0) text += fmt::format(", rotated by {}", p.order.rotation);
   if (!p.group_waves.empty())
     text += fmt::format(", {} groups (waves: {})", p.group_waves.size(), list(p.group_waves));
+  if (plan.mechanism == Mechanism::copy_engine)
+    text += fmt::format(
+        ", {}, {} engine{} a rank, {}, poll location of the {}, triggered by {}, {} launching thread{}",
+        name(p.variant), p.engines, p.engines == 1 ? "" : "s",
+        p.prelaunch ? "prelaunched" : "launched when ready", name(p.poll),
+        p.trigger == Trigger::host ? "the host" : "the producer", p.launchers, p.launchers == 1 ? "" : "s");
   return text + fmt::format("; {} workers a rank", plan.workers);
 }
 
@@ -129,12 +135,22 @@ std::string numbered(const Plan& plan, int rank, const Lane& lane, std::size_t s
   return fmt::format("{}: {}", step, text::step_line(plan, lane.steps[step], rank));
 }
 
+std::string lane_title(const Lane& lane) {
+  std::string text = lane.name == name(lane.kind) ? fmt::format("lane {}", lane.name)
+                                                  : fmt::format("lane {} ({})", lane.name, name(lane.kind));
+  const Submission& how = lane.submission;
+  if (how.launcher >= 0) text += fmt::format(", launcher {}", how.launcher);
+  if (how.prelaunched) text += ", prelaunched";
+  if (!how.doorbells.empty())
+    text += fmt::format(", new batches at {}", list({how.doorbells.begin(), how.doorbells.end()}));
+  return text;
+}
+
 std::string rank_text(const Plan& plan, int rank) {
   const RankPlan& r = plan.ranks[static_cast<std::size_t>(rank)];
   std::string text = fmt::format("rank {}\n", rank);
   for (const Lane& lane : r.lanes) {
-    text += lane.name == name(lane.kind) ? fmt::format("  lane {}\n", lane.name)
-                                         : fmt::format("  lane {} ({})\n", lane.name, name(lane.kind));
+    text += fmt::format("  {}\n", lane_title(lane));
     std::vector<std::string> lines;
     for (std::size_t i = 0; i < lane.steps.size(); ++i) lines.push_back(numbered(plan, rank, lane, i));
     for (const std::string& line : folded(lines)) text += fmt::format("    {}\n", line);

@@ -11,14 +11,18 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 7> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 11> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
      {Op::allgather_gemm, "allgather+gemm"},
      {Op::gemm_alltoall, "gemm+alltoall"},
      {Op::alltoall_gemm, "alltoall+gemm"},
-     {Op::attention_reducescatter, "attention+reducescatter"}}};
+     {Op::attention_reducescatter, "attention+reducescatter"},
+     {Op::allgather, "allgather"},
+     {Op::reducescatter, "reducescatter"},
+     {Op::allreduce, "allreduce"},
+     {Op::alltoall, "alltoall"}}};
 
 constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{
     {{Activation::none, "none"},
@@ -72,6 +76,14 @@ void validate_attention(const Problem& p) {
   if (p.transpose_a) throw InvalidArgument("attention takes Q by rows: transpose_a must be off");
 }
 
+/// A collective alone moves rows as they are.
+void validate_collective(const Problem& p) {
+  if (p.n != p.k)
+    throw InvalidArgument(fmt::format("{} moves n = {} columns, but k = {}", name(p.op), p.n, p.k));
+  if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
+    throw InvalidArgument(fmt::format("{} has no GEMM: no transposes, epilogue or norm", name(p.op)));
+}
+
 }  // namespace
 
 std::string_view name(Op op) {
@@ -100,7 +112,7 @@ void Problem::validate() const {
     throw InvalidArgument(fmt::format("norm epsilon = {} must be finite and not negative", norm.epsilon));
   if (routes() != (routing != nullptr))
     throw InvalidArgument(routes() ? fmt::format("{} needs a routing", name(op))
-                                   : "only gemm+alltoall and alltoall+gemm take a routing");
+                                   : "only all-to-alls take a routing");
   if (routing) {
     if (routing->world() != world)
       throw InvalidArgument(fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
@@ -109,6 +121,7 @@ void Problem::validate() const {
     if (most != m)
       throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
   }
+  if (!multiplies()) validate_collective(*this);
   if (attends()) {
     validate_attention(*this);
   } else if (attention != Attention{}) {
@@ -127,7 +140,7 @@ void Problem::validate() const {
 
 std::int64_t Problem::a_rows(int rank) const {
   if (routes()) return routing->rows(rank);
-  if (op != Op::allgather_gemm) return m;
+  if (!shards_a()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
   return rows;
@@ -182,7 +195,7 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
 }
 
 std::vector<GlobalRun> Problem::a_runs(int rank) const {
-  if (op == Op::allgather_gemm) return shard_runs(rank);
+  if (shards_a()) return shard_runs(rank);
   if (routes()) return {{0, routing->global_base(rank), routing->rows(rank)}};
   return {{0, 0, m}};
 }
@@ -216,7 +229,8 @@ bool Problem::operator==(const Problem& o) const {
 }
 
 std::string describe(const Problem& p) {
-  std::string text = fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype));
+  std::string text = p.multiplies() ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
+                                    : fmt::format("{} {}x{} {}", name(p.op), p.m, p.n, name(p.dtype));
   if (p.attends()) {
     const Attention& a = p.attention;
     text += fmt::format(", {} heads of {}", a.heads, a.head_dim);

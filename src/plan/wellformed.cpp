@@ -53,8 +53,8 @@ Shape user_shape(const Problem& p, Role role, int rank) {
     case Role::a:
       // Stored by columns, A is equally wide on all ranks, as wide as the one that has the most rows needs
       // it.
-      if (p.transpose_a) return {p.k, p.op == Op::allgather_gemm ? p.shard_rows() : p.m};
-      return {p.op == Op::allgather_gemm ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
+      if (p.transpose_a) return {p.k, p.shards_a() ? p.shard_rows() : p.m};
+      return {p.shards_a() ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
     case Role::b:
       return p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n};
     case Role::bias:
@@ -71,6 +71,8 @@ Shape user_shape(const Problem& p, Role role, int rank) {
 
 bool is_asked_for(const Problem& p, Role role) {
   switch (role) {
+    case Role::b:
+      return p.multiplies();
     case Role::bias:
       return p.epilogue.bias;
     case Role::norm_weight:
@@ -157,12 +159,27 @@ void check_communicators(const Plan& plan) {
   }
 }
 
+void check_submission(const Plan& plan, const Lane& lane, const std::string& where) {
+  const Submission& how = lane.submission;
+  require(lane.kind == LaneKind::copy || how == Submission{}, where, "lane is no copy lane");
+  require(how.launcher >= -1 && how.launcher < plan.problem.world, where, "launcher {} is outside [-1, {})",
+          how.launcher, plan.problem.world);
+  std::int32_t last = 0;
+  for (const std::int32_t end : how.doorbells) {
+    require(end > last && static_cast<std::size_t>(end) < lane.steps.size(), where,
+            "doorbell at {} of {} steps, after one at {}", end, lane.steps.size(), last);
+    last = end;
+  }
+}
+
 void check_rank(const Plan& plan, int rank) {
   const RankPlan& r = plan.ranks[static_cast<std::size_t>(rank)];
   require(r.lanes.size() <= max_lanes, fmt::format("rank {}", rank), "{} lanes, at most {}", r.lanes.size(),
           max_lanes);
   for (std::size_t lane = 0; lane < r.lanes.size(); ++lane) {
     check_name(r.lanes[lane].name, fmt::format("rank {}, lane {}, name", rank, lane));
+    check_submission(plan, r.lanes[lane],
+                     fmt::format("rank {}, lane {}, submission", rank, r.lanes[lane].name));
     for (std::size_t step = 0; step < r.lanes[lane].steps.size(); ++step)
       check_step(plan, rank, static_cast<int>(lane), static_cast<int>(step));
   }

@@ -45,8 +45,10 @@ class StepCheck {
 
   void operator()(const Await& a) const {
     counter(a.counter);
-    require(a.counter.rank == rank_, {"counter"}, "on rank {}: a rank awaits its own counters only",
-            a.counter.rank);
+    const LaneKind kind =
+        plan_.ranks[static_cast<std::size_t>(rank_)].lanes[static_cast<std::size_t>(lane_)].kind;
+    require(a.counter.rank == rank_ || kind == LaneKind::copy, {"counter"},
+            "on rank {}: only copy engines poll another rank's counters", a.counter.rank);
     require(a.target <= max_count, {"target"}, "{} is above {}", a.target, max_count);
   }
   void operator()(const Notify& n) const {

@@ -63,8 +63,9 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   }
   const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(problem.world, rows); };
   a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
-  b = problem.transpose_b ? user(Role::b, same(problem.n), problem.k)
-                          : user(Role::b, same(problem.k), problem.n);
+  if (problem.multiplies())
+    b = problem.transpose_b ? user(Role::b, same(problem.n), problem.k)
+                            : user(Role::b, same(problem.k), problem.n);
   if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.n);
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
@@ -93,6 +94,26 @@ std::int32_t Builder::buffer(std::string name, std::vector<std::int64_t> rows, s
 std::int32_t Builder::lane(int rank, LaneKind kind, std::string name) {
   plan_.ranks[rank].lanes.push_back({kind, std::move(name), {}});
   return static_cast<std::int32_t>(plan_.ranks[rank].lanes.size()) - 1;
+}
+
+std::int32_t Builder::engine(int rank, std::size_t number) {
+  const std::string name = fmt::format("engine {}", number);
+  auto& lanes = plan_.ranks[rank].lanes;
+  for (std::size_t l = 0; l < lanes.size(); ++l)
+    if (lanes[l].name == name) {
+      ring_doorbell(rank, static_cast<std::int32_t>(l));
+      return static_cast<std::int32_t>(l);
+    }
+  const std::int32_t made = lane(rank, LaneKind::copy, name);
+  lanes[made].submission = {
+      static_cast<std::int32_t>(std::int64_t{rank} * params().launchers / world()), params().prelaunch, {}};
+  return made;
+}
+
+void Builder::ring_doorbell(int rank, std::int32_t lane) {
+  Lane& at = plan_.ranks[rank].lanes[lane];
+  if (!at.submission.prelaunched)
+    at.submission.doorbells.push_back(static_cast<std::int32_t>(at.steps.size()));
 }
 
 std::int32_t Builder::buffer(std::string name, std::int64_t rows, std::int64_t cols) {
@@ -278,8 +299,36 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
   return std::nullopt;
 }
 
+std::optional<Reason> nothing_to_overlap(const Problem& problem) {
+  if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (!problem.multiplies())
+    return Reason{
+        fmt::format("{} has no computation to overlap: use sequential or copy-engine", name(problem.op))};
+  return std::nullopt;
+}
+
+void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from, std::int32_t to) {
+  build.notify(rank, from, counter, 0);
+  build.await(rank, to, counter, 0);
+}
+
+void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
+  if (from == build.out) return;
+  build.step(rank, compute_lane,
+             build.finishing(rank, build.row_blocks(rows, build.product_cols()),
+                             Builder::in_place(build.rows(from, rank, 0, rows)),
+                             Builder::in_place(build.all(build.out, rank))));
+}
+
 std::string rounding(const Problem& problem) {
   const std::string_view type = name(problem.dtype);
+  if (!problem.multiplies())
+    return problem.reduces()
+               ? fmt::format(
+                     "the collective sums the ranks' {0} values as its library does (host: in fp32, in "
+                     "rank order, rounded once to {0})",
+                     type)
+               : "values are moved as they are";
   if (problem.reduces())
     return fmt::format(
         "products accumulate in fp32 and are rounded once to {0}; the collective sums the ranks' {0} values "

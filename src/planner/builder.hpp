@@ -19,11 +19,16 @@ class Builder {
  public:
   Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params);
 
-  std::int32_t a, b, out;  ///< user buffers
-  std::int32_t bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1;
+  std::int32_t a, out;  ///< user buffers
+  std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1;
 
   /// Another lane of a rank, beside the two that all mechanisms have; lanes that stay empty are dropped.
   std::int32_t lane(int rank, LaneKind kind, std::string name);
+  /// The lane of a rank's copy engine `number`, submitted as the params say. Steps that are appended to one
+  /// that has some already are a new batch.
+  std::int32_t engine(int rank, std::size_t number);
+  /// What follows in a copy lane is a batch of its own, unless all is prelaunched.
+  void ring_doorbell(int rank, std::int32_t lane);
   /// An internal buffer of the problem's dtype; the same rows on every rank, or by rank.
   std::int32_t buffer(std::string name, std::int64_t rows, std::int64_t cols);
   std::int32_t buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols);
@@ -88,6 +93,16 @@ class Builder {
 
 /// What no mechanism serves, or nullopt.
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params);
+
+/// Why there is nothing to overlap: no communication, or no computation.
+std::optional<Reason> nothing_to_overlap(const Problem& problem);
+
+/// Lanes of a rank in turn: `from` has finished, `to` may go on.
+void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from, std::int32_t to);
+
+/// The pass over a rank's `rows` complete rows of `from` into the output, where there is one to make: a sum's
+/// epilogue or a norm, or rows that lie elsewhere than in the output.
+void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows);
 
 /// Where a mechanism that uses collectives rounds: the same for all of them.
 std::string rounding(const Problem& problem);

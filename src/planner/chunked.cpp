@@ -233,7 +233,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
         "chunked slices the rows that ranks send; those of one slice are scattered over what a rank "
         "multiplies: "
         "use fused"};
-  if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.attends()) return Reason{"attention is cut into slices by ring"};
   if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
     return Reason{
@@ -242,10 +242,6 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
   chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
   Builder build(problem, machine, Mechanism::chunked, chosen);
   switch (problem.op) {
-    case Op::gemm:
-    case Op::alltoall_gemm:
-    case Op::attention_reducescatter:
-      break;
     case Op::gemm_allreduce:
       plan_allreduce(build);
       break;
@@ -257,6 +253,8 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
       break;
     case Op::gemm_alltoall:
       plan_alltoall(build);
+      break;
+    default:  // refused above
       break;
   }
   return std::move(build).finish(planner::rounding(problem));

@@ -10,7 +10,7 @@ namespace {
 using planner::Builder;
 
 std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
-  if (p.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (auto reason = planner::nothing_to_overlap(p)) return *reason;
   if (p.attends()) return Reason{"attention is cut into slices by ring"};
   if (!machine.peer_memory && p.world > 1)
     return Reason{"fused stores into other ranks' memory, which ranks cannot reach here"};
@@ -76,9 +76,6 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
   if (auto reason = unserved(problem, machine, params)) return *reason;
   Builder build(problem, machine, Mechanism::fused, choose(problem, machine, params));
   switch (problem.op) {
-    case Op::gemm:
-    case Op::attention_reducescatter:
-      break;
     case Op::gemm_allreduce:
     case Op::gemm_reducescatter:
       planner::fuse_reduction(build, machine);
@@ -91,6 +88,8 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
       break;
     case Op::alltoall_gemm:
       planner::fuse_dispatch(build, machine);
+      break;
+    default:  // refused above
       break;
   }
   const Params chosen = build.params();

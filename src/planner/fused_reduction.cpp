@@ -63,13 +63,6 @@ TileNotify count_all(std::int32_t counter, std::vector<std::int32_t> ranks, cons
   return {counter, std::move(ranks), {grid.positions()}, {entry}};
 }
 
-void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
-  build.step(rank, compute_lane,
-             build.finishing(rank, build.row_blocks(rows, build.product_cols()),
-                             Builder::in_place(build.rows(from, rank, 0, rows)),
-                             Builder::in_place(build.all(build.out, rank))));
-}
-
 std::int32_t staging_buffer(Builder& build, std::int64_t rows) {
   return build.typed_buffer("staging", build.params().stage_fp32 ? DType::f32 : build.problem().dtype, rows,
                             build.problem().n);

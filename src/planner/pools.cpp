@@ -74,6 +74,20 @@ Placement Pools::receive(int source, int dest, const Slice& buffer) const {
   return at;
 }
 
+Elementwise pack(const Routing& routing, int rank, const TileGrid& grid, Placement from, const Slice& to) {
+  Elementwise pass;
+  pass.grid = grid;
+  pass.from.push_back(std::move(from));
+  pass.to.kind = PlacementKind::pools;
+  pass.to.slice = to;
+  pass.to.ends = {grid.positions()};
+  pass.to.source = rank;
+  std::int64_t base = 0;
+  for (int peer = 0; peer < routing.world(); base += routing.count(rank, peer++))
+    pass.to.bases.push_back(base);
+  return pass;
+}
+
 Placement routed_rows(const Routing& routing, int source, int dest, const Slice& out) {
   Placement at;
   at.kind = PlacementKind::routed;

@@ -47,6 +47,9 @@ class Pools {
   std::vector<std::vector<std::int64_t>> send_first_, receive_first_;
 };
 
+/// The pass that sorts a rank's rows by destination.
+Elementwise pack(const Routing& routing, int rank, const TileGrid& grid, Placement from, const Slice& to);
+
 /// Where the rows that `source` sends to `dest` stand in the output of `dest`.
 Placement routed_rows(const Routing& routing, int source, int dest, const Slice& out);
 

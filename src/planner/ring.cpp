@@ -334,7 +334,7 @@ std::string rounding(const Problem& problem) {
 Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Params& params) {
   problem.validate();
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
-  if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.routes())
     return Reason{fmt::format("ring passes shards from rank to rank; rows of {} go to any: use fused",
                               name(problem.op))};

@@ -1,5 +1,6 @@
 // sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
-#include "builder.hpp"
+#include "sequential.hpp"
+#include "pools.hpp"
 
 namespace shingle {
 namespace {
@@ -7,20 +8,9 @@ namespace {
 using planner::Builder;
 using planner::communicate_lane;
 using planner::compute_lane;
-
-/// The lanes of a sequential plan wait for each other: `from` has finished, `to` may go on.
-void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from, std::int32_t to) {
-  build.notify(rank, from, counter, 0);
-  build.await(rank, to, counter, 0);
-}
-
-void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
-  if (build.needs_finishing() || build.problem().scatters())
-    build.step(rank, compute_lane,
-               build.finishing(rank, build.row_blocks(rows, build.product_cols()),
-                               Builder::in_place(build.rows(from, rank, 0, rows)),
-                               Builder::in_place(build.all(build.out, rank))));
-}
+using planner::finish_rows;
+using planner::hand_over;
+using planner::pack;
 
 void plan_gemm(Builder& build) {
   const std::int64_t m = build.problem().m;
@@ -109,21 +99,6 @@ void plan_allgather(Builder& build) {
     build.step(r, compute_lane, std::move(gemm));
     finish_rows(build, r, product, p.m);
   }
-}
-
-/// The pass that sorts a rank's rows by destination.
-Elementwise pack(const Routing& routing, int rank, const TileGrid& grid, Placement from, const Slice& to) {
-  Elementwise pass;
-  pass.grid = grid;
-  pass.from.push_back(std::move(from));
-  pass.to.kind = PlacementKind::pools;
-  pass.to.slice = to;
-  pass.to.ends = {grid.positions()};
-  pass.to.source = rank;
-  std::int64_t base = 0;
-  for (int peer = 0; peer < routing.world(); base += routing.count(rank, peer++))
-    pass.to.bases.push_back(base);
-  return pass;
 }
 
 void plan_alltoall(Builder& build) {
@@ -225,6 +200,12 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
       break;
     case Op::alltoall_gemm:
       plan_dispatch(build);
+      break;
+    case Op::allgather:
+    case Op::reducescatter:
+    case Op::allreduce:
+    case Op::alltoall:
+      planner::call_library(build);
       break;
   }
   return std::move(build).finish(planner::rounding(problem));

@@ -227,7 +227,7 @@ void plan_alltoall(Builder& build, const planner::Pools& pools) {
 Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const Params& params) {
   problem.validate();
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
-  if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.attends()) return Reason{"attention is cut into slices by ring"};
   if (problem.gathers())
     return Reason{

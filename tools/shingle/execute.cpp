@@ -33,7 +33,8 @@ class Execution {
       return;
     now("filling inputs");
     memory_.emplace(world, inputs);
-    gemm_.emplace(world, inputs, *memory_, run_timeout_us(job.named.problem, options.where));
+    if (job.named.problem.multiplies())
+      gemm_.emplace(world, inputs, *memory_, run_timeout_us(job.named.problem, options.where));
     sequential_.emplace(world, inputs.problem(), operator_options(Mechanism::sequential, {}));
     memory_->bind(*sequential_);
   }
@@ -76,7 +77,7 @@ class Execution {
     if (row.check.passed && own_ != nullptr)
       own_->save(world_, memory_->outputs(), world_.local_ranks()[0] == 0);
     now(row.mechanism + ", measuring");
-    row.time = measure(world_, gemm_->op(), *sequential_, op, {.repeat = options_.repeat});
+    row.time = measure(world_, gemm_ ? &gemm_->op() : nullptr, *sequential_, op, {.repeat = options_.repeat});
     if (options_.timelines) trace(op);
   }
 
@@ -104,6 +105,7 @@ class Execution {
 /// A rank's GEMM on a slow core.
 double gemm_us(const Problem& p) {
   constexpr double flops_per_us = 2e3;
+  if (!p.multiplies()) return 0;
   return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
 }
 
@@ -136,7 +138,8 @@ double execute_bytes(const Job& job, const Machine& machine, const Launch& launc
   if (baseline) internal += internal_bytes(*baseline, launch);
   double alone = 0;
   for (int rank = 0; rank < problem.world; ++rank)
-    if (!launch.mpi || rank == launch.rank) alone += static_cast<double>(GemmAlone::bytes(problem, rank));
+    if (problem.multiplies() && (!launch.mpi || rank == launch.rank))
+      alone += static_cast<double>(GemmAlone::bytes(problem, rank));
   return user_matrix_bytes(problem, launch) + internal + alone + static_cast<double>(check_bytes(problem));
 }
 

@@ -109,6 +109,7 @@ WorldOptions WorldFlags::options(const Launch& launch) const {
   const std::string_view implied = launch.mpi ? "mpi" : "host";
   return {.backend = backend.empty() ? implied : backend,
           .link = link,
+          .engine = engine,
           .workers_per_rank = workers,
           .timeout_us = timeout_us.value_or(default_timeout_us)};
 }
@@ -186,9 +187,10 @@ void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
 void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   const auto grouped = [&](CLI::Option* option) { option->group("How"); };
   Params& params = flags.params;
-  grouped(add(app, "--mechanism", "NAME",
-              "sequential, chunked, ring, signal, fused, several of them, all, or best (the default)",
-              [&](auto& t) { flags.mechanisms = parse_mechanisms(t); }));
+  grouped(add(
+      app, "--mechanism", "NAME",
+      "sequential, chunked, ring, signal, fused, copy-engine, several of them, all, or best (the default)",
+      [&](auto& t) { flags.mechanisms = parse_mechanisms(t); }));
   grouped(
       add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
   grouped(add(app, "--slices", "N", "ring: slices of each rank's shard of the rows",
@@ -208,6 +210,22 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
               [&](auto& t) { params.mover = parse_mover(t); }));
   grouped(app.add_flag("--row-parallel", params.row_parallel,
                        "ring, attention: all queries first, and only the projection by slices"));
+  grouped(add(app, "--variant", "NAME",
+              "copy-engine: pcpy, bcst, swap, b2b, ring, or auto (the default, by size)",
+              [&](auto& t) { params.variant = parse_variant(t); }));
+  grouped(add(app, "--engines", "N", "copy-engine: engines of each rank (default: the variant's)",
+              [&](auto& t) { params.engines = small(t); }));
+  grouped(app.add_flag("--prelaunch", params.prelaunch,
+                       "copy-engine: commands wait in the engines for their trigger"));
+  grouped(add(app, "--poll", "WHOSE",
+              "copy-engine: where engines look for it: engine (the default), rank, collective",
+              [&](auto& t) { params.poll = parse_poll(t); }));
+  grouped(add(app, "--trigger", "WHO",
+              "copy-engine: host (the default) or direct, by the GEMM that made the data",
+              [&](auto& t) { params.trigger = parse_trigger(t); }));
+  grouped(add(app, "--launchers", "N",
+              "copy-engine: threads that create the commands of all ranks (default: 1)",
+              [&](auto& t) { params.launchers = small(t); }));
   grouped(add(app, "--tile", "MxN", "Tile of the GEMM, such as 256x512",
               [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); }));
   grouped(add(app, "--raster", "AXIS", "The axis along which tiles run first: n or m", [&](auto& t) {
@@ -232,6 +250,9 @@ void add_world_flags(CLI::App& app, WorldFlags& flags) {
               }));
   grouped(add(app, "--link", "LINK", "Pace transfers as a link would: 8GB/s,10us",
               [&](auto& t) { flags.link = parse_link(t); }));
+  grouped(add(app, "--engine", "PHASES",
+              "Pace copy engines: control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s",
+              [&](auto& t) { flags.engine = parse_engine(t); }));
   grouped(add(app, "--workers", "N",
               "Threads of a rank that compute tiles (default: the cores, shared among the ranks)",
               [&](auto& t) { flags.workers = static_cast<int>(whole(t, 1, 1024)); }));

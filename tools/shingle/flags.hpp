@@ -48,6 +48,7 @@ struct WorldFlags {
   int world = 0;  ///< 0: as many as mpirun started, else 4
   std::string backend;
   Link link;
+  EnginePhases engine;
   int workers = 0;                   ///< of each rank; 0: the cores shared among the ranks
   std::optional<double> timeout_us;  ///< empty: 30 s, and more for runs that may take long
 

@@ -62,8 +62,11 @@ std::string shape_text(const NpyHeader& header) {
 
 void refuse_what_has_no_matrix(const ProblemFlags& flags) {
   if (!flags.model.empty() || !flags.op) throw InvalidArgument("--a and --b need --op");
-  if (*flags.op == Op::attention_reducescatter)
-    throw InvalidArgument("--a and --b are for operators of two matrices, not for attention");
+  Problem asked;
+  asked.op = *flags.op;
+  if (asked.attends() || !asked.multiplies())
+    throw InvalidArgument(
+        fmt::format("--a and --b are for products of two matrices, not for {}", name(asked.op)));
   if (flags.m || flags.n || flags.k)
     throw InvalidArgument("--a and --b have their own sizes: leave out --m, --n and --k");
   if (flags.epilogue.bias || flags.norm || flags.residual)

@@ -51,6 +51,10 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   problem.n = flags.n;
   problem.k = flags.k;
   problem.dtype = flags.dtype.value_or(DType::f32);
+  if (!problem.multiplies()) {
+    if (flags.k != 0) throw InvalidArgument(fmt::format("{} has no GEMM: leave out --k", name(problem.op)));
+    problem.k = problem.n;
+  }
   apply_flags(flags, problem);
   if (problem.attends()) {
     if (flags.attention.heads == 0) throw InvalidArgument("attention+reducescatter needs --heads");
@@ -85,7 +89,7 @@ std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world
     return std::make_shared<Routing>(read_routing_file(flags.routing));
   const RoutingPattern pattern = parse_routing_pattern(flags.routing);
   if (*std::max_element(rows.begin(), rows.end()) == 0)
-    throw InvalidArgument("gemm+alltoall needs --m, or a routing of your own");
+    throw InvalidArgument("an all-to-all needs --m, or a routing of your own");
   return std::make_shared<Routing>(shingle::make_routing(pattern, world, rows, flags.seed));
 }
 

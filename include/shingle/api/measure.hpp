@@ -13,15 +13,15 @@ struct MeasureOptions {
 
 /// Medians over rounds of the time from the first begin to the last end over all ranks.
 struct Measurement {
-  double gemm_us = 0;  ///< the GEMM alone, unsplit
+  double gemm_us = 0;  ///< the GEMM alone, unsplit; 0 where there is none
   double sequential_us = 0;
   double overlapped_us = 0;
   double spread = 0;  ///< of the overlapped times: interquartile range over the median
   int rounds = 0;
 
   double speedup() const { return sequential_us / overlapped_us; }
-  /// 1 − ECT / ECT of sequential, where ECT = T − T(GEMM alone). Not a number where the sequential one
-  /// exposes less than 5% of its time: a ratio of two noises.
+  /// 1 − ECT / ECT of sequential, where ECT = T − T(GEMM alone). Not a number without a GEMM, and where
+  /// the sequential one exposes less than 5% of its time: a ratio of two noises.
   double overlap_efficiency() const;
 };
 
@@ -43,8 +43,8 @@ class GemmAlone {
 
 /// Runs the three in turn, round by round, so that a drift of the machine meets all alike; once before to
 /// warm up. `overlapped` may be the sequential operator itself. Collective; the same figures on every
-/// process.
-Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator& overlapped,
+/// process. `gemm` is null where there is none.
+Measurement measure(World& world, Operator* gemm, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options = {});
 
 }  // namespace shingle

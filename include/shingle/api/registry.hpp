@@ -31,6 +31,7 @@ struct WorldOptions {
   std::string_view
       backend{};  ///< a name of backends(); empty: "mpi" in a process that mpirun started, else "host"
   Link link{};    ///< of each rank: transfers take at least as long as this link would need; none by default
+  EnginePhases engine{};  ///< of every copy engine; without phases, engines are as fast as memory
   int workers_per_rank =
       0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
   double timeout_us = 30e6;  ///< deadline of waits outside a run

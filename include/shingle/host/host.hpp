@@ -24,6 +24,7 @@ struct StepEvent {
 
 struct HostOptions {
   Link link{};  ///< of each rank; collectives and copies between ranks take at least as long as it would
+  EnginePhases engine{};  ///< of every copy engine; its transfers really copy, and take at least this long
   int workers_per_rank =
       0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
   double timeout_us = 30e6;  ///< deadline of waits outside a run: World::barrier and World::all_max over MPI
@@ -50,7 +51,7 @@ std::unique_ptr<World> make_mpi_world(const HostOptions& options = {});
 bool launched_by_mpi();
 
 /// This machine as planners see it: `ranks` ranks share its cores.
-Machine host_machine(int ranks, const Link& link = {});
+Machine host_machine(int ranks, const Link& link = {}, const EnginePhases& engine = {});
 
 /// What `shingle info` shows of the host.
 struct HostInfo {

@@ -80,8 +80,8 @@ struct CounterRef {
   bool operator==(const CounterRef&) const = default;
 };
 
-// ------------------------------------------------------------------------------------------------- hooks of
-// a tiled step
+// -----------------------------------------------------------------------------------------------------------
+// hooks of a tiled step
 
 /// Where the rows of a tile lie in a buffer: the `route` hook of a store, and its mirror for a load.
 enum class PlacementKind : std::uint8_t {
@@ -314,11 +314,26 @@ std::string_view name(const Step& step);
 enum class LaneKind : std::uint8_t { compute, communicate, copy };
 std::string_view name(LaneKind kind);
 
-/// An in-order queue on one rank.
+/// How the commands of a copy lane get to its engine (DMA collectives §3.2): a thread of the host creates
+/// them (control) and rings the engine's doorbell (schedule). It says when an engine may start, not in which
+/// order what happens: a proof does not depend on it.
+struct Submission {
+  std::int32_t launcher = -1;  ///< which of the world's launching threads; -1: the rank's own
+  /// All commands are with the engine before the epoch begins, and the lane's awaits are polls of the engine.
+  /// Otherwise the launching thread waits where a batch begins with awaits, and creates it then.
+  bool prelaunched = false;
+  std::vector<std::int32_t> doorbells{};  ///< steps at which a new batch begins, after the first
+  bool operator==(const Submission&) const = default;
+};
+
+/// A queue on one rank, in order; but a copy lane's commands (fills, copies, broadcasts, swaps) between two
+/// notifies are under way together, in no order. A notify, and the end of the lane, wait for those before it;
+/// an await holds back those behind it only.
 struct Lane {
   LaneKind kind = LaneKind::compute;
   std::string name;
   std::vector<Step> steps;
+  Submission submission{};  ///< of a copy lane
   bool operator==(const Lane&) const = default;
 };
 
@@ -336,7 +351,10 @@ struct Communicator {
   bool operator==(const Communicator&) const = default;
 };
 
-enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring, fused };
+/// Whether steps of this kind may overtake each other on a copy lane.
+bool is_command(const Step& step);
+
+enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring, fused, copy_engine };
 std::string_view name(Mechanism mechanism);
 Mechanism parse_mechanism(std::string_view text);
 
@@ -344,6 +362,30 @@ Mechanism parse_mechanism(std::string_view text);
 enum class Mover : std::uint8_t { copy_engine, store };
 std::string_view name(Mover mover);
 Mover parse_mover(std::string_view text);
+
+/// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by size.
+enum class Variant : std::uint8_t {
+  automatic,
+  pcpy,  ///< an engine for each copy
+  bcst,  ///< an engine for each broadcast to two ranks
+  swap,  ///< an engine for each exchange in place with another rank
+  b2b,   ///< one engine a rank, whose copies are under way together
+  ring,  ///< one engine a rank, which passes shards on to the next rank
+};
+std::string_view name(Variant variant);
+Variant parse_variant(std::string_view text);
+
+/// Where engines look whether they may start: a place of each engine's own, of each rank, or one for all
+/// ranks (DMA collectives §4.2.5).
+enum class Poll : std::uint8_t { engine, rank, collective };
+std::string_view name(Poll poll);
+Poll parse_poll(std::string_view text);
+
+/// Who tells engines that their data is there, and others that it has come: threads of the host (DMA
+/// collectives §4.3.2), or whoever made it and the engines themselves.
+enum class Trigger : std::uint8_t { host, direct };
+std::string_view name(Trigger trigger);
+Trigger parse_trigger(std::string_view text);
 
 /// What a mechanism lets a tuner choose. Zero or empty: the planner's default; a plan holds what was chosen.
 struct Params {
@@ -360,6 +402,12 @@ struct Params {
   Mover mover = Mover::copy_engine;  ///< fused: who moves shards
   std::int32_t slices = 0;           ///< ring: slices of each rank's shard of the rows
   bool row_parallel = false;  ///< ring, attention: all queries first, and only the projection by slices
+  Variant variant = Variant::automatic;  ///< copy-engine
+  std::int32_t engines = 0;              ///< copy-engine: of each rank
+  bool prelaunch = false;                ///< copy-engine: commands wait in the engines for their trigger
+  Poll poll = Poll::engine;              ///< copy-engine
+  Trigger trigger = Trigger::host;       ///< copy-engine
+  std::int32_t launchers = 0;            ///< copy-engine: threads that create all ranks' commands
   bool operator==(const Params&) const = default;
 };
 

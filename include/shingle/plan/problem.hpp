@@ -27,6 +27,10 @@ enum class Op : std::uint8_t {
   alltoall_gemm,       ///< rows of A go where the routing says; every rank multiplies those that it gets with
                        ///< its own B_r (the dispatch of a mixture of experts)
   attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r, rank r keeps its rows
+  allgather,                ///< A is sharded by rows; every rank gets all of it
+  reducescatter,            ///< the sum over ranks of A_r, rank r keeps its shard of the rows
+  allreduce,                ///< the same sum, whole on every rank
+  alltoall,                 ///< rows of A go where the routing says
 };
 
 /// "gemm+allreduce", …
@@ -92,6 +96,8 @@ struct GlobalRun {
   std::int64_t rows = 0;
 };
 
+/// A collective alone moves an A of n = k columns, and there is no B.
+///
 /// Sizes are those of one rank's GEMM: C[m×n] = op(A)[m×k] · op(B)[k×n], as BLAS has it. Matrices are
 /// row-major. A is stored m×k, or k×m with transpose_a (the weight gradient); B is stored k×n, or n×k with
 /// transpose_b (as Linear layers keep it). For allgather+gemm, m counts the gathered rows; for gemm+alltoall
@@ -109,21 +115,27 @@ struct Problem {
   Norm norm{};
   RowOrder row_order = RowOrder::contiguous;
   std::int64_t row_block = 0;                ///< rows of a block, for block_cyclic
-  std::shared_ptr<const Routing> routing{};  ///< gemm+alltoall and alltoall+gemm only
+  std::shared_ptr<const Routing> routing{};  ///< where an all-to-all sends the rows of A or of the product
   Attention attention{};                     ///< attention+reducescatter only; k = heads / world · head_dim
 
   /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of
   /// range, a routing that does not fit, an odd N for swiglu, a combination that has no meaning.
   void validate() const;
 
+  /// Whether there is a product with B; otherwise a collective is all there is.
+  bool multiplies() const {
+    return op != Op::allgather && op != Op::reducescatter && op != Op::allreduce && op != Op::alltoall;
+  }
   /// Whether the ranks' products are summed.
-  bool reduces() const { return op == Op::gemm_allreduce || scatters(); }
+  bool reduces() const { return op == Op::gemm_allreduce || op == Op::allreduce || scatters(); }
   /// Whether each rank keeps its shard of the rows of the sum.
-  bool scatters() const { return op == Op::gemm_reducescatter || attends(); }
+  bool scatters() const { return op == Op::gemm_reducescatter || op == Op::reducescatter || attends(); }
+  /// Whether A is sharded by rows.
+  bool shards_a() const { return op == Op::allgather_gemm || op == Op::allgather; }
   /// Whether rows go where a routing says.
-  bool routes() const { return op == Op::gemm_alltoall || op == Op::alltoall_gemm; }
-  /// Whether a rank multiplies rows of A that other ranks hold.
-  bool gathers() const { return op == Op::allgather_gemm || op == Op::alltoall_gemm; }
+  bool routes() const { return op == Op::gemm_alltoall || op == Op::alltoall_gemm || op == Op::alltoall; }
+  /// Whether a rank's result is made of rows of A that other ranks hold.
+  bool gathers() const { return shards_a() || op == Op::alltoall_gemm; }
   /// Whether A passes attention before it is multiplied.
   bool attends() const { return op == Op::attention_reducescatter; }
   /// Columns of K and of V that a rank holds.

@@ -28,6 +28,11 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& machine, const Pa
 /// computed nor the first one needed waits for a message.
 Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Params& params = {});
 
+/// DMA collectives (Pati et al., AMD): copy engines move the bytes of a collective, or of the one before or
+/// after a GEMM, in parallel copies, broadcasts to two ranks, exchanges in place, back-to-back copies of one
+/// engine or around a ring; launched when ready or ahead of time. Workers only sum.
+Result<Plan> plan_copy_engine(const Problem& problem, const Machine& machine, const Params& params = {});
+
 /// A Planner by name; the same signature for all.
 using Planner = Result<Plan> (*)(const Problem&, const Machine&, const Params&);
 

@@ -1,0 +1,251 @@
+#include "transfers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shingle::planner {
+namespace {
+
+int after(int rank, int steps, int world) {
+  return (rank + steps) % world;
+}
+
+/// The ranks that an exchange in place meets from its lower side: every pair once, and every rank as often as
+/// others, or once less.
+std::vector<int> partners(int rank, int world) {
+  std::vector<int> peers;
+  for (int i = 1; 2 * i < world; ++i) peers.push_back(after(rank, i, world));
+  if (world % 2 == 0 && rank < world / 2) peers.push_back(rank + world / 2);
+  return peers;
+}
+
+std::vector<int> union_of(const std::vector<Command>& commands) {
+  std::vector<int> ranks;
+  for (const Command& command : commands)
+    for (const int peer : command.peers)
+      if (std::ranges::find(ranks, peer) == ranks.end()) ranks.push_back(peer);
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<Command> commands_of(const Parcels& parcels, Variant variant, int rank, int world) {
+  std::vector<Command> commands;
+  if (variant == Variant::swap) {
+    for (const int peer : partners(rank, world))
+      if (const Slice mine = parcels.from(rank, peer); mine.rows > 0)
+        commands.push_back({Swap{mine, parcels.from(peer, rank)}, {peer}});
+    return commands;
+  }
+  std::vector<int> peers;
+  for (int i = 1; i < world; ++i)
+    if (parcels.from(rank, after(rank, i, world)).rows > 0) peers.push_back(after(rank, i, world));
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    const int peer = peers[i];
+    const Slice from = parcels.from(rank, peer);
+    if (variant == Variant::bcst && i + 1 < peers.size()) {
+      const int other = peers[++i];
+      commands.push_back({Broadcast{from, {parcels.to(rank, peer), parcels.to(rank, other)}}, {peer, other}});
+    } else {
+      commands.push_back({Copy{from, parcels.to(rank, peer)}, {peer}});
+    }
+  }
+  return commands;
+}
+
+Transfer::Transfer(Builder& build, const Parcels& parcels, Variant variant, const Handshake* handshake)
+    : parcels_(parcels),
+      variant_(variant),
+      poll_(build.params().poll),
+      trigger_(build.params().trigger),
+      handshake_(handshake),
+      engines_(static_cast<std::size_t>(build.world())),
+      started_(static_cast<std::size_t>(build.world()), 1),
+      awaited_(static_cast<std::size_t>(build.world())) {
+  const int world = build.world();
+  for (int r = 0; r < world; ++r) deal(r, world, build.params().engines);
+  for (const auto& engines : engines_) most_engines_ = std::max(most_engines_, engines.size());
+  any_ = most_engines_ > 0;
+  if (!any_) return;
+
+  const bool host = trigger_ == Trigger::host, ring = variant == Variant::ring;
+  const auto most = static_cast<std::int64_t>(most_engines_);
+  trigger_count_ = build.counter("trigger", poll_ == Poll::engine ? most : 1);
+  if (host) {
+    computed_ = build.counter("computed", 1);
+    come_ = build.counter("come", 1);
+    if (poll_ == Poll::collective) ready_ = build.counter("ready", world);
+    if (!ring) done_ = build.counter("done", most, CounterKind::set);
+  }
+  if (variant == Variant::swap && poll_ != Poll::collective) made_ = build.counter("made", world);
+  const bool by_source = ring || host;
+  sent_ = build.counter("sent", by_source ? world : world * most, CounterKind::set);
+  for (int source = 0; source < world; ++source)
+    for (std::size_t e = 0; e < engines_[source].size(); ++e)
+      for (const int rank : engines_[source][e].told) {
+        const std::int64_t entry = by_source ? source : source * most + static_cast<std::int64_t>(e);
+        auto& awaited = awaited_[static_cast<std::size_t>(rank)];
+        if (std::ranges::find(awaited, entry) == awaited.end()) awaited.push_back(entry);
+      }
+}
+
+/// Deals the commands of a rank to its engines, in turn.
+void Transfer::deal(int rank, int world, std::int32_t wanted) {
+  std::vector<Engine>& engines = engines_[static_cast<std::size_t>(rank)];
+  if (variant_ == Variant::ring) {  // what it passes on is known by the shard: its engine tells of each
+    for (int i = 1; i < world; ++i)
+      if (const int s = after(rank, i, world); parcels_.from(s, rank).rows > 0)
+        awaited_[static_cast<std::size_t>(rank)].push_back(s);
+    for (int s = 0; s < world; ++s)
+      if (s != after(rank, 1, world) && parcels_.from(s, after(rank, 1, world)).rows > 0) engines.resize(1);
+    return;
+  }
+  std::vector<Command> commands = commands_of(parcels_, variant_, rank, world);
+  const auto count = std::min(commands.size(), static_cast<std::size_t>(wanted));
+  engines.resize(count);
+  for (std::size_t i = 0; i < commands.size(); ++i)
+    engines[i % count].commands.push_back(std::move(commands[i]));
+  for (Engine& engine : engines) {
+    engine.told = union_of(engine.commands);
+    // What is exchanged in place changes under the rank's own hands as well.
+    if (variant_ == Variant::swap && trigger_ == Trigger::direct) engine.told.push_back(rank);
+  }
+}
+
+void Transfer::hook(const TileGrid& grid, std::vector<TileNotify>& notify, int rank) {
+  if (trigger_ == Trigger::host || grid.tiles() == 0) return;
+  const std::size_t engines = engines_[static_cast<std::size_t>(rank)].size();
+  const std::size_t places = poll_ == Poll::engine ? engines : std::min<std::size_t>(engines, 1);
+  for (std::size_t i = 0; i < places; ++i)
+    notify.push_back({trigger_count_, {rank}, {grid.positions()}, {static_cast<std::int32_t>(i)}});
+  if (places > 0) started_[static_cast<std::size_t>(rank)] = static_cast<std::uint32_t>(grid.tiles());
+  hooked_ = true;
+}
+
+void Transfer::ready(Builder& build, int rank) {
+  if (!any_) return;
+  const auto& engines = engines_[static_cast<std::size_t>(rank)];
+  if (trigger_ == Trigger::host) {
+    hand_over(build, rank, computed_, compute_lane, communicate_lane);
+    tell_made(build, rank, communicate_lane);
+    trigger_by_host(build, rank);
+  } else if (!hooked_) {
+    const std::size_t places =
+        poll_ == Poll::engine ? engines.size() : std::min<std::size_t>(engines.size(), 1);
+    for (std::size_t i = 0; i < places; ++i)
+      build.notify(rank, compute_lane, trigger_count_, static_cast<std::int64_t>(i));
+  }
+  hooked_ = false;
+  if (trigger_ == Trigger::direct) tell_made(build, rank, compute_lane);
+  if (variant_ == Variant::ring) {
+    if (!engines.empty()) run_ring(build, rank);
+  } else {
+    for (std::size_t e = 0; e < engines.size(); ++e) run_engine(build, rank, e);
+  }
+  if (trigger_ == Trigger::host) end_by_host(build, rank);
+}
+
+void Transfer::await_peers(Builder& build, int rank, std::int32_t lane, const std::vector<int>& peers) const {
+  for (const int peer : peers) {
+    if (peer == rank) continue;
+    if (made_ >= 0) {
+      build.await(rank, lane, made_, peer);
+    } else if (handshake_) {
+      handshake_->await(build, rank, lane, peer);
+    }
+  }
+}
+
+void Transfer::tell_made(Builder& build, int rank, std::int32_t lane) const {
+  for (int peer = 0; made_ >= 0 && peer < build.world(); ++peer)
+    for (const Engine& engine : engines_[static_cast<std::size_t>(peer)])
+      if (peer != rank && std::ranges::find(engine.told, rank) != engine.told.end())
+        build.notify_peer(rank, lane, made_, peer, rank);
+}
+
+/// The rank's thread on the host waits until others may be written into, and starts the engines.
+void Transfer::trigger_by_host(Builder& build, int rank) const {
+  const auto& engines = engines_[static_cast<std::size_t>(rank)];
+  if (poll_ == Poll::collective) {
+    build.notify_peer(rank, communicate_lane, ready_, 0, rank);
+    if (rank > 0) return;
+    for (int r = 0; r < build.world(); ++r) build.await(0, communicate_lane, ready_, r);
+    build.notify(0, communicate_lane, trigger_count_, 0);
+    return;
+  }
+  if (engines.empty()) return;
+  std::vector<int> peers;
+  for (const Engine& engine : engines) peers.insert(peers.end(), engine.told.begin(), engine.told.end());
+  std::ranges::sort(peers);
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  if (variant_ == Variant::ring) peers = {after(rank, 1, build.world())};
+  await_peers(build, rank, communicate_lane, peers);
+  const std::size_t places = poll_ == Poll::engine ? engines.size() : 1;
+  for (std::size_t i = 0; i < places; ++i)
+    build.notify(rank, communicate_lane, trigger_count_, static_cast<std::int64_t>(i));
+}
+
+/// An engine's lane, in which a batch of commands begins; it looks whether it may start.
+std::int32_t Transfer::begin_batch(Builder& build, int rank, std::size_t e) const {
+  const std::int32_t lane = build.engine(rank, e);
+  const bool for_all = poll_ == Poll::collective;
+  build.step(
+      rank, lane,
+      Await{{trigger_count_, for_all ? 0 : rank, poll_ == Poll::engine ? static_cast<std::int32_t>(e) : 0},
+            started_[static_cast<std::size_t>(rank)]});
+  return lane;
+}
+
+void Transfer::run_engine(Builder& build, int rank, std::size_t e) const {
+  const Engine& engine = engines_[static_cast<std::size_t>(rank)][e];
+  const std::int32_t lane = begin_batch(build, rank, e);
+  const bool direct = trigger_ == Trigger::direct;
+  if (direct) await_peers(build, rank, lane, engine.told);
+  for (const Command& command : engine.commands) build.step(rank, lane, command.step);
+  if (!direct) return build.notify(rank, lane, done_, static_cast<std::int64_t>(e));
+  for (const int peer : engine.told)
+    build.notify_peer(rank, lane, sent_, peer,
+                      rank * static_cast<std::int64_t>(most_engines_) + static_cast<std::int64_t>(e));
+}
+
+/// Each shard goes from rank to rank; an engine passes on what has come before.
+void Transfer::run_ring(Builder& build, int rank) const {
+  const int world = build.world(), next = after(rank, 1, world);
+  const std::int32_t lane = begin_batch(build, rank, 0);
+  if (trigger_ == Trigger::direct) await_peers(build, rank, lane, {next});
+  for (int i = 0; i + 1 < world; ++i) {
+    const int shard = after(rank, world - i, world);
+    const Slice from = i == 0 ? parcels_.from(rank, next) : parcels_.to(shard, rank);
+    if (from.rows == 0) continue;
+    if (i > 0) {
+      build.ring_doorbell(rank, lane);
+      build.await(rank, lane, sent_, shard);
+    }
+    build.step(rank, lane, Copy{from, parcels_.to(shard, next)});
+    build.notify_peer(rank, lane, sent_, next, shard);
+  }
+}
+
+/// The rank's thread on the host sees that its engines are done, tells the others, and hears from them.
+void Transfer::end_by_host(Builder& build, int rank) const {
+  std::vector<int> told;
+  for (std::size_t e = 0; e < engines_[static_cast<std::size_t>(rank)].size() && done_ >= 0; ++e) {
+    build.await(rank, communicate_lane, done_, static_cast<std::int64_t>(e));
+    for (const int peer : engines_[static_cast<std::size_t>(rank)][e].told)
+      if (std::ranges::find(told, peer) == told.end()) told.push_back(peer);
+  }
+  for (const int peer : told) build.notify_peer(rank, communicate_lane, sent_, peer, rank);
+  for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
+    build.await(rank, communicate_lane, sent_, entry);
+  build.notify(rank, communicate_lane, come_, 0);
+}
+
+void Transfer::arrived(Builder& build, int rank) const {
+  if (!any_) return;
+  if (trigger_ == Trigger::host) return build.await(rank, compute_lane, come_, 0);
+  for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
+    build.await(rank, compute_lane, sent_, entry);
+}
+
+}  // namespace shingle::planner
