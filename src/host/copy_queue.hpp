@@ -34,16 +34,22 @@ class Launchers {
     return lane.submission.launcher < 0 ? rank : lane.submission.launcher;
   }
 
+  /// When the thread has written a place that engines poll, if it is asked now.
+  Clock::time_point signal(int launcher) { return book(launcher, phases_.control_us); }
+
   /// When `commands` in `batches` are with their engine, if the thread is asked now.
   Clock::time_point submit(int launcher, int commands, int batches) {
-    const std::lock_guard lock(mutex_);
-    auto& until = busy_until_[static_cast<std::size_t>(launcher)];
-    until = std::max(until, Clock::now()) +
-            from_us(commands * phases_.control_us + batches * phases_.schedule_us);
-    return until;
+    return book(launcher, commands * phases_.control_us + batches * phases_.schedule_us);
   }
 
  private:
+  Clock::time_point book(int launcher, double us) {
+    const std::lock_guard lock(mutex_);
+    auto& until = busy_until_[static_cast<std::size_t>(launcher)];
+    until = std::max(until, Clock::now()) + from_us(us);
+    return until;
+  }
+
   EnginePhases phases_;
   std::mutex mutex_;
   std::vector<Clock::time_point> busy_until_;

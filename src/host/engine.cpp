@@ -15,9 +15,12 @@ Engine::Engine(std::shared_ptr<WorldState> shared, const Plan& executed)
     counters[static_cast<std::size_t>(rank)] = std::make_unique<CounterTable>(plan, rank);
   for (const int rank : world->local_ranks)
     for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
-      for (const Step& step : lane.steps)
+      for (const Step& step : lane.steps) {
         if (const auto* pass = std::get_if<Elementwise>(&step); pass && pass->queue >= 0)
           queues[{rank, pass->queue}] = 0;
+        if (const auto* await = std::get_if<Await>(&step); await && lane.submission.prelaunched)
+          polled[{await->counter.counter, await->counter.rank}] = Launchers::launcher(lane, rank);
+      }
 }
 
 Clock::time_point Engine::prelaunch() {

@@ -54,6 +54,9 @@ struct Engine {
   std::uint32_t first_epoch = 0;
   bool trace = false;
 
+  /// Launching threads by the counter and rank that prelaunched engines poll.
+  std::map<std::pair<int, int>, int> polled;
+
   std::atomic<std::int64_t> executions{0};  ///< of tiled steps
   /// Items that are claimed of a shared pass, by rank and queue: the epoch in the upper half, the next in the
   /// lower.

@@ -129,6 +129,7 @@ void Interpreter::operator()(const Await& step) {
 
 void Interpreter::operator()(const Notify& step) {
   sleep_until(lane_->kind == LaneKind::copy ? queue_.synchronised() : delivered_, engine_.health());
+  if (lane_->kind == LaneKind::communicate) signal(step.counter);
   engine_.notify(caller_, step.counter, step.value);
 }
 
@@ -173,6 +174,12 @@ void Interpreter::operator()(const Swap& step) {
 bool Interpreter::leaves(const Placement& at) const {
   const auto ranks = ranks_of(at, engine_.plan.problem.world);
   return std::ranges::any_of(ranks, [&](std::int32_t rank) { return rank != caller_.rank; });
+}
+
+void Interpreter::signal(const CounterRef& counter) {
+  const auto polled = engine_.polled.find({counter.counter, counter.rank});
+  if (polled != engine_.polled.end() && engine_.world->launchers.phases().paced())
+    sleep_until(engine_.world->launchers.signal(polled->second), engine_.health());
 }
 
 void Interpreter::pace(std::int64_t written, std::int64_t crossed) {

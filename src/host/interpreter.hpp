@@ -42,6 +42,8 @@ class Interpreter {
   /// A copy lane's commands are created by a launching thread: waits until the engine has those of the batch
   /// that begins here.
   void submit();
+  /// The host writes a place that engines poll: its launching thread does so in turn with its other work.
+  void signal(const CounterRef& counter);
   /// Waits until `written` bytes are copied, `crossed` of them to or from another rank over this rank's link;
   /// on a copy lane that is left to the notify behind.
   void pace(std::int64_t written, std::int64_t crossed);

@@ -67,9 +67,7 @@ Parcels shards(const Builder& build, std::function<Slice(int)> own, std::int32_t
   Parcels parcels;
   parcels.same_for_all = true;
   parcels.from = [own = std::move(own)](int source, int) { return own(source); };
-  parcels.to = [&build, to](int source, int dest) {
-    return shard_of(build, to, dest, source);
-  };
+  parcels.to = [&build, to](int source, int dest) { return shard_of(build, to, dest, source); };
   return parcels;
 }
 
@@ -84,8 +82,7 @@ void plan_gather(Builder& build, Variant variant) {
       build, shards(build, [&](int r) { return build.all(build.a, r); }, gathered), variant, &handshake);
   for (int r = 0; r < p.world; ++r) {
     transfer.ready(build, r);
-    copy_rows(build, r, build.all(build.a, r),
-              shard_of(build, gathered, r, r));
+    copy_rows(build, r, build.all(build.a, r), shard_of(build, gathered, r, r));
     transfer.arrived(build, r);
     if (!multiplies) continue;
     Gemm gemm =

@@ -168,9 +168,14 @@ void Transfer::tell_made(Builder& build, int rank, std::int32_t lane) const {
 void Transfer::trigger_by_host(Builder& build, int rank) const {
   const auto& engines = engines_[static_cast<std::size_t>(rank)];
   if (poll_ == Poll::collective) {
-    build.notify_peer(rank, communicate_lane, ready_, 0, rank);
+    // Who neither sends nor receives could run any number of epochs ahead.
+    const auto takes_part = [&](int r) {
+      return !engines_[static_cast<std::size_t>(r)].empty() || !awaited_[static_cast<std::size_t>(r)].empty();
+    };
+    if (takes_part(rank)) build.notify_peer(rank, communicate_lane, ready_, 0, rank);
     if (rank > 0) return;
-    for (int r = 0; r < build.world(); ++r) build.await(0, communicate_lane, ready_, r);
+    for (int r = 0; r < build.world(); ++r)
+      if (takes_part(r)) build.await(0, communicate_lane, ready_, r);
     build.notify(0, communicate_lane, trigger_count_, 0);
     return;
   }

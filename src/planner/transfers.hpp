@@ -72,7 +72,8 @@ class Transfer {
   std::vector<std::vector<Engine>> engines_;        // by rank
   std::vector<std::uint32_t> started_;              // by rank: the trigger's target
   std::vector<std::vector<std::int64_t>> awaited_;  // by rank: entries of `sent_`; with them all has come
-  std::int32_t computed_ = -1, trigger_count_ = -1, ready_ = -1, done_ = -1, sent_ = -1, come_ = -1, made_ = -1;
+  std::int32_t computed_ = -1, trigger_count_ = -1, ready_ = -1, done_ = -1, sent_ = -1, come_ = -1,
+               made_ = -1;
 };
 
 }  // namespace shingle::planner

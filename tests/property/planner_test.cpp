@@ -25,11 +25,41 @@ struct Entry {
   Mechanism mechanism;
   Planner plan;
 };
-constexpr Entry planners[] = {{Mechanism::sequential, &plan_sequential},
-                              {Mechanism::chunked, &plan_chunked},
-                              {Mechanism::signal, &plan_signal},
-                              {Mechanism::ring, &plan_ring},
-                              {Mechanism::fused, &plan_fused}};
+constexpr Entry planners[] = {
+    {Mechanism::sequential, &plan_sequential}, {Mechanism::chunked, &plan_chunked},
+    {Mechanism::signal, &plan_signal},         {Mechanism::ring, &plan_ring},
+    {Mechanism::fused, &plan_fused},           {Mechanism::copy_engine, &plan_copy_engine}};
+
+/// Whether any two ranks send each other the same number of rows.
+bool symmetric(const Routing& routing) {
+  for (int a = 0; a < routing.world(); ++a)
+    for (int b = 0; b < a; ++b)
+      if (routing.count(a, b) != routing.count(b, a)) return false;
+  return true;
+}
+
+/// Why copy engines cannot carry out a problem's collective.
+std::optional<std::string> excuse_of_engines(const Problem& p, const Params& params) {
+  if (p.op == Op::gemm) return "no communication";
+  if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
+  if (params.poll == Poll::collective && params.trigger == Trigger::direct) return "one place, many writers";
+  const bool gathers = p.op == Op::allgather || p.op == Op::allgather_gemm;
+  const bool all = p.op == Op::allreduce || p.op == Op::gemm_allreduce;
+  switch (params.variant) {
+    case Variant::bcst:
+      if (!gathers && !all) return "the same rows for all";
+      break;
+    case Variant::ring:
+      if (!gathers || params.engines > 1) return "the same rows for all, passed on";
+      break;
+    case Variant::swap:
+      if (gathers || (p.routing && !symmetric(*p.routing))) return "as much each way";
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
 
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mechanism mechanism,
@@ -41,8 +71,9 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   if (p.op == Op::gemm_alltoall && p.transpose_a)
     for (int rank = 0; rank < p.world; ++rank)
       if (p.routing->rows(rank) != p.m || p.m == 0) return "transpose_a";
+  if (mechanism == Mechanism::copy_engine) return excuse_of_engines(p, params);
   if (mechanism == Mechanism::fused) {
-    if (p.op == Op::gemm) return "no communication";
+    if (p.op == Op::gemm || !p.multiplies()) return "nothing to overlap";
     if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
     if (params.helpers >= machine.workers) return "workers";
     return std::nullopt;
@@ -50,7 +81,8 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   // GEMM and collective run beside each other, if not in this epoch, then in the next one on another rank.
   if (p.op != Op::gemm && machine.workers <= machine.collective_workers) return "workers";
   // There is nothing to overlap.
-  if (p.op == Op::gemm && mechanism != Mechanism::sequential) return "no communication";
+  if ((p.op == Op::gemm || !p.multiplies()) && mechanism != Mechanism::sequential)
+    return "nothing to overlap";
   // Signal sends what a GEMM has finished.
   if (p.gathers() && mechanism == Mechanism::signal) return "gathers";
   // Rows of a slice are scattered over what a rank multiplies.
@@ -104,7 +136,8 @@ std::int64_t expected_on_ring(const Problem& p, int rank) {
 /// The same by formula: signal pads the columns to whole tiles, scatters and gathers pad the rows to equal
 /// shards, and nothing is sent twice.
 std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
-  if (plan.mechanism == Mechanism::fused) return 0;  // no library takes part
+  if (plan.mechanism == Mechanism::fused || plan.mechanism == Mechanism::copy_engine)
+    return 0;  // no library takes part
   if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
   const std::int64_t cols = p.reduces() ? p.n : p.out_cols();
   const std::int64_t wire_cols = plan.mechanism == Mechanism::signal
@@ -114,13 +147,17 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
     case Op::gemm:
       return 0;
     case Op::gemm_allreduce:
+    case Op::allreduce:
       return p.m * wire_cols;
     case Op::gemm_reducescatter:
     case Op::attention_reducescatter:
+    case Op::reducescatter:
       return p.world * p.shard_rows() * wire_cols;
     case Op::allgather_gemm:
+    case Op::allgather:
       return p.shard_rows() * p.k;
     case Op::gemm_alltoall:
+    case Op::alltoall:
       return p.routing->rows(rank) * wire_cols;
     case Op::alltoall_gemm:
       return p.routing->rows(rank) * p.k;

@@ -224,11 +224,13 @@ bool duplicate_store(Plan& plan, Dice& dice) {
   return true;
 }
 
-/// An allreduce once more on every rank. (Once more of any other collective changes nothing: see Harmless.)
+/// An allreduce in place once more on every rank. (Once more of any other collective changes nothing: see
+/// Harmless.)
 bool duplicate_contribution(Plan& plan, Dice& dice) {
   const auto at = pick_collective(plan, dice);
-  if (!at || get<Collective>(plan, *at).kind != CollectiveKind::allreduce || plan.problem.world == 1)
-    return false;
+  if (!at || plan.problem.world == 1) return false;
+  const auto& collective = get<Collective>(plan, *at);
+  if (collective.kind != CollectiveKind::allreduce || collective.send != collective.recv) return false;
   for (int r = 0; r < plan.problem.world; ++r) {
     const At there{r, at->lane, at->step};
     insert(plan, there, steps(plan, there)[there.step]);

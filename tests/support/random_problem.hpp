@@ -77,22 +77,24 @@ std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int6
 template <class Source>
 Problem random_problem(Source& draw, const Limits& limits = {}) {
   Problem p;
-  p.op = one_of(draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm,
-                       Op::alltoall_gemm, Op::gemm});
+  p.op = one_of(draw,
+                {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm,
+                 Op::alltoall_gemm, Op::gemm, Op::allgather, Op::reducescatter, Op::allreduce, Op::alltoall});
   p.world = static_cast<int>(draw.size(1, limits.world));
   p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
   p.n = draw.size(1, limits.n);
   p.k = draw.size(1, limits.k);
   p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
-  p.transpose_a = chance(draw, 25);
-  p.transpose_b = chance(draw, 25);
-  if (chance(draw, 40)) {
+  if (!p.multiplies()) p.k = p.n;
+  p.transpose_a = p.multiplies() && chance(draw, 25);
+  p.transpose_b = p.multiplies() && chance(draw, 25);
+  if (p.multiplies() && chance(draw, 40)) {
     p.epilogue.bias = chance(draw, 50);
     p.epilogue.activation = one_of(
         draw, {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu});
     if (p.epilogue.activation == Activation::swiglu) p.n *= 2;
   }
-  if (chance(draw, 35)) p.norm = {true, chance(draw, 50)};
+  if (p.multiplies() && chance(draw, 35)) p.norm = {true, chance(draw, 50)};
   if ((p.op == Op::gemm_reducescatter || p.op == Op::allgather_gemm) && chance(draw, 40)) {
     p.row_order = RowOrder::block_cyclic;
     p.row_block = draw.size(1, 20);
@@ -146,6 +148,13 @@ Params random_params(Source& draw, const Problem& problem) {
   params.pull = chance(draw, 50);
   params.mover = one_of(draw, {Mover::copy_engine, Mover::store});
   if (chance(draw, 70)) params.slices = static_cast<std::int32_t>(draw.size(1, 5));
+  params.variant = one_of(
+      draw, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});
+  if (chance(draw, 30)) params.engines = static_cast<std::int32_t>(draw.size(1, 4));
+  params.prelaunch = chance(draw, 50);
+  params.trigger = one_of(draw, {Trigger::host, Trigger::direct});
+  params.poll = one_of(draw, {Poll::engine, Poll::rank, Poll::collective});
+  if (chance(draw, 50)) params.launchers = static_cast<std::int32_t>(draw.size(1, problem.world));
   return params;
 }
 

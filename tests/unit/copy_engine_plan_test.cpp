@@ -1,0 +1,265 @@
+// Plans of copy engines: commands, engines and synchronisations are as many as the paper says (DMA
+// collectives §4.2), ranks move in lock-step, and what cannot be served has a reason.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "shingle/plan/print.hpp"
+#include "shingle/plan/verify.hpp"
+#include "shingle/planner/planner.hpp"
+
+namespace shingle {
+namespace {
+
+using testing::HasSubstr;
+
+/// Two rows for every pair of ranks.
+std::shared_ptr<const Routing> even_routing(int world) {
+  std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
+  for (auto& rows : dest)
+    for (int d = 0; d < world; ++d) rows.insert(rows.end(), 2, d);
+  return std::make_shared<const Routing>(std::move(dest));
+}
+
+Problem collective(Op op, int world) {
+  Problem p;
+  p.op = op;
+  p.world = world;
+  p.m = 2 * world;
+  p.n = p.k = 8;
+  if (p.routes()) p.routing = even_routing(world);
+  return p;
+}
+
+Plan planned(const Problem& problem, const Params& params) {
+  return plan_copy_engine(problem, Machine{}, params).value();
+}
+
+/// What the copy lanes of a rank, or of all, hold.
+struct Counts {
+  int engines = 0, copies = 0, broadcasts = 0, swaps = 0, notifies = 0, awaits = 0;
+  bool operator==(const Counts&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Counts& c) {
+  return out << c.engines << " engines, " << c.copies << " copies, " << c.broadcasts << " broadcasts, "
+             << c.swaps << " swaps, " << c.notifies << " notifies, " << c.awaits << " awaits";
+}
+
+void count(const RankPlan& rank, Counts& counts) {
+  for (const Lane& lane : rank.lanes) {
+    if (lane.kind != LaneKind::copy) continue;
+    ++counts.engines;
+    for (const Step& step : lane.steps) {
+      counts.copies += std::holds_alternative<Copy>(step);
+      counts.broadcasts += std::holds_alternative<Broadcast>(step);
+      counts.swaps += std::holds_alternative<Swap>(step);
+      counts.notifies += std::holds_alternative<Notify>(step);
+      counts.awaits += std::holds_alternative<Await>(step);
+    }
+  }
+}
+
+Counts count(const Plan& plan) {
+  Counts counts;
+  for (const RankPlan& rank : plan.ranks) count(rank, counts);
+  return counts;
+}
+
+class Formulas : public testing::TestWithParam<int> {};
+
+/// "With n devices this uses n · (n − 1) engines, each with a copy and a sync command" (§4.2.1).
+TEST_P(Formulas, ParallelCopies) {
+  const int n = GetParam(), pairs = n * (n - 1);
+  for (const Op op : {Op::allgather, Op::alltoall})
+    for (const bool prelaunch : {false, true})
+      EXPECT_EQ(count(planned(collective(op, n), {.variant = Variant::pcpy, .prelaunch = prelaunch})),
+                (Counts{pairs, pairs, 0, 0, pairs, pairs}));
+}
+
+/// "(n − 1)/2 broadcast commands if n is odd, or (n − 2)/2 broadcasts and an additional copy if n is even"
+/// (§4.2.2), an engine each.
+TEST_P(Formulas, Broadcasts) {
+  const int n = GetParam(), broadcasts = n % 2 ? (n - 1) / 2 : (n - 2) / 2, copies = n % 2 ? 0 : 1;
+  const Plan plan = planned(collective(Op::allgather, n), {.variant = Variant::bcst});
+  for (const RankPlan& rank : plan.ranks) {
+    Counts counts;
+    count(rank, counts);
+    EXPECT_EQ(counts,
+              (Counts{broadcasts + copies, copies, broadcasts, 0, broadcasts + copies, broadcasts + copies}));
+  }
+}
+
+/// "Exactly halves the number of commands": one for every pair of ranks, "each GPU only executes ~half the
+/// number of swaps it requires" (§4.2.3).
+TEST_P(Formulas, Swaps) {
+  const int n = GetParam(), pairs = n * (n - 1) / 2;
+  const Plan plan = planned(collective(Op::alltoall, n), {.variant = Variant::swap});
+  EXPECT_EQ(count(plan), (Counts{pairs, 0, 0, pairs, pairs, pairs}));
+  for (const RankPlan& rank : plan.ranks) {
+    Counts counts;
+    count(rank, counts);
+    EXPECT_GE(counts.swaps, (n - 1) / 2);
+    EXPECT_LE(counts.swaps, n / 2);
+  }
+}
+
+/// "Just one engine per device, and all copies back-to-back: only one sync command per GPU" (§4.2.4).
+TEST_P(Formulas, BackToBack) {
+  const int n = GetParam();
+  for (const Op op : {Op::allgather, Op::alltoall})
+    EXPECT_EQ(count(planned(collective(op, n), {.variant = Variant::b2b})),
+              (Counts{n, n * (n - 1), 0, 0, n, n}));
+}
+
+/// One engine a rank, which passes on n − 1 shards and tells of each (§6.5).
+TEST_P(Formulas, Ring) {
+  const int n = GetParam();
+  EXPECT_EQ(count(planned(collective(Op::allgather, n), {.variant = Variant::ring})),
+            (Counts{n, n * (n - 1), 0, 0, n * (n - 1), n * (n - 1)}));
+}
+
+/// Engines between one and one a command: as many syncs as engines, and all commands.
+TEST_P(Formulas, EnginesAreAParam) {
+  const int n = GetParam();
+  for (int engines = 1; engines < n; ++engines)
+    EXPECT_EQ(count(planned(collective(Op::allgather, n), {.variant = Variant::pcpy, .engines = engines})),
+              (Counts{n * engines, n * (n - 1), 0, 0, n * engines, n * engines}));
+}
+
+/// A reduce-scatter's exchange and an allreduce's exchange and gather, each as the variant has it; the sums
+/// are the workers'.
+TEST_P(Formulas, HybridReductions) {
+  const int n = GetParam(), pairs = n * (n - 1);
+  EXPECT_EQ(count(planned(collective(Op::reducescatter, n), {.variant = Variant::pcpy})),
+            (Counts{pairs, pairs, 0, 0, pairs, pairs}));
+  EXPECT_EQ(count(planned(collective(Op::reducescatter, n), {.variant = Variant::swap})),
+            (Counts{pairs / 2, 0, 0, pairs / 2, pairs / 2, pairs / 2}));
+  EXPECT_EQ(count(planned(collective(Op::allreduce, n), {.variant = Variant::b2b})),
+            (Counts{n, 2 * pairs, 0, 0, 2 * n, 2 * n}));
+}
+
+/// At each step of the lock-step order the copies of all ranks form a permutation: no two meet at one rank.
+TEST_P(Formulas, NoTwoSendersMeet) {
+  const int n = GetParam();
+  const Plan plan = planned(collective(Op::alltoall, n), {.variant = Variant::b2b});
+  for (int i = 1; i < n; ++i) {
+    std::set<int> receivers;
+    for (const RankPlan& rank : plan.ranks)
+      for (const Lane& lane : rank.lanes)
+        if (lane.kind == LaneKind::copy)
+          receivers.insert(std::get<Copy>(lane.steps[static_cast<std::size_t>(i)]).to.rank);
+    EXPECT_EQ(receivers.size(), static_cast<std::size_t>(n)) << "step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Formulas, testing::Range(2, 17));
+
+/// Where engines look for their trigger: as many places as engines, ranks, or one (§4.2.5).
+TEST(CopyEngine, PollLocations) {
+  const auto places = [](Poll poll) {
+    std::set<std::pair<int, int>> seen;
+    const Plan plan =
+        planned(collective(Op::allgather, 5), {.variant = Variant::pcpy, .prelaunch = true, .poll = poll});
+    for (const RankPlan& rank : plan.ranks)
+      for (const Lane& lane : rank.lanes)
+        if (lane.kind == LaneKind::copy) {
+          const auto& await = std::get<Await>(lane.steps.front());
+          seen.emplace(await.counter.rank, await.counter.entry);
+        }
+    return seen.size();
+  };
+  EXPECT_EQ(places(Poll::engine), 20u);
+  EXPECT_EQ(places(Poll::rank), 5u);
+  EXPECT_EQ(places(Poll::collective), 1u);
+}
+
+/// The tiles of the GEMM are the trigger, engines tell the receivers, and no thread of the host is between.
+TEST(CopyEngine, DirectTriggerHasNoHost) {
+  Problem p = collective(Op::gemm_reducescatter, 4);
+  p.m = 64, p.k = 16;
+  for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
+    const Plan plan = planned(p, {.variant = Variant::pcpy, .prelaunch = true, .trigger = trigger});
+    EXPECT_TRUE(verify(plan));
+    const bool host = std::ranges::any_of(
+        plan.ranks[0].lanes, [](const Lane& lane) { return lane.kind == LaneKind::communicate; });
+    EXPECT_EQ(host, trigger == Trigger::host);
+    const auto& steps = plan.ranks[0].lanes[0].steps;
+    const auto gemm =
+        std::ranges::find_if(steps, [](const Step& s) { return std::holds_alternative<Gemm>(s); });
+    EXPECT_EQ(std::get<Gemm>(*gemm).notify.empty(), trigger == Trigger::host);
+  }
+}
+
+/// Threads that create the commands are dealt to ranks evenly; a later phase of an engine is a batch of its
+/// own, unless all was queued ahead of time.
+TEST(CopyEngine, Submission) {
+  const Plan plan = planned(collective(Op::allreduce, 4), {.variant = Variant::b2b, .launchers = 2});
+  std::vector<int> launchers;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes)
+      if (lane.kind == LaneKind::copy) {
+        launchers.push_back(lane.submission.launcher);
+        EXPECT_EQ(lane.submission.doorbells.size(), 1u);
+      }
+  EXPECT_THAT(launchers, testing::ElementsAre(0, 0, 1, 1));
+  const Plan early = planned(collective(Op::allreduce, 4), {.variant = Variant::b2b, .prelaunch = true});
+  for (const Lane& lane : early.ranks[0].lanes)
+    if (lane.kind == LaneKind::copy) {
+      EXPECT_TRUE(lane.submission.prelaunched);
+      EXPECT_TRUE(lane.submission.doorbells.empty());
+    }
+}
+
+TEST(CopyEngine, ChoosesByTheTotalSize) {
+  const auto chosen = [](Op op, std::int64_t bytes) {
+    Problem p = collective(op, 8);
+    if (p.routes()) {
+      std::vector<std::vector<std::int32_t>> dest(8);
+      for (auto& rows : dest)
+        for (int d = 0; d < 8; ++d) rows.push_back(d);
+      p.routing = std::make_shared<const Routing>(std::move(dest));
+    }
+    p.m = 8;
+    p.n = p.k = bytes / 8 / 4;
+    return planned(p, {}).params.variant;
+  };
+  EXPECT_EQ(chosen(Op::allgather, 64 << 10), Variant::b2b);
+  EXPECT_EQ(chosen(Op::allgather, 256 << 10), Variant::bcst);
+  EXPECT_EQ(chosen(Op::allgather, 1 << 20), Variant::pcpy);
+  EXPECT_EQ(chosen(Op::alltoall, 32 << 10), Variant::b2b);
+  EXPECT_EQ(chosen(Op::alltoall, 64 << 10), Variant::swap);
+  EXPECT_EQ(chosen(Op::alltoall, 4 << 20), Variant::pcpy);
+}
+
+TEST(CopyEngine, SaysWhatItCannotServe) {
+  const auto reason = [](Problem p, Params params, Machine machine = {}) {
+    const auto plan = plan_copy_engine(p, machine, params);
+    return plan ? "" : plan.reason();
+  };
+  EXPECT_THAT(reason(collective(Op::alltoall, 3), {.variant = Variant::bcst}),
+              HasSubstr("other rows for each"));
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = Variant::swap}), HasSubstr("only gives"));
+  EXPECT_THAT(reason(collective(Op::reducescatter, 3), {.variant = Variant::ring}),
+              HasSubstr("other rows for each"));
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = Variant::ring, .engines = 2}),
+              HasSubstr("one engine"));
+  Problem uneven = collective(Op::alltoall, 2);
+  uneven.routing =
+      std::make_shared<const Routing>(std::vector<std::vector<std::int32_t>>{{0, 1, 1, 1}, {0, 1}});
+  uneven.m = 4;
+  EXPECT_THAT(reason(uneven, {.variant = Variant::swap}), HasSubstr("same number of rows"));
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {.engines = -1}), HasSubstr("engines = -1"));
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {.launchers = 4}), HasSubstr("launchers = 4"));
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {.poll = Poll::collective, .trigger = Trigger::direct}),
+              HasSubstr("one place"));
+  Machine processes;
+  processes.peer_memory = false;
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {}, processes), HasSubstr("cannot reach"));
+  EXPECT_EQ(reason(collective(Op::allgather, 1), {}, processes), "");
+}
+
+}  // namespace
+}  // namespace shingle
