@@ -3,46 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cctype>
 #include <functional>
 #include <optional>
 
-#include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/planner/planner.hpp"
-#include "support/plan_edit.hpp"
+#include "support/mutation.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle {
 namespace {
 
 using namespace test;
-
-template <class S>
-using Wanted = std::function<bool(const At&, const S&)>;
-
-/// A step of a kind for which `wanted` holds, drawn from all of them.
-template <class S>
-std::optional<At> pick(const Plan& plan, Dice& dice, const Wanted<S>& wanted) {
-  std::vector<At> found;
-  for_each_step(plan, [&](const At& at, const Step& step) {
-    if (const auto* s = std::get_if<S>(&step); s && wanted(at, *s)) found.push_back(at);
-  });
-  if (found.empty()) return std::nullopt;
-  return found[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(found.size()) - 1))];
-}
-
-/// Changes a step of a kind for which `wanted` holds; false where there is none.
-template <class S>
-bool change(Plan& plan, Dice& dice, const Wanted<S>& wanted, const std::function<void(S&)>& spoil) {
-  const auto at = pick<S>(plan, dice, wanted);
-  if (at) spoil(std::get<S>(step_of(plan, *at)));
-  return at.has_value();
-}
-
-const std::string& counter_name(const Plan& plan, const CounterRef& count) {
-  return plan.counters[static_cast<std::size_t>(count.counter)].name;
-}
 
 /// Ranks whose rows other ranks' tiles and sums go to, by their owner.
 bool sums_shards(const Plan& plan) {
@@ -55,12 +26,6 @@ bool any_gemm(const At&, const Gemm&) {
 bool any_sum(const At&, const Elementwise& pass) {
   return pass.from.size() > 1;
 }
-
-using Mutator = bool (*)(Plan&, Dice&);
-struct Mutation {
-  const char* name;
-  Mutator apply;
-};
 
 /// A rank touches a peer's memory although that may still be in the last epoch. (An allreduce by shards does
 /// not need to ask: whoever has all sums of the last epoch knows that all regions have been read.)
@@ -296,30 +261,10 @@ std::optional<Plan> random_plan(Dice& dice) {
 class PeerMutations : public testing::TestWithParam<Mutation> {};
 
 TEST_P(PeerMutations, AreAllCaught) {
-  constexpr int wanted = 100;
-  Dice dice(41);
-  int caught = 0;
-  for (int tries = 0; caught < wanted && tries < 400 * wanted; ++tries) {
-    const auto plan = random_plan(dice);
-    if (!plan) continue;
-    Plan mutant = *plan;
-    if (!GetParam().apply(mutant, dice) || mutant == *plan) continue;
-    const Proof proof = verify(mutant);
-    if (proof.ok) {
-      ASSERT_TRUE(verify(*plan)) << "the plan was wrong before";
-      FAIL() << "survived: " << GetParam().name << "\n" << to_text(*plan) << "\nmutant\n" << to_text(mutant);
-    }
-    EXPECT_TRUE(proof.failure.find_first_of("0123456789") != std::string::npos) << proof.failure;
-    ++caught;
-  }
-  EXPECT_EQ(caught, wanted) << "too few plans have a place for this mutation";
+  expect_caught(GetParam(), random_plan);
 }
 
-INSTANTIATE_TEST_SUITE_P(Verify, PeerMutations, testing::ValuesIn(mutations), [](const auto& param) {
-  std::string text = param.param.name;
-  std::ranges::replace_if(text, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-  return text;
-});
+INSTANTIATE_TEST_SUITE_P(Verify, PeerMutations, testing::ValuesIn(mutations), mutation_name);
 
 }  // namespace
 }  // namespace shingle

@@ -392,9 +392,9 @@ struct Params {
   std::int32_t tile_rows = 0;
   std::int32_t tile_cols = 0;
   TileOrder order{};
-  std::int32_t chunks = 0;                ///< chunked: slices of the rows
+  std::int32_t chunks = 0;                  ///< chunked: slices of the rows
   std::vector<std::int64_t> group_waves{};  ///< signal: waves in each group
-  std::int32_t helpers = 0;               ///< fused: workers that reduce or push beside the GEMM
+  std::int32_t helpers = 0;                 ///< fused: workers that reduce or push beside the GEMM
   bool stage_fp32 = false;     ///< fused: partial products travel in fp32, not in the problem's dtype
   bool one_shot = false;       ///< fused allreduce: everybody sends all to all and sums all
   std::int64_t comm_rows = 0;  ///< fused: rows of a communication tile

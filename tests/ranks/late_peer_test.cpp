@@ -23,6 +23,7 @@ constexpr int world = 3, epochs = 6, late_rank = 1;
 struct Case {
   Op op;
   Params params;
+  Planner plan = plan_fused;
 };
 
 Params with(auto&& change) {
@@ -34,9 +35,16 @@ Params with(auto&& change) {
 
 Problem problem(Op op) {
   Problem p{.op = op, .world = world, .m = 70, .n = 40, .k = 20};
+  if (!p.multiplies()) p.k = p.n;
   if (!p.routes()) return p;
   test::Dice dice(3);
   p.routing = test::random_routing(dice, world, 70);
+  if (!p.multiplies()) {  // as many rows each way, so that they can be exchanged in place
+    std::vector<std::vector<std::int32_t>> dest(world);
+    for (auto& rows : dest)
+      for (int i = 0; i < 60; ++i) rows.push_back(i % world);
+    p.routing = std::make_shared<const Routing>(std::move(dest));
+  }
   p.m = 0;
   for (int r = 0; r < world; ++r) p.m = larger(p.m, p.routing->rows(r));
   return p;
@@ -99,7 +107,7 @@ TEST_P(LatePeer, IsNeitherOverwrittenNorReadTooSoon) {
   };
   const auto threads = make_thread_world(world, {.workers_per_rank = 3, .on_step = hook});
   const Problem p = problem(GetParam().op);
-  const Plan plan = plan_fused(p, threads->machine(), GetParam().params).value();
+  const Plan plan = GetParam().plan(p, threads->machine(), GetParam().params).value();
   ASSERT_TRUE(verify(plan));
   contract::Bench bench(*threads, plan);
   bench.run();  // epoch 0, which the hooks leave alone
@@ -110,7 +118,7 @@ TEST_P(LatePeer, IsNeitherOverwrittenNorReadTooSoon) {
   EXPECT_EQ(user.wrong, 0);
 }
 
-const Case cases[] = {
+const Case fused[] = {
     {Op::gemm_reducescatter, with([](Params&) {})},
     {Op::gemm_reducescatter, with([](Params& p) { p.helpers = 1; })},
     {Op::gemm_allreduce, with([](Params& p) { p.helpers = 2; })},
@@ -123,11 +131,33 @@ const Case cases[] = {
     {Op::alltoall_gemm, with([](Params&) {})},
     {Op::alltoall_gemm, with([](Params& p) { p.helpers = 1; })},
 };
-INSTANTIATE_TEST_SUITE_P(Fused, LatePeer, testing::ValuesIn(cases), [](const auto& param) {
+Case engines(Op op, Variant variant, Trigger trigger, bool prelaunch) {
+  Params params;
+  params.variant = variant, params.trigger = trigger, params.prelaunch = prelaunch;
+  return {op, params, plan_copy_engine};
+}
+const Case copy_engines[] = {
+    engines(Op::allgather, Variant::bcst, Trigger::host, true),
+    engines(Op::allgather, Variant::ring, Trigger::direct, false),
+    engines(Op::allgather_gemm, Variant::pcpy, Trigger::direct, true),
+    engines(Op::alltoall, Variant::swap, Trigger::host, false),
+    engines(Op::alltoall, Variant::swap, Trigger::direct, true),
+    engines(Op::gemm_alltoall, Variant::b2b, Trigger::direct, true),
+    engines(Op::alltoall_gemm, Variant::pcpy, Trigger::host, true),
+    engines(Op::reducescatter, Variant::b2b, Trigger::host, true),
+    engines(Op::gemm_reducescatter, Variant::swap, Trigger::direct, true),
+    engines(Op::gemm_reducescatter, Variant::pcpy, Trigger::direct, false),
+    engines(Op::allreduce, Variant::bcst, Trigger::host, true),
+    engines(Op::gemm_allreduce, Variant::b2b, Trigger::direct, true),
+};
+
+std::string case_name(const testing::TestParamInfo<Case>& param) {
   std::string text = std::string(name(param.param.op)) + std::to_string(param.index);
   std::ranges::replace(text, '+', '_');
   return text;
-});
+}
+INSTANTIATE_TEST_SUITE_P(Fused, LatePeer, testing::ValuesIn(fused), case_name);
+INSTANTIATE_TEST_SUITE_P(CopyEngine, LatePeer, testing::ValuesIn(copy_engines), case_name);
 
 }  // namespace
 }  // namespace shingle

@@ -1,0 +1,294 @@
+// Plans of copy engines, broken in one place each: every one has to be rejected. Beside
+// verify_mutation_test.cpp (collectives) and verify_peer_mutation_test.cpp (stores into other ranks).
+#include "shingle/planner/planner.hpp"
+#include "support/mutation.hpp"
+
+namespace shingle {
+namespace {
+
+using namespace test;
+
+bool on_copy_lane(const Plan& plan, const At& at) {
+  return lane_of(plan, at).kind == LaneKind::copy;
+}
+bool on_host_lane(const Plan& plan, const At& at) {
+  return lane_of(plan, at).kind == LaneKind::communicate;
+}
+
+template <class S>
+bool remove_one(Plan& plan, Dice& dice, const Wanted<S>& wanted) {
+  const auto at = pick<S>(plan, dice, wanted);
+  if (at) remove_step(plan, *at);
+  return at.has_value();
+}
+
+bool summed_for_all(const Plan& plan) {
+  return plan.problem.reduces() && !plan.problem.scatters();
+}
+
+/// Whether an engine's next command after a step reads what the user gave, which is there from the begin.
+bool sends_input(const Plan& plan, const At& at) {
+  const auto& steps = lane_of(plan, at).steps;
+  const auto next = std::find_if(steps.begin() + at.step, steps.end(), is_command);
+  if (next == steps.end()) return false;
+  const auto* copy = std::get_if<Copy>(&*next);
+  const auto* broadcast = std::get_if<Broadcast>(&*next);
+  const Slice* from = copy ? &copy->from : broadcast ? &broadcast->from : nullptr;
+  return from && is_input(plan.buffers[static_cast<std::size_t>(from->buffer)].role);
+}
+
+/// Whether an engine's trigger orders nothing that is not ordered anyway: what it sends is there, and whether
+/// others may be written into it either asks them itself, or, in an allreduce, knows from having all sums of
+/// the last epoch.
+bool needs_no_trigger(const Plan& plan, const At& at) {
+  return sends_input(plan, at) && (plan.params.trigger == Trigger::direct || summed_for_all(plan));
+}
+
+bool is_trigger(const Plan& plan, const At& at, const Await& await) {
+  return on_copy_lane(plan, at) && counter_name(plan, await.counter) == "trigger" &&
+         !needs_no_trigger(plan, at);
+}
+
+/// An engine starts without being told.
+bool drop_poll(Plan& plan, Dice& dice) {
+  return remove_one<Await>(plan, dice,
+                           [&](const At& at, const Await& await) { return is_trigger(plan, at, await); });
+}
+
+/// It looks at another rank's place.
+bool poll_neighbour(Plan& plan, Dice& dice) {
+  if (plan.params.poll == Poll::collective) return false;
+  const int world = plan.problem.world;
+  return change<Await>(
+      plan, dice,
+      [&](const At& at, const Await& await) {
+        // Where input is sent, a neighbour that may start may know as much of the others as is needed.
+        return is_trigger(plan, at, await) && !sends_input(plan, at);
+      },
+      [&](Await& await) { await.counter.rank = (await.counter.rank + 1) % world; });
+}
+
+/// The host starts engines before it knows that others may be written into, or that data is there.
+bool trigger_first(Plan& plan, Dice& dice) {
+  if (plan.problem.op == Op::allreduce) return false;  // its first trigger orders nothing
+  const auto at = pick<Notify>(plan, dice, [&](const At& where, const Notify& notify) {
+    return on_host_lane(plan, where) && counter_name(plan, notify.counter) == "trigger";
+  });
+  if (!at) return false;
+  const Step trigger = step_of(plan, *at);
+  remove_step(plan, *at);
+  insert_step(plan, {at->rank, at->lane, 0}, trigger);
+  return true;
+}
+
+/// A peer may still be in the last epoch, or has yet to make what is exchanged in place.
+bool drop_await_of_peer(Plan& plan, Dice& dice) {
+  return remove_one<Await>(plan, dice, [&](const At& at, const Await& await) {
+    if (await.counter.entry == at.rank) return false;  // it knows of itself
+    const std::string& name = counter_name(plan, await.counter);
+    if (name == "begun") return !summed_for_all(plan);  // who has all sums knows that all regions are read
+    if (name == "ready") return plan.problem.op != Op::allreduce;
+    return name == "made";
+  });
+}
+
+/// Nobody hears that an engine is done.
+bool drop_sync(Plan& plan, Dice& dice) {
+  return remove_one<Notify>(plan, dice, [&](const At& at, const Notify&) { return on_copy_lane(plan, at); });
+}
+
+/// An engine says that it is done while a command is under way.
+bool sync_too_soon(Plan& plan, Dice& dice) {
+  const auto at = pick<Notify>(plan, dice, [&](const At& where, const Notify&) {
+    return on_copy_lane(plan, where) && where.step > 0 &&
+           is_command(lane_of(plan, where).steps[static_cast<std::size_t>(where.step) - 1]);
+  });
+  if (!at) return false;
+  const At command{at->rank, at->lane, at->step - 1};
+  At behind = *at;
+  const auto steps = static_cast<int>(lane_of(plan, *at).steps.size());
+  while (behind.step < steps && std::holds_alternative<Notify>(step_of(plan, behind))) ++behind.step;
+  insert_step(plan, behind, step_of(plan, command));
+  remove_step(plan, command);
+  return true;
+}
+
+/// The host does not wait for an engine before it says that all is sent.
+bool drop_await_of_engine(Plan& plan, Dice& dice) {
+  return remove_one<Await>(
+      plan, dice, [&](const At&, const Await& await) { return counter_name(plan, await.counter) == "done"; });
+}
+
+/// What has not come is used, or left behind at the end. (Around a ring the last shard to come says that all
+/// others have. And of what a rank's own engine has exchanged, its lanes know at the end.)
+bool drop_await_of_arrival(Plan& plan, Dice& dice) {
+  const bool ring = plan.params.variant == Variant::ring;
+  return remove_one<Await>(plan, dice, [&](const At& at, const Await& await) {
+    const auto& entries = plan.counters[static_cast<std::size_t>(await.counter.counter)].growth[0];
+    const auto engines = static_cast<int>(entries.size()) / plan.problem.world;
+    if (ring && await.counter.entry != (at.rank + 1) % plan.problem.world) return false;
+    if (await.counter.entry / engines == at.rank) return false;
+    return !on_copy_lane(plan, at) && counter_name(plan, await.counter) == "sent";
+  });
+}
+
+/// What others have sent is used before the host has heard of it.
+bool use_too_soon(Plan& plan, Dice& dice) {
+  return remove_one<Await>(plan, dice, [&](const At& at, const Await& await) {
+    const auto& steps = lane_of(plan, at).steps;
+    const bool used = std::any_of(steps.begin() + at.step, steps.end(), [&](const Step& step) {
+      return (std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step)) &&
+             !moves_nothing(plan, step);
+    });
+    return used && counter_name(plan, await.counter) == "come";
+  });
+}
+
+/// A shard is passed on before it has come.
+bool pass_on_too_soon(Plan& plan, Dice& dice) {
+  return remove_one<Await>(plan, dice, [&](const At& at, const Await& await) {
+    return on_copy_lane(plan, at) && counter_name(plan, await.counter) == "sent";
+  });
+}
+
+bool any_command(const Step& step) {
+  return is_command(step);
+}
+
+/// A command of an engine, drawn from all of them.
+std::optional<At> pick_command(const Plan& plan, Dice& dice) {
+  std::vector<At> found;
+  for_each_step(plan, [&](const At& at, const Step& step) {
+    if (on_copy_lane(plan, at) && any_command(step)) found.push_back(at);
+  });
+  if (found.empty()) return std::nullopt;
+  return found[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(found.size()) - 1))];
+}
+
+bool drop_command(Plan& plan, Dice& dice) {
+  const auto at = pick_command(plan, dice);
+  if (at) remove_step(plan, *at);
+  return at.has_value();
+}
+
+/// Commands between two notifies are in no order: the second may overtake the first.
+bool repeat_command(Plan& plan, Dice& dice) {
+  const auto at = pick_command(plan, dice);
+  if (at) insert_step(plan, *at, step_of(plan, *at));
+  return at.has_value();
+}
+
+/// Exchanged twice in order, rows are where they were.
+bool swap_back(Plan& plan, Dice& dice) {
+  const auto at = pick<Swap>(plan, dice, [](const At&, const Swap&) { return true; });
+  if (!at) return false;
+  const Step again = step_of(plan, *at);
+  insert_step(plan, *at, Notify{{0, at->rank, 0}, 1});
+  insert_step(plan, *at, again);
+  count_growth(plan);
+  return true;
+}
+
+/// One side of a command a row off.
+bool shift_command(Plan& plan, Dice& dice) {
+  const auto at = pick_command(plan, dice);
+  if (!at) return false;
+  Step& step = step_of(plan, *at);
+  Slice* slice = nullptr;
+  if (auto* copy = std::get_if<Copy>(&step)) slice = &copy->to;
+  if (auto* broadcast = std::get_if<Broadcast>(&step)) slice = &broadcast->to[1];
+  if (auto* swap = std::get_if<Swap>(&step)) slice = &swap->b;
+  if (slice == nullptr || slice->row == 0) return false;
+  --slice->row;
+  return true;
+}
+
+/// The rows for one rank go to another.
+bool send_elsewhere(Plan& plan, Dice& dice) {
+  const int world = plan.problem.world;
+  if (world < 3) return false;
+  const auto at = pick_command(plan, dice);
+  if (!at) return false;
+  Step& step = step_of(plan, *at);
+  Slice* slice = nullptr;
+  if (auto* copy = std::get_if<Copy>(&step)) slice = &copy->to;
+  if (auto* broadcast = std::get_if<Broadcast>(&step)) slice = &broadcast->to[0];
+  if (auto* swap = std::get_if<Swap>(&step)) slice = &swap->b;
+  slice->rank = (slice->rank + 1) % world;
+  return true;
+}
+
+/// Both destinations of a broadcast are one rank.
+bool broadcast_to_one(Plan& plan, Dice& dice) {
+  return change<Broadcast>(
+      plan, dice, [](const At&, const Broadcast&) { return true; },
+      [](Broadcast& broadcast) { broadcast.to[1] = broadcast.to[0]; });
+}
+
+/// Another lane also sets a count that one writer alone may set.
+bool second_writer(Plan& plan, Dice& dice) {
+  const auto at =
+      pick<Notify>(plan, dice, [&](const At& where, const Notify&) { return on_copy_lane(plan, where); });
+  if (!at) return false;
+  insert_step(plan, {(at->rank + 1) % plan.problem.world, 0, 0}, step_of(plan, *at));
+  return true;
+}
+
+/// A doorbell that is not between two steps.
+bool wrong_doorbell(Plan& plan, Dice& dice) {
+  const auto at = pick_command(plan, dice);
+  if (!at) return false;
+  Lane& lane = lane_of(plan, *at);
+  lane.submission.doorbells.push_back(static_cast<std::int32_t>(lane.steps.size()));
+  return true;
+}
+
+const Mutation mutations[] = {{"drop an engine's poll", drop_poll},
+                              {"poll the neighbour's place", poll_neighbour},
+                              {"trigger first", trigger_first},
+                              {"drop an await of a peer", drop_await_of_peer},
+                              {"drop a sync", drop_sync},
+                              {"sync too soon", sync_too_soon},
+                              {"drop the await of an engine", drop_await_of_engine},
+                              {"drop the await of what comes", drop_await_of_arrival},
+                              {"use too soon", use_too_soon},
+                              {"pass on too soon", pass_on_too_soon},
+                              {"drop a command", drop_command},
+                              {"repeat a command", repeat_command},
+                              {"swap back", swap_back},
+                              {"shift a command", shift_command},
+                              {"send elsewhere", send_elsewhere},
+                              {"broadcast to one rank twice", broadcast_to_one},
+                              {"set by a second writer", second_writer},
+                              {"wrong doorbell", wrong_doorbell}};
+
+/// A correct plan in which every rank has rows for every other, and the same number each way.
+std::optional<Plan> random_plan(Dice& dice) {
+  Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10});
+  if (p.world == 1 || p.op == Op::gemm) return std::nullopt;
+  if (p.routes()) {
+    const std::int64_t rows = dice.size(1, 5);
+    std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(p.world));
+    for (auto& list : dest)
+      for (std::int64_t i = 0; i < rows * p.world; ++i)
+        list.push_back(static_cast<std::int32_t>(i % p.world));
+    p.routing = std::make_shared<const Routing>(std::move(dest));
+    p.m = rows * p.world;
+  } else if (p.m <= p.world * (p.world - 1)) {
+    return std::nullopt;
+  }
+  auto plan = plan_copy_engine(p, random_machine(dice), random_params(dice, p));
+  if (!plan) return std::nullopt;
+  return *plan;
+}
+
+class CopyMutations : public testing::TestWithParam<Mutation> {};
+
+TEST_P(CopyMutations, AreAllCaught) {
+  expect_caught(GetParam(), random_plan);
+}
+
+INSTANTIATE_TEST_SUITE_P(Verify, CopyMutations, testing::ValuesIn(mutations), mutation_name);
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,79 @@
+// Plans that are broken in one place, each of which has to be rejected.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "shingle/plan/print.hpp"
+#include "shingle/plan/verify.hpp"
+#include "support/plan_edit.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle::test {
+
+template <class S>
+using Wanted = std::function<bool(const At&, const S&)>;
+
+/// A step of a kind for which `wanted` holds, drawn from all of them.
+template <class S>
+std::optional<At> pick(const Plan& plan, Dice& dice, const Wanted<S>& wanted) {
+  std::vector<At> found;
+  for_each_step(plan, [&](const At& at, const Step& step) {
+    if (const auto* s = std::get_if<S>(&step); s && wanted(at, *s)) found.push_back(at);
+  });
+  if (found.empty()) return std::nullopt;
+  return found[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(found.size()) - 1))];
+}
+
+/// Changes a step of a kind for which `wanted` holds; false where there is none.
+template <class S>
+bool change(Plan& plan, Dice& dice, const Wanted<S>& wanted, const std::function<void(S&)>& spoil) {
+  const auto at = pick<S>(plan, dice, wanted);
+  if (at) spoil(std::get<S>(step_of(plan, *at)));
+  return at.has_value();
+}
+
+inline const std::string& counter_name(const Plan& plan, const CounterRef& count) {
+  return plan.counters[static_cast<std::size_t>(count.counter)].name;
+}
+
+/// Breaks a plan, or returns false where there is nothing of the kind to break.
+using Mutator = bool (*)(Plan&, Dice&);
+struct Mutation {
+  const char* name;
+  Mutator apply;
+};
+
+/// Draws plans until a hundred mutants have been caught; a single survivor fails.
+inline void expect_caught(const Mutation& mutation, std::optional<Plan> (*random_plan)(Dice&)) {
+  constexpr int wanted = 100;
+  Dice dice(41);
+  int caught = 0;
+  for (int tries = 0; caught < wanted && tries < 400 * wanted; ++tries) {
+    const auto plan = random_plan(dice);
+    if (!plan) continue;
+    Plan mutant = *plan;
+    if (!mutation.apply(mutant, dice) || mutant == *plan) continue;
+    const Proof proof = verify(mutant);
+    if (proof.ok) {
+      ASSERT_TRUE(verify(*plan)) << "the plan was wrong before";
+      FAIL() << "survived: " << mutation.name << "\n" << to_text(*plan) << "\nmutant\n" << to_text(mutant);
+    }
+    EXPECT_TRUE(proof.failure.find_first_of("0123456789") != std::string::npos) << proof.failure;
+    ++caught;
+  }
+  EXPECT_EQ(caught, wanted) << "too few plans have a place for this mutation";
+}
+
+inline std::string mutation_name(const testing::TestParamInfo<Mutation>& param) {
+  std::string text = param.param.name;
+  std::ranges::replace_if(text, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return text;
+}
+
+}  // namespace shingle::test
