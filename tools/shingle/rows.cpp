@@ -23,7 +23,7 @@ Line line_of(const Row& row) {
   Line line;
   line[0] =
       row.named.name.empty() ? std::string(name(p.op)) : fmt::format("{} {}", row.named.name, name(p.op));
-  line[1] = fmt::format("{}×{}×{}", p.m, p.n, p.k);
+  line[1] = p.multiplies() ? fmt::format("{}×{}×{}", p.m, p.n, p.k) : fmt::format("{}×{}", p.m, p.n);
   line[2] = row.mechanism;
   if (!row.ran()) {
     std::fill(line.begin() + 3, line.end(), "-");
