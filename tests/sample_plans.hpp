@@ -126,22 +126,27 @@ inline std::vector<Plan> planned(int world = 3, std::int64_t m = 100) {
   machine.collective_workers = 1;
   machine.tile_rows = machine.tile_cols = 16;
   std::vector<Plan> plans;
-  for (const Op op :
-       {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall}) {
+  for (const Op op : {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm,
+                      Op::gemm_alltoall, Op::alltoall_gemm, Op::allgather, Op::alltoall, Op::allreduce}) {
     Problem p;
     p.op = op;
     p.world = world;
     p.m = m, p.n = 64, p.k = 24;
-    p.epilogue = {true, Activation::swiglu};
-    p.norm = {true, true};
-    if (op == Op::gemm_alltoall) {
+    if (p.multiplies()) {
+      p.epilogue = {true, Activation::swiglu};
+      p.norm = {true, true};
+    } else {
+      p.k = p.n;
+    }
+    if (p.routes()) {
       std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
       for (int s = 0; s < world; ++s)
         for (std::int64_t row = 0; row < m / (s + 1); ++row)
           dest[static_cast<std::size_t>(s)].push_back(static_cast<std::int32_t>(row * row / 7 % world));
       p.routing = std::make_shared<const Routing>(std::move(dest));
     }
-    for (const Planner planner : {&plan_sequential, &plan_chunked, &plan_signal, &plan_ring})
+    for (const Planner planner :
+         {&plan_sequential, &plan_chunked, &plan_signal, &plan_ring, &plan_fused, &plan_copy_engine})
       if (auto plan = planner(p, machine, {})) plans.push_back(std::move(*plan));
   }
   return plans;

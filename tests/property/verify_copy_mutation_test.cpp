@@ -124,11 +124,11 @@ bool drop_await_of_engine(Plan& plan, Dice& dice) {
 bool drop_await_of_arrival(Plan& plan, Dice& dice) {
   const bool ring = plan.params.variant == Variant::ring;
   return remove_one<Await>(plan, dice, [&](const At& at, const Await& await) {
+    if (on_copy_lane(plan, at) || counter_name(plan, await.counter) != "sent") return false;
     const auto& entries = plan.counters[static_cast<std::size_t>(await.counter.counter)].growth[0];
     const auto engines = static_cast<int>(entries.size()) / plan.problem.world;
     if (ring && await.counter.entry != (at.rank + 1) % plan.problem.world) return false;
-    if (await.counter.entry / engines == at.rank) return false;
-    return !on_copy_lane(plan, at) && counter_name(plan, await.counter) == "sent";
+    return await.counter.entry / engines != at.rank;
   });
 }
 

@@ -101,6 +101,36 @@ TEST_F(Cli, ReadsARoutingFile) {
   EXPECT_EQ(row.at("verified"), true);
 }
 
+TEST_F(Cli, RunsCollectivesAlone) {
+  const std::string sizes = "--m 36 --n 20 --world 3 ";
+  for (const std::string op : {"allgather", "reducescatter", "allreduce", "alltoall --routing balanced"})
+    for (const json& row : rows("--op " + op + " --mechanism sequential,copy-engine " + sizes)) {
+      EXPECT_EQ(row.at("verified"), true) << row;
+      EXPECT_TRUE(row.at("overlap_efficiency").is_null()) << "there is no computation";
+    }
+  const json bcst = rows(
+      "--op allgather --mechanism copy-engine --variant bcst --prelaunch --poll rank --engines 1 --launchers "
+      "2 "
+      "--engine control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s " +
+      sizes)[0];
+  EXPECT_EQ(bcst.at("verified"), true);
+  const json wanted{
+      {"variant", "bcst"}, {"prelaunch", true}, {"poll", "rank"}, {"engines", 1}, {"launchers", 2}};
+  for (const auto& [key, value] : wanted.items()) EXPECT_EQ(bcst.at("params").at(key), value) << key;
+  const json direct =
+      rows("--op gemm+reducescatter --mechanism copy-engine --variant swap --trigger direct " + small)[0];
+  EXPECT_EQ(direct.at("verified"), true);
+  EXPECT_EQ(direct.at("params").at("trigger"), "direct");
+  EXPECT_THAT(run("run --op allgather --variant bcst --repeat 1 " + sizes).out, HasSubstr("36×20"));
+  expect_refused("run --op allgather --m 8 --n 8 --k 8", "leave out --k");
+  expect_refused("run --op allgather --m 8", "--n");
+  expect_refused("run --op allgather --m 8 --n 8 --epilogue relu", "no GEMM");
+  expect_refused("run --op allgather --m 8 --n 8 --variant fast", "pcpy");
+  expect_refused("run --op allgather --m 8 --n 8 --engine speed=2us", "phase");
+  expect_refused("run --op allgather --m 8 --n 8 --engine rate=2us", "rate");
+  expect_refused("run --op alltoall --n 8", "--m");
+}
+
 TEST_F(Cli, TellsWhyAMechanismCannotServe) {
   const json none = rows("--op allgather+gemm --mechanism signal " + small, 1);
   EXPECT_TRUE(none[0].at("sequential_us").is_null());
