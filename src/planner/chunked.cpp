@@ -32,10 +32,7 @@ std::int64_t shard_unit(const Problem& p) {
 void finish_all(Builder& build, int rank, std::int32_t from, std::int64_t rows, std::int32_t received,
                 std::int64_t chunks) {
   for (std::int64_t i = 0; i < chunks; ++i) build.await(rank, compute_lane, received, i);
-  build.step(rank, compute_lane,
-             build.finishing(rank, build.row_blocks(rows, build.product_cols()),
-                             Builder::in_place(build.rows(from, rank, 0, rows)),
-                             Builder::in_place(build.all(build.out, rank))));
+  planner::finish_rows(build, rank, from, rows);
 }
 
 void plan_allreduce(Builder& build) {
