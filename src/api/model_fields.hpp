@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "api/json_fields.hpp"
+#include "base/json_fields.hpp"
 #include "shingle/api/model.hpp"
 
 namespace shingle::config {

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "api/json_fields.hpp"
+#include "base/json_fields.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/file.hpp"
 #include "shingle/plan/problem.hpp"

@@ -2,11 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "shingle/base/error.hpp"
 
 namespace shingle {
+
+std::string_view name(Origin origin) {
+  static constexpr std::string_view names[] = {"measured", "datasheet", "paper", "fitted", "assumed"};
+  return names[static_cast<std::size_t>(origin)];
+}
+
+double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k) {
+  const auto area = static_cast<double>(tile_rows) * static_cast<double>(tile_cols);
+  const TileRate* nearest = nullptr;
+  double ratio = 0;
+  for (const TileRate& rate : machine.tiles) {
+    if (rate.rows == tile_rows && rate.cols == tile_cols) return rate.us(k);
+    const double other = area / (static_cast<double>(rate.rows) * rate.cols);
+    if (nearest && std::abs(std::log(other)) >= std::abs(std::log(ratio))) continue;
+    nearest = &rate;
+    ratio = other;
+  }
+  return nearest ? nearest->us(k) * ratio : -1;
+}
 
 EnginePhases parse_engine(std::string_view text) {
   EnginePhases phases;

@@ -131,6 +131,18 @@ TEST_F(Cli, RunsCollectivesAlone) {
   expect_refused("run --op alltoall --n 8", "--m");
 }
 
+TEST_F(Cli, PlansForTheMachineOfAProfile) {
+  const std::string h200 = " --machine " SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json ";
+  const Outcome plan =
+      run("plan --op gemm+allreduce --mechanism signal --m 2K --n 2K --k 512 --world 8" + h200);
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("tile 128x256"));
+  EXPECT_THAT(plan.out, HasSubstr("132 workers"));
+  EXPECT_EQ(run("verify --op gemm+allreduce --mechanism signal " + small + h200).code, 0);
+  expect_refused("plan --op gemm --m 8 --n 8 --k 8 --world 16" + h200, "8 ranks");
+  expect_refused("plan --op gemm --m 8 --n 8 --k 8 --machine " + path("none.json"), "none.json");
+}
+
 TEST_F(Cli, TellsWhyAMechanismCannotServe) {
   const json none = rows("--op allgather+gemm --mechanism signal " + small, 1);
   EXPECT_TRUE(none[0].at("sequential_us").is_null());

@@ -50,6 +50,12 @@ void add_run(CLI::App& app, RunFlags& flags) {
       ->type_name("FILE");
 }
 
+void add_machine(CLI::App& app, std::string& machine) {
+  app.add_option("--machine", machine, "Plan for the machine of a profile, such as machines/h200x8.json")
+      ->type_name("FILE")
+      ->group("Where");
+}
+
 void add_plan(CLI::App& app, PlanCommandFlags& flags) {
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
@@ -61,6 +67,7 @@ void add_plan(CLI::App& app, PlanCommandFlags& flags) {
   app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")
       ->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
+  add_machine(app, flags.machine);
 }
 
 void add_verify(CLI::App& app, VerifyFlags& flags) {
@@ -68,6 +75,7 @@ void add_verify(CLI::App& app, VerifyFlags& flags) {
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
+  add_machine(app, flags.machine);
 }
 
 int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {

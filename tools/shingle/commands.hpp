@@ -22,6 +22,7 @@ struct PlanCommandFlags {
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
+  std::string machine;  ///< a profile to plan for, instead of this machine
   int rank = -1;
   Format format = Format::text;
   std::string out, trace, svg;
@@ -33,6 +34,7 @@ struct VerifyFlags {
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
+  std::string machine;
 };
 int verify(const VerifyFlags& flags, const Launch& launch);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "shingle/machine/profile.hpp"
 #include "shingle/memory.hpp"
 
 namespace shingle::cli {
@@ -9,6 +10,14 @@ namespace shingle::cli {
 std::string describe(const NamedProblem& named) {
   const std::string problem = shingle::describe(named.problem);
   return named.name.empty() ? problem : fmt::format("{} {}", named.name, problem);
+}
+
+Machine machine_to_plan_for(const std::string& profile, int ranks, const WorldOptions& here) {
+  if (profile.empty()) return machine_of(ranks, here);
+  Machine machine = read_machine(profile);
+  if (machine.ranks > 0 && ranks > machine.ranks)
+    throw InvalidArgument(fmt::format("--world {}: {} has {} ranks", ranks, machine.name, machine.ranks));
+  return machine;
 }
 
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine) {

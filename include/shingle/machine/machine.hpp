@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shingle/base/units.hpp"
+#include "shingle/machine/curve.hpp"
 
 namespace shingle {
 
@@ -23,6 +25,29 @@ struct EnginePhases {
   bool operator==(const EnginePhases&) const = default;
 };
 
+/// How long a worker takes for a tile of a GEMM, and so a wave of them: fixed + K · per_k (all of a machine's
+/// workers busy, elements of two bytes).
+struct TileRate {
+  std::int32_t rows = 0;
+  std::int32_t cols = 0;
+  double fixed_us = 0;  ///< prologue and epilogue
+  double us_per_k = 0;  ///< main loop
+
+  double us(double k) const { return fixed_us + k * us_per_k; }
+  bool operator==(const TileRate&) const = default;
+};
+
+/// Where a figure of a machine comes from.
+enum class Origin : std::uint8_t { measured, datasheet, paper, fitted, assumed };
+std::string_view name(Origin origin);
+
+struct Source {
+  std::string of;  ///< the profile's key: "tiles", "curves", …
+  Origin origin = Origin::assumed;
+  std::string note;
+  bool operator==(const Source&) const = default;
+};
+
 struct Machine {
   std::string name = "host";
   std::int32_t workers = 1;             ///< SMs or cores of one rank
@@ -32,7 +57,20 @@ struct Machine {
   Link link;                ///< of one rank
   EnginePhases engine;      ///< of one copy engine
   bool peer_memory = true;  ///< whether ranks can load from and store to each other's memory
+  std::int32_t ranks = 0;   ///< that there are; 0: any number
+  double memory_gbps = 0;   ///< 1e9 bytes/s that a rank reads and writes of its own memory
+  double launch_us = 0;     ///< from a step's inputs being there to its first tile, on an idle rank
+  double signal_us = 0;     ///< from an add to a count to the step that awaits it
+  std::vector<TileRate> tiles{};
+  std::vector<Curve> curves{};
+  std::vector<Source> sources{};
+
+  bool operator==(const Machine&) const = default;
 };
+
+/// The time of a wave of tiles of a GEMM over `k`: as the rate of this tile, or of the one nearest in area
+/// scaled by it; negative without any.
+double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k);
 
 /// "control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s" → phases; parts that are left out are 0. Throws
 /// InvalidArgument.

@@ -1,4 +1,4 @@
-#include "api/json_fields.hpp"
+#include "base/json_fields.hpp"
 
 #include <fmt/format.h>
 

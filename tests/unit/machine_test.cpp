@@ -1,0 +1,150 @@
+// Machine profiles: curves inside and outside their samples, profiles that ship, and what is refused.
+#include "shingle/machine/profile.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "shingle/base/error.hpp"
+#include "shingle/base/file.hpp"
+
+namespace shingle {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const Curve curve{Traffic::allreduce, 8, 0, {{1e3, 10}, {1e5, 40}, {1e7, 640}}};
+
+TEST(Curve, PassesItsSamples) {
+  for (const Sample& sample : curve.samples) EXPECT_NEAR(curve.us(sample.bytes), sample.us, 1e-9 * sample.us);
+}
+
+TEST(Curve, IsStraightInLogarithms) {
+  EXPECT_NEAR(curve.us(1e4), 20, 1e-9);   // halfway between 10 and 40
+  EXPECT_NEAR(curve.us(1e6), 160, 1e-9);  // halfway between 40 and 640
+}
+
+TEST(Curve, IsLatencyBelowAndRateAbove) {
+  EXPECT_EQ(curve.us(1), 10);
+  EXPECT_EQ(curve.us(0), 10);
+  EXPECT_NEAR(curve.us(1e9), 64000, 1e-6);
+}
+
+TEST(Curve, NeverFallsWhereItsSamplesDoNot) {
+  for (double bytes = 1, last = 0; bytes < 1e10; bytes *= 1.1) {
+    EXPECT_GE(curve.us(bytes), last);
+    last = curve.us(bytes);
+  }
+}
+
+TEST(Collective, TakesTheNearestCurve) {
+  const std::vector<Curve> curves{{Traffic::allgather, 2, 0, {{1e6, 20}}},
+                                  {Traffic::allgather, 8, 0, {{1e6, 35}}},
+                                  {Traffic::allgather, 8, 4, {{1e6, 140}}},
+                                  {Traffic::allgather, 8, 16, {{1e6, 70}}}};
+  EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 8, 0, 1e6), 35);
+  EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 2, 0, 1e6), 20);
+  EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 8, 4, 1e6), 140);
+  EXPECT_NEAR(collective_us(curves, Traffic::allgather, 8, 8, 1e6), std::sqrt(140. * 70), 1e-9);
+  EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 8, 2, 1e6), 280);  // half of four
+  EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 1, 0, 1e6), 0);
+  EXPECT_LT(collective_us(curves, Traffic::alltoall, 8, 0, 1e6), 0) << "no curve of this traffic";
+  // Sixteen ranks move 15/16 of the bytes over a link where eight move 7/8.
+  EXPECT_NEAR(collective_us(curves, Traffic::allgather, 16, 0, 2e6), 35 * 2 * (15. / 16) / (7. / 8), 1e-9);
+}
+
+TEST(Wave, IsOfTheTileOrOfItsNearest) {
+  Machine machine;
+  EXPECT_LT(wave_us(machine, 128, 256, 1024), 0);
+  machine.tiles = {{128, 256, 2, 0.01}, {64, 64, 1, 0.002}};
+  EXPECT_DOUBLE_EQ(wave_us(machine, 128, 256, 1000), 12);
+  EXPECT_DOUBLE_EQ(wave_us(machine, 128, 128, 1000), 6);
+  EXPECT_DOUBLE_EQ(wave_us(machine, 64, 32, 1000), 1.5);
+}
+
+std::vector<std::string> shipped() {
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(SHINGLE_TEST_SOURCE_DIR "/machines"))
+    paths.push_back(entry.path().string());
+  return paths;
+}
+
+TEST(Profile, ShippedOnesReadAndWriteTheSame) {
+  EXPECT_FALSE(shipped().empty());
+  for (const std::string& path : shipped()) {
+    const Machine machine = read_machine(path);
+    EXPECT_EQ(machine.name + ".json", std::filesystem::path(path).filename());
+    EXPECT_EQ(to_json(machine), read_file(path, 1 << 24)) << path;
+    EXPECT_EQ(machine_from_json(to_json(machine)), machine);
+  }
+}
+
+TEST(Profile, TheH200IsWhatWasMeasured) {
+  const Machine h200 = read_machine(SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json");
+  EXPECT_EQ(h200.workers, 132);
+  EXPECT_NEAR(collective_us(h200.curves, Traffic::allreduce, 8, 0, 268435456), 1350.8, 0.1);
+  EXPECT_NEAR(collective_us(h200.curves, Traffic::allgather, 8, 16, 1 << 20), 19.1, 0.1);
+  // 8192×8192 in tiles of 128×256 on 132 SMs are sixteen waves.
+  EXPECT_NEAR(16 * wave_us(h200, 128, 256, 3584), 617.9, 0.03 * 617.9);
+  EXPECT_NEAR(16 * wave_us(h200, 128, 256, 1024), 193.4, 0.03 * 193.4);
+}
+
+json smallest() {
+  return {{"format", "shingle-machine"},
+          {"version", 1},
+          {"name", "small"},
+          {"workers", 4},
+          {"sources", {{{"of", "workers"}, {"origin", "assumed"}, {"note", "a test"}}}}};
+}
+
+TEST(Profile, RefusesWhatIsWrong) {
+  const auto refused = [](const std::function<void(json&)>& spoil) {
+    json profile = smallest();
+    spoil(profile);
+    try {
+      machine_from_json(profile.dump());
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  const auto sourced = [](json& p, const char* of) {
+    p["sources"].push_back({{"of", of}, {"origin", "assumed"}});
+  };
+  EXPECT_EQ(refused([](json&) {}), "nothing");
+  EXPECT_THAT(refused([](json& p) { p["format"] = "plan"; }), HasSubstr("shingle-machine"));
+  EXPECT_THAT(refused([](json& p) { p["version"] = 2; }), HasSubstr("version 2"));
+  EXPECT_THAT(refused([](json& p) { p.erase("name"); }), HasSubstr("'name'"));
+  EXPECT_THAT(refused([](json& p) { p["workers"] = 0; }), HasSubstr("workers"));
+  EXPECT_THAT(refused([](json& p) { p["colour"] = 1; }), HasSubstr("colour"));
+  EXPECT_THAT(refused([](json& p) { p["launch_us"] = 3; }), HasSubstr("launch_us has no source"));
+  EXPECT_THAT(refused([](json& p) { p["sources"][0]["origin"] = "heard"; }), HasSubstr("heard"));
+  EXPECT_THAT(refused([](json& p) { p["sources"][0]["of"] = "weather"; }), HasSubstr("weather"));
+  EXPECT_THAT(refused([&](json& p) {
+                sourced(p, "curves");
+                p["curves"] = {{{"traffic", "allreduce"},
+                                {"ranks", 2},
+                                {"samples", {{{"bytes", 8}, {"us", 1}}, {{"bytes", 8}, {"us", 2}}}}}};
+              }),
+              HasSubstr("curves[0]: samples[1]: bytes must ascend"));
+  EXPECT_THAT(refused([&](json& p) {
+                sourced(p, "curves");
+                p["curves"] = {{{"traffic", "gossip"}, {"ranks", 2}, {"samples", json::array()}}};
+              }),
+              HasSubstr("gossip"));
+  EXPECT_THAT(refused([&](json& p) {
+                sourced(p, "tiles");
+                p["tiles"] = {{{"rows", 128}, {"cols", 0}, {"us_per_k", 1}}};
+              }),
+              HasSubstr("tiles[0]: cols"));
+  EXPECT_THROW(machine_from_json("["), InvalidArgument);
+  EXPECT_THROW(machine_from_json("[]"), InvalidArgument);
+  EXPECT_THROW(read_machine("/nowhere/at/all.json"), IoError);
+}
+
+}  // namespace
+}  // namespace shingle
