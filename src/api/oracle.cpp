@@ -132,6 +132,7 @@ double tolerance(const Problem& problem) {
       problem.attends() ? 2 * epsilon(problem.dtype) +
                               c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
                         : 0;
+  if (!problem.multiplies()) return attention;
   return (2 + problem.world) * epsilon(problem.dtype) +
          c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24) + attention;
 }

@@ -3,7 +3,8 @@
 namespace shingle {
 
 std::vector<Role> roles_of(const Problem& problem) {
-  std::vector<Role> roles{Role::a, Role::b};
+  std::vector<Role> roles{Role::a};
+  if (problem.multiplies()) roles.push_back(Role::b);
   if (problem.epilogue.bias) roles.push_back(Role::bias);
   if (problem.norm.residual) roles.push_back(Role::residual);
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
@@ -28,7 +29,7 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
       return {1, problem.out_cols()};
     case Role::keys:
     case Role::values:
-      return {problem.m, problem.kv_cols()};
+      return {problem.kv_rows(rank), problem.kv_cols()};
     case Role::residual:
     case Role::out:
     case Role::sum:

@@ -46,7 +46,13 @@ int group_of_span(const Plan& plan, const Span& span) {
   const auto at = static_cast<std::size_t>(span.step);
   if (const auto* await = std::get_if<Await>(&steps[at])) return await->counter.entry;
   if (const auto* notify = std::get_if<Notify>(&steps[at])) return notify->counter.entry;
-  // A step that waits for one entry works on that group …
+  // Attention that is notified by itself works for that entry, whatever its keys waited for …
+  if (std::holds_alternative<Attend>(steps[at])) {
+    const auto* behind = at + 1 < steps.size() ? std::get_if<Notify>(&steps[at + 1]) : nullptr;
+    if (behind != nullptr || at + 1 == steps.size() || !tiled(steps[at + 1]))
+      return behind != nullptr ? behind->counter.entry : -1;
+  }
+  // … a step that waits for one entry works on that group …
   const auto entry_before = [&](std::size_t i) {
     return i > 0 ? std::get_if<Await>(&steps[i - 1]) : nullptr;
   };

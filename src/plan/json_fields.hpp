@@ -23,7 +23,7 @@ constexpr std::string_view format = "shingle-plan";
 template <class E>
 inline constexpr E last{};
 template <>
-inline constexpr Op last<Op> = Op::attention_reducescatter;
+inline constexpr Op last<Op> = Op::ulysses_attention;
 template <>
 inline constexpr DType last<DType> = DType::f16;
 template <>

@@ -11,14 +11,15 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 7> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 8> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
      {Op::allgather_gemm, "allgather+gemm"},
      {Op::gemm_alltoall, "gemm+alltoall"},
      {Op::alltoall_gemm, "alltoall+gemm"},
-     {Op::attention_reducescatter, "attention+reducescatter"}}};
+     {Op::attention_reducescatter, "attention+reducescatter"},
+     {Op::ulysses_attention, "ulysses-attention"}}};
 
 constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{
     {{Activation::none, "none"},
@@ -59,9 +60,10 @@ void validate_attention(const Problem& p) {
     throw InvalidArgument(fmt::format("heads = {} are not a multiple of kv_heads = {}", a.heads, a.kv_heads));
   if (a.kv_heads % p.world != 0)
     throw InvalidArgument(fmt::format("kv_heads = {} cannot be dealt to {} ranks", a.kv_heads, p.world));
-  if (a.heads / p.world > p.k || a.heads / p.world * a.head_dim != p.k)
-    throw InvalidArgument(fmt::format("k = {} must be the {} columns of a rank's {} heads", p.k,
-                                      a.heads / p.world * a.head_dim, a.heads / p.world));
+  const std::int64_t heads = p.exchanges_heads() ? a.heads : a.heads / p.world;
+  if (heads > p.k || heads * a.head_dim != p.k)
+    throw InvalidArgument(
+        fmt::format("k = {} must be the {} columns of a rank's {} heads", p.k, heads * a.head_dim, heads));
   std::int64_t tokens = 0;
   for (const std::int64_t length : a.lengths) {
     require_extent("a sequence's length", length, 1);
@@ -69,6 +71,14 @@ void validate_attention(const Problem& p) {
   }
   if (!a.lengths.empty() && tokens != p.m)
     throw InvalidArgument(fmt::format("the sequences have {} tokens, but m = {}", tokens, p.m));
+  if (p.exchanges_heads()) {
+    if (p.n != p.k)
+      throw InvalidArgument(
+          fmt::format("n = {} must be k = {}: the result has the columns of the queries", p.n, p.k));
+    if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
+      throw InvalidArgument(
+          fmt::format("{} takes no transposes, epilogue or norm: its result is the attention", name(p.op)));
+  }
   if (p.transpose_a) throw InvalidArgument("attention takes Q by rows: transpose_a must be off");
 }
 
@@ -127,7 +137,7 @@ void Problem::validate() const {
 
 std::int64_t Problem::a_rows(int rank) const {
   if (routes()) return routing->rows(rank);
-  if (op != Op::allgather_gemm) return m;
+  if (!shards_a()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
   return rows;
@@ -135,7 +145,7 @@ std::int64_t Problem::a_rows(int rank) const {
 
 std::int64_t Problem::out_rows(int rank) const {
   if (routes()) return routing->received(rank);
-  if (!scatters()) return m;
+  if (!shards_out()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
   return rows;
@@ -182,13 +192,13 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
 }
 
 std::vector<GlobalRun> Problem::a_runs(int rank) const {
-  if (op == Op::allgather_gemm) return shard_runs(rank);
+  if (shards_a()) return shard_runs(rank);
   if (routes()) return {{0, routing->global_base(rank), routing->rows(rank)}};
   return {{0, 0, m}};
 }
 
 std::vector<GlobalRun> Problem::out_runs(int rank) const {
-  if (scatters()) return shard_runs(rank);
+  if (shards_out()) return shard_runs(rank);
   if (!routes()) return {{0, 0, m}};
   std::vector<GlobalRun> runs;
   std::int64_t local = 0;

@@ -54,7 +54,7 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       // Stored by columns, A is equally wide on all ranks, as wide as the one that has the most rows needs
       // it.
       if (p.transpose_a) return {p.k, p.op == Op::allgather_gemm ? p.shard_rows() : p.m};
-      return {p.op == Op::allgather_gemm ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
+      return {p.shards_a() ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
     case Role::b:
       return p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n};
     case Role::bias:
@@ -63,14 +63,16 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       return {1, p.out_cols()};
     case Role::keys:
     case Role::values:
-      return {p.m, p.kv_cols()};
+      return {p.kv_rows(rank), p.kv_cols()};
     default:
-      return {p.scatters() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
+      return {p.shards_out() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
   }
 }
 
 bool is_asked_for(const Problem& p, Role role) {
   switch (role) {
+    case Role::b:
+      return p.multiplies();
     case Role::bias:
       return p.epilogue.bias;
     case Role::norm_weight:

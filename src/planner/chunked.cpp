@@ -245,6 +245,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
     case Op::gemm:
     case Op::alltoall_gemm:
     case Op::attention_reducescatter:
+    case Op::ulysses_attention:
       break;
     case Op::gemm_allreduce:
       plan_allreduce(build);

@@ -78,6 +78,7 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
   switch (problem.op) {
     case Op::gemm:
     case Op::attention_reducescatter:
+    case Op::ulysses_attention:
       break;
     case Op::gemm_allreduce:
     case Op::gemm_reducescatter:

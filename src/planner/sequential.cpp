@@ -1,5 +1,6 @@
 // sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
 #include "builder.hpp"
+#include "ulysses.hpp"
 
 namespace shingle {
 namespace {
@@ -216,6 +217,9 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
     case Op::gemm_reducescatter:
     case Op::attention_reducescatter:
       plan_reducescatter(build);
+      break;
+    case Op::ulysses_attention:
+      planner::ulysses_in_sequence(build);
       break;
     case Op::allgather_gemm:
       plan_allgather(build);

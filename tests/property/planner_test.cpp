@@ -117,6 +117,7 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       return p.m * wire_cols;
     case Op::gemm_reducescatter:
     case Op::attention_reducescatter:
+    case Op::ulysses_attention:
       return p.world * p.shard_rows() * wire_cols;
     case Op::allgather_gemm:
       return p.shard_rows() * p.k;

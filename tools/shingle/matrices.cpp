@@ -62,7 +62,7 @@ std::string shape_text(const NpyHeader& header) {
 
 void refuse_what_has_no_matrix(const ProblemFlags& flags) {
   if (!flags.model.empty() || !flags.op) throw InvalidArgument("--a and --b need --op");
-  if (*flags.op == Op::attention_reducescatter)
+  if (*flags.op == Op::attention_reducescatter || *flags.op == Op::ulysses_attention)
     throw InvalidArgument("--a and --b are for operators of two matrices, not for attention");
   if (flags.m || flags.n || flags.k)
     throw InvalidArgument("--a and --b have their own sizes: leave out --m, --n and --k");
