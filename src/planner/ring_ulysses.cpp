@@ -105,7 +105,10 @@ class Side {
         items_(items),
         rank_(rank),
         own_rows_(build.problem().a_rows(rank)),
-        kv_messages_(static_cast<std::size_t>(cut.groups)) {}
+        kv_messages_(static_cast<std::size_t>(cut.groups)),
+        kv_arrivals_(static_cast<std::size_t>(cut.groups), -1),
+        q_arrivals_(items.size(), -1),
+        result_arrivals_(items.size(), -1) {}
 
   void plan() {
     const auto count = static_cast<std::int64_t>(items_.size());
@@ -192,11 +195,9 @@ class Side {
   }
 
   /// Gets what `item` needs of the rank behind, and gives the rank ahead the same.
-  bool fetch(const Item& item, std::int32_t sent, std::int32_t received, std::int32_t packed,
-             std::int64_t& known) {
+  bool fetch(const Item& item, std::int32_t sent, std::int32_t received) {
     const int source = cut_.behind(rank_, item.behind);
     const bool sends = cut_.rows(rank_, item.piece) > 0, receives = cut_.rows(source, item.piece) > 0;
-    if (sends && known < item.group) build_.await(rank_, communicate_lane, packed, known = item.group);
     exchange(sends, {cut_.ahead(rank_, item.behind), block(sent, item)}, receives,
              {source, tokens(received, item, source)});
     return receives;
@@ -204,15 +205,26 @@ class Side {
 
   void fetch_kv(const Item& item) {
     if (item.group >= cut_.groups) return;
-    if (!fetch(item, staging_.kv_sent, staging_.kv, staging_.kv_packed, kv_known_)) return;
+    await_packed(item, staging_.kv_packed, 2 * item.group);
+    if (!fetch(item, staging_.kv_sent, staging_.kv)) return;
     build_.notify(rank_, communicate_lane, staging_.kv_arrived, item.group);
     ++kv_messages_[static_cast<std::size_t>(item.group)];
+    kv_arrivals_[static_cast<std::size_t>(item.group)] = exchanges_;
   }
 
   void fetch_queries(std::int64_t t) {
     if (t >= static_cast<std::int64_t>(items_.size()) || at(t).behind == 0) return;
-    if (fetch(at(t), staging_.q_sent, staging_.q, staging_.q_packed, q_known_))
-      build_.notify(rank_, communicate_lane, staging_.q_arrived, t);
+    await_packed(at(t), staging_.q_packed, 2 * at(t).group + 1);
+    if (!fetch(at(t), staging_.q_sent, staging_.q)) return;
+    build_.notify(rank_, communicate_lane, staging_.q_arrived, t);
+    q_arrivals_[static_cast<std::size_t>(t)] = exchanges_;
+  }
+
+  /// `number` counts what is packed, in order: who knows of one knows of all before.
+  void await_packed(const Item& item, std::int32_t packed, std::int64_t number) {
+    if (cut_.rows(rank_, item.piece) == 0 || number <= packed_) return;
+    build_.await(rank_, communicate_lane, packed, item.group);
+    packed_ = number;
   }
 
   /// The result goes to the queries' owner, and that of the own queries comes.
@@ -221,10 +233,15 @@ class Side {
     if (item.behind == 0) return;
     const int owner = cut_.behind(rank_, item.behind);
     const bool sends = cut_.rows(owner, item.piece) > 0, receives = cut_.rows(rank_, item.piece) > 0;
-    if (sends) build_.await(rank_, communicate_lane, staging_.computed, t);
+    if (sends) {
+      build_.await(rank_, communicate_lane, staging_.computed, t);
+      packed_ = larger(packed_, 2 * smaller(item.group + 1, cut_.groups - 1) + 1);  // before it was computed
+    }
     exchange(sends, {owner, tokens(staging_.attended, item, owner)}, receives,
              {cut_.ahead(rank_, item.behind), block(staging_.returned, item)});
-    if (receives) build_.notify(rank_, communicate_lane, staging_.result_arrived, t);
+    if (!receives) return;
+    build_.notify(rank_, communicate_lane, staging_.result_arrived, t);
+    result_arrivals_[static_cast<std::size_t>(t)] = exchanges_;
   }
 
   void exchange(bool sends, const Exchange::Message& send, bool receives, const Exchange::Message& receive) {
@@ -233,6 +250,7 @@ class Side {
     if (sends) out.push_back(send);
     if (receives) in.push_back(receive);
     build_.exchange(rank_, std::move(out), std::move(in));
+    ++exchanges_;
   }
 
   void compute(std::int64_t t) {
@@ -265,10 +283,16 @@ class Side {
 
   void await_inputs(std::int64_t t) {
     const Item& item = at(t);
-    auto& messages = kv_messages_[static_cast<std::size_t>(item.group)];
-    if (messages > 0) build_.await(rank_, compute_lane, staging_.kv_arrived, item.group, messages);
-    messages = 0;
-    if (item.behind > 0) build_.await(rank_, compute_lane, staging_.q_arrived, t);
+    const auto group = static_cast<std::size_t>(item.group);
+    await(kv_arrivals_[group], staging_.kv_arrived, item.group, kv_messages_[group]);
+    await(q_arrivals_[static_cast<std::size_t>(t)], staging_.q_arrived, t);
+  }
+
+  /// Exchanges are made in turn: the compute lane, once it knows of one, knows of all before.
+  void await(std::int64_t exchange, std::int32_t counter, std::int64_t entry, std::uint32_t target = 1) {
+    if (exchange <= known_) return;
+    build_.await(rank_, compute_lane, counter, entry, target);
+    known_ = exchange;
   }
 
   /// Into the columns of the heads that it was made with.
@@ -276,7 +300,7 @@ class Side {
     const Item& item = at(t);
     const std::int64_t rows = cut_.rows(rank_, item.piece);
     if (item.behind == 0 || rows == 0) return;
-    build_.await(rank_, compute_lane, staging_.result_arrived, t);
+    await(result_arrivals_[static_cast<std::size_t>(t)], staging_.result_arrived, t);
     Slice to = columns(build_.all(build_.out, rank_),
                        (item.group * build_.world() + cut_.ahead(rank_, item.behind)) * cut_.q, cut_.q);
     to.row = cut_.begin(item.piece);
@@ -291,8 +315,11 @@ class Side {
   const std::vector<Item>& items_;
   int rank_;
   std::int64_t own_rows_;
-  std::vector<std::uint32_t> kv_messages_;  ///< by group: received and not awaited yet
-  std::int64_t kv_known_ = -1, q_known_ = -1;  ///< the last group that the communicator knows to be packed
+  std::vector<std::uint32_t> kv_messages_;  ///< by group: received
+  std::vector<std::int64_t> kv_arrivals_, q_arrivals_, result_arrivals_;  ///< the exchange that brings it last
+  std::int64_t exchanges_ = 0;  ///< made so far
+  std::int64_t known_ = 0;      ///< the last exchange, counted from 1, that the compute lane knows of
+  std::int64_t packed_ = -1;    ///< the last pack that the communicator lane knows of
 };
 
 }  // namespace

@@ -101,10 +101,14 @@ class Execution {
   Executed done_;
 };
 
-/// A rank's GEMM on a slow core.
+/// A rank's GEMM and attention on a slow core.
 double gemm_us(const Problem& p) {
   constexpr double flops_per_us = 2e3;
-  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
+  const auto attended = static_cast<double>(p.exchanges_heads() ? p.k / p.world : p.k);
+  const double attention =
+      p.attends() ? 4 * static_cast<double>(p.m) * static_cast<double>(p.m) * attended / flops_per_us : 0;
+  if (!p.multiplies()) return attention;
+  return attention + 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
 }
 
 }  // namespace
