@@ -1,7 +1,7 @@
-// Attention with output projection and reduce-scatter: everything one after the other, only the projection
-// split (row-parallel), and attention and projection split (query-split), with the link paced so that
-// communication alone takes a given fraction of the computation. Measured round by round in one run, every
-// result checked.
+// Attention, with the link paced so that communication alone takes a given fraction of the computation.
+// attention+reducescatter: everything one after the other, only the projection split (row-parallel), and
+// attention and projection split (query-split). ulysses-attention: one after the other, and by slices of heads
+// and queries. Measured round by round in one run, every result checked.
 #include <CLI/CLI.hpp>
 
 #include "report.hpp"
@@ -17,9 +17,21 @@ struct Candidate {
   Mechanism mechanism;
   bool row_parallel;
 };
-constexpr Candidate candidates[] = {{"sequential", Mechanism::sequential, false},
-                                    {"row-parallel", Mechanism::ring, true},
-                                    {"query-split", Mechanism::ring, false}};
+
+std::vector<Candidate> candidates_of(Op op) {
+  if (op == Op::ulysses_attention)
+    return {{"sequential", Mechanism::sequential, false}, {"ring", Mechanism::ring, false}};
+  return {{"sequential", Mechanism::sequential, false},
+          {"row-parallel", Mechanism::ring, true},
+          {"query-split", Mechanism::ring, false}};
+}
+
+/// What a rank sends: of a sum all rows but its shard; or Q, K and V of its tokens, and a result like Q.
+double sent_bytes(const Problem& p) {
+  const double all = p.exchanges_heads() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world
+                                         : static_cast<double>(p.n);
+  return static_cast<double>(p.m) * all * static_cast<double>(size_bytes(p.dtype)) * (p.world - 1) / p.world;
+}
 
 /// Attention, projection and the exchange in memory, on a link that takes no time.
 double computation_us(const Problem& problem, const Inputs& inputs, int repeat) {
@@ -36,7 +48,7 @@ double computation_us(const Problem& problem, const Inputs& inputs, int repeat) 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Attention and its reduce-scatter on the host, by how they are overlapped");
+  CLI::App app("Attention and its communication on the host, by how they are overlapped");
   Problem problem;
   problem.op = Op::attention_reducescatter;
   problem.world = 2;
@@ -44,7 +56,8 @@ int main(int argc, char** argv) {
   problem.attention = {.heads = 32, .kv_heads = 8, .head_dim = 64, .causal = true};
   double fraction = 0.7;
   int repeat = 7, slices = 0;
-  std::string json;
+  std::string json, op_name = "attention+reducescatter";
+  app.add_option("--op", op_name, "attention+reducescatter or ulysses-attention")->capture_default_str();
   app.add_option("--world", problem.world)->capture_default_str();
   app.add_option("--tokens", problem.m)->capture_default_str();
   app.add_option("--n", problem.n, "columns of the projection")->capture_default_str();
@@ -57,17 +70,19 @@ int main(int argc, char** argv) {
   app.add_option("--repeat", repeat)->capture_default_str();
   app.add_option("--json", json, "file for the record");
   CLI11_PARSE(app, argc, argv);
-  problem.k = problem.attention.heads / problem.world * problem.attention.head_dim;
+  problem.op = parse_op(op_name);
+  problem.k =
+      problem.attention.heads / (problem.exchanges_heads() ? 1 : problem.world) * problem.attention.head_dim;
+  if (!problem.multiplies()) problem.n = problem.k;
 
   const auto inputs = random_inputs(problem, 11);
   const double alone_us = computation_us(problem, *inputs, repeat);
-  const double bytes = static_cast<double>(problem.m * problem.n) *
-                       static_cast<double>(size_bytes(problem.dtype)) * (problem.world - 1) / problem.world;
   WorldOptions options;
   options.backend = "host";
-  options.link = {bytes / (fraction * alone_us * 1e3), 10};
+  options.link = {sent_bytes(problem) / (fraction * alone_us * 1e3), 10};
   const auto world = make_world(problem.world, options);
   Workspace memory(*world, *inputs);
+  const std::vector<Candidate> candidates = candidates_of(problem.op);
   std::vector<Operator> operators;
   bool all_passed = true;
   for (const Candidate& candidate : candidates) {

@@ -132,7 +132,7 @@ inline std::vector<Plan> planned(int world = 3, std::int64_t m = 100) {
     p.op = op;
     p.world = world;
     p.m = m, p.n = 64, p.k = 24;
-    if (p.multiplies()) {
+    if (!p.is_collective()) {
       p.epilogue = {true, Activation::swiglu};
       p.norm = {true, true};
     } else {

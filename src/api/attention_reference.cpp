@@ -17,6 +17,19 @@ void softmax(double* scores, std::int64_t count, std::int64_t visible, double fa
   std::fill(scores + visible, scores + count, 0.0);
 }
 
+/// Tokens [first, first + rows) of Q, K or V, whichever ranks hold them.
+void read_tokens(const Inputs& inputs, int rank, Role role, Area area, double* out) {
+  const Problem& p = inputs.problem();
+  if (!p.exchanges_heads()) return inputs.read(rank, role, area, out);
+  for (const std::int64_t end = area.row + area.rows; area.row < end;) {
+    const std::int64_t owner = area.row / p.shard_rows(), local = area.row % p.shard_rows();
+    const std::int64_t rows = smaller(p.shard_rows() - local, end - area.row);
+    inputs.read(static_cast<int>(owner), role, {local, rows, area.col, area.cols}, out);
+    area.row += rows;
+    out += rows * area.cols;
+  }
+}
+
 }  // namespace
 
 std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows) {
@@ -35,9 +48,9 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, s
     scores.resize(static_cast<std::size_t>(queries * keys));
     const auto dims = [](std::int64_t size) { return static_cast<int>(size); };
     for (std::int64_t head = 0; head < heads; ++head) {
-      inputs.read(rank, Role::a, {token, queries, head * dim, dim}, q.data());
-      inputs.read(rank, Role::keys, {sequence.first, keys, head / sharing * dim, dim}, k.data());
-      inputs.read(rank, Role::values, {sequence.first, keys, head / sharing * dim, dim}, v.data());
+      read_tokens(inputs, rank, Role::a, {token, queries, head * dim, dim}, q.data());
+      read_tokens(inputs, rank, Role::keys, {sequence.first, keys, head / sharing * dim, dim}, k.data());
+      read_tokens(inputs, rank, Role::values, {sequence.first, keys, head / sharing * dim, dim}, v.data());
       cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(queries), dims(keys), dims(dim), 1.0,
                   q.data(), dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
       for (std::int64_t i = 0; i < queries; ++i)

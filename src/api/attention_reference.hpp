@@ -8,7 +8,7 @@
 
 namespace shingle {
 
-/// The attention of a rank's tokens [first, first + rows): rows × k, row-major.
+/// The attention of tokens [first, first + rows) with the heads that a rank's A has: rows × k, row-major.
 std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows);
 
 }  // namespace shingle

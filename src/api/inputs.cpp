@@ -77,7 +77,7 @@ class IntegerInputs final : public RandomInputs {
  public:
   IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
     const std::int64_t ranks = problem.reduces() ? problem.world : 1;
-    if (!problem.multiplies()) {  // dense: every element goes its own way
+    if (problem.is_collective()) {  // dense: every element goes its own way
       a_ = std::clamp<std::int64_t>(exact_limit(problem) / ranks, 1, 64);
       return;
     }
@@ -96,7 +96,7 @@ class IntegerInputs final : public RandomInputs {
   void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
            float* out) const override {
     const std::uint64_t base = state(rank, role);
-    if (role == Role::a && problem().multiplies()) {
+    if (role == Role::a && !problem().is_collective()) {
       const bool turned = problem().transpose_a;
       for (std::int64_t i = 0; i < cols; ++i)
         out[i] = turned ? entry(base, col + i, row) : entry(base, row, col + i);

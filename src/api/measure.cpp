@@ -10,16 +10,45 @@ namespace {
 constexpr int least_rounds = 5;
 constexpr int most_rounds = 20;
 
-Problem gemm_of(const Problem& problem) {
+/// A problem whose sequential plan holds the computation of this one, on operands of the same sizes.
+Problem computation_of(const Problem& problem) {
   Problem gemm;
+  if (problem.attends()) {
+    gemm.op = Op::attention_reducescatter;
+    gemm.attention = problem.attention;
+  }
   gemm.world = problem.world;
   gemm.m = larger(problem.m, 1);
-  gemm.n = problem.n;
-  gemm.k = problem.k;
+  gemm.n = problem.multiplies() ? problem.n : 1;
+  gemm.k = problem.exchanges_heads() ? problem.k / problem.world : problem.k;
   gemm.dtype = problem.dtype;
   gemm.transpose_a = problem.transpose_a;
   gemm.transpose_b = problem.transpose_b;
   return gemm;
+}
+
+/// The steps of the sequential plan that compute, without what communicates or waits.
+Plan computation_alone(const Problem& problem, const Machine& machine) {
+  Plan plan = make_plan(computation_of(problem), machine, Mechanism::sequential).value();
+  if (!problem.attends()) return plan;
+  for (RankPlan& rank : plan.ranks) {
+    std::vector<Step> steps;
+    for (Step& step : rank.lanes[0].steps)
+      if (std::holds_alternative<Attend>(step) || (std::holds_alternative<Gemm>(step) && problem.multiplies()))
+        steps.push_back(std::move(step));
+    rank.issue.assign(steps.size(), 0);
+    rank.lanes.resize(1);
+    rank.lanes[0].steps = std::move(steps);
+  }
+  plan.counters.clear();
+  return plan;
+}
+
+/// Whether the computation takes the problem's own matrix.
+bool shares(const Problem& problem, const Problem& computation, Role role, int rank) {
+  const std::vector<Role> roles = roles_of(problem);
+  return is_input(role) && std::find(roles.begin(), roles.end(), role) != roles.end() &&
+         shape_of(problem, role, rank) == shape_of(computation, role, rank);
 }
 
 /// Value at a fraction of the sorted values.
@@ -44,12 +73,12 @@ double Measurement::overlap_efficiency() const {
 }
 
 GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us)
-    : op_(world, gemm_of(inputs.problem()), {.mechanism = Mechanism::sequential, .timeout_us = timeout_us}) {
+    : op_(world, computation_alone(inputs.problem(), world.machine()), timeout_us) {
   const Problem& gemm = op_.problem();
   const auto filled = random_inputs(gemm, 0);
   for (const int rank : world.local_ranks())
     for (const Role role : roles_of(gemm)) {
-      if (is_input(role) && shape_of(inputs.problem(), role, rank) == shape_of(gemm, role, rank)) {
+      if (shares(inputs.problem(), gemm, role, rank)) {
         op_.bind(rank, role, const_cast<void*>(workspace.data(rank, role)));
         continue;
       }
@@ -61,9 +90,13 @@ GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& worksp
 }
 
 std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
-  const Problem gemm = gemm_of(problem);
-  const bool own_a = shape_of(problem, Role::a, rank) != shape_of(gemm, Role::a, rank);
-  return bytes_of(gemm, Role::out, rank) + (own_a ? bytes_of(gemm, Role::a, rank) : 0);
+  const Problem gemm = computation_of(problem);
+  std::int64_t bytes = 0;
+  for (const Role role : roles_of(gemm))
+    if (!shares(problem, gemm, role, rank)) bytes += bytes_of(gemm, role, rank);
+  // What attention makes, and its product.
+  if (gemm.attends()) bytes += gemm.m * (gemm.k + gemm.n) * static_cast<std::int64_t>(size_bytes(gemm.dtype));
+  return bytes;
 }
 
 Measurement measure(World& world, Operator* gemm, Operator& sequential, Operator& overlapped,

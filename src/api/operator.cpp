@@ -45,11 +45,13 @@ struct Operator::State {
 };
 
 Operator::Operator(World& world, const Problem& problem, const Options& options)
-    : state_(
-          new State{planned(world, problem, options), world.local_ranks(), options.timeout_us, nullptr, {}}) {
+    : Operator(world, planned(world, problem, options), options.timeout_us) {}
+
+Operator::Operator(World& world, Plan plan, double timeout_us)
+    : state_(new State{std::move(plan), world.local_ranks(), timeout_us, nullptr, {}}) {
   state_->executable = world.compile(state_->plan);
   for (const int rank : state_->ranks)
-    for (const Role role : roles_of(problem)) state_->unbound.emplace(rank, role);
+    for (const Role role : roles_of(state_->plan.problem)) state_->unbound.emplace(rank, role);
 }
 
 Operator::Operator(Operator&&) noexcept = default;

@@ -127,12 +127,13 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
 
 double tolerance(const Problem& problem) {
   constexpr double c = 4;
-  if (!problem.multiplies() && !problem.reduces()) return 0;  // bytes are moved as they are
+  if (problem.is_collective() && !problem.reduces()) return 0;  // bytes are moved as they are
   // Attention rounds its result once more, and its weights have the errors of its scores.
   const double attention =
       problem.attends() ? 2 * epsilon(problem.dtype) +
                               c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
                         : 0;
+  if (problem.exchanges_heads()) return attention;
   return (2 + problem.world) * epsilon(problem.dtype) +
          c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24) + attention;
 }

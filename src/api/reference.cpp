@@ -64,6 +64,12 @@ double add_rows(const Inputs& inputs, const Panel& panel, int term, std::vector<
   return total / static_cast<double>(panel.rows * n);
 }
 
+/// The attention of a panel's rows, and its mean square.
+double take_attention(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
+  x = attend(inputs, term, panel.row, panel.rows);
+  return squares(x) / static_cast<double>(x.size());
+}
+
 /// Adds op(A) · op(B) of one term to x, and returns the mean square that products of its size have with
 /// random signs.
 double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
@@ -154,7 +160,8 @@ Product multiply(const Inputs& inputs, const Panel& panel) {
   Product product;
   product.x.resize(static_cast<std::size_t>(panel.rows * inputs.problem().n));
   double mean_square = 0;
-  const auto add = inputs.problem().multiplies() ? add_term : add_rows;
+  const Problem& p = inputs.problem();
+  const auto add = p.multiplies() ? add_term : p.is_collective() ? add_rows : take_attention;
   for (const int term : panel.terms) mean_square += add(inputs, panel, term, product.x);
   product.scale = std::sqrt(mean_square);
   return product;

@@ -56,7 +56,8 @@ double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs)
   if (const auto* gemm = std::get_if<Gemm>(&step))
     return costs.product_us * elements(gemm->grid, segment.first, segment.last);
   if (const auto* attend = std::get_if<Attend>(&step))
-    return costs.product_us * elements(attend->grid, segment.first, segment.last);
+    return (costs.attend_us < 0 ? costs.product_us : costs.attend_us) *
+           elements(attend->grid, segment.first, segment.last);
   if (const auto* pass = std::get_if<Elementwise>(&step)) {
     const auto tiles = row_wise(*pass) ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;
     return costs.pass_us * elements(pass->grid, segment.first * tiles, segment.last * tiles);
@@ -229,7 +230,7 @@ class Layout {
 
 Timeline schematic(const Plan& plan) {
   const double wave = unit_us / wave_elements(plan);
-  return schematic(plan, {wave, wave / 8, wave});  // passes are memory-bound: much faster than a GEMM
+  return schematic(plan, {wave, wave / 8, wave, 4 * wave});  // passes are memory-bound: much faster
 }
 
 Timeline schematic(const Plan& plan, const UnitCosts& costs) {

@@ -29,7 +29,7 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
       return {1, problem.out_cols()};
     case Role::keys:
     case Role::values:
-      return {problem.m, problem.kv_cols()};
+      return {problem.kv_rows(rank), problem.kv_cols()};
     case Role::residual:
     case Role::out:
     case Role::sum:

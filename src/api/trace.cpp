@@ -12,7 +12,8 @@ namespace shingle {
 namespace {
 
 bool tiled(const Step& step) {
-  return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step);
+  return std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step) ||
+         std::holds_alternative<Elementwise>(step);
 }
 
 nlohmann::json metadata(const char* what, int rank, int lane, const std::string& name) {
@@ -46,14 +47,19 @@ int group_of_span(const Plan& plan, const Span& span) {
   const auto at = static_cast<std::size_t>(span.step);
   if (const auto* await = std::get_if<Await>(&steps[at])) return await->counter.entry;
   if (const auto* notify = std::get_if<Notify>(&steps[at])) return notify->counter.entry;
-  // A step that waits for one entry works on that group …
+  // Of ulysses-attention, the entry of an item is notified right behind it, or it has none …
+  if (plan.problem.exchanges_heads() && std::holds_alternative<Attend>(steps[at])) {
+    const auto* behind = at + 1 < steps.size() ? std::get_if<Notify>(&steps[at + 1]) : nullptr;
+    return behind != nullptr ? behind->counter.entry : -1;
+  }
+  // … a step that waits for one entry works on that group …
   const auto entry_before = [&](std::size_t i) {
     return i > 0 ? std::get_if<Await>(&steps[i - 1]) : nullptr;
   };
   if (const Await* await = entry_before(at); await && !entry_before(at - 1)) return await->counter.entry;
   // … and so do those at whose end an entry is notified.
   std::size_t next = at + 1;
-  while (next < steps.size() && tiled(steps[next])) ++next;
+  while (next < steps.size() && (tiled(steps[next]) || std::holds_alternative<Await>(steps[next]))) ++next;
   const auto* notify = next < steps.size() ? std::get_if<Notify>(&steps[next]) : nullptr;
   return notify ? notify->counter.entry : -1;
 }

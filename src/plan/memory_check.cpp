@@ -217,8 +217,8 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::a:
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
-        const std::uint64_t ranks = p.gathers() ? 0 : own;
-        if (!p.multiplies())  // the matrix that is moved or summed is C itself
+        const std::uint64_t ranks = p.gathers() || p.exchanges_heads() ? 0 : own;
+        if (p.is_collective())  // the matrix that is moved or summed is C itself
           set({run.local_row, run.rows, 0, p.k}, {Content::Of::c, 0, 0, offset, 0, ranks});
         else if (p.transpose_a)
           set({0, p.k, run.local_row, run.rows}, {Content::Of::a, 0, 0, 0, offset, ranks});
@@ -239,7 +239,11 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       return;
     case Role::keys:
     case Role::values:
-      set(all.rect, {role == Role::keys ? Content::Of::keys : Content::Of::values, 0, 0, 0, 0, own});
+      // As with A, a row of a whole matrix is itself wherever it is; a rank's own heads are its own.
+      for (const GlobalRun& run : p.a_runs(s.rank))
+        set({run.local_row, run.rows, 0, p.kv_cols()},
+            {role == Role::keys ? Content::Of::keys : Content::Of::values, 0, 0,
+             run.global_row - run.local_row, 0, p.exchanges_heads() ? 0 : own});
       return;
     default:
       set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, whose});
@@ -256,7 +260,8 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
     Content expected{
         Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
     if (p.reduces()) expected.ranks = everyone_;
-    if (p.op == Op::allgather) expected.ranks = 0;
+    if (p.op == Op::allgather || p.exchanges_heads()) expected.ranks = 0;
+    if (p.exchanges_heads()) expected.of = Content::Of::attended;
     if (p.op == Op::gemm_alltoall || p.op == Op::alltoall) {
       int source = 0;
       while (p.routing->global_base(source + 1) <= run.global_row) ++source;

@@ -11,7 +11,7 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 11> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 12> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
@@ -19,6 +19,7 @@ constexpr std::array<std::pair<Op, std::string_view>, 11> op_names{
      {Op::gemm_alltoall, "gemm+alltoall"},
      {Op::alltoall_gemm, "alltoall+gemm"},
      {Op::attention_reducescatter, "attention+reducescatter"},
+     {Op::ulysses_attention, "ulysses-attention"},
      {Op::allgather, "allgather"},
      {Op::reducescatter, "reducescatter"},
      {Op::allreduce, "allreduce"},
@@ -63,9 +64,10 @@ void validate_attention(const Problem& p) {
     throw InvalidArgument(fmt::format("heads = {} are not a multiple of kv_heads = {}", a.heads, a.kv_heads));
   if (a.kv_heads % p.world != 0)
     throw InvalidArgument(fmt::format("kv_heads = {} cannot be dealt to {} ranks", a.kv_heads, p.world));
-  if (a.heads / p.world > p.k || a.heads / p.world * a.head_dim != p.k)
-    throw InvalidArgument(fmt::format("k = {} must be the {} columns of a rank's {} heads", p.k,
-                                      a.heads / p.world * a.head_dim, a.heads / p.world));
+  const std::int64_t heads = p.exchanges_heads() ? a.heads : a.heads / p.world;
+  if (heads > p.k || heads * a.head_dim != p.k)
+    throw InvalidArgument(
+        fmt::format("k = {} must be the {} columns of a rank's {} heads", p.k, heads * a.head_dim, heads));
   std::int64_t tokens = 0;
   for (const std::int64_t length : a.lengths) {
     require_extent("a sequence's length", length, 1);
@@ -73,6 +75,14 @@ void validate_attention(const Problem& p) {
   }
   if (!a.lengths.empty() && tokens != p.m)
     throw InvalidArgument(fmt::format("the sequences have {} tokens, but m = {}", tokens, p.m));
+  if (p.exchanges_heads()) {
+    if (p.n != p.k)
+      throw InvalidArgument(
+          fmt::format("n = {} must be k = {}: the result has the columns of the queries", p.n, p.k));
+    if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
+      throw InvalidArgument(
+          fmt::format("{} takes no transposes, epilogue or norm: its result is the attention", name(p.op)));
+  }
   if (p.transpose_a) throw InvalidArgument("attention takes Q by rows: transpose_a must be off");
 }
 
@@ -121,7 +131,7 @@ void Problem::validate() const {
     if (most != m)
       throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
   }
-  if (!multiplies()) validate_collective(*this);
+  if (is_collective()) validate_collective(*this);
   if (attends()) {
     validate_attention(*this);
   } else if (attention != Attention{}) {
@@ -148,7 +158,7 @@ std::int64_t Problem::a_rows(int rank) const {
 
 std::int64_t Problem::out_rows(int rank) const {
   if (routes()) return routing->received(rank);
-  if (!scatters()) return m;
+  if (!shards_out()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
   return rows;
@@ -201,7 +211,7 @@ std::vector<GlobalRun> Problem::a_runs(int rank) const {
 }
 
 std::vector<GlobalRun> Problem::out_runs(int rank) const {
-  if (scatters()) return shard_runs(rank);
+  if (shards_out()) return shard_runs(rank);
   if (!routes()) return {{0, 0, m}};
   std::vector<GlobalRun> runs;
   std::int64_t local = 0;

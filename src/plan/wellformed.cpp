@@ -63,9 +63,9 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       return {1, p.out_cols()};
     case Role::keys:
     case Role::values:
-      return {p.m, p.kv_cols()};
+      return {p.kv_rows(rank), p.kv_cols()};
     default:
-      return {p.scatters() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
+      return {p.shards_out() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
   }
 }
 

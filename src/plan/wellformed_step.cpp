@@ -70,6 +70,7 @@ void StepCheck::resources(const Resources& r) const {
 }
 
 void StepCheck::operator()(const Gemm& g) const {
+  require(plan_.problem.multiplies(), {"b"}, "the problem has no product");
   grid(g.grid);
   own({"a"}, g.a);
   own({"b"}, g.b);

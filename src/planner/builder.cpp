@@ -70,8 +70,9 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
   if (problem.attends()) {
-    keys = user(Role::keys, same(problem.m), problem.kv_cols());
-    values = user(Role::values, same(problem.m), problem.kv_cols());
+    const std::vector<std::int64_t> kv_rows = problem.exchanges_heads() ? a_rows : same(problem.m);
+    keys = user(Role::keys, kv_rows, problem.kv_cols());
+    values = user(Role::values, kv_rows, problem.kv_cols());
   }
   out = user(Role::out, out_rows, problem.out_cols());
   if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
@@ -224,14 +225,19 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
 }
 
 Attend Builder::attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const {
+  return attend(first, this->rows(a, rank, first, rows), all(keys, rank), all(values, rank), to);
+}
+
+Attend Builder::attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v,
+                       const Slice& to) const {
   constexpr std::int32_t query_block = 64;  // its scores against a block of keys fit the second-level cache
-  const Problem& p = plan_.problem;
   Attend attend;
-  attend.grid = make_grid(rows, p.k, query_block, static_cast<std::int32_t>(p.attention.head_dim));
+  attend.grid =
+      make_grid(q.rows, q.cols, query_block, static_cast<std::int32_t>(plan_.problem.attention.head_dim));
   attend.first_token = first;
-  attend.q = this->rows(a, rank, first, rows);
-  attend.keys = all(keys, rank);
-  attend.values = all(values, rank);
+  attend.q = q;
+  attend.keys = k;
+  attend.values = v;
   attend.out = in_place(to);
   attend.resources =
       plan_.mechanism == Mechanism::sequential ? Resources{1, plan_.workers} : beside_communication();
@@ -287,7 +293,7 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
             "transpose_a off"};
   const std::int32_t taken = problem.op == Op::gemm ? 0 : machine.collective_workers;
   if (machine.workers - taken < 1)
-    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for the GEMM", taken,
+    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for computation", taken,
                               machine.workers)};
   if (params.tile_rows < 0 || params.tile_cols < 0)
     return Reason{"a tile must have at least one row and one column"};
@@ -301,7 +307,7 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
 
 std::optional<Reason> nothing_to_overlap(const Problem& problem) {
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
-  if (!problem.multiplies())
+  if (problem.is_collective())
     return Reason{
         fmt::format("{} has no computation to overlap: use sequential or copy-engine", name(problem.op))};
   return std::nullopt;
@@ -322,7 +328,7 @@ void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows)
 
 std::string rounding(const Problem& problem) {
   const std::string_view type = name(problem.dtype);
-  if (!problem.multiplies())
+  if (problem.is_collective())
     return problem.reduces()
                ? fmt::format(
                      "the collective sums the ranks' {0} values as its library does (host: in fp32, in "
@@ -335,6 +341,8 @@ std::string rounding(const Problem& problem) {
         "as its library "
         "does (host: in fp32, in rank order, rounded once to {0})",
         type);
+  if (!problem.multiplies())
+    return fmt::format("scores, weights and sums are fp32, and the result is rounded once to {}", type);
   return fmt::format("products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}",
                      type);
 }

@@ -19,7 +19,7 @@ class Builder {
  public:
   Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params);
 
-  std::int32_t a, out;  ///< user buffers
+  std::int32_t a, out;  ///< user buffers; those that the problem does not have are -1
   std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1;
 
   /// Another lane of a rank, beside the two that all mechanisms have; lanes that stay empty are dropped.
@@ -57,7 +57,11 @@ class Builder {
   /// The GEMM of a rank without hooks: operands, transposes, resources; grid, a_rows and out are the
   /// planner's. The epilogue is the problem's unless ranks are summed first.
   Gemm gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
-  /// The attention of a rank's tokens [first, first + rows), without hooks.
+  /// Attention of the tokens in `q`, the first of which is `first`, without hooks; `k` and `v` are of all
+  /// tokens.
+  Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v,
+                const Slice& to) const;
+  /// The same of a rank's tokens [first, first + rows), of which it holds all heads that it attends with.
   Attend attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const;
   /// What remains to be done with a complete result: norm, and the epilogue where ranks were summed; `to` is
   /// also where residual and second output are.

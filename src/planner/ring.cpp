@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "builder.hpp"
+#include "ulysses.hpp"
 
 namespace shingle {
 namespace {
@@ -21,6 +22,7 @@ using planner::compute_lane;
 /// all-gather of one slice of every rank is exposed, however many ranks there are.
 std::int32_t default_slices(const Problem& problem) {
   if (problem.op == Op::gemm_allreduce) return 8;
+  if (problem.exchanges_heads()) return planner::default_ulysses_slices(problem);
   return std::max(8 / problem.world, 2);
 }
 
@@ -321,7 +323,7 @@ void plan_allgather(Builder& build, const Shards& shards) {
 }
 
 std::string rounding(const Problem& problem) {
-  if (problem.op == Op::allgather_gemm || problem.world == 1) return planner::rounding(problem);
+  if (!problem.reduces() || problem.world == 1) return planner::rounding(problem);
   return fmt::format(
       "products accumulate in fp32 and are rounded once to {0}; the sum of a row's shard starts at the rank "
       "after its owner and goes around the ring: each rank adds its product in fp32 and rounds to {0}, the "
@@ -344,8 +346,12 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Par
                               most, problem.world)};
   Params chosen;
   chosen.slices = params.slices > 0 ? params.slices : default_slices(problem);
-  chosen.row_parallel = params.row_parallel && problem.attends();
+  chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   Builder build(problem, machine, Mechanism::ring, chosen);
+  if (problem.exchanges_heads()) {
+    planner::ulysses_by_slices(build);
+    return std::move(build).finish(rounding(problem));
+  }
   const Shards shards(build);
   if (problem.scatters()) plan_reducescatter(build, shards);
   if (problem.op == Op::gemm_allreduce) plan_allreduce(build, shards);

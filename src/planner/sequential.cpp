@@ -1,6 +1,7 @@
 // sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
 #include "sequential.hpp"
 #include "pools.hpp"
+#include "ulysses.hpp"
 
 namespace shingle {
 namespace {
@@ -191,6 +192,9 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
     case Op::gemm_reducescatter:
     case Op::attention_reducescatter:
       plan_reducescatter(build);
+      break;
+    case Op::ulysses_attention:
+      planner::ulysses_in_sequence(build);
       break;
     case Op::allgather_gemm:
       plan_allgather(build);

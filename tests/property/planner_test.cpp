@@ -73,7 +73,7 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
       if (p.routing->rows(rank) != p.m || p.m == 0) return "transpose_a";
   if (mechanism == Mechanism::copy_engine) return excuse_of_engines(p, params);
   if (mechanism == Mechanism::fused) {
-    if (p.op == Op::gemm || !p.multiplies()) return "nothing to overlap";
+    if (p.op == Op::gemm || p.is_collective()) return "nothing to overlap";
     if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
     if (params.helpers >= machine.workers) return "workers";
     return std::nullopt;
@@ -81,7 +81,7 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   // GEMM and collective run beside each other, if not in this epoch, then in the next one on another rank.
   if (p.op != Op::gemm && machine.workers <= machine.collective_workers) return "workers";
   // There is nothing to overlap.
-  if ((p.op == Op::gemm || !p.multiplies()) && mechanism != Mechanism::sequential)
+  if ((p.op == Op::gemm || p.is_collective()) && mechanism != Mechanism::sequential)
     return "nothing to overlap";
   // Signal sends what a GEMM has finished.
   if (p.gathers() && mechanism == Mechanism::signal) return "gathers";
@@ -152,6 +152,7 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
     case Op::gemm_reducescatter:
     case Op::attention_reducescatter:
     case Op::reducescatter:
+    case Op::ulysses_attention:
       return p.world * p.shard_rows() * wire_cols;
     case Op::allgather_gemm:
     case Op::allgather:

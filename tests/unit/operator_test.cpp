@@ -131,6 +131,37 @@ TEST(Measure, ComparesWithTheBaseline) {
   EXPECT_EQ(itself.sequential_us, itself.overlapped_us);
 }
 
+/// Of attention operators the attention, and the product where there is one; on operands of a rank's size.
+TEST(Measure, TimesTheComputationOfAttentionAlone) {
+  const auto world = threads(2);
+  for (const Op op : {Op::attention_reducescatter, Op::ulysses_attention}) {
+    Problem problem;
+    problem.op = op;
+    problem.world = 2;
+    problem.m = 33;
+    problem.attention = {.heads = 4, .kv_heads = 2, .head_dim = 8, .causal = true, .lengths = {20, 13}};
+    problem.k = problem.exchanges_heads() ? 32 : 16;
+    problem.n = problem.exchanges_heads() ? 32 : 24;
+    const auto inputs = random_inputs(problem, 3);
+    Workspace memory(*world, *inputs);
+    GemmAlone alone(*world, *inputs, memory);
+    std::vector<std::string> steps;
+    for (const RankPlan& rank : alone.op().plan().ranks)
+      for (const Lane& lane : rank.lanes)
+        for (const Step& step : lane.steps) steps.emplace_back(name(step));
+    const std::vector<std::string> attention{"attend", "attend"}, both{"attend", "gemm", "attend", "gemm"};
+    EXPECT_EQ(steps, problem.multiplies() ? both : attention);
+    EXPECT_EQ(std::get<Attend>(alone.op().plan().ranks[1].lanes[0].steps[0]).grid.cols, 16);
+    EXPECT_GT(alone.op().run().elapsed_us, 0);
+    EXPECT_GT(GemmAlone::bytes(problem, 0), 0);
+    memory.poison_outputs();
+    Operator sequential(*world, problem, {.mechanism = Mechanism::sequential});
+    memory.bind(sequential);
+    sequential.run();  // the inputs are as they were
+    EXPECT_TRUE(check(*inputs, memory.outputs()).passed);
+  }
+}
+
 TEST(Measure, CountsEfficiencyFromTheGemmAlone) {
   Measurement m{.gemm_us = 100, .sequential_us = 180, .overlapped_us = 120};
   EXPECT_DOUBLE_EQ(m.overlap_efficiency(), 0.75);

@@ -33,7 +33,7 @@ class Execution {
       return;
     now("filling inputs");
     memory_.emplace(world, inputs);
-    if (job.named.problem.multiplies())
+    if (!job.named.problem.is_collective())
       gemm_.emplace(world, inputs, *memory_, run_timeout_us(job.named.problem, options.where));
     sequential_.emplace(world, inputs.problem(), operator_options(Mechanism::sequential, {}));
     memory_->bind(*sequential_);
@@ -102,11 +102,14 @@ class Execution {
   Executed done_;
 };
 
-/// A rank's GEMM on a slow core.
+/// A rank's GEMM and attention on a slow core.
 double gemm_us(const Problem& p) {
   constexpr double flops_per_us = 2e3;
-  if (!p.multiplies()) return 0;
-  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
+  const auto attended = static_cast<double>(p.exchanges_heads() ? p.k / p.world : p.k);
+  const double attention =
+      p.attends() ? 4 * static_cast<double>(p.m) * static_cast<double>(p.m) * attended / flops_per_us : 0;
+  if (!p.multiplies()) return attention;
+  return attention + 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
 }
 
 }  // namespace
@@ -138,7 +141,7 @@ double execute_bytes(const Job& job, const Machine& machine, const Launch& launc
   if (baseline) internal += internal_bytes(*baseline, launch);
   double alone = 0;
   for (int rank = 0; rank < problem.world; ++rank)
-    if (problem.multiplies() && (!launch.mpi || rank == launch.rank))
+    if (!problem.is_collective() && (!launch.mpi || rank == launch.rank))
       alone += static_cast<double>(GemmAlone::bytes(problem, rank));
   return user_matrix_bytes(problem, launch) + internal + alone + static_cast<double>(check_bytes(problem));
 }

@@ -129,8 +129,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               ->expected(0, 1)
               ->default_str(""));
   grouped(add(app, "--op", "OP",
-              "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall, alltoall+gemm or "
-              "attention+reducescatter",
+              "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall, alltoall+gemm, "
+              "attention+reducescatter or ulysses-attention",
               [&](auto& t) { flags.op = parse_op(t); }));
   grouped(add(app, "--m", "M", "Rows of one rank's GEMM; sizes read like 4096, 8K or 128M",
               [&](auto& t) { flags.m = extent(t); }));

@@ -51,24 +51,29 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   problem.n = flags.n;
   problem.k = flags.k;
   problem.dtype = flags.dtype.value_or(DType::f32);
-  if (!problem.multiplies()) {
+  if (problem.is_collective()) {
     if (flags.k != 0) throw InvalidArgument(fmt::format("{} has no GEMM: leave out --k", name(problem.op)));
     problem.k = problem.n;
   }
   apply_flags(flags, problem);
   if (problem.attends()) {
-    if (flags.attention.heads == 0) throw InvalidArgument("attention+reducescatter needs --heads");
-    if (flags.attention.head_dim == 0) throw InvalidArgument("attention+reducescatter needs --head-dim");
-    if (flags.k != 0) throw InvalidArgument("attention has --heads and --head-dim instead of --k");
+    if (flags.attention.heads == 0) throw InvalidArgument(fmt::format("{} needs --heads", name(problem.op)));
+    if (flags.attention.head_dim == 0)
+      throw InvalidArgument(fmt::format("{} needs --head-dim", name(problem.op)));
+    if (flags.k != 0 || (flags.n != 0 && !problem.multiplies()))
+      throw InvalidArgument(fmt::format("{} has --heads and --head-dim instead of {}", name(problem.op),
+                                        problem.multiplies() ? "--k" : "--n and --k"));
     if (problem.attention.kv_heads == 0) problem.attention.kv_heads = problem.attention.heads;
-    problem.k = larger(problem.attention.heads / world, 1) * problem.attention.head_dim;
+    const std::int64_t ranks = problem.exchanges_heads() ? 1 : world;
+    problem.k = larger(problem.attention.heads / ranks, 1) * problem.attention.head_dim;
+    if (!problem.multiplies()) problem.n = problem.k;
   }
   const bool routed = problem.routes();
   const auto need = [&](const char* flag, std::int64_t size) {
     if (size == 0) throw InvalidArgument(fmt::format("{} needs {}", name(problem.op), flag));
   };
   if (!routed) need("--m", flags.m);
-  need("--n", flags.n);
+  need("--n", problem.n);
   need("--k", problem.k);
   if (routed) {
     problem.routing =

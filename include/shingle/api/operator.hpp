@@ -36,6 +36,8 @@ class Operator {
   /// Unsupported with the reason where no mechanism (or not the one asked for) serves the problem or the
   /// backend cannot run it.
   Operator(World& world, const Problem& problem, const Options& options = {});
+  /// Runs a plan as it is, unproven: also one that does only part of its problem, to see how long that takes.
+  Operator(World& world, Plan plan, double timeout_us);
   Operator(Operator&&) noexcept;
   Operator& operator=(Operator&&) noexcept;
   ~Operator();

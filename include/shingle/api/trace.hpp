@@ -33,8 +33,8 @@ std::string to_svg(std::span<const Timeline> timelines);
 /// each.
 std::string to_chart(const Timeline& timeline, int rank, int width = 64);
 
-/// How a plan would run if a wave of tiles took one unit of 100 us to compute and as long to send: the order
-/// of things, not a prediction.
+/// How a plan would run if a wave of tiles took one unit of 100 us to compute and as long to send, and four if
+/// it is attention, whose every element looks at all keys: the order of things, not a prediction.
 Timeline schematic(const Plan& plan);
 
 /// What an element costs, in microseconds: of a GEMM's output, of a pass over finished ones, and on the wire.
@@ -42,6 +42,7 @@ struct UnitCosts {
   double product_us = 1;
   double pass_us = 0;
   double transfer_us = 1;
+  double attend_us = -1;  ///< of what attention makes; negative: as product_us
 };
 
 /// The same with costs of one's own. Links carry both directions at once, one message at a time in each;

@@ -27,6 +27,8 @@ enum class Op : std::uint8_t {
   alltoall_gemm,       ///< rows of A go where the routing says; every rank multiplies those that it gets with
                        ///< its own B_r (the dispatch of a mixture of experts)
   attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r, rank r keeps its rows
+  ulysses_attention,  ///< out = attention(Q, K, V), all of them sharded by tokens: ranks exchange their
+                      ///< tokens for heads and back (DeepSpeed-Ulysses); no product with a B
   allgather,                ///< A is sharded by rows; every rank gets all of it
   reducescatter,            ///< the sum over ranks of A_r, rank r keeps its shard of the rows
   allreduce,                ///< the same sum, whole on every rank
@@ -63,8 +65,9 @@ struct Norm {
 };
 
 /// Attention of a batch of sequences packed along the rows: for each head softmax(Q·Kᵀ / sqrt(head_dim)) · V,
-/// within each sequence. Rank r has query heads [r · heads / world, …) of all tokens: Q is A (m×k), K and V
-/// are m×kv_cols; heads lie side by side in the columns, head_dim each.
+/// within each sequence; heads lie side by side in the columns, head_dim each, and Q is A.
+/// attention+reducescatter: rank r has query heads [r · heads / world, …) of all tokens, Q is m×k, K and V are
+/// m×kv_cols. ulysses-attention: rank r has all heads of its shard of the tokens.
 struct Attention {
   std::int64_t heads = 0;     ///< query heads of all ranks; the world divides them
   std::int64_t kv_heads = 0;  ///< grouped-query: heads / kv_heads consecutive query heads share one of K and
@@ -116,30 +119,43 @@ struct Problem {
   RowOrder row_order = RowOrder::contiguous;
   std::int64_t row_block = 0;                ///< rows of a block, for block_cyclic
   std::shared_ptr<const Routing> routing{};  ///< where an all-to-all sends the rows of A or of the product
-  Attention attention{};                     ///< attention+reducescatter only; k = heads / world · head_dim
+  /// attention+reducescatter: k = heads / world · head_dim; ulysses-attention: n = k = heads · head_dim.
+  Attention attention{};
 
   /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of
   /// range, a routing that does not fit, an odd N for swiglu, a combination that has no meaning.
   void validate() const;
 
-  /// Whether there is a product with B; otherwise a collective is all there is.
-  bool multiplies() const {
-    return op != Op::allgather && op != Op::reducescatter && op != Op::allreduce && op != Op::alltoall;
+  /// Whether a collective is all there is.
+  bool is_collective() const {
+    return op == Op::allgather || op == Op::reducescatter || op == Op::allreduce || op == Op::alltoall;
   }
+  /// Whether there is a product, and so a matrix B.
+  bool multiplies() const { return !is_collective() && !exchanges_heads(); }
   /// Whether the ranks' products are summed.
   bool reduces() const { return op == Op::gemm_allreduce || op == Op::allreduce || scatters(); }
   /// Whether each rank keeps its shard of the rows of the sum.
-  bool scatters() const { return op == Op::gemm_reducescatter || op == Op::reducescatter || attends(); }
-  /// Whether A is sharded by rows.
-  bool shards_a() const { return op == Op::allgather_gemm || op == Op::allgather; }
+  bool scatters() const {
+    return op == Op::gemm_reducescatter || op == Op::reducescatter || op == Op::attention_reducescatter;
+  }
   /// Whether rows go where a routing says.
   bool routes() const { return op == Op::gemm_alltoall || op == Op::alltoall_gemm || op == Op::alltoall; }
   /// Whether a rank's result is made of rows of A that other ranks hold.
-  bool gathers() const { return shards_a() || op == Op::alltoall_gemm; }
-  /// Whether A passes attention before it is multiplied.
-  bool attends() const { return op == Op::attention_reducescatter; }
+  bool gathers() const { return op == Op::allgather_gemm || op == Op::allgather || op == Op::alltoall_gemm; }
+  /// Whether A is the queries of an attention.
+  bool attends() const { return op == Op::attention_reducescatter || exchanges_heads(); }
+  /// Whether ranks hold all heads of some tokens, and attend to all tokens with some heads.
+  bool exchanges_heads() const { return op == Op::ulysses_attention; }
+  /// Whether a rank's A is its shard of the m rows.
+  bool shards_a() const { return op == Op::allgather_gemm || op == Op::allgather || exchanges_heads(); }
+  /// Whether a rank's output is its shard of the m rows.
+  bool shards_out() const { return scatters() || exchanges_heads(); }
   /// Columns of K and of V that a rank holds.
-  std::int64_t kv_cols() const { return attention.kv_heads / world * attention.head_dim; }
+  std::int64_t kv_cols() const {
+    return attention.kv_heads / (exchanges_heads() ? 1 : world) * attention.head_dim;
+  }
+  /// Rows of K and of V that a rank holds.
+  std::int64_t kv_rows(int rank) const { return exchanges_heads() ? a_rows(rank) : m; }
   /// The sequence that a token is in.
   TokenRange sequence_of(std::int64_t token) const;
   /// Tokens whose K and V any of the queries [first, first + rows) sees.

@@ -1,0 +1,333 @@
+// Ulysses, whatever its heads, sequences, ranks and slices: plans are proven and results right; plans that are
+// wrong in one place are refused; and in unit costs nothing but the first keys and values is waited for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "shingle/api/trace.hpp"
+#include "shingle/api/workspace.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/plan/json.hpp"
+#include "shingle/plan/print.hpp"
+#include "shingle/plan/verify.hpp"
+
+namespace shingle {
+namespace {
+
+Problem ulysses(int world, std::int64_t tokens, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
+                bool causal = false, std::vector<std::int64_t> lengths = {}) {
+  Problem p;
+  p.op = Op::ulysses_attention;
+  p.world = world;
+  p.m = tokens;
+  p.n = p.k = heads * dim;
+  p.attention = {heads, kv_heads, dim, causal, std::move(lengths)};
+  return p;
+}
+
+std::vector<std::pair<Mechanism, Params>> forms() {
+  std::vector<std::pair<Mechanism, Params>> forms{{Mechanism::sequential, {}}};
+  for (const int slices : {0, 1, 2, 5}) {
+    Params params;
+    params.slices = slices;
+    forms.emplace_back(Mechanism::ring, params);
+  }
+  return forms;
+}
+
+void expect_right(const Problem& problem) {
+  const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
+  const auto inputs = random_inputs(problem, 7);
+  for (const auto& [mechanism, params] : forms()) {
+    Operator op(*world, problem, {.mechanism = mechanism, .params = params});
+    const Proof proof = verify(op.plan());
+    ASSERT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(op.plan());
+    EXPECT_EQ(plan_from_json(to_json(op.plan())), op.plan());
+    Workspace memory(*world, *inputs);
+    memory.bind(op);
+    memory.poison_outputs();
+    op.executable().poison();
+    op.run(2);
+    const Check result = check(*inputs, memory.outputs());
+    EXPECT_TRUE(result.passed) << describe(problem) << ", " << name(mechanism) << ": " << result.max_error
+                               << " above " << result.tolerance << " at " << result.worst;
+  }
+}
+
+TEST(Ulysses, IsRightForAnyHeadsSequencesAndRanks) {
+  std::mt19937 random(13);
+  const auto draw = [&](int least, int most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  };
+  for (int world = 1; world <= 9; ++world) {
+    const std::int64_t kv_heads = world * draw(1, 4), heads = kv_heads * draw(1, 3);
+    std::vector<std::int64_t> lengths;
+    std::int64_t tokens = 0;
+    for (std::int64_t i = draw(1, 4); i > 0; --i) tokens += lengths.emplace_back(draw(1, 60));
+    Problem problem = ulysses(world, tokens, heads, kv_heads, 4 * draw(1, 3), world % 2 == 0, lengths);
+    if (world % 3 == 0) problem.dtype = DType::bf16;
+    expect_right(problem);
+  }
+}
+
+TEST(Ulysses, SpansSeveralBlocksOfQueriesAndKeys) {
+  expect_right(ulysses(2, 701, 8, 4, 16, true));
+  expect_right(ulysses(3, 600, 6, 6, 8));
+}
+
+TEST(Ulysses, HasFewerTokensThanRanks) {
+  expect_right(ulysses(4, 3, 8, 8, 8, true));
+  expect_right(ulysses(5, 1, 5, 5, 4));
+  expect_right(ulysses(4, 9, 4, 4, 4));  // 3, 3, 3 and none
+}
+
+TEST(Ulysses, IsProvenForAnyRaggedShards) {
+  std::mt19937 random(17);
+  const auto draw = [&](int least, int most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  };
+  for (int i = 0; i < 150; ++i) {
+    const auto world = static_cast<int>(draw(1, 9));
+    const std::int64_t kv_heads = world * draw(1, 6), tokens = draw(1, 40);
+    Problem problem = ulysses(world, tokens, kv_heads * draw(1, 3), kv_heads, draw(1, 5), draw(0, 1) == 1);
+    if (const std::int64_t first = draw(0, 40); first > 0 && first < tokens)
+      problem.attention.lengths = {first, tokens - first};
+    Params params;
+    params.slices = static_cast<std::int32_t>(draw(0, 9));
+    for (const Plan& plan : {plan_sequential(problem, {}).value(), plan_ring(problem, {}, params).value()}) {
+      const Proof proof = verify(plan);
+      ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
+                            << proof.rule << ": " << proof.failure << "\n"
+                            << to_text(plan);
+      const auto again = plan.mechanism == Mechanism::ring ? plan_ring(problem, {}, plan.params)
+                                                           : plan_sequential(problem, {});
+      EXPECT_EQ(again.value(), plan);
+    }
+  }
+}
+
+/// Nothing is sent that is not needed: every element of Q, K and V of the own tokens but those of the own
+/// heads, and of the results all but those of the own tokens.
+TEST(Ulysses, SendsEveryElementOnce) {
+  for (int world = 1; world <= 6; ++world) {
+    const Problem problem = ulysses(world, 23, world * 6, world * 3, 4);
+    const Plan plan = plan_ring(problem, {}).value();
+    for (int rank = 0; rank < world; ++rank) {
+      std::int64_t sent = 0;
+      for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+        for (const Step& step : lane.steps)
+          if (const auto* exchange = std::get_if<Exchange>(&step))
+            for (const auto& message : exchange->sends) sent += message.slice.rows * message.slice.cols;
+      const std::int64_t own = problem.a_rows(rank);
+      EXPECT_EQ(sent, own * (problem.k + 2 * problem.kv_cols()) / world * (world - 1) +
+                          (problem.m - own) * problem.k / world);
+    }
+  }
+}
+
+TEST(Ulysses, RefusesWhatDoesNotFit) {
+  const auto says = [](const std::function<void(Problem&)>& edit, const char* text) {
+    Problem problem = ulysses(2, 32, 4, 2, 8);
+    edit(problem);
+    try {
+      problem.validate();
+      ADD_FAILURE() << "accepted: " << describe(problem);
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(text));
+    }
+  };
+  says([](Problem& p) { p.attention.heads = 5; }, "multiple of kv_heads");
+  says([](Problem& p) { p.attention.kv_heads = 1; }, "cannot be dealt");
+  says([](Problem& p) { p.k = 16; }, "k = 16");
+  says([](Problem& p) { p.n = 16; }, "n = 16");
+  says([](Problem& p) { p.attention.lengths = {16, 17}; }, "33 tokens");
+  const char* none = "takes no transposes, epilogue or norm";
+  says([](Problem& p) { p.transpose_a = true; }, none);
+  says([](Problem& p) { p.transpose_b = true; }, none);
+  says([](Problem& p) { p.epilogue.bias = true; }, none);
+  says([](Problem& p) { p.norm.enabled = true; }, none);
+  says([](Problem& p) { p.row_order = RowOrder::block_cyclic; }, "block-cyclic");
+}
+
+TEST(Ulysses, HasReasonsWhereItHasNoPlan) {
+  const Problem problem = ulysses(2, 32, 4, 2, 8);
+  for (const Planner planner : {&plan_chunked, &plan_signal, &plan_fused}) {
+    const auto plan = planner(problem, {}, {});
+    ASSERT_FALSE(plan.has_value());
+    EXPECT_THAT(plan.reason(), ::testing::HasSubstr("ring"));
+  }
+  Params params;
+  params.slices = 1 << 20;
+  EXPECT_FALSE(plan_ring(problem, {}, params).has_value());
+}
+
+// ------------------------------------------------------------------------------------------------ wrong plans
+
+/// Changes one step of a kind on rank 0 after the other: each such plan has to fail its proof, and by `rule`
+/// where one is given.
+template <class S>
+void expect_refused(const Plan& right, const std::string& rule, const std::function<bool(S&)>& edit) {
+  int changed = 0;
+  for (std::size_t l = 0; l < right.ranks[0].lanes.size(); ++l)
+    for (std::size_t i = 0; i < right.ranks[0].lanes[l].steps.size(); ++i) {
+      Plan plan = right;
+      auto* step = std::get_if<S>(&plan.ranks[0].lanes[l].steps[i]);
+      if (step == nullptr || !edit(*step)) continue;
+      ++changed;
+      const Proof proof = verify(plan);
+      EXPECT_FALSE(proof.ok) << "lane " << l << ", step " << i << "\n" << to_text(plan);
+      if (!rule.empty()) {
+        EXPECT_EQ(proof.rule, rule) << proof.failure;
+      }
+    }
+  EXPECT_GT(changed, 0) << "the plan has no such step";
+}
+
+Plan ring_plan() {
+  Params params;
+  params.slices = 4;  // two groups of heads, two pieces of a shard
+  return plan_ring(ulysses(3, 24, 12, 6, 4, false, {14, 10}), {}, params).value();
+}
+
+TEST(UlyssesWrongPlans, AttentionOfOtherTokensOrHeads) {
+  const Plan plan = ring_plan();
+  expect_refused<Attend>(plan, "content", [](Attend& a) { return a.first_token > 0 && a.first_token-- > 0; });
+  expect_refused<Attend>(plan, "content", [](Attend& a) {
+    std::swap(a.keys, a.values);
+    return true;
+  });
+  // Keys and values of the other group of heads.
+  expect_refused<Attend>(plan, "", [](Attend& a) {
+    const std::int64_t other = 24 - a.keys.row;
+    a.keys.row = a.values.row = other;
+    return true;
+  });
+  // Values of other heads than the keys.
+  expect_refused<Attend>(plan, "", [](Attend& a) {
+    a.values.row = 24 - a.values.row;
+    return true;
+  });
+  // A result in the columns of other heads.
+  expect_refused<Attend>(plan, "", [](Attend& a) {
+    if (a.out.slice.buffer != 3) return false;  // only own results go to the output at once
+    a.out.slice.col = a.out.slice.col == 0 ? a.out.slice.cols : 0;
+    return true;
+  });
+}
+
+TEST(UlyssesWrongPlans, PackedOrUnpackedWrongly) {
+  const Plan plan = ring_plan();
+  // The columns of one rank for those of another.
+  expect_refused<Elementwise>(plan, "content", [](Elementwise& e) {
+    if (e.to.kind != PlacementKind::slots) return false;
+    for (Loop& loop : e.grid.loops)
+      if (loop.axis == Axis::n && loop.extent > 1) loop.rotation = (loop.rotation + 1) % loop.extent;
+    return true;
+  });
+  // K where V belongs.
+  expect_refused<Elementwise>(plan, "content", [](Elementwise& e) {
+    if (e.from[0].slice.buffer != 1) return false;
+    e.from[0].slice.buffer = 2;
+    return true;
+  });
+  // Rows of another piece.
+  expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
+    if (e.to.slice.row == 0 || e.to.kind != PlacementKind::matrix) return false;
+    --e.to.slice.row;
+    return true;
+  });
+}
+
+TEST(UlyssesWrongPlans, MessagesOrWaitsLeftOut) {
+  const Plan plan = ring_plan();
+  expect_refused<Await>(plan, "", [](Await& a) {
+    a.target = 0;
+    return true;
+  });
+  expect_refused<Exchange>(plan, "", [](Exchange& e) {
+    if (e.sends.empty() || e.sends[0].slice.row == 0) return false;
+    --e.sends[0].slice.row;
+    return true;
+  });
+  expect_refused<Exchange>(plan, "", [](Exchange& e) {
+    if (e.receives.empty() || e.receives[0].slice.row == 0) return false;
+    --e.receives[0].slice.row;
+    return true;
+  });
+}
+
+TEST(UlyssesWrongPlans, TheBaseline) {
+  const Plan plan = plan_sequential(ulysses(3, 24, 12, 6, 4), {}).value();
+  expect_refused<Collective>(plan, "", [](Collective& c) {
+    ++c.send_rows[0], --c.send_rows[1];
+    return true;
+  });
+  expect_refused<Attend>(plan, "content", [](Attend& a) {
+    a.q.col += 4;  // from the second head on, and the first of the keys
+    return true;
+  });
+  // A product, though there is none.
+  Plan product = plan;
+  product.ranks[0].lanes[0].steps[0] = Gemm{};
+  EXPECT_EQ(verify(product).rule, "well-formed") << verify(product).failure;
+}
+
+// --------------------------------------------------------------------------------------------- in unit costs
+
+/// Heads of 8 columns, as many of K as of Q, so that a piece of K and V is two messages long.
+Plan unit_plan(int world, int groups, int pieces) {
+  Problem p = ulysses(world, 4 * world * pieces, groups * world, groups * world, 8);
+  Params params;
+  params.slices = groups * pieces;
+  Machine machine;
+  machine.workers = 2;
+  return plan_ring(p, machine, params).value();
+}
+
+/// When the last step of any rank ends, in the time that one item takes to compute; `message` is that of its
+/// queries, and of its result. Passes cost nothing.
+double makespan(const Plan& plan, double message) {
+  const double item = 4.0 * 8;
+  const Timeline timeline = schematic(plan, {1 / item, 0, message / item});
+  return std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us;
+}
+
+TEST(UlyssesSchedule, WaitsForTheFirstKeysAndValuesOnly) {
+  for (int world = 2; world <= 6; ++world)
+    for (int groups = 1; groups <= 4; ++groups)
+      for (int pieces = 1; pieces <= 3; ++pieces) {
+        const Plan plan = unit_plan(world, groups, pieces);
+        for (const double message : {0.01, 0.1, 0.2, 0.25}) {  // of four that travel beside an item
+          const double items = world * groups * pieces;
+          const double first = (world - 1) * pieces * 2 * message + (groups * pieces == 1 ? message : 0);
+          EXPECT_NEAR(makespan(plan, message), items + first, 1e-9 * items)
+              << world << " ranks, " << groups << " groups, " << pieces << " pieces, a message takes "
+              << message;
+        }
+      }
+}
+
+/// Once each of the four that travel beside an item takes as long as it, the link is idle for no longer than
+/// one item in all. In between, the items of other ranks' queries take as long as their messages.
+TEST(UlyssesSchedule, IsAsLongAsItsMessagesWhereTheyTakeLonger) {
+  for (int world = 2; world <= 6; ++world)
+    for (int groups = 1; groups <= 4; ++groups)
+      for (int pieces = 1; pieces <= 3; ++pieces) {
+        const Plan plan = unit_plan(world, groups, pieces);
+        for (const double message : {0.3, 0.5, 0.7, 1.0, 2.0, 7.0}) {
+          const double first = (world - 1) * pieces * 2 * message + (groups * pieces == 1 ? message : 0);
+          const double messages = 4.0 * (world - 1) * groups * pieces * message;
+          const double found = makespan(plan, message);
+          EXPECT_GE(found, messages * (1 - 1e-9));
+          const double most = messages + (message < 1 ? first + groups * pieces : 1);
+          EXPECT_LE(found, most * (1 + 1e-9)) << world << " ranks, " << groups << " groups, " << pieces
+                                              << " pieces, a message takes " << message;
+        }
+      }
+}
+
+}  // namespace
+}  // namespace shingle
