@@ -19,7 +19,7 @@ Engine::Engine(std::shared_ptr<WorldState> shared, const Plan& executed)
         if (const auto* pass = std::get_if<Elementwise>(&step); pass && pass->queue >= 0)
           queues[{rank, pass->queue}] = 0;
         if (const auto* await = std::get_if<Await>(&step); await && lane.submission.prelaunched)
-          polled[{await->counter.counter, await->counter.rank}] = Launchers::launcher(lane, rank);
+          polled.try_emplace({await->counter.counter, await->counter.rank}, Launchers::launcher(lane, rank));
       }
 }
 

@@ -23,6 +23,7 @@ HostExecutable::HostExecutable(std::unique_ptr<Engine> engine) : engine_(std::mo
       lanes_.back()->lane = static_cast<int>(lane);
     }
   }
+  world.health.expect(lanes_.size());
   try {
     for (auto& lane : lanes_) lane->thread = std::thread([this, &lane = *lane] { serve(lane); });
   } catch (const std::system_error&) {
@@ -67,7 +68,11 @@ RunReport HostExecutable::run(const RunOptions& options) {
   engine_->trace = options.trace;
   try {
     engine_->transport->begin_run();
-    sleep_until(engine_->prelaunch(), health);
+    const auto launched = engine_->prelaunch();
+    if (launched > engine_->deadline())
+      throw Timeout(fmt::format("creating the commands of prelaunched engines would take longer than {}",
+                                format_us(options.timeout_us)));
+    sleep_until(launched, health);
     engine_->start = Clock::now();
     std::unique_lock lock(mutex_);
     epochs_ = options.epochs;

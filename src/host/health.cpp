@@ -19,7 +19,7 @@ std::string Health::reason() const {
 void sleep_until(Clock::time_point time, const Health& health) {
   for (auto now = Clock::now(); now < time; now = Clock::now()) {
     health.check();
-    std::this_thread::sleep_until(std::min<Clock::time_point>(time, now + attention));
+    std::this_thread::sleep_until(std::min<Clock::time_point>(time, now + health.attention()));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "shingle/base/error.hpp"
@@ -30,6 +31,7 @@ double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile
 
 EnginePhases parse_engine(std::string_view text) {
   EnginePhases phases;
+  std::set<std::string_view> seen;
   const std::pair<std::string_view, double*> times[] = {{"control", &phases.control_us},
                                                         {"schedule", &phases.schedule_us},
                                                         {"copy", &phases.copy_us},
@@ -43,6 +45,7 @@ EnginePhases parse_engine(std::string_view text) {
     const std::string_view phase = part.substr(0, equals);
     const std::string_view value = equals == std::string_view::npos ? "" : part.substr(equals + 1);
     bool known = false;
+    if (!seen.insert(phase).second) throw InvalidArgument(fmt::format("'{}': {} is said twice", part, phase));
     for (const auto& [name, at] : times)
       if ((known = name == phase)) {
         *at = parse_time_us(value);

@@ -331,7 +331,7 @@ void fields(auto& f, Is<Swap> auto& s) {
 }
 
 void fields(auto& f, Is<Submission> auto& s) {
-  f.optional("launcher", s.launcher);
+  f.optional("launcher", s.launcher, -1);
   f.optional("prelaunched", s.prelaunched);
   f.optional("doorbells", s.doorbells);
 }

@@ -107,7 +107,13 @@ void Order::run_clocks() {
       for (const std::int32_t line : schedule_.rank_lines[s.rank]) join(clock, *now[line]);
       clocks_[index] = pruned(std::move(clock));
       finish(s, *clocks_[index]);
-      for (const std::int32_t line : schedule_.rank_lines[s.rank]) now[line] = now[s.line];
+      const auto& lanes = plan_.ranks[s.rank].lanes;
+      const auto& lines_of_rank = schedule_.rank_lines[s.rank];
+      for (std::size_t l = 0; l < lines_of_rank.size(); ++l) {
+        // What is prelaunched goes on as soon as its poll lets it: it knows of the epoch what that tells it.
+        if (l < lanes.size() && lanes[l].submission.prelaunched) continue;
+        now[lines_of_rank[l]] = now[s.line];
+      }
       return;
     }
     if (awaited_[index].empty()) {

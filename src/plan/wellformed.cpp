@@ -161,6 +161,12 @@ void check_communicators(const Plan& plan) {
 
 void check_submission(const Plan& plan, const Lane& lane, const std::string& where) {
   const Submission& how = lane.submission;
+  for (const Step& step : lane.steps)
+    require(lane.kind != LaneKind::copy || is_command(step) || std::holds_alternative<Await>(step) ||
+                std::holds_alternative<Notify>(step),
+            where, "a copy engine knows commands, awaits and notifies, but no {}", name(step));
+  require(!how.prelaunched || (!lane.steps.empty() && std::holds_alternative<Await>(lane.steps.front())),
+          where, "what is prelaunched begins with an await, or it would begin before its epoch");
   require(lane.kind == LaneKind::copy || how == Submission{}, where, "lane is no copy lane");
   require(how.launcher >= -1 && how.launcher < plan.problem.world, where, "launcher {} is outside [-1, {})",
           how.launcher, plan.problem.world);

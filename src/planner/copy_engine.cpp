@@ -374,7 +374,9 @@ Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const
   chosen.variant =
       params.variant == Variant::automatic ? by_size(problem, layout ? &*layout : nullptr) : params.variant;
   if (auto reason = unfit(problem, chosen.variant, params, layout ? &*layout : nullptr)) return *reason;
-  chosen.engines = params.engines > 0 ? params.engines : engines_for(problem, chosen.variant);
+  const std::int32_t most =
+      engines_for(problem, chosen.variant == Variant::b2b ? Variant::pcpy : chosen.variant);
+  chosen.engines = params.engines > 0 ? std::min(params.engines, most) : engines_for(problem, chosen.variant);
   chosen.prelaunch = params.prelaunch;
   chosen.poll = params.poll;
   chosen.trigger = params.trigger;

@@ -234,6 +234,48 @@ bool second_writer(Plan& plan, Dice& dice) {
   return true;
 }
 
+/// A step that an engine does not know.
+bool other_step(Plan& plan, Dice& dice) {
+  const auto at = pick_command(plan, dice);
+  if (!at) return false;
+  Elementwise pass;
+  pass.grid = make_grid(1, 1, 1, 1);
+  if (chance(dice, 50))
+    insert_step(plan, *at, pass);
+  else
+    insert_step(plan, *at, Collective{});
+  return true;
+}
+
+/// Queued ahead of time, but with nothing to wait for: it may begin while the user still writes.
+bool prelaunch_without_poll(Plan& plan, Dice& dice) {
+  const auto at = pick_command(plan, dice);
+  if (!at) return false;
+  Lane& lane = lane_of(plan, *at);
+  lane.submission.prelaunched = true;
+  lane.submission.doorbells.clear();
+  while (std::holds_alternative<Await>(lane.steps.front())) remove_step(plan, {at->rank, at->lane, 0});
+  return true;
+}
+
+/// What an engine polls is set at the begin of another rank's epoch: that says nothing of its own rank.
+bool prelaunch_by_a_stranger(Plan& plan, Dice& dice) {
+  const auto at = pick_command(plan, dice);
+  if (!at || plan.params.poll == Poll::collective || !sends_input(plan, *at)) return false;
+  Lane& lane = lane_of(plan, *at);
+  lane.submission.prelaunched = true;
+  lane.submission.doorbells.clear();
+  plan.counters.push_back({"stranger", CounterKind::add, {}});
+  for (int r = 0; r < plan.problem.world; ++r) plan.counters.back().growth.push_back({0});
+  const int other = (at->rank + 1) % plan.problem.world;
+  const CounterRef count{static_cast<std::int32_t>(plan.counters.size()) - 1, other, 0};
+  insert_step(plan, {other, 0, 0}, Notify{count, 1});
+  while (std::holds_alternative<Await>(lane.steps.front())) remove_step(plan, {at->rank, at->lane, 0});
+  insert_step(plan, {at->rank, at->lane, 0}, Await{count, 1});
+  count_growth(plan);
+  return true;
+}
+
 /// A doorbell that is not between two steps.
 bool wrong_doorbell(Plan& plan, Dice& dice) {
   const auto at = pick_command(plan, dice);
@@ -260,6 +302,9 @@ const Mutation mutations[] = {{"drop an engine's poll", drop_poll},
                               {"send elsewhere", send_elsewhere},
                               {"broadcast to one rank twice", broadcast_to_one},
                               {"set by a second writer", second_writer},
+                              {"a step that engines do not know", other_step},
+                              {"prelaunch without a poll", prelaunch_without_poll},
+                              {"prelaunch by a stranger", prelaunch_by_a_stranger},
                               {"wrong doorbell", wrong_doorbell}};
 
 /// A correct plan in which every rank has rows for every other, and the same number each way.

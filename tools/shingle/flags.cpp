@@ -130,11 +130,14 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               ->default_str(""));
   grouped(add(app, "--op", "OP",
               "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall, alltoall+gemm, "
-              "attention+reducescatter or ulysses-attention",
+              "attention+reducescatter, ulysses-attention, allgather, reducescatter, allreduce or alltoall",
               [&](auto& t) { flags.op = parse_op(t); }));
-  grouped(add(app, "--m", "M", "Rows of one rank's GEMM; sizes read like 4096, 8K or 128M",
-              [&](auto& t) { flags.m = extent(t); }));
-  grouped(add(app, "--n", "N", "Columns of one rank's GEMM", [&](auto& t) { flags.n = extent(t); }));
+  grouped(
+      add(app, "--m", "M",
+          "Rows of one rank's GEMM, or of what a collective makes of all; sizes read like 4096, 8K or 128M",
+          [&](auto& t) { flags.m = extent(t); }));
+  grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of what a collective moves",
+              [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
   Attention& attention = flags.attention;
   grouped(add(app, "--heads", "H", "attention: query heads of all ranks",
@@ -158,11 +161,9 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));
-  grouped(
-      app.add_option(
-             "--routing", flags.routing,
-             "gemm+alltoall, alltoall+gemm: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
-          ->type_name("ROUTING"));
+  grouped(app.add_option("--routing", flags.routing,
+                         "all-to-alls: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
+              ->type_name("ROUTING"));
   grouped(
       add(app, "--row-order", "ORDER", "Rows of a sharded matrix: contiguous or block-cyclic", [&](auto& t) {
         flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},

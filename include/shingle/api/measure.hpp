@@ -13,20 +13,21 @@ struct MeasureOptions {
 
 /// Medians over rounds of the time from the first begin to the last end over all ranks.
 struct Measurement {
-  double gemm_us = 0;  ///< the computation alone, unsplit: the GEMM, attention, or both; 0 where there is none
+  double gemm_us =
+      0;  ///< the computation alone, unsplit: the GEMM, attention, or both; 0 where there is none
   double sequential_us = 0;
   double overlapped_us = 0;
   double spread = 0;  ///< of the overlapped times: interquartile range over the median
   int rounds = 0;
 
   double speedup() const { return sequential_us / overlapped_us; }
-  /// 1 − ECT / ECT of sequential, where ECT = T − T(computation alone). Not a number without a computation, and
-  /// where the sequential one exposes less than 5% of its time: a ratio of two noises.
+  /// 1 − ECT / ECT of sequential, where ECT = T − T(computation alone). Not a number without a computation,
+  /// and where the sequential one exposes less than 5% of its time: a ratio of two noises.
   double overlap_efficiency() const;
 };
 
-/// The computation of a problem alone, unsplit, on the same ranks and operands: what ECT is counted from. It is
-/// a GEMM, or the attention of a rank's heads and what is multiplied with it.
+/// The computation of a problem alone, unsplit, on the same ranks and operands: what ECT is counted from. It
+/// is a GEMM, or the attention of a rank's heads and what is multiplied with it.
 class GemmAlone {
  public:
   /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes
