@@ -1,7 +1,7 @@
 // Attention, with the link paced so that communication alone takes a given fraction of the computation.
 // attention+reducescatter: everything one after the other, only the projection split (row-parallel), and
-// attention and projection split (query-split). ulysses-attention: one after the other, and by slices of heads
-// and queries. Measured round by round in one run, every result checked.
+// attention and projection split (query-split). ulysses-attention: one after the other, and by slices of
+// heads and queries. Measured round by round in one run, every result checked.
 #include <CLI/CLI.hpp>
 
 #include "report.hpp"
@@ -28,8 +28,8 @@ std::vector<Candidate> candidates_of(Op op) {
 
 /// What a rank sends: of a sum all rows but its shard; or Q, K and V of its tokens, and a result like Q.
 double sent_bytes(const Problem& p) {
-  const double all = p.exchanges_heads() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world
-                                         : static_cast<double>(p.n);
+  const double all =
+      p.exchanges_heads() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world : static_cast<double>(p.n);
   return static_cast<double>(p.m) * all * static_cast<double>(size_bytes(p.dtype)) * (p.world - 1) / p.world;
 }
 

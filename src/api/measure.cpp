@@ -34,7 +34,8 @@ Plan computation_alone(const Problem& problem, const Machine& machine) {
   for (RankPlan& rank : plan.ranks) {
     std::vector<Step> steps;
     for (Step& step : rank.lanes[0].steps)
-      if (std::holds_alternative<Attend>(step) || (std::holds_alternative<Gemm>(step) && problem.multiplies()))
+      if (std::holds_alternative<Attend>(step) ||
+          (std::holds_alternative<Gemm>(step) && problem.multiplies()))
         steps.push_back(std::move(step));
     rank.issue.assign(steps.size(), 0);
     rank.lanes.resize(1);

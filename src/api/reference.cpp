@@ -42,8 +42,8 @@ double squares(const std::vector<double>& values) {
   return cblas_ddot(static_cast<int>(values.size()), values.data(), 1, values.data(), 1);
 }
 
-/// Adds op(A) · op(B) of one term (where there is no B: its attention) to x, and returns the mean square that products of its size have with
-/// random signs.
+/// Adds op(A) · op(B) of one term (where there is no B: its attention) to x, and returns the mean square that
+/// products of its size have with random signs.
 double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const std::int64_t own_row = panel.row - (p.routing ? p.routing->global_base(term) : 0);

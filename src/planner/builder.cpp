@@ -273,8 +273,8 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
             "transpose_a off"};
   const std::int32_t taken = problem.op == Op::gemm ? 0 : machine.collective_workers;
   if (machine.workers - taken < 1)
-    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for computation", taken,
-                              machine.workers)};
+    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for computation",
+                              taken, machine.workers)};
   if (params.tile_rows < 0 || params.tile_cols < 0)
     return Reason{"a tile must have at least one row and one column"};
   const TileOrder& order = params.order;

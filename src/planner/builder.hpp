@@ -54,8 +54,7 @@ class Builder {
   Gemm gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
   /// Attention of the tokens in `q`, the first of which is `first`, without hooks; `k` and `v` are of all
   /// tokens.
-  Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v,
-                const Slice& to) const;
+  Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v, const Slice& to) const;
   /// The same of a rank's tokens [first, first + rows), of which it holds all heads that it attends with.
   Attend attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const;
   /// What remains to be done with a complete result: norm, and the epilogue where ranks were summed; `to` is

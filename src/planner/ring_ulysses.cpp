@@ -67,11 +67,11 @@ class Cut {
 
 /// What all ranks have alike.
 struct Staging {
-  std::int32_t kv_sent, q_sent;  ///< buffers, by group: blocks for the ranks ahead, in order
-  std::int32_t kv;               ///< buffer, by group: K beside V of all tokens
-  std::int32_t q, attended;      ///< buffers, by group: of the other ranks' tokens
-  std::int32_t returned;         ///< buffer, by group: blocks from the ranks ahead, in order
-  std::int32_t kv_packed, q_packed, kv_arrived;      ///< counters, by group
+  std::int32_t kv_sent, q_sent;                  ///< buffers, by group: blocks for the ranks ahead, in order
+  std::int32_t kv;                               ///< buffer, by group: K beside V of all tokens
+  std::int32_t q, attended;                      ///< buffers, by group: of the other ranks' tokens
+  std::int32_t returned;                         ///< buffer, by group: blocks from the ranks ahead, in order
+  std::int32_t kv_packed, q_packed, kv_arrived;  ///< counters, by group
   std::int32_t q_arrived, computed, result_arrived;  ///< counters, by item
 };
 
@@ -169,7 +169,8 @@ class Side {
     if (group >= cut_.groups || build_.world() == 1) return;
     const std::int64_t blocks = build_.world() * own_rows_;
     const Slice sent = build_.rows(staging_.kv_sent, rank_, group * blocks, blocks);
-    const Slice own = build_.rows(staging_.kv, rank_, group * build_.problem().m + first_token(rank_, 0), own_rows_);
+    const Slice own =
+        build_.rows(staging_.kv, rank_, group * build_.problem().m + first_token(rank_, 0), own_rows_);
     if (own_rows_ > 0) {
       sort(build_.keys, group, cut_.kv, columns(sent, 0, cut_.kv));
       sort(build_.values, group, cut_.kv, columns(sent, cut_.kv, cut_.kv));
@@ -264,7 +265,8 @@ class Side {
     const bool alone = build_.world() == 1;
     const Slice kv = build_.rows(alone ? build_.keys : staging_.kv, rank_, alone ? 0 : item.group * m, m);
     const Slice keys = alone ? heads(build_.keys, item.group, rank_, cut_.kv) : columns(kv, 0, cut_.kv);
-    const Slice values = alone ? heads(build_.values, item.group, rank_, cut_.kv) : columns(kv, cut_.kv, cut_.kv);
+    const Slice values =
+        alone ? heads(build_.values, item.group, rank_, cut_.kv) : columns(kv, cut_.kv, cut_.kv);
     if (item.behind > 0) {
       build_.step(rank_, compute_lane,
                   build_.attend(first_token(shard, item.piece), tokens(staging_.q, item, shard), keys, values,
@@ -316,7 +318,8 @@ class Side {
   int rank_;
   std::int64_t own_rows_;
   std::vector<std::uint32_t> kv_messages_;  ///< by group: received
-  std::vector<std::int64_t> kv_arrivals_, q_arrivals_, result_arrivals_;  ///< the exchange that brings it last
+  std::vector<std::int64_t> kv_arrivals_, q_arrivals_,
+      result_arrivals_;         ///< the exchange that brings it last
   std::int64_t exchanges_ = 0;  ///< made so far
   std::int64_t known_ = 0;      ///< the last exchange, counted from 1, that the compute lane knows of
   std::int64_t packed_ = -1;    ///< the last pack that the communicator lane knows of

@@ -39,7 +39,8 @@ void exchange_heads(Builder& build) {
     build.await(r, to, counter, 0);
   };
   for (int r = 0; r < p.world; ++r) {
-    const std::vector<std::int64_t> own(static_cast<std::size_t>(p.world), shards[static_cast<std::size_t>(r)]);
+    const std::vector<std::int64_t> own(static_cast<std::size_t>(p.world),
+                                        shards[static_cast<std::size_t>(r)]);
     const Slice out = build.all(packed, r);
     build.step(r, compute_lane, sort(build.all(build.a, r), row.q, columns(out, 0, row.q), false));
     build.step(r, compute_lane, sort(build.all(build.keys, r), row.kv, columns(out, row.q, row.kv), false));
@@ -53,7 +54,8 @@ void exchange_heads(Builder& build) {
                build.attend(0, columns(in, 0, row.q), columns(in, row.q, row.kv),
                             columns(in, row.q + row.kv, row.kv), build.all(attended, r)));
     hand_over(r, computed, compute_lane, communicate_lane);
-    build.collective(r, CollectiveKind::alltoall, build.all(attended, r), build.all(returned, r), shards, own);
+    build.collective(r, CollectiveKind::alltoall, build.all(attended, r), build.all(returned, r), shards,
+                     own);
     hand_over(r, back, communicate_lane, compute_lane);
     build.step(r, compute_lane, sort(build.all(build.out, r), row.q, build.all(returned, r), true));
   }

@@ -1,5 +1,5 @@
-// Ulysses, whatever its heads, sequences, ranks and slices: plans are proven and results right; plans that are
-// wrong in one place are refused; and in unit costs nothing but the first keys and values is waited for.
+// Ulysses, whatever its heads, sequences, ranks and slices: plans are proven and results right; plans that
+// are wrong in one place are refused; and in unit costs nothing but the first keys and values is waited for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -164,7 +164,8 @@ TEST(Ulysses, HasReasonsWhereItHasNoPlan) {
   EXPECT_FALSE(plan_ring(problem, {}, params).has_value());
 }
 
-// ------------------------------------------------------------------------------------------------ wrong plans
+// ------------------------------------------------------------------------------------------------ wrong
+// plans
 
 /// Changes one step of a kind on rank 0 after the other: each such plan has to fail its proof, and by `rule`
 /// where one is given.

@@ -65,8 +65,9 @@ TEST_F(Cli, RefusesAttentionThatDoesNotFit) {
 
 TEST_F(Cli, RunsAttentionUnderMpirun) {
   const Outcome outcome = mpirun(
-      3, "run --format json --repeat 1 --mechanism sequential,ring --op ulysses-attention --m 50 --heads 12 "
-         "--kv-heads 6 --head-dim 8 --causal --seq-lens 20,30 --slices 2");
+      3,
+      "run --format json --repeat 1 --mechanism sequential,ring --op ulysses-attention --m 50 --heads 12 "
+      "--kv-heads 6 --head-dim 8 --causal --seq-lens 20,30 --slices 2");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json all = json::parse(outcome.out);
   ASSERT_EQ(all.size(), 2u);

@@ -108,7 +108,8 @@ double gemm_us(const Problem& p) {
   const double attention =
       p.attends() ? 4 * static_cast<double>(p.m) * static_cast<double>(p.m) * attended / flops_per_us : 0;
   if (!p.multiplies()) return attention;
-  return attention + 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
+  return attention +
+         2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
 }
 
 }  // namespace

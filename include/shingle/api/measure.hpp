@@ -25,8 +25,8 @@ struct Measurement {
   double overlap_efficiency() const;
 };
 
-/// The computation of a problem alone, unsplit, on the same ranks and operands: what ECT is counted from. It is
-/// a GEMM, or the attention of a rank's heads and what is multiplied with it.
+/// The computation of a problem alone, unsplit, on the same ranks and operands: what ECT is counted from. It
+/// is a GEMM, or the attention of a rank's heads and what is multiplied with it.
 class GemmAlone {
  public:
   /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes

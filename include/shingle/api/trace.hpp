@@ -33,8 +33,8 @@ std::string to_svg(std::span<const Timeline> timelines);
 /// each.
 std::string to_chart(const Timeline& timeline, int rank, int width = 64);
 
-/// How a plan would run if a wave of tiles took one unit of 100 us to compute and as long to send, and four if
-/// it is attention, whose every element looks at all keys: the order of things, not a prediction.
+/// How a plan would run if a wave of tiles took one unit of 100 us to compute and as long to send, and four
+/// if it is attention, whose every element looks at all keys: the order of things, not a prediction.
 Timeline schematic(const Plan& plan);
 
 /// What an element costs, in microseconds: of a GEMM's output, of a pass over finished ones, and on the wire.

@@ -27,8 +27,8 @@ enum class Op : std::uint8_t {
   alltoall_gemm,       ///< rows of A go where the routing says; every rank multiplies those that it gets with
                        ///< its own B_r (the dispatch of a mixture of experts)
   attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r, rank r keeps its rows
-  ulysses_attention,  ///< out = attention(Q, K, V), all of them sharded by tokens: ranks exchange their
-                      ///< tokens for heads and back (DeepSpeed-Ulysses); no product with a B
+  ulysses_attention,        ///< out = attention(Q, K, V), all of them sharded by tokens: ranks exchange their
+                            ///< tokens for heads and back (DeepSpeed-Ulysses); no product with a B
 };
 
 /// "gemm+allreduce", …
@@ -62,8 +62,8 @@ struct Norm {
 
 /// Attention of a batch of sequences packed along the rows: for each head softmax(Q·Kᵀ / sqrt(head_dim)) · V,
 /// within each sequence; heads lie side by side in the columns, head_dim each, and Q is A.
-/// attention+reducescatter: rank r has query heads [r · heads / world, …) of all tokens, Q is m×k, K and V are
-/// m×kv_cols. ulysses-attention: rank r has all heads of its shard of the tokens.
+/// attention+reducescatter: rank r has query heads [r · heads / world, …) of all tokens, Q is m×k, K and V
+/// are m×kv_cols. ulysses-attention: rank r has all heads of its shard of the tokens.
 struct Attention {
   std::int64_t heads = 0;     ///< query heads of all ranks; the world divides them
   std::int64_t kv_heads = 0;  ///< grouped-query: heads / kv_heads consecutive query heads share one of K and
