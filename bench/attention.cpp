@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "report.hpp"
-#include "shingle/api/operator.hpp"
+#include "shingle/api/measure.hpp"
 #include "shingle/api/workspace.hpp"
 
 using namespace shingle;
@@ -33,17 +33,27 @@ double sent_bytes(const Problem& p) {
   return static_cast<double>(p.m) * all * static_cast<double>(size_bytes(p.dtype)) * (p.world - 1) / p.world;
 }
 
-/// Attention, projection and the exchange in memory, on a link that takes no time.
-double computation_us(const Problem& problem, const Inputs& inputs, int repeat) {
-  const auto world = make_world(problem.world, {.backend = "host"});
-  Workspace memory(*world, inputs);
-  Operator op(*world, problem, {.mechanism = Mechanism::sequential});
-  memory.bind(op);
-  bench::Samples samples;
-  for (int i = 0; i <= repeat; ++i)
-    if (const double us = op.run().elapsed_us; i > 0) samples.us.push_back(us);
-  return samples.median();
-}
+/// Attention and projection, in a world of its own.
+class Computation {
+ public:
+  Computation(const Problem& problem, const Inputs& inputs)
+      : world_(make_world(problem.world, {.backend = "host"})),
+        memory_(*world_, inputs),
+        alone_(*world_, inputs, memory_) {}
+
+  double run_us() { return alone_.op().run().elapsed_us; }
+  double median_us(int repeat) {
+    bench::Samples samples;
+    for (int i = 0; i <= repeat; ++i)
+      if (const double us = run_us(); i > 0) samples.us.push_back(us);
+    return samples.median();
+  }
+
+ private:
+  std::unique_ptr<World> world_;
+  Workspace memory_;
+  GemmAlone alone_;
+};
 
 }  // namespace
 
@@ -76,10 +86,11 @@ int main(int argc, char** argv) {
   if (!problem.multiplies()) problem.n = problem.k;
 
   const auto inputs = random_inputs(problem, 11);
-  const double alone_us = computation_us(problem, *inputs, repeat);
+  Computation computation(problem, *inputs);
+  const double paced_for_us = computation.median_us(repeat);
   WorldOptions options;
   options.backend = "host";
-  options.link = {sent_bytes(problem) / (fraction * alone_us * 1e3), 10};
+  options.link = {sent_bytes(problem) / (fraction * paced_for_us * 1e3), 10};
   const auto world = make_world(problem.world, options);
   Workspace memory(*world, *inputs);
   const std::vector<Candidate> candidates = candidates_of(problem.op);
@@ -98,8 +109,12 @@ int main(int argc, char** argv) {
     all_passed = all_passed && check(*inputs, memory.outputs()).passed;
   }
   std::vector<bench::Samples> samples(operators.size());
-  for (int i = 0; i < repeat; ++i)
+  bench::Samples alone;
+  for (int i = 0; i < repeat; ++i) {
+    alone.us.push_back(computation.run_us());
     for (std::size_t c = 0; c < operators.size(); ++c) samples[c].us.push_back(operators[c].run().elapsed_us);
+  }
+  const double alone_us = alone.median();
 
   auto record = bench::record(argc, argv);
   fmt::print(

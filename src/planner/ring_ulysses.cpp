@@ -4,66 +4,10 @@
 // the result of the one before it goes to the queries' owner, the queries of a later one come, and a piece of
 // the next group's K and V. Of W ranks, rank r works on shards r − 1, r − 2, … and its own last, whose result
 // stays where it is: nothing is communicated after the last item. The very first is of its own queries, too.
-#include <algorithm>
-
-#include "ulysses.hpp"
+#include "ulysses_cut.hpp"
 
 namespace shingle::planner {
 namespace {
-
-/// The attention of piece `piece` of the queries of the rank `behind` places behind, with heads of `group`.
-struct Item {
-  std::int64_t group = 0;
-  int behind = 0;
-  std::int64_t piece = 0;
-};
-
-/// The largest divisor that is at most `most`.
-std::int64_t divisor(std::int64_t of, std::int64_t most) {
-  std::int64_t d = smaller(of, most);
-  while (of % d != 0) --d;
-  return d;
-}
-
-/// How heads and tokens are cut: alike on all ranks. Group g has heads [g · W · n, (g + 1) · W · n), of which
-/// rank r attends with the r-th n, so that what a rank sends in a group are neighbouring columns.
-class Cut {
- public:
-  explicit Cut(const Builder& build) : p_(build.problem()) {
-    const std::int64_t slices = build.params().slices, kv_heads = p_.attention.kv_heads / p_.world;
-    groups = divisor(kv_heads, slices);
-    pieces = smaller(larger(slices / groups, 1), p_.shard_rows());
-    q = p_.k / p_.world / groups;
-    kv = p_.kv_cols() / p_.world / groups;
-  }
-
-  std::int64_t groups, pieces;
-  std::int64_t q, kv;  ///< columns of a rank's part of a group
-
-  std::int64_t begin(std::int64_t piece) const { return chunk_begin(p_.shard_rows(), pieces, piece); }
-  std::int64_t rows(int shard, std::int64_t piece) const {
-    return larger(smaller(begin(piece + 1), p_.a_rows(shard)) - begin(piece), 0);
-  }
-  /// The rank `places` places behind on the ring.
-  int behind(int rank, int places) const { return (rank + p_.world - places) % p_.world; }
-  int ahead(int rank, int places) const { return (rank + places) % p_.world; }
-
-  /// Own queries last, and where there are several items of them one first: it waits for K and V only.
-  std::vector<Item> items() const {
-    std::vector<Item> list;
-    const bool own_first = groups * pieces > 1;
-    if (own_first) list.push_back({});
-    for (std::int64_t g = 0; g < groups; ++g) {
-      for (int behind = 1; behind < p_.world; ++behind)
-        for (std::int64_t s = 0; s < pieces; ++s) list.push_back({g, behind, s});
-      for (std::int64_t s = g == 0 && own_first ? 1 : 0; s < pieces; ++s) list.push_back({g, 0, s});
-    }
-    return list;
-  }
-
- private:
-  const Problem& p_;
-};
 
 /// What all ranks have alike.
 struct Staging {
@@ -326,11 +270,6 @@ class Side {
 };
 
 }  // namespace
-
-std::int32_t default_ulysses_slices(const Problem& problem) {
-  constexpr std::int64_t most = 8;
-  return static_cast<std::int32_t>(larger(divisor(problem.attention.kv_heads / problem.world, most), 2));
-}
 
 void ulysses_by_slices(Builder& build) {
   const Cut cut(build);

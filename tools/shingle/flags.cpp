@@ -194,7 +194,8 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
       [&](auto& t) { flags.mechanisms = parse_mechanisms(t); }));
   grouped(
       add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
-  grouped(add(app, "--slices", "N", "ring: slices of each rank's shard of the rows",
+  grouped(add(app, "--slices", "N",
+              "ring: slices of each rank's rows; of ulysses-attention first of its heads",
               [&](auto& t) { params.slices = small(t); }));
   grouped(add(app, "--groups", "LIST", "signal: waves of tiles in each group, such as 1,2,4", [&](auto& t) {
     params.group_waves.clear();
