@@ -10,16 +10,27 @@ namespace {
 constexpr int least_rounds = 5;
 constexpr int most_rounds = 20;
 
-Problem gemm_of(const Problem& problem) {
+/// One product of a problem: the weight that it multiplies with, and itself as a problem.
+struct ProductAlone {
+  Role weight;
+  Problem gemm;
+};
+
+std::vector<ProductAlone> products_of(const Problem& problem) {
   Problem gemm;
   gemm.world = problem.world;
   gemm.m = larger(problem.m, 1);
-  gemm.n = problem.n;
+  gemm.n = problem.b_cols();
   gemm.k = problem.k;
   gemm.dtype = problem.dtype;
   gemm.transpose_a = problem.transpose_a;
   gemm.transpose_b = problem.transpose_b;
-  return gemm;
+  std::vector<ProductAlone> products{{Role::b, gemm}};
+  if (problem.op != Op::mlp) return products;
+  gemm.n = problem.n;
+  gemm.k = problem.inner;
+  products.push_back({Role::down, gemm});
+  return products;
 }
 
 /// Value at a fraction of the sorted values.
@@ -43,34 +54,48 @@ double Measurement::overlap_efficiency() const {
   return 1 - (overlapped_us - gemm_us) / exposed;
 }
 
-GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us)
-    : op_(world, gemm_of(inputs.problem()), {.mechanism = Mechanism::sequential, .timeout_us = timeout_us}) {
-  const Problem& gemm = op_.problem();
-  const auto filled = random_inputs(gemm, 0);
-  for (const int rank : world.local_ranks())
-    for (const Role role : roles_of(gemm)) {
-      if (is_input(role) && shape_of(inputs.problem(), role, rank) == shape_of(gemm, role, rank)) {
-        op_.bind(rank, role, const_cast<void*>(workspace.data(rank, role)));
-        continue;
+GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us) {
+  const Problem& problem = inputs.problem();
+  for (const auto& [weight, gemm] : products_of(problem)) {
+    Operator& op = products_.emplace_back(
+        world, gemm, Options{.mechanism = Mechanism::sequential, .timeout_us = timeout_us});
+    const auto filled = random_inputs(gemm, 0);
+    for (const int rank : world.local_ranks())
+      for (const Role role : roles_of(gemm)) {
+        const Role own = role == Role::b ? weight : role;
+        const bool second = weight == Role::down;  // whose A is no matrix of the user's
+        if (is_input(role) && !(second && role == Role::a) &&
+            shape_of(problem, own, rank) == shape_of(gemm, role, rank)) {
+          op.bind(rank, role, const_cast<void*>(workspace.data(rank, own)));
+          continue;
+        }
+        DeviceBuffer& buffer =
+            scratch_.emplace_back(world.allocate(rank, static_cast<std::size_t>(bytes_of(gemm, role, rank))));
+        if (is_input(role)) filled->write(rank, role, buffer.data());
+        op.bind(rank, role, buffer.data());
       }
-      DeviceBuffer& buffer =
-          scratch_.emplace_back(world.allocate(rank, static_cast<std::size_t>(bytes_of(gemm, role, rank))));
-      if (is_input(role)) filled->write(rank, role, buffer.data());
-      op_.bind(rank, role, buffer.data());
-    }
+  }
 }
 
 std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
-  const Problem gemm = gemm_of(problem);
-  const bool own_a = shape_of(problem, Role::a, rank) != shape_of(gemm, Role::a, rank);
-  return bytes_of(gemm, Role::out, rank) + (own_a ? bytes_of(gemm, Role::a, rank) : 0);
+  std::int64_t bytes = 0;
+  for (const auto& [weight, gemm] : products_of(problem)) {
+    const bool own_a = weight == Role::down || shape_of(problem, Role::a, rank) != shape_of(gemm, Role::a, rank);
+    bytes += bytes_of(gemm, Role::out, rank) + (own_a ? bytes_of(gemm, Role::a, rank) : 0);
+  }
+  return bytes;
 }
 
-Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator& overlapped,
+Measurement measure(World& world, std::span<Operator> products, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options) {
   const auto time = [&](Operator& op) { return world.all_max({op.run().elapsed_us})[0]; };
+  const auto time_products = [&] {
+    double sum = 0;
+    for (Operator& product : products) sum += time(product);
+    return sum;
+  };
   const bool same = &sequential == &overlapped;
-  time(gemm);
+  time_products();
   time(sequential);
   if (!same) time(overlapped);
 
@@ -82,7 +107,7 @@ Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator
     return rounds < least_rounds || (rounds < most_rounds && spent_us < options.budget_us);
   };
   while (more()) {
-    gemm_us.push_back(time(gemm));
+    gemm_us.push_back(time_products());
     sequential_us.push_back(time(sequential));
     overlapped_us.push_back(same ? sequential_us.back() : time(overlapped));
     spent_us += gemm_us.back() + sequential_us.back() + (same ? 0 : overlapped_us.back());

@@ -23,7 +23,7 @@ constexpr std::string_view format = "shingle-plan";
 template <class E>
 inline constexpr E last{};
 template <>
-inline constexpr Op last<Op> = Op::attention_reducescatter;
+inline constexpr Op last<Op> = Op::mlp;
 template <>
 inline constexpr DType last<DType> = DType::f16;
 template <>
@@ -48,6 +48,8 @@ template <>
 inline constexpr Mechanism last<Mechanism> = Mechanism::fused;
 template <>
 inline constexpr Mover last<Mover> = Mover::store;
+template <>
+inline constexpr CommOrder last<CommOrder> = CommOrder::interleaved;
 
 constexpr std::string_view name(RowOrder order) {
   return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";
@@ -101,6 +103,7 @@ void fields(auto& f, Is<Loop> auto& l) {
   f.required("axis", l.axis);
   f.required("extent", l.extent);
   f.optional("rotation", l.rotation);
+  f.optional("descending", l.descending);
 }
 
 template <Is<TileGrid> Grid>
@@ -153,6 +156,7 @@ void fields(auto& f, P& p) {
   f.required("m", p.m);
   f.required("n", p.n);
   f.required("k", p.k);
+  f.optional("inner", p.inner);
   f.required("dtype", p.dtype);
   f.optional("transpose_a", p.transpose_a);
   f.optional("transpose_b", p.transpose_b);
@@ -352,6 +356,7 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("comm_rows", p.comm_rows);
   f.optional("pull", p.pull);
   f.optional("mover", p.mover);
+  f.optional("comm_order", p.comm_order);
   f.optional("slices", p.slices);
   f.optional("row_parallel", p.row_parallel);
 }

@@ -11,7 +11,7 @@ namespace shingle {
 
 std::string_view name(Role role) {
   static constexpr std::string_view names[] = {"a",    "b",      "bias", "residual", "norm_weight",
-                                               "keys", "values", "out",  "sum",      "internal"};
+                                               "keys", "values", "down", "out",      "sum",  "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -51,6 +51,17 @@ Mover parse_mover(std::string_view text) {
   for (const auto mover : {Mover::copy_engine, Mover::store})
     if (name(mover) == text) return mover;
   throw InvalidArgument(fmt::format("unknown mover '{}' (one of copy-engine, store)", text));
+}
+
+std::string_view name(CommOrder order) {
+  static constexpr std::string_view names[] = {"ring", "reverse", "interleaved"};
+  return names[static_cast<std::size_t>(order)];
+}
+
+CommOrder parse_comm_order(std::string_view text) {
+  for (const auto order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved})
+    if (name(order) == text) return order;
+  throw InvalidArgument(fmt::format("unknown order '{}' (one of ring, reverse, interleaved)", text));
 }
 
 std::string_view name(const Step& step) {

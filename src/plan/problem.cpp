@@ -11,14 +11,15 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 7> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 8> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
      {Op::allgather_gemm, "allgather+gemm"},
      {Op::gemm_alltoall, "gemm+alltoall"},
      {Op::alltoall_gemm, "alltoall+gemm"},
-     {Op::attention_reducescatter, "attention+reducescatter"}}};
+     {Op::attention_reducescatter, "attention+reducescatter"},
+     {Op::mlp, "mlp"}}};
 
 constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{
     {{Activation::none, "none"},
@@ -72,6 +73,13 @@ void validate_attention(const Problem& p) {
   if (p.transpose_a) throw InvalidArgument("attention takes Q by rows: transpose_a must be off");
 }
 
+/// Both weights of an mlp fit each other, and nothing is asked for that it has not.
+void validate_mlp(const Problem& p) {
+  require_extent("inner", p.inner, 1);
+  require_extent("the columns of the first product", p.b_cols(), 1);
+  if (p.transpose_a) throw InvalidArgument("mlp gathers rows of A: transpose_a must be off");
+}
+
 }  // namespace
 
 std::string_view name(Op op) {
@@ -93,7 +101,7 @@ void Problem::validate() const {
   require_extent("m", m, routes() ? 0 : 1);
   require_extent("n", n, 1);
   require_extent("k", k, 1);
-  if (epilogue.activation == Activation::swiglu && n % 2 != 0)
+  if (result_epilogue().activation == Activation::swiglu && n % 2 != 0)
     throw InvalidArgument(fmt::format("swiglu takes gate and up columns together: n = {} must be even", n));
   if (norm.residual && !norm.enabled) throw InvalidArgument("a residual needs norm = rmsnorm");
   if (norm.enabled && !(norm.epsilon >= 0 && std::isfinite(norm.epsilon)))
@@ -114,6 +122,11 @@ void Problem::validate() const {
   } else if (attention != Attention{}) {
     throw InvalidArgument(fmt::format("{} has no attention", name(op)));
   }
+  if (op == Op::mlp) {
+    validate_mlp(*this);
+  } else if (inner != 0) {
+    throw InvalidArgument(fmt::format("inner = {}, but only an mlp has inner columns", inner));
+  }
   if (row_order == RowOrder::block_cyclic) {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
       throw InvalidArgument("block-cyclic rows are for gemm+reducescatter and allgather+gemm");
@@ -127,7 +140,7 @@ void Problem::validate() const {
 
 std::int64_t Problem::a_rows(int rank) const {
   if (routes()) return routing->rows(rank);
-  if (op != Op::allgather_gemm) return m;
+  if (!shards_a()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
   return rows;
@@ -182,7 +195,7 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
 }
 
 std::vector<GlobalRun> Problem::a_runs(int rank) const {
-  if (op == Op::allgather_gemm) return shard_runs(rank);
+  if (shards_a()) return shard_runs(rank);
   if (routes()) return {{0, routing->global_base(rank), routing->rows(rank)}};
   return {{0, 0, m}};
 }
@@ -209,7 +222,7 @@ std::vector<GlobalRun> Problem::out_runs(int rank) const {
 
 bool Problem::operator==(const Problem& o) const {
   const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
-  return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && dtype == o.dtype &&
+  return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && inner == o.inner && dtype == o.dtype &&
          transpose_a == o.transpose_a && transpose_b == o.transpose_b && epilogue == o.epilogue &&
          norm == o.norm && row_order == o.row_order && row_block == o.row_block && attention == o.attention &&
          same_routing;
@@ -217,6 +230,7 @@ bool Problem::operator==(const Problem& o) const {
 
 std::string describe(const Problem& p) {
   std::string text = fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype));
+  if (p.op == Op::mlp) text += fmt::format(", {} inner", p.inner);
   if (p.attends()) {
     const Attention& a = p.attention;
     text += fmt::format(", {} heads of {}", a.heads, a.head_dim);

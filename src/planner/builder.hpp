@@ -20,10 +20,12 @@ class Builder {
   Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params);
 
   std::int32_t a, b, out;  ///< user buffers
-  std::int32_t bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1;
+  std::int32_t bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1, down = -1;
 
   /// Another lane of a rank, beside the two that all mechanisms have; lanes that stay empty are dropped.
   std::int32_t lane(int rank, LaneKind kind, std::string name);
+  /// The compute lane of the workers beside the main one; all that helps is in the same.
+  std::int32_t helper_lane(int rank, const std::string& name);
   /// An internal buffer of the problem's dtype; the same rows on every rank, or by rank.
   std::int32_t buffer(std::string name, std::int64_t rows, std::int64_t cols);
   std::int32_t buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols);
@@ -50,8 +52,11 @@ class Builder {
   static Placement in_place(const Slice& slice);
 
   /// The GEMM of a rank without hooks: operands, transposes, resources; grid, a_rows and out are the
-  /// planner's. The epilogue is the problem's unless ranks are summed first.
+  /// planner's. The epilogue is the problem's unless ranks are summed first. Of an mlp it is the second
+  /// product, and `a` is the planner's too.
   Gemm gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
+  /// The first product of an mlp, activated, without hooks: as gemm().
+  Gemm up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
   /// The attention of a rank's tokens [first, first + rows), without hooks.
   Attend attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const;
   /// What remains to be done with a complete result: norm, and the epilogue where ranks were summed; `to` is
@@ -65,10 +70,12 @@ class Builder {
   bool needs_finishing() const;
   /// Whether it needs complete rows: a norm, or swiglu after a reduction.
   bool row_wise_finishing() const;
-  /// Columns of what the GEMM stores: all n where the epilogue comes later, else the output's.
+  /// Columns of what the GEMM stores (of an mlp the second): all n where the epilogue comes later, else the
+  /// output's.
   std::int64_t product_cols() const;
   /// One tile over everything: what a library call is.
   TileGrid one_tile(std::int64_t rows) const;
+  TileGrid one_tile(std::int64_t rows, std::int64_t cols) const;
   /// Grid for a pass over complete rows, a worker's cache at a time.
   TileGrid row_blocks(std::int64_t rows, std::int64_t cols) const;
 
@@ -88,6 +95,9 @@ class Builder {
 
 /// What no mechanism serves, or nullopt.
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params);
+
+/// Where the first product of an mlp is rounded, to go before the rest; of other operators nothing.
+std::string first_rounding(const Problem& problem);
 
 /// Where a mechanism that uses collectives rounds: the same for all of them.
 std::string rounding(const Problem& problem);

@@ -1,5 +1,6 @@
 // sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
 #include "builder.hpp"
+#include "mlp.hpp"
 
 namespace shingle {
 namespace {
@@ -225,6 +226,9 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
       break;
     case Op::alltoall_gemm:
       plan_dispatch(build);
+      break;
+    case Op::mlp:
+      planner::plan_mlp_slices(build, {0, problem.shard_rows()});
       break;
   }
   return std::move(build).finish(planner::rounding(problem));

@@ -124,10 +124,10 @@ TEST(Measure, ComparesWithTheBaseline) {
   Operator chunked(*world, problem, {.mechanism = Mechanism::chunked});
   memory.bind(sequential);
   memory.bind(chunked);
-  const Measurement measured = measure(*world, gemm.op(), sequential, chunked, {.repeat = 3});
+  const Measurement measured = measure(*world, gemm.products(), sequential, chunked, {.repeat = 3});
   EXPECT_EQ(measured.rounds, 3);
   EXPECT_GT(measured.speedup(), 0);
-  const Measurement itself = measure(*world, gemm.op(), sequential, sequential, {.repeat = 2});
+  const Measurement itself = measure(*world, gemm.products(), sequential, sequential, {.repeat = 2});
   EXPECT_EQ(itself.sequential_us, itself.overlapped_us);
 }
 

@@ -76,7 +76,7 @@ class Execution {
     if (row.check.passed && own_ != nullptr)
       own_->save(world_, memory_->outputs(), world_.local_ranks()[0] == 0);
     now(row.mechanism + ", measuring");
-    row.time = measure(world_, gemm_->op(), *sequential_, op, {.repeat = options_.repeat});
+    row.time = measure(world_, gemm_->products(), *sequential_, op, {.repeat = options_.repeat});
     if (options_.timelines) trace(op);
   }
 
@@ -101,10 +101,13 @@ class Execution {
   Executed done_;
 };
 
-/// A rank's GEMM on a slow core.
+/// A rank's GEMM on a slow core, or both of an mlp.
 double gemm_us(const Problem& p) {
   constexpr double flops_per_us = 2e3;
-  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
+  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
+  double flops = 2.0 * m * static_cast<double>(p.b_cols()) * static_cast<double>(p.k);
+  if (p.op == Op::mlp) flops += 2.0 * m * n * static_cast<double>(p.inner);
+  return flops / flops_per_us;
 }
 
 }  // namespace
@@ -117,7 +120,8 @@ Executed execute(World& world, const Job& job, const Inputs& inputs, const UserM
 double run_timeout_us(const Problem& problem, const WorldFlags& where) {
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n),
              k = static_cast<double>(problem.k);
-  const double most_bytes = 2 * std::max(m * n, m * k) * static_cast<double>(size_bytes(problem.dtype));
+  const double ways = problem.op == Op::mlp ? 2 : 1;  // it gathers and scatters
+  const double most_bytes = 2 * ways * std::max(m * n, m * k) * static_cast<double>(size_bytes(problem.dtype));
   return where.timeout_us.value_or(default_timeout_us + gemm_us(problem) +
                                    where.link.transfer_us(most_bytes));
 }

@@ -64,7 +64,8 @@ void refuse_what_has_no_matrix(const ProblemFlags& flags) {
   if (!flags.model.empty() || !flags.op) throw InvalidArgument("--a and --b need --op");
   if (*flags.op == Op::attention_reducescatter)
     throw InvalidArgument("--a and --b are for operators of two matrices, not for attention");
-  if (flags.m || flags.n || flags.k)
+  if (*flags.op == Op::mlp) throw InvalidArgument("--a and --b are for operators of one weight: mlp has two");
+  if (flags.m || flags.n || flags.k || flags.inner)
     throw InvalidArgument("--a and --b have their own sizes: leave out --m, --n and --k");
   if (flags.epilogue.bias || flags.norm || flags.residual)
     throw InvalidArgument(

@@ -1,6 +1,9 @@
 // How fast an operator is, and how much of its communication it hides.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "shingle/api/operator.hpp"
 #include "shingle/api/workspace.hpp"
 
@@ -13,7 +16,7 @@ struct MeasureOptions {
 
 /// Medians over rounds of the time from the first begin to the last end over all ranks.
 struct Measurement {
-  double gemm_us = 0;  ///< the GEMM alone, unsplit
+  double gemm_us = 0;  ///< the GEMM alone, unsplit; of an mlp both, one after the other
   double sequential_us = 0;
   double overlapped_us = 0;
   double spread = 0;  ///< of the overlapped times: interquartile range over the median
@@ -25,26 +28,28 @@ struct Measurement {
   double overlap_efficiency() const;
 };
 
-/// The GEMM of a problem alone, on the same ranks and operands: what ECT is counted from.
+/// The GEMM of a problem alone, or both of an mlp, on the same ranks and operands, without epilogue: what ECT is
+/// counted from.
 class GemmAlone {
  public:
   /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes
   /// allow it.
   GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us = 30e6);
-  Operator& op() { return op_; }
+  /// One after the other.
+  std::span<Operator> products() { return products_; }
 
   /// Memory it takes on a rank beside the workspace, in bytes.
   static std::int64_t bytes(const Problem& problem, int rank);
 
  private:
-  Operator op_;
+  std::vector<Operator> products_;
   std::vector<DeviceBuffer> scratch_;
 };
 
-/// Runs the three in turn, round by round, so that a drift of the machine meets all alike; once before to
+/// Runs the products alone and the two operators in turn, round by round, so that a drift of the machine meets all alike; once before to
 /// warm up. `overlapped` may be the sequential operator itself. Collective; the same figures on every
 /// process.
-Measurement measure(World& world, Operator& gemm, Operator& sequential, Operator& overlapped,
+Measurement measure(World& world, std::span<Operator> products, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options = {});
 
 }  // namespace shingle
