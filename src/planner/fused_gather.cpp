@@ -15,7 +15,9 @@ Gather::Gather(Builder& build, const ShardTiles& tiles, const Machine& machine)
   const CounterKind kind = by_engine() ? CounterKind::set : CounterKind::add;
   piece_ = ShardTiles(1, comm_rows_, tiles.inner.cols, machine, build.params()).inner;
   arrived_ = build.counter("arrived", build.world() * pieces_, kind);
-  fetched_ = build.params().pull ? build.counter("fetched", build.world(), kind) : -1;
+  // Where ranks are summed after it, whoever has the products of its shard knows that it has been fetched.
+  const bool tells = build.params().pull && !build.problem().reduces();
+  fetched_ = tells ? build.counter("fetched", build.world(), kind) : -1;
   gathered_ = build.buffer("gathered", build.world() * tiles.shard, build.problem().k);
 }
 
@@ -70,7 +72,7 @@ void Gather::move_by_engine(const Handshake& handshake, int rank) const {
       if (turn == 0) handshake.await(build_, rank, lane, peer);
       for (std::int64_t piece = turn * each; piece < (turn + 1) * each; ++piece)
         move_piece(rank, lane, pull ? peer : rank, pull ? rank : peer, piece);
-      if (pull && turn + 1 == turns) build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
+      if (fetched_ >= 0 && turn + 1 == turns) build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
     }
 }
 
@@ -87,7 +89,7 @@ void Gather::move_by_workers(const Handshake& handshake, int rank) const {
       const int peer = pull ? source(rank, i) : dest(rank, i);
       if (turn == 0 && peer != rank) handshake.await(build_, rank, lane, peer);
       push(rank, lane, pull ? peer : rank, pull ? rank : peer, turn * each, each);
-      if (pull && peer != rank && turn + 1 == turns)
+      if (fetched_ >= 0 && peer != rank && turn + 1 == turns)
         build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
     }
 }

@@ -43,7 +43,7 @@ class Gather {
   std::int64_t pieces_;     // of a full shard
   std::int32_t gathered_;   // buffer
   std::int32_t arrived_;    // counter, entry source · pieces + piece
-  std::int32_t fetched_;    // counter, by rank: it has all of this one's shard; -1: nobody fetches
+  std::int32_t fetched_;    // counter, by rank: it has all of this one's shard; -1: nobody asks
 };
 
 }  // namespace shingle::planner

@@ -25,10 +25,11 @@ void fuse_mlp(Builder& build, const Machine& machine) {
     Gemm up = build.up_gemm(r, first.grid(r), first.rows(), Builder::in_place(product));
     gather.feed(r, up);
     build.step(r, compute_lane, std::move(up));
-    handshake.await_all(build, r, compute_lane);
+    // Whose rows have come has begun; of the others nothing is known yet.
+    for (int peer = 0; peer < p.world; ++peer)
+      if (peer != r && first.rows_of(peer) == 0) handshake.await(build, r, compute_lane, peer);
     sums.multiply(r, &product);
     sums.sum(r);
-    gather.release(r);
   }
 }
 
