@@ -22,7 +22,7 @@ double wire_bytes(const Problem& p) {
 double gemm_us(World& world, const Inputs& inputs, Workspace& memory) {
   GemmAlone gemm(world, inputs, memory);
   bench::Samples samples;
-  for (int i = 0; i < 6; ++i) samples.us.push_back(gemm.op().run().elapsed_us);
+  for (int i = 0; i < 6; ++i) samples.us.push_back(gemm.products().run().elapsed_us);
   return samples.median();
 }
 
@@ -90,7 +90,8 @@ int main(int argc, char** argv) {
         overlapped.run();
         const Check result = check(*inputs, memory.outputs());
         all_passed = all_passed && result.passed;
-        const Measurement found = measure(*world, &gemm.op(), sequential, overlapped, {.repeat = repeat});
+        const Measurement found =
+            measure(*world, gemm.products(), sequential, overlapped, {.repeat = repeat});
         fmt::print("{:<20} {:>8.2f} {:<9} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>10.3f} {:>8.1f}% {:>8}\n",
                    op, fraction, mechanism, found.gemm_us * 1e-3, found.sequential_us * 1e-3,
                    found.overlapped_us * 1e-3, found.speedup(), found.overlap_efficiency(),

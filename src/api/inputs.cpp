@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace shingle {
@@ -31,6 +33,7 @@ std::int64_t exact_limit(const Problem& problem) {
 /// Whether a role's matrix is the same on all ranks: parameters of a summed or routed result, and the
 /// residual of a whole one.
 bool replicated(const Problem& problem, Role role) {
+  if (role == Role::bias && problem.op == Op::mlp) return false;  // of the rank's own inner columns
   if (role == Role::bias || role == Role::norm_weight)
     return problem.reduces() || problem.op == Op::gemm_alltoall;
   return role == Role::residual && problem.op == Op::gemm_allreduce;
@@ -59,69 +62,97 @@ class NormalInputs final : public RandomInputs {
   using RandomInputs::RandomInputs;
 
  private:
+  /// What it multiplies is of order one; so is what it yields, where ranks are summed with all of them.
+  float weight_scale(Role role) const {
+    const Problem& p = problem();
+    const bool last = role == Role::down || p.op != Op::mlp;
+    const double terms = static_cast<double>(role == Role::down ? p.inner : p.k);
+    return static_cast<float>(1 / std::sqrt(terms * (last && p.reduces() ? p.world : 1)));
+  }
+
   void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
            float* out) const override {
-    const double terms = static_cast<double>(problem().k) * (problem().reduces() ? problem().world : 1);
     const bool weight = role == Role::norm_weight;
-    const float scale = role == Role::b ? static_cast<float>(1 / std::sqrt(terms)) : weight ? 0.25f : 1.0f;
+    const float scale = role == Role::b || role == Role::down ? weight_scale(role) : weight ? 0.25f : 1.0f;
     std::uint64_t x = state(rank, role) + first_index(role, rank, row, col) * golden;
     for (std::int64_t i = 0; i < cols; ++i, x += golden)
       out[i] = bell(mixed(x)) * scale + (weight ? 1.0f : 0.0f);
   }
 };
 
-/// A row of op(A) has `nonzeros_` entries of up to ±a_, each somewhere in its own stretch of k, and B is
-/// dense of up to ±b_: no partial sum of any rank can exceed nonzeros_ · a_ · b_, which with all ranks and a
-/// bias stays within the exact limit.
+/// A matrix of which every line along K has `nonzeros` entries of up to ±most, each somewhere in its own
+/// stretch of K.
+struct Thin {
+  std::int64_t most = 1, nonzeros = 1, stretch = 1;
+
+  float entry(std::uint64_t base, std::int64_t line, std::int64_t k) const {
+    const auto cell = static_cast<std::uint64_t>(line * nonzeros + k / stretch);
+    const std::uint64_t bits = mixed(base + cell * golden);
+    if (static_cast<std::int64_t>((bits >> 8) % static_cast<std::uint64_t>(stretch)) != k % stretch) return 0;
+    const auto value = static_cast<float>(1 + bits % 128 % static_cast<std::uint64_t>(most));
+    return bits & 128 ? -value : value;
+  }
+};
+
+/// A thin op(A) and a dense B of up to ±b_: no partial sum of any rank can exceed nonzeros · most · b_, which
+/// with all ranks and a bias stays within the exact limit. Of an mlp that bounds the first product, which a
+/// thin `down` then multiplies: its columns have so few entries that the sums of all ranks stay exact, too.
 class IntegerInputs final : public RandomInputs {
  public:
   IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
     const std::int64_t ranks = problem.reduces() ? problem.world : 1;
     if (problem.is_collective()) {  // dense: every element goes its own way
-      a_ = std::clamp<std::int64_t>(exact_limit(problem) / ranks, 1, 64);
+      moved_ = std::clamp<std::int64_t>(exact_limit(problem) / ranks, 1, 64);
       return;
     }
-    const std::int64_t budget = larger((exact_limit(problem) - 2 * addend) / ranks, 1);
-    const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget / problem.k)));
-    a_ = b_ = budget < 4 ? 1 : std::clamp<std::int64_t>(root, 2, 8);
-    nonzeros_ = smaller(problem.k, budget / (a_ * b_));
-    stretch_ = ceil_div(problem.k, nonzeros_);
+    std::int64_t budget = larger((exact_limit(problem) - 2 * addend_) / ranks, 1);
+    if (problem.op == Op::mlp) {
+      const auto inner = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget)));
+      down_ = thin(problem.inner, budget / inner, 1).first;
+      bias_ = problem.epilogue.bias ? smaller(addend_, inner / 2) : 0;
+      budget = inner - bias_;
+    }
+    std::tie(a_, b_) = thin(problem.k, budget, 8);
   }
 
   bool exact() const override { return true; }
 
  private:
-  static constexpr std::int64_t addend = 8;  // of a bias or residual
+  /// A thin matrix and the largest element of what it meets, for sums of up to `budget`.
+  static std::pair<Thin, std::int64_t> thin(std::int64_t k, std::int64_t budget, std::int64_t most) {
+    const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget / k)));
+    const std::int64_t each = budget < 4 || most == 1 ? 1 : std::clamp<std::int64_t>(root, 2, most);
+    const std::int64_t nonzeros = smaller(k, budget / (each * each));
+    return {{each, nonzeros, ceil_div(k, nonzeros)}, each};
+  }
 
   void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
            float* out) const override {
     const std::uint64_t base = state(rank, role);
-    if (role == Role::a && !problem().is_collective()) {
-      const bool turned = problem().transpose_a;
+    if ((role == Role::a && !problem().is_collective()) || role == Role::down) {
+      const Thin& matrix = role == Role::a ? a_ : down_;
+      // Lines along K are the rows of op(A), and the columns of op(down).
+      const bool turned = role == Role::a ? problem().transpose_a : !problem().transpose_b;
       for (std::int64_t i = 0; i < cols; ++i)
-        out[i] = turned ? entry(base, col + i, row) : entry(base, row, col + i);
+        out[i] = turned ? matrix.entry(base, col + i, row) : matrix.entry(base, row, col + i);
       return;
     }
-    const std::int64_t limit = role == Role::a             ? a_
-                               : role == Role::b           ? b_
-                               : role == Role::norm_weight ? 2
-                                                           : addend;
+    const std::int64_t limit = role == Role::a ? moved_ : largest(role);
     const auto span = static_cast<std::uint64_t>(2 * limit + 1);
     std::uint64_t x = base + first_index(role, rank, row, col) * golden;
     for (std::int64_t i = 0; i < cols; ++i, x += golden)
       out[i] = static_cast<float>(static_cast<std::int64_t>(mixed(x) % span) - limit);
   }
 
-  float entry(std::uint64_t base, std::int64_t i, std::int64_t k) const {
-    const auto cell = static_cast<std::uint64_t>(i * nonzeros_ + k / stretch_);
-    const std::uint64_t bits = mixed(base + cell * golden);
-    if (static_cast<std::int64_t>((bits >> 8) % static_cast<std::uint64_t>(stretch_)) != k % stretch_)
-      return 0;
-    const auto value = static_cast<float>(1 + bits % 128 % static_cast<std::uint64_t>(a_));
-    return bits & 128 ? -value : value;
+  std::int64_t largest(Role role) const {
+    if (role == Role::b) return b_;
+    if (role == Role::bias) return bias_;
+    return role == Role::norm_weight ? 2 : addend_;
   }
 
-  std::int64_t a_ = 1, b_ = 1, nonzeros_ = 1, stretch_ = 1;
+  static constexpr std::int64_t addend_ = 8;  // of a bias or residual
+  Thin a_, down_;
+  std::int64_t b_ = 1, bias_ = addend_, moved_ = 1;
 };
 
 }  // namespace

@@ -55,8 +55,26 @@ class Layers {
 
   void feed_forward(const std::string& prefix, std::string_view what, std::int64_t size, bool ends_layer) {
     const std::int64_t inner = share(what, size);
+    if (options_.mlp) return mlp(prefix, inner);
     column(prefix + "_up", model_.gated ? 2 * inner : inner, model_.activation);
     row(prefix + "_down", inner, ends_layer);
+  }
+
+  /// Both projections and what is between them.
+  void mlp(const std::string& name, std::int64_t inner) {
+    if (!options_.sequence_parallel)
+      throw InvalidArgument(
+          fmt::format("{}: an mlp gathers and scatters tokens: it needs sequence parallelism", name));
+    if (model_.activation == Activation::none)
+      throw InvalidArgument(
+          fmt::format("{}: the model's activation cannot follow a product, so that it is no mlp", name));
+    Problem problem = base(Op::mlp, options_.tokens, model_.hidden, model_.hidden);
+    problem.inner = inner;
+    problem.epilogue.activation = model_.activation;
+    add(name, problem);
+    if (!options_.backward) return;
+    weight_gradients(name + "_up", model_.hidden, problem.b_cols());
+    weight_gradients(name + "_down", inner, model_.hidden);
   }
 
   void experts() {

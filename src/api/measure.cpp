@@ -10,8 +10,14 @@ namespace {
 constexpr int least_rounds = 5;
 constexpr int most_rounds = 20;
 
-/// A problem whose sequential plan holds the computation of this one, on operands of the same sizes.
-Problem computation_of(const Problem& problem) {
+/// A part of a problem's computation: the weight that it multiplies with, and itself as a problem whose
+/// sequential plan holds it, on operands of the same sizes.
+struct Part {
+  Role weight;
+  Problem problem;
+};
+
+std::vector<Part> parts_of(const Problem& problem) {
   Problem gemm;
   if (problem.attends()) {
     gemm.op = Op::attention_reducescatter;
@@ -19,17 +25,22 @@ Problem computation_of(const Problem& problem) {
   }
   gemm.world = problem.world;
   gemm.m = larger(problem.m, 1);
-  gemm.n = problem.multiplies() ? problem.n : 1;
+  gemm.n = problem.multiplies() ? problem.b_cols() : 1;
   gemm.k = problem.exchanges_heads() ? problem.k / problem.world : problem.k;
   gemm.dtype = problem.dtype;
   gemm.transpose_a = problem.transpose_a;
   gemm.transpose_b = problem.transpose_b;
-  return gemm;
+  std::vector<Part> products{{Role::b, gemm}};
+  if (problem.op != Op::mlp) return products;
+  gemm.n = problem.n;
+  gemm.k = problem.inner;
+  products.push_back({Role::down, gemm});
+  return products;
 }
 
 /// The steps of the sequential plan that compute, without what communicates or waits.
-Plan computation_alone(const Problem& problem, const Machine& machine) {
-  Plan plan = make_plan(computation_of(problem), machine, Mechanism::sequential).value();
+Plan computation_alone(const Problem& problem, const Part& part, const Machine& machine) {
+  Plan plan = make_plan(part.problem, machine, Mechanism::sequential).value();
   if (!problem.attends()) return plan;
   for (RankPlan& rank : plan.ranks) {
     std::vector<Step> steps;
@@ -45,11 +56,13 @@ Plan computation_alone(const Problem& problem, const Machine& machine) {
   return plan;
 }
 
-/// Whether the computation takes the problem's own matrix.
-bool shares(const Problem& problem, const Problem& computation, Role role, int rank) {
+/// Whether a part of the computation takes the problem's own matrix.
+bool shares(const Problem& problem, const Part& part, Role role, int rank) {
+  if (part.weight == Role::down && role == Role::a) return false;  // the first product's result
+  const Role own = role == Role::b ? part.weight : role;
   const std::vector<Role> roles = roles_of(problem);
-  return is_input(role) && std::find(roles.begin(), roles.end(), role) != roles.end() &&
-         shape_of(problem, role, rank) == shape_of(computation, role, rank);
+  return is_input(role) && std::find(roles.begin(), roles.end(), own) != roles.end() &&
+         shape_of(problem, own, rank) == shape_of(part.problem, role, rank);
 }
 
 /// Value at a fraction of the sorted values.
@@ -73,39 +86,50 @@ double Measurement::overlap_efficiency() const {
   return 1 - (overlapped_us - gemm_us) / exposed;
 }
 
-GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us)
-    : op_(world, computation_alone(inputs.problem(), world.machine()), timeout_us) {
-  const Problem& gemm = op_.problem();
-  const auto filled = random_inputs(gemm, 0);
-  for (const int rank : world.local_ranks())
-    for (const Role role : roles_of(gemm)) {
-      if (shares(inputs.problem(), gemm, role, rank)) {
-        op_.bind(rank, role, const_cast<void*>(workspace.data(rank, role)));
-        continue;
+GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us) {
+  const Problem& problem = inputs.problem();
+  for (const Part& part : parts_of(problem)) {
+    Operator& op =
+        products_.emplace_back(world, computation_alone(problem, part, world.machine()), timeout_us);
+    const auto filled = random_inputs(part.problem, 0);
+    for (const int rank : world.local_ranks())
+      for (const Role role : roles_of(part.problem)) {
+        if (shares(problem, part, role, rank)) {
+          const Role own = role == Role::b ? part.weight : role;
+          op.bind(rank, role, const_cast<void*>(workspace.data(rank, own)));
+          continue;
+        }
+        DeviceBuffer& buffer = scratch_.emplace_back(
+            world.allocate(rank, static_cast<std::size_t>(bytes_of(part.problem, role, rank))));
+        if (is_input(role)) filled->write(rank, role, buffer.data());
+        op.bind(rank, role, buffer.data());
       }
-      DeviceBuffer& buffer =
-          scratch_.emplace_back(world.allocate(rank, static_cast<std::size_t>(bytes_of(gemm, role, rank))));
-      if (is_input(role)) filled->write(rank, role, buffer.data());
-      op_.bind(rank, role, buffer.data());
-    }
+  }
 }
 
 std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
-  const Problem gemm = computation_of(problem);
   std::int64_t bytes = 0;
-  for (const Role role : roles_of(gemm))
-    if (!shares(problem, gemm, role, rank)) bytes += bytes_of(gemm, role, rank);
-  // What attention makes, and its product.
-  if (gemm.attends()) bytes += gemm.m * (gemm.k + gemm.n) * static_cast<std::int64_t>(size_bytes(gemm.dtype));
+  for (const Part& part : parts_of(problem)) {
+    const Problem& gemm = part.problem;
+    for (const Role role : roles_of(gemm))
+      if (!shares(problem, part, role, rank)) bytes += bytes_of(gemm, role, rank);
+    // What attention makes, and its product.
+    if (gemm.attends())
+      bytes += gemm.m * (gemm.k + gemm.n) * static_cast<std::int64_t>(size_bytes(gemm.dtype));
+  }
   return bytes;
 }
 
-Measurement measure(World& world, Operator* gemm, Operator& sequential, Operator& overlapped,
+Measurement measure(World& world, std::span<Operator> products, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options) {
   const auto time = [&](Operator& op) { return world.all_max({op.run().elapsed_us})[0]; };
+  const auto time_products = [&] {
+    double sum = 0;
+    for (Operator& product : products) sum += time(product);
+    return sum;
+  };
   const bool same = &sequential == &overlapped;
-  const auto time_gemm = [&] { return gemm ? time(*gemm) : 0; };
-  time_gemm();
+  time_products();
   time(sequential);
   if (!same) time(overlapped);
 
@@ -117,7 +141,7 @@ Measurement measure(World& world, Operator* gemm, Operator& sequential, Operator
     return rounds < least_rounds || (rounds < most_rounds && spent_us < options.budget_us);
   };
   while (more()) {
-    gemm_us.push_back(time_gemm());
+    gemm_us.push_back(time_products());
     sequential_us.push_back(time(sequential));
     overlapped_us.push_back(same ? sequential_us.back() : time(overlapped));
     spent_us += gemm_us.back() + sequential_us.back() + (same ? 0 : overlapped_us.back());

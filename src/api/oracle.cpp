@@ -25,7 +25,8 @@ std::int64_t threads() {
 
 /// Rows that keep a panel within its bytes and give every thread one to work on.
 std::int64_t panel_rows(const Problem& problem) {
-  const std::int64_t fit = panel_bytes / (problem.n * static_cast<std::int64_t>(sizeof(double)));
+  const std::int64_t widest = larger(problem.n, problem.b_cols());
+  const std::int64_t fit = panel_bytes / (widest * static_cast<std::int64_t>(sizeof(double)));
   return std::max<std::int64_t>(std::min(fit, ceil_div(problem.m, threads())), 16);
 }
 
@@ -54,7 +55,7 @@ class Comparison {
     std::vector<float> got(static_cast<std::size_t>(cols));
     std::vector<Squares> tiles(static_cast<std::size_t>(ceil_div(cols, tile)));
     const bool normalised = output.role == Role::out && p.norm.enabled;
-    const double size = p.epilogue.activation == Activation::swiglu ? scale * scale : scale;
+    const double size = p.result_epilogue().activation == Activation::swiglu ? scale * scale : scale;
     const double weight = normalised ? finish.norm_scale() : 1;
     double least = 0;  // sum over rows of the square of what an error is compared with at least
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -134,8 +135,14 @@ double tolerance(const Problem& problem) {
                               c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
                         : 0;
   if (problem.exchanges_heads()) return attention;
+  // The first product of an mlp is rounded once, element by element, and its accumulation errors pass the
+  // activation, whose slope is about one.
+  const double first =
+      problem.op == Op::mlp
+          ? epsilon(problem.dtype) + c * std::sqrt(static_cast<double>(problem.inner)) * std::ldexp(1.0, -24)
+          : 0;
   return (2 + problem.world) * epsilon(problem.dtype) +
-         c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24) + attention;
+         c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24) + attention + first;
 }
 
 Check check(const Inputs& inputs, std::span<const Output> outputs) {
@@ -181,7 +188,8 @@ std::int64_t check_bytes(const Problem& problem) {
   const std::int64_t rows = panel_rows(problem);
   const std::int64_t block = smaller(512, problem.k);
   return threads() * static_cast<std::int64_t>(sizeof(double)) *
-         (rows * (problem.n + block) + block * 512 + 8 * problem.n);
+         (rows * (problem.n + block + (problem.op == Op::mlp ? problem.b_cols() + problem.inner + 512 : 0)) +
+          block * 512 + 8 * larger(problem.n, problem.b_cols()));
 }
 
 }  // namespace shingle

@@ -70,40 +70,54 @@ double take_attention(const Inputs& inputs, const Panel& panel, int term, std::v
   return squares(x) / static_cast<double>(x.size());
 }
 
-/// Adds op(A) · op(B) of one term to x, and returns the mean square that products of its size have with
-/// random signs.
-double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
+/// A product of one term: rows of op(A), read from their owners or, already on hand, `held` (rows × k), times
+/// a weight of the term.
+struct Factors {
+  int term;
+  std::vector<ARows> sources;
+  const double* held;
+  Role weight;
+  std::int64_t k, n;
+
+  std::int64_t rows() const {
+    std::int64_t count = 0;
+    for (const ARows& source : sources) count += source.rows;
+    return count;
+  }
+};
+
+/// Adds a product to x (rows × n), and returns the mean square that products of its size have with random
+/// signs.
+double add_product(const Inputs& inputs, const Factors& f, std::vector<double>& x) {
   const Problem& p = inputs.problem();
-  const std::vector<ARows> sources = sources_of(p, panel, term);
-  std::vector<double> a(static_cast<std::size_t>(panel.rows * smaller(block, p.k))), b;
+  const bool turned = p.transpose_a && f.held == nullptr;
+  std::vector<double> a, b;
   double a_squares = 0, b_squares = 0;
-  const std::vector<double> attended =
-      p.attends() ? attend(inputs, term, sources.front().row, panel.rows) : std::vector<double>{};
-  for (std::int64_t k = 0; k < p.k; k += block) {
-    const std::int64_t ks = smaller(block, p.k - k);
-    a.resize(static_cast<std::size_t>(panel.rows * ks));
+  for (std::int64_t k = 0; k < f.k; k += block) {
+    const std::int64_t ks = smaller(block, f.k - k);
+    a.resize(static_cast<std::size_t>(f.rows() * ks));
     std::int64_t done = 0;
-    for (const ARows& s : sources) {
-      const Area area = p.transpose_a ? Area{k, ks, s.row, s.rows} : Area{s.row, s.rows, k, ks};
-      if (attended.empty()) inputs.read(s.owner, Role::a, area, a.data() + done * ks);
-      for (std::int64_t i = 0; i < s.rows && !attended.empty(); ++i)
-        std::copy_n(attended.data() + i * p.k + k, ks, a.data() + i * ks);
+    for (const ARows& s : f.sources) {
+      const Area area = turned ? Area{k, ks, s.row, s.rows} : Area{s.row, s.rows, k, ks};
+      if (f.held == nullptr) inputs.read(s.owner, Role::a, area, a.data() + done * ks);
+      for (std::int64_t i = done; i < done + s.rows && f.held != nullptr; ++i)
+        std::copy_n(f.held + i * f.k + k, ks, a.data() + i * ks);
       done += s.rows;
     }
     a_squares += squares(a);
-    for (std::int64_t col = 0; col < p.n; col += block) {
-      const std::int64_t cols = smaller(block, p.n - col);
+    for (std::int64_t col = 0; col < f.n; col += block) {
+      const std::int64_t cols = smaller(block, f.n - col);
       b.resize(static_cast<std::size_t>(ks * cols));
-      inputs.read(term, Role::b, p.transpose_b ? Area{col, cols, k, ks} : Area{k, ks, col, cols}, b.data());
+      inputs.read(f.term, f.weight, p.transpose_b ? Area{col, cols, k, ks} : Area{k, ks, col, cols},
+                  b.data());
       b_squares += squares(b);
       done = 0;
-      for (const ARows& s : sources) {
-        cblas_dgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans,
-                    p.transpose_b ? CblasTrans : CblasNoTrans, static_cast<int>(s.rows),
-                    static_cast<int>(cols), static_cast<int>(ks), 1.0, a.data() + done * ks,
-                    static_cast<int>(p.transpose_a ? s.rows : ks), b.data(),
-                    static_cast<int>(p.transpose_b ? ks : cols), 1.0, x.data() + done * p.n + col,
-                    static_cast<int>(p.n));
+      for (const ARows& s : f.sources) {
+        cblas_dgemm(
+            CblasRowMajor, turned ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
+            static_cast<int>(s.rows), static_cast<int>(cols), static_cast<int>(ks), 1.0, a.data() + done * ks,
+            static_cast<int>(turned ? s.rows : ks), b.data(), static_cast<int>(p.transpose_b ? ks : cols),
+            1.0, x.data() + done * f.n + col, static_cast<int>(f.n));
         done += s.rows;
       }
     }
@@ -111,7 +125,7 @@ double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<
   const auto size = [](std::int64_t rows, std::int64_t cols) {
     return static_cast<double>(rows) * static_cast<double>(cols);
   };
-  return a_squares / size(panel.rows, p.k) * (b_squares / size(p.k, p.n)) * static_cast<double>(p.k);
+  return a_squares / size(f.rows(), f.k) * (b_squares / size(f.k, f.n)) * static_cast<double>(f.k);
 }
 
 double activate(Activation activation, double x) {
@@ -127,6 +141,54 @@ double activate(Activation activation, double x) {
       break;
   }
   return x;
+}
+
+/// Row vectors of a rank.
+std::vector<double> read_vector(const Inputs& inputs, int rank, Role role) {
+  const std::int64_t cols = shape_of(inputs.problem(), role, rank).cols;
+  std::vector<double> values(static_cast<std::size_t>(cols));
+  inputs.read(rank, role, {0, 1, 0, cols}, values.data());
+  return values;
+}
+
+/// out = activation(x + bias), where bias may be empty; of swiglu x is [gate | up].
+void apply(Activation activation, const double* x, const std::vector<double>& bias, std::span<double> out) {
+  const std::size_t cols = out.size();
+  const auto biased = [&](std::size_t i) { return bias.empty() ? x[i] : x[i] + bias[i]; };
+  for (std::size_t i = 0; i < cols; ++i) {
+    out[i] = activate(activation, biased(i));
+    if (activation == Activation::swiglu) out[i] *= biased(cols + i);
+  }
+}
+
+/// The activated first product of an mlp, rows × inner: what the second one multiplies.
+std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>& sources, int term) {
+  const Problem& p = inputs.problem();
+  const Factors factors{term, sources, nullptr, Role::b, p.k, p.b_cols()};
+  const std::int64_t rows = factors.rows();
+  std::vector<double> x(static_cast<std::size_t>(rows * p.b_cols()));
+  add_product(inputs, factors, x);
+  const std::vector<double> bias =
+      p.epilogue.bias ? read_vector(inputs, term, Role::bias) : std::vector<double>{};
+  std::vector<double> hidden(static_cast<std::size_t>(rows * p.inner));
+  for (std::int64_t row = 0; row < rows; ++row)
+    apply(p.epilogue.activation, x.data() + row * p.b_cols(), bias,
+          std::span(hidden).subspan(static_cast<std::size_t>(row * p.inner),
+                                    static_cast<std::size_t>(p.inner)));
+  return hidden;
+}
+
+/// Adds the product of one term that is summed.
+double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
+  const Problem& p = inputs.problem();
+  const std::vector<ARows> sources = sources_of(p, panel, term);
+  if (p.op == Op::mlp) {
+    const std::vector<double> hidden = first_product(inputs, sources, term);
+    return add_product(inputs, {term, {{term, 0, panel.rows}}, hidden.data(), Role::down, p.inner, p.n}, x);
+  }
+  const std::vector<double> attended =
+      p.attends() ? attend(inputs, term, sources.front().row, panel.rows) : std::vector<double>{};
+  return add_product(inputs, {term, sources, p.attends() ? attended.data() : nullptr, Role::b, p.k, p.n}, x);
 }
 
 }  // namespace
@@ -169,13 +231,8 @@ Product multiply(const Inputs& inputs, const Panel& panel) {
 
 Finish::Finish(const Inputs& inputs, int rank) : inputs_(inputs), rank_(rank) {
   const Problem& p = inputs.problem();
-  const auto load = [&](Role role, std::vector<double>& values) {
-    const std::int64_t cols = shape_of(p, role, rank).cols;
-    values.resize(static_cast<std::size_t>(cols));
-    inputs.read(rank, role, {0, 1, 0, cols}, values.data());
-  };
-  if (p.epilogue.bias) load(Role::bias, bias_);
-  if (p.norm.enabled) load(Role::norm_weight, weight_);
+  if (p.result_epilogue().bias) bias_ = read_vector(inputs, rank, Role::bias);
+  if (p.norm.enabled) weight_ = read_vector(inputs, rank, Role::norm_weight);
   result_.out.resize(static_cast<std::size_t>(p.out_cols()));
   if (p.norm.residual) residual_ = result_.sum = result_.out;
 }
@@ -186,14 +243,9 @@ double Finish::norm_scale() const {
 
 const RowResult& Finish::operator()(const double* x, std::int64_t row) {
   const Problem& p = inputs_.problem();
-  const Activation activation = p.epilogue.activation;
   std::vector<double>& out = result_.out;
   const std::size_t cols = out.size();
-  const auto biased = [&](std::size_t i) { return bias_.empty() ? x[i] : x[i] + bias_[i]; };
-  for (std::size_t i = 0; i < cols; ++i) {
-    out[i] = activate(activation, biased(i));
-    if (activation == Activation::swiglu) out[i] *= biased(cols + i);
-  }
+  apply(p.result_epilogue().activation, x, bias_, out);
   if (!p.norm.enabled) return result_;
   if (p.norm.residual) {
     inputs_.read(rank_, Role::residual, {row, 1, 0, static_cast<std::int64_t>(cols)}, residual_.data());

@@ -16,7 +16,7 @@ struct ARows {
 };
 
 /// Rows of the operator's global matrix with a common reference: the sum over `terms` of op(A) · op(B of the
-/// term). The A of a term is its own rows, or `gathered` from their owners.
+/// term), of an mlp of its two products. The A of a term is its own rows, or `gathered` from their owners.
 struct Panel {
   std::int64_t row = 0;  ///< global
   std::int64_t rows = 0;

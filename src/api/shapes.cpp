@@ -8,6 +8,7 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.epilogue.bias) roles.push_back(Role::bias);
   if (problem.norm.residual) roles.push_back(Role::residual);
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
+  if (problem.op == Op::mlp) roles.push_back(Role::down);
   if (problem.attends()) roles.insert(roles.end(), {Role::keys, Role::values});
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);
@@ -22,9 +23,11 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
     case Role::a:
       return turned({problem.a_rows(rank), problem.k}, problem.transpose_a);
     case Role::b:
-      return turned({problem.k, problem.n}, problem.transpose_b);
+      return turned({problem.k, problem.b_cols()}, problem.transpose_b);
+    case Role::down:
+      return turned({problem.inner, problem.n}, problem.transpose_b);
     case Role::bias:
-      return {1, problem.n};
+      return {1, problem.b_cols()};
     case Role::norm_weight:
       return {1, problem.out_cols()};
     case Role::keys:

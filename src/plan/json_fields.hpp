@@ -49,6 +49,8 @@ inline constexpr Mechanism last<Mechanism> = Mechanism::copy_engine;
 template <>
 inline constexpr Mover last<Mover> = Mover::store;
 template <>
+inline constexpr CommOrder last<CommOrder> = CommOrder::interleaved;
+template <>
 inline constexpr Variant last<Variant> = Variant::ring;
 template <>
 inline constexpr Poll last<Poll> = Poll::collective;
@@ -107,6 +109,7 @@ void fields(auto& f, Is<Loop> auto& l) {
   f.required("axis", l.axis);
   f.required("extent", l.extent);
   f.optional("rotation", l.rotation);
+  f.optional("descending", l.descending);
 }
 
 template <Is<TileGrid> Grid>
@@ -159,6 +162,7 @@ void fields(auto& f, P& p) {
   f.required("m", p.m);
   f.required("n", p.n);
   f.required("k", p.k);
+  f.optional("inner", p.inner);
   f.required("dtype", p.dtype);
   f.optional("transpose_a", p.transpose_a);
   f.optional("transpose_b", p.transpose_b);
@@ -365,6 +369,7 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("comm_rows", p.comm_rows);
   f.optional("pull", p.pull);
   f.optional("mover", p.mover);
+  f.optional("comm_order", p.comm_order);
   f.optional("slices", p.slices);
   f.optional("row_parallel", p.row_parallel);
   f.optional("variant", p.variant);

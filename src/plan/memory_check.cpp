@@ -19,8 +19,9 @@ Slice on_rank(Slice slice, const Piece& piece) {
 }
 
 std::string content_text(const Content& c) {
-  static constexpr const char* names[] = {"nothing",     "A", "B",    "bias",   "residual",
-                                          "norm weight", "C", "keys", "values", "attention"};
+  static constexpr const char* names[] = {"nothing",  "A",           "B",    "bias",
+                                          "residual", "norm weight", "C",    "keys",
+                                          "values",   "attention",   "down", "the first product"};
   if (c.of == Content::Of::nothing) return "nothing";
   std::string text = names[static_cast<int>(c.of)];
   if (c.ranks != 0) {
@@ -185,8 +186,8 @@ std::optional<CheckFailure> MemoryCheck::run() {
 void MemoryCheck::user(const Segment& s, std::int32_t index) {
   const Problem& p = plan_.problem;
   if (s.epoch > 0) {
-    const std::uint8_t before_norm = static_cast<std::uint8_t>((p.epilogue.any() ? epilogue_done : 0) |
-                                                               (p.norm.residual ? residual_done : 0));
+    const std::uint8_t before_norm = static_cast<std::uint8_t>(
+        (p.result_epilogue().any() ? epilogue_done : 0) | (p.norm.residual ? residual_done : 0));
     check_output(s, index, Role::out,
                  static_cast<std::uint8_t>(before_norm | (p.norm.enabled ? norm_done : 0)));
     check_output(s, index, Role::sum, before_norm);
@@ -207,8 +208,8 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
   const Problem& p = plan_.problem;
   const Place all = place(whole(plan_, find_buffer(plan_, role), s.rank), s.epoch);
   const std::uint64_t own = std::uint64_t{1} << s.rank;
-  // Where every rank has a product of its own, so are parameters and residual.
-  const std::uint64_t whose = p.op == Op::gemm || p.gathers() ? own : 0;
+  // Where every rank has a result of its own, so are parameters and residual.
+  const std::uint64_t whose = p.op == Op::gemm || (p.gathers() && !p.reduces()) ? own : 0;
   const auto set = [&](const Rect& rect, Content content) {
     content.epoch = s.epoch;
     memory(all).visit(rect, [&](const Rect&, Cell& cell) { cell.content = content; });
@@ -234,8 +235,11 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::b:
       set(all.rect, {Content::Of::b, 0, 0, 0, 0, own});
       return;
+    case Role::down:
+      set(all.rect, {Content::Of::down, 0, 0, 0, 0, own});
+      return;
     case Role::bias:
-      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, whose});
+      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.op == Op::mlp ? own : whose});
       return;
     case Role::keys:
     case Role::values:
@@ -288,20 +292,32 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
 void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
   if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue))
     fail_content(s, "applies another epilogue than the problem's");
-  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  if (k != plan_.problem.k)
-    fail_content(s, fmt::format("multiplies over {} of the K = {}", k, plan_.problem.k));
   spend(s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
 }
 
+/// What a product has to take for its A, by what its B is; and over all of which K. The second product of an
+/// mlp goes over all inner columns of the first one, which has passed the epilogue.
+Content::Of MemoryCheck::wanted_a(const Gemm& step, const Segment& s, Content::Of b) const {
+  const Problem& p = plan_.problem;
+  const bool second = b == Content::Of::down;
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols, all = second ? p.inner : p.k;
+  if (k != all) fail_content(s, fmt::format("multiplies over {} of the K = {}", k, all));
+  if (second && step.epilogue.any())
+    fail_content(s, "applies the epilogue of the first product to the second");
+  if (second) return Content::Of::hidden;
+  return p.attends() ? Content::Of::attended : Content::Of::a;
+}
+
 const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, const Segment& s,
-                                                              std::int32_t index, const TileRect& rect) {
+                                                              std::int32_t index, const TileRect& rect,
+                                                              Content::Of wanted) {
   std::vector<TileRows>& rows = a_tile_rows_;
-  if (a_segment_ == index && a_row_ == rect.row) return rows;
+  if (a_segment_ == index && a_row_ == rect.row && a_wanted_ == wanted) return rows;
   a_segment_ = index;
   a_row_ = rect.row;
+  a_wanted_ = wanted;
   rows.clear();
   const bool t = step.transpose_a;
   step.a_rows.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
@@ -311,8 +327,8 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
           : piece_place(step.a, step.a.row + run.matrix_row, run.rows, step.a.col, step.a.cols, s.epoch);
     read(at, index, -1, [&](const Rect& cell, const Content& c) {
       const std::int64_t k_offset = t ? c.row + step.a.row : c.col + step.a.col;
-      const Content::Of wanted = plan_.problem.attends() ? Content::Of::attended : Content::Of::a;
-      if (c.of != wanted || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_a)
+      const bool passed = c.of != Content::Of::hidden || !plan_.problem.epilogue.any() || c.done != 0;
+      if (c.of != wanted || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_a || !passed)
         fail_content(
             s, fmt::format("takes {} ({}) for its rows of A", describe_place(at, cell), content_text(c)));
       const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
@@ -340,13 +356,14 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
   return rows;
 }
 
-/// The column of C that the tile's first column is, and the ranks whose B it is.
+/// Which weight it is (of an mlp there are two), the column of the product that the tile's first column is,
+/// and the ranks whose weight it is.
 Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect) {
   Content result;
   const bool t = step.transpose_b, gated = step.epilogue.activation == Activation::swiglu;
   for (int half = 0; half < (gated ? 2 : 1); ++half) {
     // `up` lies behind `gate` in B as the step sees it, which may be some columns of each only.
-    const std::int64_t shift = half * (plan_.problem.n / 2);
+    const std::int64_t shift = half * (plan_.problem.b_cols() / 2);
     const std::int64_t col = rect.col + half * step.grid.cols;
     const Place at = t ? piece_place(step.b, step.b.row + col, rect.cols, step.b.col, step.b.cols, s.epoch)
                        : piece_place(step.b, step.b.row, step.b.rows, step.b.col + col, rect.cols, s.epoch);
@@ -354,10 +371,12 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
     read(at, index, -1, [&](const Rect& cell, const Content& c) {
       const std::int64_t k_offset = t ? c.col + step.b.col : c.row + step.b.row;
       const std::int64_t c_col = (t ? at.rect.row + c.row : at.rect.col + c.col) - shift;
-      if (c.of != Content::Of::b || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_b ||
-          (!first && (c_col != result.col || c.ranks != result.ranks)))
+      const bool weight = c.of == Content::Of::b || c.of == Content::Of::down;
+      if (!weight || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_b ||
+          (!first && (c.of != result.of || c_col != result.col || c.ranks != result.ranks)))
         fail_content(
             s, fmt::format("takes {} ({}) for its columns of B", describe_place(at, cell), content_text(c)));
+      result.of = c.of;
       result.col = c_col;
       result.ranks = c.ranks;
       first = false;
@@ -368,14 +387,15 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
 
 void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
-  const std::vector<TileRows>& rows = read_a(step, s, index, rect);
   const Content b = read_b(step, s, index, rect);
+  const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
+  const bool first_of_two = plan_.problem.op == Op::mlp && b.of == Content::Of::b;
   if (step.epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
     if (step.epilogue.activation == Activation::swiglu)
       check_owner(s,
                   check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols,
-                               plan_.problem.n / 2 + b.col),
+                               plan_.problem.b_cols() / 2 + b.col),
                   b);
   }
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
@@ -396,9 +416,14 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
       if (run.ranks != 0 && run.ranks != b.ranks)
         fail_content(s, "multiplies A of one rank with B of another");
       const std::int64_t row = piece.row + from - piece.tile_row;
-      Content c{Content::Of::c,    0,      s.epoch, run.global_row + from - run.tile_row - row,
-                b.col - piece.col, b.ranks};
-      c.done = check_epilogue(c, step.epilogue, s);
+      Content c{first_of_two ? Content::Of::hidden : Content::Of::c,
+                0,
+                s.epoch,
+                run.global_row + from - run.tile_row - row,
+                b.col - piece.col,
+                b.ranks};
+      // A first product passes the epilogue as it is: it is nobody else's.
+      c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);
       write(piece_place(on_rank(step.out.slice, piece), row, to - from, piece.col, rect.cols, s.epoch), index,
             item, c);
     }
@@ -489,7 +514,7 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
 // elementwise
 
 void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::int32_t index) {
-  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue))
+  if (step.epilogue.any() && !(step.epilogue == plan_.problem.result_epilogue()))
     fail_content(s, "applies another epilogue than the problem's");
   if (step.norm.enabled && !(step.norm == plan_.problem.norm))
     fail_content(s, "applies another norm than the problem's");

@@ -18,9 +18,22 @@ namespace shingle {
 
 /// What the elements of a rectangle are, in the words of the problem.
 struct Content {
-  enum class Of : std::uint8_t { nothing, a, b, bias, residual, norm_weight, c, keys, values, attended };
+  enum class Of : std::uint8_t {
+    nothing,
+    a,
+    b,
+    bias,
+    residual,
+    norm_weight,
+    c,
+    keys,
+    values,
+    attended,
+    down,
+    hidden
+  };
   Of of = Of::nothing;
-  std::uint8_t done = 0;  ///< of c: bits of `Done`
+  std::uint8_t done = 0;  ///< of c and hidden: bits of `Done`
   std::int32_t epoch = 0;
   std::int64_t row = 0;  ///< row in the problem's matrix = row in the buffer + this
   std::int64_t col = 0;
@@ -90,7 +103,8 @@ class MemoryCheck {
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
   void attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item);
   const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,
-                                      const TileRect& rect);
+                                      const TileRect& rect, Content::Of wanted);
+  Content::Of wanted_a(const Gemm& step, const Segment& s, Content::Of b) const;
   Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
   void elementwise(const Elementwise& step, const Segment& s, std::int32_t index);
   Content summed(Content sum, const Content& c, const Segment& s, const Place& at, const Rect& cell);
@@ -125,6 +139,7 @@ class MemoryCheck {
   // Neighbouring tiles of a run multiply the same rows of A: they are read once.
   std::int32_t a_segment_ = -1;
   std::int64_t a_row_ = -1;
+  Content::Of a_wanted_ = Content::Of::nothing;
   std::vector<TileRows> a_tile_rows_;
   std::int64_t accesses_ = 0;
   static constexpr std::int64_t max_work = std::int64_t{1} << 28;

@@ -12,8 +12,8 @@
 namespace shingle {
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"a",    "b",      "bias", "residual", "norm_weight",
-                                               "keys", "values", "out",  "sum",      "internal"};
+  static constexpr std::string_view names[] = {"a",      "b",    "bias", "residual", "norm_weight", "keys",
+                                               "values", "down", "out",  "sum",      "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -105,6 +105,17 @@ Trigger parse_trigger(std::string_view text) {
 bool is_command(const Step& step) {
   return std::holds_alternative<Fill>(step) || std::holds_alternative<Copy>(step) ||
          std::holds_alternative<Broadcast>(step) || std::holds_alternative<Swap>(step);
+}
+
+std::string_view name(CommOrder order) {
+  static constexpr std::string_view names[] = {"ring", "reverse", "interleaved"};
+  return names[static_cast<std::size_t>(order)];
+}
+
+CommOrder parse_comm_order(std::string_view text) {
+  for (const auto order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved})
+    if (name(order) == text) return order;
+  throw InvalidArgument(fmt::format("unknown order '{}' (one of ring, reverse, interleaved)", text));
 }
 
 std::string_view name(const Step& step) {

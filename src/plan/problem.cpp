@@ -11,7 +11,7 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 12> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 13> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
@@ -19,6 +19,7 @@ constexpr std::array<std::pair<Op, std::string_view>, 12> op_names{
      {Op::gemm_alltoall, "gemm+alltoall"},
      {Op::alltoall_gemm, "alltoall+gemm"},
      {Op::attention_reducescatter, "attention+reducescatter"},
+     {Op::mlp, "mlp"},
      {Op::ulysses_attention, "ulysses-attention"},
      {Op::allgather, "allgather"},
      {Op::reducescatter, "reducescatter"},
@@ -94,6 +95,13 @@ void validate_collective(const Problem& p) {
     throw InvalidArgument(fmt::format("{} has no GEMM: no transposes, epilogue or norm", name(p.op)));
 }
 
+/// Both weights of an mlp fit each other, and nothing is asked for that it has not.
+void validate_mlp(const Problem& p) {
+  require_extent("inner", p.inner, 1);
+  require_extent("the columns of the first product", p.b_cols(), 1);
+  if (p.transpose_a) throw InvalidArgument("mlp gathers rows of A: transpose_a must be off");
+}
+
 }  // namespace
 
 std::string_view name(Op op) {
@@ -115,7 +123,7 @@ void Problem::validate() const {
   require_extent("m", m, routes() ? 0 : 1);
   require_extent("n", n, 1);
   require_extent("k", k, 1);
-  if (epilogue.activation == Activation::swiglu && n % 2 != 0)
+  if (result_epilogue().activation == Activation::swiglu && n % 2 != 0)
     throw InvalidArgument(fmt::format("swiglu takes gate and up columns together: n = {} must be even", n));
   if (norm.residual && !norm.enabled) throw InvalidArgument("a residual needs norm = rmsnorm");
   if (norm.enabled && !(norm.epsilon >= 0 && std::isfinite(norm.epsilon)))
@@ -136,6 +144,11 @@ void Problem::validate() const {
     validate_attention(*this);
   } else if (attention != Attention{}) {
     throw InvalidArgument(fmt::format("{} has no attention", name(op)));
+  }
+  if (op == Op::mlp) {
+    validate_mlp(*this);
+  } else if (inner != 0) {
+    throw InvalidArgument(fmt::format("inner = {}, but only an mlp has inner columns", inner));
   }
   if (row_order == RowOrder::block_cyclic) {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
@@ -232,15 +245,16 @@ std::vector<GlobalRun> Problem::out_runs(int rank) const {
 
 bool Problem::operator==(const Problem& o) const {
   const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
-  return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && dtype == o.dtype &&
-         transpose_a == o.transpose_a && transpose_b == o.transpose_b && epilogue == o.epilogue &&
-         norm == o.norm && row_order == o.row_order && row_block == o.row_block && attention == o.attention &&
-         same_routing;
+  return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && inner == o.inner &&
+         dtype == o.dtype && transpose_a == o.transpose_a && transpose_b == o.transpose_b &&
+         epilogue == o.epilogue && norm == o.norm && row_order == o.row_order && row_block == o.row_block &&
+         attention == o.attention && same_routing;
 }
 
 std::string describe(const Problem& p) {
   std::string text = p.multiplies() ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
                                     : fmt::format("{} {}x{} {}", name(p.op), p.m, p.n, name(p.dtype));
+  if (p.op == Op::mlp) text += fmt::format(", {} inner", p.inner);
   if (p.attends()) {
     const Attention& a = p.attention;
     text += fmt::format(", {} heads of {}", a.heads, a.head_dim);

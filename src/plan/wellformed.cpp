@@ -56,9 +56,11 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       if (p.transpose_a) return {p.k, p.shards_a() ? p.shard_rows() : p.m};
       return {p.shards_a() ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
     case Role::b:
-      return p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n};
+      return p.transpose_b ? Shape{p.b_cols(), p.k} : Shape{p.k, p.b_cols()};
+    case Role::down:
+      return p.transpose_b ? Shape{p.n, p.inner} : Shape{p.inner, p.n};
     case Role::bias:
-      return {1, p.n};
+      return {1, p.b_cols()};
     case Role::norm_weight:
       return {1, p.out_cols()};
     case Role::keys:
@@ -80,6 +82,8 @@ bool is_asked_for(const Problem& p, Role role) {
     case Role::keys:
     case Role::values:
       return p.attends();
+    case Role::down:
+      return p.op == Op::mlp;
     case Role::residual:
     case Role::sum:
       return p.norm.residual;
@@ -126,7 +130,7 @@ void check_buffers(const Plan& plan) {
     }
   }
   for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys,
-                          Role::values, Role::out, Role::sum})
+                          Role::values, Role::down, Role::out, Role::sum})
     require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }

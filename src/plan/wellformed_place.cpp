@@ -106,8 +106,10 @@ void StepCheck::row_map(const Field& field, const RowMap& map, std::int64_t virt
   for (const std::int64_t value : {map.len, map.stride, map.base})
     require(value >= 0 && value <= max_rows, field, "{} is outside [0, {}]", value, max_rows);
   require(map.limit >= 0, field, "limit {} is negative", map.limit);
-  require(map.pitch == 0 || (map.pitch >= map.len && map.pitch <= max_rows), field,
-          "{} rows of a rank do not fit the pitch of {}", map.len, map.pitch);
+  require(map.pitch == 0 || (map.pitch >= smaller(map.block, map.len) && map.pitch <= max_rows), field,
+          "{} rows of a rank do not fit the pitch of {}", smaller(map.block, map.len), map.pitch);
+  require(map.pitch <= 0 || ceil_div(map.len, map.block) <= max_rows / map.pitch, field,
+          "{} blocks of {} virtual rows are too many", ceil_div(map.len, map.block), map.pitch);
   require(virtual_rows <= map.rows(), field, "maps {} rows, but the grid has {}", map.rows(), virtual_rows);
   if (virtual_rows == 0) return;
   const std::int64_t end =

@@ -64,9 +64,12 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(problem.world, rows); };
   a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
   if (problem.multiplies())
-    b = problem.transpose_b ? user(Role::b, same(problem.n), problem.k)
-                            : user(Role::b, same(problem.k), problem.n);
-  if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.n);
+    b = problem.transpose_b ? user(Role::b, same(problem.b_cols()), problem.k)
+                            : user(Role::b, same(problem.k), problem.b_cols());
+  if (problem.op == Op::mlp)
+    down = problem.transpose_b ? user(Role::down, same(problem.n), problem.inner)
+                               : user(Role::down, same(problem.inner), problem.n);
+  if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.b_cols());
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
   if (problem.attends()) {
@@ -115,6 +118,13 @@ void Builder::ring_doorbell(int rank, std::int32_t lane) {
   Lane& at = plan_.ranks[rank].lanes[lane];
   if (!at.submission.prelaunched)
     at.submission.doorbells.push_back(static_cast<std::int32_t>(at.steps.size()));
+}
+
+std::int32_t Builder::helper_lane(int rank, const std::string& name) {
+  const std::vector<Lane>& lanes = plan_.ranks[rank].lanes;
+  for (std::size_t l = compute_lane + 1; l < lanes.size(); ++l)
+    if (lanes[l].kind == LaneKind::compute) return static_cast<std::int32_t>(l);
+  return lane(rank, LaneKind::compute, name);
 }
 
 std::int32_t Builder::buffer(std::string name, std::int64_t rows, std::int64_t cols) {
@@ -183,12 +193,12 @@ Placement Builder::in_place(const Slice& slice) {
 
 bool Builder::needs_finishing() const {
   const Problem& p = plan_.problem;
-  return p.norm.enabled || (p.reduces() && p.epilogue.any());
+  return p.norm.enabled || (p.reduces() && p.result_epilogue().any());
 }
 
 bool Builder::row_wise_finishing() const {
   const Problem& p = plan_.problem;
-  return p.norm.enabled || (p.reduces() && p.epilogue.activation == Activation::swiglu);
+  return p.norm.enabled || (p.reduces() && p.result_epilogue().activation == Activation::swiglu);
 }
 
 std::int64_t Builder::product_cols() const {
@@ -196,8 +206,11 @@ std::int64_t Builder::product_cols() const {
 }
 
 TileGrid Builder::one_tile(std::int64_t rows) const {
-  return make_grid(rows, product_cols(), static_cast<std::int32_t>(larger(rows, 1)),
-                   static_cast<std::int32_t>(product_cols()));
+  return one_tile(rows, product_cols());
+}
+
+TileGrid Builder::one_tile(std::int64_t rows, std::int64_t cols) const {
+  return make_grid(rows, cols, static_cast<std::int32_t>(larger(rows, 1)), static_cast<std::int32_t>(cols));
 }
 
 TileGrid Builder::row_blocks(std::int64_t rows, std::int64_t cols) const {
@@ -209,7 +222,7 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
   Gemm gemm;
   gemm.grid = grid;
   gemm.a = all(a, rank);
-  gemm.b = all(b, rank);
+  gemm.b = all(p.op == Op::mlp ? down : b, rank);
   gemm.a_rows = a_rows;
   gemm.transpose_a = p.transpose_a;
   gemm.transpose_b = p.transpose_b;
@@ -222,6 +235,14 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
   gemm.resources = {
       1, plan_.mechanism == Mechanism::sequential ? plan_.workers : plan_.workers - collective_workers_};
   return gemm;
+}
+
+Gemm Builder::up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement placement) const {
+  Gemm up = gemm(rank, grid, a_rows, std::move(placement));
+  up.b = all(b, rank);
+  up.epilogue = plan_.problem.epilogue;
+  if (up.epilogue.bias) up.bias = all(bias, rank);
+  return up;
 }
 
 Attend Builder::attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const {
@@ -250,8 +271,8 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
   pass.grid = grid;
   pass.from.push_back(std::move(from));
   if (p.reduces()) {
-    pass.epilogue = p.epilogue;
-    if (p.epilogue.bias) pass.bias = all(bias, rank);
+    pass.epilogue = p.result_epilogue();
+    if (pass.epilogue.bias) pass.bias = all(bias, rank);
   }
   pass.norm = p.norm;
   if (p.norm.enabled) pass.norm_weight = all(norm_weight, rank);
@@ -326,6 +347,13 @@ void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows)
                              Builder::in_place(build.all(build.out, rank))));
 }
 
+std::string first_rounding(const Problem& problem) {
+  if (problem.op != Op::mlp) return "";
+  return fmt::format(
+      "first products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}; ",
+      name(problem.dtype));
+}
+
 std::string rounding(const Problem& problem) {
   const std::string_view type = name(problem.dtype);
   if (problem.is_collective())
@@ -336,11 +364,12 @@ std::string rounding(const Problem& problem) {
                      type)
                : "values are moved as they are";
   if (problem.reduces())
-    return fmt::format(
-        "products accumulate in fp32 and are rounded once to {0}; the collective sums the ranks' {0} values "
-        "as its library "
-        "does (host: in fp32, in rank order, rounded once to {0})",
-        type);
+    return first_rounding(problem) + fmt::format(
+                                         "products accumulate in fp32 and are rounded once to {0}; the "
+                                         "collective sums the ranks' {0} values "
+                                         "as its library "
+                                         "does (host: in fp32, in rank order, rounded once to {0})",
+                                         type);
   if (!problem.multiplies())
     return fmt::format("scores, weights and sums are fp32, and the result is rounded once to {}", type);
   return fmt::format("products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}",

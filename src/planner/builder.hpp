@@ -20,10 +20,13 @@ class Builder {
   Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params);
 
   std::int32_t a, out;  ///< user buffers; those that the problem does not have are -1
-  std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1;
+  std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1,
+               down = -1;
 
   /// Another lane of a rank, beside the two that all mechanisms have; lanes that stay empty are dropped.
   std::int32_t lane(int rank, LaneKind kind, std::string name);
+  /// The compute lane of the workers beside the main one; all that helps is in the same.
+  std::int32_t helper_lane(int rank, const std::string& name);
   /// The lane of a rank's copy engine `number`, submitted as the params say. Steps that are appended to one
   /// that has some already are a new batch.
   std::int32_t engine(int rank, std::size_t number);
@@ -55,8 +58,11 @@ class Builder {
   static Placement in_place(const Slice& slice);
 
   /// The GEMM of a rank without hooks: operands, transposes, resources; grid, a_rows and out are the
-  /// planner's. The epilogue is the problem's unless ranks are summed first.
+  /// planner's. The epilogue is the problem's unless ranks are summed first. Of an mlp it is the second
+  /// product, and `a` is the planner's too.
   Gemm gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
+  /// The first product of an mlp, activated, without hooks: as gemm().
+  Gemm up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
   /// Attention of the tokens in `q`, the first of which is `first`, without hooks; `k` and `v` are of all
   /// tokens.
   Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v, const Slice& to) const;
@@ -73,10 +79,12 @@ class Builder {
   bool needs_finishing() const;
   /// Whether it needs complete rows: a norm, or swiglu after a reduction.
   bool row_wise_finishing() const;
-  /// Columns of what the GEMM stores: all n where the epilogue comes later, else the output's.
+  /// Columns of what the GEMM stores (of an mlp the second): all n where the epilogue comes later, else the
+  /// output's.
   std::int64_t product_cols() const;
   /// One tile over everything: what a library call is.
   TileGrid one_tile(std::int64_t rows) const;
+  TileGrid one_tile(std::int64_t rows, std::int64_t cols) const;
   /// Grid for a pass over complete rows, a worker's cache at a time.
   TileGrid row_blocks(std::int64_t rows, std::int64_t cols) const;
 
@@ -106,6 +114,8 @@ void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from
 /// The pass over a rank's `rows` complete rows of `from` into the output, where there is one to make: a sum's
 /// epilogue or a norm, or rows that lie elsewhere than in the output.
 void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows);
+/// Where the first product of an mlp is rounded, to go before the rest; of other operators nothing.
+std::string first_rounding(const Problem& problem);
 
 /// Where a mechanism that uses collectives rounds: the same for all of them.
 std::string rounding(const Problem& problem);

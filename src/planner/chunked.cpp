@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "builder.hpp"
+#include "mlp.hpp"
 #include "pools.hpp"
 
 namespace shingle {
@@ -250,6 +251,9 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
       break;
     case Op::gemm_alltoall:
       plan_alltoall(build);
+      break;
+    case Op::mlp:
+      planner::plan_mlp_slices(build, boundaries(build, problem.shard_rows()));
       break;
     default:  // refused above
       break;

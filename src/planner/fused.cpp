@@ -46,11 +46,12 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
     chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && one_shot_is_faster(p, machine.link));
   }
   if (p.op == Op::alltoall_gemm) chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
-  if (p.op == Op::allgather_gemm) {
+  if (p.shards_a()) {
     constexpr std::int64_t pieces = 4;
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : ceil_div(p.shard_rows(), pieces);
     chosen.pull = params.pull;
     chosen.mover = params.mover;
+    chosen.comm_order = params.comm_order;
     if (params.mover == Mover::store)
       chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
   }
@@ -59,11 +60,12 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
 
 std::string rounding(const Problem& p, const Params& params) {
   if (!p.reduces()) return planner::rounding(p);
-  return fmt::format(
-      "products accumulate in fp32 and are rounded once to {} for their way; they are summed in fp32 in rank "
-      "order, "
-      "bit-identical from run to run, and rounded once to {}",
-      name(params.stage_fp32 ? DType::f32 : p.dtype), name(p.dtype));
+  return planner::first_rounding(p) + fmt::format(
+                                          "products accumulate in fp32 and are rounded once to {} for their "
+                                          "way; they are summed in fp32 in rank "
+                                          "order, "
+                                          "bit-identical from run to run, and rounded once to {}",
+                                          name(params.stage_fp32 ? DType::f32 : p.dtype), name(p.dtype));
 }
 
 }  // namespace
@@ -88,6 +90,9 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
       break;
     case Op::alltoall_gemm:
       planner::fuse_dispatch(build, machine);
+      break;
+    case Op::mlp:
+      planner::fuse_mlp(build, machine);
       break;
     default:  // refused above
       break;

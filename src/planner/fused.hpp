@@ -9,6 +9,8 @@ namespace shingle::planner {
 void fuse_reduction(Builder& build, const Machine& machine);
 /// allgather+gemm: tiles wait for the part of the shard that they need.
 void fuse_gather(Builder& build, const Machine& machine);
+/// mlp: the two above, one after the other, without anything between.
+void fuse_mlp(Builder& build, const Machine& machine);
 /// gemm+alltoall: rows go straight to where the routing wants them.
 void fuse_scatter(Builder& build, const Machine& machine);
 

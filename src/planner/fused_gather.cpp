@@ -1,127 +1,188 @@
 // allgather+gemm whose tiles wait for the rows that they need (FLUX §3.2, Algorithms 2 and 3).
 //
-// Shards travel in communication tiles of some bands each; the GEMM runs over the shards in the order in
-// which they come, the own one first, and a tile awaits the communication tile that holds its rows. At any
-// step the transfers form a permutation: nobody sends to, or fetches from, whom another does.
-#include "fused.hpp"
+// Shards travel in communication tiles of some bands each; the GEMM runs over them in the order in which they
+// come, the own ones first, and a tile awaits the communication tile that holds its rows. At any step the
+// transfers form a permutation: nobody sends to, or fetches from, whom another does.
+#include "fused_gather.hpp"
 
 namespace shingle::planner {
-namespace {
 
-/// A shard in transit.
-struct Transit {
-  const ShardTiles& tiles;
-  std::int64_t comm_rows;  ///< of a communication tile: whole bands
-  std::int64_t pieces;     ///< of a full shard
-  std::int32_t arrived;    ///< entry source · pieces + piece
-
-  std::int64_t first(std::int64_t piece) const { return piece * comm_rows; }
-  std::int64_t rows(int shard, std::int64_t piece) const {
-    return larger(smaller(tiles.rows_of(shard) - first(piece), comm_rows), 0);
-  }
-  std::int32_t entry(int source, std::int64_t piece) const {
-    return static_cast<std::int32_t>(source * pieces + piece);
-  }
-};
-
-/// One piece from `source`'s A to the gathered matrix of `dest`, and the word that it is there.
-void move_piece(Builder& build, const Transit& transit, std::int32_t gathered, int rank, std::int32_t lane,
-                int source, int dest, std::int64_t piece) {
-  const std::int64_t rows = transit.rows(source, piece), first = transit.first(piece);
-  if (rows == 0) return;
-  build.step(rank, lane,
-             Copy{build.rows(build.a, source, first, rows),
-                  build.rows(gathered, dest, source * transit.tiles.shard + first, rows)});
-  build.step(rank, lane, Notify{{transit.arrived, dest, transit.entry(source, piece)}, 1});
+Gather::Gather(Builder& build, const ShardTiles& tiles, const Machine& machine)
+    : build_(build),
+      tiles_(tiles),
+      comm_rows_(smaller(ceil_div(build.params().comm_rows, tiles.band_rows), tiles.bands) * tiles.band_rows),
+      pieces_(ceil_div(tiles.shard, comm_rows_)) {
+  const CounterKind kind = by_engine() ? CounterKind::set : CounterKind::add;
+  piece_ = ShardTiles(1, comm_rows_, tiles.inner.cols, machine, build.params()).inner;
+  arrived_ = build.counter("arrived", build.world() * pieces_, kind);
+  // Where ranks are summed after it, whoever has the products of its shard knows that it has been fetched.
+  const bool tells = build.params().pull && !build.problem().reduces();
+  fetched_ = tells ? build.counter("fetched", build.world(), kind) : -1;
+  gathered_ = build.buffer("gathered", build.world() * tiles.shard, build.problem().k);
 }
 
-void move_by_engine(Builder& build, const Transit& transit, const Handshake& handshake, std::int32_t gathered,
-                    std::int32_t fetched, int rank) {
-  const int world = build.world();
-  const std::int32_t lane = build.lane(rank, LaneKind::copy, "copy");
-  for (std::int64_t piece = 0; piece < transit.pieces; ++piece)
-    move_piece(build, transit, gathered, rank, lane, rank, rank, piece);
-  for (int i = 1; i < world; ++i) {
-    const bool pull = build.params().pull;
-    const int peer = pull ? (rank + i) % world : (rank - i + world) % world;
-    handshake.await(build, rank, lane, peer);
-    for (std::int64_t piece = 0; piece < transit.pieces; ++piece)
-      move_piece(build, transit, gathered, rank, lane, pull ? peer : rank, pull ? rank : peer, piece);
-    if (pull) build.step(rank, lane, Notify{{fetched, peer, rank}, 1});
-  }
+bool Gather::interleaved() const {
+  return build_.params().comm_order == CommOrder::interleaved && pieces_ > 1;
+}
+
+int Gather::source(int rank, int i) const {
+  const int world = build_.world();
+  return (build_.params().comm_order == CommOrder::reverse ? rank - i + world : rank + i) % world;
+}
+
+int Gather::dest(int rank, int i) const {
+  const int world = build_.world();
+  return (build_.params().comm_order == CommOrder::reverse ? rank + i : rank - i + world) % world;
+}
+
+std::int64_t Gather::rows(int shard, std::int64_t piece) const {
+  return larger(smaller(tiles_.rows_of(shard) - first(piece), comm_rows_), 0);
+}
+
+std::int32_t Gather::entry(int source, std::int64_t piece) const {
+  return static_cast<std::int32_t>(source * pieces_ + piece);
+}
+
+void Gather::move(const Handshake& handshake, int rank) const {
+  if (by_engine())
+    move_by_engine(handshake, rank);
+  else
+    move_by_workers(handshake, rank);
+}
+
+/// One piece from `source`'s A to the gathered matrix of `dest`, and the word that it is there.
+void Gather::move_piece(int rank, std::int32_t lane, int source, int dest, std::int64_t piece) const {
+  const std::int64_t count = rows(source, piece);
+  if (count == 0) return;
+  build_.step(rank, lane,
+              Copy{build_.rows(build_.a, source, first(piece), count),
+                   build_.rows(gathered_, dest, source * tiles_.shard + first(piece), count)});
+  build_.step(rank, lane, Notify{{arrived_, dest, entry(source, piece)}, 1});
+}
+
+void Gather::move_by_engine(const Handshake& handshake, int rank) const {
+  const int world = build_.world();
+  const bool pull = build_.params().pull;
+  const std::int32_t lane = build_.lane(rank, LaneKind::copy, "copy");
+  for (std::int64_t piece = 0; piece < pieces_; ++piece) move_piece(rank, lane, rank, rank, piece);
+  const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
+  for (std::int64_t turn = 0; turn < turns; ++turn)
+    for (int i = 1; i < world; ++i) {
+      const int peer = pull ? source(rank, i) : dest(rank, i);
+      if (turn == 0) handshake.await(build_, rank, lane, peer);
+      for (std::int64_t piece = turn * each; piece < (turn + 1) * each; ++piece)
+        move_piece(rank, lane, pull ? peer : rank, pull ? rank : peer, piece);
+      if (fetched_ >= 0 && turn + 1 == turns) build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
+    }
 }
 
 /// Workers push, or fetch, the same pieces: helpers beside the GEMM if there are any, else all before it,
 /// which their stores then overlap.
-void move_by_workers(Builder& build, const Transit& transit, const Handshake& handshake,
-                     std::int32_t gathered, std::int32_t fetched, int rank) {
-  const int world = build.world();
-  const std::int32_t helpers = build.params().helpers;
-  const std::int32_t lane = helpers > 0 ? build.lane(rank, LaneKind::compute, "push") : compute_lane;
-  for (int i = 0; i < world; ++i) {
-    const bool pull = build.params().pull;
-    const int peer = pull ? (rank + i) % world : (rank - i + world) % world;
-    const int source = pull ? peer : rank, dest = pull ? rank : peer;
-    if (peer != rank) handshake.await(build, rank, lane, peer);
-    const std::int64_t rows = transit.tiles.rows_of(source);
-    Elementwise pass;
-    pass.grid = make_grid(rows, build.problem().k, static_cast<std::int32_t>(transit.comm_rows),
-                          static_cast<std::int32_t>(build.problem().k));
-    pass.from.push_back(Builder::in_place(build.rows(build.a, source, 0, rows)));
-    pass.to = Builder::in_place(build.rows(gathered, dest, source * transit.tiles.shard, rows));
-    TileNotify notify{transit.arrived, {dest}, {}};
-    for (std::int64_t piece = 0; piece < pass.grid.positions(); ++piece) {
-      notify.ends.push_back(piece + 1);
-      notify.entries.push_back(transit.entry(source, piece));
+void Gather::move_by_workers(const Handshake& handshake, int rank) const {
+  const int world = build_.world();
+  const bool pull = build_.params().pull;
+  const std::int32_t lane = build_.params().helpers > 0 ? build_.helper_lane(rank, "push") : compute_lane;
+  const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
+  for (std::int64_t turn = 0; turn < turns; ++turn)
+    for (int i = 0; i < world; ++i) {
+      const int peer = pull ? source(rank, i) : dest(rank, i);
+      if (turn == 0 && peer != rank) handshake.await(build_, rank, lane, peer);
+      push(rank, lane, pull ? peer : rank, pull ? rank : peer, turn * each, each);
+      if (fetched_ >= 0 && peer != rank && turn + 1 == turns)
+        build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
     }
-    if (rows > 0) pass.notify.push_back(std::move(notify));
-    pass.resources = {1, helpers > 0 ? helpers : build.workers()};
-    if (rows > 0) build.step(rank, lane, std::move(pass));
-    if (pull && peer != rank) build.step(rank, lane, Notify{{fetched, peer, rank}, 1});
-  }
 }
 
-}  // namespace
+/// `count` pieces from one on, or as many as there are.
+void Gather::push(int rank, std::int32_t lane, int source, int dest, std::int64_t piece,
+                  std::int64_t count) const {
+  const std::int64_t all = tiles_.rows_of(source), cols = build_.problem().k;
+  const std::int32_t helpers = build_.params().helpers;
+  Elementwise pass;
+  pass.grid = make_grid(all, cols, static_cast<std::int32_t>(comm_rows_), static_cast<std::int32_t>(cols));
+  const std::int64_t end = smaller(piece + count, pass.grid.positions());
+  if (piece >= end) return;
+  pass.first = piece;
+  pass.count = end == pass.grid.positions() && piece == 0 ? -1 : end - piece;
+  pass.from.push_back(Builder::in_place(build_.rows(build_.a, source, 0, all)));
+  pass.to = Builder::in_place(build_.rows(gathered_, dest, source * tiles_.shard, all));
+  TileNotify notify{arrived_, {dest}, {}};
+  for (std::int64_t i = 0; i < pass.grid.positions(); ++i) {
+    notify.ends.push_back(i + 1);
+    notify.entries.push_back(entry(source, i));
+  }
+  pass.notify.push_back(std::move(notify));
+  pass.resources = {1, helpers > 0 ? helpers : build_.workers()};
+  build_.step(rank, lane, std::move(pass));
+}
+
+void Gather::feed(int rank, Gemm& gemm) const {
+  gemm.a = build_.all(gathered_, rank);
+  if (interleaved())
+    feed_by_pieces(rank, gemm);
+  else
+    feed_by_shards(rank, gemm);
+  gemm.out.rows = gemm.a_rows;
+  gemm.resources = {1, build_.workers() - build_.params().helpers};
+}
+
+void Gather::feed_by_shards(int rank, Gemm& gemm) const {
+  gemm.grid = tiles_.grid(rank, build_.params().comm_order == CommOrder::reverse);
+  gemm.a_rows = tiles_.rows();
+  TileGate gate{arrived_, tiles_.ends(), {}};
+  for (int i = 0; i < build_.world(); ++i)
+    for (std::int64_t band = 0; band < tiles_.bands; ++band) {
+      const std::int64_t piece = smaller(band * tiles_.band_rows / comm_rows_, pieces_ - 1);
+      gate.entries.push_back(entry(source(rank, i), piece));
+      gate.targets.push_back(rows(source(rank, i), piece) > 0 ? 1 : 0);
+    }
+  gemm.gates.push_back(std::move(gate));
+}
+
+/// Virtual rows by pieces: the first of every shard, then the second of every shard, …, the own in front.
+void Gather::feed_by_pieces(int rank, Gemm& gemm) const {
+  const int world = build_.world();
+  TileGrid all = piece_;
+  all.rows = pieces_ * world * piece_.rows;
+  all.loop_count = piece_.loop_count + 2;
+  all.loops[0] = {Axis::m, static_cast<std::int32_t>(pieces_)};
+  all.loops[1] = {Axis::m, world, rank};
+  for (int i = 0; i < piece_.loop_count; ++i) all.loops[i + 2] = piece_.loops[i];
+  gemm.grid = all;
+  gemm.a_rows = {world, comm_rows_, tiles_.shard, tiles_.shard, 0, tiles_.limit, piece_.rows};
+  TileGate gate{arrived_, {}, {}};
+  for (std::int64_t piece = 0; piece < pieces_; ++piece)
+    for (int i = 0; i < world; ++i) {
+      gate.ends.push_back((piece * world + i + 1) * piece_.positions());
+      gate.entries.push_back(entry(source(rank, i), piece));
+      gate.targets.push_back(rows(source(rank, i), piece) > 0 ? 1 : 0);
+    }
+  gemm.gates.push_back(std::move(gate));
+}
+
+void Gather::release(int rank) const {
+  for (int i = 1; fetched_ >= 0 && i < build_.world(); ++i)
+    build_.await(rank, compute_lane, fetched_, (rank + i) % build_.world());
+}
 
 void fuse_gather(Builder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const ShardTiles tiles(p.world, p.m, build.product_cols(), machine, build.params());
-  const bool by_engine = build.params().mover == Mover::copy_engine;
-  const CounterKind kind = by_engine ? CounterKind::set : CounterKind::add;
-  const std::int64_t comm_rows =
-      smaller(ceil_div(build.params().comm_rows, tiles.band_rows), tiles.bands) * tiles.band_rows;
-  const std::int64_t pieces = ceil_div(tiles.shard, comm_rows);
-  const Transit transit{tiles, comm_rows, pieces, build.counter("arrived", p.world * pieces, kind)};
-  const std::int32_t fetched = build.params().pull ? build.counter("fetched", p.world, kind) : -1;
-  const std::int32_t gathered = build.buffer("gathered", p.world * tiles.shard, p.k);
+  const Gather gather(build, tiles, machine);
   const std::int32_t product =
       build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
   const Handshake handshake(build);
   for (int r = 0; r < p.world; ++r) {
-    (by_engine ? move_by_engine : move_by_workers)(build, transit, handshake, gathered, fetched, r);
-    Placement store = Builder::in_place(build.all(product, r));
-    store.rows = tiles.rows();
-    Gemm gemm = build.gemm(r, tiles.grid(r), tiles.rows(), std::move(store));
-    gemm.a = build.all(gathered, r);
-    TileGate gate{transit.arrived, tiles.ends(), {}};
-    for (int i = 0; i < p.world; ++i)
-      for (std::int64_t band = 0; band < tiles.bands; ++band) {
-        const int source = (r + i) % p.world;
-        const std::int64_t piece = smaller(band * tiles.band_rows / comm_rows, pieces - 1);
-        gate.entries.push_back(transit.entry(source, piece));
-        gate.targets.push_back(transit.rows(source, piece) > 0 ? 1 : 0);
-      }
-    gemm.gates.push_back(std::move(gate));
-    gemm.resources = {1, build.workers() - (by_engine ? 0 : build.params().helpers)};
+    gather.move(handshake, r);
+    Gemm gemm = build.gemm(r, tiles.grid(r), tiles.rows(), Builder::in_place(build.all(product, r)));
+    gather.feed(r, gemm);
     build.step(r, compute_lane, std::move(gemm));
     if (build.needs_finishing())
       build.step(r, compute_lane,
                  build.finishing(r, build.row_blocks(p.m, build.product_cols()),
                                  Builder::in_place(build.all(product, r)),
                                  Builder::in_place(build.all(build.out, r))));
-    // The own shard is the user's again once everybody has fetched it.
-    for (int i = 1; build.params().pull && i < p.world; ++i)
-      build.await(r, compute_lane, fetched, (r + i) % p.world);
+    gather.release(r);
   }
 }
 

@@ -4,7 +4,7 @@
 // owner sums the regions in rank order, band by band as they are complete: by a few workers beside its own
 // GEMM, and by all of them after it, from one queue. For allreduce whoever sums a band stores it on every
 // rank; in one shot, everybody sums everything.
-#include "fused.hpp"
+#include "fused_reduction.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -25,8 +25,8 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
     pass.from.push_back(Builder::in_place(build.rows(at.staging, rank, source * tiles.shard, rows)));
   pass.to = std::move(to);
   if (!build.row_wise_finishing()) {
-    pass.epilogue = p.epilogue;
-    if (p.epilogue.bias) pass.bias = build.all(build.bias, rank);
+    pass.epilogue = p.result_epilogue();
+    if (pass.epilogue.bias) pass.bias = build.all(build.bias, rank);
   }
   TileGate gate{at.stored, {}, {}};
   for (std::int64_t band = 0; band < tiles.bands; ++band) {
@@ -46,7 +46,7 @@ void share(Builder& build, int rank, Elementwise pass) {
   if (helpers > 0) {
     Elementwise beside = pass;
     beside.resources = {1, helpers};
-    build.step(rank, build.lane(rank, LaneKind::compute, "reduce"), std::move(beside));
+    build.step(rank, build.helper_lane(rank, "reduce"), std::move(beside));
   }
   pass.resources = {1, build.workers() - helpers};
   build.step(rank, compute_lane, std::move(pass));
@@ -74,56 +74,61 @@ std::vector<std::int32_t> everyone(int world) {
   return ranks;
 }
 
-/// Every rank sums its shard; for allreduce it stores the sums on all.
-void by_shards(Builder& build, const Machine& machine) {
-  const Problem& p = build.problem();
-  const bool gathers = p.op == Op::gemm_allreduce;
-  const ShardTiles tiles(p.world, p.m, p.n, machine, build.params());
-  const Reduction at{staging_buffer(build, p.world * tiles.shard), build.counter("stored", tiles.bands)};
-  const std::int32_t summed =
-      build.row_wise_finishing() ? build.buffer("summed", gathers ? p.m : tiles.shard, p.n) : build.out;
-  // Who has to know that a shard is summed: for reducescatter its rank, and only if rows are finished after
-  // that.
-  const bool counts = gathers || build.row_wise_finishing();
-  const std::int32_t complete = counts ? build.counter("summed", p.world) : -1;
-  const Handshake handshake(build);
-  for (int r = 0; r < p.world; ++r) {
-    handshake.await_all(build, r, compute_lane);
-    Placement store;
-    store.kind = PlacementKind::owners;
-    store.slice = build.rows(at.staging, r, r * tiles.shard, tiles.shard);
-    store.rows = tiles.rows();
-    const int first = (r + 1) % p.world;  // the own shard comes last: nobody waits for its way
-    Gemm gemm = build.gemm(r, tiles.grid(first), tiles.rows(), std::move(store));
-    TileNotify notify{at.stored, {}, tiles.ends()};
-    for (int i = 0; i < p.world; ++i)
-      for (std::int64_t band = 0; band < tiles.bands; ++band) {
-        notify.entries.push_back(static_cast<std::int32_t>(band));
-        notify.owners.push_back((first + i) % p.world);
-      }
-    gemm.notify.push_back(std::move(notify));
-    gemm.resources = {1, build.workers() - build.params().helpers};
-    build.step(r, compute_lane, std::move(gemm));
+}  // namespace
 
-    const std::int64_t rows = tiles.rows_of(r);
-    Placement to =
-        Builder::in_place(build.rows(summed, r, gathers ? smaller(r * tiles.shard, p.m) : 0, rows));
-    if (gathers) to.ranks = everyone(p.world);
-    Elementwise pass = sum_pass(build, tiles, at, r, rows, std::move(to));
-    if (counts)
-      pass.notify.push_back(
-          count_all(complete, gathers ? everyone(p.world) : std::vector<std::int32_t>{r}, pass.grid, r));
-    const TileGrid own = pass.grid;
-    share(build, r, std::move(pass));
-    if (!counts) continue;
-    for (int s = 0; s < p.world; ++s) {
-      TileGrid theirs = own;
-      theirs.rows = tiles.rows_of(s);
-      if (gathers || s == r) await_tiles(build, r, complete, s, theirs);
-    }
-    if (build.row_wise_finishing()) finish_rows(build, r, summed, p.out_rows(r));
-  }
+ShardSums::ShardSums(Builder& build, const ShardTiles& tiles) : build_(build), tiles_(tiles) {
+  const Problem& p = build.problem();
+  gathers_ = p.op == Op::gemm_allreduce;
+  staging_ = staging_buffer(build, p.world * tiles.shard);
+  stored_ = build.counter("stored", tiles.bands);
+  summed_ =
+      build.row_wise_finishing() ? build.buffer("summed", gathers_ ? p.m : tiles.shard, p.n) : build.out;
+  // Who has to know that a shard is summed: for a scatter its rank, and only if rows are finished after that.
+  complete_ = gathers_ || build.row_wise_finishing() ? build.counter("summed", p.world) : -1;
 }
+
+void ShardSums::multiply(int rank, const Slice* a) const {
+  const int world = build_.world();
+  Placement store;
+  store.kind = PlacementKind::owners;
+  store.slice = build_.rows(staging_, rank, rank * tiles_.shard, tiles_.shard);
+  store.rows = tiles_.rows();
+  const int first = (rank + 1) % world;  // the own shard comes last: nobody waits for its way
+  Gemm gemm = build_.gemm(rank, tiles_.grid(first), tiles_.rows(), std::move(store));
+  if (a != nullptr) gemm.a = *a;
+  TileNotify notify{stored_, {}, tiles_.ends()};
+  for (int i = 0; i < world; ++i)
+    for (std::int64_t band = 0; band < tiles_.bands; ++band) {
+      notify.entries.push_back(static_cast<std::int32_t>(band));
+      notify.owners.push_back((first + i) % world);
+    }
+  gemm.notify.push_back(std::move(notify));
+  gemm.resources = {1, build_.workers() - build_.params().helpers};
+  build_.step(rank, compute_lane, std::move(gemm));
+}
+
+void ShardSums::sum(int rank) const {
+  const Problem& p = build_.problem();
+  const std::int64_t rows = tiles_.rows_of(rank);
+  Placement to =
+      Builder::in_place(build_.rows(summed_, rank, gathers_ ? smaller(rank * tiles_.shard, p.m) : 0, rows));
+  if (gathers_) to.ranks = everyone(p.world);
+  Elementwise pass = sum_pass(build_, tiles_, {staging_, stored_}, rank, rows, std::move(to));
+  if (complete_ >= 0)
+    pass.notify.push_back(count_all(complete_, gathers_ ? everyone(p.world) : std::vector<std::int32_t>{rank},
+                                    pass.grid, rank));
+  const TileGrid own = pass.grid;
+  share(build_, rank, std::move(pass));
+  if (complete_ < 0) return;
+  for (int s = 0; s < p.world; ++s) {
+    TileGrid theirs = own;
+    theirs.rows = tiles_.rows_of(s);
+    if (gathers_ || s == rank) await_tiles(build_, rank, complete_, s, theirs);
+  }
+  if (build_.row_wise_finishing()) finish_rows(build_, rank, summed_, p.out_rows(rank));
+}
+
+namespace {
 
 /// Every rank sends all it has to everybody, who sums it all: more bytes, one hop less.
 void in_one_shot(Builder& build, const Machine& machine) {
@@ -160,7 +165,14 @@ void fuse_reduction(Builder& build, const Machine& machine) {
   if (build.params().one_shot) {
     in_one_shot(build, machine);
   } else {
-    by_shards(build, machine);
+    const ShardTiles tiles(build.world(), build.problem().m, build.problem().n, machine, build.params());
+    const ShardSums sums(build, tiles);
+    const Handshake handshake(build);
+    for (int r = 0; r < build.world(); ++r) {
+      handshake.await_all(build, r, compute_lane);
+      sums.multiply(r);
+      sums.sum(r);
+    }
   }
 }
 

@@ -41,12 +41,12 @@ ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Ma
   band_positions = inner.positions() / finest * joined;
 }
 
-TileGrid ShardTiles::grid(int first) const {
+TileGrid ShardTiles::grid(int first, bool descending) const {
   if (shards == 1) return inner;
   TileGrid all = inner;
   all.rows = shards * inner.rows;
   all.loop_count = inner.loop_count + 1;
-  all.loops[0] = {Axis::m, shards, first};
+  all.loops[0] = {Axis::m, shards, first, descending};
   for (int i = 0; i < inner.loop_count; ++i) all.loops[i + 1] = inner.loops[i];
   return all;
 }

@@ -41,8 +41,8 @@ struct ShardTiles {
   /// with its tiles.
   ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine, const Params& params);
 
-  /// All shards, the first of which is `first`.
-  TileGrid grid(int first) const;
+  /// All shards, the first of which is `first`, upwards or downwards from there.
+  TileGrid grid(int first, bool descending = false) const;
   /// Virtual rows of grid() → rows of the matrix; stride = shard, so that R / stride is the owner.
   RowMap rows() const;
   /// Rows that there are in a shard.

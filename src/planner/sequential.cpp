@@ -1,5 +1,6 @@
 // sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
 #include "sequential.hpp"
+#include "mlp.hpp"
 #include "pools.hpp"
 #include "ulysses.hpp"
 
@@ -204,6 +205,9 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
       break;
     case Op::alltoall_gemm:
       plan_dispatch(build);
+      break;
+    case Op::mlp:
+      planner::plan_mlp_slices(build, {0, problem.shard_rows()});
       break;
     case Op::allgather:
     case Op::reducescatter:

@@ -229,6 +229,9 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.attends()) return Reason{"attention is cut into slices by ring"};
+  if (problem.op == Op::mlp)
+    return Reason{
+        "signal sends what a GEMM has finished; mlp communicates before its first: use ring or fused"};
   if (problem.gathers())
     return Reason{
         fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",

@@ -122,7 +122,7 @@ std::vector<std::int64_t> sent_elements(const Plan& plan) {
 /// all shards but the next rank's: nothing is padded.
 std::int64_t expected_on_ring(const Problem& p, int rank) {
   const auto shard = [&](int r) {
-    if (p.op == Op::gemm_reducescatter) return p.out_rows(r);
+    if (p.scatters()) return p.out_rows(r);
     if (p.op == Op::allgather_gemm) return p.a_rows(r);
     return std::clamp<std::int64_t>(p.m - r * p.shard_rows(), 0, p.shard_rows());
   };
@@ -130,6 +130,7 @@ std::int64_t expected_on_ring(const Problem& p, int rank) {
   const std::int64_t summed = (p.m - shard(rank)) * p.n, others = p.m - shard((rank + 1) % p.world);
   if (p.op == Op::gemm_reducescatter) return summed;
   if (p.op == Op::allgather_gemm) return others * p.k;
+  if (p.op == Op::mlp) return others * p.k + summed;
   return summed + others * p.out_cols() * (p.norm.residual ? 2 : 1);
 }
 
@@ -162,6 +163,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       return p.routing->rows(rank) * wire_cols;
     case Op::alltoall_gemm:
       return p.routing->rows(rank) * p.k;
+    case Op::mlp:
+      return p.shard_rows() * p.k + p.world * p.shard_rows() * p.n;
   }
   return -1;
 }
@@ -270,6 +273,7 @@ Problem large(Op op) {
   p.op = op;
   p.world = 8;
   p.m = 16384, p.n = 8192, p.k = 3584;
+  if (op == Op::mlp) p.inner = 7168;
   p.dtype = DType::bf16;
   return p;
 }
@@ -277,7 +281,7 @@ Problem large(Op op) {
 TEST(Planner, PlansOfLargeProblemsAreSmall) {
   // Closed forms, not tables: the size of a plan depends on its groups and ranks, not on its tiles. Around a
   // ring every rank has a step for each slice of each rank.
-  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
+  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::mlp})
     for (const Entry& entry : planners) {
       const auto plan = entry.plan(large(op), gpu(), {});
       if (!plan) continue;

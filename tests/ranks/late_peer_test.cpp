@@ -36,6 +36,7 @@ Params with(auto&& change) {
 Problem problem(Op op) {
   Problem p{.op = op, .world = world, .m = 70, .n = 40, .k = 20};
   if (p.is_collective()) p.k = p.n;
+  if (op == Op::mlp) p.inner = 30;
   if (!p.routes()) return p;
   test::Dice dice(3);
   p.routing = test::random_routing(dice, world, 70);
@@ -127,6 +128,12 @@ const Case fused[] = {
     {Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
     {Op::allgather_gemm, with([](Params& p) { p.mover = Mover::store, p.helpers = 1; })},
     {Op::allgather_gemm, with([](Params& p) { p.mover = Mover::store, p.pull = true; })},
+    {Op::allgather_gemm, with([](Params& p) { p.comm_order = CommOrder::reverse; })},
+    {Op::allgather_gemm, with([](Params& p) { p.comm_order = CommOrder::interleaved, p.comm_rows = 8; })},
+    {Op::mlp, with([](Params&) {})},
+    {Op::mlp, with([](Params& p) { p.pull = true, p.helpers = 1; })},
+    {Op::mlp, with([](Params& p) { p.mover = Mover::store, p.helpers = 1; })},
+    {Op::mlp, with([](Params& p) { p.comm_order = CommOrder::interleaved, p.comm_rows = 8; })},
     {Op::gemm_alltoall, with([](Params&) {})},
     {Op::alltoall_gemm, with([](Params&) {})},
     {Op::alltoall_gemm, with([](Params& p) { p.helpers = 1; })},

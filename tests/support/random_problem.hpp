@@ -77,22 +77,23 @@ std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int6
 template <class Source>
 Problem random_problem(Source& draw, const Limits& limits = {}) {
   Problem p;
-  p.op = one_of(draw,
-                {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm,
-                 Op::alltoall_gemm, Op::gemm, Op::allgather, Op::reducescatter, Op::allreduce, Op::alltoall});
+  p.op = one_of(draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm,
+                       Op::alltoall_gemm, Op::mlp, Op::gemm, Op::allgather, Op::reducescatter, Op::allreduce,
+                       Op::alltoall});
   p.world = static_cast<int>(draw.size(1, limits.world));
   p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
   p.n = draw.size(1, limits.n);
   p.k = draw.size(1, limits.k);
   p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
   if (!p.multiplies()) p.k = p.n;
-  p.transpose_a = p.multiplies() && chance(draw, 25);
+  if (p.op == Op::mlp) p.inner = draw.size(1, limits.n);
+  p.transpose_a = p.multiplies() && p.op != Op::mlp && chance(draw, 25);
   p.transpose_b = p.multiplies() && chance(draw, 25);
   if (p.multiplies() && chance(draw, 40)) {
     p.epilogue.bias = chance(draw, 50);
     p.epilogue.activation = one_of(
         draw, {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu});
-    if (p.epilogue.activation == Activation::swiglu) p.n *= 2;
+    if (p.epilogue.activation == Activation::swiglu && p.op != Op::mlp) p.n *= 2;
   }
   if (p.multiplies() && chance(draw, 35)) p.norm = {true, chance(draw, 50)};
   if ((p.op == Op::gemm_reducescatter || p.op == Op::allgather_gemm) && chance(draw, 40)) {
@@ -133,7 +134,8 @@ Params random_params(Source& draw, const Problem& problem) {
     // At most about 16 × 12 tiles, whatever the matrix; also larger than it.
     params.tile_rows =
         static_cast<std::int32_t>(draw.size(ceil_div(problem.m, 16) + (problem.m == 0), problem.m + 2));
-    params.tile_cols = static_cast<std::int32_t>(draw.size(ceil_div(problem.n, 12), problem.n + 2));
+    const std::int64_t cols = larger(problem.n, problem.inner);
+    params.tile_cols = static_cast<std::int32_t>(draw.size(ceil_div(cols, 12), cols + 2));
   }
   params.order.raster = one_of(draw, {Raster::along_n, Raster::along_m});
   params.order.swizzle = static_cast<std::int32_t>(draw.size(1, 4));
@@ -147,6 +149,7 @@ Params random_params(Source& draw, const Problem& problem) {
   if (chance(draw, 70)) params.comm_rows = draw.size(1, larger(problem.m, 1));
   params.pull = chance(draw, 50);
   params.mover = one_of(draw, {Mover::copy_engine, Mover::store});
+  params.comm_order = one_of(draw, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
   if (chance(draw, 70)) params.slices = static_cast<std::int32_t>(draw.size(1, 5));
   params.variant = one_of(
       draw, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});

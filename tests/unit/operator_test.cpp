@@ -124,10 +124,10 @@ TEST(Measure, ComparesWithTheBaseline) {
   Operator chunked(*world, problem, {.mechanism = Mechanism::chunked});
   memory.bind(sequential);
   memory.bind(chunked);
-  const Measurement measured = measure(*world, &gemm.op(), sequential, chunked, {.repeat = 3});
+  const Measurement measured = measure(*world, gemm.products(), sequential, chunked, {.repeat = 3});
   EXPECT_EQ(measured.rounds, 3);
   EXPECT_GT(measured.speedup(), 0);
-  const Measurement itself = measure(*world, &gemm.op(), sequential, sequential, {.repeat = 2});
+  const Measurement itself = measure(*world, gemm.products(), sequential, sequential, {.repeat = 2});
   EXPECT_EQ(itself.sequential_us, itself.overlapped_us);
 }
 
@@ -146,13 +146,13 @@ TEST(Measure, TimesTheComputationOfAttentionAlone) {
     Workspace memory(*world, *inputs);
     GemmAlone alone(*world, *inputs, memory);
     std::vector<std::string> steps;
-    for (const RankPlan& rank : alone.op().plan().ranks)
+    for (const RankPlan& rank : alone.products()[0].plan().ranks)
       for (const Lane& lane : rank.lanes)
         for (const Step& step : lane.steps) steps.emplace_back(name(step));
     const std::vector<std::string> attention{"attend", "attend"}, both{"attend", "gemm", "attend", "gemm"};
     EXPECT_EQ(steps, problem.multiplies() ? both : attention);
-    EXPECT_EQ(std::get<Attend>(alone.op().plan().ranks[1].lanes[0].steps[0]).grid.cols, 16);
-    EXPECT_GT(alone.op().run().elapsed_us, 0);
+    EXPECT_EQ(std::get<Attend>(alone.products()[0].plan().ranks[1].lanes[0].steps[0]).grid.cols, 16);
+    EXPECT_GT(alone.products()[0].run().elapsed_us, 0);
     EXPECT_GT(GemmAlone::bytes(problem, 0), 0);
     memory.poison_outputs();
     Operator sequential(*world, problem, {.mechanism = Mechanism::sequential});

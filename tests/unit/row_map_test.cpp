@@ -17,10 +17,12 @@ using test::Dice;
 /// `block` of them rank j's.
 std::vector<std::int64_t> listed(const RowMap& map) {
   std::vector<std::int64_t> rows;
-  for (std::int64_t v = 0; map.pitch > 0 && v < map.world * map.pitch; ++v) {  // a padded block a rank
-    const std::int64_t i = v % map.pitch, row = v / map.pitch * map.stride + map.base + i;
-    rows.push_back(i < map.len && row < map.limit ? row : -1);
-  }
+  for (std::int64_t done = 0; map.pitch > 0 && done < map.len; done += map.block)  // padded blocks
+    for (int rank = 0; rank < map.world; ++rank)
+      for (std::int64_t i = 0; i < map.pitch; ++i) {
+        const std::int64_t row = rank * map.stride + map.base + done + i;
+        rows.push_back(i < std::min(map.block, map.len - done) && row < map.limit ? row : -1);
+      }
   for (std::int64_t done = 0; map.pitch == 0 && done < map.len; done += map.block) {
     const std::int64_t size = std::min(map.block, map.len - done);
     for (int rank = 0; rank < map.world; ++rank)
@@ -63,7 +65,7 @@ TEST(RowMap, AnyMapIsItsList) {
     map.stride = dice.size(0, 40);
     map.base = dice.size(0, 5);
     map.limit = dice.size(0, map.world * 45);
-    if (dice.size(0, 2) == 0) map.pitch = larger(map.len, 1) + dice.size(0, 4);
+    if (dice.size(0, 2) == 0) map.pitch = larger(smaller(map.block, map.len), 1) + dice.size(0, 4);
     expect_consistent(map, dice);
   }
 }

@@ -15,7 +15,7 @@ void PrintTo(const TileGrid& grid, std::ostream* out) {
   *out << grid.rows << "x" << grid.cols << " in " << grid.tile_rows << "x" << grid.tile_cols << ", loops";
   for (int i = 0; i < grid.loop_count; ++i)
     *out << (grid.loops[i].axis == Axis::m ? " m" : " n") << grid.loops[i].extent << "+"
-         << grid.loops[i].rotation;
+         << grid.loops[i].rotation << (grid.loops[i].descending ? " down" : "");
 }
 
 namespace {
@@ -91,7 +91,7 @@ TEST(TileGrid, OrdersOfLibraries) {
   }
 }
 
-/// Up to six loops of either axis in any succession, odd factors, rotated at any level, overshooting the
+/// Up to seven loops of either axis in any succession, odd factors, rotated at any level, overshooting the
 /// tiles at times.
 TileGrid random_nest(Dice& dice) {
   TileGrid grid;
@@ -102,6 +102,7 @@ TileGrid random_nest(Dice& dice) {
     loop.axis = dice.size(0, 1) ? Axis::m : Axis::n;
     loop.extent = static_cast<std::int32_t>(dice.size(1, 5));
     loop.rotation = static_cast<std::int32_t>(dice.size(0, loop.extent - 1));
+    loop.descending = dice.size(0, 2) == 0;
     reach[static_cast<int>(loop.axis)] *= loop.extent;
   }
   grid.tile_rows = static_cast<std::int32_t>(dice.size(1, 9));

@@ -77,7 +77,8 @@ class Execution {
     if (row.check.passed && own_ != nullptr)
       own_->save(world_, memory_->outputs(), world_.local_ranks()[0] == 0);
     now(row.mechanism + ", measuring");
-    row.time = measure(world_, gemm_ ? &gemm_->op() : nullptr, *sequential_, op, {.repeat = options_.repeat});
+    row.time = measure(world_, gemm_ ? gemm_->products() : std::span<Operator>(), *sequential_, op,
+                       {.repeat = options_.repeat});
     if (options_.timelines) trace(op);
   }
 
@@ -102,15 +103,15 @@ class Execution {
   Executed done_;
 };
 
-/// A rank's GEMM and attention on a slow core.
+/// A rank's GEMMs and attention on a slow core.
 double gemm_us(const Problem& p) {
   constexpr double flops_per_us = 2e3;
-  const auto attended = static_cast<double>(p.exchanges_heads() ? p.k / p.world : p.k);
-  const double attention =
-      p.attends() ? 4 * static_cast<double>(p.m) * static_cast<double>(p.m) * attended / flops_per_us : 0;
-  if (!p.multiplies()) return attention;
-  return attention +
-         2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / flops_per_us;
+  const auto m = static_cast<double>(p.m);
+  double flops = 0;
+  if (p.attends()) flops += 4 * m * m * static_cast<double>(p.exchanges_heads() ? p.k / p.world : p.k);
+  if (p.multiplies()) flops += 2 * m * static_cast<double>(p.b_cols()) * static_cast<double>(p.k);
+  if (p.op == Op::mlp) flops += 2 * m * static_cast<double>(p.n) * static_cast<double>(p.inner);
+  return flops / flops_per_us;
 }
 
 }  // namespace
@@ -123,7 +124,9 @@ Executed execute(World& world, const Job& job, const Inputs& inputs, const UserM
 double run_timeout_us(const Problem& problem, const WorldFlags& where) {
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n),
              k = static_cast<double>(problem.k);
-  const double most_bytes = 2 * std::max(m * n, m * k) * static_cast<double>(size_bytes(problem.dtype));
+  const double ways = problem.op == Op::mlp ? 2 : 1;  // it gathers and scatters
+  const double most_bytes =
+      2 * ways * std::max(m * n, m * k) * static_cast<double>(size_bytes(problem.dtype));
   return where.timeout_us.value_or(default_timeout_us + gemm_us(problem) +
                                    where.link.transfer_us(most_bytes));
 }

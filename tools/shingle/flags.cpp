@@ -128,10 +128,13 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               })
               ->expected(0, 1)
               ->default_str(""));
-  grouped(add(app, "--op", "OP",
-              "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall, alltoall+gemm, "
-              "attention+reducescatter, ulysses-attention, allgather, reducescatter, allreduce or alltoall",
-              [&](auto& t) { flags.op = parse_op(t); }));
+  grouped(app.add_flag("--mlp", flags.mlp,
+                       "With --model: a feed-forward as one operator instead of ffn_up and ffn_down"));
+  grouped(
+      add(app, "--op", "OP",
+          "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall, alltoall+gemm, "
+          "attention+reducescatter, ulysses-attention, mlp, allgather, reducescatter, allreduce or alltoall",
+          [&](auto& t) { flags.op = parse_op(t); }));
   grouped(
       add(app, "--m", "M",
           "Rows of one rank's GEMM, or of what a collective makes of all; sizes read like 4096, 8K or 128M",
@@ -139,6 +142,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of what a collective moves",
               [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
+  grouped(add(app, "--inner", "I", "mlp: columns of one rank's activated first product",
+              [&](auto& t) { flags.inner = extent(t); }));
   Attention& attention = flags.attention;
   grouped(add(app, "--heads", "H", "attention: query heads of all ranks",
               [&](auto& t) { attention.heads = extent(t); }));
@@ -159,6 +164,9 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(app.add_flag("--transpose-b", flags.transpose_b, "B is stored N×K (a Linear layer's weight)"));
   grouped(add(app, "--epilogue", "LIST", "bias and one of relu, gelu, silu, swiglu: bias,silu",
               [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
+  grouped(add(app, "--activation", "NAME",
+              "The same of an activation alone; of an mlp that between its products",
+              [&](auto& t) { flags.epilogue.activation = parse_activation(t); }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));
   grouped(app.add_option("--routing", flags.routing,
@@ -205,11 +213,14 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
               [&](auto& t) { params.helpers = small(t); }));
   grouped(app.add_flag("--stage-fp32", params.stage_fp32, "fused: partial products travel in fp32"));
   grouped(app.add_flag("--one-shot", params.one_shot, "fused allreduce: everybody sends all to everybody"));
-  grouped(add(app, "--comm-rows", "ROWS", "fused: rows of a communication tile of allgather+gemm",
+  grouped(add(app, "--comm-rows", "ROWS", "fused: rows of a communication tile of allgather+gemm and mlp",
               [&](auto& t) { params.comm_rows = extent(t); }));
   grouped(app.add_flag("--pull", params.pull, "fused: shards are fetched by who needs them"));
   grouped(add(app, "--mover", "NAME", "fused: who moves shards: copy-engine (the default) or store",
               [&](auto& t) { params.mover = parse_mover(t); }));
+  grouped(add(app, "--comm-order", "ORDER",
+              "fused: how communication tiles come: ring (the default), reverse or interleaved",
+              [&](auto& t) { params.comm_order = parse_comm_order(t); }));
   grouped(app.add_flag("--row-parallel", params.row_parallel,
                        "ring, attention: all queries first, and only the projection by slices"));
   grouped(add(app, "--variant", "NAME",

@@ -17,8 +17,9 @@ struct ProblemFlags {
   std::int64_t tokens = 0;
   bool layer_ops = false;             ///< all operators of a layer …
   std::vector<std::string> op_names;  ///< … or those of these names
+  bool mlp = false;                   ///< its feed-forwards as one operator each
   std::optional<Op> op;
-  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t m = 0, n = 0, k = 0, inner = 0;
   std::optional<DType> dtype;
   bool transpose_a = false, transpose_b = false;
   Attention attention;

@@ -12,8 +12,9 @@ namespace shingle::cli {
 namespace {
 
 std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
-  if (flags.op || flags.m || flags.n || flags.k)
-    throw InvalidArgument("--model has its own operators and sizes: leave out --op, --m, --n and --k");
+  if (flags.op || flags.m || flags.n || flags.k || flags.inner)
+    throw InvalidArgument(
+        "--model has its own operators and sizes: leave out --op, --m, --n, --k and --inner");
   if (flags.transpose_a || flags.transpose_b || flags.epilogue.any() || flags.norm || flags.residual ||
       flags.row_order != RowOrder::contiguous)
     throw InvalidArgument(
@@ -25,6 +26,7 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
   options.tokens = flags.tokens;
   options.dtype = flags.dtype.value_or(DType::bf16);
   options.seed = flags.seed;
+  options.mlp = flags.mlp;
   std::vector<NamedProblem> problems;
   std::string known;
   for (LayerOp& op : layer_operators(model, options)) {
@@ -43,13 +45,15 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
 NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (!flags.op)
     throw InvalidArgument("say what to run: --op with --m, --n and --k, or --model with --tokens");
-  if (flags.tokens || flags.layer_ops) throw InvalidArgument("--tokens and --layer-ops go with --model");
+  if (flags.tokens || flags.layer_ops || flags.mlp)
+    throw InvalidArgument("--tokens, --layer-ops and --mlp go with --model");
   Problem problem;
   problem.op = *flags.op;
   problem.world = world;
   problem.m = flags.m;
   problem.n = flags.n;
   problem.k = flags.k;
+  problem.inner = flags.inner;
   problem.dtype = flags.dtype.value_or(DType::f32);
   if (problem.is_collective()) {
     if (flags.k != 0) throw InvalidArgument(fmt::format("{} has no GEMM: leave out --k", name(problem.op)));
@@ -75,6 +79,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (!routed) need("--m", flags.m);
   need("--n", problem.n);
   need("--k", problem.k);
+  if (problem.op == Op::mlp) need("--inner", flags.inner);
   if (routed) {
     problem.routing =
         make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));

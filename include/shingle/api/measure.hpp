@@ -1,6 +1,9 @@
 // How fast an operator is, and how much of its communication it hides.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "shingle/api/operator.hpp"
 #include "shingle/api/workspace.hpp"
 
@@ -13,8 +16,7 @@ struct MeasureOptions {
 
 /// Medians over rounds of the time from the first begin to the last end over all ranks.
 struct Measurement {
-  double gemm_us =
-      0;  ///< the computation alone, unsplit: the GEMM, attention, or both; 0 where there is none
+  double gemm_us = 0;  ///< the computation alone, unsplit: GEMMs, attention, or both; 0 where there is none
   double sequential_us = 0;
   double overlapped_us = 0;
   double spread = 0;  ///< of the overlapped times: interquartile range over the median
@@ -26,27 +28,29 @@ struct Measurement {
   double overlap_efficiency() const;
 };
 
-/// The computation of a problem alone, unsplit, on the same ranks and operands: what ECT is counted from. It
-/// is a GEMM, or the attention of a rank's heads and what is multiplied with it.
+/// The computation of a problem alone, unsplit, on the same ranks and operands, without epilogue: what ECT is
+/// counted from. It is a GEMM, both of an mlp one after the other, or the attention of a rank's heads and
+/// what is multiplied with it.
 class GemmAlone {
  public:
   /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes
   /// allow it.
   GemmAlone(World& world, const Inputs& inputs, const Workspace& workspace, double timeout_us = 30e6);
-  Operator& op() { return op_; }
+  /// One after the other.
+  std::span<Operator> products() { return products_; }
 
   /// Memory it takes on a rank beside the workspace, in bytes.
   static std::int64_t bytes(const Problem& problem, int rank);
 
  private:
-  Operator op_;
+  std::vector<Operator> products_;
   std::vector<DeviceBuffer> scratch_;
 };
 
-/// Runs the three in turn, round by round, so that a drift of the machine meets all alike; once before to
-/// warm up. `overlapped` may be the sequential operator itself. Collective; the same figures on every
-/// process. `gemm` is null where there is none.
-Measurement measure(World& world, Operator* gemm, Operator& sequential, Operator& overlapped,
+/// Runs the products alone and the two operators in turn, round by round, so that a drift of the machine
+/// meets all alike; once before to warm up. `overlapped` may be the sequential operator itself. Collective;
+/// the same figures on every process. `products` is empty where there is no computation.
+Measurement measure(World& world, std::span<Operator> products, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options = {});
 
 }  // namespace shingle

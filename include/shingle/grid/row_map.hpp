@@ -26,8 +26,8 @@ struct RowMap {
   std::int64_t stride = 0;  ///< matrix rows between the shards of neighbouring ranks
   std::int64_t base = 0;    ///< first row of each shard that the map covers
   std::int64_t limit = 0;   ///< rows of the matrix; rows from here on are phantom
-  /// Not 0: every rank's `len` rows are one block, padded to this many virtual rows (no tile then holds rows
-  /// of two ranks); the padding is phantom.
+  /// Not 0: every block is padded to this many virtual rows (no tile then holds rows of two ranks, if tiles
+  /// divide it); the padding is phantom.
   std::int64_t pitch = 0;
 
   /// Virtual row i is matrix row base + i, up to `limit`.
@@ -35,7 +35,9 @@ struct RowMap {
     return {1, larger(rows, 1), rows, 0, base, base + rows};
   }
 
-  SHINGLE_HD constexpr std::int64_t rows() const { return world * larger(len, pitch); }
+  SHINGLE_HD constexpr std::int64_t rows() const {
+    return world * (pitch > 0 ? ceil_div(len, block) * pitch : len);
+  }
 
   SHINGLE_HD constexpr bool operator==(const RowMap& o) const {
     return world == o.world && block == o.block && len == o.len && stride == o.stride && base == o.base &&
@@ -45,9 +47,11 @@ struct RowMap {
   /// The longest run that starts at a virtual row, at most `count` rows.
   SHINGLE_HD constexpr RowRun run_at(std::int64_t virtual_row, std::int64_t count) const {
     if (pitch > 0) {
-      const std::int64_t i = virtual_row % pitch, row = virtual_row / pitch * stride + base + i;
-      if (i >= len || row >= limit) return {virtual_row, -1, smaller(count, pitch - i)};
-      return {virtual_row, row, smaller(smaller(count, len - i), limit - row)};
+      const std::int64_t first = virtual_row / (world * pitch) * block, i = virtual_row % pitch;
+      const std::int64_t size = smaller(block, len - first);
+      const std::int64_t row = virtual_row / pitch % world * stride + base + first + i;
+      if (i >= size || row >= limit) return {virtual_row, -1, smaller(count, pitch - i)};
+      return {virtual_row, row, smaller(smaller(count, size - i), limit - row)};
     }
     const std::int64_t t = virtual_row / (world * block);
     const std::int64_t size = smaller(block, len - t * block);  // the last block may be short

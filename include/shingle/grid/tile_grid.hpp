@@ -32,14 +32,23 @@ SHINGLE_HD constexpr std::int64_t larger(std::int64_t a, std::int64_t b) {
 
 enum class Axis : std::uint8_t { m, n };
 
-/// One loop of a nest: runs `extent` values of one axis's digit, the first of which is `rotation`.
+/// One loop of a nest: runs `extent` values of one axis's digit, the first of which is `rotation`, upwards or
+/// downwards, cyclically.
 struct Loop {
   Axis axis = Axis::m;
   std::int32_t extent = 1;
   std::int32_t rotation = 0;
+  bool descending = false;
 
+  /// The digit of the loop's value-th turn, and the turn of a digit; both in [0, extent).
+  SHINGLE_HD constexpr std::int64_t digit(std::int64_t value) const {
+    return (descending ? rotation - value + extent : rotation + value) % extent;
+  }
+  SHINGLE_HD constexpr std::int64_t value(std::int64_t digit) const {
+    return (descending ? rotation - digit + extent : digit - rotation + extent) % extent;
+  }
   SHINGLE_HD constexpr bool operator==(const Loop& o) const {
-    return axis == o.axis && extent == o.extent && rotation == o.rotation;
+    return axis == o.axis && extent == o.extent && rotation == o.rotation && descending == o.descending;
   }
 };
 
@@ -57,7 +66,7 @@ struct TileRect {
   std::int64_t cols = 0;
 };
 
-inline constexpr int max_loops = 6;
+inline constexpr int max_loops = 7;
 
 struct TileGrid {
   std::int64_t rows = 0;  ///< output elements
@@ -85,7 +94,7 @@ struct TileGrid {
     std::int64_t unit[2] = {1, 1};
     for (int i = loop_count - 1; i >= 0; --i) {
       const Loop& loop = loops[i];
-      const std::int64_t digit = (linear % loop.extent + loop.rotation) % loop.extent;
+      const std::int64_t digit = loop.digit(linear % loop.extent);
       linear /= loop.extent;
       std::int64_t& index = loop.axis == Axis::m ? at.m : at.n;
       index += digit * unit[int(loop.axis)];
@@ -100,7 +109,7 @@ struct TileGrid {
     for (int i = loop_count - 1; i >= 0; --i) {
       const Loop& loop = loops[i];
       std::int64_t& index = loop.axis == Axis::m ? tile.m : tile.n;
-      const std::int64_t value = (index % loop.extent - loop.rotation + loop.extent) % loop.extent;
+      const std::int64_t value = loop.value(index % loop.extent);
       index /= loop.extent;
       position += value * scale;
       scale *= loop.extent;
@@ -141,12 +150,12 @@ struct TileGrid {
       span[axis] /= loop.extent;
       const std::int64_t value = linear / rest;
       linear -= value * rest;
-      // Earlier values of this loop cover the cyclic digit interval [rotation, rotation + value).
-      const std::int64_t end = loop.rotation + value;
+      // Earlier values of this loop cover the cyclic digit interval [begin, begin + value).
+      const std::int64_t begin = loop.descending ? loop.digit(value - 1) : loop.rotation, end = begin + value;
       const std::int64_t wrapped = larger(end - loop.extent, 0);
-      total += strip(loop.rotation, end - wrapped, first, span, limit, axis, weight_m, weight_n);
+      total += strip(begin, end - wrapped, first, span, limit, axis, weight_m, weight_n);
       total += strip(0, wrapped, first, span, limit, axis, weight_m, weight_n);
-      first[axis] += end % loop.extent * span[axis];
+      first[axis] += loop.digit(value) * span[axis];
     }
     return total;
   }

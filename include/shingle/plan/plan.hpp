@@ -22,10 +22,10 @@ namespace shingle {
 // memory
 
 /// What a buffer is to the user. The user binds every role but `internal`, which the backend allocates.
-enum class Role : std::uint8_t { a, b, bias, residual, norm_weight, keys, values, out, sum, internal };
+enum class Role : std::uint8_t { a, b, bias, residual, norm_weight, keys, values, down, out, sum, internal };
 std::string_view name(Role role);
 constexpr bool is_input(Role role) {
-  return role <= Role::values;
+  return role <= Role::down;
 }
 constexpr bool is_output(Role role) {
   return role == Role::out || role == Role::sum;
@@ -363,6 +363,12 @@ enum class Mover : std::uint8_t { copy_engine, store };
 std::string_view name(Mover mover);
 Mover parse_mover(std::string_view text);
 
+/// The order in which the communication tiles of other ranks' shards come to a rank r: all of rank r + 1,
+/// then of r + 2, … (`ring`); of r - 1, r - 2, … (`reverse`); or the first tile of each rank in turn, then
+/// the second of each, … (`interleaved`).
+enum class CommOrder : std::uint8_t { ring, reverse, interleaved };
+std::string_view name(CommOrder order);
+CommOrder parse_comm_order(std::string_view text);
 /// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by size.
 enum class Variant : std::uint8_t {
   automatic,
@@ -399,8 +405,9 @@ struct Params {
   bool one_shot = false;       ///< fused allreduce: everybody sends all to all and sums all
   std::int64_t comm_rows = 0;  ///< fused: rows of a communication tile
   bool pull = false;           ///< fused: shards are fetched by who needs them, not sent by who has them
-  Mover mover = Mover::copy_engine;  ///< fused: who moves shards
-  std::int32_t slices = 0;           ///< ring: slices of each rank's shard of the rows
+  Mover mover = Mover::copy_engine;        ///< fused: who moves shards
+  CommOrder comm_order = CommOrder::ring;  ///< fused: the order in which communication tiles come
+  std::int32_t slices = 0;                 ///< ring: slices of each rank's shard of the rows
   bool row_parallel = false;  ///< ring, attention: all queries first, and only the projection by slices
   Variant variant = Variant::automatic;  ///< copy-engine
   std::int32_t engines = 0;              ///< copy-engine: of each rank

@@ -1,0 +1,147 @@
+// mlp with collectives. Slice i of every shard is gathered, multiplied twice and reduce-scattered; the gather
+// of slice i + 1 and the scatter of slice i - 1 run beside the products of slice i.
+//
+// A gathered slice holds the ranks' parts one after the other, and both products keep that order: it is the
+// one in which a reduce-scatter wants them. Where M leaves a short last shard, what is missing lies behind
+// the rows that there are.
+#include "mlp.hpp"
+
+namespace shingle::planner {
+namespace {
+
+/// What all ranks of the plan have alike; -1: not needed.
+struct Stages {
+  std::int32_t send;      ///< buffer: the shard of A, padded to the length of a full one
+  std::int32_t gathered;  ///< buffer: slice by slice
+  std::int32_t hidden;    ///< buffer: first product of one slice
+  std::int32_t product;   ///< buffer: slice by slice
+  std::int32_t part;      ///< buffer: the own shard, summed
+  std::int32_t padded;    ///< counter: `send` is filled
+  std::int32_t arrived;   ///< counter, by slice: gathered
+  std::int32_t computed;  ///< counter, by slice: in `product`
+  std::int32_t received;  ///< counter, by slice: in `part`
+};
+
+class MlpSlices {
+ public:
+  MlpSlices(Builder& build, const std::vector<std::int64_t>& begins)
+      : build_(build),
+        p_(build.problem()),
+        begins_(begins),
+        slices_(static_cast<std::int64_t>(begins.size()) - 1),
+        at_(stages()) {}
+
+  void plan(int rank) {
+    if (at_.padded >= 0) pad(rank);
+    // The next slice is asked for before this one is waited for.
+    gather(rank, 0);
+    for (std::int64_t i = 0; i < slices_; ++i) {
+      if (i + 1 < slices_) gather(rank, i + 1);
+      multiply(rank, i);
+      scatter(rank, i);
+    }
+    if (at_.received >= 0) finish(rank);
+  }
+
+ private:
+  Stages stages() {
+    const std::int64_t shard = p_.shard_rows();
+    const bool full = p_.m == p_.world * shard;
+    const bool direct = full && !build_.needs_finishing();
+    std::int64_t longest = 0;
+    for (std::int64_t i = 0; i < slices_; ++i) longest = larger(longest, rows_of(i));
+    Stages at{};
+    at.send = full ? build_.a : build_.buffer("padded", shard, p_.k);
+    at.gathered = build_.buffer("gathered", p_.world * shard, p_.k);
+    at.hidden = hidden_buffer(build_, p_.world * longest);
+    at.product = build_.buffer("product", p_.world * shard, p_.n);
+    at.part = direct ? build_.out : build_.buffer("part", shard, p_.n);
+    at.padded = full ? -1 : build_.counter("padded", 1);
+    at.arrived = build_.counter("arrived", slices_);
+    at.computed = build_.counter("computed", slices_);
+    at.received = direct ? -1 : build_.counter("received", slices_);
+    return at;
+  }
+
+  std::int64_t first(std::int64_t slice) const { return begins_[static_cast<std::size_t>(slice)]; }
+  /// Of every full shard.
+  std::int64_t rows_of(std::int64_t slice) const { return first(slice + 1) - first(slice); }
+  /// That there are in the slice of all shards.
+  std::int64_t present(std::int64_t slice) const {
+    std::int64_t rows = 0;
+    for (int r = 0; r < p_.world; ++r)
+      rows += larger(smaller(p_.a_rows(r) - first(slice), rows_of(slice)), 0);
+    return rows;
+  }
+  Slice everyones(std::int32_t buffer, int rank, std::int64_t slice) const {
+    return build_.rows(buffer, rank, p_.world * first(slice), p_.world * rows_of(slice));
+  }
+
+  void pad(int rank) {
+    Elementwise copy;
+    copy.grid = build_.row_blocks(p_.a_rows(rank), p_.k);
+    copy.from.push_back(Builder::in_place(build_.all(build_.a, rank)));
+    copy.to = Builder::in_place(build_.all(at_.send, rank));
+    build_.step(rank, compute_lane, std::move(copy));
+    build_.notify(rank, compute_lane, at_.padded, 0);
+    build_.await(rank, communicate_lane, at_.padded, 0);
+  }
+
+  void gather(int rank, std::int64_t slice) {
+    build_.collective(rank, CollectiveKind::allgather,
+                      build_.rows(at_.send, rank, first(slice), rows_of(slice)),
+                      everyones(at_.gathered, rank, slice));
+    build_.notify(rank, communicate_lane, at_.arrived, slice);
+  }
+
+  /// Slices use one buffer for their first products: a lane does one after the other.
+  void multiply(int rank, std::int64_t slice) {
+    const std::int64_t rows = present(slice);
+    build_.await(rank, compute_lane, at_.arrived, slice);
+    const Slice hidden = build_.rows(at_.hidden, rank, 0, rows);
+    Gemm up = build_.up_gemm(rank, build_.one_tile(rows, p_.inner), RowMap::identity(rows),
+                             Builder::in_place(hidden));
+    up.a = everyones(at_.gathered, rank, slice);
+    build_.step(rank, compute_lane, std::move(up));
+    Placement to = Builder::in_place(everyones(at_.product, rank, slice));
+    Gemm down = build_.gemm(rank, build_.one_tile(rows), RowMap::identity(rows), std::move(to));
+    down.a = hidden;
+    build_.step(rank, compute_lane, std::move(down));
+    build_.notify(rank, compute_lane, at_.computed, slice);
+  }
+
+  void scatter(int rank, std::int64_t slice) {
+    build_.await(rank, communicate_lane, at_.computed, slice);
+    build_.collective(rank, CollectiveKind::reducescatter, everyones(at_.product, rank, slice),
+                      build_.rows(at_.part, rank, first(slice), rows_of(slice)));
+    if (at_.received >= 0) build_.notify(rank, communicate_lane, at_.received, slice);
+  }
+
+  void finish(int rank) {
+    const std::int64_t rows = p_.out_rows(rank);
+    for (std::int64_t i = 0; i < slices_; ++i) build_.await(rank, compute_lane, at_.received, i);
+    build_.step(rank, compute_lane,
+                build_.finishing(rank, build_.row_blocks(rows, p_.n),
+                                 Builder::in_place(build_.rows(at_.part, rank, 0, rows)),
+                                 Builder::in_place(build_.all(build_.out, rank))));
+  }
+
+  Builder& build_;
+  const Problem& p_;
+  const std::vector<std::int64_t>& begins_;
+  std::int64_t slices_;
+  Stages at_;
+};
+
+}  // namespace
+
+std::int32_t hidden_buffer(Builder& build, std::int64_t rows) {
+  return build.buffer("hidden", rows, build.problem().inner);
+}
+
+void plan_mlp_slices(Builder& build, const std::vector<std::int64_t>& begins) {
+  MlpSlices slices(build, begins);
+  for (int r = 0; r < build.world(); ++r) slices.plan(r);
+}
+
+}  // namespace shingle::planner
