@@ -90,7 +90,8 @@ int main(int argc, char** argv) {
         overlapped.run();
         const Check result = check(*inputs, memory.outputs());
         all_passed = all_passed && result.passed;
-        const Measurement found = measure(*world, gemm.products(), sequential, overlapped, {.repeat = repeat});
+        const Measurement found =
+            measure(*world, gemm.products(), sequential, overlapped, {.repeat = repeat});
         fmt::print("{:<20} {:>8.2f} {:<9} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>10.3f} {:>8.1f}% {:>8}\n",
                    op, fraction, mechanism, found.gemm_us * 1e-3, found.sequential_us * 1e-3,
                    found.overlapped_us * 1e-3, found.speedup(), found.overlap_efficiency(),

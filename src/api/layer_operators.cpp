@@ -63,9 +63,11 @@ class Layers {
   /// Both projections and what is between them.
   void mlp(const std::string& name, std::int64_t inner) {
     if (!options_.sequence_parallel)
-      throw InvalidArgument(fmt::format("{}: an mlp gathers and scatters tokens: it needs sequence parallelism", name));
+      throw InvalidArgument(
+          fmt::format("{}: an mlp gathers and scatters tokens: it needs sequence parallelism", name));
     if (model_.activation == Activation::none)
-      throw InvalidArgument(fmt::format("{}: the model's activation cannot follow a product, so that it is no mlp", name));
+      throw InvalidArgument(
+          fmt::format("{}: the model's activation cannot follow a product, so that it is no mlp", name));
     Problem problem = base(Op::mlp, options_.tokens, model_.hidden, model_.hidden);
     problem.inner = inner;
     problem.epilogue.activation = model_.activation;

@@ -80,7 +80,8 @@ GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& worksp
 std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
   std::int64_t bytes = 0;
   for (const auto& [weight, gemm] : products_of(problem)) {
-    const bool own_a = weight == Role::down || shape_of(problem, Role::a, rank) != shape_of(gemm, Role::a, rank);
+    const bool own_a =
+        weight == Role::down || shape_of(problem, Role::a, rank) != shape_of(gemm, Role::a, rank);
     bytes += bytes_of(gemm, Role::out, rank) + (own_a ? bytes_of(gemm, Role::a, rank) : 0);
   }
   return bytes;

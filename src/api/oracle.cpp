@@ -135,9 +135,10 @@ double tolerance(const Problem& problem) {
                         : 0;
   // The first product of an mlp is rounded once, element by element, and its accumulation errors pass the
   // activation, whose slope is about one.
-  const double first = problem.op == Op::mlp
-                           ? epsilon(problem.dtype) + c * std::sqrt(static_cast<double>(problem.inner)) * std::ldexp(1.0, -24)
-                           : 0;
+  const double first =
+      problem.op == Op::mlp
+          ? epsilon(problem.dtype) + c * std::sqrt(static_cast<double>(problem.inner)) * std::ldexp(1.0, -24)
+          : 0;
   return (2 + problem.world) * epsilon(problem.dtype) +
          c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24) + attention + first;
 }

@@ -42,8 +42,8 @@ double squares(const std::vector<double>& values) {
   return cblas_ddot(static_cast<int>(values.size()), values.data(), 1, values.data(), 1);
 }
 
-/// A product of one term: rows of op(A), read from their owners or, already on hand, `held` (rows × k), times a
-/// weight of the term.
+/// A product of one term: rows of op(A), read from their owners or, already on hand, `held` (rows × k), times
+/// a weight of the term.
 struct Factors {
   int term;
   std::vector<ARows> sources;
@@ -80,16 +80,16 @@ double add_product(const Inputs& inputs, const Factors& f, std::vector<double>& 
     for (std::int64_t col = 0; col < f.n; col += block) {
       const std::int64_t cols = smaller(block, f.n - col);
       b.resize(static_cast<std::size_t>(ks * cols));
-      inputs.read(f.term, f.weight, p.transpose_b ? Area{col, cols, k, ks} : Area{k, ks, col, cols}, b.data());
+      inputs.read(f.term, f.weight, p.transpose_b ? Area{col, cols, k, ks} : Area{k, ks, col, cols},
+                  b.data());
       b_squares += squares(b);
       done = 0;
       for (const ARows& s : f.sources) {
-        cblas_dgemm(CblasRowMajor, turned ? CblasTrans : CblasNoTrans,
-                    p.transpose_b ? CblasTrans : CblasNoTrans, static_cast<int>(s.rows),
-                    static_cast<int>(cols), static_cast<int>(ks), 1.0, a.data() + done * ks,
-                    static_cast<int>(turned ? s.rows : ks), b.data(),
-                    static_cast<int>(p.transpose_b ? ks : cols), 1.0, x.data() + done * f.n + col,
-                    static_cast<int>(f.n));
+        cblas_dgemm(
+            CblasRowMajor, turned ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
+            static_cast<int>(s.rows), static_cast<int>(cols), static_cast<int>(ks), 1.0, a.data() + done * ks,
+            static_cast<int>(turned ? s.rows : ks), b.data(), static_cast<int>(p.transpose_b ? ks : cols),
+            1.0, x.data() + done * f.n + col, static_cast<int>(f.n));
         done += s.rows;
       }
     }
@@ -145,7 +145,8 @@ std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>
   std::vector<double> hidden(static_cast<std::size_t>(rows * p.inner));
   for (std::int64_t row = 0; row < rows; ++row)
     apply(p.epilogue.activation, x.data() + row * p.b_cols(), bias,
-          std::span(hidden).subspan(static_cast<std::size_t>(row * p.inner), static_cast<std::size_t>(p.inner)));
+          std::span(hidden).subspan(static_cast<std::size_t>(row * p.inner),
+                                    static_cast<std::size_t>(p.inner)));
   return hidden;
 }
 

@@ -27,7 +27,8 @@ std::string loops_text(const TileGrid& grid) {
   for (int i = 0; i < grid.loop_count; ++i) {
     const Loop& loop = grid.loops[i];
     text += fmt::format("{}{}{}", i == 0 ? "" : " ", loop.axis == Axis::m ? 'm' : 'n', loop.extent);
-    if (loop.rotation != 0 || loop.descending) text += fmt::format("{}{}", loop.descending ? '-' : '+', loop.rotation);
+    if (loop.rotation != 0 || loop.descending)
+      text += fmt::format("{}{}", loop.descending ? '-' : '+', loop.rotation);
   }
   return text;
 }

@@ -19,9 +19,9 @@ Slice on_rank(Slice slice, const Piece& piece) {
 }
 
 std::string content_text(const Content& c) {
-  static constexpr const char* names[] = {"nothing",     "A", "B",    "bias",   "residual",
-                                          "norm weight", "C", "keys", "values", "attention",
-                                          "down", "the first product"};
+  static constexpr const char* names[] = {"nothing",  "A",           "B",    "bias",
+                                          "residual", "norm weight", "C",    "keys",
+                                          "values",   "attention",   "down", "the first product"};
   if (c.of == Content::Of::nothing) return "nothing";
   std::string text = names[static_cast<int>(c.of)];
   if (c.ranks != 0) {
@@ -186,8 +186,8 @@ std::optional<CheckFailure> MemoryCheck::run() {
 void MemoryCheck::user(const Segment& s, std::int32_t index) {
   const Problem& p = plan_.problem;
   if (s.epoch > 0) {
-    const std::uint8_t before_norm = static_cast<std::uint8_t>((p.result_epilogue().any() ? epilogue_done : 0) |
-                                                               (p.norm.residual ? residual_done : 0));
+    const std::uint8_t before_norm = static_cast<std::uint8_t>(
+        (p.result_epilogue().any() ? epilogue_done : 0) | (p.norm.residual ? residual_done : 0));
     check_output(s, index, Role::out,
                  static_cast<std::uint8_t>(before_norm | (p.norm.enabled ? norm_done : 0)));
     check_output(s, index, Role::sum, before_norm);

@@ -18,7 +18,20 @@ namespace shingle {
 
 /// What the elements of a rectangle are, in the words of the problem.
 struct Content {
-  enum class Of : std::uint8_t { nothing, a, b, bias, residual, norm_weight, c, keys, values, attended, down, hidden };
+  enum class Of : std::uint8_t {
+    nothing,
+    a,
+    b,
+    bias,
+    residual,
+    norm_weight,
+    c,
+    keys,
+    values,
+    attended,
+    down,
+    hidden
+  };
   Of of = Of::nothing;
   std::uint8_t done = 0;  ///< of c and hidden: bits of `Done`
   std::int32_t epoch = 0;

@@ -10,8 +10,8 @@
 namespace shingle {
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"a",    "b",      "bias", "residual", "norm_weight",
-                                               "keys", "values", "down", "out",      "sum",  "internal"};
+  static constexpr std::string_view names[] = {"a",      "b",    "bias", "residual", "norm_weight", "keys",
+                                               "values", "down", "out",  "sum",      "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 

@@ -23,7 +23,8 @@ std::string params_text(const Plan& plan) {
   const Params& p = plan.params;
   std::string text(name(plan.mechanism));
   if (p.chunks > 0) text += fmt::format(", {} chunks", p.chunks);
-  if (p.comm_rows > 0) text += fmt::format(", communication tiles of {} rows, {}", p.comm_rows, name(p.comm_order));
+  if (p.comm_rows > 0)
+    text += fmt::format(", communication tiles of {} rows, {}", p.comm_rows, name(p.comm_order));
   if (p.slices > 0)
     text += fmt::format(", {} slice{} a rank{}", p.slices, p.slices == 1 ? "" : "s",
                         p.row_parallel ? ", row-parallel" : "");

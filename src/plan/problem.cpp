@@ -222,10 +222,10 @@ std::vector<GlobalRun> Problem::out_runs(int rank) const {
 
 bool Problem::operator==(const Problem& o) const {
   const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
-  return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && inner == o.inner && dtype == o.dtype &&
-         transpose_a == o.transpose_a && transpose_b == o.transpose_b && epilogue == o.epilogue &&
-         norm == o.norm && row_order == o.row_order && row_block == o.row_block && attention == o.attention &&
-         same_routing;
+  return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && inner == o.inner &&
+         dtype == o.dtype && transpose_a == o.transpose_a && transpose_b == o.transpose_b &&
+         epilogue == o.epilogue && norm == o.norm && row_order == o.row_order && row_block == o.row_block &&
+         attention == o.attention && same_routing;
 }
 
 std::string describe(const Problem& p) {

@@ -61,10 +61,11 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
 std::string rounding(const Problem& p, const Params& params) {
   if (!p.reduces()) return planner::rounding(p);
   return planner::first_rounding(p) + fmt::format(
-      "products accumulate in fp32 and are rounded once to {} for their way; they are summed in fp32 in rank "
-      "order, "
-      "bit-identical from run to run, and rounded once to {}",
-      name(params.stage_fp32 ? DType::f32 : p.dtype), name(p.dtype));
+                                          "products accumulate in fp32 and are rounded once to {} for their "
+                                          "way; they are summed in fp32 in rank "
+                                          "order, "
+                                          "bit-identical from run to run, and rounded once to {}",
+                                          name(params.stage_fp32 ? DType::f32 : p.dtype), name(p.dtype));
 }
 
 }  // namespace

@@ -81,8 +81,7 @@ void Gather::move_by_engine(const Handshake& handshake, int rank) const {
 void Gather::move_by_workers(const Handshake& handshake, int rank) const {
   const int world = build_.world();
   const bool pull = build_.params().pull;
-  const std::int32_t lane =
-      build_.params().helpers > 0 ? build_.helper_lane(rank, "push") : compute_lane;
+  const std::int32_t lane = build_.params().helpers > 0 ? build_.helper_lane(rank, "push") : compute_lane;
   const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
   for (std::int64_t turn = 0; turn < turns; ++turn)
     for (int i = 0; i < world; ++i) {

@@ -1,5 +1,5 @@
-// Shards of A on their way to the ranks that multiply them, in communication tiles, and the order in which a GEMM
-// takes them.
+// Shards of A on their way to the ranks that multiply them, in communication tiles, and the order in which a
+// GEMM takes them.
 #pragma once
 
 #include "fused.hpp"
@@ -13,7 +13,8 @@ class Gather {
 
   /// The steps that bring every shard to the rank (or, pushed, the rank's to everyone).
   void move(const Handshake& handshake, int rank) const;
-  /// Lets a GEMM that stores its product by rows multiply the gathered matrix, in the order in which it comes.
+  /// Lets a GEMM that stores its product by rows multiply the gathered matrix, in the order in which it
+  /// comes.
   void feed(int rank, Gemm& gemm) const;
   /// The rank's own shard is the user's again once everybody has fetched it: the end of the compute lane.
   void release(int rank) const;
@@ -21,7 +22,8 @@ class Gather {
  private:
   bool by_engine() const { return build_.params().mover == Mover::copy_engine; }
   bool interleaved() const;
-  /// The rank whose shard is the i-th to come to a rank, and the one that a rank's own goes to at the same time.
+  /// The rank whose shard is the i-th to come to a rank, and the one that a rank's own goes to at the same
+  /// time.
   int source(int rank, int i) const;
   int dest(int rank, int i) const;
 

@@ -1,10 +1,10 @@
-// mlp in two GEMMs that are not split: tiles of the first wait for their rows, as in allgather+gemm; those of the
-// second go straight to their owners, as in gemm+reducescatter.
+// mlp in two GEMMs that are not split: tiles of the first wait for their rows, as in allgather+gemm; those of
+// the second go straight to their owners, as in gemm+reducescatter.
 //
-// The first product stays on its rank. It begins with the own shard, which need not come from anywhere, and goes
-// on with those of r + 1, r + 2, … as they come; the second goes over them in the same cycle from r + 1 on and ends
-// with the own one, which goes nowhere. It follows the first in the lane instead of being gated on it in another:
-// a gated GEMM holds the workers that it has while it waits, which the first one can use.
+// The first product stays on its rank. It begins with the own shard, which need not come from anywhere, and
+// goes on with those of r + 1, r + 2, … as they come; the second goes over them in the same cycle from r + 1
+// on and ends with the own one, which goes nowhere. It follows the first in the lane instead of being gated
+// on it in another: a gated GEMM holds the workers that it has while it waits, which the first one can use.
 #include "fused_gather.hpp"
 #include "fused_reduction.hpp"
 #include "mlp.hpp"

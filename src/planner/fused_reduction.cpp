@@ -88,7 +88,8 @@ ShardSums::ShardSums(Builder& build, const ShardTiles& tiles) : build_(build), t
   gathers_ = p.op == Op::gemm_allreduce;
   staging_ = staging_buffer(build, p.world * tiles.shard);
   stored_ = build.counter("stored", tiles.bands);
-  summed_ = build.row_wise_finishing() ? build.buffer("summed", gathers_ ? p.m : tiles.shard, p.n) : build.out;
+  summed_ =
+      build.row_wise_finishing() ? build.buffer("summed", gathers_ ? p.m : tiles.shard, p.n) : build.out;
   // Who has to know that a shard is summed: for a scatter its rank, and only if rows are finished after that.
   complete_ = gathers_ || build.row_wise_finishing() ? build.counter("summed", p.world) : -1;
 }
@@ -116,13 +117,13 @@ void ShardSums::multiply(int rank, const Slice* a) const {
 void ShardSums::sum(int rank) const {
   const Problem& p = build_.problem();
   const std::int64_t rows = tiles_.rows_of(rank);
-  Placement to = Builder::in_place(
-      build_.rows(summed_, rank, gathers_ ? smaller(rank * tiles_.shard, p.m) : 0, rows));
+  Placement to =
+      Builder::in_place(build_.rows(summed_, rank, gathers_ ? smaller(rank * tiles_.shard, p.m) : 0, rows));
   if (gathers_) to.ranks = everyone(p.world);
   Elementwise pass = sum_pass(build_, tiles_, {staging_, stored_}, rank, rows, std::move(to));
   if (complete_ >= 0)
-    pass.notify.push_back(
-        count_all(complete_, gathers_ ? everyone(p.world) : std::vector<std::int32_t>{rank}, pass.grid, rank));
+    pass.notify.push_back(count_all(complete_, gathers_ ? everyone(p.world) : std::vector<std::int32_t>{rank},
+                                    pass.grid, rank));
   const TileGrid own = pass.grid;
   share(build_, rank, std::move(pass));
   if (complete_ < 0) return;

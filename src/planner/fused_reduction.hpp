@@ -1,5 +1,5 @@
-// Products summed where their rows belong: tiles go straight to the staging of the shard's owner, who sums the
-// sources in rank order.
+// Products summed where their rows belong: tiles go straight to the staging of the shard's owner, who sums
+// the sources in rank order.
 #pragma once
 
 #include "fused.hpp"

@@ -8,8 +8,8 @@
 
 namespace shingle::planner {
 
-/// Slices of every shard of the rows, [begins[i], begins[i + 1]) each, flow through: gathered, multiplied twice,
-/// reduce-scattered. One slice is the sequential plan.
+/// Slices of every shard of the rows, [begins[i], begins[i + 1]) each, flow through: gathered, multiplied
+/// twice, reduce-scattered. One slice is the sequential plan.
 void plan_mlp_slices(Builder& build, const std::vector<std::int64_t>& begins);
 
 /// An internal buffer for `rows` rows of the first product.

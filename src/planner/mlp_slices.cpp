@@ -1,9 +1,9 @@
-// mlp with collectives. Slice i of every shard is gathered, multiplied twice and reduce-scattered; the gather of
-// slice i + 1 and the scatter of slice i - 1 run beside the products of slice i.
+// mlp with collectives. Slice i of every shard is gathered, multiplied twice and reduce-scattered; the gather
+// of slice i + 1 and the scatter of slice i - 1 run beside the products of slice i.
 //
-// A gathered slice holds the ranks' parts one after the other, and both products keep that order: it is the one
-// in which a reduce-scatter wants them. Where M leaves a short last shard, what is missing lies behind the rows
-// that there are.
+// A gathered slice holds the ranks' parts one after the other, and both products keep that order: it is the
+// one in which a reduce-scatter wants them. Where M leaves a short last shard, what is missing lies behind
+// the rows that there are.
 #include "mlp.hpp"
 
 namespace shingle::planner {

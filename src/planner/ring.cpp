@@ -121,10 +121,12 @@ void plan_allgather(Builder& build, const Shards& shards) {
 std::string rounding(const Problem& problem) {
   if (problem.op == Op::allgather_gemm || problem.world == 1) return planner::rounding(problem);
   return planner::first_rounding(problem) + fmt::format(
-      "products accumulate in fp32 and are rounded once to {0}; the sum of a row's shard starts at the rank "
-      "after its owner and goes around the ring: each rank adds its product in fp32 and rounds to {0}, the "
-      "owner after the epilogue",
-      name(problem.dtype));
+                                                "products accumulate in fp32 and are rounded once to {0}; "
+                                                "the sum of a row's shard starts at the rank "
+                                                "after its owner and goes around the ring: each rank adds "
+                                                "its product in fp32 and rounds to {0}, the "
+                                                "owner after the epilogue",
+                                                name(problem.dtype));
 }
 
 }  // namespace
@@ -145,8 +147,10 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Par
   chosen.row_parallel = params.row_parallel && problem.attends();
   Builder build(problem, machine, Mechanism::ring, chosen);
   const Shards shards(build);
-  if (problem.op == Op::mlp) planner::plan_ring_mlp(build, shards);
-  else if (problem.scatters()) plan_reducescatter(build, shards);
+  if (problem.op == Op::mlp)
+    planner::plan_ring_mlp(build, shards);
+  else if (problem.scatters())
+    plan_reducescatter(build, shards);
   if (problem.op == Op::gemm_allreduce) plan_allreduce(build, shards);
   if (problem.op == Op::allgather_gemm) plan_allgather(build, shards);
   return std::move(build).finish(rounding(problem));

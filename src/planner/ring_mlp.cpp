@@ -1,9 +1,9 @@
 // mlp around the ring: Flash-AG before the first product, Flash-RS after the second, and no barrier between.
 //
 // An all-gather wants a rank's own shard first, which needs no message; a reduce-scatter wants it last, after
-// which no message follows. On one ring both orders are the same cycle: rank r gets the shards r - 1, r - 2, …,
-// r + 1 in this order, and their sums are wanted on the way in just this order. So it multiplies its own shard
-// by B first, every other shard by both weights as it comes, and its own by the second weight last.
+// which no message follows. On one ring both orders are the same cycle: rank r gets the shards r - 1, r - 2,
+// …, r + 1 in this order, and their sums are wanted on the way in just this order. So it multiplies its own
+// shard by B first, every other shard by both weights as it comes, and its own by the second weight last.
 #include "mlp.hpp"
 #include "ring.hpp"
 

@@ -230,7 +230,8 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
   if (problem.attends()) return Reason{"attention is cut into slices by ring"};
   if (problem.op == Op::mlp)
-    return Reason{"signal sends what a GEMM has finished; mlp communicates before its first: use ring or fused"};
+    return Reason{
+        "signal sends what a GEMM has finished; mlp communicates before its first: use ring or fused"};
   if (problem.gathers())
     return Reason{
         fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",

@@ -63,8 +63,8 @@ struct Mutation {
 };
 
 /// A rank touches a peer's memory although that may still be in the last epoch. (An allreduce by shards does
-/// not need to ask: whoever has all sums of the last epoch knows that all regions have been read; nor does an mlp,
-/// but to fetch what is the user's.)
+/// not need to ask: whoever has all sums of the last epoch knows that all regions have been read; nor does an
+/// mlp, but to fetch what is the user's.)
 bool drop_begun(Plan& plan, Dice& dice) {
   if (plan.problem.op == Op::gemm_allreduce && sums_shards(plan)) return false;
   if (plan.problem.op == Op::mlp && !plan.params.pull) return false;

@@ -121,7 +121,8 @@ double run_timeout_us(const Problem& problem, const WorldFlags& where) {
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n),
              k = static_cast<double>(problem.k);
   const double ways = problem.op == Op::mlp ? 2 : 1;  // it gathers and scatters
-  const double most_bytes = 2 * ways * std::max(m * n, m * k) * static_cast<double>(size_bytes(problem.dtype));
+  const double most_bytes =
+      2 * ways * std::max(m * n, m * k) * static_cast<double>(size_bytes(problem.dtype));
   return where.timeout_us.value_or(default_timeout_us + gemm_us(problem) +
                                    where.link.transfer_us(most_bytes));
 }

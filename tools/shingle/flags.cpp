@@ -159,7 +159,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(app.add_flag("--transpose-b", flags.transpose_b, "B is stored N×K (a Linear layer's weight)"));
   grouped(add(app, "--epilogue", "LIST", "bias and one of relu, gelu, silu, swiglu: bias,silu",
               [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
-  grouped(add(app, "--activation", "NAME", "The same of an activation alone; of an mlp that between its products",
+  grouped(add(app, "--activation", "NAME",
+              "The same of an activation alone; of an mlp that between its products",
               [&](auto& t) { flags.epilogue.activation = parse_activation(t); }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));

@@ -13,7 +13,8 @@ namespace {
 
 std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
   if (flags.op || flags.m || flags.n || flags.k || flags.inner)
-    throw InvalidArgument("--model has its own operators and sizes: leave out --op, --m, --n, --k and --inner");
+    throw InvalidArgument(
+        "--model has its own operators and sizes: leave out --op, --m, --n, --k and --inner");
   if (flags.transpose_a || flags.transpose_b || flags.epilogue.any() || flags.norm || flags.residual ||
       flags.row_order != RowOrder::contiguous)
     throw InvalidArgument(

@@ -28,8 +28,8 @@ struct Measurement {
   double overlap_efficiency() const;
 };
 
-/// The GEMM of a problem alone, or both of an mlp, on the same ranks and operands, without epilogue: what ECT is
-/// counted from.
+/// The GEMM of a problem alone, or both of an mlp, on the same ranks and operands, without epilogue: what ECT
+/// is counted from.
 class GemmAlone {
  public:
   /// Shares the operands of `workspace` (made for the same problem, and outliving this) where their shapes
@@ -46,9 +46,9 @@ class GemmAlone {
   std::vector<DeviceBuffer> scratch_;
 };
 
-/// Runs the products alone and the two operators in turn, round by round, so that a drift of the machine meets all alike; once before to
-/// warm up. `overlapped` may be the sequential operator itself. Collective; the same figures on every
-/// process.
+/// Runs the products alone and the two operators in turn, round by round, so that a drift of the machine
+/// meets all alike; once before to warm up. `overlapped` may be the sequential operator itself. Collective;
+/// the same figures on every process.
 Measurement measure(World& world, std::span<Operator> products, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options = {});
 

@@ -99,8 +99,8 @@ struct LayerOp {
 /// | ffn_down, shared_down           | row     | hidden                               | ffn/tp             |
 /// | moe_down                        | experts | hidden                               | moe_ffn            |
 ///
-/// With `mlp` (which needs sequence parallelism) ffn and shared are one operator each, in place of their up and
-/// down: N = K = hidden, inner = ffn/tp.
+/// With `mlp` (which needs sequence parallelism) ffn and shared are one operator each, in place of their up
+/// and down: N = K = hidden, inner = ffn/tp.
 ///
 /// column: allgather+gemm with sequence parallelism, else gemm. row: gemm+reducescatter, else gemm+allreduce.
 /// experts: gemm+alltoall. kv is kv_heads/tp, or 1 where there are fewer of them than ranks (they are
@@ -119,7 +119,8 @@ struct LayerOp {
 /// NAME_wgrad_allreduce, and NAME_wgrad_reducescatter as a sharded optimizer has it.
 ///
 /// Throws InvalidArgument that names the field where heads, kv_heads, ffn, d_inner or experts do not divide
-/// among the ranks (as Megatron does), or tokens, tp or layer is out of range; and with `mlp`, where the activation is none that an epilogue has.
+/// among the ranks (as Megatron does), or tokens, tp or layer is out of range; and with `mlp`, where the
+/// activation is none that an epilogue has.
 std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOptions& options);
 
 }  // namespace shingle

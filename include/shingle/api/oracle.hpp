@@ -14,13 +14,13 @@
 // element near zero proves nothing. Inputs whose sums are exact have to give the exact result, where the
 // operator has no function that rounds.
 //
-// An mlp is bounded by (3 + world) · eps + c · (sqrt(K) + sqrt(inner)) · 2^-24. The reference does not round the
-// first product H; a plan rounds it once, each element by at most eps/2 of itself, at random. In the sum over
-// the inner columns these errors grow as the sum itself does with random signs: to at most eps/2 of it, for which
-// one eps is allowed. What accumulating H over K loses, c · sqrt(K) · 2^-24 of A·B, passes the activation, whose
-// slope is at most 1.13 where H is of the size of A·B (swiglu: of two sums, the factor two of above); the second
-// product loses the same with inner for K. With integers, without activation or with relu, H is exact and small
-// enough for its sums to be exact as well.
+// An mlp is bounded by (3 + world) · eps + c · (sqrt(K) + sqrt(inner)) · 2^-24. The reference does not round
+// the first product H; a plan rounds it once, each element by at most eps/2 of itself, at random. In the sum
+// over the inner columns these errors grow as the sum itself does with random signs: to at most eps/2 of it,
+// for which one eps is allowed. What accumulating H over K loses, c · sqrt(K) · 2^-24 of A·B, passes the
+// activation, whose slope is at most 1.13 where H is of the size of A·B (swiglu: of two sums, the factor two
+// of above); the second product loses the same with inner for K. With integers, without activation or with
+// relu, H is exact and small enough for its sums to be exact as well.
 #pragma once
 
 #include <span>

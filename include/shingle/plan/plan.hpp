@@ -345,9 +345,9 @@ enum class Mover : std::uint8_t { copy_engine, store };
 std::string_view name(Mover mover);
 Mover parse_mover(std::string_view text);
 
-/// The order in which the communication tiles of other ranks' shards come to a rank r: all of rank r + 1, then of
-/// r + 2, … (`ring`); of r - 1, r - 2, … (`reverse`); or the first tile of each rank in turn, then the second of
-/// each, … (`interleaved`).
+/// The order in which the communication tiles of other ranks' shards come to a rank r: all of rank r + 1,
+/// then of r + 2, … (`ring`); of r - 1, r - 2, … (`reverse`); or the first tile of each rank in turn, then
+/// the second of each, … (`interleaved`).
 enum class CommOrder : std::uint8_t { ring, reverse, interleaved };
 std::string_view name(CommOrder order);
 CommOrder parse_comm_order(std::string_view text);
@@ -364,9 +364,9 @@ struct Params {
   bool one_shot = false;       ///< fused allreduce: everybody sends all to all and sums all
   std::int64_t comm_rows = 0;  ///< fused: rows of a communication tile
   bool pull = false;           ///< fused: shards are fetched by who needs them, not sent by who has them
-  Mover mover = Mover::copy_engine;  ///< fused: who moves shards
+  Mover mover = Mover::copy_engine;        ///< fused: who moves shards
   CommOrder comm_order = CommOrder::ring;  ///< fused: the order in which communication tiles come
-  std::int32_t slices = 0;           ///< ring: slices of each rank's shard of the rows
+  std::int32_t slices = 0;                 ///< ring: slices of each rank's shard of the rows
   bool row_parallel = false;  ///< ring, attention: all queries first, and only the projection by slices
   bool operator==(const Params&) const = default;
 };

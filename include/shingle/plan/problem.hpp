@@ -82,9 +82,9 @@ struct TokenRange {
 };
 
 /// Order of the rows of a row-sharded matrix (the output of gemm+reducescatter, the input A of
-/// allgather+gemm; of an mlp both are contiguous). `contiguous`: rank r holds rows [r · ceil(M/W), …). `block_cyclic`: blocks of `row_block`
-/// rows are dealt to the ranks in turn (FlashOverlap §3.3.4: what a reduce-scatter of row-subtiles leaves; an
-/// allgather+gemm that takes the same order puts the rows back).
+/// allgather+gemm; of an mlp both are contiguous). `contiguous`: rank r holds rows [r · ceil(M/W), …).
+/// `block_cyclic`: blocks of `row_block` rows are dealt to the ranks in turn (FlashOverlap §3.3.4: what a
+/// reduce-scatter of row-subtiles leaves; an allgather+gemm that takes the same order puts the rows back).
 enum class RowOrder : std::uint8_t { contiguous, block_cyclic };
 
 /// A run of rows on one rank that are consecutive rows of the operator's global matrix, and of one source
@@ -109,7 +109,7 @@ struct Problem {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  std::int64_t inner = 0;  ///< mlp only: columns of the activated first product on one rank
+  std::int64_t inner = 0;    ///< mlp only: columns of the activated first product on one rank
   DType dtype = DType::f32;  ///< of inputs, staging and outputs; products accumulate in fp32
   bool transpose_a = false;
   bool transpose_b = false;
