@@ -39,6 +39,14 @@ int group_at(const Step& step, std::int64_t position) {
   return -1;
 }
 
+/// Multiplications of a GEMM for each element that it stores, over those of a product of the problem: both
+/// weights of an mlp have their own K, and a gate is a product as well.
+double work(const Plan& plan, const Gemm& gemm) {
+  const auto k = static_cast<double>(gemm.transpose_a ? gemm.a.rows : gemm.a.cols);
+  const double products = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
+  return plan.problem.op == Op::mlp ? products * k / static_cast<double>(plan.problem.k) : 1;
+}
+
 double size_of(const Slice& slice) {
   return static_cast<double>(slice.rows) * static_cast<double>(slice.cols);
 }
@@ -54,7 +62,7 @@ double wire_elements(const Plan& plan, const Collective& collective) {
 double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs) {
   const Step& step = plan.ranks[segment.rank].lanes[segment.lane].steps[segment.step];
   if (const auto* gemm = std::get_if<Gemm>(&step))
-    return costs.product_us * elements(gemm->grid, segment.first, segment.last);
+    return costs.product_us * work(plan, *gemm) * elements(gemm->grid, segment.first, segment.last);
   if (const auto* attend = std::get_if<Attend>(&step))
     return (costs.attend_us < 0 ? costs.product_us : costs.attend_us) *
            elements(attend->grid, segment.first, segment.last);

@@ -292,6 +292,10 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
 void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
   if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue))
     fail_content(s, "applies another epilogue than the problem's");
+  const Problem& p = plan_.problem;
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
+  if (k != p.k && !(p.op == Op::mlp && k == p.inner))
+    fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
   spend(s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);

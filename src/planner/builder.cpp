@@ -9,12 +9,13 @@
 namespace shingle::planner {
 namespace {
 
-/// Adds what one tiled step notifies an epoch.
-void add_growth(Plan& plan, const TileGrid& grid, const std::vector<TileNotify>& notifies) {
+/// Adds what a tiled step that does positions [first, last) notifies an epoch.
+void add_growth(Plan& plan, const TileGrid& grid, const std::vector<TileNotify>& notifies, std::int64_t first,
+                std::int64_t last) {
   for (const TileNotify& notify : notifies) {
-    std::int64_t before = 0;
+    std::int64_t before = grid.tiles_before(first);
     for (std::size_t g = 0; g < notify.ends.size(); ++g) {
-      const std::int64_t tiles = grid.tiles_before(notify.ends[g]);
+      const std::int64_t tiles = grid.tiles_before(larger(first, smaller(notify.ends[g], last)));
       const auto group = static_cast<std::int64_t>(g);
       notify.for_each_rank(group, [&](std::int32_t rank) {
         plan.counters[notify.counter].growth[rank][notify.entry(group)] +=
@@ -26,9 +27,13 @@ void add_growth(Plan& plan, const TileGrid& grid, const std::vector<TileNotify>&
 }
 
 void add_growth(Plan& plan, const Step& step) {
-  if (const auto* gemm = std::get_if<Gemm>(&step)) add_growth(plan, gemm->grid, gemm->notify);
-  if (const auto* pass = std::get_if<Elementwise>(&step)) add_growth(plan, pass->grid, pass->notify);
-  if (const auto* attend = std::get_if<Attend>(&step)) add_growth(plan, attend->grid, attend->notify);
+  const auto all_of = [&](const auto& tiled) {
+    add_growth(plan, tiled.grid, tiled.notify, 0, tiled.grid.positions());
+  };
+  if (const auto* gemm = std::get_if<Gemm>(&step)) all_of(*gemm);
+  if (const auto* attend = std::get_if<Attend>(&step)) all_of(*attend);
+  if (const auto* pass = std::get_if<Elementwise>(&step))
+    add_growth(plan, pass->grid, pass->notify, pass->first, last_item(*pass));
   if (const auto* notify = std::get_if<Notify>(&step)) {
     const CounterRef& at = notify->counter;
     Counter& counter = plan.counters[at.counter];

@@ -293,7 +293,7 @@ bool is_gather(const Problem& p) {
 std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
   if (p.attends()) return Reason{"attention is cut into slices by ring"};
-  if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use fused, ring or chunked"};
+  if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
   if (!machine.peer_memory && p.world > 1)
     return Reason{"copy engines write into other ranks' memory, which ranks cannot reach here"};
   if (p.row_order == RowOrder::block_cyclic)

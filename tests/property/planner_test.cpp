@@ -41,6 +41,7 @@ bool symmetric(const Routing& routing) {
 /// Why copy engines cannot carry out a problem's collective.
 std::optional<std::string> excuse_of_engines(const Problem& p, const Params& params) {
   if (p.op == Op::gemm) return "no communication";
+  if (p.op == Op::mlp) return "two collectives";
   if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
   if (params.poll == Poll::collective && params.trigger == Trigger::direct) return "one place, many writers";
   const bool gathers = p.op == Op::allgather || p.op == Op::allgather_gemm;

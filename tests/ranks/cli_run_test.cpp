@@ -69,6 +69,9 @@ TEST_F(Cli, RunsWhatTheFlagsSay) {
   EXPECT_EQ(shards[0].at("params").at("comm_rows"), 20);
   EXPECT_EQ(shards[0].at("params").at("pull"), true);
   EXPECT_EQ(shards[0].at("params").at("mover"), "store");
+  EXPECT_EQ(rows("--op allgather+gemm --mechanism fused --comm-order reverse " + small)[0].at("params").at(
+                "comm_order"),
+            "reverse");
   const json sums =
       rows("--op gemm+allreduce --mechanism fused --helpers 1 --stage-fp32 --one-shot --workers 2 " + small);
   EXPECT_EQ(sums[0].at("params").at("helpers"), 1);
@@ -85,6 +88,31 @@ TEST_F(Cli, RunsWhatTheFlagsSay) {
         EXPECT_EQ(row.at("verified"), true) << flags << ", " << row.at("mechanism");
       else
         EXPECT_THAT(row.at("mechanism"), testing::AnyOf("fused", "copy-engine")) << row.at("reason");
+}
+
+TEST_F(Cli, RunsAnMlpByEveryMechanismThatServes) {
+  const std::string sizes = "--op mlp --inner 48 " + small;
+  for (const std::string flags : {"--activation swiglu", "--epilogue bias,gelu --transpose-b --dtype bf16",
+                                  "--activation relu --norm --residual --dtype f16"})
+    for (const json& row : rows(sizes + "--mechanism all " + flags)) {
+      EXPECT_EQ(row.at("inner"), 48);
+      if (row.at("mechanism") == "signal" || row.at("mechanism") == "copy-engine")
+        EXPECT_THAT(row.at("reason").get<std::string>(), HasSubstr("use ring or fused"));
+      else
+        EXPECT_EQ(row.at("verified"), true) << row;
+    }
+  EXPECT_EQ(run("verify " + sizes + "--mechanism ring --slices 3").code, 0);
+  const Outcome plan = run("plan --format json --activation silu " + sizes);
+  EXPECT_EQ(plan.code, 0);
+  write("mlp.json", plan.out);
+  EXPECT_EQ(run("verify " + path("mlp.json")).code, 0);
+  expect_refused("run --op mlp " + small, "needs --inner");
+  expect_refused("run --op gemm --inner 3 " + small, "only an mlp");
+  expect_refused("run --transpose-a " + sizes, "transpose_a");
+  expect_refused("run --op mlp --a x.npy --b y.npy", "mlp has two");
+  const std::string model = "--model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json --tp 4 --tokens 16 ";
+  EXPECT_EQ(rows(model + "--mlp --layer-ops=ffn --mechanism ring")[0].at("op"), "mlp");
+  expect_refused("run --mlp " + sizes, "go with --model");
 }
 
 TEST_F(Cli, SaysWhoWaitedForWhomWhenADeadlinePasses) {
@@ -193,6 +221,11 @@ TEST_F(Cli, RunsUnderMpirun) {
     }
     EXPECT_EQ(row.at("verified"), true) << row;
   }
+  const Outcome mlp = mpirun(3,
+                             "run --format json --repeat 1 --mechanism sequential,chunked,ring --op mlp --m "
+                             "91 --n 40 --k 32 --inner 24");
+  ASSERT_EQ(mlp.code, 0) << mlp.err;
+  for (const json& row : json::parse(mlp.out)) EXPECT_EQ(row.at("verified"), true) << row;
   EXPECT_EQ(mpirun(2, "run --op gemm --m 8 --n 8 --k 8 --world 5").code, 2);
 }
 

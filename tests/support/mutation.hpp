@@ -54,7 +54,7 @@ inline void expect_caught(const Mutation& mutation, std::optional<Plan> (*random
   constexpr int wanted = 100;
   Dice dice(41);
   int caught = 0;
-  for (int tries = 0; caught < wanted && tries < 400 * wanted; ++tries) {
+  for (int tries = 0; caught < wanted && tries < 1000 * wanted; ++tries) {
     const auto plan = random_plan(dice);
     if (!plan) continue;
     Plan mutant = *plan;

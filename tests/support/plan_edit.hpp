@@ -70,13 +70,13 @@ inline void insert_step(Plan& plan, const At& at, Step step) {
   steps.insert(steps.begin() + at.step, std::move(step));
 }
 
-/// Tiles that each group of positions counts.
-inline std::vector<std::uint32_t> tiles_in_groups(const TileGrid& grid,
-                                                  const std::vector<std::int64_t>& ends) {
+/// Tiles that each group of positions counts, of those in [first, last).
+inline std::vector<std::uint32_t> tiles_in_groups(const TileGrid& grid, const std::vector<std::int64_t>& ends,
+                                                  std::int64_t first, std::int64_t last) {
   std::vector<std::uint32_t> counts;
-  std::int64_t before = 0;
+  std::int64_t before = grid.tiles_before(first);
   for (const std::int64_t end : ends) {
-    const std::int64_t tiles = grid.tiles_before(end);
+    const std::int64_t tiles = grid.tiles_before(larger(first, smaller(end, last)));
     counts.push_back(static_cast<std::uint32_t>(tiles - before));
     before = tiles;
   }
@@ -90,9 +90,10 @@ inline void count_growth(Plan& plan) {
   const auto growth = [&](std::int32_t counter, std::int32_t rank, std::size_t entry) -> std::uint32_t& {
     return plan.counters[static_cast<std::size_t>(counter)].growth[static_cast<std::size_t>(rank)][entry];
   };
-  const auto tiles = [&](const TileGrid& grid, const std::vector<TileNotify>& notifies) {
+  const auto tiles = [&](const TileGrid& grid, const std::vector<TileNotify>& notifies, std::int64_t first,
+                         std::int64_t last) {
     for (const TileNotify& notify : notifies) {
-      const auto counts = tiles_in_groups(grid, notify.ends);
+      const auto counts = tiles_in_groups(grid, notify.ends, first, last);
       for (std::size_t g = 0; g < counts.size(); ++g) {
         const auto group = static_cast<std::int64_t>(g);
         notify.for_each_rank(group, [&](std::int32_t rank) {
@@ -103,10 +104,11 @@ inline void count_growth(Plan& plan) {
   };
   std::set<std::pair<int, int>> queues;  // by rank: a shared pass notifies once
   for_each_step(plan, [&](const At& where, const Step& step) {
-    if (const auto* gemm = std::get_if<Gemm>(&step)) tiles(gemm->grid, gemm->notify);
+    if (const auto* gemm = std::get_if<Gemm>(&step))
+      tiles(gemm->grid, gemm->notify, 0, gemm->grid.positions());
     if (const auto* pass = std::get_if<Elementwise>(&step);
         pass && (pass->queue < 0 || queues.emplace(where.rank, pass->queue).second))
-      tiles(pass->grid, pass->notify);
+      tiles(pass->grid, pass->notify, pass->first, last_item(*pass));
     if (const auto* notify = std::get_if<Notify>(&step)) {
       const CounterRef& at = notify->counter;
       auto& grown = growth(at.counter, at.rank, static_cast<std::size_t>(at.entry));

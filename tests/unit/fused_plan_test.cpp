@@ -67,30 +67,83 @@ TEST(FusedPlan, AtEveryStepRanksStoreToDifferentOnes) {
 }
 
 TEST(FusedPlan, AtEveryStepShardsMoveBetweenDifferentRanks) {
-  for (const bool pull : {false, true})
-    for (const int world : {2, 3, 6}) {
-      Params params;
-      params.pull = pull;
-      const Plan plan =
-          plan_fused(problem(Op::allgather_gemm, world, 32 * world), machine(4), params).value();
-      std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> moves(static_cast<std::size_t>(world));
-      test::for_each_step(plan, [&](const test::At& at, const Step& step) {
-        if (const auto* copy = std::get_if<Copy>(&step))
-          moves[static_cast<std::size_t>(at.rank)].emplace_back(copy->from.rank, copy->to.rank);
-      });
-      for (std::size_t i = 0; i < moves[0].size(); ++i) {
-        std::set<std::int32_t> sources, dests;
-        for (const auto& of_rank : moves) {
-          ASSERT_EQ(of_rank.size(), moves[0].size());
-          EXPECT_TRUE(sources.insert(of_rank[i].first).second);
-          EXPECT_TRUE(dests.insert(of_rank[i].second).second);
+  for (const CommOrder order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved})
+    for (const bool pull : {false, true})
+      for (const int world : {2, 3, 6}) {
+        Params params;
+        params.pull = pull;
+        params.comm_order = order;
+        const Plan plan =
+            plan_fused(problem(Op::allgather_gemm, world, 32 * world), machine(4), params).value();
+        std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> moves(
+            static_cast<std::size_t>(world));
+        test::for_each_step(plan, [&](const test::At& at, const Step& step) {
+          if (const auto* copy = std::get_if<Copy>(&step))
+            moves[static_cast<std::size_t>(at.rank)].emplace_back(copy->from.rank, copy->to.rank);
+        });
+        for (std::size_t i = 0; i < moves[0].size(); ++i) {
+          std::set<std::int32_t> sources, dests;
+          for (const auto& of_rank : moves) {
+            ASSERT_EQ(of_rank.size(), moves[0].size());
+            EXPECT_TRUE(sources.insert(of_rank[i].first).second);
+            EXPECT_TRUE(dests.insert(of_rank[i].second).second);
+          }
+        }
+        for (int rank = 0; rank < world; ++rank) {  // the GEMM begins with rows that are there
+          const Gemm& gemm = gemm_of(plan, rank);
+          EXPECT_EQ(gemm.a_rows.run_at(gemm.grid.rect(gemm.grid.tile(0)).row, 1).matrix_row / 32, rank);
         }
       }
-      for (int rank = 0; rank < world; ++rank) {  // the GEMM begins with rows that are there
-        const Gemm& gemm = gemm_of(plan, rank);
-        EXPECT_EQ(gemm.grid.tile(0).m * gemm.grid.tile_rows / gemm.a_rows.pitch, rank);
-      }
-    }
+}
+
+/// Rank and first row (of its shard) of the rows that a rank's GEMM comes to, in order, without repetition.
+std::vector<std::pair<std::int64_t, std::int64_t>> visited(const Plan& plan, int rank) {
+  const Gemm& gemm = gemm_of(plan, rank);
+  std::vector<std::pair<std::int64_t, std::int64_t>> rows;
+  for (std::int64_t position = 0; position < gemm.grid.positions(); ++position) {
+    const TileRect tile = gemm.grid.rect(gemm.grid.tile(position));
+    if (tile.rows == 0 || tile.cols == 0) continue;
+    const std::int64_t row = gemm.a_rows.run_at(tile.row, 1).matrix_row, shard = plan.problem.shard_rows();
+    if (row < 0) continue;
+    const std::pair<std::int64_t, std::int64_t> at{row / shard, row % shard};
+    if (rows.empty() || rows.back() != at) rows.push_back(at);
+  }
+  return rows;
+}
+
+TEST(FusedPlan, TilesFollowTheOrderInWhichCommunicationTilesCome) {
+  Machine tall = machine(4);
+  tall.tile_rows = 8;
+  Params params;
+  params.comm_rows = 8;
+  const Problem p = problem(Op::allgather_gemm, 3, 48);
+  using Order = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  EXPECT_EQ(visited(plan_fused(p, tall, params).value(), 1),
+            (Order{{1, 0}, {1, 8}, {2, 0}, {2, 8}, {0, 0}, {0, 8}}));
+  params.comm_order = CommOrder::reverse;
+  EXPECT_EQ(visited(plan_fused(p, tall, params).value(), 1),
+            (Order{{1, 0}, {1, 8}, {0, 0}, {0, 8}, {2, 0}, {2, 8}}));
+  params.comm_order = CommOrder::interleaved;
+  EXPECT_EQ(visited(plan_fused(p, tall, params).value(), 1),
+            (Order{{1, 0}, {2, 0}, {0, 0}, {1, 8}, {2, 8}, {0, 8}}));
+}
+
+TEST(FusedPlan, AnMlpBeginsWithTheOwnRowsAndEndsWithThem) {
+  const Problem p{.op = Op::mlp, .world = 4, .m = 100, .n = 40, .k = 16, .inner = 24};
+  const Plan plan = plan_fused(p, machine(4), {}).value();
+  for (int rank = 0; rank < 4; ++rank) {
+    std::vector<const Gemm*> gemms;
+    for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+      for (const Step& step : lane.steps)
+        if (const auto* gemm = std::get_if<Gemm>(&step)) gemms.push_back(gemm);
+    ASSERT_EQ(gemms.size(), 2u);
+    const auto shard_at = [&](const Gemm& gemm, std::int64_t position) {
+      return gemm.grid.tile(position).m * gemm.grid.tile_rows / gemm.a_rows.pitch;
+    };
+    EXPECT_EQ(shard_at(*gemms[0], 0), rank);
+    EXPECT_EQ(shard_at(*gemms[1], 0), (rank + 1) % 4);
+    EXPECT_EQ(shard_at(*gemms[1], gemms[1]->grid.positions() - 1), rank);
+  }
 }
 
 TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {

@@ -54,6 +54,19 @@ const LayerOp& find(const std::vector<LayerOp>& operators, const std::string& na
 
 // operators
 
+TEST(LayerOperators, AFeedForwardMayBeOneOperator) {
+  LayerOptions options{.tp = 4, .tokens = 256, .dtype = DType::f32, .mlp = true};
+  EXPECT_THAT(briefs(shipped("llama-3-8b"), options),
+              ElementsAre("qkv: allgather+gemm 256x1536x4096 f32, B transposed, 4 ranks",
+                          "attn_out: gemm+reducescatter 256x4096x1024 f32, B transposed, 4 ranks",
+                          "ffn: mlp 256x4096x4096 f32, 3584 inner, B transposed, swiglu, 4 ranks"));
+  EXPECT_THAT([&] { layer_operators(read(with(llama(), {{"hidden_act", "relu2"}})), options); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("cannot follow a product")));
+  options.sequence_parallel = false;
+  EXPECT_THAT([&] { layer_operators(shipped("llama-3-8b"), options); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("needs sequence parallelism")));
+}
+
 TEST(LayerOperators, LlamaUnderTensorAndSequenceParallelism) {
   EXPECT_THAT(briefs(shipped("llama-3-8b"), {.tp = 4, .tokens = 256, .dtype = DType::f32}),
               ElementsAre("qkv: allgather+gemm 256x1536x4096 f32, B transposed, 4 ranks",

@@ -26,6 +26,7 @@ class Naive {
         for (std::size_t i = 0; i < memory.size() / size_bytes(p_.dtype); ++i)
           values.push_back(static_cast<double>(load_element(p_.dtype, memory.data(), i)));
       }
+    for (int rank = 0; rank < p_.world && p_.op == Op::mlp; ++rank) make_hidden(rank);
     for (int rank = 0; rank < p_.world; ++rank)
       for (std::int64_t row = 0; row < p_.out_rows(rank); ++row)
         finish(rank, row, global_row(p_.out_runs(rank), row));
@@ -64,7 +65,31 @@ class Naive {
     double sum = 0;
     for (std::int64_t k = 0; k < p_.k; ++k)
       sum += a[static_cast<std::size_t>(p_.transpose_a ? k * rows + row : row * p_.k + k)] *
-             b[static_cast<std::size_t>(p_.transpose_b ? col * p_.k + k : k * p_.n + col)];
+             b[static_cast<std::size_t>(p_.transpose_b ? col * p_.k + k : k * p_.b_cols() + col)];
+    return sum;
+  }
+  /// The first product of an mlp on a rank, m × inner, activated and rounded to the dtype as every plan does.
+  void make_hidden(int rank) {
+    std::vector<double>& hidden = hidden_[rank];
+    for (std::int64_t row = 0; row < p_.m; ++row)
+      for (std::int64_t col = 0; col < p_.inner; ++col) {
+        const std::int64_t owner = row / p_.shard_rows();
+        const auto x = [&](std::int64_t c) {
+          return dot(static_cast<int>(owner), row - owner * p_.shard_rows(), rank, c) +
+                 (p_.epilogue.bias ? input(rank, Role::bias, 0, c) : 0.0);
+        };
+        std::byte rounded[sizeof(float)];
+        store_element(p_.dtype, rounded, 0,
+                      static_cast<float>(activated(p_.epilogue.activation, x, col, p_.inner)));
+        hidden.push_back(static_cast<double>(load_element(p_.dtype, rounded, 0)));
+      }
+  }
+  double dot_hidden(int rank, std::int64_t row, std::int64_t col) const {
+    const std::vector<double>& hidden = hidden_.at(rank);
+    double sum = 0;
+    for (std::int64_t j = 0; j < p_.inner; ++j)
+      sum += hidden[static_cast<std::size_t>(row * p_.inner + j)] *
+             input(rank, Role::down, p_.transpose_b ? col : j, p_.transpose_b ? j : col);
     return sum;
   }
   /// Element of the operator's global product that `rank` is to have.
@@ -72,7 +97,10 @@ class Naive {
     if (p_.op == Op::gemm) return dot(rank, global, rank, col);
     double sum = 0;
     for (int r = 0; r < p_.world; ++r) {
-      if (p_.reduces()) sum += dot(r, global, r, col);
+      if (p_.op == Op::mlp)
+        sum += dot_hidden(r, global, col);
+      else if (p_.reduces())
+        sum += dot(r, global, r, col);
       for (const GlobalRun& run : p_.reduces() ? std::vector<GlobalRun>{} : p_.a_runs(r))
         if (global >= run.global_row && global < run.global_row + run.rows)
           return dot(r, run.local_row + global - run.global_row, p_.op == Op::allgather_gemm ? rank : r, col);
@@ -80,11 +108,9 @@ class Naive {
     return sum;
   }
   static double silu(double x) { return x / (1 + std::exp(-x)); }
-  double activated(int rank, std::int64_t global, std::int64_t col) const {
-    const auto x = [&](std::int64_t c) {
-      return product(rank, global, c) + (p_.epilogue.bias ? input(rank, Role::bias, 0, c) : 0.0);
-    };
-    switch (p_.epilogue.activation) {
+  /// Of a row x; swiglu has its second half `half` further on.
+  static double activated(Activation activation, const auto& x, std::int64_t col, std::int64_t half) {
+    switch (activation) {
       case Activation::relu:
         return x(col) > 0 ? x(col) : 0;
       case Activation::gelu:
@@ -92,17 +118,20 @@ class Naive {
       case Activation::silu:
         return silu(x(col));
       case Activation::swiglu:
-        return silu(x(col)) * x(p_.n / 2 + col);
+        return silu(x(col)) * x(half + col);
       case Activation::none:
         break;
     }
     return x(col);
   }
   void finish(int rank, std::int64_t row, std::int64_t global) {
+    const auto biased = [&](std::int64_t c) {
+      return product(rank, global, c) + (p_.result_epilogue().bias ? input(rank, Role::bias, 0, c) : 0.0);
+    };
     std::vector<double> x;
     double squares = 0;
     for (std::int64_t col = 0; col < p_.out_cols(); ++col) {
-      x.push_back(activated(rank, global, col) +
+      x.push_back(activated(p_.result_epilogue().activation, biased, col, p_.n / 2) +
                   (p_.norm.residual ? input(rank, Role::residual, row, col) : 0.0));
       squares += x.back() * x.back();
     }
@@ -120,6 +149,7 @@ class Naive {
   const Problem& p_;
   std::map<std::pair<int, Role>, Memory> memory_;
   std::map<std::pair<int, Role>, std::vector<double>> values_;  // of inputs
+  std::map<int, std::vector<double>> hidden_;
 };
 
 }  // namespace shingle

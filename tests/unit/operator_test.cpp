@@ -21,6 +21,7 @@ Problem problem_of(Op op, int world) {
   p.m = 48;
   p.n = 40;
   p.k = 24;
+  if (op == Op::mlp) p.inner = 32;
   return p;
 }
 
@@ -30,7 +31,7 @@ std::unique_ptr<World> threads(int ranks) {
 
 TEST(Operator, RunsEveryMechanismThatServes) {
   const auto world = threads(3);
-  for (const Op op : {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm}) {
+  for (const Op op : {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::mlp}) {
     const Problem problem = problem_of(op, 3);
     const auto inputs = random_inputs(problem, 1, Values::integers);
     Workspace memory(*world, *inputs);
@@ -160,6 +161,20 @@ TEST(Measure, TimesTheComputationOfAttentionAlone) {
     sequential.run();  // the inputs are as they were
     EXPECT_TRUE(check(*inputs, memory.outputs()).passed);
   }
+}
+
+TEST(Measure, ComputationAloneIsBothProductsOfAnMlp) {
+  const auto world = threads(2);
+  Problem problem = problem_of(Op::mlp, 2);
+  problem.epilogue.activation = Activation::swiglu;
+  const auto inputs = random_inputs(problem, 3);
+  Workspace memory(*world, *inputs);
+  GemmAlone alone(*world, *inputs, memory);
+  ASSERT_EQ(alone.products().size(), 2u);
+  EXPECT_EQ(describe(alone.products()[0].problem()), "gemm 48x64x24 f32, 2 ranks");
+  EXPECT_EQ(describe(alone.products()[1].problem()), "gemm 48x40x32 f32, 2 ranks");
+  EXPECT_EQ(GemmAlone::bytes(problem, 0), 4 * (48 * 24 + 48 * 64 + 48 * 32 + 48 * 40));
+  for (Operator& product : alone.products()) EXPECT_GT(product.run().elapsed_us, 0);
 }
 
 TEST(Measure, CountsEfficiencyFromTheGemmAlone) {

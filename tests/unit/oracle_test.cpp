@@ -20,6 +20,7 @@ Problem problem_of(Op op, int world, std::int64_t m, std::int64_t n, std::int64_
   p.m = m;
   p.n = n;
   p.k = k;
+  if (op == Op::mlp) p.inner = 45;
   if (op != Op::gemm_alltoall) return p;
   std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
   for (int s = 0; s < world; ++s)
@@ -48,6 +49,7 @@ TEST_P(EveryOp, AgreesWithLoops) {
       Problem p = problem_of(GetParam(), 3, 70, 37, 41);
       p.dtype = dtype;
       p.transpose_a = transposes & 1;
+      if (p.op == Op::mlp && p.transpose_a) continue;
       p.transpose_b = transposes & 2;
       expect_agreement(p);
     }
@@ -97,7 +99,7 @@ TEST_P(EveryOp, WantsIntegersExactly) {
 
 INSTANTIATE_TEST_SUITE_P(Ops, EveryOp,
                          testing::Values(Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter,
-                                         Op::allgather_gemm, Op::gemm_alltoall),
+                                         Op::allgather_gemm, Op::gemm_alltoall, Op::mlp),
                          [](const auto& parameter) {
                            std::string text(name(parameter.param));
                            std::replace(text.begin(), text.end(), '+', '_');
@@ -175,6 +177,45 @@ TEST(Inputs, IntegersStayWithinWhatTheDtypeHolds) {
       EXPECT_TRUE(any);
       EXPECT_LE(most, 2 / epsilon(dtype)) << name(dtype) << " on " << world;
     }
+}
+
+TEST(Inputs, IntegersOfAnMlpStayWithinWhatTheDtypeHoldsInBothProducts) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const int world : {1, 6, 64})
+      for (const bool bias : {false, true}) {
+        Problem p = problem_of(Op::mlp, world, 64, 8, 300);
+        p.inner = 50;
+        p.dtype = dtype;
+        p.epilogue.bias = bias;
+        const auto inputs = random_inputs(p, 11, Values::integers);
+        const auto largest = [&](Role role, int rank) {
+          const Shape shape = shape_of(p, role, rank);
+          std::vector<double> values(static_cast<std::size_t>(shape.elements()));
+          inputs->read(rank, role, {0, shape.rows, 0, shape.cols}, values.data());
+          return std::pair(
+              values, std::abs(*std::ranges::max_element(values, {}, [](double v) { return std::abs(v); })));
+        };
+        const auto a = largest(Role::a, 0).first;
+        double row = 0, most = 0;  // of |A|, and of the sum of all ranks
+        for (std::size_t j = 0; j < 300; ++j) row += std::abs(a[j]);
+        bool any = false;
+        for (int rank = 0; rank < world; ++rank) {
+          const double hidden =
+              row * largest(Role::b, rank).second + (bias ? largest(Role::bias, rank).second : 0);
+          const auto down = largest(Role::down, rank).first;
+          double worst = 0;
+          for (std::size_t col = 0; col < 8; ++col) {
+            double sum = 0;
+            for (std::size_t j = 0; j < 50; ++j) sum += std::abs(down[j * 8 + col]);
+            worst = std::max(worst, sum);
+          }
+          EXPECT_LE(hidden, 2 / epsilon(dtype));
+          any = any || hidden * worst > 0;
+          most += hidden * worst;
+        }
+        EXPECT_TRUE(any);
+        EXPECT_LE(most, 2 / epsilon(dtype)) << name(dtype) << " on " << world;
+      }
 }
 
 }  // namespace

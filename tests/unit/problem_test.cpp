@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "shingle/api/shapes.hpp"
 #include "shingle/base/error.hpp"
 #include "support/random_problem.hpp"
 
@@ -58,6 +59,27 @@ TEST(Problem, ShardsAreAllRowsOnce) {
       EXPECT_EQ(scatter ? p.a_rows(rank) : p.out_rows(rank), p.m);
     }
   }
+}
+
+TEST(Problem, AnMlpHoldsAndKeepsItsShardOfTheRows) {
+  Problem p{.op = Op::mlp, .world = 4, .m = 10, .n = 6, .k = 5, .inner = 7};
+  p.epilogue = {true, Activation::swiglu};
+  p.validate();
+  EXPECT_EQ(p.b_cols(), 14);
+  EXPECT_EQ(p.out_cols(), 6);
+  EXPECT_FALSE(p.result_epilogue().any());
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(listed(p.a_runs(rank)), listed(p.out_runs(rank)));
+    EXPECT_EQ(p.a_rows(rank), rank == 3 ? 1 : 3);
+  }
+  EXPECT_EQ(shape_of(p, Role::a, 3), (Shape{1, 5}));
+  EXPECT_EQ(shape_of(p, Role::b, 0), (Shape{5, 14}));
+  EXPECT_EQ(shape_of(p, Role::down, 0), (Shape{7, 6}));
+  EXPECT_EQ(shape_of(p, Role::bias, 0), (Shape{1, 14}));
+  p.transpose_b = true;
+  EXPECT_EQ(shape_of(p, Role::b, 0), (Shape{14, 5}));
+  EXPECT_EQ(shape_of(p, Role::down, 0), (Shape{6, 7}));
+  EXPECT_EQ(describe(p), "mlp 10x6x5 f32, 7 inner, B transposed, bias, swiglu, 4 ranks");
 }
 
 TEST(Problem, AllToAllReceivesBySourceThenRow) {
@@ -188,6 +210,20 @@ INSTANTIATE_TEST_SUITE_P(
               "1 ranks, the world 2"},
         Wrong{"RoutingRows", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}, {1, 1}}); },
               "has 2 rows"},
+        Wrong{"NoInner", [](Problem& p) { p.op = Op::mlp; }, "inner = 0"},
+        Wrong{"InnerAlone", [](Problem& p) { p.inner = 3; }, "only an mlp has inner columns"},
+        Wrong{"InnerTwice",
+              [](Problem& p) {
+                p.op = Op::mlp, p.inner = max_extent, p.epilogue.activation = Activation::swiglu;
+              },
+              "columns of the first product"},
+        Wrong{"MlpTransposed", [](Problem& p) { p.op = Op::mlp, p.inner = 3, p.transpose_a = true; },
+              "transpose_a must be off"},
+        Wrong{"MlpDealt",
+              [](Problem& p) {
+                p.op = Op::mlp, p.inner = 3, p.row_order = RowOrder::block_cyclic, p.row_block = 1;
+              },
+              "block-cyclic rows are for"},
         Wrong{"RowBlock", [](Problem& p) { p.row_order = RowOrder::block_cyclic; }, "row_block = 0"},
         Wrong{"RowOrder",
               [](Problem& p) { p.op = Op::gemm, p.row_order = RowOrder::block_cyclic, p.row_block = 1; },
