@@ -33,7 +33,8 @@ std::int64_t exact_limit(const Problem& problem) {
 /// Whether a role's matrix is the same on all ranks: parameters of a summed or routed result, and the
 /// residual of a whole one.
 bool replicated(const Problem& problem, Role role) {
-  if (role == Role::bias && problem.op == Op::mlp) return false;  // of the rank's own inner columns
+  if (problem.chains() && (role == Role::b || role == Role::bias))  // of an mlp: of the rank's inner columns
+    return problem.op == Op::gemm_allgather_gemm;
   if (role == Role::bias || role == Role::norm_weight)
     return problem.reduces() || problem.op == Op::gemm_alltoall;
   return role == Role::residual && problem.op == Op::gemm_allreduce;
@@ -65,7 +66,7 @@ class NormalInputs final : public RandomInputs {
   /// What it multiplies is of order one; so is what it yields, where ranks are summed with all of them.
   float weight_scale(Role role) const {
     const Problem& p = problem();
-    const bool last = role == Role::down || p.op != Op::mlp;
+    const bool last = role == Role::down || !p.chains();
     const double terms = static_cast<double>(role == Role::down ? p.inner : p.k);
     return static_cast<float>(1 / std::sqrt(terms * (last && p.reduces() ? p.world : 1)));
   }
@@ -95,8 +96,9 @@ struct Thin {
 };
 
 /// A thin op(A) and a dense B of up to ±b_: no partial sum of any rank can exceed nonzeros · most · b_, which
-/// with all ranks and a bias stays within the exact limit. Of an mlp that bounds the first product, which a
-/// thin `down` then multiplies: its columns have so few entries that the sums of all ranks stay exact, too.
+/// with all ranks and a bias stays within the exact limit. Of two products that bounds the first product,
+/// which a thin `down` then multiplies: its columns have so few entries that the sums of all ranks stay
+/// exact, too.
 class IntegerInputs final : public RandomInputs {
  public:
   IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
@@ -106,7 +108,7 @@ class IntegerInputs final : public RandomInputs {
       return;
     }
     std::int64_t budget = larger((exact_limit(problem) - 2 * addend_) / ranks, 1);
-    if (problem.op == Op::mlp) {
+    if (problem.chains()) {
       const auto inner = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget)));
       down_ = thin(problem.inner, budget / inner, 1).first;
       bias_ = problem.epilogue.bias ? smaller(addend_, inner / 2) : 0;

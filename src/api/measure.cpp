@@ -24,14 +24,15 @@ std::vector<Part> parts_of(const Problem& problem) {
     gemm.attention = problem.attention;
   }
   gemm.world = problem.world;
-  gemm.m = larger(problem.m, 1);
+  gemm.m = larger(problem.op == Op::gemm_allgather_gemm ? problem.shard_rows() : problem.m, 1);
   gemm.n = problem.multiplies() ? problem.b_cols() : 1;
   gemm.k = problem.exchanges_heads() ? problem.k / problem.world : problem.k;
   gemm.dtype = problem.dtype;
   gemm.transpose_a = problem.transpose_a;
   gemm.transpose_b = problem.transpose_b;
   std::vector<Part> products{{Role::b, gemm}};
-  if (problem.op != Op::mlp) return products;
+  if (!problem.chains()) return products;
+  gemm.m = problem.m;
   gemm.n = problem.n;
   gemm.k = problem.inner;
   products.push_back({Role::down, gemm});

@@ -135,10 +135,10 @@ double tolerance(const Problem& problem) {
                               c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
                         : 0;
   if (problem.exchanges_heads()) return attention;
-  // The first product of an mlp is rounded once, element by element, and its accumulation errors pass the
+  // The first of two products is rounded once, element by element, and its accumulation errors pass the
   // activation, whose slope is about one.
   const double first =
-      problem.op == Op::mlp
+      problem.chains()
           ? epsilon(problem.dtype) + c * std::sqrt(static_cast<double>(problem.inner)) * std::ldexp(1.0, -24)
           : 0;
   return (2 + problem.world) * epsilon(problem.dtype) +
@@ -188,7 +188,7 @@ std::int64_t check_bytes(const Problem& problem) {
   const std::int64_t rows = panel_rows(problem);
   const std::int64_t block = smaller(512, problem.k);
   return threads() * static_cast<std::int64_t>(sizeof(double)) *
-         (rows * (problem.n + block + (problem.op == Op::mlp ? problem.b_cols() + problem.inner + 512 : 0)) +
+         (rows * (problem.n + block + (problem.chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
           block * 512 + 8 * larger(problem.n, problem.b_cols()));
 }
 

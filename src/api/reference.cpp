@@ -161,7 +161,7 @@ void apply(Activation activation, const double* x, const std::vector<double>& bi
   }
 }
 
-/// The activated first product of an mlp, rows × inner: what the second one multiplies.
+/// The activated first of two products, rows × inner: what the second one multiplies.
 std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>& sources, int term) {
   const Problem& p = inputs.problem();
   const Factors factors{term, sources, nullptr, Role::b, p.k, p.b_cols()};
@@ -182,7 +182,7 @@ std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>
 double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const std::vector<ARows> sources = sources_of(p, panel, term);
-  if (p.op == Op::mlp) {
+  if (p.chains()) {
     const std::vector<double> hidden = first_product(inputs, sources, term);
     return add_product(inputs, {term, {{term, 0, panel.rows}}, hidden.data(), Role::down, p.inner, p.n}, x);
   }

@@ -39,12 +39,12 @@ int group_at(const Step& step, std::int64_t position) {
   return -1;
 }
 
-/// Multiplications of a GEMM for each element that it stores, over those of a product of the problem: both
-/// weights of an mlp have their own K, and a gate is a product as well.
+/// Multiplications of a GEMM for each element that it stores, over those of a product of the problem: two
+/// weights have a K each, and a gate is a product as well.
 double work(const Plan& plan, const Gemm& gemm) {
   const auto k = static_cast<double>(gemm.transpose_a ? gemm.a.rows : gemm.a.cols);
   const double products = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
-  return plan.problem.op == Op::mlp ? products * k / static_cast<double>(plan.problem.k) : 1;
+  return plan.problem.chains() ? products * k / static_cast<double>(plan.problem.k) : 1;
 }
 
 double size_of(const Slice& slice) {

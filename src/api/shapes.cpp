@@ -8,7 +8,7 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.epilogue.bias) roles.push_back(Role::bias);
   if (problem.norm.residual) roles.push_back(Role::residual);
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
-  if (problem.op == Op::mlp) roles.push_back(Role::down);
+  if (problem.chains()) roles.push_back(Role::down);
   if (problem.attends()) roles.insert(roles.end(), {Role::keys, Role::values});
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);

@@ -210,6 +210,8 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
   const std::uint64_t own = std::uint64_t{1} << s.rank;
   // Where every rank has a result of its own, so are parameters and residual.
   const std::uint64_t whose = p.op == Op::gemm || (p.gathers() && !p.reduces()) ? own : 0;
+  // Any rank's rows go through a first product whose result is gathered: its weight is everyone's.
+  const std::uint64_t made_with = p.op == Op::gemm_allgather_gemm ? 0 : own;
   const auto set = [&](const Rect& rect, Content content) {
     content.epoch = s.epoch;
     memory(all).visit(rect, [&](const Rect&, Cell& cell) { cell.content = content; });
@@ -233,13 +235,13 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
             {Content::Of::residual, 0, 0, run.global_row - run.local_row, 0, whose});
       return;
     case Role::b:
-      set(all.rect, {Content::Of::b, 0, 0, 0, 0, own});
+      set(all.rect, {Content::Of::b, 0, 0, 0, 0, made_with});
       return;
     case Role::down:
       set(all.rect, {Content::Of::down, 0, 0, 0, 0, own});
       return;
     case Role::bias:
-      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.op == Op::mlp ? own : whose});
+      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.chains() ? made_with : whose});
       return;
     case Role::keys:
     case Role::values:
@@ -294,15 +296,15 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
     fail_content(s, "applies another epilogue than the problem's");
   const Problem& p = plan_.problem;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  if (k != p.k && !(p.op == Op::mlp && k == p.inner))
+  if (k != p.k && !(p.chains() && k == p.inner))
     fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
   spend(s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
 }
 
-/// What a product has to take for its A, by what its B is; and over all of which K. The second product of an
-/// mlp goes over all inner columns of the first one, which has passed the epilogue.
+/// What a product has to take for its A, by what its B is; and over all of which K. A second
+/// product goes over all inner columns of the first one, which has passed the epilogue.
 Content::Of MemoryCheck::wanted_a(const Gemm& step, const Segment& s, Content::Of b) const {
   const Problem& p = plan_.problem;
   const bool second = b == Content::Of::down;
@@ -360,7 +362,7 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
   return rows;
 }
 
-/// Which weight it is (of an mlp there are two), the column of the product that the tile's first column is,
+/// Which weight it is (there may be two), the column of the product that the tile's first column is,
 /// and the ranks whose weight it is.
 Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect) {
   Content result;
@@ -393,7 +395,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Content b = read_b(step, s, index, rect);
   const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
-  const bool first_of_two = plan_.problem.op == Op::mlp && b.of == Content::Of::b;
+  const bool first_of_two = plan_.problem.chains() && b.of == Content::Of::b;
   if (step.epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
     if (step.epilogue.activation == Activation::swiglu)

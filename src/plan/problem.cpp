@@ -11,7 +11,7 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 13> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 14> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
@@ -20,6 +20,7 @@ constexpr std::array<std::pair<Op, std::string_view>, 13> op_names{
      {Op::alltoall_gemm, "alltoall+gemm"},
      {Op::attention_reducescatter, "attention+reducescatter"},
      {Op::mlp, "mlp"},
+     {Op::gemm_allgather_gemm, "gemm+allgather+gemm"},
      {Op::ulysses_attention, "ulysses-attention"},
      {Op::allgather, "allgather"},
      {Op::reducescatter, "reducescatter"},
@@ -95,11 +96,12 @@ void validate_collective(const Problem& p) {
     throw InvalidArgument(fmt::format("{} has no GEMM: no transposes, epilogue or norm", name(p.op)));
 }
 
-/// Both weights of an mlp fit each other, and nothing is asked for that it has not.
-void validate_mlp(const Problem& p) {
+/// Both weights fit each other, and nothing is asked for that there is not.
+void validate_chain(const Problem& p) {
   require_extent("inner", p.inner, 1);
   require_extent("the columns of the first product", p.b_cols(), 1);
-  if (p.transpose_a) throw InvalidArgument("mlp gathers rows of A: transpose_a must be off");
+  if (p.transpose_a)
+    throw InvalidArgument(fmt::format("{} shards A by rows: transpose_a must be off", name(p.op)));
 }
 
 }  // namespace
@@ -145,10 +147,10 @@ void Problem::validate() const {
   } else if (attention != Attention{}) {
     throw InvalidArgument(fmt::format("{} has no attention", name(op)));
   }
-  if (op == Op::mlp) {
-    validate_mlp(*this);
+  if (chains()) {
+    validate_chain(*this);
   } else if (inner != 0) {
-    throw InvalidArgument(fmt::format("inner = {}, but only an mlp has inner columns", inner));
+    throw InvalidArgument(fmt::format("inner = {}, but {} has one product at most", inner, name(op)));
   }
   if (row_order == RowOrder::block_cyclic) {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
@@ -254,7 +256,7 @@ bool Problem::operator==(const Problem& o) const {
 std::string describe(const Problem& p) {
   std::string text = p.multiplies() ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
                                     : fmt::format("{} {}x{} {}", name(p.op), p.m, p.n, name(p.dtype));
-  if (p.op == Op::mlp) text += fmt::format(", {} inner", p.inner);
+  if (p.chains()) text += fmt::format(", {} inner", p.inner);
   if (p.attends()) {
     const Attention& a = p.attention;
     text += fmt::format(", {} heads of {}", a.heads, a.head_dim);

@@ -83,7 +83,7 @@ bool is_asked_for(const Problem& p, Role role) {
     case Role::values:
       return p.attends();
     case Role::down:
-      return p.op == Op::mlp;
+      return p.chains();
     case Role::residual:
     case Role::sum:
       return p.norm.residual;

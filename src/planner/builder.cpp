@@ -71,7 +71,7 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   if (problem.multiplies())
     b = problem.transpose_b ? user(Role::b, same(problem.b_cols()), problem.k)
                             : user(Role::b, same(problem.k), problem.b_cols());
-  if (problem.op == Op::mlp)
+  if (problem.chains())
     down = problem.transpose_b ? user(Role::down, same(problem.n), problem.inner)
                                : user(Role::down, same(problem.inner), problem.n);
   if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.b_cols());
@@ -227,13 +227,13 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
   Gemm gemm;
   gemm.grid = grid;
   gemm.a = all(a, rank);
-  gemm.b = all(p.op == Op::mlp ? down : b, rank);
+  gemm.b = all(p.chains() ? down : b, rank);
   gemm.a_rows = a_rows;
   gemm.transpose_a = p.transpose_a;
   gemm.transpose_b = p.transpose_b;
   if (!p.reduces()) {
-    gemm.epilogue = p.epilogue;
-    if (p.epilogue.bias) gemm.bias = all(bias, rank);
+    gemm.epilogue = p.result_epilogue();
+    if (gemm.epilogue.bias) gemm.bias = all(bias, rank);
   }
   gemm.out = std::move(placement);
   // Beside communication it leaves room for it; a GEMM that nothing runs beside takes all.
@@ -353,7 +353,7 @@ void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows)
 }
 
 std::string first_rounding(const Problem& problem) {
-  if (problem.op != Op::mlp) return "";
+  if (!problem.chains()) return "";
   return fmt::format(
       "first products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}; ",
       name(problem.dtype));
@@ -377,8 +377,8 @@ std::string rounding(const Problem& problem) {
                                          type);
   if (!problem.multiplies())
     return fmt::format("scores, weights and sums are fp32, and the result is rounded once to {}", type);
-  return fmt::format("products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}",
-                     type);
+  return first_rounding(problem) + fmt::format("products accumulate in fp32{} and are rounded once to {}",
+                                               problem.chains() ? "" : ", pass the epilogue in fp32", type);
 }
 
 std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit) {

@@ -58,10 +58,10 @@ class Builder {
   static Placement in_place(const Slice& slice);
 
   /// The GEMM of a rank without hooks: operands, transposes, resources; grid, a_rows and out are the
-  /// planner's. The epilogue is the problem's unless ranks are summed first. Of an mlp it is the second
-  /// product, and `a` is the planner's too.
+  /// planner's. The epilogue is the problem's unless ranks are summed first. Of two products it is the
+  /// second, and `a` is the planner's too.
   Gemm gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
-  /// The first product of an mlp, activated, without hooks: as gemm().
+  /// The first of two products, activated, without hooks: as gemm().
   Gemm up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
   /// Attention of the tokens in `q`, the first of which is `first`, without hooks; `k` and `v` are of all
   /// tokens.
@@ -79,8 +79,8 @@ class Builder {
   bool needs_finishing() const;
   /// Whether it needs complete rows: a norm, or swiglu after a reduction.
   bool row_wise_finishing() const;
-  /// Columns of what the GEMM stores (of an mlp the second): all n where the epilogue comes later, else the
-  /// output's.
+  /// Columns of what the GEMM stores (of two products the second): all n where the epilogue comes later, else
+  /// the output's.
   std::int64_t product_cols() const;
   /// One tile over everything: what a library call is.
   TileGrid one_tile(std::int64_t rows) const;

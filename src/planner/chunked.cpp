@@ -6,6 +6,7 @@
 #include "builder.hpp"
 #include "mlp.hpp"
 #include "pools.hpp"
+#include "shard.hpp"
 
 namespace shingle {
 namespace {
@@ -116,26 +117,16 @@ void plan_allgather(Builder& build) {
   const std::int64_t shard = p.shard_rows();
   const auto begins = boundaries(build, shard, shard_unit(p));
   const auto chunks = static_cast<std::int64_t>(begins.size()) - 1;
-  const bool padded = p.m != p.world * shard;
   const bool finishing = build.needs_finishing();
-  const std::int32_t send = padded ? build.buffer("padded", shard, p.k) : build.a;
-  const std::int32_t gathered = build.buffer("gathered", p.world * shard, p.k);
+  const planner::Shard send(build, chunks);
+  const std::int32_t gathered = build.buffer("gathered", p.world * shard, p.gathered_cols());
   const std::int32_t product = finishing ? build.buffer("product", p.m, build.product_cols()) : build.out;
-  const std::int32_t ready = padded ? build.counter("padded", 1) : -1;
   const std::int32_t arrived = build.counter("arrived", chunks);
   for (int r = 0; r < p.world; ++r) {
-    if (padded) {
-      Elementwise copy;
-      copy.grid = build.row_blocks(p.a_rows(r), p.k);
-      copy.from.push_back(Builder::in_place(build.all(build.a, r)));
-      copy.to = Builder::in_place(build.all(send, r));
-      build.step(r, compute_lane, std::move(copy));
-      build.notify(r, compute_lane, ready, 0);
-      build.await(r, communicate_lane, ready, 0);
-    }
     for (std::int64_t i = 0; i < chunks; ++i) {
       const std::int64_t first = begins[i], len = begins[i + 1] - first;
-      build.collective(r, CollectiveKind::allgather, build.rows(send, r, first, len),
+      send.make(build, r, i, first, len);
+      build.collective(r, CollectiveKind::allgather, send.rows(build, r, first, len),
                        build.rows(gathered, r, p.world * first, p.world * len));
       build.notify(r, communicate_lane, arrived, i);
     }
@@ -152,12 +143,7 @@ void plan_allgather(Builder& build) {
       build.await(r, compute_lane, arrived, i);
       build.step(r, compute_lane, std::move(gemm));
     }
-    if (finishing) {
-      build.step(r, compute_lane,
-                 build.finishing(r, build.row_blocks(p.m, build.product_cols()),
-                                 Builder::in_place(build.all(product, r)),
-                                 Builder::in_place(build.all(build.out, r))));
-    }
+    planner::finish_rows(build, r, product, p.m);
   }
 }
 
@@ -247,6 +233,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
       plan_reducescatter(build);
       break;
     case Op::allgather_gemm:
+    case Op::gemm_allgather_gemm:
       plan_allgather(build);
       break;
     case Op::gemm_alltoall:

@@ -73,16 +73,24 @@ Parcels shards(const Builder& build, std::function<Slice(int)> own, std::int32_t
 
 void plan_gather(Builder& build, Variant variant) {
   const Problem& p = build.problem();
-  const bool multiplies = p.multiplies();
-  const std::int32_t gathered = multiplies ? build.buffer("gathered", p.m, p.k) : build.out;
+  const bool multiplies = p.multiplies(), produces = p.op == Op::gemm_allgather_gemm;
+  const std::int32_t gathered = multiplies ? build.buffer("gathered", p.m, p.gathered_cols()) : build.out;
   const std::int32_t product =
       multiplies && build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
   const Handshake handshake(build);
-  Transfer transfer(
-      build, shards(build, [&](int r) { return build.all(build.a, r); }, gathered), variant, &handshake);
+  const auto own = [&](int r) {  // what a first product makes is made where it is wanted
+    return produces ? shard_of(build, gathered, r, r) : build.all(build.a, r);
+  };
+  Transfer transfer(build, shards(build, own, gathered), variant, &handshake);
   for (int r = 0; r < p.world; ++r) {
+    if (const Slice made = own(r); produces && made.rows > 0) {
+      Gemm gemm = build.up_gemm(r, build.one_tile(made.rows, made.cols), RowMap::identity(made.rows),
+                                Builder::in_place(made));
+      transfer.hook(gemm.grid, gemm.notify, r);
+      build.step(r, compute_lane, std::move(gemm));
+    }
     transfer.ready(build, r);
-    copy_rows(build, r, build.all(build.a, r), shard_of(build, gathered, r, r));
+    if (!produces) copy_rows(build, r, own(r), shard_of(build, gathered, r, r));
     transfer.arrived(build, r);
     if (!multiplies) continue;
     Gemm gemm =
@@ -341,7 +349,7 @@ std::int32_t engines_for(const Problem& p, Variant variant) {
 /// The variant that was fastest for this size on the paper's machine (Tables 1 and 2).
 Variant by_size(const Problem& p, const Layout* layout) {
   const std::int64_t rows = p.routes() ? p.routing->global_base(p.world) / larger(p.world, 1) : p.m;
-  const std::int64_t cols = p.op == Op::allgather_gemm || p.op == Op::alltoall_gemm ? p.k : p.n;
+  const std::int64_t cols = is_gather(p) ? p.gathered_cols() : p.op == Op::alltoall_gemm ? p.k : p.n;
   const std::int64_t bytes = rows * cols * static_cast<std::int64_t>(size_bytes(p.dtype));
   constexpr std::int64_t kib = 1024, mib = 1024 * kib;
   if (is_gather(p)) return bytes < 256 * kib ? Variant::b2b : bytes < mib ? Variant::bcst : Variant::pcpy;

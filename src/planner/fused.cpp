@@ -14,6 +14,8 @@ std::optional<Reason> unserved(const Problem& p, const Machine& machine, const P
   if (p.attends()) return Reason{"attention is cut into slices by ring"};
   if (!machine.peer_memory && p.world > 1)
     return Reason{"fused stores into other ranks' memory, which ranks cannot reach here"};
+  if (p.op == Op::gemm_allgather_gemm)
+    return Reason{"fused moves rows that are there when it begins: use chunked or copy-engine"};
   if (p.row_order == RowOrder::block_cyclic)
     return Reason{"fused keeps every rank's rows together: rows dealt in blocks are signal's"};
   if (params.helpers < 0 || params.helpers >= larger(machine.workers, 1))

@@ -6,17 +6,17 @@
 // the rows that there are.
 #include "mlp.hpp"
 
+#include "shard.hpp"
+
 namespace shingle::planner {
 namespace {
 
 /// What all ranks of the plan have alike; -1: not needed.
 struct Stages {
-  std::int32_t send;      ///< buffer: the shard of A, padded to the length of a full one
   std::int32_t gathered;  ///< buffer: slice by slice
   std::int32_t hidden;    ///< buffer: first product of one slice
   std::int32_t product;   ///< buffer: slice by slice
   std::int32_t part;      ///< buffer: the own shard, summed
-  std::int32_t padded;    ///< counter: `send` is filled
   std::int32_t arrived;   ///< counter, by slice: gathered
   std::int32_t computed;  ///< counter, by slice: in `product`
   std::int32_t received;  ///< counter, by slice: in `part`
@@ -29,10 +29,10 @@ class MlpSlices {
         p_(build.problem()),
         begins_(begins),
         slices_(static_cast<std::int64_t>(begins.size()) - 1),
+        shard_(build, slices_),
         at_(stages()) {}
 
   void plan(int rank) {
-    if (at_.padded >= 0) pad(rank);
     // The next slice is asked for before this one is waited for.
     gather(rank, 0);
     for (std::int64_t i = 0; i < slices_; ++i) {
@@ -51,12 +51,10 @@ class MlpSlices {
     std::int64_t longest = 0;
     for (std::int64_t i = 0; i < slices_; ++i) longest = larger(longest, rows_of(i));
     Stages at{};
-    at.send = full ? build_.a : build_.buffer("padded", shard, p_.k);
     at.gathered = build_.buffer("gathered", p_.world * shard, p_.k);
     at.hidden = hidden_buffer(build_, p_.world * longest);
     at.product = build_.buffer("product", p_.world * shard, p_.n);
     at.part = direct ? build_.out : build_.buffer("part", shard, p_.n);
-    at.padded = full ? -1 : build_.counter("padded", 1);
     at.arrived = build_.counter("arrived", slices_);
     at.computed = build_.counter("computed", slices_);
     at.received = direct ? -1 : build_.counter("received", slices_);
@@ -77,19 +75,10 @@ class MlpSlices {
     return build_.rows(buffer, rank, p_.world * first(slice), p_.world * rows_of(slice));
   }
 
-  void pad(int rank) {
-    Elementwise copy;
-    copy.grid = build_.row_blocks(p_.a_rows(rank), p_.k);
-    copy.from.push_back(Builder::in_place(build_.all(build_.a, rank)));
-    copy.to = Builder::in_place(build_.all(at_.send, rank));
-    build_.step(rank, compute_lane, std::move(copy));
-    build_.notify(rank, compute_lane, at_.padded, 0);
-    build_.await(rank, communicate_lane, at_.padded, 0);
-  }
-
   void gather(int rank, std::int64_t slice) {
+    shard_.make(build_, rank, slice, first(slice), rows_of(slice));
     build_.collective(rank, CollectiveKind::allgather,
-                      build_.rows(at_.send, rank, first(slice), rows_of(slice)),
+                      shard_.rows(build_, rank, first(slice), rows_of(slice)),
                       everyones(at_.gathered, rank, slice));
     build_.notify(rank, communicate_lane, at_.arrived, slice);
   }
@@ -130,6 +119,7 @@ class MlpSlices {
   const Problem& p_;
   const std::vector<std::int64_t>& begins_;
   std::int64_t slices_;
+  Shard shard_;
   Stages at_;
 };
 

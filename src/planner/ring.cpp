@@ -140,6 +140,8 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Par
   if (problem.routes())
     return Reason{fmt::format("ring passes shards from rank to rank; rows of {} go to any: use fused",
                               name(problem.op))};
+  if (problem.op == Op::gemm_allgather_gemm)
+    return Reason{"ring gathers rows that are there when it begins: use chunked or copy-engine"};
   const auto most = static_cast<std::int32_t>(planner::max_slices) / problem.world;
   if (params.slices < 0 || params.slices > most)
     return Reason{fmt::format("slices = {} must be at least 1 and at most {} for {} ranks", params.slices,

@@ -2,6 +2,7 @@
 #include "sequential.hpp"
 #include "mlp.hpp"
 #include "pools.hpp"
+#include "shard.hpp"
 #include "ulysses.hpp"
 
 namespace shingle {
@@ -77,23 +78,14 @@ void plan_reducescatter(Builder& build) {
 void plan_allgather(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
-  const bool padded = p.m != p.world * shard;
-  const std::int32_t send = padded ? build.buffer("padded", shard, p.k) : build.a;
-  const std::int32_t gathered = build.buffer("gathered", p.world * shard, p.k);
+  const planner::Shard send(build, 1);
+  const std::int32_t gathered = build.buffer("gathered", p.world * shard, p.gathered_cols());
   const std::int32_t product =
       build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
-  const std::int32_t ready = padded ? build.counter("padded", 1) : -1;
   const std::int32_t arrived = build.counter("arrived", 1);
   for (int r = 0; r < p.world; ++r) {
-    if (padded) {
-      Elementwise copy;
-      copy.grid = build.row_blocks(p.a_rows(r), p.k);
-      copy.from.push_back(Builder::in_place(build.all(build.a, r)));
-      copy.to = Builder::in_place(build.all(send, r));
-      build.step(r, compute_lane, std::move(copy));
-      hand_over(build, r, ready, compute_lane, communicate_lane);
-    }
-    build.collective(r, CollectiveKind::allgather, build.all(send, r), build.all(gathered, r));
+    send.make(build, r, 0, 0, shard);
+    build.collective(r, CollectiveKind::allgather, send.rows(build, r, 0, shard), build.all(gathered, r));
     hand_over(build, r, arrived, communicate_lane, compute_lane);
     Gemm gemm = build.gemm(r, build.one_tile(p.m), planner::sharded_rows(p, shard),
                            Builder::in_place(build.all(product, r)));
@@ -198,6 +190,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, con
       planner::ulysses_in_sequence(build);
       break;
     case Op::allgather_gemm:
+    case Op::gemm_allgather_gemm:
       plan_allgather(build);
       break;
     case Op::gemm_alltoall:

@@ -232,6 +232,9 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
   if (problem.op == Op::mlp)
     return Reason{
         "signal sends what a GEMM has finished; mlp communicates before its first: use ring or fused"};
+  if (problem.op == Op::gemm_allgather_gemm)
+    return Reason{
+        "signal's groups of tiles are no rows that an all-gather could bring: use chunked or copy-engine"};
   if (problem.gathers())
     return Reason{
         fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",

@@ -44,7 +44,7 @@ std::optional<std::string> excuse_of_engines(const Problem& p, const Params& par
   if (p.op == Op::mlp) return "two collectives";
   if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
   if (params.poll == Poll::collective && params.trigger == Trigger::direct) return "one place, many writers";
-  const bool gathers = p.op == Op::allgather || p.op == Op::allgather_gemm;
+  const bool gathers = p.op == Op::allgather || p.op == Op::allgather_gemm || p.op == Op::gemm_allgather_gemm;
   const bool all = p.op == Op::allreduce || p.op == Op::gemm_allreduce;
   switch (params.variant) {
     case Variant::bcst:
@@ -77,6 +77,7 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
     if (p.op == Op::gemm || p.is_collective()) return "nothing to overlap";
     if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
     if (params.helpers >= machine.workers) return "workers";
+    if (p.op == Op::gemm_allgather_gemm) return "made rows";
     return std::nullopt;
   }
   // GEMM and collective run beside each other, if not in this epoch, then in the next one on another rank.
@@ -88,6 +89,8 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   if (p.gathers() && mechanism == Mechanism::signal) return "gathers";
   // Rows of a slice are scattered over what a rank multiplies.
   if (p.op == Op::alltoall_gemm && mechanism == Mechanism::chunked) return "dispatch";
+  // What it gathers is there from the beginning.
+  if (p.op == Op::gemm_allgather_gemm && mechanism == Mechanism::ring) return "made rows";
   // Rows go to any rank, not around the ring.
   if (p.routes() && mechanism == Mechanism::ring) return "routed";
   return std::nullopt;
@@ -158,7 +161,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       return p.world * p.shard_rows() * wire_cols;
     case Op::allgather_gemm:
     case Op::allgather:
-      return p.shard_rows() * p.k;
+    case Op::gemm_allgather_gemm:
+      return p.shard_rows() * p.gathered_cols();
     case Op::gemm_alltoall:
     case Op::alltoall:
       return p.routing->rows(rank) * wire_cols;

@@ -107,12 +107,31 @@ TEST_F(Cli, RunsAnMlpByEveryMechanismThatServes) {
   write("mlp.json", plan.out);
   EXPECT_EQ(run("verify " + path("mlp.json")).code, 0);
   expect_refused("run --op mlp " + small, "needs --inner");
-  expect_refused("run --op gemm --inner 3 " + small, "only an mlp");
+  expect_refused("run --op gemm --inner 3 " + small, "one product at most");
   expect_refused("run --transpose-a " + sizes, "transpose_a");
   expect_refused("run --op mlp --a x.npy --b y.npy", "mlp has two");
   const std::string model = "--model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json --tp 4 --tokens 16 ";
   EXPECT_EQ(rows(model + "--mlp --layer-ops=ffn --mechanism ring")[0].at("op"), "mlp");
   expect_refused("run --mlp " + sizes, "go with --model");
+}
+
+TEST_F(Cli, RunsAProducerAGatherAndAConsumer) {
+  const std::string sizes = "--op gemm+allgather+gemm --inner 40 --activation gelu " + small;
+  std::vector<std::string> served;
+  for (const json& row : rows(sizes + "--mechanism all"))
+    if (row.at("reason").is_null()) {
+      served.push_back(row.at("mechanism"));
+      EXPECT_EQ(row.at("verified"), true) << row;
+    } else {
+      EXPECT_THAT(row.at("reason").get<std::string>(), HasSubstr("use chunked or copy-engine"));
+    }
+  EXPECT_THAT(served, testing::ElementsAre("sequential", "chunked", "copy-engine"));
+  for (const std::string trigger : {"host", "direct"})
+    for (const std::string variant : {"pcpy", "bcst", "b2b", "ring"})
+      EXPECT_EQ(rows(sizes + "--mechanism copy-engine --prelaunch --trigger " + trigger + " --variant " +
+                     variant)[0]
+                    .at("verified"),
+                true);
 }
 
 TEST_F(Cli, SaysWhoWaitedForWhomWhenADeadlinePasses) {

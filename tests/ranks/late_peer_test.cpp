@@ -36,7 +36,7 @@ Params with(auto&& change) {
 Problem problem(Op op) {
   Problem p{.op = op, .world = world, .m = 70, .n = 40, .k = 20};
   if (p.is_collective()) p.k = p.n;
-  if (op == Op::mlp) p.inner = 30;
+  if (p.chains()) p.inner = 30;
   if (!p.routes()) return p;
   test::Dice dice(3);
   p.routing = test::random_routing(dice, world, 70);
@@ -147,6 +147,8 @@ const Case copy_engines[] = {
     engines(Op::allgather, Variant::bcst, Trigger::host, true),
     engines(Op::allgather, Variant::ring, Trigger::direct, false),
     engines(Op::allgather_gemm, Variant::pcpy, Trigger::direct, true),
+    engines(Op::gemm_allgather_gemm, Variant::bcst, Trigger::direct, true),
+    engines(Op::gemm_allgather_gemm, Variant::pcpy, Trigger::host, true),
     engines(Op::alltoall, Variant::swap, Trigger::host, false),
     engines(Op::alltoall, Variant::swap, Trigger::direct, true),
     engines(Op::gemm_alltoall, Variant::b2b, Trigger::direct, true),

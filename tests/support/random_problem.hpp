@@ -78,22 +78,22 @@ template <class Source>
 Problem random_problem(Source& draw, const Limits& limits = {}) {
   Problem p;
   p.op = one_of(draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm,
-                       Op::alltoall_gemm, Op::mlp, Op::gemm, Op::allgather, Op::reducescatter, Op::allreduce,
-                       Op::alltoall});
+                       Op::alltoall_gemm, Op::mlp, Op::gemm_allgather_gemm, Op::gemm, Op::allgather,
+                       Op::reducescatter, Op::allreduce, Op::alltoall});
   p.world = static_cast<int>(draw.size(1, limits.world));
   p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
   p.n = draw.size(1, limits.n);
   p.k = draw.size(1, limits.k);
   p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
   if (!p.multiplies()) p.k = p.n;
-  if (p.op == Op::mlp) p.inner = draw.size(1, limits.n);
-  p.transpose_a = p.multiplies() && p.op != Op::mlp && chance(draw, 25);
+  if (p.chains()) p.inner = draw.size(1, limits.n);
+  p.transpose_a = p.multiplies() && !p.chains() && chance(draw, 25);
   p.transpose_b = p.multiplies() && chance(draw, 25);
   if (p.multiplies() && chance(draw, 40)) {
     p.epilogue.bias = chance(draw, 50);
     p.epilogue.activation = one_of(
         draw, {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu});
-    if (p.epilogue.activation == Activation::swiglu && p.op != Op::mlp) p.n *= 2;
+    if (p.epilogue.activation == Activation::swiglu && !p.chains()) p.n *= 2;
   }
   if (p.multiplies() && chance(draw, 35)) p.norm = {true, chance(draw, 50)};
   if ((p.op == Op::gemm_reducescatter || p.op == Op::allgather_gemm) && chance(draw, 40)) {

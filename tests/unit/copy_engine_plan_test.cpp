@@ -193,6 +193,41 @@ TEST(CopyEngine, DirectTriggerHasNoHost) {
   }
 }
 
+/// A GEMM's tiles start a prelaunched gather, and its last sync lets the next GEMM begin; mediated by the
+/// host, a lane of the host stands between on both sides.
+TEST(CopyEngine, ProducerAndConsumer) {
+  Problem p{.op = Op::gemm_allgather_gemm, .world = 3, .m = 30, .n = 8, .k = 4, .inner = 6};
+  const auto counters = [](const std::vector<Step>& steps, const Plan& plan) {
+    std::vector<std::string> awaited;
+    for (const Step& step : steps)
+      if (const auto* await = std::get_if<Await>(&step))
+        awaited.push_back(plan.counters[static_cast<std::size_t>(await->counter.counter)].name);
+    return awaited;
+  };
+  for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
+    const Plan plan = planned(p, {.variant = Variant::pcpy, .prelaunch = true, .trigger = trigger});
+    EXPECT_TRUE(verify(plan));
+    const bool direct = trigger == Trigger::direct;
+    for (const RankPlan& rank : plan.ranks) {
+      const auto& steps = rank.lanes[0].steps;
+      std::vector<const Gemm*> gemms;
+      for (const Step& step : steps)
+        if (const auto* gemm = std::get_if<Gemm>(&step)) gemms.push_back(gemm);
+      ASSERT_EQ(gemms.size(), 2u);
+      EXPECT_EQ(gemms[0]->notify.size(), direct ? 2u : 0u);  // one for each of two engines
+      EXPECT_TRUE(std::holds_alternative<Gemm>(steps.back()));
+      const std::vector<std::string> arrivals =
+          direct ? std::vector<std::string>{"sent", "sent"} : std::vector<std::string>{"come"};
+      EXPECT_EQ(counters(steps, plan), arrivals);
+      for (const Lane& lane : rank.lanes) {
+        if (lane.kind != LaneKind::copy) continue;
+        EXPECT_TRUE(lane.submission.prelaunched);
+        EXPECT_EQ(counters(lane.steps, plan).front(), "trigger");
+      }
+    }
+  }
+}
+
 /// Threads that create the commands are dealt to ranks evenly; a later phase of an engine is a batch of its
 /// own, unless all was queued ahead of time.
 TEST(CopyEngine, Submission) {

@@ -26,7 +26,7 @@ class Naive {
         for (std::size_t i = 0; i < memory.size() / size_bytes(p_.dtype); ++i)
           values.push_back(static_cast<double>(load_element(p_.dtype, memory.data(), i)));
       }
-    for (int rank = 0; rank < p_.world && p_.op == Op::mlp; ++rank) make_hidden(rank);
+    for (int rank = 0; rank < p_.world && p_.chains(); ++rank) make_hidden(rank);
     for (int rank = 0; rank < p_.world; ++rank)
       for (std::int64_t row = 0; row < p_.out_rows(rank); ++row)
         finish(rank, row, global_row(p_.out_runs(rank), row));
@@ -68,7 +68,7 @@ class Naive {
              b[static_cast<std::size_t>(p_.transpose_b ? col * p_.k + k : k * p_.b_cols() + col)];
     return sum;
   }
-  /// The first product of an mlp on a rank, m × inner, activated and rounded to the dtype as every plan does.
+  /// The first of two products on a rank, m × inner, activated and rounded to the dtype as every plan does.
   void make_hidden(int rank) {
     std::vector<double>& hidden = hidden_[rank];
     for (std::int64_t row = 0; row < p_.m; ++row)
@@ -95,6 +95,7 @@ class Naive {
   /// Element of the operator's global product that `rank` is to have.
   double product(int rank, std::int64_t global, std::int64_t col) const {
     if (p_.op == Op::gemm) return dot(rank, global, rank, col);
+    if (p_.op == Op::gemm_allgather_gemm) return dot_hidden(rank, global, col);
     double sum = 0;
     for (int r = 0; r < p_.world; ++r) {
       if (p_.op == Op::mlp)

@@ -21,7 +21,7 @@ Problem problem_of(Op op, int world) {
   p.m = 48;
   p.n = 40;
   p.k = 24;
-  if (op == Op::mlp) p.inner = 32;
+  if (p.chains()) p.inner = 32;
   return p;
 }
 

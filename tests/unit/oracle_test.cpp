@@ -20,7 +20,7 @@ Problem problem_of(Op op, int world, std::int64_t m, std::int64_t n, std::int64_
   p.m = m;
   p.n = n;
   p.k = k;
-  if (op == Op::mlp) p.inner = 45;
+  if (p.chains()) p.inner = 45;
   if (op != Op::gemm_alltoall) return p;
   std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
   for (int s = 0; s < world; ++s)
@@ -49,7 +49,7 @@ TEST_P(EveryOp, AgreesWithLoops) {
       Problem p = problem_of(GetParam(), 3, 70, 37, 41);
       p.dtype = dtype;
       p.transpose_a = transposes & 1;
-      if (p.op == Op::mlp && p.transpose_a) continue;
+      if (p.chains() && p.transpose_a) continue;
       p.transpose_b = transposes & 2;
       expect_agreement(p);
     }
@@ -99,7 +99,8 @@ TEST_P(EveryOp, WantsIntegersExactly) {
 
 INSTANTIATE_TEST_SUITE_P(Ops, EveryOp,
                          testing::Values(Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter,
-                                         Op::allgather_gemm, Op::gemm_alltoall, Op::mlp),
+                                         Op::allgather_gemm, Op::gemm_alltoall, Op::mlp,
+                                         Op::gemm_allgather_gemm),
                          [](const auto& parameter) {
                            std::string text(name(parameter.param));
                            std::replace(text.begin(), text.end(), '+', '_');

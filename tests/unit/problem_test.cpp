@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"RoutingRows", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}, {1, 1}}); },
               "has 2 rows"},
         Wrong{"NoInner", [](Problem& p) { p.op = Op::mlp; }, "inner = 0"},
-        Wrong{"InnerAlone", [](Problem& p) { p.inner = 3; }, "only an mlp has inner columns"},
+        Wrong{"InnerAlone", [](Problem& p) { p.inner = 3; }, "one product at most"},
         Wrong{"InnerTwice",
               [](Problem& p) {
                 p.op = Op::mlp, p.inner = max_extent, p.epilogue.activation = Activation::swiglu;

@@ -110,7 +110,7 @@ double gemm_us(const Problem& p) {
   double flops = 0;
   if (p.attends()) flops += 4 * m * m * static_cast<double>(p.exchanges_heads() ? p.k / p.world : p.k);
   if (p.multiplies()) flops += 2 * m * static_cast<double>(p.b_cols()) * static_cast<double>(p.k);
-  if (p.op == Op::mlp) flops += 2 * m * static_cast<double>(p.n) * static_cast<double>(p.inner);
+  if (p.chains()) flops += 2 * m * static_cast<double>(p.n) * static_cast<double>(p.inner);
   return flops / flops_per_us;
 }
 

@@ -67,7 +67,9 @@ void refuse_what_has_no_matrix(const ProblemFlags& flags) {
   if (asked.attends() || !asked.multiplies())
     throw InvalidArgument(
         fmt::format("--a and --b are for products of two matrices, not for {}", name(asked.op)));
-  if (asked.op == Op::mlp) throw InvalidArgument("--a and --b are for operators of one weight: mlp has two");
+  if (asked.chains())
+    throw InvalidArgument(
+        fmt::format("--a and --b are for operators of one weight: {} has two", name(asked.op)));
   if (flags.m || flags.n || flags.k || flags.inner)
     throw InvalidArgument("--a and --b have their own sizes: leave out --m, --n and --k");
   if (flags.epilogue.bias || flags.norm || flags.residual)

@@ -79,7 +79,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (!routed) need("--m", flags.m);
   need("--n", problem.n);
   need("--k", problem.k);
-  if (problem.op == Op::mlp) need("--inner", flags.inner);
+  if (problem.chains()) need("--inner", flags.inner);
   if (routed) {
     problem.routing =
         make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));

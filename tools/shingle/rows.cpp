@@ -24,7 +24,7 @@ Line line_of(const Row& row) {
   line[0] =
       row.named.name.empty() ? std::string(name(p.op)) : fmt::format("{} {}", row.named.name, name(p.op));
   line[1] = p.multiplies() ? fmt::format("{}×{}×{}", p.m, p.n, p.k) : fmt::format("{}×{}", p.m, p.n);
-  if (p.op == Op::mlp) line[1] += fmt::format(" ({})", p.inner);
+  if (p.chains()) line[1] += fmt::format(" ({})", p.inner);
   line[2] = row.mechanism;
   if (!row.ran()) {
     std::fill(line.begin() + 3, line.end(), "-");
@@ -53,7 +53,7 @@ nlohmann::ordered_json json_of(const Row& row) {
   object["m"] = p.m;
   object["n"] = p.n;
   object["k"] = p.k;
-  if (p.op == Op::mlp) object["inner"] = p.inner;
+  if (p.chains()) object["inner"] = p.inner;
   object["world"] = p.world;
   object["dtype"] = name(p.dtype);
   object["backend"] = row.backend;

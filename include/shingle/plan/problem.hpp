@@ -29,12 +29,14 @@ enum class Op : std::uint8_t {
   attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r, rank r keeps its rows
   mlp,  ///< C = sum over ranks of activation(A · B_r + bias_r) · D_r, where A is sharded by rows and rank r
         ///< keeps its shard of the rows of C: the MLP of a transformer with sequence parallelism
-  ulysses_attention,  ///< out = attention(Q, K, V), all of them sharded by tokens: ranks exchange their
-                      ///< tokens for heads and back (DeepSpeed-Ulysses); no product with a B
-  allgather,          ///< A is sharded by rows; every rank gets all of it
-  reducescatter,      ///< the sum over ranks of A_r, rank r keeps its shard of the rows
-  allreduce,          ///< the same sum, whole on every rank
-  alltoall,           ///< rows of A go where the routing says
+  gemm_allgather_gemm,  ///< C = H · D_r, where H = activation(A · B + bias) is made and sharded by rows: a
+                        ///< producer, the gather of what it makes, and a consumer
+  ulysses_attention,    ///< out = attention(Q, K, V), all of them sharded by tokens: ranks exchange their
+                        ///< tokens for heads and back (DeepSpeed-Ulysses); no product with a B
+  allgather,            ///< A is sharded by rows; every rank gets all of it
+  reducescatter,        ///< the sum over ranks of A_r, rank r keeps its shard of the rows
+  allreduce,            ///< the same sum, whole on every rank
+  alltoall,             ///< rows of A go where the routing says
 };
 
 /// "gemm+allreduce", …
@@ -45,10 +47,10 @@ enum class Activation : std::uint8_t { none, relu, gelu, silu, swiglu };
 std::string_view name(Activation activation);
 Activation parse_activation(std::string_view text);
 
-/// Applied to the operator's result, once: after the reduction where there is one. Of an mlp it is that of
-/// the first product (the activation of the network), and nothing is applied after the reduction.
+/// Applied to the operator's result, once: after the reduction where there is one. Where a second product
+/// follows (mlp, gemm+allgather+gemm) it is that of the first one, and nothing is applied to the result.
 /// gelu is the exact x·Φ(x). swiglu takes B = [gate | up], N columns in all, and yields N/2 columns
-/// silu(A·gate) · (A·up). (Of an mlp N is here the columns of its first product, b_cols().)
+/// silu(A·gate) · (A·up). (Of two products N is here the columns of the first, b_cols().)
 struct Epilogue {
   bool bias = false;  ///< a row vector of N elements, added before the activation
   Activation activation = Activation::none;
@@ -89,8 +91,8 @@ struct TokenRange {
 };
 
 /// Order of the rows of a row-sharded matrix (the output of gemm+reducescatter, the input A of
-/// allgather+gemm; of an mlp both are contiguous). `contiguous`: rank r holds rows [r · ceil(M/W), …).
-/// `block_cyclic`: blocks of `row_block` rows are dealt to the ranks in turn (FlashOverlap §3.3.4: what a
+/// allgather+gemm; of other operators rows are contiguous). `contiguous`: rank r holds rows [r · ceil(M/W),
+/// …). `block_cyclic`: blocks of `row_block` rows are dealt to the ranks in turn (FlashOverlap §3.3.4: what a
 /// reduce-scatter of row-subtiles leaves; an allgather+gemm that takes the same order puts the rows back).
 enum class RowOrder : std::uint8_t { contiguous, block_cyclic };
 
@@ -109,16 +111,17 @@ struct GlobalRun {
 /// transpose_b (as Linear layers keep it). For allgather+gemm, m counts the gathered rows; for gemm+alltoall
 /// and alltoall+gemm the rows of each rank are the routing's, and m those of the rank that sends most.
 ///
-/// An mlp has two weights: B, the up projection, k × b_cols() (transposed: b_cols() × k), and `down`,
-/// inner × n (transposed by the same flag: n × inner). m counts all rows, of which every rank holds and keeps
-/// its shard: A is shard × k, the output shard × n.
+/// mlp and gemm+allgather+gemm have two weights: B, k × b_cols() (transposed: b_cols() × k), and `down`,
+/// inner × n (transposed by the same flag: n × inner). m counts all rows, of which every rank holds its
+/// shard: A is shard × k. Of an mlp the output is shard × n as well; of gemm+allgather+gemm it is m × n, and
+/// B and the bias are the same on all ranks.
 struct Problem {
   Op op = Op::gemm;
   int world = 1;
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  std::int64_t inner = 0;    ///< mlp only: columns of the activated first product on one rank
+  std::int64_t inner = 0;    ///< of two products: columns of the activated first one on a rank
   DType dtype = DType::f32;  ///< of inputs, staging and outputs; products accumulate in fp32
   bool transpose_a = false;
   bool transpose_b = false;
@@ -151,15 +154,17 @@ struct Problem {
   bool routes() const { return op == Op::gemm_alltoall || op == Op::alltoall_gemm || op == Op::alltoall; }
   /// Whether a rank's result is made of rows of A that other ranks hold.
   bool gathers() const {
-    return op == Op::allgather_gemm || op == Op::allgather || op == Op::mlp || op == Op::alltoall_gemm;
+    return op == Op::allgather_gemm || op == Op::allgather || op == Op::alltoall_gemm || chains();
   }
+  /// Whether a second product, with `down`, takes the first one's result.
+  bool chains() const { return op == Op::mlp || op == Op::gemm_allgather_gemm; }
   /// Whether A is the queries of an attention.
   bool attends() const { return op == Op::attention_reducescatter || exchanges_heads(); }
   /// Whether ranks hold all heads of some tokens, and attend to all tokens with some heads.
   bool exchanges_heads() const { return op == Op::ulysses_attention; }
   /// Whether a rank's A is its shard of the m rows.
   bool shards_a() const {
-    return op == Op::allgather_gemm || op == Op::allgather || op == Op::mlp || exchanges_heads();
+    return op == Op::allgather_gemm || op == Op::allgather || chains() || exchanges_heads();
   }
   /// Whether a rank's output is its shard of the m rows.
   bool shards_out() const { return scatters() || exchanges_heads(); }
@@ -173,12 +178,14 @@ struct Problem {
   TokenRange sequence_of(std::int64_t token) const;
   /// Tokens whose K and V any of the queries [first, first + rows) sees.
   TokenRange seen_by(std::int64_t first, std::int64_t rows) const;
-  /// Columns of op(B): n, and of an mlp those of its first product: inner, twice that for swiglu.
-  std::int64_t b_cols() const { return op == Op::mlp ? (swiglu() ? 2 : 1) * inner : n; }
-  /// What the complete result passes: the epilogue, but for an mlp, whose epilogue its first product passes.
-  Epilogue result_epilogue() const { return op == Op::mlp ? Epilogue{} : epilogue; }
+  /// Columns of op(B): n, and of two products those of the first: inner, twice that for swiglu.
+  std::int64_t b_cols() const { return chains() ? (swiglu() ? 2 : 1) * inner : n; }
+  /// Columns of the rows that an all-gather brings: A's, or those that a first product has made of A.
+  std::int64_t gathered_cols() const { return op == Op::gemm_allgather_gemm ? inner : k; }
+  /// What the complete result passes: the epilogue, unless a first product passes it.
+  Epilogue result_epilogue() const { return chains() ? Epilogue{} : epilogue; }
   /// Columns of the output: n, or n/2 where swiglu is applied to the result.
-  std::int64_t out_cols() const { return swiglu() && op != Op::mlp ? n / 2 : n; }
+  std::int64_t out_cols() const { return swiglu() && !chains() ? n / 2 : n; }
   /// Rows of the largest shard of m rows: ceil(m / world).
   std::int64_t shard_rows() const { return ceil_div(m, world); }
   /// Rows of A (not of its storage) that a rank holds.
