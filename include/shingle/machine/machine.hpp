@@ -37,6 +37,32 @@ struct TileRate {
   bool operator==(const TileRate&) const = default;
 };
 
+/// How ranks are connected beside the link that each has into a switch (Machine::link, either direction).
+struct Topology {
+  Link pair;  ///< between ranks 2i and 2i + 1, where they have a link of their own; unpaced: they have not
+  std::int32_t ranks_per_node = 0;  ///< 0: all are in one node
+  Link node;                        ///< of a whole node to other nodes, shared by its ranks
+
+  bool operator==(const Topology&) const = default;
+};
+
+/// What computation and communication beside each other take from each other (Lagom Eq. 4-6; FlashOverlap
+/// §4.1.3). A tile takes (1 - s) + s · B / (B - V) of its time alone, where s is `memory_share`, B the
+/// memory's rate and V what collectives take of it.
+struct Contention {
+  double memory_share = 0;  ///< of a tile's time, in [0, 1]: waiting for memory
+  double channel_gbps = 0;  ///< of the memory, that each worker of a collective takes with large chunks
+  double chunk_bytes = 0;   ///< chunk with which it takes half of that
+  double collective_slowdown = 0;  ///< a collective beside a GEMM takes longer by this part
+  bool persistent = false;         ///< a GEMM's workers leave when all of its tiles are done, not one by one
+
+  /// V of `channels` workers of a collective that move chunks of so many bytes; 0: large ones.
+  double traffic_gbps(double channels, double bytes) const {
+    return channels * channel_gbps * (bytes > 0 ? bytes / (bytes + chunk_bytes) : 1);
+  }
+  bool operator==(const Contention&) const = default;
+};
+
 /// Where a figure of a machine comes from.
 enum class Origin : std::uint8_t { measured, datasheet, paper, fitted, assumed };
 std::string_view name(Origin origin);
@@ -61,6 +87,10 @@ struct Machine {
   double memory_gbps = 0;   ///< 1e9 bytes/s that a rank reads and writes of its own memory
   double launch_us = 0;     ///< from a step's inputs being there to its first tile, on an idle rank
   double signal_us = 0;     ///< from an add to a count to the step that awaits it
+  double pass_gbps = 0;     ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
+                            ///< workers together saturate memory
+  Topology topology{};
+  Contention contention{};
   std::vector<TileRate> tiles{};
   std::vector<Curve> curves{};
   std::vector<Source> sources{};
