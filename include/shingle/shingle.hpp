@@ -20,4 +20,6 @@
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/problem.hpp"
 #include "shingle/plan/verify.hpp"
+#include "shingle/sim/metrics.hpp"
+#include "shingle/sim/simulate.hpp"
 #include "shingle/version.hpp"

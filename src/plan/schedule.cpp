@@ -10,7 +10,6 @@
 #include "shingle/plan/print.hpp"
 
 namespace shingle {
-namespace {
 
 const std::vector<TileGate>* gates_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->gates;
@@ -33,6 +32,13 @@ const TileGrid* grid_of(const Step& step) {
   return nullptr;
 }
 
+std::int32_t queue_of(const Step& step) {
+  const auto* pass = std::get_if<Elementwise>(&step);
+  return pass ? pass->queue : -1;
+}
+
+namespace {
+
 /// The state of one lane of the run.
 struct LaneState {
   std::int32_t rank, lane, line;
@@ -48,11 +54,6 @@ struct QueueState {
   std::int32_t epoch = 0;
   std::size_t run = 0;
 };
-
-std::int32_t queue_of(const Step& step) {
-  const auto* pass = std::get_if<Elementwise>(&step);
-  return pass ? pass->queue : -1;
-}
 
 class Run {
  public:

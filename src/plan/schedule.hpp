@@ -68,6 +68,13 @@ std::int32_t user_line(const Plan& plan, int rank);
 /// after it.
 Schedule run_greedily(const Plan& plan, std::int32_t epochs, bool hardware_queue);
 
+/// Hooks and grid of a tiled step; null of any other.
+const std::vector<TileGate>* gates_of(const Step& step);
+const std::vector<TileNotify>* notifies_of(const Step& step);
+const TileGrid* grid_of(const Step& step);
+/// The pass that a step shares with other lanes, or -1.
+std::int32_t queue_of(const Step& step);
+
 /// Items of a tiled step at which a run begins or ends, ascending; {0, 1} for other steps.
 std::vector<std::int64_t> run_boundaries(const Step& step);
 

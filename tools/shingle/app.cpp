@@ -31,6 +31,7 @@ struct Commands {
   RunFlags run;
   PlanCommandFlags plan;
   VerifyFlags verify;
+  SimulateFlags simulate;
   Format info_format = Format::text;
   WorldFlags info_world;
 };
@@ -78,11 +79,40 @@ void add_verify(CLI::App& app, VerifyFlags& flags) {
   add_machine(app, flags.machine);
 }
 
+void add_simulate(CLI::App& app, SimulateFlags& flags) {
+  app.add_option("plan", flags.file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
+  add_problem_flags(app, flags.what);
+  add_plan_flags(app, flags.how);
+  add_world_flags(app, flags.where);
+  add_machine(app, flags.machine);
+  const std::string group = "Simulation";
+  app.add_option("--epochs", flags.options.epochs, "Runs back to back; times are of one")
+      ->check(CLI::Range(1, 1000))
+      ->group(group);
+  app.add_option("--noise", flags.options.noise, "Standard deviation of every duration, relative to it")
+      ->check(CLI::Range(0.0, 0.99))
+      ->group(group);
+  app.add_option("--noise-seed", flags.options.seed, "Of the noise")->group(group);
+  app.add_option("--slowdown", flags.options.slowdown, "By rank: its computation takes so many times as long")
+      ->delimiter(',')
+      ->check(CLI::Range(0.01, 1000.0))
+      ->group(group);
+  app.add_option("--worker-share", flags.options.worker_share, "Of the machine's workers, those to be used")
+      ->check(CLI::Range(0.001, 1.0))
+      ->group(group);
+  add_format_flag(app, flags.format, "table");
+  app.add_flag("--timeline", flags.timeline, "Show below the table where the time of rank 0 goes");
+  app.add_flag("--critical-path", flags.critical_path, "Show which steps make the time");
+  app.add_option("--trace", flags.trace, "Write a Chrome trace, for ui.perfetto.dev")->type_name("FILE");
+  app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
+}
+
 int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
   const std::string name = app.get_subcommands().at(0)->get_name();
   if (name == "run") return run(commands.run, launch);
   if (name == "plan") return plan(commands.plan, launch);
   if (name == "verify") return verify(commands.verify, launch);
+  if (name == "simulate") return simulate(commands.simulate, launch);
   return info(commands.info_format, commands.info_world, launch);
 }
 
@@ -147,6 +177,8 @@ int main(int argc, const char* const* argv) {
   add_run(*app.add_subcommand("run", "Run operators, check the results and time them"), commands.run);
   add_plan(*app.add_subcommand("plan", "Print a plan, or why there is none"), commands.plan);
   add_verify(*app.add_subcommand("verify", "Prove a plan"), commands.verify);
+  add_simulate(*app.add_subcommand("simulate", "Predict how long a plan takes on a machine"),
+               commands.simulate);
   CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
   add_format_flag(info, commands.info_format, "text");
   add_world_flags(info, commands.info_world);

@@ -38,6 +38,19 @@ struct VerifyFlags {
 };
 int verify(const VerifyFlags& flags, const Launch& launch);
 
+struct SimulateFlags {
+  std::string file;  ///< of a plan, as JSON; empty: the problem flags say what to plan
+  ProblemFlags what;
+  PlanFlags how;
+  WorldFlags where;
+  std::string machine;
+  SimOptions options;
+  Format format = Format::text;
+  std::string trace, svg;
+  bool timeline = false, critical_path = false;
+};
+int simulate(const SimulateFlags& flags, const Launch& launch);
+
 int info(Format format, const WorldFlags& where, const Launch& launch);
 
 }  // namespace shingle::cli

@@ -41,7 +41,7 @@ class Execution {
 
   Executed go() {
     for (const Candidate& candidate : job_.candidates) {
-      Row row{job_.named, options_.backend, candidate.mechanism, {}, {}, {}, {}};
+      Row row{job_.named, options_.backend, candidate.mechanism, {}, {}, {}, {}, {}};
       if (!candidate.plan) {
         row.reason = candidate.plan.reason();
       } else {

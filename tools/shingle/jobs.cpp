@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/memory.hpp"
 
@@ -18,6 +19,15 @@ Machine machine_to_plan_for(const std::string& profile, int ranks, const WorldOp
   if (machine.ranks > 0 && ranks > machine.ranks)
     throw InvalidArgument(fmt::format("--world {}: {} has {} ranks", ranks, machine.name, machine.ranks));
   return machine;
+}
+
+Plan read_plan(const std::string& file) {
+  constexpr std::size_t largest_plan_bytes = std::size_t{1} << 30;
+  try {
+    return plan_from_json(read_file(file, largest_plan_bytes));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", file, error.what()));
+  }
 }
 
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine) {

@@ -20,6 +20,9 @@ struct Job {
 /// it has fewer ranks.
 Machine machine_to_plan_for(const std::string& profile, int ranks, const WorldOptions& here);
 
+/// A plan from a file, as JSON; adds the file's name to what is wrong with it.
+Plan read_plan(const std::string& file);
+
 /// The plans of one problem with every mechanism of the flags.
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine);
 

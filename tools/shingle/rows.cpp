@@ -12,31 +12,51 @@
 namespace shingle::cli {
 namespace {
 
-constexpr std::size_t columns = 9;
-using Line = std::array<std::string, columns>;
+using Line = std::vector<std::string>;
 
-constexpr const char* heads[columns] = {"operator", "M×N×K",   "mechanism", "sequential", "overlapped",
-                                        "speedup",  "overlap", "max error", "verified"};
+/// Columns that are words begin at the left, numbers end at the right.
+constexpr std::size_t words = 3;
+
+Line head_of(const Row& row) {
+  const Problem& p = row.named.problem;
+  std::string size = p.multiplies() ? fmt::format("{}×{}×{}", p.m, p.n, p.k) : fmt::format("{}×{}", p.m, p.n);
+  if (p.chains()) size += fmt::format(" ({})", p.inner);
+  return {row.named.name.empty() ? std::string(name(p.op)) : fmt::format("{} {}", row.named.name, name(p.op)),
+          std::move(size), row.mechanism};
+}
+
+std::string fraction(double value) {
+  return std::isfinite(value) ? fmt::format("{:.2f}", value) : "-";
+}
 
 Line line_of(const Row& row) {
-  const Problem& p = row.named.problem;
-  Line line;
-  line[0] =
-      row.named.name.empty() ? std::string(name(p.op)) : fmt::format("{} {}", row.named.name, name(p.op));
-  line[1] = p.multiplies() ? fmt::format("{}×{}×{}", p.m, p.n, p.k) : fmt::format("{}×{}", p.m, p.n);
-  if (p.chains()) line[1] += fmt::format(" ({})", p.inner);
-  line[2] = row.mechanism;
+  Line line = head_of(row);
   if (!row.ran()) {
-    std::fill(line.begin() + 3, line.end(), "-");
+    line.resize(9, "-");
     return line;
   }
-  const double efficiency = row.time->overlap_efficiency();
-  line[3] = format_us(row.time->sequential_us);
-  line[4] = format_us(row.time->overlapped_us);
-  line[5] = fmt::format("{:.2f}x", row.time->speedup());
-  line[6] = std::isfinite(efficiency) ? fmt::format("{:.2f}", efficiency) : "-";
-  line[7] = fmt::format("{:.1e}", row.check.max_error);
-  line[8] = row.check.passed ? "yes" : "NO";
+  line.push_back(format_us(row.time->sequential_us));
+  line.push_back(format_us(row.time->overlapped_us));
+  line.push_back(fmt::format("{:.2f}x", row.time->speedup()));
+  line.push_back(fraction(row.time->overlap_efficiency()));
+  line.push_back(fmt::format("{:.1e}", row.check.max_error));
+  line.push_back(row.check.passed ? "yes" : "NO");
+  return line;
+}
+
+Line predicted_line(const Row& row) {
+  Line line = head_of(row);
+  if (!row.predicted) {
+    line.resize(11, "-");
+    return line;
+  }
+  const Metrics& at = *row.predicted;
+  for (const double us : {at.compute_us, at.sequential_us, at.us}) line.push_back(format_us(us));
+  line.push_back(fmt::format("{:.2f}x", at.speedup()));
+  line.push_back(fraction(at.overlap_efficiency()));
+  line.push_back(fraction(at.roofline_fraction()));
+  line.push_back(fmt::format("{:.0f}", at.tflops()));
+  line.push_back(fmt::format("{:.0f}%", 100 * at.mfu()));
   return line;
 }
 
@@ -44,6 +64,43 @@ Line line_of(const Row& row) {
 std::size_t width(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+std::string aligned(const std::vector<Line>& lines) {
+  std::string text;
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      std::size_t widest = 0;
+      for (const Line& other : lines) widest = std::max(widest, width(other[i]));
+      const bool last = i + 1 == line.size(), left = i < words || lines[0][i] == "verified";
+      const std::string space(widest - width(line[i]), ' ');
+      text += left ? line[i] + (last ? "" : space) : space + line[i];
+      if (!last) text += "  ";
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string reasons(const std::vector<Row>& rows) {
+  std::string text;
+  for (const Row& row : rows)
+    if (!row.reason.empty()) text += fmt::format("{} {}: {}\n", head_of(row)[0], row.mechanism, row.reason);
+  return text;
+}
+
+void add_metrics(const Metrics& at, nlohmann::ordered_json& object) {
+  object["sequential_us"] = at.sequential_us;
+  object["overlapped_us"] = at.us;
+  object["speedup"] = at.speedup();
+  object["overlap_efficiency"] = at.overlap_efficiency();
+  object["compute_us"] = at.compute_us;
+  object["wire_us"] = at.wire_us;
+  object["exposed_us"] = at.exposed_us;
+  object["ect_us"] = at.ect_us();
+  object["roofline_fraction"] = at.roofline_fraction();
+  object["tflops"] = at.tflops();
+  object["mfu"] = at.mfu();
 }
 
 nlohmann::ordered_json json_of(const Row& row) {
@@ -64,14 +121,19 @@ nlohmann::ordered_json json_of(const Row& row) {
     object[key] = row.ran() ? nlohmann::ordered_json(value)
                             : nlohmann::ordered_json();  // a value that is not finite is null, too
   };
-  const Measurement time = row.time.value_or(Measurement{});
-  measured("sequential_us", time.sequential_us);
-  measured("overlapped_us", time.overlapped_us);
-  measured("speedup", time.speedup());
-  measured("overlap_efficiency", time.overlap_efficiency());
-  measured("max_error", row.check.max_error);
-  measured("tolerance", row.check.tolerance);
-  object["verified"] = row.ran() && row.check.passed;
+  object["source"] = row.predicted ? "predicted" : "measured";
+  if (row.predicted) {
+    add_metrics(*row.predicted, object);
+  } else {
+    const Measurement time = row.time.value_or(Measurement{});
+    measured("sequential_us", time.sequential_us);
+    measured("overlapped_us", time.overlapped_us);
+    measured("speedup", time.speedup());
+    measured("overlap_efficiency", time.overlap_efficiency());
+    measured("max_error", row.check.max_error);
+    measured("tolerance", row.check.tolerance);
+    object["verified"] = row.ran() && row.check.passed;
+  }
   object["reason"] = row.reason.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(row.reason);
   return object;
 }
@@ -79,24 +141,17 @@ nlohmann::ordered_json json_of(const Row& row) {
 }  // namespace
 
 std::string to_table(const std::vector<Row>& rows) {
-  std::vector<Line> lines(1);
-  std::copy(std::begin(heads), std::end(heads), lines[0].begin());
+  std::vector<Line> lines{{"operator", "M×N×K", "mechanism", "sequential", "overlapped", "speedup", "overlap",
+                           "max error", "verified"}};
   for (const Row& row : rows) lines.push_back(line_of(row));
-  std::string text;
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i < columns; ++i) {
-      std::size_t widest = 0;
-      for (const Line& other : lines) widest = std::max(widest, width(other[i]));
-      const std::string space(widest - width(line[i]), ' ');
-      const bool words = i < 3 || i + 1 == columns;
-      text += words ? line[i] + (i + 1 < columns ? space : "") : space + line[i];
-      if (i + 1 < columns) text += "  ";
-    }
-    text += '\n';
-  }
-  for (const Row& row : rows)
-    if (!row.reason.empty()) text += fmt::format("{} {}: {}\n", line_of(row)[0], row.mechanism, row.reason);
-  return text;
+  return aligned(lines) + reasons(rows);
+}
+
+std::string predicted_table(const Machine& machine, const std::vector<Row>& rows) {
+  std::vector<Line> lines{{"operator", "M×N×K", "mechanism", "compute", "sequential", "predicted", "speedup",
+                           "overlap", "roofline", "TFLOP/s", "MFU"}};
+  for (const Row& row : rows) lines.push_back(predicted_line(row));
+  return fmt::format("predicted for {}\n", machine.name) + aligned(lines) + reasons(rows);
 }
 
 std::string to_json(const std::vector<Row>& rows) {

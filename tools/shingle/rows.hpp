@@ -1,4 +1,4 @@
-// What `run` prints: a row an operator and mechanism.
+// What `run` and `simulate` print: a row an operator and mechanism.
 #pragma once
 
 #include <optional>
@@ -8,15 +8,17 @@
 #include "shingle/api/measure.hpp"
 #include "shingle/api/oracle.hpp"
 #include "shingle/problems.hpp"
+#include "shingle/sim/metrics.hpp"
 
 namespace shingle::cli {
 
 struct Row {
   NamedProblem named;
-  std::string backend;
+  std::string backend;              ///< or the machine that times are predicted for
   std::string mechanism;            ///< that was asked for, or that served
   std::string params;               ///< as JSON, of the plan; empty where there is none
   std::optional<Measurement> time;  ///< empty where it did not run
+  std::optional<Metrics> predicted;
   Check check;
   std::string reason;  ///< why it did not run or did not pass
 
@@ -25,6 +27,8 @@ struct Row {
 
 /// A table with a line a row and the reasons below it.
 std::string to_table(const std::vector<Row>& rows);
+/// The same of rows that are predicted for a machine.
+std::string predicted_table(const Machine& machine, const std::vector<Row>& rows);
 
 /// An array of objects; what a row does not have is null.
 std::string to_json(const std::vector<Row>& rows);

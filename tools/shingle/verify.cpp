@@ -6,14 +6,11 @@
 #include <chrono>
 #include <cstdio>
 
-#include "shingle/base/file.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/jobs.hpp"
 
 namespace shingle::cli {
 namespace {
-
-constexpr std::size_t largest_plan_bytes = std::size_t{1} << 30;
 
 /// Proves one plan and says what was proven.
 bool prove(const Plan& plan) {
@@ -32,14 +29,6 @@ bool prove(const Plan& plan) {
       "{}\n",
       what, proof.segments, proof.epochs, proof.accesses, format_us(took.count()));
   return true;
-}
-
-Plan read_plan(const std::string& file) {
-  try {
-    return plan_from_json(read_file(file, largest_plan_bytes));
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("{}: {}", file, error.what()));
-  }
 }
 
 }  // namespace

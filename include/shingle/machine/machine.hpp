@@ -39,9 +39,13 @@ struct TileRate {
 
 /// How ranks are connected beside the link that each has into a switch (Machine::link, either direction).
 struct Topology {
-  Link pair;  ///< between ranks 2i and 2i + 1, where they have a link of their own; unpaced: they have not
+  Link pair;                    ///< that any two ranks of a group have to themselves; unpaced: they have none
+  std::int32_t pair_ranks = 2;  ///< of such a group: 2 where ranks are bridged in pairs, all in a mesh
   std::int32_t ranks_per_node = 0;  ///< 0: all are in one node
   Link node;                        ///< of a whole node to other nodes, shared by its ranks
+  /// A rank's link carries one transfer at a time, in either direction (the host's emulated links); otherwise
+  /// transfers share it fairly, each direction by itself.
+  bool serial = false;
 
   bool operator==(const Topology&) const = default;
 };
@@ -80,15 +84,17 @@ struct Machine {
   std::int32_t collective_workers = 0;  ///< of these, how many a collective occupies while it runs
   std::int32_t tile_rows = 256;         ///< tile that computes well here
   std::int32_t tile_cols = 512;
-  Link link;                ///< of one rank
-  EnginePhases engine;      ///< of one copy engine
-  bool peer_memory = true;  ///< whether ranks can load from and store to each other's memory
-  std::int32_t ranks = 0;   ///< that there are; 0: any number
-  double memory_gbps = 0;   ///< 1e9 bytes/s that a rank reads and writes of its own memory
-  double launch_us = 0;     ///< from a step's inputs being there to its first tile, on an idle rank
-  double signal_us = 0;     ///< from an add to a count to the step that awaits it
-  double pass_gbps = 0;     ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
-                            ///< workers together saturate memory
+  Link link;                  ///< of one rank
+  EnginePhases engine;        ///< of one copy engine
+  bool peer_memory = true;    ///< whether ranks can load from and store to each other's memory
+  std::int32_t ranks = 0;     ///< that there are; 0: any number
+  double memory_gbps = 0;     ///< 1e9 bytes/s that a rank reads and writes of its own memory
+  double launch_us = 0;       ///< from a step's inputs being there to its first tile, on an idle rank
+  double signal_us = 0;       ///< from an add to a count to the step that awaits it
+  double pass_gbps = 0;       ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
+                              ///< workers together saturate memory
+  bool whole_tiles = true;    ///< a tile at the edge of a matrix takes as long as a whole one
+  double attention_rate = 1;  ///< multiply-adds of attention, relative to those of the fastest tile
   Topology topology{};
   Contention contention{};
   std::vector<TileRate> tiles{};

@@ -1,0 +1,160 @@
+#include "costs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "shingle/base/error.hpp"
+#include "shingle/sim/simulate.hpp"
+
+namespace shingle {
+
+double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k, int workers) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const TileRate& tile : machine.tiles) {
+    const double one = tile.us(static_cast<double>(k));
+    const std::int64_t tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.cols);
+    const std::int64_t waves = ceil_div(tiles, larger(workers, 1));
+    double us = static_cast<double>(waves) * one;
+    // Where edges cost what they hold, the last wave and the ragged tiles do.
+    if (!machine.whole_tiles) {
+      const double area = static_cast<double>(m) * static_cast<double>(n) /
+                          (static_cast<double>(tile.rows) * static_cast<double>(tile.cols));
+      us = tile.fixed_us * static_cast<double>(waves) +
+           tile.us_per_k * static_cast<double>(k) * area / static_cast<double>(larger(workers, 1));
+    }
+    best = std::min(best, us);
+  }
+  return best;
+}
+
+namespace sim {
+namespace {
+
+Traffic traffic_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::allreduce:
+      return Traffic::allreduce;
+    case CollectiveKind::reducescatter:
+      return Traffic::reducescatter;
+    case CollectiveKind::allgather:
+      return Traffic::allgather;
+    case CollectiveKind::alltoall:
+      break;
+  }
+  return Traffic::alltoall;
+}
+
+double area(std::int64_t rows, std::int64_t cols) {
+  return static_cast<double>(rows) * static_cast<double>(cols);
+}
+
+/// Of a multiply-add, from the tile that is fastest for long sums.
+double fastest_flop(const Machine& machine) {
+  double us = std::numeric_limits<double>::infinity();
+  for (const TileRate& tile : machine.tiles)
+    us = std::min(us, tile.us_per_k / (2 * area(tile.rows, tile.cols)));
+  return us;
+}
+
+}  // namespace
+
+Costs::Costs(const Plan& plan, const Machine& machine)
+    : plan_(plan),
+      machine_(machine),
+      memory_bytes_per_us_(machine.memory_gbps * 1e3),
+      us_per_flop_(fastest_flop(machine)) {
+  const auto need = [&](bool there, std::string_view what) {
+    if (!there)
+      throw InvalidArgument(fmt::format("machine '{}' has no {}: times cannot be told", machine.name, what));
+  };
+  need(!machine.tiles.empty() || plan.problem.is_collective(), "tiles");
+  need(machine.memory_gbps > 0, "memory_gbps");
+  need(plan.problem.world == 1 || plan.problem.op == Op::gemm || machine.link.gbps > 0 ||
+           !machine.curves.empty(),
+       "link rate or curves");
+}
+
+double Costs::bytes_of(const Slice& slice) const {
+  return area(slice.rows, slice.cols) *
+         static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+}
+
+double Costs::memory_us(double bytes) const {
+  return 2 * bytes / memory_bytes_per_us_;  // read and written
+}
+
+double Costs::library_us(const Gemm& gemm, std::int32_t workers) const {
+  const double gated = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
+  const std::int64_t k = gemm.transpose_a ? gemm.a.rows : gemm.a.cols;
+  return gated * library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers);
+}
+
+double Costs::multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows,
+                          std::int64_t tile_cols, double k) const {
+  const double whole = wave_us(machine_, tile_rows, tile_cols, k);
+  return machine_.whole_tiles ? whole : whole * area(rows, cols) / area(tile_rows, tile_cols);
+}
+
+double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const {
+  double longest = 0;
+  if (const auto* gemm = std::get_if<Gemm>(&step)) {
+    const auto k = static_cast<double>(gemm->transpose_a ? gemm->a.rows : gemm->a.cols);
+    const double gated = gemm->epilogue.activation == Activation::swiglu ? 2 : 1;
+    const TileGrid& grid = gemm->grid;
+    for (std::int64_t i = first; i < last; ++i) {
+      const TileRect rect = grid.rect(grid.tile(i));
+      const bool empty = rect.rows == 0 || rect.cols == 0;
+      // On a machine whose tiles are whole a phantom one runs its main loop, too.
+      if (empty && !machine_.whole_tiles) continue;
+      longest =
+          std::max(longest, gated * multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k));
+      if (machine_.whole_tiles) break;  // all are alike
+    }
+  } else if (const auto* attend = std::get_if<Attend>(&step)) {
+    for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, attend_us(*attend, i));
+  } else if (const auto* pass = std::get_if<Elementwise>(&step)) {
+    for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, pass_us(*pass, i, workers));
+  }
+  return longest;
+}
+
+/// What an item reads and writes, at the rate of a worker, or of its part of the memory.
+double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const {
+  const bool rows = row_wise(step);
+  const TileRect rect = step.grid.rect(step.grid.tile(rows ? step.grid.linear({item, 0}) : item));
+  const double elements = area(rect.rows, rows ? step.grid.cols : rect.cols);
+  const auto width = [&](const Placement& at) {
+    return static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
+  };
+  double bytes = elements * width(step.to);
+  for (const Placement& from : step.from) bytes += elements * width(from);
+  if (step.norm.residual) bytes += 2 * elements * width(step.to);
+  const double share = memory_bytes_per_us_ / static_cast<double>(larger(workers, 1));
+  return bytes / (machine_.pass_gbps > 0 ? std::min(machine_.pass_gbps * 1e3, share) : share);
+}
+
+/// Scores and weighted sums of a block of queries over the keys that they see.
+double Costs::attend_us(const Attend& step, std::int64_t item) const {
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const TokenRange seen = plan_.problem.seen_by(step.first_token + rect.row, rect.rows);
+  // Of a causal block, the last query sees all of these, the first one as many fewer as there are rows.
+  const double keys = static_cast<double>(seen.end - seen.first) -
+                      (plan_.problem.attention.causal ? static_cast<double>(rect.rows) / 2 : 0);
+  return 4 * static_cast<double>(rect.rows) * keys * static_cast<double>(rect.cols) * us_per_flop_ /
+         machine_.attention_rate;
+}
+
+double Costs::collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {
+  const Traffic traffic = traffic_of(kind);
+  const double curve = shingle::collective_us(machine_.curves, traffic, ranks, workers, bytes);
+  const double link =
+      machine_.link.paced() ? machine_.link.transfer_us(wire_factor(traffic, ranks) * bytes) : 0;
+  if (curve < 0) return link;
+  // A curve was measured on the link, unless that is an emulated one that is set from call to call.
+  return machine_.topology.serial ? std::max(link, curve) : curve;
+}
+
+}  // namespace sim
+}  // namespace shingle

@@ -1,0 +1,38 @@
+// How long things take on a machine when nothing else goes on.
+#pragma once
+
+#include "shingle/machine/machine.hpp"
+#include "shingle/plan/plan.hpp"
+
+namespace shingle::sim {
+
+class Costs {
+ public:
+  /// Throws InvalidArgument where the machine lacks the figures that the plan's steps need.
+  Costs(const Plan& plan, const Machine& machine);
+
+  /// The longest of items [first, last) of a tiled step, which `workers` do at once.
+  double items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const;
+  /// A GEMM of one tile is a library's, which does it with all workers that it gets.
+  static bool is_library(const Gemm& gemm) { return gemm.grid.tiles() == 1; }
+  double library_us(const Gemm& gemm, std::int32_t workers) const;
+
+  /// A collective that all `ranks` of its communicator have entered; `bytes` as curves count them.
+  double collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const;
+  /// A copy within a rank's memory.
+  double memory_us(double bytes) const;
+
+  double bytes_of(const Slice& slice) const;
+
+ private:
+  double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
+                     double k) const;
+  double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
+  double attend_us(const Attend& step, std::int64_t item) const;
+
+  const Plan& plan_;
+  const Machine& machine_;
+  double memory_bytes_per_us_, us_per_flop_;
+};
+
+}  // namespace shingle::sim

@@ -1,0 +1,125 @@
+#include "shingle/sim/metrics.hpp"
+
+#include <algorithm>
+
+#include "costs.hpp"
+#include "shingle/planner/planner.hpp"
+
+namespace shingle {
+namespace {
+
+double product(std::int64_t a, std::int64_t b, std::int64_t c) {
+  return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
+}
+
+/// The steps of a plan that compute, lane by lane, with nothing to wait for.
+Plan computation_of(Plan plan) {
+  for (RankPlan& rank : plan.ranks) {
+    std::vector<Step> steps;
+    for (Lane& lane : rank.lanes)
+      for (Step& step : lane.steps)
+        if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step))
+          steps.push_back(std::move(step));
+    rank.issue.assign(steps.size(), 0);
+    rank.lanes.assign(1, {LaneKind::compute, "compute", std::move(steps)});
+  }
+  plan.counters.clear();
+  return plan;
+}
+
+/// The best rate of a rank's link: the highest that any of its collectives reaches, or its own.
+double best_gbps(const Machine& machine) {
+  double best = machine.link.gbps;
+  for (const Curve& curve : machine.curves)
+    for (const Sample& sample : curve.samples)
+      best = std::max(best, wire_factor(curve.traffic, curve.ranks) * sample.bytes / (sample.us * 1e3));
+  return best;
+}
+
+/// Bytes that the busiest rank's link carries in one direction in the collectives of a sequential plan.
+double wire_bytes(const Plan& plan) {
+  double most = 0;
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
+    double bytes = 0;
+    for (const Lane& lane : plan.ranks[r].lanes)
+      for (const Step& step : lane.steps) {
+        const auto* call = std::get_if<Collective>(&step);
+        if (!call) continue;
+        const auto size = [&](const Slice& slice, std::int64_t rows) {
+          return product(rows, slice.cols,
+                         static_cast<std::int64_t>(
+                             size_bytes(plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype)));
+        };
+        const auto ranks = static_cast<double>(plan.ranks.size());
+        const double others = (ranks - 1) / ranks;
+        switch (call->kind) {
+          case CollectiveKind::allreduce:
+            bytes += 2 * others * size(call->send, call->send.rows);
+            break;
+          case CollectiveKind::reducescatter:
+            bytes += others * size(call->send, call->send.rows);
+            break;
+          case CollectiveKind::allgather:
+            bytes += others * size(call->recv, call->recv.rows);
+            break;
+          case CollectiveKind::alltoall:
+            bytes += std::max(size(call->send, call->send.rows - call->send_rows[r]),
+                              size(call->recv, call->recv.rows - call->recv_rows[r]));
+            break;
+        }
+      }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+double peak_tflops(const Machine& machine) {
+  double best = 0;
+  for (const TileRate& tile : machine.tiles)
+    best = std::max(best, 2 * product(tile.rows, tile.cols, machine.workers) / tile.us_per_k * 1e-6);
+  return best;
+}
+
+}  // namespace
+
+double flops_of(const Problem& p) {
+  double most = 0;
+  for (int rank = 0; rank < p.world; ++rank) {
+    const std::int64_t rows = p.op == Op::alltoall_gemm         ? p.out_rows(rank)
+                              : p.op == Op::gemm_alltoall       ? p.a_rows(rank)
+                              : p.op == Op::gemm_allgather_gemm ? p.a_rows(rank)
+                                                                : p.m;
+    double flops = p.multiplies() ? 2 * product(rows, p.b_cols(), p.k) : 0;
+    if (p.chains()) flops += 2 * product(p.m, p.n, p.inner);
+    if (p.attends()) {
+      const std::int64_t cols = p.exchanges_heads() ? p.k / p.world : p.k;
+      constexpr std::int64_t block = 64;
+      for (std::int64_t row = 0; row < p.m; row += block) {
+        const std::int64_t queries = smaller(block, p.m - row);
+        const TokenRange seen = p.seen_by(row, queries);
+        flops += 4 * product(queries, seen.end - seen.first, cols);
+      }
+    }
+    most = std::max(most, flops);
+  }
+  return most;
+}
+
+Result<Metrics> measure(const Plan& plan, const Machine& machine, const SimOptions& options) {
+  const Result<Plan> sequential = plan_sequential(plan.problem, machine);
+  if (!sequential) return Reason{sequential.reason()};
+  Metrics metrics;
+  const Simulated simulated = simulate(plan, machine, options);
+  metrics.us = simulated.makespan_us / options.epochs;
+  metrics.exposed_us = simulated.exposed_us() / options.epochs;
+  metrics.sequential_us = simulate(*sequential, machine, options).makespan_us / options.epochs;
+  if (!plan.problem.is_collective())
+    metrics.compute_us = simulate(computation_of(*sequential), machine, options).makespan_us / options.epochs;
+  const double gbps = best_gbps(machine);
+  metrics.wire_us = gbps > 0 ? wire_bytes(*sequential) / (gbps * 1e3) : 0;
+  metrics.flops = flops_of(plan.problem);
+  metrics.peak_tflops = peak_tflops(machine);
+  return metrics;
+}
+
+}  // namespace shingle

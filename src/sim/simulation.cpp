@@ -1,0 +1,337 @@
+#include "simulation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "plan/schedule.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/plan/print.hpp"
+
+namespace shingle {
+
+double Simulated::exposed_us() const {
+  double least = makespan_us;
+  for (const double us : computing_us) least = std::min(least, us);
+  return makespan_us - least;
+}
+
+Simulated simulate(const Plan& plan, const Machine& machine, const SimOptions& options) {
+  return sim::Simulation(plan, machine, options).run();
+}
+
+namespace sim {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood 2014).
+std::uint64_t next_bits(std::uint64_t& state) {
+  std::uint64_t x = state += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+bool works(const Step& step) {
+  return !std::holds_alternative<Await>(step) && !std::holds_alternative<Notify>(step);
+}
+
+}  // namespace
+
+Index group_at(const Step& step, std::int64_t position) {
+  const auto* notifies = notifies_of(step);
+  if (notifies && !notifies->empty()) return static_cast<Index>(group_of(notifies->front().ends, position));
+  const auto* gates = gates_of(step);
+  if (gates && !gates->empty()) return static_cast<Index>(group_of(gates->front().ends, position));
+  return none;
+}
+
+Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOptions& options)
+    : plan_(plan), machine_(machine), options_(options), costs_(plan, machine), bits_(options.seed) {
+  const auto world = plan.ranks.size();
+  if (options.epochs < 1)
+    throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
+  if (!options.slowdown.empty() && options.slowdown.size() != world)
+    throw InvalidArgument(
+        fmt::format("a slowdown for {} ranks, but the plan has {}", options.slowdown.size(), world));
+  if (!(options.worker_share > 0 && options.worker_share <= 1))
+    throw InvalidArgument(fmt::format("worker share = {} is outside (0, 1]", options.worker_share));
+  if (!(options.noise >= 0 && options.noise < 1))
+    throw InvalidArgument(fmt::format("noise = {} is outside [0, 1)", options.noise));
+  capacity_ = std::max(1, static_cast<std::int32_t>(machine.workers * options.worker_share));
+  free_.assign(world, capacity_);
+  computing_.assign(world, 0);
+  computing_since_.assign(world, 0);
+  traffic_gbps_.assign(world, 0);
+  link_until_.assign(world, 0);
+  lanes_done_.assign(world, 0);
+  rank_jobs_.resize(world);
+  launcher_until_.assign(world + 1, 0);
+  out_.computing_us.assign(world, 0);
+  for (std::size_t r = 0; r < world; ++r) {
+    first_lane_.push_back(static_cast<Index>(lanes_.size()));
+    out_.busy_us.emplace_back(plan.ranks[r].lanes.size(), 0.0);
+    for (std::size_t l = 0; l < plan.ranks[r].lanes.size(); ++l) {
+      LaneState lane;
+      lane.rank = static_cast<Index>(r), lane.lane = static_cast<Index>(l);
+      lanes_.push_back(lane);
+      const Lane& planned = plan.ranks[r].lanes[l];
+      const bool paced = planned.kind == LaneKind::copy && machine.engine.gbps > 0;
+      engines_.push_back(paced ? links_.add_channel(machine.engine.gbps) : none);
+      for (const Step& step : planned.steps)
+        if (const auto* polled = std::get_if<Await>(&step); polled && planned.kind == LaneKind::copy)
+          polled_[{polled->counter.counter, polled->counter.rank}] =
+              planned.submission.launcher < 0 ? lane.rank : planned.submission.launcher;
+    }
+  }
+  engine_until_.assign(lanes_.size(), 0);
+  for (const Counter& counter : plan.counters) {
+    auto& first = first_count_.emplace_back();
+    for (const auto& entries : counter.growth) {
+      first.push_back(static_cast<Index>(counts_.size()));
+      counts_.resize(counts_.size() + entries.size());
+    }
+  }
+  calls_.resize(plan.communicators.size());
+  entered_.assign(plan.communicators.size(), std::vector<std::size_t>(world, 0));
+  const bool fair = machine.link.gbps > 0;
+  for (std::size_t r = 0; r < world && fair; ++r) {
+    egress_.push_back(links_.add_channel(machine.link.gbps));
+    ingress_.push_back(links_.add_channel(machine.link.gbps));
+  }
+  const std::size_t per_node = static_cast<std::size_t>(machine.topology.ranks_per_node);
+  for (std::size_t r = 0; r < world && per_node > 0 && machine.topology.node.gbps > 0; r += per_node) {
+    node_out_.push_back(links_.add_channel(machine.topology.node.gbps));
+    node_in_.push_back(links_.add_channel(machine.topology.node.gbps));
+  }
+}
+
+Simulated Simulation::run() && {
+  for (Index lane = 0; lane < static_cast<Index>(lanes_.size()); ++lane) resume(lane);
+  for (;;) {
+    // Rates change at most once at a time, however many transfers come or go.
+    if (links_changed_ && (events_.empty() || events_.next_at() > now_)) {
+      links_changed_ = false;
+      links_.share();
+      const double at = links_.next_end();
+      if (std::isfinite(at)) events_.push(std::max(at, now_), What::links, 0, ++links_version_);
+    }
+    if (events_.empty()) break;
+    const Event event = events_.pop();
+    now_ = event.at;
+    switch (event.what) {
+      case What::resume:
+        resume(event.id);
+        break;
+      case What::batch:
+        batch_done(event.id);
+        break;
+      case What::transfer:
+        transfer_over(event.id);
+        break;
+      case What::links:
+        if (event.version != links_version_) break;
+        links_changed_ = true;
+        for (const Index id : links_.finished(now_)) {
+          const double latency = transfers_[static_cast<std::size_t>(id)].latency_us;
+          events_.push(now_ + latency, What::transfer, id);
+        }
+        break;
+      case What::collective:
+        if (meetings_[static_cast<std::size_t>(event.id)].version == event.version) end(event.id);
+        break;
+    }
+  }
+  for (const LaneState& lane : lanes_)
+    if (lane.epoch < options_.epochs) explain_stop();
+  out_.events = events_.pushed();
+  follow_critical_path();
+  return std::move(out_);
+}
+
+void Simulation::wake(Index lane, double after_us) {
+  events_.push(now_ + after_us, What::resume, lane);
+}
+
+void Simulation::resume(Index index) {
+  LaneState& lane = lanes_[static_cast<std::size_t>(index)];
+  for (;;) {
+    if (lane.epoch >= options_.epochs ||
+        lanes_done_[static_cast<std::size_t>(lane.rank)] <
+            lane.epoch * static_cast<std::int32_t>(rank_plan(lane).lanes.size()))
+      return;
+    const auto& steps = lane_plan(lane).steps;
+    if (lane.step == steps.size()) {  // all that it has begun is over before its epoch is
+      if (lane.pending > 0) {
+        lane.blocked = true;
+        return;
+      }
+      lane.step = 0;
+      ++lane.epoch;
+      out_.makespan_us = std::max(out_.makespan_us, now_);
+      const auto lanes = static_cast<std::int32_t>(rank_plan(lane).lanes.size());
+      if (++lanes_done_[static_cast<std::size_t>(lane.rank)] % lanes == 0)
+        for (Index l = 0; l < lanes; ++l)
+          if (const Index other = lane_index(lane.rank, l); other != index) wake(other);
+      continue;
+    }
+    if (!lane.entered) {
+      lane.entered = true;
+      lane.begin = now_;
+    }
+    if (!step(lane)) return;
+    next_step(lane);
+  }
+}
+
+void Simulation::next_step(LaneState& lane) {
+  const Step& step = lane_plan(lane).steps[lane.step];
+  const bool tiled = grid_of(step) != nullptr;
+  const bool command = lane_plan(lane).kind == LaneKind::copy && is_command(step);
+  if (!tiled && !command && now_ > lane.begin)
+    lane.cause = span(lane, lane.step, none, lane.begin, lane.cause);
+  lane.entered = lane.launched = lane.drained = lane.waiting = false;
+  ++lane.step;
+}
+
+bool Simulation::step(LaneState& lane) {
+  const Step& step = lane_plan(lane).steps[lane.step];
+  if (const auto* wait = std::get_if<Await>(&step)) return await(lane, *wait);
+  if (const auto* signal = std::get_if<Notify>(&step)) return notify(lane, *signal);
+  if (const auto* call = std::get_if<Collective>(&step)) return collective(lane, *call);
+  if (const auto* messages = std::get_if<Exchange>(&step)) return exchange(lane, *messages);
+  if (is_command(step)) return command(lane, step);
+  return compute(lane, step);
+}
+
+/// False once, and true when it is asked again after that time.
+bool Simulation::delayed(LaneState& lane, double us) {
+  if (lane.launched) return true;
+  lane.launched = true;
+  if (us <= 0) return true;
+  wake(lane_index(lane.rank, lane.lane), us);
+  return false;
+}
+
+bool Simulation::blocked(LaneState& lane) {
+  lane.blocked = lane.pending > 0 || lane.messages > 0;
+  return lane.blocked;
+}
+
+void Simulation::unblock(LaneState& lane) {
+  if (!lane.blocked || lane.pending > 0 || lane.messages > 0) return;
+  lane.blocked = false;
+  wake(lane_index(lane.rank, lane.lane));
+}
+
+bool Simulation::await(LaneState& lane, const Await& step) {
+  Count& awaited = count(step.counter);
+  const std::int64_t target = absolute(step.counter, step.target, lane.epoch);
+  if (awaited.value < target) {
+    awaited.waiters.push_back({target, lane_index(lane.rank, lane.lane)});
+    lane.waiting = true;
+    return false;
+  }
+  if (lane.waiting) lane.cause = awaited.cause;
+  return true;
+}
+
+bool Simulation::notify(LaneState& lane, const Notify& step) {
+  if (blocked(lane)) return false;
+  if (!lane.drained) {
+    lane.drained = true;
+    const LaneKind kind = lane_plan(lane).kind;
+    double us = kind == LaneKind::copy ? noisy(machine_.engine.sync_us) : 0;
+    // A thread of the host writes the place that engines poll (DMA collectives §4.2.5).
+    const auto polled = polled_.find({step.counter.counter, step.counter.rank});
+    if (kind == LaneKind::communicate && polled != polled_.end())
+      us = launch(polled->second, machine_.engine.control_us) - now_;
+    if (us > 0) {
+      wake(lane_index(lane.rank, lane.lane), us);
+      return false;
+    }
+  }
+  add(step.counter, step.value, lane.epoch, lane.cause);
+  return true;
+}
+
+Count& Simulation::count(const CounterRef& at) {
+  const Index first = first_count_[static_cast<std::size_t>(at.counter)][static_cast<std::size_t>(at.rank)];
+  return counts_[static_cast<std::size_t>(first + at.entry)];
+}
+
+std::int64_t Simulation::absolute(const CounterRef& at, std::int64_t target, std::int32_t epoch) const {
+  const Counter& counter = plan_.counters[static_cast<std::size_t>(at.counter)];
+  return target + std::int64_t{epoch} *
+                      counter.growth[static_cast<std::size_t>(at.rank)][static_cast<std::size_t>(at.entry)];
+}
+
+void Simulation::add(const CounterRef& at, std::int64_t value, std::int32_t epoch, Cause cause) {
+  Count& counted = count(at);
+  const bool sets = plan_.counters[static_cast<std::size_t>(at.counter)].kind == CounterKind::set;
+  counted.value = sets ? std::max(counted.value, absolute(at, value, epoch)) : counted.value + value;
+  counted.cause = cause;
+  std::erase_if(counted.waiters, [&](const Waiter& waiter) {
+    if (counted.value < waiter.target) return false;
+    // Engines and tiles look for themselves; what waits as a step is told.
+    const LaneState& lane = lanes_[static_cast<std::size_t>(waiter.lane)];
+    const bool polls = lane.job != none || lane_plan(lane).kind == LaneKind::copy;
+    wake(waiter.lane, polls ? 0 : noisy(machine_.signal_us));
+    return true;
+  });
+}
+
+Cause Simulation::span(const LaneState& lane, std::size_t step, Index group, double begin, Cause cause) {
+  out_.spans.push_back(
+      {lane.rank, lane.lane, static_cast<std::int32_t>(step), group, lane.epoch, begin, now_});
+  causes_.push_back(cause);
+  if (works(lane_plan(lane).steps[step]) && !grid_of(lane_plan(lane).steps[step]))
+    out_.busy_us[static_cast<std::size_t>(lane.rank)][static_cast<std::size_t>(lane.lane)] += now_ - begin;
+  return static_cast<Cause>(out_.spans.size()) - 1;
+}
+
+double Simulation::noisy(double us) {
+  if (options_.noise == 0 || us == 0) return us;
+  const auto uniform = [&] { return (static_cast<double>(next_bits(bits_) >> 11) + 0.5) * 0x1p-53; };
+  const double normal = std::sqrt(-2 * std::log(uniform())) * std::cos(2 * std::numbers::pi * uniform());
+  return us * std::max(1 + options_.noise * normal, 0.1);
+}
+
+/// Back from the span that ended last, each time to the one that it waited for; then by begin.
+void Simulation::follow_critical_path() {
+  std::vector<std::size_t> order(out_.spans.size());
+  Cause last = none;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    order[i] = i;
+    if (last == none || out_.spans[i].end_us > out_.spans[static_cast<std::size_t>(last)].end_us)
+      last = static_cast<Cause>(i);
+  }
+  std::vector<Cause> path;
+  for (std::size_t steps = 0; last != none && steps <= out_.spans.size(); ++steps) {
+    path.push_back(last);
+    last = causes_[static_cast<std::size_t>(last)];
+  }
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return out_.spans[i].begin_us; });
+  std::vector<std::size_t> place(order.size());
+  std::vector<Span> sorted;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    place[order[i]] = i;
+    sorted.push_back(out_.spans[order[i]]);
+  }
+  out_.spans = std::move(sorted);
+  for (auto i = path.rbegin(); i != path.rend(); ++i)
+    out_.critical_path.push_back(place[static_cast<std::size_t>(*i)]);
+}
+
+void Simulation::explain_stop() const {
+  for (const LaneState& lane : lanes_)
+    if (lane.epoch < options_.epochs && lane.step < lane_plan(lane).steps.size())
+      throw InvalidArgument(fmt::format("the plan stops: rank {}, lane {}, step {} ({}) never ends",
+                                        lane.rank, lane_plan(lane).name, lane.step,
+                                        name(lane_plan(lane).steps[lane.step])));
+  throw InvalidArgument("the plan stops");
+}
+
+}  // namespace sim
+}  // namespace shingle

@@ -1,0 +1,237 @@
+// A plan in virtual time: the lanes of all ranks, the counts they wait for, and what they share.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+
+#include "costs.hpp"
+#include "events.hpp"
+#include "links.hpp"
+#include "shingle/sim/simulate.hpp"
+
+namespace shingle::sim {
+
+using Index = std::int32_t;
+inline constexpr Index none = -1;
+
+/// The span that something had to wait for, so that the critical path can be followed back.
+using Cause = std::int32_t;
+
+/// A lane of a rank, in order.
+struct LaneState {
+  Index rank = 0, lane = 0;
+  std::int32_t epoch = 0;
+  std::size_t step = 0;
+  bool entered = false;       ///< the step is under way
+  bool waiting = false;       ///< for a count
+  bool met = false;           ///< its collective is over
+  bool launched = false;      ///< a tiled step: its workers may begin; a command: it is with its engine
+  std::int32_t pending = 0;   ///< transfers under way that a notify has to wait for
+  std::int32_t messages = 0;  ///< of an exchange, that are not over
+  bool blocked = false;       ///< until none of these is under way
+  bool drained = false;       ///< a notify: it waits for nothing but the sync of its engine
+  double begin = 0;           ///< of the step
+  Cause cause = none;
+  Index job = none;  ///< its tiled step
+};
+
+/// Who waits for a count.
+struct Waiter {
+  std::int64_t target = 0;
+  Index lane = none;
+};
+struct Count {
+  std::int64_t value = 0;
+  Cause cause = none;  ///< of its last add
+  std::vector<Waiter> waiters;
+};
+
+/// The items of a tiled step, or of a pass that several lanes share.
+struct Pass {
+  const Step* step = nullptr;
+  std::vector<std::int64_t> bounds;  ///< where runs of items with equal hooks begin
+  std::size_t run = 0;
+  std::int64_t next = 0;  ///< the first item that nobody has claimed
+  std::int32_t epoch = 0;
+  bool loads = false, stores = false;  ///< from, to other ranks
+};
+
+/// The workers of a lane on a tiled step.
+struct Job {
+  Index lane = none, pass = none;
+  std::int32_t most = 0;    ///< workers that it may have
+  std::int32_t held = 0;    ///< workers that it has
+  std::int32_t active = 0;  ///< of these, with a tile in hand
+  bool gated = false;       ///< the next item waits for a count
+  bool was_gated = false;   ///< … and has done so
+  bool over = false;
+  double begin = 0;
+  Cause cause = none;
+  std::map<Index, Cause> spans;  ///< by group
+};
+
+/// Items that began together.
+struct Batch {
+  Index job = none;
+  std::int64_t first = 0, last = 0;
+  std::int32_t workers = 0;
+  std::int32_t pending = 0;  ///< transfers of what they read or stored
+  double begin = 0;
+  Cause cause = none;  ///< their span
+};
+
+/// A command of a copy engine, of one or two transfers.
+struct Command {
+  Index lane = none;
+  std::size_t step = 0;
+  std::int32_t epoch = 0;
+  std::int32_t parts = 0;
+  double begin = 0;
+  Cause cause = none;
+};
+
+/// Bytes under way, and for what.
+struct Transfer {
+  enum class Of : std::uint8_t { command, message, store, load } of = Of::command;
+  Index id = none;        ///< command, batch, or the lane that sends a message
+  Index receiver = none;  ///< of a message: a lane
+  double latency_us = 0;  ///< after the last byte
+};
+
+/// Ranks that meet in a collective.
+struct Meeting {
+  const Collective* step = nullptr;
+  std::vector<Index> lanes;                 ///< that have come
+  std::vector<Index> wanting;               ///< ranks on which it has no workers yet
+  std::int32_t workers = 0;                 ///< of each rank
+  double bytes = 0;                         ///< as curves count them
+  double left_us = 0, rate = 1, since = 0;  ///< of its time alone; how fast that passes
+  std::int64_t version = 0;
+  Cause cause = none;
+};
+
+class Simulation {
+ public:
+  Simulation(const Plan& plan, const Machine& machine, const SimOptions& options);
+  Simulated run() &&;
+
+ private:
+  // lanes (simulation.cpp)
+  void resume(Index lane);
+  bool step(LaneState& lane);
+  void next_step(LaneState& lane);
+  void wake(Index lane, double after_us = 0);
+  bool delayed(LaneState& lane, double us);
+  bool blocked(LaneState& lane);
+  void unblock(LaneState& lane);
+  bool await(LaneState& lane, const Await& step);
+  bool notify(LaneState& lane, const Notify& step);
+  void add(const CounterRef& at, std::int64_t value, std::int32_t epoch, Cause cause);
+  Count& count(const CounterRef& at);
+  std::int64_t absolute(const CounterRef& at, std::int64_t target, std::int32_t epoch) const;
+  Cause span(const LaneState& lane, std::size_t step, Index group, double begin, Cause cause);
+  double noisy(double us);
+  void follow_critical_path();
+  [[noreturn]] void explain_stop() const;
+
+  // tiled steps (tiles.cpp)
+  bool compute(LaneState& lane, const Step& step);
+  Index pass_of(const LaneState& lane, const Step& step);
+  void claim(Index job);
+  bool gates_open(Index job);
+  void start(Index job, std::int64_t items);
+  void run(Index batch);
+  void batch_done(Index batch);
+  void items_done(Index batch);
+  void retire(Index job);
+  void give_back(Index rank, std::int32_t workers);
+  void computes(Index rank, std::int32_t more);
+  double slowed_by_traffic(Index rank) const;
+  void add_remote_bytes(const Step& step, std::int64_t item, Index rank, bool loads,
+                        std::vector<double>& by_rank) const;
+  std::int32_t move(Index batch, bool loads);
+
+  // communication (traffic.cpp)
+  bool collective(LaneState& lane, const Collective& step);
+  void begin_meetings();
+  void begin(Meeting& meeting);
+  void retime(Index meeting);
+  void end(Index meeting);
+  bool exchange(LaneState& lane, const Exchange& step);
+  void match(Index from, Index to, Index current);
+  void message_over(Index lane);
+  bool command(LaneState& lane, const Step& step);
+  bool submitted(LaneState& lane);
+  double launch(Index launcher, double us);
+  void transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane);
+  void transfer_over(Index transfer);
+  double book(std::span<const Index> ranks, double us);
+  std::vector<Channel> route(Index from, Index to, double& latency_us);
+
+  const RankPlan& rank_plan(const LaneState& lane) const {
+    return plan_.ranks[static_cast<std::size_t>(lane.rank)];
+  }
+  const Lane& lane_plan(const LaneState& lane) const {
+    return rank_plan(lane).lanes[static_cast<std::size_t>(lane.lane)];
+  }
+  Index lane_index(Index rank, Index lane) const {
+    return first_lane_[static_cast<std::size_t>(rank)] + lane;
+  }
+
+  const Plan& plan_;
+  const Machine& machine_;
+  SimOptions options_;
+  std::int32_t capacity_;  ///< workers of a rank
+  Costs costs_;
+  Simulated out_;
+  std::uint64_t bits_;
+  double now_ = 0;
+  Events events_;
+  Links links_;
+  std::int64_t links_version_ = 0;
+  bool links_changed_ = false;
+
+  std::deque<LaneState> lanes_;
+  std::vector<Index> first_lane_;         // by rank
+  std::vector<std::int32_t> lanes_done_;  // by rank: of all epochs
+  std::vector<Count> counts_;
+  std::vector<std::vector<Index>> first_count_;  // [counter][rank]
+  std::deque<Pass> passes_;
+  std::map<std::pair<Index, Index>, Index> shared_;  // [rank, queue]
+  std::deque<Job> jobs_;
+  std::deque<Batch> batches_;
+  std::deque<Command> commands_;
+  std::vector<Index> idle_batches_, idle_transfers_;  // to be used again
+  std::deque<Transfer> transfers_;
+  std::vector<std::int32_t> free_;             // by rank: workers
+  std::vector<std::int32_t> computing_;        // by rank: jobs at work
+  std::vector<double> computing_since_;        // by rank
+  std::vector<std::vector<Index>> rank_jobs_;  // by rank: that want workers
+  std::vector<double> traffic_gbps_;           // by rank: memory traffic of collectives
+  std::deque<Meeting> meetings_;
+  std::vector<std::vector<Index>> calls_;             // [communicator]: meetings in order
+  std::vector<std::vector<std::size_t>> entered_;     // [communicator][rank]
+  std::vector<Index> ready_, running_;                // meetings
+  std::vector<Channel> egress_, ingress_;             // by rank
+  std::vector<Channel> node_out_, node_in_;           // by node
+  std::map<std::pair<Index, Index>, Channel> pairs_;  // [from, to]
+  std::vector<Channel> engines_;                      // by lane; none: not one of limited rate
+  std::vector<double> engine_until_;                  // by lane, of serial links
+  std::vector<double> link_until_;                    // by rank, of serial links
+  std::vector<double> launcher_until_;
+  struct Posted {
+    std::vector<Index> sends, receives;  // lanes
+    std::vector<double> bytes;           // of the sends
+    std::size_t matched = 0;
+  };
+  std::map<std::pair<Index, Index>, Posted> posted_;  // [from, to] ranks
+  std::map<std::pair<Index, Index>, Index> polled_;   // [counter, rank]: the launcher that writes it
+  std::vector<Cause> causes_;                         // by span: the one before it
+};
+
+/// The group of tiles that a position is in, where its step counts or is gated by groups; -1: neither.
+Index group_at(const Step& step, std::int64_t position);
+
+}  // namespace shingle::sim

@@ -1,0 +1,306 @@
+// Tiled steps: workers claim items in order, wave by wave, wait at gates, store to other ranks, and count.
+#include <algorithm>
+#include <utility>
+
+#include "plan/schedule.hpp"
+#include "shingle/plan/placement.hpp"
+#include "simulation.hpp"
+
+namespace shingle::sim {
+namespace {
+
+const Resources& resources_of(const Step& step) {
+  if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->resources;
+  if (const auto* attend = std::get_if<Attend>(&step)) return attend->resources;
+  return std::get<Elementwise>(step).resources;
+}
+
+const Placement& stored_at(const Step& step) {
+  if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->out;
+  if (const auto* attend = std::get_if<Attend>(&step)) return attend->out;
+  return std::get<Elementwise>(step).to;
+}
+
+bool leaves(const Placement& at, Index rank, int world) {
+  return std::ranges::any_of(ranks_of(at, world), [&](std::int32_t other) { return other != rank; });
+}
+
+}  // namespace
+
+Index Simulation::pass_of(const LaneState& lane, const Step& step) {
+  const Index queue = queue_of(step);
+  Index* shared = nullptr;
+  if (queue >= 0) {
+    const auto [at, made] = shared_.try_emplace({lane.rank, queue}, none);
+    shared = &at->second;
+    if (!made && *shared != none && passes_[static_cast<std::size_t>(*shared)].epoch == lane.epoch)
+      return *shared;
+  }
+  Pass pass;
+  pass.step = &step;
+  pass.bounds = run_boundaries(step);
+  pass.next = pass.bounds.front();
+  pass.epoch = lane.epoch;
+  const int world = plan_.problem.world;
+  pass.stores = leaves(stored_at(step), lane.rank, world);
+  if (const auto* elementwise = std::get_if<Elementwise>(&step))
+    pass.loads = std::ranges::any_of(elementwise->from,
+                                     [&](const Placement& from) { return leaves(from, lane.rank, world); });
+  passes_.push_back(std::move(pass));
+  const auto index = static_cast<Index>(passes_.size()) - 1;
+  if (shared) *shared = index;
+  return index;
+}
+
+bool Simulation::compute(LaneState& lane, const Step& step) {
+  if (!delayed(lane, noisy(machine_.launch_us))) return false;
+  if (lane.job == none) {
+    Job job;
+    job.lane = lane_index(lane.rank, lane.lane);
+    job.pass = pass_of(lane, step);
+    const Resources& wanted = resources_of(step);
+    job.most = wanted.most > 0 ? std::min(wanted.most, capacity_) : capacity_;
+    job.cause = lane.cause;
+    job.begin = now_;
+    jobs_.push_back(std::move(job));
+    lane.job = static_cast<Index>(jobs_.size()) - 1;
+    rank_jobs_[static_cast<std::size_t>(lane.rank)].push_back(lane.job);
+  }
+  const Index index = lane.job;
+  Job& job = jobs_[static_cast<std::size_t>(index)];
+  if (job.gated) {
+    job.gated = false;
+    claim(index);
+  } else if (!job.over && job.active == 0) {
+    claim(index);
+  }
+  if (!job.over) return false;
+  lane.cause = job.cause;
+  lane.job = none;
+  job.spans.clear();
+  // What the lane has fetched from other ranks it goes on with; what it stores there is on its way.
+  return true;
+}
+
+/// Whether the next items of a job may begin; if not, its lane waits for the count.
+bool Simulation::gates_open(Index index) {
+  Job& job = jobs_[static_cast<std::size_t>(index)];
+  const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  const auto* gates = gates_of(*pass.step);
+  if (!gates) return true;
+  const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+  for (const TileGate& gate : *gates) {
+    const auto group = group_of(gate.ends, pass.next);
+    const CounterRef at{gate.counter, lane.rank, gate.entry(group)};
+    Count& awaited = count(at);
+    const auto target = absolute(at, gate.targets[static_cast<std::size_t>(group)], lane.epoch);
+    if (awaited.value >= target) {
+      if (job.was_gated) job.cause = awaited.cause;
+      continue;
+    }
+    awaited.waiters.push_back({target, job.lane});
+    job.gated = job.was_gated = true;
+    return false;
+  }
+  job.was_gated = false;
+  return true;
+}
+
+void Simulation::claim(Index index) {
+  Job& job = jobs_[static_cast<std::size_t>(index)];
+  Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  if (job.over || job.gated) return;
+  const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+  auto& free = free_[static_cast<std::size_t>(lane.rank)];
+  const auto* gemm = std::get_if<Gemm>(pass.step);
+  const bool library = gemm && Costs::is_library(*gemm);
+  while (pass.next < pass.bounds.back()) {
+    while (pass.next >= pass.bounds[pass.run + 1]) ++pass.run;
+    if (!gates_open(index)) return;
+    const std::int32_t more = std::min(job.most - job.held, free);
+    const std::int64_t left = pass.bounds.back() - pass.next;
+    // No more than there is to do for them.
+    const auto taken = static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(library ? more : smaller(more, left - (job.held - job.active)), 0, more));
+    job.held += taken;
+    free -= taken;
+    const std::int32_t idle = job.held - job.active;
+    if (idle == 0) return;
+    start(index, library ? 1 : smaller(idle, pass.bounds[pass.run + 1] - pass.next));
+  }
+  if (job.active == 0) retire(index);
+}
+
+/// The next `items` of a job begin together.
+void Simulation::start(Index index, std::int64_t items) {
+  Job& job = jobs_[static_cast<std::size_t>(index)];
+  Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+  const auto* gemm = std::get_if<Gemm>(pass.step);
+  Batch batch;
+  batch.job = index;
+  batch.first = pass.next;
+  batch.last = pass.next + items;
+  batch.begin = now_;
+  batch.workers = gemm && Costs::is_library(*gemm) ? job.held : static_cast<std::int32_t>(items);
+  pass.next = batch.last;
+  if (job.active == 0) computes(lane.rank, 1);
+  job.active += batch.workers;
+  Index at;
+  if (idle_batches_.empty()) {
+    at = static_cast<Index>(batches_.size());
+    batches_.push_back(batch);
+  } else {
+    at = idle_batches_.back();
+    idle_batches_.pop_back();
+    batches_[static_cast<std::size_t>(at)] = batch;
+  }
+  // Rows that lie on other ranks are fetched first.
+  if (pass.loads && move(at, true) > 0) return;
+  run(at);
+}
+
+void Simulation::run(Index at) {
+  const Batch& batch = batches_[static_cast<std::size_t>(at)];
+  const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
+  const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  const Index rank = lanes_[static_cast<std::size_t>(job.lane)].rank;
+  const auto* gemm = std::get_if<Gemm>(pass.step);
+  const double alone = gemm && Costs::is_library(*gemm)
+                           ? costs_.library_us(*gemm, batch.workers)
+                           : costs_.items_us(*pass.step, batch.first, batch.last, batch.workers);
+  const double slower = options_.slowdown.empty() ? 1 : options_.slowdown[static_cast<std::size_t>(rank)];
+  events_.push(now_ + noisy(alone * slower * slowed_by_traffic(rank)), What::batch, at);
+}
+
+void Simulation::batch_done(Index at) {
+  Batch& batch = batches_[static_cast<std::size_t>(at)];
+  const Index index = batch.job;
+  Job& job = jobs_[static_cast<std::size_t>(index)];
+  const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+  const Index rank = lane.rank, group = group_at(*pass.step, batch.first);
+  const auto [known, first] = job.spans.try_emplace(group, none);
+  if (first) {
+    known->second = span(lane, lane.step, group, batch.begin, job.cause);
+    job.cause = known->second;
+  } else {
+    out_.spans[static_cast<std::size_t>(known->second)].end_us = now_;
+  }
+  batch.cause = known->second;
+  job.active -= batch.workers;
+  if (job.active == 0) computes(rank, -1);
+  if (!pass.stores || move(at, false) == 0) items_done(at);
+  // What a collective waits for, workers that keep no state between tiles make room for.
+  if (!machine_.contention.persistent && !ready_.empty()) {
+    const std::int32_t idle = job.held - job.active;
+    job.held -= idle;
+    give_back(rank, idle);
+  }
+  claim(index);
+}
+
+/// The items of a batch are there, also on other ranks: they are counted.
+void Simulation::items_done(Index at) {
+  const Batch batch = batches_[static_cast<std::size_t>(at)];
+  const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
+  const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  idle_batches_.push_back(at);
+  const auto* notifies = notifies_of(*pass.step);
+  if (!notifies || notifies->empty()) return;
+  const TileGrid& grid = *grid_of(*pass.step);
+  const std::int64_t tiles = grid.tiles_before(batch.last) - grid.tiles_before(batch.first);
+  if (tiles == 0) return;
+  for (const TileNotify& hook : *notifies) {
+    const auto group = group_of(hook.ends, batch.first);
+    hook.for_each_rank(group, [&](std::int32_t rank) {
+      add({hook.counter, rank, hook.entry(group)}, tiles, pass.epoch, batch.cause);
+    });
+  }
+}
+
+/// A job has nothing left to claim.
+void Simulation::retire(Index index) {
+  Job& job = jobs_[static_cast<std::size_t>(index)];
+  const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+  job.over = true;
+  out_.busy_us[static_cast<std::size_t>(lane.rank)][static_cast<std::size_t>(lane.lane)] += now_ - job.begin;
+  std::erase(rank_jobs_[static_cast<std::size_t>(lane.rank)], index);
+  const std::int32_t held = std::exchange(job.held, 0);
+  wake(job.lane);
+  give_back(lane.rank, held);
+}
+
+/// Workers are free: for collectives first, as libraries give them priority, then for jobs that want more.
+void Simulation::give_back(Index rank, std::int32_t workers) {
+  free_[static_cast<std::size_t>(rank)] += workers;
+  begin_meetings();
+  const std::vector<Index> jobs = rank_jobs_[static_cast<std::size_t>(rank)];
+  for (const Index job : jobs)
+    if (jobs_[static_cast<std::size_t>(job)].held < jobs_[static_cast<std::size_t>(job)].most) claim(job);
+}
+
+void Simulation::computes(Index rank, std::int32_t more) {
+  const auto r = static_cast<std::size_t>(rank);
+  const std::int32_t before = computing_[r];
+  computing_[r] += more;
+  if (before == 0) computing_since_[r] = now_;
+  if (computing_[r] == 0) out_.computing_us[r] += now_ - computing_since_[r];
+  if (before > 0 && computing_[r] > 0) return;
+  if (machine_.contention.collective_slowdown > 0)
+    for (const Index meeting : running_) retime(meeting);
+}
+
+/// Lagom Eq. 6: the part of a tile's time in which it waits for memory grows as collectives take of that.
+double Simulation::slowed_by_traffic(Index rank) const {
+  const double taken = traffic_gbps_[static_cast<std::size_t>(rank)], all = machine_.memory_gbps;
+  const double share = machine_.contention.memory_share;
+  if (share == 0 || taken == 0) return 1;
+  return 1 - share + share * all / std::max(all - taken, 0.05 * all);
+}
+
+/// Begins the transfers between ranks of what a batch reads or stores; how many there are.
+std::int32_t Simulation::move(Index at, bool loads) {
+  Batch& batch = batches_[static_cast<std::size_t>(at)];
+  const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
+  const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+  std::vector<double> bytes(plan_.ranks.size(), 0);
+  for (std::int64_t item = batch.first; item < batch.last; ++item)
+    add_remote_bytes(*pass.step, item, lane.rank, loads, bytes);
+  batch.pending = 0;
+  for (std::size_t peer = 0; peer < bytes.size(); ++peer) {
+    if (bytes[peer] == 0) continue;
+    ++batch.pending;
+    if (!loads) ++lane.pending;
+    const auto other = static_cast<Index>(peer);
+    transfer({loads ? Transfer::Of::load : Transfer::Of::store, at, none, 0}, bytes[peer],
+             loads ? other : lane.rank, loads ? lane.rank : other, none);
+  }
+  return batch.pending;
+}
+
+void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index rank, bool loads,
+                                  std::vector<double>& by_rank) const {
+  const TileGrid& grid = *grid_of(step);
+  const auto visit = [&](const Placement& at, std::int64_t position, std::int64_t cols) {
+    const auto width =
+        static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
+    for_each_piece(at, grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+      if (piece.rank != rank)
+        by_rank[static_cast<std::size_t>(piece.rank)] += static_cast<double>(piece.rows * cols) * width;
+    });
+  };
+  const auto* pass = std::get_if<Elementwise>(&step);
+  const bool rows = pass && row_wise(*pass);
+  const std::int64_t first = rows ? grid.linear({item, 0}) : item;
+  const auto cols = [&](std::int64_t position) { return grid.rect(grid.tile(position)).cols; };
+  if (!loads) return visit(stored_at(step), first, rows ? plan_.problem.out_cols() : cols(first));
+  for (const Placement& from : pass->from)
+    for (std::int64_t n = 0; n < (rows ? grid.tiles_n() : 1); ++n) {
+      const std::int64_t position = rows ? grid.linear({item, n}) : item;
+      visit(from, position, cols(position));
+    }
+}
+
+}  // namespace shingle::sim

@@ -1,0 +1,355 @@
+// Communication: collectives, messages, and the commands of copy engines.
+#include <algorithm>
+#include <cmath>
+
+#include "simulation.hpp"
+
+namespace shingle::sim {
+namespace {
+
+/// Bytes of a collective as curves count them, on one rank.
+double counted_bytes(const Costs& costs, const Collective& step, std::size_t index) {
+  if (step.kind == CollectiveKind::allgather) return costs.bytes_of(step.recv);
+  const double sent = costs.bytes_of(step.send);
+  if (step.kind != CollectiveKind::alltoall) return sent;
+  // What is on the wire decides: as if it were an even exchange of which a part of all stays.
+  const auto others = [&](const Slice& slice, const std::vector<std::int64_t>& rows) {
+    const double row = slice.rows > 0 ? costs.bytes_of(slice) / static_cast<double>(slice.rows) : 0;
+    std::int64_t moved = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) moved += i == index ? 0 : rows[i];
+    return static_cast<double>(moved) * row;
+  };
+  const auto ranks = static_cast<double>(step.send_rows.size());
+  const double wire = std::max(others(step.send, step.send_rows), others(step.recv, step.recv_rows));
+  return ranks > 1 ? wire * ranks / (ranks - 1) : sent;
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------------------------------
+// collectives
+
+bool Simulation::collective(LaneState& lane, const Collective& step) {
+  if (lane.met) {
+    lane.met = false;
+    return true;
+  }
+  const auto c = static_cast<std::size_t>(step.communicator);
+  const std::size_t call = entered_[c][static_cast<std::size_t>(lane.rank)]++;
+  if (call == calls_[c].size()) {
+    calls_[c].push_back(static_cast<Index>(meetings_.size()));
+    meetings_.emplace_back();
+    meetings_.back().step = &step;
+  }
+  Meeting& meeting = meetings_[static_cast<std::size_t>(calls_[c][call])];
+  const auto& ranks = plan_.communicators[c].ranks;
+  const auto index = static_cast<std::size_t>(std::ranges::find(ranks, lane.rank) - ranks.begin());
+  meeting.bytes = std::max(meeting.bytes, counted_bytes(costs_, step, index));
+  meeting.workers = std::max(meeting.workers, step.resources.least);
+  meeting.lanes.push_back(lane_index(lane.rank, lane.lane));
+  if (meeting.lanes.size() == ranks.size()) {
+    meeting.cause = lane.cause;
+    for (const Index other : meeting.lanes)
+      meeting.wanting.push_back(lanes_[static_cast<std::size_t>(other)].rank);
+    ready_.push_back(calls_[c][call]);
+    begin_meetings();
+  }
+  return false;
+}
+
+/// Collectives that all ranks have entered take their workers rank by rank as these become free, in order,
+/// and begin when they have all.
+void Simulation::begin_meetings() {
+  for (std::size_t i = 0; i < ready_.size();) {
+    const Index index = ready_[i];
+    Meeting& meeting = meetings_[static_cast<std::size_t>(index)];
+    const std::int32_t workers = std::min(meeting.workers, capacity_);
+    std::erase_if(meeting.wanting, [&](Index rank) {
+      auto& free = free_[static_cast<std::size_t>(rank)];
+      if (free < workers) return false;
+      free -= workers;
+      return true;
+    });
+    if (!meeting.wanting.empty()) {
+      ++i;
+      continue;
+    }
+    ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(i));
+    running_.push_back(index);
+    begin(meeting);
+    retime(index);
+  }
+}
+
+void Simulation::begin(Meeting& meeting) {
+  std::vector<Index> ranks;
+  for (const Index lane : meeting.lanes) {
+    LaneState& state = lanes_[static_cast<std::size_t>(lane)];
+    ranks.push_back(state.rank);
+    traffic_gbps_[static_cast<std::size_t>(state.rank)] +=
+        machine_.contention.traffic_gbps(meeting.workers, 0);
+    state.begin = now_;  // until now it has waited
+    state.cause = meeting.cause;
+  }
+  const auto size = static_cast<int>(ranks.size());
+  const double us =
+      size > 1 ? noisy(costs_.collective_us(meeting.step->kind, size, meeting.workers, meeting.bytes)) : 0;
+  meeting.left_us = size > 1 && machine_.topology.serial ? book(ranks, us) - now_ : us;
+  meeting.since = now_;
+}
+
+/// A collective goes on, more slowly beside computation.
+void Simulation::retime(Index index) {
+  Meeting& meeting = meetings_[static_cast<std::size_t>(index)];
+  meeting.left_us = std::max(meeting.left_us - (now_ - meeting.since) * meeting.rate, 0.0);
+  meeting.since = now_;
+  const bool beside = std::ranges::any_of(meeting.lanes, [&](Index lane) {
+    return computing_[static_cast<std::size_t>(lanes_[static_cast<std::size_t>(lane)].rank)] > 0;
+  });
+  meeting.rate = beside ? 1 / (1 + machine_.contention.collective_slowdown) : 1;
+  events_.push(now_ + meeting.left_us / meeting.rate, What::collective, index, ++meeting.version);
+}
+
+void Simulation::end(Index index) {
+  Meeting& meeting = meetings_[static_cast<std::size_t>(index)];
+  ++meeting.version;
+  std::erase(running_, index);
+  const std::vector<Index> lanes = std::move(meeting.lanes);
+  const std::int32_t workers = std::min(meeting.workers, capacity_);
+  for (const Index lane : lanes) {
+    LaneState& state = lanes_[static_cast<std::size_t>(lane)];
+    traffic_gbps_[static_cast<std::size_t>(state.rank)] -=
+        machine_.contention.traffic_gbps(meeting.workers, 0);
+    state.met = true;
+  }
+  // The lanes go on first: what they begin next comes before what has waited for workers.
+  for (const Index lane : lanes) resume(lane);
+  for (const Index lane : lanes) give_back(lanes_[static_cast<std::size_t>(lane)].rank, workers);
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// messages
+
+bool Simulation::exchange(LaneState& lane, const Exchange& step) {
+  if (!lane.launched) {
+    lane.launched = true;
+    lane.messages = static_cast<std::int32_t>(step.sends.size() + step.receives.size());
+    const Index self = lane_index(lane.rank, lane.lane);
+    for (const auto& message : step.sends) {
+      Posted& posted = posted_[{lane.rank, message.peer}];
+      posted.sends.push_back(self);
+      posted.bytes.push_back(costs_.bytes_of(message.slice));
+    }
+    for (const auto& message : step.receives) posted_[{message.peer, lane.rank}].receives.push_back(self);
+    for (const auto& message : step.sends) match(lane.rank, message.peer, self);
+    for (const auto& message : step.receives) match(message.peer, lane.rank, self);
+  }
+  return !blocked(lane);
+}
+
+/// Messages that both ends have posted go.
+void Simulation::match(Index from, Index to, Index current) {
+  Posted& posted = posted_[{from, to}];
+  while (posted.matched < std::min(posted.sends.size(), posted.receives.size())) {
+    const std::size_t i = posted.matched++;
+    const Index sender = posted.sends[i], receiver = posted.receives[i];
+    // Who came last let them go.
+    for (const Index end : {sender, receiver})
+      if (end != current)
+        lanes_[static_cast<std::size_t>(end)].cause = lanes_[static_cast<std::size_t>(current)].cause;
+    if (machine_.topology.serial) {
+      message_over(sender);
+      message_over(receiver);
+    } else {
+      transfer({Transfer::Of::message, sender, receiver, 0}, posted.bytes[i], from, to, none);
+    }
+  }
+}
+
+void Simulation::message_over(Index index) {
+  LaneState& lane = lanes_[static_cast<std::size_t>(index)];
+  if (--lane.messages > 0) return;
+  if (!machine_.topology.serial) return unblock(lane);
+  // All ends have come: the rank's link carries the larger direction.
+  const auto& step = std::get<Exchange>(lane_plan(lane).steps[lane.step]);
+  double sent = 0, received = 0;
+  for (const auto& message : step.sends) sent += costs_.bytes_of(message.slice);
+  for (const auto& message : step.receives) received += costs_.bytes_of(message.slice);
+  const Index own[] = {lane.rank};
+  const double us =
+      noisy(std::max(machine_.link.transfer_us(std::max(sent, received)), costs_.memory_us(sent + received)));
+  const double at = sent + received > 0 ? book(own, us) : now_;
+  ++lane.messages;  // until the link has carried them
+  lane.blocked = true;
+  commands_.push_back({index, lane.step, lane.epoch, -1, now_, lane.cause});
+  transfers_.push_back({Transfer::Of::command, static_cast<Index>(commands_.size()) - 1, none, 0});
+  events_.push(at, What::transfer, static_cast<Index>(transfers_.size()) - 1);
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// commands
+
+/// When a launching thread has done what takes it so long, if it is asked now.
+double Simulation::launch(Index launcher, double us) {
+  double& until = launcher_until_[static_cast<std::size_t>(launcher)];
+  until = std::max(until, now_) + noisy(us);
+  return until;
+}
+
+/// Whether the commands of a batch are with their engine; if not, the lane is woken when they are.
+bool Simulation::submitted(LaneState& lane) {
+  const Lane& planned = lane_plan(lane);
+  if (planned.kind != LaneKind::copy || !machine_.engine.paced()) return true;
+  if (lane.launched) return true;
+  lane.launched = true;
+  const Submission& how = planned.submission;
+  if (how.prelaunched) return true;  // since before the epoch
+  const auto steps = static_cast<std::int32_t>(planned.steps.size());
+  const auto at = static_cast<std::int32_t>(lane.step);
+  const auto next = std::ranges::upper_bound(how.doorbells, at);
+  const std::int32_t begin = next == how.doorbells.begin() ? 0 : *std::prev(next);
+  const std::int32_t end = next == how.doorbells.end() ? steps : *next;
+  for (std::int32_t step = begin; step < at; ++step)
+    if (!std::holds_alternative<Await>(planned.steps[static_cast<std::size_t>(step)])) return true;
+  const Index launcher = how.launcher < 0 ? lane.rank : how.launcher;
+  const double us = (end - at) * machine_.engine.control_us + machine_.engine.schedule_us;
+  wake(lane_index(lane.rank, lane.lane), launch(launcher, us) - now_);
+  return false;
+}
+
+bool Simulation::command(LaneState& lane, const Step& step) {
+  const bool engine = lane_plan(lane).kind == LaneKind::copy;
+  if (engine && !submitted(lane)) return false;
+  if (!lane.drained) {
+    lane.drained = true;
+    lane.begin = now_;
+    const Index self = lane_index(lane.rank, lane.lane);
+    Command command{self, lane.step, lane.epoch, 0, now_, lane.cause};
+    const auto id = static_cast<Index>(commands_.size());
+    commands_.push_back(command);
+    const auto part = [&](const Slice& from, const Slice& to) {
+      const double bytes = costs_.bytes_of(to);
+      ++commands_[static_cast<std::size_t>(id)].parts;
+      ++lane.pending;
+      transfer({Transfer::Of::command, id, none, engine ? machine_.engine.copy_us : 0}, bytes, from.rank,
+               to.rank, engine ? self : none);
+    };
+    if (const auto* copy = std::get_if<Copy>(&step)) part(copy->from, copy->to);
+    if (const auto* swap = std::get_if<Swap>(&step)) part(swap->a, swap->b), part(swap->b, swap->a);
+    if (const auto* fill = std::get_if<Fill>(&step)) part(fill->slice, fill->slice);
+    if (const auto* broadcast = std::get_if<Broadcast>(&step))
+      for (const Slice& to : broadcast->to) part(broadcast->from, to);
+  }
+  return engine || !blocked(lane);
+}
+
+/// The channels between two ranks, and how long the first byte takes.
+std::vector<Channel> Simulation::route(Index from, Index to, double& latency_us) {
+  const Topology& topology = machine_.topology;
+  latency_us += machine_.link.latency_us;
+  const auto f = static_cast<std::size_t>(from), t = static_cast<std::size_t>(to);
+  if (topology.pair.gbps > 0 && from / topology.pair_ranks == to / topology.pair_ranks) {
+    latency_us += topology.pair.latency_us - machine_.link.latency_us;
+    const auto [at, made] = pairs_.try_emplace({from, to}, none);
+    if (made) at->second = links_.add_channel(topology.pair.gbps);
+    return {at->second};
+  }
+  if (!node_out_.empty()) {
+    const std::size_t a = f / static_cast<std::size_t>(topology.ranks_per_node),
+                      b = t / static_cast<std::size_t>(topology.ranks_per_node);
+    if (a != b) {
+      latency_us += topology.node.latency_us - machine_.link.latency_us;
+      return {node_out_[a], node_in_[b]};
+    }
+  }
+  if (egress_.empty()) return {};
+  return {egress_[f], ingress_[t]};
+}
+
+void Simulation::transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane) {
+  Index id;
+  if (idle_transfers_.empty()) {
+    id = static_cast<Index>(transfers_.size());
+    transfers_.push_back(what);
+  } else {
+    id = idle_transfers_.back();
+    idle_transfers_.pop_back();
+    transfers_[static_cast<std::size_t>(id)] = what;
+  }
+  Transfer& moved = transfers_[static_cast<std::size_t>(id)];
+  const double in_memory = from == to || machine_.link.gbps == 0 ? costs_.memory_us(bytes) : 0;
+  if (machine_.topology.serial) {
+    const bool stores = what.of == Transfer::Of::store || what.of == Transfer::Of::load;
+    const Index payer = engine_lane != none ? lanes_[static_cast<std::size_t>(engine_lane)].rank
+                        : stores && what.of == Transfer::Of::load ? to
+                                                                  : from;
+    const Index own[] = {payer};
+    double at = from == to ? now_ + in_memory : book(own, noisy(machine_.link.transfer_us(bytes)));
+    if (engine_lane != none) {
+      double& until = engine_until_[static_cast<std::size_t>(engine_lane)];
+      const double rate = machine_.engine.gbps * 1e3;
+      until = std::max(until, now_) + (rate > 0 ? bytes / rate : 0);
+      at = std::max(at, until + noisy(moved.latency_us));
+    }
+    events_.push(at, What::transfer, id);
+    return;
+  }
+  std::vector<Channel> channels;
+  moved.latency_us += in_memory;
+  if (from != to) channels = route(from, to, moved.latency_us);
+  if (engine_lane != none && engines_[static_cast<std::size_t>(engine_lane)] != none)
+    channels.push_back(engines_[static_cast<std::size_t>(engine_lane)]);
+  moved.latency_us = noisy(moved.latency_us);
+  if (channels.empty()) {
+    events_.push(now_ + moved.latency_us, What::transfer, id);
+    return;
+  }
+  links_.begin(now_, id, noisy(bytes), channels);
+  links_changed_ = true;
+}
+
+void Simulation::transfer_over(Index id) {
+  const Transfer what = transfers_[static_cast<std::size_t>(id)];
+  idle_transfers_.push_back(id);
+  switch (what.of) {
+    case Transfer::Of::message:
+      message_over(what.id);
+      message_over(what.receiver);
+      return;
+    case Transfer::Of::load:
+      if (--batches_[static_cast<std::size_t>(what.id)].pending == 0) run(what.id);
+      return;
+    case Transfer::Of::store: {
+      Batch& batch = batches_[static_cast<std::size_t>(what.id)];
+      const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
+      LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+      if (--batch.pending == 0) items_done(what.id);
+      --lane.pending;
+      return unblock(lane);
+    }
+    case Transfer::Of::command:
+      break;
+  }
+  Command& command = commands_[static_cast<std::size_t>(what.id)];
+  LaneState& lane = lanes_[static_cast<std::size_t>(command.lane)];
+  if (command.parts < 0) {  // an exchange on a serial link
+    --lane.messages;
+    return unblock(lane);
+  }
+  --lane.pending;
+  if (--command.parts == 0 && lane_plan(lane).kind == LaneKind::copy) {
+    lane.cause = span(lane, command.step, none, command.begin, command.cause);
+  }
+  unblock(lane);
+}
+
+/// When the links of these ranks have carried what takes them so long, one thing at a time.
+double Simulation::book(std::span<const Index> ranks, double us) {
+  double at = now_;
+  for (const Index rank : ranks) at = std::max(at, link_until_[static_cast<std::size_t>(rank)]);
+  at += us;
+  for (const Index rank : ranks) link_until_[static_cast<std::size_t>(rank)] = at;
+  return at;
+}
+
+}  // namespace shingle::sim
