@@ -48,7 +48,7 @@ bool within(const GroupBounds& bounds, const std::vector<std::int64_t>& groups) 
 }
 
 TEST(Search, FindsWhatTryingAllFinds) {
-  rc::check([] {
+  EXPECT_TRUE(rc::check([] {
     Drawn draw;
     const WaveModel model = random_model(draw, draw.size(1, 12));
     const GroupBounds bounds{draw.size(0, 5), draw.size(0, 5)};
@@ -58,11 +58,11 @@ TEST(Search, FindsWhatTryingAllFinds) {
     RC_ASSERT(found.candidates == best.candidates);
     RC_ASSERT(found.us == predict_us(model, found.group_waves));
     RC_ASSERT(within(bounds, found.group_waves));
-  });
+  }));
 }
 
 TEST(Search, IsNeverSlowerThanEqualGroupsNorWithFewerBounds) {
-  rc::check([] {
+  EXPECT_TRUE(rc::check([] {
     Drawn draw;
     const std::int64_t waves = draw.size(1, 80);
     const WaveModel model = random_model(draw, waves);
@@ -74,11 +74,11 @@ TEST(Search, IsNeverSlowerThanEqualGroupsNorWithFewerBounds) {
     const Partition bounded = search(model, bounds);
     RC_ASSERT(free.us <= bounded.us);
     RC_ASSERT(bounded.us <= search(model, {1, 1}).us);
-  });
+  }));
 }
 
 TEST(Search, NeverGetsFasterWhereSomethingGetsSlower) {
-  rc::check([] {
+  EXPECT_TRUE(rc::check([] {
     Drawn draw;
     const WaveModel model = random_model(draw, draw.size(1, 40));
     const double us = search(model).us;
@@ -91,7 +91,7 @@ TEST(Search, NeverGetsFasterWhereSomethingGetsSlower) {
     slower = model;
     slower.signal_us += 1;
     RC_ASSERT(search(slower).us >= us);
-  });
+  }));
 }
 
 TEST(Search, BoundsHoldWithMoreWavesThanMayEndAGroup) {
@@ -109,7 +109,7 @@ TEST(Search, BoundsHoldWithMoreWavesThanMayEndAGroup) {
 }
 
 TEST(Search, ItsGroupsCanBePlanned) {
-  rc::check([] {
+  EXPECT_TRUE(rc::check([] {
     Drawn draw;
     Problem problem = random_problem(draw, {.world = 4});
     Machine machine;
@@ -124,7 +124,7 @@ TEST(Search, ItsGroupsCanBePlanned) {
     RC_PRE(model.value().waves() > 0);
     const Partition found = search(model.value());
     RC_ASSERT(static_cast<bool>(plan_signal(problem, machine, {.group_waves = found.group_waves})));
-  });
+  }));
 }
 
 TEST(Search, RefusesWhatIsNoSearch) {
