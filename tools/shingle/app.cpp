@@ -32,6 +32,7 @@ struct Commands {
   PlanCommandFlags plan;
   VerifyFlags verify;
   SimulateFlags simulate;
+  ProfileFlags profile;
   Format info_format = Format::text;
   WorldFlags info_world;
 };
@@ -107,11 +108,25 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
   app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
 }
 
+void add_profile(CLI::App& app, ProfileFlags& flags) {
+  add_world_flags(app, flags.where);
+  app.add_option("--name", flags.name, "Of the machine, in the profile")->capture_default_str();
+  app.add_option_function<std::string>(
+         "--dtype", [&](const std::string& text) { flags.dtype = parse_dtype(text); },
+         "Of the products that are timed: f32 (the default), bf16 or f16")
+      ->type_name("TYPE");
+  app.add_option("--repeat", flags.repeat, "Runs of each plan, of which the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
+}
+
 int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
   const std::string name = app.get_subcommands().at(0)->get_name();
   if (name == "run") return run(commands.run, launch);
   if (name == "plan") return plan(commands.plan, launch);
   if (name == "verify") return verify(commands.verify, launch);
+  if (name == "profile") return profile(commands.profile, launch);
   if (name == "simulate") return simulate(commands.simulate, launch);
   return info(commands.info_format, commands.info_world, launch);
 }
@@ -179,6 +194,8 @@ int main(int argc, const char* const* argv) {
   add_verify(*app.add_subcommand("verify", "Prove a plan"), commands.verify);
   add_simulate(*app.add_subcommand("simulate", "Predict how long a plan takes on a machine"),
                commands.simulate);
+  add_profile(*app.add_subcommand("profile", "Measure this machine, for simulate and tune"),
+              commands.profile);
   CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
   add_format_flag(info, commands.info_format, "text");
   add_world_flags(info, commands.info_world);

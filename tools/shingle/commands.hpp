@@ -51,6 +51,15 @@ struct SimulateFlags {
 };
 int simulate(const SimulateFlags& flags, const Launch& launch);
 
+struct ProfileFlags {
+  WorldFlags where;
+  std::string name = "host";
+  DType dtype = DType::f32;
+  int repeat = 5;
+  std::string out;
+};
+int profile(const ProfileFlags& flags, const Launch& launch);
+
 int info(Format format, const WorldFlags& where, const Launch& launch);
 
 }  // namespace shingle::cli

@@ -58,7 +58,8 @@ struct Contention {
   double channel_gbps = 0;  ///< of the memory, that each worker of a collective takes with large chunks
   double chunk_bytes = 0;   ///< chunk with which it takes half of that
   double collective_slowdown = 0;  ///< a collective beside a GEMM takes longer by this part
-  bool persistent = false;         ///< a GEMM's workers leave when all of its tiles are done, not one by one
+  double steals = 0;        ///< of the time in which bytes are moved, the part that a worker beside loses
+  bool persistent = false;  ///< a GEMM's workers leave when all of its tiles are done, not one by one
 
   /// V of `channels` workers of a collective that move chunks of so many bytes; 0: large ones.
   double traffic_gbps(double channels, double bytes) const {
