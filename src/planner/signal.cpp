@@ -205,7 +205,8 @@ void plan_alltoall(Builder& build, const planner::Pools& pools) {
 
 }  // namespace
 
-Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const Params& params) {
+Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Params& params) {
+  const Machine machine = planner::with_comm_workers(host, params);
   const auto served = planner::signal_grid(problem, machine, params);
   if (!served) return Reason{served.reason()};
   const planner::SignalGrid& tiles = served.value();

@@ -29,7 +29,8 @@ std::optional<Reason> unserved(const Problem& problem, const Machine& machine, c
 
 }  // namespace
 
-Result<SignalGrid> signal_grid(const Problem& problem, const Machine& machine, const Params& params) {
+Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, const Params& params) {
+  const Machine machine = with_comm_workers(host, params);
   if (auto reason = unserved(problem, machine, params)) return *reason;
   const std::int64_t wanted_rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
   const std::int64_t wanted_cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
@@ -47,7 +48,8 @@ Result<SignalGrid> signal_grid(const Problem& problem, const Machine& machine, c
     rows = problem.world * problem.shard_rows();
   }
   const auto grid_of = [&](std::int64_t r) { return make_grid(r, cols, tile_rows, tile_cols, params.order); };
-  SignalGrid tiles{grid_of(rows), {}, machine.workers - machine.collective_workers};
+  SignalGrid tiles{
+      grid_of(rows), {}, machine.workers - machine.collective_workers, machine.collective_workers};
   if (tiles.grid.positions() > std::int64_t{1} << 31)
     return Reason{fmt::format("tiles of {}x{} are too small: {} of them", tile_rows, tile_cols,
                               tiles.grid.positions())};

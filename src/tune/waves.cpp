@@ -94,7 +94,7 @@ double WaveModel::send_us(std::int64_t first, std::int64_t end) const {
 Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const Params& params) {
   const auto tiles = planner::signal_grid(problem, machine, params);
   if (!tiles) return Reason{tiles.reason()};
-  return model_of(tiles.value(), problem, machine, machine.collective_workers);
+  return model_of(tiles.value(), problem, machine, tiles->collective_workers);
 }
 
 Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine, const Params& params) {

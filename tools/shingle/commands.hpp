@@ -14,6 +14,7 @@ struct RunFlags {
   int repeat = 0;
   Format format = Format::text;
   std::string trace, svg;
+  std::string machine;  ///< of --mechanism auto: this machine's profile
   bool timeline = false;
 };
 int run(const RunFlags& flags, const Launch& launch);
@@ -50,6 +51,18 @@ struct SimulateFlags {
   bool timeline = false, critical_path = false;
 };
 int simulate(const SimulateFlags& flags, const Launch& launch);
+
+struct TuneFlags {
+  ProblemFlags what;
+  PlanFlags how;
+  WorldFlags where;
+  std::string machine, cache;
+  double margin = 0.05;
+  int confirm = 0;  ///< mechanisms to measure; 0: none
+  bool nearest = false;
+  Format format = Format::text;
+};
+int tune(const TuneFlags& flags, const Launch& launch);
 
 struct ProfileFlags {
   WorldFlags where;

@@ -85,7 +85,10 @@ std::string aligned(const std::vector<Line>& lines) {
 std::string reasons(const std::vector<Row>& rows) {
   std::string text;
   for (const Row& row : rows)
-    if (!row.reason.empty()) text += fmt::format("{} {}: {}\n", head_of(row)[0], row.mechanism, row.reason);
+    if (!row.reason.empty())
+      text += fmt::format("{} {}: {}\n", head_of(row)[0], row.mechanism, row.reason);
+    else if (row.choice)
+      text += fmt::format("{}: {}\n", head_of(row)[0], row.choice->reason);
   return text;
 }
 
@@ -101,6 +104,23 @@ void add_metrics(const Metrics& at, nlohmann::ordered_json& object) {
   object["roofline_fraction"] = at.roofline_fraction();
   object["tflops"] = at.tflops();
   object["mfu"] = at.mfu();
+}
+
+nlohmann::ordered_json json_of(const Chosen& chosen) {
+  nlohmann::ordered_json object;
+  object["reason"] = chosen.reason;
+  object["confirmed"] = chosen.confirmed;
+  object["considered"] = nlohmann::ordered_json::array();
+  for (const Considered& at : chosen.considered) {
+    nlohmann::ordered_json one;
+    one["mechanism"] = name(at.mechanism);
+    one["predicted_us"] = at.us > 0 ? nlohmann::ordered_json(at.us) : nlohmann::ordered_json();
+    if (at.measured_us > 0) one["measured_us"] = at.measured_us;
+    one["tried"] = at.tried;
+    one["reason"] = at.reason.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(at.reason);
+    object["considered"].push_back(std::move(one));
+  }
+  return object;
 }
 
 nlohmann::ordered_json json_of(const Row& row) {
@@ -134,6 +154,7 @@ nlohmann::ordered_json json_of(const Row& row) {
     measured("tolerance", row.check.tolerance);
     object["verified"] = row.ran() && row.check.passed;
   }
+  if (row.choice) object["choice"] = json_of(*row.choice);
   object["reason"] = row.reason.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(row.reason);
   return object;
 }

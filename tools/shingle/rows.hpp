@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "shingle/api/choose.hpp"
 #include "shingle/api/measure.hpp"
 #include "shingle/api/oracle.hpp"
 #include "shingle/problems.hpp"
@@ -20,7 +21,8 @@ struct Row {
   std::optional<Measurement> time;  ///< empty where it did not run
   std::optional<Metrics> predicted;
   Check check;
-  std::string reason;  ///< why it did not run or did not pass
+  std::string reason;              ///< why it did not run or did not pass
+  std::optional<Chosen> choice{};  ///< why it is this mechanism, where it was chosen
 
   bool ran() const { return time.has_value(); }
 };
