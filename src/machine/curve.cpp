@@ -47,9 +47,11 @@ double Curve::us(double bytes) const {
   if (bytes <= samples.front().bytes) return samples.front().us;
   const auto next = std::upper_bound(samples.begin(), samples.end(), bytes,
                                      [](double b, const Sample& s) { return b < s.bytes; });
-  if (next == samples.end()) return samples.back().us * bytes / samples.back().bytes;
+  double longest = 0;  // of fewer bytes
+  for (auto sample = samples.begin(); sample != next; ++sample) longest = std::max(longest, sample->us);
+  if (next == samples.end()) return std::max(longest, samples.back().us * bytes / samples.back().bytes);
   const Sample &low = *std::prev(next), &high = *next;
-  return between(bytes, low.bytes, low.us, high.bytes, high.us);
+  return std::max(longest, between(bytes, low.bytes, low.us, high.bytes, high.us));
 }
 
 double collective_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers,

@@ -16,9 +16,9 @@ struct Job {
   std::vector<Candidate> candidates;
 };
 
-/// The machine to plan for: that of a profile, or where none is given this one. Throws InvalidArgument where
-/// it has fewer ranks.
-Machine machine_to_plan_for(const std::string& profile, int ranks, const WorldOptions& here);
+/// The machine to plan for: as machine_from_spec() reads it, or where nothing is given this one. Throws
+/// InvalidArgument where it has fewer ranks.
+Machine machine_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here);
 
 /// The plans of one problem with every mechanism of the flags.
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine);

@@ -34,7 +34,8 @@ struct Curve {
   std::vector<Sample> samples;
 
   /// Between samples straight in log bytes and log time; below the first its time, which is latency; beyond
-  /// the last at the rate of the last (FlashOverlap §4.1.2: bandwidth falls off below some size).
+  /// the last at the rate of the last (FlashOverlap §4.1.2: bandwidth falls off below some size). Never
+  /// falls: where a sample took less time than one of fewer bytes, that is noise, and the longer time holds.
   double us(double bytes) const;
   bool operator==(const Curve&) const = default;
 };
