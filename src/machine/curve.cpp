@@ -73,7 +73,10 @@ double collective_us(const std::vector<Curve>& curves, Traffic traffic, int rank
   }
   // The rate is that of the busiest link, and the bytes on it are what changes with the ranks.
   const double equivalent = bytes * wire_factor(traffic, ranks) / wire_factor(traffic, nearest);
-  if (below == nullptr) return above->us(equivalent) * above->workers / workers;
+  // Fewer workers than any sampled one has carry in proportion; how many the library takes itself is not
+  // said.
+  if (below == nullptr)
+    return above->us(equivalent) * (above->workers > 0 ? above->workers / double(workers) : 1);
   if (above == nullptr || below == above || above->workers == 0) return below->us(equivalent);
   return between(workers, below->workers, below->us(equivalent), above->workers, above->us(equivalent));
 }

@@ -42,7 +42,8 @@ struct Curve {
 
 /// The time of a collective from the curves that are nearest to it: of the same traffic, of the nearest
 /// number of ranks (scaled by what then goes over the wire), between the two nearest numbers of workers
-/// straight in logarithms. Negative where no curve has this traffic.
+/// straight in logarithms (in proportion below the fewest; the library's choice where no other was sampled).
+/// Negative where no curve has this traffic.
 double collective_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers, double bytes);
 
 }  // namespace shingle
