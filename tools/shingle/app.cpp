@@ -58,8 +58,9 @@ void add_run(CLI::App& app, RunFlags& flags) {
 }
 
 void add_machine(CLI::App& app, std::string& machine) {
-  app.add_option("--machine", machine, "Plan for the machine of a profile, such as machines/h200x8.json")
-      ->type_name("FILE")
+  app.add_option("--machine", machine,
+                 "Plan for another machine: h200x8, a profile's file, or 'h200x8 * 512, 8x400Gb/s'")
+      ->type_name("MACHINE")
       ->group("Where");
 }
 

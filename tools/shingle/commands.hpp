@@ -23,7 +23,7 @@ struct PlanCommandFlags {
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
-  std::string machine;  ///< a profile to plan for, instead of this machine
+  std::string machine;  ///< to plan for instead of this one: as machine_from_spec() reads it
   int rank = -1;
   Format format = Format::text;
   std::string out, trace, svg;

@@ -18,9 +18,9 @@ std::string describe(const NamedProblem& named) {
   return named.name.empty() ? problem : fmt::format("{} {}", named.name, problem);
 }
 
-Machine machine_to_plan_for(const std::string& profile, int ranks, const WorldOptions& here) {
-  if (profile.empty()) return machine_of(ranks, here);
-  Machine machine = read_machine(profile);
+Machine machine_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here) {
+  if (spec.empty()) return machine_of(ranks, here);
+  Machine machine = machine_from_spec(spec);
   if (machine.ranks > 0 && ranks > machine.ranks)
     throw InvalidArgument(fmt::format("--world {}: {} has {} ranks", ranks, machine.name, machine.ranks));
   return machine;

@@ -20,9 +20,9 @@ struct Job {
   std::vector<Candidate> candidates;
 };
 
-/// The machine to plan for: that of a profile, or where none is given this one. Throws InvalidArgument where
-/// it has fewer ranks.
-Machine machine_to_plan_for(const std::string& profile, int ranks, const WorldOptions& here);
+/// The machine to plan for: as machine_from_spec() reads it, or where nothing is given this one. Throws
+/// InvalidArgument where it has fewer ranks.
+Machine machine_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here);
 
 /// The machine whose times are to be predicted: that of a profile, with the links and engines that are asked
 /// for here in place of its own; or where none is given this one, measured once and kept beside what was

@@ -109,6 +109,13 @@ struct Machine {
 /// scaled by it; negative without any.
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k);
 
+/// The time of a collective of `bytes` (as Sample counts them) between so many ranks on `workers` of each.
+/// Within a node: by the curves; where none has this traffic, from the link's rate and latency. Across nodes:
+/// that of a full node, then over the nodes' links wire_factor(nodes) · bytes and a latency for each of
+/// ⌈log2 nodes⌉ steps (an all-reduce: twice); of an all-to-all the node's share within it, the others' from
+/// all of its ranks over its link at once. Never negative, never falls with more bytes.
+double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes);
+
 /// "control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s" → phases; parts that are left out are 0. Throws
 /// InvalidArgument.
 EnginePhases parse_engine(std::string_view text);
