@@ -107,13 +107,15 @@ Link read_link(const Json& json) {
 }
 
 Topology read_topology(const Json& json) {
-  allow_only(json, {"pair", "ranks_per_node", "node"});
+  allow_only(json, {"pair", "pair_ranks", "ranks_per_node", "node", "serial"});
   const Fields fields(json);
   if (fields.has({"node"}) != fields.has({"ranks_per_node"}))
     throw InvalidArgument("ranks_per_node and node belong together");
   Topology topology;
   if (const Json* pair = fields.object({"pair"}))
     topology.pair = within("pair", [&] { return read_link(*pair); });
+  topology.pair_ranks = static_cast<std::int32_t>(fields.integer({"pair_ranks"}, 2, most_count).value_or(2));
+  topology.serial = fields.flag({"serial"}).value_or(false);
   if (const Json* node = fields.object({"node"})) {
     topology.node = within("node", [&] { return read_link(*node); });
     topology.ranks_per_node = count(fields, "ranks_per_node", 1);
@@ -122,13 +124,18 @@ Topology read_topology(const Json& json) {
 }
 
 Contention read_contention(const Json& json) {
-  allow_only(json, {"memory_share", "channel_gbps", "chunk_bytes", "collective_slowdown", "persistent"});
+  allow_only(json,
+             {"memory_share", "channel_gbps", "chunk_bytes", "collective_slowdown", "steals", "persistent"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
   };
-  return {number("memory_share", 1), number("channel_gbps", most), number("chunk_bytes", most),
-          number("collective_slowdown", most), fields.flag({"persistent"}).value_or(false)};
+  return {.memory_share = number("memory_share", 1),
+          .channel_gbps = number("channel_gbps", most),
+          .chunk_bytes = number("chunk_bytes", most),
+          .collective_slowdown = number("collective_slowdown", most),
+          .steals = number("steals", 1),
+          .persistent = fields.flag({"persistent"}).value_or(false)};
 }
 
 EnginePhases read_engine(const Json& json) {
@@ -142,7 +149,8 @@ EnginePhases read_engine(const Json& json) {
 const std::set<std::string> figures{
     "workers",     "collective_workers", "tile",      "link",      "engine",
     "peer_memory", "memory_gbps",        "launch_us", "signal_us", "pass_gbps",
-    "topology",    "contention",         "tiles",     "curves",    "ranks"};
+    "topology",    "contention",         "tiles",     "curves",    "ranks",
+    "whole_tiles", "attention_rate"};
 
 /// Every figure has a source, and every source is of a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -189,6 +197,8 @@ Machine read(const Json& json) {
   machine.memory_gbps = fields.number({"memory_gbps"}, 0, most).value_or(0);
   machine.launch_us = fields.number({"launch_us"}, 0, most).value_or(0);
   machine.signal_us = fields.number({"signal_us"}, 0, most).value_or(0);
+  machine.whole_tiles = fields.flag({"whole_tiles"}).value_or(true);
+  machine.attention_rate = fields.number({"attention_rate"}, 1e-3, most).value_or(1);
   machine.pass_gbps = fields.number({"pass_gbps"}, 0, most).value_or(0);
   if (const Json* topology = fields.object({"topology"}))
     machine.topology = within("topology", [&] { return read_topology(*topology); });

@@ -16,7 +16,11 @@ Json link_json(const Link& link) {
 
 Json topology_json(const Topology& topology) {
   Json json = Json::object();
-  if (topology.pair.paced()) json["pair"] = link_json(topology.pair);
+  if (topology.pair.paced()) {
+    json["pair"] = link_json(topology.pair);
+    if (topology.pair_ranks != 2) json["pair_ranks"] = topology.pair_ranks;
+  }
+  if (topology.serial) json["serial"] = true;
   if (topology.ranks_per_node > 0) {
     json["ranks_per_node"] = topology.ranks_per_node;
     json["node"] = link_json(topology.node);
@@ -68,13 +72,17 @@ std::string to_json(const Machine& m) {
   if (m.launch_us > 0) json["launch_us"] = m.launch_us;
   if (m.signal_us > 0) json["signal_us"] = m.signal_us;
   if (m.pass_gbps > 0) json["pass_gbps"] = m.pass_gbps;
+  if (!m.whole_tiles) json["whole_tiles"] = false;
+  if (m.attention_rate != 1) json["attention_rate"] = m.attention_rate;
   if (m.topology != Topology{}) json["topology"] = topology_json(m.topology);
-  if (m.contention != Contention{})
+  if (m.contention != Contention{}) {
     json["contention"] = {{"memory_share", m.contention.memory_share},
                           {"channel_gbps", m.contention.channel_gbps},
                           {"chunk_bytes", m.contention.chunk_bytes},
                           {"collective_slowdown", m.contention.collective_slowdown},
                           {"persistent", m.contention.persistent}};
+    if (m.contention.steals > 0) json["contention"]["steals"] = m.contention.steals;
+  }
   for (const TileRate& t : m.tiles)
     json["tiles"].push_back(
         {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});

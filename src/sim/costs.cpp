@@ -151,13 +151,7 @@ double Costs::moving_us(CollectiveKind kind, int ranks, std::int32_t workers, do
 }
 
 double Costs::collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {
-  const Traffic traffic = traffic_of(kind);
-  const double curve = shingle::collective_us(machine_.curves, traffic, ranks, workers, bytes);
-  const double link =
-      machine_.link.paced() ? machine_.link.transfer_us(wire_factor(traffic, ranks) * bytes) : 0;
-  if (curve < 0) return link;
-  // A curve was measured on the link, unless that is an emulated one that is set from call to call.
-  return machine_.topology.serial ? std::max(link, curve) : curve;
+  return shingle::collective_us(machine_, traffic_of(kind), ranks, workers, bytes);
 }
 
 }  // namespace sim

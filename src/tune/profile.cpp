@@ -63,6 +63,7 @@ class Profiler {
     steps();
     tiles();
     edges();
+    attention();
     if (world_ > 1) collectives();
     if (world_ > 1) contention();
     note("workers", Origin::measured, "threads that compute tiles");
@@ -198,6 +199,32 @@ class Profiler {
     };
     machine_.whole_tiles = us(rows / 2) > 0.75 * us(rows);
     note("whole_tiles", Origin::measured, "half a tile against a whole one");
+  }
+
+  /// Multiply-adds of attention, against those of the fastest tile.
+  void attention() {
+    next("attention");
+    constexpr std::int64_t tokens = 1024, heads = 4, head_dim = 64;
+    Problem problem{.op = Op::attention_reducescatter,
+                    .world = world_,
+                    .m = tokens,
+                    .n = 16,
+                    .k = heads * head_dim,
+                    .dtype = options_.dtype};
+    problem.attention = {.heads = heads * world_, .kv_heads = heads * world_, .head_dim = head_dim};
+    const Plan base = plan_of(problem);
+    const double us = watch_.us(with_lanes(base, [&](int rank) {
+      std::vector<Step> steps;
+      for (const Step& step : base.ranks[static_cast<std::size_t>(rank)].lanes[0].steps)
+        if (std::holds_alternative<Attend>(step)) steps.push_back(step);
+      return std::vector<Lane>{compute_lane(steps)};
+    }));
+    double fastest = 0;
+    for (const TileRate& tile : machine_.tiles)
+      fastest = std::max(fastest, 2.0 * tile.rows * tile.cols / tile.us_per_k);
+    const double flops = 4.0 * static_cast<double>(tokens * tokens * heads * head_dim) / machine_.workers;
+    machine_.attention_rate = flops / us / fastest;
+    note("attention_rate", Origin::measured, "four heads of 64 over 1024 tokens, not causal");
   }
 
   void collectives() {

@@ -66,10 +66,12 @@ std::vector<std::vector<double>> routed_bytes(const SignalGrid& tiles, const Pro
 Result<WaveModel> model_of(const SignalGrid& tiles, const Problem& problem, const Machine& machine,
                            std::int32_t collective_workers) {
   WaveModel model{.traffic = traffic_of(problem.op), .ranks = problem.world, .workers = collective_workers};
-  std::ranges::copy_if(machine.curves, std::back_inserter(model.curves),
-                       [&](const Curve& curve) { return curve.traffic == model.traffic; });
-  if (model.curves.empty())
-    return Reason{fmt::format("machine '{}' has no curve of {}", machine.name, name(model.traffic))};
+  model.machine = machine;
+  const bool curve =
+      std::ranges::any_of(machine.curves, [&](const Curve& known) { return known.traffic == model.traffic; });
+  if (!curve && machine.link.gbps == 0)
+    return Reason{
+        fmt::format("machine '{}' has no curve of {}, nor a link", machine.name, name(model.traffic))};
   const double wave =
       wave_us(machine, tiles.grid.tile_rows, tiles.grid.tile_cols, static_cast<double>(problem.k));
   if (wave < 0) return Reason{fmt::format("machine '{}' has no time of a tile", machine.name)};
@@ -88,7 +90,7 @@ double WaveModel::send_us(std::int64_t first, std::int64_t end) const {
   double most = 0;
   for (const std::vector<double>& link : bytes)
     most = std::max(most, link[static_cast<std::size_t>(end)] - link[static_cast<std::size_t>(first)]);
-  return collective_us(curves, traffic, ranks, workers, most);
+  return collective_us(machine, traffic, ranks, workers, most);
 }
 
 Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const Params& params) {

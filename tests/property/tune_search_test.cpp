@@ -23,7 +23,7 @@ WaveModel random_model(Source& draw, std::int64_t waves) {
   Curve curve;
   for (double bytes = 1; bytes < 1e4; bytes *= static_cast<double>(draw.size(2, 30)))
     curve.samples.push_back({bytes, static_cast<double>(draw.size(1, 60))});
-  model.curves = {curve};
+  model.machine.curves = {curve};
   model.signal_us = static_cast<double>(draw.size(0, 5));
   model.computed_us = {static_cast<double>(draw.size(0, 9))};
   const double wave_us = static_cast<double>(draw.size(1, 40));
@@ -86,7 +86,7 @@ TEST(Search, NeverGetsFasterWhereSomethingGetsSlower) {
     for (double& computed : slower.computed_us) computed *= 1.25;
     RC_ASSERT(search(slower).us >= us);
     slower = model;
-    for (Sample& sample : slower.curves[0].samples) sample.us *= 1.25;
+    for (Sample& sample : slower.machine.curves[0].samples) sample.us *= 1.25;
     RC_ASSERT(search(slower).us >= us);
     slower = model;
     slower.signal_us += 1;

@@ -83,9 +83,18 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.name = "full";
   machine.ranks = 64;
   machine.pass_gbps = 90.5;
-  machine.topology = {{200, 3}, 8, {400, 5}};
-  machine.contention = {0.25, 36, 65536, 0.07, true};
-  for (const char* of : {"workers", "ranks", "pass_gbps", "topology", "contention"})
+  machine.whole_tiles = false;
+  machine.attention_rate = 0.5;
+  machine.topology = {
+      .pair = {200, 3}, .pair_ranks = 4, .ranks_per_node = 8, .node = {400, 5}, .serial = true};
+  machine.contention = {.memory_share = 0.25,
+                        .channel_gbps = 36,
+                        .chunk_bytes = 65536,
+                        .collective_slowdown = 0.07,
+                        .steals = 0.5,
+                        .persistent = true};
+  for (const char* of :
+       {"workers", "ranks", "pass_gbps", "topology", "contention", "whole_tiles", "attention_rate"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);

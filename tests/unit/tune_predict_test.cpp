@@ -24,7 +24,7 @@ const Curve curve{Traffic::allreduce, 2, 0, {{10, 5}, {20, 10}, {40, 20}}};
 /// Four waves of 10 us, the last of which sends half as much as the others' ten bytes.
 WaveModel four_waves() {
   WaveModel model;
-  model.curves = {curve};
+  model.machine.curves = {curve};
   model.computed_us = {3, 13, 23, 33, 43};
   model.bytes = {{0, 10, 20, 30, 35}};
   return model;

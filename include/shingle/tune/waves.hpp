@@ -15,9 +15,9 @@ namespace shingle {
 struct WaveModel {
   Traffic traffic = Traffic::allreduce;
   std::int32_t ranks = 2;
-  std::int32_t workers = 0;     ///< of each rank that a collective occupies; 0: the library's choice
-  std::vector<Curve> curves{};  ///< of this traffic
-  double signal_us = 0;         ///< from the last tile of a group to its collective
+  std::int32_t workers = 0;  ///< of each rank that a collective occupies; 0: the library's choice
+  Machine machine{};         ///< whose collectives these are
+  double signal_us = 0;      ///< from the last tile of a group to its collective
   /// [w]: when the first w waves are computed on every rank, from the start; [0]: when the first one begins.
   std::vector<double> computed_us{};
   /// [l][w]: bytes of the first w waves on link l, as a curve counts them (of the whole matrix). One link

@@ -1,0 +1,197 @@
+// The simulator against what can be worked out by hand.
+#include "shingle/sim/simulate.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shingle/machine/profile.hpp"
+#include "shingle/planner/planner.hpp"
+#include "shingle/sim/metrics.hpp"
+#include "sim/links.hpp"
+
+namespace shingle {
+namespace {
+
+using testing::HasSubstr;
+
+/// Ten workers, tiles of 10×10 that take 5 us and 1 us for each 10 of K, a link of 1 byte an us.
+Machine machine() {
+  Machine machine;
+  machine.name = "plain";
+  machine.workers = 10;
+  machine.tile_rows = machine.tile_cols = 10;
+  machine.tiles = {{10, 10, 5, 0.1}};
+  machine.memory_gbps = 1e6;
+  machine.link = {1, 2};
+  return machine;
+}
+
+Problem problem(Op op, int world = 2) {
+  return {.op = op, .world = world, .m = 100, .n = 100, .k = 50};
+}
+
+double time(const Plan& plan, const Machine& on, const SimOptions& options = {}) {
+  return simulate(plan, on, options).makespan_us;
+}
+
+/// A hundred tiles on ten workers: ten waves of 10 us.
+constexpr double gemm_us = 100;
+/// 40 kB, of which half goes over the link twice, at 1000 bytes an us, after 2 us.
+constexpr double allreduce_us = 42;
+
+TEST(Simulate, AGemmIsItsWaves) {
+  const Plan plan = plan_sequential(problem(Op::gemm), machine()).value();
+  EXPECT_DOUBLE_EQ(time(plan, machine()), gemm_us);
+  Machine slow = machine();
+  slow.launch_us = 7;
+  EXPECT_DOUBLE_EQ(time(plan, slow), gemm_us + 7);
+  // One tile more is one wave more; where edges cost what they hold, it is a tenth of one.
+  Problem longer = problem(Op::gemm);
+  longer.m = 101;
+  EXPECT_DOUBLE_EQ(time(plan_sequential(longer, machine()).value(), machine()), gemm_us + 10);
+}
+
+TEST(Simulate, SequentialIsTheSum) {
+  const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
+  EXPECT_DOUBLE_EQ(time(plan, machine()), gemm_us + allreduce_us);
+  Machine signalled = machine();
+  signalled.signal_us = 3;
+  EXPECT_DOUBLE_EQ(time(plan, signalled), gemm_us + 3 + allreduce_us);
+  EXPECT_DOUBLE_EQ(time(plan, machine(), {.epochs = 3}), 3 * (gemm_us + allreduce_us));
+  // A collective on a curve does not ask the link.
+  Machine curved = machine();
+  curved.curves = {{Traffic::allreduce, 2, 0, {{40000, 60}, {80000, 120}}}};
+  EXPECT_DOUBLE_EQ(time(plan, curved), gemm_us + 60);
+}
+
+/// Two groups of five waves: the first is sent beside the second, the second at the end.
+TEST(Simulate, AGroupIsSentBesideTheNext) {
+  Params params;
+  params.group_waves = {5, 5};
+  const Plan plan = plan_signal(problem(Op::gemm_allreduce), machine(), params).value();
+  const Simulated run = simulate(plan, machine());
+  const double half = 2 + 20, restore = run.makespan_us - (gemm_us + half);
+  EXPECT_GE(restore, 0);
+  EXPECT_LT(restore, 0.5);  // memory is fast here
+  EXPECT_NEAR(run.computing_us[0], gemm_us, 0.5);
+  EXPECT_NEAR(run.exposed_us(), half, 0.5);
+  // The critical path is the GEMM, then the second collective.
+  double sent = 0;
+  for (const std::size_t i : run.critical_path) {
+    const Span& span = run.spans[i];
+    if (plan.ranks[0].lanes[static_cast<std::size_t>(span.lane)].kind == LaneKind::communicate)
+      sent += span.end_us - span.begin_us;
+  }
+  EXPECT_DOUBLE_EQ(sent, half);
+}
+
+/// Workers that a collective has are not the GEMM's; without any left it waits for tiles to end.
+TEST(Simulate, CollectivesTakeWorkers) {
+  Machine shared = machine();
+  shared.collective_workers = 5;
+  Params params;
+  params.group_waves = {10, 10};
+  const Plan plan = plan_signal(problem(Op::gemm_allreduce), shared, params).value();
+  EXPECT_NEAR(time(plan, shared), 2 * gemm_us + 22, 0.5);
+  EXPECT_NEAR(time(plan, shared, {.worker_share = 0.5}), 2 * gemm_us + 22, 0.5);
+}
+
+TEST(Simulate, ASlowRankIsWaitedFor) {
+  const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
+  EXPECT_DOUBLE_EQ(time(plan, machine(), {.slowdown = {1, 1.5}}), 1.5 * gemm_us + allreduce_us);
+}
+
+/// Lagom Eq. 6: a third of a tile's time is memory, of which a collective takes half: that part doubles.
+TEST(Simulate, CommunicationTakesMemory) {
+  Machine busy = machine();
+  busy.memory_gbps = 1000;
+  busy.collective_workers = 5;
+  busy.contention.memory_share = 0.3;
+  busy.contention.channel_gbps = 100;
+  Params params;
+  params.group_waves = {10, 10};
+  busy.link = {0.1, 0};  // the first collective takes longer than the second half of the GEMM
+  const Plan plan = plan_signal(problem(Op::gemm_allreduce), busy, params).value();
+  const Simulated run = simulate(plan, busy);
+  EXPECT_NEAR(run.computing_us[0], gemm_us + 1.3 * gemm_us, 2);
+}
+
+TEST(Simulate, ComputationSlowsCollectives) {
+  Machine busy = machine();
+  busy.collective_workers = 5;
+  busy.contention.collective_slowdown = 0.5;
+  Params params;
+  params.group_waves = {10, 10};
+  const Plan plan = plan_signal(problem(Op::gemm_allreduce), busy, params).value();
+  busy.link = {0.2, 0};  // 100 us alone: 150 beside the second half, which lasts 100; then 33 are left
+  EXPECT_NEAR(time(plan, busy), gemm_us + 100 + (100 - 100 / 1.5) + 100, 1);
+}
+
+TEST(Simulate, RefusesWhatItCannotTell) {
+  const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
+  const auto message = [&](const Machine& on, const SimOptions& options = {}) -> std::string {
+    try {
+      simulate(plan, on, options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  Machine bare = machine();
+  bare.tiles.clear();
+  EXPECT_THAT(message(bare), HasSubstr("'plain' has no tiles"));
+  bare = machine();
+  bare.link = {};
+  EXPECT_THAT(message(bare), HasSubstr("link"));
+  EXPECT_THAT(message(machine(), {.slowdown = {1}}), HasSubstr("for 1 ranks"));
+  EXPECT_THAT(message(machine(), {.worker_share = 0}), HasSubstr("worker share"));
+  EXPECT_THAT(message(machine(), {.epochs = 0}), HasSubstr("epochs = 0"));
+  // A plan that waits for what never comes.
+  Plan stuck = plan;
+  for (Lane& lane : stuck.ranks[0].lanes)
+    std::erase_if(lane.steps, [](const Step& step) { return std::holds_alternative<Notify>(step); });
+  try {
+    simulate(stuck, machine());
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("never ends"));
+  }
+}
+
+TEST(Metrics, AreThoseOfThePapers) {
+  const Plan plan = plan_signal(problem(Op::gemm_allreduce), machine(), {.group_waves = {5, 5}}).value();
+  const Metrics metrics = measure(plan, machine()).value();
+  EXPECT_DOUBLE_EQ(metrics.compute_us, gemm_us);
+  EXPECT_DOUBLE_EQ(metrics.sequential_us, gemm_us + allreduce_us);
+  EXPECT_NEAR(metrics.ect_us(), 22, 0.5);
+  EXPECT_NEAR(metrics.overlap_efficiency(), 1 - 22 / allreduce_us, 0.02);
+  EXPECT_DOUBLE_EQ(metrics.wire_us, 40);
+  EXPECT_NEAR(metrics.roofline_fraction(), gemm_us / (gemm_us + 22), 0.01);
+  EXPECT_DOUBLE_EQ(metrics.flops, 2.0 * 100 * 100 * 50);
+  EXPECT_GT(metrics.mfu(), 0.3);
+  EXPECT_LT(metrics.mfu(), 1);
+}
+
+using sim::Links;
+
+/// Two transfers share a link; a third that crosses another, too, gets what the second link leaves it, and
+/// the first two share the rest.
+TEST(Links, AreSharedMaxMinFairly) {
+  Links links;
+  const auto wide = links.add_channel(0.012), narrow = links.add_channel(0.002);  // 12 and 2 bytes an us
+  links.begin(0, 0, 50, {wide});
+  links.begin(0, 1, 100, {wide});
+  links.begin(0, 2, 4, {wide, narrow});
+  links.share();
+  // 2 for the third, 5 each for the others.
+  EXPECT_DOUBLE_EQ(links.next_end(), 2);
+  EXPECT_THAT(links.finished(2), testing::ElementsAre(2));
+  links.share();  // 40 and 90 bytes are left, 6 an us each
+  EXPECT_NEAR(links.next_end(), 2 + 40.0 / 6, 1e-9);
+  EXPECT_THAT(links.finished(2 + 40.0 / 6), testing::ElementsAre(0));
+  links.share();
+  EXPECT_NEAR(links.next_end(), 2 + 40.0 / 6 + 50.0 / 12, 1e-9);
+}
+
+}  // namespace
+}  // namespace shingle
