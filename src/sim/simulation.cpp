@@ -189,8 +189,10 @@ void Simulation::next_step(LaneState& lane) {
   const Step& step = lane_plan(lane).steps[lane.step];
   const bool tiled = grid_of(step) != nullptr;
   const bool command = lane_plan(lane).kind == LaneKind::copy && is_command(step);
-  if (!tiled && !command && now_ > lane.begin)
-    lane.cause = span(lane, lane.step, none, lane.begin, lane.cause);
+  if (!tiled && !command && now_ > lane.begin) {
+    const Cause made = span(lane, lane.step, none, lane.begin, lane.cause);
+    if (works(step)) lane.cause = made;  // who waits is not what others wait for
+  }
   lane.entered = lane.launched = lane.drained = lane.waiting = false;
   ++lane.step;
 }

@@ -48,7 +48,7 @@ TEST(Tune, LeavesWhatIsFixed) {
 /// (FlashOverlap §6.5: more than 99%).
 TEST(Tune, GroupsAreThoseOfAnExhaustiveSearch) {
   Machine machine = h200();
-  for (const auto [m, k] : {std::pair{2048, 3584}, {1536, 1024}, {2048, 8192}}) {
+  for (const auto& [m, k] : {std::pair{2048, 3584}, {1536, 1024}, {2048, 8192}}) {
     const Problem p = problem(Op::gemm_allreduce, m, k);
     const auto model = wave_model(p, machine);
     ASSERT_TRUE(model);
@@ -79,7 +79,7 @@ TEST(Choose, NeverSlowerThanSequential) {
       EXPECT_LE(chosen.us, chosen.sequential_us);
       EXPECT_EQ(chosen.considered.size(), planners().size());
       EXPECT_FALSE(chosen.reason.empty());
-      if (chosen.plan.mechanism != Mechanism::sequential) EXPECT_LT(chosen.us, 0.95 * chosen.sequential_us);
+      EXPECT_TRUE(chosen.plan.mechanism == Mechanism::sequential || chosen.us < 0.95 * chosen.sequential_us);
     }
 }
 
@@ -108,8 +108,7 @@ TEST(Choose, WhatIsKnownIsNotSearchedAgain) {
   const Chosen first = choose(problem(), machine, {.cache = &cache}).value();
   const Chosen second = choose(problem(), machine, {.cache = &cache}).value();
   EXPECT_EQ(first.plan, second.plan);
-  for (const Considered& at : second.considered)
-    if (at.us > 0) EXPECT_EQ(at.tried, 1) << name(at.mechanism);
+  for (const Considered& at : second.considered) EXPECT_EQ(at.tried, at.us > 0 ? 1 : 0) << name(at.mechanism);
   std::filesystem::remove_all(directory);
 }
 
