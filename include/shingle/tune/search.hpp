@@ -11,8 +11,8 @@ namespace shingle {
 /// The most waves of the first group, before which nothing is sent, and of the last, which is sent when there
 /// is nothing left to compute (§4.1.3). 0: any number. Groups of one wave are within all bounds.
 struct GroupBounds {
-  std::int64_t first = 2;
-  std::int64_t last = 4;
+  std::int64_t first = 4;
+  std::int64_t last = 12;
 };
 
 /// A partition that was chosen.
