@@ -13,7 +13,7 @@
 namespace shingle {
 namespace {
 
-constexpr double gutter = 90, top = 30, cell_width = 58, cell_height = 30;
+constexpr double gutter = 76, top = 30, cell_width = 58, cell_height = 30;
 
 /// A size by its power of two: "512", "64K", "2M", as the command line reads them.
 std::string size_name(int power) {
@@ -122,10 +122,12 @@ std::string heat_map_svg(std::span<const SpeedupPoint> points) {
   if (known.empty()) return plot::document(1, 1, "");
   const Bins across = bins_of(known, &SpeedupPoint::mn), up = bins_of(known, &SpeedupPoint::k);
   Cells cells;
-  double largest_log = std::log(1.1);  // what differs by less is pale
+  // What differs by less than a tenth is pale. Hiding all of the shorter of two makes at most twice as fast:
+  // beyond that there are no more shades.
+  double largest_log = std::log(1.1);
   for (const SpeedupPoint& point : known) {
     cells[{up.of(point.k), across.of(point.mn)}].push_back(point.speedup);
-    largest_log = std::max(largest_log, std::abs(std::log(point.speedup)));
+    largest_log = std::clamp(std::abs(std::log(point.speedup)), largest_log, std::log(2.0));
   }
   const double right = gutter + across.count * cell_width, bottom = top + up.count * cell_height;
   return plot::document(right + 110, std::max(bottom + 46, top + 150),

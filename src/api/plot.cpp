@@ -8,26 +8,28 @@
 namespace shingle::plot {
 namespace {
 
-/// Powers of the base; of every second, third, … where all would be too many. Between decades also 2 and 5
-/// where there are few.
-std::vector<double> log_ticks(const Scale& axis) {
-  const double first = std::log(axis.from) / std::log(axis.log),
-               last = std::log(axis.to) / std::log(axis.log);
-  const double stride = std::max(1.0, std::ceil((last - first) / 8));
+/// Powers of the base; of every second, third, … where all would be too many. Between decades also 3, or 2
+/// and 5, where there are few.
+std::vector<double> log_ticks(const Scale& scale) {
+  const double first = std::log(scale.from) / std::log(scale.log);
+  const double range = std::log(scale.to) / std::log(scale.log) - first;
+  const double stride = std::max(1.0, std::ceil(range / 8));
+  std::vector<double> multiples{1};
+  if (scale.log == 10 && range < 4)
+    multiples = range < 2 ? std::vector<double>{1, 2, 5} : std::vector<double>{1, 3};
   std::vector<double> values;
-  for (double power = std::floor(first / stride) * stride; power <= last; power += stride)
-    for (const double times : {1.0, 2.0, 5.0}) {
-      if (times > 1 && (axis.log != 10 || last - first > 2.5)) continue;
-      const double value = times * std::pow(axis.log, power);
-      if (value >= axis.from && value <= axis.to) values.push_back(value);
+  for (double power = std::floor(first / stride) * stride; power <= first + range; power += stride)
+    for (const double times : multiples) {
+      const double value = times * std::pow(scale.log, power);
+      if (value >= scale.from && value <= scale.to) values.push_back(value);
     }
   return values;
 }
 
-std::vector<double> straight_ticks(const Scale& axis) {
-  const double step = round_step(axis.to - axis.from);
+std::vector<double> straight_ticks(const Scale& scale) {
+  const double step = round_step(scale.to - scale.from, 6);
   std::vector<double> values;
-  for (double i = std::ceil(axis.from / step); i * step <= axis.to + 1e-9 * step; ++i)
+  for (double i = std::ceil(scale.from / step); i * step <= scale.to + 1e-9 * step; ++i)
     values.push_back(i * step);
   return values;
 }
@@ -80,16 +82,16 @@ Scale scale_around(std::span<const double> values, double begin, double end, dou
   return {least - room, most + room, begin, end, log};
 }
 
-std::vector<double> ticks(const Scale& axis) {
-  if (axis.log > 0) {
-    std::vector<double> values = log_ticks(axis);
+std::vector<double> ticks(const Scale& scale) {
+  if (scale.log > 0) {
+    std::vector<double> values = log_ticks(scale);
     if (values.size() >= 3) return values;
   }
-  return straight_ticks(axis);
+  return straight_ticks(scale);
 }
 
-double round_step(double range) {
-  const double rough = std::max(range, 1e-9) / 8, power = std::pow(10, std::floor(std::log10(rough)));
+double round_step(double range, int count) {
+  const double rough = std::max(range, 1e-9) / count, power = std::pow(10, std::floor(std::log10(rough)));
   for (const double step : {1.0, 2.0, 5.0})
     if (rough <= step * power) return step * power;
   return 10 * power;

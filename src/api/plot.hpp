@@ -38,11 +38,11 @@ struct Scale {
 /// An axis with a little room on both sides of all values, which are above 0 where it is logarithmic.
 Scale scale_around(std::span<const double> values, double begin, double end, double log);
 
-/// About eight values at round numbers, ascending.
+/// At most about eight values at round numbers, ascending.
 std::vector<double> ticks(const Scale& scale);
 
-/// 1, 2 or 5 times a power of ten, so that about eight of them make `range`.
-double round_step(double range);
+/// 1, 2 or 5 times a power of ten, the least of which at most `count` make `range`.
+double round_step(double range, int count = 8);
 
 /// What is written beside an axis.
 struct Labels {

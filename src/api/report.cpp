@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "plot.hpp"
@@ -31,6 +32,7 @@ th { border-bottom: 1px solid var(--rule); font-weight: 600; }
 tr:nth-child(even) td { background: var(--band); }
 .word { text-align: left; }
 td.word:first-child { padding-left: 6px; } th.word:first-child { padding-left: 6px; }
+.wide + p { margin-top: 8px; }
 figure { margin: 8px 0 20px; }
 figcaption { color: var(--faint); font-size: 14px; }
 svg { display: block; width: 100%; height: auto; fill: var(--ink); }
@@ -79,22 +81,28 @@ std::string section(std::span<const TimePair> pairs) {
 }
 
 std::string section(std::span<const ReportHeatMap> maps) {
-  std::string out = "<section>\n<h2>Speed-up by size</h2>\n";
-  for (const ReportHeatMap& map : maps)
-    out += fmt::format(
-        "<h3>{}</h3>\n{}", escaped(map.title),
-        figure(heat_map_svg(map.points), "Speed-up over the sequential plan: blue is faster, red slower."));
-  return out + "</section>\n";
+  std::string out =
+      "<section>\n<h2>Speed-up by size</h2>\n<p>Over the sequential plan: blue is faster, red slower.</p>\n"
+      "<div class=\"beside\">\n";
+  for (const ReportHeatMap& map : maps) out += figure(heat_map_svg(map.points), map.title);
+  return out + "</div>\n</section>\n";
 }
 
 std::string section(std::span<const ReportTimelines> all) {
+  constexpr int most_ranks = 4;  // the others look much like them
   std::string out = "<section>\n<h2>Timelines</h2>\n";
-  for (const ReportTimelines& one : all)
-    out +=
-        fmt::format("<h3>{}</h3>\n{}", escaped(one.title),
-                    figure(to_svg(one.timelines),
-                           "A row a lane. Computation and communication of a group of tiles have one colour; "
-                           "passes over finished tiles are paler."));
+  for (const ReportTimelines& one : all) {
+    const bool more = std::ranges::any_of(one.timelines, [](const Timeline& timeline) {
+      return timeline.plan.ranks.size() > static_cast<std::size_t>(most_ranks);
+    });
+    out += fmt::format(
+        "<h3>{}</h3>\n{}", escaped(one.title),
+        figure(
+            to_svg(one.timelines, most_ranks),
+            fmt::format("A row a lane{}. Computation and communication of a group of tiles have one colour; "
+                        "passes over finished tiles are paler.",
+                        more ? fmt::format(", of the first {} ranks", most_ranks) : "")));
+  }
   return out + "</section>\n";
 }
 

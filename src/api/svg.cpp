@@ -50,12 +50,12 @@ std::string bar(const Plan& plan, const Span& span, double x, double y, double s
 }
 
 /// One timeline with its top at `y`; returns the bottom.
-double draw(const Timeline& timeline, double y, double scale, std::string& out) {
+double draw(const Timeline& timeline, std::size_t ranks, double y, double scale, std::string& out) {
   const Extent whole = extent(timeline);
   out += text(0, y + 14, "start",
               fmt::format("{}: {}", timeline.title, format_us(whole.end_us - whole.begin_us)));
   y += head;
-  for (std::size_t r = 0; r < timeline.plan.ranks.size(); ++r, y += rank_gap) {
+  for (std::size_t r = 0; r < std::min(ranks, timeline.plan.ranks.size()); ++r, y += rank_gap) {
     const auto& lanes = timeline.plan.ranks[r].lanes;
     for (std::size_t l = 0; l < lanes.size(); ++l, y += row_height + row_gap) {
       out += text(gutter - 8, y + row_height - 4, "end", fmt::format("rank {} {}", r, lanes[l].name));
@@ -72,7 +72,7 @@ double draw(const Timeline& timeline, double y, double scale, std::string& out) 
 
 }  // namespace
 
-std::string to_svg(std::span<const Timeline> timelines) {
+std::string to_svg(std::span<const Timeline> timelines, int ranks) {
   double longest_us = 0;
   for (const Timeline& timeline : timelines) {
     const Extent whole = extent(timeline);
@@ -81,7 +81,8 @@ std::string to_svg(std::span<const Timeline> timelines) {
   const double scale = longest_us > 0 ? (width - gutter) / longest_us : 0;
   std::string body;
   double y = 0;
-  for (const Timeline& timeline : timelines) y = draw(timeline, y, scale, body) + 8;
+  for (const Timeline& timeline : timelines)
+    y = draw(timeline, static_cast<std::size_t>(ranks), y, scale, body) + 8;
   const double tick = plot::round_step(longest_us);
   std::string axis;
   for (double at = 0; at <= longest_us; at += tick) {

@@ -25,11 +25,12 @@ std::vector<ReportHeatMap> heat_maps(const std::vector<SizedSpeedup>& results) {
     map.title = result.of;
     map.points.push_back(result.point);
   }
+  constexpr std::size_t least_sizes = 4;
   std::vector<ReportHeatMap> maps;
   for (auto& [title, map] : by_title) {
     std::set<std::pair<double, double>> sizes;
     for (const SpeedupPoint& point : map.points) sizes.emplace(point.mn, point.k);
-    if (sizes.size() > 1) maps.push_back(std::move(map));
+    if (sizes.size() >= least_sizes) maps.push_back(std::move(map));
   }
   return maps;
 }
@@ -56,7 +57,7 @@ void add_rows(const std::vector<Row>& rows, std::vector<Line> lines, Report& pag
 }
 
 void add_timelines(std::string title, std::vector<Timeline> timelines, Report& page) {
-  constexpr std::size_t most_pairs = 16, most_spans = 20000;
+  constexpr std::size_t most_pairs = 12, most_spans = 20000;
   const std::string left_out = "Timelines of further rows are left out.";
   std::size_t spans = 0;
   for (const ReportTimelines& shown : page.timelines)

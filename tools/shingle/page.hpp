@@ -15,13 +15,13 @@ struct SizedSpeedup {
   SpeedupPoint point;
 };
 
-/// A map for each that has more than one size.
+/// A map for each that has at least four sizes: fewer are read off a table.
 std::vector<ReportHeatMap> heat_maps(const std::vector<SizedSpeedup>& results);
 
 /// Adds the table of rows, and the heat maps of those that have a time. `lines`: of all rows, the head first.
 void add_rows(const std::vector<Row>& rows, std::vector<Line> lines, Report& page);
 
-/// Keeps pages at a size that browsers scroll well: after the first 16 pairs of timelines, or where those
+/// Keeps pages at a size that browsers scroll well: after the first 12 pairs of timelines, or where those
 /// already hold 20000 spans, adds nothing more, and says so in the last of the page's facts.
 void add_timelines(std::string title, std::vector<Timeline> timelines, Report& page);
 

@@ -25,8 +25,9 @@ int group_of_span(const Plan& plan, const Span& span);
 std::string to_chrome_trace(std::span<const Timeline> timelines);
 
 /// A picture of timelines below each other on one time scale: a row for each lane of each rank, computation
-/// and communication of a group of tiles in the same colour. Stands on light and dark ground.
-std::string to_svg(std::span<const Timeline> timelines);
+/// and communication of a group of tiles in the same colour. Stands on light and dark ground. `ranks`: so
+/// many at most, from rank 0 on.
+std::string to_svg(std::span<const Timeline> timelines, int ranks = max_world);
 
 /// The lanes of one rank as lines of text, `width` characters for the whole time: a digit is a group of tiles
 /// computed or sent, # either without groups, = a pass over finished tiles, . waiting; then the share of
