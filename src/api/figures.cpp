@@ -79,13 +79,9 @@ Extents extents(std::span<const Curve> curves) {
   return all;
 }
 
-/// Pairs of times that are above 0, which logarithms and relative errors need.
-std::vector<TimePair> positive(std::span<const TimePair> pairs) {
+std::vector<TimePair> valid(std::span<const TimePair> pairs) {
   std::vector<TimePair> kept;
-  std::ranges::copy_if(pairs, std::back_inserter(kept), [](const TimePair& pair) {
-    return pair.predicted_us > 0 && pair.measured_us > 0 && std::isfinite(pair.predicted_us) &&
-           std::isfinite(pair.measured_us);
-  });
+  std::ranges::copy_if(pairs, std::back_inserter(kept), &TimePair::valid);
   return kept;
 }
 
@@ -133,7 +129,7 @@ std::string bandwidth_svg(std::span<const Curve> curves) {
 }
 
 std::string prediction_svg(std::span<const TimePair> pairs) {
-  const std::vector<TimePair> known = positive(pairs);
+  const std::vector<TimePair> known = valid(pairs);
   if (known.empty()) return plot::document(1, 1, "");
   std::vector<double> times;
   for (const TimePair& pair : known) {
@@ -158,7 +154,7 @@ std::string prediction_svg(std::span<const TimePair> pairs) {
 }
 
 std::string error_cdf_svg(std::span<const TimePair> pairs) {
-  const std::vector<TimePair> known = positive(pairs);
+  const std::vector<TimePair> known = valid(pairs);
   if (known.empty()) return plot::document(1, 1, "");
   std::vector<double> errors;
   for (const TimePair& pair : known) errors.push_back(std::abs(pair.error()));

@@ -70,12 +70,14 @@ std::string section(const ReportTable& table) {
 
 std::string section(std::span<const TimePair> pairs) {
   std::vector<double> errors;
-  for (const TimePair& pair : pairs) errors.push_back(std::abs(pair.error()));
+  for (const TimePair& pair : pairs)
+    if (pair.valid()) errors.push_back(std::abs(pair.error()));
+  if (errors.empty()) return {};
   return fmt::format(
       "<section>\n<h2>Predicted against measured</h2>\n<p>Relative error of {} predictions: median {:.1f} %, "
       "p90 "
       "{:.1f} %, largest {:.1f} %.</p>\n<div class=\"beside\">\n{}{}</div>\n</section>\n",
-      pairs.size(), 100 * quantile(errors, 0.5), 100 * quantile(errors, 0.9), 100 * quantile(errors, 1),
+      errors.size(), 100 * quantile(errors, 0.5), 100 * quantile(errors, 0.9), 100 * quantile(errors, 1),
       figure(prediction_svg(pairs), "Each result; the band is ten percent to either side."),
       figure(error_cdf_svg(pairs), "Part of the predictions whose error is at most so large."));
 }
@@ -122,7 +124,7 @@ std::string to_html(const Report& report) {
       escaped(report.title), style);
   for (const std::string& fact : report.facts) out += fmt::format("<p>{}</p>\n", escaped(fact));
   for (const ReportTable& table : report.tables) out += section(table);
-  if (!report.predictions.empty()) out += section(report.predictions);
+  out += section(report.predictions);
   if (!report.heat_maps.empty()) out += section(report.heat_maps);
   if (!report.timelines.empty()) out += section(report.timelines);
   if (!report.curves.empty()) out += section(report.curves);

@@ -22,8 +22,7 @@ struct Extent {
 
 Extent extent(const Timeline& timeline) {
   if (timeline.spans.empty()) return {};
-  return {std::ranges::min_element(timeline.spans, {}, &Span::begin_us)->begin_us,
-          std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us};
+  return {begin_us(timeline), std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us};
 }
 
 bool waits(const Step& step) {

@@ -67,6 +67,7 @@ Machine host_machine(int ranks, const Link& link, const EnginePhases& engine) {
   machine.name = host::cpu_name();
   machine.workers = std::max(1, host::usable_cores() / std::max(ranks, 1));
   machine.link = link;
+  machine.topology.serial = true;
   machine.engine = engine;
   return machine;
 }

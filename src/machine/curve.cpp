@@ -47,9 +47,11 @@ double Curve::us(double bytes) const {
   if (bytes <= samples.front().bytes) return samples.front().us;
   const auto next = std::upper_bound(samples.begin(), samples.end(), bytes,
                                      [](double b, const Sample& s) { return b < s.bytes; });
-  if (next == samples.end()) return samples.back().us * bytes / samples.back().bytes;
+  double longest = 0;  // of fewer bytes
+  for (auto sample = samples.begin(); sample != next; ++sample) longest = std::max(longest, sample->us);
+  if (next == samples.end()) return std::max(longest, samples.back().us * bytes / samples.back().bytes);
   const Sample &low = *std::prev(next), &high = *next;
-  return between(bytes, low.bytes, low.us, high.bytes, high.us);
+  return std::max(longest, between(bytes, low.bytes, low.us, high.bytes, high.us));
 }
 
 double collective_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers,
@@ -71,7 +73,10 @@ double collective_us(const std::vector<Curve>& curves, Traffic traffic, int rank
   }
   // The rate is that of the busiest link, and the bytes on it are what changes with the ranks.
   const double equivalent = bytes * wire_factor(traffic, ranks) / wire_factor(traffic, nearest);
-  if (below == nullptr) return above->us(equivalent) * above->workers / workers;
+  // Fewer workers than any sampled one has carry in proportion; how many the library takes itself is not
+  // said.
+  if (below == nullptr)
+    return above->us(equivalent) * (above->workers > 0 ? above->workers / double(workers) : 1);
   if (above == nullptr || below == above || above->workers == 0) return below->us(equivalent);
   return between(workers, below->workers, below->us(equivalent), above->workers, above->us(equivalent));
 }

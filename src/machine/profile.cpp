@@ -14,7 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view format = "shingle-machine";
 constexpr double most = 1e12;  // of any rate or time
 constexpr std::int64_t most_count = 1 << 20;
 constexpr Origin origins[] = {Origin::measured, Origin::datasheet, Origin::paper, Origin::fitted,
@@ -101,6 +100,37 @@ Source read_source(const Json& json) {
       fmt::format("origin {} is none of measured, datasheet, paper, fitted, assumed", show(Json(origin))));
 }
 
+Link read_link(const Json& json) {
+  allow_only(json, {"gbps", "latency_us"});
+  const Fields fields(json);
+  return {positive(fields, "gbps"), fields.number({"latency_us"}, 0, most).value_or(0)};
+}
+
+Topology read_topology(const Json& json) {
+  allow_only(json, {"pair", "ranks_per_node", "node"});
+  const Fields fields(json);
+  if (fields.has({"node"}) != fields.has({"ranks_per_node"}))
+    throw InvalidArgument("ranks_per_node and node belong together");
+  Topology topology;
+  if (const Json* pair = fields.object({"pair"}))
+    topology.pair = within("pair", [&] { return read_link(*pair); });
+  if (const Json* node = fields.object({"node"})) {
+    topology.node = within("node", [&] { return read_link(*node); });
+    topology.ranks_per_node = count(fields, "ranks_per_node", 1);
+  }
+  return topology;
+}
+
+Contention read_contention(const Json& json) {
+  allow_only(json, {"memory_share", "channel_gbps", "chunk_bytes", "collective_slowdown", "persistent"});
+  const Fields fields(json);
+  const auto number = [&](const char* key, double largest) {
+    return fields.number({key}, 0, largest).value_or(0);
+  };
+  return {number("memory_share", 1), number("channel_gbps", most), number("chunk_bytes", most),
+          number("collective_slowdown", most), fields.flag({"persistent"}).value_or(false)};
+}
+
 EnginePhases read_engine(const Json& json) {
   allow_only(json, {"control_us", "schedule_us", "copy_us", "gbps", "sync_us"});
   const Fields fields(json);
@@ -110,8 +140,9 @@ EnginePhases read_engine(const Json& json) {
 
 /// The keys that hold figures.
 const std::set<std::string> figures{
-    "workers",     "collective_workers", "tile",      "link",  "engine", "peer_memory",
-    "memory_gbps", "launch_us",          "signal_us", "tiles", "curves", "ranks"};
+    "workers",     "collective_workers", "tile",      "link",      "engine",
+    "peer_memory", "memory_gbps",        "launch_us", "signal_us", "pass_gbps",
+    "topology",    "contention",         "tiles",     "curves",    "ranks"};
 
 /// Every figure has a source, and every source is of a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -126,31 +157,13 @@ void check_sources(const Json& json, const Machine& machine) {
       throw InvalidArgument(fmt::format("{} has no source: say in 'sources' where it comes from", key));
 }
 
-/// A line for each key, and for each element of a list.
-std::string by_lines(const nlohmann::ordered_json& json) {
-  const auto text = [](const nlohmann::ordered_json& value) {
-    return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  };
-  std::string out = "{";
-  for (const auto& [key, value] : json.items()) {
-    out += fmt::format("{}\n  \"{}\": ", out.size() > 1 ? "," : "", key);
-    if (!value.is_array()) {
-      out += text(value);
-      continue;
-    }
-    for (std::size_t i = 0; i < value.size(); ++i) out += (i == 0 ? "[\n    " : ",\n    ") + text(value[i]);
-    out += "\n  ]";
-  }
-  return out + "\n}\n";
-}
-
 Machine read(const Json& json) {
   std::set<std::string> keys = figures;
   keys.insert({"format", "version", "name", "sources"});
   if (!json.is_object()) throw InvalidArgument(fmt::format("a profile is an object, not {}", show(json)));
   const Fields fields(json);
-  if (const auto kind = fields.text({"format"}); kind != std::string(format))
-    throw InvalidArgument(fmt::format("format must be '{}'", format));
+  if (const auto kind = fields.text({"format"}); kind != std::string(profile_format))
+    throw InvalidArgument(fmt::format("format must be '{}'", profile_format));
   if (fields.required({"version"}, 1, most_count) != profile_version)
     throw InvalidArgument(
         fmt::format("version {} is not {}", fields.required({"version"}, 1, most_count), profile_version));
@@ -168,12 +181,7 @@ Machine read(const Json& json) {
       return 0;
     });
   if (const Json* link = fields.object({"link"}))
-    within("link", [&] {
-      allow_only(*link, {"gbps", "latency_us"});
-      machine.link = {positive(Fields(*link), "gbps"),
-                      Fields(*link).number({"latency_us"}, 0, most).value_or(0)};
-      return 0;
-    });
+    machine.link = within("link", [&] { return read_link(*link); });
   if (const Json* engine = fields.object({"engine"}))
     machine.engine = within("engine", [&] { return read_engine(*engine); });
   machine.peer_memory = fields.flag({"peer_memory"}).value_or(true);
@@ -181,6 +189,11 @@ Machine read(const Json& json) {
   machine.memory_gbps = fields.number({"memory_gbps"}, 0, most).value_or(0);
   machine.launch_us = fields.number({"launch_us"}, 0, most).value_or(0);
   machine.signal_us = fields.number({"signal_us"}, 0, most).value_or(0);
+  machine.pass_gbps = fields.number({"pass_gbps"}, 0, most).value_or(0);
+  if (const Json* topology = fields.object({"topology"}))
+    machine.topology = within("topology", [&] { return read_topology(*topology); });
+  if (const Json* contention = fields.object({"contention"}))
+    machine.contention = within("contention", [&] { return read_contention(*contention); });
   machine.tiles = read_list(fields, "tiles", read_tile);
   machine.curves = read_list(fields, "curves", read_curve);
   machine.sources = read_list(fields, "sources", read_source);
@@ -192,45 +205,6 @@ Machine read(const Json& json) {
 
 Machine machine_from_json(std::string_view text) {
   return read(parse_json(text));
-}
-
-std::string to_json(const Machine& m) {
-  nlohmann::ordered_json json;
-  const auto sourced = [&](const char* key) {
-    return std::ranges::any_of(m.sources, [&](const Source& s) { return s.of == key; });
-  };
-  json["format"] = format;
-  json["version"] = profile_version;
-  json["name"] = m.name;
-  json["workers"] = m.workers;
-  if (m.ranks > 0) json["ranks"] = m.ranks;
-  if (m.collective_workers > 0) json["collective_workers"] = m.collective_workers;
-  if (sourced("tile")) json["tile"] = {{"rows", m.tile_rows}, {"cols", m.tile_cols}};
-  if (m.link.paced()) json["link"] = {{"gbps", m.link.gbps}, {"latency_us", m.link.latency_us}};
-  if (m.engine.paced())
-    json["engine"] = {{"control_us", m.engine.control_us},
-                      {"schedule_us", m.engine.schedule_us},
-                      {"copy_us", m.engine.copy_us},
-                      {"gbps", m.engine.gbps},
-                      {"sync_us", m.engine.sync_us}};
-  if (sourced("peer_memory")) json["peer_memory"] = m.peer_memory;
-  if (m.memory_gbps > 0) json["memory_gbps"] = m.memory_gbps;
-  if (m.launch_us > 0) json["launch_us"] = m.launch_us;
-  if (m.signal_us > 0) json["signal_us"] = m.signal_us;
-  for (const TileRate& t : m.tiles)
-    json["tiles"].push_back(
-        {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
-  for (const Curve& c : m.curves) {
-    nlohmann::ordered_json samples = nlohmann::ordered_json::array();
-    for (const Sample& s : c.samples) samples.push_back({{"bytes", s.bytes}, {"us", s.us}});
-    json["curves"].push_back({{"traffic", name(c.traffic)},
-                              {"ranks", c.ranks},
-                              {"workers", c.workers},
-                              {"samples", std::move(samples)}});
-  }
-  for (const Source& s : m.sources)
-    json["sources"].push_back({{"of", s.of}, {"origin", name(s.origin)}, {"note", s.note}});
-  return by_lines(json);
 }
 
 Machine read_machine(const std::string& path) {

@@ -374,6 +374,7 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("row_parallel", p.row_parallel);
   f.optional("variant", p.variant);
   f.optional("engines", p.engines);
+  f.optional("comm_workers", p.comm_workers);
   f.optional("prelaunch", p.prelaunch);
   f.optional("poll", p.poll);
   f.optional("trigger", p.trigger);

@@ -229,4 +229,12 @@ Problem problem_from_json(std::string_view text) {
   return problem;
 }
 
+Problem unrouted_problem_from_json(std::string_view text) {
+  return read_all<Problem>(text);
+}
+
+Params params_from_json(std::string_view text) {
+  return read_all<Params>(text);
+}
+
 }  // namespace shingle

@@ -126,4 +126,8 @@ std::string to_json(const Problem& problem, int indent) {
   return text_of(Writer::write(problem), indent);
 }
 
+std::string to_json(const Params& params, int indent) {
+  return text_of(Writer::write(params), indent);
+}
+
 }  // namespace shingle

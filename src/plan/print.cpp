@@ -22,6 +22,7 @@ constexpr std::size_t max_differences = 40;
 std::string params_text(const Plan& plan) {
   const Params& p = plan.params;
   std::string text(name(plan.mechanism));
+  if (p.comm_workers > 0) text += fmt::format(", {} workers for collectives", p.comm_workers);
   if (p.chunks > 0) text += fmt::format(", {} chunks", p.chunks);
   if (p.comm_rows > 0)
     text += fmt::format(", communication tiles of {} rows, {}", p.comm_rows, name(p.comm_order));

@@ -305,6 +305,11 @@ Plan Builder::finish(std::string rounding) && {
   return std::move(plan_);
 }
 
+Machine with_comm_workers(Machine machine, const Params& params) {
+  if (params.comm_workers > 0) machine.collective_workers = params.comm_workers;
+  return machine;
+}
+
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params) {
   if (problem.gathers() && problem.transpose_a)
     return Reason{
@@ -321,6 +326,7 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
   if (machine.workers - taken < 1)
     return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for computation",
                               taken, machine.workers)};
+  if (params.comm_workers < 0) return Reason{"collectives occupy at least one worker"};
   if (params.tile_rows < 0 || params.tile_cols < 0)
     return Reason{"a tile must have at least one row and one column"};
   const TileOrder& order = params.order;

@@ -13,6 +13,9 @@ inline constexpr std::int32_t communicate_lane = 1;
 /// The most chunks or groups of a plan: each is a few steps on every rank.
 inline constexpr std::size_t max_slices = 1 << 14;
 
+/// The machine, of which collectives occupy what the params say, where they say it.
+Machine with_comm_workers(Machine machine, const Params& params);
+
 /// Builds one plan: declare buffers and counters, then append steps in an order in which they could be issued
 /// one by one.
 class Builder {

@@ -209,8 +209,9 @@ void plan_alltoall(Builder& build) {
 
 }  // namespace
 
-Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const Params& params) {
+Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Params& params) {
   problem.validate();
+  const Machine machine = planner::with_comm_workers(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (problem.op == Op::alltoall_gemm)
     return Reason{
@@ -223,6 +224,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const 
     return Reason{
         fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
   Params chosen;
+  chosen.comm_workers = params.comm_workers;
   chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
   Builder build(problem, machine, Mechanism::chunked, chosen);
   switch (problem.op) {

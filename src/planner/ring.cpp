@@ -133,8 +133,9 @@ std::string rounding(const Problem& problem) {
 
 }  // namespace
 
-Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Params& params) {
+Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& params) {
   problem.validate();
+  const Machine machine = planner::with_comm_workers(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.routes())
@@ -147,6 +148,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Par
     return Reason{fmt::format("slices = {} must be at least 1 and at most {} for {} ranks", params.slices,
                               most, problem.world)};
   Params chosen;
+  chosen.comm_workers = params.comm_workers;
   chosen.slices = params.slices > 0 ? params.slices : default_slices(problem);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   Builder build(problem, machine, Mechanism::ring, chosen);

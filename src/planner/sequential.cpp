@@ -171,10 +171,13 @@ void plan_dispatch(Builder& build) {
 
 }  // namespace
 
-Result<Plan> plan_sequential(const Problem& problem, const Machine& machine, const Params&) {
+Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const Params& params) {
   problem.validate();
-  if (auto reason = planner::infeasible(problem, machine, {})) return *reason;
-  Builder build(problem, machine, Mechanism::sequential, {});
+  Params chosen;
+  chosen.comm_workers = params.comm_workers;
+  const Machine machine = planner::with_comm_workers(host, chosen);
+  if (auto reason = planner::infeasible(problem, machine, chosen)) return *reason;
+  Builder build(problem, machine, Mechanism::sequential, chosen);
   switch (problem.op) {
     case Op::gemm:
       plan_gemm(build);

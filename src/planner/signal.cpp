@@ -2,11 +2,9 @@
 // counts; the collective library, untouched; and between them a buffer in the order of execution.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
-
 #include "builder.hpp"
 #include "pools.hpp"
+#include "signal_grid.hpp"
 
 namespace shingle {
 namespace {
@@ -17,23 +15,6 @@ using planner::compute_lane;
 
 constexpr std::int64_t default_groups = 12;
 constexpr std::int64_t max_tiles = std::int64_t{1} << 28;  // counts of several epochs stay below 2^31
-
-/// The tile and the waves per group that were asked for, or good ones.
-struct Shape {
-  std::int32_t tile_rows;
-  std::int32_t tile_cols;
-  std::int64_t workers;  ///< tiles in a wave: the workers that collectives leave to the GEMM
-};
-
-Shape shape_of(const Problem& p, const Machine& machine, const Params& params) {
-  Shape shape;
-  const std::int64_t rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
-  const std::int64_t cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
-  shape.tile_rows = static_cast<std::int32_t>(larger(smaller(rows, p.m), 1));
-  shape.tile_cols = static_cast<std::int32_t>(smaller(cols, p.reduces() ? p.n : p.out_cols()));
-  shape.workers = machine.workers - machine.collective_workers;
-  return shape;
-}
 
 /// Equal groups, but a short last one: what it sends is exposed, whatever came before (FlashOverlap §4.1.3).
 std::vector<std::int64_t> default_partition(std::int64_t waves) {
@@ -224,45 +205,17 @@ void plan_alltoall(Builder& build, const planner::Pools& pools) {
 
 }  // namespace
 
-Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const Params& params) {
-  problem.validate();
-  if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
-  if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
-  if (problem.attends()) return Reason{"attention is cut into slices by ring"};
-  if (problem.op == Op::mlp)
-    return Reason{
-        "signal sends what a GEMM has finished; mlp communicates before its first: use ring or fused"};
-  if (problem.op == Op::gemm_allgather_gemm)
-    return Reason{
-        "signal's groups of tiles are no rows that an all-gather could bring: use chunked or copy-engine"};
-  if (problem.gathers())
-    return Reason{
-        fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",
-                    name(problem.op), problem.routes() ? "fused" : "chunked, ring or fused")};
-  Shape shape = shape_of(problem, machine, params);
-  std::int64_t rows = problem.m;
-  if (problem.op == Op::gemm_reducescatter) {
-    const bool dealt = problem.row_order == RowOrder::block_cyclic;
-    const std::int64_t block =
-        dealt ? problem.row_block : smaller(ceil_div(shape.tile_rows, problem.world), problem.shard_rows());
-    if (block * problem.world > std::int64_t{1} << 30)
-      return Reason{fmt::format("blocks of {} rows a rank make tiles that are too tall", block)};
-    shape.tile_rows = static_cast<std::int32_t>(block * problem.world);
-    rows = problem.world * problem.shard_rows();
-  }
+Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Params& params) {
+  const Machine machine = planner::with_comm_workers(host, params);
+  const auto served = planner::signal_grid(problem, machine, params);
+  if (!served) return Reason{served.reason()};
+  const planner::SignalGrid& tiles = served.value();
+  const TileGrid& grid = tiles.grid;
   Params chosen = params;
   chosen.chunks = 0;
-  chosen.tile_rows = shape.tile_rows;
-  chosen.tile_cols = shape.tile_cols;
-  const std::int64_t cols = problem.reduces() ? problem.n : problem.out_cols();
-  const auto grid_of = [&](std::int64_t r) {
-    return make_grid(r, cols, shape.tile_rows, shape.tile_cols, params.order);
-  };
-  const TileGrid grid = grid_of(rows);
-  if (grid.positions() > std::int64_t{1} << 31)
-    return Reason{fmt::format("tiles of {}x{} are too small: {} of them", grid.tile_rows, grid.tile_cols,
-                              grid.positions())};
-  const auto ends = group_ends(grid, shape.workers, chosen.group_waves);
+  chosen.tile_rows = grid.tile_rows;
+  chosen.tile_cols = grid.tile_cols;
+  const auto ends = group_ends(grid, tiles.workers, chosen.group_waves);
   if (!ends) return Reason{ends.reason()};
 
   Builder build(problem, machine, Mechanism::signal, chosen);
@@ -275,14 +228,10 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& machine, const P
       break;
     default: {
       // Ranks with fewer rows have as many groups, each in proportion.
-      std::vector<TileGrid> grids;
       std::vector<std::vector<std::int64_t>> rank_ends(problem.world);
-      for (int r = 0; r < problem.world; ++r) {
-        grids.push_back(grid_of(problem.routing->rows(r)));
-        for (const std::int64_t end : *ends)
-          rank_ends[r].push_back(ceil_div(end * grids[r].positions(), larger(grid.positions(), 1)));
-      }
-      plan_alltoall(build, {*problem.routing, std::move(grids), std::move(rank_ends)});
+      for (int r = 0; r < problem.world; ++r)
+        for (const std::int64_t end : *ends) rank_ends[r].push_back(tiles.end_on(r, end));
+      plan_alltoall(build, {*problem.routing, tiles.ranks, std::move(rank_ends)});
     }
   }
   return std::move(build).finish(planner::rounding(problem));

@@ -146,6 +146,10 @@ double Costs::attend_us(const Attend& step, std::int64_t item) const {
          machine_.attention_rate;
 }
 
+double Costs::moving_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {
+  return std::max(shingle::collective_us(machine_.curves, traffic_of(kind), ranks, workers, bytes), 0.0);
+}
+
 double Costs::collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {
   const Traffic traffic = traffic_of(kind);
   const double curve = shingle::collective_us(machine_.curves, traffic, ranks, workers, bytes);

@@ -125,7 +125,7 @@ Simulated Simulation::run() && {
         resume(event.id);
         break;
       case What::batch:
-        batch_done(event.id);
+        if (batches_[static_cast<std::size_t>(event.id)].version == event.version) batch_done(event.id);
         break;
       case What::transfer:
         transfer_over(event.id);

@@ -67,6 +67,7 @@ struct Job {
   bool gated = false;       ///< the next item waits for a count
   bool was_gated = false;   ///< … and has done so
   bool over = false;
+  std::vector<Index> batches;  ///< under way
   double begin = 0;
   Cause cause = none;
   std::map<Index, Cause> spans;  ///< by group
@@ -79,7 +80,9 @@ struct Batch {
   std::int32_t workers = 0;
   std::int32_t pending = 0;  ///< transfers of what they read or stored
   double begin = 0;
-  Cause cause = none;  ///< their span
+  double end = 0;            ///< if nothing delays them
+  std::int64_t version = 0;  ///< of that
+  Cause cause = none;        ///< their span
 };
 
 /// A command of a copy engine, of one or two transfers.
@@ -149,6 +152,7 @@ class Simulation {
   void give_back(Index rank, std::int32_t workers);
   void computes(Index rank, std::int32_t more);
   double slowed_by_traffic(Index rank) const;
+  void steal(Index rank, double us);
   void add_remote_bytes(const Step& step, std::int64_t item, Index rank, bool loads,
                         std::vector<double>& by_rank) const;
   std::int32_t move(Index batch, bool loads);

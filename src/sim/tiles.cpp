@@ -153,6 +153,7 @@ void Simulation::start(Index index, std::int64_t items) {
   } else {
     at = idle_batches_.back();
     idle_batches_.pop_back();
+    batch.version = batches_[static_cast<std::size_t>(at)].version;
     batches_[static_cast<std::size_t>(at)] = batch;
   }
   // Rows that lie on other ranks are fetched first.
@@ -161,8 +162,8 @@ void Simulation::start(Index index, std::int64_t items) {
 }
 
 void Simulation::run(Index at) {
-  const Batch& batch = batches_[static_cast<std::size_t>(at)];
-  const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
+  Batch& batch = batches_[static_cast<std::size_t>(at)];
+  Job& job = jobs_[static_cast<std::size_t>(batch.job)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
   const Index rank = lanes_[static_cast<std::size_t>(job.lane)].rank;
   const auto* gemm = std::get_if<Gemm>(pass.step);
@@ -170,7 +171,9 @@ void Simulation::run(Index at) {
                            ? costs_.library_us(*gemm, batch.workers)
                            : costs_.items_us(*pass.step, batch.first, batch.last, batch.workers);
   const double slower = options_.slowdown.empty() ? 1 : options_.slowdown[static_cast<std::size_t>(rank)];
-  events_.push(now_ + noisy(alone * slower * slowed_by_traffic(rank)), What::batch, at);
+  batch.end = now_ + noisy(alone * slower * slowed_by_traffic(rank));
+  job.batches.push_back(at);
+  events_.push(batch.end, What::batch, at, ++batch.version);
 }
 
 void Simulation::batch_done(Index at) {
@@ -188,6 +191,7 @@ void Simulation::batch_done(Index at) {
     out_.spans[static_cast<std::size_t>(known->second)].end_us = now_;
   }
   batch.cause = known->second;
+  std::erase(job.batches, at);
   job.active -= batch.workers;
   if (job.active == 0) computes(rank, -1);
   if (!pass.stores || move(at, false) == 0) items_done(at);
@@ -257,6 +261,17 @@ double Simulation::slowed_by_traffic(Index rank) const {
   const double share = machine_.contention.memory_share;
   if (share == 0 || taken == 0) return 1;
   return 1 - share + share * all / std::max(all - taken, 0.05 * all);
+}
+
+/// Threads that move bytes take that time from those that compute, where they share cores.
+void Simulation::steal(Index rank, double us) {
+  if (machine_.contention.steals == 0) return;
+  for (const Index index : rank_jobs_[static_cast<std::size_t>(rank)])
+    for (const Index at : jobs_[static_cast<std::size_t>(index)].batches) {
+      Batch& batch = batches_[static_cast<std::size_t>(at)];
+      batch.end += us * machine_.contention.steals;
+      events_.push(batch.end, What::batch, at, ++batch.version);
+    }
 }
 
 /// Begins the transfers between ranks of what a batch reads or stores; how many there are.

@@ -94,6 +94,9 @@ void Simulation::begin(Meeting& meeting) {
   const auto size = static_cast<int>(ranks.size());
   const double us =
       size > 1 ? noisy(costs_.collective_us(meeting.step->kind, size, meeting.workers, meeting.bytes)) : 0;
+  if (machine_.contention.steals > 0 && size > 1)
+    for (const Index rank : ranks)
+      steal(rank, costs_.moving_us(meeting.step->kind, size, meeting.workers, meeting.bytes));
   meeting.left_us = size > 1 && machine_.topology.serial ? book(ranks, us) - now_ : us;
   meeting.since = now_;
 }
@@ -179,6 +182,7 @@ void Simulation::message_over(Index index) {
   const double us =
       noisy(std::max(machine_.link.transfer_us(std::max(sent, received)), costs_.memory_us(sent + received)));
   const double at = sent + received > 0 ? book(own, us) : now_;
+  steal(lane.rank, costs_.memory_us(received));
   ++lane.messages;  // until the link has carried them
   lane.blocked = true;
   commands_.push_back({index, lane.step, lane.epoch, -1, now_, lane.cause});
@@ -284,6 +288,7 @@ void Simulation::transfer(const Transfer& what, double bytes, Index from, Index 
                         : stores && what.of == Transfer::Of::load ? to
                                                                   : from;
     const Index own[] = {payer};
+    if (what.of == Transfer::Of::command) steal(payer, costs_.memory_us(bytes));
     double at = from == to ? now_ + in_memory : book(own, noisy(machine_.link.transfer_us(bytes)));
     if (engine_lane != none) {
       double& until = engine_until_[static_cast<std::size_t>(engine_lane)];

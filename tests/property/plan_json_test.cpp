@@ -78,8 +78,10 @@ RC_GTEST_PROP(PlanJson, PlannersWriteWellFormedPlansThatRoundTrip, ()) {
   RC_ASSERT(malformed(*plan).value_or("") == "");
   RC_ASSERT(plan_from_json(to_json(*plan)) == *plan);
   RC_ASSERT(plan_from_json(to_json(*plan, -1)) == *plan);
+  RC_ASSERT(params_from_json(to_json((*plan).params)) == (*plan).params);
   RC_ASSERT(!to_text(*plan).empty());
   RC_ASSERT(problem_from_json(to_json(problem)) == problem);
+  RC_ASSERT(unrouted_problem_from_json(to_json(problem)) == problem);
 }
 
 }  // namespace

@@ -188,6 +188,9 @@ TEST_F(Cli, PlansForTheMachineOfAProfile) {
   EXPECT_EQ(run("verify --op gemm+allreduce --mechanism signal " + small + h200).code, 0);
   expect_refused("plan --op gemm --m 8 --n 8 --k 8 --world 16" + h200, "8 ranks");
   expect_refused("plan --op gemm --m 8 --n 8 --k 8 --machine " + path("none.json"), "none.json");
+  expect_refused("plan --op gemm --m 8 --n 8 --k 8 --machine none", "no machine 'none'");
+  const std::string nodes = " --machine '" SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json * 2, 8x400Gb/s'";
+  EXPECT_EQ(run("plan --op gemm --m 8 --n 8 --k 8 --world 16" + nodes).code, 0);
 }
 
 TEST_F(Cli, TellsWhyAMechanismCannotServe) {

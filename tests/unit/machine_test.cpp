@@ -1,14 +1,13 @@
-// Machine profiles: curves inside and outside their samples, profiles that ship, and what is refused.
+// Machine profiles: curves inside and outside their samples, what profiles say, and what is refused.
 #include "shingle/machine/profile.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle {
 namespace {
@@ -33,11 +32,14 @@ TEST(Curve, IsLatencyBelowAndRateAbove) {
   EXPECT_NEAR(curve.us(1e9), 64000, 1e-6);
 }
 
-TEST(Curve, NeverFallsWhereItsSamplesDoNot) {
-  for (double bytes = 1, last = 0; bytes < 1e10; bytes *= 1.1) {
-    EXPECT_GE(curve.us(bytes), last);
-    last = curve.us(bytes);
-  }
+TEST(Curve, NeverFallsEvenWhereItsSamplesDo) {
+  const Curve noisy{Traffic::allreduce, 4, 0, {{1e3, 10}, {1e4, 30}, {1e5, 20}, {1e7, 640}}};
+  EXPECT_EQ(noisy.us(1e5), 30);
+  for (const Curve* any : {&curve, &noisy})
+    for (double bytes = 1, last = 0; bytes < 1e10; bytes *= 1.1) {
+      EXPECT_GE(any->us(bytes), last);
+      last = any->us(bytes);
+    }
 }
 
 TEST(Collective, TakesTheNearestCurve) {
@@ -50,6 +52,7 @@ TEST(Collective, TakesTheNearestCurve) {
   EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 8, 4, 1e6), 140);
   EXPECT_NEAR(collective_us(curves, Traffic::allgather, 8, 8, 1e6), std::sqrt(140. * 70), 1e-9);
   EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 8, 2, 1e6), 280);  // half of four
+  EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 2, 4, 1e6), 20) << "only the library's choice";
   EXPECT_DOUBLE_EQ(collective_us(curves, Traffic::allgather, 1, 0, 1e6), 0);
   EXPECT_LT(collective_us(curves, Traffic::alltoall, 8, 0, 1e6), 0) << "no curve of this traffic";
   // Sixteen ranks move 15/16 of the bytes over a link where eight move 7/8.
@@ -65,23 +68,6 @@ TEST(Wave, IsOfTheTileOrOfItsNearest) {
   EXPECT_DOUBLE_EQ(wave_us(machine, 64, 32, 1000), 1.5);
 }
 
-std::vector<std::string> shipped() {
-  std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(SHINGLE_TEST_SOURCE_DIR "/machines"))
-    paths.push_back(entry.path().string());
-  return paths;
-}
-
-TEST(Profile, ShippedOnesReadAndWriteTheSame) {
-  EXPECT_FALSE(shipped().empty());
-  for (const std::string& path : shipped()) {
-    const Machine machine = read_machine(path);
-    EXPECT_EQ(machine.name + ".json", std::filesystem::path(path).filename());
-    EXPECT_EQ(to_json(machine), read_file(path, 1 << 24)) << path;
-    EXPECT_EQ(machine_from_json(to_json(machine)), machine);
-  }
-}
-
 TEST(Profile, TheH200IsWhatWasMeasured) {
   const Machine h200 = read_machine(SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json");
   EXPECT_EQ(h200.workers, 132);
@@ -90,6 +76,28 @@ TEST(Profile, TheH200IsWhatWasMeasured) {
   // 8192×8192 in tiles of 128×256 on 132 SMs are sixteen waves.
   EXPECT_NEAR(16 * wave_us(h200, 128, 256, 3584), 617.9, 0.03 * 617.9);
   EXPECT_NEAR(16 * wave_us(h200, 128, 256, 1024), 193.4, 0.03 * 193.4);
+}
+
+TEST(Profile, HoldsTopologyAndContention) {
+  Machine machine;
+  machine.name = "full";
+  machine.ranks = 64;
+  machine.pass_gbps = 90.5;
+  machine.topology = {{200, 3}, 8, {400, 5}};
+  machine.contention = {0.25, 36, 65536, 0.07, true};
+  for (const char* of : {"workers", "ranks", "pass_gbps", "topology", "contention"})
+    machine.sources.push_back({of, Origin::assumed, "a test"});
+  EXPECT_EQ(machine_from_json(to_json(machine)), machine);
+  EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);
+  machine.topology.ranks_per_node = 0;
+  machine.topology.node = {};
+  EXPECT_EQ(machine_from_json(to_json(machine)), machine) << "pairs alone";
+  machine.topology = {};
+  machine.contention = {};
+  machine.pass_gbps = 0;
+  EXPECT_EQ(machine_from_json(to_json(machine)), machine);
+  for (const char* key : {"topology", "contention", "pass_gbps"})
+    EXPECT_FALSE(json::parse(to_json(machine)).contains(key)) << key << " is left out at its default";
 }
 
 json smallest() {
@@ -141,6 +149,29 @@ TEST(Profile, RefusesWhatIsWrong) {
                 p["tiles"] = {{{"rows", 128}, {"cols", 0}, {"us_per_k", 1}}};
               }),
               HasSubstr("tiles[0]: cols"));
+  const auto refused_value = [&](const char* key, const json& value) {
+    return refused([&](json& p) {
+      sourced(p, key);
+      p[key] = value;
+    });
+  };
+  const json link = {{"gbps", 50}};
+  EXPECT_EQ(refused_value("topology", {{"ranks_per_node", 2}, {"node", link}}), "nothing");
+  EXPECT_THAT(refused([&](json& p) { p["topology"] = {{"pair", link}}; }),
+              HasSubstr("topology has no source"));
+  EXPECT_THAT(refused([](json& p) { p["contention"] = json::object(); }),
+              HasSubstr("contention has no source"));
+  EXPECT_THAT(refused_value("topology", {{"ranks_per_node", 2}}),
+              HasSubstr("topology: ranks_per_node and node"));
+  EXPECT_THAT(refused_value("topology", {{"node", link}}), HasSubstr("topology: ranks_per_node and node"));
+  EXPECT_THAT(refused_value("topology", {{"pair", {{"latency_us", 3}}}}),
+              HasSubstr("topology: pair: missing"));
+  EXPECT_THAT(refused_value("topology", {{"ring", link}}), HasSubstr("topology: unknown key \"ring\""));
+  EXPECT_THAT(refused_value("contention", {{"memory_share", 1.5}}),
+              HasSubstr("contention: memory_share = 1.5"));
+  EXPECT_THAT(refused_value("contention", {{"persistent", 1}}), HasSubstr("contention: persistent"));
+  EXPECT_THAT(refused_value("contention", {{"share", 1}}), HasSubstr("contention: unknown key"));
+  EXPECT_THAT(refused_value("pass_gbps", -1), HasSubstr("pass_gbps"));
   EXPECT_THROW(machine_from_json("["), InvalidArgument);
   EXPECT_THROW(machine_from_json("[]"), InvalidArgument);
   EXPECT_THROW(read_machine("/nowhere/at/all.json"), IoError);

@@ -35,6 +35,8 @@ struct Commands {
   VerifyFlags verify;
   SimulateFlags simulate;
   CompareFlags compare;
+  ProfileFlags profile;
+  TuneFlags tune;
   Format info_format = Format::text;
   WorldFlags info_world;
 };
@@ -58,11 +60,16 @@ void add_run(CLI::App& app, RunFlags& flags) {
   app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")
       ->type_name("FILE");
   add_html(app, flags.html);
+  app.add_option("--machine", flags.machine,
+                 "With --mechanism auto: the profile of this machine (default: measured once, then kept)")
+      ->type_name("FILE")
+      ->group("Where");
 }
 
 void add_machine(CLI::App& app, std::string& machine) {
-  app.add_option("--machine", machine, "Plan for the machine of a profile, such as machines/h200x8.json")
-      ->type_name("FILE")
+  app.add_option("--machine", machine,
+                 "Plan for another machine: h200x8, a profile's file, or 'h200x8 * 512, 8x400Gb/s'")
+      ->type_name("MACHINE")
       ->group("Where");
 }
 
@@ -133,11 +140,48 @@ void add_compare(CLI::App& app, CompareFlags& flags) {
   add_html(app, flags.html);
 }
 
+void add_profile(CLI::App& app, ProfileFlags& flags) {
+  add_world_flags(app, flags.where);
+  app.add_option("--name", flags.name, "Of the machine, in the profile")->capture_default_str();
+  app.add_option_function<std::string>(
+         "--dtype", [&](const std::string& text) { flags.dtype = parse_dtype(text); },
+         "Of the products that are timed: f32 (the default), bf16 or f16")
+      ->type_name("TYPE");
+  app.add_option("--repeat", flags.repeat, "Runs of each plan, of which the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
+}
+
+void add_tune(CLI::App& app, TuneFlags& flags) {
+  add_problem_flags(app, flags.what);
+  add_plan_flags(app, flags.how);
+  add_world_flags(app, flags.where);
+  add_machine(app, flags.machine);
+  const std::string group = "Search";
+  app.add_option("--margin", flags.margin, "A smaller gain over sequential, relative, counts as none")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--confirm", flags.confirm,
+                 "Measure the best N mechanisms and the sequential plan here, and take the fastest")
+      ->check(CLI::Range(1, 6))
+      ->group(group);
+  app.add_flag("--nearest", flags.nearest, "For new sizes take the params of the nearest known ones")
+      ->group(group);
+  app.add_option("--cache", flags.cache, "Where params are kept (default: ~/.cache/shingle)")
+      ->type_name("DIR")
+      ->group(group);
+  add_format_flag(app, flags.format, "table");
+}
+
 int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
   const std::string name = app.get_subcommands().at(0)->get_name();
   if (name == "run") return run(commands.run, launch);
   if (name == "plan") return plan(commands.plan, launch);
   if (name == "verify") return verify(commands.verify, launch);
+  if (name == "tune") return tune(commands.tune, launch);
+  if (name == "profile") return profile(commands.profile, launch);
   if (name == "simulate") return simulate(commands.simulate, launch);
   if (name == "compare") return compare(commands.compare, launch);
   return info(commands.info_format, commands.info_world, launch);
@@ -207,6 +251,10 @@ int main(int argc, const char* const* argv) {
   add_simulate(*app.add_subcommand("simulate", "Predict how long a plan takes on a machine"),
                commands.simulate);
   add_compare(*app.add_subcommand("compare", "Hold results against other results"), commands.compare);
+  add_tune(*app.add_subcommand("tune", "Search the fastest mechanism and params for a machine"),
+           commands.tune);
+  add_profile(*app.add_subcommand("profile", "Measure this machine, for simulate and tune"),
+              commands.profile);
   CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
   add_format_flag(info, commands.info_format, "text");
   add_world_flags(info, commands.info_world);

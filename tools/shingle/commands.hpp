@@ -14,6 +14,7 @@ struct RunFlags {
   int repeat = 0;
   Format format = Format::text;
   std::string trace, svg, html;
+  std::string machine;  ///< of --mechanism auto: this machine's profile
   bool timeline = false;
 };
 int run(const RunFlags& flags, const Launch& launch);
@@ -22,7 +23,7 @@ struct PlanCommandFlags {
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
-  std::string machine;  ///< a profile to plan for, instead of this machine
+  std::string machine;  ///< to plan for instead of this one: as machine_from_spec() reads it
   int rank = -1;
   Format format = Format::text;
   std::string out, trace, svg;
@@ -59,6 +60,27 @@ struct CompareFlags {
   std::string html;
 };
 int compare(const CompareFlags& flags, const Launch& launch);
+
+struct TuneFlags {
+  ProblemFlags what;
+  PlanFlags how;
+  WorldFlags where;
+  std::string machine, cache;
+  double margin = 0.05;
+  int confirm = 0;  ///< mechanisms to measure; 0: none
+  bool nearest = false;
+  Format format = Format::text;
+};
+int tune(const TuneFlags& flags, const Launch& launch);
+
+struct ProfileFlags {
+  WorldFlags where;
+  std::string name = "host";
+  DType dtype = DType::f32;
+  int repeat = 5;
+  std::string out;
+};
+int profile(const ProfileFlags& flags, const Launch& launch);
 
 int info(Format format, const WorldFlags& where, const Launch& launch);
 

@@ -19,10 +19,14 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t words = 5;  // columns that begin at the left
 
+/// Of the rows that have a time.
 std::string source_of(const std::vector<ResultRow>& rows) {
-  const bool predicted = std::ranges::any_of(rows, &ResultRow::predicted);
-  const bool measured = std::ranges::any_of(rows, [](const ResultRow& row) { return !row.predicted; });
-  return predicted && measured ? "predicted and measured" : predicted ? "predicted" : "measured";
+  const auto any = [&](bool predicted) {
+    return std::ranges::any_of(rows,
+                               [&](const ResultRow& row) { return row.us && row.predicted == predicted; });
+  };
+  if (any(true)) return any(false) ? "predicted and measured" : "predicted";
+  return any(false) ? "measured" : "no times";
 }
 
 std::string called(const ResultRow& row, bool with_params) {

@@ -41,7 +41,7 @@ class Execution {
 
   Executed go() {
     for (const Candidate& candidate : job_.candidates) {
-      Row row{job_.named, options_.backend, candidate.mechanism, {}, {}, {}, {}, {}};
+      Row row{job_.named, options_.backend, candidate.mechanism, {}, {}, {}, {}, {}, candidate.choice};
       if (!candidate.plan) {
         row.reason = candidate.plan.reason();
       } else {
@@ -64,7 +64,7 @@ class Execution {
   void serve(const Plan& plan, Row& row) {
     std::optional<Operator> own_operator;
     if (plan.mechanism != Mechanism::sequential) {
-      own_operator.emplace(world_, plan.problem, operator_options(plan.mechanism, options_.how.params));
+      own_operator.emplace(world_, plan.problem, operator_options(plan.mechanism, plan.params));
       memory_->bind(*own_operator);
     }
     Operator& op = own_operator ? *own_operator : *sequential_;

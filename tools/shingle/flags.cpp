@@ -81,6 +81,7 @@ T choose(const std::string& text, std::initializer_list<std::pair<const char*, T
 
 std::vector<Mechanism> parse_mechanisms(const std::string& text) {
   std::vector<Mechanism> mechanisms;
+  if (text == "auto") return mechanisms;
   if (text == "all") {
     for (const PlannerEntry& entry : planners()) mechanisms.push_back(entry.mechanism);
   } else if (text != "best") {
@@ -198,8 +199,15 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   Params& params = flags.params;
   grouped(add(
       app, "--mechanism", "NAME",
-      "sequential, chunked, ring, signal, fused, copy-engine, several of them, all, or best (the default)",
-      [&](auto& t) { flags.mechanisms = parse_mechanisms(t); }));
+      "sequential, chunked, ring, signal, fused, copy-engine, several of them, all, best (the default), or "
+      "auto: what is predicted to be fastest",
+      [&](auto& t) {
+        flags.mechanisms = parse_mechanisms(t);
+        flags.automatic = t == "auto";
+      }));
+  grouped(add(app, "--comm-workers", "N",
+              "Of each rank, that its collectives occupy (default: the machine's)",
+              [&](auto& t) { params.comm_workers = small(t); }));
   grouped(
       add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
   grouped(add(app, "--slices", "N",

@@ -39,6 +39,7 @@ struct MatrixFlags {
 /// How to plan.
 struct PlanFlags {
   std::vector<Mechanism> mechanisms;  ///< empty: the finest that serves each problem
+  bool automatic = false;             ///< the one that is predicted to be fastest, with params searched
   Params params;
 };
 

@@ -2,9 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <filesystem>
+
 #include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/memory.hpp"
+#include "shingle/tune/cache.hpp"
+#include "shingle/tune/profile.hpp"
 
 namespace shingle::cli {
 
@@ -13,11 +18,40 @@ std::string describe(const NamedProblem& named) {
   return named.name.empty() ? problem : fmt::format("{} {}", named.name, problem);
 }
 
-Machine machine_to_plan_for(const std::string& profile, int ranks, const WorldOptions& here) {
-  if (profile.empty()) return machine_of(ranks, here);
-  Machine machine = read_machine(profile);
+Machine machine_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here) {
+  if (spec.empty()) return machine_of(ranks, here);
+  Machine machine = machine_from_spec(spec);
   if (machine.ranks > 0 && ranks > machine.ranks)
     throw InvalidArgument(fmt::format("--world {}: {} has {} ranks", ranks, machine.name, machine.ranks));
+  return machine;
+}
+
+Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOptions& here,
+                            const Launch& launch) {
+  Machine machine;
+  if (!profile.empty()) {
+    machine = machine_to_plan_for(profile, ranks, here);
+  } else {
+    if (launch.mpi)
+      throw InvalidArgument(
+          "under mpirun --machine has to say which: a profile that `shingle profile` wrote");
+    WorldOptions bare = here;
+    bare.link = {}, bare.engine = {};
+    const Machine own = machine_of(ranks, bare);
+    const std::string file =
+        fmt::format("{}/host-{}x{}-{}.json", default_cache_directory(), ranks, own.workers, fingerprint(own));
+    if (std::filesystem::is_regular_file(file)) {
+      machine = read_machine(file);
+    } else {
+      fmt::print(stderr, "measuring this machine, once: {}\n", file);
+      const auto world = make_world(ranks, bare);
+      machine = shingle::profile(*world);
+      std::filesystem::create_directories(default_cache_directory());
+      write_file_atomically(file, to_json(machine));
+    }
+  }
+  if (here.link.paced()) machine.link = here.link;
+  if (here.engine.paced()) machine.engine = here.engine;
   return machine;
 }
 
@@ -32,12 +66,18 @@ Plan read_plan(const std::string& file) {
 
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine) {
   std::vector<Candidate> candidates;
+  if (how.automatic) {
+    Result<Chosen> chosen = choose(problem, machine, {.tune = {.params = how.params}});
+    if (!chosen) return {{"auto", Reason{chosen.reason()}, {}}};
+    return {{std::string(name(chosen->plan.mechanism)), chosen->plan, *chosen}};
+  }
   for (const Mechanism mechanism : how.mechanisms)
-    candidates.push_back({std::string(name(mechanism)), make_plan(problem, machine, mechanism, how.params)});
+    candidates.push_back(
+        {std::string(name(mechanism)), make_plan(problem, machine, mechanism, how.params), {}});
   if (!how.mechanisms.empty()) return candidates;
   Result<Plan> plan = make_best_plan(problem, machine, how.params);
   const std::string served(plan ? name(plan->mechanism) : "best");
-  candidates.push_back({served, std::move(plan)});
+  candidates.push_back({served, std::move(plan), {}});
   return candidates;
 }
 

@@ -1,6 +1,9 @@
 // What is to be run, planned as far as it goes without a world.
 #pragma once
 
+#include <optional>
+
+#include "shingle/api/choose.hpp"
 #include "shingle/problems.hpp"
 
 namespace shingle::cli {
@@ -9,6 +12,7 @@ namespace shingle::cli {
 struct Candidate {
   std::string mechanism;
   Result<Plan> plan;
+  std::optional<Chosen> choice{};  ///< why it is this one, where it was chosen
 };
 
 struct Job {
@@ -16,9 +20,15 @@ struct Job {
   std::vector<Candidate> candidates;
 };
 
-/// The machine to plan for: that of a profile, or where none is given this one. Throws InvalidArgument where
-/// it has fewer ranks.
-Machine machine_to_plan_for(const std::string& profile, int ranks, const WorldOptions& here);
+/// The machine to plan for: as machine_from_spec() reads it, or where nothing is given this one. Throws
+/// InvalidArgument where it has fewer ranks.
+Machine machine_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here);
+
+/// The machine whose times are to be predicted: that of a profile, with the links and engines that are asked
+/// for here in place of its own; or where none is given this one, measured once and kept beside what was
+/// tuned. Throws InvalidArgument where it has fewer ranks, or under mpirun without a profile.
+Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOptions& here,
+                            const Launch& launch);
 
 /// A plan from a file, as JSON; adds the file's name to what is wrong with it.
 Plan read_plan(const std::string& file);

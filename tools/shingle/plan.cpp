@@ -16,7 +16,9 @@ int plan(const PlanCommandFlags& flags, const Launch& launch) {
   require_writable("--svg", flags.svg);
   const int ranks = flags.where.ranks(launch);
   if (flags.rank >= ranks) throw InvalidArgument(fmt::format("--rank: there are only {} ranks", ranks));
-  const Machine machine = machine_to_plan_for(flags.machine, ranks, flags.where.options(launch));
+  const WorldOptions here = flags.where.options(launch);
+  const Machine machine = flags.how.automatic ? machine_to_tune_for(flags.machine, ranks, here, launch)
+                                              : machine_to_plan_for(flags.machine, ranks, here);
   std::string text;
   std::vector<Timeline> timelines;
   bool any = false;

@@ -75,6 +75,23 @@ void add_metrics(const Metrics& at, nlohmann::ordered_json& object) {
   object["mfu"] = at.mfu();
 }
 
+nlohmann::ordered_json json_of(const Chosen& chosen) {
+  nlohmann::ordered_json object;
+  object["reason"] = chosen.reason;
+  object["confirmed"] = chosen.confirmed;
+  object["considered"] = nlohmann::ordered_json::array();
+  for (const Considered& at : chosen.considered) {
+    nlohmann::ordered_json one;
+    one["mechanism"] = name(at.mechanism);
+    one["predicted_us"] = at.us > 0 ? nlohmann::ordered_json(at.us) : nlohmann::ordered_json();
+    if (at.measured_us > 0) one["measured_us"] = at.measured_us;
+    one["tried"] = at.tried;
+    one["reason"] = at.reason.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(at.reason);
+    object["considered"].push_back(std::move(one));
+  }
+  return object;
+}
+
 nlohmann::ordered_json json_of(const Row& row) {
   const Problem& p = row.named.problem;
   nlohmann::ordered_json object;
@@ -106,6 +123,7 @@ nlohmann::ordered_json json_of(const Row& row) {
     measured("tolerance", row.check.tolerance);
     object["verified"] = row.ran() && row.check.passed;
   }
+  if (row.choice) object["choice"] = json_of(*row.choice);
   object["reason"] = row.reason.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(row.reason);
   return object;
 }
@@ -131,6 +149,8 @@ std::vector<std::string> reasons(const std::vector<Row>& rows) {
   for (const Row& row : rows)
     if (!row.reason.empty())
       lines.push_back(fmt::format("{} {}: {}", head_of(row)[0], row.mechanism, row.reason));
+    else if (row.choice)
+      lines.push_back(fmt::format("{}: {}", head_of(row)[0], row.choice->reason));
   return lines;
 }
 

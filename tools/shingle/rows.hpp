@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "shingle/api/choose.hpp"
 #include "shingle/api/measure.hpp"
 #include "shingle/api/oracle.hpp"
 #include "shingle/problems.hpp"
@@ -21,7 +22,8 @@ struct Row {
   std::optional<Measurement> time;  ///< empty where it did not run
   std::optional<Metrics> predicted;
   Check check;
-  std::string reason;  ///< why it did not run or did not pass
+  std::string reason;              ///< why it did not run or did not pass
+  std::optional<Chosen> choice{};  ///< why it is this mechanism, where it was chosen
 
   bool ran() const { return time.has_value(); }
 };
@@ -29,7 +31,7 @@ struct Row {
 /// The cells of a table of rows, the head first; of measured and of predicted ones.
 std::vector<Line> lines_of(const std::vector<Row>& rows);
 std::vector<Line> predicted_lines(const std::vector<Row>& rows);
-/// Why rows did not run or did not pass, a line each.
+/// Why rows did not run or did not pass, or why their mechanism was chosen; a line each.
 std::vector<std::string> reasons(const std::vector<Row>& rows);
 
 /// A table with a line a row and the reasons below it.

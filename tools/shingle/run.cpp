@@ -112,7 +112,10 @@ int run(const RunFlags& flags, const Launch& launch) {
   std::optional<UserMatrices> own;
   if (!flags.own.a.empty() || !flags.own.b.empty() || !flags.own.out.empty())
     own.emplace(flags.own, flags.what, ranks);
-  const Machine machine = machine_of(ranks, where);
+  if (!flags.machine.empty() && !flags.how.automatic)
+    throw InvalidArgument("--machine goes with --mechanism auto: runs are on this machine");
+  const Machine machine = flags.how.automatic ? machine_to_tune_for(flags.machine, ranks, where, launch)
+                                              : machine_of(ranks, where);
   const std::vector<Job> jobs = make_jobs(problems_of(flags, own, ranks), flags.how, machine, launch);
   require_room(jobs, own, machine, launch);
   for (const Job& job : jobs)

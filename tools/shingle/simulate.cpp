@@ -36,19 +36,26 @@ class Simulations {
  public:
   Simulations(const SimulateFlags& flags, const Machine& machine) : flags_(flags), machine_(machine) {}
 
-  void add(const NamedProblem& named, const Plan& plan) {
+  void add(const NamedProblem& named, const Plan& plan, const std::optional<Chosen>& choice) {
     const Metrics metrics = measure(plan, machine_, flags_.options).value();
-    rows_.push_back(
-        {named, machine_.name, std::string(name(plan.mechanism)), params_json(plan), {}, metrics, {}, {}});
+    rows_.push_back({named,
+                     machine_.name,
+                     std::string(name(plan.mechanism)),
+                     params_json(plan),
+                     {},
+                     metrics,
+                     {},
+                     {},
+                     choice});
     if (!flags_.html.empty()) add_timelines(named, plan);
     if (!flags_.timeline && !flags_.critical_path && flags_.trace.empty() && flags_.svg.empty()) return;
     Simulated simulated = simulate(plan, machine_, flags_.options);
     if (flags_.critical_path) below_ += "\n" + path_text(plan, simulated);
-    timelines_.push_back({describe(plan.problem), plan, std::move(simulated.spans)});
+    timelines_.push_back({describe(plan.problem), plan, std::move(simulated.spans), 0.0});
     if (flags_.timeline) below_ += "\n" + to_chart(timelines_.back(), 0);
   }
   void refuse(const NamedProblem& named, const std::string& mechanism, const std::string& reason) {
-    rows_.push_back({named, machine_.name, mechanism, {}, {}, {}, {}, reason});
+    rows_.push_back({named, machine_.name, mechanism, {}, {}, {}, {}, reason, {}});
   }
 
   int print() const {
@@ -67,7 +74,7 @@ class Simulations {
     std::vector<Timeline> timelines;
     const auto show = [&](const Plan& shown) {
       timelines.push_back(
-          {std::string(name(shown.mechanism)), shown, simulate(shown, machine_, flags_.options).spans});
+          {std::string(name(shown.mechanism)), shown, simulate(shown, machine_, flags_.options).spans, 0.0});
     };
     if (plan.mechanism != Mechanism::sequential)
       show(make_plan(plan.problem, machine_, Mechanism::sequential).value());
@@ -99,26 +106,24 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
   require_writable("--html", flags.html);
-  if (flags.machine.empty())
-    throw InvalidArgument("simulate needs --machine: the profile of one, such as machines/h200x8.json");
   if (!flags.file.empty()) {
     if (flags.what.op || !flags.what.model.empty() || !flags.sweeps.empty())
       throw InvalidArgument("simulate takes a file, or flags that say what to plan");
     const Plan plan = read_plan(flags.file);
     const Machine machine =
-        machine_to_plan_for(flags.machine, plan.problem.world, flags.where.options(launch));
+        machine_to_tune_for(flags.machine, plan.problem.world, flags.where.options(launch), launch);
     Simulations all(flags, machine);
-    all.add({"", plan.problem}, plan);
+    all.add({"", plan.problem}, plan, {});
     return all.print();
   }
   const int ranks = flags.where.ranks(launch);
-  const Machine machine = machine_to_plan_for(flags.machine, ranks, flags.where.options(launch));
+  const Machine machine = machine_to_tune_for(flags.machine, ranks, flags.where.options(launch), launch);
   Simulations all(flags, machine);
   for (const ProblemFlags& what : swept(flags.what, flags.sweeps))
     for (const NamedProblem& named : make_problems(what, ranks))
       for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine))
         if (candidate.plan)
-          all.add(named, *candidate.plan);
+          all.add(named, *candidate.plan, candidate.choice);
         else
           all.refuse(named, candidate.mechanism, candidate.plan.reason());
   return all.print();

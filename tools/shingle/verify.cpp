@@ -41,7 +41,9 @@ int verify(const VerifyFlags& flags, const Launch& launch) {
     return prove(read_plan(flags.file)) ? 0 : 1;
   }
   const int ranks = flags.where.ranks(launch);
-  const Machine machine = machine_to_plan_for(flags.machine, ranks, flags.where.options(launch));
+  const WorldOptions here = flags.where.options(launch);
+  const Machine machine = flags.how.automatic ? machine_to_tune_for(flags.machine, ranks, here, launch)
+                                              : machine_to_plan_for(flags.machine, ranks, here);
   bool all = true, any = false;
   for (const NamedProblem& named : make_problems(flags.what, ranks))
     for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine)) {

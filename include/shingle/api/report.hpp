@@ -1,6 +1,7 @@
 // Results as one page: what a browser shows of runs, predictions and comparisons, from a single file.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -44,6 +45,10 @@ struct TimePair {
   double predicted_us = 1;
   double measured_us = 1;
 
+  /// Both times are above 0 and finite: figures leave out others.
+  bool valid() const {
+    return predicted_us > 0 && measured_us > 0 && std::isfinite(predicted_us + measured_us);
+  }
   /// Relative to what was measured: above 0 where the prediction is too long.
   double error() const { return (predicted_us - measured_us) / measured_us; }
 };

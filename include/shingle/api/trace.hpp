@@ -1,6 +1,7 @@
 // Timelines of runs, for Perfetto (chrome://tracing) and for the page.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,7 +15,12 @@ struct Timeline {
   std::string title;
   Plan plan;
   std::vector<Span> spans;
+  std::optional<double>
+      begin_us{};  ///< when the run began, where that is known: before a first command is ready
 };
+
+/// When a timeline begins: as it says, else with its first span.
+double begin_us(const Timeline& timeline);
 
 /// The group of tiles that a span computes or sends: its own, or that of the counter entry that its step
 /// awaits or notifies; -1 where it is of no single group.

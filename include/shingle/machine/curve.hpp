@@ -34,14 +34,16 @@ struct Curve {
   std::vector<Sample> samples;
 
   /// Between samples straight in log bytes and log time; below the first its time, which is latency; beyond
-  /// the last at the rate of the last (FlashOverlap §4.1.2: bandwidth falls off below some size).
+  /// the last at the rate of the last (FlashOverlap §4.1.2: bandwidth falls off below some size). Never
+  /// falls: where a sample took less time than one of fewer bytes, that is noise, and the longer time holds.
   double us(double bytes) const;
   bool operator==(const Curve&) const = default;
 };
 
 /// The time of a collective from the curves that are nearest to it: of the same traffic, of the nearest
 /// number of ranks (scaled by what then goes over the wire), between the two nearest numbers of workers
-/// straight in logarithms. Negative where no curve has this traffic.
+/// straight in logarithms (in proportion below the fewest; the library's choice where no other was sampled).
+/// Negative where no curve has this traffic.
 double collective_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers, double bytes);
 
 }  // namespace shingle

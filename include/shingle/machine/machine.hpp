@@ -58,7 +58,8 @@ struct Contention {
   double channel_gbps = 0;  ///< of the memory, that each worker of a collective takes with large chunks
   double chunk_bytes = 0;   ///< chunk with which it takes half of that
   double collective_slowdown = 0;  ///< a collective beside a GEMM takes longer by this part
-  bool persistent = false;         ///< a GEMM's workers leave when all of its tiles are done, not one by one
+  double steals = 0;        ///< of the time in which bytes are moved, the part that a worker beside loses
+  bool persistent = false;  ///< a GEMM's workers leave when all of its tiles are done, not one by one
 
   /// V of `channels` workers of a collective that move chunks of so many bytes; 0: large ones.
   double traffic_gbps(double channels, double bytes) const {
@@ -107,6 +108,13 @@ struct Machine {
 /// The time of a wave of tiles of a GEMM over `k`: as the rate of this tile, or of the one nearest in area
 /// scaled by it; negative without any.
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k);
+
+/// The time of a collective of `bytes` (as Sample counts them) between so many ranks on `workers` of each.
+/// Within a node: by the curves; where none has this traffic, from the link's rate and latency. Across nodes:
+/// that of a full node, then over the nodes' links wire_factor(nodes) · bytes and a latency for each of
+/// ⌈log2 nodes⌉ steps (an all-reduce: twice); of an all-to-all the node's share within it, the others' from
+/// all of its ranks over its link at once. Never negative, never falls with more bytes.
+double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes);
 
 /// "control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s" → phases; parts that are left out are 0. Throws
 /// InvalidArgument.

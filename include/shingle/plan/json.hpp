@@ -22,5 +22,11 @@ Plan plan_from_json(std::string_view text);
 /// The problem alone, as it stands in a plan.
 std::string to_json(const Problem& problem, int indent = 1);
 Problem problem_from_json(std::string_view text);
+/// A problem whose routing, if it needs one, is kept elsewhere: each value is checked, not how they fit.
+Problem unrouted_problem_from_json(std::string_view text);
+
+/// Params alone, as they stand in a plan. Whether a planner takes them is not checked.
+std::string to_json(const Params& params, int indent = 1);
+Params params_from_json(std::string_view text);
 
 }  // namespace shingle

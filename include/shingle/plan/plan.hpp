@@ -398,7 +398,8 @@ struct Params {
   std::int32_t tile_rows = 0;
   std::int32_t tile_cols = 0;
   TileOrder order{};
-  std::int32_t chunks = 0;                  ///< chunked: slices of the rows
+  std::int32_t comm_workers = 0;  ///< of each rank, that its collectives occupy; 0: as the machine has it
+  std::int32_t chunks = 0;        ///< chunked: slices of the rows
   std::vector<std::int64_t> group_waves{};  ///< signal: waves in each group
   std::int32_t helpers = 0;                 ///< fused: workers that reduce or push beside the GEMM
   bool stage_fp32 = false;     ///< fused: partial products travel in fp32, not in the problem's dtype

@@ -14,7 +14,7 @@ struct SimOptions {
   std::uint64_t seed = 0;          ///< of the noise: equal seeds, equal results
   std::vector<double> slowdown{};  ///< by rank: its computation takes so many times as long (a throttled
                                    ///< clock, FlashOverlap §4.2.3); empty: 1
-  double worker_share = 1;  ///< of the machine's workers, those that this process may use (§4.2.3)
+  double worker_share = 1;         ///< of the machine's workers, those that this process may use (§4.2.3)
 };
 
 /// What a simulated run did.

@@ -1,0 +1,137 @@
+#include "shingle/api/choose.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shingle/base/units.hpp"
+#include "shingle/tune/reuse.hpp"
+
+namespace shingle {
+namespace {
+
+/// A mechanism with the best params that are known for it.
+struct Runner {
+  Plan plan;
+  double us = 0;
+  double measured_us = 0;
+};
+
+class Contest {
+ public:
+  Contest(const Problem& problem, const Machine& machine, const ChooseOptions& options)
+      : problem_(problem), machine_(machine), options_(options) {}
+
+  Result<Chosen> go() && {
+    for (const PlannerEntry& entry : planners()) {
+      const bool baseline = entry.mechanism == Mechanism::sequential;
+      if (!baseline && !wanted(entry.mechanism)) continue;
+      Result<Tuned> found = tuned(entry);
+      if (!found) {
+        if (baseline) return Reason{found.reason()};
+        chosen_.considered.push_back({entry.mechanism, 0, 0, 0, {}, found.reason()});
+        continue;
+      }
+      chosen_.considered.push_back({entry.mechanism, found->us, 0, found->tried, found->plan.params, ""});
+      runners_.push_back({std::move(found->plan), found->us, 0});
+    }
+    // The first is the baseline, which wins ties.
+    std::ranges::stable_sort(runners_.begin() + 1, runners_.end(), {}, &Runner::us);
+    if (options_.measure) {
+      confirm();
+    } else {
+      predict();
+    }
+    return std::move(chosen_);
+  }
+
+ private:
+  bool wanted(Mechanism mechanism) const {
+    return options_.mechanisms.empty() ||
+           std::ranges::find(options_.mechanisms, mechanism) != options_.mechanisms.end();
+  }
+
+  /// From the cache, from a neighbour, or by search.
+  Result<Tuned> tuned(const PlannerEntry& entry) {
+    TuneCache* cache = options_.tune.params == Params{} ? options_.cache : nullptr;
+    std::optional<Params> known;
+    if (cache) {
+      if (const auto found = cache->find(problem_, entry.mechanism)) known = found->params;
+      if (!known && options_.nearest && entry.mechanism == Mechanism::signal)
+        known = reuse(cache->entries(), problem_, machine_);
+    }
+    if (known)
+      if (Result<Plan> plan = entry.plan(problem_, machine_, *known)) {
+        const double us = simulate(*plan, machine_, options_.tune.simulate).makespan_us;
+        return Tuned{std::move(plan).value(), us, 1};
+      }
+    Result<Tuned> found = tune(problem_, machine_, entry.mechanism, entry.plan, options_.tune);
+    if (found && cache)
+      cache->store({.problem = problem_,
+                    .mechanism = entry.mechanism,
+                    .params = found->plan.params,
+                    .predicted_us = found->us});
+    return found;
+  }
+
+  void take(Runner& runner, double us, double sequential_us, std::string reason) {
+    chosen_.plan = std::move(runner.plan);
+    chosen_.us = us;
+    chosen_.sequential_us = sequential_us;
+    chosen_.reason = std::move(reason);
+  }
+
+  void predict() {
+    Runner& sequential = runners_.front();
+    Runner& best = runners_.size() > 1 && runners_[1].us < sequential.us ? runners_[1] : sequential;
+    const double gain = 1 - best.us / sequential.us;
+    const double base = sequential.us;
+    if (&best == &sequential)
+      return take(sequential, base, base, "nothing is predicted to be faster than sequential");
+    if (gain <= options_.margin)
+      return take(
+          sequential, base, base,
+          fmt::format("{} is predicted to gain {:.1f}%, within the {:.1f}% that predictions may be wrong by",
+                      name(best.plan.mechanism), 100 * gain, 100 * options_.margin));
+    take(best, best.us, base,
+         fmt::format("{} is predicted to take {}, sequential {}: {:.2f} times as fast",
+                     name(best.plan.mechanism), format_us(best.us), format_us(base), base / best.us));
+  }
+
+  void confirm() {
+    const auto count = std::min(runners_.size(), static_cast<std::size_t>(options_.confirmed) + 1);
+    Runner* best = nullptr;
+    for (std::size_t i = 0; i < count; ++i) {
+      Runner& runner = runners_[i];
+      runner.measured_us = options_.measure(runner.plan);
+      for (Considered& considered : chosen_.considered)
+        if (considered.mechanism == runner.plan.mechanism) considered.measured_us = runner.measured_us;
+      if (!best || runner.measured_us < best->measured_us) best = &runner;
+    }
+    chosen_.confirmed = true;
+    const double base = runners_.front().measured_us, us = best->measured_us;
+    if (options_.cache && options_.tune.params == Params{})
+      options_.cache->store({.problem = problem_,
+                             .mechanism = best->plan.mechanism,
+                             .params = best->plan.params,
+                             .predicted_us = best->us,
+                             .measured_us = us});
+    take(*best, us, base,
+         fmt::format("{} took {}, sequential {}: {:.2f} times as fast, measured", name(best->plan.mechanism),
+                     format_us(us), format_us(base), base / us));
+  }
+
+  const Problem& problem_;
+  const Machine& machine_;
+  const ChooseOptions& options_;
+  std::vector<Runner> runners_;
+  Chosen chosen_;
+};
+
+}  // namespace
+
+Result<Chosen> choose(const Problem& problem, const Machine& machine, const ChooseOptions& options) {
+  return Contest(problem, machine, options).go();
+}
+
+}  // namespace shingle

@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "shingle/machine/profile.hpp"
+
+namespace shingle {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json link_json(const Link& link) {
+  return {{"gbps", link.gbps}, {"latency_us", link.latency_us}};
+}
+
+Json topology_json(const Topology& topology) {
+  Json json = Json::object();
+  if (topology.pair.paced()) json["pair"] = link_json(topology.pair);
+  if (topology.ranks_per_node > 0) {
+    json["ranks_per_node"] = topology.ranks_per_node;
+    json["node"] = link_json(topology.node);
+  }
+  return json;
+}
+
+/// A line for each key, and for each element of a list.
+std::string by_lines(const Json& json) {
+  const auto text = [](const Json& value) {
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  std::string out = "{";
+  for (const auto& [key, value] : json.items()) {
+    out += fmt::format("{}\n  \"{}\": ", out.size() > 1 ? "," : "", key);
+    if (!value.is_array()) {
+      out += text(value);
+      continue;
+    }
+    for (std::size_t i = 0; i < value.size(); ++i) out += (i == 0 ? "[\n    " : ",\n    ") + text(value[i]);
+    out += "\n  ]";
+  }
+  return out + "\n}\n";
+}
+
+}  // namespace
+
+std::string to_json(const Machine& m) {
+  Json json;
+  const auto sourced = [&](const char* key) {
+    return std::ranges::any_of(m.sources, [&](const Source& s) { return s.of == key; });
+  };
+  json["format"] = profile_format;
+  json["version"] = profile_version;
+  json["name"] = m.name;
+  json["workers"] = m.workers;
+  if (m.ranks > 0) json["ranks"] = m.ranks;
+  if (m.collective_workers > 0) json["collective_workers"] = m.collective_workers;
+  if (sourced("tile")) json["tile"] = {{"rows", m.tile_rows}, {"cols", m.tile_cols}};
+  if (m.link.paced()) json["link"] = link_json(m.link);
+  if (m.engine.paced())
+    json["engine"] = {{"control_us", m.engine.control_us},
+                      {"schedule_us", m.engine.schedule_us},
+                      {"copy_us", m.engine.copy_us},
+                      {"gbps", m.engine.gbps},
+                      {"sync_us", m.engine.sync_us}};
+  if (sourced("peer_memory")) json["peer_memory"] = m.peer_memory;
+  if (m.memory_gbps > 0) json["memory_gbps"] = m.memory_gbps;
+  if (m.launch_us > 0) json["launch_us"] = m.launch_us;
+  if (m.signal_us > 0) json["signal_us"] = m.signal_us;
+  if (m.pass_gbps > 0) json["pass_gbps"] = m.pass_gbps;
+  if (m.topology != Topology{}) json["topology"] = topology_json(m.topology);
+  if (m.contention != Contention{})
+    json["contention"] = {{"memory_share", m.contention.memory_share},
+                          {"channel_gbps", m.contention.channel_gbps},
+                          {"chunk_bytes", m.contention.chunk_bytes},
+                          {"collective_slowdown", m.contention.collective_slowdown},
+                          {"persistent", m.contention.persistent}};
+  for (const TileRate& t : m.tiles)
+    json["tiles"].push_back(
+        {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
+  for (const Curve& c : m.curves) {
+    Json samples = Json::array();
+    for (const Sample& s : c.samples) samples.push_back({{"bytes", s.bytes}, {"us", s.us}});
+    json["curves"].push_back({{"traffic", name(c.traffic)},
+                              {"ranks", c.ranks},
+                              {"workers", c.workers},
+                              {"samples", std::move(samples)}});
+  }
+  for (const Source& s : m.sources)
+    json["sources"].push_back({{"of", s.of}, {"origin", name(s.origin)}, {"note", s.note}});
+  return by_lines(json);
+}
+
+}  // namespace shingle

@@ -1,0 +1,21 @@
+// The text of a cache file.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "shingle/tune/cache.hpp"
+
+namespace shingle::tune {
+
+/// What an entry is found by: equal for equal problems and mechanisms, whatever the routing.
+std::string key_of(Problem problem, Mechanism mechanism);
+
+/// One line an entry, in the order of their keys.
+std::string cache_text(const std::string& fingerprint, const std::map<std::string, TuneEntry>& entries);
+
+/// None where the text is of another version or machine. Throws InvalidArgument where it is no cache file.
+std::map<std::string, TuneEntry> cache_entries(const std::string& fingerprint, std::string_view text);
+
+}  // namespace shingle::tune

@@ -1,0 +1,175 @@
+// Which groups are fastest, without looking at each of the 2^(T - 1) partitions of T waves.
+//
+// Alg. 1 takes a partition with boundaries 0 = w0 < w1 < … < wn = T through
+//
+//     sent(wi) = max(ready(wi), sent(w(i-1))) + send(w(i-1), wi),   sent(0) = 0,
+//
+// where ready(w) depends on the waves before w alone: not on how they are grouped. So of all that came
+// before a boundary v only the number sent(v) matters to what follows. And it matters monotonically: max and
+// + never fall when an argument grows, so every later sent(w), and the last one with them, is a
+// non-decreasing function of sent(v). Hence replacing the groups up to v by those with the least sent(v)
+// never makes a partition slower, and
+//
+//     best(w) = min over v < w of max(ready(w), best(v)) + send(v, w)
+//
+// is the least over all partitions of the first w waves, by induction over w: exact, in O(T²). Bounds on the
+// first and the last group restrict v to 0 or to the last few: they depend on v and w alone. The same holds
+// for the least with exactly g groups, best(g, w), from best(g - 1, v).
+//
+// The second pass is for what the first leaves open. While computation dominates, many partitions are
+// equally fast, and the least sent(v) is then that of many small groups. Fewer collectives are better where
+// prediction sees no difference: the smallest g with best(g, T) = best(T). Both passes do the same arithmetic
+// on the same numbers, and rounding is monotone too, so equality needs no tolerance.
+#include "shingle/tune/search.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "shingle/base/error.hpp"
+#include "shingle/tune/predict.hpp"
+
+namespace shingle {
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+constexpr std::int64_t most_exhaustive = 24;
+
+/// Checks bounds; no bound becomes all waves.
+GroupBounds effective(const WaveModel& model, const GroupBounds& bounds) {
+  if (model.waves() < 1) throw InvalidArgument("without waves there are no groups");
+  if (bounds.first < 0 || bounds.last < 0)
+    throw InvalidArgument(fmt::format("groups of at most {} and {} waves", bounds.first, bounds.last));
+  const auto all = [&](std::int64_t bound) { return bound == 0 ? model.waves() : bound; };
+  return {all(bounds.first), all(bounds.last)};
+}
+
+/// The search's graph: boundaries are nodes, groups are edges, with what a collective of each takes.
+class Boundaries {
+ public:
+  Boundaries(const WaveModel& model, const GroupBounds& bounds) : model_(model), bounds_(bounds) {
+    const std::int64_t waves = model.waves(), stride = ceil_div(waves, fine_waves);
+    const std::int64_t head = smaller(bounds.first, stride), tail = waves - smaller(bounds.last, stride);
+    for (std::int64_t w = 0; w <= waves; ++w)
+      if (w <= head || w >= tail || w % stride == 0) at_.push_back(w);
+    send_us_.resize(at_.size() * at_.size(), never);
+    for (std::size_t to = 1; to < at_.size(); ++to)
+      for (std::size_t from = 0; from < to; ++from)
+        if (allowed(from, to)) send_us_[to * at_.size() + from] = model.send_us(at_[from], at_[to]);
+  }
+
+  std::size_t last() const { return at_.size() - 1; }
+  std::int64_t wave(std::size_t i) const { return at_[i]; }
+  bool allowed(std::size_t from, std::size_t to) const {
+    return (from > 0 || at_[to] <= bounds_.first) && (to < last() || at_[to] - at_[from] <= bounds_.last);
+  }
+  /// When the group between two boundaries is sent, if the collective before it is over at `idle_us`; never,
+  /// where the bounds forbid the group.
+  double sent(double idle_us, std::size_t from, std::size_t to) const {
+    return sent_us(model_, idle_us, at_[to], send_us_[to * at_.size() + from]);
+  }
+
+ private:
+  const WaveModel& model_;
+  GroupBounds bounds_;
+  std::vector<std::int64_t> at_;
+  std::vector<double> send_us_;  // [to][from]
+};
+
+double least_us(const Boundaries& all) {
+  std::vector<double> best(all.last() + 1, never);
+  best[0] = 0;
+  for (std::size_t to = 1; to <= all.last(); ++to)
+    for (std::size_t from = 0; from < to; ++from)
+      best[to] = std::min(best[to], all.sent(best[from], from, to));
+  return best[all.last()];
+}
+
+/// The fewest groups that take no longer than `us`.
+std::vector<std::int64_t> fewest_groups(const Boundaries& all, double us) {
+  std::vector<double> best(all.last() + 1, never);
+  best[0] = 0;
+  std::vector<std::vector<std::size_t>> came_from;  // [groups - 1][boundary]
+  while (best[all.last()] > us) {
+    std::vector<double> next(best.size(), never);
+    auto& from_of = came_from.emplace_back(best.size(), 0);
+    for (std::size_t to = 1; to <= all.last(); ++to)
+      for (std::size_t from = 0; from < to; ++from) {
+        const double sent = all.sent(best[from], from, to);
+        if (sent < next[to]) next[to] = sent, from_of[to] = from;
+      }
+    best = std::move(next);
+  }
+  std::vector<std::int64_t> groups;
+  std::size_t to = all.last();
+  for (auto from_of = came_from.rbegin(); from_of != came_from.rend(); ++from_of) {
+    const std::size_t from = (*from_of)[to];
+    groups.push_back(all.wave(to) - all.wave(from));
+    to = from;
+  }
+  std::ranges::reverse(groups);
+  return groups;
+}
+
+double count_partitions(const Boundaries& all) {
+  std::vector<double> ways(all.last() + 1, 0);
+  ways[0] = 1;
+  for (std::size_t to = 1; to <= all.last(); ++to)
+    for (std::size_t from = 0; from < to; ++from)
+      if (all.allowed(from, to)) ways[to] += ways[from];
+  return ways[all.last()];
+}
+
+/// The groups of the waves after which a bit is set, and after the last.
+std::vector<std::int64_t> groups_of(std::uint32_t bits, std::int64_t waves) {
+  std::vector<std::int64_t> groups{1};
+  for (std::int64_t w = 1; w < waves; ++w)
+    if ((bits >> (w - 1) & 1) != 0) {
+      groups.push_back(1);
+    } else {
+      ++groups.back();
+    }
+  return groups;
+}
+
+}  // namespace
+
+Partition search(const WaveModel& model, const GroupBounds& bounds) {
+  const GroupBounds within = effective(model, bounds);
+  const Boundaries all(model, within);
+  Partition found;
+  found.us = least_us(all);
+  found.group_waves = fewest_groups(all, found.us);
+  found.candidates = count_partitions(all);
+  return found;
+}
+
+Partition search_exhaustively(const WaveModel& model, const GroupBounds& bounds) {
+  const GroupBounds within = effective(model, bounds);
+  const std::int64_t waves = model.waves();
+  if (waves > most_exhaustive)
+    throw InvalidArgument(fmt::format("{} waves have more partitions than can be tried", waves));
+  Partition found;
+  found.us = never;
+  for (std::uint32_t bits = 0; bits < std::uint32_t{1} << (waves - 1); ++bits) {
+    std::vector<std::int64_t> groups = groups_of(bits, waves);
+    if (groups.front() > within.first || groups.back() > within.last) continue;
+    ++found.candidates;
+    const double us = predict_us(model, groups);
+    if (us > found.us || (us == found.us && groups.size() >= found.group_waves.size())) continue;
+    found.us = us;
+    found.group_waves = std::move(groups);
+  }
+  return found;
+}
+
+std::vector<std::int64_t> equal_groups(std::int64_t waves, std::int64_t size) {
+  if (waves < 1 || size < 1)
+    throw InvalidArgument(fmt::format("{} waves are not cut into groups of {}", waves, size));
+  std::vector<std::int64_t> groups(static_cast<std::size_t>(waves / size), size);
+  if (waves % size > 0) groups.push_back(waves % size);
+  return groups;
+}
+
+}  // namespace shingle

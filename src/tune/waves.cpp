@@ -1,0 +1,125 @@
+#include "shingle/tune/waves.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "planner/pools.hpp"
+#include "planner/signal_grid.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+namespace {
+
+using planner::SignalGrid;
+
+Traffic traffic_of(Op op) {
+  if (op == Op::gemm_allreduce) return Traffic::allreduce;
+  return op == Op::gemm_reducescatter ? Traffic::reducescatter : Traffic::alltoall;
+}
+
+/// A row of a staging buffer is a whole tile wide, whatever of it is padding.
+double row_bytes(const SignalGrid& tiles, const Problem& problem) {
+  return static_cast<double>(tiles.grid.tile_cols) * static_cast<double>(size_bytes(problem.dtype));
+}
+
+/// Position at which each wave ends.
+std::vector<std::int64_t> wave_ends(const SignalGrid& tiles) {
+  std::vector<std::int64_t> ends;
+  for (std::int64_t w = 1; w <= tiles.waves(); ++w)
+    ends.push_back(smaller(w * tiles.workers, tiles.grid.positions()));
+  return ends;
+}
+
+std::vector<std::vector<double>> equal_bytes(const SignalGrid& tiles, const Problem& problem) {
+  std::vector<double> bytes{0};
+  for (const std::int64_t end : wave_ends(tiles))
+    bytes.push_back(static_cast<double>(tiles.grid.rows_before(end)) * row_bytes(tiles, problem));
+  return {bytes};
+}
+
+/// What a rank keeps costs no link. A curve counts it: of n equal parts that a rank sends, n - 1 leave it.
+std::vector<std::vector<double>> routed_bytes(const SignalGrid& tiles, const Problem& problem) {
+  const int world = problem.world;
+  std::vector<std::vector<std::int64_t>> ends(static_cast<std::size_t>(world));
+  for (int r = 0; r < world; ++r)
+    for (const std::int64_t end : wave_ends(tiles))
+      ends[static_cast<std::size_t>(r)].push_back(tiles.end_on(r, end));
+  const planner::Pools pools(*problem.routing, tiles.ranks, ends);
+  const double scale = row_bytes(tiles, problem) * world / std::max(world - 1, 1);
+  std::vector<std::vector<double>> bytes(2 * static_cast<std::size_t>(world), {0});
+  for (std::int64_t w = 0; w < pools.groups(); ++w)
+    for (int r = 0; r < world; ++r) {
+      const auto leave = [&](const std::vector<std::int64_t>& rows) {
+        std::int64_t sum = -rows[static_cast<std::size_t>(r)];
+        for (const std::int64_t of_peer : rows) sum += of_peer;
+        return static_cast<double>(sum) * scale;
+      };
+      auto& out = bytes[2 * static_cast<std::size_t>(r)];
+      auto& in = bytes[2 * static_cast<std::size_t>(r) + 1];
+      out.push_back(out.back() + leave(pools.sent(r, w)));
+      in.push_back(in.back() + leave(pools.received(r, w)));
+    }
+  return bytes;
+}
+
+Result<WaveModel> model_of(const SignalGrid& tiles, const Problem& problem, const Machine& machine,
+                           std::int32_t collective_workers) {
+  WaveModel model{.traffic = traffic_of(problem.op), .ranks = problem.world, .workers = collective_workers};
+  std::ranges::copy_if(machine.curves, std::back_inserter(model.curves),
+                       [&](const Curve& curve) { return curve.traffic == model.traffic; });
+  if (model.curves.empty())
+    return Reason{fmt::format("machine '{}' has no curve of {}", machine.name, name(model.traffic))};
+  const double wave =
+      wave_us(machine, tiles.grid.tile_rows, tiles.grid.tile_cols, static_cast<double>(problem.k));
+  if (wave < 0) return Reason{fmt::format("machine '{}' has no time of a tile", machine.name)};
+  model.signal_us = machine.signal_us;
+  // A last wave with fewer tiles takes as long as any. The rank with most rows is the last to compute a
+  // group, so its times are the maximum over ranks.
+  for (std::int64_t w = 0; w <= tiles.waves(); ++w)
+    model.computed_us.push_back(machine.launch_us + static_cast<double>(w) * wave);
+  model.bytes = tiles.ranks.empty() ? equal_bytes(tiles, problem) : routed_bytes(tiles, problem);
+  return model;
+}
+
+}  // namespace
+
+double WaveModel::send_us(std::int64_t first, std::int64_t end) const {
+  double most = 0;
+  for (const std::vector<double>& link : bytes)
+    most = std::max(most, link[static_cast<std::size_t>(end)] - link[static_cast<std::size_t>(first)]);
+  return collective_us(curves, traffic, ranks, workers, most);
+}
+
+Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const Params& params) {
+  const auto tiles = planner::signal_grid(problem, machine, params);
+  if (!tiles) return Reason{tiles.reason()};
+  return model_of(tiles.value(), problem, machine, tiles->collective_workers);
+}
+
+Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine, const Params& params) {
+  auto tiles = planner::signal_grid(problem, machine, params);
+  if (!tiles) return Reason{tiles.reason()};
+  tiles->workers = machine.workers;
+  return model_of(tiles.value(), problem, machine, 0);
+}
+
+Machine under(Machine machine, const Conditions& conditions) {
+  const std::int32_t workers = conditions.workers > 0 ? conditions.workers : machine.workers;
+  const std::int32_t taken =
+      conditions.collective_workers >= 0 ? conditions.collective_workers : machine.collective_workers;
+  if (conditions.workers < 0 || workers > machine.workers || taken >= workers)
+    throw InvalidArgument(fmt::format("{} workers, {} of them for collectives, are no share of {}", workers,
+                                      taken, machine.workers));
+  if (!(conditions.slowdown > 0))
+    throw InvalidArgument(fmt::format("a slowdown of {} is none", conditions.slowdown));
+  machine.workers = workers;
+  machine.collective_workers = taken;
+  for (TileRate& tile : machine.tiles) {
+    tile.fixed_us *= conditions.slowdown;
+    tile.us_per_k *= conditions.slowdown;
+  }
+  return machine;
+}
+
+}  // namespace shingle

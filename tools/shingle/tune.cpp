@@ -1,0 +1,105 @@
+// shingle tune: searches mechanisms and params by simulation, confirms them where asked to, and keeps them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "shingle/api/workspace.hpp"
+#include "shingle/commands.hpp"
+#include "shingle/console.hpp"
+#include "shingle/jobs.hpp"
+#include "shingle/plan/print.hpp"
+#include "shingle/rows.hpp"
+
+namespace shingle::cli {
+namespace {
+
+/// Median time of a plan's runs on a world, after the result of the first was checked.
+double measured_us(World& world, const Plan& plan) {
+  const auto inputs = random_inputs(plan.problem, 0);
+  Workspace memory(world, *inputs);
+  Operator op(world, plan.problem, {.mechanism = plan.mechanism, .params = plan.params});
+  memory.bind(op);
+  memory.poison_outputs();
+  op.executable().poison();
+  op.run();
+  if (const Check result = check(*inputs, memory.outputs()); !result.passed)
+    throw Error(fmt::format("{} of {}: wrong result, error {:.2e} is above {:.2e} at {}",
+                            name(plan.mechanism), describe(plan.problem), result.max_error, result.tolerance,
+                            result.worst));
+  constexpr int runs = 7;
+  std::vector<double> times;
+  for (int i = 0; i < runs; ++i) times.push_back(op.run().elapsed_us);
+  std::ranges::sort(times);
+  return times[runs / 2];
+}
+
+std::string considered_text(const Chosen& chosen) {
+  std::string text;
+  for (const Considered& at : chosen.considered) {
+    if (at.us == 0) {
+      text += fmt::format("  {:<12} {}\n", name(at.mechanism), at.reason);
+      continue;
+    }
+    text += fmt::format("  {:<12} {:>10}{}  of {} plans\n", name(at.mechanism), format_us(at.us),
+                        at.measured_us > 0 ? fmt::format(" (measured {})", format_us(at.measured_us)) : "",
+                        at.tried);
+  }
+  return text;
+}
+
+}  // namespace
+
+int tune(const TuneFlags& flags, const Launch& launch) {
+  if (!launch.speaks()) return 0;
+  if (flags.confirm > 0 && launch.mpi)
+    throw InvalidArgument("--confirm measures on the threads of one process: run it without mpirun");
+  const int ranks = flags.where.ranks(launch);
+  const WorldOptions where = flags.where.options(launch);
+  const Machine machine = machine_to_tune_for(flags.machine, ranks, where, launch);
+  TuneCache cache(machine, flags.cache.empty() ? default_cache_directory() : flags.cache);
+  auto progress = std::make_unique<Progress>(true);
+  ChooseOptions options{.mechanisms = flags.how.mechanisms,
+                        .tune = {.params = flags.how.params},
+                        .margin = flags.margin,
+                        .cache = &cache,
+                        .nearest = flags.nearest,
+                        .confirmed = std::max(flags.confirm, 1)};
+  std::unique_ptr<World> world;
+  if (flags.confirm > 0) {
+    world = make_world(ranks, where);
+    options.measure = [&](const Plan& plan) { return measured_us(*world, plan); };
+  }
+  std::vector<Row> rows;
+  std::string details;
+  for (const NamedProblem& named : make_problems(flags.what, ranks)) {
+    options.tune.tried = [&](const Plan& plan, double us) {
+      progress->now(fmt::format("{}: {}, {}", describe(named), name(plan.mechanism), format_us(us)));
+    };
+    const Result<Chosen> chosen = choose(named.problem, machine, options);
+    if (!chosen) {
+      rows.push_back({named, machine.name, "auto", {}, {}, {}, {}, chosen.reason(), {}});
+      continue;
+    }
+    const Metrics metrics = measure(chosen->plan, machine).value();
+    details += fmt::format("\n{}\n{}  {}\n", describe(named), considered_text(*chosen), chosen->reason);
+    rows.push_back({named,
+                    machine.name,
+                    std::string(name(chosen->plan.mechanism)),
+                    params_json(chosen->plan),
+                    {},
+                    metrics,
+                    {},
+                    {},
+                    *chosen});
+  }
+  progress.reset();
+  if (flags.format == Format::json) {
+    fmt::print("{}", to_json(rows));
+  } else {
+    fmt::print("{}{}\nkept in {}\n", predicted_table(machine, rows), details, cache.path());
+  }
+  return std::ranges::any_of(rows, [](const Row& row) { return row.predicted.has_value(); }) ? 0 : 1;
+}
+
+}  // namespace shingle::cli
