@@ -145,8 +145,7 @@ Report page_of(const Comparison& comparison, const CompareFlags& flags, const st
                const std::vector<ResultRow>& b) {
   Report page = make_page("Comparison", head(flags, a, b));
   std::vector<Line> lines = lines_of(comparison);
-  ReportTable table{
-      .title = "Results", .head = lines[0], .rows = {}, .words = words, .notes = notes(comparison, flags)};
+  ReportTable table{.title = "Results", .head = lines[0], .words = words, .notes = notes(comparison, flags)};
   table.rows.assign(std::make_move_iterator(lines.begin() + 1), std::make_move_iterator(lines.end()));
   page.tables.push_back(std::move(table));
   for (const Match& match : comparison.matches)

@@ -38,7 +38,7 @@ std::vector<ReportHeatMap> heat_maps(const std::vector<SizedSpeedup>& results) {
 void add_rows(const std::vector<Row>& rows, std::vector<Line> lines, Report& page) {
   ReportTable table{.title = "Results",
                     .head = std::move(lines.at(0)),
-                    .rows = {},
+
                     .words = word_columns,
                     .notes = reasons(rows)};
   table.rows.assign(std::make_move_iterator(lines.begin() + 1), std::make_move_iterator(lines.end()));

@@ -14,17 +14,17 @@ namespace shingle {
 
 /// All cells are words as they are to be shown; each row has as many as the head.
 struct ReportTable {
-  std::string title;
-  std::vector<std::string> head;
-  std::vector<std::vector<std::string>> rows;
-  std::size_t words = 3;           ///< columns from the left that begin at the left; numbers end at the right
-  std::vector<std::string> notes;  ///< below it, a paragraph each
+  std::string title{};
+  std::vector<std::string> head{};
+  std::vector<std::vector<std::string>> rows{};
+  std::size_t words = 3;  ///< columns from the left that begin at the left; numbers end at the right
+  std::vector<std::string> notes{};  ///< below it, a paragraph each
 };
 
 /// Timelines that share one time scale, such as a sequential plan and the one that overlaps.
 struct ReportTimelines {
-  std::string title;
-  std::vector<Timeline> timelines;
+  std::string title{};
+  std::vector<Timeline> timelines{};
 };
 
 /// One result in a heat map over sizes: M·N says how much is sent, K how much is computed for it.
@@ -35,13 +35,13 @@ struct SpeedupPoint {
 };
 
 struct ReportHeatMap {
-  std::string title;
-  std::vector<SpeedupPoint> points;
+  std::string title{};
+  std::vector<SpeedupPoint> points{};
 };
 
 /// What was predicted to take so long, and how long it took.
 struct TimePair {
-  std::string label;
+  std::string label{};
   double predicted_us = 1;
   double measured_us = 1;
 
@@ -55,13 +55,13 @@ struct TimePair {
 
 /// Everything is optional but the title: a section without data is left out.
 struct Report {
-  std::string title;
-  std::vector<std::string> facts;  ///< a line each: of which machine, made by what
-  std::vector<ReportTable> tables;
-  std::vector<TimePair> predictions;
-  std::vector<ReportHeatMap> heat_maps;
-  std::vector<ReportTimelines> timelines;
-  std::vector<Curve> curves;  ///< of the machine
+  std::string title{};
+  std::vector<std::string> facts{};  ///< a line each: of which machine, made by what
+  std::vector<ReportTable> tables{};
+  std::vector<TimePair> predictions{};
+  std::vector<ReportHeatMap> heat_maps{};
+  std::vector<ReportTimelines> timelines{};
+  std::vector<Curve> curves{};  ///< of the machine
 };
 
 /// A page that stands alone: it refers to nothing outside of itself, reads in light and in dark, needs no
