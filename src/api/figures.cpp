@@ -118,7 +118,7 @@ std::string bandwidth_svg(std::span<const Curve> curves) {
     const Scale x = plot::scale_around(all.bytes, x0 + 84, x0 + panel_width - 16, 2);
     const Scale y = plot::scale_around(all.gbps, y0 + panel_height - 54, y0 + 30, 10);
     out += text((x.begin + x.end) / 2, y.end - 10, "middle", name(panels[i]));
-    out += plot::grid(x, y, {"bytes of the whole matrix", format_bytes},
+    out += plot::grid(x, y, {"bytes of the whole matrix", plot::size_name},
                       {"bus bandwidth, GB/s", [](double gbps) { return fmt::format("{:g}", gbps); }});
     for (const Curve& curve : curves)
       if (curve.traffic == panels[i]) out += draw_curve(curve, x, y, colour_of(lines, line_of(curve)));

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 
@@ -15,19 +14,12 @@ namespace {
 
 constexpr double gutter = 76, top = 30, cell_width = 58, cell_height = 30;
 
-/// A size by its power of two: "512", "64K", "2M", as the command line reads them.
-std::string size_name(int power) {
-  constexpr std::array<const char*, 6> units{"", "K", "M", "G", "T", "P"};
-  const int unit = std::clamp(power / 10, 0, 5);
-  return fmt::format("{:g}{}", std::exp2(power - 10 * unit), units[static_cast<std::size_t>(unit)]);
-}
-
 /// Bins of one side: bin i holds the sizes about 2^(first + i · stride).
 struct Bins {
   int first = 0, stride = 1, count = 0;
 
   int of(double value) const { return static_cast<int>(std::lround((std::log2(value) - first) / stride)); }
-  int power(int bin) const { return first + bin * stride; }
+  double size(int bin) const { return std::exp2(first + bin * stride); }
 };
 
 Bins bins_of(const std::vector<SpeedupPoint>& points, double SpeedupPoint::*size) {
@@ -92,8 +84,8 @@ std::string draw_cells(const Cells& cells, const Bins& across, const Bins& up, d
     const double x = gutter + at.second * cell_width, y = top + (up.count - 1 - at.first) * cell_height;
     const Rgb colour = colour_of(median, largest_log);
     out += cell(x + 1, y + 1, cell_width - 2, cell_height - 2, colour,
-                fmt::format("K {}, M·N {}: {:.2f}x{}", size_name(up.power(at.first)),
-                            size_name(across.power(at.second)), median,
+                fmt::format("K {}, M·N {}: {:.2f}x{}", plot::size_name(up.size(at.first)),
+                            plot::size_name(across.size(at.second)), median,
                             speedups.size() > 1 ? fmt::format(", median of {}", speedups.size()) : ""));
     out += number(x + cell_width / 2, y + cell_height / 2 + 4, colour, median);
   }
@@ -104,10 +96,11 @@ std::string draw_sides(const Bins& across, const Bins& up) {
   const double bottom = top + up.count * cell_height, right = gutter + across.count * cell_width;
   std::string out;
   for (int i = 0; i < up.count; ++i)
-    out +=
-        plot::text(gutter - 8, bottom - i * cell_height - cell_height / 2 + 4, "end", size_name(up.power(i)));
+    out += plot::text(gutter - 8, bottom - i * cell_height - cell_height / 2 + 4, "end",
+                      plot::size_name(up.size(i)));
   for (int i = 0; i < across.count; ++i)
-    out += plot::text(gutter + (i + 0.5) * cell_width, bottom + 16, "middle", size_name(across.power(i)));
+    out +=
+        plot::text(gutter + (i + 0.5) * cell_width, bottom + 16, "middle", plot::size_name(across.size(i)));
   out += plot::text((gutter + right) / 2, bottom + 36, "middle", "M·N");
   return out + plot::text(gutter - 50, (top + bottom) / 2 + 4, "end", "K");
 }

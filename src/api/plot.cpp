@@ -60,6 +60,13 @@ std::string text(double x, double y, std::string_view anchor, std::string_view w
                      escaped(words));
 }
 
+std::string size_name(double size) {
+  constexpr std::string_view units = "KMGTP";
+  std::size_t unit = 0;
+  for (; size >= 1024 && unit < units.size(); ++unit) size /= 1024;
+  return fmt::format("{:.4g}{}", size, unit == 0 ? "" : units.substr(unit - 1, 1));
+}
+
 std::string document(double width, double height, std::string_view body) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" font-family=\"sans-serif\" "

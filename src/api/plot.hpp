@@ -21,6 +21,9 @@ std::string escaped(std::string_view text);
 /// `anchor` is start, middle or end of the words.
 std::string text(double x, double y, std::string_view anchor, std::string_view words);
 
+/// A count or a number of bytes in few letters: "512", "64K", "2M", as the command line reads them.
+std::string size_name(double size);
+
 /// A whole picture of so many units, which scales to the space that it gets.
 std::string document(double width, double height, std::string_view body);
 
