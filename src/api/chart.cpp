@@ -32,11 +32,9 @@ char mark(const Timeline& timeline, const Span& span) {
 }  // namespace
 
 std::string to_chart(const Timeline& timeline, int rank, int width) {
-  double begin = INFINITY, end = 0;
-  for (const Span& span : timeline.spans) {
-    begin = std::min(begin, span.begin_us);
-    end = std::max(end, span.end_us);
-  }
+  const double begin = begin_us(timeline);
+  double end = begin;
+  for (const Span& span : timeline.spans) end = std::max(end, span.end_us);
   if (!(end > begin)) return {};
   const double cell_us = (end - begin) / width;
   std::string text = fmt::format("{}, {}\n", timeline.title, format_us(end - begin));

@@ -2,41 +2,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 
 #include "shingle/api/trace.hpp"
 #include "shingle/base/units.hpp"
 
+#include "plot.hpp"
+
 namespace shingle {
 namespace {
 
-// Middle tones that stand on white and on black alike; groups beyond the tenth take the colours again.
-constexpr std::array<const char*, 10> palette{"#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2",
-                                              "#e15759", "#b6992d", "#5f9ed1", "#d37295", "#9d7660"};
-constexpr const char* neutral = "#8c8c8c";
+using plot::neutral, plot::palette, plot::text;
 
 constexpr double width = 960, gutter = 150, row_height = 16, row_gap = 3, rank_gap = 5, head = 26;
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else
-      out += c;
-  }
-  return out;
-}
-
-std::string text(double x, double y, std::string_view anchor, std::string_view words) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
-                     escaped(words));
-}
 
 struct Extent {
   double begin_us = 0;
@@ -45,8 +22,7 @@ struct Extent {
 
 Extent extent(const Timeline& timeline) {
   if (timeline.spans.empty()) return {};
-  return {std::ranges::min_element(timeline.spans, {}, &Span::begin_us)->begin_us,
-          std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us};
+  return {begin_us(timeline), std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us};
 }
 
 bool waits(const Step& step) {
@@ -73,12 +49,12 @@ std::string bar(const Plan& plan, const Span& span, double x, double y, double s
 }
 
 /// One timeline with its top at `y`; returns the bottom.
-double draw(const Timeline& timeline, double y, double scale, std::string& out) {
+double draw(const Timeline& timeline, std::size_t ranks, double y, double scale, std::string& out) {
   const Extent whole = extent(timeline);
   out += text(0, y + 14, "start",
               fmt::format("{}: {}", timeline.title, format_us(whole.end_us - whole.begin_us)));
   y += head;
-  for (std::size_t r = 0; r < timeline.plan.ranks.size(); ++r, y += rank_gap) {
+  for (std::size_t r = 0; r < std::min(ranks, timeline.plan.ranks.size()); ++r, y += rank_gap) {
     const auto& lanes = timeline.plan.ranks[r].lanes;
     for (std::size_t l = 0; l < lanes.size(); ++l, y += row_height + row_gap) {
       out += text(gutter - 8, y + row_height - 4, "end", fmt::format("rank {} {}", r, lanes[l].name));
@@ -93,17 +69,9 @@ double draw(const Timeline& timeline, double y, double scale, std::string& out) 
   return y;
 }
 
-/// About eight ticks at 1, 2 or 5 times a power of ten.
-double tick_us(double longest_us) {
-  const double rough = std::max(longest_us, 1e-3) / 8, power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double step : {1.0, 2.0, 5.0})
-    if (rough <= step * power) return step * power;
-  return 10 * power;
-}
-
 }  // namespace
 
-std::string to_svg(std::span<const Timeline> timelines) {
+std::string to_svg(std::span<const Timeline> timelines, int ranks) {
   double longest_us = 0;
   for (const Timeline& timeline : timelines) {
     const Extent whole = extent(timeline);
@@ -112,8 +80,9 @@ std::string to_svg(std::span<const Timeline> timelines) {
   const double scale = longest_us > 0 ? (width - gutter) / longest_us : 0;
   std::string body;
   double y = 0;
-  for (const Timeline& timeline : timelines) y = draw(timeline, y, scale, body) + 8;
-  const double tick = tick_us(longest_us);
+  for (const Timeline& timeline : timelines)
+    y = draw(timeline, static_cast<std::size_t>(ranks), y, scale, body) + 8;
+  const double tick = plot::round_step(longest_us);
   std::string axis;
   for (double at = 0; at <= longest_us; at += tick) {
     const double x = gutter + at * scale;
@@ -123,10 +92,7 @@ std::string to_svg(std::span<const Timeline> timelines) {
         x, head - 4, y, neutral);
     axis += text(x, y + 14, "middle", format_us(at));
   }
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-4 0 {} {:.0f}\" font-family=\"sans-serif\" "
-      "font-size=\"12\" fill=\"#808080\">\n{}{}</svg>\n",
-      width + 40, y + 20, axis, body);
+  return plot::document(width + 40, y + 20, axis + body);
 }
 
 }  // namespace shingle

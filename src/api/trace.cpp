@@ -41,6 +41,12 @@ nlohmann::json slice(const Timeline& timeline, const Span& span, double begin_us
 
 }  // namespace
 
+double begin_us(const Timeline& timeline) {
+  if (timeline.begin_us) return *timeline.begin_us;
+  if (timeline.spans.empty()) return 0;
+  return std::ranges::min_element(timeline.spans, {}, &Span::begin_us)->begin_us;
+}
+
 int group_of_span(const Plan& plan, const Span& span) {
   if (span.group >= 0) return span.group;
   const auto& steps = plan.ranks[span.rank].lanes[span.lane].steps;
@@ -69,9 +75,8 @@ std::string to_chrome_trace(std::span<const Timeline> timelines) {
   std::set<std::pair<int, int>> named;
   double start_us = 0;
   for (const Timeline& timeline : timelines) {
-    double end_us = start_us, first_us = 0;
-    if (!timeline.spans.empty())
-      first_us = std::ranges::min_element(timeline.spans, {}, &Span::begin_us)->begin_us;
+    const double first_us = begin_us(timeline);
+    double end_us = start_us;
     for (const Span& span : timeline.spans) {
       if (named.emplace(span.rank, -1).second)
         events.push_back(metadata("process_name", span.rank, 0, fmt::format("rank {}", span.rank)));

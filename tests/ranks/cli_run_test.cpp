@@ -23,6 +23,7 @@ TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
                                    "backend",
                                    "mechanism",
                                    "params",
+                                   "source",
                                    "sequential_us",
                                    "overlapped_us",
                                    "speedup",

@@ -24,19 +24,27 @@ constexpr const char* examples = R"(Examples
   mpirun -n 4 shingle run --op gemm+alltoall --m 512 --n 1K --k 1K --routing skewed --format json
   shingle plan --op gemm+reducescatter --m 1K --n 1K --k 512 --mechanism signal --workers 4 --groups 1,2,1 --tile 256x256
   shingle verify plan.json
+  shingle simulate --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine machines/h200x8.json --html page.html
+  shingle compare before.json after.json --threshold 5
 
-Exit codes: 0; 1 where a result or a proof is wrong or a run failed; 2 for bad usage.)";
+Exit codes: 0; 1 where a result or a proof is wrong, a run failed or is slower than allowed; 2 for bad usage.)";
 
 struct Commands {
   RunFlags run;
   PlanCommandFlags plan;
   VerifyFlags verify;
   SimulateFlags simulate;
+  CompareFlags compare;
   ProfileFlags profile;
   TuneFlags tune;
   Format info_format = Format::text;
   WorldFlags info_world;
 };
+
+void add_html(CLI::App& app, std::string& html) {
+  app.add_option("--html", html, "Write a page with table and figures, one file that needs no network")
+      ->type_name("FILE");
+}
 
 void add_run(CLI::App& app, RunFlags& flags) {
   add_problem_flags(app, flags.what);
@@ -51,6 +59,7 @@ void add_run(CLI::App& app, RunFlags& flags) {
       ->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")
       ->type_name("FILE");
+  add_html(app, flags.html);
   app.add_option("--machine", flags.machine,
                  "With --mechanism auto: the profile of this machine (default: measured once, then kept)")
       ->type_name("FILE")
@@ -92,6 +101,9 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
   add_machine(app, flags.machine);
+  app.add_option("--sweep", flags.sweeps, "Many sizes: k=1K,2K,4K; for m, n, k or inner, may be repeated")
+      ->type_name("SIZES")
+      ->group("What");
   const std::string group = "Simulation";
   app.add_option("--epochs", flags.options.epochs, "Runs back to back; times are of one")
       ->check(CLI::Range(1, 1000))
@@ -112,6 +124,20 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
   app.add_flag("--critical-path", flags.critical_path, "Show which steps make the time");
   app.add_option("--trace", flags.trace, "Write a Chrome trace, for ui.perfetto.dev")->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
+  add_html(app, flags.html);
+}
+
+void add_compare(CLI::App& app, CompareFlags& flags) {
+  app.add_option("a", flags.a, "Rows, as `run` or `simulate --format json` print them")
+      ->required()
+      ->type_name("A.json");
+  app.add_option("b", flags.b, "Those to hold against them")->required()->type_name("B.json");
+  app.add_option("--threshold", flags.threshold,
+                 "Exit with 1 if a row of B is slower by more than so many percent")
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("PERCENT");
+  add_format_flag(app, flags.format, "table");
+  add_html(app, flags.html);
 }
 
 void add_profile(CLI::App& app, ProfileFlags& flags) {
@@ -157,6 +183,7 @@ int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
   if (name == "tune") return tune(commands.tune, launch);
   if (name == "profile") return profile(commands.profile, launch);
   if (name == "simulate") return simulate(commands.simulate, launch);
+  if (name == "compare") return compare(commands.compare, launch);
   return info(commands.info_format, commands.info_world, launch);
 }
 
@@ -223,6 +250,7 @@ int main(int argc, const char* const* argv) {
   add_verify(*app.add_subcommand("verify", "Prove a plan"), commands.verify);
   add_simulate(*app.add_subcommand("simulate", "Predict how long a plan takes on a machine"),
                commands.simulate);
+  add_compare(*app.add_subcommand("compare", "Hold results against other results"), commands.compare);
   add_tune(*app.add_subcommand("tune", "Search the fastest mechanism and params for a machine"),
            commands.tune);
   add_profile(*app.add_subcommand("profile", "Measure this machine, for simulate and tune"),

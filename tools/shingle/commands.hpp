@@ -13,7 +13,7 @@ struct RunFlags {
   WorldFlags where;
   int repeat = 0;
   Format format = Format::text;
-  std::string trace, svg;
+  std::string trace, svg, html;
   std::string machine;  ///< of --mechanism auto: this machine's profile
   bool timeline = false;
 };
@@ -45,12 +45,21 @@ struct SimulateFlags {
   PlanFlags how;
   WorldFlags where;
   std::string machine;
+  std::vector<std::string> sweeps;  ///< "k=1K,2K": the problem once for each
   SimOptions options;
   Format format = Format::text;
-  std::string trace, svg;
+  std::string trace, svg, html;
   bool timeline = false, critical_path = false;
 };
 int simulate(const SimulateFlags& flags, const Launch& launch);
+
+struct CompareFlags {
+  std::string a, b;                 ///< files of rows, as JSON
+  std::optional<double> threshold;  ///< percent that b may be slower
+  Format format = Format::text;
+  std::string html;
+};
+int compare(const CompareFlags& flags, const Launch& launch);
 
 struct TuneFlags {
   ProblemFlags what;

@@ -12,11 +12,6 @@
 namespace shingle::cli {
 namespace {
 
-using Line = std::vector<std::string>;
-
-/// Columns that are words begin at the left, numbers end at the right.
-constexpr std::size_t words = 3;
-
 Line head_of(const Row& row) {
   const Problem& p = row.named.problem;
   std::string size = p.multiplies() ? fmt::format("{}×{}×{}", p.m, p.n, p.k) : fmt::format("{}×{}", p.m, p.n);
@@ -60,35 +55,9 @@ Line predicted_line(const Row& row) {
   return line;
 }
 
-/// Columns on a terminal: UTF-8 continuation bytes take none.
-std::size_t width(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-std::string aligned(const std::vector<Line>& lines) {
+std::string below(const std::vector<std::string>& lines) {
   std::string text;
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      std::size_t widest = 0;
-      for (const Line& other : lines) widest = std::max(widest, width(other[i]));
-      const bool last = i + 1 == line.size(), left = i < words || lines[0][i] == "verified";
-      const std::string space(widest - width(line[i]), ' ');
-      text += left ? line[i] + (last ? "" : space) : space + line[i];
-      if (!last) text += "  ";
-    }
-    text += '\n';
-  }
-  return text;
-}
-
-std::string reasons(const std::vector<Row>& rows) {
-  std::string text;
-  for (const Row& row : rows)
-    if (!row.reason.empty())
-      text += fmt::format("{} {}: {}\n", head_of(row)[0], row.mechanism, row.reason);
-    else if (row.choice)
-      text += fmt::format("{}: {}\n", head_of(row)[0], row.choice->reason);
+  for (const std::string& line : lines) text += line + "\n";
   return text;
 }
 
@@ -161,18 +130,37 @@ nlohmann::ordered_json json_of(const Row& row) {
 
 }  // namespace
 
-std::string to_table(const std::vector<Row>& rows) {
+std::vector<Line> lines_of(const std::vector<Row>& rows) {
   std::vector<Line> lines{{"operator", "M×N×K", "mechanism", "sequential", "overlapped", "speedup", "overlap",
                            "max error", "verified"}};
   for (const Row& row : rows) lines.push_back(line_of(row));
-  return aligned(lines) + reasons(rows);
+  return lines;
 }
 
-std::string predicted_table(const Machine& machine, const std::vector<Row>& rows) {
+std::vector<Line> predicted_lines(const std::vector<Row>& rows) {
   std::vector<Line> lines{{"operator", "M×N×K", "mechanism", "compute", "sequential", "predicted", "speedup",
                            "overlap", "roofline", "TFLOP/s", "MFU"}};
   for (const Row& row : rows) lines.push_back(predicted_line(row));
-  return fmt::format("predicted for {}\n", machine.name) + aligned(lines) + reasons(rows);
+  return lines;
+}
+
+std::vector<std::string> reasons(const std::vector<Row>& rows) {
+  std::vector<std::string> lines;
+  for (const Row& row : rows)
+    if (!row.reason.empty())
+      lines.push_back(fmt::format("{} {}: {}", head_of(row)[0], row.mechanism, row.reason));
+    else if (row.choice)
+      lines.push_back(fmt::format("{}: {}", head_of(row)[0], row.choice->reason));
+  return lines;
+}
+
+std::string to_table(const std::vector<Row>& rows) {
+  return aligned(lines_of(rows)) + below(reasons(rows));
+}
+
+std::string predicted_table(const Machine& machine, const std::vector<Row>& rows) {
+  return fmt::format("predicted for {}\n", machine.name) + aligned(predicted_lines(rows)) +
+         below(reasons(rows));
 }
 
 std::string to_json(const std::vector<Row>& rows) {

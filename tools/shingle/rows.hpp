@@ -10,6 +10,7 @@
 #include "shingle/api/oracle.hpp"
 #include "shingle/problems.hpp"
 #include "shingle/sim/metrics.hpp"
+#include "shingle/table.hpp"
 
 namespace shingle::cli {
 
@@ -26,6 +27,12 @@ struct Row {
 
   bool ran() const { return time.has_value(); }
 };
+
+/// The cells of a table of rows, the head first; of measured and of predicted ones.
+std::vector<Line> lines_of(const std::vector<Row>& rows);
+std::vector<Line> predicted_lines(const std::vector<Row>& rows);
+/// Why rows did not run or did not pass, or why their mechanism was chosen; a line each.
+std::vector<std::string> reasons(const std::vector<Row>& rows);
 
 /// A table with a line a row and the reasons below it.
 std::string to_table(const std::vector<Row>& rows);

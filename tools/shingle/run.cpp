@@ -8,6 +8,7 @@
 #include "shingle/commands.hpp"
 #include "shingle/execute.hpp"
 #include "shingle/memory.hpp"
+#include "shingle/page.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -37,10 +38,22 @@ void write_pictures(const RunFlags& flags, const Executed& all) {
   write_file_atomically(flags.svg, to_svg(pairs));
 }
 
+Report page_of(const std::string& head, const Executed& all) {
+  Report page = make_page("Measured", {head});
+  add_rows(all.rows, lines_of(all.rows), page);
+  for (std::size_t i = 0; i < all.overlapped.size(); ++i) {
+    const Timeline& overlapped = all.overlapped[i];
+    std::vector<Timeline> shown{all.baselines[i]};
+    if (overlapped.plan.mechanism != Mechanism::sequential) shown.push_back(overlapped);
+    add_timelines(overlapped.title, std::move(shown), page);
+  }
+  return page;
+}
+
 std::string head(const World& world, const RunFlags& flags, std::string_view backend) {
   const Link& link = flags.where.link;
   return fmt::format(
-      "{} ranks on {}, {} worker{} each, link {}\n", world.size(), backend, world.machine().workers,
+      "{} ranks on {}, {} worker{} each, link {}", world.size(), backend, world.machine().workers,
       world.machine().workers == 1 ? "" : "s",
       link.paced() ? fmt::format("{} GB/s, {}", link.gbps, format_us(link.latency_us)) : "not paced");
 }
@@ -55,11 +68,12 @@ int exit_code(const std::vector<Row>& rows) {
 /// Runs all jobs and prints what came of them.
 int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<UserMatrices>& own,
              const RunFlags& flags, const Launch& launch) {
-  const ExecuteOptions options{.how = flags.how,
-                               .where = flags.where,
-                               .repeat = flags.repeat,
-                               .timelines = flags.timeline || !flags.trace.empty() || !flags.svg.empty(),
-                               .backend = std::string(flags.where.options(launch).backend)};
+  const ExecuteOptions options{
+      .how = flags.how,
+      .where = flags.where,
+      .repeat = flags.repeat,
+      .timelines = flags.timeline || !flags.trace.empty() || !flags.svg.empty() || !flags.html.empty(),
+      .backend = std::string(flags.where.options(launch).backend)};
   Executed all;
   {
     Progress progress(launch.speaks());
@@ -75,11 +89,13 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
     if (flags.format == Format::json) {
       fmt::print("{}", to_json(all.rows));
     } else {
-      fmt::print("{}{}", head(world, flags, options.backend), to_table(all.rows));
+      fmt::print("{}\n{}", head(world, flags, options.backend), to_table(all.rows));
       if (flags.timeline)
         for (const Timeline& timeline : all.overlapped) fmt::print("\n{}", to_chart(timeline, 0));
     }
     write_pictures(flags, all);
+    if (!flags.html.empty())
+      write_file_atomically(flags.html, to_html(page_of(head(world, flags, options.backend), all)));
   }
   return exit_code(all.rows);
 }
@@ -89,6 +105,7 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
 int run(const RunFlags& flags, const Launch& launch) {
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
+  require_writable("--html", flags.html);
   require_writable("--out", flags.own.out);
   const int ranks = flags.where.ranks(launch);
   WorldOptions where = flags.where.options(launch);

@@ -8,8 +8,10 @@
 #include "shingle/base/file.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/jobs.hpp"
+#include "shingle/page.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/rows.hpp"
+#include "shingle/sweep.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -45,10 +47,11 @@ class Simulations {
                      {},
                      {},
                      choice});
+    if (!flags_.html.empty()) add_timelines(named, plan);
     if (!flags_.timeline && !flags_.critical_path && flags_.trace.empty() && flags_.svg.empty()) return;
     Simulated simulated = simulate(plan, machine_, flags_.options);
     if (flags_.critical_path) below_ += "\n" + path_text(plan, simulated);
-    timelines_.push_back({describe(plan.problem), plan, std::move(simulated.spans)});
+    timelines_.push_back({describe(plan.problem), plan, std::move(simulated.spans), 0.0});
     if (flags_.timeline) below_ += "\n" + to_chart(timelines_.back(), 0);
   }
   void refuse(const NamedProblem& named, const std::string& mechanism, const std::string& reason) {
@@ -59,16 +62,40 @@ class Simulations {
     const bool any = std::ranges::any_of(rows_, [](const Row& row) { return row.predicted.has_value(); });
     if (any && !flags_.trace.empty()) write_file_atomically(flags_.trace, to_chrome_trace(timelines_));
     if (any && !flags_.svg.empty()) write_file_atomically(flags_.svg, to_svg(timelines_));
+    if (any && !flags_.html.empty()) write_file_atomically(flags_.html, to_html(page()));
     fmt::print("{}{}", flags_.format == Format::json ? to_json(rows_) : predicted_table(machine_, rows_),
                flags_.format == Format::json ? "" : below_);
     return any ? 0 : 1;
   }
 
  private:
+  /// The plan below the sequential one of its problem.
+  void add_timelines(const NamedProblem& named, const Plan& plan) {
+    std::vector<Timeline> timelines;
+    const auto show = [&](const Plan& shown) {
+      timelines.push_back(
+          {std::string(name(shown.mechanism)), shown, simulate(shown, machine_, flags_.options).spans, 0.0});
+    };
+    if (plan.mechanism != Mechanism::sequential)
+      show(make_plan(plan.problem, machine_, Mechanism::sequential).value());
+    show(plan);
+    cli::add_timelines(fmt::format("{}, {}", describe(named), name(plan.mechanism)), std::move(timelines),
+                       figures_);
+  }
+
+  Report page() const {
+    Report page = figures_;
+    page.title = fmt::format("Predicted for {}", machine_.name);
+    add_rows(rows_, predicted_lines(rows_), page);
+    page.curves = machine_.curves;
+    return page;
+  }
+
   const SimulateFlags& flags_;
   const Machine& machine_;
   std::vector<Row> rows_;
   std::vector<Timeline> timelines_;
+  Report figures_ = make_page("", {});
   std::string below_;
 };
 
@@ -78,8 +105,9 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
   if (!launch.speaks()) return 0;
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
+  require_writable("--html", flags.html);
   if (!flags.file.empty()) {
-    if (flags.what.op || !flags.what.model.empty())
+    if (flags.what.op || !flags.what.model.empty() || !flags.sweeps.empty())
       throw InvalidArgument("simulate takes a file, or flags that say what to plan");
     const Plan plan = read_plan(flags.file);
     const Machine machine =
@@ -91,12 +119,13 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
   const int ranks = flags.where.ranks(launch);
   const Machine machine = machine_to_tune_for(flags.machine, ranks, flags.where.options(launch), launch);
   Simulations all(flags, machine);
-  for (const NamedProblem& named : make_problems(flags.what, ranks))
-    for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine))
-      if (candidate.plan)
-        all.add(named, *candidate.plan, candidate.choice);
-      else
-        all.refuse(named, candidate.mechanism, candidate.plan.reason());
+  for (const ProblemFlags& what : swept(flags.what, flags.sweeps))
+    for (const NamedProblem& named : make_problems(what, ranks))
+      for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine))
+        if (candidate.plan)
+          all.add(named, *candidate.plan, candidate.choice);
+        else
+          all.refuse(named, candidate.mechanism, candidate.plan.reason());
   return all.print();
 }
 

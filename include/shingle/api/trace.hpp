@@ -1,6 +1,7 @@
 // Timelines of runs, for Perfetto (chrome://tracing) and for the page.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,7 +15,12 @@ struct Timeline {
   std::string title;
   Plan plan;
   std::vector<Span> spans;
+  std::optional<double>
+      begin_us{};  ///< when the run began, where that is known: before a first command is ready
 };
+
+/// When a timeline begins: as it says, else with its first span.
+double begin_us(const Timeline& timeline);
 
 /// The group of tiles that a span computes or sends: its own, or that of the counter entry that its step
 /// awaits or notifies; -1 where it is of no single group.
@@ -25,8 +31,9 @@ int group_of_span(const Plan& plan, const Span& span);
 std::string to_chrome_trace(std::span<const Timeline> timelines);
 
 /// A picture of timelines below each other on one time scale: a row for each lane of each rank, computation
-/// and communication of a group of tiles in the same colour. Stands on light and dark ground.
-std::string to_svg(std::span<const Timeline> timelines);
+/// and communication of a group of tiles in the same colour. Stands on light and dark ground. `ranks`: so
+/// many at most, from rank 0 on.
+std::string to_svg(std::span<const Timeline> timelines, int ranks = max_world);
 
 /// The lanes of one rank as lines of text, `width` characters for the whole time: a digit is a group of tiles
 /// computed or sent, # either without groups, = a pass over finished tiles, . waiting; then the share of
