@@ -17,16 +17,18 @@ std::string_view name(Origin origin) {
 
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k) {
   const auto area = static_cast<double>(tile_rows) * static_cast<double>(tile_cols);
-  const TileRate* nearest = nullptr;
-  double ratio = 0;
+  const TileRate *below = nullptr, *above = nullptr;  // nearest in area on either side
+  const auto area_of = [](const TileRate& rate) { return static_cast<double>(rate.rows) * rate.cols; };
   for (const TileRate& rate : machine.tiles) {
     if (rate.rows == tile_rows && rate.cols == tile_cols) return rate.us(k);
-    const double other = area / (static_cast<double>(rate.rows) * rate.cols);
-    if (nearest && std::abs(std::log(other)) >= std::abs(std::log(ratio))) continue;
-    nearest = &rate;
-    ratio = other;
+    if (area_of(rate) <= area && (!below || area_of(rate) > area_of(*below))) below = &rate;
+    if (area_of(rate) >= area && (!above || area_of(rate) < area_of(*above))) above = &rate;
   }
-  return nearest ? nearest->us(k) * ratio : -1;
+  if (!below && !above) return -1;
+  if (!below || !above) return (below ? below : above)->us(k) * area / area_of(below ? *below : *above);
+  if (area_of(*below) == area_of(*above)) return below->us(k);
+  const double part = std::log(area / area_of(*below)) / std::log(area_of(*above) / area_of(*below));
+  return below->us(k) * std::pow(above->us(k) / below->us(k), part);
 }
 
 EnginePhases parse_engine(std::string_view text) {

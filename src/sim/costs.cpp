@@ -11,19 +11,15 @@
 namespace shingle {
 
 double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k, int workers) {
+  // Where edges cost what they hold, a library cuts the matrix into a part for each worker.
+  if (!machine.whole_tiles)
+    return wave_us(machine, m, ceil_div(n, larger(workers, 1)), static_cast<double>(k));
   double best = std::numeric_limits<double>::infinity();
   for (const TileRate& tile : machine.tiles) {
     const double one = tile.us(static_cast<double>(k));
     const std::int64_t tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.cols);
     const std::int64_t waves = ceil_div(tiles, larger(workers, 1));
-    double us = static_cast<double>(waves) * one;
-    // Where edges cost what they hold, the last wave and the ragged tiles do.
-    if (!machine.whole_tiles) {
-      const double area = static_cast<double>(m) * static_cast<double>(n) /
-                          (static_cast<double>(tile.rows) * static_cast<double>(tile.cols));
-      us = tile.fixed_us * static_cast<double>(waves) +
-           tile.us_per_k * static_cast<double>(k) * area / static_cast<double>(larger(workers, 1));
-    }
+    const double us = static_cast<double>(waves) * one;
     best = std::min(best, us);
   }
   return best;

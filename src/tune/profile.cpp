@@ -165,8 +165,18 @@ class Profiler {
   }
 
   void tiles() {
-    constexpr std::array<std::array<std::int32_t, 2>, 7> shapes{
-        {{64, 64}, {128, 128}, {128, 256}, {256, 512}, {512, 512}, {1024, 1024}, {2048, 2048}}};
+    constexpr std::array<std::array<std::int32_t, 2>, 12> shapes{{{64, 64},
+                                                                  {64, 128},
+                                                                  {128, 128},
+                                                                  {64, 512},
+                                                                  {128, 256},
+                                                                  {256, 128},
+                                                                  {128, 512},
+                                                                  {256, 256},
+                                                                  {256, 512},
+                                                                  {512, 512},
+                                                                  {1024, 1024},
+                                                                  {2048, 2048}}};
     constexpr std::array<std::int64_t, 4> lengths{64, 256, 1024, 4096};
     for (const auto& [rows, cols] : shapes) {
       next(fmt::format("tiles of {}x{}", rows, cols));

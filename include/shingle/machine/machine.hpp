@@ -105,8 +105,9 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-/// The time of a wave of tiles of a GEMM over `k`: as the rate of this tile, or of the one nearest in area
-/// scaled by it; negative without any.
+/// The time of a wave of tiles of a GEMM over `k`: of this tile, or between the nearest smaller and the
+/// nearest larger one straight in log area and log time; beyond all in proportion to the area; negative
+/// without any.
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k);
 
 /// The time of a collective of `bytes` (as Sample counts them) between so many ranks on `workers` of each.
