@@ -483,6 +483,19 @@ void MemoryCheck::check_owner(const Segment& s, std::uint64_t ranks, const Conte
 // -------------------------------------------------------------------------------------------------------------
 // attention
 
+/// Of the tokens that a tile sees, those whose keys and values no tile of the run has read before.
+TokenRange MemoryCheck::unread(std::int32_t index, std::int64_t col, const Seen& wanted) {
+  if (seen_segment_ != index) seen_.clear();
+  seen_segment_ = index;
+  Seen& seen = seen_[col];
+  const bool goes_on = seen.col == wanted.col && seen.ranks == wanted.ranks &&
+                       seen.tokens.first <= wanted.tokens.first && wanted.tokens.first <= seen.tokens.end;
+  if (!goes_on) seen = {wanted.col, wanted.ranks, {wanted.tokens.first, wanted.tokens.first}};
+  const std::int64_t first = seen.tokens.end;
+  seen.tokens.end = larger(first, wanted.tokens.end);
+  return {first, seen.tokens.end};
+}
+
 /// Queries have to be the tokens that the step says, of one head of one rank; K and V those of the head's
 /// group, of the same rank, and all of the tokens that the queries see.
 void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item) {
@@ -502,10 +515,10 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
     col = found;
     ranks = c.ranks;
   });
-  const TokenRange seen = plan_.problem.seen_by(token, rect.rows);
+  const std::int64_t local = rect.col / a.head_dim / sharing * a.head_dim;
+  const std::int64_t wanted = col / a.head_dim / sharing * a.head_dim;
+  const TokenRange seen = unread(index, local, {wanted, ranks, plan_.problem.seen_by(token, rect.rows)});
   const auto check_seen = [&](const Slice& slice, Content::Of of) {
-    const std::int64_t local = rect.col / a.head_dim / sharing * a.head_dim;
-    const std::int64_t wanted = col / a.head_dim / sharing * a.head_dim;
     const Place at = piece_place(slice, slice.row + seen.first, seen.end - seen.first, slice.col + local,
                                  a.head_dim, s.epoch);
     read(at, index, -1, [&](const Rect& cell, const Content& c) {
