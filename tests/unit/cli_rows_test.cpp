@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "shingle/console.hpp"
 #include "shingle/flags.hpp"
 #include "shingle/memory.hpp"
 
@@ -77,6 +78,14 @@ TEST(Memory, IsCountedWithoutOverflow) {
   const double most = available_bytes();
   EXPECT_THROW(require_memory(most / 2, "this", {.mpi = true, .rank = 0, .size = 4, .on_this_host = 4}),
                InvalidArgument);
+}
+
+TEST(Memory, IsNamedWhereThereIsNoMore) {
+  testing::internal::CaptureStderr();
+  print_failure(std::bad_alloc{}, {});
+  print_failure(std::bad_alloc{}, {.mpi = true, .rank = 1, .size = 2, .on_this_host = 2});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "shingle: out of memory\nshingle: rank 1: out of memory\n");
 }
 
 TEST(WorldFlags, FollowTheLauncher) {

@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
-#include <new>
 
 #include "shingle/base/error.hpp"
 
@@ -135,18 +134,16 @@ int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
 /// run find alike.
 template <class Work>
 int guarded(const Launch& launch, Work work) {
-  const auto fail = [&](const std::string& what, int code) {
-    if (launch.speaks()) print_failure(what);
-    return code;
+  const auto refuse = [&](const std::exception& error) {
+    if (launch.speaks()) print_failure(error.what());
+    return bad_usage;
   };
   try {
     return work();
   } catch (const InvalidArgument& error) {
-    return fail(error.what(), bad_usage);
+    return refuse(error);
   } catch (const IoError& error) {
-    return fail(error.what(), bad_usage);
-  } catch (const std::bad_alloc&) {
-    return fail("out of memory", failure);
+    return refuse(error);
   } catch (const std::exception& error) {
     print_failure(error, launch);
     return failure;
