@@ -154,7 +154,7 @@ class MemoryCheck {
   std::int32_t seen_segment_ = -1;
   std::map<std::int64_t, Seen> seen_;  // by the column of K and V in the step
   std::int64_t accesses_ = 0;
-  static constexpr std::int64_t max_work = std::int64_t{1} << 28;
+  static constexpr std::int64_t max_work = std::int64_t{1} << 30;
   std::int64_t work_ = 0;
 };
 
