@@ -130,11 +130,7 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               ->default_str(""));
   grouped(app.add_flag("--mlp", flags.mlp,
                        "With --model: a feed-forward as one operator instead of ffn_up and ffn_down"));
-  grouped(
-      add(app, "--op", "OP",
-          "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall, alltoall+gemm, "
-          "attention+reducescatter, ulysses-attention, mlp, allgather, reducescatter, allreduce or alltoall",
-          [&](auto& t) { flags.op = parse_op(t); }));
+  grouped(add(app, "--op", "OP", "One of " + op_list(), [&](auto& t) { flags.op = parse_op(t); }));
   grouped(
       add(app, "--m", "M",
           "Rows of one rank's GEMM, or of what a collective makes of all; sizes read like 4096, 8K or 128M",
@@ -142,7 +138,7 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of what a collective moves",
               [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
-  grouped(add(app, "--inner", "I", "mlp: columns of one rank's activated first product",
+  grouped(add(app, "--inner", "I", "mlp, gemm+allgather+gemm: columns of one rank's activated first product",
               [&](auto& t) { flags.inner = extent(t); }));
   Attention& attention = flags.attention;
   grouped(add(app, "--heads", "H", "attention: query heads of all ranks",

@@ -42,6 +42,8 @@ enum class Op : std::uint8_t {
 /// "gemm+allreduce", …
 std::string_view name(Op op);
 Op parse_op(std::string_view text);
+/// The names of all, as a list.
+std::string op_list();
 
 enum class Activation : std::uint8_t { none, relu, gelu, silu, swiglu };
 std::string_view name(Activation activation);
