@@ -167,6 +167,8 @@ void Problem::validate() const {
     if (ceil_div(shard_rows(), row_block) > most_blocks)
       throw InvalidArgument(
           fmt::format("row_block = {} deals the rows in more than {} blocks a rank", row_block, most_blocks));
+  } else if (row_block != 0) {
+    throw InvalidArgument(fmt::format("row_block = {}, but rows are contiguous", row_block));
   }
 }
 
