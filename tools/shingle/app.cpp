@@ -52,9 +52,15 @@ void add_run(CLI::App& app, RunFlags& flags) {
 }
 
 void add_machine(CLI::App& app, std::string& machine) {
-  app.add_option("--machine", machine, "Plan for the machine of a profile, such as machines/h200x8.json")
-      ->type_name("FILE")
-      ->group("Where");
+  CLI::Option* option =
+      app.add_option("--machine", machine, "Plan for the machine of a profile, such as machines/h200x8.json")
+          ->type_name("FILE")
+          ->group("Where");
+  exclude(app, option, {"Where"}, {"--world"});
+}
+
+CLI::Option* add_plan_file(CLI::App& app, std::string& file) {
+  return app.add_option("plan", file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
 }
 
 void add_plan(CLI::App& app, PlanCommandFlags& flags) {
@@ -72,19 +78,21 @@ void add_plan(CLI::App& app, PlanCommandFlags& flags) {
 }
 
 void add_verify(CLI::App& app, VerifyFlags& flags) {
-  app.add_option("plan", flags.file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
+  CLI::Option* file = add_plan_file(app, flags.file);
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
   add_machine(app, flags.machine);
+  exclude(app, file, {"What", "How", "Where"});
 }
 
 void add_simulate(CLI::App& app, SimulateFlags& flags) {
-  app.add_option("plan", flags.file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
+  CLI::Option* file = add_plan_file(app, flags.file);
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
   add_machine(app, flags.machine);
+  exclude(app, file, {"What", "How", "Where"}, {"--machine"});
   const std::string group = "Simulation";
   app.add_option("--epochs", flags.options.epochs, "Runs back to back; times are of one")
       ->check(CLI::Range(1, 1000))

@@ -90,6 +90,7 @@ int run(const RunFlags& flags, const Launch& launch) {
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
   require_writable("--out", flags.own.out);
+  require_text("--timeline", flags.timeline, flags.format);
   const int ranks = flags.where.ranks(launch);
   WorldOptions where = flags.where.options(launch);
   std::optional<UserMatrices> own;

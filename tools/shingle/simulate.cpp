@@ -71,11 +71,11 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
   if (!launch.speaks()) return 0;
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
+  require_text("--timeline", flags.timeline, flags.format);
+  require_text("--critical-path", flags.critical_path, flags.format);
   if (flags.machine.empty())
     throw InvalidArgument("simulate needs --machine: the profile of one, such as machines/h200x8.json");
   if (!flags.file.empty()) {
-    if (flags.what.op || !flags.what.model.empty())
-      throw InvalidArgument("simulate takes a file, or flags that say what to plan");
     const Plan plan = read_plan(flags.file);
     const Machine machine =
         machine_to_plan_for(flags.machine, plan.problem.world, flags.where.options(launch));
