@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "api/attention_reference.hpp"
 #include "api/reference.hpp"
 
 namespace shingle {
@@ -187,9 +188,11 @@ std::string oracle_library() {
 std::int64_t check_bytes(const Problem& problem) {
   const std::int64_t rows = panel_rows(problem);
   const std::int64_t block = smaller(512, problem.k);
-  return threads() * static_cast<std::int64_t>(sizeof(double)) *
-         (rows * (problem.n + block + (problem.chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
-          block * 512 + 8 * larger(problem.n, problem.b_cols()));
+  const std::int64_t product =
+      static_cast<std::int64_t>(sizeof(double)) *
+      (rows * (problem.n + block + (problem.chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
+       block * 512 + 8 * larger(problem.n, problem.b_cols()));
+  return threads() * (product + (problem.attends() ? attend_bytes(problem, rows) : 0));
 }
 
 }  // namespace shingle

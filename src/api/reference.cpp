@@ -212,6 +212,9 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
   } else if (problem.op == Op::gemm_alltoall || problem.op == Op::alltoall) {
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);
+  } else if (problem.exchanges_heads()) {
+    for (const int& rank : ranks)  // rows of another's shard would be attended to in vain
+      for (const GlobalRun& run : problem.out_runs(rank)) cut(run.global_row, run.rows, {rank}, {&rank, 1});
   } else {
     for (const int& rank : ranks) cut(0, problem.global_rows(), {rank}, {&rank, 1});
   }

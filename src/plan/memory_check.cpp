@@ -35,6 +35,14 @@ std::string content_text(const Content& c) {
   return text + fmt::format(" of epoch {}", c.epoch);
 }
 
+/// Whether two contents are parts of one sum: equal places, of disjoint sets of ranks. What is of no rank in
+/// particular, such as the rows that an all-gather brings, is complete: there is nothing to add to it.
+bool addable(const Content& a, const Content& b) {
+  return a.of == Content::Of::c && b.of == Content::Of::c && a.row == b.row && a.col == b.col &&
+         a.epoch == b.epoch && a.done == 0 && b.done == 0 && a.ranks != 0 && b.ranks != 0 &&
+         (a.ranks & b.ranks) == 0;
+}
+
 }  // namespace
 
 MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order)
@@ -94,9 +102,9 @@ std::string MemoryCheck::describe_place(const Place& at, const Rect& rect) const
 
 template <class Visit>
 void MemoryCheck::read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit) {
-  ++accesses_;
-  spend(1);
   memory(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
+    ++accesses_;
+    spend(1);
     const Touch& writer = cell.writer;
     const bool own = writer.segment == segment && writer.item == item;
     if (writer.segment >= 0 && !own && !order_.knows(segment, writer.segment))
@@ -114,9 +122,9 @@ void MemoryCheck::read(const Place& at, std::int32_t segment, std::int64_t item,
 }
 
 void MemoryCheck::write(const Place& at, std::int32_t segment, std::int64_t item, const Content& content) {
-  ++accesses_;
-  spend(1);
   memory(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
+    ++accesses_;
+    spend(1);
     const auto conflict = [&](const Touch& other) {
       return other.segment >= 0 && !(other.segment == segment && other.item == item) &&
              !order_.knows(segment, other.segment);
@@ -475,6 +483,19 @@ void MemoryCheck::check_owner(const Segment& s, std::uint64_t ranks, const Conte
 // -------------------------------------------------------------------------------------------------------------
 // attention
 
+/// Of the tokens that a tile sees, those whose keys and values no tile of the run has read before.
+TokenRange MemoryCheck::unread(std::int32_t index, std::int64_t col, const Seen& wanted) {
+  if (seen_segment_ != index) seen_.clear();
+  seen_segment_ = index;
+  Seen& seen = seen_[col];
+  const bool goes_on = seen.col == wanted.col && seen.ranks == wanted.ranks &&
+                       seen.tokens.first <= wanted.tokens.first && wanted.tokens.first <= seen.tokens.end;
+  if (!goes_on) seen = {wanted.col, wanted.ranks, {wanted.tokens.first, wanted.tokens.first}};
+  const std::int64_t first = seen.tokens.end;
+  seen.tokens.end = larger(first, wanted.tokens.end);
+  return {first, seen.tokens.end};
+}
+
 /// Queries have to be the tokens that the step says, of one head of one rank; K and V those of the head's
 /// group, of the same rank, and all of the tokens that the queries see.
 void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item) {
@@ -494,10 +515,10 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
     col = found;
     ranks = c.ranks;
   });
-  const TokenRange seen = plan_.problem.seen_by(token, rect.rows);
+  const std::int64_t local = rect.col / a.head_dim / sharing * a.head_dim;
+  const std::int64_t wanted = col / a.head_dim / sharing * a.head_dim;
+  const TokenRange seen = unread(index, local, {wanted, ranks, plan_.problem.seen_by(token, rect.rows)});
   const auto check_seen = [&](const Slice& slice, Content::Of of) {
-    const std::int64_t local = rect.col / a.head_dim / sharing * a.head_dim;
-    const std::int64_t wanted = col / a.head_dim / sharing * a.head_dim;
     const Place at = piece_place(slice, slice.row + seen.first, seen.end - seen.first, slice.col + local,
                                  a.head_dim, s.epoch);
     read(at, index, -1, [&](const Rect& cell, const Content& c) {
@@ -574,8 +595,7 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
 /// The sum of equal places of disjoint sets of ranks; `c` was found in `cell`.
 Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, const Place& at,
                             const Rect& cell) {
-  if (sum.of != Content::Of::c || c.of != Content::Of::c || sum.row != c.row || sum.col != c.col ||
-      sum.epoch != c.epoch || sum.done != 0 || c.done != 0 || (sum.ranks & c.ranks) != 0)
+  if (!addable(sum, c))
     fail_content(
         s, fmt::format("adds {} ({}) to {}", describe_place(at, cell), content_text(c), content_text(sum)));
   sum.ranks |= c.ranks;
@@ -858,9 +878,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
         const bool undefined = c.of == Content::Of::nothing || (i > 0 && total.of == Content::Of::nothing);
         if (i == 0 || undefined) {
           total = undefined ? Content{} : c;  // padding may be anything, as long as nobody uses it
-        } else if (c.of != Content::Of::c || total.of != Content::Of::c || c.row != total.row ||
-                   c.col != total.col || c.epoch != total.epoch || c.done != 0 || total.done != 0 ||
-                   (c.ranks & total.ranks) != 0) {
+        } else if (!addable(total, c)) {
           const Segment& s = schedule_.segments[segments[i]];
           fail_content(s, fmt::format("sums {} ({}, row {}, column {}) with {}, row {}, column {}",
                                       rect_text(cell), content_text(c), cell.row + c.row, cell.col + c.col,

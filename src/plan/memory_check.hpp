@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -87,6 +88,13 @@ class MemoryCheck {
     std::uint64_t ranks;
   };
 
+  /// Keys and values that tiles of a run have read: of which head of whose, and of which tokens.
+  struct Seen {
+    std::int64_t col = 0;
+    std::uint64_t ranks = 0;
+    TokenRange tokens;
+  };
+
   RegionMap<Cell>& memory(const Place& at);
   Place place(const Slice& slice, std::int32_t epoch) const;
   Place piece_place(const Slice& slice, std::int64_t row, std::int64_t rows, std::int64_t col,
@@ -102,6 +110,7 @@ class MemoryCheck {
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
   void attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item);
+  TokenRange unread(std::int32_t index, std::int64_t col, const Seen& wanted);
   const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,
                                       const TileRect& rect, Content::Of wanted);
   Content::Of wanted_a(const Gemm& step, const Segment& s, Content::Of b) const;
@@ -141,8 +150,11 @@ class MemoryCheck {
   std::int64_t a_row_ = -1;
   Content::Of a_wanted_ = Content::Of::nothing;
   std::vector<TileRows> a_tile_rows_;
+  // Those of a head see the same keys and values, or more of them: each token's are read once.
+  std::int32_t seen_segment_ = -1;
+  std::map<std::int64_t, Seen> seen_;  // by the column of K and V in the step
   std::int64_t accesses_ = 0;
-  static constexpr std::int64_t max_work = std::int64_t{1} << 28;
+  static constexpr std::int64_t max_work = std::int64_t{1} << 30;
   std::int64_t work_ = 0;
 };
 

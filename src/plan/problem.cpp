@@ -42,13 +42,17 @@ std::string_view name_in(const Table& table, Key key) {
 }
 
 template <class Table>
+std::string list_of(const Table& table) {
+  std::string names;
+  for (const auto& [value, label] : table) names += (names.empty() ? "" : ", ") + std::string(label);
+  return names;
+}
+
+template <class Table>
 auto parse_in(const Table& table, std::string_view text, std::string_view what) {
-  std::string known;
-  for (const auto& [value, label] : table) {
+  for (const auto& [value, label] : table)
     if (label == text) return value;
-    known += (known.empty() ? "" : ", ") + std::string(label);
-  }
-  throw InvalidArgument(fmt::format("unknown {} '{}' (one of {})", what, text, known));
+  throw InvalidArgument(fmt::format("unknown {} '{}' (one of {})", what, text, list_of(table)));
 }
 
 void require_extent(std::string_view what, std::int64_t value, std::int64_t least) {
@@ -112,6 +116,9 @@ std::string_view name(Op op) {
 Op parse_op(std::string_view text) {
   return parse_in(op_names, text, "operator");
 }
+std::string op_list() {
+  return list_of(op_names);
+}
 std::string_view name(Activation activation) {
   return name_in(activation_names, activation);
 }
@@ -160,6 +167,8 @@ void Problem::validate() const {
     if (ceil_div(shard_rows(), row_block) > most_blocks)
       throw InvalidArgument(
           fmt::format("row_block = {} deals the rows in more than {} blocks a rank", row_block, most_blocks));
+  } else if (row_block != 0) {
+    throw InvalidArgument(fmt::format("row_block = {}, but rows are contiguous", row_block));
   }
 }
 

@@ -57,6 +57,19 @@ void expect_right(const Problem& problem) {
   }
 }
 
+TEST(Ulysses, IsProvenInWorkThatGrowsWithItsTokensAndNotWithTheirSquare) {
+  for (const bool causal : {false, true})
+    for (const auto& [mechanism, params] : forms()) {
+      const auto accesses = [&](std::int64_t tokens) {
+        const auto plan = make_plan(ulysses(2, tokens, 4, 4, 1, causal), Machine{}, mechanism, params);
+        const Proof proof = verify(*plan);
+        EXPECT_TRUE(proof) << proof.failure;
+        return static_cast<double>(proof.accesses);
+      };
+      EXPECT_LT(accesses(8192) / accesses(4096), 2.1) << name(mechanism);
+    }
+}
+
 TEST(Ulysses, IsRightForAnyHeadsSequencesAndRanks) {
   std::mt19937 random(13);
   const auto draw = [&](int least, int most) {

@@ -1,6 +1,7 @@
 // Plans of copy engines, broken in one place each: every one has to be rejected. Beside
 // verify_mutation_test.cpp (collectives) and verify_peer_mutation_test.cpp (stores into other ranks).
 #include "shingle/planner/planner.hpp"
+#include "support/hand_plan.hpp"
 #include "support/mutation.hpp"
 
 namespace shingle {
@@ -189,6 +190,17 @@ bool swap_back(Plan& plan, Dice& dice) {
   return true;
 }
 
+/// A rank's own rows are added to themselves on their way into the result.
+bool double_own_rows(Plan& plan, Dice& dice) {
+  const auto at = pick<Copy>(plan, dice, [&](const At& where, const Copy& copy) {
+    return !on_copy_lane(plan, where) && copy.from.rows > 0;
+  });
+  if (!at) return false;
+  const Copy copy = std::get<Copy>(step_of(plan, *at));
+  step_of(plan, *at) = Hand::pass({copy.from, copy.from}, copy.to);
+  return true;
+}
+
 /// One side of a command a row off.
 bool shift_command(Plan& plan, Dice& dice) {
   const auto at = pick_command(plan, dice);
@@ -298,6 +310,7 @@ const Mutation mutations[] = {{"drop an engine's poll", drop_poll},
                               {"drop a command", drop_command},
                               {"repeat a command", repeat_command},
                               {"swap back", swap_back},
+                              {"double own rows", double_own_rows},
                               {"shift a command", shift_command},
                               {"send elsewhere", send_elsewhere},
                               {"broadcast to one rank twice", broadcast_to_one},

@@ -423,6 +423,20 @@ bool other_epilogue(Plan& plan, Dice& dice) {
   return false;
 }
 
+/// What every rank has at the end is summed over them once more.
+bool sum_again(Plan& plan, Dice& dice) {
+  const auto at = pick_kind<Collective>(plan, dice);
+  if (!at) return false;
+  const auto out = find_buffer(plan, Role::out);
+  const auto communicator = get<Collective>(plan, *at).communicator;
+  for (int r = 0; r < plan.problem.world; ++r) {
+    const Slice all = whole(plan, out, r);
+    insert(plan, {r, at->lane, plan.ranks[r].lanes[at->lane].steps.size()},
+           Collective{CollectiveKind::allreduce, communicator, all, all, {}, {}, {}});
+  }
+  return true;
+}
+
 bool rotate_counts(Plan& plan, Dice& dice) {
   const auto at = pick_collective(plan, dice);
   if (!at) return false;
@@ -529,6 +543,7 @@ const Mutation mutations[] = {{"drop an await", drop_await},
                               {"read the neighbour's memory", read_neighbour},
                               {"drop a pass", drop_pass},
                               {"another epilogue", other_epilogue},
+                              {"sum again", sum_again},
                               {"rotate an alltoall's counts", rotate_counts},
                               {"drop a message", drop_message},
                               {"swap peers", swap_peers},

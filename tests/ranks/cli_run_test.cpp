@@ -113,7 +113,7 @@ TEST_F(Cli, RunsAnMlpByEveryMechanismThatServes) {
   expect_refused("run --op mlp --a x.npy --b y.npy", "mlp has two");
   const std::string model = "--model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json --tp 4 --tokens 16 ";
   EXPECT_EQ(rows(model + "--mlp --layer-ops=ffn --mechanism ring")[0].at("op"), "mlp");
-  expect_refused("run --mlp " + sizes, "go with --model");
+  expect_refused("run --mlp " + sizes, "requires --model");
 }
 
 TEST_F(Cli, RunsAProducerAGatherAndAConsumer) {

@@ -15,6 +15,8 @@ TEST_F(Cli, HelpAndVersionSucceed) {
     EXPECT_EQ(outcome.err, "");
   }
   EXPECT_THAT(run("--help").out, HasSubstr("shingle run --model"));
+  EXPECT_THAT(run("plan --help").out, HasSubstr("mlp, gemm+allgather+gemm, ulysses-attention"));
+  EXPECT_THAT(run("plan --help").out, HasSubstr("mlp, gemm+allgather+gemm: columns"));
   EXPECT_THAT(run("--version").out, HasSubstr("shingle 0."));
 }
 
@@ -44,6 +46,36 @@ TEST_F(Cli, RefusesBadUsageInOneLine) {
   expect_refused("run --op gemm+allreduce " + small + "--row-order block-cyclic --row-block 4",
                  "block-cyclic");
   expect_refused("plan --op gemm " + small + "--rank 2", "--rank");
+}
+
+TEST_F(Cli, RefusesWhatHasNoEffect) {
+  const std::string model = "run --model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json --tokens 8 ";
+  for (const std::string flag :
+       {"--op gemm", "--m 8", "--inner 8", "--heads 7", "--kv-heads 3", "--head-dim 5", "--causal",
+        "--seq-lens 4,4", "--routing skewed", "--row-order contiguous", "--row-block 4", "--transpose-b",
+        "--epilogue bias", "--activation silu", "--norm", "--residual"})
+    expect_refused(model + flag, flag.substr(0, flag.find(' ')));
+  for (const std::string flag : {"--tokens 8", "--layer-ops", "--mlp"})
+    expect_refused("run --op gemm --a x.npy --b y.npy " + flag, "requires --model");
+
+  EXPECT_EQ(run("plan --op gemm --format json --out " + path("plan.json") + " " + small).code, 0);
+  const std::string h200 = "--machine " SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json ";
+  for (const std::string flag : {"--op gemm", "--m 8", "--seed 1", "--mechanism ring", "--tile 8x8",
+                                 "--world 2", "--workers 3", "--link 1GB/s,1us"}) {
+    const std::string name = flag.substr(0, flag.find(' '));
+    expect_refused("verify " + path("plan.json") + " " + flag, name);
+    expect_refused("simulate " + path("plan.json") + " " + h200 + flag, name);
+  }
+  expect_refused("verify " + path("plan.json") + " " + h200, "--machine");
+  expect_refused("plan --op gemm --m 8 --n 8 --k 8 --workers 3 " + h200, "--workers excludes --machine");
+
+  expect_refused("run --op gemm+allreduce --routing skewed " + small, "--routing");
+  expect_refused("run --op gemm+reducescatter --row-block 4 " + small, "row_block");
+  expect_refused("run --op gemm --activation gelu --epilogue bias,silu " + small, "--activation");
+  expect_refused("plan --op gemm --format json --rank 1 " + small, "--rank");
+  expect_refused("run --op gemm --format json --timeline " + small, "--timeline");
+  expect_refused("simulate --op gemm --format json --timeline " + h200 + small, "--timeline");
+  expect_refused("simulate --op gemm --format json --critical-path " + h200 + small, "--critical-path");
 }
 
 TEST_F(Cli, RefusesAbsurdSizesAndWorlds) {

@@ -7,6 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "shingle/console.hpp"
+#include "shingle/execute.hpp"
 #include "shingle/flags.hpp"
 #include "shingle/memory.hpp"
 
@@ -77,6 +79,50 @@ TEST(Memory, IsCountedWithoutOverflow) {
   const double most = available_bytes();
   EXPECT_THROW(require_memory(most / 2, "this", {.mpi = true, .rank = 0, .size = 4, .on_this_host = 4}),
                InvalidArgument);
+}
+
+TEST(Memory, IsNamedWhereThereIsNoMore) {
+  testing::internal::CaptureStderr();
+  print_failure(std::bad_alloc{}, {});
+  print_failure(std::bad_alloc{}, {.mpi = true, .rank = 1, .size = 2, .on_this_host = 2});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "shingle: out of memory\nshingle: rank 1: out of memory\n");
+}
+
+TEST(Deadline, LeavesTimeForAllThatIsMoved) {
+  Problem p;
+  p.op = Op::gemm_allgather_gemm;
+  p.world = 2;
+  p.m = p.inner = 4096;
+  p.n = p.k = 16;
+  WorldFlags where;
+  const double unpaced = run_timeout_us(p, where);
+  const double gathered_bytes = 4.0 * 4096 * 4096;
+  where.link = {.gbps = 1e-3, .latency_us = 0};
+  EXPECT_GE(run_timeout_us(p, where) - unpaced, gathered_bytes / 1);  // 1 byte/us
+  where.link = {};
+  where.engine.gbps = 1e-3;
+  EXPECT_GE(run_timeout_us(p, where) - unpaced, gathered_bytes / 1);
+  // All rows may go to one rank.
+  p = {.op = Op::alltoall, .world = 4, .m = 1000, .n = 100, .k = 100};
+  p.routing = std::make_shared<Routing>(std::vector(4, std::vector<std::int32_t>(1000)));
+  where.engine = {};
+  where.link = {.gbps = 1e-3, .latency_us = 0};
+  EXPECT_GE(run_timeout_us(p, where), 4.0 * 3000 * 100);
+}
+
+TEST(Deadline, LeavesTimeForThePhasesOfEngines) {
+  const Problem p{.op = Op::allgather, .world = 8, .m = 64, .n = 1, .k = 1};
+  WorldFlags where;
+  const double unpaced = run_timeout_us(p, where);
+  where.engine = {.control_us = 1, .schedule_us = 10, .copy_us = 100, .sync_us = 1000};
+  const Params one_launcher{.variant = Variant::pcpy, .launchers = 1};
+  const auto plan = make_plan(p, Machine{}, Mechanism::copy_engine, one_launcher);
+  double phases = 0;
+  for (const RankPlan& rank : plan->ranks)
+    for (const Lane& lane : rank.lanes)
+      if (lane.kind == LaneKind::copy) phases += static_cast<double>(lane.steps.size()) * 1 + 10 + 100 + 1000;
+  EXPECT_GE(run_timeout_us(p, where) - unpaced, phases);
 }
 
 TEST(WorldFlags, FollowTheLauncher) {

@@ -225,6 +225,7 @@ INSTANTIATE_TEST_SUITE_P(
               },
               "block-cyclic rows are for"},
         Wrong{"RowBlock", [](Problem& p) { p.row_order = RowOrder::block_cyclic; }, "row_block = 0"},
+        Wrong{"RowBlockAlone", [](Problem& p) { p.row_block = 4; }, "row_block = 4, but rows are contiguous"},
         Wrong{"RowOrder",
               [](Problem& p) { p.op = Op::gemm, p.row_order = RowOrder::block_cyclic, p.row_block = 1; },
               "block-cyclic rows are for"}),

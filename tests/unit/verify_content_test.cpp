@@ -117,6 +117,19 @@ TEST(VerifyContent, LastEpochsResultIsNotThisOnes) {
   expect_wrong(late, "content", {"step 0 (gemm)", "kept on rank 0"});
 }
 
+/// A product in rectangles of a row each, and a pass over it.
+Hand rows_then_pass(std::int64_t rows_at_once) {
+  Hand hand(small(Op::gemm, 1));
+  const auto product = hand.buffer("product", 8, 8);
+  hand.step(0, 0, hand.gemm(0, hand.all(product, 0), 0, 1))
+      .step(0, 0, Hand::pass({hand.all(product, 0)}, hand.all(hand.out, 0), rows_at_once));
+  return hand;
+}
+
+TEST(VerifyContent, WorkIsCountedByRectangle) {
+  EXPECT_EQ(verify(rows_then_pass(8).plan).accesses, verify(rows_then_pass(1).plan).accesses);
+}
+
 TEST(VerifyContent, PhantomRowsMayBeStored) {
   // The map ends after 6 rows: what is stored for the other two is anything, and nobody may rely on the
   // place.

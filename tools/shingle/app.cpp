@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
-#include <new>
 
 #include "shingle/base/error.hpp"
 
@@ -66,11 +65,18 @@ void add_run(CLI::App& app, RunFlags& flags) {
       ->group("Where");
 }
 
-void add_machine(CLI::App& app, std::string& machine) {
-  app.add_option("--machine", machine,
-                 "Plan for another machine: h200x8, a profile's file, or 'h200x8 * 512, 8x400Gb/s'")
-      ->type_name("MACHINE")
-      ->group("Where");
+/// `allowed`: flags of the world that say something beside a machine of one's own.
+void add_machine(CLI::App& app, std::string& machine, const std::vector<std::string>& allowed = {"--world"}) {
+  CLI::Option* option =
+      app.add_option("--machine", machine,
+                     "Plan for another machine: h200x8, a profile's file, or 'h200x8 * 512, 8x400Gb/s'")
+          ->type_name("MACHINE")
+          ->group("Where");
+  exclude(app, option, {"Where"}, allowed);
+}
+
+CLI::Option* add_plan_file(CLI::App& app, std::string& file) {
+  return app.add_option("plan", file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
 }
 
 void add_plan(CLI::App& app, PlanCommandFlags& flags) {
@@ -88,22 +94,24 @@ void add_plan(CLI::App& app, PlanCommandFlags& flags) {
 }
 
 void add_verify(CLI::App& app, VerifyFlags& flags) {
-  app.add_option("plan", flags.file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
+  CLI::Option* file = add_plan_file(app, flags.file);
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
   add_machine(app, flags.machine);
+  exclude(app, file, {"What", "How", "Where"});
 }
 
 void add_simulate(CLI::App& app, SimulateFlags& flags) {
-  app.add_option("plan", flags.file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
+  CLI::Option* file = add_plan_file(app, flags.file);
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
-  add_machine(app, flags.machine);
+  add_machine(app, flags.machine, {"--world", "--link", "--engine"});
   app.add_option("--sweep", flags.sweeps, "Many sizes: k=1K,2K,4K; for m, n, k or inner, may be repeated")
       ->type_name("SIZES")
       ->group("What");
+  exclude(app, file, {"What", "How", "Where"}, {"--machine"});
   const std::string group = "Simulation";
   app.add_option("--epochs", flags.options.epochs, "Runs back to back; times are of one")
       ->check(CLI::Range(1, 1000))
@@ -157,7 +165,7 @@ void add_tune(CLI::App& app, TuneFlags& flags) {
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
-  add_machine(app, flags.machine);
+  add_machine(app, flags.machine, {"--world", "--link", "--engine", "--workers", "--timeout"});
   const std::string group = "Search";
   app.add_option("--margin", flags.margin, "A smaller gain over sequential, relative, counts as none")
       ->check(CLI::Range(0.0, 1.0))
@@ -191,18 +199,16 @@ int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
 /// run find alike.
 template <class Work>
 int guarded(const Launch& launch, Work work) {
-  const auto fail = [&](const std::string& what, int code) {
-    if (launch.speaks()) print_failure(what);
-    return code;
+  const auto refuse = [&](const std::exception& error) {
+    if (launch.speaks()) print_failure(error.what());
+    return bad_usage;
   };
   try {
     return work();
   } catch (const InvalidArgument& error) {
-    return fail(error.what(), bad_usage);
+    return refuse(error);
   } catch (const IoError& error) {
-    return fail(error.what(), bad_usage);
-  } catch (const std::bad_alloc&) {
-    return fail("out of memory", failure);
+    return refuse(error);
   } catch (const std::exception& error) {
     print_failure(error, launch);
     return failure;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 
 namespace shingle::cli {
 
@@ -15,7 +16,8 @@ void print_failure(std::string_view message) {
 }
 
 void print_failure(const std::exception& error, const Launch& launch) {
-  const std::string_view what = error.what();
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  const std::string_view what = no_memory ? "out of memory" : error.what();
   const bool named = !launch.mpi || what.starts_with("rank ");
   print_failure(named ? std::string(what) : fmt::format("rank {}: {}", launch.rank, what));
 }

@@ -114,6 +114,22 @@ double gemm_us(const Problem& p) {
   return flops / flops_per_us;
 }
 
+/// What passes a rank's link in both directions, at most: a routing may send all rows to one rank.
+double most_bytes(const Problem& p) {
+  const double ways = p.op == Op::mlp ? 2 : 1;  // it gathers and scatters
+  const auto rows = static_cast<double>(p.global_rows());
+  const auto cols = static_cast<double>(std::max({p.n, p.k, p.gathered_cols()}));
+  return 2 * ways * rows * cols * static_cast<double>(size_bytes(p.dtype));
+}
+
+/// What copy engines add to that at most, one after the other: between any two ranks they have two copies (an
+/// allreduce's), each a batch of four commands.
+double engines_us(const EnginePhases& phases, double bytes, int world) {
+  const double copies = 2.0 * world * world;
+  return copies * (4 * phases.control_us + phases.schedule_us + phases.copy_us + phases.sync_us) +
+         (phases.gbps > 0 ? bytes / (phases.gbps * 1e3) : 0);
+}
+
 }  // namespace
 
 Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
@@ -122,13 +138,9 @@ Executed execute(World& world, const Job& job, const Inputs& inputs, const UserM
 }
 
 double run_timeout_us(const Problem& problem, const WorldFlags& where) {
-  const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n),
-             k = static_cast<double>(problem.k);
-  const double ways = problem.op == Op::mlp ? 2 : 1;  // it gathers and scatters
-  const double most_bytes =
-      2 * ways * std::max(m * n, m * k) * static_cast<double>(size_bytes(problem.dtype));
-  return where.timeout_us.value_or(default_timeout_us + gemm_us(problem) +
-                                   where.link.transfer_us(most_bytes));
+  const double bytes = most_bytes(problem);
+  return where.timeout_us.value_or(default_timeout_us + gemm_us(problem) + where.link.transfer_us(bytes) +
+                                   engines_us(where.engine, bytes, problem.world));
 }
 
 double check_timeout_us(const Problem& problem, const WorldFlags& where) {

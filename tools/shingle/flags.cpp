@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
@@ -115,27 +116,38 @@ WorldOptions WorldFlags::options(const Launch& launch) const {
           .timeout_us = timeout_us.value_or(default_timeout_us)};
 }
 
+void exclude(CLI::App& app, CLI::Option* option, const std::vector<std::string>& groups,
+             const std::vector<std::string>& but) {
+  const auto in = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  for (CLI::Option* other : app.get_options())
+    if (other != option && in(groups, other->get_group()) && !in(but, other->get_name()))
+      option->excludes(other);
+}
+
 void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   const std::string group = "What";
   const auto grouped = [&](CLI::Option* option) { option->group(group); };
-  grouped(app.add_option("--model", flags.model, "Operators of a model: its Hugging Face config.json")
-              ->type_name("FILE"));
-  grouped(add(app, "--tokens", "N", "With --model: tokens of the batch",
-              [&](auto& t) { flags.tokens = extent(t); }));
+  CLI::Option* model =
+      app.add_option("--model", flags.model, "Operators of a model: its Hugging Face config.json")
+          ->type_name("FILE");
+  grouped(model);
+  grouped(add(app, "--tokens", "N", "With --model: tokens of the batch", [&](auto& t) {
+            flags.tokens = extent(t);
+          })->needs(model));
   grouped(add(app, "--layer-ops", "[NAME,…]", "With --model: the operators of a layer; all, or those named",
               [&](auto& t) {
                 flags.layer_ops = true;
                 if (!t.empty()) flags.op_names = split(t, ',');
               })
               ->expected(0, 1)
-              ->default_str(""));
+              ->default_str("")
+              ->needs(model));
   grouped(app.add_flag("--mlp", flags.mlp,
-                       "With --model: a feed-forward as one operator instead of ffn_up and ffn_down"));
-  grouped(
-      add(app, "--op", "OP",
-          "gemm, gemm+allreduce, gemm+reducescatter, allgather+gemm, gemm+alltoall, alltoall+gemm, "
-          "attention+reducescatter, ulysses-attention, mlp, allgather, reducescatter, allreduce or alltoall",
-          [&](auto& t) { flags.op = parse_op(t); }));
+                       "With --model: a feed-forward as one operator instead of ffn_up and ffn_down")
+              ->needs(model));
+  grouped(add(app, "--op", "OP", "One of " + op_list(), [&](auto& t) { flags.op = parse_op(t); }));
   grouped(
       add(app, "--m", "M",
           "Rows of one rank's GEMM, or of what a collective makes of all; sizes read like 4096, 8K or 128M",
@@ -143,7 +155,7 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of what a collective moves",
               [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
-  grouped(add(app, "--inner", "I", "mlp: columns of one rank's activated first product",
+  grouped(add(app, "--inner", "I", "mlp, gemm+allgather+gemm: columns of one rank's activated first product",
               [&](auto& t) { flags.inner = extent(t); }));
   Attention& attention = flags.attention;
   grouped(add(app, "--heads", "H", "attention: query heads of all ranks",
@@ -166,8 +178,11 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(add(app, "--epilogue", "LIST", "bias and one of relu, gelu, silu, swiglu: bias,silu",
               [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
   grouped(add(app, "--activation", "NAME",
-              "The same of an activation alone; of an mlp that between its products",
-              [&](auto& t) { flags.epilogue.activation = parse_activation(t); }));
+              "The same of an activation alone; of two products that between them", [&](auto& t) {
+                if (flags.epilogue.activation != Activation::none)
+                  throw InvalidArgument("--epilogue has an activation already");
+                flags.epilogue.activation = parse_activation(t);
+              }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));
   grouped(app.add_option("--routing", flags.routing,
@@ -183,6 +198,7 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               [&](auto& t) { flags.row_block = extent(t); }));
   grouped(add(app, "--seed", "N", "Of the random inputs and routings",
               [&](auto& t) { flags.seed = parse_seed(t); }));
+  exclude(app, model, {group}, {"--tokens", "--layer-ops", "--mlp", "--dtype", "--seed"});
 }
 
 void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
@@ -289,6 +305,11 @@ void add_format_flag(CLI::App& app, Format& format, const std::string& text_name
       [&format, text_name](auto& t) {
         format = choose<Format>(t, {{text_name.c_str(), Format::text}, {"json", Format::json}});
       });
+}
+
+void require_text(const std::string& flag, bool given, Format format) {
+  if (given && format != Format::text)
+    throw InvalidArgument(fmt::format("{} is of the text: leave out --format json", flag));
 }
 
 void require_writable(const std::string& flag, const std::string& path) {

@@ -25,7 +25,7 @@ struct ProblemFlags {
   Attention attention;
   Epilogue epilogue;
   bool norm = false, residual = false;
-  std::string routing = "random";  ///< a pattern, or a file
+  std::string routing;  ///< a pattern, or a file; empty: random
   RowOrder row_order = RowOrder::contiguous;
   std::int64_t row_block = 0;
   std::uint64_t seed = 0;
@@ -66,8 +66,14 @@ void add_matrix_flags(CLI::App& app, MatrixFlags& flags);
 void add_plan_flags(CLI::App& app, PlanFlags& flags);
 void add_world_flags(CLI::App& app, WorldFlags& flags);
 
+/// Refuses an option together with any other of some groups but those named, as these would have no effect.
+void exclude(CLI::App& app, CLI::Option* option, const std::vector<std::string>& groups,
+             const std::vector<std::string>& but = {});
+
 enum class Format : std::uint8_t { text, json };
 void add_format_flag(CLI::App& app, Format& format, const std::string& text_name);
+/// Throws InvalidArgument where a flag was given that JSON does not heed.
+void require_text(const std::string& flag, bool given, Format format);
 
 /// Throws InvalidArgument where a file cannot be made at `path` (empty: no file is wanted), before any work
 /// is done for it.

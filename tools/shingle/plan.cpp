@@ -14,6 +14,7 @@ int plan(const PlanCommandFlags& flags, const Launch& launch) {
   require_writable("--out", flags.out);
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
+  require_text("--rank", flags.rank >= 0, flags.format);
   const int ranks = flags.where.ranks(launch);
   if (flags.rank >= ranks) throw InvalidArgument(fmt::format("--rank: there are only {} ranks", ranks));
   const WorldOptions here = flags.where.options(launch);

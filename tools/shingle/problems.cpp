@@ -12,13 +12,6 @@ namespace shingle::cli {
 namespace {
 
 std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
-  if (flags.op || flags.m || flags.n || flags.k || flags.inner)
-    throw InvalidArgument(
-        "--model has its own operators and sizes: leave out --op, --m, --n, --k and --inner");
-  if (flags.transpose_a || flags.transpose_b || flags.epilogue.any() || flags.norm || flags.residual ||
-      flags.row_order != RowOrder::contiguous)
-    throw InvalidArgument(
-        "--model has its own operators: transposes, epilogues, norms and row orders are for --op");
   if (flags.tokens == 0) throw InvalidArgument("--model needs --tokens");
   const ModelConfig model = read_model_file(flags.model);
   LayerOptions options;
@@ -45,8 +38,6 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
 NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (!flags.op)
     throw InvalidArgument("say what to run: --op with --m, --n and --k, or --model with --tokens");
-  if (flags.tokens || flags.layer_ops || flags.mlp)
-    throw InvalidArgument("--tokens, --layer-ops and --mlp go with --model");
   Problem problem;
   problem.op = *flags.op;
   problem.world = world;
@@ -97,13 +88,15 @@ std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world
   if (flags.routing.find_first_of("./") != std::string::npos ||
       std::filesystem::is_regular_file(flags.routing))
     return std::make_shared<Routing>(read_routing_file(flags.routing));
-  const RoutingPattern pattern = parse_routing_pattern(flags.routing);
+  const RoutingPattern pattern = parse_routing_pattern(flags.routing.empty() ? "random" : flags.routing);
   if (*std::max_element(rows.begin(), rows.end()) == 0)
     throw InvalidArgument("an all-to-all needs --m, or a routing of your own");
   return std::make_shared<Routing>(shingle::make_routing(pattern, world, rows, flags.seed));
 }
 
 void apply_flags(const ProblemFlags& flags, Problem& problem) {
+  if (!flags.routing.empty() && !problem.routes())
+    throw InvalidArgument(fmt::format("{} sends rows nowhere: leave out --routing", name(problem.op)));
   problem.transpose_a = flags.transpose_a;
   problem.transpose_b = flags.transpose_b;
   problem.epilogue = flags.epilogue;

@@ -107,6 +107,7 @@ int run(const RunFlags& flags, const Launch& launch) {
   require_writable("--svg", flags.svg);
   require_writable("--html", flags.html);
   require_writable("--out", flags.own.out);
+  require_text("--timeline", flags.timeline, flags.format);
   const int ranks = flags.where.ranks(launch);
   WorldOptions where = flags.where.options(launch);
   std::optional<UserMatrices> own;

@@ -106,9 +106,9 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
   require_writable("--html", flags.html);
+  require_text("--timeline", flags.timeline, flags.format);
+  require_text("--critical-path", flags.critical_path, flags.format);
   if (!flags.file.empty()) {
-    if (flags.what.op || !flags.what.model.empty() || !flags.sweeps.empty())
-      throw InvalidArgument("simulate takes a file, or flags that say what to plan");
     const Plan plan = read_plan(flags.file);
     const Machine machine =
         machine_to_tune_for(flags.machine, plan.problem.world, flags.where.options(launch), launch);

@@ -42,6 +42,8 @@ enum class Op : std::uint8_t {
 /// "gemm+allreduce", …
 std::string_view name(Op op);
 Op parse_op(std::string_view text);
+/// The names of all, as a list.
+std::string op_list();
 
 enum class Activation : std::uint8_t { none, relu, gelu, silu, swiglu };
 std::string_view name(Activation activation);
@@ -128,7 +130,7 @@ struct Problem {
   Epilogue epilogue{};
   Norm norm{};
   RowOrder row_order = RowOrder::contiguous;
-  std::int64_t row_block = 0;                ///< rows of a block, for block_cyclic
+  std::int64_t row_block = 0;                ///< rows of a block, for block_cyclic; else 0
   std::shared_ptr<const Routing> routing{};  ///< where an all-to-all sends the rows of A or of the product
   /// attention+reducescatter: k = heads / world · head_dim; ulysses-attention: n = k = heads · head_dim.
   Attention attention{};
