@@ -64,7 +64,7 @@ class Shards {
   std::int64_t shard_rows(int shard) const {
     if (p_.scatters()) return p_.out_rows(shard);
     if (p_.op == Op::allgather_gemm) return p_.a_rows(shard);
-    return larger(smaller(p_.m - shard * p_.shard_rows(), p_.shard_rows()), 0);
+    return rows_of_shard(p_, shard);
   }
 
   const Problem& p_;
