@@ -126,6 +126,12 @@ std::string rounding(const Problem& problem);
 /// Chunk i of `count` as even as can be, in units of `unit`: first row (i = count: the end).
 std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit = 1);
 
+/// Rows that there are of a shard of contiguous rows.
+std::int64_t rows_of_shard(const Problem& problem, int shard);
+/// Rows that there are in the slice [first, first + len) of all shards (of the problem's row order); the
+/// rest, last in virtual order, is padding.
+std::int64_t rows_in_slice(const Problem& problem, std::int64_t first, std::int64_t len);
+
 /// Virtual rows in global order → rows of a buffer in which the shards (of the problem's row order) lie one
 /// after the other, for `len` rows of each shard from `base` on, `len` rows apart.
 RowMap sharded_rows(const Problem& problem, std::int64_t len, std::int64_t base = 0);

@@ -15,6 +15,7 @@ using planner::Builder;
 using planner::chunk_begin;
 using planner::communicate_lane;
 using planner::compute_lane;
+using planner::rows_in_slice;
 
 constexpr std::int32_t default_chunks = 4;
 
@@ -59,15 +60,6 @@ void plan_allreduce(Builder& build) {
     }
     if (finishing) finish_all(build, r, product, p.m, received, chunks);
   }
-}
-
-/// Rows that there are in the slice [first, first + len) of all shards; the rest, last in virtual order, is
-/// padding.
-std::int64_t rows_in_slice(const Problem& p, std::int64_t first, std::int64_t len) {
-  if (p.row_order == RowOrder::block_cyclic) return larger(smaller(p.m - p.world * first, p.world * len), 0);
-  std::int64_t rows = 0;
-  for (int r = 0; r < p.world; ++r) rows += larger(smaller(p.m - r * p.shard_rows() - first, len), 0);
-  return rows;
 }
 
 /// Which rows of A the slice [first, first + len) of every shard is computed from, and in which order they

@@ -15,6 +15,7 @@ using planner::Builder;
 using planner::compute_lane;
 using planner::Handshake;
 using planner::Parcels;
+using planner::rows_of_shard;
 using planner::Transfer;
 
 /// Where the rows that ranks exchange lie, by source and destination.
@@ -43,10 +44,6 @@ struct Layout {
     }
   }
 };
-
-std::int64_t rows_of_shard(const Problem& p, int rank) {
-  return larger(smaller(p.m - rank * p.shard_rows(), p.shard_rows()), 0);
-}
 
 /// The rows of shard `index` in a whole matrix on a rank.
 Slice shard_of(const Builder& build, std::int32_t buffer, int rank, int index) {

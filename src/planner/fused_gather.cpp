@@ -177,11 +177,7 @@ void fuse_gather(Builder& build, const Machine& machine) {
     Gemm gemm = build.gemm(r, tiles.grid(r), tiles.rows(), Builder::in_place(build.all(product, r)));
     gather.feed(r, gemm);
     build.step(r, compute_lane, std::move(gemm));
-    if (build.needs_finishing())
-      build.step(r, compute_lane,
-                 build.finishing(r, build.row_blocks(p.m, build.product_cols()),
-                                 Builder::in_place(build.all(product, r)),
-                                 Builder::in_place(build.all(build.out, r))));
+    finish_rows(build, r, product, p.m);
     gather.release(r);
   }
 }

@@ -64,13 +64,6 @@ class MlpSlices {
   std::int64_t first(std::int64_t slice) const { return begins_[static_cast<std::size_t>(slice)]; }
   /// Of every full shard.
   std::int64_t rows_of(std::int64_t slice) const { return first(slice + 1) - first(slice); }
-  /// That there are in the slice of all shards.
-  std::int64_t present(std::int64_t slice) const {
-    std::int64_t rows = 0;
-    for (int r = 0; r < p_.world; ++r)
-      rows += larger(smaller(p_.a_rows(r) - first(slice), rows_of(slice)), 0);
-    return rows;
-  }
   Slice everyones(std::int32_t buffer, int rank, std::int64_t slice) const {
     return build_.rows(buffer, rank, p_.world * first(slice), p_.world * rows_of(slice));
   }
@@ -85,7 +78,7 @@ class MlpSlices {
 
   /// Slices use one buffer for their first products: a lane does one after the other.
   void multiply(int rank, std::int64_t slice) {
-    const std::int64_t rows = present(slice);
+    const std::int64_t rows = rows_in_slice(p_, first(slice), rows_of(slice));
     build_.await(rank, compute_lane, at_.arrived, slice);
     const Slice hidden = build_.rows(at_.hidden, rank, 0, rows);
     Gemm up = build_.up_gemm(rank, build_.one_tile(rows, p_.inner), RowMap::identity(rows),

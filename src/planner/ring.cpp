@@ -16,6 +16,7 @@ using planner::Builder;
 using planner::communicate_lane;
 using planner::compute_lane;
 using planner::Reducer;
+using planner::RingGather;
 using planner::Run;
 using planner::Shards;
 using planner::Sums;
@@ -77,46 +78,26 @@ void plan_allreduce(Builder& build, const Shards& shards) {
 
 void plan_allgather(Builder& build, const Shards& shards) {
   const Problem& p = build.problem();
-  const std::int64_t shard = p.shard_rows(), slices = shards.slices();
-  const bool finishing = p.norm.enabled;
-  const std::int32_t product = finishing ? build.buffer("product", p.m, build.product_cols()) : build.out;
-  // In order of arrival, without the own shard, which is where it is.
-  const std::int32_t gathered = p.world > 1 ? build.buffer("gathered", (p.world - 1) * shard, p.k) : -1;
-  const std::int32_t arrived = p.world > 1 ? build.counter("arrived", (p.world - 1) * slices) : -1;
+  const std::int32_t product =
+      p.norm.enabled ? build.buffer("product", p.m, build.product_cols()) : build.out;
+  const RingGather gather(build, shards);
   for (int r = 0; r < p.world; ++r) {
-    // The slice of the shard i places behind, in this rank's memory.
-    const auto held = [&](std::int64_t i, std::int64_t s) {
-      const std::int64_t rows = shards.rows(shards.behind(r, i), s);
-      return i == 0 ? build.rows(build.a, r, shards.begin(s), rows)
-                    : build.rows(gathered, r, (i - 1) * shard + shards.begin(s), rows);
-    };
     for (std::int64_t i = 0; i < p.world; ++i)
-      for (std::int64_t s = 0; s < slices; ++s) {
-        const Slice own = held(i, s);
-        if (i + 1 < p.world) {
-          const Slice next = held(i + 1, s);
-          std::vector<Exchange::Message> sends, receives;
-          if (own.rows > 0) sends.push_back({shards.behind(r, -1), own});
-          if (next.rows > 0) receives.push_back({shards.behind(r, 1), next});
-          if (own.rows + next.rows > 0) build.exchange(r, std::move(sends), std::move(receives));
-          if (next.rows > 0) build.notify(r, communicate_lane, arrived, i * slices + s);
-        }
-        if (own.rows == 0) continue;
-        if (i > 0) build.await(r, compute_lane, arrived, (i - 1) * slices + s);
+      for (std::int64_t s = 0; s < shards.slices(); ++s) {
+        gather.pass_on(r, i, s);
+        const Slice slice = gather.held(r, i, s);
+        if (slice.rows == 0) continue;
+        gather.await(r, i, s);
         for (const Run& run : shards.runs(shards.behind(r, i), s)) {
           Placement store = Builder::in_place(build.all(product, r));
           store.rows = run.rows;
           Gemm gemm = build.gemm(r, build.one_tile(run.count), RowMap::identity(run.count, run.first),
                                  std::move(store));
-          gemm.a = own;
+          gemm.a = slice;
           build.step(r, compute_lane, std::move(gemm));
         }
       }
-    if (finishing)
-      build.step(r, compute_lane,
-                 build.finishing(r, build.row_blocks(p.m, build.product_cols()),
-                                 Builder::in_place(build.all(product, r)),
-                                 Builder::in_place(build.all(build.out, r))));
+    planner::finish_rows(build, r, product, p.m);
   }
 }
 

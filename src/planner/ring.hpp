@@ -64,11 +64,32 @@ class Shards {
   std::int64_t shard_rows(int shard) const {
     if (p_.scatters()) return p_.out_rows(shard);
     if (p_.op == Op::allgather_gemm) return p_.a_rows(shard);
-    return larger(smaller(p_.m - shard * p_.shard_rows(), p_.shard_rows()), 0);
+    return rows_of_shard(p_, shard);
   }
 
   const Problem& p_;
   std::vector<std::int64_t> begins_;
+};
+
+/// Flash-AG: shards of A go around the ring, slice by slice, into memory in order of arrival; the own shard
+/// stays where it is.
+class RingGather {
+ public:
+  RingGather(Builder& build, const Shards& shards);
+
+  /// The slice of the shard `places` behind a rank, in its memory.
+  Slice held(int rank, std::int64_t places, std::int64_t s) const;
+  /// Passes on the shard `places` behind, and gets the one behind that; the last one stays.
+  void pass_on(int rank, std::int64_t places, std::int64_t s) const;
+  /// The compute lane goes on when the shard `places` behind has come.
+  void await(int rank, std::int64_t places, std::int64_t s) const;
+
+ private:
+  Builder& build_;
+  const Shards& shards_;
+  std::int64_t shard_;
+  std::int32_t gathered_ = -1;  // buffer
+  std::int32_t arrived_ = -1;   // counter, by place and slice
 };
 
 /// What all ranks of a plan that reduces have alike.

@@ -34,10 +34,6 @@ void exchange_heads(Builder& build) {
   const std::int32_t returned = build.buffer("returned", blocks, row.q);
   const std::int32_t packs = build.counter("packed", 1), arrived = build.counter("arrived", 1);
   const std::int32_t computed = build.counter("computed", 1), back = build.counter("returned", 1);
-  const auto hand_over = [&](int r, std::int32_t counter, std::int32_t from, std::int32_t to) {
-    build.notify(r, from, counter, 0);
-    build.await(r, to, counter, 0);
-  };
   for (int r = 0; r < p.world; ++r) {
     const std::vector<std::int64_t> own(static_cast<std::size_t>(p.world),
                                         shards[static_cast<std::size_t>(r)]);
@@ -46,17 +42,17 @@ void exchange_heads(Builder& build) {
     build.step(r, compute_lane, sort(build.all(build.keys, r), row.kv, columns(out, row.q, row.kv), false));
     build.step(r, compute_lane,
                sort(build.all(build.values, r), row.kv, columns(out, row.q + row.kv, row.kv), false));
-    hand_over(r, packs, compute_lane, communicate_lane);
+    hand_over(build, r, packs, compute_lane, communicate_lane);
     build.collective(r, CollectiveKind::alltoall, out, build.all(gathered, r), own, shards);
-    hand_over(r, arrived, communicate_lane, compute_lane);
+    hand_over(build, r, arrived, communicate_lane, compute_lane);
     const Slice in = build.all(gathered, r);
     build.step(r, compute_lane,
                build.attend(0, columns(in, 0, row.q), columns(in, row.q, row.kv),
                             columns(in, row.q + row.kv, row.kv), build.all(attended, r)));
-    hand_over(r, computed, compute_lane, communicate_lane);
+    hand_over(build, r, computed, compute_lane, communicate_lane);
     build.collective(r, CollectiveKind::alltoall, build.all(attended, r), build.all(returned, r), shards,
                      own);
-    hand_over(r, back, communicate_lane, compute_lane);
+    hand_over(build, r, back, communicate_lane, compute_lane);
     build.step(r, compute_lane, sort(build.all(build.out, r), row.q, build.all(returned, r), true));
   }
 }
