@@ -24,7 +24,13 @@ inline Plan all_steps() {
   p.routing = std::make_shared<const Routing>(std::vector<std::vector<std::int32_t>>{
       {0, 1, 1, 0, 1, 1, 0, 1}, {0, 0, 0, 0, 0}});  // rank 0 gets 3 + 5 rows
   plan.mechanism = Mechanism::signal;
-  plan.params = {4, 2, {Raster::along_m, 2, 1, 2, 1}, 3, {1, 2}, 2};
+  plan.params = {.tile_rows = 4,
+                 .tile_cols = 2,
+                 .order = {Raster::along_m, 2, 1, 2, 1},
+                 .comm_workers = 1,
+                 .chunks = 3,
+                 .group_waves = {1, 2},
+                 .helpers = 2};
   plan.workers = 4;
   plan.rounding = "nowhere";
   plan.buffers = {{"a", Role::a, DType::bf16, {6, 6}, 8},

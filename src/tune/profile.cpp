@@ -156,12 +156,30 @@ class Profiler {
   }
 
   /// A tile of a GEMM, all workers of all ranks busy.
-  double tile_us(std::int32_t rows, std::int32_t cols, std::int64_t k) const {
+  double tile_us(std::int32_t rows, std::int32_t cols, std::int64_t k) {
     // So many that a run takes some milliseconds on a core.
     const double flops = 2.0 * rows * cols * static_cast<double>(k);
     const auto rounds = std::clamp<std::int64_t>(static_cast<std::int64_t>(3e8 / flops), 1, 64);
-    const double us = watch_.us(gemm_plan(rows * rounds * machine_.workers, cols, k, rows, cols));
+    const double us = at_one_pace(gemm_plan(rows * rounds * machine_.workers, cols, k, rows, cols));
     return std::max(us - machine_.launch_us, 0.0) / static_cast<double>(rounds);
+  }
+
+  /// Clocks wander, of a shared machine most: what is measured is put in proportion to a product that is
+  /// timed before and after, at whose first time all figures of computation then are.
+  double at_one_pace(const Plan& plan) {
+    constexpr int tries = 4;
+    constexpr double steady = 1.05;
+    const Plan reference = gemm_plan(512 * machine_.workers, 512, 1024, 512, 512);
+    double us = 0, pace = 0;
+    for (int i = 0; i < tries; ++i) {
+      const double before = watch_.us(reference);
+      us = watch_.us(plan);
+      const double after = watch_.us(reference);
+      if (reference_us_ == 0) reference_us_ = before;
+      pace = (before + after) / 2 / reference_us_;
+      if (std::max(before, after) < steady * std::min(before, after)) break;
+    }
+    return us / pace;
   }
 
   void tiles() {
@@ -223,7 +241,7 @@ class Profiler {
                     .dtype = options_.dtype};
     problem.attention = {.heads = heads * world_, .kv_heads = heads * world_, .head_dim = head_dim};
     const Plan base = plan_of(problem);
-    const double us = watch_.us(with_lanes(base, [&](int rank) {
+    const double us = at_one_pace(with_lanes(base, [&](int rank) {
       std::vector<Step> steps;
       for (const Step& step : base.ranks[static_cast<std::size_t>(rank)].lanes[0].steps)
         if (std::holds_alternative<Attend>(step)) steps.push_back(step);
@@ -301,6 +319,7 @@ class Profiler {
   Machine machine_;
   Stopwatch watch_;
   int world_;
+  double reference_us_ = 0;
 };
 
 }  // namespace

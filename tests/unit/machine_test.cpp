@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -59,12 +61,14 @@ TEST(Collective, TakesTheNearestCurve) {
   EXPECT_NEAR(collective_us(curves, Traffic::allgather, 16, 0, 2e6), 35 * 2 * (15. / 16) / (7. / 8), 1e-9);
 }
 
-TEST(Wave, IsOfTheTileOrOfItsNearest) {
+TEST(Wave, IsOfTheTileOrBetweenItsNeighbours) {
   Machine machine;
   EXPECT_LT(wave_us(machine, 128, 256, 1024), 0);
   machine.tiles = {{128, 256, 2, 0.01}, {64, 64, 1, 0.002}};
   EXPECT_DOUBLE_EQ(wave_us(machine, 128, 256, 1000), 12);
-  EXPECT_DOUBLE_EQ(wave_us(machine, 128, 128, 1000), 6);
+  // Four of the way of eight in area, in logarithms two thirds: from 3 us two thirds of the way to 12.
+  EXPECT_NEAR(wave_us(machine, 128, 128, 1000), 3 * std::pow(4, 2.0 / 3), 1e-9);
+  EXPECT_DOUBLE_EQ(wave_us(machine, 256, 256, 1000), 24);
   EXPECT_DOUBLE_EQ(wave_us(machine, 64, 32, 1000), 1.5);
 }
 

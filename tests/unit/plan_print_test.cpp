@@ -28,7 +28,7 @@ Plan reducescatter(int world, std::int64_t m, Planner planner, Params params = {
 }
 
 TEST(Print, AWholePlan) {
-  Plan plan = reducescatter(2, 127, &plan_signal, {0, 0, {}, 0, {1, 1}});
+  Plan plan = reducescatter(2, 127, &plan_signal, {.group_waves = {1, 1}});
   plan.rounding = "rounded once";
   EXPECT_EQ(to_text(plan),
             "gemm+reducescatter 127x64x24 bf16, 2 ranks\n"
@@ -93,7 +93,7 @@ TEST(Print, OneRank) {
 }
 
 TEST(Print, FoldsWhatRepeats) {
-  const std::string text = to_text(reducescatter(2, 256, &plan_chunked, {0, 0, {}, 8, {}}));
+  const std::string text = to_text(reducescatter(2, 256, &plan_chunked, {.chunks = 8}));
   EXPECT_THAT(
       text,
       HasSubstr("    for i = 0..7\n"
@@ -103,7 +103,7 @@ TEST(Print, FoldsWhatRepeats) {
 }
 
 TEST(Print, IsShortForLongPlans) {
-  const std::string text = to_text(reducescatter(16, 1 << 20, &plan_chunked, {0, 0, {}, 512, {}}));
+  const std::string text = to_text(reducescatter(16, 1 << 20, &plan_chunked, {.chunks = 512}));
   EXPECT_LT(text.size(), 4000u);
 }
 
