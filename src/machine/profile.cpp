@@ -124,8 +124,8 @@ Topology read_topology(const Json& json) {
 }
 
 Contention read_contention(const Json& json) {
-  allow_only(json,
-             {"memory_share", "channel_gbps", "chunk_bytes", "collective_slowdown", "steals", "persistent"});
+  allow_only(json, {"memory_share", "channel_gbps", "chunk_bytes", "collective_slowdown", "wake_us", "steals",
+                    "persistent"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
@@ -135,6 +135,7 @@ Contention read_contention(const Json& json) {
           .chunk_bytes = number("chunk_bytes", most),
           .collective_slowdown = number("collective_slowdown", most),
           .steals = number("steals", 1),
+          .wake_us = number("wake_us", most),
           .persistent = fields.flag({"persistent"}).value_or(false)};
 }
 

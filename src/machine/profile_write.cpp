@@ -81,6 +81,7 @@ std::string to_json(const Machine& m) {
                           {"chunk_bytes", m.contention.chunk_bytes},
                           {"collective_slowdown", m.contention.collective_slowdown},
                           {"persistent", m.contention.persistent}};
+    if (m.contention.wake_us > 0) json["contention"]["wake_us"] = m.contention.wake_us;
     if (m.contention.steals > 0) json["contention"]["steals"] = m.contention.steals;
   }
   for (const TileRate& t : m.tiles)

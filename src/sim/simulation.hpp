@@ -161,6 +161,7 @@ class Simulation {
   bool collective(LaneState& lane, const Collective& step);
   void begin_meetings();
   void begin(Meeting& meeting);
+  double wake_us(std::span<const Index> ranks);
   void retime(Index meeting);
   void end(Index meeting);
   bool exchange(LaneState& lane, const Exchange& step);

@@ -98,7 +98,15 @@ void Simulation::begin(Meeting& meeting) {
     for (const Index rank : ranks)
       steal(rank, costs_.moving_us(meeting.step->kind, size, meeting.workers, meeting.bytes));
   meeting.left_us = size > 1 && machine_.topology.serial ? book(ranks, us) - now_ : us;
+  if (size > 1) meeting.left_us += wake_us(ranks);
   meeting.since = now_;
+}
+
+/// Threads that have to meet while all cores compute are given one when it is their turn.
+double Simulation::wake_us(std::span<const Index> ranks) {
+  const bool beside =
+      std::ranges::any_of(ranks, [&](Index rank) { return computing_[static_cast<std::size_t>(rank)] > 0; });
+  return beside ? noisy(machine_.contention.wake_us) : 0;
 }
 
 /// A collective goes on, more slowly beside computation.
@@ -181,7 +189,7 @@ void Simulation::message_over(Index index) {
   const Index own[] = {lane.rank};
   const double us =
       noisy(std::max(machine_.link.transfer_us(std::max(sent, received)), costs_.memory_us(sent + received)));
-  const double at = sent + received > 0 ? book(own, us) : now_;
+  const double at = (sent + received > 0 ? book(own, us) : now_) + wake_us(own);
   steal(lane.rank, costs_.memory_us(received));
   ++lane.messages;  // until the link has carried them
   lane.blocked = true;

@@ -289,7 +289,7 @@ class Profiler {
     const auto moved = static_cast<std::int32_t>(base.buffers.size());
     base.buffers.push_back({"moved", Role::internal, DType::f32,
                             std::vector<std::int64_t>(static_cast<std::size_t>(world_), size), size, 1});
-    const auto plan = [&](int gemms, int calls) {
+    const auto plan = [&](int gemms, int calls, std::int64_t rows) {
       return with_lanes(base, [&](int rank) {
         const auto& lanes = base.ranks[static_cast<std::size_t>(rank)].lanes;
         std::vector<Step> products, collectives;
@@ -299,6 +299,7 @@ class Profiler {
           if (const auto* call = std::get_if<Collective>(&step)) {
             Collective own = *call;  // of a matrix that the GEMMs do not touch
             own.send = own.recv = whole(base, moved, rank);
+            own.send.rows = own.recv.rows = rows;
             collectives.assign(static_cast<std::size_t>(calls), own);
           }
         std::vector<Lane> made;
@@ -307,12 +308,18 @@ class Profiler {
         return made;
       });
     };
-    const double gemms = watch_.lane_us(plan(4, 0), 0);
-    const double call = watch_.lane_us(plan(0, 4), 0) / 4;
+    const double gemms = at_one_pace(plan(4, 0, size));
+    const double call = watch_.lane_us(plan(0, 4, size), 0) / 4;
     const auto calls = std::max(1, static_cast<int>(0.3 * gemms / call));
-    const double beside = watch_.lane_us(plan(4, calls), 0);
+    const double beside = at_one_pace(plan(4, calls, size));
     machine_.contention.steals = std::clamp((beside - gemms) / (calls * call), 0.0, 1.0);
-    note("contention", Origin::measured, "GEMMs beside collectives that take 0.3 of their time");
+    // Calls that move nothing to speak of, while products go on: what is left is meeting.
+    constexpr int meetings = 20;
+    const double idle = watch_.lane_us(plan(0, meetings, 4), 0) / meetings;
+    const double busy = watch_.lane_us(plan(8, meetings, 4), 1) / meetings;
+    machine_.contention.wake_us = std::max(busy - idle, 0.0);
+    note("contention", Origin::measured,
+         "GEMMs beside collectives that take 0.3 of their time, and beside many small ones");
   }
 
   const ProfileOptions& options_;

@@ -96,6 +96,7 @@ TEST(Profile, HoldsTopologyAndContention) {
                         .chunk_bytes = 65536,
                         .collective_slowdown = 0.07,
                         .steals = 0.5,
+                        .wake_us = 80,
                         .persistent = true};
   for (const char* of :
        {"workers", "ranks", "pass_gbps", "topology", "contention", "whole_tiles", "attention_rate"})

@@ -58,7 +58,9 @@ struct Contention {
   double channel_gbps = 0;  ///< of the memory, that each worker of a collective takes with large chunks
   double chunk_bytes = 0;   ///< chunk with which it takes half of that
   double collective_slowdown = 0;  ///< a collective beside a GEMM takes longer by this part
-  double steals = 0;        ///< of the time in which bytes are moved, the part that a worker beside loses
+  double steals = 0;  ///< of the time in which bytes are moved, the part that a worker beside loses
+  double wake_us =
+      0;  ///< what a collective takes longer that meets beside computation: its threads need cores
   bool persistent = false;  ///< a GEMM's workers leave when all of its tiles are done, not one by one
 
   /// V of `channels` workers of a collective that move chunks of so many bytes; 0: large ones.
