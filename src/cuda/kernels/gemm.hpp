@@ -1,0 +1,77 @@
+// The instrumented GEMM: one kernel family over CUTLASS's main loops, whose hooks are data.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+#include "elementwise.hpp"
+
+namespace shingle::cuda {
+
+/// A tile shape that was compiled.
+struct GemmTile {
+  std::int32_t rows = 0;
+  std::int32_t cols = 0;
+  std::int32_t cluster = 1;  ///< consecutive tiles down the rows that start together
+  bool operator==(const GemmTile& o) const { return rows == o.rows && cols == o.cols && cluster == o.cluster; }
+};
+
+/// C[rows×cols] = op(A) · op(B), fp32 accumulation, then bias and activation, one rounding. All matrices are
+/// row-major; leading dimensions are in elements, and with the pointers multiples of 16 bytes.
+struct GemmArgs {
+  Element type = Element::bf16;  ///< of A, B, C and bias; bf16 or f16
+  Element out_type = Element::bf16;  ///< of the output: `type` or f32
+  GemmTile tile;
+  std::int64_t rows = 0;  ///< of the grid
+  std::int64_t cols = 0;  ///< of the output: with swiglu B has twice as many, [gate | up]
+  std::int64_t k = 0;
+  const void* a = nullptr;
+  std::int64_t lda = 0;
+  std::int64_t a_rows = 0;  ///< of op(A)
+  bool transpose_a = false;
+  const void* b = nullptr;
+  std::int64_t ldb = 0;
+  bool transpose_b = false;
+  const void* c = nullptr;  ///< added before bias and activation; rows×cols, may be null
+  std::int64_t ldc = 0;
+  const void* bias = nullptr;
+  Activate activate = Activate::none;
+
+  /// Where a tile's rows of A come from: `a_parts` pieces of equal height; piece j of the tiles in row m of
+  /// the grid begins at row m · (tile rows / a_parts) + j · a_stride of op(A), and holds the first `a_len` of
+  /// them at most. One part: consecutive rows from m · tile rows on.
+  std::int32_t a_parts = 1;
+  std::int64_t a_stride = 0;
+
+  const TileAt* order = nullptr;  ///< by position, device memory
+  std::int32_t positions = 0;
+  Route out;
+  GateTable gate;
+  NotifyTable notify;
+  Watch watch;
+  std::int32_t ctas = 0;  ///< SMs that it may use
+};
+
+/// A kernel of the family: a tile shape, an element type and the layouts of its operands.
+struct GemmInstance {
+  GemmTile tile;
+  Element type = Element::bf16;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  std::int32_t threads = 0;
+  std::int32_t shared_bytes = 0;
+  std::int32_t params_bytes = 0;
+  /// Writes the kernel's parameters for these arguments into `params` (params_bytes of them, aligned to 128).
+  cudaError_t (*prepare)(const GemmArgs& args, void* params) = nullptr;
+  cudaError_t (*launch)(const void* params, std::int32_t ctas, cudaStream_t stream) = nullptr;
+  /// Loads the kernel on the current device: one that is first used while another waits could hang.
+  cudaError_t (*load)() = nullptr;
+};
+
+/// All of this build.
+const std::vector<GemmInstance>& gemm_instances();
+/// The one for these arguments, or null.
+const GemmInstance* find_gemm(const GemmArgs& args);
+
+}  // namespace shingle::cuda
