@@ -38,11 +38,14 @@ struct GemmArgs {
   const void* bias = nullptr;
   Activate activate = Activate::none;
 
-  /// Where a tile's rows of A come from: `a_parts` pieces of equal height; piece j of the tiles in row m of
-  /// the grid begins at row m · (tile rows / a_parts) + j · a_stride of op(A), and holds the first `a_len` of
-  /// them at most. One part: consecutive rows from m · tile rows on.
+  /// A tile's rows of op(A) are `a_parts` pieces of `part_rows` rows, together at most the tile's. Piece j of the
+  /// tiles in row m of the grid begins at row m · part_rows + j · a_stride of op(A); or, where there is a table,
+  /// their one piece at row a_first[m]. With several parts `rows` counts those of one piece over all of the grid,
+  /// and `out` has a table. With transpose_a only whole tiles of consecutive rows.
   std::int32_t a_parts = 1;
+  std::int32_t part_rows = 0;
   std::int64_t a_stride = 0;
+  const std::int32_t* a_first = nullptr;
 
   const TileAt* order = nullptr;  ///< by position, device memory
   std::int32_t positions = 0;
@@ -52,6 +55,9 @@ struct GemmArgs {
   Watch watch;
   std::int32_t ctas = 0;  ///< SMs that it may use
 };
+
+/// The largest params_bytes.
+inline constexpr std::size_t most_params_bytes = 2048;
 
 /// A kernel of the family: a tile shape, an element type and the layouts of its operands.
 struct GemmInstance {

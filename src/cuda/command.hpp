@@ -1,0 +1,55 @@
+// A step of a plan, made ready: what it takes to enqueue it on a stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "cuda/kernels/hooks.hpp"
+#include "cuda/nccl/communicators.hpp"
+#include "cuda/tables.hpp"
+#include "shingle/plan/plan.hpp"
+
+namespace shingle::cuda {
+
+class CudaWorld;
+
+class Command {
+ public:
+  virtual ~Command() = default;
+  virtual void enqueue(cudaStream_t stream) = 0;
+};
+
+/// What the commands of one rank are made from. Its device is current while they are made and enqueued.
+struct Context {
+  CudaWorld& world;
+  const Plan& plan;
+  const Memory& memory;
+  Arena& arena;
+  int rank = 0;
+  int parity = 0;
+  Watch watch{};
+
+  Tables tables() const { return {plan, memory, arena, parity}; }
+};
+
+/// Each throws Unsupported with the reason where this backend cannot carry the step out.
+std::unique_ptr<Command> make_command(const Context& context, const Gemm& step);
+std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step);
+std::unique_ptr<Command> make_command(const Context& context, const Fill& step);
+std::unique_ptr<Command> make_command(const Context& context, const Collective& step);
+std::unique_ptr<Command> make_command(const Context& context, const Exchange& step);
+std::unique_ptr<Command> make_command(const Context& context, const Copy& step);
+/// Awaits and notifies that follow one another in a lane, as one.
+std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps);
+
+/// The communicator of a step, by what it may take.
+CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& resources);
+
+/// What a GEMM needs that cuBLASLt cannot give it, and so whether it is the instrumented kernel.
+bool instrumented(const Gemm& step);
+/// A GEMM by the library: no hooks, contiguous runs of rows.
+std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& step);
+
+}  // namespace shingle::cuda

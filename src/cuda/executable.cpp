@@ -1,0 +1,160 @@
+#include "executable.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto attention = std::chrono::milliseconds(5);  // between looks at what no event tells
+
+/// Communicators are made by all processes in one order, whatever part of the plan is theirs.
+void make_communicators(CudaWorld& world, const Plan& plan) {
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps) {
+        if (const auto* collective = std::get_if<Collective>(&step))
+          world.communicator(comm_key(plan, collective->communicator, collective->resources));
+        if (const auto* exchange = std::get_if<Exchange>(&step))
+          world.communicator(comm_key(plan, exchange->communicator, exchange->resources));
+      }
+}
+
+}  // namespace
+
+CudaExecutable::CudaExecutable(CudaWorld& world, const Plan& plan)
+    : world_(world), plan_(plan), memory_(plan_, world.local()), launchers_(world.local()), start_(world) {
+  make_communicators(world, plan_);
+  for (LocalRank& local : world.local()) {
+    const DeviceGuard guard(local.device());
+    ranks_.push_back(std::make_unique<RankProgram>(world, plan_, memory_, local));
+    times_.emplace_back();
+  }
+}
+
+std::int64_t CudaExecutable::internal_bytes(int rank) const {
+  std::int64_t bytes = memory_.internal_bytes(rank);
+  for (const auto& program : ranks_)
+    if (program->local().rank() == rank) bytes += program->bytes();
+  return bytes;
+}
+
+RunReport CudaExecutable::run(const RunOptions& options) {
+  if (options.epochs < 1) throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
+  if (!(options.timeout_us > 0))
+    throw InvalidArgument(fmt::format("timeout = {} us must be positive", options.timeout_us));
+  world_.health().require();
+  try {
+    launchers_.run([&](std::size_t index) { launch(index, options); });
+    if (world_.local().size() < static_cast<std::size_t>(world_.size())) world_.barrier();
+    start_.go();
+    wait(options);
+    replays_ = true;
+    return report(options);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+/// A first run launches step by step: it loads kernels and connects ranks, which a capture could not. Later ones
+/// replay a graph.
+void CudaExecutable::launch(std::size_t index, const RunOptions& options) {
+  RankProgram& rank = *ranks_[index];
+  rank.local().set_timeout_us(options.timeout_us);
+  rank.prepare();
+  const cudaStream_t stream = rank.stream();
+  start_.enqueue(index, rank.watch(), stream);
+  times_[index].begin.record(stream);
+  for (int epoch = 0; epoch < options.epochs; ++epoch) {
+    if (options.trace)
+      rank.enqueue_traced(stream, epoch);
+    else if (replays_)
+      rank.replay(stream);
+    else
+      rank.enqueue(stream);
+  }
+  times_[index].end.record(stream);
+}
+
+void CudaExecutable::wait(const RunOptions& options) {
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double, std::micro>(options.timeout_us * (options.epochs + 1)));
+  auto look = Clock::now() + attention;
+  for (std::size_t index = 0; index < ranks_.size();) {
+    if (times_[index].end.done()) {
+      ++index;
+      continue;
+    }
+    const auto now = Clock::now();
+    if (now > deadline)
+      throw Timeout(fmt::format("rank {} has not finished within {}", ranks_[index]->local().rank(),
+                                format_us(options.timeout_us)),
+                    ranks_[index]->local().rank());
+    if (now > look) {
+      for (const auto& rank : ranks_)
+        if (rank->local().aborted()) throw Timeout(diagnosis(), rank->local().rank());
+      world_.watch();
+      look = now + attention;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  for (const auto& rank : ranks_)
+    if (rank->local().aborted()) throw Timeout(diagnosis(), rank->local().rank());
+}
+
+void CudaExecutable::fail(std::exception_ptr error) {
+  world_.fail(error);
+  if (auto first = world_.health().error()) std::rethrow_exception(first);
+  std::rethrow_exception(error);
+}
+
+/// Who waited for what in vain.
+std::string CudaExecutable::diagnosis() {
+  std::string text;
+  for (const auto& rank : ranks_) {
+    if (!rank->local().aborted()) continue;
+    const Stall stall = rank->local().stall();
+    if (stall.counter == nullptr) continue;
+    text += fmt::format("{}rank {} waited for {}: saw {}, wanted {}", text.empty() ? "" : "; ", rank->local().rank(),
+                        memory_.describe(stall.counter), stall.seen, stall.wanted);
+  }
+  return text.empty() ? "a wait on a device was ended" : text;
+}
+
+RunReport CudaExecutable::report(const RunOptions& options) {
+  RunReport report;
+  for (std::size_t index = 0; index < ranks_.size(); ++index) {
+    report.elapsed_us = std::max(report.elapsed_us, times_[index].begin.us_until(times_[index].end));
+    if (!options.trace) continue;
+    const auto spans = ranks_[index]->spans(times_[index].begin);
+    report.spans.insert(report.spans.end(), spans.begin(), spans.end());
+  }
+  report.elapsed_us = world_.all_max({report.elapsed_us})[0];
+  return report;
+}
+
+void CudaExecutable::enqueue(int rank, cudaStream_t stream) {
+  world_.health().require();
+  for (const auto& program : ranks_)
+    if (program->local().rank() == rank) {
+      const DeviceGuard guard(program->local().device());
+      program->prepare();
+      return program->enqueue(stream);
+    }
+  throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
+}
+
+std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan) {
+  return std::make_unique<CudaExecutable>(world, plan);
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,51 @@
+// Plans at work on a CUDA world.
+#pragma once
+
+#include <memory>
+
+#include "cuda/launchers.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/rank_program.hpp"
+#include "cuda/world.hpp"
+
+namespace shingle::cuda {
+
+class CudaExecutable final : public Executable {
+ public:
+  CudaExecutable(CudaWorld& world, const Plan& plan);
+
+  void bind(int rank, Role role, void* memory) override { memory_.bind(rank, role, memory); }
+  RunReport run(const RunOptions& options) override;
+  std::int64_t internal_bytes(int rank) const override;
+  void poison() override { memory_.poison(); }
+
+  /// One epoch of a local rank behind what is in the caller's stream: asynchronous, also within somebody else's
+  /// capture once a run() has gone before. All ranks have to do the same. A wait that passes its deadline is told
+  /// by the world.
+  void enqueue(int rank, cudaStream_t stream);
+
+ private:
+  void launch(std::size_t index, const RunOptions& options);
+  void wait(const RunOptions& options);
+  [[noreturn]] void fail(std::exception_ptr error);
+  std::string diagnosis();
+  RunReport report(const RunOptions& options);
+
+  CudaWorld& world_;
+  Plan plan_;
+  Memory memory_;
+  Launchers launchers_;
+  std::vector<std::unique_ptr<RankProgram>> ranks_;
+  struct Times {
+    Event begin{Event::Timing::on}, end{Event::Timing::on};
+  };
+  std::vector<Times> times_;
+  StartLine start_;
+  bool replays_ = false;  // a run has gone before: kernels are loaded and ranks connected
+};
+
+/// The plan is for this world's ranks, and the same on all processes. Collective. Throws Unsupported where
+/// the plan needs what the world cannot do.
+std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan);
+
+}  // namespace shingle::cuda

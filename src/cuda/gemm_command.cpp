@@ -1,0 +1,201 @@
+// Gemm steps: the instrumented kernel where there are hooks, the library where there are none.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "cuda/command.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels/gemm.hpp"
+#include "cuda/raii/check.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+/// Kernel parameters, aligned as tensor maps have to be.
+struct alignas(128) ParamBlock {
+  std::byte bytes[most_params_bytes];
+};
+
+class InstrumentedGemm final : public Command {
+ public:
+  InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args)
+      : instance_(instance), params_(std::make_unique<ParamBlock>()), ctas_(args.ctas) {
+    check(instance.load(), "load a GEMM kernel");
+    check(instance.prepare(args, params_.get()), "cuTensorMapEncodeTiled");
+  }
+  void enqueue(cudaStream_t stream) override {
+    check(instance_.launch(params_.get(), ctas_, stream), "launch a GEMM kernel");
+  }
+
+ private:
+  const GemmInstance& instance_;
+  std::unique_ptr<ParamBlock> params_;
+  std::int32_t ctas_;
+};
+
+/// Where a tile's rows of A come from.
+struct RowsOfA {
+  std::int64_t base = 0;
+  std::int64_t rows = 0;  ///< of op(A), from base on
+  std::int32_t parts = 1;
+  std::int32_t part_rows = 0;
+  std::int64_t stride = 0;
+  std::vector<std::int32_t> first{};  ///< by row of tiles, where they follow no rule
+};
+
+RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
+  const RowMap& map = step.a_rows;
+  const TileGrid& grid = step.grid;
+  if (map.world == 1 && map.pitch == 0)
+    return {map.base, std::min(map.limit, stored_rows) - map.base, 1, grid.tile_rows, 0, {}};
+  if (map.pitch == 0 && map.world * map.block == grid.tile_rows)
+    return {map.base, std::min(map.limit, stored_rows) - map.base, map.world, static_cast<std::int32_t>(map.block),
+            map.stride, {}};
+  RowsOfA rows{0, std::min(map.limit, stored_rows), 1, grid.tile_rows, 0, {}};
+  for (std::int64_t m = 0; m < grid.tiles_m(); ++m) {
+    const TileRect rect = grid.rect({m, 0});
+    std::int64_t begin = -1, found = 0;
+    map.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
+      if (run.matrix_row < 0) return;
+      if (begin < 0 && run.virtual_row == rect.row) begin = run.matrix_row;
+      found += begin >= 0 && run.matrix_row == begin + (run.virtual_row - rect.row) ? 0 : 1;
+    });
+    if (found > 0)
+      throw Unsupported(fmt::format("tiles of {} rows hold rows of A that lie apart in no regular way", grid.tile_rows));
+    rows.first.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(begin, 0)));
+  }
+  return rows;
+}
+
+/// Positions of the grid without clusters of which no tile holds output; empty where consecutive positions are
+/// no clusters of `cluster` tiles down the rows.
+std::vector<std::int64_t> positions_for(const TileGrid& grid, std::int32_t cluster) {
+  std::vector<std::int64_t> positions;
+  const std::int64_t count = grid.positions();
+  if (count % cluster != 0) return {};
+  for (std::int64_t p = 0; p < count; p += cluster) {
+    bool any = false;
+    for (std::int64_t i = 0; i < cluster; ++i) {
+      const Tile tile = grid.tile(p + i), first = grid.tile(p);
+      if (tile.m != first.m + i || tile.n != first.n) return {};
+      any = any || !grid.phantom(tile);
+    }
+    for (std::int64_t i = 0; any && i < cluster; ++i) positions.push_back(p + i);
+  }
+  return positions;
+}
+
+std::vector<TileAt> order_of(const TileGrid& grid, const std::vector<std::int64_t>& positions) {
+  std::vector<TileAt> order;
+  for (const std::int64_t position : positions) {
+    const Tile tile = grid.tile(position);
+    order.push_back({static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
+  }
+  return order;
+}
+
+struct Choice {
+  const GemmInstance* instance = nullptr;
+  std::vector<std::int64_t> positions{};
+};
+
+/// The instance of the grid's tiles, in the largest clusters that its order allows.
+Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
+  Choice best;
+  for (const GemmInstance& one : gemm_instances()) {
+    if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b) continue;
+    const std::int32_t cols = one.tile.cols / (gated ? 2 : 1);
+    const bool fits = (one.tile.rows == grid.tile_rows ||
+                       (one.tile.rows > grid.tile_rows && (grid.tiles_m() == 1 || !one.transpose_a))) &&
+                      (cols == grid.tile_cols || (cols > grid.tile_cols && grid.tiles_n() == 1));
+    if (!fits) continue;
+    if (best.instance && (one.tile.rows * one.tile.cols > best.instance->tile.rows * best.instance->tile.cols ||
+                          (one.tile.rows * one.tile.cols == best.instance->tile.rows * best.instance->tile.cols &&
+                           one.tile.cluster <= best.instance->tile.cluster)))
+      continue;
+    auto positions = positions_for(grid, one.tile.cluster);
+    if (!positions.empty()) best = {&one, std::move(positions)};
+  }
+  return best;
+}
+
+std::optional<std::string> unserved(const GemmArgs& args) {
+  if (args.type == Element::f32) return "f32 has no tensor cores that keep its precision: use bf16 or f16, or sequential";
+  const auto odd = [](std::int64_t elements) { return elements % 8 != 0; };
+  if (odd(args.cols) || odd(args.k) || odd(args.lda) || odd(args.ldb))
+    return fmt::format("bulk loads need N = {} and K = {} (and with transpose_a M) to be multiples of 8", args.cols, args.k);
+  if (args.a_parts > 1 && args.transpose_a)
+    return "a transposed A has no rows that could be picked from all shards: use row order block-cyclic";
+  return std::nullopt;
+}
+
+GemmArgs arguments(const Context& context, const Gemm& step, const TileGrid& grid) {
+  const Plan& plan = context.plan;
+  const auto& buffer = [&](const Slice& slice) -> const Buffer& {
+    return plan.buffers[static_cast<std::size_t>(slice.buffer)];
+  };
+  GemmArgs args;
+  args.type = element(buffer(step.a).dtype);
+  args.out_type = element(buffer(step.out.slice).dtype);
+  args.rows = grid.rows;
+  args.cols = grid.cols;
+  args.transpose_a = step.transpose_a;
+  args.transpose_b = step.transpose_b;
+  args.k = step.transpose_a ? step.a.rows : step.a.cols;
+  args.lda = buffer(step.a).cols;
+  args.ldb = buffer(step.b).cols;
+  args.b = context.memory.at(step.b, context.parity);
+  if (step.epilogue.bias) args.bias = context.memory.at(step.bias, context.parity);
+  args.activate = activate(step.epilogue.activation);
+  args.ctas = step.resources.most > 0 ? step.resources.most : plan.workers;
+  args.watch = context.watch;
+  return args;
+}
+
+}  // namespace
+
+bool instrumented(const Gemm& step) {
+  return !step.gates.empty() || !step.notify.empty() || step.grid.positions() > 1 ||
+         step.out.kind != PlacementKind::matrix || !step.out.ranks.empty() ||
+         step.epilogue.activation != Activation::none;
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {
+  if (step.grid.tiles() == 0) return nullptr;
+  if (!instrumented(step)) return make_library_gemm(context, step);
+  // What was planned as one call is cut into tiles here.
+  const bool call = step.grid.positions() == 1 && step.gates.empty() && step.notify.empty();
+  const bool gated = step.epilogue.activation == Activation::swiglu;
+  const TileGrid grid =
+      call ? make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0}) : step.grid;
+  Gemm tiled = step;
+  tiled.grid = grid;
+  GemmArgs args = arguments(context, tiled, grid);
+  const RowsOfA rows = rows_of_a(tiled, step.transpose_a ? step.a.cols : step.a.rows);
+  args.a_rows = rows.rows;
+  args.a_parts = rows.parts;
+  args.a_stride = rows.stride;
+  if (auto reason = unserved(args)) throw Unsupported(*reason);
+  const std::int64_t skipped = rows.base * (step.transpose_a ? 1 : args.lda);
+  args.a = context.memory.at(step.a, context.parity) + skipped * 2;
+  const Choice choice = choose(args, grid, gated);
+  if (!choice.instance)
+    throw Unsupported(fmt::format("no GEMM kernel of this build has tiles of {}x{} in this order", grid.tile_rows, grid.tile_cols));
+  args.tile = choice.instance->tile;
+  args.part_rows = rows.parts == 1 && rows.first.empty() && grid.tiles_m() == 1 ? args.tile.rows : rows.part_rows;
+  const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows, rows.parts,
+                      rows.part_rows};
+  const Tables tables = context.tables();
+  args.a_first = context.arena.put(rows.first);
+  args.order = context.arena.put(order_of(grid, choice.positions));
+  args.positions = static_cast<std::int32_t>(choice.positions.size());
+  args.out = tables.route(tiled.out, tiling);
+  args.gate = tables.gates(step.gates, tiling, context.rank);
+  args.notify = tables.notifies(step.notify, tiling, context.rank);
+  if (rows.parts > 1) args.rows = step.a_rows.len;
+  return std::make_unique<InstrumentedGemm>(*choice.instance, args);
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,143 @@
+// One instance of the instrumented GEMM: CUTLASS's kernel layer and main loop, our scheduler, gate and epilogue.
+#pragma once
+
+#include <cstring>
+
+#include <cutlass/device_kernel.h>
+#include <cutlass/epilogue/collective/collective_epilogue.hpp>
+#include <cutlass/epilogue/collective/detail.hpp>
+#include <cutlass/gemm/collective/collective_builder.hpp>
+#include <cutlass/gemm/kernel/gemm_universal.hpp>
+#include <cutlass/version.h>
+
+#include "epilogue.cuh"
+#include "mainloop.cuh"
+#include "scheduler.cuh"
+#include "tensor_map.hpp"
+
+static_assert(CUTLASS_MAJOR == 4 && CUTLASS_MINOR == 2,
+              "mainloop.cuh and scheduler.cuh lean on this version's collectives and kernel layer");
+
+namespace shingle::cuda {
+
+template <class T>
+struct CutlassType;
+template <>
+struct CutlassType<__nv_bfloat16> {
+  using type = cutlass::bfloat16_t;
+  static constexpr Element element = Element::bf16;
+};
+template <>
+struct CutlassType<__half> {
+  using type = cutlass::half_t;
+  static constexpr Element element = Element::f16;
+};
+
+/// Pingpong: each of the two warpgroups has a tile of its own, so that one's epilogue is beside the other's main
+/// loop; otherwise they share a tile.
+template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int ClusterRows, bool Pingpong>
+struct HookedGemm {
+  using Type = typename CutlassType<T>::type;
+  using Tile = cute::Shape<cute::Int<Rows>, cute::Int<Cols>, cute::_64>;
+  using Cluster = cute::Shape<cute::Int<ClusterRows>, cute::_1, cute::_1>;
+  using LayoutA = std::conditional_t<TransposeA, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  using LayoutB = std::conditional_t<TransposeB, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  using Schedule = std::conditional_t<Pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
+                                      cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
+  using Epilogue = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
+      HookedEpilogue<T, Rows, Cols, Pingpong ? 4 : 8>>;
+  using Mainloop = HookedMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8, Type, LayoutB, 8, float, Tile, Cluster,
+      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
+      Schedule>::CollectiveOp>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue, TableOrder>;
+
+  static cudaError_t prepare(const GemmArgs& args, void* params) {
+    typename Kernel::Arguments to{};
+    to.mode = cutlass::gemm::GemmUniversalMode::kGemm;
+    const bool gated = args.activate == Activate::swiglu;
+    const auto m = static_cast<int>(args.a_rows), k = static_cast<int>(args.k);
+    const auto n = static_cast<int>(gated ? 2 * args.cols : args.cols);
+    to.problem_shape = {m, n, k, 1};
+    auto& load = to.mainloop;
+    load.ptr_A = static_cast<const Type*>(args.a);
+    load.ptr_B = static_cast<const Type*>(args.b);
+    cute::get<TransposeA ? 1 : 0>(load.dA) = args.lda;
+    cute::get<TransposeB ? 0 : 1>(load.dB) = args.ldb;
+    load.gate = args.gate;
+    load.watch = args.watch;
+    if (const cudaError_t failed = set_pieces(args, load.pieces)) return failed;
+    auto& out = to.epilogue;
+    out.rows = args.rows, out.cols = args.cols;
+    out.c = args.c, out.ldc = args.ldc, out.bias = args.bias;
+    out.activate = args.activate;
+    out.out_f32 = args.out_type == Element::f32;
+    out.parts = args.a_parts;
+    out.part_rows = args.part_rows;
+    out.out = args.out;
+    out.notify = args.notify;
+    to.hw_info.sm_count = args.ctas;
+    to.scheduler.order = args.order;
+    to.scheduler.positions = args.positions;
+    const typename Kernel::Params made = Kernel::to_underlying_arguments(to, nullptr);
+    std::memcpy(params, &made, sizeof made);
+    return cudaSuccess;
+  }
+
+  /// Of `ctas` SMs it takes what it has tiles for, in whole clusters.
+  static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
+    const auto& at = *static_cast<const typename Kernel::Params*>(params);
+    const int most = ctas < at.scheduler.positions ? ctas : at.scheduler.positions;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(most < ClusterRows ? ClusterRows : most / ClusterRows * ClusterRows));
+    config.blockDim = dim3(Kernel::MaxThreadsPerBlock);
+    config.dynamicSmemBytes = Kernel::SharedStorageSize;
+    config.stream = stream;
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {ClusterRows, 1, 1};
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, cutlass::device_kernel<Kernel>, at);
+  }
+
+  static cudaError_t load() {
+    return cudaFuncSetAttribute(cutlass::device_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                Kernel::SharedStorageSize);
+  }
+
+  static GemmInstance instance() {
+    static_assert(sizeof(typename Kernel::Params) <= most_params_bytes, "a kernel's parameters");
+    return {{Rows, Cols, ClusterRows},
+            CutlassType<T>::element,
+            TransposeA,
+            TransposeB,
+            static_cast<std::int32_t>(Kernel::MaxThreadsPerBlock),
+            static_cast<std::int32_t>(Kernel::SharedStorageSize),
+            static_cast<std::int32_t>(sizeof(typename Kernel::Params)),
+            &prepare,
+            &launch,
+            &load};
+  }
+
+ private:
+  static cudaError_t set_pieces(const GemmArgs& args, LoadPieces& pieces) {
+    constexpr int depth = cute::size<2>(Tile{});
+    if (args.a_parts > 1 || args.part_rows != Rows || args.a_first != nullptr) {
+      if (TransposeA) return cudaErrorInvalidValue;
+      pieces.a_parts = args.a_parts;
+      pieces.part_rows = args.part_rows;
+      pieces.a_stride = args.a_stride;
+      pieces.a_first = args.a_first;
+      const MatrixBox box{args.a, args.a_rows, args.k, args.lda, pieces.part_rows, depth};
+      if (const cudaError_t failed = encode_tensor_map(box, pieces.a)) return failed;
+    }
+    if (args.activate != Activate::swiglu) return cudaSuccess;
+    pieces.up_column = static_cast<std::int32_t>(args.cols);
+    const MatrixBox box = TransposeB ? MatrixBox{args.b, 2 * args.cols, args.k, args.ldb, Cols / 2, depth}
+                                     : MatrixBox{args.b, args.k, 2 * args.cols, args.ldb, depth, 64};
+    return encode_tensor_map(box, pieces.b);
+  }
+};
+
+}  // namespace shingle::cuda

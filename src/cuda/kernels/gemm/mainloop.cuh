@@ -1,0 +1,155 @@
+// CUTLASS's main loop, with a gate before each tile and two more ways to load it.
+#pragma once
+
+#include <cuda.h>
+
+#include <cutlass/gemm/collective/collective_mma.hpp>
+
+#include "../gemm.hpp"
+#include "../ptx/fence.cuh"
+#include "../wait.cuh"
+
+namespace shingle::cuda {
+
+/// Tensor maps and the geometry of loads that the library has no words for.
+struct LoadPieces {
+  CUtensorMap a;  ///< of op(A), K-major, boxes of `part_rows` rows
+  CUtensorMap b;  ///< of op(B), boxes of half a tile's columns (of what a CTA loads of them)
+  std::int32_t a_parts = 0;  ///< 0: whole tiles of consecutive rows
+  std::int32_t part_rows = 0;
+  std::int64_t a_stride = 0;
+  const std::int32_t* a_first = nullptr;
+  std::int32_t up_column = 0;  ///< not 0: the tile's second half of columns is at this distance (swiglu)
+
+  CUTLASS_HOST_DEVICE bool any() const { return a_parts > 0 || up_column > 0; }
+};
+
+/// Derived from what CUTLASS's builder made; the multiplication is untouched. Memory order: the producer's
+/// elected thread polls with acquire; a proxy fence then orders the bulk loads, which it issues itself,
+/// behind the poll.
+template <class Base>
+class HookedMainloop : public Base {
+ public:
+  using TileShape = typename Base::TileShape;
+  using Pipeline = typename Base::MainloopPipeline;
+  using Cluster = typename Base::DispatchPolicy::ClusterShape;
+  static constexpr bool k_major_a = cutlass::gemm::detail::is_k_major<typename Base::StrideA>();
+  static constexpr std::uint32_t row_bytes = cute::size<2>(TileShape{}) * 2;
+  static constexpr bool k_major_b = cutlass::gemm::detail::is_k_major<typename Base::StrideB>();
+
+  struct Arguments : Base::Arguments {
+    GateTable gate;
+    Watch watch;
+    LoadPieces pieces;
+  };
+  struct Params : Base::Params {
+    GateTable gate;
+    Watch watch;
+    LoadPieces pieces;
+  };
+
+  template <class Problem>
+  static Params to_underlying_arguments(const Problem& problem, const Arguments& args, void* workspace) {
+    Params params{Base::to_underlying_arguments(problem, args, workspace), args.gate, args.watch, args.pieces};
+    if (args.pieces.a_parts > 0) {  // what arrives is what the barrier has to wait for
+      params.tma_transaction_bytes_mk = args.pieces.a_parts * args.pieces.part_rows * row_bytes;
+      params.tma_transaction_bytes = params.tma_transaction_bytes_mk + params.tma_transaction_bytes_nk;
+    }
+    return params;
+  }
+
+  template <class A, class B, class KIterator, class Coordinate>
+  CUTLASS_DEVICE void load(const Params& params, Pipeline pipeline, typename Base::PipelineState write,
+                           const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator k, int k_tiles,
+                           int lane, std::uint32_t rank_in_cluster, typename Base::TensorStorage& shared) {
+    const int position = cute::get<3>(tile);
+    if (params.gate.count > 0) {
+      if (cute::elect_one_sync()) pass_gates(params, position);
+      __syncwarp();
+    }
+    const auto in_matrix = cute::make_coord(cute::get<0>(tile), cute::get<1>(tile), cute::_, 0);
+    if (!params.pieces.any())
+      Base::load(params, pipeline, write, inputs, in_matrix, k, k_tiles, lane, rank_in_cluster, shared);
+    else
+      load_pieces(params, pipeline, write, inputs, in_matrix, k, k_tiles, rank_in_cluster, shared);
+  }
+
+ private:
+  CUTLASS_DEVICE static void pass_gates(const Params& params, int position) {
+    const std::uint32_t epoch = *params.watch.epoch;
+    for (int i = 0; i < params.gate.count; ++i)
+      wait_for(params.gate.targets[position * params.gate.count + i], epoch, params.watch);
+    ptx::fence_proxy_async_global();
+  }
+
+  /// As Base::load, but operands come in pieces: A's by rows that lie apart, B's by halves of the columns.
+  template <class A, class B, class KIterator, class Coordinate>
+  CUTLASS_DEVICE void load_pieces(const Params& params, Pipeline pipeline, typename Base::PipelineState write,
+                                  const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator k,
+                                  int k_tiles, std::uint32_t rank_in_cluster,
+                                  typename Base::TensorStorage& shared) {
+    using namespace cute;
+    if (!elect_one_sync()) return;
+    auto whole_a = params.tma_load_a.get_slice(0);
+    auto whole_b = params.tma_load_b.get_slice(rank_in_cluster);
+    Tensor smem_a = make_tensor(make_smem_ptr(shared.smem_A.data()), typename Base::SmemLayoutA{});
+    Tensor smem_b = make_tensor(make_smem_ptr(shared.smem_B.data()), typename Base::SmemLayoutB{});
+    Tensor from_a = whole_a.partition_S(get<0>(inputs)(_, _, get<0>(tile), _, 0));
+    Tensor from_b = whole_b.partition_S(get<1>(inputs)(_, _, get<1>(tile), _, 0));
+    Tensor to_a = whole_a.partition_D(smem_a);
+    Tensor to_b = whole_b.partition_D(smem_b);
+    const auto everyone = static_cast<std::uint16_t>((1u << size(Cluster{})) - 1);
+    for (int k0 = 0; k_tiles > 0; --k_tiles, ++k, ++write, k0 += size<2>(TileShape{})) {
+      pipeline.producer_acquire(write);
+      auto* barrier = pipeline.producer_get_barrier(write);
+      const int stage = write.index();
+      if (params.pieces.a_parts > 0)
+        load_a_parts(params.pieces, barrier, &smem_a(0, 0, stage), get<0>(tile), k0);
+      else
+        copy(params.tma_load_a.with(*barrier, 0), from_a(_, _, _, *k), to_a(_, _, _, stage));
+      if (params.pieces.up_column > 0)
+        load_b_halves(params.pieces, barrier, &smem_b(0, 0, stage), get<1>(tile), k0, rank_in_cluster);
+      else
+        copy(params.tma_load_b.with(*barrier, everyone), from_b(_, _, _, *k), to_b(_, _, _, stage));
+    }
+  }
+
+  template <class Barrier, class Element>
+  CUTLASS_DEVICE static void load_a_parts(const LoadPieces& pieces, Barrier* barrier, Element* to, int m, int k0) {
+    if constexpr (k_major_a) {
+      constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+      const int part_elements = pieces.part_rows * cute::size<2>(TileShape{});
+      const std::int64_t first = pieces.a_first ? pieces.a_first[m] : std::int64_t{m} * pieces.part_rows;
+      for (int j = 0; j < pieces.a_parts; ++j)
+        cute::SM90_TMA_LOAD_2D::copy(&pieces.a, reinterpret_cast<std::uint64_t*>(barrier), hint,
+                                     to + j * part_elements, k0,
+                                     static_cast<int>(first + j * pieces.a_stride));
+    }
+  }
+
+  /// Columns of a tile are `gate | up`. Of a cluster's CTAs the first brings the gates, the second the ups, each
+  /// to both; a CTA alone brings both.
+  template <class Barrier, class Element>
+  CUTLASS_DEVICE static void load_b_halves(const LoadPieces& pieces, Barrier* barrier, Element* to, int n, int k0,
+                                           std::uint32_t rank_in_cluster) {
+    constexpr int half = cute::size<1>(TileShape{}) / 2, depth = cute::size<2>(TileShape{});
+    constexpr int width = k_major_b ? half : 64;  // of a box
+    constexpr int cluster = cute::size(Cluster{});
+    constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    auto* bar = reinterpret_cast<std::uint64_t*>(barrier);
+    for (int h = cluster > 1 ? rank_in_cluster : 0; h < (cluster > 1 ? static_cast<int>(rank_in_cluster) + 1 : 2);
+         ++h)
+      for (int at = 0; at < half; at += width) {
+        Element* into = to + (h * half + at) * depth;
+        const int column = n * half + at + h * pieces.up_column;
+        const int x = k_major_b ? k0 : column, y = k_major_b ? column : k0;
+        if constexpr (cluster > 1)
+          cute::SM90_TMA_LOAD_MULTICAST_2D::copy(&pieces.b, bar, static_cast<std::uint16_t>((1u << cluster) - 1),
+                                                 hint, into, x, y);
+        else
+          cute::SM90_TMA_LOAD_2D::copy(&pieces.b, bar, hint, into, x, y);
+      }
+  }
+};
+
+}  // namespace shingle::cuda

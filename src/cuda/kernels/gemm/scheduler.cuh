@@ -1,0 +1,88 @@
+// Which tile a CTA computes next: a table in the order of the plan's grid, dealt out to the CTAs in turn.
+#pragma once
+
+#include <cutlass/gemm/kernel/tile_scheduler.hpp>
+
+#include "../hooks.hpp"
+
+namespace shingle::cuda {
+
+/// The tag by which a kernel asks for it.
+struct TableOrder {};
+
+/// CTA c computes positions c, c + grid, …; a cluster's CTAs have consecutive positions, which the table has to
+/// keep together. The position travels as the tile's third coordinate. Only its own interface to the kernel
+/// layer is inherited.
+class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90 {
+  using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90;
+
+ public:
+  struct Arguments : Base::Arguments {
+    const TileAt* order = nullptr;
+    std::int32_t positions = 0;
+  };
+  struct Params : Base::Params {
+    const TileAt* order = nullptr;
+    std::int32_t positions = 0;
+  };
+
+  template <class Problem, class Tile, class Cluster>
+  static Params to_underlying_arguments(Problem problem, Tile tile, Cluster cluster,
+                                        const cutlass::KernelHardwareInfo& hardware, const Arguments& args,
+                                        void* = nullptr, std::uint32_t = 1, std::uint32_t = 1) {
+    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.order, args.positions};
+  }
+
+  CUTLASS_DEVICE explicit TableScheduler(const Params& params)
+      : order_(params.order),
+        positions_(params.positions),
+        stride_(static_cast<std::int32_t>(gridDim.x)),
+        position_(static_cast<std::int32_t>(blockIdx.x)),
+        ahead_by_(stride_),
+        current_(at(position_)),
+        ahead_(at(position_ + stride_)) {}
+
+  CUTLASS_DEVICE WorkTileInfo get_current_work() const {
+    if (position_ >= positions_) return WorkTileInfo::invalid_work_tile();
+    return {current_.m, current_.n, position_, true};
+  }
+  template <class Cluster>
+  CUTLASS_DEVICE WorkTileInfo initial_work_tile_info(Cluster) const {
+    return get_current_work();
+  }
+  /// The tile after the next is asked for a tile ahead: its coordinates come from memory.
+  CUTLASS_DEVICE void advance_to_next_work(std::uint32_t count = 1) {
+    const std::int32_t step = stride_ * static_cast<std::int32_t>(count);
+    position_ += step;
+    current_ = step == ahead_by_ ? ahead_ : at(position_);
+    ahead_by_ = step;
+    ahead_ = at(position_ + step);
+  }
+  CUTLASS_DEVICE auto fetch_next_work(WorkTileInfo) {
+    advance_to_next_work();
+    return cute::make_tuple(get_current_work(), true);
+  }
+  template <class Pipeline, class State>
+  CUTLASS_DEVICE auto fetch_next_work(WorkTileInfo work, Pipeline&, State) {
+    return fetch_next_work(work);
+  }
+
+ private:
+  CUTLASS_DEVICE TileAt at(std::int32_t position) const {
+    if (position >= positions_) return {};
+    const int2 tile = __ldg(reinterpret_cast<const int2*>(order_) + position);
+    return {tile.x, tile.y};
+  }
+
+  const TileAt* order_;
+  std::int32_t positions_, stride_, position_;
+  std::int32_t ahead_by_;  // positions from the current tile to the one that was asked for
+  TileAt current_, ahead_;
+};
+
+}  // namespace shingle::cuda
+
+template <class Arch, class Tile, class Cluster, std::uint32_t Stages>
+struct cutlass::gemm::kernel::detail::TileSchedulerSelector<shingle::cuda::TableOrder, Arch, Tile, Cluster, Stages> {
+  using Scheduler = shingle::cuda::TableScheduler;
+};

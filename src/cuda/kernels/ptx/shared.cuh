@@ -1,0 +1,21 @@
+// Loads from and stores to shared memory by their 32-bit addresses.
+#pragma once
+
+#include <cstdint>
+
+namespace shingle::cuda::ptx {
+
+__device__ __forceinline__ uint4 ld_shared_v4(std::uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void st_shared_v2(std::uint32_t address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
+}  // namespace shingle::cuda::ptx

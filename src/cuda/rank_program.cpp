@@ -1,0 +1,138 @@
+#include "rank_program.hpp"
+
+#include <algorithm>
+
+#include "cuda/kernels/elementwise.hpp"
+#include "cuda/kernels/sync.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "cuda/world.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+bool synchronises(const Step& step) {
+  return std::holds_alternative<Await>(step) || std::holds_alternative<Notify>(step);
+}
+
+std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
+  return std::visit(
+      [&](const auto& one) -> std::unique_ptr<Command> {
+        if constexpr (requires { make_command(context, one); })
+          return make_command(context, one);
+        else
+          throw Unsupported(std::string("this backend carries out no step '") + std::string(name(step)) + "'");
+      },
+      step);
+}
+
+}  // namespace
+
+RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memory, LocalRank& local)
+    : world_(world), plan_(plan), memory_(memory), local_(local) {
+  const DeviceGuard guard(local.device());
+  for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
+  epoch_word_ = DeviceMemory(sizeof(std::uint32_t));
+  epoch_word_.fill(0xff);  // the first epoch adds one: it is 0
+  const auto lanes = plan.ranks[static_cast<std::size_t>(local.rank())].lanes.size();
+  for (std::size_t lane = 0; lane < std::max<std::size_t>(lanes, 1); ++lane) {
+    streams_.emplace_back();
+    ended_.emplace_back();
+  }
+  check(preload_sync(), "load kernels");
+  check(preload_elementwise(), "load kernels");
+}
+
+void RankProgram::prepare() {
+  if (!programs_.empty() && prepared_ == memory_.version()) return;
+  graphs_.clear();
+  programs_.clear();
+  arena_ = std::make_unique<Arena>();
+  for (int parity = 0; parity < parities_; ++parity) programs_.push_back(make(parity));
+  prepared_ = memory_.version();
+}
+
+RankProgram::Program RankProgram::make(int parity) {
+  const Context context{world_, plan_, memory_, *arena_, local_.rank(), parity, watch()};
+  Program program;
+  for (const Lane& lane : plan_.ranks[static_cast<std::size_t>(local_.rank())].lanes) {
+    auto& items = program.emplace_back();
+    for (std::size_t first = 0, last = 0; first < lane.steps.size(); first = last) {
+      last = first + 1;
+      if (!synchronises(lane.steps[first])) {
+        items.push_back({first, last, make_any(context, lane.steps[first])});
+        continue;
+      }
+      while (last < lane.steps.size() && synchronises(lane.steps[last])) ++last;
+      items.push_back({first, last,
+                       make_sync_command(context, {lane.steps.begin() + static_cast<std::ptrdiff_t>(first),
+                                                   lane.steps.begin() + static_cast<std::ptrdiff_t>(last)})});
+    }
+  }
+  return program;
+}
+
+/// Lanes fork from the stream behind the begin of the epoch and join it again. Lane 0 is the stream itself. Steps
+/// are issued in the plan's order, in which they would pass through one hardware queue.
+template <class Issue>
+void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) {
+  const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
+  Program& program = programs_[static_cast<std::size_t>(parity)];
+  check(launch_begin(static_cast<std::uint32_t*>(epoch_word_.data()), stream), "launch the begin");
+  const auto of = [&](std::size_t lane) { return lane == 0 ? stream : streams_[lane].get(); };
+  begun_.record(stream);
+  for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) begun_.delay(of(lane));
+  std::vector<std::size_t> step(rank.lanes.size(), 0), item(rank.lanes.size(), 0);
+  for (const std::int32_t at : rank.issue) {
+    const auto lane = static_cast<std::size_t>(at);
+    auto& items = program[lane];
+    if (item[lane] < items.size() && items[item[lane]].first == step[lane]) {
+      Item& next = items[item[lane]++];
+      if (next.command) issue(*next.command, of(lane), static_cast<int>(lane), static_cast<int>(next.first));
+    }
+    ++step[lane];
+  }
+  for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) {
+    ended_[lane].record(of(lane));
+    ended_[lane].delay(stream);
+  }
+}
+
+void RankProgram::enqueue(cudaStream_t stream) {
+  enqueue_lanes(stream, next_parity(), [](Command& command, cudaStream_t on, int, int) { command.enqueue(on); });
+}
+
+void RankProgram::enqueue_traced(cudaStream_t stream, int epoch) {
+  enqueue_lanes(stream, next_parity(), [&](Command& command, cudaStream_t on, int lane, int step) {
+    Traced& traced =
+        traced_.emplace_back(Traced{lane, step, epoch, Event(Event::Timing::on), Event(Event::Timing::on)});
+    traced.begin.record(on);
+    command.enqueue(on);
+    traced.end.record(on);
+  });
+}
+
+void RankProgram::replay(cudaStream_t stream) {
+  if (graphs_.empty())
+    for (int parity = 0; parity < parities_; ++parity)
+      graphs_.push_back(Graph::capture(streams_.front().get(), [&](cudaStream_t on) {
+        enqueue_lanes(on, parity, [](Command& command, cudaStream_t at, int, int) { command.enqueue(at); });
+      }));
+  graphs_[static_cast<std::size_t>(next_parity())].launch(stream);
+}
+
+std::vector<Span> RankProgram::spans(const Event& begin) {
+  std::vector<Span> spans;
+  for (const Traced& traced : traced_)
+    spans.push_back({local_.rank(), traced.lane, traced.step, -1, traced.epoch, begin.us_until(traced.begin),
+                     begin.us_until(traced.end)});
+  traced_.clear();
+  return spans;
+}
+
+std::int64_t RankProgram::bytes() const {
+  return static_cast<std::int64_t>(epoch_word_.bytes()) + (arena_ ? arena_->bytes() : 0);
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,48 @@
+#include "start_line.hpp"
+
+#include <nccl.h>
+
+#include <atomic>
+#include <numeric>
+
+#include "cuda/kernels/sync.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "cuda/world.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+CommKey everyone(int size) {
+  CommKey key;
+  key.ranks.resize(static_cast<std::size_t>(size));
+  std::iota(key.ranks.begin(), key.ranks.end(), 0);
+  return key;
+}
+
+}  // namespace
+
+StartLine::StartLine(CudaWorld& world) : world_(world), word_(sizeof(std::uint32_t)) {
+  *static_cast<std::uint32_t*>(word_.data()) = 0;
+  if (world.local().size() == static_cast<std::size_t>(world.size())) return;
+  world.communicator(everyone(world.size()));
+  for (const LocalRank& rank : world.local()) {
+    const DeviceGuard guard(rank.device());
+    scratch_.emplace_back(sizeof(float));
+  }
+}
+
+void StartLine::enqueue(std::size_t index, const Watch& watch, cudaStream_t stream) {
+  const SyncOp wait{SyncKind::await, static_cast<std::uint32_t*>(word_.data()), runs_ + 1, 0, true};
+  check(launch_sync(&wait, 1, watch, stream), "launch a sync kernel");
+  if (scratch_.empty()) return;
+  void* const one = scratch_[index].data();
+  const ncclComm_t comm = world_.communicator(everyone(world_.size())).of(world_.local()[index].rank());
+  check(ncclAllReduce(one, one, 1, ncclFloat32, ncclMax, comm, stream), "ncclAllReduce");
+}
+
+void StartLine::go() {
+  std::atomic_ref(*static_cast<std::uint32_t*>(word_.data())).store(++runs_, std::memory_order_release);
+}
+
+}  // namespace shingle::cuda

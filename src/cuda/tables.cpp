@@ -1,0 +1,183 @@
+#include "tables.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cuda/raii/check.hpp"
+#include "shingle/plan/placement.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+constexpr std::size_t block_bytes = 1 << 20;
+constexpr std::size_t alignment = 256;
+
+/// Whether all rows of the grid lie one behind the other in one place.
+bool contiguous(const Placement& at, const Tiling& tiling) {
+  return at.kind == PlacementKind::matrix && at.ranks.empty() && at.rows.world == 1 && at.rows.pitch == 0 &&
+         at.rows.base + tiling.grid.rows <= at.rows.limit && tiling.parts == 1;
+}
+
+/// Whether rows lie at the columns of the grid, so that a row of tiles shares its addresses.
+bool by_rows(PlacementKind kind) {
+  return kind == PlacementKind::matrix || kind == PlacementKind::owners || kind == PlacementKind::routed;
+}
+
+/// The address of every row of a tile at every destination, null where it has none.
+class RowAddresses {
+ public:
+  RowAddresses(const Tables& tables, const Placement& at, const Tiling& tiling)
+      : tables_(tables), at_(at), tiling_(tiling), dests_(std::max<std::size_t>(at.ranks.size(), 1)) {}
+
+  std::size_t dests() const { return dests_; }
+
+  std::vector<char*> of(std::int64_t position) const {
+    std::vector<char*> rows(static_cast<std::size_t>(tiling_.height) * dests_, nullptr);
+    std::vector<std::size_t> found(static_cast<std::size_t>(tiling_.height), 0);
+    const std::int64_t height = tiling_.grid.rect(tiling_.grid.tile(position)).rows;
+    const std::int64_t row_bytes = tables_.memory.row_bytes(at_.slice.buffer);
+    const Buffer& buffer = tables_.plan.buffers[static_cast<std::size_t>(at_.slice.buffer)];
+    for_each_piece(at_, tiling_.grid, tables_.plan.problem.routing.get(), position, [&](const Piece& piece) {
+      char* const first = tables_.memory.buffer(at_.slice.buffer, piece.rank, tables_.parity) +
+                          piece.row * row_bytes + piece.col * static_cast<std::int64_t>(size_bytes(buffer.dtype));
+      for (std::int64_t i = 0; i < piece.rows; ++i) {
+        const auto row = static_cast<std::size_t>(tiling_.kernel_row(piece.tile_row + i, height));
+        rows[row * dests_ + found[row]++] = first + i * row_bytes;
+      }
+    });
+    return rows;
+  }
+
+ private:
+  const Tables& tables_;
+  const Placement& at_;
+  const Tiling& tiling_;
+  std::size_t dests_;
+};
+
+/// Whether in every block of `piece` rows those that exist follow on the first, at every destination.
+bool cut_by(std::size_t piece, const std::vector<std::vector<char*>>& tiles, std::size_t dests, std::int64_t row_bytes) {
+  for (const auto& rows : tiles)
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::size_t row = i / dests, first = row / piece * piece;
+      if (rows[i] == nullptr) continue;
+      const char* begin = rows[first * dests + i % dests];
+      if (begin == nullptr || begin + static_cast<std::int64_t>(row - first) * row_bytes != rows[i]) return false;
+    }
+  return true;
+}
+
+/// Whether a missing row would be taken for one that is there because its piece has others.
+bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles, std::size_t dests,
+                const std::vector<std::vector<bool>>& exist) {
+  for (std::size_t t = 0; t < tiles.size(); ++t)
+    for (std::size_t i = 0; i < tiles[t].size(); ++i) {
+      const std::size_t row = i / dests;
+      if (tiles[t][i] == nullptr && exist[t][row] && tiles[t][row / piece * piece * dests + i % dests] != nullptr)
+        return true;
+    }
+  return false;
+}
+
+}  // namespace
+
+const void* Arena::put(const void* values, std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (blocks_.empty() || used_ + bytes > blocks_.back().bytes()) {
+    blocks_.emplace_back(std::max(bytes, block_bytes));
+    bytes_ += static_cast<std::int64_t>(blocks_.back().bytes());
+    used_ = 0;
+  }
+  char* const to = static_cast<char*>(blocks_.back().data()) + used_;
+  used_ += (bytes + alignment - 1) / alignment * alignment;
+  check(cudaMemcpy(to, values, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  return to;
+}
+
+std::vector<std::int64_t> all_positions(const TileGrid& grid) {
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(grid.positions()));
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
+Route Tables::route(const Placement& at, const Tiling& tiling) const {
+  Route route;
+  route.row_bytes = memory.row_bytes(at.slice.buffer);
+  if (contiguous(at, tiling)) {
+    route.base = memory.at(at.slice, parity) + at.rows.base * route.row_bytes;
+    return route;
+  }
+  const TileGrid& grid = tiling.grid;
+  std::vector<std::int64_t> entries = tiling.positions;
+  if (by_rows(at.kind)) {
+    entries.clear();
+    for (std::int64_t m = 0; m < grid.tiles_m(); ++m) entries.push_back(grid.linear({m, 0}));
+  }
+  const RowAddresses addresses(*this, at, tiling);
+  std::vector<std::vector<char*>> tiles;
+  std::vector<std::vector<bool>> exist;
+  for (const std::int64_t position : entries) {
+    tiles.push_back(addresses.of(position));
+    auto& rows = exist.emplace_back(static_cast<std::size_t>(tiling.height), false);
+    const std::int64_t height = grid.rect(grid.tile(position)).rows;
+    for (std::int64_t v = 0; v < height; ++v) rows[static_cast<std::size_t>(tiling.kernel_row(v, height))] = true;
+  }
+  const std::size_t dests = addresses.dests(), height = static_cast<std::size_t>(tiling.height);
+  std::size_t piece = height;
+  while (piece > 1 && (height % piece != 0 || !cut_by(piece, tiles, dests, route.row_bytes) ||
+                       hides_gaps(piece, tiles, dests, exist)))
+    --piece;
+  std::vector<char*> table;
+  for (const auto& rows : tiles)
+    for (std::size_t row = 0; row < height; row += piece)
+      table.insert(table.end(), rows.begin() + static_cast<std::ptrdiff_t>(row * dests),
+                   rows.begin() + static_cast<std::ptrdiff_t>((row + 1) * dests));
+  route.table = arena.put(table);
+  route.piece_rows = static_cast<std::int32_t>(piece);
+  route.pieces = static_cast<std::int32_t>(height / piece);
+  route.dests = static_cast<std::int32_t>(dests);
+  route.by_tile = !by_rows(at.kind);
+  return route;
+}
+
+GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling, int rank) const {
+  if (gates.empty()) return {};
+  std::vector<Target> targets;
+  for (const std::int64_t position : tiling.positions)
+    for (const TileGate& gate : gates) {
+      if (tiling.grid.phantom(tiling.grid.tile(position))) {
+        targets.emplace_back();
+        continue;
+      }
+      const std::int64_t group = group_of(gate.ends, position);
+      const CounterRef ref{gate.counter, rank, gate.entry(group)};
+      targets.push_back({memory.counter(ref), gate.targets[static_cast<std::size_t>(group)], memory.growth(ref)});
+    }
+  return {arena.put(targets), static_cast<std::int32_t>(gates.size())};
+}
+
+NotifyTable Tables::notifies(const std::vector<TileNotify>& notifies, const Tiling& tiling, int rank) const {
+  std::vector<std::vector<std::uint32_t*>> lists;
+  NotifyTable table;
+  for (const std::int64_t position : tiling.positions) {
+    auto& list = lists.emplace_back();
+    if (tiling.grid.phantom(tiling.grid.tile(position))) continue;
+    for (const TileNotify& notify : notifies) {
+      const std::int64_t group = group_of(notify.ends, position);
+      notify.for_each_rank(group, [&](std::int32_t to) {
+        list.push_back(memory.counter({notify.counter, to, notify.entry(group)}));
+        table.system = table.system || to != rank;
+      });
+    }
+    table.count = std::max(table.count, static_cast<std::int32_t>(list.size()));
+  }
+  std::vector<std::uint32_t*> flat;
+  for (auto& list : lists) {
+    list.resize(static_cast<std::size_t>(table.count), nullptr);
+    flat.insert(flat.end(), list.begin(), list.end());
+  }
+  table.counters = arena.put(flat);
+  return table;
+}
+
+}  // namespace shingle::cuda

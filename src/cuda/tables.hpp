@@ -1,0 +1,65 @@
+// The hooks of a plan's tiled steps, expanded into the tables that kernels read (kernels/hooks.hpp).
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "cuda/kernels/hooks.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/raii/memory.hpp"
+
+namespace shingle::cuda {
+
+/// Device memory that only grows, for tables that live as long as it does.
+class Arena {
+ public:
+  /// Copies the values to the current device.
+  template <class T>
+  const T* put(const std::vector<T>& values) {
+    return static_cast<const T*>(put(values.data(), values.size() * sizeof(T)));
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  const void* put(const void* values, std::size_t bytes);
+
+  std::vector<DeviceMemory> blocks_;
+  std::size_t used_ = 0;  // of the last block
+  std::int64_t bytes_ = 0;
+};
+
+/// The tiles of a kernel: positions of the plan's grid in the order in which it takes them; and which of a
+/// tile's rows its row i is. With `parts`, row v of a tile that is `rows` high is the kernel's row
+/// (v / (rows / parts)) · part_rows + v mod (rows / parts): a ragged tile leaves a gap behind each part.
+struct Tiling {
+  const TileGrid& grid;
+  std::vector<std::int64_t> positions;
+  std::int32_t height = 0;  ///< of a whole tile
+  std::int32_t parts = 1;
+  std::int32_t part_rows = 0;
+
+  std::int64_t kernel_row(std::int64_t row, std::int64_t rows) const {
+    if (parts == 1) return row;
+    const std::int64_t part = rows / parts;
+    return row / part * part_rows + row % part;
+  }
+};
+
+/// All positions of a grid.
+std::vector<std::int64_t> all_positions(const TileGrid& grid);
+
+/// What the tables of one rank are made from.
+struct Tables {
+  const Plan& plan;
+  const Memory& memory;
+  Arena& arena;
+  int parity = 0;
+
+  /// Where tiles lie. Throws Unsupported where that is in memory which this process cannot reach.
+  Route route(const Placement& at, const Tiling& tiling) const;
+  /// What tiles await on a rank, null where nothing.
+  GateTable gates(const std::vector<TileGate>& gates, const Tiling& tiling, int rank) const;
+  NotifyTable notifies(const std::vector<TileNotify>& notifies, const Tiling& tiling, int rank) const;
+};
+
+}  // namespace shingle::cuda
