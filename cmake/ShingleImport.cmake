@@ -1,11 +1,12 @@
-# shingle_import(<name> <header>): the imported target shingle::<name> for a library that is found by its header
-# and its file, not by its own CMake package (Debian's oneDNN package asks for OpenCL headers it does not bring).
+# shingle_import(<name> <header> [folders...]): the imported target shingle::<name> for a library that is found by its header
+# and its file, also below the folders, not by its own CMake package (Debian's oneDNN package asks for OpenCL headers
+# it does not bring; NCCL has none).
 function(shingle_import name header)
   if(TARGET shingle::${name})
     return()
   endif()
-  find_path(SHINGLE_${name}_INCLUDE_DIR ${header} PATH_SUFFIXES ${name} REQUIRED)
-  find_library(SHINGLE_${name}_LIBRARY ${name} REQUIRED)
+  find_path(SHINGLE_${name}_INCLUDE_DIR ${header} HINTS ${ARGN} PATH_SUFFIXES include ${name} REQUIRED)
+  find_library(SHINGLE_${name}_LIBRARY ${name} HINTS ${ARGN} PATH_SUFFIXES lib lib64 REQUIRED)
   mark_as_advanced(SHINGLE_${name}_INCLUDE_DIR SHINGLE_${name}_LIBRARY)
   add_library(shingle::${name} UNKNOWN IMPORTED GLOBAL)
   set_target_properties(

@@ -55,8 +55,9 @@ if [[ "$(cat build/python/stamp 2>/dev/null)" != "$stamp" ]]; then
     echo "setup: fetching into build/python: $(grep -o '^[a-z-]*==[0-9.]*' scripts/requirements.txt | tr '\n' ' ')"
     rm -rf build/python build/python.part
     mkdir -p build
+    # No dependencies: of CUTLASS only the headers are wanted.
     "$python" -m pip install -q --disable-pip-version-check --root-user-action=ignore --only-binary :all: \
-        --require-hashes -r scripts/requirements.txt --target build/python.part </dev/null
+        --no-deps --require-hashes -r scripts/requirements.txt --target build/python.part </dev/null
     printf '%s\n' "$stamp" >build/python.part/stamp
     mv build/python.part build/python
 fi

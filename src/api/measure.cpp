@@ -102,7 +102,7 @@ GemmAlone::GemmAlone(World& world, const Inputs& inputs, const Workspace& worksp
         }
         DeviceBuffer& buffer = scratch_.emplace_back(
             world.allocate(rank, static_cast<std::size_t>(bytes_of(part.problem, role, rank))));
-        if (is_input(role)) filled->write(rank, role, buffer.data());
+        if (is_input(role)) write_input(world, *filled, rank, role, buffer.data());
         op.bind(rank, role, buffer.data());
       }
   }

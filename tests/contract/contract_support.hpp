@@ -122,9 +122,11 @@ class Bench {
       for (const Buffer& buffer : plan.buffers) {
         if (buffer.role == Role::internal) continue;
         auto memory = world.allocate(rank, static_cast<std::size_t>(buffer.bytes(rank)));
-        if (is_input(buffer.role)) fill(buffer, rank, memory.data());
         executable->bind(rank, buffer.role, memory.data());
         memory_.emplace(std::pair{rank, buffer.role}, std::move(memory));
+        if (is_input(buffer.role))
+          set(rank, buffer.role,
+              [&](std::int64_t row, std::int64_t col) { return element(rank, buffer.role, row, col); });
       }
     poison();
   }
@@ -132,25 +134,35 @@ class Bench {
   void poison() {
     executable->poison();
     for (auto& [key, memory] : memory_)
-      if (is_output(key.second)) std::memset(memory.data(), 0xff, memory.bytes());
+      if (is_output(key.second)) world_.fill(key.first, memory.data(), 0xff, memory.bytes());
   }
   RunReport run(int epochs = 1, bool trace = false) {
     return executable->run({.epochs = epochs, .timeout_us = 20e6, .trace = trace});
   }
-  void* data(int rank, Role role) { return memory_.at({rank, role}).data(); }
-  /// An output's element, or an input's.
-  float at(int rank, Role role, std::int64_t row, std::int64_t col) {
-    const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(find_buffer(plan_, role))];
-    return load_element(buffer.dtype, data(rank, role), static_cast<std::size_t>(row * buffer.cols + col));
+  /// Writes a matrix, element by element.
+  void set(int rank, Role role, const std::function<float(std::int64_t row, std::int64_t col)>& value) {
+    const Buffer& buffer = of(role);
+    const DeviceBuffer& memory = memory_.at({rank, role});
+    std::vector<std::byte> bytes(memory.bytes());
+    for (std::int64_t row = 0; row < buffer.rows[static_cast<std::size_t>(rank)]; ++row)
+      for (std::int64_t col = 0; col < buffer.cols; ++col)
+        store_element(buffer.dtype, bytes.data(), static_cast<std::size_t>(row * buffer.cols + col),
+                      value(row, col));
+    world_.upload(rank, memory.data(), bytes.data(), bytes.size());
   }
   /// Compares all of an output of the local ranks; NaN is expected where `want` says NaN.
   void expect(Role role, const std::function<double(int rank, std::int64_t row, std::int64_t col)>& want,
               double relative = 0) {
-    const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(find_buffer(plan_, role))];
-    for (const int rank : world_.local_ranks())
+    const Buffer& buffer = of(role);
+    for (const int rank : world_.local_ranks()) {
+      const DeviceBuffer& memory = memory_.at({rank, role});
+      std::vector<std::byte> bytes(memory.bytes());
+      world_.download(rank, bytes.data(), memory.data(), bytes.size());
       for (std::int64_t row = 0; row < buffer.rows[static_cast<std::size_t>(rank)]; ++row)
         for (std::int64_t col = 0; col < buffer.cols; ++col) {
-          const double wanted = want(rank, row, col), got = at(rank, role, row, col);
+          const double wanted = want(rank, row, col),
+                       got = load_element(buffer.dtype, bytes.data(),
+                                          static_cast<std::size_t>(row * buffer.cols + col));
           if (std::isnan(wanted) ? !std::isnan(got)
                                  : !(std::abs(got - wanted) <= relative * std::max(1.0, std::abs(wanted)))) {
             ADD_FAILURE() << name(role) << " of rank " << rank << " at " << row << "," << col << " is " << got
@@ -158,14 +170,12 @@ class Bench {
             return;
           }
         }
+    }
   }
 
  private:
-  static void fill(const Buffer& buffer, int rank, void* memory) {
-    for (std::int64_t row = 0; row < buffer.rows[static_cast<std::size_t>(rank)]; ++row)
-      for (std::int64_t col = 0; col < buffer.cols; ++col)
-        store_element(buffer.dtype, memory, static_cast<std::size_t>(row * buffer.cols + col),
-                      element(rank, buffer.role, row, col));
+  const Buffer& of(Role role) const {
+    return plan_.buffers[static_cast<std::size_t>(find_buffer(plan_, role))];
   }
   Plan plan_;
   World& world_;

@@ -37,11 +37,29 @@ TEST_P(BackendContract, WorldDescribesItself) {
   }();
   EXPECT_FALSE(local.empty());
   EXPECT_LT(*local.rbegin(), ranks);
-  const DeviceBuffer memory = world->allocate(*local.begin(), 1000);
-  EXPECT_GE(memory.bytes(), 1000u);
-  std::memset(memory.data(), 0, 1000);
   world->barrier();
   EXPECT_THAT(world->all_max({1.0, double(*local.rbegin())}), testing::ElementsAre(1.0, ranks - 1.0));
+}
+
+TEST_P(BackendContract, MemoryHoldsWhatTheHostPutsThere) {
+  for (const int rank : world->local_ranks()) {
+    const DeviceBuffer memory = world->allocate(rank, 1000);
+    EXPECT_GE(memory.bytes(), 1000u);
+    auto* bytes = static_cast<std::byte*>(memory.data());
+    const std::vector<std::byte> sent(10, std::byte(7 + rank));
+    world->fill(rank, bytes, 0xa5, 1000);
+    world->upload(rank, bytes + 501, sent.data(), sent.size());
+    std::vector<std::byte> expected(1000, std::byte{0xa5}), got(1000);
+    std::copy(sent.begin(), sent.end(), expected.begin() + 501);
+    world->download(rank, got.data(), bytes, got.size());
+    EXPECT_EQ(got, expected);
+    if (world->capabilities().host_accessible) {
+      EXPECT_EQ(std::memcmp(bytes, expected.data(), expected.size()), 0);
+    }
+    world->upload(rank, nullptr, nullptr, 0);
+    world->download(rank, nullptr, nullptr, 0);
+    world->fill(rank, nullptr, 0, 0);
+  }
 }
 
 TEST_P(BackendContract, RefusesWhatDoesNotFit) {
@@ -95,14 +113,18 @@ TEST_P(BackendContract, BindingAgainMovesTheResult) {
   std::vector<DeviceBuffer> other;
   for (const int rank : world->local_ranks()) {
     other.push_back(world->allocate(rank, 9 * 8 * 4));
-    std::memset(other.back().data(), 0xff, 9 * 8 * 4);
+    world->fill(rank, other.back().data(), 0xff, 9 * 8 * 4);
     bench.executable->bind(rank, Role::out, other.back().data());
   }
   bench.poison();
   bench.run();
   bench.expect(Role::out, [](int, std::int64_t, std::int64_t) { return std::nan(""); });
-  for (std::size_t i = 0; i < other.size(); ++i)
-    EXPECT_EQ(load_element(DType::f32, other[i].data(), 9), element(world->local_ranks()[i], Role::a, 1, 1));
+  for (std::size_t i = 0; i < other.size(); ++i) {
+    const int rank = world->local_ranks()[i];
+    std::vector<float> got(9 * 8);
+    world->download(rank, got.data(), other[i].data(), 9 * 8 * 4);
+    EXPECT_EQ(got[9], element(rank, Role::a, 1, 1));
+  }
 }
 
 TEST_P(BackendContract, TimelineCoversEveryStepOfEveryRank) {

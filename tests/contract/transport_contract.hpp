@@ -141,9 +141,7 @@ TEST_P(BackendContract, ReductionsHaveOneOrder) {
       return load_element(type, stored, 0);
     };
     for (const int rank : world->local_ranks())
-      for (std::int64_t i = 0; i < ranks * cols; ++i)
-        store_element(type, bench.data(rank, Role::a), static_cast<std::size_t>(i),
-                      value(rank, i / cols, i % cols));
+      bench.set(rank, Role::a, [&](std::int64_t row, std::int64_t col) { return value(rank, row, col); });
     const auto total = [&](std::int64_t row, std::int64_t col) {
       float x = value(0, row, col);
       for (int rank = 1; rank < ranks; ++rank) x += value(rank, row, col);

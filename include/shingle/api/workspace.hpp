@@ -2,6 +2,7 @@
 // (the command line, tests, benchmarks).
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <utility>
 #include <vector>
@@ -22,13 +23,20 @@ class Workspace {
 
   /// Fills the outputs with NaN, so that no result of an earlier run can pass for a new one.
   void poison_outputs();
-  /// For check().
-  std::vector<Output> outputs() const;
+  /// For check(): in the host's memory, where they are copied to unless they lie there; valid until the next
+  /// call.
+  std::vector<Output> outputs();
 
+  /// In the rank's memory.
   const void* data(int rank, Role role) const { return buffers_.at({rank, role}).data(); }
 
  private:
+  World& world_;
   std::map<std::pair<int, Role>, DeviceBuffer> buffers_;
+  std::map<std::pair<int, Role>, std::vector<std::byte>> copies_;  // of outputs that the host cannot reach
 };
+
+/// Writes the matrix of a local rank to its `memory`, which was allocated by the world.
+void write_input(World& world, const Inputs& inputs, int rank, Role role, void* memory);
 
 }  // namespace shingle

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@
 namespace shingle {
 
 /// Owner of a block of a rank's device memory (host memory on the host backend). Move-only, freed on
-/// destruction.
+/// destruction. Read and written by World::download and World::upload, unless the host can reach it.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -38,6 +39,7 @@ class DeviceBuffer {
 struct Capabilities {
   bool remote_memory = false;        ///< a rank may load, store and count in another's memory
   std::vector<DType> native_dtypes;  ///< multiplied without widening
+  bool host_accessible = true;       ///< the host may read and write a DeviceBuffer by its pointer
 };
 
 /// One interval of a run on the clock of the world, for timelines.
@@ -95,6 +97,20 @@ class World {
   virtual Capabilities capabilities() const = 0;
 
   virtual DeviceBuffer allocate(int rank, std::size_t bytes) = 0;
+
+  /// Copies from the host's memory to a local rank's. This and the next two are done when they return, must
+  /// not overlap a run, and may be called for several ranks at once.
+  virtual void upload([[maybe_unused]] int rank, void* device, const void* host, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+  }
+  /// Copies from a local rank's memory to the host's.
+  virtual void download([[maybe_unused]] int rank, void* host, const void* device, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+  /// Sets each byte of a local rank's memory.
+  virtual void fill([[maybe_unused]] int rank, void* device, std::uint8_t value, std::size_t bytes) {
+    if (bytes > 0) std::memset(device, value, bytes);
+  }
 
   /// Throws Unsupported when the plan needs what the world cannot do, InvalidArgument when it is for another
   /// world.

@@ -1,0 +1,62 @@
+// The CUDA backend: a rank a GPU, all of one process, or one process a GPU. NCCL moves what collectives move.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shingle/backend/backend.hpp"
+
+struct ncclComm;  // ncclComm_t is a pointer to it
+
+namespace shingle {
+
+struct CudaOptions {
+  double timeout_us = 30e6;  ///< deadline of waits outside a run: for ranks to join, communicators, barriers
+  int first_device = 0;      ///< of one process: rank r is on device first_device + r
+};
+
+/// A world of `ranks` GPUs of this process; or, in a process that torchrun, mpirun or srun has started as one
+/// of several (find_launcher), this process as one rank of them, on the device of its local rank: collective,
+/// and `ranks` 0 takes as many as there are. Processes find each other at MASTER_ADDR:MASTER_PORT; the ids of
+/// communicators pass there, too. Throws Unsupported where there are not so many GPUs, InvalidArgument where
+/// the numbers do not fit, Timeout with the ranks that are missing, CudaError, NcclError.
+///
+/// When a run fails, run() throws, waits on the devices end, communicators are aborted, and the other
+/// processes are told and throw too.
+std::unique_ptr<World> make_cuda_world(int ranks, const CudaOptions& options = {});
+
+/// A world on communicators that exist: those of this process's ranks, all of one clique, each with its
+/// device. They stay the caller's, and have to outlive the world; plans run on communicators split off them.
+/// Collective over the clique.
+std::unique_ptr<World> make_cuda_world(std::span<ncclComm* const> communicators,
+                                       const CudaOptions& options = {});
+
+/// GPUs here as planners see them: the profile h200x8 where they are such, else what the device says of
+/// itself. Throws Unsupported without a GPU.
+Machine cuda_machine(int ranks, const CudaOptions& options = {});
+
+/// How many ranks a world has if nobody says: the processes of the launcher, else the GPUs here.
+int default_cuda_ranks();
+
+struct CudaDevice {
+  std::string name;
+  int sms = 0;
+  int major = 0, minor = 0;  ///< compute capability
+  double memory_bytes = 0;
+};
+
+/// What `shingle info` shows of CUDA.
+struct CudaInfo {
+  std::vector<CudaDevice> devices;
+  std::string missing;  ///< why there are none
+  std::string driver;   ///< the newest CUDA that the driver serves: "13.0"; empty without a driver
+  std::string runtime;
+  std::string nccl;
+};
+CudaInfo cuda_info();
+/// The same on one line a fact.
+std::string describe(const CudaInfo& info);
+
+}  // namespace shingle

@@ -1,0 +1,13 @@
+// The GPUs of this machine.
+#pragma once
+
+#include <string>
+
+namespace shingle::cuda {
+
+/// How many there are; where there are none, `why` says why.
+int count_gpus(std::string& why);
+/// How many there are; throws Unsupported with the reason where there are none.
+int require_gpu();
+
+}  // namespace shingle::cuda

@@ -1,0 +1,35 @@
+#include "health.hpp"
+
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+
+bool Health::fail(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return false;
+  error_ = std::move(error);
+  stopped_.store(true, std::memory_order_release);
+  return true;
+}
+
+std::exception_ptr Health::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+std::string Health::reason() const {
+  try {
+    if (const auto first = error()) std::rethrow_exception(first);
+  } catch (const std::exception& failure) {
+    return failure.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+  return {};
+}
+
+void Health::require() const {
+  if (stopped()) throw Timeout("the world is broken by an earlier failure: " + reason());
+}
+
+}  // namespace shingle::cuda

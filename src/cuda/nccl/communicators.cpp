@@ -1,0 +1,179 @@
+#include "communicators.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <thread>
+
+#include "cuda/raii/device_guard.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::time_point deadline_in(double us) {
+  constexpr double longest_us = 1e14;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double, std::micro>(std::min(us, longest_us)));
+}
+
+/// NCCL calls that belong together; the group is closed whatever happens in it.
+template <class Calls>
+void in_group(Calls calls) {
+  check(ncclGroupStart(), "ncclGroupStart");
+  try {
+    calls();
+  } catch (...) {
+    ncclGroupEnd();
+    throw;
+  }
+  check(ncclGroupEnd(), "ncclGroupEnd");
+}
+
+/// Waits until what was begun on non-blocking communicators is done.
+void settle(const Communicator& communicator, const char* call, double timeout_us) {
+  const auto deadline = deadline_in(timeout_us);
+  for (const ncclComm_t comm : communicator.by_rank()) {
+    for (ncclResult_t state = ncclInProgress; comm != nullptr && state == ncclInProgress;) {
+      check(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+      check(state, call);
+      if (state != ncclInProgress) break;
+      if (Clock::now() > deadline)
+        throw Timeout(fmt::format("{}: not all ranks came within {}", call, format_us(timeout_us)));
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+}
+
+std::vector<ncclComm_t> none(int size) {
+  return std::vector<ncclComm_t>(static_cast<std::size_t>(size), nullptr);
+}
+
+}  // namespace
+
+Communicators::Communicators(const std::vector<LocalRank>& local, int size, const ncclUniqueId& id,
+                             double timeout_us)
+    : local_(local), size_(size), timeout_us_(timeout_us), owns_parent_(true), parent_(none(size)) {
+  // The parent is non-blocking, so that a missing rank costs no more than the deadline. Its children block:
+  // of non-blocking communicators NCCL launches each operation from a thread that it creates for it.
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  try {
+    in_group([&] {
+      for (const LocalRank& rank : local_) {
+        const DeviceGuard guard(rank.device());
+        shingle::cuda::check(ncclCommInitRankConfig(&parent_.at(rank.rank()), size, id, rank.rank(), &config),
+                             "ncclCommInitRankConfig");
+      }
+    });
+    settle(parent_, "ncclCommInitRankConfig", timeout_us);
+  } catch (...) {
+    retire(How::abort, timeout_us);
+    throw;
+  }
+}
+
+Communicators::Communicators(const std::vector<LocalRank>& local, int size,
+                             const std::vector<ncclComm_t>& parent, double timeout_us)
+    : local_(local), size_(size), timeout_us_(timeout_us), owns_parent_(false), parent_(none(size)) {
+  for (std::size_t i = 0; i < local.size(); ++i) parent_.at(local[i].rank()) = parent[i];
+}
+
+Communicators::~Communicators() {
+  retire(How::destroy, timeout_us_);
+}
+
+const Communicator& Communicators::get(const CommKey& key) {
+  const auto [found, is_new] = made_.try_emplace(key, none(size_));
+  Communicator& made = found->second;
+  if (!is_new) return made;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  if (key.max_ctas > 0) config.maxCTAs = key.max_ctas;
+  // NCCL writes the new communicators when they are ready, so they have their place before.
+  in_group([&] {
+    for (const LocalRank& rank : local_) {
+      const auto at = std::ranges::find(key.ranks, rank.rank());
+      const bool member = at != key.ranks.end();
+      shingle::cuda::check(
+          ncclCommSplit(parent_.of(rank.rank()), member ? 0 : NCCL_SPLIT_NOCOLOR,
+                        static_cast<int>(at - key.ranks.begin()), &made.at(rank.rank()), &config),
+          "ncclCommSplit");
+    }
+  });
+  settle(parent_, "ncclCommSplit", timeout_us_);
+  return made;
+}
+
+void Communicators::check() const {
+  const auto look = [&](const Communicator& communicator) {
+    for (const LocalRank& rank : local_) {
+      const ncclComm_t comm = communicator.of(rank.rank());
+      ncclResult_t state = ncclSuccess;
+      if (comm != nullptr && ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess &&
+          state != ncclInProgress)
+        throw NcclError(fmt::format("NCCL has failed on rank {}: {} ({})", rank.rank(),
+                                    ncclGetErrorString(state), ncclGetLastError(comm)),
+                        state, rank.rank());
+    }
+  };
+  look(parent_);
+  for (const auto& [key, communicator] : made_) look(communicator);
+}
+
+bool Communicators::abort(double timeout_us) noexcept {
+  return retire(How::abort, timeout_us);
+}
+
+bool Communicators::retire(How how, double timeout_us) noexcept try {
+  std::vector<std::vector<ncclComm_t>> all;
+  for (const auto& [key, communicator] : made_) all.push_back(communicator.by_rank());
+  if (owns_parent_) all.push_back(parent_.by_rank());
+  made_.clear();
+  parent_ = Communicator(none(size_));
+  // NCCL waits in these calls for its own work to end. One thread for each communicator: the ranks of one are
+  // released by the last of them, and none waits for another communicator.
+  std::vector<std::future<void>> ends;
+  for (std::vector<ncclComm_t>& by_rank : all) {
+    std::packaged_task<void()> end([how, by_rank = std::move(by_rank)] {
+      for (const ncclComm_t comm : by_rank)
+        if (comm != nullptr) how == How::abort ? ncclCommAbort(comm) : ncclCommDestroy(comm);
+    });
+    ends.push_back(end.get_future());
+    std::thread(std::move(end)).detach();
+  }
+  const auto deadline = deadline_in(timeout_us);
+  const bool ended = std::ranges::all_of(
+      ends, [&](auto& end) { return end.wait_until(deadline) == std::future_status::ready; });
+  if (!ended)
+    fmt::print(stderr, "shingle: NCCL did not release its communicators within {}\n", format_us(timeout_us));
+  return ended;
+} catch (...) {
+  return false;
+}
+
+ncclUniqueId new_unique_id() {
+  ncclUniqueId id;
+  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  return id;
+}
+
+std::string nccl_version() {
+  int version = 0;
+  check(ncclGetVersion(&version), "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+void check(ncclResult_t result, const char* call) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  throw NcclError(fmt::format("{}: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(nullptr)),
+                  result, -1);
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,176 @@
+#include "world.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "cuda/executable.hpp"
+#include "cuda/nccl/processes.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
+#include "shingle/plan/json.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+ncclUniqueId agreed_id(Processes& processes, bool first, double timeout_us) {
+  ncclUniqueId id{};
+  if (first) id = new_unique_id();
+  const std::string agreed =
+      processes.from_first({reinterpret_cast<const char*>(&id), sizeof id}, timeout_us);
+  std::memcpy(&id, agreed.data(), sizeof id);
+  return id;
+}
+
+DeviceBuffer allocate_on(int device, int rank, std::size_t bytes, std::shared_ptr<Health> health) {
+  if (bytes == 0) return {};
+  const DeviceGuard guard(device);
+  void* memory = nullptr;
+  if (const cudaError_t result = cudaMalloc(&memory, bytes); result != cudaSuccess) {
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    cudaGetLastError();
+    throw CudaError(
+        fmt::format("rank {} has no {} of device memory: {} ({} of {} are free)", rank,
+                    format_bytes(static_cast<double>(bytes)), cudaGetErrorString(result),
+                    format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(total))),
+        result, rank);
+  }
+  return {std::shared_ptr<void>(memory,
+                                [device, health = std::move(health)](void* owned) {
+                                  if (health->hopeless()) return;
+                                  int before = 0;
+                                  cudaGetDevice(&before);
+                                  cudaSetDevice(device);
+                                  cudaFree(owned);
+                                  cudaSetDevice(before);
+                                }),
+          bytes};
+}
+
+}  // namespace
+
+CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(std::move(parts)) {
+  const double timeout_us = parts_.options.timeout_us;
+  const LocalRank& first = parts_.local.front();
+  if (adopted.empty()) {
+    const ncclUniqueId id = agreed_id(processes(), first.rank() == 0, timeout_us);
+    communicators_ = std::make_unique<Communicators>(parts_.local, size(), id, timeout_us);
+  } else {
+    const std::vector<ncclComm_t> parent(adopted.begin(), adopted.end());
+    communicators_ = std::make_unique<Communicators>(parts_.local, size(), parent, timeout_us);
+    if (static_cast<int>(parts_.local.size()) < size())
+      parts_.processes = connect_by_nccl(*communicators_, first, size());
+  }
+  machine_ = cuda_machine(size(), {.first_device = first.device()});
+  // All processes have to make the same plans, so they need the same machine.
+  machine_.workers = -static_cast<int>(all_max({-double(machine_.workers)})[0]);
+}
+
+CudaWorld::~CudaWorld() {
+  if (!health_->hopeless()) return;
+  for (LocalRank& rank : parts_.local) rank.abandon();
+}
+
+std::vector<int> CudaWorld::local_ranks() const {
+  std::vector<int> ranks;
+  for (const LocalRank& rank : parts_.local) ranks.push_back(rank.rank());
+  return ranks;
+}
+
+Capabilities CudaWorld::capabilities() const {
+  return {.remote_memory = false, .native_dtypes = {DType::bf16, DType::f16}, .host_accessible = false};
+}
+
+LocalRank& CudaWorld::local(int rank) {
+  const auto found = std::ranges::find(parts_.local, rank, &LocalRank::rank);
+  if (found == parts_.local.end())
+    throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
+  return *found;
+}
+
+DeviceBuffer CudaWorld::allocate(int rank, std::size_t bytes) {
+  health_->require();
+  return allocate_on(local(rank).device(), rank, bytes, health_);
+}
+
+// Copies of pageable memory, and fills, may return before the device is done: the legacy stream's end is
+// theirs.
+
+void CudaWorld::upload(int rank, void* device, const void* host, std::size_t bytes) {
+  if (bytes == 0) return;
+  health_->require();
+  const DeviceGuard guard(local(rank).device());
+  check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
+}
+
+void CudaWorld::download(int rank, void* host, const void* device, std::size_t bytes) {
+  if (bytes == 0) return;
+  health_->require();
+  const DeviceGuard guard(local(rank).device());
+  check(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+void CudaWorld::fill(int rank, void* device, std::uint8_t value, std::size_t bytes) {
+  if (bytes == 0) return;
+  health_->require();
+  const DeviceGuard guard(local(rank).device());
+  check(cudaMemset(device, value, bytes), "cudaMemset");
+  check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
+}
+
+void CudaWorld::require_same(const Plan& plan) {
+  if (static_cast<int>(parts_.local.size()) == size()) return;
+  const double hash = static_cast<double>(std::hash<std::string>{}(to_json(plan, -1)) >> 12);
+  if (const auto most = all_max({hash, -hash}); most[0] != -most[1])
+    throw InvalidArgument(
+        "the processes compile different plans: check that all were started with the same arguments");
+}
+
+std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
+  if (static_cast<int>(plan.ranks.size()) != size())
+    throw InvalidArgument(
+        fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
+  health_->require();
+  require_same(plan);
+  return cuda::compile(*this, plan);
+}
+
+void CudaWorld::barrier() {
+  in_step([&] { processes().barrier(parts_.options.timeout_us); });
+}
+
+std::vector<double> CudaWorld::all_max(std::vector<double> values) {
+  in_step([&] { values = processes().all_max(std::move(values), parts_.options.timeout_us); });
+  return values;
+}
+
+const Communicator& CudaWorld::communicator(const CommKey& key) {
+  const Communicator* found = nullptr;
+  in_step([&] { found = &communicators_->get(key); });
+  return *found;
+}
+
+void CudaWorld::watch() {
+  health_->require();
+  processes().watch();
+  communicators_->check();
+}
+
+void CudaWorld::fail(std::exception_ptr error) noexcept {
+  constexpr double patience_us = 10e6;
+  if (!health_->fail(std::move(error))) return;
+  for (LocalRank& rank : parts_.local) rank.abort();
+  try {
+    processes().tell(health_->reason());
+  } catch (...) {  // out of memory: they will notice by themselves
+  }
+  if (communicators_ && !communicators_->abort(patience_us)) health_->give_up();
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,83 @@
+// A world of GPUs.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/processes.hpp"
+#include "cuda/health.hpp"
+#include "cuda/local_rank.hpp"
+#include "cuda/nccl/communicators.hpp"
+#include "shingle/backend/backend.hpp"
+#include "shingle/cuda/cuda.hpp"
+
+namespace shingle::cuda {
+
+class CudaWorld final : public World {
+ public:
+  struct Parts {
+    int size = 1;
+    std::vector<LocalRank> local;
+    std::unique_ptr<Processes> processes;
+    CudaOptions options;
+  };
+  /// Makes its own communicators, or adopts those of the local ranks.
+  explicit CudaWorld(Parts parts, std::span<ncclComm* const> adopted = {});
+  ~CudaWorld() override;
+
+  std::string backend() const override { return "cuda"; }
+  int size() const override { return parts_.size; }
+  std::vector<int> local_ranks() const override;
+  const Machine& machine() const override { return machine_; }
+  Capabilities capabilities() const override;
+  DeviceBuffer allocate(int rank, std::size_t bytes) override;
+  void upload(int rank, void* device, const void* host, std::size_t bytes) override;
+  void download(int rank, void* host, const void* device, std::size_t bytes) override;
+  void fill(int rank, void* device, std::uint8_t value, std::size_t bytes) override;
+  std::unique_ptr<Executable> compile(const Plan& plan) override;
+  void barrier() override;
+  std::vector<double> all_max(std::vector<double> values) override;
+
+  // For executables.
+
+  std::vector<LocalRank>& local() { return parts_.local; }
+  /// Throws InvalidArgument where the rank is not local.
+  LocalRank& local(int rank);
+  /// Collective over the world where it is new: from compile(), in the same order on all processes.
+  const Communicator& communicator(const CommKey& key);
+  /// The other processes. Calls go through in_step(), so that a failure breaks the world.
+  Processes& processes() { return *parts_.processes; }
+  const CudaOptions& options() const { return parts_.options; }
+
+  Health& health() { return *health_; }
+  /// Throws where the world is broken, a communicator has failed, or another process has failed or is gone.
+  /// For the one thread that waits for a run to end, again and again. Kernels whose wait passed its deadline
+  /// say so by LocalRank::aborted().
+  void watch();
+  /// Breaks the world, once: kernels' waits end, the other processes are told, communicators are aborted.
+  /// Returns once they are, or after a while gives up on the devices. Never throws. No thread may be in an
+  /// operation of a communicator.
+  void fail(std::exception_ptr error) noexcept;
+  /// Runs `action`, which all processes run together; a failure breaks the world.
+  template <class Action>
+  void in_step(Action action) {
+    health_->require();
+    try {
+      action();
+    } catch (...) {
+      fail(std::current_exception());
+      throw;
+    }
+  }
+
+ private:
+  void require_same(const Plan& plan);
+
+  std::shared_ptr<Health> health_ = std::make_shared<Health>();  // outlived by memory that users hold
+  Parts parts_;
+  std::unique_ptr<Communicators> communicators_;
+  Machine machine_;
+};
+
+}  // namespace shingle::cuda
