@@ -77,7 +77,5 @@ struct GemmInstance {
 
 /// All of this build.
 const std::vector<GemmInstance>& gemm_instances();
-/// The one for these arguments, or null.
-const GemmInstance* find_gemm(const GemmArgs& args);
 
 }  // namespace shingle::cuda

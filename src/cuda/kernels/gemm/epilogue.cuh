@@ -1,8 +1,9 @@
 // What becomes of a finished tile: epilogue, one rounding, stores along its route, and the notify.
 //
 // Phases, by warp (16 rows of the tile for each block of rows that its warpgroup multiplies): for every 128
-// bytes of columns the accumulators, after C, bias and activation, go through the warp's own 2 KiB of shared
-// memory, so that each row leaves in whole lines of 128 bytes. Rows have addresses of their own: slots,
+// bytes of columns the accumulators go through the warp's own 2 KiB of shared memory, so that each row leaves
+// in whole lines. Where there is nothing to do to them they are rounded on the way in; else they go in as they
+// are, and C, bias and activation meet them on the way out. Rows have addresses of their own: slots,
 // row-subtiles, pools, owners and scattered rows are all the same to it, on this device or another.
 // Memory order: plain stores by all threads; then a barrier of the tile's threads; then a release by one of
 // them, at the scope of the readers.
@@ -82,15 +83,24 @@ class HookedEpilogue {
     if (!holds_output(m, n)) return;  // a phantom
     const auto staging = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared)) +
                          (static_cast<int>(threadIdx.x) / 32 - 4) * slab;  // the first four warps load
-    if (params_.out_f32)
-      store_tile<float>(m, n, position, sums, thread, staging);
+    const TileCoordinate at{m, n, position};
+    if (plain())
+      store_plain(at, sums, thread, staging);
     else
-      store_tile<T>(m, n, position, sums, thread, staging);
+      store_finished(at, sums, thread, staging);
     if (params_.notify.count > 0) notify(position, thread);
   }
 
  private:
+  struct TileCoordinate {
+    int m, n, position;
+  };
+
   CUTLASS_DEVICE bool swiglu() const { return params_.activate == Activate::swiglu; }
+  /// Whether accumulators need no more than to be rounded.
+  CUTLASS_DEVICE bool plain() const {
+    return params_.activate == Activate::none && params_.bias == nullptr && params_.c == nullptr && !params_.out_f32;
+  }
   /// Columns of the output that a tile holds.
   CUTLASS_DEVICE int out_cols() const { return swiglu() ? Cols / 2 : Cols; }
   CUTLASS_DEVICE bool holds_output(int m, int n) const {
@@ -103,129 +113,149 @@ class HookedEpilogue {
            static_cast<std::int64_t>(m) * params_.part_rows + row % params_.part_rows < params_.rows;
   }
   /// The first byte of a tile's row at destination d, or null.
-  CUTLASS_DEVICE char* row_at(int m, int n, int position, int row, int d, int bytes) const {
-    if (!row_exists(m, row)) return nullptr;
+  CUTLASS_DEVICE char* row_at(const TileCoordinate& at, int row, int d) const {
+    if (!row_exists(at.m, row)) return nullptr;
     const Route& out = params_.out;
-    const std::int64_t column = static_cast<std::int64_t>(n) * out_cols() * bytes;
-    if (out.table == nullptr) return out.base + (static_cast<std::int64_t>(m) * params_.part_rows + row) * out.row_bytes + column;
-    const std::int64_t entry =
-        (static_cast<std::int64_t>(out.by_tile ? position : m) * out.pieces + row / out.piece_rows) * out.dests + d;
-    char* const piece = out.table[entry];
+    const std::int64_t column = static_cast<std::int64_t>(at.n) * out_cols() * (params_.out_f32 ? 4 : 2);
+    if (out.table == nullptr)
+      return out.base + (static_cast<std::int64_t>(at.m) * params_.part_rows + row) * out.row_bytes + column;
+    const std::int64_t entries = static_cast<std::int64_t>(out.by_tile ? at.position : at.m) * out.pieces;
+    char* const piece = out.table[(entries + row / out.piece_rows) * out.dests + d];
     if (piece == nullptr) return nullptr;
     return piece + (row % out.piece_rows) * out.row_bytes + (out.by_tile ? 0 : column);
   }
-
-  template <class Out, class Sums>
-  CUTLASS_DEVICE void store_tile(int m, int n, int position, const Sums& sums, int thread,
-                                 std::uint32_t staging) const {
-    constexpr int row_blocks = Rows / (16 * Warps);  // of 16 rows, that a warp has
-    constexpr int per_block = Cols / 2;              // accumulators of a thread in each
-    constexpr int chunk = line / static_cast<int>(sizeof(Out));
-    const int lane = thread % 32, warp = thread / 32;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < row_blocks; ++i) {
-      const int first_row = i * 16 * Warps + warp * 16;
-      char* rows[4];
-      CUTLASS_PRAGMA_UNROLL
-      for (int r = 0; r < 4; ++r)
-        rows[r] = row_at(m, n, position, first_row + r * 4 + lane / 8, 0, sizeof(Out));
-      CUTLASS_PRAGMA_UNROLL
-      for (int at = 0; at < Cols; at += chunk) {
-        if (swiglu() && at >= Cols / 2) break;
-        stage<Out>(m, n, first_row, at, &sums(i * per_block), lane, staging);
-        __syncwarp();
-        store_chunk<Out>(m, n, position, first_row, at, rows, lane, staging);
-        __syncwarp();
-      }
-    }
-  }
-
-  /// Sixteen rows of `chunk` columns from column `at` of the tile, finished, into the warp's staging. 16-byte
-  /// words of a row are permuted by its number, so that neither side meets bank conflicts.
-  template <class Out, class Sum>
-  CUTLASS_DEVICE void stage(int m, int n, int first_row, int at, const Sum* sums, int lane,
-                            std::uint32_t staging) const {
-    constexpr int chunk = line / static_cast<int>(sizeof(Out));
-    CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < chunk / 8; j += 2) {
-      float x[2][4];
-      CUTLASS_PRAGMA_UNROLL
-      for (int h = 0; h < 2; ++h) finish(m, n, first_row, at + 8 * (j + h), sums, lane, x[h]);
-      if constexpr (sizeof(Out) == 2) {
-        const int row = lane % 16, word = j + lane / 16;
-        ptx::stmatrix_x4(staging + row * line + ((word ^ (row & 7)) * 16), Pair<Out>::pack(x[0][0], x[0][1]),
-                         Pair<Out>::pack(x[0][2], x[0][3]), Pair<Out>::pack(x[1][0], x[1][1]),
-                         Pair<Out>::pack(x[1][2], x[1][3]));
-      } else {
-        CUTLASS_PRAGMA_UNROLL
-        for (int h = 0; h < 2; ++h)
-          CUTLASS_PRAGMA_UNROLL
-          for (int half = 0; half < 2; ++half) {
-            const int row = lane / 4 + 8 * half, word = 2 * (j + h) + lane % 4 / 2;
-            const std::uint32_t to = staging + row * line + ((word ^ (row & 7)) * 16) + lane % 2 * 8;
-            ptx::st_shared_v2(to, x[h][2 * half], x[h][2 * half + 1]);
-          }
-      }
-    }
-  }
-
-  /// The four accumulators of a lane in the 16×8 block at column `at`: C, bias, activation.
-  template <class Sum>
-  CUTLASS_DEVICE void finish(int m, int n, int first_row, int at, const Sum* sums, int lane, float (&x)[4]) const {
-    const std::int64_t column = static_cast<std::int64_t>(n) * out_cols() + at + lane % 4 * 2;
-    const bool inside = column < params_.cols;
-    CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < 4; ++v) x[v] = sums[at / 2 + v];
-    if (swiglu()) return finish_gated(column, inside, at, sums, x);
-    if (params_.c != nullptr && inside) add_c(m, first_row + lane / 4, column, x);
-    if (params_.bias != nullptr && inside) add_bias(column, x);
-    if (params_.activate == Activate::none) return;
-    CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < 4; ++v) x[v] = activated(params_.activate, x[v]);
-  }
-  template <class Sum>
-  CUTLASS_DEVICE void finish_gated(std::int64_t column, bool inside, int at, const Sum* sums, float (&x)[4]) const {
-    float up[4];
-    CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < 4; ++v) up[v] = sums[(at + Cols / 2) % Cols / 2 + v];
-    if (params_.bias != nullptr && inside) {
-      add_bias(column, x);
-      add_bias(column + params_.cols, up);
-    }
-    CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < 4; ++v) x[v] = silu(x[v]) * up[v];
-  }
-  CUTLASS_DEVICE void add_bias(std::int64_t column, float (&x)[4]) const {
-    const float2 bias = Pair<T>::unpack(__ldg(reinterpret_cast<const std::uint32_t*>(params_.bias) + column / 2));
-    x[0] += bias.x, x[1] += bias.y, x[2] += bias.x, x[3] += bias.y;
-  }
-  CUTLASS_DEVICE void add_c(int m, int row, std::int64_t column, float (&x)[4]) const {
-    CUTLASS_PRAGMA_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t at = static_cast<std::int64_t>(m) * params_.part_rows + row + 8 * half;
-      if (at >= params_.rows) continue;
-      const auto* c = reinterpret_cast<const std::uint32_t*>(params_.c) + (at * params_.ldc + column) / 2;
-      const float2 added = Pair<T>::unpack(__ldg(c));
-      x[2 * half] += added.x, x[2 * half + 1] += added.y;
-    }
+  /// 16-byte words of a staged row are permuted by its number, so that neither side meets bank conflicts.
+  CUTLASS_DEVICE static std::uint32_t staged(std::uint32_t staging, int row, int word) {
+    return staging + row * line + ((word ^ (row & 7)) * 16);
   }
 
   /// Eight lanes store a line: 16 bytes each of four rows at a time.
-  template <class Out>
-  CUTLASS_DEVICE void store_chunk(int m, int n, int position, int first_row, int at, char* const (&rows)[4], int lane,
-                                  std::uint32_t staging) const {
-    constexpr int bytes = sizeof(Out);
-    const int word = lane % 8;
-    const int column = at + word * (16 / bytes);  // of the tile
-    if (column >= out_cols() || static_cast<std::int64_t>(n) * out_cols() + column >= params_.cols) return;
+  template <class Sums>
+  CUTLASS_DEVICE void store_plain(const TileCoordinate& at, const Sums& sums, int thread, std::uint32_t staging) const {
+    constexpr int chunk = line / 2;
+    const int lane = thread % 32, word = lane % 8;
     CUTLASS_PRAGMA_UNROLL
-    for (int r = 0; r < 4; ++r) {
-      const int row = r * 4 + lane / 8;
-      const uint4 data = ptx::ld_shared_v4(staging + row * line + ((word ^ (row & 7)) * 16));
-      if (rows[r] != nullptr) *reinterpret_cast<uint4*>(rows[r] + column * bytes) = data;
-      for (int d = 1; d < params_.out.dests; ++d)
-        if (char* to = row_at(m, n, position, first_row + row, d, bytes))
-          *reinterpret_cast<uint4*>(to + column * bytes) = data;
+    for (int i = 0; i < Rows / (16 * Warps); ++i) {
+      const int first_row = (i * Warps + thread / 32) * 16;
+      char* rows[4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int r = 0; r < 4; ++r) rows[r] = row_at(at, first_row + r * 4 + lane / 8, 0);
+      CUTLASS_PRAGMA_UNROLL
+      for (int first = 0; first < Cols; first += chunk) {
+        stage_rounded(&sums(i * (Cols / 2) + first / 2), lane, staging);
+        __syncwarp();
+        const int column = first + word * 8;
+        if (static_cast<std::int64_t>(at.n) * Cols + column < params_.cols) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int r = 0; r < 4; ++r) {
+            const uint4 data = ptx::ld_shared_v4(staged(staging, r * 4 + lane / 8, word));
+            if (rows[r] != nullptr) *reinterpret_cast<uint4*>(rows[r] + column * 2) = data;
+            for (int d = 1; d < params_.out.dests; ++d)
+              if (char* to = row_at(at, first_row + r * 4 + lane / 8, d)) *reinterpret_cast<uint4*>(to + column * 2) = data;
+          }
+        }
+        __syncwarp();
+      }
+    }
+  }
+  /// Sixteen rows of 64 columns; of each 16×8 block a lane holds four, two of a row eight apart.
+  template <class Sum>
+  CUTLASS_DEVICE static void stage_rounded(const Sum* sums, int lane, std::uint32_t staging) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < 8; j += 2) {
+      const Sum* x = sums + 4 * j;
+      ptx::stmatrix_x4(staged(staging, lane % 16, j + lane / 16), Pair<T>::pack(x[0], x[1]), Pair<T>::pack(x[2], x[3]),
+                       Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7]));
+    }
+  }
+
+  /// Sixteen rows of 32 columns at a time; with swiglu of 16 gates and 16 ups.
+  template <class Sums>
+  CUTLASS_DEVICE void store_finished(const TileCoordinate& at, const Sums& sums, int thread,
+                                     std::uint32_t staging) const {
+    const int lane = thread % 32;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Rows / (16 * Warps); ++i) {
+      const int first_row = (i * Warps + thread / 32) * 16;
+      CUTLASS_PRAGMA_UNROLL
+      for (int first = 0; first < Cols; first += 32) {
+        const float* x = &sums(i * (Cols / 2));
+        if (swiglu()) {
+          stage_sums(x + first / 4, lane, 0, staging);
+          stage_sums(x + (first + Cols) / 4, lane, 4, staging);
+          __syncwarp();
+          finish_words(at, first_row, first / 2, 2, lane, staging);
+        } else {
+          stage_sums(x + first / 2, lane, 0, staging);
+          stage_sums(x + (first + 16) / 2, lane, 4, staging);
+          __syncwarp();
+          finish_words(at, first_row, first, 4, lane, staging);
+        }
+        __syncwarp();
+      }
+    }
+  }
+  /// Sixteen columns as they are, from the row's `word` on.
+  CUTLASS_DEVICE static void stage_sums(const float* sums, int lane, int word, std::uint32_t staging) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < 2; ++j)
+      CUTLASS_PRAGMA_UNROLL
+      for (int half = 0; half < 2; ++half)
+        ptx::st_shared_v2(staged(staging, lane / 4 + 8 * half, word + 2 * j + lane % 4 / 2) + lane % 2 * 8,
+                          sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
+  }
+  /// Eight columns of the output by each lane, `per_row` lanes to a row: C, bias, activation, one rounding.
+  CUTLASS_DEVICE void finish_words(const TileCoordinate& at, int first_row, int first, int per_row, int lane,
+                                   std::uint32_t staging) const {
+    const int column = first + lane % per_row * 8;
+    const std::int64_t in_matrix = static_cast<std::int64_t>(at.n) * out_cols() + column;
+    if (in_matrix >= params_.cols) return;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int row = lane / per_row; row < 16; row += 32 / per_row) {
+      if (!row_exists(at.m, first_row + row)) continue;
+      float x[8], up[8];
+      load_staged(x, staged(staging, row, lane % per_row * 2), staged(staging, row, lane % per_row * 2 + 1));
+      if (swiglu())
+        load_staged(up, staged(staging, row, lane % per_row * 2 + 4), staged(staging, row, lane % per_row * 2 + 5));
+      finish(at.m, first_row + row, in_matrix, x, up);
+      for (int d = 0; d < params_.out.dests; ++d)
+        if (char* to = row_at(at, first_row + row, d)) store_word(to, column, x);
+    }
+  }
+  CUTLASS_DEVICE static void load_staged(float (&x)[8], std::uint32_t low, std::uint32_t high) {
+    const uint4 a = ptx::ld_shared_v4(low), b = ptx::ld_shared_v4(high);
+    const std::uint32_t bits[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    CUTLASS_PRAGMA_UNROLL
+    for (int v = 0; v < 8; ++v) x[v] = __uint_as_float(bits[v]);
+  }
+  CUTLASS_DEVICE void finish(int m, int row, std::int64_t column, float (&x)[8], float (&up)[8]) const {
+    if (params_.c != nullptr)
+      add(x, static_cast<const T*>(params_.c) +
+                 (static_cast<std::int64_t>(m) * params_.part_rows + row) * params_.ldc + column);
+    if (params_.bias != nullptr) {
+      add(x, static_cast<const T*>(params_.bias) + column);
+      if (swiglu()) add(up, static_cast<const T*>(params_.bias) + params_.cols + column);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int v = 0; v < 8; ++v) x[v] = swiglu() ? silu(x[v]) * up[v] : activated(params_.activate, x[v]);
+  }
+  CUTLASS_DEVICE static void add(float (&x)[8], const T* of) {
+    const uint4 words = __ldg(reinterpret_cast<const uint4*>(of));
+    const std::uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+    CUTLASS_PRAGMA_UNROLL
+    for (int v = 0; v < 4; ++v) {
+      const float2 both = Pair<T>::unpack(pairs[v]);
+      x[2 * v] += both.x, x[2 * v + 1] += both.y;
+    }
+  }
+  CUTLASS_DEVICE void store_word(char* row, int column, const float (&x)[8]) const {
+    if (params_.out_f32) {
+      auto* to = reinterpret_cast<float4*>(row + column * 4);
+      to[0] = {x[0], x[1], x[2], x[3]};
+      to[1] = {x[4], x[5], x[6], x[7]};
+    } else {
+      *reinterpret_cast<uint4*>(row + column * 2) = {Pair<T>::pack(x[0], x[1]), Pair<T>::pack(x[2], x[3]),
+                                                     Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7])};
     }
   }
 
