@@ -17,7 +17,12 @@ inline constexpr int max_sources = 64;
 ///
 /// Tile by tile: item i is the tile at position i of `order`. Row-wise (norm or swiglu, which need complete
 /// rows): item i is row i of tiles, no gates and no notifies; sources are asked for all tiles of the row,
-/// by position where their route is by tile (`position_of`), the other routes for the tile of column 0.
+/// by position where their route is by tile (`position_of`), the other routes for the tile of column 0. A
+/// norm keeps its row in shared memory: up to about 56000 columns.
+///
+/// Rows of a source that lie nowhere count as zero, but a plain reorder (one source of the same type, no
+/// bias, no activation) leaves their destinations alone. Rows whose destinations all lie nowhere are skipped.
+/// Any alignment works; 16 bytes for pointers, row lengths and tile_cols is the fast one.
 struct ElementwiseArgs {
   Element source_type = Element::bf16;  ///< of sources
   Element type = Element::bf16;         ///< of everything else
@@ -28,9 +33,9 @@ struct ElementwiseArgs {
   std::int32_t tiles_n = 0;
   std::int64_t first = 0;  ///< items [first, last)
   std::int64_t last = 0;
-  const TileAt* order = nullptr;               ///< by position
-  const std::int32_t* position_of = nullptr;   ///< row-wise: [m · tiles_n + n] → position
-  const Route* sources = nullptr;              ///< in device memory, `source_count` of them
+  const TileAt* order = nullptr;              ///< by position
+  const std::int32_t* position_of = nullptr;  ///< row-wise: [m · tiles_n + n] → position
+  const Route* sources = nullptr;             ///< in device memory, `source_count` of them
   std::int32_t source_count = 1;
   Route to;
   Activate activate = Activate::none;
@@ -43,19 +48,19 @@ struct ElementwiseArgs {
   Route sum;
   GateTable gate;
   NotifyTable notify;
-  std::uint32_t* queue = nullptr;  ///< where several kernels share the items: the next item, growing by
-                                   ///< `queue_growth` an epoch; null: items are dealt out statically
-  std::uint32_t queue_growth = 0;
+  std::uint32_t* queue = nullptr;  ///< where several kernels share the items: how many were claimed, growing
+                                   ///< by last - first an epoch; null: items are dealt out statically
   Watch watch;
-  std::int32_t ctas = 0;  ///< at most so many; 0: as many as the device takes
+  std::int32_t ctas = 0;  ///< at most so many, and never more than are resident together; 0: all of those
   std::int32_t large_smem = 0;  ///< bytes of shared memory that each CTA claims beside its own, so that no
                                 ///< more of them are on an SM than was planned
 };
 
-/// Launches the pass.
+/// Launches the pass. `source_type` is `type` or f32.
 cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream);
 
-/// Loads the kernels: a kernel that is first used while another waits could hang. Once a device.
+/// Loads the kernels: a kernel that is first used while another waits could hang. Also lets them have large
+/// shared memory. Once a device, before any launch.
 cudaError_t preload_elementwise();
 
 }  // namespace shingle::cuda

@@ -1,0 +1,31 @@
+// Activations in fp32, as the host has them.
+#pragma once
+
+#include "../elementwise.hpp"
+
+namespace shingle::cuda {
+
+__device__ inline float silu(float x) {
+  return x / (1.0f + expf(-x));
+}
+
+__device__ inline float gelu(float x) {
+  return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+}
+
+/// Of one matrix; swiglu takes two and is not among them.
+template <int length>
+__device__ inline void activate(Activate activation, float (&x)[length]) {
+  if (activation == Activate::relu) {
+#pragma unroll
+    for (float& v : x) v = v < 0 ? 0.0f : v;  // NaN stays NaN
+  } else if (activation == Activate::gelu) {
+#pragma unroll
+    for (float& v : x) v = gelu(v);
+  } else if (activation == Activate::silu) {
+#pragma unroll
+    for (float& v : x) v = silu(v);
+  }
+}
+
+}  // namespace shingle::cuda

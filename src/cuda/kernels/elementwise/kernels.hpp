@@ -1,0 +1,41 @@
+// The kernels of elementwise.hpp, by what they are made for, and how they are laid out.
+#pragma once
+
+#include "../elementwise.hpp"
+
+namespace shingle::cuda {
+
+inline constexpr int max_row_threads = 512;
+
+/// Chunks that a thread of a row-wise pass has under way: as many as its registers hold.
+constexpr int row_batch(bool swiglu) {
+  return swiglu ? 2 : 4;
+}
+
+/// Of a CTA that goes tile by tile: movers, and two warps more.
+inline constexpr int movers = 512;
+inline constexpr int tile_threads = movers + 64;
+
+/// A row-wise pass: CTAs of `slices` groups of `threads` threads, each with a row of its own and, for a norm,
+/// with `cached` floats of dynamic shared memory to keep it in.
+struct RowLayout {
+  std::int32_t threads = 0;
+  std::int32_t slices = 0;
+  std::int32_t cached = 0;
+  std::uint64_t reciprocal = 0;  ///< 2³² / tile_cols, rounded up; 0 where there is one column of tiles
+};
+
+constexpr int size_of(Element type) {
+  return type == Element::f32 ? 4 : 2;
+}
+/// Whether the pass needs complete rows.
+inline bool row_wise(const ElementwiseArgs& args) {
+  return args.norm || args.activate == Activate::swiglu;
+}
+
+/// The kernel for a pass tile by tile, whose parameter is ElementwiseArgs; or row-wise, with a RowLayout
+/// besides. Null where there is none for these types.
+const void* find_tiles_kernel(const ElementwiseArgs& args);
+const void* find_rows_kernel(const ElementwiseArgs& args);
+
+}  // namespace shingle::cuda

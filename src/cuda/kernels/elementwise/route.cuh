@@ -1,0 +1,38 @@
+// Where a row of a tile lies, on the device.
+#pragma once
+
+#include "../hooks.hpp"
+
+namespace shingle::cuda {
+
+/// A tile as the hooks know it.
+struct TileSpot {
+  std::int64_t position;  ///< in the grid's order; only routes by tile ask for it
+  std::int32_t m;
+  std::int32_t n;
+};
+
+/// Row `row` of a tile, null where it goes nowhere: at the tile's column 0 for routes by tile, at the grid's
+/// for others.
+__device__ inline char* row_of(const Route& route, const TileSpot& tile, std::int32_t tile_rows,
+                               std::int32_t row, std::int32_t dest = 0) {
+  if (route.table == nullptr)
+    return route.base + (static_cast<std::int64_t>(tile.m) * tile_rows + row) * route.row_bytes;
+  std::int32_t piece = 0;
+  if (route.pieces > 1) {
+    piece = route.piece_rows == 1 ? row
+                                  : static_cast<std::int32_t>(static_cast<std::uint32_t>(row) /
+                                                              static_cast<std::uint32_t>(route.piece_rows));
+    row -= piece * route.piece_rows;
+  }
+  const std::int64_t index = route.by_tile ? tile.position : tile.m;
+  char* const at = route.table[(index * route.pieces + piece) * route.dests + dest];
+  return at == nullptr ? nullptr : at + row * route.row_bytes;
+}
+
+/// Elements from there to the tile's column 0.
+__device__ inline std::int32_t first_col(const Route& route, const TileSpot& tile, std::int32_t tile_cols) {
+  return route.by_tile ? 0 : tile.n * tile_cols;
+}
+
+}  // namespace shingle::cuda

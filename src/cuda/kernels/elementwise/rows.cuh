@@ -1,0 +1,249 @@
+// Passes that need complete rows: a sum of sources, bias, activation or swiglu, residual, RMSNorm.
+//
+// A CTA is cut into slices of `threads` threads; a slice takes a row of the matrix at a time, of a range of
+// consecutive rows, so that the tables it looks into stay in L1. Phases of a row:
+//
+//   1. every thread gathers its chunks from the tiles, one pointer a chunk, a batch of them under way
+//      together; sums, finishes, adds the residual and stores that sum. With a norm it keeps the chunks in
+//      shared memory in fp32, for itself, and sums their squares; without, they are stored, and that is all;
+//   2. the slice sums the squares: shuffles in a warp, then shared memory, one barrier a row;
+//   3. the chunks are scaled, rounded once and stored.
+//
+// Memory order: none: what is read was there before the kernel began.
+//
+// Assumes: threads is a multiple of 32, slices · threads the CTA; rows whose `to` lies somewhere have a
+// residual and a sum.
+#pragma once
+
+#include "../ptx/barrier.cuh"
+#include "activation.cuh"
+#include "chunk.cuh"
+#include "kernels.hpp"
+#include "route.cuh"
+
+namespace shingle::cuda {
+
+/// Sums of a slice's warps, for every other row: they are written again two rows later, behind the barrier of
+/// the row between, to which their readers came after reading.
+struct SliceSums {
+  float of[2][max_row_threads / 32];
+};
+
+/// A row, as a thread of its slice sees it. `gated`: swiglu.
+template <class S, class T, bool gated>
+struct RowPass {
+  static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
+  static constexpr int batch = row_batch(gated);
+  using Batch = float[batch][length];
+
+  const ElementwiseArgs& args;
+  const Route* sources;
+  const RowLayout& layout;
+  float4* cache;
+  int slice;
+  int lane;  ///< in the slice
+  int out_cols;
+  std::int32_t m = 0;    ///< row of tiles
+  std::int32_t row = 0;  ///< in it
+
+  __device__ TileSpot tile(const Route& route, int n) const {
+    return {route.by_tile ? args.position_of[std::int64_t{m} * args.tiles_n + n] : 0, m, n};
+  }
+  __device__ char* row_at(const Route& route, int dest = 0) const {
+    return row_of(route, tile(route, 0), args.tile_rows, row, dest);
+  }
+  /// The column of tiles that holds a column: exact while cols · tile_cols < 2³².
+  __device__ int tile_of(int col) const {
+    return static_cast<int>(static_cast<std::uint32_t>(col) * layout.reciprocal >> 32);
+  }
+
+  /// A source at a column of the grid that lies in column n of tiles; null where the row lies nowhere.
+  __device__ const char* source_at(const Route& source, int n, int col) const {
+    const char* const at = row_of(source, tile(source, n), args.tile_rows, row);
+    const int offset = source.by_tile ? col - n * args.tile_cols : col;
+    return at == nullptr ? nullptr : at + offset * std::int64_t{sizeof(S)};
+  }
+
+  /// `count` elements of a source. A chunk that tiles cut (tile_cols is no multiple of it) goes by elements.
+  __device__ void load_source(const Route& source, int col, int count, Chunk<S, length>& chunk) const {
+    const int n = tile_of(col);
+    if (col + count <= (n + 1) * args.tile_cols) {
+      if (const char* const at = source_at(source, n, col)) load(chunk, at, count);
+      return;
+    }
+#pragma unroll 1
+    for (int i = count - 1; i >= 0; --i) {
+      const char* const at = source_at(source, tile_of(col + i), col + i);
+      push_front(chunk, at == nullptr ? 0 : *reinterpret_cast<const Bits<S>*>(at));
+    }
+  }
+
+  __device__ int col_of(int chunk) const { return chunk * length; }
+  /// Elements of a chunk that there are; none beyond the row.
+  __device__ int left_at(int chunk) const { return min(out_cols - col_of(chunk), length); }
+
+  template <Reuse reuse>
+  __device__ Chunk<T, length> vector(const void* base, int col, int count) const {
+    Chunk<T, length> chunk;
+    load<reuse>(chunk, static_cast<const char*>(base) + col * std::int64_t{sizeof(T)}, count);
+    return chunk;
+  }
+
+  /// Adds the sources, and bias, of a batch of chunks; column `shift` of the grid is the output's first.
+  __device__ __forceinline__ void gather(int first, int shift, Batch& x) const {
+    for (int s = 0; s < args.source_count; ++s) {
+      Chunk<S, length> chunk[batch];
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+        if (const int c = first + j * layout.threads; left_at(c) > 0)
+          load_source(sources[s], shift + col_of(c), left_at(c), chunk[j]);
+#pragma unroll
+      for (int j = 0; j < batch; ++j) add(x[j], chunk[j]);
+    }
+    if (args.bias == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < batch; ++j)
+      if (const int c = first + j * layout.threads; left_at(c) > 0)
+        add(x[j], vector<Reuse::often>(args.bias, shift + col_of(c), left_at(c)));
+  }
+
+  /// Phase 1 of a batch up to the sum. Elements beyond the row come out as zero.
+  __device__ __forceinline__ void finish(int first, Batch& x) const {
+    Chunk<T, length> residual[batch];
+    if (args.has_residual) {
+      const char* const at = row_at(args.residual);
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+        if (const int c = first + j * layout.threads; left_at(c) > 0)
+          residual[j] = vector<Reuse::once>(at, col_of(c), left_at(c));
+    }
+    gather(first, 0, x);
+    if constexpr (gated) {
+      Batch up = {};
+      gather(first, out_cols, up);
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+#pragma unroll
+        for (int i = 0; i < length; ++i) x[j][i] = silu(x[j][i]) * up[j][i];
+    } else if (args.activate != Activate::none) {
+#pragma unroll
+      for (int j = 0; j < batch; ++j) activate(args.activate, x[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < batch; ++j) add(x[j], residual[j]);
+  }
+
+  __device__ void store_row(const Route& route, int chunk, const float (&x)[length]) const {
+    const Chunk<T, length> result = narrowed<T>(x);
+    for (int d = 0; d < route.dests; ++d)
+      if (char* const to = row_at(route, d))
+        store(result, to + col_of(chunk) * std::int64_t{sizeof(T)}, left_at(chunk));
+  }
+
+  /// Phase 1: the thread's part of the sum of squares.
+  __device__ __forceinline__ float gather_row() const {
+    float squares = 0;
+    for (int first = lane; left_at(first) > 0; first += batch * layout.threads) {
+      Batch x = {};
+      finish(first, x);
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+        const int c = first + j * layout.threads;
+        if (left_at(c) <= 0) continue;
+        if (args.has_residual) store_row(args.sum, c, x[j]);
+        if (!args.norm) store_row(args.to, c, x[j]);
+#pragma unroll
+        for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
+        if (args.norm) keep(c, x[j]);
+      }
+    }
+    return squares;
+  }
+
+  /// In planes of four floats a chunk, so that neighbours take neighbouring banks.
+  __device__ void keep(int chunk, const float (&x)[length]) const {
+#pragma unroll
+    for (int i = 0; i < length; i += 4)
+      cache[i / 4 * (layout.cached / length) + chunk] = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+  }
+
+  /// Phase 2: of the slice.
+  __device__ float sum_of_slice(float value, float* warps) const {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+    if (layout.threads == 32) return value;
+    if (lane % 32 == 0) warps[lane / 32] = value;
+    ptx::named_barrier(static_cast<std::uint32_t>(slice + 1), static_cast<std::uint32_t>(layout.threads));
+    float sum = 0;
+    for (int w = 0; w < layout.threads / 32; ++w) sum += warps[w];
+    return sum;
+  }
+
+  /// Phase 3.
+  __device__ __forceinline__ void scale_row(float inverse) const {
+#pragma unroll 2
+    for (int c = lane; left_at(c) > 0; c += layout.threads) {
+      const Chunk<T, length> weight = vector<Reuse::often>(args.norm_weight, col_of(c), left_at(c));
+      float x[length];
+#pragma unroll
+      for (int i = 0; i < length; i += 4) {
+        const float4 part = cache[i / 4 * (layout.cached / length) + c];
+        x[i] = part.x * inverse * widened(weight, i);
+        x[i + 1] = part.y * inverse * widened(weight, i + 1);
+        x[i + 2] = part.z * inverse * widened(weight, i + 2);
+        x[i + 3] = part.w * inverse * widened(weight, i + 3);
+      }
+      store_row(args.to, c, x);
+    }
+  }
+
+  __device__ bool goes_somewhere() const {
+    for (int d = 0; d < args.to.dests; ++d)
+      if (row_at(args.to, d) != nullptr) return true;
+    return false;
+  }
+
+  __device__ __forceinline__ void run(float* warps) const {
+    const float squares = gather_row();
+    if (!args.norm) return;
+    const float mean = sum_of_slice(squares, warps) / static_cast<float>(out_cols);
+    scale_row(1.0f / sqrtf(mean + args.epsilon));
+  }
+};
+
+template <class S, class T, bool gated>
+__global__ void __launch_bounds__(max_row_threads, 1)
+    rows_kernel(const __grid_constant__ ElementwiseArgs args, const __grid_constant__ RowLayout layout) {
+  __shared__ SliceSums sums[max_row_threads / 32];
+  __shared__ Route sources[max_sources];
+  extern __shared__ float4 cache[];
+  for (int i = static_cast<int>(threadIdx.x); i < args.source_count; i += static_cast<int>(blockDim.x))
+    sources[i] = args.sources[i];
+  __syncthreads();
+
+  const int slice = static_cast<int>(threadIdx.x) / layout.threads;
+  const std::int64_t slices = std::int64_t{gridDim.x} * layout.slices;
+  const std::int64_t number = std::int64_t{blockIdx.x} * layout.slices + slice;
+  const std::int64_t start = args.first * args.tile_rows;
+  const std::int64_t rows = min(args.last * args.tile_rows, args.rows) - start;
+  const int begin = static_cast<int>(start + rows * number / slices);
+  const int end = static_cast<int>(start + rows * (number + 1) / slices);
+
+  RowPass<S, T, gated> pass{args,
+                            sources,
+                            layout,
+                            cache + slice * (layout.cached / 4),
+                            slice,
+                            static_cast<int>(threadIdx.x) % layout.threads,
+                            static_cast<int>(gated ? args.cols / 2 : args.cols)};
+  int turn = 0;
+  for (int row = begin; row < end; ++row) {
+    pass.m = row / args.tile_rows;
+    pass.row = row % args.tile_rows;
+    if (!pass.goes_somewhere()) continue;
+    pass.run(sums[slice].of[turn]);
+    turn ^= 1;
+  }
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,27 @@
+// The kernels that go tile by tile.
+#include "by_type.cuh"
+#include "move.cuh"
+
+namespace shingle::cuda {
+namespace {
+
+/// A reorder converts nothing.
+bool copies(const ElementwiseArgs& args) {
+  return args.source_count == 1 && args.source_type == args.type && args.bias == nullptr &&
+         args.activate == Activate::none;
+}
+
+template <class S, class T>
+struct SumKernel {
+  static const void* get() { return reinterpret_cast<const void*>(tiles_kernel<Sum<S, T>>); }
+};
+
+}  // namespace
+
+const void* find_tiles_kernel(const ElementwiseArgs& args) {
+  if (!copies(args)) return by_type<SumKernel>(args);
+  return size_of(args.type) == 2 ? reinterpret_cast<const void*>(tiles_kernel<Copy<std::uint16_t>>)
+                                 : reinterpret_cast<const void*>(tiles_kernel<Copy<std::uint32_t>>);
+}
+
+}  // namespace shingle::cuda
