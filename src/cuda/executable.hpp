@@ -6,6 +6,7 @@
 #include "cuda/launchers.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/rank_program.hpp"
+#include "cuda/start_line.hpp"
 #include "cuda/world.hpp"
 
 namespace shingle::cuda {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {

@@ -8,6 +8,7 @@
 #include "cuda/raii/event.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
+#include "shingle/backend/backend.hpp"
 
 namespace shingle::cuda {
 

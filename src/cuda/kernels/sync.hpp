@@ -7,22 +7,30 @@
 
 namespace shingle::cuda {
 
-inline constexpr int most_targets = 64;
+enum class SyncKind : std::uint8_t {
+  await,  ///< wait for value + epoch · growth
+  add,    ///< add the value
+  set,    ///< set to value + epoch · growth
+};
+
+struct SyncOp {
+  SyncKind kind = SyncKind::await;
+  std::uint32_t* counter = nullptr;
+  std::uint32_t value = 0;
+  std::uint32_t growth = 0;
+  bool system = false;  ///< of a count: whether its readers are other devices, copy engines or the host
+};
+
+inline constexpr int most_sync_ops = 64;
 
 /// Begins an epoch: adds one to the word. It starts at 2³² - 1, so that the first epoch is 0.
 cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream);
 
-/// Waits for up to most_targets counts in one kernel of one warp: what follows in the stream may read what
-/// they announce.
-cudaError_t launch_await(const Target* targets, int count, const Watch& watch, cudaStream_t stream);
+/// Does up to most_sync_ops of these one after the other, in one kernel of one thread. A count covers everything
+/// before it in the stream; what follows in the stream may read what an await was told of.
+cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaStream_t stream);
 
-/// Adds `value` to a count once everything before it in the stream is done; `system`: readers are elsewhere.
-cudaError_t launch_notify(std::uint32_t* counter, std::uint32_t value, bool system, cudaStream_t stream);
-
-/// Sets a count to base + value, where base is the epoch's.
-cudaError_t launch_set(std::uint32_t* counter, std::uint32_t value, std::uint32_t growth, const Watch& watch,
-                       cudaStream_t stream);
-
+/// Loads the kernels: a kernel that is first used while another waits could hang. Once a device.
 cudaError_t preload_sync();
 
 }  // namespace shingle::cuda

@@ -15,8 +15,9 @@
 #include <cute/tensor.hpp>
 
 #include "../gemm.hpp"
-#include "../math.cuh"
-#include "../ptx/release.cuh"
+#include "../elementwise/activation.cuh"
+#include "../pair.cuh"
+#include "../ptx/memory.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/stmatrix.cuh"
 
@@ -236,8 +237,9 @@ class HookedEpilogue {
       add(x, static_cast<const T*>(params_.bias) + column);
       if (swiglu()) add(up, static_cast<const T*>(params_.bias) + params_.cols + column);
     }
+    if (!swiglu()) return cuda::activate(params_.activate, x);
     CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < 8; ++v) x[v] = swiglu() ? silu(x[v]) * up[v] : activated(params_.activate, x[v]);
+    for (int v = 0; v < 8; ++v) x[v] = silu(x[v]) * up[v];
   }
   CUTLASS_DEVICE static void add(float (&x)[8], const T* of) {
     const uint4 words = __ldg(reinterpret_cast<const uint4*>(of));
@@ -266,9 +268,9 @@ class HookedEpilogue {
       std::uint32_t* counter = params_.notify.counters[position * params_.notify.count + i];
       if (counter == nullptr) continue;
       if (params_.notify.system)
-        ptx::red_release_sys_add(counter, 1);
+        ptx::add_release_sys(counter, 1);
       else
-        ptx::red_release_gpu_add(counter, 1);
+        ptx::add_release_gpu(counter, 1);
     }
   }
 

@@ -6,7 +6,7 @@
 #include <cutlass/gemm/collective/collective_mma.hpp>
 
 #include "../gemm.hpp"
-#include "../ptx/fence.cuh"
+#include "../ptx/memory.cuh"
 #include "../wait.cuh"
 
 namespace shingle::cuda {

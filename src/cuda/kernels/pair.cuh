@@ -1,10 +1,10 @@
-// Arithmetic that all kernels share: conversion to and from fp32, activations.
+// Two 16-bit elements to and from fp32.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "elementwise.hpp"
+#include <cstdint>
 
 namespace shingle::cuda {
 
@@ -31,23 +31,5 @@ struct Pair<__half> {
     return __half22float2(reinterpret_cast<const __half2&>(bits));
   }
 };
-
-__device__ __forceinline__ float silu(float x) {
-  return x / (1 + __expf(-x));
-}
-
-/// Of one element; swiglu takes two, and is `silu(gate) * up`.
-__device__ __forceinline__ float activated(Activate activate, float x) {
-  switch (activate) {
-    case Activate::relu:
-      return fmaxf(x, 0);
-    case Activate::gelu:
-      return 0.5f * x * (1 + erff(x * 0.70710678118654752f));
-    case Activate::silu:
-      return silu(x);
-    default:
-      return x;
-  }
-}
 
 }  // namespace shingle::cuda
