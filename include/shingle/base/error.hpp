@@ -49,6 +49,30 @@ class Timeout : public Error {
   using Error::Error;
 };
 
+/// A call of the CUDA runtime failed; `code()` is its cudaError_t.
+class CudaError : public Error {
+ public:
+  CudaError(const std::string& call, int code, int rank,
+            std::source_location where = std::source_location::current())
+      : Error(call, rank, where), code_(code) {}
+  int code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
+/// A call of NCCL failed; `code()` is its ncclResult_t.
+class NcclError : public Error {
+ public:
+  NcclError(const std::string& call, int code, int rank,
+            std::source_location where = std::source_location::current())
+      : Error(call, rank, where), code_(code) {}
+  int code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
 /// An MPI call failed; `code()` is MPI's error code.
 class MpiError : public Error {
  public:
