@@ -14,6 +14,7 @@
 namespace shingle::cuda {
 
 class CudaWorld;
+class LibraryCache;
 
 class Command {
  public:
@@ -27,6 +28,7 @@ struct Context {
   const Plan& plan;
   const Memory& memory;
   Arena& arena;
+  LibraryCache& library;
   int rank = 0;
   int parity = 0;
   Watch watch{};

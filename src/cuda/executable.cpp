@@ -133,7 +133,7 @@ std::string CudaExecutable::diagnosis() {
 RunReport CudaExecutable::report(const RunOptions& options) {
   RunReport report;
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
-    report.elapsed_us = std::max(report.elapsed_us, times_[index].begin.us_until(times_[index].end));
+    report.elapsed_us = std::max(report.elapsed_us, 1e3 * times_[index].end.milliseconds_since(times_[index].begin));
     if (!options.trace) continue;
     const auto spans = ranks_[index]->spans(times_[index].begin);
     report.spans.insert(report.spans.end(), spans.begin(), spans.end());

@@ -26,7 +26,7 @@ Memory::Memory(const Plan& plan, const std::vector<LocalRank>& local) : plan_(pl
     for (const Buffer& buffer : plan.buffers)
       if (buffer.role == Role::internal) bytes += padded(buffer.bytes(number));
     rank.internal = DeviceMemory(static_cast<std::size_t>(bytes));
-    char* next = static_cast<char*>(rank.internal.data());
+    char* next = rank.internal.get<char>();
     for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
       if (plan.buffers[b].role != Role::internal) continue;
       rank.buffers[static_cast<std::int32_t>(b)] = next;
@@ -75,7 +75,7 @@ char* Memory::at(const Slice& slice, int parity) const {
 
 std::uint32_t* Memory::counter(const CounterRef& ref) const {
   const Rank& owner = local(ref.rank);
-  return static_cast<std::uint32_t*>(owner.counts.data()) + owner.first_count[static_cast<std::size_t>(ref.counter)] +
+  return owner.counts.get<std::uint32_t>() + owner.first_count[static_cast<std::size_t>(ref.counter)] +
          ref.entry;
 }
 
@@ -86,7 +86,7 @@ std::uint32_t Memory::growth(const CounterRef& ref) const {
 
 std::string Memory::describe(const std::uint32_t* counter) const {
   for (const auto& [number, rank] : ranks_) {
-    const auto* first = static_cast<const std::uint32_t*>(rank.counts.data());
+    const auto* first = rank.counts.get<const std::uint32_t>();
     if (counter < first || counter >= first + rank.counts.bytes() / sizeof(std::uint32_t)) continue;
     const auto at = static_cast<std::size_t>(counter - first);
     std::size_t c = rank.first_count.size() - 1;

@@ -42,6 +42,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memor
   }
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  world.blas(local.rank());  // not from the threads that prepare
 }
 
 void RankProgram::prepare() {
@@ -54,7 +55,7 @@ void RankProgram::prepare() {
 }
 
 RankProgram::Program RankProgram::make(int parity) {
-  const Context context{world_, plan_, memory_, *arena_, local_.rank(), parity, watch()};
+  const Context context{world_, plan_, memory_, *arena_, library_, local_.rank(), parity, watch()};
   Program program;
   for (const Lane& lane : plan_.ranks[static_cast<std::size_t>(local_.rank())].lanes) {
     auto& items = program.emplace_back();
@@ -79,10 +80,10 @@ template <class Issue>
 void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) {
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
   Program& program = programs_[static_cast<std::size_t>(parity)];
-  check(launch_begin(static_cast<std::uint32_t*>(epoch_word_.data()), stream), "launch the begin");
+  check(launch_begin(epoch_word_.get<std::uint32_t>(), stream), "launch the begin");
   const auto of = [&](std::size_t lane) { return lane == 0 ? stream : streams_[lane].get(); };
   begun_.record(stream);
-  for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) begun_.delay(of(lane));
+  for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) begun_.make_wait(of(lane));
   std::vector<std::size_t> step(rank.lanes.size(), 0), item(rank.lanes.size(), 0);
   for (const std::int32_t at : rank.issue) {
     const auto lane = static_cast<std::size_t>(at);
@@ -95,7 +96,7 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
   }
   for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) {
     ended_[lane].record(of(lane));
-    ended_[lane].delay(stream);
+    ended_[lane].make_wait(stream);
   }
 }
 
@@ -125,8 +126,8 @@ void RankProgram::replay(cudaStream_t stream) {
 std::vector<Span> RankProgram::spans(const Event& begin) {
   std::vector<Span> spans;
   for (const Traced& traced : traced_)
-    spans.push_back({local_.rank(), traced.lane, traced.step, -1, traced.epoch, begin.us_until(traced.begin),
-                     begin.us_until(traced.end)});
+    spans.push_back({local_.rank(), traced.lane, traced.step, -1, traced.epoch, 1e3 * traced.begin.milliseconds_since(begin),
+                     1e3 * traced.end.milliseconds_since(begin)});
   traced_.clear();
   return spans;
 }

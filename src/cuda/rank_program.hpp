@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cuda/command.hpp"
-#include "cuda/raii/event.hpp"
+#include "cuda/library.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
 #include "shingle/backend/backend.hpp"
@@ -31,7 +31,7 @@ class RankProgram {
   cudaStream_t stream() const { return streams_.front().get(); }
   LocalRank& local() { return local_; }
   /// What waits in front of an epoch look at.
-  Watch watch() const { return local_.watch(static_cast<const std::uint32_t*>(epoch_word_.data())); }
+  Watch watch() const { return local_.watch(epoch_word_.get<const std::uint32_t>()); }
   std::int64_t bytes() const;
 
  private:
@@ -61,6 +61,7 @@ class RankProgram {
   std::uint64_t prepared_ = 0;
   DeviceMemory epoch_word_;
   std::unique_ptr<Arena> arena_;
+  LibraryCache library_;
   std::vector<Program> programs_;  // by parity
   std::vector<Stream> streams_;    // by lane
   Event begun_;

@@ -23,7 +23,6 @@ CommKey everyone(int size) {
 }  // namespace
 
 StartLine::StartLine(CudaWorld& world) : world_(world), word_(sizeof(std::uint32_t)) {
-  *static_cast<std::uint32_t*>(word_.data()) = 0;
   if (world.local().size() == static_cast<std::size_t>(world.size())) return;
   world.communicator(everyone(world.size()));
   for (const LocalRank& rank : world.local()) {
@@ -33,16 +32,16 @@ StartLine::StartLine(CudaWorld& world) : world_(world), word_(sizeof(std::uint32
 }
 
 void StartLine::enqueue(std::size_t index, const Watch& watch, cudaStream_t stream) {
-  const SyncOp wait{SyncKind::await, static_cast<std::uint32_t*>(word_.data()), runs_ + 1, 0, true};
+  const SyncOp wait{SyncKind::await, word_.get<std::uint32_t>(), runs_ + 1, 0, true};
   check(launch_sync(&wait, 1, watch, stream), "launch a sync kernel");
   if (scratch_.empty()) return;
-  void* const one = scratch_[index].data();
+  void* const one = scratch_[index].get();
   const ncclComm_t comm = world_.communicator(everyone(world_.size())).of(world_.local()[index].rank());
   check(ncclAllReduce(one, one, 1, ncclFloat32, ncclMax, comm, stream), "ncclAllReduce");
 }
 
 void StartLine::go() {
-  std::atomic_ref(*static_cast<std::uint32_t*>(word_.data())).store(++runs_, std::memory_order_release);
+  std::atomic_ref(*word_.get<std::uint32_t>()).store(++runs_, std::memory_order_release);
 }
 
 }  // namespace shingle::cuda

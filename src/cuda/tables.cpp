@@ -88,7 +88,7 @@ const void* Arena::put(const void* values, std::size_t bytes) {
     bytes_ += static_cast<std::int64_t>(blocks_.back().bytes());
     used_ = 0;
   }
-  char* const to = static_cast<char*>(blocks_.back().data()) + used_;
+  char* const to = blocks_.back().get<char>() + used_;
   used_ += (bytes + alignment - 1) / alignment * alignment;
   check(cudaMemcpy(to, values, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
   return to;

@@ -76,6 +76,15 @@ CudaWorld::~CudaWorld() {
   for (LocalRank& rank : parts_.local) rank.abandon();
 }
 
+const BlasHandle& CudaWorld::blas(int rank) {
+  auto& handle = blas_[rank];
+  if (!handle) {
+    const DeviceGuard guard(local(rank).device());
+    handle = std::make_unique<BlasHandle>();
+  }
+  return *handle;
+}
+
 std::vector<int> CudaWorld::local_ranks() const {
   std::vector<int> ranks;
   for (const LocalRank& rank : parts_.local) ranks.push_back(rank.rank());

@@ -1,11 +1,13 @@
 // A world of GPUs.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/processes.hpp"
+#include "cuda/blas.hpp"
 #include "cuda/health.hpp"
 #include "cuda/local_rank.hpp"
 #include "cuda/nccl/communicators.hpp"
@@ -50,6 +52,9 @@ class CudaWorld final : public World {
   Processes& processes() { return *parts_.processes; }
   const CudaOptions& options() const { return parts_.options; }
 
+  /// The library's handle of a local rank.
+  const BlasHandle& blas(int rank);
+
   Health& health() { return *health_; }
   /// Throws where the world is broken, a communicator has failed, or another process has failed or is gone.
   /// For the one thread that waits for a run to end, again and again. Kernels whose wait passed its deadline
@@ -78,6 +83,7 @@ class CudaWorld final : public World {
   Parts parts_;
   std::unique_ptr<Communicators> communicators_;
   Machine machine_;
+  std::map<int, std::unique_ptr<BlasHandle>> blas_;  // by rank; made when first asked for
 };
 
 }  // namespace shingle::cuda

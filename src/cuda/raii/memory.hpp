@@ -1,77 +1,62 @@
-// Owners of memory: of the current device, and of the host, pinned.
+// Owners of memory: move-only. They hold bytes; whoever stores in them knows what.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <utility>
 
-#include "check.hpp"
-
 namespace shingle::cuda {
 
-namespace detail {
-
-/// Bytes that `Free` gives back.
-template <cudaError_t (*Free)(void*)>
-class OwnedMemory {
+/// Of the device that is current when it is made; empty without bytes.
+class DeviceMemory {
  public:
-  OwnedMemory() = default;
-  OwnedMemory(void* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
-  OwnedMemory(OwnedMemory&& other) noexcept
+  DeviceMemory() = default;
+  explicit DeviceMemory(std::size_t bytes);
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  OwnedMemory& operator=(OwnedMemory&& other) noexcept {
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  ~OwnedMemory() {
-    if (data_ != nullptr) Free(data_);
-  }
 
-  void* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
+  template <class T = void>
+  T* get() const noexcept {
+    return static_cast<T*>(data_);
+  }
+  std::size_t bytes() const noexcept { return bytes_; }
+  /// Sets all bytes, and waits until they are. Its device is current.
+  void fill(int value) const;
 
  private:
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
 
-}  // namespace detail
-
-/// Of the device that is current when it is made. Throws CudaError.
-class DeviceMemory : public detail::OwnedMemory<cudaFree> {
- public:
-  DeviceMemory() = default;
-  explicit DeviceMemory(std::size_t bytes) : OwnedMemory(allocate(bytes), bytes) {}
-
-  /// Sets all bytes, and waits for it.
-  void fill(int value) const {
-    if (bytes() == 0) return;
-    check(cudaMemset(data(), value, bytes()), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  }
-
- private:
-  static void* allocate(std::size_t bytes) {
-    void* data = nullptr;
-    if (bytes > 0) check(cudaMalloc(&data, bytes), "cudaMalloc");
-    return data;
-  }
-};
-
-/// Of the host, which all devices read and write at the host's address. Throws CudaError.
-class PinnedMemory : public detail::OwnedMemory<cudaFreeHost> {
+/// Of the host, page-locked, zeros at first, that all devices of the process read and write at the same
+/// address.
+class PinnedMemory {
  public:
   PinnedMemory() = default;
-  explicit PinnedMemory(std::size_t bytes) : OwnedMemory(allocate(bytes), bytes) {}
+  explicit PinnedMemory(std::size_t bytes);
+  ~PinnedMemory();
+  PinnedMemory(PinnedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  template <class T = void>
+  T* get() const noexcept {
+    return static_cast<T*>(data_);
+  }
+  std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  static void* allocate(std::size_t bytes) {
-    void* data = nullptr;
-    check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
-    return data;
-  }
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace shingle::cuda

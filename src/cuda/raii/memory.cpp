@@ -1,0 +1,39 @@
+#include "memory.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "check.hpp"
+#include "tolerate.hpp"
+
+namespace shingle::cuda {
+
+DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
+  if (bytes > 0) check(cudaMalloc(&data_, bytes), fmt::format("cudaMalloc of {} bytes", bytes).c_str());
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (data_ != nullptr) tolerate(cudaFree(data_), "cudaFree");
+}
+
+void DeviceMemory::fill(int value) const {
+  if (bytes_ == 0) return;
+  check(cudaMemset(data_, value, bytes_), "cudaMemset");
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+PinnedMemory::PinnedMemory(std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  // Unified addressing: the device's address is the host's.
+  check(cudaHostAlloc(&data_, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
+        fmt::format("cudaHostAlloc of {} bytes", bytes).c_str());
+  std::memset(data_, 0, bytes);
+}
+
+PinnedMemory::~PinnedMemory() {
+  if (data_ != nullptr) tolerate(cudaFreeHost(data_), "cudaFreeHost");
+}
+
+}  // namespace shingle::cuda
