@@ -5,11 +5,15 @@
 // in whole lines. Where there is nothing to do to them they are rounded on the way in; else they go in as they
 // are, and C, bias and activation meet them on the way out. Rows have addresses of their own: slots,
 // row-subtiles, pools, owners and scattered rows are all the same to it, on this device or another.
-// Memory order: plain stores by all threads; then a barrier of the tile's threads; then a release by one of
-// them, at the scope of the readers.
+// Roles: the warps that multiply also store; the kernel layer's warp for epilogue loads, which has nothing to
+// load here, is the notifier: a release waits until the stores are done, a microsecond in which those who store
+// go on to the next tile.
+// Memory order: plain stores by all threads, each of which then arrives (release, CTA) at the tile's barrier; the
+// notifier waits there (acquire, CTA), and its release at the scope of the readers covers them all.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
+#include <cutlass/epilogue/collective/detail.hpp>
 #include <cutlass/numeric_types.h>
 
 #include <cute/tensor.hpp>
@@ -17,6 +21,7 @@
 #include "../gemm.hpp"
 #include "../elementwise/activation.cuh"
 #include "../pair.cuh"
+#include "../ptx/barrier.cuh"
 #include "../ptx/memory.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/stmatrix.cuh"
@@ -51,8 +56,11 @@ class HookedEpilogue {
   static constexpr int line = 128;                // bytes of a row that are stored at once
   static constexpr int slab = 16 * line;          // bytes that a warp stages
   static constexpr int all_warps = 8;             // of both warpgroups, also where each has a tile of its own
+  static constexpr int stages = 2;                // tiles that have been stored and not been told of
   struct SharedStorage {
     alignas(128) char staging[all_warps * slab];
+    ptx::Barrier stored[stages];
+    ptx::Barrier told[stages];
   };
 
   template <class Problem>
@@ -73,23 +81,60 @@ class HookedEpilogue {
     return true;
   }
 
-  CUTLASS_HOST_DEVICE explicit HookedEpilogue(const Params& params) : params_(params) {}
+  CUTLASS_DEVICE explicit HookedEpilogue(const Params& params) : params_(params) {}
 
-  template <class Problem, class TileShape, class Coordinate, class Engine, class Layout, class Mma, class Residue>
-  CUTLASS_DEVICE void operator()(Problem, TileShape, Coordinate tile, const cute::Tensor<Engine, Layout>& sums,
-                                 Mma, Residue, int thread, char* shared) const {
+  /// All threads of the CTA call it, before a barrier of theirs; some again behind it.
+  CUTLASS_DEVICE void open(SharedStorage& shared) {
+    shared_ = &shared;
+    if (threadIdx.x != 0) return;
+    for (int s = 0; s < stages; ++s) {
+      ptx::barrier_init(&shared.stored[s], Warps * 32);
+      ptx::barrier_init(&shared.told[s], 1);
+    }
+    cutlass::arch::fence_barrier_init();
+  }
+
+  CUTLASS_DEVICE bool notifies() const { return params_.notify.count > 0; }
+
+  /// By the warps that multiplied a tile: its sums go where they belong.
+  template <class Coordinate, class Engine, class Layout, class Mma>
+  CUTLASS_DEVICE void store_tile(Coordinate tile, const cute::Tensor<Engine, Layout>& sums, Mma, int thread) {
     static_assert(cute::size(Mma{}) == Warps * 32, "the warps that share a tile");
     static_assert(cute::size(Layout{}) * Warps * 32 == Rows * Cols, "accumulators of one thread");
-    const int m = cute::get<0>(tile), n = cute::get<1>(tile), position = cute::get<3>(tile);
-    if (!holds_output(m, n)) return;  // a phantom
-    const auto staging = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared)) +
-                         (static_cast<int>(threadIdx.x) / 32 - 4) * slab;  // the first four warps load
-    const TileCoordinate at{m, n, position};
-    if (plain())
-      store_plain(at, sums, thread, staging);
-    else
-      store_finished(at, sums, thread, staging);
-    if (params_.notify.count > 0) notify(position, thread);
+    const TileCoordinate at{cute::get<0>(tile), cute::get<1>(tile), cute::get<3>(tile)};
+    const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // the first four load
+    const std::uint32_t staging = ptx::shared_address(shared_->staging) + warp * slab;
+    if (holds_output(at.m, at.n)) {
+      if (plain())
+        store_plain(at, sums, thread, staging);
+      else
+        store_finished(at, sums, thread, staging);
+    }
+    if (!notifies()) return;
+    // Of two warpgroups with a tile of their own each, the second has every second one.
+    const int index = Warps == all_warps ? tiles_ : 2 * tiles_ + warp / 4;
+    ++tiles_;
+    if (index >= stages) ptx::barrier_wait(&shared_->told[index % stages], (index / stages - 1) % 2);
+    ptx::barrier_arrive(&shared_->stored[index % stages]);
+  }
+
+  /// By the notifier, for every tile in the order in which they are stored.
+  template <class Coordinate>
+  CUTLASS_DEVICE void tell(Coordinate tile, int lane) {
+    const int index = tiles_++;
+    ptx::barrier_wait(&shared_->stored[index % stages], index / stages % 2);
+    if (lane != 0) return;
+    ptx::barrier_arrive(&shared_->told[index % stages]);
+    if (!holds_output(cute::get<0>(tile), cute::get<1>(tile))) return;
+    const NotifyTable& notify = params_.notify;
+    for (int i = 0; i < notify.count; ++i) {
+      std::uint32_t* counter = notify.counters[cute::get<3>(tile) * notify.count + i];
+      if (counter == nullptr) continue;
+      if (notify.system)
+        ptx::add_release_sys(counter, 1);
+      else
+        ptx::add_release_gpu(counter, 1);
+    }
   }
 
  private:
@@ -261,20 +306,41 @@ class HookedEpilogue {
     }
   }
 
-  CUTLASS_DEVICE void notify(int position, int thread) const {
-    cutlass::arch::NamedBarrier::sync(Warps * 32, cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
-    if (thread != 0) return;
-    for (int i = 0; i < params_.notify.count; ++i) {
-      std::uint32_t* counter = params_.notify.counters[position * params_.notify.count + i];
-      if (counter == nullptr) continue;
-      if (params_.notify.system)
-        ptx::add_release_sys(counter, 1);
-      else
-        ptx::add_release_gpu(counter, 1);
-    }
+  const Params& params_;
+  SharedStorage* shared_ = nullptr;
+  int tiles_ = 0;  // that this thread has seen
+};
+
+/// The same in the words of the kernel layer.
+template <class T, int Rows, int Cols, int Warps>
+class HookedCollective
+    : public cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<HookedEpilogue<T, Rows, Cols, Warps>> {
+  using Adapter =
+      cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<HookedEpilogue<T, Rows, Cols, Warps>>;
+
+ public:
+  using TensorStorage = typename Adapter::TensorStorage;
+
+  CUTLASS_DEVICE HookedCollective(const EpilogueArgs& params, TensorStorage& shared) : Adapter(params) {
+    this->open(shared);
   }
 
-  const Params& params_;
+  CUTLASS_DEVICE bool is_producer_load_needed() const { return this->notifies(); }
+
+  template <class Problem, class TileShape, class Coordinate, class Mma>
+  CUTLASS_DEVICE auto load(typename Adapter::LoadPipeline, typename Adapter::LoadPipelineState state, Problem,
+                           TileShape, Coordinate tile, Mma, int lane, TensorStorage&, int = -1) {
+    this->tell(tile, lane);
+    return state;
+  }
+  template <class Problem, class TileShape, class Coordinate, class Engine, class Layout, class Mma>
+  CUTLASS_DEVICE auto store(typename Adapter::LoadPipeline, typename Adapter::LoadPipelineState load_state,
+                            typename Adapter::StorePipeline, typename Adapter::StorePipelineState store_state, Problem,
+                            TileShape, Coordinate tile, cute::Tensor<Engine, Layout> sums, Mma mma, int thread,
+                            TensorStorage&, int = -1) {
+    this->store_tile(tile, sums, mma, thread);
+    return cute::make_tuple(load_state, store_state);
+  }
 };
 
 }  // namespace shingle::cuda

@@ -5,7 +5,6 @@
 
 #include <cutlass/device_kernel.h>
 #include <cutlass/epilogue/collective/collective_epilogue.hpp>
-#include <cutlass/epilogue/collective/detail.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 #include <cutlass/version.h>
@@ -44,8 +43,7 @@ struct HookedGemm {
   using LayoutB = std::conditional_t<TransposeB, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
   using Schedule = std::conditional_t<Pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
                                       cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
-  using Epilogue = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
-      HookedEpilogue<T, Rows, Cols, Pingpong ? 4 : 8>>;
+  using Epilogue = HookedCollective<T, Rows, Cols, Pingpong ? 4 : 8>;
   using Mainloop = HookedMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8, Type, LayoutB, 8, float, Tile, Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
