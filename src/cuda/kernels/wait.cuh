@@ -12,7 +12,7 @@ inline constexpr std::uint32_t polls_between_looks = 64;  // `abort` lies in the
 
 /// Leaves behind what a wait waited for. The first of the device's waits to fail does so: the host reads it
 /// after the kernels have drained, so that it may come after `abort`.
-__device__ inline void give_up(const Target& target, std::uint32_t wanted, std::uint32_t seen,
+__device__ __forceinline__ void give_up(const Target& target, std::uint32_t wanted, std::uint32_t seen,
                                const Watch& watch) {
   if (atomicCAS_system(watch.abort, 0u, 1u) != 0) return;
   volatile Stall& stall = *watch.stall;
@@ -26,7 +26,7 @@ __device__ inline void give_up(const Target& target, std::uint32_t wanted, std::
 /// somebody else or because this one passed its deadline. Acquires at system scope: afterwards this thread,
 /// and who is behind a barrier with it, reads what was released by the adders. What TMA is to read needs
 /// fence_proxy_async_global besides.
-__device__ inline bool wait_for(const Target& target, std::uint32_t epoch, const Watch& watch) {
+__device__ __forceinline__ bool wait_for(const Target& target, std::uint32_t epoch, const Watch& watch) {
   if (target.counter == nullptr) return true;
   const std::uint32_t wanted = target.target + epoch * target.growth;
   std::uint64_t deadline = 0;

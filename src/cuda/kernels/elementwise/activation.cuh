@@ -5,17 +5,17 @@
 
 namespace shingle::cuda {
 
-__device__ inline float silu(float x) {
+__device__ __forceinline__ float silu(float x) {
   return x / (1.0f + expf(-x));
 }
 
-__device__ inline float gelu(float x) {
+__device__ __forceinline__ float gelu(float x) {
   return 0.5f * x * (1.0f + erff(x * 0.70710678f));
 }
 
 /// Of one matrix; swiglu takes two and is not among them.
 template <int length>
-__device__ inline void activate(Activate activation, float (&x)[length]) {
+__device__ __forceinline__ void activate(Activate activation, float (&x)[length]) {
   if (activation == Activate::relu) {
 #pragma unroll
     for (float& v : x) v = v < 0 ? 0.0f : v;  // NaN stays NaN

@@ -94,7 +94,8 @@ class HookedEpilogue {
     cutlass::arch::fence_barrier_init();
   }
 
-  CUTLASS_DEVICE bool notifies() const { return params_.notify.count > 0; }
+  /// Whether tiles have more to them than their sums.
+  CUTLASS_DEVICE bool hooked() const { return params_.notify.count > 0 || params_.out.table != nullptr; }
 
   /// By the warps that multiplied a tile: its sums go where they belong.
   template <class Coordinate, class Engine, class Layout, class Mma>
@@ -110,7 +111,7 @@ class HookedEpilogue {
       else
         store_finished(at, sums, thread, staging);
     }
-    if (!notifies()) return;
+    if (!hooked()) return;
     // Of two warpgroups with a tile of their own each, the second has every second one.
     const int index = Warps == all_warps ? tiles_ : 2 * tiles_ + warp / 4;
     ++tiles_;
@@ -122,6 +123,7 @@ class HookedEpilogue {
   template <class Coordinate>
   CUTLASS_DEVICE void tell(Coordinate tile, int lane) {
     const int index = tiles_++;
+    prefetch_route(cute::get<0>(tile), cute::get<3>(tile), lane);
     ptx::barrier_wait(&shared_->stored[index % stages], index / stages % 2);
     if (lane != 0) return;
     ptx::barrier_arrive(&shared_->told[index % stages]);
@@ -169,6 +171,14 @@ class HookedEpilogue {
     char* const piece = out.table[(entries + row / out.piece_rows) * out.dests + d];
     if (piece == nullptr) return nullptr;
     return piece + (row % out.piece_rows) * out.row_bytes + (out.by_tile ? 0 : column);
+  }
+  /// The addresses that the tile's stores will ask for, while it is still being multiplied.
+  CUTLASS_DEVICE void prefetch_route(int m, int position, int lane) const {
+    const Route& out = params_.out;
+    if (out.table == nullptr) return;
+    const int entries = out.pieces * out.dests;
+    char* const* first = out.table + static_cast<std::int64_t>(out.by_tile ? position : m) * entries;
+    for (int i = lane * 16; i < entries; i += 32 * 16) ptx::prefetch_l1(first + i);
   }
   /// 16-byte words of a staged row are permuted by its number, so that neither side meets bank conflicts.
   CUTLASS_DEVICE static std::uint32_t staged(std::uint32_t staging, int row, int word) {
@@ -325,7 +335,7 @@ class HookedCollective
     this->open(shared);
   }
 
-  CUTLASS_DEVICE bool is_producer_load_needed() const { return this->notifies(); }
+  CUTLASS_DEVICE bool is_producer_load_needed() const { return this->hooked(); }
 
   template <class Problem, class TileShape, class Coordinate, class Mma>
   CUTLASS_DEVICE auto load(typename Adapter::LoadPipeline, typename Adapter::LoadPipelineState state, Problem,

@@ -8,22 +8,22 @@ namespace shingle::cuda::ptx {
 /// An arrival counter in shared memory that changes phase when all have arrived.
 using Barrier = std::uint64_t;
 
-__device__ inline std::uint32_t shared_address(const void* at) {
+__device__ __forceinline__ std::uint32_t shared_address(const void* at) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
 }
 
-__device__ inline void barrier_init(Barrier* barrier, std::uint32_t arrivals) {
+__device__ __forceinline__ void barrier_init(Barrier* barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
 }
 
 /// Releases to who waits for the phase.
-__device__ inline void barrier_arrive(Barrier* barrier) {
+__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 /// Whether the phase of this parity is complete, having slept a while if not; if so, acquires.
-__device__ inline bool barrier_try_wait(Barrier* barrier, std::uint32_t parity) {
+__device__ __forceinline__ bool barrier_try_wait(Barrier* barrier, std::uint32_t parity) {
   std::uint32_t complete;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -35,13 +35,13 @@ __device__ inline bool barrier_try_wait(Barrier* barrier, std::uint32_t parity) 
   return complete != 0;
 }
 
-__device__ inline void barrier_wait(Barrier* barrier, std::uint32_t parity) {
+__device__ __forceinline__ void barrier_wait(Barrier* barrier, std::uint32_t parity) {
   while (!barrier_try_wait(barrier, parity)) {
   }
 }
 
 /// Barrier `id` (0 is __syncthreads) of `threads` threads, whole warps.
-__device__ inline void named_barrier(std::uint32_t id, std::uint32_t threads) {
+__device__ __forceinline__ void named_barrier(std::uint32_t id, std::uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 

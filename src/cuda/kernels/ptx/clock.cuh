@@ -6,14 +6,14 @@
 namespace shingle::cuda::ptx {
 
 /// Nanoseconds; steps of up to a microsecond.
-__device__ inline std::uint64_t global_timer() {
+__device__ __forceinline__ std::uint64_t global_timer() {
   std::uint64_t ns;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
   return ns;
 }
 
 /// Leaves the SM to other warps for about so long, at most twice.
-__device__ inline void nano_sleep(std::uint32_t ns) {
+__device__ __forceinline__ void nano_sleep(std::uint32_t ns) {
   asm volatile("nanosleep.u32 %0;" ::"r"(ns));
 }
 
