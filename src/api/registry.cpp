@@ -4,8 +4,12 @@
 
 #include <ranges>
 
+#include "shingle/backend/launch.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/host/host.hpp"
+#ifdef SHINGLE_WITH_CUDA
+#include "shingle/cuda/cuda.hpp"
+#endif
 
 namespace shingle {
 namespace {
@@ -57,9 +61,37 @@ Machine mpi_machine(int ranks, const WorldOptions& options) {
   return processes;
 }
 
+int threads() {
+  return 4;
+}
+
+int processes() {
+  return find_launcher().size;
+}
+
+#ifdef SHINGLE_WITH_CUDA
+CudaOptions cuda_options(const WorldOptions& options) {
+  if (options.link.paced() || options.engine.paced() || options.workers_per_rank > 0)
+    throw InvalidArgument("links, copy engines and workers are emulated by the host backends, not by cuda");
+  return {.timeout_us = options.timeout_us};
+}
+
+std::unique_ptr<World> make_cuda(int ranks, const WorldOptions& options) {
+  return make_cuda_world(ranks, cuda_options(options));
+}
+
+Machine gpus(int ranks, const WorldOptions& options) {
+  return cuda_machine(ranks, cuda_options(options));
+}
+#endif
+
 constexpr BackendEntry backend_table[] = {
-    {"host", "ranks as threads of this process", make_threads, machine},
-    {"mpi", "ranks as processes started by mpirun", make_mpi, mpi_machine},
+    {"host", "ranks as threads of this process", make_threads, machine, threads},
+    {"mpi", "ranks as processes started by mpirun", make_mpi, mpi_machine, processes},
+#ifdef SHINGLE_WITH_CUDA
+    {"cuda", "ranks as GPUs: of this process, or one each of those that torchrun, mpirun or srun started",
+     make_cuda, gpus, default_cuda_ranks},
+#endif
 };
 
 std::string_view chosen_backend(const WorldOptions& options) {
@@ -102,6 +134,7 @@ const BackendEntry& find_backend(std::string_view name) {
     if (entry.name == name) return entry;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
   }
+  if (name == "cuda") throw Unsupported("this build has no CUDA backend: configure the cuda preset");
   throw InvalidArgument(fmt::format("unknown backend '{}' (one of {})", name, known));
 }
 

@@ -28,15 +28,16 @@ constexpr Launcher launchers[] = {
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", true},
 };
 
-/// A whole number in [least, most]; empty where the variable is not set.
-std::optional<int> number(const Environment& environment, const char* name, int least, int most) {
+/// A whole number in [least, most]; empty where the variable is not set. `by_node`: the first of several, as
+/// Slurm writes tasks by node ("4(x2)" or "4,3").
+std::optional<int> number(const Environment& environment, const char* name, int least, int most,
+                          bool by_node = false) {
   const char* set = environment(name);
   if (set == nullptr) return std::nullopt;
   const std::string_view text(set);
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  // Slurm writes tasks by node as "4(x2)" or "4,3".
-  const bool whole = end == text.data() + text.size() || *end == '(' || *end == ',';
+  const bool whole = end == text.data() + text.size() || (by_node && (*end == '(' || *end == ','));
   if (error != std::errc{} || !whole || value < least || value > most)
     throw InvalidArgument(fmt::format("{}={} is not a number in [{}, {}]", name, text, least, most));
   return value;
@@ -60,7 +61,8 @@ Launched find_launcher(const Environment& environment) {
     launched.rank = *number(environment, launcher.rank, 0, launched.size - 1);
     launched.local_rank =
         number(environment, launcher.local_rank, 0, launched.size - 1).value_or(launched.rank);
-    launched.local_size = number(environment, launcher.local_size, 1, launched.size).value_or(launched.size);
+    launched.local_size = number(environment, launcher.local_size, 1, launched.size, launcher.name == "srun")
+                              .value_or(launched.size);
     break;
   }
   launched.master_port = number(environment, "MASTER_PORT", 1, most_port).value_or(launched.master_port);

@@ -76,7 +76,11 @@ class Star final : public Processes {
   std::vector<std::string> all_gather(std::string_view own, double timeout_us) override {
     const auto deadline = net::deadline_in(timeout_us);
     if (rank_ != 0) {
-      exchange(0, [&] { net::send(peers_[0], Kind::data, own, deadline); }, timeout_us);
+      const auto give = [&] {
+        look(0);  // for a failure: it says more than a connection that ended
+        net::send(peers_[0], Kind::data, own, deadline);
+      };
+      exchange(0, give, timeout_us);
       return unpacked(from(0, deadline, timeout_us));
     }
     std::vector<std::string> all(static_cast<std::size_t>(size_));

@@ -30,7 +30,7 @@ TEST_P(BackendContract, WorldDescribesItself) {
   EXPECT_FALSE(world->backend().empty());
   EXPECT_GE(ranks, 1);
   EXPECT_GE(world->machine().workers, 1);
-  EXPECT_THAT(world->capabilities().native_dtypes, testing::Contains(DType::f32));
+  EXPECT_FALSE(world->capabilities().native_dtypes.empty());
   const std::set<int> local = [&] {
     const auto l = world->local_ranks();
     return std::set<int>(l.begin(), l.end());

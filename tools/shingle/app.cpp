@@ -245,7 +245,13 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const
 }  // namespace
 
 int main(int argc, const char* const* argv) {
-  const Launch launch = find_launch();
+  Launch launch;
+  try {
+    launch = find_launch();
+  } catch (const InvalidArgument& error) {
+    print_failure(error.what());
+    return bad_usage;
+  }
   CLI::App app{"Overlaps matrix products with the communication that depends on them.", "shingle"};
   app.set_version_flag("--version", fmt::format("shingle {} ({})", SHINGLE_VERSION, commit()));
   app.footer(examples);

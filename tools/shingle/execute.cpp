@@ -157,7 +157,7 @@ double execute_bytes(const Job& job, const Machine& machine, const Launch& launc
   if (baseline) internal += internal_bytes(*baseline, launch);
   double alone = 0;
   for (int rank = 0; rank < problem.world; ++rank)
-    if (!problem.is_collective() && (!launch.mpi || rank == launch.rank))
+    if (!problem.is_collective() && (!launch.processes() || rank == launch.rank))
       alone += static_cast<double>(GemmAlone::bytes(problem, rank));
   return user_matrix_bytes(problem, launch) + internal + alone + static_cast<double>(check_bytes(problem));
 }

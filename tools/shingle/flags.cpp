@@ -102,9 +102,9 @@ std::uint64_t parse_seed(const std::string& text) {
 }  // namespace
 
 int WorldFlags::ranks(const Launch& launch) const {
-  constexpr int default_ranks = 4;
   if (world > 0) return world;
-  return options(launch).backend == "mpi" ? launch.size : default_ranks;
+  const std::string_view used = options(launch).backend;
+  return used != "host" && launch.processes() ? launch.size : find_backend(used).ranks();
 }
 
 WorldOptions WorldFlags::options(const Launch& launch) const {
@@ -278,10 +278,11 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
 
 void add_world_flags(CLI::App& app, WorldFlags& flags) {
   const auto grouped = [&](CLI::Option* option) { option->group("Where"); };
-  grouped(add(app, "--world,--tp", "RANKS", "Ranks (default: 4; under mpirun as many as it started)",
+  grouped(add(app, "--world,--tp", "RANKS",
+              "Ranks (default: 4, or all GPUs; under a launcher as many as it started)",
               [&](auto& t) { flags.world = static_cast<int>(whole(t, 1, max_world)); }));
-  grouped(add(app, "--backend", "NAME", "host (threads) or mpi (processes; the default under mpirun)",
-              [&](auto& t) {
+  grouped(add(app, "--backend", "NAME",
+              "host (threads), mpi (processes; the default under mpirun) or cuda (GPUs)", [&](auto& t) {
                 find_backend(t);
                 flags.backend = t;
               }));

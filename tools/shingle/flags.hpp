@@ -47,7 +47,7 @@ inline constexpr double default_timeout_us = 30e6;
 
 /// Where to run.
 struct WorldFlags {
-  int world = 0;  ///< 0: as many as mpirun started, else 4
+  int world = 0;  ///< 0: as many as a launcher started, else the backend's number
   std::string backend;
   Link link;
   EnginePhases engine;

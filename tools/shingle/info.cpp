@@ -6,11 +6,43 @@
 
 #include "shingle/api/oracle.hpp"
 #include "shingle/commands.hpp"
+#ifdef SHINGLE_WITH_CUDA
+#include "shingle/cuda/cuda.hpp"
+#endif
 #include "shingle/host/host.hpp"
 #include "shingle/memory.hpp"
 
 namespace shingle::cli {
 namespace {
+
+/// "gpu 0: …", a line a fact; nothing in a build without CUDA.
+std::string gpus_text() {
+#ifdef SHINGLE_WITH_CUDA
+  return describe(cuda_info());
+#else
+  return {};
+#endif
+}
+
+/// Null in a build without CUDA.
+nlohmann::ordered_json gpus_json() {
+#ifdef SHINGLE_WITH_CUDA
+  const CudaInfo cuda = cuda_info();
+  nlohmann::ordered_json json{{"devices", nlohmann::json::array()}};
+  for (const CudaDevice& device : cuda.devices)
+    json["devices"].push_back({{"name", device.name},
+                               {"sms", device.sms},
+                               {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
+                               {"memory_bytes", device.memory_bytes}});
+  if (!cuda.missing.empty()) json["missing"] = cuda.missing;
+  json["driver"] = cuda.driver;
+  json["runtime"] = cuda.runtime;
+  json["nccl"] = cuda.nccl;
+  return json;
+#else
+  return {};
+#endif
+}
 
 void print_json(const HostInfo& host, const Machine& machine, int ranks) {
   nlohmann::ordered_json info;
@@ -27,6 +59,7 @@ void print_json(const HostInfo& host, const Machine& machine, int ranks) {
   info["libraries"] = {{"onednn", host.onednn},
                        {"blas", oracle_library()},
                        {"mpi", host.mpi.empty() ? nlohmann::json() : nlohmann::json(host.mpi)}};
+  if (const auto gpus = gpus_json(); !gpus.is_null()) info["cuda"] = gpus;
   for (const BackendEntry& entry : backends())
     if (entry.name != "mpi" || !host.mpi.empty()) info["backends"].push_back(entry.name);
   for (const PlannerEntry& entry : planners()) info["mechanisms"].push_back(name(entry.mechanism));
@@ -34,8 +67,8 @@ void print_json(const HostInfo& host, const Machine& machine, int ranks) {
 }
 
 void print_text(const HostInfo& host, const Machine& machine, int ranks) {
-  fmt::print("shingle {} ({})\n\n{}memory available: {}\noracle: {}\n\n", SHINGLE_VERSION, commit(),
-             describe(host), format_bytes(available_bytes()), oracle_library());
+  fmt::print("shingle {} ({})\n\n{}{}memory available: {}\noracle: {}\n\n", SHINGLE_VERSION, commit(),
+             describe(host), gpus_text(), format_bytes(available_bytes()), oracle_library());
   fmt::print("machine of {} ranks: {} worker{} a rank, tiles of {}x{}\n\nbackends\n", ranks, machine.workers,
              machine.workers == 1 ? "" : "s", machine.tile_rows, machine.tile_cols);
   for (const BackendEntry& entry : backends())

@@ -29,10 +29,10 @@ Machine machine_to_plan_for(const std::string& spec, int ranks, const WorldOptio
 Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOptions& here,
                             const Launch& launch) {
   Machine machine;
-  if (!profile.empty()) {
+  if (!profile.empty() || here.backend == "cuda") {
     machine = machine_to_plan_for(profile, ranks, here);
   } else {
-    if (launch.mpi)
+    if (launch.processes())
       throw InvalidArgument(
           "under mpirun --machine has to say which: a profile that `shingle profile` wrote");
     WorldOptions bare = here;

@@ -1,28 +1,15 @@
 #include "shingle/launch.hpp"
 
-#include <cstdlib>
-#include <initializer_list>
-#include <string>
+#include "shingle/backend/launch.hpp"
 
 namespace shingle::cli {
-namespace {
-
-int number(std::initializer_list<const char*> variables, int otherwise) {
-  for (const char* variable : variables)
-    if (const char* text = std::getenv(variable)) return std::atoi(text);
-  return otherwise;
-}
-
-}  // namespace
 
 Launch find_launch() {
-  Launch launch;
-  launch.size = number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 0);
-  launch.mpi = launch.size > 0;
-  if (!launch.mpi) return {};
-  launch.rank = number({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0);
-  launch.on_this_host = number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, launch.size);
-  return launch;
+  const Launched launched = find_launcher();
+  return {.mpi = launched.by == "mpirun",
+          .rank = launched.rank,
+          .size = launched.size,
+          .on_this_host = launched.local_size};
 }
 
 }  // namespace shingle::cli

@@ -22,7 +22,7 @@ double matrix_bytes(double rows, double cols, DType dtype) {
 
 template <class Count>
 double over_local_ranks(int world, const Launch& launch, Count count) {
-  if (launch.mpi) return count(launch.rank < world ? launch.rank : 0);
+  if (launch.processes()) return count(launch.rank < world ? launch.rank : 0);
   double sum = 0;
   for (int rank = 0; rank < world; ++rank) sum += count(rank);
   return sum;

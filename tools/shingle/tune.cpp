@@ -52,8 +52,8 @@ std::string considered_text(const Chosen& chosen) {
 
 int tune(const TuneFlags& flags, const Launch& launch) {
   if (!launch.speaks()) return 0;
-  if (flags.confirm > 0 && launch.mpi)
-    throw InvalidArgument("--confirm measures on the threads of one process: run it without mpirun");
+  if (flags.confirm > 0 && launch.processes())
+    throw InvalidArgument("--confirm measures in one process: run it without a launcher");
   const int ranks = flags.where.ranks(launch);
   const WorldOptions where = flags.where.options(launch);
   const Machine machine = machine_to_tune_for(flags.machine, ranks, where, launch);

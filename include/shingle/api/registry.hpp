@@ -42,17 +42,18 @@ struct BackendEntry {
   std::string_view summary;
   std::unique_ptr<World> (*make)(int ranks, const WorldOptions& options);
   Machine (*machine)(int ranks, const WorldOptions& options);
+  int (*ranks)();  ///< of a world, if nobody says how many
 };
 
 std::span<const BackendEntry> backends();
 
-/// The entry that `options` choose. Throws InvalidArgument on an unknown name.
+/// The entry of a name. Throws InvalidArgument on an unknown one, Unsupported on one that this build lacks.
 const BackendEntry& find_backend(std::string_view name);
 
-/// A world of `ranks` ranks: threads of this process ("host"), or this process as one rank of those that
-/// mpirun started
-/// ("mpi", collective; `ranks` 0 takes as many as there are). Throws InvalidArgument where the number of
-/// ranks does not fit, Unsupported where this build lacks the backend.
+/// A world of `ranks` ranks: threads of this process ("host"), GPUs ("cuda", see make_cuda_world), or this
+/// process as one rank of those that mpirun started ("mpi", collective; `ranks` 0 takes as many as there
+/// are). Throws InvalidArgument where the number of ranks does not fit, Unsupported where this build or this
+/// machine lacks the backend.
 std::unique_ptr<World> make_world(int ranks, const WorldOptions& options = {});
 
 /// That world's machine, without making the world: enough to plan.

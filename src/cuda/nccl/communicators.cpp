@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <future>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
@@ -132,17 +134,16 @@ bool Communicators::abort(double timeout_us) noexcept {
 }
 
 bool Communicators::retire(How how, double timeout_us) noexcept try {
-  std::vector<std::vector<ncclComm_t>> all;
-  for (const auto& [key, communicator] : made_) all.push_back(communicator.by_rank());
-  if (owns_parent_) all.push_back(parent_.by_rank());
+  // NCCL may still be about to write communicators that it makes to their place: it is kept until the end.
+  const auto kept = std::make_shared<std::map<CommKey, Communicator>>(std::move(made_));
   made_.clear();
-  parent_ = Communicator(none(size_));
+  if (owns_parent_) kept->try_emplace({}, std::exchange(parent_, Communicator(none(size_))));
   // NCCL waits in these calls for its own work to end. One thread for each communicator: the ranks of one are
   // released by the last of them, and none waits for another communicator.
   std::vector<std::future<void>> ends;
-  for (std::vector<ncclComm_t>& by_rank : all) {
-    std::packaged_task<void()> end([how, by_rank = std::move(by_rank)] {
-      for (const ncclComm_t comm : by_rank)
+  for (const auto& [key, communicator] : *kept) {
+    std::packaged_task<void()> end([how, kept, &communicator = communicator] {
+      for (const ncclComm_t comm : communicator.by_rank())
         if (comm != nullptr) how == How::abort ? ncclCommAbort(comm) : ncclCommDestroy(comm);
     });
     ends.push_back(end.get_future());

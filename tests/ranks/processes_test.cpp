@@ -1,0 +1,176 @@
+// Processes that meet over TCP, here as threads: what they tell each other, and that nobody waits for ever.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "backend/processes.hpp"
+#include "backend/socket.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre, testing::HasSubstr;
+
+/// A port whose successor is free: processes listen there.
+int free_port() {
+  const net::Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.sin_port) - 1;
+}
+
+Launched process(int rank, int size, int port) {
+  return {.by = "torchrun",
+          .rank = rank,
+          .size = size,
+          .local_rank = rank,
+          .local_size = size,
+          .master_host = "127.0.0.1",
+          .master_port = port};
+}
+
+/// Each as a thread; what they throw is thrown here.
+void together(int size, const std::function<void(int rank, int port)>& action) {
+  const int port = free_port();
+  std::vector<std::future<void>> all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(std::async(std::launch::async, action, rank, port));
+  for (auto& one : all) one.get();
+}
+
+std::string timeout_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Timeout& timeout) {
+    return timeout.what();
+  }
+  return "no timeout";
+}
+
+TEST(Processes, TellEachOtherWhatTheyHave) {
+  for (const int size : {1, 2, 5})
+    together(size, [size](int rank, int port) {
+      const auto processes = connect(process(rank, size, port), 10e6);
+      for (int round = 0; round < 20; ++round) {
+        EXPECT_EQ(processes->from_first(
+                      rank == 0 ? "first" : std::string(static_cast<std::size_t>(rank) * 1000, 'x'), 10e6),
+                  "first");
+        const std::vector<double> most = processes->all_max({double(rank), -double(rank), 7}, 10e6);
+        EXPECT_THAT(most, ElementsAre(size - 1, 0, 7));
+        processes->barrier(10e6);
+        processes->watch();
+      }
+      const auto all = processes->all_gather(std::string(static_cast<std::size_t>(rank) * 300000, 'y'), 10e6);
+      for (std::size_t r = 0; r < all.size(); ++r) EXPECT_EQ(all[r].size(), r * 300000);
+    });
+}
+
+TEST(Processes, LateOnesAreNamed) {
+  const int port = free_port();
+  EXPECT_THAT(timeout_of([&] { connect(process(0, 3, port), 0.2e6); }),
+              HasSubstr("ranks 1, 2 did not join within 200"));
+  EXPECT_THAT(timeout_of([&] { connect(process(1, 3, port), 0.2e6); }),
+              HasSubstr("rank 0 cannot be reached"));
+}
+
+TEST(Processes, WhoDoesNotComeToABarrierIsNamed) {
+  together(3, [](int rank, int port) {
+    const auto processes = connect(process(rank, 3, port), 10e6);
+    if (rank == 2) return std::this_thread::sleep_for(milliseconds(500));
+    EXPECT_THAT(timeout_of([&] { processes->barrier(0.2e6); }),
+                HasSubstr(rank == 0 ? "rank 2 did not come within" : "rank 0 "));
+  });
+}
+
+TEST(Processes, TheDeadAreNoticedBeforeTheDeadline) {
+  const auto begin = std::chrono::steady_clock::now();
+  together(2, [](int rank, int port) {
+    if (rank == 1) {  // joins, and its connection just ends, as of a process that was killed
+      const net::Socket socket = net::connect_to("127.0.0.1", port + 1, net::deadline_in(10e6));
+      const std::int32_t hello[] = {1, 2};
+      net::send(socket, net::Kind::hello, {reinterpret_cast<const char*>(hello), sizeof hello},
+                net::deadline_in(10e6));
+      net::receive(socket, net::deadline_in(10e6));
+      return;
+    }
+    const auto processes = connect(process(rank, 2, port), 10e6);
+    EXPECT_THAT(timeout_of([&] { processes->barrier(60e6); }), HasSubstr("rank 1 is gone"));
+    EXPECT_THAT(timeout_of([&] { processes->watch(); }), HasSubstr("rank 1 is gone"));
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(Processes, AFailureReachesEverybody) {
+  together(3, [](int rank, int port) {
+    const auto processes = connect(process(rank, 3, port), 10e6);
+    if (rank == 1) {
+      processes->tell("rank 1 has burnt its toast");
+    } else if (rank == 0) {
+      const std::string heard = timeout_of([&] { processes->barrier(20e6); });
+      EXPECT_EQ(heard, "rank 1 has burnt its toast");
+      processes->tell(heard);
+    } else {
+      EXPECT_EQ(timeout_of([&] {
+                  for (int i = 0; i < 1000; ++i, std::this_thread::sleep_for(milliseconds(10)))
+                    processes->watch();
+                }),
+                "rank 1 has burnt its toast");
+    }
+  });
+}
+
+TEST(Processes, WhoLeavesASoundWorldIsNoFailure) {
+  together(2, [](int rank, int port) {
+    const auto processes = connect(process(rank, 2, port), 10e6);
+    processes->barrier(10e6);
+    if (rank == 1) return;
+    std::this_thread::sleep_for(milliseconds(200));
+    EXPECT_NO_THROW(processes->watch());
+    EXPECT_THAT(timeout_of([&] { processes->barrier(10e6); }), HasSubstr("rank 1 has left"));
+  });
+}
+
+TEST(Processes, StrangersAreTurnedAway) {
+  const int port = free_port();
+  auto first = std::async(std::launch::async, [&] { return connect(process(0, 2, port), 10e6); });
+  const net::Socket silent = net::connect_to("127.0.0.1", port + 1, net::deadline_in(10e6));
+  const net::Socket browser = net::connect_to("127.0.0.1", port + 1, net::deadline_in(10e6));
+  EXPECT_EQ(::send(browser.fd(), "GET / HTTP/1.1\r\n\r\n", 18, 0), 18);
+  const auto second = connect(process(1, 2, port), 10e6);
+  EXPECT_NE(first.get(), nullptr);
+  auto other = std::async(std::launch::async, [&] { return connect(process(0, 3, port), 10e6); });
+  EXPECT_THROW(connect(process(1, 2, port), 5e6), Error);
+  EXPECT_THROW(other.get(), InvalidArgument);
+}
+
+TEST(Processes, RankZeroHasToBeSomewhere) {
+  Launched launched = process(1, 2, 29500);
+  launched.master_host.clear();
+  EXPECT_THROW(connect(launched, 1e6), InvalidArgument);
+}
+
+TEST(Processes, ATakenPortIsSaid) {
+  const int port = free_port();
+  const net::Socket taken = net::listen_on("127.0.0.1", port + 1);
+  try {
+    connect(process(0, 2, port), 1e6);
+    FAIL() << "no exception";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot listen on port"));
+  }
+}
+
+}  // namespace
+}  // namespace shingle
