@@ -1,0 +1,248 @@
+// The elementwise kernels against a straightforward computation, on random hooks.
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include <algorithm>
+
+#include "cuda/kernels/sync.hpp"
+#include "random_pass.hpp"
+
+namespace shingle::cuda::test {
+namespace {
+
+class ElementwiseTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu_here()) GTEST_SKIP() << "no GPU here: /dev/nvidia0 does not exist";
+    check(preload_elementwise(), "preload_elementwise");
+    check(preload_sync(), "preload_sync");
+  }
+
+  static void expect(unsigned seed, const PassShape& shape) {
+    RandomPass pass(seed, shape);
+    const Stream stream;
+    check(launch_elementwise(pass.args(), stream.get()), "launch_elementwise");
+    stream.synchronize();
+    pass.expect_done();
+  }
+};
+
+constexpr Element every_type[] = {Element::f32, Element::bf16, Element::f16};
+
+TEST_F(ElementwiseTest, ReordersSlots) {
+  for (const Element type : every_type) {
+    PassShape shape{.rows = 333, .cols = 1000, .tile_rows = 64, .tile_cols = 128, .integers = false};
+    shape.type = shape.source_type = type;
+    shape.from.piece_rows = shape.tile_rows;
+    expect(1, shape);
+  }
+}
+
+TEST_F(ElementwiseTest, ReordersSubtilesToSeveralDestinationsWithHoles) {
+  PassShape shape{.rows = 300, .cols = 520, .tile_rows = 64, .tile_cols = 128};
+  shape.from = {.layout = Layout::by_tile, .piece_rows = 16, .holes_percent = 20};
+  shape.to = {.layout = Layout::by_row, .piece_rows = 1, .dests = 3, .holes_percent = 30};
+  expect(2, shape);
+}
+
+TEST_F(ElementwiseTest, SumsSourcesInTheirOrder) {
+  for (const Element type : every_type)
+    for (const Element source : {type, Element::f32})
+      for (const int sources : {1, 2, 3, 8, 19}) {
+        PassShape shape{
+            .rows = 150, .cols = 328, .tile_rows = 32, .tile_cols = 64, .sources = sources, .bias = true};
+        shape.type = type;
+        shape.source_type = source;
+        shape.from = {.layout = Layout::matrix};
+        shape.to = {.layout = Layout::by_tile, .piece_rows = 32};
+        expect(3, shape);
+        shape.integers = false;
+        shape.activate = Activate::gelu;
+        expect(4, shape);
+      }
+}
+
+TEST_F(ElementwiseTest, ActivatesTiles) {
+  for (const Activate activate : {Activate::relu, Activate::gelu, Activate::silu}) {
+    PassShape shape{.sources = 2, .activate = activate, .bias = true, .integers = false};
+    expect(5, shape);
+  }
+}
+
+TEST_F(ElementwiseTest, AnyAlignment) {
+  for (const Element type : every_type)
+    for (const int cols : {1, 7, 65, 203})
+      for (const int tile_cols : {5, 64, 300}) {
+        PassShape shape{.rows = 37, .cols = cols, .tile_rows = 10, .tile_cols = tile_cols, .sources = 2};
+        shape.type = shape.source_type = type;
+        shape.from = {.layout = Layout::by_tile, .piece_rows = 3, .odd = 1};
+        shape.to = {.layout = Layout::by_row, .piece_rows = 4, .odd = 1};
+        expect(6, shape);
+        shape.sources = 1;
+        expect(7, shape);
+        shape.norm = true;
+        expect(8, shape);
+      }
+}
+
+TEST_F(ElementwiseTest, NormalisesRows) {
+  for (const Element type : every_type)
+    for (const int cols : {64, 1000, 4096, 5120, 8192, 16384, 20000})
+      for (const bool residual : {false, true}) {
+        PassShape shape{.rows = 150, .cols = cols, .tile_rows = 64, .tile_cols = 128};
+        shape.type = shape.source_type = type;
+        shape.from.piece_rows = shape.tile_rows;
+        shape.norm = true;
+        shape.residual = residual;
+        shape.integers = false;
+        expect(9, shape);
+      }
+}
+
+TEST_F(ElementwiseTest, NormalisesSumsOfWideSourcesScatteredByRow) {
+  for (const Element type : {Element::bf16, Element::f16}) {
+    PassShape shape{.rows = 200, .cols = 2056, .tile_rows = 64, .tile_cols = 256, .sources = 3};
+    shape.type = type;
+    shape.source_type = Element::f32;
+    shape.activate = Activate::silu;
+    shape.bias = shape.norm = shape.residual = true;
+    shape.integers = false;
+    shape.from = {.layout = Layout::by_tile, .piece_rows = 1, .holes_percent = 10};
+    shape.to = {.layout = Layout::by_row, .piece_rows = 1, .dests = 2, .holes_percent = 40};
+    expect(10, shape);
+  }
+}
+
+TEST_F(ElementwiseTest, GatesRows) {
+  for (const Element type : every_type)
+    for (const int cols : {128, 2000, 11008, 28672})
+      for (const bool norm : {false, true}) {
+        PassShape shape{.rows = 70, .cols = cols, .tile_rows = 32, .tile_cols = 192};
+        shape.type = shape.source_type = type;
+        shape.activate = Activate::swiglu;
+        shape.bias = true;
+        shape.norm = shape.residual = norm;
+        shape.integers = false;
+        expect(11, shape);
+      }
+}
+
+TEST_F(ElementwiseTest, RefusesWhatItCannotDo) {
+  PassShape shape;
+  shape.source_type = Element::f16;
+  RandomPass pass(12, shape);
+  EXPECT_EQ(launch_elementwise(pass.args(), nullptr), cudaErrorInvalidValue);
+  ElementwiseArgs nothing = pass.args();
+  nothing.last = nothing.first;
+  EXPECT_EQ(launch_elementwise(nothing, nullptr), cudaSuccess);
+}
+
+/// A reorder whose tiles await counts and are counted themselves, over several epochs.
+class HooksTest : public ElementwiseTest {
+ protected:
+  static constexpr int groups = 5;
+  static constexpr int epochs = 4;
+
+  void SetUp() override {
+    ElementwiseTest::SetUp();
+    if (IsSkipped()) return;
+    pass_ = std::make_unique<RandomPass>(13, shape_);
+    args_ = pass_->args();
+    watched_ = std::make_unique<Watched>();
+    counters_ = upload(std::vector<std::uint32_t>(3 * groups));  // ready, done, ticket
+    const int positions = static_cast<int>(pass_->grid().order.size());
+    std::vector<Target> targets;
+    std::vector<std::uint32_t*> notifies;
+    tiles_.resize(groups);
+    for (int p = 0; p < positions; ++p) {
+      const int group = p * groups / positions;
+      targets.push_back({counters_.get<std::uint32_t>() + group, 1, 1});
+      targets.push_back({});
+      notifies.push_back(nullptr);
+      notifies.push_back(counters_.get<std::uint32_t>() + groups + group);
+      if (pass_->grid().order[static_cast<std::size_t>(p)].m >= 0) ++tiles_[static_cast<std::size_t>(group)];
+    }
+    targets_ = upload(targets), notifies_ = upload(notifies);
+    args_.gate = {targets_.get<Target>(), 2};
+    args_.notify = {notifies_.get<std::uint32_t*>(), 2, true};
+    args_.watch = watched_->watch();
+    args_.ctas = 7;
+  }
+
+  /// The input comes while the kernels wait for it.
+  void feed(const Stream& other) const {
+    Placed& source = pass_->source(0);
+    check(cudaMemcpyAsync(source.memory.get(), source.image.data(), source.memory.bytes(),
+                          cudaMemcpyHostToDevice, other.get()),
+          "cudaMemcpyAsync");
+    for (int g = groups - 1; g >= 0; --g)
+      check(launch_notify(counters_.get<std::uint32_t>() + g, 1, true, other.get()), "launch_notify");
+  }
+
+  void expect_counts(std::uint32_t epoch) const {
+    const auto counts = download<std::uint32_t>(counters_);
+    for (int g = 0; g < groups; ++g) EXPECT_EQ(counts[groups + g], (epoch + 1) * tiles_[g]) << "group " << g;
+  }
+
+  /// `kernels` of them share the tiles.
+  void run_epochs(int kernels) {
+    std::vector<Stream> streams(static_cast<std::size_t>(kernels));
+    const Stream other;
+    for (std::uint32_t epoch = 0; epoch < epochs; ++epoch) {
+      check(cudaMemset(pass_->source(0).memory.get(), 0x55, pass_->source(0).memory.bytes()), "cudaMemset");
+      pass_->poison_output();
+      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      check(launch_begin(watched_->epoch(), other.get()), "launch_begin");
+      other.synchronize();
+      for (const Stream& stream : streams)
+        check(launch_elementwise(args_, stream.get()), "launch_elementwise");
+      feed(other);
+      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      ASSERT_EQ(watched_->shared().abort, 0u) << "a wait passed its deadline";
+      pass_->expect_done();
+      expect_counts(epoch);
+    }
+  }
+
+  PassShape shape_{.rows = 700, .cols = 1500, .tile_rows = 64, .tile_cols = 128, .phantoms = 9};
+  std::unique_ptr<RandomPass> pass_;
+  ElementwiseArgs args_;
+  std::unique_ptr<Watched> watched_;
+  DeviceMemory counters_, targets_, notifies_;
+  std::vector<std::uint32_t> tiles_;
+};
+
+TEST_F(HooksTest, TilesAwaitTheirGatesAndAreCounted) {
+  run_epochs(1);
+}
+
+TEST_F(HooksTest, KernelsShareAQueue) {
+  args_.queue = counters_.get<std::uint32_t>() + 2 * groups;
+  run_epochs(3);
+  EXPECT_EQ(download<std::uint32_t>(counters_)[2 * groups],
+            static_cast<std::uint32_t>(epochs * pass_->grid().order.size()));
+}
+
+TEST_F(HooksTest, WaitsEndAtTheDeadline) {
+  watched_->shared().timeout_ns = 50'000'000;
+  const Stream stream;
+  check(launch_begin(watched_->epoch(), stream.get()), "launch_begin");
+  check(launch_elementwise(args_, stream.get()), "launch_elementwise");
+  stream.synchronize();
+  const Watched::Shared& left = watched_->shared();
+  EXPECT_EQ(left.abort, 1u);
+  EXPECT_EQ(left.stall.seen, 0u);
+  EXPECT_EQ(left.stall.wanted, 1u);
+  EXPECT_GE(left.stall.counter, counters_.get<std::uint32_t>());
+  EXPECT_LT(left.stall.counter, counters_.get<std::uint32_t>() + groups);
+}
+
+}  // namespace
+}  // namespace shingle::cuda::test
+
+#else
+TEST(Elementwise, NeedsCuda) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+#endif
