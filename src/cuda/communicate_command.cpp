@@ -1,5 +1,5 @@
 // Steps that move data between ranks, or within one by no kernel of ours.
-#include <fmt/format.h>
+#include <algorithm>
 
 #include "cuda/command.hpp"
 #include "cuda/nccl/communicators.hpp"
@@ -111,6 +111,23 @@ class Set final : public Command {
   std::int64_t pitch_, width_, rows_;
 };
 
+class CopyRows final : public Command {
+ public:
+  CopyRows(void* to, std::int64_t to_pitch, const void* from, std::int64_t from_pitch, std::int64_t width,
+           std::int64_t rows)
+      : to_(to), from_(from), to_pitch_(to_pitch), from_pitch_(from_pitch), width_(width), rows_(rows) {}
+  void enqueue(cudaStream_t stream) override {
+    check(cudaMemcpy2DAsync(to_, static_cast<std::size_t>(to_pitch_), from_, static_cast<std::size_t>(from_pitch_),
+                            static_cast<std::size_t>(width_), static_cast<std::size_t>(rows_), cudaMemcpyDefault, stream),
+          "cudaMemcpy2DAsync");
+  }
+
+ private:
+  void* to_;
+  const void* from_;
+  std::int64_t to_pitch_, from_pitch_, width_, rows_;
+};
+
 }  // namespace
 
 CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& resources) {
@@ -141,6 +158,14 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
   return std::make_unique<NcclMessages>(communicator(context, step.communicator, step.resources),
                                         dtype_of(context, any.front().slice), messages(step.sends),
                                         messages(step.receives));
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Copy& step) {
+  if (step.to.rows == 0 || step.to.cols == 0) return nullptr;
+  return std::make_unique<CopyRows>(
+      context.memory.at(step.to, context.parity), context.memory.row_bytes(step.to.buffer),
+      context.memory.at(step.from, context.parity), context.memory.row_bytes(step.from.buffer),
+      step.to.cols * static_cast<std::int64_t>(size_bytes(dtype_of(context, step.to))), step.to.rows);
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Fill& step) {

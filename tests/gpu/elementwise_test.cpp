@@ -176,8 +176,10 @@ class HooksTest : public ElementwiseTest {
     check(cudaMemcpyAsync(source.memory.get(), source.image.data(), source.memory.bytes(),
                           cudaMemcpyHostToDevice, other.get()),
           "cudaMemcpyAsync");
-    for (int g = groups - 1; g >= 0; --g)
-      check(launch_notify(counters_.get<std::uint32_t>() + g, 1, true, other.get()), "launch_notify");
+    for (int g = groups - 1; g >= 0; --g) {
+      const SyncOp add{SyncKind::add, counters_.get<std::uint32_t>() + g, 1, 0, true};
+      check(launch_sync(&add, 1, watched_->watch(), other.get()), "launch_sync");
+    }
   }
 
   void expect_counts(std::uint32_t epoch) const {
