@@ -8,7 +8,8 @@
 //
 // Two sizes are not met. Parallel copies are the same plan and take as long for both collectives, but
 // prelaunch ends at 512 MB in the paper's Table 1 and at 1 GB in Table 2; at 64 KB ours are a tie. b2b is too
-// fast from 1 to 4 MB: engines of 73 GB/s instead of 105 would gain 1.3x there, and lose a size of Table 2.
+// fast from 1 to 4 MB: engines of 73 GB/s instead of 105 would make bcst and swap 1.2x and 1.3x as fast
+// there, but then parallel copies would be best from 1 MB in Table 2, not from 4 MB.
 #include <algorithm>
 #include <array>
 #include <functional>
