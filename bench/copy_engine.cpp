@@ -31,7 +31,10 @@ Problem problem_of(Op op, int world, std::int64_t bytes) {
 }
 
 EnginePhases scaled(EnginePhases phases, double by) {
-  phases.control_us *= by, phases.schedule_us *= by, phases.copy_us *= by, phases.sync_us *= by;
+  for (double* us :
+       {&phases.control_us, &phases.schedule_us, &phases.copy_us, &phases.sync_us, &phases.fetch_us,
+        &phases.queued_us, &phases.poll_us, &phases.broadcast_us, &phases.swap_us})
+    *us *= by;
   phases.gbps /= by;
   return phases;
 }

@@ -29,8 +29,8 @@ NVIDIA = {
     "tiles": [(128, 256), (256, 128), (128, 128), (64, 128)],
     "launch_us": 4.0,
     "signal_us": 4.0,
-    "phases": (2.0, 4.0, 4.0, 4.0),
-    "phases_note": "phases as assumed of h200x8",
+    "phases": {"control_us": 2.0, "schedule_us": 4.0, "copy_us": 4.0, "sync_us": 4.0},
+    "phases_note": "a link's rate; phases as assumed of h200x8",
     "half_chunk": 65536.0,
 }
 A100 = NVIDIA | {"workers": 108, "tflops": 312, "sustained": 0.83, "memory_share": 0.2}
@@ -113,14 +113,19 @@ MACHINES = {
         "workers": 304, "ranks": 8, "tflops": 1307.4, "sustained": 0.5, "memory_gbps": 5300.0,
         "link": (448.0, 3.0), "peaks": {2: 48, 4: 144, 8: 330}, "latency": 16, "channel": 13, "taken": 32,
         "tile": (256, 256), "tiles": [(256, 256), (128, 256), (128, 128)], "launch_us": 5.0, "signal_us": 5.0,
-        "engine_gbps": 64.0, "phases": (0.4, 2.3, 3.2, 2.2),
-        "phases_note": "64 GB/s is one link's; the phases beyond bytes are 60% of 4 KB and below 20% above 1 MB,"
-        " copy > schedule ~ sync >> control (DMA collectives 3.3)",
+        "mesh": (64.0, 1.0), "engine_gbps": 105.0,
+        "phases": {"control_us": 0.042, "schedule_us": 0.49, "copy_us": 2.21, "sync_us": 2.41, "fetch_us": 1.96,
+                   "queued_us": 0.14, "poll_us": 5.02, "broadcast_us": 0.91},
+        "phases_note": "all at once on the shares of a copy's phases (DMA collectives 3.3), the best variants of"
+        " Tables 1 and 2 and seven speedups of 5.3, in the simulator; bench/papers/dma.cpp holds what comes of it beside"
+        " the paper's; swaps need no surcharge",
+        "pair_note": "each GPU has a link of 64 GB/s a direction to each other (DMA collectives 2.4); the latency is"
+        " assumed",
         "memory_share": 0.2, "channel_gbps": 31.0, "half_chunk": 65536.0, "slowdown": 0.07,
         "workers_note": "compute units",
         "link_note": "seven links of 64 GB/s a direction, one to each other GPU (DMA collectives 2.4)",
         "curves_note": "ranks use only the links between them",
-        "origin": {"link": "paper", "engine": "fitted"},
+        "origin": {"link": "paper", "topology": "paper", "engine": "fitted"},
     },
 }  # fmt: skip
 
@@ -163,7 +168,7 @@ def notes(machine):
         "collective_workers": ("assumed", taken),
         "tile": ("assumed", "what large GEMMs take"),
         "link": ("datasheet", machine["link_note"] + "; the latency is assumed"),
-        "engine": ("assumed", "a link's rate; " + machine["phases_note"]),
+        "engine": ("assumed", machine["phases_note"]),
         "peer_memory": ("datasheet", machine.get("peer_note", "peers read and write each other's memory")),
         "memory_gbps": ("datasheet", "rate on paper"),
         "launch_us": ("assumed", "a launch by the host"),
@@ -185,8 +190,22 @@ def link(pair):
     return {"gbps": pair[0], "latency_us": pair[1]}
 
 
+def engine(machine):
+    """Phases and rate in the order in which Shingle writes them."""
+    phases = {"gbps": machine.get("engine_gbps", machine["link"][0]), **machine["phases"]}
+    keys = ["control_us", "schedule_us", "copy_us", "gbps", "sync_us"]
+    keys += ["fetch_us", "queued_us", "poll_us", "broadcast_us", "swap_us"]
+    return {key: phases[key] for key in keys if key in phases}
+
+
+def topology(machine):
+    """Links between pairs of ranks, or between all of them."""
+    if "mesh" in machine:
+        return {"pair": link(machine["mesh"]), "pair_ranks": machine["ranks"]}
+    return {"pair": link(machine["pair"])} if "pair" in machine else None
+
+
 def profile(name, machine):
-    control, schedule, copy, sync = machine["phases"]
     most = max(machine["peaks"])
     figures = {
         "workers": machine["workers"],
@@ -194,14 +213,13 @@ def profile(name, machine):
         "collective_workers": machine["taken"],
         "tile": dict(zip(("rows", "cols"), machine["tile"])),
         "link": link(machine["link"]),
-        "engine": {"control_us": control, "schedule_us": schedule, "copy_us": copy,
-                   "gbps": machine.get("engine_gbps", machine["link"][0]), "sync_us": sync},
+        "engine": engine(machine),
         "peer_memory": machine.get("peer", True),
         "memory_gbps": machine["memory_gbps"],
         "launch_us": machine["launch_us"],
         "signal_us": machine["signal_us"],
         "pass_gbps": machine.get("pass_gbps"),
-        "topology": {"pair": link(machine["pair"])} if "pair" in machine else None,
+        "topology": topology(machine),
         "contention": {"memory_share": machine["memory_share"], "channel_gbps": machine["channel_gbps"],
                        "chunk_bytes": machine["half_chunk"], "collective_slowdown": machine["slowdown"],
                        "persistent": machine.get("persistent", False)},

@@ -2,8 +2,8 @@
 //
 // The bytes are copied by the lane's thread as a command is reached. What an engine adds to that is time
 // (DMA collectives §3.2): the thread of the host that creates commands (control) and rings the doorbell
-// (schedule), which may serve many engines in turn; the copy; the notify (sync). Copies between two notifies
-// share the engine's rate and are under way together.
+// (schedule), which may serve many engines in turn; the engine, which fetches them or polls; the copy; the
+// notify (sync). Copies between two notifies share the engine's rate and are under way together.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,8 @@ class Launchers {
 
   /// When `commands` in `batches` are with their engine, if the thread is asked now.
   Clock::time_point submit(int launcher, int commands, int batches) {
-    return book(launcher, commands * phases_.control_us + batches * phases_.schedule_us);
+    return book(launcher, commands * phases_.control_us + batches * phases_.schedule_us) +
+           from_us(phases_.fetch_us);
   }
 
  private:
@@ -59,11 +60,14 @@ class CopyQueue {
  public:
   explicit CopyQueue(const EnginePhases& phases) : phases_(phases) {}
 
-  /// A command that writes `bytes` in all starts now; `delivered` is when the link has carried them.
-  void start(double bytes, Clock::time_point delivered) {
+  /// A command that writes `bytes` in all starts now, or as soon as commands before it let it; `delivered` is
+  /// when the link has carried them, `beyond_us` what it takes beyond a copy.
+  void start(double bytes, Clock::time_point delivered, double beyond_us) {
     const double us = phases_.gbps > 0 ? bytes / (phases_.gbps * 1e3) : 0;
-    writing_until_ = std::max(writing_until_, Clock::now()) + from_us(us);
-    done_ = std::max({done_, delivered, writing_until_ + from_us(phases_.copy_us)});
+    const auto begin = std::max(next_, Clock::now());
+    next_ = begin + from_us(phases_.queued_us);
+    writing_until_ = std::max(writing_until_, begin) + from_us(us);
+    done_ = std::max({done_, delivered, writing_until_ + from_us(phases_.copy_us + beyond_us)});
   }
   /// When all commands so far are done.
   Clock::time_point done() const { return done_; }
@@ -72,7 +76,7 @@ class CopyQueue {
 
  private:
   EnginePhases phases_;
-  Clock::time_point writing_until_{}, done_{};
+  Clock::time_point next_{}, writing_until_{}, done_{};
 };
 
 }  // namespace shingle::host

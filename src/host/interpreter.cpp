@@ -46,7 +46,7 @@ void Interpreter::finish() {
 void Interpreter::submit() {
   const Submission& how = lane_->submission;
   Launchers& launchers = engine_.world->launchers;
-  if (!launchers.phases().paced()) return;
+  if (!phases().paced()) return;
   if (how.prelaunched) {
     if (caller_.step > 0 || caller_.epoch == engine_.first_epoch)
       return;  // with the engine since before the run
@@ -125,6 +125,8 @@ void Interpreter::run_tiled(TiledStep step, const Resources& resources) {
 
 void Interpreter::operator()(const Await& step) {
   engine_.await(caller_, step.counter, step.target);
+  if (lane_->kind == LaneKind::copy && lane_->submission.prelaunched)
+    sleep_until(Clock::now() + from_us(phases().poll_us), engine_.health());
 }
 
 void Interpreter::operator()(const Notify& step) {
@@ -160,7 +162,7 @@ void Interpreter::operator()(const Copy& step) {
 void Interpreter::operator()(const Broadcast& step) {
   for (const Slice& to : step.to) copy(view(step.from), view(to));
   pace(2 * view(step.from).bytes(),
-       std::max(crossing(step.from), crossing(step.to[0]) + crossing(step.to[1])));
+       std::max(crossing(step.from), crossing(step.to[0]) + crossing(step.to[1])), phases().broadcast_us);
 }
 
 void Interpreter::operator()(const Swap& step) {
@@ -168,7 +170,7 @@ void Interpreter::operator()(const Swap& step) {
   for (std::int64_t row = 0; row < a.rows; ++row)
     std::swap_ranges(a.at(row), a.at(row) + a.row_bytes(), b.at(row));
   // A link carries both directions at once; an engine writes both.
-  pace(2 * a.bytes(), std::max(crossing(step.a), crossing(step.b)));
+  pace(2 * a.bytes(), std::max(crossing(step.a), crossing(step.b)), phases().swap_us);
 }
 
 bool Interpreter::leaves(const Placement& at) const {
@@ -178,16 +180,16 @@ bool Interpreter::leaves(const Placement& at) const {
 
 void Interpreter::signal(const CounterRef& counter) {
   const auto polled = engine_.polled.find({counter.counter, counter.rank});
-  if (polled != engine_.polled.end() && engine_.world->launchers.phases().paced())
+  if (polled != engine_.polled.end() && phases().paced())
     sleep_until(engine_.world->launchers.signal(polled->second), engine_.health());
 }
 
-void Interpreter::pace(std::int64_t written, std::int64_t crossed) {
+void Interpreter::pace(std::int64_t written, std::int64_t crossed, double beyond_us) {
   const int own[] = {caller_.rank};
   auto delivered = Clock::now();
   if (crossed > 0) delivered = engine_.world->links.book(own, delivered, static_cast<double>(crossed));
   if (lane_->kind == LaneKind::copy) {
-    queue_.start(static_cast<double>(written), delivered);
+    queue_.start(static_cast<double>(written), delivered, beyond_us);
   } else {
     sleep_until(delivered, engine_.health());
   }

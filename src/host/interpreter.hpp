@@ -45,8 +45,9 @@ class Interpreter {
   /// The host writes a place that engines poll: its launching thread does so in turn with its other work.
   void signal(const CounterRef& counter);
   /// Waits until `written` bytes are copied, `crossed` of them to or from another rank over this rank's link;
-  /// on a copy lane that is left to the notify behind.
-  void pace(std::int64_t written, std::int64_t crossed);
+  /// on a copy lane that is left to the notify behind, and a command may take so much `beyond` a copy.
+  void pace(std::int64_t written, std::int64_t crossed, double beyond_us = 0);
+  const EnginePhases& phases() const { return engine_.world->launchers.phases(); }
   View view(const Slice& slice) const { return engine_.memory.view(slice, caller_.epoch); }
   std::int64_t crossing(const Slice& slice) const;
 

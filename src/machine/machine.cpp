@@ -34,10 +34,10 @@ double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile
 EnginePhases parse_engine(std::string_view text) {
   EnginePhases phases;
   std::set<std::string_view> seen;
-  const std::pair<std::string_view, double*> times[] = {{"control", &phases.control_us},
-                                                        {"schedule", &phases.schedule_us},
-                                                        {"copy", &phases.copy_us},
-                                                        {"sync", &phases.sync_us}};
+  const std::pair<std::string_view, double*> times[] = {
+      {"control", &phases.control_us}, {"schedule", &phases.schedule_us},   {"copy", &phases.copy_us},
+      {"sync", &phases.sync_us},       {"fetch", &phases.fetch_us},         {"queued", &phases.queued_us},
+      {"poll", &phases.poll_us},       {"broadcast", &phases.broadcast_us}, {"swap", &phases.swap_us}};
   for (bool more = true; more;) {
     const auto comma = text.find(',');
     const std::string_view part = text.substr(0, comma);
@@ -63,7 +63,7 @@ EnginePhases parse_engine(std::string_view text) {
     if (!known)
       throw InvalidArgument(
           fmt::format("'{}' is no phase of a copy engine; write control=1us,schedule=2us,copy=3us,sync=2us,"
-                      "rate=60GB/s",
+                      "rate=60GB/s,fetch=1us,queued=1us,poll=1us,broadcast=1us,swap=1us",
                       part));
   }
   return phases;

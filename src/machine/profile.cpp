@@ -140,10 +140,20 @@ Contention read_contention(const Json& json) {
 }
 
 EnginePhases read_engine(const Json& json) {
-  allow_only(json, {"control_us", "schedule_us", "copy_us", "gbps", "sync_us"});
+  allow_only(json, {"control_us", "schedule_us", "copy_us", "gbps", "sync_us", "fetch_us", "queued_us",
+                    "poll_us", "broadcast_us", "swap_us"});
   const Fields fields(json);
   const auto number = [&](const char* key) { return fields.number({key}, 0, most).value_or(0); };
-  return {number("control_us"), number("schedule_us"), number("copy_us"), number("gbps"), number("sync_us")};
+  return {.control_us = number("control_us"),
+          .schedule_us = number("schedule_us"),
+          .copy_us = number("copy_us"),
+          .gbps = number("gbps"),
+          .sync_us = number("sync_us"),
+          .fetch_us = number("fetch_us"),
+          .queued_us = number("queued_us"),
+          .poll_us = number("poll_us"),
+          .broadcast_us = number("broadcast_us"),
+          .swap_us = number("swap_us")};
 }
 
 /// The keys that hold figures.

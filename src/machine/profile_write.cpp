@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "shingle/machine/profile.hpp"
 
@@ -46,6 +47,23 @@ std::string by_lines(const Json& json) {
   return out + "\n}\n";
 }
 
+/// The phases of every engine, and what else some have.
+Json engine_json(const EnginePhases& engine) {
+  Json json = {{"control_us", engine.control_us},
+               {"schedule_us", engine.schedule_us},
+               {"copy_us", engine.copy_us},
+               {"gbps", engine.gbps},
+               {"sync_us", engine.sync_us}};
+  const std::pair<const char*, double> more[] = {{"fetch_us", engine.fetch_us},
+                                                 {"queued_us", engine.queued_us},
+                                                 {"poll_us", engine.poll_us},
+                                                 {"broadcast_us", engine.broadcast_us},
+                                                 {"swap_us", engine.swap_us}};
+  for (const auto& [key, us] : more)
+    if (us > 0) json[key] = us;
+  return json;
+}
+
 }  // namespace
 
 std::string to_json(const Machine& m) {
@@ -61,12 +79,7 @@ std::string to_json(const Machine& m) {
   if (m.collective_workers > 0) json["collective_workers"] = m.collective_workers;
   if (sourced("tile")) json["tile"] = {{"rows", m.tile_rows}, {"cols", m.tile_cols}};
   if (m.link.paced()) json["link"] = link_json(m.link);
-  if (m.engine.paced())
-    json["engine"] = {{"control_us", m.engine.control_us},
-                      {"schedule_us", m.engine.schedule_us},
-                      {"copy_us", m.engine.copy_us},
-                      {"gbps", m.engine.gbps},
-                      {"sync_us", m.engine.sync_us}};
+  if (m.engine.paced()) json["engine"] = engine_json(m.engine);
   if (sourced("peer_memory")) json["peer_memory"] = m.peer_memory;
   if (m.memory_gbps > 0) json["memory_gbps"] = m.memory_gbps;
   if (m.launch_us > 0) json["launch_us"] = m.launch_us;

@@ -80,7 +80,7 @@ Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOption
       const bool paced = planned.kind == LaneKind::copy && machine.engine.gbps > 0;
       engines_.push_back(paced ? links_.add_channel(machine.engine.gbps) : none);
       for (const Step& step : planned.steps)
-        if (const auto* polled = std::get_if<Await>(&step); polled && planned.kind == LaneKind::copy)
+        if (const auto* polled = std::get_if<Await>(&step); polled && planned.submission.prelaunched)
           polled_[{polled->counter.counter, polled->counter.rank}] =
               planned.submission.launcher < 0 ? lane.rank : planned.submission.launcher;
     }
@@ -236,7 +236,9 @@ bool Simulation::await(LaneState& lane, const Await& step) {
     return false;
   }
   if (lane.waiting) lane.cause = awaited.cause;
-  return true;
+  const Lane& planned = lane_plan(lane);
+  const bool polls = planned.kind == LaneKind::copy && planned.submission.prelaunched;
+  return delayed(lane, polls ? noisy(machine_.engine.poll_us) : 0);
 }
 
 bool Simulation::notify(LaneState& lane, const Notify& step) {

@@ -32,6 +32,7 @@ struct LaneState {
   std::int32_t messages = 0;  ///< of an exchange, that are not over
   bool blocked = false;       ///< until none of these is under way
   bool drained = false;       ///< a notify: it waits for nothing but the sync of its engine
+  double next_command = 0;    ///< a copy engine: when it can begin another
   double begin = 0;           ///< of the step
   Cause cause = none;
   Index job = none;  ///< its tiled step
@@ -169,6 +170,7 @@ class Simulation {
   void message_over(Index lane);
   bool command(LaneState& lane, const Step& step);
   bool submitted(LaneState& lane);
+  double command_us(const Step& step) const;
   double launch(Index launcher, double us);
   void transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane);
   void transfer_over(Index transfer);

@@ -225,16 +225,29 @@ bool Simulation::submitted(LaneState& lane) {
     if (!std::holds_alternative<Await>(planned.steps[static_cast<std::size_t>(step)])) return true;
   const Index launcher = how.launcher < 0 ? lane.rank : how.launcher;
   const double us = (end - at) * machine_.engine.control_us + machine_.engine.schedule_us;
-  wake(lane_index(lane.rank, lane.lane), launch(launcher, us) - now_);
+  wake(lane_index(lane.rank, lane.lane), launch(launcher, us) - now_ + noisy(machine_.engine.fetch_us));
   return false;
+}
+
+/// What an engine takes for a command beside its bytes.
+double Simulation::command_us(const Step& step) const {
+  const EnginePhases& engine = machine_.engine;
+  if (std::holds_alternative<Broadcast>(step)) return engine.copy_us + engine.broadcast_us;
+  if (std::holds_alternative<Swap>(step)) return engine.copy_us + engine.swap_us;
+  return engine.copy_us;
 }
 
 bool Simulation::command(LaneState& lane, const Step& step) {
   const bool engine = lane_plan(lane).kind == LaneKind::copy;
   if (engine && !submitted(lane)) return false;
+  if (engine && now_ < lane.next_command) {
+    events_.push(lane.next_command, What::resume, lane_index(lane.rank, lane.lane));
+    return false;
+  }
   if (!lane.drained) {
     lane.drained = true;
     lane.begin = now_;
+    lane.next_command = now_ + noisy(machine_.engine.queued_us);
     const Index self = lane_index(lane.rank, lane.lane);
     Command command{self, lane.step, lane.epoch, 0, now_, lane.cause};
     const auto id = static_cast<Index>(commands_.size());
@@ -243,8 +256,8 @@ bool Simulation::command(LaneState& lane, const Step& step) {
       const double bytes = costs_.bytes_of(to);
       ++commands_[static_cast<std::size_t>(id)].parts;
       ++lane.pending;
-      transfer({Transfer::Of::command, id, none, engine ? machine_.engine.copy_us : 0}, bytes, from.rank,
-               to.rank, engine ? self : none);
+      transfer({Transfer::Of::command, id, none, engine ? command_us(step) : 0}, bytes, from.rank, to.rank,
+               engine ? self : none);
     };
     if (const auto* copy = std::get_if<Copy>(&step)) part(copy->from, copy->to);
     if (const auto* swap = std::get_if<Swap>(&step)) part(swap->a, swap->b), part(swap->b, swap->a);

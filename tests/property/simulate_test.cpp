@@ -30,7 +30,7 @@ Machine whole_machine(Dice& dice) {
   machine.contention.collective_slowdown = chance(dice, 50) ? 0.2 : 0;
   machine.contention.memory_share = 0.3;
   machine.contention.channel_gbps = 5;
-  if (chance(dice, 50)) machine.engine = {0.5, 1, 2, 20, 1};
+  if (chance(dice, 50)) machine.engine = {0.5, 1, 2, 20, 1, 0.5, 0.2, 1, 0.3, 0.4};
   if (chance(dice, 50))
     machine.curves = {{Traffic::allreduce, 2, 0, {{1024, 5}, {1 << 20, 90}}},
                       {Traffic::alltoall, 4, 2, {{1024, 4}, {1 << 20, 50}}}};

@@ -115,13 +115,22 @@ TEST(Deadline, LeavesTimeForThePhasesOfEngines) {
   const Problem p{.op = Op::allgather, .world = 8, .m = 64, .n = 1, .k = 1};
   WorldFlags where;
   const double unpaced = run_timeout_us(p, where);
-  where.engine = {.control_us = 1, .schedule_us = 10, .copy_us = 100, .sync_us = 1000};
+  where.engine = {.control_us = 1,
+                  .schedule_us = 10,
+                  .copy_us = 100,
+                  .sync_us = 1000,
+                  .fetch_us = 1e4,
+                  .queued_us = 1e5,
+                  .poll_us = 1e6,
+                  .broadcast_us = 1e7,
+                  .swap_us = 1e7};
+  const double a_copy = 10 + 100 + 1000 + 1e4 + 1e5 + 1e6 + 1e7;
   const Params one_launcher{.variant = Variant::pcpy, .launchers = 1};
   const auto plan = make_plan(p, Machine{}, Mechanism::copy_engine, one_launcher);
   double phases = 0;
   for (const RankPlan& rank : plan->ranks)
     for (const Lane& lane : rank.lanes)
-      if (lane.kind == LaneKind::copy) phases += static_cast<double>(lane.steps.size()) * 1 + 10 + 100 + 1000;
+      if (lane.kind == LaneKind::copy) phases += static_cast<double>(lane.steps.size()) * 1 + a_copy;
   EXPECT_GE(run_timeout_us(p, where) - unpaced, phases);
 }
 

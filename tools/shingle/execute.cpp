@@ -123,11 +123,12 @@ double most_bytes(const Problem& p) {
 }
 
 /// What copy engines add to that at most, one after the other: between any two ranks they have two copies (an
-/// allreduce's), each a batch of four commands.
+/// allreduce's), each a batch of four commands, of which up to two are polls.
 double engines_us(const EnginePhases& phases, double bytes, int world) {
   const double copies = 2.0 * world * world;
-  return copies * (4 * phases.control_us + phases.schedule_us + phases.copy_us + phases.sync_us) +
-         (phases.gbps > 0 ? bytes / (phases.gbps * 1e3) : 0);
+  const double launch = 4 * phases.control_us + phases.schedule_us + phases.fetch_us + 2 * phases.poll_us;
+  const double copy = phases.queued_us + phases.copy_us + std::max(phases.broadcast_us, phases.swap_us);
+  return copies * (launch + copy + phases.sync_us) + (phases.gbps > 0 ? bytes / (phases.gbps * 1e3) : 0);
 }
 
 }  // namespace

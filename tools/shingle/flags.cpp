@@ -288,9 +288,11 @@ void add_world_flags(CLI::App& app, WorldFlags& flags) {
               }));
   grouped(add(app, "--link", "LINK", "Pace transfers as a link would: 8GB/s,10us",
               [&](auto& t) { flags.link = parse_link(t); }));
-  grouped(add(app, "--engine", "PHASES",
-              "Pace copy engines: control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s",
-              [&](auto& t) { flags.engine = parse_engine(t); }));
+  grouped(
+      add(app, "--engine", "PHASES",
+          "Pace copy engines: control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s; also fetch, queued, "
+          "poll, broadcast, swap",
+          [&](auto& t) { flags.engine = parse_engine(t); }));
   grouped(add(app, "--workers", "N",
               "Threads of a rank that compute tiles (default: the cores, shared among the ranks)",
               [&](auto& t) { flags.workers = static_cast<int>(whole(t, 1, 1024)); }));

@@ -14,12 +14,16 @@ namespace shingle {
 /// What the phases of a transfer by a copy engine cost (DMA collectives §3.2, Figure 5). All zero: engines
 /// that take no longer than their bytes.
 struct EnginePhases {
-  double control_us = 0;  ///< a command: a thread of the host creates it, one after the other
-  double schedule_us =
-      0;               ///< a batch: the same thread rings the doorbell, and the engine fetches the commands
-  double copy_us = 0;  ///< a copy: from its first to its last byte, beyond the time that its bytes take
-  double gbps = 0;     ///< 1e9 bytes/s that an engine writes; 0: as fast as memory
-  double sync_us = 0;  ///< a notify
+  double control_us = 0;    ///< a command, or a write where engines poll: a thread of the host, one by one
+  double schedule_us = 0;   ///< a batch: the same thread rings the doorbell
+  double copy_us = 0;       ///< a copy: from its first to its last byte, beyond the time that its bytes take
+  double gbps = 0;          ///< 1e9 bytes/s that an engine writes; 0: as fast as memory
+  double sync_us = 0;       ///< a notify
+  double fetch_us = 0;      ///< a batch: after the doorbell its engine, beside others, fetches the commands
+  double queued_us = 0;     ///< a command behind another: begins so much later than that (§4.1.2)
+  double poll_us = 0;       ///< a poll of a prelaunched batch: until its engine has seen the write (§4.1.3)
+  double broadcast_us = 0;  ///< a broadcast: beyond a copy (§4.1.1)
+  double swap_us = 0;       ///< a swap: beyond a copy (§4.1.1)
 
   bool paced() const { return *this != EnginePhases{}; }
   bool operator==(const EnginePhases&) const = default;
@@ -119,8 +123,8 @@ double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile
 /// all of its ranks over its link at once. Never negative, never falls with more bytes.
 double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes);
 
-/// "control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s" → phases; parts that are left out are 0. Throws
-/// InvalidArgument.
+/// "control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s", and fetch, queued, poll, broadcast, swap →
+/// phases; parts that are left out are 0. Throws InvalidArgument.
 EnginePhases parse_engine(std::string_view text);
 
 }  // namespace shingle
