@@ -54,8 +54,10 @@ RunReport CudaExecutable::run(const RunOptions& options) {
   world_.health().require();
   try {
     launchers_.run([&](std::size_t index) { launch(index, options); });
-    if (world_.local().size() < static_cast<std::size_t>(world_.size())) world_.barrier();
-    start_.go();
+    if (replays_) {
+      if (world_.local().size() < static_cast<std::size_t>(world_.size())) world_.barrier();
+      start_.go();
+    }
     wait(options);
     replays_ = true;
     return report(options);
@@ -64,14 +66,14 @@ RunReport CudaExecutable::run(const RunOptions& options) {
   }
 }
 
-/// A first run launches step by step: it loads kernels and connects ranks, which a capture could not. Later ones
-/// replay a graph.
+/// A first run launches step by step: it loads kernels and connects ranks, which neither a capture nor a device that
+/// waits at the start line would let it do. Later ones replay a graph.
 void CudaExecutable::launch(std::size_t index, const RunOptions& options) {
   RankProgram& rank = *ranks_[index];
   rank.local().set_timeout_us(options.timeout_us);
   rank.prepare();
   const cudaStream_t stream = rank.stream();
-  start_.enqueue(index, rank.watch(), stream);
+  if (replays_) start_.enqueue(index, rank.watch(), stream);
   times_[index].begin.record(stream);
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     if (options.trace)

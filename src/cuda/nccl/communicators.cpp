@@ -97,7 +97,11 @@ const Communicator& Communicators::get(const CommKey& key) {
   if (!is_new) return made;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  if (key.max_ctas > 0) config.maxCTAs = key.max_ctas;
+  if (key.max_ctas > 0) {
+    config.maxCTAs = key.max_ctas;
+    // A cluster of its blocks needs that many free SMs side by side: those that a GEMM leaves free lie anywhere.
+    config.cgaClusterSize = 0;
+  }
   // NCCL writes the new communicators when they are ready, so they have their place before.
   in_group([&] {
     for (const LocalRank& rank : local_) {
