@@ -154,8 +154,8 @@ class Layers {
 }  // namespace
 
 std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOptions& options) {
-  if (options.tp < 1 || options.tp > max_world)
-    throw InvalidArgument(fmt::format("tp = {} is outside [1, {}]", options.tp, max_world));
+  if (options.tp < 1 || options.tp > max_planned_world)
+    throw InvalidArgument(fmt::format("tp = {} is outside [1, {}]", options.tp, max_planned_world));
   if (options.tokens < 1 || options.tokens > max_extent)
     throw InvalidArgument(fmt::format("tokens = {} is outside [1, {}]", options.tokens, max_extent));
   if (options.layer < -1 || options.layer >= static_cast<std::int64_t>(model.kinds.size()))

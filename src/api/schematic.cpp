@@ -1,10 +1,13 @@
 // A plan laid out in time without being run.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
 
 #include "plan/schedule.hpp"
 #include "shingle/api/trace.hpp"
+#include "shingle/base/error.hpp"
 
 namespace shingle {
 namespace {
@@ -242,6 +245,9 @@ Timeline schematic(const Plan& plan) {
 }
 
 Timeline schematic(const Plan& plan, const UnitCosts& costs) {
+  if (is_symmetric(plan))
+    throw InvalidArgument(fmt::format("{} ranks stand for all {}: `simulate` lays such a plan out in time",
+                                      plan.ranks.size(), plan.problem.world));
   return Layout(plan, costs).go();
 }
 

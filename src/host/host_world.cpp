@@ -11,9 +11,14 @@ DeviceBuffer HostWorld::allocate(int, std::size_t bytes) {
 }
 
 std::unique_ptr<Executable> HostWorld::compile(const Plan& plan) {
-  if (static_cast<int>(plan.ranks.size()) != size())
+  if (plan.problem.world != size())
     throw InvalidArgument(
-        fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
+        fmt::format("the plan is for {} ranks, the world has {}", plan.problem.world, size()));
+  if (is_symmetric(plan))
+    throw InvalidArgument(
+        fmt::format("the plan has {} of {} ranks, which stand for all: it can be simulated, "
+                    "not run",
+                    plan.ranks.size(), size()));
   auto engine = std::make_unique<Engine>(state_, plan);
   engine->transport = connect(*engine);
   return std::make_unique<HostExecutable>(std::move(engine));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -13,6 +14,13 @@ namespace shingle {
 std::string_view name(Origin origin) {
   static constexpr std::string_view names[] = {"measured", "datasheet", "paper", "fitted", "assumed"};
   return names[static_cast<std::size_t>(origin)];
+}
+
+int Topology::period(int world) const {
+  int ranks = 1;
+  if (pair.paced() && pair_ranks < world) ranks = std::lcm(ranks, pair_ranks);
+  if (ranks_per_node > 0 && ranks_per_node < world) ranks = std::lcm(ranks, ranks_per_node);
+  return world % ranks == 0 ? ranks : world;
 }
 
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k) {

@@ -379,6 +379,7 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("poll", p.poll);
   f.optional("trigger", p.trigger);
   f.optional("launchers", p.launchers);
+  f.optional("symmetric", p.symmetric);
 }
 
 void fields(auto& f, Is<Plan> auto& p) {

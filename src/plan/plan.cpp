@@ -140,6 +140,14 @@ std::string_view name(const Step& step) {
   return std::visit(Namer{}, step);
 }
 
+std::string asymmetry(const Problem& problem) {
+  if (problem.routes()) return "a routing sends each rank other rows";
+  if (problem.attends()) return "attention takes longer for some tokens than for others";
+  if (problem.m % problem.world != 0)
+    return fmt::format("m = {} rows are no equal shards for {} ranks", problem.m, problem.world);
+  return {};
+}
+
 std::int32_t find_buffer(const Plan& plan, Role role) {
   for (std::size_t i = 0; i < plan.buffers.size(); ++i)
     if (plan.buffers[i].role == role) return static_cast<std::int32_t>(i);

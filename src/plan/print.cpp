@@ -76,8 +76,12 @@ std::size_t widest(const auto& table) {
 }
 
 std::string head(const Plan& plan) {
-  std::string text = fmt::format("{}\n{}\nrounding: {}\nbuffers\n", describe(plan.problem), params_text(plan),
-                                 plan.rounding);
+  std::string text =
+      fmt::format("{}\n{}\nrounding: {}\n", describe(plan.problem), params_text(plan), plan.rounding);
+  if (is_symmetric(plan))
+    text += fmt::format("{0} ranks stand for all {1}: rank r does as rank r mod {0}\n", plan.ranks.size(),
+                        plan.problem.world);
+  text += "buffers\n";
   for (const Buffer& b : plan.buffers) {
     std::int64_t most = 0;
     for (int r = 0; r < static_cast<int>(b.rows.size()); ++r) most = std::max(most, b.bytes(r));

@@ -127,8 +127,8 @@ Activation parse_activation(std::string_view text) {
 }
 
 void Problem::validate() const {
-  if (world < 1 || world > max_world)
-    throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_world));
+  if (world < 1 || world > max_planned_world)
+    throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_planned_world));
   require_extent("m", m, routes() ? 0 : 1);
   require_extent("n", n, 1);
   require_extent("k", k, 1);

@@ -226,6 +226,13 @@ Proof failed(std::string rule, std::string failure) {
 
 Proof verify(const Plan& plan) {
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
+  if (is_symmetric(plan))
+    return failed("symmetry", fmt::format("{} ranks stand for all {}; what is proven has all ranks, at most "
+                                          "{}: verify the same problem so",
+                                          plan.ranks.size(), plan.problem.world, max_world));
+  if (plan.problem.world > max_world)
+    return failed("size",
+                  fmt::format("{} ranks, of which at most {} can be proven", plan.problem.world, max_world));
   if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
   if (auto wrong = check_communicators(plan)) return failed("collectives", *wrong);
   std::int32_t depth = 1;

@@ -33,6 +33,16 @@ void check_head(const Plan& plan) {
   check_name(plan.rounding, "rounding", 4096);
 }
 
+void check_ranks(const Plan& plan) {
+  const auto world = static_cast<std::size_t>(plan.problem.world);
+  require(!plan.ranks.empty() && world % plan.ranks.size() == 0, "ranks", "{} of them, but the world has {}",
+          plan.ranks.size(), world);
+  if (!is_symmetric(plan)) return;
+  const std::string reason = asymmetry(plan.problem);
+  require(reason.empty(), "ranks", "{} of them cannot stand for all {}: {}", plan.ranks.size(), world,
+          reason);
+}
+
 /// Rows of the shard of m rows that a rank holds, without listing its runs: only the last block of every rank
 /// can be short.
 std::int64_t rows_of_shard(const Problem& p, int rank) {
@@ -94,7 +104,7 @@ bool is_asked_for(const Problem& p, Role role) {
 
 /// Adds the bytes of a buffer to `total`.
 void check_size(const Plan& plan, const Buffer& b, std::int64_t& total, const std::string& where) {
-  require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but the world has {}", b.rows.size(),
+  require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but planned are {}", b.rows.size(),
           plan.ranks.size());
   require(b.depth == 1 || b.depth == 2, where, "depth {} is neither 1 nor 2", b.depth);
   require(b.cols >= 1 && b.cols <= max_rows, where, "{} columns", b.cols);
@@ -122,7 +132,7 @@ void check_buffers(const Plan& plan) {
             "a second buffer for the user's {}", name(b.role));
     require(is_asked_for(p, b.role), where, "the problem has no {}", name(b.role));
     require(b.depth == 1, where, "a user's buffer has depth 1, not {}", b.depth);
-    for (int r = 0; r < p.world; ++r) {
+    for (int r = 0; r < static_cast<int>(plan.ranks.size()); ++r) {
       const Shape shape = user_shape(p, b.role, r);
       require(b.rows[static_cast<std::size_t>(r)] == shape.rows && b.cols == shape.cols, where,
               "{}x{} on rank {}, but the problem asks for {}x{}", b.rows[static_cast<std::size_t>(r)], b.cols,
@@ -140,7 +150,7 @@ void check_counters(const Plan& plan) {
     const Counter& c = plan.counters[i];
     check_name(c.name, fmt::format("counters[{}].name", i));
     const std::string where = fmt::format("counter '{}'", c.name);
-    require(c.growth.size() == plan.ranks.size(), where, "growth on {} ranks, but the world has {}",
+    require(c.growth.size() == plan.ranks.size(), where, "growth on {} ranks, but planned are {}",
             c.growth.size(), plan.ranks.size());
     for (const auto& entries : c.growth)
       for (const std::uint32_t growth : entries)
@@ -154,12 +164,14 @@ void check_communicators(const Plan& plan) {
     check_name(c.name, fmt::format("communicators[{}].name", i));
     const std::string where = fmt::format("communicator '{}'", c.name);
     require(!c.ranks.empty(), where, "has no ranks");
-    std::vector<bool> seen(plan.ranks.size());
+    std::vector<bool> seen(static_cast<std::size_t>(plan.problem.world));
     for (const std::int32_t rank : c.ranks) {
-      require_index(rank, plan.ranks, where, "ranks");
+      require_index(rank, seen, where, "ranks");
       require(!seen[static_cast<std::size_t>(rank)], where, "rank {} twice", rank);
       seen[static_cast<std::size_t>(rank)] = true;
     }
+    require(!is_symmetric(plan) || c.ranks.size() == seen.size(), where,
+            "holds {} of {} ranks, but some stand for all", c.ranks.size(), seen.size());
   }
 }
 
@@ -172,6 +184,8 @@ void check_submission(const Plan& plan, const Lane& lane, const std::string& whe
   require(!how.prelaunched || (!lane.steps.empty() && std::holds_alternative<Await>(lane.steps.front())),
           where, "what is prelaunched begins with an await, or it would begin before its epoch");
   require(lane.kind == LaneKind::copy || how == Submission{}, where, "lane is no copy lane");
+  require(lane.kind != LaneKind::copy || !is_symmetric(plan), where,
+          "launching threads differ from rank to rank, but some ranks stand for all");
   require(how.launcher >= -1 && how.launcher < plan.problem.world, where, "launcher {} is outside [-1, {})",
           how.launcher, plan.problem.world);
   std::int32_t last = 0;
@@ -211,12 +225,11 @@ std::optional<std::string> malformed(const Plan& plan) {
   using namespace wellformed;
   try {
     check_head(plan);
-    require(plan.ranks.size() == static_cast<std::size_t>(plan.problem.world), "ranks",
-            "{} of them, but the world has {}", plan.ranks.size(), plan.problem.world);
+    check_ranks(plan);
     check_buffers(plan);
     check_counters(plan);
     check_communicators(plan);
-    for (int rank = 0; rank < plan.problem.world; ++rank) check_rank(plan, rank);
+    for (int rank = 0; rank < static_cast<int>(plan.ranks.size()); ++rank) check_rank(plan, rank);
   } catch (const Flaw& flaw) {
     return flaw.text;
   } catch (const InvalidArgument& e) {

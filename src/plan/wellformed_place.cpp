@@ -172,6 +172,7 @@ void StepCheck::reaches(const Field& field, const Placement& p, int rank, std::i
 }
 
 void StepCheck::owners(const Field& field, const Placement& p, const TileGrid& g) const {
+  require(!is_symmetric(plan_), field, "rows go to all ranks, but some stand for all");
   require(p.rows.stride >= 1, field.at("rows"), "a stride of {}: nobody owns a row", p.rows.stride);
   const std::int64_t all = p.rows.stride * plan_.problem.world;
   row_map(field.at("rows"), p.rows, g.rows, all);

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
+
+#include "symmetry.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -59,14 +62,16 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   plan_.mechanism = mechanism;
   plan_.params = params;
   plan_.workers = machine.workers;
+  const int planned = planned_ranks(problem, machine, params);
+  plan_.params.symmetric = planned < problem.world;
   std::vector<std::int64_t> a_rows, out_rows;
-  std::vector<std::int32_t> everyone;
-  for (int r = 0; r < problem.world; ++r) {
+  for (int r = 0; r < planned; ++r) {
     a_rows.push_back(problem.a_rows(r));
     out_rows.push_back(problem.out_rows(r));
-    everyone.push_back(r);
   }
-  const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(problem.world, rows); };
+  std::vector<std::int32_t> everyone(problem.world);
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(planned, rows); };
   a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
   if (problem.multiplies())
     b = problem.transpose_b ? user(Role::b, same(problem.b_cols()), problem.k)
@@ -85,7 +90,7 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   out = user(Role::out, out_rows, problem.out_cols());
   if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
   plan_.communicators.push_back({"world", everyone});
-  plan_.ranks.resize(problem.world);
+  plan_.ranks.resize(planned);
   for (RankPlan& rank : plan_.ranks)
     rank.lanes = {{LaneKind::compute, "compute", {}}, {LaneKind::communicate, "communicate", {}}};
 }
@@ -133,7 +138,7 @@ std::int32_t Builder::helper_lane(int rank, const std::string& name) {
 }
 
 std::int32_t Builder::buffer(std::string name, std::int64_t rows, std::int64_t cols) {
-  return buffer(std::move(name), std::vector<std::int64_t>(world(), rows), cols);
+  return buffer(std::move(name), std::vector<std::int64_t>(ranks(), rows), cols);
 }
 
 std::int32_t Builder::typed_buffer(std::string name, DType dtype, std::int64_t rows, std::int64_t cols) {
@@ -145,7 +150,7 @@ std::int32_t Builder::typed_buffer(std::string name, DType dtype, std::int64_t r
 std::int32_t Builder::counter(std::string name, std::int64_t entries, CounterKind kind) {
   plan_.counters.push_back({std::move(name), kind,
                             std::vector<std::vector<std::uint32_t>>(
-                                world(), std::vector<std::uint32_t>(static_cast<std::size_t>(entries)))});
+                                ranks(), std::vector<std::uint32_t>(static_cast<std::size_t>(entries)))});
   return static_cast<std::int32_t>(plan_.counters.size()) - 1;
 }
 
@@ -294,6 +299,7 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
 Plan Builder::finish(std::string rounding) && {
   plan_.rounding = std::move(rounding);
   for (RankPlan& rank : plan_.ranks) {
+    for (Lane& lane : rank.lanes) lane.steps.shrink_to_fit();
     std::set<std::int32_t> queues;  // a shared pass notifies once, whoever does it
     for (const Lane& lane : rank.lanes)
       for (const Step& step : lane.steps) {
@@ -311,6 +317,7 @@ Machine with_comm_workers(Machine machine, const Params& params) {
 }
 
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params) {
+  if (auto reason = asymmetric(problem, machine, params)) return reason;
   if (problem.gathers() && problem.transpose_a)
     return Reason{
         fmt::format("{} moves rows of A: A must be stored by rows (transpose_a is off), as no collective "

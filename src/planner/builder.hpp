@@ -95,6 +95,8 @@ class Builder {
   const Params& params() const { return plan_.params; }
   std::int32_t workers() const { return plan_.workers; }
   int world() const { return plan_.problem.world; }
+  /// Ranks that are planned: the first ones, where they stand for all.
+  int ranks() const { return static_cast<int>(plan_.ranks.size()); }
 
   /// Computes counter growth and hands the plan over.
   Plan finish(std::string rounding) &&;

@@ -46,7 +46,7 @@ void plan_allreduce(Builder& build) {
   const std::int32_t product = finishing ? build.buffer("product", p.m, p.n) : build.out;
   const std::int32_t computed = build.counter("computed", chunks);
   const std::int32_t received = finishing ? build.counter("received", chunks) : -1;
-  for (int r = 0; r < p.world; ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     for (std::int64_t i = 0; i < chunks; ++i) {
       const std::int64_t first = begins[i], rows = begins[i + 1] - first;
       const Slice slice = build.rows(product, r, first, rows);
@@ -86,7 +86,7 @@ void plan_reducescatter(Builder& build) {
   const std::int32_t part = direct ? build.out : build.buffer("part", shard, p.n);
   const std::int32_t computed = build.counter("computed", chunks);
   const std::int32_t received = direct ? -1 : build.counter("received", chunks);
-  for (int r = 0; r < p.world; ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     for (std::int64_t i = 0; i < chunks; ++i) {
       const std::int64_t first = begins[i], len = begins[i + 1] - first;
       const Slice send = build.rows(product, r, p.world * first, p.world * len);
@@ -114,7 +114,7 @@ void plan_allgather(Builder& build) {
   const std::int32_t gathered = build.buffer("gathered", p.world * shard, p.gathered_cols());
   const std::int32_t product = finishing ? build.buffer("product", p.m, build.product_cols()) : build.out;
   const std::int32_t arrived = build.counter("arrived", chunks);
-  for (int r = 0; r < p.world; ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     for (std::int64_t i = 0; i < chunks; ++i) {
       const std::int64_t first = begins[i], len = begins[i + 1] - first;
       send.make(build, r, i, first, len);
@@ -217,6 +217,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
         fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
   Params chosen;
   chosen.comm_workers = params.comm_workers;
+  chosen.symmetric = params.symmetric;
   chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
   Builder build(problem, machine, Mechanism::chunked, chosen);
   switch (problem.op) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "pools.hpp"
+#include "symmetry.hpp"
 #include "transfers.hpp"
 
 namespace shingle {
@@ -373,6 +374,7 @@ Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const
   Machine machine = host;
   machine.collective_workers = 0;  // no library takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
+  if (auto reason = planner::needs_all_ranks(problem, params, "copy-engine")) return *reason;
   if (auto reason = unserved(problem, machine, params)) return *reason;
   std::optional<Layout> layout;
   if (problem.routes()) layout.emplace(*problem.routing);

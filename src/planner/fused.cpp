@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "symmetry.hpp"
+
 namespace shingle {
 namespace {
 
@@ -77,6 +79,7 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
   Machine machine = host;
   machine.collective_workers = 0;  // no library takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
+  if (auto reason = planner::needs_all_ranks(problem, params, "fused")) return *reason;
   if (auto reason = unserved(problem, machine, params)) return *reason;
   Builder build(problem, machine, Mechanism::fused, choose(problem, machine, params));
   switch (problem.op) {

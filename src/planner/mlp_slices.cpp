@@ -124,7 +124,7 @@ std::int32_t hidden_buffer(Builder& build, std::int64_t rows) {
 
 void plan_mlp_slices(Builder& build, const std::vector<std::int64_t>& begins) {
   MlpSlices slices(build, begins);
-  for (int r = 0; r < build.world(); ++r) slices.plan(r);
+  for (int r = 0; r < build.ranks(); ++r) slices.plan(r);
 }
 
 }  // namespace shingle::planner

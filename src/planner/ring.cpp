@@ -35,7 +35,7 @@ void plan_reducescatter(Builder& build, const Shards& shards) {
   const Sums sums = make_sums(build, shards, build.problem().shard_rows());
   std::vector<std::int64_t> rows;
   for (std::int64_t s = 0; s < shards.slices(); ++s) rows.push_back(shards.begin(s));
-  for (int r = 0; r < build.world(); ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     Reducer reducer(build, shards, sums, r, rows);
     if (build.params().row_parallel) reducer.attend_all();
     for (std::int64_t i = 0; i < build.world(); ++i)
@@ -66,7 +66,7 @@ void plan_allreduce(Builder& build, const Shards& shards) {
   Sums sums = make_sums(build, shards, shards.longest());
   const std::int64_t steps = build.world() - 1;
   if (steps > 0) sums.finished = build.counter("finished", shards.slices());
-  for (int r = 0; r < build.world(); ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     Reducer reducer(build, shards, sums, r, {0});
     for (std::int64_t s = 0; s <= shards.slices(); ++s)
       for (std::int64_t i = 0; i <= steps; ++i) {
@@ -81,7 +81,7 @@ void plan_allgather(Builder& build, const Shards& shards) {
   const std::int32_t product =
       p.norm.enabled ? build.buffer("product", p.m, build.product_cols()) : build.out;
   const RingGather gather(build, shards);
-  for (int r = 0; r < p.world; ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     for (std::int64_t i = 0; i < p.world; ++i)
       for (std::int64_t s = 0; s < shards.slices(); ++s) {
         gather.pass_on(r, i, s);
@@ -130,7 +130,8 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
                               most, problem.world)};
   Params chosen;
   chosen.comm_workers = params.comm_workers;
-  chosen.slices = params.slices > 0 ? params.slices : default_slices(problem);
+  chosen.symmetric = params.symmetric;
+  chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem), most);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   Builder build(problem, machine, Mechanism::ring, chosen);
   if (problem.exchanges_heads()) {

@@ -73,7 +73,7 @@ class RingMlp {
 
 void plan_ring_mlp(Builder& build, const Shards& shards) {
   RingMlp mlp(build, shards);
-  for (int r = 0; r < build.world(); ++r) mlp.plan(r);
+  for (int r = 0; r < build.ranks(); ++r) mlp.plan(r);
 }
 
 }  // namespace shingle::planner

@@ -19,7 +19,7 @@ void plan_gemm(Builder& build) {
   const std::int64_t m = build.problem().m;
   const std::int32_t product =
       build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
-  for (int r = 0; r < build.world(); ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     build.step(
         r, compute_lane,
         build.gemm(r, build.one_tile(m), RowMap::identity(m), Builder::in_place(build.all(product, r))));
@@ -33,7 +33,7 @@ void plan_allreduce(Builder& build) {
       build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
   const std::int32_t computed = build.counter("computed", 1);
   const std::int32_t received = build.needs_finishing() ? build.counter("received", 1) : -1;
-  for (int r = 0; r < build.world(); ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     build.step(
         r, compute_lane,
         build.gemm(r, build.one_tile(m), RowMap::identity(m), Builder::in_place(build.all(product, r))));
@@ -57,7 +57,7 @@ void plan_reducescatter(Builder& build) {
   const std::int32_t part = direct ? build.out : build.buffer("part", shard, p.n);
   const std::int32_t computed = build.counter("computed", 1);
   const std::int32_t received = direct ? -1 : build.counter("received", 1);
-  for (int r = 0; r < p.world; ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     Placement store = Builder::in_place(build.all(product, r));
     store.rows = planner::sharded_rows(p, shard);
     Gemm gemm = build.gemm(r, build.one_tile(p.m), RowMap::identity(p.m), std::move(store));
@@ -83,7 +83,7 @@ void plan_allgather(Builder& build) {
   const std::int32_t product =
       build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
   const std::int32_t arrived = build.counter("arrived", 1);
-  for (int r = 0; r < p.world; ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     send.make(build, r, 0, 0, shard);
     build.collective(r, CollectiveKind::allgather, send.rows(build, r, 0, shard), build.all(gathered, r));
     hand_over(build, r, arrived, communicate_lane, compute_lane);
@@ -175,6 +175,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
   problem.validate();
   Params chosen;
   chosen.comm_workers = params.comm_workers;
+  chosen.symmetric = params.symmetric;
   const Machine machine = planner::with_comm_workers(host, chosen);
   if (auto reason = planner::infeasible(problem, machine, chosen)) return *reason;
   Builder build(problem, machine, Mechanism::sequential, chosen);

@@ -108,7 +108,7 @@ void plan_allreduce(Builder& build, const TileGrid& grid, const std::vector<std:
   const std::int32_t staging = build.buffer("staging", grid.rows_before(grid.positions()), grid.tile_cols);
   const Signals signals(build, static_cast<std::int64_t>(ends.size()));
   const auto targets = tiles_in_groups(grid, ends);
-  for (int r = 0; r < p.world; ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     Gemm gemm = build.gemm(r, grid, RowMap::identity(p.m), slots(build.all(staging, r)));
     gemm.notify.push_back(signals.count_tiles(r, ends));
     build.step(r, compute_lane, std::move(gemm));
@@ -146,7 +146,7 @@ void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<
   const std::int32_t arrivals = build.buffer("arrivals", own.rows_before(own.positions()), grid.tile_cols);
   const Signals signals(build, static_cast<std::int64_t>(ends.size()));
   const auto targets = tiles_in_groups(grid, ends);
-  for (int r = 0; r < p.world; ++r) {
+  for (int r = 0; r < build.ranks(); ++r) {
     Placement store = slots(build.all(staging, r));
     store.kind = PlacementKind::subtiles;
     store.ends = ends;

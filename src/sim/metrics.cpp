@@ -50,7 +50,7 @@ double wire_bytes(const Plan& plan) {
                          static_cast<std::int64_t>(
                              size_bytes(plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype)));
         };
-        const auto ranks = static_cast<double>(plan.ranks.size());
+        const auto ranks = static_cast<double>(plan.problem.world);
         const double others = (ranks - 1) / ranks;
         switch (call->kind) {
           case CollectiveKind::allreduce:
@@ -106,7 +106,8 @@ double flops_of(const Problem& p) {
 }
 
 Result<Metrics> measure(const Plan& plan, const Machine& machine, const SimOptions& options) {
-  const Result<Plan> sequential = plan_sequential(plan.problem, machine);
+  const Result<Plan> sequential =
+      plan_sequential(plan.problem, machine, {.symmetric = plan.params.symmetric});
   if (!sequential) return Reason{sequential.reason()};
   Metrics metrics;
   const Simulated simulated = simulate(plan, machine, options);

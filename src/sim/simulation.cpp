@@ -37,6 +37,39 @@ bool works(const Step& step) {
   return !std::holds_alternative<Await>(step) && !std::holds_alternative<Notify>(step);
 }
 
+void check(const Plan& plan, const SimOptions& options) {
+  if (options.epochs < 1)
+    throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
+  const auto world = static_cast<std::size_t>(plan.problem.world);
+  if (!options.slowdown.empty() && options.slowdown.size() != world)
+    throw InvalidArgument(
+        fmt::format("a slowdown for {} ranks, but the plan has {}", options.slowdown.size(), world));
+  if (!(options.worker_share > 0 && options.worker_share <= 1))
+    throw InvalidArgument(fmt::format("worker share = {} is outside (0, 1]", options.worker_share));
+  if (!(options.noise >= 0 && options.noise < 1))
+    throw InvalidArgument(fmt::format("noise = {} is outside [0, 1)", options.noise));
+}
+
+/// Ranks that stand for others must have the same links, and the same to do in the same time.
+void check_symmetry(const Plan& plan, const Machine& machine, const SimOptions& options) {
+  const int world = plan.problem.world, period = machine.topology.period(world);
+  if (plan.ranks.size() % static_cast<std::size_t>(period) != 0)
+    throw InvalidArgument(
+        fmt::format("the plan's {} ranks do not stand for all {} on {}, whose links repeat after {}: plan it "
+                    "for this machine",
+                    plan.ranks.size(), world, machine.name, period));
+  if (!is_symmetric(plan)) return;
+  const Contention& contention = machine.contention;
+  const char* unlike = !options.slowdown.empty() ? "a slowdown by rank"
+                       : options.noise > 0       ? "noise"
+                       // Who gives way to whom is decided by turns, as events of one instant come.
+                       : contention.steals > 0 || contention.wake_us > 0 ? "that threads share cores"
+                                                                         : nullptr;
+  if (unlike)
+    throw InvalidArgument(fmt::format("{} makes ranks differ, but {} stand for all {}: plan all, at most {}",
+                                      unlike, plan.ranks.size(), world, max_world));
+}
+
 }  // namespace
 
 Index group_at(const Step& step, std::int64_t position) {
@@ -50,15 +83,8 @@ Index group_at(const Step& step, std::int64_t position) {
 Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOptions& options)
     : plan_(plan), machine_(machine), options_(options), costs_(plan, machine), bits_(options.seed) {
   const auto world = plan.ranks.size();
-  if (options.epochs < 1)
-    throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
-  if (!options.slowdown.empty() && options.slowdown.size() != world)
-    throw InvalidArgument(
-        fmt::format("a slowdown for {} ranks, but the plan has {}", options.slowdown.size(), world));
-  if (!(options.worker_share > 0 && options.worker_share <= 1))
-    throw InvalidArgument(fmt::format("worker share = {} is outside (0, 1]", options.worker_share));
-  if (!(options.noise >= 0 && options.noise < 1))
-    throw InvalidArgument(fmt::format("noise = {} is outside [0, 1)", options.noise));
+  check(plan, options);
+  check_symmetry(plan, machine, options);
   capacity_ = std::max(1, static_cast<std::int32_t>(machine.workers * options.worker_share));
   free_.assign(world, capacity_);
   computing_.assign(world, 0);

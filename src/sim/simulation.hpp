@@ -166,7 +166,7 @@ class Simulation {
   void retime(Index meeting);
   void end(Index meeting);
   bool exchange(LaneState& lane, const Exchange& step);
-  void match(Index from, Index to, Index current);
+  void match(std::pair<Index, Index> ends, Index current);
   void message_over(Index lane);
   bool command(LaneState& lane, const Step& step);
   bool submitted(LaneState& lane);
@@ -176,6 +176,7 @@ class Simulation {
   void transfer_over(Index transfer);
   double book(std::span<const Index> ranks, double us);
   std::vector<Channel> route(Index from, Index to, double& latency_us);
+  std::pair<Index, Index> planned(Index from, Index to) const;
 
   const RankPlan& rank_plan(const LaneState& lane) const {
     return plan_.ranks[static_cast<std::size_t>(lane.rank)];
@@ -233,7 +234,7 @@ class Simulation {
     std::vector<double> bytes;           // of the sends
     std::size_t matched = 0;
   };
-  std::map<std::pair<Index, Index>, Posted> posted_;  // [from, to] ranks
+  std::map<std::pair<Index, Index>, Posted> posted_;  // [from, to] ranks, as planned()
   std::map<std::pair<Index, Index>, Index> polled_;   // [counter, rank]: the launcher that writes it
   std::vector<Cause> causes_;                         // by span: the one before it
 };

@@ -47,7 +47,7 @@ bool Simulation::collective(LaneState& lane, const Collective& step) {
   meeting.bytes = std::max(meeting.bytes, counted_bytes(costs_, step, index));
   meeting.workers = std::max(meeting.workers, step.resources.least);
   meeting.lanes.push_back(lane_index(lane.rank, lane.lane));
-  if (meeting.lanes.size() == ranks.size()) {
+  if (meeting.lanes.size() == std::min(ranks.size(), plan_.ranks.size())) {
     meeting.cause = lane.cause;
     for (const Index other : meeting.lanes)
       meeting.wanting.push_back(lanes_[static_cast<std::size_t>(other)].rank);
@@ -91,7 +91,8 @@ void Simulation::begin(Meeting& meeting) {
     state.begin = now_;  // until now it has waited
     state.cause = meeting.cause;
   }
-  const auto size = static_cast<int>(ranks.size());
+  const auto c = static_cast<std::size_t>(meeting.step->communicator);
+  const auto size = static_cast<int>(plan_.communicators[c].ranks.size());
   const double us =
       size > 1 ? noisy(costs_.collective_us(meeting.step->kind, size, meeting.workers, meeting.bytes)) : 0;
   if (machine_.contention.steals > 0 && size > 1)
@@ -147,20 +148,28 @@ bool Simulation::exchange(LaneState& lane, const Exchange& step) {
     lane.messages = static_cast<std::int32_t>(step.sends.size() + step.receives.size());
     const Index self = lane_index(lane.rank, lane.lane);
     for (const auto& message : step.sends) {
-      Posted& posted = posted_[{lane.rank, message.peer}];
+      Posted& posted = posted_[planned(lane.rank, message.peer)];
       posted.sends.push_back(self);
       posted.bytes.push_back(costs_.bytes_of(message.slice));
     }
-    for (const auto& message : step.receives) posted_[{message.peer, lane.rank}].receives.push_back(self);
-    for (const auto& message : step.sends) match(lane.rank, message.peer, self);
-    for (const auto& message : step.receives) match(message.peer, lane.rank, self);
+    for (const auto& message : step.receives)
+      posted_[planned(message.peer, lane.rank)].receives.push_back(self);
+    for (const auto& message : step.sends) match(planned(lane.rank, message.peer), self);
+    for (const auto& message : step.receives) match(planned(message.peer, lane.rank), self);
   }
   return !blocked(lane);
 }
 
+/// What happens between two ranks, between the pair that stands for them: the same with a planned rank first.
+std::pair<Index, Index> Simulation::planned(Index from, Index to) const {
+  const auto ranks = static_cast<Index>(plan_.ranks.size());
+  const Index first = from % ranks, world = plan_.problem.world;
+  return {first, (to - from + first + world) % world};
+}
+
 /// Messages that both ends have posted go.
-void Simulation::match(Index from, Index to, Index current) {
-  Posted& posted = posted_[{from, to}];
+void Simulation::match(std::pair<Index, Index> ends, Index current) {
+  Posted& posted = posted_[ends];
   while (posted.matched < std::min(posted.sends.size(), posted.receives.size())) {
     const std::size_t i = posted.matched++;
     const Index sender = posted.sends[i], receiver = posted.receives[i];
@@ -172,7 +181,7 @@ void Simulation::match(Index from, Index to, Index current) {
       message_over(sender);
       message_over(receiver);
     } else {
-      transfer({Transfer::Of::message, sender, receiver, 0}, posted.bytes[i], from, to, none);
+      transfer({Transfer::Of::message, sender, receiver, 0}, posted.bytes[i], ends.first, ends.second, none);
     }
   }
 }
@@ -268,7 +277,8 @@ bool Simulation::command(LaneState& lane, const Step& step) {
   return engine || !blocked(lane);
 }
 
-/// The channels between two ranks, and how long the first byte takes.
+/// The channels between a planned rank and any other, and how long the first byte takes. A rank or node that
+/// is not planned has its part of those that stand for it.
 std::vector<Channel> Simulation::route(Index from, Index to, double& latency_us) {
   const Topology& topology = machine_.topology;
   latency_us += machine_.link.latency_us;
@@ -284,11 +294,11 @@ std::vector<Channel> Simulation::route(Index from, Index to, double& latency_us)
                       b = t / static_cast<std::size_t>(topology.ranks_per_node);
     if (a != b) {
       latency_us += topology.node.latency_us - machine_.link.latency_us;
-      return {node_out_[a], node_in_[b]};
+      return {node_out_[a], node_in_[b % node_in_.size()]};
     }
   }
   if (egress_.empty()) return {};
-  return {egress_[f], ingress_[t]};
+  return {egress_[f], ingress_[t % ingress_.size()]};
 }
 
 void Simulation::transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane) {

@@ -65,6 +65,9 @@ TEST_P(BackendContract, MemoryHoldsWhatTheHostPutsThere) {
 TEST_P(BackendContract, RefusesWhatDoesNotFit) {
   const Plan plan = copying_plan(ranks);
   EXPECT_THROW((void)world->compile(copying_plan(ranks + 1)), InvalidArgument);
+  Plan some = plan;
+  some.ranks.pop_back();  // not all ranks are planned
+  EXPECT_THROW((void)world->compile(some), InvalidArgument);
   auto executable = world->compile(plan);
   EXPECT_THROW(executable->bind(world->local_ranks()[0], Role::b, nullptr), InvalidArgument);
   EXPECT_THROW(executable->bind(ranks, Role::a, nullptr), InvalidArgument);

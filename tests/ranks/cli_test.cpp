@@ -85,7 +85,7 @@ TEST_F(Cli, RefusesAbsurdSizesAndWorlds) {
   expect_refused("run --op gemm --m 99999999999999999999999 --n 8 --k 8", "--m");
   expect_refused("run --op gemm --m 9999999T --n 8 --k 8", "--m");
   expect_refused("run --op gemm --m 4G --n 8 --k 8", "--m");
-  expect_refused("run --op gemm --m 8 --n 8 --k 8 --world 65", "--world");
+  expect_refused("run --op gemm --m 8 --n 8 --k 8 --world 65", "--world: 65 ranks, but at most 64 run");
   expect_refused("run --op gemm --m 8 --n 8 --k 8 --world 0", "--world");
   expect_refused("run --op gemm --m 1G --n 1G --k 1G", "of memory");
   expect_refused("run --op gemm+allreduce --m 2147483647 --n 2147483647 --k 2147483647 --world 64",

@@ -58,7 +58,9 @@ TEST_P(Malformed, IsNamed) {
 const Case cases[] = {
     // The plan's tables.
     {"Problem", [](Plan& p) { p.problem.k = 0; }, "problem: k = 0 is outside"},
-    {"World", [](Plan& p) { p.ranks.pop_back(); }, "ranks: 1 of them, but the world has 2"},
+    {"World", [](Plan& p) { p.ranks.emplace_back(); }, "ranks: 3 of them, but the world has 2"},
+    {"NoRanks", [](Plan& p) { p.ranks.clear(); }, "ranks: 0 of them, but the world has 2"},
+    {"UnlikeRanks", [](Plan& p) { p.ranks.pop_back(); }, "ranks: 1 of them cannot stand for all 2: "},
     {"Workers", [](Plan& p) { p.workers = 0; }, "workers: 0 is outside"},
     {"Swizzle", [](Plan& p) { p.params.order.swizzle = 0; }, "params.order: "},
     {"Waves", [](Plan& p) { p.params.group_waves = {0}; }, "params.group_waves: 0"},

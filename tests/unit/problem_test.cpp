@@ -194,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
     Fields, WrongProblem,
     ::testing::Values(
         Wrong{"World", [](Problem& p) { p.world = 0; }, "world = 0"},
-        Wrong{"WorldTooLarge", [](Problem& p) { p.world = max_world + 1; }, "world = 65"},
+        Wrong{"WorldTooLarge", [](Problem& p) { p.world = max_planned_world + 1; }, "world = 16385"},
         Wrong{"M", [](Problem& p) { p.m = 0; }, "m = 0"}, Wrong{"N", [](Problem& p) { p.n = -1; }, "n = -1"},
         Wrong{"K", [](Problem& p) { p.k = max_extent + 1; }, "k = 2147483648"},
         Wrong{"OddSwiglu", [](Problem& p) { p.n = 5, p.epilogue.activation = Activation::swiglu; },

@@ -82,9 +82,10 @@ CLI::Option* add_plan_file(CLI::App& app, std::string& file) {
 void add_plan(CLI::App& app, PlanCommandFlags& flags) {
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
-  add_world_flags(app, flags.where);
+  add_symmetric_flag(app, flags.how);
+  add_world_flags(app, flags.where, max_planned_world);
   app.add_option("--rank", flags.rank, "Print this rank (default: 0, and how others differ)")
-      ->check(CLI::Range(0, max_world));
+      ->check(CLI::Range(0, max_planned_world));
   add_format_flag(app, flags.format, "text");
   app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
   app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")
@@ -106,7 +107,8 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
   CLI::Option* file = add_plan_file(app, flags.file);
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
-  add_world_flags(app, flags.where);
+  add_symmetric_flag(app, flags.how);
+  add_world_flags(app, flags.where, max_planned_world);
   add_machine(app, flags.machine, {"--world", "--link", "--engine"});
   app.add_option("--sweep", flags.sweeps, "Many sizes: k=1K,2K,4K; for m, n, k or inner, may be repeated")
       ->type_name("SIZES")
@@ -164,7 +166,7 @@ void add_profile(CLI::App& app, ProfileFlags& flags) {
 void add_tune(CLI::App& app, TuneFlags& flags) {
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
-  add_world_flags(app, flags.where);
+  add_world_flags(app, flags.where, max_planned_world);
   add_machine(app, flags.machine, {"--world", "--link", "--engine", "--workers", "--timeout"});
   const std::string group = "Search";
   app.add_option("--margin", flags.margin, "A smaller gain over sequential, relative, counts as none")

@@ -276,11 +276,21 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
               [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); }));
 }
 
-void add_world_flags(CLI::App& app, WorldFlags& flags) {
+void add_symmetric_flag(CLI::App& app, PlanFlags& flags) {
+  app.add_flag("--symmetric", flags.params.symmetric,
+               fmt::format("Plan some ranks only, which stand for all (above {} ranks always)", max_world))
+      ->group("How");
+}
+
+void add_world_flags(CLI::App& app, WorldFlags& flags, int most) {
   const auto grouped = [&](CLI::Option* option) { option->group("Where"); };
   grouped(add(app, "--world,--tp", "RANKS",
-              "Ranks (default: 4, or all GPUs; under a launcher as many as it started)",
-              [&](auto& t) { flags.world = static_cast<int>(whole(t, 1, max_world)); }));
+              "Ranks (default: 4, or all GPUs; under a launcher as many as it started)", [&flags, most](auto& t) {
+                flags.world = static_cast<int>(whole(t, 1, max_planned_world));
+                if (flags.world > most)
+                  throw InvalidArgument(fmt::format(
+                      "{} ranks, but at most {} run or are proven: simulate takes more", flags.world, most));
+              }));
   grouped(add(app, "--backend", "NAME",
               "host (threads), mpi (processes; the default under mpirun) or cuda (GPUs)", [&](auto& t) {
                 find_backend(t);

@@ -64,7 +64,10 @@ struct WorldFlags {
 void add_problem_flags(CLI::App& app, ProblemFlags& flags);
 void add_matrix_flags(CLI::App& app, MatrixFlags& flags);
 void add_plan_flags(CLI::App& app, PlanFlags& flags);
-void add_world_flags(CLI::App& app, WorldFlags& flags);
+/// Of a command that only plans: whether some ranks stand for all.
+void add_symmetric_flag(CLI::App& app, PlanFlags& flags);
+/// `most`: ranks that the command can do with.
+void add_world_flags(CLI::App& app, WorldFlags& flags, int most = max_world);
 
 /// Refuses an option together with any other of some groups but those named, as these would have no effect.
 void exclude(CLI::App& app, CLI::Option* option, const std::vector<std::string>& groups,

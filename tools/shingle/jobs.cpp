@@ -35,6 +35,9 @@ Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOp
     if (launch.processes())
       throw InvalidArgument(
           "under mpirun --machine has to say which: a profile that `shingle profile` wrote");
+    if (ranks > max_world)
+      throw InvalidArgument(fmt::format(
+          "--world {}: this machine runs at most {} ranks; say another --machine", ranks, max_world));
     WorldOptions bare = here;
     bare.link = {}, bare.engine = {};
     const Machine own = machine_of(ranks, bare);

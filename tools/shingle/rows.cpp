@@ -170,8 +170,7 @@ std::string to_json(const std::vector<Row>& rows) {
 }
 
 std::string params_json(const Plan& plan) {
-  const auto json = nlohmann::ordered_json::parse(shingle::to_json(plan, -1));
-  return json.contains("params") ? json["params"].dump() : "{}";
+  return shingle::to_json(plan.params, -1);
 }
 
 }  // namespace shingle::cli

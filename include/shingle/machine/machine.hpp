@@ -51,6 +51,10 @@ struct Topology {
   /// transfers share it fairly, each direction by itself.
   bool serial = false;
 
+  /// The ranks after which a world of so many looks the same again, so that its first ones stand for all: 1
+  /// where all are connected alike, those of a node or group where there are several, and the whole world
+  /// where one of these is not full.
+  int period(int world) const;
   bool operator==(const Topology&) const = default;
 };
 

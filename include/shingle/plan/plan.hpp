@@ -36,7 +36,7 @@ struct Buffer {
   std::string name;
   Role role = Role::internal;
   DType dtype = DType::f32;
-  std::vector<std::int64_t> rows;  ///< by rank
+  std::vector<std::int64_t> rows;  ///< by planned rank
   std::int64_t cols = 0;
   std::int32_t depth = 1;  ///< copies that successive epochs alternate between: 1 or 2; user buffers have 1
 
@@ -66,7 +66,8 @@ enum class CounterKind : std::uint8_t { add, set };
 struct Counter {
   std::string name;
   CounterKind kind = CounterKind::add;
-  std::vector<std::vector<std::uint32_t>> growth;  ///< [rank][entry]: how much an entry grows an epoch
+  std::vector<std::vector<std::uint32_t>>
+      growth;  ///< [planned rank][entry]: how much an entry grows an epoch
 
   bool operator==(const Counter&) const = default;
 };
@@ -416,6 +417,7 @@ struct Params {
   Poll poll = Poll::engine;              ///< copy-engine
   Trigger trigger = Trigger::host;       ///< copy-engine
   std::int32_t launchers = 0;            ///< copy-engine: threads that create all ranks' commands
+  bool symmetric = false;  ///< plan only the ranks that stand for all; above max_world ranks always so
   bool operator==(const Params&) const = default;
 };
 
@@ -428,10 +430,20 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<Counter> counters;
   std::vector<Communicator> communicators;
+  /// Those that are planned: all of the world, or the first P, which divide it and stand for all of it: rank
+  /// r does as rank r mod P, with every rank that its steps name as far on from it. The plan is then
+  /// symmetric; it can be simulated, not run.
   std::vector<RankPlan> ranks;
 
   bool operator==(const Plan&) const = default;
 };
+
+/// Whether some of the ranks stand for all.
+inline bool is_symmetric(const Plan& plan) {
+  return plan.ranks.size() < static_cast<std::size_t>(plan.problem.world);
+}
+/// Why the ranks of a problem do not all do the same, so that no plan of it is symmetric; empty: they do.
+std::string asymmetry(const Problem& problem);
 
 /// The buffer of a role, or -1.
 std::int32_t find_buffer(const Plan& plan, Role role);

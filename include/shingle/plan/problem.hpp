@@ -13,8 +13,10 @@
 
 namespace shingle {
 
-/// The most ranks that a plan may have.
+/// The most ranks that can run, and whose plan can be proven.
 inline constexpr int max_world = 64;
+/// The most ranks of a problem: those above max_world can be planned and simulated.
+inline constexpr int max_planned_world = 16384;
 /// The largest M, N or K.
 inline constexpr std::int64_t max_extent = (std::int64_t{1} << 31) - 1;
 

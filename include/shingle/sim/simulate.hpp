@@ -21,8 +21,8 @@ struct SimOptions {
 struct Simulated {
   double makespan_us = 0;                    ///< from the begin to the end of the last lane, all epochs
   std::vector<Span> spans;                   ///< by begin; as a real run traces them
-  std::vector<std::vector<double>> busy_us;  ///< [rank][lane]: in which a step of it was under way
-  std::vector<double> computing_us;          ///< by rank: in which any of its tiled steps was under way
+  std::vector<std::vector<double>> busy_us;  ///< [planned rank][lane]: in which a step of it was under way
+  std::vector<double> computing_us;        ///< by planned rank: in which any of its tiled steps was under way
   std::vector<std::size_t> critical_path;  ///< spans, in order of time: each began when the one before ended
   std::int64_t events = 0;                 ///< of the simulation: what its own speed is counted in
 
@@ -33,8 +33,11 @@ struct Simulated {
 
 /// Runs a plan in virtual time: lanes in order, tiles by waves on the workers that communication leaves,
 /// collectives on the machine's curves, messages and commands of copy engines on links that are shared
-/// fairly. Deterministic. Throws InvalidArgument where the machine has too few figures to tell times (tiles,
-/// link), or where the plan cannot finish: say `verify` first.
+/// fairly. Deterministic. Of a symmetric plan the ranks that are planned run, and what they send to others
+/// comes to those that stand for them; the time is that of the whole world. Throws InvalidArgument where the
+/// machine has too few figures to tell times (tiles, link), where the plan cannot finish (say `verify`
+/// first), or where ranks stand for others that differ from them: by the machine's links, noise, a
+/// slowdown, or threads that share cores.
 Simulated simulate(const Plan& plan, const Machine& machine, const SimOptions& options = {});
 
 /// A GEMM of a library, m×n×k, on all of a machine's workers: by the tile that serves it best.
