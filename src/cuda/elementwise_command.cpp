@@ -1,22 +1,56 @@
 // Elementwise steps.
-#include <fmt/format.h>
+#include <algorithm>
 
 #include "cuda/command.hpp"
 #include "cuda/elements.hpp"
+#include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
 namespace {
 
+/// A pass, or parts of one that each follow a wait.
 class Pass final : public Command {
  public:
-  explicit Pass(const ElementwiseArgs& args) : args_(args) {}
-  void enqueue(cudaStream_t stream) override { check(launch_elementwise(args_, stream), "launch a pass"); }
+  struct Part {
+    SyncOp await{};  ///< of a null counter: none
+    std::int64_t first = 0, last = 0;
+  };
+  Pass(const ElementwiseArgs& args, std::vector<Part> parts) : args_(args), parts_(std::move(parts)) {}
+  void enqueue(cudaStream_t stream) override {
+    for (const Part& part : parts_) {
+      if (part.await.counter != nullptr) check(launch_sync(&part.await, 1, args_.watch, stream), "launch a wait");
+      args_.first = part.first, args_.last = part.last;
+      check(launch_elementwise(args_, stream), "launch a pass");
+    }
+  }
 
  private:
   ElementwiseArgs args_;
+  std::vector<Part> parts_;
 };
+
+/// One kernel that waits for its items as they come would hold its SMs the while, and its many waits slow down
+/// whoever moves data by a factor (a collective of NCCL: by ten). Where items come by groups, in their order, one
+/// thread waits for each group, and its items follow.
+std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
+  const std::int64_t last = last_item(step);
+  if (step.gates.size() != 1) return {{{}, step.first, last}};
+  const TileGate& gate = step.gates.front();
+  std::vector<Pass::Part> parts;
+  std::int64_t begin = step.first;
+  for (std::size_t g = 0; g < gate.ends.size(); ++g) {
+    const std::int64_t end = std::min(gate.ends[g], last);
+    if (end <= begin) continue;
+    const CounterRef ref{gate.counter, context.rank, gate.entry(static_cast<std::int64_t>(g))};
+    parts.push_back({{SyncKind::await, context.memory.counter(ref), gate.targets[g], context.memory.growth(ref)},
+                     begin,
+                     end});
+    begin = end;
+  }
+  return parts;
+}
 
 std::vector<TileAt> order_of(const TileGrid& grid) {
   std::vector<TileAt> order;
@@ -71,12 +105,14 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
     args.residual = tables.route(step.residual, tiling);
     args.sum = tables.route(step.sum, tiling);
   }
-  args.gate = tables.gates(step.gates, tiling, context.rank);
+  auto parts = parts_of(context, step);
+  const bool waits = !step.gates.empty() && parts.front().await.counter == nullptr;
+  if (waits) args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;
   // One that waits holds the SMs that it has: it leaves the others their own.
-  args.ctas = step.gates.empty() ? 0 : step.resources.most;
-  return std::make_unique<Pass>(args);
+  args.ctas = waits ? step.resources.most : 0;
+  return std::make_unique<Pass>(args, std::move(parts));
 }
 
 }  // namespace shingle::cuda

@@ -34,7 +34,8 @@ class HookedMainloop : public Base {
   using Pipeline = typename Base::MainloopPipeline;
   using Cluster = typename Base::DispatchPolicy::ClusterShape;
   static constexpr bool k_major_a = cutlass::gemm::detail::is_k_major<typename Base::StrideA>();
-  static constexpr std::uint32_t row_bytes = cute::size<2>(TileShape{}) * 2;
+  static constexpr int depth = cute::size<2>(TileShape{});
+  static constexpr std::uint32_t row_bytes = depth * 2;
   static constexpr bool k_major_b = cutlass::gemm::detail::is_k_major<typename Base::StrideB>();
 
   struct Arguments : Base::Arguments {
@@ -99,16 +100,18 @@ class HookedMainloop : public Base {
     Tensor to_a = whole_a.partition_D(smem_a);
     Tensor to_b = whole_b.partition_D(smem_b);
     const auto everyone = static_cast<std::uint16_t>((1u << size(Cluster{})) - 1);
-    for (int k0 = 0; k_tiles > 0; --k_tiles, ++k, ++write, k0 += size<2>(TileShape{})) {
+    for (int k0 = 0; k_tiles > 0; --k_tiles, ++k, ++write, k0 += depth) {
       pipeline.producer_acquire(write);
       auto* barrier = pipeline.producer_get_barrier(write);
       const int stage = write.index();
       if (params.pieces.a_parts > 0)
-        load_a_parts(params.pieces, barrier, &smem_a(0, 0, stage), get<0>(tile), k0);
+        load_a_parts(params.pieces, barrier, shared.smem_A.begin() + stage * size<0>(TileShape{}) * depth, get<0>(tile),
+                     k0);
       else
         copy(params.tma_load_a.with(*barrier, 0), from_a(_, _, _, *k), to_a(_, _, _, stage));
       if (params.pieces.up_column > 0)
-        load_b_halves(params.pieces, barrier, &smem_b(0, 0, stage), get<1>(tile), k0, rank_in_cluster);
+        load_b_halves(params.pieces, barrier, shared.smem_B.begin() + stage * size<1>(TileShape{}) * depth, get<1>(tile),
+                      k0, rank_in_cluster);
       else
         copy(params.tma_load_b.with(*barrier, everyone), from_b(_, _, _, *k), to_b(_, _, _, stage));
     }
@@ -118,7 +121,7 @@ class HookedMainloop : public Base {
   CUTLASS_DEVICE static void load_a_parts(const LoadPieces& pieces, Barrier* barrier, Element* to, int m, int k0) {
     if constexpr (k_major_a) {
       constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-      const int part_elements = pieces.part_rows * cute::size<2>(TileShape{});
+      const int part_elements = pieces.part_rows * depth;
       const std::int64_t first = pieces.a_first ? pieces.a_first[m] : std::int64_t{m} * pieces.part_rows;
       for (int j = 0; j < pieces.a_parts; ++j)
         cute::SM90_TMA_LOAD_2D::copy(&pieces.a, reinterpret_cast<std::uint64_t*>(barrier), hint,
@@ -132,7 +135,7 @@ class HookedMainloop : public Base {
   template <class Barrier, class Element>
   CUTLASS_DEVICE static void load_b_halves(const LoadPieces& pieces, Barrier* barrier, Element* to, int n, int k0,
                                            std::uint32_t rank_in_cluster) {
-    constexpr int half = cute::size<1>(TileShape{}) / 2, depth = cute::size<2>(TileShape{});
+    constexpr int half = cute::size<1>(TileShape{}) / 2;
     constexpr int width = k_major_b ? half : 64;  // of a box
     constexpr int cluster = cute::size(Cluster{});
     constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
