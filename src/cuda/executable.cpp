@@ -53,6 +53,7 @@ RunReport CudaExecutable::run(const RunOptions& options) {
     throw InvalidArgument(fmt::format("timeout = {} us must be positive", options.timeout_us));
   world_.health().require();
   try {
+    launchers_.run([&](std::size_t index) { prepare(index, options); });
     launchers_.run([&](std::size_t index) { launch(index, options); });
     if (replays_) {
       if (world_.local().size() < static_cast<std::size_t>(world_.size())) world_.barrier();
@@ -68,10 +69,15 @@ RunReport CudaExecutable::run(const RunOptions& options) {
 
 /// A first run launches step by step: it loads kernels and connects ranks, which neither a capture nor a device that
 /// waits at the start line would let it do. Later ones replay a graph.
-void CudaExecutable::launch(std::size_t index, const RunOptions& options) {
+void CudaExecutable::prepare(std::size_t index, const RunOptions& options) {
   RankProgram& rank = *ranks_[index];
   rank.local().set_timeout_us(options.timeout_us);
   rank.prepare();
+  if (replays_ && !options.trace) rank.capture();
+}
+
+void CudaExecutable::launch(std::size_t index, const RunOptions& options) {
+  RankProgram& rank = *ranks_[index];
   const cudaStream_t stream = rank.stream();
   if (replays_) start_.enqueue(index, rank.watch(), stream);
   times_[index].begin.record(stream);

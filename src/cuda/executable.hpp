@@ -26,6 +26,7 @@ class CudaExecutable final : public Executable {
   void enqueue(int rank, cudaStream_t stream);
 
  private:
+  void prepare(std::size_t index, const RunOptions& options);
   void launch(std::size_t index, const RunOptions& options);
   void wait(const RunOptions& options);
   [[noreturn]] void fail(std::exception_ptr error);

@@ -114,12 +114,18 @@ void RankProgram::enqueue_traced(cudaStream_t stream, int epoch) {
   });
 }
 
+void RankProgram::capture() {
+  if (!graphs_.empty()) return;
+  for (int parity = 0; parity < parities_; ++parity) {
+    graphs_.push_back(Graph::capture(stream(), [&](cudaStream_t on) {
+      enqueue_lanes(on, parity, [](Command& command, cudaStream_t at, int, int) { command.enqueue(at); });
+    }));
+    graphs_.back().upload(stream());
+  }
+  streams_.front().synchronize();
+}
+
 void RankProgram::replay(cudaStream_t stream) {
-  if (graphs_.empty())
-    for (int parity = 0; parity < parities_; ++parity)
-      graphs_.push_back(Graph::capture(streams_.front().get(), [&](cudaStream_t on) {
-        enqueue_lanes(on, parity, [](Command& command, cudaStream_t at, int, int) { command.enqueue(at); });
-      }));
   graphs_[static_cast<std::size_t>(next_parity())].launch(stream);
 }
 

@@ -18,10 +18,13 @@ class RankProgram {
 
   /// Makes the commands, where user buffers have been bound anew since. Communicators exist.
   void prepare();
+  /// Captures what replay() launches, unless that is done. All ranks do so together, with nothing that waits on their
+  /// devices: the collective library may exchange addresses and ask for memory then.
+  void capture();
 
   /// One epoch, behind what is in `stream`, which then continues when it is done. Asynchronous; may be captured.
   void enqueue(cudaStream_t stream);
-  /// The same by a graph that was captured once.
+  /// The same by the graph that was captured.
   void replay(cudaStream_t stream);
   /// The same, with an event before and behind every step, for spans().
   void enqueue_traced(cudaStream_t stream, int epoch);

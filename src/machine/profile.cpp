@@ -52,6 +52,19 @@ std::string required_text(const Fields& fields, const char* key) {
   return *text;
 }
 
+TileOrder read_order(const Fields& fields) {
+  constexpr std::int64_t most_tiles = 4096;
+  TileOrder order;
+  if (const auto raster = fields.text({"raster"})) {
+    if (*raster != "along_n" && *raster != "along_m")
+      throw InvalidArgument(fmt::format("raster '{}' is neither along_n nor along_m", *raster));
+    order.raster = *raster == "along_m" ? Raster::along_m : Raster::along_n;
+  }
+  order.swizzle = static_cast<std::int32_t>(fields.integer({"swizzle"}, 1, most_tiles).value_or(1));
+  order.cluster_m = static_cast<std::int32_t>(fields.integer({"cluster_m"}, 1, most_tiles).value_or(1));
+  return order;
+}
+
 template <class Element>
 std::vector<Element> read_list(const Fields& fields, const char* key, Element (*read)(const Json&)) {
   std::vector<Element> list;
@@ -194,9 +207,11 @@ Machine read(const Json& json) {
       static_cast<std::int32_t>(fields.integer({"collective_workers"}, 0, machine.workers - 1).value_or(0));
   if (const Json* tile = fields.object({"tile"}))
     within("tile", [&] {
-      allow_only(*tile, {"rows", "cols"});
-      machine.tile_rows = count(Fields(*tile), "rows", 1);
-      machine.tile_cols = count(Fields(*tile), "cols", 1);
+      allow_only(*tile, {"rows", "cols", "raster", "swizzle", "cluster_m"});
+      const Fields at(*tile);
+      machine.tile_rows = count(at, "rows", 1);
+      machine.tile_cols = count(at, "cols", 1);
+      machine.order = read_order(at);
       return 0;
     });
   if (const Json* link = fields.object({"link"}))

@@ -64,6 +64,14 @@ Json engine_json(const EnginePhases& engine) {
   return json;
 }
 
+Json tile_json(const Machine& m) {
+  Json tile = {{"rows", m.tile_rows}, {"cols", m.tile_cols}};
+  if (m.order.raster == Raster::along_m) tile["raster"] = "along_m";
+  if (m.order.swizzle != 1) tile["swizzle"] = m.order.swizzle;
+  if (m.order.cluster_m != 1) tile["cluster_m"] = m.order.cluster_m;
+  return tile;
+}
+
 }  // namespace
 
 std::string to_json(const Machine& m) {
@@ -77,7 +85,7 @@ std::string to_json(const Machine& m) {
   json["workers"] = m.workers;
   if (m.ranks > 0) json["ranks"] = m.ranks;
   if (m.collective_workers > 0) json["collective_workers"] = m.collective_workers;
-  if (sourced("tile")) json["tile"] = {{"rows", m.tile_rows}, {"cols", m.tile_cols}};
+  if (sourced("tile")) json["tile"] = tile_json(m);
   if (m.link.paced()) json["link"] = link_json(m.link);
   if (m.engine.paced()) json["engine"] = engine_json(m.engine);
   if (sourced("peer_memory")) json["peer_memory"] = m.peer_memory;

@@ -215,6 +215,7 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Para
   chosen.chunks = 0;
   chosen.tile_rows = grid.tile_rows;
   chosen.tile_cols = grid.tile_cols;
+  chosen.order = tiles.order;
   const auto ends = group_ends(grid, tiles.workers, chosen.group_waves);
   if (!ends) return Reason{ends.reason()};
 

@@ -48,9 +48,10 @@ Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, cons
     tile_rows = static_cast<std::int32_t>(block * problem.world);
     rows = problem.world * problem.shard_rows();
   }
-  const auto grid_of = [&](std::int64_t r) { return make_grid(r, cols, tile_rows, tile_cols, params.order); };
+  const TileOrder order = params.order == TileOrder{} ? machine.order : params.order;
+  const auto grid_of = [&](std::int64_t r) { return make_grid(r, cols, tile_rows, tile_cols, order); };
   SignalGrid tiles{
-      grid_of(rows), {}, machine.workers - machine.collective_workers, machine.collective_workers};
+      grid_of(rows), {}, machine.workers - machine.collective_workers, machine.collective_workers, order};
   if (tiles.grid.positions() > std::int64_t{1} << 31)
     return Reason{fmt::format("tiles of {}x{} are too small: {} of them", tile_rows, tile_cols,
                               tiles.grid.positions())};

@@ -15,6 +15,7 @@ struct SignalGrid {
   std::vector<TileGrid> ranks;  ///< gemm+alltoall: of every rank; otherwise empty, all are alike
   std::int64_t workers = 1;     ///< tiles in a wave: the workers that collectives leave to the GEMM
   std::int32_t collective_workers = 0;
+  TileOrder order{};  ///< of the params, or where they name none of the machine
 
   std::int64_t waves() const { return ceil_div(grid.positions(), workers); }
   /// Where a group that ends at position `end` of `grid` ends on a rank: in proportion.

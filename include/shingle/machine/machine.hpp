@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shingle/base/units.hpp"
+#include "shingle/grid/tile_grid.hpp"
 #include "shingle/machine/curve.hpp"
 
 namespace shingle {
@@ -95,6 +96,7 @@ struct Machine {
   std::int32_t collective_workers = 0;  ///< of these, how many a collective occupies while it runs
   std::int32_t tile_rows = 256;         ///< tile that computes well here
   std::int32_t tile_cols = 512;
+  TileOrder order{};          ///< in which its GEMMs run their tiles, unless params say another
   Link link;                  ///< of one rank
   EnginePhases engine;        ///< of one copy engine
   bool peer_memory = true;    ///< whether ranks can load from and store to each other's memory

@@ -41,6 +41,8 @@ class Graph {
     if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
   }
 
+  /// Brings it to the device, so that the first launch does not have to.
+  void upload(cudaStream_t stream) const { check(cudaGraphUpload(graph_, stream), "cudaGraphUpload"); }
   void launch(cudaStream_t stream) const { check(cudaGraphLaunch(graph_, stream), "cudaGraphLaunch"); }
 
  private:
