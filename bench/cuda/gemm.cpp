@@ -1,6 +1,6 @@
-// The instrumented GEMM on one GPU beside the library's best: with its hooks idle, and with slots and signals.
-// Runs alternate, each after a pause, so that neither clocks nor caches favour one. Products of small integers
-// are compared bit by bit.
+// The instrumented GEMM on one GPU beside the library's best: with its hooks idle, and with slots and
+// signals. Runs alternate, each after a pause, so that neither clocks nor caches favour one. Products of
+// small integers are compared bit by bit.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -102,7 +102,9 @@ class Candidate {
     check(instance.load(), "load a kernel");
     check(instance.prepare(args, params_.get()), "prepare a kernel");
   }
-  void launch(cudaStream_t stream) const { check(instance_.launch(params_.get(), ctas_, stream), "launch a kernel"); }
+  void launch(cudaStream_t stream) const {
+    check(instance_.launch(params_.get(), ctas_, stream), "launch a kernel");
+  }
 
  private:
   const GemmInstance& instance_;
@@ -163,7 +165,8 @@ nlohmann::json compare(const Shape& shape, int repeat) {
   const Candidate hooked(*best.instance, shape, best.order, a, b, out, true);
   bench::Samples theirs, ours, signalled;
   for (int i = 0; i < repeat; ++i) {
-    theirs.us.push_back(time_us(stream, [&](cudaStream_t on) { library.run(on, a.get(), b.get(), expected.get()); }));
+    theirs.us.push_back(
+        time_us(stream, [&](cudaStream_t on) { library.run(on, a.get(), b.get(), expected.get()); }));
     signalled.us.push_back(time_us(stream, [&](cudaStream_t on) { hooked.launch(on); }));
     ours.us.push_back(time_us(stream, [&](cudaStream_t on) { idle.launch(on); }));
   }
@@ -202,12 +205,14 @@ int main(int argc, char** argv) {
     bool verified = true;
     for (const Shape& shape : suite(least_m)) {
       const auto row = compare(shape, repeat);
-      fmt::print("{:>5}x{:>5}x{:>5}  tile {:7} swizzle {}  library {:7.1f} us  idle {:.3f}  hooks {:.3f} of it  cost of "
-                 "hooks {:+.1f}%  equal: {}\n",
-                 shape.m, shape.n, shape.k, row["tile"].get<std::string>(), row["swizzle"].get<int>(),
-                 row["library"]["median_us"].get<double>(), row["of_library_idle"].get<double>(),
-                 row["of_library_hooks"].get<double>(), 100 * row["hooks_cost"].get<double>(),
-                 row["verified"].get<bool>() ? "yes" : "NO");
+      fmt::print(
+          "{:>5}x{:>5}x{:>5}  tile {:7} swizzle {}  library {:7.1f} us  idle {:.3f}  hooks {:.3f} of it  "
+          "cost of "
+          "hooks {:+.1f}%  equal: {}\n",
+          shape.m, shape.n, shape.k, row["tile"].get<std::string>(), row["swizzle"].get<int>(),
+          row["library"]["median_us"].get<double>(), row["of_library_idle"].get<double>(),
+          row["of_library_hooks"].get<double>(), 100 * row["hooks_cost"].get<double>(),
+          row["verified"].get<bool>() ? "yes" : "NO");
       std::fflush(stdout);
       idle += std::log(row["of_library_idle"].get<double>());
       hooks += std::log(row["of_library_hooks"].get<double>());
@@ -216,8 +221,10 @@ int main(int argc, char** argv) {
       record["rows"].push_back(row);
     }
     const auto count = static_cast<double>(record["rows"].size());
-    fmt::print("geomean of {} shapes: idle {:.3f}, with slots and signals {:.3f} (target 0.96), worst {:.3f} (0.90)\n",
-               record["rows"].size(), std::exp(idle / count), std::exp(hooks / count), worst);
+    fmt::print(
+        "geomean of {} shapes: idle {:.3f}, with slots and signals {:.3f} (target 0.96), worst {:.3f} "
+        "(0.90)\n",
+        record["rows"].size(), std::exp(idle / count), std::exp(hooks / count), worst);
     bench::write(record, json);
     return verified ? 0 : 1;
   } catch (const Error& error) {

@@ -45,12 +45,14 @@ class NcclCollective final : public Command {
   void enqueue(cudaStream_t stream) override {
     switch (kind_) {
       case CollectiveKind::allreduce:
-        return check(ncclAllReduce(send_.data, recv_.data, send_.count, type_, ncclSum, comm_, stream), "ncclAllReduce");
+        return check(ncclAllReduce(send_.data, recv_.data, send_.count, type_, ncclSum, comm_, stream),
+                     "ncclAllReduce");
       case CollectiveKind::reducescatter:
         return check(ncclReduceScatter(send_.data, recv_.data, recv_.count, type_, ncclSum, comm_, stream),
                      "ncclReduceScatter");
       default:
-        return check(ncclAllGather(send_.data, recv_.data, send_.count, type_, comm_, stream), "ncclAllGather");
+        return check(ncclAllGather(send_.data, recv_.data, send_.count, type_, comm_, stream),
+                     "ncclAllGather");
     }
   }
 
@@ -86,7 +88,8 @@ class NcclMessages final : public Command {
   std::vector<Message> sends_, receives_;
 };
 
-std::vector<NcclMessages::Message> parts(const Context& context, Slice slice, const std::vector<std::int64_t>& rows) {
+std::vector<NcclMessages::Message> parts(const Context& context, Slice slice,
+                                         const std::vector<std::int64_t>& rows) {
   std::vector<NcclMessages::Message> messages;
   for (std::size_t peer = 0; peer < rows.size(); ++peer) {
     slice.rows = rows[peer];
@@ -117,8 +120,9 @@ class CopyRows final : public Command {
            std::int64_t rows)
       : to_(to), from_(from), to_pitch_(to_pitch), from_pitch_(from_pitch), width_(width), rows_(rows) {}
   void enqueue(cudaStream_t stream) override {
-    check(cudaMemcpy2DAsync(to_, static_cast<std::size_t>(to_pitch_), from_, static_cast<std::size_t>(from_pitch_),
-                            static_cast<std::size_t>(width_), static_cast<std::size_t>(rows_), cudaMemcpyDefault, stream),
+    check(cudaMemcpy2DAsync(to_, static_cast<std::size_t>(to_pitch_), from_,
+                            static_cast<std::size_t>(from_pitch_), static_cast<std::size_t>(width_),
+                            static_cast<std::size_t>(rows_), cudaMemcpyDefault, stream),
           "cudaMemcpy2DAsync");
   }
 
@@ -138,9 +142,9 @@ CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& r
 
 std::unique_ptr<Command> make_command(const Context& context, const Collective& step) {
   if (step.kind != CollectiveKind::alltoall) return std::make_unique<NcclCollective>(context, step);
-  return std::make_unique<NcclMessages>(communicator(context, step.communicator, step.resources),
-                                        dtype_of(context, step.send), parts(context, step.send, step.send_rows),
-                                        parts(context, step.recv, step.recv_rows));
+  return std::make_unique<NcclMessages>(
+      communicator(context, step.communicator, step.resources), dtype_of(context, step.send),
+      parts(context, step.send, step.send_rows), parts(context, step.recv, step.recv_rows));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Exchange& step) {
@@ -149,7 +153,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
     std::vector<NcclMessages::Message> made;
     for (const Exchange::Message& message : list) {
       const auto peer = std::find(ranks.begin(), ranks.end(), message.peer) - ranks.begin();
-      if (message.slice.rows > 0) made.push_back({static_cast<int>(peer), contiguous(context, message.slice)});
+      if (message.slice.rows > 0)
+        made.push_back({static_cast<int>(peer), contiguous(context, message.slice)});
     }
     return made;
   };
@@ -172,7 +177,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Fill& step) 
   const Slice& to = step.slice;
   if (to.rows == 0 || to.cols == 0) return nullptr;
   return std::make_unique<Set>(context.memory.at(to, context.parity), context.memory.row_bytes(to.buffer),
-                               to.cols * static_cast<std::int64_t>(size_bytes(dtype_of(context, to))), to.rows);
+                               to.cols * static_cast<std::int64_t>(size_bytes(dtype_of(context, to))),
+                               to.rows);
 }
 
 }  // namespace shingle::cuda

@@ -20,7 +20,8 @@ class Pass final : public Command {
   Pass(const ElementwiseArgs& args, std::vector<Part> parts) : args_(args), parts_(std::move(parts)) {}
   void enqueue(cudaStream_t stream) override {
     for (const Part& part : parts_) {
-      if (part.await.counter != nullptr) check(launch_sync(&part.await, 1, args_.watch, stream), "launch a wait");
+      if (part.await.counter != nullptr)
+        check(launch_sync(&part.await, 1, args_.watch, stream), "launch a wait");
       args_.first = part.first, args_.last = part.last;
       check(launch_elementwise(args_, stream), "launch a pass");
     }
@@ -31,9 +32,9 @@ class Pass final : public Command {
   std::vector<Part> parts_;
 };
 
-/// One kernel that waits for its items as they come would hold its SMs the while, and its many waits slow down
-/// whoever moves data by a factor (a collective of NCCL: by ten). Where items come by groups, in their order, one
-/// thread waits for each group, and its items follow.
+/// One kernel that waits for its items as they come would hold its SMs the while, and its many waits slow
+/// down whoever moves data by a factor (a collective of NCCL: by ten). Where items come by groups, in their
+/// order, one thread waits for each group, and its items follow.
 std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
   const std::int64_t last = last_item(step);
   if (step.gates.size() != 1) return {{{}, step.first, last}};
@@ -44,9 +45,10 @@ std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step
     const std::int64_t end = std::min(gate.ends[g], last);
     if (end <= begin) continue;
     const CounterRef ref{gate.counter, context.rank, gate.entry(static_cast<std::int64_t>(g))};
-    parts.push_back({{SyncKind::await, context.memory.counter(ref), gate.targets[g], context.memory.growth(ref)},
-                     begin,
-                     end});
+    parts.push_back(
+        {{SyncKind::await, context.memory.counter(ref), gate.targets[g], context.memory.growth(ref)},
+         begin,
+         end});
     begin = end;
   }
   return parts;
@@ -56,8 +58,9 @@ std::vector<TileAt> order_of(const TileGrid& grid) {
   std::vector<TileAt> order;
   for (std::int64_t p = 0; p < grid.positions(); ++p) {
     const Tile tile = grid.tile(p);
-    order.push_back(grid.phantom(tile) ? TileAt{-1, -1}
-                                       : TileAt{static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
+    order.push_back(grid.phantom(tile)
+                        ? TileAt{-1, -1}
+                        : TileAt{static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
   }
   return order;
 }

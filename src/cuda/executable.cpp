@@ -48,7 +48,8 @@ std::int64_t CudaExecutable::internal_bytes(int rank) const {
 }
 
 RunReport CudaExecutable::run(const RunOptions& options) {
-  if (options.epochs < 1) throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
+  if (options.epochs < 1)
+    throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
   if (!(options.timeout_us > 0))
     throw InvalidArgument(fmt::format("timeout = {} us must be positive", options.timeout_us));
   world_.health().require();
@@ -67,8 +68,8 @@ RunReport CudaExecutable::run(const RunOptions& options) {
   }
 }
 
-/// A first run launches step by step: it loads kernels and connects ranks, which neither a capture nor a device that
-/// waits at the start line would let it do. Later ones replay a graph.
+/// A first run launches step by step: it loads kernels and connects ranks, which neither a capture nor a
+/// device that waits at the start line would let it do. Later ones replay a graph.
 void CudaExecutable::prepare(std::size_t index, const RunOptions& options) {
   RankProgram& rank = *ranks_[index];
   rank.local().set_timeout_us(options.timeout_us);
@@ -94,8 +95,8 @@ void CudaExecutable::launch(std::size_t index, const RunOptions& options) {
 
 void CudaExecutable::wait(const RunOptions& options) {
   const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                         std::chrono::duration<double, std::micro>(options.timeout_us * (options.epochs + 1)));
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(
+                         options.timeout_us * (options.epochs + 1)));
   auto look = Clock::now() + attention;
   for (std::size_t index = 0; index < ranks_.size();) {
     if (times_[index].end.done()) {
@@ -132,8 +133,8 @@ std::string CudaExecutable::diagnosis() {
     if (!rank->local().aborted()) continue;
     const Stall stall = rank->local().stall();
     if (stall.counter == nullptr) continue;
-    text += fmt::format("{}rank {} waited for {}: saw {}, wanted {}", text.empty() ? "" : "; ", rank->local().rank(),
-                        memory_.describe(stall.counter), stall.seen, stall.wanted);
+    text += fmt::format("{}rank {} waited for {}: saw {}, wanted {}", text.empty() ? "" : "; ",
+                        rank->local().rank(), memory_.describe(stall.counter), stall.seen, stall.wanted);
   }
   return text.empty() ? "a wait on a device was ended" : text;
 }
@@ -141,7 +142,8 @@ std::string CudaExecutable::diagnosis() {
 RunReport CudaExecutable::report(const RunOptions& options) {
   RunReport report;
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
-    report.elapsed_us = std::max(report.elapsed_us, 1e3 * times_[index].end.milliseconds_since(times_[index].begin));
+    report.elapsed_us =
+        std::max(report.elapsed_us, 1e3 * times_[index].end.milliseconds_since(times_[index].begin));
     if (!options.trace) continue;
     const auto spans = ranks_[index]->spans(times_[index].begin);
     report.spans.insert(report.spans.end(), spans.begin(), spans.end());

@@ -20,9 +20,9 @@ class CudaExecutable final : public Executable {
   std::int64_t internal_bytes(int rank) const override;
   void poison() override { memory_.poison(); }
 
-  /// One epoch of a local rank behind what is in the caller's stream: asynchronous, also within somebody else's
-  /// capture once a run() has gone before. All ranks have to do the same. A wait that passes its deadline is told
-  /// by the world.
+  /// One epoch of a local rank behind what is in the caller's stream: asynchronous, also within somebody
+  /// else's capture once a run() has gone before. All ranks have to do the same. A wait that passes its
+  /// deadline is told by the world.
   void enqueue(int rank, cudaStream_t stream);
 
  private:

@@ -51,7 +51,8 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
   if (map.world == 1 && map.pitch == 0)
     return {map.base, std::min(map.limit, stored_rows) - map.base, 1, grid.tile_rows, 0, {}};
   if (map.pitch == 0 && map.world * map.block == grid.tile_rows)
-    return {map.base, std::min(map.limit, stored_rows) - map.base, map.world, static_cast<std::int32_t>(map.block),
+    return {map.base,   std::min(map.limit, stored_rows) - map.base,
+            map.world,  static_cast<std::int32_t>(map.block),
             map.stride, {}};
   RowsOfA rows{0, std::min(map.limit, stored_rows), 1, grid.tile_rows, 0, {}};
   for (std::int64_t m = 0; m < grid.tiles_m(); ++m) {
@@ -63,14 +64,15 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
       found += begin >= 0 && run.matrix_row == begin + (run.virtual_row - rect.row) ? 0 : 1;
     });
     if (found > 0)
-      throw Unsupported(fmt::format("tiles of {} rows hold rows of A that lie apart in no regular way", grid.tile_rows));
+      throw Unsupported(
+          fmt::format("tiles of {} rows hold rows of A that lie apart in no regular way", grid.tile_rows));
     rows.first.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(begin, 0)));
   }
   return rows;
 }
 
-/// Positions of the grid without clusters of which no tile holds output; empty where consecutive positions are
-/// no clusters of `cluster` tiles down the rows.
+/// Positions of the grid without clusters of which no tile holds output; empty where consecutive positions
+/// are no clusters of `cluster` tiles down the rows.
 std::vector<std::int64_t> positions_for(const TileGrid& grid, std::int32_t cluster) {
   std::vector<std::int64_t> positions;
   const std::int64_t count = grid.positions();
@@ -105,15 +107,17 @@ struct Choice {
 Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
   Choice best;
   for (const GemmInstance& one : gemm_instances()) {
-    if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b) continue;
+    if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
+      continue;
     const std::int32_t cols = one.tile.cols / (gated ? 2 : 1);
     const bool fits = (one.tile.rows == grid.tile_rows ||
                        (one.tile.rows > grid.tile_rows && (grid.tiles_m() == 1 || !one.transpose_a))) &&
                       (cols == grid.tile_cols || (cols > grid.tile_cols && grid.tiles_n() == 1));
     if (!fits) continue;
-    if (best.instance && (one.tile.rows * one.tile.cols > best.instance->tile.rows * best.instance->tile.cols ||
-                          (one.tile.rows * one.tile.cols == best.instance->tile.rows * best.instance->tile.cols &&
-                           one.tile.cluster <= best.instance->tile.cluster)))
+    if (best.instance &&
+        (one.tile.rows * one.tile.cols > best.instance->tile.rows * best.instance->tile.cols ||
+         (one.tile.rows * one.tile.cols == best.instance->tile.rows * best.instance->tile.cols &&
+          one.tile.cluster <= best.instance->tile.cluster)))
       continue;
     auto positions = positions_for(grid, one.tile.cluster);
     if (!positions.empty()) best = {&one, std::move(positions)};
@@ -122,10 +126,12 @@ Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
 }
 
 std::optional<std::string> unserved(const GemmArgs& args) {
-  if (args.type == Element::f32) return "f32 has no tensor cores that keep its precision: use bf16 or f16, or sequential";
+  if (args.type == Element::f32)
+    return "f32 has no tensor cores that keep its precision: use bf16 or f16, or sequential";
   const auto odd = [](std::int64_t elements) { return elements % 8 != 0; };
   if (odd(args.cols) || odd(args.k) || odd(args.lda) || odd(args.ldb))
-    return fmt::format("bulk loads need N = {} and K = {} (and with transpose_a M) to be multiples of 8", args.cols, args.k);
+    return fmt::format("bulk loads need N = {} and K = {} (and with transpose_a M) to be multiples of 8",
+                       args.cols, args.k);
   if (args.a_parts > 1 && args.transpose_a)
     return "a transposed A has no rows that could be picked from all shards: use row order block-cyclic";
   return std::nullopt;
@@ -169,7 +175,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   const bool call = step.grid.positions() == 1 && step.gates.empty() && step.notify.empty();
   const bool gated = step.epilogue.activation == Activation::swiglu;
   const TileGrid grid =
-      call ? make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0}) : step.grid;
+      call ? make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0})
+           : step.grid;
   Gemm tiled = step;
   tiled.grid = grid;
   GemmArgs args = arguments(context, tiled, grid);
@@ -182,11 +189,13 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.a = context.memory.at(step.a, context.parity) + skipped * 2;
   const Choice choice = choose(args, grid, gated);
   if (!choice.instance)
-    throw Unsupported(fmt::format("no GEMM kernel of this build has tiles of {}x{} in this order", grid.tile_rows, grid.tile_cols));
+    throw Unsupported(fmt::format("no GEMM kernel of this build has tiles of {}x{} in this order",
+                                  grid.tile_rows, grid.tile_cols));
   args.tile = choice.instance->tile;
-  args.part_rows = rows.parts == 1 && rows.first.empty() && grid.tiles_m() == 1 ? args.tile.rows : rows.part_rows;
-  const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows, rows.parts,
-                      rows.part_rows};
+  args.part_rows =
+      rows.parts == 1 && rows.first.empty() && grid.tiles_m() == 1 ? args.tile.rows : rows.part_rows;
+  const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
+                      rows.parts, rows.part_rows};
   const Tables tables = context.tables();
   args.a_first = context.arena.put(rows.first);
   args.order = context.arena.put(order_of(grid, choice.positions));

@@ -7,7 +7,8 @@ namespace shingle::cuda {
 Launchers::Launchers(const std::vector<LocalRank>& local) {
   for (const LocalRank& rank : local) devices_.push_back(rank.device());
   if (local.size() == 1) return;
-  for (std::size_t i = 0; i < devices_.size(); ++i) threads_.emplace_back([this, i] { serve(i, devices_[i]); });
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    threads_.emplace_back([this, i] { serve(i, devices_[i]); });
 }
 
 Launchers::~Launchers() {

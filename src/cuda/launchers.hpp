@@ -19,8 +19,8 @@ class Launchers {
   Launchers(const Launchers&) = delete;
   Launchers& operator=(const Launchers&) = delete;
 
-  /// Calls action(index of the local rank) on all threads at once, each with its device current, and waits for
-  /// them. Throws what the first of them threw. One rank alone is served by the caller's thread.
+  /// Calls action(index of the local rank) on all threads at once, each with its device current, and waits
+  /// for them. Throws what the first of them threw. One rank alone is served by the caller's thread.
   void run(const std::function<void(std::size_t)>& action);
 
  private:

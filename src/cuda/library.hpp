@@ -11,9 +11,10 @@ namespace shingle::cuda {
 
 class LibraryCache {
  public:
-  /// The product of this problem, by the fastest of the library's heuristics on these operands; C is overwritten.
-  std::shared_ptr<const LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem, const void* a,
-                                         const void* b, void* c);
+  /// The product of this problem, by the fastest of the library's heuristics on these operands; C is
+  /// overwritten.
+  std::shared_ptr<const LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
+                                         const void* a, const void* b, void* c);
 
  private:
   std::vector<std::pair<LibraryProblem, std::shared_ptr<const LibraryGemm>>> made_;

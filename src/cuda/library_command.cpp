@@ -95,9 +95,11 @@ std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& s
     const char* const from = a + run.from * element * (step.transpose_a ? 1 : problem.lda);
     char* const to = c + run.to * context.memory.row_bytes(step.out.slice.buffer);
     problem.m = run.rows;
-    problem.alignment = alignment_of(reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(b) |
-                                     reinterpret_cast<std::uintptr_t>(to));
-    parts.push_back({context.library.get(context.world.blas(context.rank), problem, from, b, to), from, b, to});
+    problem.alignment =
+        alignment_of(reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(b) |
+                     reinterpret_cast<std::uintptr_t>(to));
+    parts.push_back(
+        {context.library.get(context.world.blas(context.rank), problem, from, b, to), from, b, to});
   }
   return std::make_unique<LibraryCommand>(std::move(parts));
 }

@@ -45,7 +45,8 @@ Memory::Memory(const Plan& plan, const std::vector<LocalRank>& local) : plan_(pl
 const Memory::Rank& Memory::local(int rank) const {
   const auto found = ranks_.find(rank);
   if (found == ranks_.end())
-    throw Unsupported(fmt::format("the plan reaches into the memory of rank {}, which is not of this process", rank));
+    throw Unsupported(
+        fmt::format("the plan reaches into the memory of rank {}, which is not of this process", rank));
   return found->second;
 }
 
@@ -69,7 +70,8 @@ std::int64_t Memory::row_bytes(std::int32_t buffer) const {
 }
 
 char* Memory::at(const Slice& slice, int parity) const {
-  const auto element = static_cast<std::int64_t>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+  const auto element =
+      static_cast<std::int64_t>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
   return buffer(slice.buffer, slice.rank, parity) + slice.row * row_bytes(slice.buffer) + slice.col * element;
 }
 
@@ -91,7 +93,8 @@ std::string Memory::describe(const std::uint32_t* counter) const {
     const auto at = static_cast<std::size_t>(counter - first);
     std::size_t c = rank.first_count.size() - 1;
     while (rank.first_count[c] > at) --c;
-    return fmt::format("counter '{}'[{}] of rank {}", plan_.counters[c].name, at - rank.first_count[c], number);
+    return fmt::format("counter '{}'[{}] of rank {}", plan_.counters[c].name, at - rank.first_count[c],
+                       number);
   }
   return "the start of the run";
 }

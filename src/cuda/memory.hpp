@@ -43,10 +43,10 @@ class Memory {
  private:
   struct Rank {
     int device = 0;
-    DeviceMemory internal;                   // all internal buffers
-    std::map<std::int32_t, char*> buffers;   // by index; absent: not bound
+    DeviceMemory internal;                  // all internal buffers
+    std::map<std::int32_t, char*> buffers;  // by index; absent: not bound
     DeviceMemory counts;
-    std::vector<std::size_t> first_count;    // by counter
+    std::vector<std::size_t> first_count;  // by counter
   };
   const Rank& local(int rank) const;
 

@@ -22,7 +22,8 @@ std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
         if constexpr (requires { make_command(context, one); })
           return make_command(context, one);
         else
-          throw Unsupported(std::string("this backend carries out no step '") + std::string(name(step)) + "'");
+          throw Unsupported(std::string("this backend carries out no step '") + std::string(name(step)) +
+                            "'");
       },
       step);
 }
@@ -74,8 +75,8 @@ RankProgram::Program RankProgram::make(int parity) {
   return program;
 }
 
-/// Lanes fork from the stream behind the begin of the epoch and join it again. Lane 0 is the stream itself. Steps
-/// are issued in the plan's order, in which they would pass through one hardware queue.
+/// Lanes fork from the stream behind the begin of the epoch and join it again. Lane 0 is the stream itself.
+/// Steps are issued in the plan's order, in which they would pass through one hardware queue.
 template <class Issue>
 void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) {
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
@@ -101,7 +102,8 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
 }
 
 void RankProgram::enqueue(cudaStream_t stream) {
-  enqueue_lanes(stream, next_parity(), [](Command& command, cudaStream_t on, int, int) { command.enqueue(on); });
+  enqueue_lanes(stream, next_parity(),
+                [](Command& command, cudaStream_t on, int, int) { command.enqueue(on); });
 }
 
 void RankProgram::enqueue_traced(cudaStream_t stream, int epoch) {
@@ -132,7 +134,8 @@ void RankProgram::replay(cudaStream_t stream) {
 std::vector<Span> RankProgram::spans(const Event& begin) {
   std::vector<Span> spans;
   for (const Traced& traced : traced_)
-    spans.push_back({local_.rank(), traced.lane, traced.step, -1, traced.epoch, 1e3 * traced.begin.milliseconds_since(begin),
+    spans.push_back({local_.rank(), traced.lane, traced.step, -1, traced.epoch,
+                     1e3 * traced.begin.milliseconds_since(begin),
                      1e3 * traced.end.milliseconds_since(begin)});
   traced_.clear();
   return spans;

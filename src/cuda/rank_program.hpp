@@ -18,11 +18,12 @@ class RankProgram {
 
   /// Makes the commands, where user buffers have been bound anew since. Communicators exist.
   void prepare();
-  /// Captures what replay() launches, unless that is done. All ranks do so together, with nothing that waits on their
-  /// devices: the collective library may exchange addresses and ask for memory then.
+  /// Captures what replay() launches, unless that is done. All ranks do so together, with nothing that waits
+  /// on their devices: the collective library may exchange addresses and ask for memory then.
   void capture();
 
-  /// One epoch, behind what is in `stream`, which then continues when it is done. Asynchronous; may be captured.
+  /// One epoch, behind what is in `stream`, which then continues when it is done. Asynchronous; may be
+  /// captured.
   void enqueue(cudaStream_t stream);
   /// The same by the graph that was captured.
   void replay(cudaStream_t stream);
@@ -68,7 +69,7 @@ class RankProgram {
   std::vector<Program> programs_;  // by parity
   std::vector<Stream> streams_;    // by lane
   Event begun_;
-  std::vector<Event> ended_;  // by lane
+  std::vector<Event> ended_;   // by lane
   std::vector<Graph> graphs_;  // by parity; empty: not captured yet
   std::vector<Traced> traced_;
 };

@@ -10,8 +10,9 @@ namespace shingle::cuda {
 
 class CudaWorld;
 
-/// Launches reach the devices one after the other, tens of microseconds apart. Behind this line they all wait in
-/// the devices for a word of the host's, and, where there are other processes, for a small collective with them.
+/// Launches reach the devices one after the other, tens of microseconds apart. Behind this line they all wait
+/// in the devices for a word of the host's, and, where there are other processes, for a small collective with
+/// them.
 class StartLine {
  public:
   /// Collective.

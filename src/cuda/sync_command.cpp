@@ -12,7 +12,8 @@ class Synchronise final : public Command {
   void enqueue(cudaStream_t stream) override {
     for (std::size_t first = 0; first < ops_.size(); first += most_sync_ops) {
       const auto count = std::min<std::size_t>(ops_.size() - first, most_sync_ops);
-      check(launch_sync(ops_.data() + first, static_cast<int>(count), watch_, stream), "launch a sync kernel");
+      check(launch_sync(ops_.data() + first, static_cast<int>(count), watch_, stream),
+            "launch a sync kernel");
     }
   }
 
@@ -23,9 +24,11 @@ class Synchronise final : public Command {
 
 SyncOp op_of(const Context& context, const Step& step) {
   if (const auto* await = std::get_if<Await>(&step))
-    return {SyncKind::await, context.memory.counter(await->counter), await->target, context.memory.growth(await->counter), false};
+    return {SyncKind::await, context.memory.counter(await->counter), await->target,
+            context.memory.growth(await->counter), false};
   const auto& notify = std::get<Notify>(step);
-  const bool set = context.plan.counters[static_cast<std::size_t>(notify.counter.counter)].kind == CounterKind::set;
+  const bool set =
+      context.plan.counters[static_cast<std::size_t>(notify.counter.counter)].kind == CounterKind::set;
   return {set ? SyncKind::set : SyncKind::add, context.memory.counter(notify.counter), notify.value,
           context.memory.growth(notify.counter), notify.counter.rank != context.rank};
 }

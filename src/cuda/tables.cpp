@@ -39,7 +39,8 @@ class RowAddresses {
     const Buffer& buffer = tables_.plan.buffers[static_cast<std::size_t>(at_.slice.buffer)];
     for_each_piece(at_, tiling_.grid, tables_.plan.problem.routing.get(), position, [&](const Piece& piece) {
       char* const first = tables_.memory.buffer(at_.slice.buffer, piece.rank, tables_.parity) +
-                          piece.row * row_bytes + piece.col * static_cast<std::int64_t>(size_bytes(buffer.dtype));
+                          piece.row * row_bytes +
+                          piece.col * static_cast<std::int64_t>(size_bytes(buffer.dtype));
       for (std::int64_t i = 0; i < piece.rows; ++i) {
         const auto row = static_cast<std::size_t>(tiling_.kernel_row(piece.tile_row + i, height));
         rows[row * dests_ + found[row]++] = first + i * row_bytes;
@@ -56,13 +57,15 @@ class RowAddresses {
 };
 
 /// Whether in every block of `piece` rows those that exist follow on the first, at every destination.
-bool cut_by(std::size_t piece, const std::vector<std::vector<char*>>& tiles, std::size_t dests, std::int64_t row_bytes) {
+bool cut_by(std::size_t piece, const std::vector<std::vector<char*>>& tiles, std::size_t dests,
+            std::int64_t row_bytes) {
   for (const auto& rows : tiles)
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t row = i / dests, first = row / piece * piece;
       if (rows[i] == nullptr) continue;
       const char* begin = rows[first * dests + i % dests];
-      if (begin == nullptr || begin + static_cast<std::int64_t>(row - first) * row_bytes != rows[i]) return false;
+      if (begin == nullptr || begin + static_cast<std::int64_t>(row - first) * row_bytes != rows[i])
+        return false;
     }
   return true;
 }
@@ -73,7 +76,8 @@ bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles,
   for (std::size_t t = 0; t < tiles.size(); ++t)
     for (std::size_t i = 0; i < tiles[t].size(); ++i) {
       const std::size_t row = i / dests;
-      if (tiles[t][i] == nullptr && exist[t][row] && tiles[t][row / piece * piece * dests + i % dests] != nullptr)
+      if (tiles[t][i] == nullptr && exist[t][row] &&
+          tiles[t][row / piece * piece * dests + i % dests] != nullptr)
         return true;
     }
   return false;
@@ -120,7 +124,8 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
     tiles.push_back(addresses.of(position));
     auto& rows = exist.emplace_back(static_cast<std::size_t>(tiling.height), false);
     const std::int64_t height = grid.rect(grid.tile(position)).rows;
-    for (std::int64_t v = 0; v < height; ++v) rows[static_cast<std::size_t>(tiling.kernel_row(v, height))] = true;
+    for (std::int64_t v = 0; v < height; ++v)
+      rows[static_cast<std::size_t>(tiling.kernel_row(v, height))] = true;
   }
   const std::size_t dests = addresses.dests(), height = static_cast<std::size_t>(tiling.height);
   std::size_t piece = height;
@@ -151,7 +156,8 @@ GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling
       }
       const std::int64_t group = group_of(gate.ends, position);
       const CounterRef ref{gate.counter, rank, gate.entry(group)};
-      targets.push_back({memory.counter(ref), gate.targets[static_cast<std::size_t>(group)], memory.growth(ref)});
+      targets.push_back(
+          {memory.counter(ref), gate.targets[static_cast<std::size_t>(group)], memory.growth(ref)});
     }
   return {arena.put(targets), static_cast<std::int32_t>(gates.size())};
 }

@@ -41,8 +41,7 @@ Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, cons
   if (problem.op == Op::gemm_reducescatter) {
     const bool dealt = problem.row_order == RowOrder::block_cyclic;
     const std::int64_t block =
-        dealt ? problem.row_block
-              : smaller(larger(tile_rows / problem.world, 1), problem.shard_rows());
+        dealt ? problem.row_block : smaller(larger(tile_rows / problem.world, 1), problem.shard_rows());
     if (block * problem.world > std::int64_t{1} << 30)
       return Reason{fmt::format("blocks of {} rows a rank make tiles that are too tall", block)};
     tile_rows = static_cast<std::int32_t>(block * problem.world);

@@ -1,4 +1,5 @@
-// Random problems on GPUs, every mechanism that serves them: exact where sums are exact, within bounds elsewhere.
+// Random problems on GPUs, every mechanism that serves them: exact where sums are exact, within bounds
+// elsewhere.
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
@@ -27,7 +28,8 @@ int problems() {
 Problem draw_problem(Dice& dice, int world) {
   Problem p;
   p.world = world;
-  p.op = one_of(dice, {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm});
+  p.op = one_of(
+      dice, {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm});
   p.m = chance(dice, 20) ? dice.size(1, 2 * world) : dice.size(1, chance(dice, 30) ? 3000 : 700);
   p.n = 8 * dice.size(1, chance(dice, 30) ? 300 : 80);
   p.k = 8 * dice.size(1, 100);
@@ -55,7 +57,8 @@ Problem draw_problem(Dice& dice, int world) {
 }
 
 class Operators : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, Operators, testing::Values(1, 2, 3, 4, 8), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Worlds, Operators, testing::Values(1, 2, 3, 4, 8),
+                         testing::PrintToStringParamName());
 
 TEST_P(Operators, RandomProblemsAreRight) {
   std::string why;
@@ -66,7 +69,8 @@ TEST_P(Operators, RandomProblemsAreRight) {
   for (int i = 0; i < problems(); ++i) {
     const Problem problem = draw_problem(dice, GetParam());
     if (problem.m == 0) continue;
-    const auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
+    const auto inputs =
+        random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
     Workspace workspace(*world, *inputs);
     for (const Mechanism mechanism : mechanisms) {
       if (!make_plan(problem, world->machine(), mechanism)) continue;
@@ -78,8 +82,9 @@ TEST_P(Operators, RandomProblemsAreRight) {
           op.executable().poison();
           op.run();
           const Check checked = check(*inputs, workspace.outputs());
-          ASSERT_TRUE(checked.passed) << describe(problem) << ' ' << name(mechanism) << " problem " << i << " run " << run
-                                      << ": error " << checked.max_error << " in " << checked.worst;
+          ASSERT_TRUE(checked.passed)
+              << describe(problem) << ' ' << name(mechanism) << " problem " << i << " run " << run
+              << ": error " << checked.max_error << " in " << checked.worst;
         }
         ++ran[std::string(name(mechanism))];
       } catch (const Unsupported& reason) {

@@ -14,13 +14,15 @@ struct GemmTile {
   std::int32_t rows = 0;
   std::int32_t cols = 0;
   std::int32_t cluster = 1;  ///< consecutive tiles down the rows that start together
-  bool operator==(const GemmTile& o) const { return rows == o.rows && cols == o.cols && cluster == o.cluster; }
+  bool operator==(const GemmTile& o) const {
+    return rows == o.rows && cols == o.cols && cluster == o.cluster;
+  }
 };
 
 /// C[rows×cols] = op(A) · op(B), fp32 accumulation, then bias and activation, one rounding. All matrices are
 /// row-major; leading dimensions are in elements, and with the pointers multiples of 16 bytes.
 struct GemmArgs {
-  Element type = Element::bf16;  ///< of A, B, C and bias; bf16 or f16
+  Element type = Element::bf16;      ///< of A, B, C and bias; bf16 or f16
   Element out_type = Element::bf16;  ///< of the output: `type` or f32
   GemmTile tile;
   std::int64_t rows = 0;  ///< of the grid
@@ -38,10 +40,10 @@ struct GemmArgs {
   const void* bias = nullptr;
   Activate activate = Activate::none;
 
-  /// A tile's rows of op(A) are `a_parts` pieces of `part_rows` rows, together at most the tile's. Piece j of the
-  /// tiles in row m of the grid begins at row m · part_rows + j · a_stride of op(A); or, where there is a table,
-  /// their one piece at row a_first[m]. With several parts `rows` counts those of one piece over all of the grid,
-  /// and `out` has a table. With transpose_a only whole tiles of consecutive rows.
+  /// A tile's rows of op(A) are `a_parts` pieces of `part_rows` rows, together at most the tile's. Piece j of
+  /// the tiles in row m of the grid begins at row m · part_rows + j · a_stride of op(A); or, where there is a
+  /// table, their one piece at row a_first[m]. With several parts `rows` counts those of one piece over all
+  /// of the grid, and `out` has a table. With transpose_a only whole tiles of consecutive rows.
   std::int32_t a_parts = 1;
   std::int32_t part_rows = 0;
   std::int64_t a_stride = 0;

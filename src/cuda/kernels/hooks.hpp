@@ -49,9 +49,9 @@ struct Stall {
 
 /// What every wait of a rank looks at. Waits end when `abort` is not zero: the results are then void.
 struct Watch {
-  const std::uint32_t* epoch = nullptr;  ///< of the executable, in device memory
-  std::uint32_t* abort = nullptr;        ///< in memory that the host reads and writes
-  Stall* stall = nullptr;                ///< likewise; the first wait to fail writes it
+  const std::uint32_t* epoch = nullptr;       ///< of the executable, in device memory
+  std::uint32_t* abort = nullptr;             ///< in memory that the host reads and writes
+  Stall* stall = nullptr;                     ///< likewise; the first wait to fail writes it
   const std::uint64_t* timeout_ns = nullptr;  ///< likewise: how long one wait may take
 };
 

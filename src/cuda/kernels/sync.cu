@@ -1,7 +1,7 @@
 // Kernels of one thread between the steps of a lane.
 //
-// Memory order: a kernel begins after everything before it in its stream is done, so that the release of a count
-// covers it all; what follows a kernel in its stream comes after the acquire of its awaits.
+// Memory order: a kernel begins after everything before it in its stream is done, so that the release of a
+// count covers it all; what follows a kernel in its stream comes after the acquire of its awaits.
 #include "sync.hpp"
 #include "wait.cuh"
 

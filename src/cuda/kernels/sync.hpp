@@ -26,8 +26,8 @@ inline constexpr int most_sync_ops = 64;
 /// Begins an epoch: adds one to the word. It starts at 2³² - 1, so that the first epoch is 0.
 cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream);
 
-/// Does up to most_sync_ops of these one after the other, in one kernel of one thread. A count covers everything
-/// before it in the stream; what follows in the stream may read what an await was told of.
+/// Does up to most_sync_ops of these one after the other, in one kernel of one thread. A count covers
+/// everything before it in the stream; what follows in the stream may read what an await was told of.
 cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaStream_t stream);
 
 /// Loads the kernels: a kernel that is first used while another waits could hang. Once a device.

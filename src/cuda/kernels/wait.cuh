@@ -13,7 +13,7 @@ inline constexpr std::uint32_t polls_between_looks = 64;  // `abort` lies in the
 /// Leaves behind what a wait waited for. The first of the device's waits to fail does so: the host reads it
 /// after the kernels have drained, so that it may come after `abort`.
 __device__ __forceinline__ void give_up(const Target& target, std::uint32_t wanted, std::uint32_t seen,
-                               const Watch& watch) {
+                                        const Watch& watch) {
   if (atomicCAS_system(watch.abort, 0u, 1u) != 0) return;
   volatile Stall& stall = *watch.stall;
   stall.seen = seen;

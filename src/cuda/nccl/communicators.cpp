@@ -99,7 +99,8 @@ const Communicator& Communicators::get(const CommKey& key) {
   config.blocking = 1;
   if (key.max_ctas > 0) {
     config.maxCTAs = key.max_ctas;
-    // A cluster of its blocks needs that many free SMs side by side: those that a GEMM leaves free lie anywhere.
+    // A cluster of its blocks needs that many free SMs side by side: those that a GEMM leaves free lie
+    // anywhere.
     config.cgaClusterSize = 0;
   }
   // NCCL writes the new communicators when they are ready, so they have their place before.

@@ -11,7 +11,8 @@ namespace shingle::cuda {
 
 class Graph {
  public:
-  /// What enqueue(stream) enqueues, captured on `stream` of the current device; other threads are not disturbed.
+  /// What enqueue(stream) enqueues, captured on `stream` of the current device; other threads are not
+  /// disturbed.
   template <class Enqueue>
   static Graph capture(cudaStream_t stream, Enqueue&& enqueue) {
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");

@@ -2,24 +2,24 @@
 //
 // Phases, by warp (16 rows of the tile for each block of rows that its warpgroup multiplies): for every 128
 // bytes of columns the accumulators go through the warp's own 2 KiB of shared memory, so that each row leaves
-// in whole lines. Where there is nothing to do to them they are rounded on the way in; else they go in as they
-// are, and C, bias and activation meet them on the way out. Rows have addresses of their own: slots,
+// in whole lines. Where there is nothing to do to them they are rounded on the way in; else they go in as
+// they are, and C, bias and activation meet them on the way out. Rows have addresses of their own: slots,
 // row-subtiles, pools, owners and scattered rows are all the same to it, on this device or another.
 // Roles: the warps that multiply also store; the kernel layer's warp for epilogue loads, which has nothing to
-// load here, is the notifier: a release waits until the stores are done, a microsecond in which those who store
-// go on to the next tile.
-// Memory order: plain stores by all threads, each of which then arrives (release, CTA) at the tile's barrier; the
-// notifier waits there (acquire, CTA), and its release at the scope of the readers covers them all.
+// load here, is the notifier: a release waits until the stores are done, a microsecond in which those who
+// store go on to the next tile. Memory order: plain stores by all threads, each of which then arrives
+// (release, CTA) at the tile's barrier; the notifier waits there (acquire, CTA), and its release at the scope
+// of the readers covers them all.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
-#include <cutlass/epilogue/collective/detail.hpp>
 #include <cutlass/numeric_types.h>
+#include <cutlass/epilogue/collective/detail.hpp>
 
 #include <cute/tensor.hpp>
 
-#include "../gemm.hpp"
 #include "../elementwise/activation.cuh"
+#include "../gemm.hpp"
 #include "../pair.cuh"
 #include "../ptx/barrier.cuh"
 #include "../ptx/memory.cuh"
@@ -35,7 +35,7 @@ struct EpilogueArgs {
   const void* bias = nullptr;
   Activate activate = Activate::none;
   bool out_f32 = false;
-  std::int32_t parts = 1;      ///< of a tile's rows, as in GemmArgs
+  std::int32_t parts = 1;  ///< of a tile's rows, as in GemmArgs
   std::int32_t part_rows = 0;
   Route out;
   NotifyTable notify;
@@ -53,10 +53,10 @@ class HookedEpilogue {
   using Arguments = EpilogueArgs;
   using Params = EpilogueArgs;
 
-  static constexpr int line = 128;                // bytes of a row that are stored at once
-  static constexpr int slab = 16 * line;          // bytes that a warp stages
-  static constexpr int all_warps = 8;             // of both warpgroups, also where each has a tile of its own
-  static constexpr int stages = 2;                // tiles that have been stored and not been told of
+  static constexpr int line = 128;        // bytes of a row that are stored at once
+  static constexpr int slab = 16 * line;  // bytes that a warp stages
+  static constexpr int all_warps = 8;     // of both warpgroups, also where each has a tile of its own
+  static constexpr int stages = 2;        // tiles that have been stored and not been told of
   struct SharedStorage {
     alignas(128) char staging[all_warps * slab];
     ptx::Barrier stored[stages];
@@ -147,7 +147,8 @@ class HookedEpilogue {
   CUTLASS_DEVICE bool swiglu() const { return params_.activate == Activate::swiglu; }
   /// Whether accumulators need no more than to be rounded.
   CUTLASS_DEVICE bool plain() const {
-    return params_.activate == Activate::none && params_.bias == nullptr && params_.c == nullptr && !params_.out_f32;
+    return params_.activate == Activate::none && params_.bias == nullptr && params_.c == nullptr &&
+           !params_.out_f32;
   }
   /// Columns of the output that a tile holds.
   CUTLASS_DEVICE int out_cols() const { return swiglu() ? Cols / 2 : Cols; }
@@ -187,7 +188,8 @@ class HookedEpilogue {
 
   /// Eight lanes store a line: 16 bytes each of four rows at a time.
   template <class Sums>
-  CUTLASS_DEVICE void store_plain(const TileCoordinate& at, const Sums& sums, int thread, std::uint32_t staging) const {
+  CUTLASS_DEVICE void store_plain(const TileCoordinate& at, const Sums& sums, int thread,
+                                  std::uint32_t staging) const {
     constexpr int chunk = line / 2;
     const int lane = thread % 32, word = lane % 8;
     CUTLASS_PRAGMA_UNROLL
@@ -207,7 +209,8 @@ class HookedEpilogue {
             const uint4 data = ptx::ld_shared_v4(staged(staging, r * 4 + lane / 8, word));
             if (rows[r] != nullptr) *reinterpret_cast<uint4*>(rows[r] + column * 2) = data;
             for (int d = 1; d < params_.out.dests; ++d)
-              if (char* to = row_at(at, first_row + r * 4 + lane / 8, d)) *reinterpret_cast<uint4*>(to + column * 2) = data;
+              if (char* to = row_at(at, first_row + r * 4 + lane / 8, d))
+                *reinterpret_cast<uint4*>(to + column * 2) = data;
           }
         }
         __syncwarp();
@@ -220,8 +223,8 @@ class HookedEpilogue {
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < 8; j += 2) {
       const Sum* x = sums + 4 * j;
-      ptx::stmatrix_x4(staged(staging, lane % 16, j + lane / 16), Pair<T>::pack(x[0], x[1]), Pair<T>::pack(x[2], x[3]),
-                       Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7]));
+      ptx::stmatrix_x4(staged(staging, lane % 16, j + lane / 16), Pair<T>::pack(x[0], x[1]),
+                       Pair<T>::pack(x[2], x[3]), Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7]));
     }
   }
 
@@ -254,11 +257,10 @@ class HookedEpilogue {
   /// Sixteen columns as they are, from the row's `word` on.
   CUTLASS_DEVICE static void stage_sums(const float* sums, int lane, int word, std::uint32_t staging) {
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < 2; ++j)
-      CUTLASS_PRAGMA_UNROLL
-      for (int half = 0; half < 2; ++half)
-        ptx::st_shared_v2(staged(staging, lane / 4 + 8 * half, word + 2 * j + lane % 4 / 2) + lane % 2 * 8,
-                          sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
+    for (int j = 0; j < 2; ++j) CUTLASS_PRAGMA_UNROLL
+    for (int half = 0; half < 2; ++half)
+      ptx::st_shared_v2(staged(staging, lane / 4 + 8 * half, word + 2 * j + lane % 4 / 2) + lane % 2 * 8,
+                        sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
   }
   /// Eight columns of the output by each lane, `per_row` lanes to a row: C, bias, activation, one rounding.
   CUTLASS_DEVICE void finish_words(const TileCoordinate& at, int first_row, int first, int per_row, int lane,
@@ -272,7 +274,8 @@ class HookedEpilogue {
       float x[8], up[8];
       load_staged(x, staged(staging, row, lane % per_row * 2), staged(staging, row, lane % per_row * 2 + 1));
       if (swiglu())
-        load_staged(up, staged(staging, row, lane % per_row * 2 + 4), staged(staging, row, lane % per_row * 2 + 5));
+        load_staged(up, staged(staging, row, lane % per_row * 2 + 4),
+                    staged(staging, row, lane % per_row * 2 + 5));
       finish(at.m, first_row + row, in_matrix, x, up);
       for (int d = 0; d < params_.out.dests; ++d)
         if (char* to = row_at(at, first_row + row, d)) store_word(to, column, x);
@@ -323,10 +326,10 @@ class HookedEpilogue {
 
 /// The same in the words of the kernel layer.
 template <class T, int Rows, int Cols, int Warps>
-class HookedCollective
-    : public cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<HookedEpilogue<T, Rows, Cols, Warps>> {
-  using Adapter =
-      cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<HookedEpilogue<T, Rows, Cols, Warps>>;
+class HookedCollective : public cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
+                             HookedEpilogue<T, Rows, Cols, Warps>> {
+  using Adapter = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
+      HookedEpilogue<T, Rows, Cols, Warps>>;
 
  public:
   using TensorStorage = typename Adapter::TensorStorage;
@@ -345,9 +348,9 @@ class HookedCollective
   }
   template <class Problem, class TileShape, class Coordinate, class Engine, class Layout, class Mma>
   CUTLASS_DEVICE auto store(typename Adapter::LoadPipeline, typename Adapter::LoadPipelineState load_state,
-                            typename Adapter::StorePipeline, typename Adapter::StorePipelineState store_state, Problem,
-                            TileShape, Coordinate tile, cute::Tensor<Engine, Layout> sums, Mma mma, int thread,
-                            TensorStorage&, int = -1) {
+                            typename Adapter::StorePipeline, typename Adapter::StorePipelineState store_state,
+                            Problem, TileShape, Coordinate tile, cute::Tensor<Engine, Layout> sums, Mma mma,
+                            int thread, TensorStorage&, int = -1) {
     this->store_tile(tile, sums, mma, thread);
     return cute::make_tuple(load_state, store_state);
   }

@@ -1,13 +1,14 @@
-// One instance of the instrumented GEMM: CUTLASS's kernel layer and main loop, our scheduler, gate and epilogue.
+// One instance of the instrumented GEMM: CUTLASS's kernel layer and main loop, our scheduler, gate and
+// epilogue.
 #pragma once
 
 #include <cstring>
 
 #include <cutlass/device_kernel.h>
+#include <cutlass/version.h>
 #include <cutlass/epilogue/collective/collective_epilogue.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
-#include <cutlass/version.h>
 
 #include "epilogue.cuh"
 #include "mainloop.cuh"
@@ -32,8 +33,8 @@ struct CutlassType<__half> {
   static constexpr Element element = Element::f16;
 };
 
-/// Pingpong: each of the two warpgroups has a tile of its own, so that one's epilogue is beside the other's main
-/// loop; otherwise they share a tile.
+/// Pingpong: each of the two warpgroups has a tile of its own, so that one's epilogue is beside the other's
+/// main loop; otherwise they share a tile.
 template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int ClusterRows, bool Pingpong>
 struct HookedGemm {
   using Type = typename CutlassType<T>::type;
@@ -45,10 +46,13 @@ struct HookedGemm {
                                       cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
   using Epilogue = HookedCollective<T, Rows, Cols, Pingpong ? 4 : 8>;
   using Mainloop = HookedMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8, Type, LayoutB, 8, float, Tile, Cluster,
-      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8, Type, LayoutB, 8, float, Tile,
+      Cluster,
+      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+          sizeof(typename Epilogue::SharedStorage))>,
       Schedule>::CollectiveOp>;
-  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue, TableOrder>;
+  using Kernel =
+      cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue, TableOrder>;
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     typename Kernel::Arguments to{};
@@ -87,7 +91,8 @@ struct HookedGemm {
     const auto& at = *static_cast<const typename Kernel::Params*>(params);
     const int most = ctas < at.scheduler.positions ? ctas : at.scheduler.positions;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(most < ClusterRows ? ClusterRows : most / ClusterRows * ClusterRows));
+    config.gridDim =
+        dim3(static_cast<unsigned>(most < ClusterRows ? ClusterRows : most / ClusterRows * ClusterRows));
     config.blockDim = dim3(Kernel::MaxThreadsPerBlock);
     config.dynamicSmemBytes = Kernel::SharedStorageSize;
     config.stream = stream;

@@ -13,8 +13,8 @@ namespace shingle::cuda {
 
 /// Tensor maps and the geometry of loads that the library has no words for.
 struct LoadPieces {
-  CUtensorMap a;  ///< of op(A), K-major, boxes of `part_rows` rows
-  CUtensorMap b;  ///< of op(B), boxes of half a tile's columns (of what a CTA loads of them)
+  CUtensorMap a;             ///< of op(A), K-major, boxes of `part_rows` rows
+  CUtensorMap b;             ///< of op(B), boxes of half a tile's columns (of what a CTA loads of them)
   std::int32_t a_parts = 0;  ///< 0: whole tiles of consecutive rows
   std::int32_t part_rows = 0;
   std::int64_t a_stride = 0;
@@ -51,7 +51,8 @@ class HookedMainloop : public Base {
 
   template <class Problem>
   static Params to_underlying_arguments(const Problem& problem, const Arguments& args, void* workspace) {
-    Params params{Base::to_underlying_arguments(problem, args, workspace), args.gate, args.watch, args.pieces};
+    Params params{Base::to_underlying_arguments(problem, args, workspace), args.gate, args.watch,
+                  args.pieces};
     if (args.pieces.a_parts > 0) {  // what arrives is what the barrier has to wait for
       params.tma_transaction_bytes_mk = args.pieces.a_parts * args.pieces.part_rows * row_bytes;
       params.tma_transaction_bytes = params.tma_transaction_bytes_mk + params.tma_transaction_bytes_nk;
@@ -105,20 +106,21 @@ class HookedMainloop : public Base {
       auto* barrier = pipeline.producer_get_barrier(write);
       const int stage = write.index();
       if (params.pieces.a_parts > 0)
-        load_a_parts(params.pieces, barrier, shared.smem_A.begin() + stage * size<0>(TileShape{}) * depth, get<0>(tile),
-                     k0);
+        load_a_parts(params.pieces, barrier, shared.smem_A.begin() + stage * size<0>(TileShape{}) * depth,
+                     get<0>(tile), k0);
       else
         copy(params.tma_load_a.with(*barrier, 0), from_a(_, _, _, *k), to_a(_, _, _, stage));
       if (params.pieces.up_column > 0)
-        load_b_halves(params.pieces, barrier, shared.smem_B.begin() + stage * size<1>(TileShape{}) * depth, get<1>(tile),
-                      k0, rank_in_cluster);
+        load_b_halves(params.pieces, barrier, shared.smem_B.begin() + stage * size<1>(TileShape{}) * depth,
+                      get<1>(tile), k0, rank_in_cluster);
       else
         copy(params.tma_load_b.with(*barrier, everyone), from_b(_, _, _, *k), to_b(_, _, _, stage));
     }
   }
 
   template <class Barrier, class Element>
-  CUTLASS_DEVICE static void load_a_parts(const LoadPieces& pieces, Barrier* barrier, Element* to, int m, int k0) {
+  CUTLASS_DEVICE static void load_a_parts(const LoadPieces& pieces, Barrier* barrier, Element* to, int m,
+                                          int k0) {
     if constexpr (k_major_a) {
       constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
       const int part_elements = pieces.part_rows * depth;
@@ -130,25 +132,25 @@ class HookedMainloop : public Base {
     }
   }
 
-  /// Columns of a tile are `gate | up`. Of a cluster's CTAs the first brings the gates, the second the ups, each
-  /// to both; a CTA alone brings both.
+  /// Columns of a tile are `gate | up`. Of a cluster's CTAs the first brings the gates, the second the ups,
+  /// each to both; a CTA alone brings both.
   template <class Barrier, class Element>
-  CUTLASS_DEVICE static void load_b_halves(const LoadPieces& pieces, Barrier* barrier, Element* to, int n, int k0,
-                                           std::uint32_t rank_in_cluster) {
+  CUTLASS_DEVICE static void load_b_halves(const LoadPieces& pieces, Barrier* barrier, Element* to, int n,
+                                           int k0, std::uint32_t rank_in_cluster) {
     constexpr int half = cute::size<1>(TileShape{}) / 2;
     constexpr int width = k_major_b ? half : 64;  // of a box
     constexpr int cluster = cute::size(Cluster{});
     constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     auto* bar = reinterpret_cast<std::uint64_t*>(barrier);
-    for (int h = cluster > 1 ? rank_in_cluster : 0; h < (cluster > 1 ? static_cast<int>(rank_in_cluster) + 1 : 2);
-         ++h)
+    for (int h = cluster > 1 ? rank_in_cluster : 0;
+         h < (cluster > 1 ? static_cast<int>(rank_in_cluster) + 1 : 2); ++h)
       for (int at = 0; at < half; at += width) {
         Element* into = to + (h * half + at) * depth;
         const int column = n * half + at + h * pieces.up_column;
         const int x = k_major_b ? k0 : column, y = k_major_b ? column : k0;
         if constexpr (cluster > 1)
-          cute::SM90_TMA_LOAD_MULTICAST_2D::copy(&pieces.b, bar, static_cast<std::uint16_t>((1u << cluster) - 1),
-                                                 hint, into, x, y);
+          cute::SM90_TMA_LOAD_MULTICAST_2D::copy(
+              &pieces.b, bar, static_cast<std::uint16_t>((1u << cluster) - 1), hint, into, x, y);
         else
           cute::SM90_TMA_LOAD_2D::copy(&pieces.b, bar, hint, into, x, y);
       }

@@ -10,9 +10,9 @@ namespace shingle::cuda {
 /// The tag by which a kernel asks for it.
 struct TableOrder {};
 
-/// CTA c computes positions c, c + grid, …; a cluster's CTAs have consecutive positions, which the table has to
-/// keep together. The position travels as the tile's third coordinate. Only its own interface to the kernel
-/// layer is inherited.
+/// CTA c computes positions c, c + grid, …; a cluster's CTAs have consecutive positions, which the table has
+/// to keep together. The position travels as the tile's third coordinate. Only its own interface to the
+/// kernel layer is inherited.
 class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90 {
   using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90;
 
@@ -30,7 +30,8 @@ class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
   static Params to_underlying_arguments(Problem problem, Tile tile, Cluster cluster,
                                         const cutlass::KernelHardwareInfo& hardware, const Arguments& args,
                                         void* = nullptr, std::uint32_t = 1, std::uint32_t = 1) {
-    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.order, args.positions};
+    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.order,
+            args.positions};
   }
 
   CUTLASS_DEVICE explicit TableScheduler(const Params& params)
@@ -83,6 +84,7 @@ class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
 }  // namespace shingle::cuda
 
 template <class Arch, class Tile, class Cluster, std::uint32_t Stages>
-struct cutlass::gemm::kernel::detail::TileSchedulerSelector<shingle::cuda::TableOrder, Arch, Tile, Cluster, Stages> {
+struct cutlass::gemm::kernel::detail::TileSchedulerSelector<shingle::cuda::TableOrder, Arch, Tile, Cluster,
+                                                            Stages> {
   using Scheduler = shingle::cuda::TableScheduler;
 };

@@ -18,8 +18,8 @@ struct MatrixBox {
   std::int32_t box_cols = 0;
 };
 
-/// What lies outside the matrix is loaded as zeros. cudaErrorInvalidValue where the driver refuses the map (a base
-/// or stride that is no multiple of 16 bytes, say).
+/// What lies outside the matrix is loaded as zeros. cudaErrorInvalidValue where the driver refuses the map (a
+/// base or stride that is no multiple of 16 bytes, say).
 cudaError_t encode_tensor_map(const MatrixBox& box, CUtensorMap& map);
 
 }  // namespace shingle::cuda
