@@ -220,6 +220,7 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
       [&](auto& t) {
         flags.mechanisms = parse_mechanisms(t);
         flags.automatic = t == "auto";
+        flags.asked = true;
       }));
   grouped(add(app, "--comm-workers", "N",
               "Of each rank, that its collectives occupy (default: the machine's)",
@@ -285,7 +286,8 @@ void add_symmetric_flag(CLI::App& app, PlanFlags& flags) {
 void add_world_flags(CLI::App& app, WorldFlags& flags, int most) {
   const auto grouped = [&](CLI::Option* option) { option->group("Where"); };
   grouped(add(app, "--world,--tp", "RANKS",
-              "Ranks (default: 4, or all GPUs; under a launcher as many as it started)", [&flags, most](auto& t) {
+              "Ranks (default: 4, or all GPUs; under a launcher as many as it started)",
+              [&flags, most](auto& t) {
                 flags.world = static_cast<int>(whole(t, 1, max_planned_world));
                 if (flags.world > most)
                   throw InvalidArgument(fmt::format(
