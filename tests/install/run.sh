@@ -27,4 +27,4 @@ done
 unset LD_LIBRARY_PATH # the installed program finds its own library
 "$prefix/bin/shingle" --version | grep -F "$version"
 [[ -n $(ls "$prefix"/share/shingle/models/*.json) ]]
-(cd / && "$prefix/bin/shingle" plan --op gemm --m 8 --n 8 --k 8 --machine h200x8 | grep -F "132 workers") # finds what was installed
+(cd / && "$prefix/bin/shingle" plan --op gemm --m 8 --n 8 --k 8 --machine h200x8 | grep -F "predicted for h200x8") # finds what was installed

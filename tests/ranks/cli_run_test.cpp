@@ -182,7 +182,7 @@ TEST_F(Cli, RunsCollectivesAlone) {
 TEST_F(Cli, PlansForTheMachineOfAProfile) {
   const std::string h200 = " --machine " SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json ";
   const Outcome plan =
-      run("plan --op gemm+allreduce --mechanism signal --m 2K --n 2K --k 512 --world 8" + h200);
+      run("plan --steps --op gemm+allreduce --mechanism signal --m 2K --n 2K --k 512 --world 8" + h200);
   EXPECT_EQ(plan.code, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("tile 128x256"));
   EXPECT_THAT(plan.out, HasSubstr("132 workers"));

@@ -1,4 +1,4 @@
-// What `run` prints, also where things went wrong.
+// What `run` and `plan` print, also where things went wrong.
 #include "shingle/rows.hpp"
 
 #include <gmock/gmock.h>
@@ -64,6 +64,32 @@ TEST(Rows, AreNullWhereNothingRan) {
                           "tolerance", "params"})
     EXPECT_TRUE(json[0].at(key).is_null()) << key;
   EXPECT_EQ(to_json(std::vector<Row>{}), "[]\n");
+}
+
+Row row_that_is_predicted(const std::string& name, double sequential_us, double us) {
+  Row row{.named = row_that_ran().named, .backend = "h200x8", .mechanism = "ring", .simulated = true};
+  row.named.name = name;
+  row.params = R"({"slices": 2, "mover": "store"})";
+  row.predicted = Metrics{.us = us, .sequential_us = sequential_us, .compute_us = 100};
+  return row;
+}
+
+TEST(Rows, AddUpToALayer) {
+  Machine machine;
+  machine.name = "h200x8";
+  std::vector<Row> rows{row_that_is_predicted("attn_out", 200, 125),
+                        row_that_is_predicted("ffn_down", 400, 275)};
+  const std::string table = planned_table(machine, rows);
+  EXPECT_THAT(table, HasSubstr("predicted for h200x8\n"));
+  EXPECT_THAT(table, HasSubstr("ring       slices=2 mover=store      200 us     125 us    1.60x     0.75\n"));
+  // 1 - (400 - 200) / (600 - 200)
+  EXPECT_THAT(table, testing::ContainsRegex("\ntotal +600 us +400 us +1.50x +0.50\n"));
+
+  rows[1].named.name = "attn_out";  // of two mechanisms for one operator
+  EXPECT_THAT(planned_table(machine, rows), testing::Not(HasSubstr("total")));
+  rows[1] = row_that_is_predicted("ffn_down", 400, 275);
+  rows[1].predicted.reset();  // a part of a layer
+  EXPECT_THAT(planned_table(machine, rows), testing::Not(HasSubstr("total")));
 }
 
 TEST(Memory, IsCountedWithoutOverflow) {

@@ -22,6 +22,7 @@ constexpr const char* examples = R"(Examples
   shingle run --op gemm+reducescatter --a x.npy --b w.npy --out y.npy --world 4
   mpirun -n 4 shingle run --op gemm+alltoall --m 512 --n 1K --k 1K --routing skewed --format json
   shingle plan --op gemm+reducescatter --m 1K --n 1K --k 512 --mechanism signal --workers 4 --groups 1,2,1 --tile 256x256
+  shingle plan --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine h200x8
   shingle verify plan.json
   shingle simulate --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine machines/h200x8.json --html page.html
   shingle compare before.json after.json --threshold 5
@@ -66,13 +67,15 @@ void add_run(CLI::App& app, RunFlags& flags) {
 }
 
 /// `allowed`: flags of the world that say something beside a machine of one's own.
-void add_machine(CLI::App& app, std::string& machine, const std::vector<std::string>& allowed = {"--world"}) {
+CLI::Option* add_machine(CLI::App& app, std::string& machine,
+                         const std::vector<std::string>& allowed = {"--world"}) {
   CLI::Option* option =
       app.add_option("--machine", machine,
                      "Plan for another machine: h200x8, a profile's file, or 'h200x8 * 512, 8x400Gb/s'")
           ->type_name("MACHINE")
           ->group("Where");
   exclude(app, option, {"Where"}, allowed);
+  return option;
 }
 
 CLI::Option* add_plan_file(CLI::App& app, std::string& file) {
@@ -91,7 +94,11 @@ void add_plan(CLI::App& app, PlanCommandFlags& flags) {
   app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")
       ->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
-  add_machine(app, flags.machine);
+  CLI::Option* machine = add_machine(app, flags.machine);
+  app.add_flag(
+         "--steps", flags.steps,
+         "With --machine: print plans, as --rank, --out, --trace and --svg also do; not how long they take")
+      ->needs(machine);
 }
 
 void add_verify(CLI::App& app, VerifyFlags& flags) {
@@ -260,7 +267,8 @@ int main(int argc, const char* const* argv) {
   app.require_subcommand(1);
   Commands commands;
   add_run(*app.add_subcommand("run", "Run operators, check the results and time them"), commands.run);
-  add_plan(*app.add_subcommand("plan", "Print a plan, or why there is none"), commands.plan);
+  add_plan(*app.add_subcommand("plan", "Print a plan; with --machine how long it takes there"),
+           commands.plan);
   add_verify(*app.add_subcommand("verify", "Prove a plan"), commands.verify);
   add_simulate(*app.add_subcommand("simulate", "Predict how long a plan takes on a machine"),
                commands.simulate);

@@ -24,6 +24,7 @@ struct PlanCommandFlags {
   PlanFlags how;
   WorldFlags where;
   std::string machine;  ///< to plan for instead of this one: as machine_from_spec() reads it
+  bool steps = false;   ///< of its plans, instead of how long they take there
   int rank = -1;
   Format format = Format::text;
   std::string out, trace, svg;

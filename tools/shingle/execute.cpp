@@ -41,7 +41,10 @@ class Execution {
 
   Executed go() {
     for (const Candidate& candidate : job_.candidates) {
-      Row row{job_.named, options_.backend, candidate.mechanism, {}, {}, {}, {}, {}, candidate.choice};
+      Row row{.named = job_.named,
+              .backend = options_.backend,
+              .mechanism = candidate.mechanism,
+              .choice = candidate.choice};
       if (!candidate.plan) {
         row.reason = candidate.plan.reason();
       } else {

@@ -220,6 +220,7 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
       [&](auto& t) {
         flags.mechanisms = parse_mechanisms(t);
         flags.automatic = t == "auto";
+        flags.asked = true;
       }));
   grouped(add(app, "--comm-workers", "N",
               "Of each rank, that its collectives occupy (default: the machine's)",

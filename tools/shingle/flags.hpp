@@ -40,6 +40,7 @@ struct MatrixFlags {
 struct PlanFlags {
   std::vector<Mechanism> mechanisms;  ///< empty: the finest that serves each problem
   bool automatic = false;             ///< the one that is predicted to be fastest, with params searched
+  bool asked = false;                 ///< for a mechanism, whichever: a command's own default has no say
   Params params;
 };
 

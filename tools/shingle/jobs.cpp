@@ -67,13 +67,14 @@ Plan read_plan(const std::string& file) {
   }
 }
 
+Candidate candidate_of(Result<Chosen> chosen) {
+  if (!chosen) return {"auto", Reason{chosen.reason()}, {}};
+  return {std::string(name(chosen->plan.mechanism)), chosen->plan, std::move(chosen).value()};
+}
+
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine) {
   std::vector<Candidate> candidates;
-  if (how.automatic) {
-    Result<Chosen> chosen = choose(problem, machine, {.tune = {.params = how.params}});
-    if (!chosen) return {{"auto", Reason{chosen.reason()}, {}}};
-    return {{std::string(name(chosen->plan.mechanism)), chosen->plan, *chosen}};
-  }
+  if (how.automatic) return {candidate_of(choose(problem, machine, {.tune = {.params = how.params}}))};
   for (const Mechanism mechanism : how.mechanisms)
     candidates.push_back(
         {std::string(name(mechanism)), make_plan(problem, machine, mechanism, how.params), {}});

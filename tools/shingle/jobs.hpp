@@ -33,6 +33,9 @@ Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOp
 /// A plan from a file, as JSON; adds the file's name to what is wrong with it.
 Plan read_plan(const std::string& file);
 
+/// The mechanism that was chosen, or "auto" and why there is none.
+Candidate candidate_of(Result<Chosen> chosen);
+
 /// The plans of one problem with every mechanism of the flags.
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine);
 

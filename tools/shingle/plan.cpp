@@ -1,4 +1,4 @@
-// shingle plan: prints plans, or why there are none.
+// shingle plan: prints plans, or why there are none; for another machine how long they take there.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -6,9 +6,30 @@
 #include "shingle/api/trace.hpp"
 #include "shingle/base/file.hpp"
 #include "shingle/commands.hpp"
-#include "shingle/jobs.hpp"
+#include "shingle/rows.hpp"
 
 namespace shingle::cli {
+namespace {
+
+/// Of another machine one asks how long things take there, unless a flag is of the plans themselves.
+bool predicts(const PlanCommandFlags& flags) {
+  const bool of_plans =
+      flags.steps || flags.rank >= 0 || !flags.out.empty() || !flags.trace.empty() || !flags.svg.empty();
+  return !flags.machine.empty() && !of_plans;
+}
+
+int predict(const PlanCommandFlags& flags, int ranks, const Machine& machine) {
+  PlanFlags how = flags.how;
+  if (!how.asked) how.automatic = true;
+  std::vector<Row> rows;
+  for (const NamedProblem& named : make_problems(flags.what, ranks))
+    for (const Candidate& candidate : make_candidates(named.problem, how, machine))
+      rows.push_back(predicted_row(named, candidate, machine));
+  fmt::print("{}", flags.format == Format::json ? to_json(rows) : planned_table(machine, rows));
+  return any_predicted(rows) ? 0 : 1;
+}
+
+}  // namespace
 
 int plan(const PlanCommandFlags& flags, const Launch& launch) {
   require_writable("--out", flags.out);
@@ -20,6 +41,7 @@ int plan(const PlanCommandFlags& flags, const Launch& launch) {
   const WorldOptions here = flags.where.options(launch);
   const Machine machine = flags.how.automatic ? machine_to_tune_for(flags.machine, ranks, here, launch)
                                               : machine_to_plan_for(flags.machine, ranks, here);
+  if (predicts(flags)) return launch.speaks() ? predict(flags, ranks, machine) : 0;
   std::string text;
   std::vector<Timeline> timelines;
   bool any = false;

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
-
-#include "shingle/plan/json.hpp"
+#include <set>
 
 namespace shingle::cli {
 namespace {
@@ -24,16 +22,22 @@ std::string fraction(double value) {
   return std::isfinite(value) ? fmt::format("{:.2f}", value) : "-";
 }
 
+/// `time` is measured or predicted: both say the same of it. `us`: of the plan.
+template <class Time>
+void add_times(const Time& time, double us, Line& line) {
+  line.push_back(format_us(time.sequential_us));
+  line.push_back(format_us(us));
+  line.push_back(fmt::format("{:.2f}x", time.speedup()));
+  line.push_back(fraction(time.overlap_efficiency()));
+}
+
 Line line_of(const Row& row) {
   Line line = head_of(row);
   if (!row.ran()) {
     line.resize(9, "-");
     return line;
   }
-  line.push_back(format_us(row.time->sequential_us));
-  line.push_back(format_us(row.time->overlapped_us));
-  line.push_back(fmt::format("{:.2f}x", row.time->speedup()));
-  line.push_back(fraction(row.time->overlap_efficiency()));
+  add_times(*row.time, row.time->overlapped_us, line);
   line.push_back(fmt::format("{:.1e}", row.check.max_error));
   line.push_back(row.check.passed ? "yes" : "NO");
   return line;
@@ -46,13 +50,68 @@ Line predicted_line(const Row& row) {
     return line;
   }
   const Metrics& at = *row.predicted;
-  for (const double us : {at.compute_us, at.sequential_us, at.us}) line.push_back(format_us(us));
-  line.push_back(fmt::format("{:.2f}x", at.speedup()));
-  line.push_back(fraction(at.overlap_efficiency()));
+  line.push_back(format_us(at.compute_us));
+  add_times(at, at.us, line);
   line.push_back(fraction(at.roofline_fraction()));
   line.push_back(fmt::format("{:.0f}", at.tflops()));
   line.push_back(fmt::format("{:.0f}%", 100 * at.mfu()));
   return line;
+}
+
+/// "slices=2 mover=store"; "-" where all are the planner's defaults. Of many groups of waves the first.
+std::string params_text(const std::string& params) {
+  constexpr std::size_t widest = 24;
+  const auto object = nlohmann::ordered_json::parse(params);
+  std::string text;
+  for (const auto& [key, value] : object.items()) {
+    std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
+    if (shown.size() > widest) shown = shown.substr(0, widest) + "…";
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, shown);
+  }
+  return text.empty() ? "-" : text;
+}
+
+Line planned_line(const Row& row) {
+  Line line = head_of(row);
+  if (!row.predicted) {
+    line.resize(8, "-");
+    return line;
+  }
+  line.push_back(params_text(row.params));
+  add_times(*row.predicted, row.predicted->us, line);
+  return line;
+}
+
+/// Of a layer's operators one after the other. Empty where rows are not each another operator's, or one of
+/// them has no time.
+std::optional<Metrics> total(const std::vector<Row>& rows) {
+  Metrics sum;
+  std::set<std::string> names;
+  for (const Row& row : rows) {
+    if (!row.predicted || !names.insert(row.named.name).second) return std::nullopt;
+    sum.us += row.predicted->us;
+    sum.sequential_us += row.predicted->sequential_us;
+    sum.compute_us += row.predicted->compute_us;
+  }
+  return names.size() > 1 ? std::optional(sum) : std::nullopt;
+}
+
+std::vector<Line> planned_lines(const std::vector<Row>& rows) {
+  std::vector<Line> lines{
+      {"operator", "M×N×K", "mechanism", "params", "sequential", "predicted", "speedup", "overlap"}};
+  for (const Row& row : rows) lines.push_back(planned_line(row));
+  if (const std::optional<Metrics> sum = total(rows)) {
+    Line line{"total", "", "", ""};
+    add_times(*sum, sum->us, line);
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::string reason_of(const Row& row) {
+  const std::string of = head_of(row)[0];
+  if (!row.reason.empty()) return fmt::format("{} {}: {}", of, row.mechanism, row.reason);
+  return row.choice ? fmt::format("{}: {}", of, row.choice->reason) : "";
 }
 
 std::string below(const std::vector<std::string>& lines) {
@@ -61,74 +120,31 @@ std::string below(const std::vector<std::string>& lines) {
   return text;
 }
 
-void add_metrics(const Metrics& at, nlohmann::ordered_json& object) {
-  object["sequential_us"] = at.sequential_us;
-  object["overlapped_us"] = at.us;
-  object["speedup"] = at.speedup();
-  object["overlap_efficiency"] = at.overlap_efficiency();
-  object["compute_us"] = at.compute_us;
-  object["wire_us"] = at.wire_us;
-  object["exposed_us"] = at.exposed_us;
-  object["ect_us"] = at.ect_us();
-  object["roofline_fraction"] = at.roofline_fraction();
-  object["tflops"] = at.tflops();
-  object["mfu"] = at.mfu();
-}
-
-nlohmann::ordered_json json_of(const Chosen& chosen) {
-  nlohmann::ordered_json object;
-  object["reason"] = chosen.reason;
-  object["confirmed"] = chosen.confirmed;
-  object["considered"] = nlohmann::ordered_json::array();
-  for (const Considered& at : chosen.considered) {
-    nlohmann::ordered_json one;
-    one["mechanism"] = name(at.mechanism);
-    one["predicted_us"] = at.us > 0 ? nlohmann::ordered_json(at.us) : nlohmann::ordered_json();
-    if (at.measured_us > 0) one["measured_us"] = at.measured_us;
-    one["tried"] = at.tried;
-    one["reason"] = at.reason.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(at.reason);
-    object["considered"].push_back(std::move(one));
-  }
-  return object;
-}
-
-nlohmann::ordered_json json_of(const Row& row) {
-  const Problem& p = row.named.problem;
-  nlohmann::ordered_json object;
-  object["op"] = name(p.op);
-  object["m"] = p.m;
-  object["n"] = p.n;
-  object["k"] = p.k;
-  if (p.chains()) object["inner"] = p.inner;
-  object["world"] = p.world;
-  object["dtype"] = name(p.dtype);
-  object["backend"] = row.backend;
-  object["mechanism"] = row.mechanism;
-  object["params"] =
-      row.params.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json::parse(row.params);
-  const auto measured = [&](const char* key, double value) {
-    object[key] = row.ran() ? nlohmann::ordered_json(value)
-                            : nlohmann::ordered_json();  // a value that is not finite is null, too
-  };
-  object["source"] = row.predicted ? "predicted" : "measured";
-  if (row.predicted) {
-    add_metrics(*row.predicted, object);
-  } else {
-    const Measurement time = row.time.value_or(Measurement{});
-    measured("sequential_us", time.sequential_us);
-    measured("overlapped_us", time.overlapped_us);
-    measured("speedup", time.speedup());
-    measured("overlap_efficiency", time.overlap_efficiency());
-    measured("max_error", row.check.max_error);
-    measured("tolerance", row.check.tolerance);
-    object["verified"] = row.ran() && row.check.passed;
-  }
-  if (row.choice) object["choice"] = json_of(*row.choice);
-  object["reason"] = row.reason.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(row.reason);
-  return object;
+std::string title(const Machine& machine) {
+  return fmt::format("predicted for {}\n", machine.name);
 }
 
 }  // namespace
+
+Row predicted_row(const NamedProblem& named, const Candidate& candidate, const Machine& machine,
+                  const SimOptions& options) {
+  Row row{.named = named,
+          .backend = machine.name,
+          .mechanism = candidate.mechanism,
+          .choice = candidate.choice,
+          .simulated = true};
+  if (candidate.plan) {
+    row.params = params_json(*candidate.plan);
+    row.predicted = measure(*candidate.plan, machine, options).value();
+  } else {
+    row.reason = candidate.plan.reason();
+  }
+  return row;
+}
+
+bool any_predicted(const std::vector<Row>& rows) {
+  return std::ranges::any_of(rows, [](const Row& row) { return row.predicted.has_value(); });
+}
 
 std::vector<Line> lines_of(const std::vector<Row>& rows) {
   std::vector<Line> lines{{"operator", "M×N×K", "mechanism", "sequential", "overlapped", "speedup", "overlap",
@@ -147,10 +163,7 @@ std::vector<Line> predicted_lines(const std::vector<Row>& rows) {
 std::vector<std::string> reasons(const std::vector<Row>& rows) {
   std::vector<std::string> lines;
   for (const Row& row : rows)
-    if (!row.reason.empty())
-      lines.push_back(fmt::format("{} {}: {}", head_of(row)[0], row.mechanism, row.reason));
-    else if (row.choice)
-      lines.push_back(fmt::format("{}: {}", head_of(row)[0], row.choice->reason));
+    if (std::string line = reason_of(row); !line.empty()) lines.push_back(std::move(line));
   return lines;
 }
 
@@ -159,18 +172,17 @@ std::string to_table(const std::vector<Row>& rows) {
 }
 
 std::string predicted_table(const Machine& machine, const std::vector<Row>& rows) {
-  return fmt::format("predicted for {}\n", machine.name) + aligned(predicted_lines(rows)) +
-         below(reasons(rows));
+  return title(machine) + aligned(predicted_lines(rows)) + below(reasons(rows));
 }
 
-std::string to_json(const std::vector<Row>& rows) {
-  nlohmann::ordered_json array = nlohmann::ordered_json::array();
-  for (const Row& row : rows) array.push_back(json_of(row));
-  return array.dump(1) + "\n";
-}
-
-std::string params_json(const Plan& plan) {
-  return shingle::to_json(plan.params, -1);
+std::string planned_table(const Machine& machine, const std::vector<Row>& rows) {
+  std::vector<std::string> notes;
+  for (const Row& row : rows) {
+    const bool gains = row.predicted && row.mechanism != name(Mechanism::sequential);
+    if (gains) continue;  // the times above are the reason
+    if (std::string line = reason_of(row); !line.empty()) notes.push_back(std::move(line));
+  }
+  return title(machine) + aligned(planned_lines(rows), word_columns + 1) + below(notes);
 }
 
 }  // namespace shingle::cli

@@ -1,7 +1,6 @@
 // shingle simulate: how long plans take on a machine, without running them.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 
 #include "shingle/api/trace.hpp"
@@ -36,17 +35,25 @@ class Simulations {
  public:
   Simulations(const SimulateFlags& flags, const Machine& machine) : flags_(flags), machine_(machine) {}
 
-  void add(const NamedProblem& named, const Plan& plan, const std::optional<Chosen>& choice) {
-    const Metrics metrics = measure(plan, machine_, flags_.options).value();
-    rows_.push_back({named,
-                     machine_.name,
-                     std::string(name(plan.mechanism)),
-                     params_json(plan),
-                     {},
-                     metrics,
-                     {},
-                     {},
-                     choice});
+  void add(const NamedProblem& named, const Candidate& candidate) {
+    rows_.push_back(predicted_row(named, candidate, machine_, flags_.options));
+    if (candidate.plan) show(named, *candidate.plan);
+  }
+
+  int print() const {
+    const bool any = any_predicted(rows_);
+    if (any && !flags_.trace.empty()) write_file_atomically(flags_.trace, to_chrome_trace(timelines_));
+    if (any && !flags_.svg.empty()) write_file_atomically(flags_.svg, to_svg(timelines_));
+    if (any && !flags_.html.empty()) write_file_atomically(flags_.html, to_html(page()));
+    fmt::print("{}{}",
+               flags_.format == Format::json ? simulated_json(rows_) : predicted_table(machine_, rows_),
+               flags_.format == Format::json ? "" : below_);
+    return any ? 0 : 1;
+  }
+
+ private:
+  /// What is asked for beside the row.
+  void show(const NamedProblem& named, const Plan& plan) {
     if (!flags_.html.empty()) add_timelines(named, plan);
     if (!flags_.timeline && !flags_.critical_path && flags_.trace.empty() && flags_.svg.empty()) return;
     Simulated simulated = simulate(plan, machine_, flags_.options);
@@ -54,21 +61,7 @@ class Simulations {
     timelines_.push_back({describe(plan.problem), plan, std::move(simulated.spans), 0.0});
     if (flags_.timeline) below_ += "\n" + to_chart(timelines_.back(), 0);
   }
-  void refuse(const NamedProblem& named, const std::string& mechanism, const std::string& reason) {
-    rows_.push_back({named, machine_.name, mechanism, {}, {}, {}, {}, reason, {}});
-  }
 
-  int print() const {
-    const bool any = std::ranges::any_of(rows_, [](const Row& row) { return row.predicted.has_value(); });
-    if (any && !flags_.trace.empty()) write_file_atomically(flags_.trace, to_chrome_trace(timelines_));
-    if (any && !flags_.svg.empty()) write_file_atomically(flags_.svg, to_svg(timelines_));
-    if (any && !flags_.html.empty()) write_file_atomically(flags_.html, to_html(page()));
-    fmt::print("{}{}", flags_.format == Format::json ? to_json(rows_) : predicted_table(machine_, rows_),
-               flags_.format == Format::json ? "" : below_);
-    return any ? 0 : 1;
-  }
-
- private:
   /// The plan below the sequential one of its problem.
   void add_timelines(const NamedProblem& named, const Plan& plan) {
     std::vector<Timeline> timelines;
@@ -113,7 +106,7 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
     const Machine machine =
         machine_to_tune_for(flags.machine, plan.problem.world, flags.where.options(launch), launch);
     Simulations all(flags, machine);
-    all.add({"", plan.problem}, plan, {});
+    all.add({"", plan.problem}, {std::string(name(plan.mechanism)), plan});
     return all.print();
   }
   const int ranks = flags.where.ranks(launch);
@@ -122,10 +115,7 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
   for (const ProblemFlags& what : swept(flags.what, flags.sweeps))
     for (const NamedProblem& named : make_problems(what, ranks))
       for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine))
-        if (candidate.plan)
-          all.add(named, *candidate.plan, candidate.choice);
-        else
-          all.refuse(named, candidate.mechanism, candidate.plan.reason());
+        all.add(named, candidate);
   return all.print();
 }
 

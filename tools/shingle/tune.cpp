@@ -76,30 +76,19 @@ int tune(const TuneFlags& flags, const Launch& launch) {
     options.tune.tried = [&](const Plan& plan, double us) {
       progress->now(fmt::format("{}: {}, {}", describe(named), name(plan.mechanism), format_us(us)));
     };
-    const Result<Chosen> chosen = choose(named.problem, machine, options);
-    if (!chosen) {
-      rows.push_back({named, machine.name, "auto", {}, {}, {}, {}, chosen.reason(), {}});
-      continue;
-    }
-    const Metrics metrics = measure(chosen->plan, machine).value();
-    details += fmt::format("\n{}\n{}  {}\n", describe(named), considered_text(*chosen), chosen->reason);
-    rows.push_back({named,
-                    machine.name,
-                    std::string(name(chosen->plan.mechanism)),
-                    params_json(chosen->plan),
-                    {},
-                    metrics,
-                    {},
-                    {},
-                    *chosen});
+    const Candidate candidate = candidate_of(choose(named.problem, machine, options));
+    rows.push_back(predicted_row(named, candidate, machine));
+    if (candidate.choice)
+      details += fmt::format("\n{}\n{}  {}\n", describe(named), considered_text(*candidate.choice),
+                             candidate.choice->reason);
   }
   progress.reset();
   if (flags.format == Format::json) {
-    fmt::print("{}", to_json(rows));
+    fmt::print("{}", simulated_json(rows));
   } else {
     fmt::print("{}{}\nkept in {}\n", predicted_table(machine, rows), details, cache.path());
   }
-  return std::ranges::any_of(rows, [](const Row& row) { return row.predicted.has_value(); }) ? 0 : 1;
+  return any_predicted(rows) ? 0 : 1;
 }
 
 }  // namespace shingle::cli
