@@ -3,6 +3,7 @@
 // small integers are compared bit by bit.
 #include <CLI/CLI.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -12,6 +13,8 @@
 #include "../report.hpp"
 #include "cuda/blas.hpp"
 #include "cuda/kernels/gemm.hpp"
+#include "cuda/kernels/sync.hpp"
+#include "cuda/local_rank.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
@@ -113,16 +116,36 @@ class Candidate {
   std::int32_t ctas_ = 0;
 };
 
-template <class Launch>
-double time_us(const Stream& stream, Launch&& launch) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  const Event begin(Event::Timing::on), end(Event::Timing::on);
-  begin.record(stream.get());
-  launch(stream.get());
-  end.record(stream.get());
-  end.synchronize();
-  return 1e3 * static_cast<double>(end.milliseconds_since(begin));
-}
+/// Times what is enqueued behind a wait of the device, so that no launch by the host is in the time.
+class Stopwatch {
+ public:
+  Stopwatch() : word_(sizeof(std::uint32_t)), epoch_(sizeof(std::uint32_t)) {
+    check(preload_sync(), "preload_sync");
+    epoch_.fill(0);
+    rank_.set_timeout_us(5e6);
+  }
+  template <class Launch>
+  double time_us(Launch&& launch) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const SyncOp wait{SyncKind::await, word_.get<std::uint32_t>(), ++shots_, 0, true};
+    check(launch_sync(&wait, 1, rank_.watch(epoch_.get<std::uint32_t>()), stream_.get()), "launch_sync");
+    begin_.record(stream_.get());
+    launch(stream_.get());
+    end_.record(stream_.get());
+    std::atomic_ref(*word_.get<std::uint32_t>()).store(shots_, std::memory_order_release);
+    end_.synchronize();
+    return 1e3 * static_cast<double>(end_.milliseconds_since(begin_));
+  }
+  cudaStream_t stream() const { return stream_.get(); }
+
+ private:
+  LocalRank rank_{0, 0};
+  PinnedMemory word_;
+  DeviceMemory epoch_;
+  std::uint32_t shots_ = 0;
+  Stream stream_;
+  Event begin_{Event::Timing::on}, end_{Event::Timing::on};
+};
 
 struct Best {
   const GemmInstance* instance = nullptr;
@@ -131,7 +154,7 @@ struct Best {
 };
 
 Best search(const Shape& shape, const DeviceMemory& a, const DeviceMemory& b, const DeviceMemory& out,
-            const Stream& stream) {
+            Stopwatch& stopwatch) {
   Best best;
   for (const GemmInstance& instance : gemm_instances()) {
     if (instance.type != Element::bf16 || instance.transpose_a || !instance.transpose_b) continue;
@@ -140,8 +163,8 @@ Best search(const Shape& shape, const DeviceMemory& a, const DeviceMemory& b, co
       const TileOrder order{Raster::along_m, swizzle, instance.tile.cluster, 1, 0};
       const Candidate candidate(instance, shape, order, a, b, out, false);
       const auto launch = [&](cudaStream_t on) { candidate.launch(on); };
-      time_us(stream, launch);
-      const double us = std::min(time_us(stream, launch), time_us(stream, launch));
+      stopwatch.time_us(launch);
+      const double us = std::min(stopwatch.time_us(launch), stopwatch.time_us(launch));
       if (us < best.us) best = {&instance, order, us};
     }
   }
@@ -152,23 +175,23 @@ nlohmann::json compare(const Shape& shape, int repeat) {
   const DeviceMemory a = integers(shape.m * shape.k, 1), b = integers(shape.n * shape.k, 2);
   const auto slots_rows = static_cast<std::size_t>((shape.m + 512) * (shape.n + 512) * 2);
   const DeviceMemory out(slots_rows), expected(slots_rows);
-  const Stream stream;
+  Stopwatch stopwatch;
   const BlasHandle handle;
   LibraryProblem problem;
   problem.m = shape.m, problem.n = shape.n, problem.k = shape.k;
   problem.transpose_b = true;
   problem.lda = problem.ldb = shape.k, problem.ldc = shape.n;
   LibraryGemm library(handle, problem);
-  library.tune(stream.get(), a.get(), b.get(), expected.get());
-  const Best best = search(shape, a, b, out, stream);
+  library.tune(stopwatch.stream(), a.get(), b.get(), expected.get());
+  const Best best = search(shape, a, b, out, stopwatch);
   const Candidate idle(*best.instance, shape, best.order, a, b, out, false);
   const Candidate hooked(*best.instance, shape, best.order, a, b, out, true);
   bench::Samples theirs, ours, signalled;
   for (int i = 0; i < repeat; ++i) {
     theirs.us.push_back(
-        time_us(stream, [&](cudaStream_t on) { library.run(on, a.get(), b.get(), expected.get()); }));
-    signalled.us.push_back(time_us(stream, [&](cudaStream_t on) { hooked.launch(on); }));
-    ours.us.push_back(time_us(stream, [&](cudaStream_t on) { idle.launch(on); }));
+        stopwatch.time_us([&](cudaStream_t on) { library.run(on, a.get(), b.get(), expected.get()); }));
+    signalled.us.push_back(stopwatch.time_us([&](cudaStream_t on) { hooked.launch(on); }));
+    ours.us.push_back(stopwatch.time_us([&](cudaStream_t on) { idle.launch(on); }));
   }
   const auto bytes = static_cast<std::size_t>(shape.m * shape.n * 2);
   std::vector<char> own(bytes), library_own(bytes);

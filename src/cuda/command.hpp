@@ -36,7 +36,10 @@ struct Context {
   Tables tables() const { return {plan, memory, arena, parity}; }
 };
 
-/// Each throws Unsupported with the reason where this backend cannot carry the step out.
+/// Throws Unsupported with the reason where this backend cannot carry the step out.
+void require_served(const Plan& plan, const Step& step);
+
+/// What carries a step out; null where there is nothing to do.
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step);
 std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step);
 std::unique_ptr<Command> make_command(const Context& context, const Fill& step);

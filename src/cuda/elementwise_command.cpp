@@ -76,7 +76,6 @@ std::vector<std::int32_t> positions_of(const TileGrid& grid) {
 }  // namespace
 
 std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step) {
-  if (step.queue >= 0) throw Unsupported("passes that lanes share are not carried out on GPUs");
   const TileGrid& grid = step.grid;
   if (grid.tiles() == 0 || step.first >= last_item(step)) return nullptr;
   const auto& dtype = [&](const Placement& at) {

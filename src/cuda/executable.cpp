@@ -1,10 +1,13 @@
 #include "executable.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
+#include "backend/remote.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
@@ -15,6 +18,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto attention = std::chrono::milliseconds(5);  // between looks at what no event tells
+constexpr double trial_us = 2e6;                          // of a wait in a graph's first replay
+
+Clock::time_point after(double us) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
+}
 
 /// Communicators are made by all processes in one order, whatever part of the plan is theirs.
 void make_communicators(CudaWorld& world, const Plan& plan) {
@@ -55,37 +64,70 @@ RunReport CudaExecutable::run(const RunOptions& options) {
   world_.health().require();
   try {
     launchers_.run([&](std::size_t index) { prepare(index, options); });
-    launchers_.run([&](std::size_t index) { launch(index, options); });
-    if (replays_) {
-      if (world_.local().size() < static_cast<std::size_t>(world_.size())) world_.barrier();
-      start_.go();
-    }
+    if (connected_ && !options.trace && !replays_) replays_ = try_graphs(options);
+    const By by = options.trace ? By::traced_streams : replays_.value_or(By::streams);
+    start(by, options);
     wait(options);
-    replays_ = true;
+    connected_ = true;
     return report(options);
   } catch (...) {
     fail(std::current_exception());
   }
 }
 
-/// A first run launches step by step: it loads kernels and connects ranks, which neither a capture nor a
-/// device that waits at the start line would let it do. Later ones replay a graph.
 void CudaExecutable::prepare(std::size_t index, const RunOptions& options) {
-  RankProgram& rank = *ranks_[index];
-  rank.local().set_timeout_us(options.timeout_us);
-  rank.prepare();
-  if (replays_ && !options.trace) rank.capture();
+  ranks_[index]->local().set_timeout_us(options.timeout_us);
+  ranks_[index]->prepare();
 }
 
-void CudaExecutable::launch(std::size_t index, const RunOptions& options) {
+/// Captures the plan and replays it once. Nobody promises that the branches of a graph run side by side, as
+/// lanes that wait for each other have to: where they do not, waits end by a short deadline, and streams
+/// serve instead.
+CudaExecutable::By CudaExecutable::try_graphs(const RunOptions& options) {
+  RunOptions trial = options;
+  trial.epochs = 1;
+  trial.timeout_us = std::min(options.timeout_us, trial_us);
+  launchers_.run([&](std::size_t index) {
+    prepare(index, trial);
+    ranks_[index]->capture();
+  });
+  start(By::graph, trial);
+  const bool done = drained(trial.timeout_us * 2);
+  if (!done) {
+    for (const auto& rank : ranks_) rank->local().abort();
+    if (!drained(options.timeout_us)) throw Timeout("a captured plan did not end although its waits did");
+  }
+  const bool failed =
+      !done || std::ranges::any_of(ranks_, [](const auto& rank) { return rank->local().aborted(); });
+  const bool all_done = world_.all_max({failed ? 1.0 : 0.0})[0] == 0;
+  for (const auto& rank : ranks_) {
+    rank->local().resume();
+    rank->local().set_timeout_us(options.timeout_us);
+  }
+  if (!all_done)
+    spdlog::warn("{}: replayed as a graph its lanes wait for each other; streams serve it",
+                 describe(plan_.problem));
+  return all_done ? By::graph : By::streams;
+}
+
+/// The first run does not wait at the start line: kernels that wait could keep the library from connecting
+/// ranks.
+void CudaExecutable::start(By by, const RunOptions& options) {
+  launchers_.run([&](std::size_t index) { launch(index, by, options); });
+  if (!connected_) return;
+  if (world_.local().size() < static_cast<std::size_t>(world_.size())) world_.barrier();
+  start_.go();
+}
+
+void CudaExecutable::launch(std::size_t index, By by, const RunOptions& options) {
   RankProgram& rank = *ranks_[index];
   const cudaStream_t stream = rank.stream();
-  if (replays_) start_.enqueue(index, rank.watch(), stream);
+  if (connected_) start_.enqueue(index, rank.watch(), stream);
   times_[index].begin.record(stream);
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
-    if (options.trace)
+    if (by == By::traced_streams)
       rank.enqueue_traced(stream, epoch);
-    else if (replays_)
+    else if (by == By::graph)
       rank.replay(stream);
     else
       rank.enqueue(stream);
@@ -93,10 +135,19 @@ void CudaExecutable::launch(std::size_t index, const RunOptions& options) {
   times_[index].end.record(stream);
 }
 
+/// Whether all ranks are done within that time.
+bool CudaExecutable::drained(double timeout_us) const {
+  const auto deadline = after(timeout_us);
+  for (const Times& times : times_)
+    while (!times.end.done()) {
+      if (Clock::now() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  return true;
+}
+
 void CudaExecutable::wait(const RunOptions& options) {
-  const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(
-                         options.timeout_us * (options.epochs + 1)));
+  const auto deadline = after(options.timeout_us * (options.epochs + 1));
   auto look = Clock::now() + attention;
   for (std::size_t index = 0; index < ranks_.size();) {
     if (times_[index].end.done()) {
@@ -164,6 +215,11 @@ void CudaExecutable::enqueue(int rank, cudaStream_t stream) {
 }
 
 std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan) {
+  if (const std::string access = remote_access(plan); !access.empty())
+    throw Unsupported(fmt::format("ranks do not reach each other's memory here: {}", access));
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps) require_served(plan, step);
   return std::make_unique<CudaExecutable>(world, plan);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "cuda/launchers.hpp"
 #include "cuda/memory.hpp"
@@ -26,9 +27,15 @@ class CudaExecutable final : public Executable {
   void enqueue(int rank, cudaStream_t stream);
 
  private:
+  /// How a rank's epoch gets to its device.
+  enum class By { streams, traced_streams, graph };
+
   void prepare(std::size_t index, const RunOptions& options);
-  void launch(std::size_t index, const RunOptions& options);
+  By try_graphs(const RunOptions& options);
+  void start(By by, const RunOptions& options);
+  void launch(std::size_t index, By by, const RunOptions& options);
   void wait(const RunOptions& options);
+  bool drained(double timeout_us) const;
   [[noreturn]] void fail(std::exception_ptr error);
   std::string diagnosis();
   RunReport report(const RunOptions& options);
@@ -43,7 +50,8 @@ class CudaExecutable final : public Executable {
   };
   std::vector<Times> times_;
   StartLine start_;
-  bool replays_ = false;  // a run has gone before: kernels are loaded and ranks connected
+  bool connected_ = false;     // a run has gone before: kernels are loaded and ranks connected
+  std::optional<By> replays_;  // how later runs go, once that is known
 };
 
 /// The plan is for this world's ranks, and the same on all processes. Collective. Throws Unsupported where

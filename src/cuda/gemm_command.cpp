@@ -137,27 +137,54 @@ std::optional<std::string> unserved(const GemmArgs& args) {
   return std::nullopt;
 }
 
-GemmArgs arguments(const Context& context, const Gemm& step, const TileGrid& grid) {
-  const Plan& plan = context.plan;
+/// A step as the kernels take it, but for its addresses.
+struct Served {
+  TileGrid grid;
+  RowsOfA rows;
+  Choice choice;
+  GemmArgs args;
+};
+
+/// Throws Unsupported where no instance serves the step.
+Served serve(const Plan& plan, const Gemm& step) {
   const auto& buffer = [&](const Slice& slice) -> const Buffer& {
     return plan.buffers[static_cast<std::size_t>(slice.buffer)];
   };
-  GemmArgs args;
+  const bool gated = step.epilogue.activation == Activation::swiglu;
+  Gemm tiled = step;
+  // What was planned as one call is cut into tiles here.
+  if (step.grid.positions() == 1 && step.gates.empty() && step.notify.empty())
+    tiled.grid =
+        make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0});
+  Served served{tiled.grid, rows_of_a(tiled, step.transpose_a ? step.a.cols : step.a.rows), {}, {}};
+  const TileGrid& grid = served.grid;
+  const RowsOfA& rows = served.rows;
+  GemmArgs& args = served.args;
   args.type = element(buffer(step.a).dtype);
   args.out_type = element(buffer(step.out.slice).dtype);
-  args.rows = grid.rows;
+  args.rows = rows.parts > 1 ? step.a_rows.len : grid.rows;
   args.cols = grid.cols;
   args.transpose_a = step.transpose_a;
   args.transpose_b = step.transpose_b;
   args.k = step.transpose_a ? step.a.rows : step.a.cols;
   args.lda = buffer(step.a).cols;
   args.ldb = buffer(step.b).cols;
-  args.b = context.memory.at(step.b, context.parity);
-  if (step.epilogue.bias) args.bias = context.memory.at(step.bias, context.parity);
   args.activate = activate(step.epilogue.activation);
   args.ctas = step.resources.most > 0 ? step.resources.most : plan.workers;
-  args.watch = context.watch;
-  return args;
+  args.a_rows = rows.rows;
+  args.a_parts = rows.parts;
+  args.a_stride = rows.stride;
+  if (auto reason = unserved(args)) throw Unsupported(*reason);
+  served.choice = choose(args, grid, gated);
+  const GemmInstance* const instance = served.choice.instance;
+  if (instance == nullptr)
+    throw Unsupported(fmt::format("no GEMM kernel of this build has tiles of {}x{} in this order{}",
+                                  grid.tile_rows, grid.tile_cols,
+                                  step.transpose_a ? " for a transposed A" : ""));
+  args.tile = instance->tile;
+  args.part_rows =
+      rows.parts == 1 && rows.first.empty() && grid.tiles_m() == 1 ? args.tile.rows : rows.part_rows;
+  return served;
 }
 
 }  // namespace
@@ -165,45 +192,38 @@ GemmArgs arguments(const Context& context, const Gemm& step, const TileGrid& gri
 bool instrumented(const Gemm& step) {
   return !step.gates.empty() || !step.notify.empty() || step.grid.positions() > 1 ||
          step.out.kind != PlacementKind::matrix || !step.out.ranks.empty() ||
-         step.epilogue.activation != Activation::none;
+         (step.epilogue.activation != Activation::none && step.epilogue.activation != Activation::relu);
+}
+
+void require_served(const Plan& plan, const Step& step) {
+  const auto* gemm = std::get_if<Gemm>(&step);
+  if (gemm != nullptr && gemm->grid.tiles() > 0 && instrumented(*gemm)) serve(plan, *gemm);
+  const auto* pass = std::get_if<Elementwise>(&step);
+  if (pass != nullptr && pass->queue >= 0)
+    throw Unsupported("passes that lanes share are not carried out on GPUs");
+  if (std::holds_alternative<Attend>(step) || std::holds_alternative<Broadcast>(step) ||
+      std::holds_alternative<Swap>(step))
+    throw Unsupported(fmt::format("no step '{}' is carried out on GPUs", name(step)));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {
   if (step.grid.tiles() == 0) return nullptr;
   if (!instrumented(step)) return make_library_gemm(context, step);
-  // What was planned as one call is cut into tiles here.
-  const bool call = step.grid.positions() == 1 && step.gates.empty() && step.notify.empty();
-  const bool gated = step.epilogue.activation == Activation::swiglu;
-  const TileGrid grid =
-      call ? make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0})
-           : step.grid;
-  Gemm tiled = step;
-  tiled.grid = grid;
-  GemmArgs args = arguments(context, tiled, grid);
-  const RowsOfA rows = rows_of_a(tiled, step.transpose_a ? step.a.cols : step.a.rows);
-  args.a_rows = rows.rows;
-  args.a_parts = rows.parts;
-  args.a_stride = rows.stride;
-  if (auto reason = unserved(args)) throw Unsupported(*reason);
+  auto [grid, rows, choice, args] = serve(context.plan, step);
   const std::int64_t skipped = rows.base * (step.transpose_a ? 1 : args.lda);
   args.a = context.memory.at(step.a, context.parity) + skipped * 2;
-  const Choice choice = choose(args, grid, gated);
-  if (!choice.instance)
-    throw Unsupported(fmt::format("no GEMM kernel of this build has tiles of {}x{} in this order",
-                                  grid.tile_rows, grid.tile_cols));
-  args.tile = choice.instance->tile;
-  args.part_rows =
-      rows.parts == 1 && rows.first.empty() && grid.tiles_m() == 1 ? args.tile.rows : rows.part_rows;
+  args.b = context.memory.at(step.b, context.parity);
+  if (step.epilogue.bias) args.bias = context.memory.at(step.bias, context.parity);
   const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
                       rows.parts, rows.part_rows};
   const Tables tables = context.tables();
   args.a_first = context.arena.put(rows.first);
   args.order = context.arena.put(order_of(grid, choice.positions));
   args.positions = static_cast<std::int32_t>(choice.positions.size());
-  args.out = tables.route(tiled.out, tiling);
+  args.out = tables.route(step.out, tiling);
   args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
-  if (rows.parts > 1) args.rows = step.a_rows.len;
+  args.watch = context.watch;
   return std::make_unique<InstrumentedGemm>(*choice.instance, args);
 }
 

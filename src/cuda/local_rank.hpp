@@ -31,6 +31,8 @@ class LocalRank {
   void set_timeout_us(double timeout_us);
   /// Ends all waits of kernels, also of those that are launched later.
   void abort();
+  /// Kernels wait again: nothing of those that were ended is left on the device.
+  void resume();
   /// Whether a wait of a kernel has passed its deadline.
   bool aborted() const;
   /// What that wait was for; read once the device is idle.

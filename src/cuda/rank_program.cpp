@@ -22,10 +22,25 @@ std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
         if constexpr (requires { make_command(context, one); })
           return make_command(context, one);
         else
-          throw Unsupported(std::string("this backend carries out no step '") + std::string(name(step)) +
-                            "'");
+          return require_served(context.plan, step), nullptr;
       },
       step);
+}
+
+/// The end of the steps from `first` on that one kernel does: waits and counts that follow one another also
+/// in the order of issue. Any other would have a wait issued before what it waits for, and all behind it in a
+/// hardware queue.
+std::size_t end_of_item(const RankPlan& rank, std::size_t lane, std::size_t first) {
+  const std::vector<Step>& steps = rank.lanes[lane].steps;
+  std::size_t last = first + 1;
+  if (!synchronises(steps[first])) return last;
+  std::size_t seen = 0;  // steps of the lane that have been issued
+  for (std::size_t i = 0; i < rank.issue.size() && last < steps.size(); ++i) {
+    const bool own = static_cast<std::size_t>(rank.issue[i]) == lane;
+    if (seen > first && (!own || !synchronises(steps[last]))) break;
+    if (own && ++seen > last) ++last;
+  }
+  return last;
 }
 
 }  // namespace
@@ -57,19 +72,18 @@ void RankProgram::prepare() {
 
 RankProgram::Program RankProgram::make(int parity) {
   const Context context{world_, plan_, memory_, *arena_, library_, local_.rank(), parity, watch()};
+  const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
   Program program;
-  for (const Lane& lane : plan_.ranks[static_cast<std::size_t>(local_.rank())].lanes) {
+  for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
+    const std::vector<Step>& steps = rank.lanes[lane].steps;
     auto& items = program.emplace_back();
-    for (std::size_t first = 0, last = 0; first < lane.steps.size(); first = last) {
-      last = first + 1;
-      if (!synchronises(lane.steps[first])) {
-        items.push_back({first, last, make_any(context, lane.steps[first])});
-        continue;
-      }
-      while (last < lane.steps.size() && synchronises(lane.steps[last])) ++last;
+    for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
+      last = end_of_item(rank, lane, first);
       items.push_back({first, last,
-                       make_sync_command(context, {lane.steps.begin() + static_cast<std::ptrdiff_t>(first),
-                                                   lane.steps.begin() + static_cast<std::ptrdiff_t>(last)})});
+                       synchronises(steps[first])
+                           ? make_sync_command(context, {steps.begin() + static_cast<std::ptrdiff_t>(first),
+                                                         steps.begin() + static_cast<std::ptrdiff_t>(last)})
+                           : make_any(context, steps[first])});
     }
   }
   return program;

@@ -1,4 +1,5 @@
 // A world of MPI processes.
+#include "backend/remote.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/host/host.hpp"
 
@@ -9,7 +10,6 @@
 #include <functional>
 
 #include "host_world.hpp"
-#include "remote.hpp"
 #include "shingle/plan/json.hpp"
 #include "transport_mpi.hpp"
 
@@ -34,7 +34,7 @@ class MpiWorld final : public host::HostWorld {
   }
 
   std::unique_ptr<Executable> compile(const Plan& plan) override {
-    if (const std::string access = host::remote_access(plan); !access.empty())
+    if (const std::string access = remote_access(plan); !access.empty())
       throw Unsupported(access + ", but MPI processes cannot reach each other's memory");
     return HostWorld::compile(plan);
   }

@@ -89,6 +89,8 @@ TEST_P(Operators, RandomProblemsAreRight) {
         ++ran[std::string(name(mechanism))];
       } catch (const Unsupported& reason) {
         ++unserved[reason.what()];
+      } catch (const Error& error) {
+        FAIL() << describe(problem) << ' ' << name(mechanism) << " problem " << i << ": " << error.what();
       }
     }
   }

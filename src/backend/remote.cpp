@@ -6,7 +6,7 @@
 
 #include "shingle/plan/print.hpp"
 
-namespace shingle::host {
+namespace shingle {
 namespace {
 
 /// The ranks whose memory or counters a step uses.
@@ -78,4 +78,4 @@ std::string remote_access(const Plan& plan) {
   return {};
 }
 
-}  // namespace shingle::host
+}  // namespace shingle
