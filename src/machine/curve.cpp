@@ -25,6 +25,41 @@ double distance(int a, int b) {
   return std::abs(std::log2(static_cast<double>(a) / b));
 }
 
+/// The number of ranks nearest to this one that has curves of at least so many workers; 0: none has.
+int nearest_ranks(const std::vector<Curve>& curves, Traffic traffic, int ranks, int least_workers) {
+  int nearest = 0;
+  for (const Curve& curve : curves)
+    if (curve.traffic == traffic && curve.workers >= least_workers &&
+        (nearest == 0 || distance(curve.ranks, ranks) < distance(nearest, ranks)))
+      nearest = curve.ranks;
+  return nearest;
+}
+
+/// Whether these ranks were sampled on a number of workers that was set.
+bool has_workers(const std::vector<Curve>& curves, Traffic traffic, int ranks) {
+  return std::ranges::any_of(curves, [&](const Curve& curve) {
+    return curve.traffic == traffic && curve.ranks == ranks && curve.workers > 0;
+  });
+}
+
+/// The time between so many ranks, of which there are curves.
+double sampled_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers, double bytes) {
+  // The library's own choice counts as the most workers.
+  const auto many = [](int w) { return w > 0 ? w : std::numeric_limits<std::int32_t>::max(); };
+  const Curve *below = nullptr, *above = nullptr;
+  for (const Curve& curve : curves) {
+    if (curve.traffic != traffic || curve.ranks != ranks) continue;
+    const int w = many(curve.workers), wanted = many(workers);
+    if (w <= wanted && (below == nullptr || w > many(below->workers))) below = &curve;
+    if (w >= wanted && (above == nullptr || w < many(above->workers))) above = &curve;
+  }
+  // Fewer workers than any sampled one has carry in proportion; how many the library takes itself is not
+  // said.
+  if (below == nullptr) return above->us(bytes) * (above->workers > 0 ? above->workers / double(workers) : 1);
+  if (above == nullptr || below == above || above->workers == 0) return below->us(bytes);
+  return between(workers, below->workers, below->us(bytes), above->workers, above->us(bytes));
+}
+
 }  // namespace
 
 std::string_view name(Traffic traffic) {
@@ -57,28 +92,17 @@ double Curve::us(double bytes) const {
 double collective_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers,
                      double bytes) {
   if (ranks < 2) return 0;
-  int nearest = 0;
-  for (const Curve& curve : curves)
-    if (curve.traffic == traffic && (nearest == 0 || distance(curve.ranks, ranks) < distance(nearest, ranks)))
-      nearest = curve.ranks;
+  const int nearest = nearest_ranks(curves, traffic, ranks, 0);
   if (nearest == 0) return -1;
-  // The library's own choice counts as the most workers.
-  const auto many = [](int w) { return w > 0 ? w : std::numeric_limits<std::int32_t>::max(); };
-  const Curve *below = nullptr, *above = nullptr;
-  for (const Curve& curve : curves) {
-    if (curve.traffic != traffic || curve.ranks != nearest) continue;
-    const int w = many(curve.workers), wanted = many(workers);
-    if (w <= wanted && (below == nullptr || w > many(below->workers))) below = &curve;
-    if (w >= wanted && (above == nullptr || w < many(above->workers))) above = &curve;
-  }
   // The rate is that of the busiest link, and the bytes on it are what changes with the ranks.
-  const double equivalent = bytes * wire_factor(traffic, ranks) / wire_factor(traffic, nearest);
-  // Fewer workers than any sampled one has carry in proportion; how many the library takes itself is not
-  // said.
-  if (below == nullptr)
-    return above->us(equivalent) * (above->workers > 0 ? above->workers / double(workers) : 1);
-  if (above == nullptr || below == above || above->workers == 0) return below->us(equivalent);
-  return between(workers, below->workers, below->us(equivalent), above->workers, above->us(equivalent));
+  const auto at = [&](int sampled, int taken) {
+    return sampled_us(curves, traffic, sampled, taken,
+                      bytes * wire_factor(traffic, ranks) / wire_factor(traffic, sampled));
+  };
+  if (workers == 0 || has_workers(curves, traffic, nearest)) return at(nearest, workers);
+  // What so many workers put on a link does not depend on the ranks.
+  const int other = nearest_ranks(curves, traffic, ranks, 1);
+  return other == 0 ? at(nearest, 0) : std::max(at(nearest, 0), at(other, workers));
 }
 
 }  // namespace shingle

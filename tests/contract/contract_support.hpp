@@ -139,6 +139,8 @@ class Bench {
   RunReport run(int epochs = 1, bool trace = false) {
     return executable->run({.epochs = epochs, .timeout_us = 20e6, .trace = trace});
   }
+  /// A matrix where it lies: for backends whose memory the host reaches.
+  void* data(int rank, Role role) { return memory_.at({rank, role}).data(); }
   /// Writes a matrix, element by element.
   void set(int rank, Role role, const std::function<float(std::int64_t row, std::int64_t col)>& value) {
     const Buffer& buffer = of(role);

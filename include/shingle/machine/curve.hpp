@@ -41,9 +41,9 @@ struct Curve {
 };
 
 /// The time of a collective from the curves that are nearest to it: of the same traffic, of the nearest
-/// number of ranks (scaled by what then goes over the wire), between the two nearest numbers of workers
-/// straight in logarithms (in proportion below the fewest; the library's choice where no other was sampled).
-/// Negative where no curve has this traffic.
+/// number of ranks (scaled by what goes over the wire), between the two nearest numbers of workers straight
+/// in logarithms (in proportion below the fewest). Where these ranks have the library's own choice alone, it
+/// is no faster than so many workers of other ranks. Negative where no curve has this traffic.
 double collective_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers, double bytes);
 
 }  // namespace shingle
