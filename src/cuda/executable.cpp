@@ -65,6 +65,8 @@ RunReport CudaExecutable::run(const RunOptions& options) {
   try {
     launchers_.run([&](std::size_t index) { prepare(index, options); });
     if (connected_ && !options.trace && !replays_) replays_ = try_graphs(options);
+    if (!options.trace && replays_ == By::graph && stale())
+      launchers_.run([&](std::size_t index) { ranks_[index]->capture(); });
     const By by = options.trace ? By::traced_streams : replays_.value_or(By::streams);
     start(by, options);
     wait(options);
@@ -78,6 +80,12 @@ RunReport CudaExecutable::run(const RunOptions& options) {
 void CudaExecutable::prepare(std::size_t index, const RunOptions& options) {
   ranks_[index]->local().set_timeout_us(options.timeout_us);
   ranks_[index]->prepare();
+}
+
+/// Whether a rank of any process has bound a matrix anew: what all have captured together, all capture again.
+bool CudaExecutable::stale() {
+  const bool own = std::ranges::any_of(ranks_, [](const auto& rank) { return rank->stale(); });
+  return world_.all_max({own ? 1.0 : 0.0})[0] > 0;
 }
 
 /// Captures the plan and replays it once. Nobody promises that the branches of a graph run side by side, as
@@ -205,12 +213,17 @@ RunReport CudaExecutable::report(const RunOptions& options) {
 
 void CudaExecutable::enqueue(int rank, cudaStream_t stream) {
   world_.health().require();
-  for (const auto& program : ranks_)
-    if (program->local().rank() == rank) {
-      const DeviceGuard guard(program->local().device());
-      program->prepare();
-      return program->enqueue(stream);
-    }
+  for (const auto& program : ranks_) {
+    if (program->local().rank() != rank) continue;
+    if (program->local().aborted()) throw Timeout(diagnosis(), rank);
+    const DeviceGuard guard(program->local().device());
+    cudaStreamCaptureStatus capturing{};
+    check(cudaStreamIsCapturing(stream, &capturing), "cudaStreamIsCapturing");
+    if (capturing != cudaStreamCaptureStatusNone && !program->prepared())
+      throw InvalidArgument("matrices were bound since the last run: run once before a capture", rank);
+    program->prepare();
+    return program->enqueue(stream);
+  }
   throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
 }
 

@@ -22,8 +22,9 @@ class CudaExecutable final : public Executable {
   void poison() override { memory_.poison(); }
 
   /// One epoch of a local rank behind what is in the caller's stream: asynchronous, also within somebody
-  /// else's capture once a run() has gone before. All ranks have to do the same. A wait that passes its
-  /// deadline is told by the world.
+  /// else's capture once a run() has gone before; what was captured so is void once a matrix is bound anew,
+  /// and goes before the world. All ranks have to do the same. Throws Timeout where an earlier wait has
+  /// passed its deadline: the outputs since are void.
   void enqueue(int rank, cudaStream_t stream);
 
  private:
@@ -31,6 +32,7 @@ class CudaExecutable final : public Executable {
   enum class By { streams, traced_streams, graph };
 
   void prepare(std::size_t index, const RunOptions& options);
+  bool stale();
   By try_graphs(const RunOptions& options);
   void start(By by, const RunOptions& options);
   void launch(std::size_t index, By by, const RunOptions& options);

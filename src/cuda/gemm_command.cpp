@@ -125,7 +125,7 @@ Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
   return best;
 }
 
-std::optional<std::string> unserved(const GemmArgs& args) {
+std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base) {
   if (args.type == Element::f32)
     return "f32 has no tensor cores that keep its precision: use bf16 or f16, or sequential";
   const auto odd = [](std::int64_t elements) { return elements % 8 != 0; };
@@ -134,6 +134,9 @@ std::optional<std::string> unserved(const GemmArgs& args) {
                        args.cols, args.k);
   if (args.a_parts > 1 && args.transpose_a)
     return "a transposed A has no rows that could be picked from all shards: use row order block-cyclic";
+  if (args.transpose_a && odd(base))
+    return fmt::format("bulk loads need columns of a transposed A from a multiple of 8 on, not from {}",
+                       base);
   return std::nullopt;
 }
 
@@ -174,7 +177,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.a_rows = rows.rows;
   args.a_parts = rows.parts;
   args.a_stride = rows.stride;
-  if (auto reason = unserved(args)) throw Unsupported(*reason);
+  if (auto reason = unserved(args, rows.base)) throw Unsupported(*reason);
   served.choice = choose(args, grid, gated);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
@@ -214,6 +217,11 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.a = context.memory.at(step.a, context.parity) + skipped * 2;
   args.b = context.memory.at(step.b, context.parity);
   if (step.epilogue.bias) args.bias = context.memory.at(step.bias, context.parity);
+  for (const void* at : {args.a, args.b, args.bias})
+    if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0)
+      throw InvalidArgument(
+          fmt::format("A, B and bias of rank {} have to begin at multiples of 16 bytes", context.rank),
+          context.rank);
   const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
                       rows.parts, rows.part_rows};
   const Tables tables = context.tables();

@@ -10,6 +10,8 @@
 namespace shingle::cuda {
 namespace {
 
+constexpr double default_timeout_us = 30e6;  // of operators that are enqueued before any run
+
 Signals* allocate_signals() {
   void* memory = nullptr;
   check(cudaHostAlloc(&memory, sizeof(Signals), cudaHostAllocPortable | cudaHostAllocMapped),
@@ -22,6 +24,7 @@ Signals* allocate_signals() {
 LocalRank::LocalRank(int rank, int device) : rank_(rank), device_(device) {
   const DeviceGuard guard(device);
   signals_.reset(allocate_signals());
+  set_timeout_us(default_timeout_us);
 }
 
 Watch LocalRank::watch(const std::uint32_t* epoch) const {

@@ -51,7 +51,9 @@ const Memory::Rank& Memory::local(int rank) const {
 }
 
 void Memory::bind(int rank, Role role, void* memory) {
-  ranks_.at(rank).buffers[find_buffer(plan_, role)] = static_cast<char*>(memory);
+  char*& bound = ranks_.at(rank).buffers[find_buffer(plan_, role)];
+  if (bound == memory && memory != nullptr) return;
+  bound = static_cast<char*>(memory);
   ++version_;
 }
 

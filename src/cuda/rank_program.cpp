@@ -62,7 +62,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memor
 }
 
 void RankProgram::prepare() {
-  if (!programs_.empty() && prepared_ == memory_.version()) return;
+  if (prepared()) return;
   graphs_.clear();
   programs_.clear();
   arena_ = std::make_unique<Arena>();
@@ -131,7 +131,7 @@ void RankProgram::enqueue_traced(cudaStream_t stream, int epoch) {
 }
 
 void RankProgram::capture() {
-  if (!graphs_.empty()) return;
+  graphs_.clear();
   for (int parity = 0; parity < parities_; ++parity) {
     graphs_.push_back(Graph::capture(stream(), [&](cudaStream_t on) {
       enqueue_lanes(on, parity, [](Command& command, cudaStream_t at, int, int) { command.enqueue(at); });

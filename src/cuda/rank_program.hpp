@@ -18,7 +18,10 @@ class RankProgram {
 
   /// Makes the commands, where user buffers have been bound anew since. Communicators exist.
   void prepare();
-  /// Captures what replay() launches, unless that is done. All ranks do so together, with nothing that waits
+  bool prepared() const { return !programs_.empty() && prepared_ == memory_.version(); }
+  /// Whether replay() has nothing to launch, or something that is no longer true.
+  bool stale() const { return graphs_.empty(); }
+  /// Captures what replay() launches, anew. All ranks do so together, with nothing that waits
   /// on their devices: the collective library may exchange addresses and ask for memory then.
   void capture();
 

@@ -8,6 +8,7 @@
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/raii/stream.hpp"
 #include "cuda/world.hpp"
 
 namespace shingle::cuda {
@@ -29,12 +30,29 @@ StartLine::StartLine(CudaWorld& world) : world_(world), word_(sizeof(std::uint32
     const DeviceGuard guard(rank.device());
     scratch_.emplace_back(sizeof(float));
   }
+  connect();
+}
+
+/// The library connects ranks in the first collective, which has to be behind nothing that waits for the
+/// host.
+void StartLine::connect() {
+  std::vector<Stream> streams;
+  check(ncclGroupStart(), "ncclGroupStart");
+  for (std::size_t index = 0; index < scratch_.size(); ++index) {
+    const DeviceGuard guard(world_.local()[index].device());
+    enqueue_barrier(index, streams.emplace_back().get());
+  }
+  check(ncclGroupEnd(), "ncclGroupEnd");
+  for (const Stream& stream : streams) stream.synchronize();
 }
 
 void StartLine::enqueue(std::size_t index, const Watch& watch, cudaStream_t stream) {
   const SyncOp wait{SyncKind::await, word_.get<std::uint32_t>(), runs_ + 1, 0, true};
   check(launch_sync(&wait, 1, watch, stream), "launch a sync kernel");
-  if (scratch_.empty()) return;
+  if (!scratch_.empty()) enqueue_barrier(index, stream);
+}
+
+void StartLine::enqueue_barrier(std::size_t index, cudaStream_t stream) {
   void* const one = scratch_[index].get();
   const ncclComm_t comm = world_.communicator(everyone(world_.size())).of(world_.local()[index].rank());
   check(ncclAllReduce(one, one, 1, ncclFloat32, ncclMax, comm, stream), "ncclAllReduce");

@@ -24,6 +24,9 @@ class StartLine {
   void go();
 
  private:
+  void connect();
+  void enqueue_barrier(std::size_t index, cudaStream_t stream);
+
   CudaWorld& world_;
   PinnedMemory word_;
   std::uint32_t runs_ = 0;

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(1) sync_kernel(const __grid_constant__ Ops ops
   for (int i = 0; i < ops.count; ++i) {
     const SyncOp& op = ops.of[i];
     if (op.kind == SyncKind::await) {
-      if (!wait_for({op.counter, op.value, op.growth}, epoch, watch)) return;
+      wait_for({op.counter, op.value, op.growth}, epoch, watch);  // ended, too: counts have to stay whole
     } else if (op.kind == SyncKind::set) {
       ptx::store_release_sys(op.counter, op.value + epoch * op.growth);
     } else if (op.system) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <future>
 #include <memory>
 #include <thread>
@@ -62,6 +63,9 @@ std::vector<ncclComm_t> none(int size) {
 Communicators::Communicators(const std::vector<LocalRank>& local, int size, const ncclUniqueId& id,
                              double timeout_us)
     : local_(local), size_(size), timeout_us_(timeout_us), owns_parent_(true), parent_(none(size)) {
+  // Left to itself the library connects ranks in the first collective of a kind, in the middle of a plan, and
+  // kernels that wait for that collective keep it from doing so. What the user has set stays.
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   // The parent is non-blocking, so that a missing rank costs no more than the deadline. Its children block:
   // of non-blocking communicators NCCL launches each operation from a thread that it creates for it.
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -10,6 +10,7 @@
 
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/raii/memory.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 
@@ -27,9 +28,6 @@ CommKey all_ranks(int size) {
 
 struct StreamDelete {
   void operator()(cudaStream_t stream) const noexcept { cudaStreamDestroy(stream); }
-};
-struct DeviceDelete {
-  void operator()(void* memory) const noexcept { cudaFree(memory); }
 };
 
 class NcclProcesses final : public Processes {
@@ -65,9 +63,9 @@ class NcclProcesses final : public Processes {
   std::string gather(std::string_view own, double timeout_us) {
     std::string all(own.size() * static_cast<std::size_t>(size_), '\0');
     if (own.empty()) return all;
-    void* memory = nullptr;
-    check(cudaMalloc(&memory, all.size()), "cudaMalloc");
-    const std::unique_ptr<void, DeviceDelete> owner(memory);
+    // Kept, as to free it would wait for the device, which may wait for what is agreed here.
+    if (scratch_.bytes() < all.size()) scratch_ = DeviceMemory(all.size());
+    void* const memory = scratch_.get();
     char* const mine = static_cast<char*>(memory) + own.size() * static_cast<std::size_t>(rank_.rank());
     check(cudaMemcpyAsync(mine, own.data(), own.size(), cudaMemcpyHostToDevice, stream_.get()),
           "cudaMemcpyAsync");
@@ -96,6 +94,7 @@ class NcclProcesses final : public Processes {
   const LocalRank& rank_;
   int size_;
   std::unique_ptr<CUstream_st, StreamDelete> stream_;
+  DeviceMemory scratch_;
 };
 
 }  // namespace
