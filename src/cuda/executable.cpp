@@ -47,6 +47,11 @@ CudaExecutable::CudaExecutable(CudaWorld& world, const Plan& plan)
     ranks_.push_back(std::make_unique<RankProgram>(world, plan_, memory_, local));
     times_.emplace_back();
   }
+  world.add(*this);  // last: what throws before has no destructor
+}
+
+void CudaExecutable::drop_graphs() noexcept {
+  for (const auto& rank : ranks_) rank->drop_graphs();
 }
 
 std::int64_t CudaExecutable::internal_bytes(int rank) const {

@@ -12,14 +12,18 @@
 
 namespace shingle::cuda {
 
-class CudaExecutable final : public Executable {
+class CudaExecutable final : public Executable, public GraphOwner {
  public:
   CudaExecutable(CudaWorld& world, const Plan& plan);
+  ~CudaExecutable() override { world_.remove(*this); }
+  CudaExecutable(const CudaExecutable&) = delete;
+  CudaExecutable& operator=(const CudaExecutable&) = delete;
 
   void bind(int rank, Role role, void* memory) override { memory_.bind(rank, role, memory); }
   RunReport run(const RunOptions& options) override;
   std::int64_t internal_bytes(int rank) const override;
   void poison() override { memory_.poison(); }
+  void drop_graphs() noexcept override;
 
   /// One epoch of a local rank behind what is in the caller's stream: asynchronous, also within somebody
   /// else's capture once a run() has gone before; what was captured so is void once a matrix is bound anew,

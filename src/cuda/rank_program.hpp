@@ -21,6 +21,7 @@ class RankProgram {
   bool prepared() const { return !programs_.empty() && prepared_ == memory_.version(); }
   /// Whether replay() has nothing to launch, or something that is no longer true.
   bool stale() const { return graphs_.empty(); }
+  void drop_graphs() noexcept { graphs_.clear(); }
   /// Captures what replay() launches, anew. All ranks do so together, with nothing that waits
   /// on their devices: the collective library may exchange addresses and ask for memory then.
   void capture();

@@ -179,6 +179,7 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
     processes().tell(health_->reason());
   } catch (...) {  // out of memory: they will notice by themselves
   }
+  for (GraphOwner* owner : graph_owners_) owner->drop_graphs();  // of what runs they go when it ends
   if (communicators_ && !communicators_->abort(patience_us)) health_->give_up();
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,14 @@
 #include "shingle/cuda/cuda.hpp"
 
 namespace shingle::cuda {
+
+/// Who holds graphs with operations of the world's communicators, which are not released before the graphs
+/// are.
+class GraphOwner {
+ public:
+  virtual ~GraphOwner() = default;
+  virtual void drop_graphs() noexcept = 0;
+};
 
 class CudaWorld final : public World {
  public:
@@ -55,6 +64,9 @@ class CudaWorld final : public World {
   /// The library's handle of a local rank.
   const BlasHandle& blas(int rank);
 
+  void add(GraphOwner& owner) { graph_owners_.insert(&owner); }
+  void remove(GraphOwner& owner) { graph_owners_.erase(&owner); }
+
   Health& health() { return *health_; }
   /// Throws where the world is broken, a communicator has failed, or another process has failed or is gone.
   /// For the one thread that waits for a run to end, again and again. Kernels whose wait passed its deadline
@@ -83,6 +95,7 @@ class CudaWorld final : public World {
   Parts parts_;
   std::unique_ptr<Communicators> communicators_;
   Machine machine_;
+  std::set<GraphOwner*> graph_owners_;
   std::map<int, std::unique_ptr<BlasHandle>> blas_;  // by rank; made when first asked for
 };
 
