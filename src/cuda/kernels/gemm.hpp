@@ -14,9 +14,6 @@ struct GemmTile {
   std::int32_t rows = 0;
   std::int32_t cols = 0;
   std::int32_t cluster = 1;  ///< consecutive tiles down the rows that start together
-  bool operator==(const GemmTile& o) const {
-    return rows == o.rows && cols == o.cols && cluster == o.cluster;
-  }
 };
 
 /// C[rows×cols] = op(A) · op(B), fp32 accumulation, then bias and activation, one rounding. All matrices are

@@ -38,10 +38,6 @@ __device__ __forceinline__ void store_release_sys(std::uint32_t* at, std::uint32
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
-__device__ __forceinline__ void fence_gpu() {
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-
 __device__ __forceinline__ void fence_sys() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
