@@ -10,6 +10,7 @@
 #include "shingle/api/operator.hpp"
 #include "shingle/api/workspace.hpp"
 #include "shingle/machine/profile.hpp"
+#include "shingle/plan/json.hpp"
 #include "shingle/tune/profile.hpp"
 
 using namespace shingle;
@@ -149,6 +150,8 @@ int main(int argc, char** argv) {
                               {"link_gbps", at.link.gbps},
                               {"plans", field.size()},
                               {"chosen", name(chosen.plan.mechanism)},
+                              {"params", nlohmann::json::parse(to_json(chosen.plan.params))},
+                              {"predicted_us", chosen.us},
                               {"chosen_us", field.us(own)},
                               {"confirmed_us", confirmed},
                               {"fastest", name(field.plan(field.fastest()).mechanism)},
