@@ -21,8 +21,9 @@ constexpr auto attention = std::chrono::milliseconds(5);  // between looks at wh
 constexpr double trial_us = 2e6;                          // of a wait in a graph's first replay
 
 Clock::time_point after(double us) {
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
+  constexpr double longest_us = 1e14;  // what is added to a point in time must not overflow
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double, std::micro>(std::min(us, longest_us)));
 }
 
 /// Communicators are made by all processes in one order, whatever part of the plan is theirs.

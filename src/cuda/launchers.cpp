@@ -36,7 +36,7 @@ void Launchers::run(const std::function<void(std::size_t)>& action) {
 }
 
 void Launchers::serve(std::size_t index, int device) {
-  cudaSetDevice(device);
+  const cudaError_t own_device = cudaSetDevice(device);
   std::unique_lock lock(mutex_);
   for (std::uint64_t served = 0;; ++served) {
     wake_.wait(lock, [&] { return quit_ || generation_ > served; });
@@ -45,6 +45,7 @@ void Launchers::serve(std::size_t index, int device) {
     lock.unlock();
     std::exception_ptr error;
     try {
+      check(own_device, "cudaSetDevice");
       action(index);
     } catch (...) {
       error = std::current_exception();

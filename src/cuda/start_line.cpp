@@ -1,15 +1,20 @@
 #include "start_line.hpp"
 
+#include <fmt/format.h>
 #include <nccl.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/stream.hpp"
 #include "cuda/world.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
 
 namespace shingle::cuda {
 namespace {
@@ -30,7 +35,7 @@ StartLine::StartLine(CudaWorld& world) : world_(world), word_(sizeof(std::uint32
     const DeviceGuard guard(rank.device());
     scratch_.emplace_back(sizeof(float));
   }
-  connect();
+  world.in_step([&] { connect(); });
 }
 
 /// The library connects ranks in the first collective, which has to be behind nothing that waits for the
@@ -43,7 +48,19 @@ void StartLine::connect() {
     enqueue_barrier(index, streams.emplace_back().get());
   }
   check(ncclGroupEnd(), "ncclGroupEnd");
-  for (const Stream& stream : streams) stream.synchronize();
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Stream& stream : streams) {
+    const Event done;
+    done.record(stream.get());
+    while (!done.done()) {
+      world_.watch();
+      const std::chrono::duration<double, std::micro> waited = std::chrono::steady_clock::now() - begin;
+      if (waited.count() > world_.options().timeout_us)
+        throw Timeout(fmt::format("not all ranks came to the start line within {}",
+                                  format_us(world_.options().timeout_us)));
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
 }
 
 void StartLine::enqueue(std::size_t index, const Watch& watch, cudaStream_t stream) {
