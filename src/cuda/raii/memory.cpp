@@ -10,7 +10,7 @@
 
 namespace shingle::cuda {
 
-DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
+DeviceMemory::DeviceMemory(std::size_t bytes) : OwnedMemory(bytes) {
   if (bytes > 0) check(cudaMalloc(&data_, bytes), fmt::format("cudaMalloc of {} bytes", bytes).c_str());
 }
 
@@ -24,7 +24,7 @@ void DeviceMemory::fill(int value) const {
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-PinnedMemory::PinnedMemory(std::size_t bytes) : bytes_(bytes) {
+PinnedMemory::PinnedMemory(std::size_t bytes) : OwnedMemory(bytes) {
   if (bytes == 0) return;
   // Unified addressing: the device's address is the host's.
   check(cudaHostAlloc(&data_, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
