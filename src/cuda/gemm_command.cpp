@@ -109,6 +109,8 @@ Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
   for (const GemmInstance& one : gemm_instances()) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
+    // Halves of B's columns, where they are consecutive in memory, come in boxes of 64.
+    if (gated && !one.transpose_b && one.tile.cols % 128 != 0) continue;
     const std::int32_t cols = one.tile.cols / (gated ? 2 : 1);
     const bool fits = (one.tile.rows == grid.tile_rows ||
                        (one.tile.rows > grid.tile_rows && (grid.tiles_m() == 1 || !one.transpose_a))) &&

@@ -1,15 +1,18 @@
 // What becomes of a finished tile: epilogue, one rounding, stores along its route, and the notify.
 //
-// Phases, by warp (16 rows of the tile for each block of rows that its warpgroup multiplies): for every 128
-// bytes of columns the accumulators go through the warp's own 2 KiB of shared memory, so that each row leaves
-// in whole lines. Where there is nothing to do to them they are rounded on the way in; else they go in as
-// they are, and C, bias and activation meet them on the way out. Rows have addresses of their own: slots,
-// row-subtiles, pools, owners and scattered rows are all the same to it, on this device or another.
-// Roles: the warps that multiply also store; the kernel layer's warp for epilogue loads, which has nothing to
-// load here, is the notifier: a release waits until the stores are done, a microsecond in which those who
-// store go on to the next tile. Memory order: plain stores by all threads, each of which then arrives
-// (release, CTA) at the tile's barrier; the notifier waits there (acquire, CTA), and its release at the scope
-// of the readers covers them all.
+// The warps that multiply leave the finished tile in shared memory and go on to the next. The kernel layer's
+// warp for epilogue loads, which has nothing to load here, is the shipper: it has looked up where the tile's
+// rows go while they were multiplied, stores them there in whole lines, frees the staged tile and releases
+// the counts. So neither routes nor counts cost those who multiply anything. Rows have addresses of their
+// own: slots, row-subtiles, pools, owners and scattered rows are all the same to it, on this device or
+// another. Plain stores do that, not bulk copies: those take 64 cycles each, however small, and delay the
+// main loop's.
+// Staging, by warp (16 rows of the tile for each block of rows that its warpgroup multiplies): where there is
+// nothing to do to the sums they are rounded in registers; else they go through the warp's own scratch, so
+// that C, bias and activation meet eight columns of a row at a time. Staged rows are 16 bytes apart, so that
+// neither side meets bank conflicts.
+// Memory order: each thread that staged arrives (release, CTA) at `filled`, where the shipper waits (acquire,
+// CTA); behind the shipper's own barrier a release at the scope of the readers covers all its lanes' stores.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -53,14 +56,18 @@ class HookedEpilogue {
   using Arguments = EpilogueArgs;
   using Params = EpilogueArgs;
 
-  static constexpr int line = 128;        // bytes of a row that are stored at once
-  static constexpr int slab = 16 * line;  // bytes that a warp stages
-  static constexpr int all_warps = 8;     // of both warpgroups, also where each has a tile of its own
-  static constexpr int stages = 2;        // tiles that have been stored and not been told of
+  static constexpr int stride = Cols * 2 + 16;  // bytes from one staged row to the next
+  static constexpr int chunk = 16;              // columns of sums that a warp has in scratch at once
+  static constexpr int line = chunk * 4;        // bytes of a row of scratch
+  static constexpr int scratch_bytes = 16 * line;
+  static constexpr int all_warps = 8;  // of both warpgroups, also where each has a tile of its own
+  static_assert(Cols / 2 % chunk == 0, "halves of a tile are whole chunks");
   struct SharedStorage {
-    alignas(128) char staging[all_warps * slab];
-    ptx::Barrier stored[stages];
-    ptx::Barrier told[stages];
+    alignas(128) char staged[Rows * stride];
+    alignas(128) char scratch[all_warps * scratch_bytes];
+    char* rows[Rows];  // where the staged tile's rows go
+    ptx::Barrier filled;
+    ptx::Barrier emptied;
   };
 
   template <class Problem>
@@ -87,50 +94,65 @@ class HookedEpilogue {
   CUTLASS_DEVICE void open(SharedStorage& shared) {
     shared_ = &shared;
     if (threadIdx.x != 0) return;
-    for (int s = 0; s < stages; ++s) {
-      ptx::barrier_init(&shared.stored[s], Warps * 32);
-      ptx::barrier_init(&shared.told[s], 1);
-    }
+    ptx::barrier_init(&shared.filled, Warps * 32);
+    ptx::barrier_init(&shared.emptied, 1);
     cutlass::arch::fence_barrier_init();
   }
 
-  /// Whether tiles have more to them than their sums.
-  CUTLASS_DEVICE bool hooked() const { return params_.notify.count > 0 || params_.out.table != nullptr; }
-
-  /// By the warps that multiplied a tile: its sums go where they belong.
+  /// By the warps that multiplied a tile: it is staged, and the shipper told.
   template <class Coordinate, class Engine, class Layout, class Mma>
-  CUTLASS_DEVICE void store_tile(Coordinate tile, const cute::Tensor<Engine, Layout>& sums, Mma, int thread) {
+  CUTLASS_DEVICE void stage_tile(Coordinate tile, const cute::Tensor<Engine, Layout>& sums, Mma, int thread) {
     static_assert(cute::size(Mma{}) == Warps * 32, "the warps that share a tile");
     static_assert(cute::size(Layout{}) * Warps * 32 == Rows * Cols, "accumulators of one thread");
-    const TileCoordinate at{cute::get<0>(tile), cute::get<1>(tile), cute::get<3>(tile)};
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // the first four load
-    const std::uint32_t staging = ptx::shared_address(shared_->staging) + warp * slab;
-    if (holds_output(at.m, at.n)) {
-      if (plain())
-        store_plain(at, sums, thread, staging);
-      else
-        store_finished(at, sums, thread, staging);
-    }
-    if (!hooked()) return;
     // Of two warpgroups with a tile of their own each, the second has every second one.
     const int index = Warps == all_warps ? tiles_ : 2 * tiles_ + warp / 4;
     ++tiles_;
-    if (index >= stages) ptx::barrier_wait(&shared_->told[index % stages], (index / stages - 1) % 2);
-    ptx::barrier_arrive(&shared_->stored[index % stages]);
+    if (plain()) {
+      await_emptied(index);
+      stage_plain(sums, thread);
+      hand_over();
+      return;
+    }
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if (half == 0 || passes() == 2) await_emptied(index * passes() + half);
+      stage_finished(cute::get<0>(tile), cute::get<1>(tile), half, sums, thread, warp);
+      if (half == 1 || passes() == 2) hand_over();
+    }
   }
 
-  /// By the notifier, for every tile in the order in which they are stored.
+  /// By the shipper, for every tile in the order in which they are staged.
   template <class Coordinate>
-  CUTLASS_DEVICE void tell(Coordinate tile, int lane) {
-    const int index = tiles_++;
-    prefetch_route(cute::get<0>(tile), cute::get<3>(tile), lane);
-    ptx::barrier_wait(&shared_->stored[index % stages], index / stages % 2);
-    if (lane != 0) return;
-    ptx::barrier_arrive(&shared_->told[index % stages]);
-    if (!holds_output(cute::get<0>(tile), cute::get<1>(tile))) return;
+  CUTLASS_DEVICE void ship_tile(Coordinate tile, int lane) {
+    const TileCoordinate at{cute::get<0>(tile), cute::get<1>(tile), cute::get<3>(tile)};
+    const bool output = holds_output(at.m, at.n);
+    std::uint32_t* counter = nullptr;  // the lane's first
     const NotifyTable& notify = params_.notify;
-    for (int i = 0; i < notify.count; ++i) {
-      std::uint32_t* counter = notify.counters[cute::get<3>(tile) * notify.count + i];
+    std::uint32_t* const* counters = notify.counters + static_cast<std::int64_t>(at.position) * notify.count;
+    if (output) {
+      look_up(at, 0, lane);
+      if (lane < notify.count) counter = counters[lane];
+    }
+    for (int pass = 0; pass < passes(); ++pass) {
+      __syncwarp();
+      ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
+      for (int d = 0; output && d < params_.out.dests; ++d) {
+        if (params_.out.dests > 1 && d + pass > 0) {
+          look_up(at, d, lane);
+          __syncwarp();
+        }
+        if (swiglu() && !params_.out_f32)
+          ship_rows<Cols / 16>(at, pass, lane);
+        else
+          ship_rows<Cols / 8>(at, pass, lane);
+        __syncwarp();
+      }
+      if (lane == 0) ptx::barrier_arrive(&shared_->emptied);
+    }
+    if (!output || notify.count == 0) return;
+    for (int i = lane; i < notify.count; i += 32) {
+      if (i >= 32) counter = counters[i];
       if (counter == nullptr) continue;
       if (notify.system)
         ptx::add_release_sys(counter, 1);
@@ -173,115 +195,135 @@ class HookedEpilogue {
     if (piece == nullptr) return nullptr;
     return piece + (row % out.piece_rows) * out.row_bytes + (out.by_tile ? 0 : column);
   }
-  /// The addresses that the tile's stores will ask for, while it is still being multiplied.
-  CUTLASS_DEVICE void prefetch_route(int m, int position, int lane) const {
-    const Route& out = params_.out;
-    if (out.table == nullptr) return;
-    const int entries = out.pieces * out.dests;
-    char* const* first = out.table + static_cast<std::int64_t>(out.by_tile ? position : m) * entries;
-    for (int i = lane * 16; i < entries; i += 32 * 16) ptx::prefetch_l1(first + i);
-  }
-  /// 16-byte words of a staged row are permuted by its number, so that neither side meets bank conflicts.
-  CUTLASS_DEVICE static std::uint32_t staged(std::uint32_t staging, int row, int word) {
-    return staging + row * line + ((word ^ (row & 7)) * 16);
-  }
+  /// Times that the staged tile is filled: fp32 comes in halves of the columns, unless swiglu halves them.
+  CUTLASS_DEVICE int passes() const { return params_.out_f32 && !swiglu() ? 2 : 1; }
+  CUTLASS_DEVICE int pass_cols() const { return out_cols() / passes(); }
 
-  /// Eight lanes store a line: 16 bytes each of four rows at a time.
-  template <class Sums>
-  CUTLASS_DEVICE void store_plain(const TileCoordinate& at, const Sums& sums, int thread,
-                                  std::uint32_t staging) const {
-    constexpr int chunk = line / 2;
-    const int lane = thread % 32, word = lane % 8;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Rows / (16 * Warps); ++i) {
-      const int first_row = (i * Warps + thread / 32) * 16;
-      char* rows[4];
+  CUTLASS_DEVICE void await_emptied(int fill) const {
+    if (fill > 0) ptx::barrier_wait(&shared_->emptied, (fill - 1) % 2);
+  }
+  CUTLASS_DEVICE void hand_over() const { ptx::barrier_arrive(&shared_->filled); }
+
+  /// Leaves in shared memory where the tile's rows go at destination d.
+  CUTLASS_DEVICE void look_up(const TileCoordinate& at, int d, int lane) const {
+    for (int row = lane; row < Rows; row += 32) shared_->rows[row] = row_at(at, row, d);
+  }
+  /// Stores what is staged, rows of `Words` words of 16 bytes: each lane one word of every so many rows.
+  template <int Words>
+  CUTLASS_DEVICE void ship_rows(const TileCoordinate& at, int pass, int lane) const {
+    constexpr int rows_at_once = 32 / Words, steps_at_once = 2;
+    const int bytes = params_.out_f32 ? 4 : 2, skipped = pass * pass_cols();
+    const std::int64_t left = params_.cols - static_cast<std::int64_t>(at.n) * out_cols() - skipped;
+    const int row = lane / Words, word = lane % Words;
+    if (row >= rows_at_once || word * 16 >= left * bytes) return;
+    const int offset = skipped * bytes + word * 16;
+    std::uint32_t from = ptx::shared_address(shared_->staged) + row * stride + word * 16;
+    std::uint32_t address = ptx::shared_address(shared_->rows) + row * 8;
+    constexpr int step_rows = rows_at_once * steps_at_once;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int first = 0; first < Rows; first += step_rows) {
+      char* to[steps_at_once];
+      uint4 data[steps_at_once];
       CUTLASS_PRAGMA_UNROLL
-      for (int r = 0; r < 4; ++r) rows[r] = row_at(at, first_row + r * 4 + lane / 8, 0);
-      CUTLASS_PRAGMA_UNROLL
-      for (int first = 0; first < Cols; first += chunk) {
-        stage_rounded(&sums(i * (Cols / 2) + first / 2), lane, staging);
-        __syncwarp();
-        const int column = first + word * 8;
-        if (static_cast<std::int64_t>(at.n) * Cols + column < params_.cols) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int r = 0; r < 4; ++r) {
-            const uint4 data = ptx::ld_shared_v4(staged(staging, r * 4 + lane / 8, word));
-            if (rows[r] != nullptr) *reinterpret_cast<uint4*>(rows[r] + column * 2) = data;
-            for (int d = 1; d < params_.out.dests; ++d)
-              if (char* to = row_at(at, first_row + r * 4 + lane / 8, d))
-                *reinterpret_cast<uint4*>(to + column * 2) = data;
-          }
-        }
-        __syncwarp();
+      for (int u = 0; u < steps_at_once; ++u) {
+        // Of three rows at once the last step may reach behind the tile.
+        const bool inside = Rows % step_rows == 0 || first + u * rows_at_once + row < Rows;
+        to[u] = inside ? ptx::ld_shared_pointer(address + u * rows_at_once * 8) : nullptr;
+        if (inside) data[u] = ptx::ld_shared_v4(from + u * rows_at_once * stride);
       }
+      CUTLASS_PRAGMA_UNROLL
+      for (int u = 0; u < steps_at_once; ++u)
+        if (to[u] != nullptr) ptx::store(to[u] + offset, data[u]);
+      from += step_rows * stride;
+      address += step_rows * 8;
     }
   }
-  /// Sixteen rows of 64 columns; of each 16×8 block a lane holds four, two of a row eight apart.
-  template <class Sum>
-  CUTLASS_DEVICE static void stage_rounded(const Sum* sums, int lane, std::uint32_t staging) {
+
+  /// Sums that need no more than to be rounded. Of each 16×8 block a lane holds four, two of a row eight
+  /// apart.
+  template <class Sums>
+  CUTLASS_DEVICE void stage_plain(const Sums& sums, int thread) const {
+    const int lane = thread % 32;
+    const std::uint32_t to = ptx::shared_address(shared_->staged) +
+                             (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < 8; j += 2) {
-      const Sum* x = sums + 4 * j;
-      ptx::stmatrix_x4(staged(staging, lane % 16, j + lane / 16), Pair<T>::pack(x[0], x[1]),
+    for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < Cols / 8; j += 2) {
+      const auto* x = &sums(i * (Cols / 2) + 4 * j);
+      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Pair<T>::pack(x[0], x[1]),
                        Pair<T>::pack(x[2], x[3]), Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7]));
     }
   }
 
-  /// Sixteen rows of 32 columns at a time; with swiglu of 16 gates and 16 ups.
+  /// 16-byte words of a row of scratch are permuted by its number, so that neither side meets bank conflicts.
+  CUTLASS_DEVICE static std::uint32_t word_at(std::uint32_t scratch, int row, int word) {
+    return scratch + row * line + ((word ^ (row * line / 128 % (line / 16))) * 16);
+  }
+  /// Half of the tile's columns of the output: sixteen rows of a chunk at a time; with swiglu half gates, half
+  /// ups.
   template <class Sums>
-  CUTLASS_DEVICE void store_finished(const TileCoordinate& at, const Sums& sums, int thread,
-                                     std::uint32_t staging) const {
-    const int lane = thread % 32;
-    CUTLASS_PRAGMA_UNROLL
+  CUTLASS_DEVICE void stage_finished(int m, int n, int half, const Sums& sums, int thread, int warp) const {
+    constexpr int of_half = Cols / 2 / chunk;
+    const int lane = thread % 32, per_row = chunk / (swiglu() ? 16 : 8);
+    const std::uint32_t scratch = ptx::shared_address(shared_->scratch) + warp * scratch_bytes;
+    CUTLASS_PRAGMA_NO_UNROLL
     for (int i = 0; i < Rows / (16 * Warps); ++i) {
-      const int first_row = (i * Warps + thread / 32) * 16;
-      CUTLASS_PRAGMA_UNROLL
-      for (int first = 0; first < Cols; first += 32) {
-        const float* x = &sums(i * (Cols / 2));
-        if (swiglu()) {
-          stage_sums(x + first / 4, lane, 0, staging);
-          stage_sums(x + (first + Cols) / 4, lane, 4, staging);
-          __syncwarp();
-          finish_words(at, first_row, first / 2, 2, lane, staging);
-        } else {
-          stage_sums(x + first / 2, lane, 0, staging);
-          stage_sums(x + (first + 16) / 2, lane, 4, staging);
-          __syncwarp();
-          finish_words(at, first_row, first, 4, lane, staging);
-        }
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int c = half * of_half; c < (half + 1) * of_half; ++c) {
+        stage_chunk(sums, i, c, lane, scratch);
+        __syncwarp();
+        finish_words(m, n, (i * Warps + thread / 32) * 16, c * per_row * 8, per_row, lane, scratch);
         __syncwarp();
       }
     }
   }
-  /// Sixteen columns as they are, from the row's `word` on.
-  CUTLASS_DEVICE static void stage_sums(const float* sums, int lane, int word, std::uint32_t staging) {
+  /// Chunk c of block i of rows. Registers have no index: one of these is carried out.
+  template <class Sums>
+  CUTLASS_DEVICE void stage_chunk(const Sums& sums, int i, int c, int lane, std::uint32_t scratch) const {
+    constexpr int chunks = Cols / chunk;
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < 2; ++j) CUTLASS_PRAGMA_UNROLL
+    for (int at = 0; at < Rows / (16 * Warps) * chunks; ++at) {
+      if (at != i * chunks + c) continue;
+      const float* x = &sums(at / chunks * (Cols / 2));
+      const int first = at % chunks * chunk;
+      if (swiglu()) {
+        stage_sums<chunk / 16>(x + first / 4, lane, 0, scratch);
+        stage_sums<chunk / 16>(x + (first + Cols) / 4, lane, chunk / 8, scratch);
+      } else {
+        stage_sums<chunk / 8>(x + first / 2, lane, 0, scratch);
+      }
+    }
+  }
+  /// So many blocks of eight columns as they are, from the row's `word` on.
+  template <int Blocks>
+  CUTLASS_DEVICE static void stage_sums(const float* sums, int lane, int word, std::uint32_t scratch) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < Blocks; ++j) CUTLASS_PRAGMA_UNROLL
     for (int half = 0; half < 2; ++half)
-      ptx::st_shared_v2(staged(staging, lane / 4 + 8 * half, word + 2 * j + lane % 4 / 2) + lane % 2 * 8,
+      ptx::st_shared_v2(word_at(scratch, lane / 4 + 8 * half, word + 2 * j + lane % 4 / 2) + lane % 2 * 8,
                         sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
   }
   /// Eight columns of the output by each lane, `per_row` lanes to a row: C, bias, activation, one rounding.
-  CUTLASS_DEVICE void finish_words(const TileCoordinate& at, int first_row, int first, int per_row, int lane,
-                                   std::uint32_t staging) const {
+  CUTLASS_DEVICE void finish_words(int m, int n, int first_row, int first, int per_row, int lane,
+                                   std::uint32_t scratch) const {
     const int column = first + lane % per_row * 8;
-    const std::int64_t in_matrix = static_cast<std::int64_t>(at.n) * out_cols() + column;
+    const std::int64_t in_matrix = static_cast<std::int64_t>(n) * out_cols() + column;
     if (in_matrix >= params_.cols) return;
+    const std::uint32_t to = ptx::shared_address(shared_->staged) + first_row * stride +
+                             column % pass_cols() * (params_.out_f32 ? 4 : 2);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int row = lane / per_row; row < 16; row += 32 / per_row) {
-      if (!row_exists(at.m, first_row + row)) continue;
+      if (!row_exists(m, first_row + row)) continue;
       float x[8], up[8];
-      load_staged(x, staged(staging, row, lane % per_row * 2), staged(staging, row, lane % per_row * 2 + 1));
+      load_words(x, word_at(scratch, row, lane % per_row * 2), word_at(scratch, row, lane % per_row * 2 + 1));
       if (swiglu())
-        load_staged(up, staged(staging, row, lane % per_row * 2 + 4),
-                    staged(staging, row, lane % per_row * 2 + 5));
-      finish(at.m, first_row + row, in_matrix, x, up);
-      for (int d = 0; d < params_.out.dests; ++d)
-        if (char* to = row_at(at, first_row + row, d)) store_word(to, column, x);
+        load_words(up, word_at(scratch, row, lane % per_row * 2 + chunk / 8),
+                   word_at(scratch, row, lane % per_row * 2 + chunk / 8 + 1));
+      finish(m, first_row + row, in_matrix, x, up);
+      stage_word(to + row * stride, x);
     }
   }
-  CUTLASS_DEVICE static void load_staged(float (&x)[8], std::uint32_t low, std::uint32_t high) {
+  CUTLASS_DEVICE static void load_words(float (&x)[8], std::uint32_t low, std::uint32_t high) {
     const uint4 a = ptx::ld_shared_v4(low), b = ptx::ld_shared_v4(high);
     const std::uint32_t bits[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     CUTLASS_PRAGMA_UNROLL
@@ -308,20 +350,19 @@ class HookedEpilogue {
       x[2 * v] += both.x, x[2 * v + 1] += both.y;
     }
   }
-  CUTLASS_DEVICE void store_word(char* row, int column, const float (&x)[8]) const {
+  CUTLASS_DEVICE void stage_word(std::uint32_t to, const float (&x)[8]) const {
     if (params_.out_f32) {
-      auto* to = reinterpret_cast<float4*>(row + column * 4);
-      to[0] = {x[0], x[1], x[2], x[3]};
-      to[1] = {x[4], x[5], x[6], x[7]};
+      ptx::st_shared_v2(to, x[0], x[1]), ptx::st_shared_v2(to + 8, x[2], x[3]);
+      ptx::st_shared_v2(to + 16, x[4], x[5]), ptx::st_shared_v2(to + 24, x[6], x[7]);
     } else {
-      *reinterpret_cast<uint4*>(row + column * 2) = {Pair<T>::pack(x[0], x[1]), Pair<T>::pack(x[2], x[3]),
-                                                     Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7])};
+      ptx::st_shared_v4(to, {Pair<T>::pack(x[0], x[1]), Pair<T>::pack(x[2], x[3]),
+                             Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7])});
     }
   }
 
   const Params& params_;
   SharedStorage* shared_ = nullptr;
-  int tiles_ = 0;  // that this thread has seen
+  int tiles_ = 0;  // that this thread has staged, or fills that it has shipped
 };
 
 /// The same in the words of the kernel layer.
@@ -338,12 +379,12 @@ class HookedCollective : public cutlass::epilogue::collective::detail::Sm90TmaWa
     this->open(shared);
   }
 
-  CUTLASS_DEVICE bool is_producer_load_needed() const { return this->hooked(); }
+  CUTLASS_DEVICE bool is_producer_load_needed() const { return true; }
 
   template <class Problem, class TileShape, class Coordinate, class Mma>
   CUTLASS_DEVICE auto load(typename Adapter::LoadPipeline, typename Adapter::LoadPipelineState state, Problem,
                            TileShape, Coordinate tile, Mma, int lane, TensorStorage&, int = -1) {
-    this->tell(tile, lane);
+    this->ship_tile(tile, lane);
     return state;
   }
   template <class Problem, class TileShape, class Coordinate, class Engine, class Layout, class Mma>
@@ -351,7 +392,7 @@ class HookedCollective : public cutlass::epilogue::collective::detail::Sm90TmaWa
                             typename Adapter::StorePipeline, typename Adapter::StorePipelineState store_state,
                             Problem, TileShape, Coordinate tile, cute::Tensor<Engine, Layout> sums, Mma mma,
                             int thread, TensorStorage&, int = -1) {
-    this->store_tile(tile, sums, mma, thread);
+    this->stage_tile(tile, sums, mma, thread);
     return cute::make_tuple(load_state, store_state);
   }
 };

@@ -14,8 +14,19 @@ __device__ __forceinline__ uint4 ld_shared_v4(std::uint32_t address) {
   return x;
 }
 
+__device__ __forceinline__ char* ld_shared_pointer(std::uint32_t address) {
+  std::uint64_t x;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(x) : "r"(address) : "memory");
+  return reinterpret_cast<char*>(x);
+}
+
 __device__ __forceinline__ void st_shared_v2(std::uint32_t address, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ void st_shared_v4(std::uint32_t address, uint4 x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
 }
 
 }  // namespace shingle::cuda::ptx
