@@ -212,14 +212,15 @@ nlohmann::json compare(const Shape& shape, int repeat) {
   problem.transpose_b = true;
   problem.lda = problem.ldb = shape.k, problem.ldc = shape.n;
   LibraryGemm library(handle, problem);
-  library.tune(stopwatch.stream(), a.get(), b.get(), expected.get());
+  library.tune(stopwatch.stream(), a.get(), b.get());
+  const DeviceMemory workspace(library.workspace_bytes());
   const Best best = search(shape, a, b, out, stopwatch);
   const Candidate idle(*best.instance, shape, best.order, a, b, out, false);
   const Candidate hooked(*best.instance, shape, best.order, a, b, out, true);
   bench::Samples theirs, ours, signalled;
   for (int i = 0; i < repeat; ++i) {
-    theirs.us.push_back(
-        stopwatch.time_us([&](cudaStream_t on) { library.run(on, a.get(), b.get(), expected.get()); }));
+    theirs.us.push_back(stopwatch.time_us(
+        [&](cudaStream_t on) { library.run(on, a.get(), b.get(), expected.get(), workspace.get()); }));
     signalled.us.push_back(stopwatch.time_us([&](cudaStream_t on) { hooked.launch(on); }));
     ours.us.push_back(stopwatch.time_us([&](cudaStream_t on) { idle.launch(on); }));
   }

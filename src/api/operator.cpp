@@ -42,6 +42,12 @@ struct Operator::State {
   double timeout_us;
   std::unique_ptr<Executable> executable;
   std::set<std::pair<int, Role>> unbound;
+
+  void require_bound() const {
+    if (unbound.empty()) return;
+    const auto& [rank, role] = *unbound.begin();
+    throw InvalidArgument(fmt::format("matrix '{}' of rank {} is not bound", name(role), rank), rank);
+  }
 };
 
 Operator::Operator(World& world, const Problem& problem, const Options& options)
@@ -84,11 +90,19 @@ void Operator::bind(int rank, Role role, void* memory) {
 }
 
 RunReport Operator::run(int epochs, bool trace) {
-  if (!state_->unbound.empty()) {
-    const auto& [rank, role] = *state_->unbound.begin();
-    throw InvalidArgument(fmt::format("matrix '{}' of rank {} is not bound", name(role), rank), rank);
-  }
+  state_->require_bound();
   return state_->executable->run({.epochs = epochs, .timeout_us = state_->timeout_us, .trace = trace});
+}
+
+void Operator::prepare() {
+  state_->require_bound();
+  state_->executable->prepare(state_->timeout_us);
+}
+void Operator::enqueue(std::span<void* const> streams) {
+  state_->executable->enqueue(streams);
+}
+void Operator::synchronize() {
+  state_->executable->synchronize();
 }
 
 }  // namespace shingle

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "raii/memory.hpp"
 #include "raii/stream.hpp"
 #include "shingle/base/error.hpp"
 
@@ -16,6 +17,7 @@ namespace shingle::cuda {
 namespace {
 
 constexpr int most_candidates = 8;
+constexpr std::size_t most_workspace_bytes = std::size_t{32} << 20;
 
 void check_blas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -90,7 +92,7 @@ Preference preference(const LibraryProblem& p) {
   cublasLtMatmulPreference_t made = nullptr;
   check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   Preference wish(made);
-  set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, BlasHandle::workspace_bytes);
+  set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace_bytes);
   // Parts of a split sum meet in fp32, in the workspace, or not at all.
   set(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -103,7 +105,7 @@ Preference preference(const LibraryProblem& p) {
 
 }  // namespace
 
-BlasHandle::BlasHandle() : workspace_(workspace_bytes) {
+BlasHandle::BlasHandle() {
   check_blas(cublasLtCreate(&handle_), "cublasLtCreate");
 }
 
@@ -115,30 +117,35 @@ struct LibraryGemm::Descriptors {
   const BlasHandle& handle;
   Description product;
   Layout a, b, c;
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  struct Algorithm {
+    cublasLtMatmulAlgo_t algorithm;
+    std::size_t workspace_bytes;
+  };
+  std::vector<Algorithm> algorithms{};
+  std::size_t result_bytes = 0;  // of C
   std::size_t chosen = 0;
 
   /// Without algorithms there is nothing to multiply.
-  void run(std::size_t algorithm, cudaStream_t stream, const void* from_a, const void* from_b,
-           void* to) const {
+  void run(std::size_t which, cudaStream_t stream, const void* from_a, const void* from_b, void* to,
+           void* workspace) const {
     if (algorithms.empty()) return;
     const float one = 1, zero = 0;
+    const Algorithm& by = algorithms[which];
     check_blas(cublasLtMatmul(handle.get(), product.get(), &one, from_b, b.get(), from_a, a.get(), &zero, to,
-                              c.get(), to, c.get(), &algorithms[algorithm], handle.workspace(),
-                              BlasHandle::workspace_bytes, stream),
+                              c.get(), to, c.get(), &by.algorithm, workspace, by.workspace_bytes, stream),
                "cublasLtMatmul");
   }
 
   /// Of one product, in microseconds.
-  double time(std::size_t algorithm, cudaStream_t stream, const void* from_a, const void* from_b,
-              void* to) const {
+  double time(std::size_t which, cudaStream_t stream, const void* from_a, const void* from_b, void* to,
+              void* workspace) const {
     constexpr int rounds = 3, products = 4;
     const Event begin(Event::Timing::on), end(Event::Timing::on);
     double best = std::numeric_limits<double>::infinity();
-    run(algorithm, stream, from_a, from_b, to);
+    run(which, stream, from_a, from_b, to, workspace);
     for (int round = 0; round < rounds; ++round) {
       begin.record(stream);
-      for (int i = 0; i < products; ++i) run(algorithm, stream, from_a, from_b, to);
+      for (int i = 0; i < products; ++i) run(which, stream, from_a, from_b, to, workspace);
       end.record(stream);
       end.synchronize();
       best = std::min(best, 1e3 * static_cast<double>(end.milliseconds_since(begin)) / products);
@@ -152,15 +159,14 @@ LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p) {
   if (p.m < 0 || p.n < 0 || (p.k < 1 && !empty))
     throw InvalidArgument(fmt::format("a product of {}×{}×{}", p.m, p.n, p.k));
   if (empty) {
-    made_.reset(new Descriptors{handle, {}, {}, {}, {}, {}});
+    made_.reset(new Descriptors{handle, {}, {}, {}, {}});
     return;
   }
-  made_.reset(new Descriptors{handle,
-                              description(p),
+  made_.reset(new Descriptors{handle, description(p),
                               layout(p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda),
                               layout(p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb),
-                              layout(p.out_type, p.m, p.n, p.ldc),
-                              {}});
+                              layout(p.out_type, p.m, p.n, p.ldc)});
+  made_->result_bytes = static_cast<std::size_t>(p.m * p.ldc) * size_bytes(p.out_type);
   const Preference wish = preference(p);
   cublasLtMatmulHeuristicResult_t found[most_candidates];
   int count = 0;
@@ -169,7 +175,8 @@ LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p) {
       wish.get(), most_candidates, found, &count);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
   for (int i = 0; i < count; ++i)
-    if (found[i].state == CUBLAS_STATUS_SUCCESS) made_->algorithms.push_back(found[i].algo);
+    if (found[i].state == CUBLAS_STATUS_SUCCESS)
+      made_->algorithms.push_back({found[i].algo, found[i].workspaceSize});
   if (made_->algorithms.empty())
     throw Unsupported(fmt::format("cuBLASLt has no algorithm for a product of {}×{}×{} in {} to {}", p.m, p.n,
                                   p.k, name(p.type), name(p.out_type)));
@@ -179,19 +186,27 @@ LibraryGemm::~LibraryGemm() = default;
 LibraryGemm::LibraryGemm(LibraryGemm&&) noexcept = default;
 LibraryGemm& LibraryGemm::operator=(LibraryGemm&&) noexcept = default;
 
-void LibraryGemm::run(cudaStream_t stream, const void* a, const void* b, void* c) const {
-  made_->run(made_->chosen, stream, a, b, c);
+void LibraryGemm::run(cudaStream_t stream, const void* a, const void* b, void* c, void* workspace) const {
+  made_->run(made_->chosen, stream, a, b, c, workspace);
 }
 
-double LibraryGemm::tune(cudaStream_t stream, const void* a, const void* b, void* c) {
+std::size_t LibraryGemm::workspace_bytes() const noexcept {
+  return made_->algorithms.empty() ? 0 : made_->algorithms[made_->chosen].workspace_bytes;
+}
+
+double LibraryGemm::tune(cudaStream_t stream, const void* a, const void* b) {
+  if (made_->algorithms.empty()) return 0;
+  std::size_t most = 0;
+  for (const auto& algorithm : made_->algorithms) most = std::max(most, algorithm.workspace_bytes);
+  const DeviceMemory result(made_->result_bytes), workspace(most);
   double best = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < made_->algorithms.size(); ++i) {
-    const double us = made_->time(i, stream, a, b, c);
+    const double us = made_->time(i, stream, a, b, result.get(), workspace.get());
     if (us >= best) continue;
     best = us;
     made_->chosen = i;
   }
-  return made_->algorithms.empty() ? 0 : best;
+  return best;
 }
 
 std::size_t LibraryGemm::candidates() const noexcept {

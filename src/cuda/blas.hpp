@@ -8,28 +8,22 @@
 #include <memory>
 #include <vector>
 
-#include "raii/memory.hpp"
 #include "shingle/base/dtype.hpp"
 
 namespace shingle::cuda {
 
-/// cuBLASLt's handle for the device that is current when it is made, and the workspace that its products
-/// share: those of one handle must not run at the same time.
+/// cuBLASLt's handle for the device that is current when it is made.
 class BlasHandle {
  public:
-  static constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
-
   BlasHandle();
   ~BlasHandle();
   BlasHandle(const BlasHandle&) = delete;
   BlasHandle& operator=(const BlasHandle&) = delete;
 
   cublasLtHandle_t get() const noexcept { return handle_; }
-  void* workspace() const noexcept { return workspace_.get(); }
 
  private:
   cublasLtHandle_t handle_ = nullptr;
-  DeviceMemory workspace_;
 };
 
 /// C[m×n] = op(A) · op(B), then bias and ReLU, then one rounding. fp32 accumulation, split or not; fp32
@@ -64,9 +58,13 @@ class LibraryGemm {
   LibraryGemm(LibraryGemm&&) noexcept;
   LibraryGemm& operator=(LibraryGemm&&) noexcept;
 
-  void run(cudaStream_t stream, const void* a, const void* b, void* c) const;
-  /// Times every candidate on these operands, overwriting C; keeps the fastest, and returns its microseconds.
-  double tune(cudaStream_t stream, const void* a, const void* b, void* c);
+  /// `workspace` has workspace_bytes(); products that share one must not run at the same time.
+  void run(cudaStream_t stream, const void* a, const void* b, void* c, void* workspace) const;
+  /// Of the algorithm in use.
+  std::size_t workspace_bytes() const noexcept;
+  /// Times every candidate on these operands, with results and workspaces in memory of its own; keeps the
+  /// fastest, and returns its microseconds.
+  double tune(cudaStream_t stream, const void* a, const void* b);
   std::size_t candidates() const noexcept;
 
  private:

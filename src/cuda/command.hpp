@@ -29,6 +29,7 @@ struct Context {
   const Memory& memory;
   Arena& arena;
   LibraryCache& library;
+  DeviceMemory& workspace;  ///< of the lane; grows with what its commands need
   int rank = 0;
   int parity = 0;
   Watch watch{};

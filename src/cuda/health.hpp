@@ -1,34 +1,36 @@
-// Whether a world still works: the first failure stops it for good.
+// Whether a world still works, and whether its memory can still be freed.
 #pragma once
 
 #include <atomic>
-#include <exception>
-#include <mutex>
-#include <string>
+#include <memory>
+
+#include "backend/failure.hpp"
 
 namespace shingle::cuda {
 
-class Health {
+class Health : public FirstFailure {
  public:
-  /// Records a failure; true for the first.
-  bool fail(std::exception_ptr error);
-  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
-  std::exception_ptr error() const;
-  /// The message of the first failure.
-  std::string reason() const;
-  /// Throws Timeout where the world has failed before.
-  void require() const;
-
-  /// Work on a device did not end although it was aborted: whatever waits for the device (cudaFree, say)
-  /// could wait for ever, so memory is left to the process's end.
+  /// Work on a device, or a thread that launches, did not end although it was told to: whatever waits for the
+  /// device (cudaFree, say) could wait for ever, and what is freed could still be used.
   void give_up() { hopeless_.store(true); }
   bool hopeless() const { return hopeless_.load(); }
 
  private:
-  mutable std::mutex mutex_;
-  std::exception_ptr error_;
-  std::atomic<bool> stopped_{false};
   std::atomic<bool> hopeless_{false};
 };
+
+/// Deletes, unless the world is hopeless: then what there is stays until the end of the process.
+struct UnlessHopeless {
+  std::shared_ptr<const Health> health{};
+
+  template <class T>
+  void operator()(T* owned) const {
+    if (!health->hopeless()) delete owned;
+  }
+};
+
+/// Owner of what a device may be using.
+template <class T>
+using Kept = std::unique_ptr<T, UnlessHopeless>;
 
 }  // namespace shingle::cuda

@@ -11,10 +11,9 @@ namespace shingle::cuda {
 
 class LibraryCache {
  public:
-  /// The product of this problem, by the fastest of the library's heuristics on these operands; C is
-  /// overwritten.
+  /// The product of this problem, by the fastest of the library's heuristics on these operands.
   std::shared_ptr<const LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
-                                         const void* a, const void* b, void* c);
+                                         const void* a, const void* b);
 
  private:
   std::vector<std::pair<LibraryProblem, std::shared_ptr<const LibraryGemm>>> made_;

@@ -19,13 +19,20 @@ class LibraryCommand final : public Command {
     const void* b;
     void* c;
   };
-  explicit LibraryCommand(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  /// Its products, one behind the other, share the lane's workspace.
+  LibraryCommand(std::vector<Part> parts, DeviceMemory& workspace)
+      : parts_(std::move(parts)), workspace_(workspace) {
+    for (const Part& part : parts_)
+      if (const std::size_t bytes = part.product->workspace_bytes(); workspace.bytes() < bytes)
+        workspace = DeviceMemory(bytes);
+  }
   void enqueue(cudaStream_t stream) override {
-    for (const Part& part : parts_) part.product->run(stream, part.a, part.b, part.c);
+    for (const Part& part : parts_) part.product->run(stream, part.a, part.b, part.c, workspace_.get());
   }
 
  private:
   std::vector<Part> parts_;
+  const DeviceMemory& workspace_;  // which may yet grow while commands are made
 };
 
 /// Rows of op(A) that lie together, and so do their results.
@@ -58,12 +65,12 @@ std::int32_t alignment_of(std::uintptr_t bits) {
 }  // namespace
 
 std::shared_ptr<const LibraryGemm> LibraryCache::get(const BlasHandle& handle, const LibraryProblem& problem,
-                                                     const void* a, const void* b, void* c) {
+                                                     const void* a, const void* b) {
   for (const auto& [known, product] : made_)
     if (known == problem) return product;
   auto product = std::make_shared<LibraryGemm>(handle, problem);
   const Stream stream;
-  product->tune(stream.get(), a, b, c);
+  product->tune(stream.get(), a, b);
   made_.emplace_back(problem, product);
   return product;
 }
@@ -98,10 +105,9 @@ std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& s
     problem.alignment =
         alignment_of(reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(b) |
                      reinterpret_cast<std::uintptr_t>(to));
-    parts.push_back(
-        {context.library.get(context.world.blas(context.rank), problem, from, b, to), from, b, to});
+    parts.push_back({context.library.get(context.world.blas(context.rank), problem, from, b), from, b, to});
   }
-  return std::make_unique<LibraryCommand>(std::move(parts));
+  return std::make_unique<LibraryCommand>(std::move(parts), context.workspace);
 }
 
 }  // namespace shingle::cuda

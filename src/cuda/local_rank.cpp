@@ -42,11 +42,6 @@ void LocalRank::abort() {
   std::atomic_ref(signals_->abort).store(1, std::memory_order_release);
 }
 
-void LocalRank::resume() {
-  signals_->stall = {};
-  std::atomic_ref(signals_->abort).store(0, std::memory_order_release);
-}
-
 bool LocalRank::aborted() const {
   return std::atomic_ref(signals_->abort).load(std::memory_order_acquire) != 0;
 }

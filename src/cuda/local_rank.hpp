@@ -31,11 +31,10 @@ class LocalRank {
   void set_timeout_us(double timeout_us);
   /// Ends all waits of kernels, also of those that are launched later.
   void abort();
-  /// Kernels wait again: nothing of those that were ended is left on the device.
-  void resume();
-  /// Whether a wait of a kernel has passed its deadline.
+  /// Whether waits of kernels have been ended: because one passed its deadline, or by abort().
   bool aborted() const;
-  /// What that wait was for; read once the device is idle.
+  /// What the wait was for that passed its deadline; without a counter where none did. Whole once aborted(),
+  /// unless the host ended the waits.
   Stall stall() const { return signals_->stall; }
   /// Leaves the words to the process's end: to free them could wait for the device for ever.
   void abandon() { signals_.release(); }

@@ -51,7 +51,13 @@ const Memory::Rank& Memory::local(int rank) const {
 }
 
 void Memory::bind(int rank, Role role, void* memory) {
-  char*& bound = ranks_.at(rank).buffers[find_buffer(plan_, role)];
+  const std::int32_t buffer = find_buffer(plan_, role);
+  if (role == Role::internal || buffer < 0)
+    throw InvalidArgument(fmt::format("the plan has no buffer '{}' to bind", name(role)), rank);
+  const auto owner = ranks_.find(rank);
+  if (owner == ranks_.end())
+    throw InvalidArgument(fmt::format("bind: rank {} is not a rank of this process", rank), rank);
+  char*& bound = owner->second.buffers[buffer];
   if (bound == memory && memory != nullptr) return;
   bound = static_cast<char*>(memory);
   ++version_;

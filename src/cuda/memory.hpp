@@ -17,7 +17,8 @@ class Memory {
   /// Allocates the internal buffers and the counters (zero) of the local ranks. Throws CudaError.
   Memory(const Plan& plan, const std::vector<LocalRank>& local);
 
-  /// Uses `memory` as a user buffer of a local rank.
+  /// Uses `memory` as a user buffer of a local rank. Throws InvalidArgument where there is no such buffer or
+  /// rank.
   void bind(int rank, Role role, void* memory);
   /// Counts the binds, so that whoever keeps addresses knows when they are stale.
   std::uint64_t version() const { return version_; }

@@ -5,7 +5,6 @@
 #include "cuda/kernels/elementwise.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
-#include "cuda/raii/device_guard.hpp"
 #include "cuda/world.hpp"
 #include "shingle/base/error.hpp"
 
@@ -43,11 +42,21 @@ std::size_t end_of_item(const RankPlan& rank, std::size_t lane, std::size_t firs
   return last;
 }
 
+/// How many epochs of a rank the device's queues take: they hold a thousand launches or so.
+std::size_t epochs_at_once(const RankPlan& rank) {
+  constexpr std::size_t launches = 256, most = 16;
+  return std::clamp<std::size_t>(launches / (rank.issue.size() + 1), 2, most);
+}
+
 }  // namespace
 
 RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memory, LocalRank& local)
-    : world_(world), plan_(plan), memory_(memory), local_(local) {
-  const DeviceGuard guard(local.device());
+    : world_(world),
+      plan_(plan),
+      memory_(memory),
+      local_(local),
+      on_step_(world.options().on_step),
+      backlog_(epochs_at_once(plan.ranks[static_cast<std::size_t>(local.rank())])) {
   for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
   epoch_word_ = DeviceMemory(sizeof(std::uint32_t));
   epoch_word_.fill(0xff);  // the first epoch adds one: it is 0
@@ -63,19 +72,23 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memor
 
 void RankProgram::prepare() {
   if (prepared()) return;
-  graphs_.clear();
-  programs_.clear();
-  arena_ = std::make_unique<Arena>();
-  for (int parity = 0; parity < parities_; ++parity) programs_.push_back(make(parity));
-  prepared_ = memory_.version();
+  auto made = std::make_unique<Binding>();
+  made->version = memory_.version();
+  made->workspaces.resize(streams_.size());
+  for (int parity = 0; parity < parities_; ++parity) made->programs.push_back(make(*made, parity));
+  std::swap(binding_, made);
+  if (!made || !made->lent) return;
+  made->graphs.clear();
+  lent_.push_back(std::move(made));
 }
 
-RankProgram::Program RankProgram::make(int parity) {
-  const Context context{world_, plan_, memory_, *arena_, library_, local_.rank(), parity, watch()};
+RankProgram::Program RankProgram::make(Binding& binding, int parity) {
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
   Program program;
   for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
     const std::vector<Step>& steps = rank.lanes[lane].steps;
+    const Context context{world_,        plan_,  memory_, binding.arena, library_, binding.workspaces[lane],
+                          local_.rank(), parity, watch()};
     auto& items = program.emplace_back();
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
       last = end_of_item(rank, lane, first);
@@ -94,7 +107,7 @@ RankProgram::Program RankProgram::make(int parity) {
 template <class Issue>
 void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) {
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
-  Program& program = programs_[static_cast<std::size_t>(parity)];
+  Program& program = binding_->programs[static_cast<std::size_t>(parity)];
   check(launch_begin(epoch_word_.get<std::uint32_t>(), stream), "launch the begin");
   const auto of = [&](std::size_t lane) { return lane == 0 ? stream : streams_[lane].get(); };
   begun_.record(stream);
@@ -105,7 +118,9 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
     auto& items = program[lane];
     if (item[lane] < items.size() && items[item[lane]].first == step[lane]) {
       Item& next = items[item[lane]++];
-      if (next.command) issue(*next.command, of(lane), static_cast<int>(lane), static_cast<int>(next.first));
+      const int number = static_cast<int>(next.first);
+      if (on_step_) on_step_({local_.rank(), at, number, epoch_word_.get<const std::uint32_t>(), of(lane)});
+      if (next.command) issue(*next.command, of(lane), at, number);
     }
     ++step[lane];
   }
@@ -115,34 +130,65 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
   }
 }
 
-void RankProgram::enqueue(cudaStream_t stream) {
-  enqueue_lanes(stream, next_parity(),
-                [](Command& command, cudaStream_t on, int, int) { command.enqueue(on); });
+template <class Launch>
+void RankProgram::enqueue_epoch(cudaStream_t stream, Launch&& launch) {
+  const unsigned long long id = id_of(stream);
+  if (id != last_stream_) backlog_.follow(stream);
+  last_stream_ = id;
+  try {
+    launch(static_cast<int>(epoch_++ % static_cast<std::uint64_t>(parities_)));
+  } catch (...) {
+    backlog_.add(stream);  // what is there of it has an end, too
+    throw;
+  }
+  backlog_.add(stream);
 }
 
-void RankProgram::enqueue_traced(cudaStream_t stream, int epoch) {
-  enqueue_lanes(stream, next_parity(), [&](Command& command, cudaStream_t on, int lane, int step) {
-    Traced& traced =
-        traced_.emplace_back(Traced{lane, step, epoch, Event(Event::Timing::on), Event(Event::Timing::on)});
-    traced.begin.record(on);
-    command.enqueue(on);
-    traced.end.record(on);
+void RankProgram::enqueue(cudaStream_t stream) {
+  enqueue_epoch(stream, [&](int parity) {
+    enqueue_lanes(stream, parity, [](Command& command, cudaStream_t on, int, int) { command.enqueue(on); });
   });
 }
 
+void RankProgram::enqueue_traced(cudaStream_t stream, int epoch) {
+  enqueue_epoch(stream, [&](int parity) {
+    enqueue_lanes(stream, parity, [&](Command& command, cudaStream_t on, int lane, int step) {
+      Traced& traced =
+          traced_.emplace_back(Traced{lane, step, epoch, Event(Event::Timing::on), Event(Event::Timing::on)});
+      traced.begin.record(on);
+      command.enqueue(on);
+      traced.end.record(on);
+    });
+  });
+}
+
+void RankProgram::replay(cudaStream_t stream) {
+  enqueue_epoch(stream,
+                [&](int parity) { binding_->graphs[static_cast<std::size_t>(parity)].launch(stream); });
+}
+
+void RankProgram::lend(cudaStream_t stream) {
+  binding_->lent = true;
+  enqueue_lanes(stream, 0, [](Command& command, cudaStream_t on, int, int) { command.enqueue(on); });
+}
+
 void RankProgram::capture() {
-  graphs_.clear();
+  binding_->graphs.clear();
   for (int parity = 0; parity < parities_; ++parity) {
-    graphs_.push_back(Graph::capture(stream(), [&](cudaStream_t on) {
+    binding_->graphs.push_back(Graph::capture(stream(), [&](cudaStream_t on) {
       enqueue_lanes(on, parity, [](Command& command, cudaStream_t at, int, int) { command.enqueue(at); });
     }));
-    graphs_.back().upload(stream());
+    binding_->graphs.back().upload(stream());
   }
   streams_.front().synchronize();
 }
 
-void RankProgram::replay(cudaStream_t stream) {
-  graphs_[static_cast<std::size_t>(next_parity())].launch(stream);
+bool RankProgram::idle() const {
+  return backlog_.empty() && std::ranges::all_of(streams_, &Stream::idle);
+}
+
+void RankProgram::drop_graphs() noexcept {
+  if (binding_) binding_->graphs.clear();
 }
 
 std::vector<Span> RankProgram::spans(const Event& begin) {
@@ -155,8 +201,16 @@ std::vector<Span> RankProgram::spans(const Event& begin) {
   return spans;
 }
 
+std::int64_t RankProgram::Binding::bytes() const {
+  std::int64_t sum = arena.bytes();
+  for (const DeviceMemory& workspace : workspaces) sum += static_cast<std::int64_t>(workspace.bytes());
+  return sum;
+}
+
 std::int64_t RankProgram::bytes() const {
-  return static_cast<std::int64_t>(epoch_word_.bytes()) + (arena_ ? arena_->bytes() : 0);
+  std::int64_t sum = static_cast<std::int64_t>(epoch_word_.bytes()) + (binding_ ? binding_->bytes() : 0);
+  for (const auto& binding : lent_) sum += binding->bytes();
+  return sum;
 }
 
 }  // namespace shingle::cuda

@@ -9,7 +9,7 @@
 namespace shingle::cuda {
 namespace {
 
-constexpr std::size_t block_bytes = 1 << 20;
+constexpr std::size_t block_bytes = 64 << 10;
 constexpr std::size_t alignment = 256;
 
 /// Whether all rows of the grid lie one behind the other in one place.
@@ -94,7 +94,8 @@ const void* Arena::put(const void* values, std::size_t bytes) {
   }
   char* const to = blocks_.back().get<char>() + used_;
   used_ += (bytes + alignment - 1) / alignment * alignment;
-  check(cudaMemcpy(to, values, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  check(cudaMemcpyAsync(to, values, bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
+  stream_.synchronize();
   return to;
 }
 

@@ -7,13 +7,14 @@
 #include "cuda/kernels/hooks.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/raii/memory.hpp"
+#include "cuda/raii/stream.hpp"
 
 namespace shingle::cuda {
 
-/// Device memory that only grows, for tables that live as long as it does.
+/// Memory of the device that is current when it is made, for tables that live as long as it does.
 class Arena {
  public:
-  /// Copies the values to the current device.
+  /// Copies the values there; they are there when it returns.
   template <class T>
   const T* put(const std::vector<T>& values) {
     return static_cast<const T*>(put(values.data(), values.size() * sizeof(T)));
@@ -23,6 +24,7 @@ class Arena {
  private:
   const void* put(const void* values, std::size_t bytes);
 
+  Stream stream_;  // of the copies: they wait for nobody else's work
   std::vector<DeviceMemory> blocks_;
   std::size_t used_ = 0;  // of the last block
   std::int64_t bytes_ = 0;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <thread>
 
+#include "cuda/deadline.hpp"
 #include "cuda/executable.hpp"
 #include "cuda/nccl/processes.hpp"
 #include "cuda/raii/check.hpp"
@@ -73,14 +75,17 @@ CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(s
 
 CudaWorld::~CudaWorld() {
   if (!health_->hopeless()) return;
+  // Whatever a device or a thread may still use stays until the end of the process.
   for (LocalRank& rank : parts_.local) rank.abandon();
+  static_cast<void>(communicators_.release());
+  static_cast<void>(parts_.processes.release());
 }
 
 const BlasHandle& CudaWorld::blas(int rank) {
   auto& handle = blas_[rank];
   if (!handle) {
     const DeviceGuard guard(local(rank).device());
-    handle = std::make_unique<BlasHandle>();
+    handle = Kept<BlasHandle>(new BlasHandle, UnlessHopeless{health_});
   }
   return *handle;
 }
@@ -179,8 +184,13 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
     processes().tell(health_->reason());
   } catch (...) {  // out of memory: they will notice by themselves
   }
-  for (GraphOwner* owner : graph_owners_) owner->drop_graphs();  // of what runs they go when it ends
-  if (communicators_ && !communicators_->abort(patience_us)) health_->give_up();
+  for (Resident* resident : residents_) resident->drop_graphs();  // of what runs they go when it ends
+  if (!health_->hopeless() && communicators_ && !communicators_->abort(patience_us)) health_->give_up();
+  const auto deadline = deadline_in(patience_us);
+  while (!health_->hopeless() && !std::ranges::all_of(residents_, &Resident::idle)) {
+    if (Clock::now() > deadline) health_->give_up();
+    std::this_thread::sleep_for(nap);
+  }
 }
 
 }  // namespace shingle::cuda

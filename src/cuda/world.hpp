@@ -17,12 +17,14 @@
 
 namespace shingle::cuda {
 
-/// Who holds graphs with operations of the world's communicators, which are not released before the graphs
-/// are.
-class GraphOwner {
+/// Who has work on the devices of a world.
+class Resident {
  public:
-  virtual ~GraphOwner() = default;
+  virtual ~Resident() = default;
+  /// Drops graphs with operations of the world's communicators, which are not released before the graphs are.
   virtual void drop_graphs() noexcept = 0;
+  /// Whether none of its work is left there.
+  virtual bool idle() const noexcept = 0;
 };
 
 class CudaWorld final : public World {
@@ -64,17 +66,23 @@ class CudaWorld final : public World {
   /// The library's handle of a local rank.
   const BlasHandle& blas(int rank);
 
-  void add(GraphOwner& owner) { graph_owners_.insert(&owner); }
-  void remove(GraphOwner& owner) { graph_owners_.erase(&owner); }
+  void add(Resident& resident) { residents_.insert(&resident); }
+  void remove(Resident& resident) { residents_.erase(&resident); }
+
+  /// By the number of lanes: whether they run side by side as branches of a graph on all devices of the
+  /// world, once that is known.
+  std::map<std::size_t, bool>& side_by_side() { return side_by_side_; }
 
   Health& health() { return *health_; }
+  const std::shared_ptr<Health>& shared_health() const { return health_; }
   /// Throws where the world is broken, a communicator has failed, or another process has failed or is gone.
   /// For the one thread that waits for a run to end, again and again. Kernels whose wait passed its deadline
   /// say so by LocalRank::aborted().
   void watch();
   /// Breaks the world, once: kernels' waits end, the other processes are told, communicators are aborted.
-  /// Returns once they are, or after a while gives up on the devices. Never throws. No thread may be in an
-  /// operation of a communicator.
+  /// Returns once they are and the devices have nothing left to do, or after a while gives up on them. Never
+  /// throws. No thread may be in an operation of a communicator, but in a hopeless world, whose communicators
+  /// stay as they are.
   void fail(std::exception_ptr error) noexcept;
   /// Runs `action`, which all processes run together; a failure breaks the world.
   template <class Action>
@@ -95,8 +103,9 @@ class CudaWorld final : public World {
   Parts parts_;
   std::unique_ptr<Communicators> communicators_;
   Machine machine_;
-  std::set<GraphOwner*> graph_owners_;
-  std::map<int, std::unique_ptr<BlasHandle>> blas_;  // by rank; made when first asked for
+  std::set<Resident*> residents_;
+  std::map<std::size_t, bool> side_by_side_;
+  std::map<int, Kept<BlasHandle>> blas_;  // by rank; made when first asked for
 };
 
 }  // namespace shingle::cuda

@@ -62,7 +62,7 @@ RunReport HostExecutable::run(const RunOptions& options) {
   if (!(options.timeout_us > 0))
     throw InvalidArgument(fmt::format("timeout = {} us must be positive", options.timeout_us));
   Health& health = engine_->world->health;
-  if (health.stopped()) throw Timeout("the world is broken by an earlier failure: " + health.reason());
+  health.require();
   engine_->memory.require_bound();
   engine_->timeout_us = options.timeout_us;
   engine_->trace = options.trace;

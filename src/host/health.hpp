@@ -6,9 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <exception>
 #include <mutex>
-#include <string>
+
+#include "backend/failure.hpp"
 
 namespace shingle::host {
 
@@ -34,24 +34,11 @@ inline constexpr std::chrono::milliseconds attention{20};
 /// it.
 inline constexpr int glances_per_ms = 8;
 
-class Health {
+class Health : public FirstFailure {
  public:
-  /// Records the first failure and stops everybody.
-  void fail(std::exception_ptr error) {
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_ = std::move(error);
-    stopped_.store(true);
-  }
-  const std::atomic<bool>& stopped() const { return stopped_; }
   void check() const {
-    if (stopped_.load(std::memory_order_acquire)) throw Stopped{};
+    if (stopped().load(std::memory_order_acquire)) throw Stopped{};
   }
-  std::exception_ptr error() const {
-    const std::lock_guard lock(mutex_);
-    return error_;
-  }
-  /// The message of the first failure.
-  std::string reason() const;
 
   /// There are as many threads as this that may sleep at once.
   void expect(std::size_t sleepers) {
@@ -61,9 +48,6 @@ class Health {
   std::chrono::milliseconds attention() const { return std::chrono::milliseconds(attention_.load()); }
 
  private:
-  mutable std::mutex mutex_;
-  std::exception_ptr error_;
-  std::atomic<bool> stopped_{false};
   std::atomic<std::int64_t> attention_{host::attention.count()};
 };
 

@@ -61,7 +61,7 @@ class MpiWorld final : public host::HostWorld {
   template <class Action>
   void in_step(Action action) {
     Health& health = state()->health;
-    if (health.stopped()) throw Timeout("the world is broken by an earlier failure: " + health.reason());
+    health.require();
     try {
       action();
     } catch (const host::Stopped&) {

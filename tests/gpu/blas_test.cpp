@@ -46,10 +46,11 @@ void expect_product(LibraryProblem p) {
   const Stream stream;
   LibraryGemm product(handle, p);
   EXPECT_GE(product.candidates(), 1u);
-  EXPECT_GT(product.tune(stream.get(), at_a.get(), at_b.get(), at_c.get()), 0);
+  EXPECT_GT(product.tune(stream.get(), at_a.get(), at_b.get()), 0);
   check(cudaMemset(at_c.get(), 0xff, at_c.bytes()), "cudaMemset");
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  product.run(stream.get(), at_a.get(), at_b.get(), at_c.get());
+  const DeviceMemory workspace(product.workspace_bytes());
+  product.run(stream.get(), at_a.get(), at_b.get(), at_c.get(), workspace.get());
   stream.synchronize();
   c.bytes = download<char>(at_c);
   for (std::int64_t i = 0; i < p.m; ++i)
@@ -90,8 +91,8 @@ TEST_F(BlasTest, BiasReluAndFewSms) {
 TEST_F(BlasTest, NothingToMultiply) {
   const BlasHandle handle;
   LibraryGemm product(handle, {.m = 0, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8});
-  EXPECT_EQ(product.tune(nullptr, nullptr, nullptr, nullptr), 0);
-  product.run(nullptr, nullptr, nullptr, nullptr);
+  EXPECT_EQ(product.tune(nullptr, nullptr, nullptr), 0);
+  product.run(nullptr, nullptr, nullptr, nullptr, nullptr);
 }
 
 }  // namespace

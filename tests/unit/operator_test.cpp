@@ -85,6 +85,20 @@ TEST(Operator, RefusesWrongAndMissingMatrices) {
   EXPECT_THAT([&] { op.run(); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is not bound"));
 }
 
+TEST(Operator, HasNoStreamsOnTheHost) {
+  const auto world = threads(2);
+  Operator op(*world, problem_of(Op::gemm_allreduce, 2));
+  EXPECT_THAT([&] { op.prepare(); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 0 is not bound"));
+  const auto inputs = random_inputs(op.problem(), 1);
+  const Workspace memory(*world, *inputs);
+  memory.bind(op);
+  op.prepare();
+  EXPECT_THAT([&] { op.enqueue(nullptr); },
+              ThrowsMessage<Unsupported>(HasSubstr("no streams to enqueue a plan on: run() serves it")));
+  op.synchronize();
+  op.run();
+}
+
 TEST(Operator, TellsShapesAndMemory) {
   const auto world = threads(2);
   Problem problem = problem_of(Op::gemm_reducescatter, 2);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "shingle/api/registry.hpp"
 #include "shingle/api/shapes.hpp"
@@ -60,6 +61,24 @@ class Operator {
   /// is not bound, Timeout with the diagnosis where a rank failed or a wait passed its deadline: the world is
   /// then broken.
   RunReport run(int epochs = 1, bool trace = false);
+
+  /// The same as one asynchronous call, on backends whose devices have streams (CUDA: cudaStream_t): one for
+  /// each local rank, in the order of local_ranks(). It comes after what is in the stream and before what is
+  /// put there later, and may be captured; prepare() comes first, and again once a matrix is bound anew, in
+  /// all processes.
+  ///
+  ///     op.prepare();
+  ///     op.enqueue(stream);   // as often as wanted, beside other work
+  ///     op.synchronize();     // or wait for the stream: failures then come with the next call
+  ///
+  /// A rank that is gone lets its peers' streams wait for it for ever: synchronize() has a deadline. What is
+  /// captured stays tied to the matrices that were bound, and goes before the operator. Executable::enqueue()
+  /// has the whole contract. Throws InvalidArgument, Timeout, Unsupported.
+  void enqueue(std::span<void* const> streams);
+  void enqueue(void* stream) { enqueue(std::span<void* const>(&stream, 1)); }
+  /// Collective. Throws InvalidArgument where a matrix is not bound.
+  void prepare();
+  void synchronize();
 
   /// What runs, for what the facade leaves out.
   Executable& executable();

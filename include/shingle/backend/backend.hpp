@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,29 @@ class Executable {
   /// Throws Timeout with the diagnosis when a wait passes its deadline or another rank fails; the World is
   /// then broken and every later run throws.
   virtual RunReport run(const RunOptions& options = {}) = 0;
+
+  /// Makes ready what enqueue() needs: after the first bind() of all matrices, and whenever one has been
+  /// bound anew. Collective over the world's processes, also where only one of them has bound anything; run()
+  /// does it by itself. `timeout_us` is the deadline of every single wait of the epochs that are enqueued.
+  /// Throws what keeps the plan from running; nothing has run then, and the world is as it was.
+  virtual void prepare([[maybe_unused]] double timeout_us = 30e6) {}
+
+  /// One epoch on streams of the devices (for CUDA: cudaStream_t), one for each local rank in the order of
+  /// local_ranks(): behind what is in the stream, and before what comes into it later. Returns at once.
+  /// Epochs follow one another in the order of the calls, whatever their streams; all processes make the same
+  /// calls. A failure on the device is thrown by the next call of whatever kind, or by synchronize(); the
+  /// World is then broken, and the outputs since the call before are void.
+  ///
+  /// Streams that are being captured get the epoch as part of that capture: all of them, on all ranks alike.
+  /// Each replay is an epoch then, on the matrices that were bound at the time of the capture, also once
+  /// others are bound; in order with other epochs it is only by its stream. The graph goes before the
+  /// executable. Throws InvalidArgument where prepare() has not been called, Unsupported where there are no
+  /// streams, or where the plan cannot be captured.
+  virtual void enqueue(std::span<void* const> streams);
+
+  /// Waits until the epochs that were enqueued, other than in a capture, are done on the local ranks. What is
+  /// in front of them in their streams counts against the deadline, too. Throws Timeout as run() does.
+  virtual void synchronize() {}
 
   /// Memory that the executable holds for a rank, in bytes.
   virtual std::int64_t internal_bytes(int rank) const = 0;

@@ -1,6 +1,8 @@
 // The CUDA backend: a rank a GPU, all of one process, or one process a GPU. NCCL moves what collectives move.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,9 +14,21 @@ struct ncclComm;  // ncclComm_t is a pointer to it
 
 namespace shingle {
 
+/// A rank is about to enqueue a step: in each epoch, or when epochs are captured to be replayed.
+struct CudaStepEvent {
+  int rank = 0;
+  int lane = 0;
+  int step = 0;
+  const std::uint32_t* epoch = nullptr;  ///< in device memory: the number of the epoch that runs there
+  void* stream = nullptr;                ///< cudaStream_t: what is enqueued to it comes before the step
+};
+
 struct CudaOptions {
   double timeout_us = 30e6;  ///< deadline of waits outside a run: for ranks to join, communicators, barriers
   int first_device = 0;      ///< of one process: rank r is on device first_device + r
+  /// Called before each step (waits and counts that follow one another are one) in the thread that launches,
+  /// for fault tests: it may enqueue a delay, or throw.
+  std::function<void(const CudaStepEvent&)> on_step{};
 };
 
 /// A world of `ranks` GPUs of this process; or, in a process that torchrun, mpirun or srun has started as one

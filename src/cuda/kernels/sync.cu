@@ -33,6 +33,17 @@ __global__ void __launch_bounds__(1) sync_kernel(const __grid_constant__ Ops ops
   }
 }
 
+__global__ void delay_kernel(const std::uint32_t* epoch, std::uint32_t salt, std::uint64_t most_ns) {
+  std::uint64_t ns = most_ns;
+  if (epoch != nullptr) {
+    std::uint64_t mixed = (*epoch + 1ull) * 0x9e3779b97f4a7c15ull ^ (salt + 1ull) * 0xbf58476d1ce4e5b9ull;
+    mixed = (mixed ^ mixed >> 31) * 0x94d049bb133111ebull;
+    ns = (mixed >> 32) % (most_ns + 1);
+  }
+  const std::uint64_t end = ptx::global_timer() + ns;
+  while (ptx::global_timer() < end) ptx::nano_sleep(500);
+}
+
 }  // namespace
 
 cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream) {
@@ -50,8 +61,15 @@ cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaSt
   return cudaGetLastError();
 }
 
+cudaError_t launch_delay(const std::uint32_t* epoch, std::uint32_t salt, std::uint64_t most_ns,
+                         cudaStream_t stream) {
+  delay_kernel<<<1, 1, 0, stream>>>(epoch, salt, most_ns);
+  return cudaGetLastError();
+}
+
 cudaError_t preload_sync() {
   cudaFuncAttributes attributes;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, delay_kernel)) return error;
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, begin_kernel)) return error;
   return cudaFuncGetAttributes(&attributes, sync_kernel);
 }

@@ -30,6 +30,11 @@ cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream);
 /// everything before it in the stream; what follows in the stream may read what an await was told of.
 cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaStream_t stream);
 
+/// Holds up what follows in the stream, to see what comes of it: for up to `most_ns`, drawn anew from `salt`
+/// and the epoch each time that it runs, or for just that long where `epoch` is null.
+cudaError_t launch_delay(const std::uint32_t* epoch, std::uint32_t salt, std::uint64_t most_ns,
+                         cudaStream_t stream);
+
 /// Loads the kernels: a kernel that is first used while another waits could hang. Once a device.
 cudaError_t preload_sync();
 

@@ -10,16 +10,17 @@ namespace shingle::cuda {
 inline constexpr std::uint32_t poll_pause_ns = 20;
 inline constexpr std::uint32_t polls_between_looks = 64;  // `abort` lies in the host's memory: a look is slow
 
-/// Leaves behind what a wait waited for. The first of the device's waits to fail does so: the host reads it
-/// after the kernels have drained, so that it may come after `abort`.
+/// Leaves behind what a wait waited for, and then ends the rank's other waits. The first of the device's
+/// waits to fail does so, the one that finds no counter there: whoever sees `abort` raised by a device reads
+/// all of it.
 __device__ __forceinline__ void give_up(const Target& target, std::uint32_t wanted, std::uint32_t seen,
                                         const Watch& watch) {
-  if (atomicCAS_system(watch.abort, 0u, 1u) != 0) return;
+  auto* const claim = reinterpret_cast<unsigned long long*>(&watch.stall->counter);
+  if (atomicCAS_system(claim, 0ull, reinterpret_cast<unsigned long long>(target.counter)) != 0) return;
   volatile Stall& stall = *watch.stall;
   stall.seen = seen;
   stall.wanted = wanted;
-  stall.counter = target.counter;
-  ptx::fence_sys();
+  ptx::store_release_sys(watch.abort, 1u);
 }
 
 /// Waits until the count is reached in this epoch, cyclically; false if the rank's waits were ended, by

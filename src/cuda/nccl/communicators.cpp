@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -11,20 +10,13 @@
 #include <thread>
 #include <utility>
 
+#include "cuda/deadline.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 
 namespace shingle::cuda {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-Clock::time_point deadline_in(double us) {
-  constexpr double longest_us = 1e14;
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::chrono::duration<double, std::micro>(std::min(us, longest_us)));
-}
 
 /// NCCL calls that belong together; the group is closed whatever happens in it.
 template <class Calls>
@@ -54,6 +46,12 @@ void settle(const Communicator& communicator, const char* call, double timeout_u
   }
 }
 
+/// Left to itself the library connects ranks in the first collective of a kind, in the middle of a plan, and
+/// kernels that wait for that collective keep it from doing so. What the user has set stays.
+void connect_early() {
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
 std::vector<ncclComm_t> none(int size) {
   return std::vector<ncclComm_t>(static_cast<std::size_t>(size), nullptr);
 }
@@ -63,9 +61,7 @@ std::vector<ncclComm_t> none(int size) {
 Communicators::Communicators(const std::vector<LocalRank>& local, int size, const ncclUniqueId& id,
                              double timeout_us)
     : local_(local), size_(size), timeout_us_(timeout_us), owns_parent_(true), parent_(none(size)) {
-  // Left to itself the library connects ranks in the first collective of a kind, in the middle of a plan, and
-  // kernels that wait for that collective keep it from doing so. What the user has set stays.
-  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+  connect_early();
   // The parent is non-blocking, so that a missing rank costs no more than the deadline. Its children block:
   // of non-blocking communicators NCCL launches each operation from a thread that it creates for it.
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -88,6 +84,7 @@ Communicators::Communicators(const std::vector<LocalRank>& local, int size, cons
 Communicators::Communicators(const std::vector<LocalRank>& local, int size,
                              const std::vector<ncclComm_t>& parent, double timeout_us)
     : local_(local), size_(size), timeout_us_(timeout_us), owns_parent_(false), parent_(none(size)) {
+  connect_early();
   for (std::size_t i = 0; i < local.size(); ++i) parent_.at(local[i].rank()) = parent[i];
 }
 

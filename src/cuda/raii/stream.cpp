@@ -18,6 +18,19 @@ void Stream::synchronize() const {
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
+bool Stream::idle() const {
+  const cudaError_t result = cudaStreamQuery(stream_);
+  if (result == cudaErrorNotReady) return false;
+  check(result, "cudaStreamQuery");
+  return true;
+}
+
+unsigned long long id_of(cudaStream_t stream) {
+  unsigned long long id = 0;
+  check(cudaStreamGetId(stream, &id), "cudaStreamGetId");
+  return id;
+}
+
 Event::Event(Timing timing) {
   check(cudaEventCreateWithFlags(&event_, timing == Timing::on ? cudaEventDefault : cudaEventDisableTiming),
         "cudaEventCreateWithFlags");

@@ -22,10 +22,15 @@ class Stream {
   cudaStream_t get() const noexcept { return stream_; }
   /// Waits on the host until all work is done.
   void synchronize() const;
+  /// Whether all work is done. Throws CudaError where some of it failed.
+  bool idle() const;
 
  private:
   cudaStream_t stream_ = nullptr;
 };
+
+/// Tells streams apart, also from those that had the same handle earlier in the process.
+unsigned long long id_of(cudaStream_t stream);
 
 class Event {
  public:

@@ -1,23 +1,23 @@
-#include "health.hpp"
+#include "failure.hpp"
 
 #include "shingle/base/error.hpp"
 
-namespace shingle::cuda {
+namespace shingle {
 
-bool Health::fail(std::exception_ptr error) {
+bool FirstFailure::fail(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   if (error_) return false;
   error_ = std::move(error);
-  stopped_.store(true, std::memory_order_release);
+  stopped_.store(true);
   return true;
 }
 
-std::exception_ptr Health::error() const {
+std::exception_ptr FirstFailure::error() const {
   const std::lock_guard lock(mutex_);
   return error_;
 }
 
-std::string Health::reason() const {
+std::string FirstFailure::reason() const {
   try {
     if (const auto first = error()) std::rethrow_exception(first);
   } catch (const std::exception& failure) {
@@ -28,8 +28,8 @@ std::string Health::reason() const {
   return {};
 }
 
-void Health::require() const {
+void FirstFailure::require() const {
   if (stopped()) throw Timeout("the world is broken by an earlier failure: " + reason());
 }
 
-}  // namespace shingle::cuda
+}  // namespace shingle

@@ -1,0 +1,121 @@
+// One rank fails or is late: all of them end within the deadline, and say why.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include <atomic>
+
+#include "asynchronous.hpp"
+#include "cuda/world.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double timeout_us = 1e6;
+constexpr double bound_s = 20;  // deadlines, and what it takes to abort communicators
+constexpr std::uint64_t late_ns = 4'000'000'000;
+
+enum class Fault { none, throws, late };
+
+class Faults : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (gpus() < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed, there are " << gpus();
+  }
+  /// A world whose last rank has the fault, in its second step.
+  std::unique_ptr<World> make() {
+    return make_cuda_world(GetParam(),
+                           {.timeout_us = 10e6, .on_step = [this](const CudaStepEvent& at) {
+                              if (at.rank != GetParam() - 1 || at.step != 1) return;
+                              if (fault == Fault::throws) throw Error("burnt toast", at.rank);
+                              if (fault == Fault::late)
+                                check(launch_delay(nullptr, 0, late_ns, static_cast<cudaStream_t>(at.stream)),
+                                      "launch_delay");
+                            }});
+  }
+  void expect_broken(World& world, Operator& operation) {
+    EXPECT_THROW(world.barrier(), Timeout);
+    EXPECT_THROW(operation.run(), Timeout);
+    EXPECT_THROW(operation.synchronize(), Timeout);
+    EXPECT_FALSE(dynamic_cast<CudaWorld&>(world).health().hopeless());
+  }
+  std::atomic<Fault> fault{Fault::none};
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, Faults, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+/// A launch that fails halfway, with the other ranks' epochs on their devices: traced runs launch each time.
+TEST_P(Faults, ARankThatCannotLaunchEndsAll) {
+  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::signal}) {
+    const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
+    const auto world = make();
+    const Params params = small_tiles(mechanism);
+    if (!make_plan(problem, world->machine(), mechanism, params)) continue;
+    SCOPED_TRACE(name(mechanism));
+    Operator operation(*world, problem, {.mechanism = mechanism, .params = params, .timeout_us = timeout_us});
+    Matrices matrices(*world, problem, 1);
+    matrices.bind(operation);
+    operation.run();
+    fault = Fault::throws;
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_THAT([&] { operation.run(3, true); }, testing::ThrowsMessage<Error>(HasSubstr("burnt toast")));
+    EXPECT_LT(seconds_since(begin), bound_s);
+    expect_broken(*world, operation);
+    fault = Fault::none;
+  }
+}
+
+TEST_P(Faults, ALateRankEndsAllWithTheDiagnosis) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank waits for nobody";
+  for (const bool asynchronous : {false, true}) {
+    const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
+    fault = Fault::none;
+    const auto world = make();
+    Operator operation(*world, problem,
+                       {.mechanism = Mechanism::chunked, .params = {.chunks = 3}, .timeout_us = timeout_us});
+    Matrices matrices(*world, problem, 1);
+    matrices.bind(operation);
+    fault = Fault::late;  // also of the graph, which is captured now
+    const Streams streams(*world);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto run = [&] {
+      if (!asynchronous) return void(operation.run());
+      operation.prepare();
+      for (int epoch = 0; epoch < 3; ++epoch) operation.enqueue(streams.handles());
+      operation.synchronize();
+    };
+    EXPECT_THROW(run(), Timeout);
+    EXPECT_LT(seconds_since(begin), bound_s);
+    expect_broken(*world, operation);
+  }
+}
+
+/// What nobody has launched breaks nothing.
+TEST_P(Faults, WhatCannotBeMadeReadyLeavesTheWorldAsItWas) {
+  const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
+  const auto world = make();
+  Operator operation(*world, problem,
+                     {.mechanism = Mechanism::signal, .params = small_tiles(Mechanism::signal)});
+  Matrices matrices(*world, problem, 1);
+  EXPECT_THROW(operation.executable().run({}), InvalidArgument);
+  matrices.bind(operation);
+  const int rank = world->local_ranks().back();
+  auto* const a = static_cast<char*>(matrices.at(rank, Role::a).data());
+  operation.bind(rank, Role::a, a + 2);
+  EXPECT_THROW(operation.run(), InvalidArgument);  // bulk loads need 16 bytes
+  operation.bind(rank, Role::a, a);
+  operation.run();
+  world->barrier();
+}
+
+}  // namespace
+}  // namespace shingle::cuda::test
+
+#else
+TEST(Faults, NeedCuda) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+#endif

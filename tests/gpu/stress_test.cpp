@@ -1,0 +1,86 @@
+// Thousands of epochs back to back, every lane of every rank held up at random, with new inputs each time: no
+// element may be wrong. SHINGLE_GPU_STRESS says how many (300); SHINGLE_GPU_DELAY_US by how much at most
+// (80).
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include <cstdlib>
+
+#include "asynchronous.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda::test {
+namespace {
+
+constexpr int batch = 20;  // epochs whose results are kept at a time
+constexpr int sets = 3;    // of inputs: an element of an earlier epoch is a wrong one
+
+int number(const char* variable, int unless_set) {
+  const char* const set = std::getenv(variable);
+  return set != nullptr ? std::atoi(set) : unless_set;
+}
+
+/// In front of every other step, for a time that differs from epoch to epoch, also of a graph.
+void hold_up(const CudaStepEvent& at) {
+  static const auto most_ns =
+      static_cast<std::uint64_t>(1000) * static_cast<std::uint64_t>(number("SHINGLE_GPU_DELAY_US", 80));
+  const auto salt = static_cast<std::uint32_t>(at.rank * 7919 + at.lane * 131 + at.step);
+  if (salt % 2 == 0 || most_ns == 0) return;
+  check(launch_delay(at.epoch, salt, most_ns, static_cast<cudaStream_t>(at.stream)), "launch_delay");
+}
+
+class Stress : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, Stress, testing::Values(1, 2, 4, 8), testing::PrintToStringParamName());
+
+TEST_P(Stress, NoElementIsWrongWhoeverIsLate) {
+  if (gpus() < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed, there are " << gpus();
+  const auto world = make_cuda_world(GetParam(), {.on_step = hold_up});
+  const int epochs = number("SHINGLE_GPU_STRESS", 300);
+  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm}) {
+    const Problem problem = small_problem(op, GetParam());
+    for (const Mechanism mechanism : served) {
+      const Params params = small_tiles(mechanism);
+      if (!make_plan(problem, world->machine(), mechanism, params)) continue;
+      SCOPED_TRACE(describe(problem) + " by " + std::string(name(mechanism)));
+      Operator operation(*world, problem, {.mechanism = mechanism, .params = params, .timeout_us = 20e6});
+      Matrices matrices(*world, problem, sets);
+      matrices.reserve(batch + sets);
+      matrices.bind(operation);
+      operation.prepare();
+      const Streams streams(*world);
+      const auto epoch = [&](int keep_as, int set) {
+        streams.each([&](int rank, cudaStream_t stream) { matrices.bring(rank, set, stream); });
+        operation.enqueue(streams.handles());
+        streams.each([&](int rank, cudaStream_t stream) { matrices.keep(rank, keep_as, stream); });
+      };
+      const auto finish = [&] {
+        operation.synchronize();
+        return streams.wait();
+      };
+      // Every correct epoch gives the bits of the first one, which the oracle has seen.
+      for (int set = 0; set < sets; ++set) epoch(batch + set, set);
+      ASSERT_TRUE(finish());
+      for (int set = 0; set < sets; ++set) ASSERT_TRUE(matrices.right(batch + set, set));
+      for (int done = 0; done < epochs; done += batch) {
+        for (int i = 0; i < batch; ++i) epoch(i, (done + i) % sets);
+        ASSERT_TRUE(finish());
+        for (const int rank : world->local_ranks())
+          for (int i = 0; i < batch; ++i)
+            ASSERT_TRUE(matrices.same(rank, i, batch + (done + i) % sets))
+                << "rank " << rank << ", epoch " << done + i;
+      }
+      std::printf("%s by %s: %d epochs\n", describe(problem).c_str(), std::string(name(mechanism)).c_str(),
+                  (epochs + batch - 1) / batch * batch);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shingle::cuda::test
+
+#else
+TEST(Stress, NeedsCuda) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+#endif
