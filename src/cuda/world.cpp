@@ -9,6 +9,7 @@
 
 #include "cuda/deadline.hpp"
 #include "cuda/executable.hpp"
+#include "cuda/kernels/gemm.hpp"
 #include "cuda/nccl/processes.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -97,7 +98,15 @@ std::vector<int> CudaWorld::local_ranks() const {
 }
 
 Capabilities CudaWorld::capabilities() const {
-  return {.remote_memory = false, .native_dtypes = {DType::bf16, DType::f16}, .host_accessible = false};
+  Capabilities all{.remote_memory = false,
+                   .native_dtypes = {DType::bf16, DType::f16},
+                   .host_accessible = false,
+                   .timing = {.run_us = 500, .rest_us = 40e3}};
+  for (const GemmInstance& instance : gemm_instances()) {
+    const TileShape shape{instance.tile.rows, instance.tile.cols};
+    if (std::ranges::find(all.tiles, shape) == all.tiles.end()) all.tiles.push_back(shape);
+  }
+  return all;
 }
 
 LocalRank& CudaWorld::local(int rank) {

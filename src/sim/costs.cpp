@@ -13,7 +13,8 @@ namespace shingle {
 double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k, int workers) {
   // Where edges cost what they hold, a library cuts the matrix into a part for each worker.
   if (!machine.whole_tiles)
-    return wave_us(machine, m, ceil_div(n, larger(workers, 1)), static_cast<double>(k));
+    return wave_us(machine, m, ceil_div(n, larger(workers, 1)), static_cast<double>(k)) /
+           machine.library_rate;
   double best = std::numeric_limits<double>::infinity();
   for (const TileRate& tile : machine.tiles) {
     const double one = tile.us(static_cast<double>(k));
@@ -22,7 +23,7 @@ double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, s
     const double us = static_cast<double>(waves) * one;
     best = std::min(best, us);
   }
-  return best;
+  return best / machine.library_rate;
 }
 
 namespace sim {

@@ -77,7 +77,7 @@ double peak_tflops(const Machine& machine) {
   double best = 0;
   for (const TileRate& tile : machine.tiles)
     best = std::max(best, 2 * product(tile.rows, tile.cols, machine.workers) / tile.us_per_k * 1e-6);
-  return best;
+  return best * std::max(machine.library_rate, 1.0);
 }
 
 }  // namespace

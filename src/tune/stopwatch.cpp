@@ -1,41 +1,90 @@
 #include "stopwatch.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <list>
-#include <vector>
+#include <chrono>
+#include <random>
+#include <thread>
 
 namespace shingle::tune {
+namespace {
 
-template <class Measure>
-double Stopwatch::median(const Plan& plan, bool trace, Measure measure) const {
-  const auto executable = world_.compile(plan);
-  std::list<DeviceBuffer> memory;
+constexpr std::uint8_t three_quarters = 0x3f;  // of all bytes: 0.747 in fp32 and bf16, 1.8 in fp16
+
+/// Random numbers in [-1, 1), as they lie in memory. Not a power of two of them: no row is like the next.
+std::vector<std::byte> random_elements(DType dtype) {
+  constexpr std::size_t count = 1'000'003;
+  std::mt19937 bits(1);
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(bits()) * 0x1p-31f - 1;
+  std::vector<std::byte> elements(count * size_bytes(dtype));
+  narrow(dtype, values.data(), elements.data(), count);
+  return elements;
+}
+
+bool has_products(const Plan& plan) {
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps)
+        if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step)) return true;
+  return false;
+}
+
+}  // namespace
+
+void Stopwatch::write_random(int rank, DType dtype, const DeviceBuffer& buffer) {
+  std::vector<std::byte>& elements = random_[dtype];
+  if (elements.empty()) elements = random_elements(dtype);
+  for (std::size_t done = 0; done < buffer.bytes(); done += elements.size())
+    world_.upload(rank, static_cast<std::byte*>(buffer.data()) + done, elements.data(),
+                  std::min(elements.size(), buffer.bytes() - done));
+}
+
+Timed Stopwatch::prepare(const Plan& plan) {
+  Timed timed;
+  timed.multiplies = has_products(plan);
+  timed.executable_ = world_.compile(plan);
   for (const int rank : world_.local_ranks())
     for (const Buffer& buffer : plan.buffers) {
       if (buffer.role == Role::internal) continue;
-      const auto bytes = static_cast<std::size_t>(buffer.bytes(rank));
-      void* data = memory.emplace_back(world_.allocate(rank, bytes)).data();
-      constexpr int three_quarters = 0x3f;  // 0.747 in fp32 and bf16, 1.8 in fp16: no slow denormal numbers
-      if (bytes > 0) std::memset(data, three_quarters, bytes);
-      executable->bind(rank, buffer.role, data);
+      const DeviceBuffer& memory =
+          timed.memory_.emplace_back(world_.allocate(rank, static_cast<std::size_t>(buffer.bytes(rank))));
+      if (timed.multiplies && is_input(buffer.role))
+        write_random(rank, buffer.dtype, memory);
+      else
+        world_.fill(rank, memory.data(), three_quarters, memory.bytes());
+      timed.executable_->bind(rank, buffer.role, memory.data());
     }
-  executable->run({.trace = trace});
+  timed.executable_->run({.timeout_us = timeout_us_});
+  return timed;
+}
+
+template <class Measure>
+double Stopwatch::median(Timed& timed, bool trace, Measure measure) const {
   std::vector<double> times;
-  for (int i = 0; i < repeat_; ++i)
-    times.push_back(world_.all_max({measure(executable->run({.trace = trace}))})[0]);
+  for (int i = 0; i < repeat_; ++i) {
+    if (timed.multiplies)
+      std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(timing_.rest_us));
+    const RunReport report = timed.executable_->run({.timeout_us = timeout_us_, .trace = trace});
+    times.push_back(world_.all_max({measure(report)})[0]);
+  }
   std::ranges::sort(times);
   return times[times.size() / 2];
 }
 
-double Stopwatch::us(const Plan& plan) const {
-  return median(plan, false, [](const RunReport& report) { return report.elapsed_us; });
+double Stopwatch::us(Timed& timed) const {
+  return median(timed, false, [](const RunReport& report) { return report.elapsed_us; });
 }
 
-double Stopwatch::lane_us(const Plan& plan, int lane) const {
-  return median(plan, true, [&](const RunReport& report) {
+double Stopwatch::us(const Plan& plan) {
+  Timed timed = prepare(plan);
+  return us(timed);
+}
+
+double Stopwatch::lane_us(const Plan& plan, int lane) {
+  Timed timed = prepare(plan);
+  return median(timed, true, [&](const RunReport& report) {
     double longest = 0;
-    for (int rank = 0; rank < ranks(); ++rank) {
+    for (int rank = 0; rank < world_.size(); ++rank) {
       double begin = -1, end = 0;
       for (const Span& span : report.spans) {
         if (span.rank != rank || span.lane != lane) continue;

@@ -1,29 +1,54 @@
 // Times plans on a world.
 #pragma once
 
+#include <list>
+#include <map>
+#include <memory>
+#include <vector>
+
 #include "shingle/backend/backend.hpp"
 
 namespace shingle::tune {
 
-class Stopwatch {
+/// A plan, compiled, with its matrices. Goes before its world.
+class Timed {
  public:
-  Stopwatch(World& world, int repeat) : world_(world), repeat_(repeat) {}
-
-  int ranks() const { return world_.size(); }
-
-  /// Median over the runs of a plan of the longest time of any rank, in microseconds. Inputs are numbers of
-  /// order one.
-  double us(const Plan& plan) const;
-  /// The same of one lane of the plan beside its others: from the begin of its first step to the end of its
-  /// last.
-  double lane_us(const Plan& plan, int lane) const;
+  bool multiplies = false;  ///< and so changes the clocks that the next one finds
 
  private:
+  friend class Stopwatch;
+  std::list<DeviceBuffer> memory_;
+  std::unique_ptr<Executable> executable_;
+};
+
+class Stopwatch {
+ public:
+  Stopwatch(World& world, int repeat, double timeout_us)
+      : world_(world), timing_(world.capabilities().timing), repeat_(repeat), timeout_us_(timeout_us) {}
+
+  /// Runs a plan once. Inputs of what multiplies are random, as power and so clocks depend on them; others
+  /// hold a number of order one. Throws Unsupported where the world cannot carry it out.
+  Timed prepare(const Plan& plan);
+
+  /// Median over the runs of a plan of the longest time of any rank, in microseconds.
+  double us(Timed& timed) const;
+  double us(const Plan& plan);
+  /// The same of one lane of the plan beside its others: from the begin of its first step to the end of its
+  /// last.
+  double lane_us(const Plan& plan, int lane);
+
+  const Timing& timing() const { return timing_; }
+
+ private:
+  void write_random(int rank, DType dtype, const DeviceBuffer& buffer);
   template <class Measure>
-  double median(const Plan& plan, bool trace, Measure measure) const;
+  double median(Timed& timed, bool trace, Measure measure) const;
 
   World& world_;
+  Timing timing_;
   int repeat_;
+  double timeout_us_;
+  std::map<DType, std::vector<std::byte>> random_;  // once made
 };
 
 }  // namespace shingle::tune

@@ -104,6 +104,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.pass_gbps = 90.5;
   machine.whole_tiles = false;
   machine.attention_rate = 0.5;
+  machine.library_rate = 1.02;
   machine.topology = {
       .pair = {200, 3}, .pair_ranks = 4, .ranks_per_node = 8, .node = {400, 5}, .serial = true};
   machine.contention = {.memory_share = 0.25,
@@ -113,8 +114,8 @@ TEST(Profile, HoldsTopologyAndContention) {
                         .steals = 0.5,
                         .wake_us = 80,
                         .persistent = true};
-  for (const char* of :
-       {"workers", "ranks", "pass_gbps", "topology", "contention", "whole_tiles", "attention_rate"})
+  for (const char* of : {"workers", "ranks", "pass_gbps", "topology", "contention", "whole_tiles",
+                         "attention_rate", "library_rate"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);

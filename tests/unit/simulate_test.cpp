@@ -51,6 +51,16 @@ TEST(Simulate, AGemmIsItsWaves) {
   EXPECT_DOUBLE_EQ(time(plan_sequential(longer, machine()).value(), machine()), gemm_us + 10);
 }
 
+TEST(Simulate, ALibraryMayComputeFasterThanTiles) {
+  Machine fast = machine();
+  fast.library_rate = 1.25;
+  EXPECT_DOUBLE_EQ(time(plan_sequential(problem(Op::gemm), fast).value(), fast), gemm_us / 1.25);
+  Params params;
+  params.group_waves = {10};
+  const Plan tiled = plan_signal(problem(Op::gemm_allreduce), fast, params).value();
+  EXPECT_DOUBLE_EQ(simulate(tiled, fast).computing_us[0], simulate(tiled, machine()).computing_us[0]);
+}
+
 TEST(Simulate, SequentialIsTheSum) {
   const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
   EXPECT_DOUBLE_EQ(time(plan, machine()), gemm_us + allreduce_us);

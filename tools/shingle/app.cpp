@@ -159,11 +159,19 @@ void add_compare(CLI::App& app, CompareFlags& flags) {
 
 void add_profile(CLI::App& app, ProfileFlags& flags) {
   add_world_flags(app, flags.where);
-  app.add_option("--name", flags.name, "Of the machine, in the profile")->capture_default_str();
+  app.add_option("--name", flags.name, "Of the machine, in the profile (default: the base's)");
   app.add_option_function<std::string>(
          "--dtype", [&](const std::string& text) { flags.dtype = parse_dtype(text); },
-         "Of the products that are timed: f32 (the default), bf16 or f16")
+         "Of what is timed: f32, bf16 or f16 (default: the backend's first native one)")
       ->type_name("TYPE");
+  app.add_option("--base", flags.base,
+                 "Has the figures that are not measured: h200x8, or a profile's file (default: what the "
+                 "backend knows)")
+      ->type_name("MACHINE");
+  app.add_option("--budget", flags.budget_s, "After so long nothing new is measured; 0: no bound")
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("SECONDS")
+      ->capture_default_str();
   app.add_option("--repeat", flags.repeat, "Runs of each plan, of which the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -76,9 +76,11 @@ int tune(const TuneFlags& flags, const Launch& launch);
 
 struct ProfileFlags {
   WorldFlags where;
-  std::string name = "host";
-  DType dtype = DType::f32;
+  std::string name;            ///< empty: the base's
+  std::optional<DType> dtype;  ///< empty: the backend's own
   int repeat = 5;
+  std::string base;  ///< as machine_from_spec() reads it; empty: what the backend knows
+  double budget_s = 120;
   std::string out;
 };
 int profile(const ProfileFlags& flags, const Launch& launch);

@@ -13,22 +13,26 @@ namespace shingle::cli {
 
 int profile(const ProfileFlags& flags, const Launch& launch) {
   require_writable("--out", flags.out);
+  ProfileOptions how{.dtype = flags.dtype, .repeat = flags.repeat, .budget_us = flags.budget_s * 1e6};
+  if (!flags.base.empty()) how.base = machine_from_spec(flags.base);
+  how.progress = [&](const std::string& what) {
+    if (launch.speaks()) fmt::print(stderr, "{}\n", what);
+  };
   WorldOptions options = flags.where.options(launch);
+  how.timeout_us = options.timeout_us;
   options.link = {};  // what is asked for is added to the figures, not measured
   options.engine = {};
   const auto world = make_world(flags.where.ranks(launch), options);
-  Machine machine = shingle::profile(
-      *world, {.dtype = flags.dtype, .repeat = flags.repeat, .progress = [&](const std::string& what) {
-                 if (launch.speaks()) fmt::print(stderr, "{}\n", what);
-               }});
-  machine.name = flags.name;
-  machine.link = flags.where.link;
-  machine.engine = flags.where.engine;
-  const auto asked_for = [&](bool there, const char* key) {
-    if (there) machine.sources.push_back({key, Origin::assumed, "emulated, as it was asked for"});
+  Machine machine = shingle::profile(*world, how);
+  if (!flags.name.empty()) machine.name = flags.name;
+  const auto asked_for = [&](const auto& given, auto& figure, const char* key) {
+    if (!given.paced()) return;
+    figure = given;
+    std::erase_if(machine.sources, [&](const Source& source) { return source.of == key; });
+    machine.sources.push_back({key, Origin::assumed, "emulated, as it was asked for"});
   };
-  asked_for(machine.link.paced(), "link");
-  asked_for(machine.engine.paced(), "engine");
+  asked_for(flags.where.link, machine.link, "link");
+  asked_for(flags.where.engine, machine.engine, "engine");
   if (!launch.speaks()) return 0;
   if (flags.out.empty()) {
     fmt::print("{}", to_json(machine));

@@ -36,11 +36,27 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
+/// Rows and columns of a tile.
+struct TileShape {
+  std::int32_t rows = 0;
+  std::int32_t cols = 0;
+  bool operator==(const TileShape&) const = default;
+};
+
+/// How runs are timed, so that one is like another.
+struct Timing {
+  double run_us = 3e3;  ///< that a run should take: far shorter ones are noise, far longer ones heat a device
+  double rest_us = 0;   ///< idle before a run that multiplies: it finds the clocks of a cool device
+};
+
 /// What a World can do; a plan that needs more is refused at compile() with the reason.
 struct Capabilities {
   bool remote_memory = false;        ///< a rank may load, store and count in another's memory
-  std::vector<DType> native_dtypes;  ///< multiplied without widening
+  std::vector<DType> native_dtypes;  ///< multiplied without widening, the best first
   bool host_accessible = true;       ///< the host may read and write a DeviceBuffer by its pointer
+  /// Of which products are tiled, by a kernel of its own beside a library's; empty: any, as the library does.
+  std::vector<TileShape> tiles{};
+  Timing timing{};
 };
 
 /// One interval of a run on the clock of the world, for timelines.

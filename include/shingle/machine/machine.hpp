@@ -108,6 +108,8 @@ struct Machine {
                               ///< workers together saturate memory
   bool whole_tiles = true;    ///< a tile at the edge of a matrix takes as long as a whole one
   double attention_rate = 1;  ///< multiply-adds of attention, relative to those of the fastest tile
+  double library_rate = 1;  ///< those of a library's GEMM, relative to its best tile's: where another kernel
+                            ///< computes tiles
   Topology topology{};
   Contention contention{};
   std::vector<TileRate> tiles{};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "shingle/backend/backend.hpp"
@@ -9,15 +10,20 @@
 namespace shingle {
 
 struct ProfileOptions {
-  DType dtype = DType::f32;                            ///< of the products that are timed
-  int repeat = 5;                                      ///< runs of each plan, of which the median counts
+  std::optional<DType> dtype{};   ///< of what is timed; the backend's first native one, if nobody says
+  int repeat = 5;                 ///< runs of each plan, of which the median counts
+  std::optional<Machine> base{};  ///< has the figures that are not measured; the world's machine without
+  double budget_us = 0;           ///< nothing new is measured after that time; 0: all is, whatever it takes
+  double timeout_us = 30e6;       ///< deadline of every wait
   std::function<void(const std::string&)> progress{};  ///< told what is measured next, in one line
 };
 
-/// The machine of a world with what it does in so long: tiles of several shapes, passes, copies, collectives
-/// of several sizes, what a step and a signal cost, and what communication takes from computation beside it.
-/// The world's links and engines should not be paced. Collective over the world's processes. Every figure is
-/// the median of its runs, the maximum over ranks.
+/// The machine of a world with what it does in so long: tiles of the shapes that the backend serves, passes,
+/// copies, collectives of several sizes, ranks and workers, what a step and a signal cost, and what
+/// communication and computation take from each other. What the backend cannot carry out, what has more ranks
+/// than there are, and what the budget does not reach is as the base has it, and so are its sources. The
+/// world's links and engines should not be paced. Collective over the world's processes. Every figure is the
+/// median of its runs, the maximum over ranks. Throws InvalidArgument where the base has other workers.
 Machine profile(World& world, const ProfileOptions& options = {});
 
 }  // namespace shingle

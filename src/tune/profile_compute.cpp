@@ -1,0 +1,197 @@
+// What one rank does: memory, steps, tiles, a library's products. All ranks do it at once.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "profiler.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
+#include "shingle/sim/simulate.hpp"
+
+namespace shingle::tune {
+namespace {
+
+/// Where any tile is served, those that a profile samples.
+constexpr TileShape any_tiles[] = {{64, 64},   {64, 128},  {128, 128},   {64, 512},
+                                   {128, 256}, {256, 128}, {128, 512},   {256, 256},
+                                   {256, 512}, {512, 512}, {1024, 1024}, {2048, 2048}};
+constexpr std::int64_t lengths[] = {64, 256, 1024, 4096};  // K
+constexpr TileShape reference{512, 512};                   // what a worker has of the product that paces all
+constexpr std::int64_t reference_k = 1024;
+
+double flops_of(const TileShape& shape, std::int64_t k) {
+  return 2.0 * shape.rows * shape.cols * static_cast<double>(k);
+}
+
+}  // namespace
+
+/// What a step costs beside what it does, and what it takes until a lane sees a count.
+void Profiler::steps() {
+  constexpr int count = 200, rounds = 100;
+  if (!next("steps and signals")) return;
+  const double one = watch_.us(plans_.small_steps(1)), all = watch_.us(plans_.small_steps(count));
+  machine_.launch_us = std::max((all - one) / (count - 1), 0.0);
+  begin_us_ = std::max(one - machine_.launch_us, 0.0);
+  const double turn = watch_.us(plans_.turns(rounds)) / (2 * rounds);
+  machine_.signal_us = std::max(turn - machine_.launch_us, 0.0);
+  note("launch_us", Origin::measured, "steps of one small tile, one after the other");
+  note("signal_us", Origin::measured,
+       "two lanes that wait for each other in turn, without the steps between");
+}
+
+/// Of a run, without what it costs beside its steps, and `more`.
+double Profiler::alone_us(double us, double more) const {
+  constexpr double least_us = 1e-3;
+  return std::max(us - begin_us_ - more, least_us);
+}
+
+/// Copies of a thread, and passes of the workers, over more than caches hold.
+void Profiler::memory() {
+  constexpr std::int64_t most_rows = 1 << 19;
+  if (!next("memory")) return;
+  std::int64_t rows = 1 << 12;
+  double copy = watch_.us(plans_.copy(rows));
+  while (copy < watch_.timing().run_us / 2 && rows < most_rows) copy = watch_.us(plans_.copy(rows *= 4));
+  copy = alone_us(copy, 0);
+  const double pass = alone_us(watch_.us(plans_.pass(rows)), machine_.launch_us);
+  const double bytes = plans_.bytes_passed(rows);
+  machine_.memory_gbps = bytes / copy * 1e-3;
+  machine_.pass_gbps = bytes / pass * 1e-3 / machine_.workers;
+  const std::string size = format_bytes(bytes / 2);
+  note("memory_gbps", Origin::measured, fmt::format("{} copied by one step of each rank at once", size));
+  note("pass_gbps", Origin::measured,
+       fmt::format("a pass over {} by all workers of each rank at once", size));
+}
+
+/// Clocks wander, of a shared machine most: what is measured is put in proportion to a product that is timed
+/// before and after, at whose first time all figures of computation then are.
+double Profiler::at_one_pace(const Plan& plan) {
+  constexpr int tries = 4;
+  constexpr double steady = 1.05;
+  Timed timed = watch_.prepare(plan);
+  double us = 0, pace = 0;
+  for (int i = 0; i < tries; ++i) {
+    const double before = reference_us();
+    us = watch_.us(timed);
+    const double after = reference_us();
+    pace = (before + after) / 2 / first_reference_us_;
+    if (std::max(before, after) < steady * std::min(before, after)) break;
+  }
+  return us / pace;
+}
+
+double Profiler::reference_us() {
+  if (!reference_)
+    reference_ = watch_.prepare(
+        plans_.product(std::int64_t{reference.rows} * machine_.workers, reference.cols, reference_k));
+  const double us = watch_.us(*reference_);
+  if (first_reference_us_ == 0) first_reference_us_ = us;
+  return us;
+}
+
+double Profiler::product_us(const Plan& plan) {
+  return alone_us(at_one_pace(plan), machine_.launch_us);
+}
+
+/// So many that a run takes as long as it should, by the rate of the product that paces all.
+std::int64_t Profiler::waves(const TileShape& shape, std::int64_t k) {
+  constexpr double most = 64;
+  if (first_reference_us_ == 0) reference_us();
+  const double rate = flops_of(reference, reference_k) / first_reference_us_;
+  return std::llround(std::clamp(watch_.timing().run_us * rate / flops_of(shape, k), 1.0, most));
+}
+
+double Profiler::wave_us(const TileShape& shape, std::int64_t k) {
+  const Tiled tiled = plans_.tiled(shape, k, waves(shape, k));
+  return product_us(tiled.plan) / static_cast<double>(tiled.waves);
+}
+
+/// The line with the least relative error through the times of a tile and its launch, for all lengths.
+TileRate Profiler::tile(const TileShape& shape) {
+  constexpr double most_flops = 1e10;  // seconds on a core
+  double w = 0, wk = 0, wkk = 0, wt = 0, wkt = 0;
+  for (const std::int64_t length : lengths) {
+    if (flops_of(shape, length) > most_flops) continue;
+    const auto k = static_cast<double>(length);
+    const double us = wave_us(shape, length), weight = std::pow(us + machine_.launch_us, -2);
+    w += weight, wk += weight * k, wkk += weight * k * k, wt += weight * us, wkt += weight * k * us;
+  }
+  TileRate rate{shape.rows, shape.cols, 0, 0};
+  rate.us_per_k = (w * wkt - wk * wt) / (w * wkk - wk * wk);
+  rate.fixed_us = std::max((wt - rate.us_per_k * wk) / w, 0.0);
+  if (rate.fixed_us == 0) rate.us_per_k = wkt / wkk;
+  return rate;
+}
+
+void Profiler::tiles() {
+  const std::vector<TileShape> shapes =
+      can_.tiles.empty() ? std::vector<TileShape>(std::begin(any_tiles), std::end(any_tiles)) : can_.tiles;
+  std::size_t measured = 0;
+  for (const TileShape& shape : shapes) {
+    if (!next(fmt::format("tiles of {}x{}", shape.rows, shape.cols))) continue;
+    std::erase_if(machine_.tiles,
+                  [&](const TileRate& known) { return TileShape{known.rows, known.cols} == shape; });
+    machine_.tiles.push_back(tile(shape));
+    ++measured;
+  }
+  // Of the base's tiles a kernel of fixed ones serves these alone.
+  if (!can_.tiles.empty())
+    std::erase_if(machine_.tiles, [&](const TileRate& known) {
+      return std::ranges::find(shapes, TileShape{known.rows, known.cols}) == shapes.end();
+    });
+  const auto per_element = [](const TileRate& t) { return t.us_per_k / (double(t.rows) * t.cols); };
+  std::ranges::stable_sort(machine_.tiles, {}, per_element);
+  if (measured == 0) return;
+  const std::string text = fmt::format(
+      "{}, all workers of all ranks at once{}; lines through K = {} to {}", name(dtype_),
+      can_.tiles.empty() ? "" : ", stored by slots and counted", lengths[0], lengths[std::size(lengths) - 1]);
+  if (measured < machine_.tiles.size()) return note_part("tiles", Origin::measured, text);
+  note("tiles", Origin::measured, text);
+}
+
+/// A library's products, against the waves of the tiles that serve them best.
+void Profiler::library() {
+  constexpr std::array<std::array<std::int64_t, 3>, 5> sizes{
+      {{2048, 8192, 3584}, {4096, 8192, 1024}, {4096, 4096, 4096}, {8192, 8192, 1024}, {8192, 8192, 3584}}};
+  if (machine_.tiles.empty() || !next("a library's products")) return;
+  machine_.library_rate = 1;
+  double sum = 0;
+  for (const auto& [m, n, k] : sizes)
+    sum +=
+        std::log(library_gemm_us(machine_, m, n, k, machine_.workers) / product_us(plans_.product(m, n, k)));
+  machine_.library_rate = std::exp(sum / sizes.size());
+  note("library_rate", Origin::measured,
+       fmt::format("mean of {} products, 2048x8192x3584 to 8192x8192x3584", sizes.size()));
+}
+
+/// Whether half a tile takes half the time.
+void Profiler::edges() {
+  constexpr std::int64_t rows = 512, cols = 512, k = 1024;
+  if (!next("tiles at edges")) return;
+  const auto us = [&](std::int64_t height) {
+    return watch_.us(plans_.product(height * machine_.workers, cols, k));
+  };
+  machine_.whole_tiles = us(rows / 2) > 0.75 * us(rows);
+  note("whole_tiles", Origin::measured, "half a tile against a whole one");
+}
+
+/// Multiply-adds of attention, against those of the fastest tile.
+void Profiler::attention() {
+  constexpr std::int64_t tokens = 1024, heads = 4, head_dim = 64;
+  if (machine_.tiles.empty() || !next("attention")) return;
+  try {
+    const double us = at_one_pace(plans_.attention(tokens, heads, head_dim));
+    double fastest = 0;
+    for (const TileRate& tile : machine_.tiles)
+      fastest = std::max(fastest, flops_of({tile.rows, tile.cols}, 1) / tile.us_per_k);
+    const double flops = 4.0 * static_cast<double>(tokens * tokens * heads * head_dim) / machine_.workers;
+    machine_.attention_rate = flops / us / fastest;
+    note("attention_rate", Origin::measured,
+         fmt::format("{} heads of {} over {} tokens, not causal", heads, head_dim, tokens));
+  } catch (const Unsupported&) {  // the base knows
+  }
+}
+
+}  // namespace shingle::tune

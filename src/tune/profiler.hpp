@@ -1,0 +1,68 @@
+// What is measured for a profile, figure by figure.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shingle/tune/profile.hpp"
+#include "stopwatch.hpp"
+#include "timed_plans.hpp"
+
+namespace shingle::tune {
+
+class Profiler {
+ public:
+  Profiler(World& world, const ProfileOptions& options);
+  Machine go() &&;
+
+ private:
+  // what one rank does (profile_compute.cpp)
+  void steps();
+  void memory();
+  void tiles();
+  void library();
+  void edges();
+  void attention();
+  double alone_us(double us, double more) const;
+  TileRate tile(const TileShape& shape);
+  double wave_us(const TileShape& shape, std::int64_t k);
+  double product_us(const Plan& plan);
+  double at_one_pace(const Plan& plan);
+  double reference_us();
+  std::int64_t waves(const TileShape& shape, std::int64_t k);
+
+  // what ranks do together (profile_traffic.cpp)
+  void collectives(int ranks);
+  void sample(Op op, Curve& curve);
+  void choose_workers();
+  void own_workers();
+  void shared_cores();
+
+  /// Says what comes next; false where the budget is spent.
+  bool next(const std::string& what);
+  /// Where a figure comes from, in place of what the base said of it.
+  void note(const std::string& of, Origin origin, std::string text);
+  /// The same of one of which part is still the base's.
+  void note_part(const std::string& of, Origin origin, std::string text);
+  void say_what_the_backend_says();
+
+  World& world_;
+  const ProfileOptions& options_;
+  Capabilities can_;
+  DType dtype_;
+  Machine machine_;
+  int size_;         // ranks of the world
+  bool calls_take_;  // collectives take some of the workers
+  Stopwatch watch_;
+  TimedPlans plans_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::vector<std::string> left_;  // what the budget did not reach
+  std::size_t curves_ = 0;         // measured
+  std::optional<Timed> reference_;
+  double first_reference_us_ = 0;
+  double begin_us_ = 0;  // of a run, beside its steps
+};
+
+}  // namespace shingle::tune

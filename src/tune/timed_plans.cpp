@@ -1,0 +1,256 @@
+#include "timed_plans.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "shingle/planner/planner.hpp"
+
+namespace shingle::tune {
+namespace {
+
+constexpr std::int64_t kibi = 1024;
+
+/// The lanes of every rank, in place of those that a plan has. Steps are issued lane by lane.
+template <class MakeLanes>
+Plan with_lanes(Plan plan, MakeLanes make_lanes) {
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    RankPlan made{make_lanes(static_cast<int>(rank)), {}};
+    for (std::size_t lane = 0; lane < made.lanes.size(); ++lane)
+      made.issue.insert(made.issue.end(), made.lanes[lane].steps.size(), static_cast<std::int32_t>(lane));
+    plan.ranks[rank] = std::move(made);
+  }
+  return plan;
+}
+
+Lane compute_lane(std::vector<Step> steps) {
+  return {LaneKind::compute, "compute", std::move(steps)};
+}
+Lane communicate_lane(std::vector<Step> steps) {
+  return {LaneKind::communicate, "communicate", std::move(steps)};
+}
+
+Placement in_place(const Slice& slice) {
+  Placement at;
+  at.slice = slice;
+  at.rows = RowMap::identity(slice.rows);
+  return at;
+}
+
+/// The input of an operator to its output, of the same shape.
+Elementwise pass_of(const Plan& plan, int rank, std::int32_t tile_rows) {
+  const Slice from = whole(plan, find_buffer(plan, Role::a), rank);
+  Elementwise step;
+  step.grid = make_grid(from.rows, from.cols, tile_rows, static_cast<std::int32_t>(from.cols));
+  step.from.push_back(in_place(from));
+  step.to = in_place(whole(plan, find_buffer(plan, Role::out), rank));
+  return step;
+}
+
+std::shared_ptr<const Routing> even_routing(int ranks, std::int64_t rows) {
+  std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(ranks));
+  for (auto& list : dest)
+    for (std::int64_t row = 0; row < rows; ++row)
+      list.push_back(static_cast<std::int32_t>(row * ranks / rows));
+  return std::make_shared<const Routing>(std::move(dest));
+}
+
+CollectiveKind kind_of(Op op) {
+  switch (op) {
+    case Op::reducescatter:
+      return CollectiveKind::reducescatter;
+    case Op::allgather:
+      return CollectiveKind::allgather;
+    case Op::alltoall:
+      return CollectiveKind::alltoall;
+    default:
+      return CollectiveKind::allreduce;
+  }
+}
+
+/// Numbers of tiles down and across that nearly are `most`, in a matrix about as high as wide, in whole units
+/// of the order, so that no tile is a phantom.
+std::pair<std::int64_t, std::int64_t> nearly_square(const TileShape& tile, std::int64_t most,
+                                                    const TileOrder& order) {
+  constexpr double worth = 0.1;  // twice as long as wide is as bad as 7% fewer tiles
+  const bool along_n = order.raster == Raster::along_n;
+  const std::int64_t down_unit = order.cluster_m * (along_n ? order.swizzle : 1);
+  const std::int64_t across_unit = order.cluster_n * (along_n ? 1 : order.swizzle);
+  const double square = std::sqrt(static_cast<double>(most) * tile.cols / tile.rows);
+  std::pair<std::int64_t, std::int64_t> best{down_unit, across_unit};
+  double best_score = -1e9;
+  for (std::int64_t down = down_unit; down <= most; down += down_unit) {
+    const std::int64_t across = most / down / across_unit * across_unit;
+    if (across == 0) break;
+    const double score = static_cast<double>(down * across) / static_cast<double>(most) -
+                         worth * std::abs(std::log(static_cast<double>(down) / square));
+    if (score > best_score) best = {down, across}, best_score = score;
+  }
+  return best;
+}
+
+}  // namespace
+
+TimedPlans::TimedPlans(const Machine& machine, int world, DType dtype, bool hooked)
+    : machine_(machine), world_(world), dtype_(dtype), hooked_(hooked && world > 1) {
+  machine_.collective_workers = 0;
+}
+
+Plan TimedPlans::sequential(const Problem& problem) const {
+  return plan_sequential(problem, machine_).value();
+}
+
+Problem TimedPlans::moving(Op op, std::int64_t rows, std::int64_t cols) const {
+  Problem problem{.op = op, .world = world_, .m = rows, .n = cols, .k = cols, .dtype = dtype_};
+  if (problem.routes()) problem.routing = even_routing(world_, rows);
+  return problem;
+}
+
+double TimedPlans::bytes_passed(std::int64_t rows) const {
+  return 2.0 * static_cast<double>(rows * kibi) * static_cast<double>(size_bytes(dtype_));
+}
+
+Plan TimedPlans::copy(std::int64_t rows) const {
+  const Plan base = sequential(moving(Op::allreduce, rows, kibi));
+  return with_lanes(base, [&](int rank) {
+    return std::vector<Lane>{compute_lane({Copy{whole(base, find_buffer(base, Role::a), rank),
+                                                whole(base, find_buffer(base, Role::out), rank)}})};
+  });
+}
+
+Plan TimedPlans::pass(std::int64_t rows) const {
+  const Plan base = sequential(moving(Op::allreduce, rows, kibi));
+  return with_lanes(base,
+                    [&](int rank) { return std::vector<Lane>{compute_lane({pass_of(base, rank, 64)})}; });
+}
+
+Plan TimedPlans::small_steps(int count) const {
+  const Plan base = sequential(moving(Op::allreduce, 64, 16));
+  return with_lanes(base, [&](int rank) {
+    const auto steps = static_cast<std::size_t>(count);
+    return std::vector<Lane>{compute_lane(std::vector<Step>(steps, pass_of(base, rank, 64)))};
+  });
+}
+
+Plan TimedPlans::turns(int rounds) const {
+  Plan base = sequential(moving(Op::allreduce, 64, 16));
+  const std::vector<std::uint32_t> once(static_cast<std::size_t>(rounds), 1);
+  base.counters = {{"there", CounterKind::add, std::vector(static_cast<std::size_t>(world_), once)},
+                   {"back", CounterKind::add, std::vector(static_cast<std::size_t>(world_), once)}};
+  Plan plan = with_lanes(base, [&](int rank) {
+    const Step step = pass_of(base, rank, 64);
+    std::vector<Step> first, second;
+    for (std::int32_t i = 0; i < rounds; ++i) {
+      first.insert(first.end(), {step, Notify{{0, rank, i}, 1}, Await{{1, rank, i}, 1}});
+      second.insert(second.end(), {Await{{0, rank, i}, 1}, step, Notify{{1, rank, i}, 1}});
+    }
+    return std::vector<Lane>{compute_lane(first), communicate_lane(second)};
+  });
+  for (RankPlan& rank : plan.ranks) {  // what is awaited is issued before
+    rank.issue.clear();
+    for (int i = 0; i < rounds; ++i) rank.issue.insert(rank.issue.end(), {0, 0, 1, 1, 1, 0});
+  }
+  return plan;
+}
+
+Plan TimedPlans::product(std::int64_t m, std::int64_t n, std::int64_t k) const {
+  return sequential({.op = Op::gemm, .world = world_, .m = m, .n = n, .k = k, .dtype = dtype_});
+}
+
+Tiled TimedPlans::tiled(const TileShape& tile, std::int64_t k, std::int64_t waves) const {
+  const auto [down, across] = nearly_square(tile, waves * machine_.workers, machine_.order);
+  Problem problem{.op = hooked_ ? Op::gemm_allreduce : Op::gemm,
+                  .world = world_,
+                  .m = down * tile.rows,
+                  .n = across * tile.cols,
+                  .k = k,
+                  .dtype = dtype_};
+  const Plan base =
+      hooked_ ? plan_signal(problem, machine_, {.tile_rows = tile.rows, .tile_cols = tile.cols}).value()
+              : sequential(problem);
+  const TileGrid grid = make_grid(problem.m, problem.n, tile.rows, tile.cols, machine_.order);
+  Plan plan = with_lanes(base, [&](int rank) {
+    auto gemm = std::get<Gemm>(steps_of<Gemm>(base, rank).front());
+    gemm.grid = grid;
+    gemm.resources = {1, machine_.workers};
+    return std::vector<Lane>{compute_lane({gemm})};
+  });
+  return {std::move(plan), ceil_div(grid.positions(), std::int64_t{machine_.workers})};
+}
+
+Plan TimedPlans::attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) const {
+  Problem problem{.op = Op::attention_reducescatter,
+                  .world = world_,
+                  .m = tokens,
+                  .n = 16,
+                  .k = heads * head_dim,
+                  .dtype = dtype_};
+  problem.attention = {.heads = heads * world_, .kv_heads = heads * world_, .head_dim = head_dim};
+  const Plan base = sequential(problem);
+  return with_lanes(base,
+                    [&](int rank) { return std::vector<Lane>{compute_lane(steps_of<Attend>(base, rank))}; });
+}
+
+TimedPlans::Calls TimedPlans::calls(Op op, int ranks, std::int32_t workers, double bytes, int count) const {
+  constexpr std::int64_t part = 16;  // rows of a rank
+  const std::int64_t all = ranks * part;
+  const auto element = static_cast<double>(size_bytes(dtype_));
+  const std::int64_t cols = larger(static_cast<std::int64_t>(bytes / element) / all, 1);
+  Plan base = sequential(moving(op, world_ * part, cols));
+  base.mechanism = Mechanism::chunked;  // the baseline's calls take what the library likes
+  base.communicators.front().ranks.resize(static_cast<std::size_t>(ranks));
+  const std::vector<std::int64_t> parts(op == Op::alltoall ? static_cast<std::size_t>(ranks) : 0, part);
+  Plan plan = with_lanes(base, [&](int rank) {
+    Collective call{.kind = kind_of(op),
+                    .send = whole(base, find_buffer(base, Role::a), rank),
+                    .recv = whole(base, find_buffer(base, Role::out), rank),
+                    .send_rows = parts,
+                    .recv_rows = parts,
+                    .resources = {workers, workers}};
+    call.send.rows = op == Op::allgather ? part : all;
+    call.recv.rows = op == Op::reducescatter ? part : all;
+    std::vector<Lane> lanes;
+    if (rank < ranks)
+      lanes.push_back(communicate_lane(std::vector<Step>(static_cast<std::size_t>(count), call)));
+    return lanes;
+  });
+  return {std::move(plan), static_cast<double>(all * cols) * element};
+}
+
+Plan TimedPlans::reduced_product(std::int64_t size) const {
+  return sequential(
+      {.op = Op::gemm_allreduce, .world = world_, .m = size, .n = size, .k = size, .dtype = dtype_});
+}
+
+Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
+  Plan base = product;
+  const auto moved = static_cast<std::int32_t>(base.buffers.size());
+  const double row_bytes = static_cast<double>(kibi * static_cast<std::int64_t>(size_bytes(dtype_)));
+  const std::int64_t rows = larger(static_cast<std::int64_t>(what.bytes / row_bytes), 1);
+  base.buffers.push_back({"moved", Role::internal, dtype_,
+                          std::vector<std::int64_t>(static_cast<std::size_t>(world_), rows), kibi, 1});
+  return with_lanes(base, [&](int rank) {
+    std::vector<Lane> lanes;
+    if (what.products > 0) {
+      auto gemm = std::get<Gemm>(steps_of<Gemm>(product, rank).front());
+      gemm.resources = {1, machine_.workers - what.left};
+      lanes.push_back(compute_lane(std::vector<Step>(static_cast<std::size_t>(what.products), gemm)));
+    }
+    if (what.calls > 0) {
+      std::vector<Step> steps;
+      if (what.late) {
+        const auto gemm = std::get<Gemm>(steps_of<Gemm>(product, rank).front());
+        const TileNotify& counts = gemm.notify.front();
+        const std::int64_t tiles = gemm.grid.tiles_before(counts.ends.front());
+        steps.push_back(Await{{counts.counter, rank, counts.entry(0)}, static_cast<std::uint32_t>(tiles)});
+      }
+      const Slice matrix = whole(base, moved, rank);
+      const Collective call{CollectiveKind::allreduce,   0, matrix, matrix, {}, {},
+                            {what.workers, what.workers}};
+      steps.insert(steps.end(), static_cast<std::size_t>(what.calls), call);
+      lanes.push_back(communicate_lane(std::move(steps)));
+    }
+    return lanes;
+  });
+}
+
+}  // namespace shingle::tune

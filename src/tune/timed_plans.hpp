@@ -1,0 +1,86 @@
+// The small plans whose times make a profile. They compute nothing that anyone needs, and any backend that
+// carries out their steps runs them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shingle/backend/backend.hpp"
+#include "shingle/machine/machine.hpp"
+#include "shingle/plan/plan.hpp"
+
+namespace shingle::tune {
+
+/// What a plan has of one kind of step on a rank, in order of the lanes.
+template <class Kind>
+std::vector<Step> steps_of(const Plan& plan, int rank) {
+  std::vector<Step> steps;
+  for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+    for (const Step& step : lane.steps)
+      if (std::holds_alternative<Kind>(step)) steps.push_back(step);
+  return steps;
+}
+
+/// A product in waves of tiles.
+struct Tiled {
+  Plan plan;
+  std::int64_t waves = 0;
+};
+
+/// A product, and all-reduces of a matrix of their own beside it.
+struct Beside {
+  int products = 1;
+  int calls = 0;
+  double bytes = 0;          ///< of a call
+  std::int32_t workers = 0;  ///< of a call
+  std::int32_t left = 0;     ///< workers that the product does not take
+  bool late = false;  ///< calls begin when the first tiles of a product that counts them are there; one
+                      ///< worker has to be left to wait for that
+};
+
+class TimedPlans {
+ public:
+  /// `machine`: of the world. `hooked`: tiles are computed by a kernel of its own: as `signal` has them,
+  /// which stores them in slots and counts them.
+  TimedPlans(const Machine& machine, int world, DType dtype, bool hooked);
+
+  /// A rank's matrix of so many rows, a kibi of columns, copied by one step; or by a pass of all workers.
+  Plan copy(std::int64_t rows) const;
+  Plan pass(std::int64_t rows) const;
+  /// Bytes that either reads and writes.
+  double bytes_passed(std::int64_t rows) const;
+  /// Steps of one small tile, one after the other.
+  Plan small_steps(int count) const;
+  /// Two lanes, each of which does such a step when the other has done one, so many times each.
+  Plan turns(int rounds) const;
+
+  /// m×n×k by a library.
+  Plan product(std::int64_t m, std::int64_t n, std::int64_t k) const;
+  /// About so many waves of all workers, in a matrix that is about as high as it is wide.
+  Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves) const;
+  /// Attention of a rank over so many tokens, not causal, without what follows it.
+  Plan attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) const;
+
+  /// A collective of the first `ranks` ranks alone, so many times, on `workers` of each (0: the library's
+  /// choice). `bytes` are rounded so that all ranks have as much; `moved` are those that it then moves.
+  struct Calls {
+    Plan plan;
+    double bytes = 0;
+  };
+  Calls calls(Op op, int ranks, std::int32_t workers, double bytes, int count) const;
+
+  /// The product of a gemm+allreduce, a library's.
+  Plan reduced_product(std::int64_t size) const;
+  Plan beside(const Plan& product, const Beside& what) const;
+
+ private:
+  Plan sequential(const Problem& problem) const;
+  Problem moving(Op op, std::int64_t rows, std::int64_t cols) const;
+
+  Machine machine_;  // on which collectives take nobody's workers
+  int world_;
+  DType dtype_;
+  bool hooked_;
+};
+
+}  // namespace shingle::tune

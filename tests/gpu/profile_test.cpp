@@ -1,0 +1,70 @@
+// GPUs profile themselves. Skipped, and saying so, where there is none.
+#include "shingle/tune/profile.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "shingle/api/registry.hpp"
+#include "shingle/machine/profile.hpp"
+
+#ifdef SHINGLE_WITH_CUDA
+#include "cuda/devices.hpp"
+#endif
+
+namespace shingle {
+namespace {
+
+int gpus() {
+#ifdef SHINGLE_WITH_CUDA
+  std::string why;
+  return cuda::count_gpus(why);
+#else
+  return 0;
+#endif
+}
+
+std::string origin_of(const Machine& machine, const std::string& of) {
+  for (const Source& source : machine.sources)
+    if (source.of == of) return std::string(name(source.origin));
+  return "none";
+}
+
+/// What any GPU with tensor cores lies between, whatever its make.
+TEST(CudaProfile, IsOfThisWorld) {
+  if (gpus() == 0) GTEST_SKIP() << "no GPU here, or a build without CUDA";
+  const auto world = make_world(gpus(), {.backend = "cuda"});
+  const Machine found =
+      profile(*world, {.repeat = 3, .budget_us = 60e6, .progress = [](const std::string& what) {
+                         std::cout << what << std::endl;
+                       }});
+  for (const char* of : {"memory_gbps", "pass_gbps", "launch_us", "signal_us", "tiles", "library_rate"})
+    EXPECT_EQ(origin_of(found, of), "measured") << of;
+  EXPECT_GT(found.memory_gbps, 300);
+  EXPECT_LT(found.memory_gbps, 20e3);
+  EXPECT_GT(found.launch_us, 0.3);
+  EXPECT_LT(found.launch_us, 30);
+  EXPECT_GT(found.signal_us, 0.3);
+  EXPECT_LT(found.signal_us, 60);
+  EXPECT_GT(found.library_rate, 0.7);
+  EXPECT_LT(found.library_rate, 1.6);
+  for (const TileShape& shape : world->capabilities().tiles) {
+    const double us = wave_us(found, shape.rows, shape.cols, 4096);
+    const double tflops = 2.0 * shape.rows * shape.cols * 4096 * found.workers / us * 1e-6;
+    EXPECT_GT(tflops, 50) << shape.rows << "x" << shape.cols;
+    EXPECT_LT(tflops, 5000) << shape.rows << "x" << shape.cols;
+  }
+  if (gpus() > 1) {
+    const auto us = [&](double bytes) {
+      return collective_us(found.curves, Traffic::allreduce, gpus(), 0, bytes);
+    };
+    EXPECT_GT(us(4096), 2);
+    EXPECT_LT(us(4096), 200);
+    EXPECT_GT(us(256 << 20), 5 * us(1 << 20));
+  }
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,34 @@
+// What `profile` writes where it has no time, and what it refuses.
+#include "cli_program.hpp"
+#include "shingle/machine/profile.hpp"
+
+namespace shingle {
+namespace {
+
+using testing::HasSubstr;
+
+TEST_F(Cli, ProfilesNoLongerThanItsBudget) {
+  const Outcome outcome =
+      run("profile --world 2 --workers 3 --name mine --budget 0.001 --link 2GB/s,10us --out " +
+          path("mine.json"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the budget is spent, so as the backend has it: "));
+  EXPECT_THAT(outcome.err, HasSubstr("allreduce of 2 ranks"));
+  const Machine mine = read_machine(path("mine.json"));
+  EXPECT_EQ(mine.name, "mine");
+  EXPECT_EQ(mine.workers, 3);
+  EXPECT_EQ(mine.ranks, 2);
+  EXPECT_EQ(mine.link, (Link{2, 10}));
+  EXPECT_TRUE(mine.curves.empty());
+}
+
+TEST_F(Cli, RefusesToProfileOnABadBase) {
+  expect_refused("profile --budget -1", "--budget");
+  expect_refused("profile --dtype f8", "f8");
+  expect_refused("profile --base nowhere", "no machine 'nowhere'");
+  expect_refused("profile --workers 3 --base " SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json",
+                 "h200x8 has 132 workers, this machine 3: it can be no base");
+}
+
+}  // namespace
+}  // namespace shingle

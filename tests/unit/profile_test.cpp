@@ -1,0 +1,221 @@
+// What a profile says of a machine whose times are known.
+#include "shingle/tune/profile.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shingle/machine/profile.hpp"
+#include "support/simulated_world.hpp"
+
+namespace shingle {
+namespace {
+
+using test::SimulatedParts;
+using test::SimulatedWorld;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr double MiB = 1 << 20;
+
+/// As long as a link of that rate takes, and a latency.
+Curve curve(Traffic traffic, int ranks, std::int32_t workers, double gbps) {
+  Curve made{traffic, ranks, workers, {}};
+  for (double bytes = 4096; bytes <= 256 * MiB; bytes *= 4)
+    made.samples.push_back({bytes, 10 + wire_factor(traffic, ranks) * bytes / gbps * 1e-3});
+  return made;
+}
+
+/// Like a GPU: a kernel for tiles of two shapes beside a library, workers for collectives.
+SimulatedParts like_a_gpu() {
+  SimulatedParts parts;
+  parts.ranks = 4;
+  Machine& machine = parts.machine;
+  machine.name = "known";
+  machine.workers = 40;
+  machine.tile_rows = 128;
+  machine.tile_cols = 256;
+  machine.order = {.raster = Raster::along_m, .swizzle = 4, .cluster_m = 2};
+  machine.memory_gbps = 4000;
+  machine.pass_gbps = 90;
+  machine.launch_us = 3;
+  machine.signal_us = 5;
+  machine.library_rate = 1.05;
+  machine.tiles = {{128, 256, 1.6, 0.01028}, {128, 128, 0.8, 0.00559}};
+  machine.contention = {.memory_share = 0.3,
+                        .channel_gbps = 100,
+                        .chunk_bytes = 65536,
+                        .collective_slowdown = 0.07,
+                        .persistent = true};
+  for (const Traffic traffic :
+       {Traffic::allreduce, Traffic::reducescatter, Traffic::allgather, Traffic::alltoall})
+    for (const int ranks : {2, 4})
+      for (const std::int32_t workers : {2, 4, 8, 16, 24, 32, 0})
+        machine.curves.push_back(
+            curve(traffic, ranks, workers, workers > 0 ? std::min(workers * 15, 230) : 240));
+  parts.told.name = "told";
+  parts.told.workers = machine.workers;
+  parts.told.collective_workers = 8;
+  parts.told.order = machine.order;
+  parts.told.tile_rows = 128;
+  parts.told.tile_cols = 256;
+  parts.told.sources = {{"collective_workers", Origin::assumed, "a guess"}};
+  parts.can.native_dtypes = {DType::bf16};
+  parts.can.tiles = {{128, 128}, {128, 256}};
+  parts.can.timing = {.run_us = 500, .rest_us = 0};
+  parts.attends = false;
+  parts.begin_us = 6;
+  return parts;
+}
+
+std::string note_of(const Machine& machine, const std::string& of) {
+  std::string notes;
+  for (const Source& source : machine.sources)
+    if (source.of == of) notes += std::string(name(source.origin)) + ": " + source.note + "\n";
+  return notes;
+}
+
+TEST(Profiler, FindsWhatIsKnown) {
+  const SimulatedParts parts = like_a_gpu();
+  const Machine& known = parts.machine;
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_NEAR(found.launch_us, known.launch_us, 0.1);
+  EXPECT_NEAR(found.signal_us, known.signal_us, 0.1);
+  EXPECT_NEAR(found.memory_gbps, known.memory_gbps, 0.02 * known.memory_gbps);
+  EXPECT_NEAR(found.pass_gbps, known.pass_gbps, 0.02 * known.pass_gbps);
+  ASSERT_EQ(found.tiles.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {  // the better one first
+    EXPECT_EQ(found.tiles[i].cols, known.tiles[i].cols);
+    EXPECT_NEAR(found.tiles[i].fixed_us, known.tiles[i].fixed_us, 0.02);
+    EXPECT_NEAR(found.tiles[i].us_per_k, known.tiles[i].us_per_k, 1e-3 * known.tiles[i].us_per_k);
+  }
+  EXPECT_NEAR(found.library_rate, known.library_rate, 2e-3);
+  EXPECT_TRUE(found.whole_tiles);
+  EXPECT_EQ(found.attention_rate, 1) << "which it does not serve";
+  EXPECT_EQ(found.ranks, 4);
+  ASSERT_EQ(found.curves.size(), known.curves.size());
+  for (std::size_t i = 0; i < found.curves.size(); ++i) {
+    const Curve& curve = found.curves[i];
+    SCOPED_TRACE(testing::Message() << name(curve.traffic) << " " << curve.ranks << " " << curve.workers);
+    ASSERT_EQ(curve.samples.size(), 9u);
+    EXPECT_EQ(curve.samples.back().bytes, 256 * MiB);
+    for (const Sample& sample : curve.samples)
+      EXPECT_NEAR(sample.us, collective_us(known, curve.traffic, curve.ranks, curve.workers, sample.bytes),
+                  0.01 * sample.us);
+  }
+  EXPECT_EQ(found.collective_workers, 16) << "230 of 240 GB/s; eight carry 120";
+  EXPECT_EQ(machine_from_json(to_json(found)), found) << "every figure has a source";
+}
+
+TEST(Profiler, FindsContention) {
+  for (const bool persistent : {true, false}) {
+    SimulatedParts parts = like_a_gpu();
+    parts.machine.contention.persistent = persistent;
+    SimulatedWorld world(parts);
+    const Machine found = profile(world);
+    const auto slowed = [&](const Machine& machine) {
+      const double taken = machine.contention.traffic_gbps(found.collective_workers, 0);
+      const double share = machine.contention.memory_share;
+      return 1 - share + share * machine.memory_gbps / (machine.memory_gbps - taken);
+    };
+    EXPECT_GT(slowed(parts.machine), 1.01);
+    EXPECT_NEAR(slowed(found), slowed(parts.machine), 5e-3);
+    EXPECT_NEAR(found.contention.collective_slowdown, 0.07, 5e-3);
+    EXPECT_EQ(found.contention.persistent, persistent);
+  }
+}
+
+/// Like threads: any tile, cut where the matrix ends, and collectives on the same cores.
+TEST(Profiler, FindsWhatThreadsDo) {
+  SimulatedParts parts;
+  parts.machine.workers = 2;
+  parts.machine.memory_gbps = 8;
+  parts.machine.pass_gbps = 3;
+  parts.machine.launch_us = 2;
+  parts.machine.signal_us = 1;
+  parts.machine.whole_tiles = false;
+  parts.machine.attention_rate = 0.5;
+  parts.machine.topology.serial = true;
+  for (const std::int32_t side : {64, 128, 256, 512, 1024, 2048})
+    parts.machine.tiles.push_back({side, side, 1, 2e-5 * side * side});
+  for (const Traffic traffic :
+       {Traffic::allreduce, Traffic::reducescatter, Traffic::allgather, Traffic::alltoall})
+    parts.machine.curves.push_back(curve(traffic, 2, 0, 1));
+  parts.machine.contention.wake_us = 40;
+  parts.told.workers = 2;
+  parts.told.topology.serial = true;
+  parts.can.native_dtypes = {DType::f32};
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_EQ(found.collective_workers, 0);
+  EXPECT_FALSE(found.whole_tiles);
+  EXPECT_NEAR(found.attention_rate, 0.5, 0.02);
+  EXPECT_EQ(found.library_rate, 1);
+  EXPECT_NEAR(wave_us(found, 256, 256, 1024), wave_us(parts.machine, 256, 256, 1024),
+              0.02 * wave_us(parts.machine, 256, 256, 1024));
+  EXPECT_NEAR(found.contention.wake_us, 40, 4);
+  ASSERT_EQ(found.curves.size(), 4u);
+  EXPECT_LT(found.curves[0].samples.size(), 9u) << "no calls of many milliseconds";
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
+TEST(Profiler, KeepsOfItsBaseWhatItDoesNotMeasure) {
+  SimulatedWorld world(like_a_gpu());
+  Machine base = world.machine();
+  base.name = "base";
+  base.ranks = 8;
+  base.link = {400, 4};
+  base.tiles = {{128, 256, 9, 9}, {192, 192, 2, 0.5}};
+  base.curves = {curve(Traffic::allreduce, 4, 0, 1), curve(Traffic::allreduce, 8, 0, 300)};
+  base.sources = {{"workers", Origin::datasheet, "40 of them"},
+                  {"ranks", Origin::datasheet, "eight"},
+                  {"collective_workers", Origin::assumed, "eight"},
+                  {"tile", Origin::assumed, "large"},
+                  {"link", Origin::datasheet, "a link"},
+                  {"tiles", Origin::fitted, "a model"},
+                  {"curves", Origin::paper, "eight ranks"},
+                  {"peer_memory", Origin::datasheet, "yes"}};
+  const Machine found = profile(world, {.base = base});
+  EXPECT_EQ(found.name, "base");
+  EXPECT_EQ(found.ranks, 8);
+  EXPECT_EQ(found.link, base.link);
+  EXPECT_THAT(found.curves, Contains(base.curves[1]));
+  EXPECT_NEAR(collective_us(found, Traffic::allreduce, 4, 0, 256 * MiB),
+              collective_us(like_a_gpu().machine, Traffic::allreduce, 4, 0, 256 * MiB), 20);
+  ASSERT_EQ(found.tiles.size(), 2u) << "those that are served";
+  EXPECT_NEAR(found.tiles[0].us_per_k, like_a_gpu().machine.tiles[0].us_per_k, 1e-4);
+  EXPECT_THAT(note_of(found, "curves"), HasSubstr("paper: otherwise: eight ranks\n"));
+  EXPECT_THAT(note_of(found, "curves"), HasSubstr("measured: "));
+  EXPECT_THAT(note_of(found, "tiles"), Not(HasSubstr("a model")));
+  EXPECT_EQ(note_of(found, "ranks"), "datasheet: eight\n");
+  EXPECT_THAT(note_of(found, "launch_us"), StartsWith("measured: "));
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
+TEST(Profiler, MeasuresNothingNewOnceTheBudgetIsSpent) {
+  SimulatedWorld world(like_a_gpu());
+  const Machine base = like_a_gpu().machine;
+  std::vector<std::string> said;
+  const Machine found = profile(
+      world,
+      {.base = base, .budget_us = 1e-3, .progress = [&](const std::string& line) { said.push_back(line); }});
+  EXPECT_EQ(world.plans, 0);
+  EXPECT_EQ(found.curves, base.curves);
+  EXPECT_EQ(found.tiles, base.tiles);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], StartsWith("the budget is spent, so as known has it: steps and signals, memory, "));
+}
+
+TEST(Profiler, RefusesABaseOfOtherWorkers) {
+  SimulatedWorld world(like_a_gpu());
+  Machine base = like_a_gpu().machine;
+  base.workers = 41;
+  EXPECT_THAT(
+      [&] { profile(world, {.base = base}); },
+      testing::ThrowsMessage<InvalidArgument>("known has 41 workers, this machine 40: it can be no base"));
+}
+
+}  // namespace
+}  // namespace shingle
