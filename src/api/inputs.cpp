@@ -173,11 +173,15 @@ void Inputs::read(int rank, Role role, const Area& area, double* out) const {
 }
 
 void Inputs::write(int rank, Role role, void* memory) const {
-  const Shape shape = shape_of(problem_, role, rank);
-  std::vector<float> values(static_cast<std::size_t>(shape.cols));
+  write_rows(rank, role, 0, shape_of(problem_, role, rank).rows, memory);
+}
+
+void Inputs::write_rows(int rank, Role role, std::int64_t first, std::int64_t rows, void* memory) const {
+  const std::int64_t cols = shape_of(problem_, role, rank).cols;
+  std::vector<float> values(static_cast<std::size_t>(cols));
   auto* to = static_cast<std::byte*>(memory);
-  for (std::int64_t r = 0; r < shape.rows; ++r, to += values.size() * size_bytes(problem_.dtype)) {
-    row(rank, role, r, 0, shape.cols, values.data());
+  for (std::int64_t r = first; r < first + rows; ++r, to += values.size() * size_bytes(problem_.dtype)) {
+    row(rank, role, r, 0, cols, values.data());
     narrow(problem_.dtype, values.data(), to, values.size());
   }
 }

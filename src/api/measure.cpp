@@ -1,8 +1,11 @@
 #include "shingle/api/measure.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <limits>
+#include <thread>
+
+#include "shingle/base/statistics.hpp"
 
 namespace shingle {
 namespace {
@@ -66,19 +69,6 @@ bool shares(const Problem& problem, const Part& part, Role role, int rank) {
          shape_of(problem, own, rank) == shape_of(part.problem, role, rank);
 }
 
-/// Value at a fraction of the sorted values.
-double quantile(std::vector<double> values, double fraction) {
-  std::sort(values.begin(), values.end());
-  const double at = fraction * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
-}
-
-double median(const std::vector<double>& values) {
-  return quantile(values, 0.5);
-}
-
 }  // namespace
 
 double Measurement::overlap_efficiency() const {
@@ -123,16 +113,21 @@ std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
 
 Measurement measure(World& world, std::span<Operator> products, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options) {
-  const auto time = [&](Operator& op) { return world.all_max({op.run().elapsed_us})[0]; };
+  const auto time = [&](Operator& op) {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(options.idle_us));
+    return world.all_max({op.run(options.epochs).elapsed_us})[0] / options.epochs;
+  };
   const auto time_products = [&] {
     double sum = 0;
     for (Operator& product : products) sum += time(product);
     return sum;
   };
   const bool same = &sequential == &overlapped;
-  time_products();
-  time(sequential);
-  if (!same) time(overlapped);
+  for (int i = 0; i < options.warmup; ++i) {
+    for (Operator& product : products) product.run();
+    sequential.run();
+    if (!same) overlapped.run();
+  }
 
   std::vector<double> gemm_us, sequential_us, overlapped_us;
   double spent_us = 0;  // the same on every process, so that all do the same number of rounds
@@ -148,11 +143,15 @@ Measurement measure(World& world, std::span<Operator> products, Operator& sequen
     spent_us += gemm_us.back() + sequential_us.back() + (same ? 0 : overlapped_us.back());
   }
   Measurement result;
-  result.gemm_us = median(gemm_us);
-  result.sequential_us = median(sequential_us);
-  result.overlapped_us = median(overlapped_us);
-  result.spread = (quantile(overlapped_us, 0.75) - quantile(overlapped_us, 0.25)) / result.overlapped_us;
+  const Spread overlapped_spread = spread_of(overlapped_us);
+  result.gemm_us = spread_of(gemm_us).median;
+  result.sequential_us = spread_of(sequential_us).median;
+  result.overlapped_us = overlapped_spread.median;
+  result.spread = overlapped_spread.relative();
   result.rounds = static_cast<int>(gemm_us.size());
+  if (!products.empty()) result.gemm_samples_us = std::move(gemm_us);
+  result.sequential_samples_us = std::move(sequential_us);
+  result.overlapped_samples_us = std::move(overlapped_us);
   return result;
 }
 

@@ -1,23 +1,19 @@
 #include "shingle/api/oracle.hpp"
 
 #include <cblas.h>
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <future>
-#include <limits>
 #include <mutex>
 #include <thread>
 
 #include "api/attention_reference.hpp"
-#include "api/reference.hpp"
+#include "api/judge.hpp"
+#include "shingle/base/parallel.hpp"
 
 namespace shingle {
 namespace {
 
-constexpr std::int64_t tile = 64;
 constexpr std::int64_t panel_bytes = std::int64_t{64} << 20;
 
 std::int64_t threads() {
@@ -31,97 +27,21 @@ std::int64_t panel_rows(const Problem& problem) {
   return std::max<std::int64_t>(std::min(fit, ceil_div(problem.m, threads())), 16);
 }
 
-bool rounds(const Problem& problem, Role role) {
-  const Activation activation = problem.epilogue.activation;
-  return problem.attends() || (activation != Activation::none && activation != Activation::relu) ||
-         (role == Role::out && problem.norm.enabled);
-}
-
-/// Squared sums of one tile.
-struct Squares {
-  double error = 0;
-  double reference = 0;
-};
-
-/// Compares rows of one output, tile by tile, and keeps the worst.
-class Comparison {
- public:
-  explicit Comparison(const Inputs& inputs) : inputs_(inputs) {}
-
-  /// `rows` rows of the output from `local` on, which are rows of the product from `x` on.
-  void rows(const Output& output, Finish& finish, std::int64_t local, std::int64_t rows, const double* x,
-            double scale) {
-    const Problem& p = inputs_.problem();
-    const std::int64_t cols = p.out_cols();
-    std::vector<float> got(static_cast<std::size_t>(cols));
-    std::vector<Squares> tiles(static_cast<std::size_t>(ceil_div(cols, tile)));
-    const bool normalised = output.role == Role::out && p.norm.enabled;
-    const double size = p.result_epilogue().activation == Activation::swiglu ? scale * scale : scale;
-    const double weight = normalised ? finish.norm_scale() : 1;
-    double least = 0;  // sum over rows of the square of what an error is compared with at least
-    for (std::int64_t i = 0; i < rows; ++i) {
-      const RowResult& result = finish(x + i * p.n, local + i);
-      const std::vector<double>& reference = output.role == Role::sum ? result.sum : result.out;
-      const std::size_t offset = static_cast<std::size_t>((local + i) * cols) * size_bytes(p.dtype);
-      widen(p.dtype, static_cast<const std::byte*>(output.memory) + offset, got.data(), got.size());
-      // A norm makes the error of a row of small elements as much larger as the elements.
-      const double row_size = normalised ? weight * std::max(1.0, size * result.factor) : size;
-      least += row_size * row_size;
-      for (std::size_t j = 0; j < got.size(); ++j) {
-        const double error = static_cast<double>(got[j]) - reference[j];
-        Squares& sums = tiles[j / static_cast<std::size_t>(tile)];
-        sums.error += error * error;
-        sums.reference += reference[j] * reference[j];
-      }
-    }
-    for (std::int64_t t = 0; t < static_cast<std::int64_t>(tiles.size()); ++t) {
-      const std::int64_t width = smaller(tile, cols - t * tile);
-      judge(output, {local, rows, t * tile, width}, tiles[static_cast<std::size_t>(t)],
-            std::sqrt(least * static_cast<double>(width)));
-    }
-  }
-
-  void merge_into(Check& check) const {
-    check.passed = check.passed && passed_;
-    if (!(worst_ > check.max_error)) return;
-    check.max_error = worst_;
-    check.worst = where_;
-  }
-
- private:
-  void judge(const Output& output, const Area& area, const Squares& sums, double least) {
-    double error = 0;
-    if (!std::isfinite(sums.error)) {
-      error = std::numeric_limits<double>::infinity();
-    } else if (sums.error > 0) {
-      error = std::sqrt(sums.error) /
-              std::max(std::sqrt(sums.reference), least);  // x/0 is infinite, and so it should be
-    }
-    const double bound =
-        inputs_.exact() && !rounds(inputs_.problem(), output.role) ? 0 : tolerance(inputs_.problem());
-    passed_ = passed_ && error <= bound;
-    if (!(error > worst_)) return;
-    worst_ = error;
-    where_ = fmt::format("{} of rank {}, rows {}..{}, columns {}..{}", name(output.role), output.rank,
-                         area.row, area.row + area.rows - 1, area.col, area.col + area.cols - 1);
-  }
-
-  const Inputs& inputs_;
-  bool passed_ = true;
-  double worst_ = 0;
-  std::string where_;
-};
-
 /// Compares all rows of the panel that an output holds.
 void compare(const Inputs& inputs, const Panel& panel, const Product& product, const Output& output,
-             Comparison& comparison) {
+             Judge& judge) {
   Finish finish(inputs, output.rank);
-  const std::int64_t n = inputs.problem().n;
-  for (const GlobalRun& run : inputs.problem().out_runs(output.rank)) {
+  const Problem& p = inputs.problem();
+  const auto row_bytes = static_cast<std::size_t>(p.out_cols()) * size_bytes(p.dtype);
+  for (const GlobalRun& run : p.out_runs(output.rank)) {
     const std::int64_t end = smaller(run.global_row + run.rows, panel.row + panel.rows);
-    for (std::int64_t row = larger(run.global_row, panel.row); row < end; row += tile)
-      comparison.rows(output, finish, run.local_row + row - run.global_row, smaller(tile, end - row),
-                      product.x.data() + (row - panel.row) * n, product.scale);
+    for (std::int64_t row = larger(run.global_row, panel.row); row < end; row += judged_tile) {
+      const std::int64_t local = run.local_row + row - run.global_row;
+      const auto* elements =
+          static_cast<const std::byte*>(output.memory) + static_cast<std::size_t>(local) * row_bytes;
+      judge.compare({output.rank, output.role, local, smaller(judged_tile, end - row), elements}, finish,
+                    product.x.data() + (row - panel.row) * p.n, product.scale);
+    }
   }
 }
 
@@ -159,25 +79,17 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
 
   openblas_set_num_threads(1);  // every thread here calls it for itself
   const std::vector<Panel> panels = make_panels(problem, ranks, panel_rows(problem));
-  std::atomic<std::size_t> next{0};
   std::mutex mutex;
-  const auto work = [&] {
-    Comparison comparison(inputs);
-    for (std::size_t i; (i = next++) < panels.size();) {
-      const Product product = multiply(inputs, panels[i]);
-      for (const Output& output : outputs)
-        if (std::find(panels[i].readers.begin(), panels[i].readers.end(), output.rank) !=
-            panels[i].readers.end())
-          compare(inputs, panels[i], product, output, comparison);
-    }
+  parallel_for(panels.size(), [&](std::size_t i) {
+    Judge judge(inputs);
+    const Product product = multiply(inputs, panels[i]);
+    for (const Output& output : outputs)
+      if (std::find(panels[i].readers.begin(), panels[i].readers.end(), output.rank) !=
+          panels[i].readers.end())
+        compare(inputs, panels[i], product, output, judge);
     const std::lock_guard lock(mutex);
-    comparison.merge_into(result);
-  };
-  std::vector<std::future<void>> team;
-  for (std::int64_t t = 1; t < smaller(threads(), static_cast<std::int64_t>(panels.size())); ++t)
-    team.push_back(std::async(std::launch::async, work));
-  work();
-  for (std::future<void>& member : team) member.get();
+    judge.merge_into(result);
+  });
   return result;
 }
 

@@ -1,22 +1,15 @@
 #include "shingle/api/workspace.hpp"
 
-#include <future>
+#include "shingle/base/parallel.hpp"
 
 namespace shingle {
 
-Workspace::Workspace(World& world, const Inputs& inputs) : world_(world) {
-  const Problem& problem = inputs.problem();
+Workspace::Workspace(World& world, const Inputs& inputs) : world_(world), problem_(inputs.problem()) {
   for (const int rank : world.local_ranks())
-    for (const Role role : roles_of(problem))
-      buffers_[{rank, role}] = world.allocate(rank, static_cast<std::size_t>(bytes_of(problem, role, rank)));
-  // A thread a rank: the formulas take a while for large matrices.
-  std::vector<std::future<void>> writers;
-  for (const int rank : world.local_ranks())
-    writers.push_back(std::async(std::launch::async, [&, rank] {
-      for (const Role role : roles_of(problem))
-        if (is_input(role)) write_input(world, inputs, rank, role, buffers_.at({rank, role}).data());
-    }));
-  for (std::future<void>& writer : writers) writer.get();
+    for (const Role role : roles_of(problem_))
+      buffers_[{rank, role}] = world.allocate(rank, static_cast<std::size_t>(bytes_of(problem_, role, rank)));
+  for (const auto& [key, buffer] : buffers_)
+    if (is_input(key.second)) write_input(world, inputs, key.first, key.second, buffer.data());
 }
 
 void Workspace::bind(Operator& op) const {
@@ -46,11 +39,41 @@ std::vector<Output> Workspace::outputs() {
   return found;
 }
 
+Check Workspace::check(const RowSample& sample) {
+  std::vector<Output> found;
+  for (const auto& [key, buffer] : buffers_) {
+    const auto [rank, role] = key;
+    if (!is_output(role)) continue;
+    const auto rows = sample.rows(rank);
+    const std::size_t row_bytes =
+        buffer.bytes() / static_cast<std::size_t>(larger(problem_.out_rows(rank), 1));
+    auto& copy = copies_[key];
+    copy.resize(rows.size() * row_bytes);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      world_.download(
+          rank, copy.data() + i * row_bytes,
+          static_cast<const std::byte*>(buffer.data()) + static_cast<std::size_t>(rows[i]) * row_bytes,
+          row_bytes);
+    found.push_back({rank, role, copy.data()});
+  }
+  return sample.check(found);
+}
+
 void write_input(World& world, const Inputs& inputs, int rank, Role role, void* memory) {
-  if (world.capabilities().host_accessible) return inputs.write(rank, role, memory);
-  std::vector<std::byte> staged(static_cast<std::size_t>(bytes_of(inputs.problem(), role, rank)));
-  inputs.write(rank, role, staged.data());
-  world.upload(rank, memory, staged.data(), staged.size());
+  constexpr std::int64_t piece_bytes = std::int64_t{4} << 20;
+  const Shape shape = shape_of(inputs.problem(), role, rank);
+  const std::int64_t row_bytes = shape.cols * static_cast<std::int64_t>(size_bytes(inputs.problem().dtype));
+  const std::int64_t piece_rows = larger(piece_bytes / larger(row_bytes, 1), 1);
+  const bool reachable = world.capabilities().host_accessible;
+  parallel_for(static_cast<std::size_t>(ceil_div(shape.rows, piece_rows)), [&](std::size_t piece) {
+    const std::int64_t first = static_cast<std::int64_t>(piece) * piece_rows;
+    const std::int64_t rows = smaller(piece_rows, shape.rows - first);
+    std::byte* to = static_cast<std::byte*>(memory) + first * row_bytes;
+    if (reachable) return inputs.write_rows(rank, role, first, rows, to);
+    std::vector<std::byte> staged(static_cast<std::size_t>(rows * row_bytes));
+    inputs.write_rows(rank, role, first, rows, staged.data());
+    world.upload(rank, to, staged.data(), staged.size());
+  });
 }
 
 }  // namespace shingle

@@ -1,5 +1,4 @@
 // Machines by name, and nodes of them.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "shingle/base/error.hpp"
+#include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
 
 namespace shingle {
@@ -27,35 +27,13 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-/// The file that holds this code: the shared library, or the program that it is linked into.
-fs::path library_file() {
-  Dl_info info{};
-  // Of a program the loader knows only what it was called by, which may be no path.
-  if (::dladdr(reinterpret_cast<const void*>(&library_file), &info) != 0 && info.dli_fname != nullptr &&
-      std::string_view(info.dli_fname).find('/') != std::string_view::npos)
-    return info.dli_fname;
-  return "/proc/self/exe";
-}
-
-/// share/shingle/machines of the installation that the library is part of, which may have moved, or machines/
-/// of the source tree that it was built in; empty where there is neither.
-fs::path shipped_folder() {
-  std::error_code error;
-  fs::path above = fs::canonical(library_file(), error);
-  while (above.has_relative_path()) {
-    above = above.parent_path();
-    for (const char* below : {"share/shingle/machines", "machines"})
-      if (fs::is_regular_file(above / below / "h200x8.json", error)) return above / below;
-  }
-  return {};
-}
-
 /// Where profiles may lie, best first.
 std::vector<fs::path> folders() {
   std::vector<fs::path> found;
   const char* own = std::getenv("SHINGLE_MACHINES");
   if (own != nullptr && *own != '\0') found.emplace_back(own);
-  if (fs::path shipped = shipped_folder(); !shipped.empty()) found.push_back(std::move(shipped));
+  if (const std::string shipped = find_shipped("machines/h200x8.json"); !shipped.empty())
+    found.push_back(fs::path(shipped).parent_path());
   return found;
 }
 

@@ -25,6 +25,7 @@ constexpr const char* examples = R"(Examples
   shingle plan --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine h200x8
   shingle verify plan.json
   shingle simulate --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine machines/h200x8.json --html page.html
+  shingle bench --suite --world 8 --backend cuda --out h200x8.json
   shingle compare before.json after.json --threshold 5
 
 Exit codes: 0; 1 where a result or a proof is wrong, a run failed or is slower than allowed; 2 for bad usage.)";
@@ -37,6 +38,7 @@ struct Commands {
   CompareFlags compare;
   ProfileFlags profile;
   TuneFlags tune;
+  BenchFlags bench;
   Format info_format = Format::text;
   WorldFlags info_world;
 };
@@ -206,6 +208,7 @@ int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
   if (name == "plan") return plan(commands.plan, launch);
   if (name == "verify") return verify(commands.verify, launch);
   if (name == "tune") return tune(commands.tune, launch);
+  if (name == "bench") return bench(commands.bench, launch);
   if (name == "profile") return profile(commands.profile, launch);
   if (name == "simulate") return simulate(commands.simulate, launch);
   if (name == "compare") return compare(commands.compare, launch);
@@ -285,6 +288,9 @@ int main(int argc, const char* const* argv) {
            commands.tune);
   add_profile(*app.add_subcommand("profile", "Measure this machine, for simulate and tune"),
               commands.profile);
+  for (int i = 0; i < argc; ++i) commands.bench.command += fmt::format("{}{}", i == 0 ? "" : " ", argv[i]);
+  add_bench(*app.add_subcommand("bench", "Measure many shapes, mechanisms and params beside each other"),
+            commands.bench);
   CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
   add_format_flag(info, commands.info_format, "text");
   add_world_flags(info, commands.info_world);

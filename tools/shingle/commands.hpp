@@ -2,6 +2,8 @@
 // They throw InvalidArgument, IoError or Unsupported for what the user asked wrongly, before any work.
 #pragma once
 
+#include "shingle/bench_shape.hpp"
+#include "shingle/contenders.hpp"
 #include "shingle/flags.hpp"
 
 namespace shingle::cli {
@@ -84,6 +86,30 @@ struct ProfileFlags {
   std::string out;
 };
 int profile(const ProfileFlags& flags, const Launch& launch);
+
+struct BenchFlags {
+  ProblemFlags what;
+  WorldFlags where;
+  bool suite = false;               ///< the shapes of a suite …
+  std::string suite_file;           ///< … of this file; empty: of the one that ships
+  std::int64_t begin = 0, end = 0;  ///< M, or tokens of a model; 0: as the problem flags say, or all
+  std::int64_t factor = 2;
+  std::string only;  ///< a regular expression that shapes have to match
+  std::vector<Contender> contenders = parse_contenders("auto,chunked,signal");
+  std::vector<std::int32_t> comm_workers;  ///< each contender once with each; empty: as it is
+  int iters = 20, warmup = 2;
+  Checked checked = Checked::sampled;
+  std::optional<double> idle_us;  ///< before each timed run; empty: by backend
+  bool sustained = false;
+  double budget_us = 0;  ///< after which no further shape begins; 0: no end
+  std::string machine, cache;
+  Format format = Format::text;
+  std::string out, html;
+  std::string command;  ///< as it was typed, for the record
+};
+int bench(const BenchFlags& flags, const Launch& launch);
+/// Its flags (bench_flags.cpp).
+void add_bench(CLI::App& app, BenchFlags& flags);
 
 int info(Format format, const WorldFlags& where, const Launch& launch);
 

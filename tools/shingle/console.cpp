@@ -8,6 +8,11 @@
 #include <new>
 
 namespace shingle::cli {
+namespace {
+
+constexpr const char* erase_line = "\r\033[K";
+
+}  // namespace
 
 void print_failure(std::string_view message) {
   std::string line(message);
@@ -41,8 +46,14 @@ void Progress::now(std::string what) {
   what_ = std::move(what);
 }
 
+void Progress::print(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (painter_.joinable()) fmt::print(stderr, "{}", erase_line);
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
 void Progress::show() {
-  constexpr const char* erase_line = "\r\033[K";
   std::unique_lock lock(mutex_);
   if (changed_.wait_until(lock, start_ + std::chrono::seconds(2), [this] { return done_; })) return;
   do {

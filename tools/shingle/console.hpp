@@ -27,6 +27,8 @@ class Progress {
   explicit Progress(bool enabled);
   ~Progress();
   void now(std::string what);
+  /// Prints to stdout at once, and not into the line above.
+  void print(const std::string& text);
 
  private:
   void show();

@@ -9,20 +9,6 @@
 namespace shingle::cli {
 namespace {
 
-/// A run from poisoned outputs, checked on all processes alike.
-Check checked_run(World& world, Operator& op, Workspace& memory, const Inputs& inputs) {
-  memory.poison_outputs();
-  op.executable().poison();
-  world.barrier();
-  op.run();
-  Check check = shingle::check(inputs, memory.outputs());
-  const std::vector<double> all = world.all_max({check.max_error, check.passed ? 0.0 : 1.0});
-  if (all[1] > 0 && check.passed) check.worst = "the outputs of another process";
-  check.max_error = all[0];
-  check.passed = all[1] == 0;
-  return check;
-}
-
 class Execution {
  public:
   Execution(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
@@ -73,10 +59,9 @@ class Execution {
     Operator& op = own_operator ? *own_operator : *sequential_;
     row.params = params_json(op.plan());
     now(row.mechanism + ", verifying");
-    row.check = checked_run(world_, op, *memory_, inputs_);
-    if (!row.check.passed)
-      row.reason = fmt::format("wrong result: error {:.2e} is above {:.2e} at {}", row.check.max_error,
-                               row.check.tolerance, row.check.worst);
+    row.check =
+        checked_run(world_, op, *memory_, [&] { return shingle::check(inputs_, memory_->outputs()); });
+    if (!row.check.passed) row.reason = wrong_result(row.check);
     if (row.check.passed && own_ != nullptr)
       own_->save(world_, memory_->outputs(), world_.local_ranks()[0] == 0);
     now(row.mechanism + ", measuring");
@@ -139,6 +124,24 @@ double engines_us(const EnginePhases& phases, double bytes, int world) {
 Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
                  const ExecuteOptions& options, Progress& progress) {
   return Execution(world, job, inputs, own, options, progress).go();
+}
+
+Check checked_run(World& world, Operator& op, Workspace& memory, const std::function<Check()>& check) {
+  memory.poison_outputs();
+  op.executable().poison();
+  world.barrier();
+  op.run();
+  Check result = check();
+  const std::vector<double> all = world.all_max({result.max_error, result.passed ? 0.0 : 1.0});
+  if (all[1] > 0 && result.passed) result.worst = "the outputs of another process";
+  result.max_error = all[0];
+  result.passed = all[1] == 0;
+  return result;
+}
+
+std::string wrong_result(const Check& check) {
+  return fmt::format("wrong result: error {:.2e} is above {:.2e} at {}", check.max_error, check.tolerance,
+                     check.worst);
 }
 
 double run_timeout_us(const Problem& problem, const WorldFlags& where) {

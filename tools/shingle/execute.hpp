@@ -1,6 +1,8 @@
 // One job on a world: run, checked and timed.
 #pragma once
 
+#include <functional>
+
 #include "shingle/api/inputs.hpp"
 #include "shingle/api/trace.hpp"
 #include "shingle/console.hpp"
@@ -27,6 +29,11 @@ struct Executed {
 /// Collective.
 Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
                  const ExecuteOptions& options, Progress& progress);
+
+/// A run from poisoned outputs, and what `check` says of it, on all processes alike. Collective.
+Check checked_run(World& world, Operator& op, Workspace& memory, const std::function<Check()>& check);
+/// Of one that did not pass, in one line.
+std::string wrong_result(const Check& check);
 
 /// Deadline of the waits of a run: what the user said, else the default and what a GEMM and its transfer take
 /// on a slow core. Nobody should give up on a healthy rank.

@@ -24,15 +24,6 @@ CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& valu
   return app.add_option_function<std::string>(flag, checked, help)->type_name(value_name);
 }
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
-    end = text.find(separator, begin);
-    parts.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
-  }
-  return parts;
-}
-
 /// A whole number in [least, most].
 std::int64_t whole(const std::string& text, std::int64_t least, std::int64_t most) {
   const std::int64_t value = parse_size(text);
@@ -100,6 +91,15 @@ std::uint64_t parse_seed(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
+  }
+  return parts;
+}
 
 int WorldFlags::ranks(const Launch& launch) const {
   if (world > 0) return world;

@@ -83,4 +83,7 @@ void require_text(const std::string& flag, bool given, Format format);
 /// is done for it.
 void require_writable(const std::string& flag, const std::string& path);
 
+/// The parts of `text` between separators.
+std::vector<std::string> split(const std::string& text, char separator);
+
 }  // namespace shingle::cli

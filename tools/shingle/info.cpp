@@ -6,43 +6,12 @@
 
 #include "shingle/api/oracle.hpp"
 #include "shingle/commands.hpp"
-#ifdef SHINGLE_WITH_CUDA
-#include "shingle/cuda/cuda.hpp"
-#endif
 #include "shingle/host/host.hpp"
 #include "shingle/memory.hpp"
+#include "shingle/surroundings.hpp"
 
 namespace shingle::cli {
 namespace {
-
-/// "gpu 0: …", a line a fact; nothing in a build without CUDA.
-std::string gpus_text() {
-#ifdef SHINGLE_WITH_CUDA
-  return describe(cuda_info());
-#else
-  return {};
-#endif
-}
-
-/// Null in a build without CUDA.
-nlohmann::ordered_json gpus_json() {
-#ifdef SHINGLE_WITH_CUDA
-  const CudaInfo cuda = cuda_info();
-  nlohmann::ordered_json json{{"devices", nlohmann::json::array()}};
-  for (const CudaDevice& device : cuda.devices)
-    json["devices"].push_back({{"name", device.name},
-                               {"sms", device.sms},
-                               {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
-                               {"memory_bytes", device.memory_bytes}});
-  if (!cuda.missing.empty()) json["missing"] = cuda.missing;
-  json["driver"] = cuda.driver;
-  json["runtime"] = cuda.runtime;
-  json["nccl"] = cuda.nccl;
-  return json;
-#else
-  return {};
-#endif
-}
 
 void print_json(const HostInfo& host, const Machine& machine, int ranks) {
   nlohmann::ordered_json info;

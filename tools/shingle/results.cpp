@@ -76,8 +76,9 @@ std::string ResultRow::size() const {
 
 std::vector<ResultRow> read_results(const std::string& path) {
   constexpr std::size_t largest_bytes = std::size_t{1} << 28;
-  const json array = json::parse(read_file(path, largest_bytes), nullptr, false);
+  json array = json::parse(read_file(path, largest_bytes), nullptr, false);
   if (array.is_discarded()) throw InvalidArgument(fmt::format("{}: not JSON", path));
+  if (array.is_object() && array.contains("rows")) array = json(std::move(array.at("rows")));
   if (!array.is_array())
     throw InvalidArgument(
         fmt::format("{}: no array of rows, as run and simulate print with --format json", path));

@@ -25,7 +25,8 @@ struct ResultRow {
   std::string size() const;
 };
 
-/// Throws IoError, InvalidArgument: a line that names the file and what is wrong in it.
+/// An array of rows, or a record of them as `bench` writes it. Throws IoError, InvalidArgument: a line that
+/// names the file and what is wrong in it.
 std::vector<ResultRow> read_results(const std::string& path);
 
 }  // namespace shingle::cli

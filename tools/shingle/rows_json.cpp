@@ -1,8 +1,7 @@
 // Rows as JSON.
-#include <nlohmann/json.hpp>
+#include "shingle/rows_json.hpp"
 
 #include "shingle/plan/json.hpp"
-#include "shingle/rows.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -58,6 +57,12 @@ void add_results(const Row& row, ordered_json& object) {
   object["tolerance"] = row.check.tolerance;
 }
 
+std::string text_of(const ordered_json& array) {
+  return array.dump(1) + "\n";
+}
+
+}  // namespace
+
 ordered_json json_of(const Row& row) {
   const Problem& p = row.named.problem;
   ordered_json object;
@@ -78,12 +83,6 @@ ordered_json json_of(const Row& row) {
   object["reason"] = row.reason.empty() ? ordered_json() : ordered_json(row.reason);
   return object;
 }
-
-std::string text_of(const ordered_json& array) {
-  return array.dump(1) + "\n";
-}
-
-}  // namespace
 
 std::string to_json(const std::vector<Row>& rows) {
   ordered_json array = ordered_json::array();

@@ -18,16 +18,22 @@ std::string aligned(const std::vector<Line>& lines, std::size_t words) {
   for (const Line& line : lines)
     for (std::size_t i = 0; i < line.size(); ++i) widest[i] = std::max(widest[i], width(line[i]));
   std::string text;
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      const bool last = i + 1 == line.size(), left = i < words || lines[0][i] == "verified";
-      const std::string space(widest[i] - width(line[i]), ' ');
-      text += left ? line[i] + (last ? "" : space) : space + line[i];
-      if (!last) text += "  ";
-    }
-    text += '\n';
-  }
+  // What is said of results reads from the left, too.
+  if (lines[0].back() == "verified") widest.back() = 0;
+  for (const Line& line : lines) text += padded(line, widest, words);
   return text;
+}
+
+std::string padded(const Line& line, const std::vector<std::size_t>& widths, std::size_t words) {
+  std::string text;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const std::size_t taken = width(line[i]);
+    const std::string space(widths[i] > taken ? widths[i] - taken : 0, ' ');
+    const bool last = i + 1 == line.size(), left = i < words;
+    text += left ? line[i] + (last ? "" : space) : space + line[i];
+    if (!last) text += "  ";
+  }
+  return text + '\n';
 }
 
 }  // namespace shingle::cli

@@ -16,4 +16,8 @@ inline constexpr std::size_t word_columns = 3;
 /// The lines below each other, the head first.
 std::string aligned(const std::vector<Line>& lines, std::size_t words = word_columns);
 
+/// One line with columns at least so wide, for tables whose lines come one by one.
+std::string padded(const Line& line, const std::vector<std::size_t>& widths,
+                   std::size_t words = word_columns);
+
 }  // namespace shingle::cli

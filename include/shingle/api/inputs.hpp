@@ -33,6 +33,8 @@ class Inputs {
 
   /// The whole matrix of a rank to its memory.
   void write(int rank, Role role, void* memory) const;
+  /// Rows [first, first + rows) of the stored matrix alone, to `memory`.
+  void write_rows(int rank, Role role, std::int64_t first, std::int64_t rows, void* memory) const;
 
  private:
   /// Elements [col, col + cols) of a row, before rounding to the dtype.

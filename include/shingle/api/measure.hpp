@@ -12,6 +12,9 @@ namespace shingle {
 struct MeasureOptions {
   int repeat = 0;          ///< rounds; 0: at least 5, and up to 20 while the budget lasts
   double budget_us = 1e6;  ///< wall-clock time for the rounds beyond the fifth
+  int warmup = 1;          ///< runs of each before the first round
+  int epochs = 1;          ///< of a timed run, back to back; times are of one
+  double idle_us = 0;  ///< before each run of a round, so that power and clocks are those of a single shot
 };
 
 /// Medians over rounds of the time from the first begin to the last end over all ranks.
@@ -21,6 +24,7 @@ struct Measurement {
   double overlapped_us = 0;
   double spread = 0;  ///< of the overlapped times: interquartile range over the median
   int rounds = 0;
+  std::vector<double> gemm_samples_us{}, sequential_samples_us{}, overlapped_samples_us{};
 
   double speedup() const { return sequential_us / overlapped_us; }
   /// 1 − ECT / ECT of sequential, where ECT = T − T(computation alone). Not a number without a computation,
@@ -48,7 +52,7 @@ class GemmAlone {
 };
 
 /// Runs the products alone and the two operators in turn, round by round, so that a drift of the machine
-/// meets all alike; once before to warm up. `overlapped` may be the sequential operator itself. Collective;
+/// meets all alike; before that to warm up. `overlapped` may be the sequential operator itself. Collective;
 /// the same figures on every process. `products` is empty where there is no computation.
 Measurement measure(World& world, std::span<Operator> products, Operator& sequential, Operator& overlapped,
                     const MeasureOptions& options = {});

@@ -10,6 +10,7 @@
 #include "shingle/api/inputs.hpp"
 #include "shingle/api/operator.hpp"
 #include "shingle/api/oracle.hpp"
+#include "shingle/api/sample.hpp"
 
 namespace shingle {
 
@@ -26,17 +27,22 @@ class Workspace {
   /// For check(): in the host's memory, where they are copied to unless they lie there; valid until the next
   /// call.
   std::vector<Output> outputs();
+  /// What the sample (of the same inputs and of all local ranks) says of the outputs, of which no more is
+  /// copied to the host than it compares.
+  Check check(const RowSample& sample);
 
   /// In the rank's memory.
   const void* data(int rank, Role role) const { return buffers_.at({rank, role}).data(); }
 
  private:
   World& world_;
+  Problem problem_;
   std::map<std::pair<int, Role>, DeviceBuffer> buffers_;
   std::map<std::pair<int, Role>, std::vector<std::byte>> copies_;  // of outputs that the host cannot reach
 };
 
-/// Writes the matrix of a local rank to its `memory`, which was allocated by the world.
+/// Writes the matrix of a local rank to its `memory`, which was allocated by the world: in pieces, by all
+/// cores, as the formulas take a while for large matrices.
 void write_input(World& world, const Inputs& inputs, int rank, Role role, void* memory);
 
 }  // namespace shingle

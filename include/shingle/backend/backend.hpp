@@ -139,7 +139,7 @@ class World {
   virtual DeviceBuffer allocate(int rank, std::size_t bytes) = 0;
 
   /// Copies from the host's memory to a local rank's. This and the next two are done when they return, must
-  /// not overlap a run, and may be called for several ranks at once.
+  /// not overlap a run, and may be called by several threads at once.
   virtual void upload([[maybe_unused]] int rank, void* device, const void* host, std::size_t bytes) {
     if (bytes > 0) std::memcpy(device, host, bytes);
   }

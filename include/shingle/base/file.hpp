@@ -20,4 +20,9 @@ void write_file_atomically(const std::string& path, std::string_view bytes);
 /// matrix.
 void write_file_atomically(const std::string& path, std::span<const std::string_view> pieces);
 
+/// A file that ships with the library, such as "machines/h200x8.json": below share/shingle of the
+/// installation that the library is part of, which may have moved, or of the source tree that it was built
+/// in. Empty where there is neither.
+std::string find_shipped(std::string_view name);
+
 }  // namespace shingle

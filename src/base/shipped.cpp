@@ -1,0 +1,38 @@
+// Files that ship with the library.
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <string_view>
+
+#include "shingle/base/file.hpp"
+
+namespace shingle {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The file that holds this code: the shared library, or the program that it is linked into.
+fs::path library_file() {
+  Dl_info info{};
+  // Of a program the loader knows only what it was called by, which may be no path.
+  if (::dladdr(reinterpret_cast<const void*>(&library_file), &info) != 0 && info.dli_fname != nullptr &&
+      std::string_view(info.dli_fname).find('/') != std::string_view::npos)
+    return info.dli_fname;
+  return "/proc/self/exe";
+}
+
+}  // namespace
+
+std::string find_shipped(std::string_view name) {
+  std::error_code error;
+  fs::path above = fs::canonical(library_file(), error);
+  while (above.has_relative_path()) {
+    above = above.parent_path();
+    for (const char* below : {"share/shingle", "."})
+      if (fs::path file = above / below / name; fs::is_regular_file(file, error))
+        return file.lexically_normal().string();
+  }
+  return {};
+}
+
+}  // namespace shingle

@@ -1,0 +1,152 @@
+// The oracle's sample against loops that anyone can read, and what it finds.
+#include "shingle/api/sample.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+
+#include "naive_reference.hpp"
+#include "shingle/api/operator.hpp"
+#include "shingle/api/routing_patterns.hpp"
+#include "shingle/api/workspace.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+namespace {
+
+Problem problem_of(Op op, std::int64_t m, std::int64_t n = 37, std::int64_t k = 41) {
+  Problem p{.op = op, .world = 3, .m = m, .n = n, .k = k};
+  if (p.routes())
+    p.routing = std::make_shared<Routing>(make_routing(RoutingPattern::random, 3, {m, 0, m - 3}, 5));
+  return p;
+}
+
+std::vector<int> ranks_of(const Problem& p) {
+  std::vector<int> ranks(static_cast<std::size_t>(p.world));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+/// What the sample says of results computed by definition.
+Check judged(const RowSample& sample, const Problem& p, const Naive& naive) {
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<Output> outputs;
+  for (const int rank : ranks_of(p))
+    for (const Role role : roles_of(p)) {
+      if (!is_output(role)) continue;
+      const auto cols = static_cast<std::size_t>(p.out_cols());
+      auto& packed = memory.emplace_back(sample.rows(rank).size() * cols * size_bytes(p.dtype) + 1);
+      std::size_t i = 0;
+      for (const std::int64_t row : sample.rows(rank))
+        for (std::size_t col = 0; col < cols; ++col)
+          store_element(p.dtype, packed.data(), i++,
+                        naive.get(rank, role, row, static_cast<std::int64_t>(col)));
+      outputs.push_back({rank, role, packed.data()});
+    }
+  return sample.check(outputs);
+}
+
+class SampleOf : public testing::TestWithParam<Op> {};
+
+TEST_P(SampleOf, AgreesWithLoops) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int variant : {0, 1, 2, 3, 4})
+      for (const std::int64_t m : {7, 300}) {
+        Problem p = problem_of(GetParam(), m, 38);
+        p.dtype = dtype;
+        p.transpose_a = variant == 1 && !p.gathers();
+        p.transpose_b = variant >= 2;
+        if (variant == 3) p.epilogue = {true, Activation::swiglu};
+        p.norm.enabled = p.norm.residual = variant == 4;
+        p.validate();
+        for (const Values values : {Values::normal, Values::integers}) {
+          const auto inputs = random_inputs(p, 7, values);
+          const RowSample sample(*inputs, ranks_of(p));
+          const Check check = judged(sample, p, Naive(*inputs));
+          EXPECT_TRUE(check.passed) << describe(p) << " " << variant << ": " << check.max_error << " > "
+                                    << check.tolerance << " at " << check.worst;
+        }
+      }
+}
+
+TEST_P(SampleOf, FindsATileThatIsWrong) {
+  const Problem p = problem_of(GetParam(), 640);
+  const auto inputs = random_inputs(p, 1);
+  const RowSample sample(*inputs, ranks_of(p));
+  EXPECT_EQ(sample.apart(), 5);
+  Naive naive(*inputs);
+  ASSERT_TRUE(judged(sample, p, naive).passed);
+  const std::int64_t rows = p.out_rows(2);
+  for (std::int64_t row = rows / 2; row < rows / 2 + (p.routes() ? rows / 3 : 9); ++row)
+    naive.set(2, Role::out, row, 20, 20 + static_cast<double>(naive.get(2, Role::out, row, 20)));
+  const Check check = judged(sample, p, naive);
+  EXPECT_FALSE(check.passed);
+  EXPECT_THAT(check.worst, testing::StartsWith("out of rank 2, rows "));
+}
+
+TEST_P(SampleOf, FindsWhatIsNotFinite) {
+  const Problem p = problem_of(GetParam(), 20);
+  const auto inputs = random_inputs(p, 1);
+  const RowSample sample(*inputs, ranks_of(p));
+  Naive naive(*inputs);
+  naive.set(0, Role::out, 1, 36, std::numeric_limits<double>::quiet_NaN());
+  EXPECT_TRUE(std::isinf(judged(sample, p, naive).max_error));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, SampleOf,
+                         testing::Values(Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter,
+                                         Op::allgather_gemm, Op::gemm_alltoall),
+                         [](const auto& parameter) {
+                           std::string text(name(parameter.param));
+                           std::replace(text.begin(), text.end(), '+', '_');
+                           return text;
+                         });
+
+TEST(RowSample, HasOneOfSoManyRowsInEachStretch) {
+  const Problem p = problem_of(Op::gemm_allreduce, 1000, 8, 8);
+  const auto inputs = random_inputs(p, 1);
+  const RowSample sample(*inputs, std::vector{1});
+  EXPECT_EQ(sample.apart(), 7);
+  ASSERT_EQ(sample.rows(1).size(), 143u);
+  for (std::size_t i = 0; i < 143; ++i) EXPECT_EQ(sample.rows(1)[i] / 7, static_cast<std::int64_t>(i));
+  EXPECT_TRUE(sample.rows(0).empty()) << "not asked for";
+}
+
+TEST(RowSample, HasAllRowsOfSmallProblemsWhereverTheyAre) {
+  for (const Op op : {Op::gemm_reducescatter, Op::gemm_alltoall}) {
+    const Problem p = problem_of(op, 40, 8, 8);
+    const auto inputs = random_inputs(p, 1);
+    const RowSample sample(*inputs, ranks_of(p));
+    for (const int rank : ranks_of(p))
+      EXPECT_EQ(static_cast<std::int64_t>(sample.rows(rank).size()), p.out_rows(rank)) << name(op);
+  }
+}
+
+TEST(RowSample, ReadsWhatAWorkspaceHolds) {
+  for (const Op op : {Op::gemm_reducescatter, Op::allgather_gemm, Op::alltoall_gemm}) {
+    const Problem p = problem_of(op, 600, 24, 16);
+    const auto world = make_world(p.world, {.backend = "host"});
+    const auto inputs = random_inputs(p, 3);
+    Workspace memory(*world, *inputs);
+    Operator op_of(*world, p, {.mechanism = Mechanism::sequential});
+    memory.bind(op_of);
+    const RowSample sample(*inputs, world->local_ranks());
+    memory.poison_outputs();
+    EXPECT_FALSE(memory.check(sample).passed) << name(op);
+    op_of.run();
+    EXPECT_TRUE(memory.check(sample).passed) << name(op);
+  }
+}
+
+TEST(RowSample, IsOfProductsWithRowsOfTheirOwn) {
+  Problem p = problem_of(Op::mlp, 30);
+  p.inner = 12;
+  const auto inputs = random_inputs(p, 1);
+  EXPECT_FALSE(RowSample::serves(p));
+  EXPECT_THROW(RowSample(*inputs, std::vector{0}), Unsupported);
+}
+
+}  // namespace
+}  // namespace shingle

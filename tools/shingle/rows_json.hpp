@@ -1,0 +1,13 @@
+// Rows as JSON objects, for those that have more to say of a row.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "shingle/rows.hpp"
+
+namespace shingle::cli {
+
+/// With the keys that docs/cli.md lists.
+nlohmann::ordered_json json_of(const Row& row);
+
+}  // namespace shingle::cli

@@ -1,0 +1,17 @@
+// What results have been measured on.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace shingle::cli {
+
+/// "gpu 0: …", a line a fact; nothing in a build without CUDA.
+std::string gpus_text();
+/// Null in a build without CUDA.
+nlohmann::ordered_json gpus_json();
+
+/// Processor, cores, libraries and GPUs, for a record of measurements.
+nlohmann::ordered_json surroundings_json();
+
+}  // namespace shingle::cli
