@@ -185,7 +185,7 @@ struct Best {
 Best search(const Shape& shape, const DeviceMemory& a, const DeviceMemory& b, const DeviceMemory& out,
             Stopwatch& stopwatch) {
   Best best;
-  for (const GemmInstance& instance : gemm_instances()) {
+  for (const GemmInstance& instance : gemm_instances(GemmFamily::sm90)) {
     if (instance.type != Element::bf16 || instance.transpose_a || !instance.transpose_b) continue;
     for (const std::int32_t swizzle : {4, 8}) {
       const TileOrder order{Raster::along_m, swizzle, instance.tile.cluster, 1, 0};
