@@ -185,7 +185,7 @@ struct Best {
 Best search(const Shape& shape, const DeviceMemory& a, const DeviceMemory& b, const DeviceMemory& out,
             Stopwatch& stopwatch) {
   Best best;
-  for (const GemmInstance& instance : gemm_instances()) {
+  for (const GemmInstance& instance : gemm_instances(GemmFamily::sm90)) {
     if (instance.type != Element::bf16 || instance.transpose_a || !instance.transpose_b) continue;
     for (const std::int32_t swizzle : {4, 8}) {
       const TileOrder order{Raster::along_m, swizzle, instance.tile.cluster, 1, 0};
@@ -193,7 +193,8 @@ Best search(const Shape& shape, const DeviceMemory& a, const DeviceMemory& b, co
       const auto launch = [&](cudaStream_t on) { candidate.launch(on); };
       stopwatch.time_us(launch);
       const double us = std::min(stopwatch.time_us(launch), stopwatch.time_us(launch));
-      const auto tile = fmt::format("{}x{}, {}", instance.tile.rows, instance.tile.cols, instance.tile.cluster);
+      const auto tile =
+          fmt::format("{}x{}, {}", instance.tile.rows, instance.tile.cols, instance.tile.cluster);
       best.by_tile[tile] = std::min(us, best.by_tile.value(tile, us));
       if (us < best.us) best.instance = &instance, best.order = order, best.us = us;
     }

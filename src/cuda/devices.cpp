@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "cuda/kernels/gemm.hpp"
 #include "cuda/nccl/communicators.hpp"
 #include "cuda/raii/check.hpp"
 #include "shingle/base/error.hpp"
@@ -24,6 +25,16 @@ cudaDeviceProp properties(int device) {
 /// "13.0" of 13000.
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+/// "sm80 128x256 128x128": a family and its tiles, each once.
+std::string tiles_text(cuda::GemmFamily family) {
+  std::string text = cuda::name(family);
+  for (const cuda::GemmInstance& one : cuda::gemm_instances(family))
+    if (const auto tile = fmt::format(" {}x{}", one.tile.rows, one.tile.cols);
+        (text + ' ').find(tile + ' ') == std::string::npos)
+      text += tile;
+  return text;
 }
 
 /// What a device says of itself; the rest is assumed.
@@ -96,10 +107,13 @@ CudaInfo cuda_info() {
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) info.driver = version_text(driver);
   if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) info.runtime = version_text(runtime);
   info.nccl = cuda::nccl_version();
+  for (const cuda::GemmFamily family : cuda::gemm_families)
+    if (!cuda::gemm_instances(family).empty()) info.gemm.push_back(tiles_text(family));
   const int count = cuda::count_gpus(info.missing);
   for (int index = 0; index < count; ++index) {
     const cudaDeviceProp device = properties(index);
     info.devices.push_back({device.name, device.multiProcessorCount, device.major, device.minor,
+                            cuda::name(cuda::gemm_family(device.major, device.minor)),
                             static_cast<double>(device.totalGlobalMem)});
   }
   return info;
@@ -109,10 +123,12 @@ std::string describe(const CudaInfo& info) {
   std::string text;
   for (std::size_t i = 0; i < info.devices.size(); ++i) {
     const CudaDevice& device = info.devices[i];
-    text += fmt::format("gpu {}: {}, {} SMs, compute capability {}.{}, {}\n", i, device.name, device.sms,
-                        device.major, device.minor, format_bytes(device.memory_bytes));
+    text +=
+        fmt::format("gpu {}: {}, {} SMs, compute capability {}.{}, {}, GEMM kernels {}\n", i, device.name,
+                    device.sms, device.major, device.minor, format_bytes(device.memory_bytes), device.gemm);
   }
   if (info.devices.empty()) text = fmt::format("gpu: none, {}\n", info.missing);
+  for (const std::string& kernels : info.gemm) text += fmt::format("GEMM kernels: {}\n", kernels);
   return text + fmt::format("cuda: runtime {}, driver {}\nnccl: {}\n", info.runtime,
                             info.driver.empty() ? "none" : info.driver, info.nccl);
 }

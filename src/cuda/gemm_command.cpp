@@ -13,17 +13,12 @@
 namespace shingle::cuda {
 namespace {
 
-/// Kernel parameters, aligned as tensor maps have to be.
-struct alignas(128) ParamBlock {
-  std::byte bytes[most_params_bytes];
-};
-
 class InstrumentedGemm final : public Command {
  public:
   InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args)
-      : instance_(instance), params_(std::make_unique<ParamBlock>()), ctas_(args.ctas) {
+      : instance_(instance), params_(std::make_unique<GemmParams>()), ctas_(args.ctas) {
     check(instance.load(), "load a GEMM kernel");
-    check(instance.prepare(args, params_.get()), "cuTensorMapEncodeTiled");
+    check(instance.prepare(args, params_.get()), "prepare a GEMM kernel");
   }
   void enqueue(cudaStream_t stream) override {
     check(instance_.launch(params_.get(), ctas_, stream), "launch a GEMM kernel");
@@ -31,7 +26,7 @@ class InstrumentedGemm final : public Command {
 
  private:
   const GemmInstance& instance_;
-  std::unique_ptr<ParamBlock> params_;
+  std::unique_ptr<GemmParams> params_;
   std::int32_t ctas_;
 };
 
@@ -103,10 +98,19 @@ struct Choice {
   std::vector<std::int64_t> positions{};
 };
 
+/// Of the current device.
+GemmFamily family_here() {
+  int device = 0, major = 0, minor = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  return gemm_family(major, minor);
+}
+
 /// The instance of the grid's tiles, in the largest clusters that its order allows.
 Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
   Choice best;
-  for (const GemmInstance& one : gemm_instances()) {
+  for (const GemmInstance& one : gemm_instances(family_here())) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
     // Halves of B's columns, where they are consecutive in memory, come in boxes of 64.
@@ -183,8 +187,8 @@ Served serve(const Plan& plan, const Gemm& step) {
   served.choice = choose(args, grid, gated);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
-    throw Unsupported(fmt::format("no GEMM kernel of this build has tiles of {}x{} in this order{}",
-                                  grid.tile_rows, grid.tile_cols,
+    throw Unsupported(fmt::format("no GEMM kernel of this build for {} has tiles of {}x{} in this order{}",
+                                  name(family_here()), grid.tile_rows, grid.tile_cols,
                                   step.transpose_a ? " for a transposed A" : ""));
   args.tile = instance->tile;
   args.part_rows =

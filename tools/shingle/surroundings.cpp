@@ -25,11 +25,13 @@ nlohmann::ordered_json gpus_json() {
     json["devices"].push_back({{"name", device.name},
                                {"sms", device.sms},
                                {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
+                               {"gemm_kernels", device.gemm},
                                {"memory_bytes", device.memory_bytes}});
   if (!cuda.missing.empty()) json["missing"] = cuda.missing;
   json["driver"] = cuda.driver;
   json["runtime"] = cuda.runtime;
   json["nccl"] = cuda.nccl;
+  json["gemm_kernels"] = cuda.gemm;
   return json;
 #else
   return {};

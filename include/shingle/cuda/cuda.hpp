@@ -58,6 +58,7 @@ struct CudaDevice {
   std::string name;
   int sms = 0;
   int major = 0, minor = 0;  ///< compute capability
+  std::string gemm;          ///< which family of the GEMM's kernels it runs: "sm80"
   double memory_bytes = 0;
 };
 
@@ -68,6 +69,8 @@ struct CudaInfo {
   std::string driver;   ///< the newest CUDA that the driver serves: "13.0"; empty without a driver
   std::string runtime;
   std::string nccl;
+  /// The kernels of the instrumented GEMM in this build: "sm80 128x256 128x128 64x128".
+  std::vector<std::string> gemm;
 };
 CudaInfo cuda_info();
 /// The same on one line a fact.

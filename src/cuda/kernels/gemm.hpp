@@ -1,4 +1,4 @@
-// The instrumented GEMM: one kernel family over CUTLASS's main loops, whose hooks are data.
+// The instrumented GEMM: kernels over CUTLASS's main loops, whose hooks are data.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,7 +32,7 @@ struct GemmArgs {
   const void* b = nullptr;
   std::int64_t ldb = 0;
   bool transpose_b = false;
-  const void* c = nullptr;  ///< added before bias and activation; rows×cols, may be null
+  const void* c = nullptr;  ///< added before bias and activation; rows×cols, may be null; with one part only
   std::int64_t ldc = 0;
   const void* bias = nullptr;
   Activate activate = Activate::none;
@@ -58,7 +58,12 @@ struct GemmArgs {
 /// The largest params_bytes.
 inline constexpr std::size_t most_params_bytes = 2048;
 
-/// A kernel of the family: a tile shape, an element type and the layouts of its operands.
+/// Room for the parameters of any kernel, aligned as tensor maps have to be.
+struct alignas(128) GemmParams {
+  unsigned char bytes[most_params_bytes];
+};
+
+/// A kernel: a tile shape, an element type and the layouts of its operands.
 struct GemmInstance {
   GemmTile tile;
   Element type = Element::bf16;
@@ -74,7 +79,18 @@ struct GemmInstance {
   cudaError_t (*load)() = nullptr;
 };
 
-/// All of this build.
-const std::vector<GemmInstance>& gemm_instances();
+/// Kernels around one of CUTLASS's main loops, and so for the same GPUs.
+enum class GemmFamily : std::uint8_t {
+  sm80,  ///< cp.async and mma.sync: compute capability 8.0 and above
+  sm90,  ///< TMA and wgmma: 9.0 alone
+};
+inline constexpr GemmFamily gemm_families[] = {GemmFamily::sm80, GemmFamily::sm90};
+
+/// "sm80".
+const char* name(GemmFamily family);
+/// All of a family in this build; none where it was built for none of its architectures.
+const std::vector<GemmInstance>& gemm_instances(GemmFamily family);
+/// The fastest family in this build for a compute capability.
+GemmFamily gemm_family(int major, int minor);
 
 }  // namespace shingle::cuda

@@ -244,8 +244,8 @@ class HookedEpilogue {
   template <class Sums>
   CUTLASS_DEVICE void stage_plain(const Sums& sums, int thread) const {
     const int lane = thread % 32;
-    const std::uint32_t to = ptx::shared_address(shared_->staged) +
-                             (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
+    const std::uint32_t to =
+        ptx::shared_address(shared_->staged) + (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < Cols / 8; j += 2) {
@@ -259,8 +259,8 @@ class HookedEpilogue {
   CUTLASS_DEVICE static std::uint32_t word_at(std::uint32_t scratch, int row, int word) {
     return scratch + row * line + ((word ^ (row * line / 128 % (line / 16))) * 16);
   }
-  /// Half of the tile's columns of the output: sixteen rows of a chunk at a time; with swiglu half gates, half
-  /// ups.
+  /// Half of the tile's columns of the output: sixteen rows of a chunk at a time; with swiglu half gates,
+  /// half ups.
   template <class Sums>
   CUTLASS_DEVICE void stage_finished(int m, int n, int half, const Sums& sums, int thread, int warp) const {
     constexpr int of_half = Cols / 2 / chunk;
@@ -355,8 +355,8 @@ class HookedEpilogue {
       ptx::st_shared_v2(to, x[0], x[1]), ptx::st_shared_v2(to + 8, x[2], x[3]);
       ptx::st_shared_v2(to + 16, x[4], x[5]), ptx::st_shared_v2(to + 24, x[6], x[7]);
     } else {
-      ptx::st_shared_v4(to, {Pair<T>::pack(x[0], x[1]), Pair<T>::pack(x[2], x[3]),
-                             Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7])});
+      ptx::st_shared_v4(to, {Pair<T>::pack(x[0], x[1]), Pair<T>::pack(x[2], x[3]), Pair<T>::pack(x[4], x[5]),
+                             Pair<T>::pack(x[6], x[7])});
     }
   }
 

@@ -15,24 +15,12 @@
 #include "mainloop.cuh"
 #include "scheduler.cuh"
 #include "tensor_map.hpp"
+#include "types.cuh"
 
 static_assert(CUTLASS_MAJOR == 4 && CUTLASS_MINOR == 2,
               "mainloop.cuh and scheduler.cuh lean on this version's collectives and kernel layer");
 
 namespace shingle::cuda {
-
-template <class T>
-struct CutlassType;
-template <>
-struct CutlassType<__nv_bfloat16> {
-  using type = cutlass::bfloat16_t;
-  static constexpr Element element = Element::bf16;
-};
-template <>
-struct CutlassType<__half> {
-  using type = cutlass::half_t;
-  static constexpr Element element = Element::f16;
-};
 
 /// Pingpong: each of the two warpgroups has a tile of its own, so that one's epilogue is beside the other's
 /// main loop; otherwise they share a tile.

@@ -22,12 +22,17 @@ __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/// Whether the phase of this parity is complete, having slept a while if not; if so, acquires.
+/// Whether the phase of this parity is complete, having slept a while if not (from compute capability 9.0
+/// on); if so, acquires.
 __device__ __forceinline__ bool barrier_try_wait(Barrier* barrier, std::uint32_t parity) {
   std::uint32_t complete;
   asm volatile(
       "{\n.reg .pred p;\n"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
       "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#else
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#endif
       "selp.u32 %0, 1, 0, p;\n}"
       : "=r"(complete)
       : "r"(shared_address(barrier)), "r"(parity)

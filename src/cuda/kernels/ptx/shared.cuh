@@ -25,7 +25,8 @@ __device__ __forceinline__ void st_shared_v2(std::uint32_t address, float x, flo
 }
 
 __device__ __forceinline__ void st_shared_v4(std::uint32_t address, uint4 x) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
                : "memory");
 }
 

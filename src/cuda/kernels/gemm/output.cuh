@@ -1,0 +1,88 @@
+// What becomes of the sums of a tile: C, bias, activation, one rounding, stores along its route; the counts.
+#pragma once
+
+#include "../elementwise/activation.cuh"
+#include "../elementwise/chunk.cuh"
+#include "../elementwise/route.cuh"
+#include "../gemm.hpp"
+
+namespace shingle::cuda {
+
+/// T: the CUDA type of bias, C and (unless it is fp32) output. Cols: of op(B) in a tile.
+template <class T, int Cols>
+struct TileOutput {
+  static constexpr int width = 8;  ///< columns that are finished and stored at once
+  using Sums = float[width];
+
+  const GemmArgs& args;
+
+  __device__ bool gated() const { return args.activate == Activate::swiglu; }
+  /// Columns of the output that a tile holds.
+  __device__ int cols() const { return gated() ? Cols / 2 : Cols; }
+  __device__ bool holds(const TileAt& tile) const {
+    return tile.m >= 0 && std::int64_t{tile.m} * args.part_rows < args.rows &&
+           std::int64_t{tile.n} * cols() < args.cols;
+  }
+  /// Whether a tile's row is one of the output.
+  __device__ bool row_exists(int m, int row) const {
+    return row / args.part_rows < args.a_parts &&
+           std::int64_t{m} * args.part_rows + row % args.part_rows < args.rows;
+  }
+  /// Where a tile's row begins at destination d, null where it goes nowhere.
+  __device__ char* row_at(const TileSpot& tile, int row, int d) const {
+    char* const at = row_of(args.out, tile, args.part_rows, row, d);
+    const std::int64_t bytes = args.out_type == Element::f32 ? 4 : sizeof(T);
+    return at == nullptr ? nullptr : at + first_col(args.out, tile, cols()) * bytes;
+  }
+
+  /// Adds C and bias to `width` sums of a row of the output, and activates them; `up`: with swiglu, the sums
+  /// that multiply the activated ones.
+  __device__ void finish(std::int64_t row, std::int64_t column, Sums& x, Sums& up) const {
+    if (args.c != nullptr) add_row(x, args.c, row * args.ldc + column);
+    if (args.bias != nullptr) {
+      add_row(x, args.bias, column);
+      if (gated()) add_row(up, args.bias, args.cols + column);
+    }
+    if (!gated()) return activate(args.activate, x);
+#pragma unroll
+    for (int i = 0; i < width; ++i) x[i] = silu(x[i]) * up[i];
+  }
+
+  /// Finishes `width` columns of a tile's row, from the tile's `column` on, and stores them wherever the row
+  /// goes. Does nothing where there is no output.
+  __device__ void store(const TileSpot& tile, int row, int column, Sums& x, Sums& up) const {
+    const std::int64_t in_matrix = std::int64_t{tile.n} * cols() + column;
+    if (!row_exists(tile.m, row) || in_matrix >= args.cols) return;
+    finish(std::int64_t{tile.m} * args.part_rows + row, in_matrix, x, up);
+    for (int d = 0; d < args.out.dests; ++d) {
+      char* const to = row_at(tile, row, d);
+      if (to == nullptr) continue;
+      if (args.out_type == Element::f32)
+        cuda::store(narrowed<float>(x), to + column * std::int64_t{sizeof(float)}, width);
+      else
+        cuda::store(narrowed<T>(x), to + column * std::int64_t{sizeof(T)}, width);
+    }
+  }
+
+  /// Counts a tile, by `threads` threads that are behind a barrier with all who stored.
+  __device__ void notify(std::int64_t position, int thread, int threads) const {
+    const NotifyTable& notify = args.notify;
+    for (int i = thread; i < notify.count; i += threads) {
+      std::uint32_t* const counter = notify.counters[position * notify.count + i];
+      if (counter == nullptr) continue;
+      if (notify.system)
+        ptx::add_release_sys(counter, 1);
+      else
+        ptx::add_release_gpu(counter, 1);
+    }
+  }
+
+ private:
+  __device__ static void add_row(Sums& x, const void* base, std::int64_t at) {
+    Chunk<T, width> chunk;
+    load<Reuse::often>(chunk, static_cast<const char*>(base) + at * std::int64_t{sizeof(T)}, width);
+    add(x, chunk);
+  }
+};
+
+}  // namespace shingle::cuda

@@ -1,0 +1,182 @@
+// One instance of the instrumented GEMM for compute capability 8.0 and above: CUTLASS's multistage main loop
+// (cp.async and mma.sync), in a persistent kernel with our order, gate, operands and epilogue.
+//
+// Phases of each tile, by all threads of the CTA: wait for its gates; multiply; stage the sums in shared
+// memory, a warp 32 rows at a time, so that rows leave in whole lines; count the tile.
+// Memory order: gate (acquire.sys by the threads that poll) → barrier → loads by all. Stores by all →
+// barrier → release-add at the scope of the readers, which covers them all. The second barrier also keeps the
+// next tile's operands from what is still staged: both are in the same shared memory.
+#pragma once
+
+#include <cstring>
+
+#include <cutlass/gemm/threadblock/default_mma_core_sm80.h>
+#include <cutlass/gemm/threadblock/mma_multistage.h>
+#include <cutlass/version.h>
+
+#include "../gemm/output.cuh"
+#include "../gemm/types.cuh"
+#include "../wait.cuh"
+#include "operand.cuh"
+
+static_assert(
+    CUTLASS_MAJOR == 4 && CUTLASS_MINOR == 2,
+    "operand.cuh and store_tile lean on how this version's main loop asks for operands and lays out sums");
+
+namespace shingle::cuda {
+
+template <class Gemm>
+__global__ void __launch_bounds__(Gemm::threads, 1) multistage_kernel(const __grid_constant__ GemmArgs args) {
+  extern __shared__ uint4 shared[];
+  Gemm::run(args, *reinterpret_cast<typename Gemm::Shared*>(shared));
+}
+
+/// Depth: of the k that is loaded at once, in each of `Stages` buffers. Two rows of warps share a tile.
+template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int Depth, int Stages>
+struct MultistageGemm {
+  using Type = typename CutlassType<T>::type;
+  using Tile = cutlass::gemm::GemmShape<Rows, Cols, Depth>;
+  using Warp = cutlass::gemm::GemmShape<Rows / 2, 64, Depth>;
+  using LayoutA = std::conditional_t<TransposeA, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  using LayoutB = std::conditional_t<TransposeB, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  using Core = cutlass::gemm::threadblock::DefaultMmaCore<
+      Tile, Warp, cutlass::gemm::GemmShape<16, 8, 16>, Type, LayoutA, Type, LayoutB, float,
+      cutlass::layout::RowMajor, cutlass::arch::OpClassTensorOp, Stages, cutlass::arch::OpMultiplyAdd>;
+  using OperandA = OperandIterator<Type, typename Core::IteratorThreadMapA, !TransposeA>;
+  using OperandB = OperandIterator<Type, typename Core::IteratorThreadMapB, TransposeB>;
+  using Mma = cutlass::gemm::threadblock::MmaMultistage<
+      Tile, OperandA, typename Core::SmemIteratorA, cutlass::arch::CacheOperation::Global, OperandB,
+      typename Core::SmemIteratorB, cutlass::arch::CacheOperation::Global, float, cutlass::layout::RowMajor,
+      typename Core::MmaPolicy, Stages, cutlass::gemm::SharedMemoryClearOption::kZfill>;
+  using Sums = typename Mma::FragmentC;
+  using Columns = ColumnsOfB<Cols>;
+  using Output = TileOutput<T, Cols>;
+
+  static constexpr int threads = Core::kThreads;
+  static constexpr int staged_rows = 32;
+  /// Of a warp. Padded, so that stores of sums by their lanes meet no bank conflicts.
+  using Staging = float[staged_rows][Warp::kN + 8];
+  union Shared {
+    typename Mma::SharedStorage operands;
+    Staging staging[threads / 32];
+  };
+  static_assert(Warp::kN == 2 * Columns::gated_cols, "a warp has the gates and ups of its output");
+
+  __device__ static void run(const GemmArgs& args, Shared& shared) {
+    const Output output{args};
+    for (int position = static_cast<int>(blockIdx.x); position < args.positions;
+         position += static_cast<int>(gridDim.x)) {
+      const TileAt tile = args.order[position];
+      if (!output.holds(tile)) continue;
+      if (args.gate.count > 0) pass_gates(args, position);
+      Sums sums;
+      multiply(args, tile, shared, sums);
+      store_tile(output, {position, tile.m, tile.n}, shared, sums);
+      __syncthreads();
+      output.notify(position, static_cast<int>(threadIdx.x), threads);
+    }
+  }
+
+  static cudaError_t prepare(const GemmArgs& args, void* params) {
+    const bool pieces = args.a_parts > 1 || args.part_rows != Rows || args.a_first != nullptr;
+    if ((TransposeA && pieces) || (args.a_parts > 1 && args.c != nullptr)) return cudaErrorInvalidValue;
+    for (const std::int64_t elements : {args.cols, args.k, args.lda, args.ldb, args.ldc})
+      if (elements % 8 != 0) return cudaErrorInvalidValue;
+    for (const void* at : {args.a, args.b, args.c, args.bias})
+      if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0) return cudaErrorInvalidValue;
+    std::memcpy(params, &args, sizeof args);
+    return cudaSuccess;
+  }
+
+  /// Of `ctas` SMs it takes what it has tiles for.
+  static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
+    const auto& args = *static_cast<const GemmArgs*>(params);
+    const auto grid = static_cast<unsigned>(ctas < args.positions ? ctas : args.positions);
+    multistage_kernel<MultistageGemm><<<grid, threads, sizeof(Shared), stream>>>(args);
+    return cudaGetLastError();
+  }
+
+  static cudaError_t load() {
+    return cudaFuncSetAttribute(multistage_kernel<MultistageGemm>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  }
+
+  static GemmInstance instance() {
+    static_assert(sizeof(GemmArgs) <= most_params_bytes, "a kernel's parameters");
+    return {{Rows, Cols, 1},
+            CutlassType<T>::element,
+            TransposeA,
+            TransposeB,
+            threads,
+            static_cast<std::int32_t>(sizeof(Shared)),
+            static_cast<std::int32_t>(sizeof(GemmArgs)),
+            &prepare,
+            &launch,
+            &load};
+  }
+
+ private:
+  __device__ static int warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0); }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+  __device__ static void pass_gates(const GemmArgs& args, std::int64_t position) {
+    const std::uint32_t epoch = *args.watch.epoch;
+    for (int i = static_cast<int>(threadIdx.x); i < args.gate.count; i += threads)
+      wait_for(args.gate.targets[position * args.gate.count + i], epoch, args.watch);
+    __syncthreads();
+  }
+
+  __device__ static void multiply(const GemmArgs& args, const TileAt& tile, Shared& shared, Sums& sums) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const OperandA a(args.a, args.lda, args.k, thread, RowsOfA{args, tile.m});
+    const OperandB b(args.b, args.ldb, args.k, thread, Columns{args, tile.n});
+    sums.clear();
+    Mma mma(shared.operands, thread, warp(), lane());
+    mma(static_cast<int>((args.k + Depth - 1) / Depth), sums, a, b, sums);
+  }
+
+  /// Of each 16×8 block of the warp's sums, which go down the rows first, a lane holds four: two of a row
+  /// eight apart.
+  __device__ static void store_tile(const Output& output, const TileSpot& tile, Shared& shared,
+                                    const Sums& sums) {
+    constexpr int blocks_m = Warp::kM / 16, blocks_n = Warp::kN / 8;
+    Staging& staging = shared.staging[warp()];
+#pragma unroll
+    for (int first = 0; first < Warp::kM; first += staged_rows) {
+#pragma unroll
+      for (int n = 0; n < blocks_n; ++n)
+#pragma unroll
+        for (int i = 0; i < staged_rows / 8; ++i) {
+          const float* const x = &sums[(first / 16 + i / 2 + n * blocks_m) * 4 + i % 2 * 2];
+          *reinterpret_cast<float2*>(&staging[i * 8 + lane() / 4][n * 8 + lane() % 4 * 2]) = {x[0], x[1]};
+        }
+      __syncwarp();
+      store_staged(output, tile, warp() % 2 * Warp::kM + first, staging);
+      __syncwarp();
+    }
+  }
+
+  /// A warp's columns of the rows that it has staged, from the tile's `first_row` on: eight columns of the
+  /// output by each lane.
+  __device__ static void store_staged(const Output& output, const TileSpot& tile, int first_row,
+                                      const Staging& staging) {
+    const int cols = output.gated() ? Columns::gated_cols : Warp::kN, per_row = cols / Output::width;
+    const int column = lane() % per_row * Output::width;
+#pragma unroll 1
+    for (int row = lane() / per_row; row < staged_rows; row += 32 / per_row) {
+      typename Output::Sums x, up;
+      load_staged(x, &staging[row][column]);
+      if (output.gated()) load_staged(up, &staging[row][Columns::gated_cols + column]);
+      output.store(tile, first_row + row, warp() / 2 * cols + column, x, up);
+    }
+  }
+  __device__ static void load_staged(typename Output::Sums& x, const float* from) {
+#pragma unroll
+    for (int i = 0; i < Output::width; i += 4) {
+      const float4 part = *reinterpret_cast<const float4*>(from + i);
+      x[i] = part.x, x[i + 1] = part.y, x[i + 2] = part.z, x[i + 3] = part.w;
+    }
+  }
+};
+
+}  // namespace shingle::cuda

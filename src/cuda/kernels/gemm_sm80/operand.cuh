@@ -1,0 +1,114 @@
+// An operand of a tile, as CUTLASS's multistage main loop asks for it: accesses of 16 bytes, one after
+// another.
+#pragma once
+
+#include <cutlass/array.h>
+#include <cutlass/matrix_coord.h>
+
+#include "../gemm.hpp"
+
+namespace shingle::cuda {
+
+/// Which row of op(A) is a tile's row i. Rows that do not exist are others again: nobody stores what comes of
+/// them.
+struct RowsOfA {
+  const GemmArgs& args;
+  std::int32_t m;
+
+  __device__ std::int64_t operator()(std::int32_t i) const {
+    const std::int64_t first = args.a_first ? args.a_first[m] : std::int64_t{m} * args.part_rows;
+    const std::int64_t row = first + i / args.part_rows * args.a_stride + i % args.part_rows;
+    return row < args.a_rows ? row : args.a_rows - 1;
+  }
+};
+
+/// Which column of op(B) is a tile's column j. With swiglu every 2 · `gated_cols` of them are so many gates
+/// and the ups that belong to them: what one warp multiplies is all that it needs to finish its output.
+template <int Cols>
+struct ColumnsOfB {
+  static constexpr std::int32_t gated_cols = 32;
+
+  const GemmArgs& args;
+  std::int32_t n;
+
+  __device__ std::int64_t operator()(std::int32_t j) const {
+    if (args.activate != Activate::swiglu) return inside(std::int64_t{n} * Cols + j);
+    const std::int32_t column = j / (2 * gated_cols) * gated_cols + j % gated_cols;
+    const bool up = j % (2 * gated_cols) >= gated_cols;
+    return inside(std::int64_t{n} * (Cols / 2) + column) + (up ? args.cols : 0);
+  }
+
+ private:
+  __device__ std::int64_t inside(std::int64_t column) const {
+    return column < args.cols ? column : args.cols - 1;
+  }
+};
+
+/// CUTLASS's concept of a tile iterator over global memory, for the loads of one thread. A line is a row of
+/// op(A) or a column of op(B); each lies where it is said to. KMajor: whether a line's elements are
+/// consecutive in memory, or those of consecutive lines. What is beyond `depth` is not valid, and so zero.
+template <class T, class ThreadMap_, bool KMajor>
+class OperandIterator {
+ public:
+  using Element = T;
+  using ThreadMap = ThreadMap_;
+  using AccessType = cutlass::AlignedArray<T, ThreadMap::kElementsPerAccess>;
+  static constexpr int kAccessesPerVector = 1;
+
+  /// `line_at(i)` is the line in memory that is the tile's line i; `pitch` and `depth` are in elements.
+  template <class LineAt>
+  CUTLASS_DEVICE OperandIterator(const void* base, std::int64_t pitch, std::int64_t depth, int thread,
+                                 const LineAt& line_at)
+      : base_(static_cast<const AccessType*>(base)),
+        pitch_(static_cast<std::uint32_t>(pitch / width)),
+        depth_(static_cast<std::int32_t>(depth)) {
+    const auto first = ThreadMap::initial_offset(thread);
+    k_ = KMajor ? first.contiguous() : first.strided();
+    const int line = KMajor ? first.strided() : first.contiguous();
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < lines; ++i) {
+      const auto at = static_cast<std::uint32_t>(line_at(line + i * line_step));
+      line_[i] = KMajor ? at * pitch_ : at / width;
+    }
+  }
+
+  CUTLASS_DEVICE void set_iteration_index(int index) { index_ = index; }
+  CUTLASS_DEVICE OperandIterator& operator++() {
+    ++index_;
+    return *this;
+  }
+  CUTLASS_DEVICE const AccessType* get() const {
+    const auto k = static_cast<std::uint32_t>(k_ + along_k() * k_step);
+    return base_ + (line_[along_lines()] + (KMajor ? k / width : k * pitch_));
+  }
+  CUTLASS_DEVICE bool valid() const { return k_ + along_k() * k_step < depth_; }
+  /// The main loop never goes but one tile along k.
+  CUTLASS_DEVICE void add_tile_offset(const cutlass::MatrixCoord&) { k_ += tile_depth; }
+  /// Behind the last tile nothing is valid anyway.
+  CUTLASS_DEVICE void clear_mask(bool) {}
+
+ private:
+  using Shape = typename ThreadMap::Shape;
+  using Iterations = typename ThreadMap::Iterations;
+  using Delta = typename ThreadMap::Delta;
+  static constexpr int width = ThreadMap::kElementsPerAccess;
+  static constexpr int lines = KMajor ? Iterations::kStrided : Iterations::kContiguous;
+  static constexpr int line_step = KMajor ? Delta::kStrided : Delta::kContiguous;
+  static constexpr int k_step = KMajor ? Delta::kContiguous : Delta::kStrided;
+  static constexpr int tile_depth = KMajor ? Shape::kContiguous : Shape::kStrided;
+
+  CUTLASS_DEVICE int along_k() const {
+    return KMajor ? index_ % Iterations::kContiguous : index_ / Iterations::kContiguous;
+  }
+  CUTLASS_DEVICE int along_lines() const {
+    return KMajor ? index_ / Iterations::kContiguous : index_ % Iterations::kContiguous;
+  }
+
+  const AccessType* base_;
+  std::uint32_t line_[lines];  // where they begin, in accesses from the base
+  std::uint32_t pitch_;        // in accesses
+  std::int32_t depth_, k_;
+  int index_ = 0;  // of the access; known when it is compiled, as loops over it are unrolled
+};
+
+}  // namespace shingle::cuda

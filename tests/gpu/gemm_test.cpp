@@ -1,0 +1,252 @@
+// The instrumented GEMM against a straightforward computation, on random hooks: every kernel of every family
+// that this GPU runs.
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include <functional>
+
+#include "cuda/kernels/sync.hpp"
+#include "random_gemm.hpp"
+
+namespace shingle::cuda::test {
+namespace {
+
+/// Whether a device of this compute capability runs a family's kernels.
+bool runs(GemmFamily family, int major, int minor) {
+  return family == GemmFamily::sm80 ? major >= 8 : major == 9 && minor == 0;
+}
+
+class GemmTest : public ::testing::TestWithParam<GemmFamily> {
+ protected:
+  void SetUp() override {
+    if (!gpu_here()) GTEST_SKIP() << "no GPU here: /dev/nvidia0 does not exist";
+    int major = 0, minor = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "cudaDeviceGetAttribute");
+    if (!runs(GetParam(), major, minor))
+      GTEST_SKIP() << "this GPU has compute capability " << major << "." << minor;
+    if (gemm_instances(GetParam()).empty()) GTEST_SKIP() << "this build has no kernels of the family";
+    check(preload_sync(), "preload_sync");
+  }
+
+  static void launch(const GemmInstance& instance, const GemmArgs& args, const Stream& stream) {
+    GemmParams params;
+    ASSERT_EQ(instance.prepare(args, &params), cudaSuccess);
+    check(instance.load(), "load a kernel");
+    check(instance.launch(&params, args.ctas, stream.get()), "launch a kernel");
+  }
+
+  /// One problem for each kernel of the family; `shape` draws it.
+  void expect_each(const std::function<ProductShape(Random&, const GemmInstance&)>& shape) const {
+    Random random(1);
+    unsigned seed = 0;
+    for (const GemmInstance& instance : gemm_instances(GetParam())) {
+      RandomGemm product(++seed, instance, shape(random, instance));
+      const Stream stream;
+      launch(instance, product.args(), stream);
+      stream.synchronize();
+      product.expect_done();
+      if (HasFatalFailure()) return;
+    }
+  }
+
+  /// Edges of all kinds: less than a tile, whole tiles, a little more.
+  static ProductShape ragged(Random& random, const GemmInstance& instance) {
+    ProductShape shape;
+    shape.rows = draw(random, 1, instance.tile.rows * 3);
+    shape.cols = 8 * draw(random, 1, instance.tile.cols * 5 / 16);
+    shape.k = 8 * draw(random, 1, 60);
+    return shape;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Families, GemmTest, testing::ValuesIn(gemm_families),
+                         [](const auto& family) { return std::string(name(family.param)); });
+
+TEST_P(GemmTest, MultipliesInAllLayouts) {
+  for (const bool f32 : {false, true})
+    expect_each([&](Random& random, const GemmInstance& instance) {
+      ProductShape shape = ragged(random, instance);
+      shape.f32 = f32;
+      return shape;
+    });
+}
+
+TEST_P(GemmTest, MultipliesWholeTiles) {
+  expect_each([](Random&, const GemmInstance& instance) {
+    return ProductShape{.rows = 4 * instance.tile.rows, .cols = 2 * instance.tile.cols, .k = 512};
+  });
+}
+
+TEST_P(GemmTest, AddsCAndBias) {
+  for (const bool bias : {false, true})
+    expect_each([&](Random& random, const GemmInstance& instance) {
+      ProductShape shape = ragged(random, instance);
+      shape.c = true;
+      shape.bias = bias;
+      shape.activate = draw(random, 0, 1) ? Activate::relu : Activate::none;
+      shape.f32 = draw(random, 0, 1) == 1;
+      return shape;
+    });
+}
+
+TEST_P(GemmTest, Activates) {
+  for (const Activate activate : {Activate::gelu, Activate::silu, Activate::swiglu})
+    expect_each([&](Random& random, const GemmInstance& instance) {
+      ProductShape shape = ragged(random, instance);
+      // Halves of B's columns, where they are consecutive in memory, come in boxes of 64.
+      const bool halves = instance.transpose_b || instance.tile.cols % 128 == 0;
+      shape.activate = activate == Activate::swiglu && !halves ? Activate::silu : activate;
+      shape.integers = false;
+      shape.bias = draw(random, 0, 1) == 1;
+      shape.c = draw(random, 0, 1) == 1;
+      shape.f32 = draw(random, 0, 1) == 1;
+      return shape;
+    });
+}
+
+TEST_P(GemmTest, StoresAlongRoutes) {
+  for (const Layout layout : {Layout::by_tile, Layout::by_row})
+    for (const int piece_rows : {0, 16, 1})
+      expect_each([&](Random& random, const GemmInstance& instance) {
+        ProductShape shape = ragged(random, instance);
+        const bool whole = piece_rows == 0;
+        shape.out = {layout, whole ? instance.tile.rows : piece_rows, whole ? 1 : 3, 0, whole ? 0 : 25, 0};
+        if (draw(random, 0, 2) == 0) shape.activate = Activate::relu;
+        shape.f32 = draw(random, 0, 3) == 0;
+        return shape;
+      });
+}
+
+TEST_P(GemmTest, TakesRowsOfAFromManyPlaces) {
+  for (const int parts : {1, 2, 3, 8})
+    expect_each([&](Random& random, const GemmInstance& instance) {
+      ProductShape shape = ragged(random, instance);
+      if (instance.transpose_a) return shape;
+      shape.parts = parts;
+      shape.part_rows = draw(random, 1, instance.tile.rows / parts);
+      shape.rows = draw(random, 1, 4 * shape.part_rows);
+      shape.rows_anywhere = parts == 1;
+      shape.out = {Layout::by_tile, 1, 1, 0, 0, 0};
+      return shape;
+    });
+}
+
+TEST_P(GemmTest, RefusesPiecesOfATransposedA) {
+  for (const GemmInstance& instance : gemm_instances(GetParam())) {
+    if (!instance.transpose_a) continue;
+    RandomGemm product(1, instance, {});
+    GemmArgs args = product.args();
+    args.a_parts = 2;
+    args.part_rows = 16;
+    GemmParams params;
+    EXPECT_EQ(instance.prepare(args, &params), cudaErrorInvalidValue) << product.describe();
+  }
+}
+
+/// A product whose tiles await counts and are counted themselves.
+class HookedProduct {
+ public:
+  static constexpr int groups = 5;
+
+  explicit HookedProduct(const GemmInstance& instance)
+      : instance_(instance),
+        product_(13, instance, {.rows = 700, .cols = 520, .k = 136, .phantoms = 4}),
+        args_(product_.args()),
+        counters_(upload(std::vector<std::uint32_t>(2 * groups))) {  // ready, done
+    std::vector<Target> targets;
+    std::vector<std::uint32_t*> notifies;
+    const std::size_t positions = product_.grid().order.size();
+    for (std::size_t p = 0; p < positions; ++p) {
+      const std::size_t group = p * groups / positions;
+      const bool phantom = product_.phantom(p);
+      if (!phantom) ++tiles_[group];
+      targets.push_back({});
+      targets.push_back(phantom ? Target{} : Target{counter(group), 1, 1});
+      notifies.push_back(phantom ? nullptr : counter(groups + group));
+      notifies.push_back(nullptr);
+    }
+    targets_ = upload(targets), notifies_ = upload(notifies);
+    args_.gate = {targets_.get<Target>(), 2};
+    args_.notify = {notifies_.get<std::uint32_t*>(), 2, true};
+  }
+
+  RandomGemm& product() { return product_; }
+  const GemmArgs& args() const { return args_; }
+  std::uint32_t* counter(std::size_t i) const { return counters_.get<std::uint32_t>() + i; }
+  Watched::Shared& shared() const { return product_.watched().shared(); }
+
+  void begin(const Stream& stream) {
+    check(cudaMemset(product_.a().memory.get(), 0x55, product_.a().memory.bytes()), "cudaMemset");
+    product_.poison_output();
+    check(launch_begin(product_.watched().epoch(), stream.get()), "launch_begin");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+  /// A comes, and the gates open, the last one first.
+  void feed(const Stream& stream) {
+    RandomMatrix& a = product_.a();
+    check(cudaMemcpyAsync(a.memory.get(), a.image.data(), a.memory.bytes(), cudaMemcpyHostToDevice,
+                          stream.get()),
+          "cudaMemcpyAsync");
+    for (std::size_t g = groups; g-- > 0;) {
+      const SyncOp add{SyncKind::add, counter(g), 1, 0, true};
+      check(launch_sync(&add, 1, product_.watched().watch(), stream.get()), "launch_sync");
+    }
+  }
+  void expect_done(std::uint32_t epoch) {
+    ASSERT_EQ(shared().abort, 0u) << "a wait passed its deadline: " << product_.describe();
+    product_.expect_done();
+    const auto counts = download<std::uint32_t>(counters_);
+    for (std::size_t g = 0; g < groups; ++g)
+      EXPECT_EQ(counts[groups + g], (epoch + 1) * tiles_[g]) << "group " << g << ": " << product_.describe();
+  }
+
+ private:
+  const GemmInstance& instance_;
+  RandomGemm product_;
+  GemmArgs args_;
+  DeviceMemory counters_, targets_, notifies_;
+  std::uint32_t tiles_[groups] = {};
+};
+
+/// Gates that are open, and gates that open while the kernel waits for them; several epochs.
+TEST_P(GemmTest, AwaitsGatesAndCountsTiles) {
+  for (const GemmInstance& instance : gemm_instances(GetParam())) {
+    HookedProduct hooked(instance);
+    const Stream stream, other;
+    for (std::uint32_t epoch = 0; epoch < 3; ++epoch) {
+      hooked.begin(other);
+      if (epoch == 1) hooked.feed(other), other.synchronize();
+      launch(instance, hooked.args(), stream);
+      if (epoch != 1) hooked.feed(other);
+      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      hooked.expect_done(epoch);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(GemmTest, WaitsEndAtTheDeadline) {
+  const GemmInstance& instance = gemm_instances(GetParam()).front();
+  HookedProduct hooked(instance);
+  hooked.shared().timeout_ns = 50'000'000;
+  const Stream stream;
+  hooked.begin(stream);
+  launch(instance, hooked.args(), stream);
+  stream.synchronize();
+  const Watched::Shared& left = hooked.shared();
+  EXPECT_EQ(left.abort, 1u);
+  EXPECT_EQ(left.stall.seen, 0u);
+  EXPECT_EQ(left.stall.wanted, 1u);
+  EXPECT_GE(left.stall.counter, hooked.counter(0));
+  EXPECT_LT(left.stall.counter, hooked.counter(HookedProduct::groups));
+}
+
+}  // namespace
+}  // namespace shingle::cuda::test
+
+#else
+TEST(Gemm, NeedsCuda) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+#endif

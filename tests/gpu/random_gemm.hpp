@@ -1,0 +1,238 @@
+// A product with random hooks, ready to launch, and what it should leave behind by a straightforward
+// computation.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <sstream>
+
+#include "cuda/kernels/gemm.hpp"
+#include "placed.hpp"
+
+namespace shingle::cuda::test {
+
+/// Row-major random numbers, rounded as they are stored; NaN from the end of each row to the next.
+class RandomMatrix {
+ public:
+  RandomMatrix(Random& random, Element type, int rows, int cols, bool integers)
+      : cols_(cols), pitch_((cols + 7) / 8 * 8 + 8 * draw(random, 0, 2)) {
+    const DType stored = dtype(type);
+    image.resize(static_cast<std::size_t>(rows) * pitch_ * size_bytes(stored), '\xff');
+    values_.reserve(static_cast<std::size_t>(rows) * cols);
+    std::uniform_real_distribution<float> real(-1, 1);
+    for (int row = 0; row < rows; ++row)
+      for (int col = 0; col < cols; ++col) {
+        const std::size_t at = static_cast<std::size_t>(row) * pitch_ + col;
+        store_element(stored, image.data(), at,
+                      integers ? static_cast<float>(draw(random, -4, 4)) : real(random));
+        values_.push_back(static_cast<float>(load_element(stored, image.data(), at)));
+      }
+  }
+
+  float at(int row, int col) const { return values_[static_cast<std::size_t>(row) * cols_ + col]; }
+  int pitch() const { return pitch_; }
+  const void* to_device() {
+    memory = upload(image);
+    return memory.get();
+  }
+
+  std::vector<char> image;
+  DeviceMemory memory;
+
+ private:
+  int cols_, pitch_;
+  std::vector<float> values_;
+};
+
+struct ProductShape {
+  int rows = 300, cols = 264, k = 200;
+  bool f32 = false;  ///< of the output
+  bool c = false, bias = false;
+  Activate activate = Activate::none;
+  bool integers = true;        ///< small ones, whose sums are exact
+  int parts = 1;               ///< as in GemmArgs, also the next
+  int part_rows = 0;           ///< 0: the kernel's rows of a tile
+  bool rows_anywhere = false;  ///< a table says where in A the rows of a tile begin
+  int phantoms = 2;            ///< positions, or clusters of them, without a tile
+  LayoutChoice out{};
+};
+
+class RandomGemm {
+ public:
+  RandomGemm(unsigned seed, const GemmInstance& instance, const ProductShape& shape)
+      : random_(seed),
+        instance_(instance),
+        shape_(shape),
+        part_rows_(shape.part_rows > 0 ? shape.part_rows : instance.tile.rows),
+        part_stride_(shape.rows + draw(random_, 0, 40)),
+        a_rows_(shape.rows_anywhere ? shape.rows + part_rows_
+                                    : (shape.parts - 1) * part_stride_ + shape.rows),
+        a_(random_, instance.type, instance.transpose_a ? shape.k : a_rows_,
+           instance.transpose_a ? a_rows_ : shape.k, shape.integers),
+        b_(random_, instance.type, instance.transpose_b ? b_cols() : shape.k,
+           instance.transpose_b ? shape.k : b_cols(), shape.integers),
+        c_(random_, instance.type, shape.rows, shape.cols, shape.integers),
+        bias_(random_, instance.type, 1, b_cols(), shape.integers) {
+    const int tile_rows = shape.parts * part_rows_, tiles_m = (shape.rows + part_rows_ - 1) / part_rows_;
+    grid_ = {shape.parts > 1 ? tiles_m * tile_rows : shape.rows,
+             shape.cols,
+             tile_rows,
+             instance.tile.cols / (gated() ? 2 : 1),
+             {},
+             {}};
+    order_tiles();
+    for (int m = 0; shape.rows_anywhere && m < tiles_m + instance.tile.cluster; ++m)
+      a_first_.push_back(draw(random_, 0, a_rows_ - part_rows_));
+    out_ = std::make_unique<Placed>(random_, grid_, out_type(), shape.out);
+  }
+
+  /// The arguments for the whole product; this object keeps what they point to.
+  GemmArgs args() {
+    GemmArgs args;
+    args.type = instance_.type, args.out_type = out_type();
+    args.tile = instance_.tile;
+    args.rows = shape_.rows, args.cols = shape_.cols, args.k = shape_.k;
+    args.a = a_.to_device(), args.lda = a_.pitch(), args.a_rows = a_rows_;
+    args.b = b_.to_device(), args.ldb = b_.pitch();
+    args.transpose_a = instance_.transpose_a, args.transpose_b = instance_.transpose_b;
+    if (shape_.c) args.c = c_.to_device(), args.ldc = c_.pitch();
+    if (shape_.bias) args.bias = bias_.to_device();
+    args.activate = shape_.activate;
+    args.a_parts = shape_.parts, args.part_rows = part_rows_;
+    args.a_stride = shape_.parts > 1 ? part_stride_ : 0;
+    first_ = upload(a_first_), order_ = upload(grid_.order);
+    if (shape_.rows_anywhere) args.a_first = first_.get<std::int32_t>();
+    args.order = order_.get<TileAt>();
+    args.positions = static_cast<std::int32_t>(grid_.order.size());
+    args.out = out_->to_device();
+    args.watch = watched_.watch();
+    args.ctas = 6;
+    return args;
+  }
+
+  /// Compares everything that could have been written, also where nothing should have been.
+  void expect_done() {
+    if (!computed_) compute();
+    computed_ = true;
+    const std::vector<char> seen = download<char>(out_->memory);
+    const DType type = dtype(out_type());
+    const std::size_t size = size_bytes(type);
+    for (std::size_t i = 0; i < seen.size() / size; ++i) {
+      if (std::memcmp(&seen[i * size], &out_->image[i * size], size) == 0) continue;
+      const double value = load_element(type, seen.data(), i),
+                   wanted = load_element(type, out_->image.data(), i);
+      // One step of the type where fp32 and fp64 round to different sides, and what fp32 itself loses.
+      const double slack = exact() ? 0 : epsilon(type) * std::abs(wanted) + 1e-4 * (1 + std::abs(wanted));
+      ASSERT_LE(std::abs(value - wanted), slack)
+          << "element " << i << " is " << value << " instead of " << wanted << ": " << describe();
+    }
+  }
+
+  std::string describe() const {
+    std::ostringstream text;
+    text << shape_.rows << "x" << shape_.cols << "x" << shape_.k << ", tiles of " << instance_.tile.rows
+         << "x" << instance_.tile.cols << ", cluster " << instance_.tile.cluster
+         << (instance_.type == Element::bf16 ? ", bf16" : ", f16") << (instance_.transpose_a ? ", A^T" : "")
+         << (instance_.transpose_b ? ", B^T" : "") << ", activation " << static_cast<int>(shape_.activate)
+         << (shape_.bias ? ", bias" : "") << (shape_.c ? ", C" : "") << ", " << shape_.parts << " parts of "
+         << part_rows_ << " rows" << (shape_.rows_anywhere ? " anywhere" : "");
+    return text.str();
+  }
+
+  const TestGrid& grid() const { return grid_; }
+  bool phantom(std::size_t position) const { return grid_.order[position].m >= grid_.tiles_m(); }
+  RandomMatrix& a() { return a_; }
+  const Watched& watched() const { return watched_; }
+  void poison_output() { check(cudaMemset(out_->memory.get(), 0xff, out_->memory.bytes()), "cudaMemset"); }
+
+ private:
+  bool gated() const { return shape_.activate == Activate::swiglu; }
+  int b_cols() const { return gated() ? 2 * shape_.cols : shape_.cols; }
+  Element out_type() const { return shape_.f32 ? Element::f32 : instance_.type; }
+  bool exact() const {
+    return shape_.integers && (shape_.activate == Activate::none || shape_.activate == Activate::relu);
+  }
+
+  /// Clusters of tiles in any order; positions whose tiles lie below the grid hold none.
+  void order_tiles() {
+    const int cluster = instance_.tile.cluster, below = (grid_.tiles_m() + cluster - 1) / cluster * cluster;
+    std::vector<TileAt> firsts(static_cast<std::size_t>(shape_.phantoms), {below, 0});
+    for (int m = 0; m < grid_.tiles_m(); m += cluster)
+      for (int n = 0; n < grid_.tiles_n(); ++n) firsts.push_back({m, n});
+    std::shuffle(firsts.begin(), firsts.end(), random_);
+    grid_.position_of.resize(static_cast<std::size_t>(grid_.tiles_m()) * grid_.tiles_n());
+    for (const TileAt& first : firsts)
+      for (int i = 0; i < cluster; ++i) {
+        const TileAt tile{first.m + i, first.n};
+        if (tile.m < grid_.tiles_m())
+          grid_.position_of[static_cast<std::size_t>(tile.m) * grid_.tiles_n() + tile.n] =
+              static_cast<std::int32_t>(grid_.order.size());
+        grid_.order.push_back(tile);
+      }
+  }
+
+  void compute() {
+    std::vector<float> b;  // op(B)
+    for (int k = 0; k < shape_.k; ++k)
+      for (int j = 0; j < b_cols(); ++j) b.push_back(instance_.transpose_b ? b_.at(j, k) : b_.at(k, j));
+    for (int m = 0; m < grid_.tiles_m(); ++m)
+      for (int row = 0; row < grid_.tile_rows; ++row) {
+        const int in_part = m * part_rows_ + row % part_rows_;
+        if (in_part >= shape_.rows) continue;
+        const int first = shape_.rows_anywhere ? a_first_[static_cast<std::size_t>(m)] - m * part_rows_ : 0;
+        put(m, row, finished(in_part, product(in_part + first + row / part_rows_ * part_stride_, b)));
+      }
+  }
+  std::vector<double> product(int row, const std::vector<float>& b) const {
+    std::vector<double> sums(static_cast<std::size_t>(b_cols()));
+    for (int k = 0; k < shape_.k; ++k) {
+      const float x = instance_.transpose_a ? a_.at(k, row) : a_.at(row, k);
+      const float* const y = &b[static_cast<std::size_t>(k) * sums.size()];
+      for (std::size_t j = 0; j < sums.size(); ++j) sums[j] += static_cast<double>(x) * y[j];
+    }
+    return sums;
+  }
+  static double silu(double x) { return x / (1 + std::exp(-x)); }
+  std::vector<double> finished(int row, std::vector<double> x) const {
+    const auto cols = static_cast<std::size_t>(shape_.cols);
+    for (std::size_t j = 0; j < x.size(); ++j) {
+      if (shape_.c && j < cols) x[j] += c_.at(row, static_cast<int>(j));
+      if (shape_.bias) x[j] += bias_.at(0, static_cast<int>(j));
+    }
+    for (std::size_t j = 0; j < cols; ++j) {
+      if (shape_.activate == Activate::relu) x[j] = std::max(x[j], 0.0);
+      if (shape_.activate == Activate::gelu) x[j] = 0.5 * x[j] * (1 + std::erf(x[j] / std::sqrt(2.0)));
+      if (shape_.activate == Activate::silu) x[j] = silu(x[j]);
+      if (gated()) x[j] = silu(x[j]) * x[cols + j];
+    }
+    x.resize(cols);
+    return x;
+  }
+  void put(int m, int row, const std::vector<double>& x) {
+    for (int n = 0; n < grid_.tiles_n(); ++n)
+      for (int d = 0; d < shape_.out.dests; ++d) {
+        const std::int64_t at = out_->at(m, n, row, d);
+        if (at < 0) continue;
+        const int first = n * grid_.tile_cols, last = std::min(first + grid_.tile_cols, shape_.cols);
+        for (int j = first; j < last; ++j)
+          store_element(dtype(out_type()), out_->image.data(), at + (out_->by_tile() ? j - first : j),
+                        static_cast<float>(x[static_cast<std::size_t>(j)]));
+      }
+  }
+
+  Random random_;
+  const GemmInstance& instance_;
+  ProductShape shape_;
+  int part_rows_, part_stride_, a_rows_;
+  RandomMatrix a_, b_, c_, bias_;
+  TestGrid grid_{};
+  std::vector<std::int32_t> a_first_;
+  std::unique_ptr<Placed> out_;
+  bool computed_ = false;
+  Watched watched_;
+  DeviceMemory first_, order_;
+};
+
+}  // namespace shingle::cuda::test
