@@ -41,7 +41,7 @@ void make_communicators(CudaWorld& world, const Plan& plan) {
 }  // namespace
 
 CudaExecutable::CudaExecutable(CudaWorld& world, const Plan& plan)
-    : world_(world), plan_(plan), memory_(plan_, world.local()), launchers_(world.local()), start_(world) {
+    : world_(world), plan_(plan), memory_(plan_, world), launchers_(world.local()), start_(world) {
   make_communicators(world, plan_);
   for (LocalRank& local : world.local()) {
     const DeviceGuard guard(local.device());
@@ -69,6 +69,7 @@ RunReport CudaExecutable::run(const RunOptions& options) {
     throw InvalidArgument(fmt::format("timeout = {} us must be positive", options.timeout_us));
   world_.health().require();
   try {
+    memory_.map_bound();
     launchers_.run([&](std::size_t index) { prepare(index, options); });
     if (connected_ && !options.trace && !replays_) replays_ = try_graphs(options);
     if (!options.trace && replays_ == By::graph && stale())
@@ -234,8 +235,10 @@ void CudaExecutable::enqueue(int rank, cudaStream_t stream) {
 }
 
 std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan) {
-  if (const std::string access = remote_access(plan); !access.empty())
-    throw Unsupported(fmt::format("ranks do not reach each other's memory here: {}", access));
+  if (!world.apart().empty())
+    if (const std::string access = remote_access(plan); !access.empty())
+      throw Unsupported(
+          fmt::format("ranks do not reach each other's memory here, as {}: {}", world.apart(), access));
   for (const RankPlan& rank : plan.ranks)
     for (const Lane& lane : rank.lanes)
       for (const Step& step : lane.steps) require_served(plan, step);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/command.hpp"
+#include "cuda/flag_words.hpp"
 #include "cuda/library.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
@@ -68,6 +69,8 @@ class RankProgram {
   std::uint64_t epoch_ = 0;  // that is enqueued next
   std::uint64_t prepared_ = 0;
   DeviceMemory epoch_word_;
+  DeviceMemory queues_;  // as Context has them
+  FlagWords flags_;
   std::unique_ptr<Arena> arena_;
   LibraryCache library_;
   std::vector<Program> programs_;  // by parity
