@@ -50,6 +50,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Collective& 
 std::unique_ptr<Command> make_command(const Context& context, const Exchange& step);
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step);
 std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step);
+std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
 /// Awaits and notifies that follow one another in a lane, as one.
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps);
 

@@ -4,6 +4,7 @@
 #include "cuda/command.hpp"
 #include "cuda/nccl/communicators.hpp"
 #include "cuda/raii/check.hpp"
+#include "cuda/raii/memory.hpp"
 #include "cuda/world.hpp"
 #include "shingle/base/error.hpp"
 
@@ -123,7 +124,8 @@ class CopyRows final : public Command {
     std::size_t to_pitch = 0, from_pitch = 0;
     std::size_t width = 0, rows = 0;  ///< bytes of a row, and rows
   };
-  explicit CopyRows(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  explicit CopyRows(std::vector<Part> parts, DeviceMemory scratch = {})
+      : parts_(std::move(parts)), scratch_(std::move(scratch)) {}
   void enqueue(cudaStream_t stream) override {
     for (const Part& part : parts_)
       if (part.width == part.to_pitch && part.width == part.from_pitch)
@@ -137,6 +139,7 @@ class CopyRows final : public Command {
 
  private:
   std::vector<Part> parts_;
+  DeviceMemory scratch_;  // that some of them pass through
 };
 
 CopyRows::Part part_of(const Context& context, const Slice& from, const Slice& to) {
@@ -193,6 +196,17 @@ std::unique_ptr<Command> make_command(const Context& context, const Broadcast& s
   if (step.from.rows == 0 || step.from.cols == 0) return nullptr;
   return std::make_unique<CopyRows>(
       std::vector{part_of(context, step.from, step.to[0]), part_of(context, step.from, step.to[1])});
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Swap& step) {
+  if (step.a.rows == 0 || step.a.cols == 0) return nullptr;
+  const CopyRows::Part there = part_of(context, step.a, step.b), back = part_of(context, step.b, step.a);
+  DeviceMemory scratch(there.width * there.rows);
+  char* const held = scratch.get<char>();
+  std::vector<CopyRows::Part> parts{{held, back.from, there.width, back.from_pitch, there.width, there.rows},
+                                    there,
+                                    {back.to, held, back.to_pitch, there.width, there.width, there.rows}};
+  return std::make_unique<CopyRows>(std::move(parts), std::move(scratch));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Fill& step) {

@@ -215,7 +215,7 @@ void require_served(const Plan& plan, const Step& step) {
   const auto* pass = std::get_if<Elementwise>(&step);
   if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))
     throw Unsupported("lanes share no passes over complete rows on GPUs");
-  if (std::holds_alternative<Attend>(step) || std::holds_alternative<Swap>(step))
+  if (std::holds_alternative<Attend>(step))
     throw Unsupported(fmt::format("no step '{}' is carried out on GPUs", name(step)));
 }
 

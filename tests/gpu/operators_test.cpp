@@ -100,6 +100,33 @@ Params draw_peer_params(Dice& dice, const Problem& problem) {
   return params;
 }
 
+/// What copy engines carry out.
+Problem draw_engine_problem(Dice& dice, int world) {
+  Problem p;
+  p.world = world;
+  p.op = one_of(dice, {Op::allgather, Op::alltoall, Op::reducescatter, Op::allreduce, Op::allgather_gemm,
+                       Op::gemm_alltoall, Op::gemm_reducescatter, Op::gemm_allreduce});
+  p.m = dice.size(1, 700);
+  p.n = 8 * dice.size(1, 80);
+  p.k = p.multiplies() ? 8 * dice.size(1, 60) : p.n;
+  p.dtype = one_of(dice, {DType::bf16, DType::f16});
+  if (!p.routes()) return p;
+  p.routing = random_routing(dice, world, p.m);
+  p.m = 0;
+  for (int rank = 0; rank < world; ++rank) p.m = larger(p.m, p.routing->rows(rank));
+  return p;
+}
+
+Params draw_engine_params(Dice& dice) {
+  Params params;
+  params.variant = one_of(
+      dice, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});
+  params.trigger = one_of(dice, {Trigger::host, Trigger::direct});
+  params.poll = one_of(dice, {Poll::engine, Poll::rank, Poll::collective});
+  params.prelaunch = chance(dice, 50);
+  return params;
+}
+
 class Operators : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -175,6 +202,21 @@ TEST_P(Operators, RandomFusedProblemsAreRight) {
         random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
     Workspace workspace(*world, *inputs);
     expect_right(problem, *inputs, workspace, Mechanism::fused, params, std::to_string(i));
+  }
+}
+
+TEST_P(Operators, RandomCopyEngineProblemsAreRight) {
+  if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  Dice dice(static_cast<std::uint64_t>(200 + GetParam()));
+  for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
+    const Problem problem = draw_engine_problem(dice, GetParam());
+    const Params params = draw_engine_params(dice);
+    if (problem.m == 0) continue;
+    const auto inputs =
+        random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
+    Workspace workspace(*world, *inputs);
+    expect_right(problem, *inputs, workspace, Mechanism::copy_engine, params, std::to_string(i));
   }
 }
 
