@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
+#include <set>
 #include <vector>
 
 #include "shingle/plan/print.hpp"
@@ -9,41 +11,49 @@
 namespace shingle {
 namespace {
 
-/// The ranks whose memory or counters a step uses.
+/// The ranks whose memory or counters a step uses, and which buffers of the memory.
 struct Accesses {
+  struct Use {
+    std::int32_t rank;
+    std::int32_t buffer;
+  };
   int world;
-  std::vector<int> memory{}, counters{};
+  std::vector<Use> memory{};
+  std::vector<std::int32_t> counters{};
 
   void operator()(const Gemm& step) {
-    memory = {step.a.rank, step.b.rank};
+    slices({step.a, step.b});
     place(step.out);
-    if (step.epilogue.bias) memory.push_back(step.bias.rank);
+    if (step.epilogue.bias) slices({step.bias});
     tiles(step.notify);
   }
   void operator()(const Elementwise& step) {
     for (const Placement& from : step.from) place(from);
     place(step.to);
-    if (step.epilogue.bias) memory.push_back(step.bias.rank);
-    if (step.norm.enabled) memory.push_back(step.norm_weight.rank);
-    if (step.norm.residual) memory.insert(memory.end(), {step.residual.slice.rank, step.sum.slice.rank});
+    if (step.epilogue.bias) slices({step.bias});
+    if (step.norm.enabled) slices({step.norm_weight});
+    if (step.norm.residual) slices({step.residual.slice, step.sum.slice});
     tiles(step.notify);
   }
   void operator()(const Attend& step) {
-    memory = {step.q.rank, step.keys.rank, step.values.rank, step.out.slice.rank};
+    slices({step.q, step.keys, step.values, step.out.slice});
     tiles(step.notify);
   }
   void operator()(const Await& step) { counters = {step.counter.rank}; }
   void operator()(const Notify& step) { counters = {step.counter.rank}; }
-  void operator()(const Fill& step) { memory = {step.slice.rank}; }
-  void operator()(const Collective& step) { memory = {step.send.rank, step.recv.rank}; }
+  void operator()(const Fill& step) { slices({step.slice}); }
+  void operator()(const Collective& step) { slices({step.send, step.recv}); }
   void operator()(const Exchange& step) {
-    for (const auto& message : step.sends) memory.push_back(message.slice.rank);
-    for (const auto& message : step.receives) memory.push_back(message.slice.rank);
+    for (const auto& message : step.sends) slices({message.slice});
+    for (const auto& message : step.receives) slices({message.slice});
   }
-  void operator()(const Copy& step) { memory = {step.from.rank, step.to.rank}; }
-  void operator()(const Broadcast& step) { memory = {step.from.rank, step.to[0].rank, step.to[1].rank}; }
-  void operator()(const Swap& step) { memory = {step.a.rank, step.b.rank}; }
+  void operator()(const Copy& step) { slices({step.from, step.to}); }
+  void operator()(const Broadcast& step) { slices({step.from, step.to[0], step.to[1]}); }
+  void operator()(const Swap& step) { slices({step.a, step.b}); }
 
+  void slices(std::initializer_list<Slice> used) {
+    for (const Slice& slice : used) memory.push_back({slice.rank, slice.buffer});
+  }
   void tiles(const std::vector<TileNotify>& hooks) {
     for (const TileNotify& hook : hooks) {
       counters.insert(counters.end(), hook.ranks.begin(), hook.ranks.end());
@@ -51,8 +61,7 @@ struct Accesses {
     }
   }
   void place(const Placement& at) {
-    const auto ranks = ranks_of(at, world);
-    memory.insert(memory.end(), ranks.begin(), ranks.end());
+    for (const std::int32_t rank : ranks_of(at, world)) memory.push_back({rank, at.slice.buffer});
   }
 };
 
@@ -66,7 +75,7 @@ std::string remote_access(const Plan& plan) {
       for (int step = 0; step < static_cast<int>(steps.size()); ++step) {
         Accesses accesses{plan.problem.world};
         std::visit(accesses, steps[static_cast<std::size_t>(step)]);
-        for (const int other : accesses.memory)
+        for (const auto& [other, buffer] : accesses.memory)
           if (other != rank)
             return fmt::format("{} uses memory of rank {}", where(plan, rank, lane, step), other);
         for (const int other : accesses.counters)
@@ -76,6 +85,21 @@ std::string remote_access(const Plan& plan) {
     }
   }
   return {};
+}
+
+std::vector<std::int32_t> remote_user_buffers(const Plan& plan) {
+  std::set<std::int32_t> found;
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
+    for (const Lane& lane : plan.ranks[rank].lanes)
+      for (const Step& step : lane.steps) {
+        Accesses accesses{plan.problem.world};
+        std::visit(accesses, step);
+        for (const auto& [other, buffer] : accesses.memory)
+          if (other != static_cast<std::int32_t>(rank) &&
+              plan.buffers[static_cast<std::size_t>(buffer)].role != Role::internal)
+            found.insert(buffer);
+      }
+  return {found.begin(), found.end()};
 }
 
 }  // namespace shingle

@@ -14,6 +14,7 @@
 namespace shingle::cuda {
 
 class CudaWorld;
+class FlagWords;
 class LibraryCache;
 
 class Command {
@@ -33,6 +34,8 @@ struct Context {
   int rank = 0;
   int parity = 0;
   Watch watch{};
+  std::uint32_t* queues = nullptr;  ///< by queue of the plan: items that were claimed, ever growing
+  FlagWords* flags = nullptr;       ///< in copy lanes, whose counts are copies as well
 
   Tables tables() const { return {plan, memory, arena, parity}; }
 };
@@ -47,6 +50,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Fill& step);
 std::unique_ptr<Command> make_command(const Context& context, const Collective& step);
 std::unique_ptr<Command> make_command(const Context& context, const Exchange& step);
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step);
+std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step);
+std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
 /// Awaits and notifies that follow one another in a lane, as one.
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps);
 

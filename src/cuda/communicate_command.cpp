@@ -4,6 +4,7 @@
 #include "cuda/command.hpp"
 #include "cuda/nccl/communicators.hpp"
 #include "cuda/raii/check.hpp"
+#include "cuda/raii/memory.hpp"
 #include "cuda/world.hpp"
 #include "shingle/base/error.hpp"
 
@@ -114,23 +115,44 @@ class Set final : public Command {
   std::int64_t pitch_, width_, rows_;
 };
 
+/// Copies within a device or between two, which a copy engine carries out; one after the other.
 class CopyRows final : public Command {
  public:
-  CopyRows(void* to, std::int64_t to_pitch, const void* from, std::int64_t from_pitch, std::int64_t width,
-           std::int64_t rows)
-      : to_(to), from_(from), to_pitch_(to_pitch), from_pitch_(from_pitch), width_(width), rows_(rows) {}
+  struct Part {
+    char* to = nullptr;
+    const char* from = nullptr;
+    std::size_t to_pitch = 0, from_pitch = 0;
+    std::size_t width = 0, rows = 0;  ///< bytes of a row, and rows
+  };
+  explicit CopyRows(std::vector<Part> parts, DeviceMemory scratch = {})
+      : parts_(std::move(parts)), scratch_(std::move(scratch)) {}
   void enqueue(cudaStream_t stream) override {
-    check(cudaMemcpy2DAsync(to_, static_cast<std::size_t>(to_pitch_), from_,
-                            static_cast<std::size_t>(from_pitch_), static_cast<std::size_t>(width_),
-                            static_cast<std::size_t>(rows_), cudaMemcpyDefault, stream),
-          "cudaMemcpy2DAsync");
+    for (const Part& part : parts_)
+      if (part.width == part.to_pitch && part.width == part.from_pitch)
+        check(cudaMemcpyAsync(part.to, part.from, part.width * part.rows, cudaMemcpyDefault, stream),
+              "cudaMemcpyAsync");
+      else
+        check(cudaMemcpy2DAsync(part.to, part.to_pitch, part.from, part.from_pitch, part.width, part.rows,
+                                cudaMemcpyDefault, stream),
+              "cudaMemcpy2DAsync");
   }
 
  private:
-  void* to_;
-  const void* from_;
-  std::int64_t to_pitch_, from_pitch_, width_, rows_;
+  std::vector<Part> parts_;
+  DeviceMemory scratch_;  // that some of them pass through
 };
+
+CopyRows::Part part_of(const Context& context, const Slice& from, const Slice& to) {
+  const auto pitch = [&](const Slice& slice) {
+    return static_cast<std::size_t>(context.memory.row_bytes(slice.buffer));
+  };
+  return {context.memory.at(to, context.parity),
+          context.memory.at(from, context.parity),
+          pitch(to),
+          pitch(from),
+          static_cast<std::size_t>(to.cols) * size_bytes(dtype_of(context, to)),
+          static_cast<std::size_t>(to.rows)};
+}
 
 }  // namespace
 
@@ -167,10 +189,24 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
 
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step) {
   if (step.to.rows == 0 || step.to.cols == 0) return nullptr;
+  return std::make_unique<CopyRows>(std::vector{part_of(context, step.from, step.to)});
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step) {
+  if (step.from.rows == 0 || step.from.cols == 0) return nullptr;
   return std::make_unique<CopyRows>(
-      context.memory.at(step.to, context.parity), context.memory.row_bytes(step.to.buffer),
-      context.memory.at(step.from, context.parity), context.memory.row_bytes(step.from.buffer),
-      step.to.cols * static_cast<std::int64_t>(size_bytes(dtype_of(context, step.to))), step.to.rows);
+      std::vector{part_of(context, step.from, step.to[0]), part_of(context, step.from, step.to[1])});
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Swap& step) {
+  if (step.a.rows == 0 || step.a.cols == 0) return nullptr;
+  const CopyRows::Part there = part_of(context, step.a, step.b), back = part_of(context, step.b, step.a);
+  DeviceMemory scratch(there.width * there.rows);
+  char* const held = scratch.get<char>();
+  std::vector<CopyRows::Part> parts{{held, back.from, there.width, back.from_pitch, there.width, there.rows},
+                                    there,
+                                    {back.to, held, back.to_pitch, there.width, there.width, there.rows}};
+  return std::make_unique<CopyRows>(std::move(parts), std::move(scratch));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Fill& step) {

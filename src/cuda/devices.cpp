@@ -3,11 +3,15 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <numeric>
 #include <string_view>
+#include <vector>
 
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/nccl/communicators.hpp"
+#include "cuda/peer/access.hpp"
 #include "cuda/raii/check.hpp"
+#include "shingle/backend/launch.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 #include "shingle/cuda/cuda.hpp"
@@ -69,6 +73,15 @@ Machine shipped_or_generic(const cudaDeviceProp& device, int index, int ranks) {
   }
 }
 
+/// As a world would find them, all ranks of which are on this host.
+bool reach_each_other(int first, int ranks) {
+  const Launched launched = find_launcher();
+  if (launched.local_size < launched.size || first + ranks > cuda::require_gpu()) return false;
+  std::vector<int> devices(static_cast<std::size_t>(ranks));
+  std::iota(devices.begin(), devices.end(), first);
+  return cuda::no_peer_access(devices).empty();
+}
+
 }  // namespace
 
 namespace cuda {
@@ -97,7 +110,7 @@ Machine cuda_machine(int ranks, const CudaOptions& options) {
   Machine machine = shipped_or_generic(device, index, ranks);
   machine.workers = device.multiProcessorCount;
   machine.ranks = ranks;
-  machine.peer_memory = false;  // as the world's capabilities say
+  machine.peer_memory = reach_each_other(options.first_device, ranks);
   return machine;
 }
 

@@ -34,10 +34,11 @@ class Pass final : public Command {
 
 /// One kernel that waits for its items as they come would hold its SMs the while, and its many waits slow
 /// down whoever moves data by a factor (a collective of NCCL: by ten). Where items come by groups, in their
-/// order, one thread waits for each group, and its items follow.
+/// order, one thread waits for each group, and its items follow. Not so where lanes share the items: whoever
+/// is there takes the next.
 std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
   const std::int64_t last = last_item(step);
-  if (step.gates.size() != 1) return {{{}, step.first, last}};
+  if (step.gates.size() != 1 || step.queue >= 0) return {{{}, step.first, last}};
   const TileGate& gate = step.gates.front();
   std::vector<Pass::Part> parts;
   std::int64_t begin = step.first;
@@ -111,9 +112,12 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   const bool waits = !step.gates.empty() && parts.front().await.counter == nullptr;
   if (waits) args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
+  if (step.queue >= 0) args.queue = context.queues + step.queue;
   args.watch = context.watch;
-  // One that waits holds the SMs that it has: it leaves the others their own.
-  args.ctas = waits ? step.resources.most : 0;
+  // One that waits holds the SMs that it has, and one whose tiles are waited for runs beside others: they
+  // leave these their own.
+  args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
+  args.pairs = step.gates.empty() && args.ctas > 0;
   return std::make_unique<Pass>(args, std::move(parts));
 }
 

@@ -41,8 +41,10 @@ void CudaExecutable::prepare(double timeout_us) {
 }
 
 std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan) {
-  if (const std::string access = remote_access(plan); !access.empty())
-    throw Unsupported(fmt::format("ranks do not reach each other's memory here: {}", access));
+  if (!world.apart().empty())
+    if (const std::string access = remote_access(plan); !access.empty())
+      throw Unsupported(
+          fmt::format("ranks do not reach each other's memory here, as {}: {}", world.apart(), access));
   for (const RankPlan& rank : plan.ranks)
     for (const Lane& lane : rank.lanes)
       for (const Step& step : lane.steps) require_served(plan, step);

@@ -50,6 +50,7 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
             map.world,  static_cast<std::int32_t>(map.block),
             map.stride, {}};
   RowsOfA rows{0, std::min(map.limit, stored_rows), 1, grid.tile_rows, 0, {}};
+  bool in_order = true;
   for (std::int64_t m = 0; m < grid.tiles_m(); ++m) {
     const TileRect rect = grid.rect({m, 0});
     std::int64_t begin = -1, found = 0;
@@ -62,7 +63,9 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
       throw Unsupported(
           fmt::format("tiles of {} rows hold rows of A that lie apart in no regular way", grid.tile_rows));
     rows.first.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(begin, 0)));
+    in_order = in_order && (begin < 0 || begin == m * grid.tile_rows);
   }
+  if (in_order) rows.first.clear();
   return rows;
 }
 
@@ -131,7 +134,7 @@ Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
   return best;
 }
 
-std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base) {
+std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base, bool scattered) {
   if (args.type == Element::f32)
     return "f32 has no tensor cores that keep its precision: use bf16 or f16, or sequential";
   const auto odd = [](std::int64_t elements) { return elements % 8 != 0; };
@@ -140,6 +143,10 @@ std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base) {
                        args.cols, args.k);
   if (args.a_parts > 1 && args.transpose_a)
     return "a transposed A has no rows that could be picked from all shards: use row order block-cyclic";
+  if (args.transpose_a && scattered)
+    return "a transposed A has no rows that tiles could take from anywhere: choose M so that whole tiles "
+           "divide every "
+           "rank's rows";
   if (args.transpose_a && odd(base))
     return fmt::format("bulk loads need columns of a transposed A from a multiple of 8 on, not from {}",
                        base);
@@ -180,10 +187,12 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.ldb = buffer(step.b).cols;
   args.activate = activate(step.epilogue.activation);
   args.ctas = step.resources.most > 0 ? step.resources.most : plan.workers;
+  // What opens gates may be kernels, too: of one warp, but they need an SM that nothing waits on.
+  if (!step.gates.empty()) args.ctas = std::max(std::min(args.ctas, plan.workers - 1), 1);
   args.a_rows = rows.rows;
   args.a_parts = rows.parts;
   args.a_stride = rows.stride;
-  if (auto reason = unserved(args, rows.base)) throw Unsupported(*reason);
+  if (auto reason = unserved(args, rows.base, !rows.first.empty())) throw Unsupported(*reason);
   served.choice = choose(args, grid, gated);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
@@ -208,10 +217,9 @@ void require_served(const Plan& plan, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
   if (gemm != nullptr && gemm->grid.tiles() > 0 && instrumented(*gemm)) serve(plan, *gemm);
   const auto* pass = std::get_if<Elementwise>(&step);
-  if (pass != nullptr && pass->queue >= 0)
-    throw Unsupported("passes that lanes share are not carried out on GPUs");
-  if (std::holds_alternative<Attend>(step) || std::holds_alternative<Broadcast>(step) ||
-      std::holds_alternative<Swap>(step))
+  if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))
+    throw Unsupported("lanes share no passes over complete rows on GPUs");
+  if (std::holds_alternative<Attend>(step))
     throw Unsupported(fmt::format("no step '{}' is carried out on GPUs", name(step)));
 }
 

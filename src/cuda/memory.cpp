@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "backend/remote.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/world.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -10,39 +12,105 @@ namespace {
 
 constexpr std::int64_t alignment = 1024;  // of a buffer: more than any load or store asks for
 
+// What shares a block of this size with other allocations is mapped with all of them.
+constexpr std::size_t shared_unit = 2 << 20;
+
 std::int64_t padded(std::int64_t bytes) {
   return ceil_div(bytes, alignment) * alignment;
 }
 
 }  // namespace
 
-Memory::Memory(const Plan& plan, const std::vector<LocalRank>& local) : plan_(plan) {
-  for (const LocalRank& at : local) {
-    const DeviceGuard guard(at.device());
-    const int number = at.rank();
-    Rank& rank = ranks_[number];
-    rank.device = at.device();
-    std::int64_t bytes = 0;
-    for (const Buffer& buffer : plan.buffers)
-      if (buffer.role == Role::internal) bytes += padded(buffer.bytes(number));
-    rank.internal = DeviceMemory(static_cast<std::size_t>(bytes));
-    char* next = rank.internal.get<char>();
-    for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
-      if (plan.buffers[b].role != Role::internal) continue;
-      rank.buffers[static_cast<std::int32_t>(b)] = next;
-      next += padded(plan.buffers[b].bytes(number));
-    }
-    std::size_t counts = 0;
-    for (const Counter& counter : plan.counters) {
-      rank.first_count.push_back(counts);
-      counts += counter.growth[static_cast<std::size_t>(number)].size();
-    }
-    rank.counts = DeviceMemory(counts * sizeof(std::uint32_t));
-    rank.counts.fill(0);
-  }
+Memory::Memory(const Plan& plan, CudaWorld& world) : plan_(plan), world_(world) {
+  const bool maps = static_cast<int>(world.local().size()) < world.size() && !remote_access(plan).empty();
+  for (const LocalRank& at : world.local()) allocate(at, maps ? shared_unit : 1);
+  if (!maps) return;
+  reached_ = remote_user_buffers(plan);
+  world.in_step([&] { map_internal(); });
 }
 
-const Memory::Rank& Memory::local(int rank) const {
+Memory::~Memory() {
+  if (!mapped_) return;
+  bound_mappings_ = {};
+  internal_mappings_ = {};
+  std::vector<DeviceMemory> own;
+  for (auto& [number, rank] : ranks_) {
+    own.push_back(std::move(rank.internal));
+    own.push_back(std::move(rank.counts));
+  }
+  world_.retired().add(number_, std::move(own));
+}
+
+/// Allocates multiples of `unit` bytes.
+void Memory::allocate(const LocalRank& at, std::size_t unit) {
+  const DeviceGuard guard(at.device());
+  const int number = at.rank();
+  Rank& rank = ranks_[number];
+  rank.local = true;
+  rank.device = at.device();
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : plan_.buffers)
+    if (buffer.role == Role::internal) bytes += padded(buffer.bytes(number));
+  std::size_t counts = 0;
+  for (const Counter& counter : plan_.counters)
+    counts += counter.growth[static_cast<std::size_t>(number)].size();
+  const auto whole = [&](std::size_t wanted) { return (wanted + unit - 1) / unit * unit; };
+  rank.internal = DeviceMemory(whole(static_cast<std::size_t>(bytes)));
+  rank.counts = DeviceMemory(whole(counts * sizeof(std::uint32_t)));
+  rank.counts.fill(0);
+  place(number, rank.internal.get<char>(), rank.counts.get<char>());
+}
+
+/// Lays a rank's internal buffers and counts out, from these addresses on.
+void Memory::place(int number, char* internal, char* counts) {
+  Rank& rank = ranks_[number];
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+    if (plan_.buffers[b].role != Role::internal) continue;
+    rank.buffers[static_cast<std::int32_t>(b)] = internal;
+    internal += padded(plan_.buffers[b].bytes(number));
+  }
+  rank.first = reinterpret_cast<std::uint32_t*>(counts);
+  rank.first_count = {0};
+  for (const Counter& counter : plan_.counters)
+    rank.first_count.push_back(rank.first_count.back() +
+                               counter.growth[static_cast<std::size_t>(number)].size());
+}
+
+void Memory::map_internal() {
+  const LocalRank& own = world_.local().front();
+  const DeviceGuard guard(own.device());
+  const Rank& rank = ranks_.at(own.rank());
+  number_ = world_.retired().number();
+  const auto all = internal_mappings_.exchange(
+      world_.processes(), own.rank(), {rank.internal.get(), rank.counts.get()}, world_.options().timeout_us);
+  for (int other = 0; other < world_.size(); ++other)
+    if (other != own.rank())
+      place(other, all[static_cast<std::size_t>(other)][0], all[static_cast<std::size_t>(other)][1]);
+  mapped_ = true;
+}
+
+void Memory::map_bound(const std::function<void()>& finish) {
+  if (reached_.empty()) return;
+  if (world_.all_max({exchanged_ == version_ ? 0.0 : 1.0})[0] == 0) return;
+  finish();
+  const LocalRank& own = world_.local().front();
+  const DeviceGuard guard(own.device());
+  std::vector<void*> bound;
+  for (const std::int32_t buffer : reached_) {
+    const auto found = ranks_.at(own.rank()).buffers.find(buffer);
+    bound.push_back(found == ranks_.at(own.rank()).buffers.end() ? nullptr : found->second);
+  }
+  world_.in_step([&] {
+    const auto all =
+        bound_mappings_.exchange(world_.processes(), own.rank(), bound, world_.options().timeout_us);
+    for (int other = 0; other < world_.size(); ++other)
+      for (std::size_t i = 0; i < reached_.size() && other != own.rank(); ++i)
+        ranks_.at(other).buffers[reached_[i]] = all[static_cast<std::size_t>(other)][i];
+  });
+  exchanged_ = ++version_;
+}
+
+const Memory::Rank& Memory::at_hand(int rank) const {
   const auto found = ranks_.find(rank);
   if (found == ranks_.end())
     throw Unsupported(
@@ -55,7 +123,7 @@ void Memory::bind(int rank, Role role, void* memory) {
   if (role == Role::internal || buffer < 0)
     throw InvalidArgument(fmt::format("the plan has no buffer '{}' to bind", name(role)), rank);
   const auto owner = ranks_.find(rank);
-  if (owner == ranks_.end())
+  if (owner == ranks_.end() || !owner->second.local)
     throw InvalidArgument(fmt::format("bind: rank {} is not a rank of this process", rank), rank);
   char*& bound = owner->second.buffers[buffer];
   if (bound == memory && memory != nullptr) return;
@@ -64,7 +132,7 @@ void Memory::bind(int rank, Role role, void* memory) {
 }
 
 char* Memory::buffer(std::int32_t buffer, int rank, int parity) const {
-  const Rank& owner = local(rank);
+  const Rank& owner = at_hand(rank);
   const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
   const auto found = owner.buffers.find(buffer);
   if (found == owner.buffers.end())
@@ -84,9 +152,8 @@ char* Memory::at(const Slice& slice, int parity) const {
 }
 
 std::uint32_t* Memory::counter(const CounterRef& ref) const {
-  const Rank& owner = local(ref.rank);
-  return owner.counts.get<std::uint32_t>() + owner.first_count[static_cast<std::size_t>(ref.counter)] +
-         ref.entry;
+  const Rank& owner = at_hand(ref.rank);
+  return owner.first + owner.first_count[static_cast<std::size_t>(ref.counter)] + ref.entry;
 }
 
 std::uint32_t Memory::growth(const CounterRef& ref) const {
@@ -96,10 +163,9 @@ std::uint32_t Memory::growth(const CounterRef& ref) const {
 
 std::string Memory::describe(const std::uint32_t* counter) const {
   for (const auto& [number, rank] : ranks_) {
-    const auto* first = rank.counts.get<const std::uint32_t>();
-    if (counter < first || counter >= first + rank.counts.bytes() / sizeof(std::uint32_t)) continue;
-    const auto at = static_cast<std::size_t>(counter - first);
-    std::size_t c = rank.first_count.size() - 1;
+    if (counter < rank.first || counter >= rank.first + rank.first_count.back()) continue;
+    const auto at = static_cast<std::size_t>(counter - rank.first);
+    std::size_t c = rank.first_count.size() - 2;
     while (rank.first_count[c] > at) --c;
     return fmt::format("counter '{}'[{}] of rank {}", plan_.counters[c].name, at - rank.first_count[c],
                        number);
@@ -108,12 +174,13 @@ std::string Memory::describe(const std::uint32_t* counter) const {
 }
 
 std::int64_t Memory::internal_bytes(int rank) const {
-  const Rank& owner = local(rank);
+  const Rank& owner = at_hand(rank);
   return static_cast<std::int64_t>(owner.internal.bytes() + owner.counts.bytes());
 }
 
 void Memory::poison() {
   for (auto& [number, rank] : ranks_) {
+    if (!rank.local) continue;
     const DeviceGuard guard(rank.device);
     rank.internal.fill(0xff);  // a NaN in every dtype
   }

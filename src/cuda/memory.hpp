@@ -1,21 +1,35 @@
-// Where a plan's buffers and counters are in the memory of the local ranks' devices.
+// Where a plan's buffers and counters are: in the memory of the local ranks' devices, and in that of other
+// processes' ranks, as this process reaches it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "cuda/local_rank.hpp"
+#include "cuda/peer/mapping.hpp"
 #include "cuda/raii/memory.hpp"
 #include "shingle/plan/plan.hpp"
 
 namespace shingle::cuda {
 
+class CudaWorld;
+
 class Memory {
  public:
-  /// Allocates the internal buffers and the counters (zero) of the local ranks. Throws CudaError.
-  Memory(const Plan& plan, const std::vector<LocalRank>& local);
+  /// Allocates the internal buffers and the counters (zero) of the local ranks. Where the plan has ranks of
+  /// several processes reach each other's, maps those of the others: collective then. Throws CudaError.
+  Memory(const Plan& plan, CudaWorld& world);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  /// Maps the user buffers of other processes that the plan reaches, where one has been bound anew; before it
+  /// lets go of those that were mapped it calls `finish`, behind which nobody uses them any more. Collective
+  /// over the processes. Throws as Mappings::exchange.
+  void map_bound(const std::function<void()>& finish);
 
   /// Uses `memory` as a user buffer of a local rank. Throws InvalidArgument where there is no such buffer or
   /// rank.
@@ -43,17 +57,27 @@ class Memory {
 
  private:
   struct Rank {
+    bool local = false;
     int device = 0;
-    DeviceMemory internal;                  // all internal buffers
+    DeviceMemory internal, counts;          // of a local rank
     std::map<std::int32_t, char*> buffers;  // by index; absent: not bound
-    DeviceMemory counts;
-    std::vector<std::size_t> first_count;  // by counter
+    std::uint32_t* first = nullptr;         // of its counts
+    std::vector<std::size_t> first_count;   // by counter, and the end
   };
-  const Rank& local(int rank) const;
+  void allocate(const LocalRank& at, std::size_t unit);
+  void place(int number, char* internal, char* counts);
+  void map_internal();
+  const Rank& at_hand(int rank) const;
 
   const Plan& plan_;
+  CudaWorld& world_;
   std::map<int, Rank> ranks_;
   std::uint64_t version_ = 0;
+  bool mapped_ = false;                // other processes' memory is among it
+  std::uint64_t number_ = 0;           // of the memory that is mapped
+  std::vector<std::int32_t> reached_;  // user buffers that the plan reaches on other ranks
+  std::uint64_t exchanged_ = 0;        // version of the last exchange of these
+  Mappings internal_mappings_, bound_mappings_;
 };
 
 }  // namespace shingle::cuda

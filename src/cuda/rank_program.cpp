@@ -26,6 +26,15 @@ std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
       step);
 }
 
+/// How many queues the steps of a rank share.
+std::size_t count_queues(const RankPlan& rank) {
+  std::int32_t last = -1;
+  for (const Lane& lane : rank.lanes)
+    for (const Step& step : lane.steps)
+      if (const auto* pass = std::get_if<Elementwise>(&step)) last = std::max(last, pass->queue);
+  return static_cast<std::size_t>(last + 1);
+}
+
 /// The end of the steps from `first` on that one kernel does: waits and counts that follow one another also
 /// in the order of issue. Any other would have a wait issued before what it waits for, and all behind it in a
 /// hardware queue.
@@ -60,8 +69,10 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memor
   for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
   epoch_word_ = DeviceMemory(sizeof(std::uint32_t));
   epoch_word_.fill(0xff);  // the first epoch adds one: it is 0
-  const auto lanes = plan.ranks[static_cast<std::size_t>(local.rank())].lanes.size();
-  for (std::size_t lane = 0; lane < std::max<std::size_t>(lanes, 1); ++lane) {
+  const RankPlan& rank = plan.ranks[static_cast<std::size_t>(local.rank())];
+  queues_ = DeviceMemory(count_queues(rank) * sizeof(std::uint32_t));
+  queues_.fill(0);
+  for (std::size_t lane = 0; lane < std::max<std::size_t>(rank.lanes.size(), 1); ++lane) {
     streams_.emplace_back();
     ended_.emplace_back();
   }
@@ -87,8 +98,17 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
   Program program;
   for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
     const std::vector<Step>& steps = rank.lanes[lane].steps;
-    const Context context{world_,        plan_,  memory_, binding.arena, library_, binding.workspaces[lane],
-                          local_.rank(), parity, watch()};
+    Context context{world_,
+                    plan_,
+                    memory_,
+                    binding.arena,
+                    library_,
+                    binding.workspaces[lane],
+                    local_.rank(),
+                    parity,
+                    watch(),
+                    queues_.get<std::uint32_t>()};
+    context.flags = rank.lanes[lane].kind == LaneKind::copy ? &flags_ : nullptr;
     auto& items = program.emplace_back();
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
       last = end_of_item(rank, lane, first);
@@ -108,7 +128,7 @@ template <class Issue>
 void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) {
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
   Program& program = binding_->programs[static_cast<std::size_t>(parity)];
-  check(launch_begin(epoch_word_.get<std::uint32_t>(), stream), "launch the begin");
+  check(launch_begin(epoch_word_.get<std::uint32_t>(), stream, flags_.all()), "launch the begin");
   const auto of = [&](std::size_t lane) { return lane == 0 ? stream : streams_[lane].get(); };
   begun_.record(stream);
   for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) begun_.make_wait(of(lane));
@@ -208,7 +228,8 @@ std::int64_t RankProgram::Binding::bytes() const {
 }
 
 std::int64_t RankProgram::bytes() const {
-  std::int64_t sum = static_cast<std::int64_t>(epoch_word_.bytes()) + (binding_ ? binding_->bytes() : 0);
+  std::int64_t sum = static_cast<std::int64_t>(epoch_word_.bytes() + queues_.bytes() + flags_.bytes()) +
+                     (binding_ ? binding_->bytes() : 0);
   for (const auto& binding : lent_) sum += binding->bytes();
   return sum;
 }

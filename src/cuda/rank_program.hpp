@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/command.hpp"
+#include "cuda/flag_words.hpp"
 #include "cuda/library.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
@@ -117,6 +118,8 @@ class RankProgram {
   int parities_ = 1;
   std::uint64_t epoch_ = 0;  // that is enqueued next
   DeviceMemory epoch_word_;
+  DeviceMemory queues_;  // as Context has them
+  FlagWords flags_;
   LibraryCache library_;
   std::unique_ptr<Binding> binding_;
   std::vector<std::unique_ptr<Binding>> lent_;  // earlier ones, for as long as graphs may hold them

@@ -48,7 +48,7 @@ std::size_t most_lanes(const Plan& plan) {
 Runner::Runner(CudaWorld& world, const Plan& plan)
     : world_(world),
       plan_(plan),
-      memory_(plan_, world.local()),
+      memory_(plan_, world),
       launchers_(world.local()),
       start_(world),
       timeout_us_(world.options().timeout_us) {
@@ -122,6 +122,7 @@ void Runner::prepare(double timeout_us) {
   require_working();
   timeout_us_ = timeout_us;
   for (LocalRank& rank : world_.local()) rank.set_timeout_us(timeout_us);
+  memory_.map_bound([this] { synchronize(); });
   std::exception_ptr error;
   if (!std::ranges::all_of(ranks_, [](const auto& rank) { return rank->prepared(); })) {
     synchronize();

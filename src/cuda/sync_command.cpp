@@ -1,5 +1,8 @@
 // Steps that wait and count.
+#include <algorithm>
+
 #include "cuda/command.hpp"
+#include "cuda/flag_words.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 
@@ -22,6 +25,25 @@ class Synchronise final : public Command {
   Watch watch_;
 };
 
+/// Counts of a copy lane: copies of four bytes, in one queue with those that they tell of. A kernel's would
+/// cost the engine a pause before and behind it.
+class CopyFlags final : public Command {
+ public:
+  struct Flag {
+    std::uint32_t* to = nullptr;
+    const std::uint32_t* from = nullptr;
+  };
+  explicit CopyFlags(std::vector<Flag> flags) : flags_(std::move(flags)) {}
+  void enqueue(cudaStream_t stream) override {
+    for (const Flag& flag : flags_)
+      check(cudaMemcpyAsync(flag.to, flag.from, sizeof *flag.to, cudaMemcpyDefault, stream),
+            "cudaMemcpyAsync");
+  }
+
+ private:
+  std::vector<Flag> flags_;
+};
+
 SyncOp op_of(const Context& context, const Step& step) {
   if (const auto* await = std::get_if<Await>(&step))
     return {SyncKind::await, context.memory.counter(await->counter), await->target,
@@ -33,11 +55,25 @@ SyncOp op_of(const Context& context, const Step& step) {
           context.memory.growth(notify.counter), notify.counter.rank != context.rank};
 }
 
+/// The copies that carry out these; none where some of them are no flags.
+std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp>& ops) {
+  std::vector<CopyFlags::Flag> flags;
+  for (const SyncOp& op : ops) {
+    const std::uint32_t* const word = op.kind == SyncKind::set ? words.get(op.value, op.growth) : nullptr;
+    if (word == nullptr) return {};
+    flags.push_back({op.counter, word});
+  }
+  return flags;
+}
+
 }  // namespace
 
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps) {
   std::vector<SyncOp> ops;
   for (const Step& step : steps) ops.push_back(op_of(context, step));
+  if (context.flags != nullptr)
+    if (auto flags = flags_of(*context.flags, ops); !flags.empty())
+      return std::make_unique<CopyFlags>(std::move(flags));
   return std::make_unique<Synchronise>(std::move(ops), context.watch);
 }
 

@@ -11,6 +11,8 @@
 #include "cuda/executable.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/nccl/processes.hpp"
+#include "cuda/peer/access.hpp"
+#include "cuda/peer/mapping.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
@@ -72,14 +74,37 @@ CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(s
   machine_ = cuda_machine(size(), {.first_device = first.device()});
   // All processes have to make the same plans, so they need the same machine.
   machine_.workers = -static_cast<int>(all_max({-double(machine_.workers)})[0]);
+  join_memory();
 }
 
 CudaWorld::~CudaWorld() {
+  settle();
   if (!health_->hopeless()) return;
   // Whatever a device or a thread may still use stays until the end of the process.
   for (LocalRank& rank : parts_.local) rank.abandon();
   static_cast<void>(communicators_.release());
   static_cast<void>(parts_.processes.release());
+}
+
+/// Lets ranks reach each other's memory, where they can.
+void CudaWorld::join_memory() {
+  if (static_cast<int>(parts_.local.size()) < size()) {
+    const LocalRank& own = parts_.local.front();
+    in_step([&] { apart_ = no_mapping(processes(), own.rank(), own.device(), parts_.options.timeout_us); });
+  } else {
+    std::vector<int> devices;
+    for (const LocalRank& rank : parts_.local) devices.push_back(rank.device());
+    apart_ = no_peer_access(devices);
+    if (apart_.empty()) enable_peer_access(devices);
+  }
+  machine_.peer_memory = apart_.empty();
+}
+
+/// The others may still use what this process has shared with them, or have died: then it is left to its end.
+void CudaWorld::settle() noexcept try {
+  constexpr double patience_us = 5e6;
+  if (!retired_.empty() && !health_->stopped()) retired_.settle(processes(), patience_us);
+} catch (const std::exception&) {
 }
 
 const BlasHandle& CudaWorld::blas(int rank) {
@@ -98,7 +123,7 @@ std::vector<int> CudaWorld::local_ranks() const {
 }
 
 Capabilities CudaWorld::capabilities() const {
-  Capabilities all{.remote_memory = false,
+  Capabilities all{.remote_memory = apart_.empty(),
                    .native_dtypes = {DType::bf16, DType::f16},
                    .host_accessible = false,
                    .timing = {.run_us = 500, .rest_us = 40e3}};
@@ -161,6 +186,8 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
         fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
   health_->require();
   require_same(plan);
+  if (static_cast<int>(parts_.local.size()) < size())
+    in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return cuda::compile(*this, plan);
 }
 

@@ -12,6 +12,7 @@
 #include "cuda/health.hpp"
 #include "cuda/local_rank.hpp"
 #include "cuda/nccl/communicators.hpp"
+#include "cuda/peer/retired.hpp"
 #include "shingle/backend/backend.hpp"
 #include "shingle/cuda/cuda.hpp"
 
@@ -61,6 +62,10 @@ class CudaWorld final : public World {
   const Communicator& communicator(const CommKey& key);
   /// The other processes. Calls go through in_step(), so that a failure breaks the world.
   Processes& processes() { return *parts_.processes; }
+  /// Why ranks do not reach each other's memory; empty: they do.
+  const std::string& apart() const { return apart_; }
+  /// Memory that was shared with other processes.
+  Retired& retired() { return retired_; }
   const CudaOptions& options() const { return parts_.options; }
 
   /// The library's handle of a local rank.
@@ -98,11 +103,15 @@ class CudaWorld final : public World {
 
  private:
   void require_same(const Plan& plan);
+  void join_memory();
+  void settle() noexcept;
 
   std::shared_ptr<Health> health_ = std::make_shared<Health>();  // outlived by memory that users hold
   Parts parts_;
   std::unique_ptr<Communicators> communicators_;
   Machine machine_;
+  std::string apart_;
+  Retired retired_;
   std::set<Resident*> residents_;
   std::map<std::size_t, bool> side_by_side_;
   std::map<int, Kept<BlasHandle>> blas_;  // by rank; made when first asked for

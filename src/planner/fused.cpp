@@ -37,6 +37,20 @@ bool one_shot_is_faster(const Problem& p, const Link& link) {
   return link.transfer_us(bytes * (p.world - 1)) < 2 * hop;
 }
 
+/// Rows of a communication tile: a quarter of a shard, or more where a copy would take less time than what
+/// comes with it.
+std::int64_t communication_rows(const Problem& p, const Machine& machine) {
+  constexpr std::int64_t most_pieces = 4;
+  const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
+  const double worth_us = machine.engine.copy_us + machine.engine.sync_us;
+  std::int64_t pieces = most_pieces;
+  while (pieces > 1 && machine.link.paced() &&
+         row_bytes * static_cast<double>(p.shard_rows()) / static_cast<double>(pieces) <
+             worth_us * machine.link.gbps * 1e3)
+    --pieces;
+  return ceil_div(p.shard_rows(), pieces);
+}
+
 /// The parameters that the operator uses, with what the planner chooses.
 Params choose(const Problem& p, const Machine& machine, const Params& params) {
   Params chosen;
@@ -51,8 +65,7 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   }
   if (p.op == Op::alltoall_gemm) chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
   if (p.shards_a()) {
-    constexpr std::int64_t pieces = 4;
-    chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : ceil_div(p.shard_rows(), pieces);
+    chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull;
     chosen.mover = params.mover;
     chosen.comm_order = params.comm_order;

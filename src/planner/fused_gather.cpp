@@ -13,7 +13,9 @@ Gather::Gather(Builder& build, const ShardTiles& tiles, const Machine& machine)
       comm_rows_(smaller(ceil_div(build.params().comm_rows, tiles.band_rows), tiles.bands) * tiles.band_rows),
       pieces_(ceil_div(tiles.shard, comm_rows_)) {
   const CounterKind kind = by_engine() ? CounterKind::set : CounterKind::add;
-  piece_ = ShardTiles(1, comm_rows_, tiles.inner.cols, machine, build.params()).inner;
+  Machine same = machine;
+  same.tile_rows = tiles.inner.tile_rows, same.tile_cols = tiles.inner.tile_cols;
+  piece_ = ShardTiles(1, comm_rows_, tiles.inner.cols, same, build.params()).inner;
   arrived_ = build.counter("arrived", build.world() * pieces_, kind);
   // Where ranks are summed after it, whoever has the products of its shard knows that it has been fetched.
   const bool tells = build.params().pull && !build.problem().reduces();
@@ -63,13 +65,15 @@ void Gather::move_piece(int rank, std::int32_t lane, int source, int dest, std::
 void Gather::move_by_engine(const Handshake& handshake, int rank) const {
   const int world = build_.world();
   const bool pull = build_.params().pull;
+  // The own rows, which the GEMM begins with, hold up nobody else's.
+  const std::int32_t own = build_.lane(rank, LaneKind::copy, "copy own");
+  for (std::int64_t piece = 0; piece < pieces_; ++piece) move_piece(rank, own, rank, rank, piece);
   const std::int32_t lane = build_.lane(rank, LaneKind::copy, "copy");
-  for (std::int64_t piece = 0; piece < pieces_; ++piece) move_piece(rank, lane, rank, rank, piece);
+  handshake.await_all(build_, rank, lane);  // at once: a wait between two copies is a pause of the engine
   const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
   for (std::int64_t turn = 0; turn < turns; ++turn)
     for (int i = 1; i < world; ++i) {
       const int peer = pull ? source(rank, i) : dest(rank, i);
-      if (turn == 0) handshake.await(build_, rank, lane, peer);
       for (std::int64_t piece = turn * each; piece < (turn + 1) * each; ++piece)
         move_piece(rank, lane, pull ? peer : rank, pull ? rank : peer, piece);
       if (fetched_ >= 0 && turn + 1 == turns) build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
@@ -93,22 +97,43 @@ void Gather::move_by_workers(const Handshake& handshake, int rank) const {
     }
 }
 
+/// What workers move of a shard, in items of which each communication tile has several for them to share.
+TileGrid Gather::items(int source) const {
+  constexpr std::int64_t most_cols = 1024;
+  const std::int64_t cols = build_.problem().k;
+  return make_grid(tiles_.rows_of(source), cols, tiles_.inner.tile_rows,
+                   static_cast<std::int32_t>(smaller(cols, most_cols)));
+}
+
+/// Where the items of a piece end.
+std::int64_t Gather::items_before(const TileGrid& items, std::int64_t piece) const {
+  return smaller(first(piece) / items.tile_rows * items.tiles_n(), items.positions());
+}
+
+/// What `arrived` grows by once a piece is there.
+std::uint32_t Gather::arrivals(int source, std::int64_t piece) const {
+  if (rows(source, piece) == 0) return 0;
+  if (by_engine()) return 1;
+  const TileGrid grid = items(source);
+  return static_cast<std::uint32_t>(items_before(grid, piece + 1) - items_before(grid, piece));
+}
+
 /// `count` pieces from one on, or as many as there are.
 void Gather::push(int rank, std::int32_t lane, int source, int dest, std::int64_t piece,
                   std::int64_t count) const {
-  const std::int64_t all = tiles_.rows_of(source), cols = build_.problem().k;
+  const std::int64_t all = tiles_.rows_of(source);
   const std::int32_t helpers = build_.params().helpers;
   Elementwise pass;
-  pass.grid = make_grid(all, cols, static_cast<std::int32_t>(comm_rows_), static_cast<std::int32_t>(cols));
-  const std::int64_t end = smaller(piece + count, pass.grid.positions());
-  if (piece >= end) return;
-  pass.first = piece;
-  pass.count = end == pass.grid.positions() && piece == 0 ? -1 : end - piece;
+  pass.grid = items(source);
+  pass.first = items_before(pass.grid, piece);
+  const std::int64_t end = items_before(pass.grid, piece + count);
+  if (pass.first >= end) return;
+  pass.count = end == pass.grid.positions() && pass.first == 0 ? -1 : end - pass.first;
   pass.from.push_back(Builder::in_place(build_.rows(build_.a, source, 0, all)));
   pass.to = Builder::in_place(build_.rows(gathered_, dest, source * tiles_.shard, all));
   TileNotify notify{arrived_, {dest}, {}};
-  for (std::int64_t i = 0; i < pass.grid.positions(); ++i) {
-    notify.ends.push_back(i + 1);
+  for (std::int64_t i = 0; i < pieces_ && rows(source, i) > 0; ++i) {
+    notify.ends.push_back(items_before(pass.grid, i + 1));
     notify.entries.push_back(entry(source, i));
   }
   pass.notify.push_back(std::move(notify));
@@ -134,7 +159,7 @@ void Gather::feed_by_shards(int rank, Gemm& gemm) const {
     for (std::int64_t band = 0; band < tiles_.bands; ++band) {
       const std::int64_t piece = smaller(band * tiles_.band_rows / comm_rows_, pieces_ - 1);
       gate.entries.push_back(entry(source(rank, i), piece));
-      gate.targets.push_back(rows(source(rank, i), piece) > 0 ? 1 : 0);
+      gate.targets.push_back(arrivals(source(rank, i), piece));
     }
   gemm.gates.push_back(std::move(gate));
 }
@@ -155,7 +180,7 @@ void Gather::feed_by_pieces(int rank, Gemm& gemm) const {
     for (int i = 0; i < world; ++i) {
       gate.ends.push_back((piece * world + i + 1) * piece_.positions());
       gate.entries.push_back(entry(source(rank, i), piece));
-      gate.targets.push_back(rows(source(rank, i), piece) > 0 ? 1 : 0);
+      gate.targets.push_back(arrivals(source(rank, i), piece));
     }
   gemm.gates.push_back(std::move(gate));
 }
@@ -165,9 +190,17 @@ void Gather::release(int rank) const {
     build_.await(rank, compute_lane, fetched_, (rank + i) % build_.world());
 }
 
+ShardTiles gathered_tiles(const Builder& build, std::int64_t cols, const Machine& machine) {
+  const Problem& p = build.problem();
+  Machine halved = machine;
+  // A tile of swiglu's output takes a tile of gates and one of ups.
+  if (p.epilogue.activation == Activation::swiglu) halved.tile_cols = larger(machine.tile_cols / 2, 1);
+  return {p.world, p.m, cols, halved, build.params()};
+}
+
 void fuse_gather(Builder& build, const Machine& machine) {
   const Problem& p = build.problem();
-  const ShardTiles tiles(p.world, p.m, build.product_cols(), machine, build.params());
+  const ShardTiles tiles = gathered_tiles(build, build.product_cols(), machine);
   const Gather gather(build, tiles, machine);
   const std::int32_t product =
       build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;

@@ -6,6 +6,9 @@
 
 namespace shingle::planner {
 
+/// Tiles of the product of the gathered matrix, of `cols` output columns.
+ShardTiles gathered_tiles(const Builder& build, std::int64_t cols, const Machine& machine);
+
 class Gather {
  public:
   /// Declares the gathered matrix and its counters. `tiles` are those of the GEMM and outlive this.
@@ -30,6 +33,9 @@ class Gather {
   std::int64_t first(std::int64_t piece) const { return piece * comm_rows_; }
   std::int64_t rows(int shard, std::int64_t piece) const;
   std::int32_t entry(int source, std::int64_t piece) const;
+  TileGrid items(int source) const;
+  std::int64_t items_before(const TileGrid& items, std::int64_t piece) const;
+  std::uint32_t arrivals(int source, std::int64_t piece) const;
 
   void move_piece(int rank, std::int32_t lane, int source, int dest, std::int64_t piece) const;
   void move_by_engine(const Handshake& handshake, int rank) const;

@@ -13,8 +13,8 @@ namespace shingle::planner {
 
 void fuse_mlp(Builder& build, const Machine& machine) {
   const Problem& p = build.problem();
-  const ShardTiles first(p.world, p.m, p.inner, machine, build.params());
-  const ShardTiles second(p.world, p.m, p.n, machine, build.params());
+  const ShardTiles first = gathered_tiles(build, p.inner, machine);
+  const ShardTiles second(p.world, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);
   const Gather gather(build, first, machine);
   const ShardSums sums(build, second);
   const std::int32_t hidden = hidden_buffer(build, p.m);

@@ -20,7 +20,10 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
                      std::int64_t rows, Placement to) {
   const Problem& p = build.problem();
   Elementwise pass;
-  pass.grid = make_grid(rows, p.n, tiles.inner.tile_rows, tiles.inner.tile_cols);
+  const bool by_columns = tiles.band_cols > 0;
+  const auto across = static_cast<std::int32_t>(tiles.band_cols / tiles.inner.tile_cols);
+  pass.grid = make_grid(rows, p.n, tiles.inner.tile_rows, tiles.inner.tile_cols,
+                        by_columns ? TileOrder{Raster::along_m, across, 1, 1, 0} : TileOrder{});
   for (int source = 0; source < p.world; ++source)
     pass.from.push_back(Builder::in_place(build.rows(at.staging, rank, source * tiles.shard, rows)));
   pass.to = std::move(to);
@@ -32,7 +35,8 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
   for (std::int64_t band = 0; band < tiles.bands; ++band) {
     const std::int64_t tall =
         smaller(ceil_div((band + 1) * tiles.band_rows, pass.grid.tile_rows), pass.grid.tiles_m());
-    gate.ends.push_back(tall * pass.grid.tiles_n());
+    gate.ends.push_back(by_columns ? pass.grid.positions() / tiles.bands * (band + 1)
+                                   : tall * pass.grid.tiles_n());
     gate.targets.push_back(static_cast<std::uint32_t>(p.world) * tiles.tiles_in(band));
   }
   pass.gates.push_back(std::move(gate));
@@ -40,13 +44,17 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
   return pass;
 }
 
-/// The pass by helpers beside the GEMM and by everybody after it.
+/// The pass by helpers beside the GEMM and by everybody after it. Helpers come when there is something to do:
+/// before, they would be in the way of a GEMM that takes its workers all at once.
 void share(Builder& build, int rank, Elementwise pass) {
   const std::int32_t helpers = build.params().helpers;
   if (helpers > 0) {
     Elementwise beside = pass;
     beside.resources = {1, helpers};
-    build.step(rank, build.helper_lane(rank, "reduce"), std::move(beside));
+    const std::int32_t lane = build.helper_lane(rank, "reduce");
+    const TileGate& gate = pass.gates.front();
+    build.await(rank, lane, gate.counter, gate.entry(0), gate.targets.front());
+    build.step(rank, lane, std::move(beside));
   }
   pass.resources = {1, build.workers() - helpers};
   build.step(rank, compute_lane, std::move(pass));
@@ -68,9 +76,10 @@ std::int32_t staging_buffer(Builder& build, std::int64_t rows) {
                             build.problem().n);
 }
 
-std::vector<std::int32_t> everyone(int world) {
+/// All ranks, from one on: who stores to all does not meet the others at one.
+std::vector<std::int32_t> everyone(int world, int first) {
   std::vector<std::int32_t> ranks;
-  for (int r = 0; r < world; ++r) ranks.push_back(r);
+  for (int i = 0; i < world; ++i) ranks.push_back((first + i) % world);
   return ranks;
 }
 
@@ -97,11 +106,10 @@ void ShardSums::multiply(int rank, const Slice* a) const {
   Gemm gemm = build_.gemm(rank, tiles_.grid(first), tiles_.rows(), std::move(store));
   if (a != nullptr) gemm.a = *a;
   TileNotify notify{stored_, {}, tiles_.ends()};
-  for (int i = 0; i < world; ++i)
-    for (std::int64_t band = 0; band < tiles_.bands; ++band) {
-      notify.entries.push_back(static_cast<std::int32_t>(band));
-      notify.owners.push_back((first + i) % world);
-    }
+  for (const ShardTiles::Run& run : tiles_.runs()) {
+    notify.entries.push_back(static_cast<std::int32_t>(run.band));
+    notify.owners.push_back((first + run.place) % world);
+  }
   gemm.notify.push_back(std::move(notify));
   gemm.resources = {1, build_.workers() - build_.params().helpers};
   build_.step(rank, compute_lane, std::move(gemm));
@@ -112,11 +120,11 @@ void ShardSums::sum(int rank) const {
   const std::int64_t rows = tiles_.rows_of(rank);
   Placement to =
       Builder::in_place(build_.rows(summed_, rank, gathers_ ? smaller(rank * tiles_.shard, p.m) : 0, rows));
-  if (gathers_) to.ranks = everyone(p.world);
+  if (gathers_) to.ranks = everyone(p.world, rank);
   Elementwise pass = sum_pass(build_, tiles_, {staging_, stored_}, rank, rows, std::move(to));
   if (complete_ >= 0)
-    pass.notify.push_back(count_all(complete_, gathers_ ? everyone(p.world) : std::vector<std::int32_t>{rank},
-                                    pass.grid, rank));
+    pass.notify.push_back(count_all(
+        complete_, gathers_ ? everyone(p.world, rank) : std::vector<std::int32_t>{rank}, pass.grid, rank));
   const TileGrid own = pass.grid;
   share(build_, rank, std::move(pass));
   if (complete_ < 0) return;
@@ -133,7 +141,7 @@ namespace {
 /// Every rank sends all it has to everybody, who sums it all: more bytes, one hop less.
 void in_one_shot(Builder& build, const Machine& machine) {
   const Problem& p = build.problem();
-  const ShardTiles tiles(1, p.m, p.n, machine, build.params());
+  const ShardTiles tiles(1, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);
   const Reduction at{staging_buffer(build, p.world * p.m), build.counter("stored", tiles.bands)};
   const bool finishes = build.row_wise_finishing();
   const std::int32_t summed = finishes ? build.buffer("summed", p.m, p.n) : build.out;
@@ -143,9 +151,9 @@ void in_one_shot(Builder& build, const Machine& machine) {
     handshake.await_all(build, r, compute_lane);
     Placement store = Builder::in_place(build.rows(at.staging, r, r * p.m, p.m));
     store.rows = tiles.rows();
-    store.ranks = everyone(p.world);
+    store.ranks = everyone(p.world, r);
     Gemm gemm = build.gemm(r, tiles.grid(0), tiles.rows(), std::move(store));
-    TileNotify notify{at.stored, everyone(p.world), tiles.ends()};
+    TileNotify notify{at.stored, everyone(p.world, r), tiles.ends()};
     gemm.notify.push_back(std::move(notify));
     gemm.resources = {1, build.workers() - build.params().helpers};
     build.step(r, compute_lane, std::move(gemm));
@@ -165,7 +173,8 @@ void fuse_reduction(Builder& build, const Machine& machine) {
   if (build.params().one_shot) {
     in_one_shot(build, machine);
   } else {
-    const ShardTiles tiles(build.world(), build.problem().m, build.problem().n, machine, build.params());
+    const ShardTiles tiles(build.world(), build.problem().m, build.problem().n, machine, build.params(),
+                           ShardTiles::Bands::of_any);
     const ShardSums sums(build, tiles);
     const Handshake handshake(build);
     for (int r = 0; r < build.world(); ++r) {

@@ -1,6 +1,37 @@
 #include "peers.hpp"
 
 namespace shingle::planner {
+namespace {
+
+constexpr std::int64_t most_bands = 8;
+
+/// The order of a shard's tiles: as the parameters say, else the machine's, but of that only what leaves no
+/// row of tiles over, which would be computed for nothing.
+TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const Params& params,
+                   ShardTiles::Bands bands) {
+  TileOrder order = params.order;
+  if (order == TileOrder{}) {
+    order = machine.order;
+    if (tiles_m % order.cluster_m != 0) order.cluster_m = 1;
+    if (bands == ShardTiles::Bands::of_rows && order.raster == Raster::along_m)
+      order = {Raster::along_n, 1, order.cluster_m, order.cluster_n, 0};
+    if (order.raster == Raster::along_n && tiles_m % (order.swizzle * order.cluster_m) != 0)
+      order.swizzle = 1;
+  }
+  order.rotation = 0;
+  return order;
+}
+
+/// Makes the outermost loop, over `extent` values, two: of `outer` and `inner` ones.
+void split_outermost(TileGrid& grid, std::int64_t extent, std::int64_t outer, std::int64_t inner) {
+  if (extent == 1 || inner == 1) return;  // there is none, or nothing to split
+  for (int i = grid.loop_count; i > 0; --i) grid.loops[i] = grid.loops[i - 1];
+  ++grid.loop_count;
+  grid.loops[0].extent = static_cast<std::int32_t>(outer);
+  grid.loops[1].extent = static_cast<std::int32_t>(inner);
+}
+
+}  // namespace
 
 Handshake::Handshake(Builder& build) : begun_(build.counter("begun", build.world())) {
   for (int r = 0; r < build.world(); ++r)
@@ -17,37 +48,44 @@ void Handshake::await_all(Builder& build, int rank, std::int32_t lane) const {
 }
 
 ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine,
-                       const Params& params)
+                       const Params& params, Bands of)
     : shards(count), shard(ceil_div(rows, count)), limit(rows) {
-  constexpr std::int64_t most_bands = 8;
   const std::int64_t wanted = smaller(params.tile_rows > 0 ? params.tile_rows : machine.tile_rows, shard);
   // As tall as wanted, or a little less where that leaves less padding.
   const auto tile_rows = static_cast<std::int32_t>(ceil_div(shard, ceil_div(shard, wanted)));
   const auto tile_cols =
       static_cast<std::int32_t>(smaller(params.tile_cols > 0 ? params.tile_cols : machine.tile_cols, cols));
-  TileOrder order = params.order;
-  order.rotation = 0;
+  const TileOrder order = order_of(ceil_div(shard, tile_rows), machine, params, of);
   const std::int64_t tall = std::int64_t{order.swizzle} * order.cluster_m;
   const bool along_n = order.raster == Raster::along_n;
   const std::int64_t unit =
       along_n ? tall : order.cluster_m;  // a multiple of which leaves no phantom rows of tiles
   const std::int64_t tiles_m = ceil_div(ceil_div(shard, tile_rows), unit) * unit;
   inner = make_grid(tiles_m * tile_rows, cols, tile_rows, tile_cols, order);
-  const std::int64_t finest =
-      along_n ? tiles_m / tall : 1;  // one column of tiles after the other: no rows early
-  const std::int64_t joined = ceil_div(finest, most_bands);
-  bands = ceil_div(finest, joined);
-  band_rows = tiles_m / finest * joined * tile_rows;
-  band_positions = inner.positions() / finest * joined;
+  band_rows = tiles_m * tile_rows;
+  if (!along_n && of == Bands::of_any) {
+    const std::int64_t wide = std::int64_t{order.swizzle} * order.cluster_n;
+    const std::int64_t finest = ceil_div(inner.tiles_n(), wide), joined = ceil_div(finest, most_bands);
+    bands = ceil_div(finest, joined);
+    band_cols = joined * wide * tile_cols;
+    split_outermost(inner, finest, bands, joined);
+  } else if (along_n) {
+    const std::int64_t finest = tiles_m / tall, joined = ceil_div(finest, most_bands);
+    bands = ceil_div(finest, joined);
+    band_rows = joined * tall * tile_rows;
+    band_positions = inner.positions() / finest * joined;
+  }
+  if (band_positions == 0) band_positions = inner.positions() / bands;
 }
 
 TileGrid ShardTiles::grid(int first, bool descending) const {
   if (shards == 1) return inner;
   TileGrid all = inner;
   all.rows = shards * inner.rows;
+  const int outer = band_cols > 0 && bands > 1 ? 1 : 0;  // loops around that over the shards
+  for (int i = inner.loop_count; i > outer; --i) all.loops[i] = inner.loops[i - 1];
+  all.loops[outer] = {Axis::m, shards, first, descending};
   all.loop_count = inner.loop_count + 1;
-  all.loops[0] = {Axis::m, shards, first, descending};
-  for (int i = 0; i < inner.loop_count; ++i) all.loops[i + 1] = inner.loops[i];
   return all;
 }
 
@@ -59,11 +97,24 @@ std::int64_t ShardTiles::rows_of(int index) const {
   return larger(smaller(limit - index * shard, shard), 0);
 }
 
+std::vector<ShardTiles::Run> ShardTiles::runs() const {
+  std::vector<Run> runs;
+  if (band_cols > 0) {
+    for (std::int64_t band = 0; band < bands; ++band)
+      for (int place = 0; place < shards; ++place)
+        runs.push_back({place, band, (band * shards + place + 1) * band_positions});
+  } else {
+    for (int place = 0; place < shards; ++place)
+      for (std::int64_t band = 0; band < bands; ++band)
+        runs.push_back({place, band,
+                        place * inner.positions() + smaller((band + 1) * band_positions, inner.positions())});
+  }
+  return runs;
+}
+
 std::vector<std::int64_t> ShardTiles::ends() const {
   std::vector<std::int64_t> ends;
-  for (int s = 0; s < shards; ++s)
-    for (std::int64_t band = 1; band <= bands; ++band)
-      ends.push_back(s * inner.positions() + smaller(band * band_positions, inner.positions()));
+  for (const Run& run : runs()) ends.push_back(run.end);
   return ends;
 }
 

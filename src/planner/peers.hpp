@@ -26,28 +26,43 @@ class Handshake {
 /// The tiles of a matrix whose rows are shared out: every shard is padded to whole tiles, so that no tile
 /// holds rows of two ranks, and the shards follow each other from any of them on (FLUX's rank-rotated order).
 ///
-/// A band is a run of positions that completes its rows before the next begins: what is told to others, or
-/// awaited of them, goes by bands.
+/// A band is a run of a shard's positions that completes its rows before the next begins: what is told to
+/// others, or awaited of them, goes by bands. Tiles that run down the columns complete no rows early; where
+/// any part of a shard will do, bands are then of columns, and all shards pass through one band before the
+/// next, so that the first is complete everywhere while the others are still computed.
 struct ShardTiles {
+  enum class Bands : bool { of_rows, of_any };
+
   TileGrid inner;  ///< of one padded shard
   int shards = 1;
   std::int64_t shard = 0;  ///< rows of a full one
   std::int64_t limit = 0;  ///< rows of all
   std::int64_t bands = 1;
-  std::int64_t band_rows = 0;
+  std::int64_t band_rows = 0;  ///< of a shard; of bands of columns all
+  std::int64_t band_cols = 0;  ///< 0: all
   std::int64_t band_positions = 0;
 
   /// Tiles as the parameters, else the machine say; at most 8 bands a shard, so that a plan does not grow
   /// with its tiles.
-  ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine, const Params& params);
+  ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine, const Params& params,
+             Bands of = Bands::of_rows);
 
   /// All shards, the first of which is `first`, upwards or downwards from there.
   TileGrid grid(int first, bool descending = false) const;
+  /// The positions of one band of one shard: its place among the shards of grid(), its band, and where it
+  /// ends.
+  struct Run {
+    int place = 0;
+    std::int64_t band = 0;
+    std::int64_t end = 0;
+  };
+  /// All of them in grid()'s order.
+  std::vector<Run> runs() const;
   /// Virtual rows of grid() → rows of the matrix; stride = shard, so that R / stride is the owner.
   RowMap rows() const;
   /// Rows that there are in a shard.
   std::int64_t rows_of(int index) const;
-  /// Positions at which the bands of all shards end, in grid()'s order.
+  /// Positions at which the runs end.
   std::vector<std::int64_t> ends() const;
   /// Tiles of a band that hold output, phantom rows included.
   std::uint32_t tiles_in(std::int64_t band) const;

@@ -11,6 +11,7 @@
 #include "shingle/api/operator.hpp"
 #include "shingle/api/workspace.hpp"
 #include "shingle/base/error.hpp"
+#include "shingle/plan/json.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle::test {
@@ -56,46 +57,167 @@ Problem draw_problem(Dice& dice, int world) {
   return p;
 }
 
-class Operators : public testing::TestWithParam<int> {};
+/// What peer memory is for, with the params of `fused` besides.
+Problem draw_peer_problem(Dice& dice, int world) {
+  Problem p = draw_problem(dice, world);
+  p.row_order = RowOrder::contiguous, p.row_block = Problem{}.row_block;
+  p.op =
+      one_of(dice, {Op::gemm_reducescatter, Op::gemm_allreduce, Op::allgather_gemm, Op::gemm_reducescatter,
+                    Op::gemm_allreduce, Op::allgather_gemm, Op::gemm_alltoall, Op::alltoall_gemm, Op::mlp});
+  p.routing = nullptr;
+  if (p.m == 0) p.m = 8;
+  if (p.gathers() || p.routes()) p.transpose_a = false;
+  if (p.transpose_a) p.m = (p.m + 7) / 8 * 8;
+  if (p.chains()) p.inner = 8 * dice.size(1, 60);
+  if (p.routes()) {
+    p.routing = random_routing(dice, world, p.m);
+    p.m = 0;
+    for (int rank = 0; rank < world; ++rank) p.m = larger(p.m, p.routing->rows(rank));
+  }
+  return p;
+}
+
+Params draw_peer_params(Dice& dice, const Problem& problem) {
+  Params params;
+  struct Tile {
+    std::int32_t rows, cols;
+  };
+  const Tile tile = one_of(dice, {Tile{0, 0}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}, Tile{128, 192}});
+  params.tile_rows = tile.rows;
+  params.tile_cols = problem.epilogue.activation == Activation::swiglu ? tile.cols / 2 : tile.cols;
+  if (chance(dice, 50)) {
+    params.order.raster = one_of(dice, {Raster::along_n, Raster::along_m});
+    params.order.swizzle = static_cast<std::int32_t>(dice.size(1, 4));
+    params.order.cluster_m = static_cast<std::int32_t>(dice.size(1, 2));
+  }
+  if (chance(dice, 50)) params.helpers = static_cast<std::int32_t>(dice.size(1, 24));
+  params.stage_fp32 = chance(dice, 30);
+  params.one_shot = problem.op == Op::gemm_allreduce && chance(dice, 40);
+  if (chance(dice, 50)) params.comm_rows = dice.size(1, problem.m);
+  params.pull = chance(dice, 40);
+  params.mover = one_of(dice, {Mover::copy_engine, Mover::store});
+  params.comm_order = one_of(dice, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
+  return params;
+}
+
+/// What copy engines carry out.
+Problem draw_engine_problem(Dice& dice, int world) {
+  Problem p;
+  p.world = world;
+  p.op = one_of(dice, {Op::allgather, Op::alltoall, Op::reducescatter, Op::allreduce, Op::allgather_gemm,
+                       Op::gemm_alltoall, Op::gemm_reducescatter, Op::gemm_allreduce});
+  p.m = dice.size(1, 700);
+  p.n = 8 * dice.size(1, 80);
+  p.k = p.multiplies() ? 8 * dice.size(1, 60) : p.n;
+  p.dtype = one_of(dice, {DType::bf16, DType::f16});
+  if (!p.routes()) return p;
+  p.routing = random_routing(dice, world, p.m);
+  p.m = 0;
+  for (int rank = 0; rank < world; ++rank) p.m = larger(p.m, p.routing->rows(rank));
+  return p;
+}
+
+Params draw_engine_params(Dice& dice) {
+  Params params;
+  params.variant = one_of(
+      dice, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});
+  params.trigger = one_of(dice, {Trigger::host, Trigger::direct});
+  params.poll = one_of(dice, {Poll::engine, Poll::rank, Poll::collective});
+  params.prelaunch = chance(dice, 50);
+  return params;
+}
+
+class Operators : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (cuda::count_gpus(why) < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed: " << why;
+    world = make_world(GetParam(), {.backend = "cuda"});
+  }
+  void TearDown() override {
+    for (const auto& [what, times] : ran) std::printf("%s: %d problems\n", what.c_str(), times);
+    for (const auto& [what, times] : unserved) std::printf("unserved %d times: %s\n", times, what.c_str());
+  }
+
+  /// Runs what the backend serves step by step, captured and replayed, and checks each result.
+  void expect_right(const Problem& problem, const Inputs& inputs, Workspace& workspace, Mechanism mechanism,
+                    const Params& params, const std::string& number) {
+    const std::string what = describe(problem) + ' ' + std::string(name(mechanism)) + " problem " + number;
+    const Result<Plan> plan = make_plan(problem, world->machine(), mechanism, params);
+    if (!plan) {
+      if (!(params == Params{})) ++unserved[plan.reason()];
+      return;
+    }
+    try {
+      Operator op(*world, problem,
+                  {.mechanism = mechanism, .params = params, .verify = true, .timeout_us = 5e6});
+      workspace.bind(op);
+      for (int run = 0; run < 3; ++run) {
+        workspace.poison_outputs();
+        op.executable().poison();
+        op.run();
+        const Check checked = check(inputs, workspace.outputs());
+        ASSERT_TRUE(checked.passed) << what << " run " << run << ": error " << checked.max_error << " in "
+                                    << checked.worst << '\n'
+                                    << to_json(plan->params);
+      }
+      ++ran[std::string(name(problem.op)) + ' ' + std::string(name(mechanism))];
+    } catch (const Unsupported& reason) {
+      ++unserved[reason.what()];
+    } catch (const Error& error) {
+      FAIL() << what << ": " << error.what() << '\n' << to_json(plan->params);
+    }
+  }
+
+  std::unique_ptr<World> world;
+  std::map<std::string, int> ran, unserved;
+};
 INSTANTIATE_TEST_SUITE_P(Worlds, Operators, testing::Values(1, 2, 3, 4, 8),
                          testing::PrintToStringParamName());
 
 TEST_P(Operators, RandomProblemsAreRight) {
-  std::string why;
-  if (cuda::count_gpus(why) < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed: " << why;
-  const auto world = make_world(GetParam(), {.backend = "cuda"});
   Dice dice(static_cast<std::uint64_t>(GetParam()));
-  std::map<std::string, int> ran, unserved;
-  for (int i = 0; i < problems(); ++i) {
+  for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
     const Problem problem = draw_problem(dice, GetParam());
     if (problem.m == 0) continue;
     const auto inputs =
         random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
     Workspace workspace(*world, *inputs);
     for (const Mechanism mechanism : mechanisms) {
-      if (!make_plan(problem, world->machine(), mechanism)) continue;
-      try {
-        Operator op(*world, problem, {.mechanism = mechanism, .verify = true, .timeout_us = 5e6});
-        workspace.bind(op);
-        for (int run = 0; run < 3; ++run) {  // step by step, captured, replayed
-          workspace.poison_outputs();
-          op.executable().poison();
-          op.run();
-          const Check checked = check(*inputs, workspace.outputs());
-          ASSERT_TRUE(checked.passed)
-              << describe(problem) << ' ' << name(mechanism) << " problem " << i << " run " << run
-              << ": error " << checked.max_error << " in " << checked.worst;
-        }
-        ++ran[std::string(name(mechanism))];
-      } catch (const Unsupported& reason) {
-        ++unserved[reason.what()];
-      } catch (const Error& error) {
-        FAIL() << describe(problem) << ' ' << name(mechanism) << " problem " << i << ": " << error.what();
-      }
+      expect_right(problem, *inputs, workspace, mechanism, {}, std::to_string(i));
+      if (HasFatalFailure()) return;
     }
   }
-  for (const auto& [what, times] : ran) std::printf("%s: %d problems\n", what.c_str(), times);
-  for (const auto& [what, times] : unserved) std::printf("unserved %d times: %s\n", times, what.c_str());
+}
+
+TEST_P(Operators, RandomFusedProblemsAreRight) {
+  if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  Dice dice(static_cast<std::uint64_t>(100 + GetParam()));
+  for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
+    const Problem problem = draw_peer_problem(dice, GetParam());
+    const Params params = draw_peer_params(dice, problem);
+    if (problem.m == 0) continue;
+    const auto inputs =
+        random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
+    Workspace workspace(*world, *inputs);
+    expect_right(problem, *inputs, workspace, Mechanism::fused, params, std::to_string(i));
+  }
+}
+
+TEST_P(Operators, RandomCopyEngineProblemsAreRight) {
+  if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  Dice dice(static_cast<std::uint64_t>(200 + GetParam()));
+  for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
+    const Problem problem = draw_engine_problem(dice, GetParam());
+    const Params params = draw_engine_params(dice);
+    if (problem.m == 0) continue;
+    const auto inputs =
+        random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
+    Workspace workspace(*world, *inputs);
+    expect_right(problem, *inputs, workspace, Mechanism::copy_engine, params, std::to_string(i));
+  }
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(CudaWorld, RefusesMoreRanksThanGpus) {
 TEST_F(CudaWorldTest, HasTheDevicesMachine) {
   EXPECT_EQ(world->backend(), "cuda");
   EXPECT_EQ(world->machine().workers, cuda_info().devices[0].sms);
-  EXPECT_FALSE(world->machine().peer_memory);
+  EXPECT_EQ(world->machine().peer_memory, world->capabilities().remote_memory);
   EXPECT_FALSE(world->capabilities().host_accessible);
 }
 

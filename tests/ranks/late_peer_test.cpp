@@ -122,7 +122,9 @@ TEST_P(LatePeer, IsNeitherOverwrittenNorReadTooSoon) {
 const Case fused[] = {
     {Op::gemm_reducescatter, with([](Params&) {})},
     {Op::gemm_reducescatter, with([](Params& p) { p.helpers = 1; })},
+    {Op::gemm_reducescatter, with([](Params& p) { p.helpers = 1, p.order.raster = Raster::along_m; })},
     {Op::gemm_allreduce, with([](Params& p) { p.helpers = 2; })},
+    {Op::gemm_allreduce, with([](Params& p) { p.helpers = 1, p.order.raster = Raster::along_m; })},
     {Op::gemm_allreduce, with([](Params& p) { p.one_shot = true; })},
     {Op::allgather_gemm, with([](Params&) {})},
     {Op::allgather_gemm, with([](Params& p) { p.pull = true; })},

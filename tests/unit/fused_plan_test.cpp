@@ -66,6 +66,42 @@ TEST(FusedPlan, AtEveryStepRanksStoreToDifferentOnes) {
       }
 }
 
+TEST(FusedPlan, AColumnBandOfAllShardsIsCompleteBeforeTheNextBegins) {
+  Params params;
+  params.order = {Raster::along_m, 2, 1, 1, 0};
+  const Problem p{.op = Op::gemm_reducescatter, .world = 4, .m = 256, .n = 320, .k = 40};
+  const Plan plan = plan_fused(p, machine(32), params).value();
+  for (int rank = 0; rank < p.world; ++rank) {
+    const Gemm& gemm = gemm_of(plan, rank);
+    const TileNotify& notify = gemm.notify.front();
+    ASSERT_EQ(notify.ends.size(), 5u * 4u);  // ten columns of tiles in twos, four shards
+    for (std::size_t run = 0; run < notify.ends.size(); ++run) {
+      EXPECT_EQ(notify.entries[run], static_cast<int>(run / 4));
+      EXPECT_EQ(notify.owners[run], (rank + 1 + static_cast<int>(run % 4)) % 4);
+      const std::int64_t position = notify.ends[run] - 1;
+      EXPECT_EQ(gemm.grid.tile(position).n / 2, static_cast<std::int64_t>(run / 4));
+      EXPECT_EQ(targets(plan, rank, position), std::set<std::int32_t>{notify.owners[run]});
+    }
+    // Whoever sums goes by the same columns, and helpers wait for the first.
+    const Lane& beside = plan.ranks[static_cast<std::size_t>(rank)].lanes[1];
+    const auto& pass = std::get<Elementwise>(beside.steps.back());
+    EXPECT_EQ(std::get<Await>(beside.steps.front()).target, pass.gates[0].targets[0]);
+    for (std::int64_t item = 0; item < pass.grid.positions(); ++item)
+      EXPECT_EQ(group_of(pass.gates[0].ends, item), pass.grid.tile(item).n / 2);
+  }
+  EXPECT_TRUE(verify(plan));
+}
+
+TEST(FusedPlan, TakesTheMachinesOrderWhereItLeavesNothingOver) {
+  Machine ordered = machine(32);
+  ordered.order = {Raster::along_m, 8, 2, 1, 0};
+  const auto rows = [&](std::int64_t m) {
+    return gemm_of(plan_fused(problem(Op::gemm_reducescatter, 4, m), ordered, {}).value(), 0).grid.rows;
+  };
+  EXPECT_EQ(rows(4 * 32), 4 * 32);  // two tiles a shard
+  EXPECT_EQ(rows(4 * 48), 4 * 48);  // three: no clusters of two, which would make them four
+}
+
 TEST(FusedPlan, AtEveryStepShardsMoveBetweenDifferentRanks) {
   for (const CommOrder order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved})
     for (const bool pull : {false, true})

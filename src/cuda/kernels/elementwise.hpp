@@ -52,6 +52,8 @@ struct ElementwiseArgs {
                                    ///< by last - first an epoch; null: items are dealt out statically
   Watch watch;
   std::int32_t ctas = 0;  ///< at most so many, and never more than are resident together; 0: all of those
+  bool pairs = false;     ///< CTAs take SMs in pairs, where their number is even: to a GEMM in clusters of
+                          ///< two that starts beside them a single one is of no use
   std::int32_t large_smem = 0;  ///< bytes of shared memory that each CTA claims beside its own, so that no
                                 ///< more of them are on an SM than was planned
 };

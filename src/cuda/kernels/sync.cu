@@ -1,35 +1,57 @@
-// Kernels of one thread between the steps of a lane.
+// Kernels of one warp between the steps of a lane.
 //
-// Memory order: a kernel begins after everything before it in its stream is done, so that the release of a
-// count covers it all; what follows a kernel in its stream comes after the acquire of its awaits.
+// Waits that follow one another, and counts that do, are under way together, a lane of the warp for each: a
+// release that other devices see takes a microsecond, whatever there is to release. Memory order: a kernel
+// begins after everything before it in its stream is done, so that the release of a count covers it all; what
+// one lane has acquired, all have behind the barrier of the warp; what follows a kernel in its stream comes
+// after the acquire of its awaits.
 #include "sync.hpp"
 #include "wait.cuh"
 
 namespace shingle::cuda {
 namespace {
 
+constexpr int warp = 32;
+
 struct Ops {
   SyncOp of[most_sync_ops];
   int count;
 };
 
-__global__ void begin_kernel(std::uint32_t* epoch) {
-  *epoch += 1;
+__global__ void __launch_bounds__(warp)
+    begin_kernel(std::uint32_t* epoch, const __grid_constant__ Flags flags) {
+  const std::uint32_t begun = *epoch + 1;
+  __syncwarp();
+  if (threadIdx.x == 0) *epoch = begun;
+  for (int i = static_cast<int>(threadIdx.x); i < flags.count; i += warp)
+    flags.words[i] = flags.value[i] + begun * flags.growth[i];
 }
 
-__global__ void __launch_bounds__(1) sync_kernel(const __grid_constant__ Ops ops, const Watch watch) {
+__device__ void carry_out(const SyncOp& op, std::uint32_t epoch, const Watch& watch) {
+  if (op.kind == SyncKind::await) {
+    wait_for({op.counter, op.value, op.growth}, epoch, watch);  // ended, too: counts have to stay whole
+  } else if (op.kind == SyncKind::set) {
+    ptx::store_release_sys(op.counter, op.value + epoch * op.growth);
+  } else if (op.system) {
+    ptx::add_release_sys(op.counter, op.value);
+  } else {
+    ptx::add_release_gpu(op.counter, op.value);
+  }
+}
+
+/// Whether two that follow one another may change places: stores to one count may not.
+__device__ bool together(SyncKind a, SyncKind b) {
+  return a == b && a != SyncKind::set;
+}
+
+__global__ void __launch_bounds__(warp) sync_kernel(const __grid_constant__ Ops ops, const Watch watch) {
   const std::uint32_t epoch = *watch.epoch;
-  for (int i = 0; i < ops.count; ++i) {
-    const SyncOp& op = ops.of[i];
-    if (op.kind == SyncKind::await) {
-      wait_for({op.counter, op.value, op.growth}, epoch, watch);  // ended, too: counts have to stay whole
-    } else if (op.kind == SyncKind::set) {
-      ptx::store_release_sys(op.counter, op.value + epoch * op.growth);
-    } else if (op.system) {
-      ptx::add_release_sys(op.counter, op.value);
-    } else {
-      ptx::add_release_gpu(op.counter, op.value);
-    }
+  for (int first = 0, last = 0; first < ops.count; first = last) {
+    last = first + 1;
+    while (last < ops.count && together(ops.of[first].kind, ops.of[last].kind)) ++last;
+    for (int i = first + static_cast<int>(threadIdx.x); i < last; i += warp)
+      carry_out(ops.of[i], epoch, watch);
+    __syncwarp();
   }
 }
 
@@ -46,8 +68,8 @@ __global__ void delay_kernel(const std::uint32_t* epoch, std::uint32_t salt, std
 
 }  // namespace
 
-cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream) {
-  begin_kernel<<<1, 1, 0, stream>>>(epoch);
+cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags& flags) {
+  begin_kernel<<<1, warp, 0, stream>>>(epoch, flags);
   return cudaGetLastError();
 }
 
@@ -57,7 +79,7 @@ cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaSt
   Ops all{};
   all.count = count;
   for (int i = 0; i < count; ++i) all.of[i] = ops[i];
-  sync_kernel<<<1, 1, 0, stream>>>(all, watch);
+  sync_kernel<<<1, warp, 0, stream>>>(all, watch);
   return cudaGetLastError();
 }
 

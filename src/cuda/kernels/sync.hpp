@@ -23,11 +23,23 @@ struct SyncOp {
 
 inline constexpr int most_sync_ops = 64;
 
-/// Begins an epoch: adds one to the word. It starts at 2³² - 1, so that the first epoch is 0.
-cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream);
+inline constexpr int most_flags = 16;
 
-/// Does up to most_sync_ops of these one after the other, in one kernel of one thread. A count covers
-/// everything before it in the stream; what follows in the stream may read what an await was told of.
+/// Words that hold, throughout an epoch, value + epoch · growth: what copies bring to counts of peers.
+struct Flags {
+  std::uint32_t* words = nullptr;
+  std::uint32_t value[most_flags] = {};
+  std::uint32_t growth[most_flags] = {};
+  int count = 0;
+};
+
+/// Begins an epoch: adds one to the word, and sets the flags. It starts at 2³² - 1, so that the first epoch
+/// is 0.
+cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags& flags = {});
+
+/// Does up to most_sync_ops of these, in one kernel of one warp: waits come behind the counts before them,
+/// and counts behind the waits. A count covers everything before it in the stream; what follows in the stream
+/// may read what an await was told of.
 cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaStream_t stream);
 
 /// Holds up what follows in the stream, to see what comes of it: for up to `most_ns`, drawn anew from `salt`

@@ -8,7 +8,8 @@
 namespace shingle::cuda {
 
 inline constexpr std::uint32_t poll_pause_ns = 20;
-inline constexpr std::uint32_t polls_between_looks = 64;  // `abort` lies in the host's memory: a look is slow
+inline constexpr std::uint32_t polls_between_looks = 1024;  // `abort` lies in the host's memory: a look is
+                                                            // slow, and those of all SMs share one bus
 
 /// Leaves behind what a wait waited for, and then ends the rank's other waits. The first of the device's
 /// waits to fail does so, the one that finds no counter there: whoever sees `abort` raised by a device reads

@@ -42,6 +42,8 @@ class DeviceMemory : public OwnedMemory {
 
   /// Sets all bytes, and waits until they are. Its device is current.
   void fill(int value) const;
+  /// Leaves it to the end of the process.
+  void abandon() noexcept { data_ = nullptr; }
 };
 
 /// Of the host, page-locked, zeros at first, that all devices of the process read and write at the same

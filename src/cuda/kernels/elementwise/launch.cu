@@ -45,6 +45,7 @@ struct Launch {
   int threads = 0;
   std::size_t shared_bytes = 0;
   std::int64_t pieces = 0;  ///< CTAs that find something to do
+  bool pairs = false;       ///< as in ElementwiseArgs
 };
 
 /// No more CTAs than are resident together: one that is not could hold what the others wait for.
@@ -59,8 +60,17 @@ cudaError_t launch(const Launch& at, int most, int sms, void** parameters, cudaS
   const std::int64_t resident = std::int64_t{each} * sms;
   const auto ctas =
       static_cast<unsigned>(std::min({at.pieces, resident, most > 0 ? std::int64_t{most} : resident}));
-  return cudaLaunchKernel(at.kernel, dim3(ctas), dim3(static_cast<unsigned>(at.threads)), parameters,
-                          at.shared_bytes, stream);
+  cudaLaunchAttribute pair{};
+  pair.id = cudaLaunchAttributeClusterDimension;
+  pair.val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(ctas);
+  config.blockDim = dim3(static_cast<unsigned>(at.threads));
+  config.dynamicSmemBytes = at.shared_bytes;
+  config.stream = stream;
+  config.attrs = &pair;
+  config.numAttrs = at.pairs && ctas % 2 == 0 ? 1 : 0;
+  return cudaLaunchKernelExC(&config, at.kernel, parameters);
 }
 
 cudaError_t preload(const void* kernel) {
@@ -87,8 +97,8 @@ cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream)
   const auto large = static_cast<std::size_t>(args.large_smem);
   if (!row_wise(args)) {
     void* parameters[] = {&copy};
-    return launch({find_tiles_kernel(args), tile_threads, large, args.last - args.first}, args.ctas, sms,
-                  parameters, stream);
+    return launch({find_tiles_kernel(args), tile_threads, large, args.last - args.first, args.pairs},
+                  args.ctas, sms, parameters, stream);
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;
   RowLayout layout = row_layout(args, rows, args.ctas > 0 ? std::min(args.ctas, sms) : sms);

@@ -71,15 +71,13 @@ __device__ inline TileWork describe(const ElementwiseArgs& args, std::int64_t po
               min(args.cols - std::int64_t{at.n} * args.tile_cols, std::int64_t{args.tile_cols}))};
 }
 
-/// Waits for a tile's gates, a lane for each; false if the rank's waits were ended.
-__device__ inline bool await_gates(const ElementwiseArgs& args, std::int64_t position, std::uint32_t epoch,
+/// Waits for a tile's gates, a lane for each. Where the rank's waits were ended it goes on all the same: what
+/// is counted, and claimed of the queue, stays whole.
+__device__ inline void await_gates(const ElementwiseArgs& args, std::int64_t position, std::uint32_t epoch,
                                    int lane) {
-  bool open = true;
-  for (int i = lane; i < args.gate.count && open; i += 32)
-    open = wait_for(args.gate.targets[position * args.gate.count + i], epoch, args.watch);
-  open = __all_sync(~0u, open);
+  for (int i = lane; i < args.gate.count; i += 32)
+    wait_for(args.gate.targets[position * args.gate.count + i], epoch, args.watch);
   __syncwarp();  // what one lane acquired, the lane that posts has seen
-  return open;
 }
 
 __device__ inline void scout(const ElementwiseArgs& args, TileRing& ring, int lane) {
@@ -93,7 +91,7 @@ __device__ inline void scout(const ElementwiseArgs& args, TileRing& ring, int la
     if (item < args.last) {
       work = describe(args, item);
       if (work.rows == 0) continue;  // phantom
-      if (!await_gates(args, item, epoch, lane)) work.rows = 0;
+      await_gates(args, item, epoch, lane);
     }
     if (lane == 0) {
       ring.work[turn.slot] = work;

@@ -1,0 +1,40 @@
+#include "access.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+template <class Visit>
+void for_each_pair(const std::vector<int>& devices, Visit&& visit) {
+  for (const int from : devices)
+    for (const int to : devices)
+      if (from != to) visit(from, to);
+}
+
+}  // namespace
+
+std::string no_peer_access(const std::vector<int>& devices) {
+  std::string why;
+  for_each_pair(devices, [&](int from, int to) {
+    int reaches = 0;
+    check(cudaDeviceCanAccessPeer(&reaches, from, to), "cudaDeviceCanAccessPeer");
+    if (reaches == 0 && why.empty()) why = fmt::format("GPU {} has no peer access to GPU {}", from, to);
+  });
+  return why;
+}
+
+void enable_peer_access(const std::vector<int>& devices) {
+  for_each_pair(devices, [](int from, int to) {
+    const DeviceGuard guard(from);
+    const cudaError_t result = cudaDeviceEnablePeerAccess(to, 0);
+    cudaGetLastError();  // somebody else's may be on already
+    if (result != cudaErrorPeerAccessAlreadyEnabled) check(result, "cudaDeviceEnablePeerAccess");
+  });
+}
+
+}  // namespace shingle::cuda

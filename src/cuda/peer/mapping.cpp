@@ -1,0 +1,148 @@
+#include "mapping.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "cuda/raii/memory.hpp"
+#include "cuda/raii/tolerate.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/file.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+/// How another process finds an address: the allocation that it is in, and where in that.
+struct Exported {
+  bool any = false;
+  cudaIpcMemHandle_t handle{};
+  std::uint64_t offset = 0;
+};
+
+/// The first byte of the allocation that an address is in.
+char* base_of(void* at) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &entry, 12000, cudaEnableDefault, &found),
+        "cudaGetDriverEntryPointByVersion");
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  const auto range = reinterpret_cast<decltype(&cuMemGetAddressRange)>(entry);
+  if (found != cudaDriverEntryPointSuccess ||
+      range(&base, &bytes, reinterpret_cast<CUdeviceptr>(at)) != CUDA_SUCCESS)
+    throw InvalidArgument(fmt::format("{} is no address of device memory", at));
+  return reinterpret_cast<char*>(base);
+}
+
+Exported exported(void* at) {
+  Exported how;
+  if (at == nullptr) return how;
+  how.any = true;
+  char* const base = base_of(at);
+  how.offset = static_cast<std::uint64_t>(static_cast<char*>(at) - base);
+  if (const cudaError_t result = cudaIpcGetMemHandle(&how.handle, base); result != cudaSuccess) {
+    cudaGetLastError();
+    throw Unsupported(fmt::format("other processes cannot reach memory that did not come from cudaMalloc: {}",
+                                  cudaGetErrorString(result)));
+  }
+  return how;
+}
+
+/// What tells apart hosts, and devices of a host.
+std::string place_of(int device) {
+  char bus_id[32] = {};
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device), "cudaDeviceGetPCIBusId");
+  return read_file("/proc/sys/kernel/random/boot_id", 64) + bus_id;
+}
+
+/// Why a device does not reach another at a place.
+std::string unreachable(int device, const std::string& own, const std::string& other) {
+  constexpr std::size_t boot_id = 37;
+  if (own.substr(0, boot_id) != other.substr(0, boot_id)) return "is on another host";
+  const std::string bus_id = other.substr(boot_id);
+  int there = 0, reaches = 1;
+  if (cudaDeviceGetByPCIBusId(&there, bus_id.c_str()) != cudaSuccess) {
+    cudaGetLastError();
+    return fmt::format("has GPU {}, which is not visible here", bus_id);
+  }
+  if (there != device) check(cudaDeviceCanAccessPeer(&reaches, device, there), "cudaDeviceCanAccessPeer");
+  return reaches != 0 ? "" : fmt::format("has GPU {}, to which there is no peer access", bus_id);
+}
+
+/// The first reason that any of the processes has.
+std::string first_of(Processes& processes, const std::string& own, double timeout_us) {
+  for (const std::string& why : processes.all_gather(own, timeout_us))
+    if (!why.empty()) return why;
+  return {};
+}
+
+}  // namespace
+
+Mappings::~Mappings() {
+  if (opened_.empty()) return;
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(device_);
+  for (void* const at : opened_) tolerate(cudaIpcCloseMemHandle(at), "cudaIpcCloseMemHandle");
+  cudaSetDevice(before);
+}
+
+std::vector<std::vector<char*>> Mappings::exchange(Processes& processes, int own_rank,
+                                                   const std::vector<void*>& own, double timeout_us) {
+  check(cudaGetDevice(&device_), "cudaGetDevice");
+  std::string given;
+  for (void* const at : own) {
+    const Exported one = exported(at);
+    given.append(reinterpret_cast<const char*>(&one), sizeof one);
+  }
+  std::vector<std::vector<char*>> all;
+  for (const std::string& theirs : processes.all_gather(given, timeout_us)) {
+    const bool mine = static_cast<int>(all.size()) == own_rank;
+    auto& reached = all.emplace_back();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      Exported one;
+      std::memcpy(&one, theirs.data() + i * sizeof one, sizeof one);
+      if (mine || !one.any) {
+        reached.push_back(mine ? static_cast<char*>(own[i]) : nullptr);
+        continue;
+      }
+      void* base = nullptr;
+      check(cudaIpcOpenMemHandle(&base, one.handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
+      opened_.push_back(base);
+      reached.push_back(static_cast<char*>(base) + one.offset);
+    }
+  }
+  return all;
+}
+
+std::string no_mapping(Processes& processes, int own_rank, int device, double timeout_us) {
+  const DeviceGuard guard(device);
+  const std::string own = place_of(device);
+  const std::vector<std::string> places = processes.all_gather(own, timeout_us);
+  std::string why;
+  for (std::size_t rank = 0; rank < places.size() && why.empty(); ++rank)
+    if (static_cast<int>(rank) != own_rank)
+      if (const std::string reason = unreachable(device, own, places[rank]); !reason.empty())
+        why = fmt::format("seen from rank {}, rank {} {}", own_rank, rank, reason);
+  why = first_of(processes, why, timeout_us);
+  if (!why.empty()) return why;
+  const DeviceMemory sample(1);
+  Mappings mappings;
+  try {  // containers may forbid what the hardware can do
+    mappings.exchange(processes, own_rank, {sample.get()}, timeout_us);
+  } catch (const CudaError& error) {
+    why = error.what();
+  }
+  why = first_of(processes, why, timeout_us);
+  mappings = {};
+  processes.barrier(timeout_us);  // nobody frees what another has mapped
+  return why;
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,260 @@
+// Memory of peers: access to it, and operators that use it many times over, back to back, with ranks that are
+// late, and two of them in turn.
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "cuda/devices.hpp"
+#include "cuda/executable.hpp"
+#include "cuda/kernels/sync.hpp"
+#include "cuda/peer/access.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "device.hpp"
+#include "shingle/api/workspace.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda::test {
+namespace {
+
+int gpus() {
+  std::string why;
+  return count_gpus(why);
+}
+
+/// Devices from 0 on that reach each other, at least two; else none.
+std::vector<int> peers() {
+  std::vector<int> devices;
+  for (int device = 0; device < gpus(); ++device) devices.push_back(device);
+  return devices.size() > 1 && no_peer_access(devices).empty() ? devices : std::vector<int>{};
+}
+
+TEST(PeerAccess, IsEnabledOnceAndAgain) {
+  if (peers().empty()) GTEST_SKIP() << "two GPUs that reach each other are needed";
+  enable_peer_access(peers());
+  enable_peer_access(peers());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_TRUE(no_peer_access({0}).empty());
+}
+
+/// A row goes from device to device, by a copy or a count that says that it is there.
+TEST(PeerAccess, ACountCoversACopyBeforeIt) {
+  const std::vector<int> devices = peers();
+  if (devices.empty()) GTEST_SKIP() << "two GPUs that reach each other are needed";
+  enable_peer_access(devices);
+  constexpr std::size_t bytes = 8 << 20;
+  struct Device {
+    Watched watched;
+    DeviceMemory memory{bytes}, counter{sizeof(std::uint32_t)};
+    Stream stream;
+  };
+  std::vector<std::unique_ptr<Device>> at;
+  for (const int device : devices) {
+    const DeviceGuard guard(device);
+    check(preload_sync(), "preload_sync");
+    at.push_back(std::make_unique<Device>());
+    at.back()->memory.fill(device == 0 ? 0x5a : 0);
+    at.back()->counter.fill(0);
+    check(launch_begin(at.back()->watched.epoch(), at.back()->stream.get()), "launch_begin");
+  }
+  for (std::size_t d = devices.size() - 1; d-- > 0;) {  // the last to wait is issued first
+    const DeviceGuard guard(devices[d]);
+    Device &own = *at[d], &next = *at[d + 1];
+    const cudaStream_t stream = own.stream.get();
+    const SyncOp arrived{SyncKind::await, own.counter.get<std::uint32_t>(), d == 0 ? 0u : 1u, 0};
+    const SyncOp tell{SyncKind::add, next.counter.get<std::uint32_t>(), 1, 0, true};
+    check(launch_sync(&arrived, 1, own.watched.watch(), stream), "launch_sync");
+    check(cudaMemcpyAsync(next.memory.get(), own.memory.get(), bytes, cudaMemcpyDefault, stream), "copy");
+    check(launch_sync(&tell, 1, own.watched.watch(), stream), "launch_sync");
+  }
+  for (std::size_t d = 0; d < devices.size(); ++d) {
+    const DeviceGuard guard(devices[d]);
+    at[d]->stream.synchronize();
+    EXPECT_EQ(at[d]->watched.shared().abort, 0u);
+  }
+  const DeviceGuard guard(devices.back());
+  const auto got = download<std::uint8_t>(at.back()->memory);
+  EXPECT_EQ(std::count(got.begin(), got.end(), 0x5a), std::ptrdiff_t{bytes});
+  for (std::size_t d = 0; d < devices.size(); ++d) {  // memory goes where it came from
+    const DeviceGuard own(devices[d]);
+    at[d].reset();
+  }
+}
+
+/// One operator with two sets of inputs, which take turns, and a record of every epoch's outputs.
+class Recorded {
+ public:
+  static constexpr int variants = 2;
+
+  Recorded(World& world, const Problem& problem, const Params& params, int epochs)
+      : world_(world), op_(world, problem, {.mechanism = Mechanism::fused, .params = params}) {
+    for (int v = 0; v < variants; ++v) {
+      inputs_.push_back(random_inputs(problem, static_cast<std::uint64_t>(v) + 5, Values::integers));
+      workspaces_.push_back(std::make_unique<Workspace>(world, *inputs_.back()));
+    }
+    for (const int rank : world.local_ranks()) {
+      a_.push_back(world.allocate(rank, static_cast<std::size_t>(bytes_of(problem, Role::a, rank))));
+      out_bytes_.push_back(static_cast<std::size_t>(bytes_of(problem, Role::out, rank)));
+      record_.push_back(world.allocate(rank, out_bytes_.back() * static_cast<std::size_t>(epochs)));
+    }
+  }
+
+  /// What each variant gives, checked; then all of the operator's inputs are those of the first but A, which
+  /// each epoch brings.
+  void expect() {
+    for (int v = 0; v < variants; ++v) {
+      Workspace& workspace = *workspaces_[static_cast<std::size_t>(v)];
+      for (const Role role : roles_of(op_.problem()))
+        for (const int rank : world_.local_ranks())
+          op_.bind(
+              rank, role,
+              const_cast<void*>(
+                  (role == Role::a || role == Role::out ? workspace : *workspaces_[0]).data(rank, role)));
+      workspace.poison_outputs();
+      op_.run();
+      if (v == 0) {
+        ASSERT_TRUE(shingle::check(*inputs_[0], workspace.outputs()).passed);
+      }
+      for (const Output& output : workspace.outputs()) {
+        const auto* bytes = static_cast<const std::byte*>(output.memory);
+        expected_[v].emplace_back(bytes, bytes + out_bytes_[static_cast<std::size_t>(output.rank)]);
+      }
+    }
+    ASSERT_NE(expected_[0], expected_[1]);
+    for (const int rank : world_.local_ranks())
+      op_.bind(rank, Role::a, a_[static_cast<std::size_t>(rank)].data());
+    op_.run();
+  }
+
+  /// One epoch on the streams of all ranks.
+  void enqueue(int epoch, const std::vector<Stream>& streams) {
+    Workspace& variant = *workspaces_[static_cast<std::size_t>(epoch % variants)];
+    std::vector<void*> handles;
+    for (std::size_t r = 0; r < streams.size(); ++r) {
+      const DeviceGuard guard(static_cast<int>(r));
+      handles.push_back(streams[r].get());
+      check(cudaMemcpyAsync(a_[r].data(), variant.data(static_cast<int>(r), Role::a), a_[r].bytes(),
+                            cudaMemcpyDefault, streams[r].get()),
+            "copy");
+    }
+    op_.enqueue(handles);
+    for (std::size_t r = 0; r < streams.size(); ++r) {
+      const DeviceGuard guard(static_cast<int>(r));
+      void* const out = const_cast<void*>(workspaces_.back()->data(static_cast<int>(r), Role::out));
+      check(cudaMemcpyAsync(
+                static_cast<std::byte*>(record_[r].data()) + out_bytes_[r] * static_cast<std::size_t>(epoch),
+                out, out_bytes_[r], cudaMemcpyDefault, streams[r].get()),
+            "copy");
+      check(cudaMemsetAsync(out, 0xff, out_bytes_[r], streams[r].get()), "poison");
+    }
+  }
+
+  void synchronize() { op_.synchronize(); }
+
+  /// Epochs whose outputs are not their variant's.
+  int wrong(int epochs) {
+    int count = 0;
+    for (const int rank : world_.local_ranks()) {
+      const auto r = static_cast<std::size_t>(rank);
+      std::vector<std::byte> got(record_[r].bytes());
+      world_.download(rank, got.data(), record_[r].data(), got.size());
+      for (int epoch = 0; epoch < epochs; ++epoch)
+        if (std::memcmp(got.data() + out_bytes_[r] * static_cast<std::size_t>(epoch),
+                        expected_[epoch % variants][r].data(), out_bytes_[r]) != 0)
+          ++count;
+    }
+    return count;
+  }
+
+ private:
+  World& world_;
+  Operator op_;
+  std::vector<std::unique_ptr<Inputs>> inputs_;
+  std::vector<std::unique_ptr<Workspace>> workspaces_;
+  std::vector<DeviceBuffer> a_, record_;
+  std::vector<std::size_t> out_bytes_;
+  std::vector<std::vector<std::byte>> expected_[variants];
+};
+
+void be_late(void*) {
+  std::this_thread::sleep_for(std::chrono::microseconds(400));
+}
+
+struct Case {
+  const char* name;
+  Op op;
+  Params params;
+};
+Params with(auto&& change) {
+  Params params;
+  params.tile_rows = 128, params.tile_cols = 128;
+  change(params);
+  return params;
+}
+
+class BackToBack : public testing::TestWithParam<Case> {};
+
+/// 300 epochs of an operator, and of another one in turn with it on the same streams, without the host ever
+/// waiting; one rank is late again and again.
+TEST_P(BackToBack, NobodyIsOverwrittenOrReadTooSoon) {
+  constexpr int epochs = 300;
+  const int ranks = std::min(static_cast<int>(peers().size()), 4);
+  if (ranks < 2) GTEST_SKIP() << "two GPUs that reach each other are needed";
+  const auto world = make_cuda_world(ranks);
+  const Problem problem{
+      .op = GetParam().op, .world = ranks, .m = 500, .n = 384, .k = 256, .dtype = DType::bf16};
+  Problem sums = problem;
+  sums.op = Op::gemm_reducescatter, sums.m = 260;
+  Recorded first(*world, problem, GetParam().params, epochs);
+  Recorded second(*world, sums, with([](Params&) {}), epochs);
+  ASSERT_NO_FATAL_FAILURE(first.expect());
+  ASSERT_NO_FATAL_FAILURE(second.expect());
+  std::vector<Stream> streams;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const DeviceGuard guard(rank);
+    streams.emplace_back();
+  }
+  const auto delay = [&](int rank) {
+    const DeviceGuard guard(rank);
+    check(cudaLaunchHostFunc(streams[static_cast<std::size_t>(rank)].get(), be_late, nullptr), "delay");
+  };
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    if (epoch % 7 == 0) delay(1);
+    first.enqueue(epoch, streams);
+    if (epoch % 11 == 0) delay(0);
+    second.enqueue(epoch, streams);
+  }
+  first.synchronize(), second.synchronize();
+  for (const Stream& stream : streams) stream.synchronize();
+  EXPECT_EQ(first.wrong(epochs), 0);
+  EXPECT_EQ(second.wrong(epochs), 0);
+}
+
+const Case cases[] = {
+    {"reducescatter", Op::gemm_reducescatter, with([](Params&) {})},
+    {"reducescatter_by_columns", Op::gemm_reducescatter,
+     with([](Params& p) { p.order.raster = Raster::along_m, p.helpers = 4; })},
+    {"reducescatter_fp32", Op::gemm_reducescatter, with([](Params& p) { p.stage_fp32 = true; })},
+    {"allreduce", Op::gemm_allreduce, with([](Params& p) { p.helpers = 12; })},
+    {"allreduce_one_shot", Op::gemm_allreduce, with([](Params& p) { p.one_shot = true; })},
+    {"allgather", Op::allgather_gemm, with([](Params&) {})},
+    {"allgather_pull", Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
+    {"allgather_store", Op::allgather_gemm, with([](Params& p) { p.mover = Mover::store, p.helpers = 4; })},
+    {"allgather_interleaved", Op::allgather_gemm,
+     with([](Params& p) { p.comm_order = CommOrder::interleaved, p.tile_rows = 64, p.comm_rows = 64; })},
+};
+INSTANTIATE_TEST_SUITE_P(Fused, BackToBack, testing::ValuesIn(cases),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace shingle::cuda::test
+
+#else
+TEST(Peers, NeedCuda) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+#endif
