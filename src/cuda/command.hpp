@@ -42,6 +42,8 @@ struct Context {
 
 /// Throws Unsupported with the reason where this backend cannot carry the step out.
 void require_served(const Plan& plan, const Step& step);
+void require_served(const Plan& plan, const Elementwise& step);
+void require_served(const Plan& plan, const Exchange& step);
 
 /// What carries a step out; null where there is nothing to do.
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step);

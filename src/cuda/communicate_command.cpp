@@ -1,4 +1,6 @@
 // Steps that move data between ranks, or within one by no kernel of ours.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "cuda/command.hpp"
@@ -167,6 +169,17 @@ std::unique_ptr<Command> make_command(const Context& context, const Collective& 
   return std::make_unique<NcclMessages>(
       communicator(context, step.communicator, step.resources), dtype_of(context, step.send),
       parts(context, step.send, step.send_rows), parts(context, step.recv, step.recv_rows));
+}
+
+void require_served(const Plan& plan, const Exchange& step) {
+  for (const auto* list : {&step.sends, &step.receives})
+    for (const Exchange::Message& message : *list) {
+      const Slice& at = message.slice;
+      const Buffer& buffer = plan.buffers[static_cast<std::size_t>(at.buffer)];
+      if (at.rows > 1 && at.cols != buffer.cols)
+        throw Unsupported(fmt::format("NCCL sends whole rows, not {} columns of the {} of '{}'", at.cols,
+                                      buffer.cols, buffer.name));
+    }
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Exchange& step) {

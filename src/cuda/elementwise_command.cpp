@@ -1,4 +1,6 @@
 // Elementwise steps.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "cuda/command.hpp"
@@ -75,6 +77,31 @@ std::vector<std::int32_t> positions_of(const TileGrid& grid) {
 }
 
 }  // namespace
+
+void require_served(const Plan& plan, const Elementwise& step) {
+  if (step.from.empty()) return;
+  const auto dtype = [&](const Slice& slice) {
+    return plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype;
+  };
+  const DType type = dtype(step.to.slice), source = dtype(step.from.front().slice);
+  for (const Placement& from : step.from)
+    if (dtype(from.slice) != source || (source != type && source != DType::f32))
+      throw Unsupported(
+          fmt::format("a pass on GPUs reads all its sources in f32 or in the type that it writes: "
+                      "not {} and {} to {}",
+                      name(source), name(dtype(from.slice)), name(type)));
+  const auto same = [&](bool used, const Slice& slice) {
+    if (used && dtype(slice) != type)
+      throw Unsupported(
+          fmt::format("a pass on GPUs has bias, weights and residual in the type that it writes: "
+                      "not {} beside {}",
+                      name(dtype(slice)), name(type)));
+  };
+  same(step.epilogue.bias, step.bias);
+  same(step.norm.enabled, step.norm_weight);
+  same(step.norm.residual, step.residual.slice);
+  same(step.norm.residual, step.sum.slice);
+}
 
 std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step) {
   const TileGrid& grid = step.grid;

@@ -217,6 +217,8 @@ void require_served(const Plan& plan, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
   if (gemm != nullptr && gemm->grid.tiles() > 0 && instrumented(*gemm)) serve(plan, *gemm);
   const auto* pass = std::get_if<Elementwise>(&step);
+  if (pass != nullptr) require_served(plan, *pass);
+  if (const auto* exchange = std::get_if<Exchange>(&step)) require_served(plan, *exchange);
   if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))
     throw Unsupported("lanes share no passes over complete rows on GPUs");
   if (std::holds_alternative<Attend>(step))

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -20,10 +21,28 @@
 
 namespace shingle::contract {
 
+/// What not every backend serves. What one does not, it has to refuse as Unsupported: the contract expects
+/// that, and prints the reason.
+struct Served {
+  std::vector<DType> tiled_types{DType::f32, DType::bf16, DType::f16};  ///< of a GEMM with hooks
+  std::int64_t multiple = 1;    ///< of such a GEMM's N and K, and M where A is transposed
+  std::int32_t tile_rows = 12;  ///< a tile that it has
+  std::int32_t tile_cols = 6;   ///< of B: with swiglu a tile of the output has half of them
+  bool mixed_sources = true;    ///< a pass may sum matrices of several element types
+  bool part_rows = true;        ///< an exchange may send some columns of a matrix
+  bool broadcast = true;
+  bool swap = true;
+  bool spares_phantom_rows = true;  ///< a GEMM leaves alone where rows beyond A's last would go
+  bool rank_order = true;   ///< sums over ranks are ((r0 + r1) + r2) …, rounded once; else as they come
+  bool group_spans = true;  ///< a tiled step has a span for each group; else one for all
+  std::int64_t extra_bytes = 0;  ///< memory of an executable beside its buffers, at most
+};
+
 /// A backend to test: makes the world of all tests, which are written for any number of ranks.
 struct Backend {
   std::string name;
   std::function<std::unique_ptr<World>()> make;
+  Served served{};
 };
 inline void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;
@@ -113,6 +132,16 @@ inline float element(int rank, Role role, std::int64_t row, std::int64_t col) {
   return static_cast<float>(static_cast<int>((x >> 40) % 5) - 2);
 }
 
+/// Expects that the world refuses a plan as Unsupported, and prints why.
+inline void expect_refused(World& world, const Plan& plan) {
+  try {
+    (void)world.compile(plan);
+    ADD_FAILURE() << "the backend takes what it is not said to serve";
+  } catch (const Unsupported& reason) {
+    std::printf("[ UNSERVED ] %s\n", reason.what());
+  }
+}
+
 /// A world, an executable of a plan, and the user's memory of the local ranks: inputs as element() says,
 /// outputs poisoned.
 class Bench {
@@ -152,7 +181,8 @@ class Bench {
                       value(row, col));
     world_.upload(rank, memory.data(), bytes.data(), bytes.size());
   }
-  /// Compares all of an output of the local ranks; NaN is expected where `want` says NaN.
+  /// Compares all of an output of the local ranks; NaN is expected where `want` says NaN, anything where
+  /// it says infinity.
   void expect(Role role, const std::function<double(int rank, std::int64_t row, std::int64_t col)>& want,
               double relative = 0) {
     const Buffer& buffer = of(role);
@@ -165,6 +195,7 @@ class Bench {
           const double wanted = want(rank, row, col),
                        got = load_element(buffer.dtype, bytes.data(),
                                           static_cast<std::size_t>(row * buffer.cols + col));
+          if (std::isinf(wanted)) continue;
           if (std::isnan(wanted) ? !std::isnan(got)
                                  : !(std::abs(got - wanted) <= relative * std::max(1.0, std::abs(wanted)))) {
             ADD_FAILURE() << name(role) << " of rank " << rank << " at " << row << "," << col << " is " << got
@@ -197,6 +228,7 @@ class BackendContract : public testing::TestWithParam<Backend> {
     ranks = world->size();
   }
   bool remote() const { return world->capabilities().remote_memory; }
+  static const Served& served() { return GetParam().served; }
 
   std::unique_ptr<World> world;
   int ranks = 0;

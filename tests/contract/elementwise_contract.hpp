@@ -24,37 +24,51 @@ TEST_P(BackendContract, PassReordersSlots) {
   }
 }
 
-/// Sources with different dtypes and phantom rows; a part of the positions only.
+/// Two sources with phantom rows, alike or of different types; a part of the positions only.
 TEST_P(BackendContract, PassSumsAndActivates) {
-  for (const Activation activation :
-       {Activation::none, Activation::relu, Activation::gelu, Activation::silu}) {
-    Maker make(ranks);
-    const std::int32_t a = make.buffer(Role::a, 12, 10), b = make.buffer(Role::b, 9, 10, DType::bf16);
-    const std::int32_t bias = make.buffer(Role::bias, 1, 10), out = make.buffer(Role::out, 9, 10);
-    for (int rank = 0; rank < ranks; ++rank) {
-      Elementwise pass;
-      pass.grid = make_grid(9, 10, 3, 4);
-      pass.first = 3;
-      pass.count = 6;
-      pass.from = {Maker::in_place(make.rows(a, rank, 3, 9)), Maker::in_place(make.all(b, rank))};
-      pass.to = Maker::in_place(make.all(out, rank));
-      pass.to.rows.limit = 8;  // the last row is phantom
-      pass.epilogue = {true, activation};
-      pass.bias = make.all(bias, rank);
-      make.step(rank, 0, pass);
+  struct Types {
+    DType first, second, out;
+  };
+  for (const Types& types :
+       {Types{DType::f32, DType::bf16, DType::f32}, Types{DType::f32, DType::f32, DType::f32},
+        Types{DType::f32, DType::f32, DType::bf16}, Types{DType::f16, DType::f16, DType::f16}})
+    for (const Activation activation :
+         {Activation::none, Activation::relu, Activation::gelu, Activation::silu}) {
+      SCOPED_TRACE(std::string(name(types.first)) + " and " + std::string(name(types.second)) + " to " +
+                   std::string(name(types.out)) + ", " + std::string(name(activation)));
+      Maker make(ranks);
+      const std::int32_t a = make.buffer(Role::a, 12, 10, types.first),
+                         b = make.buffer(Role::b, 9, 10, types.second);
+      const std::int32_t bias = make.buffer(Role::bias, 1, 10, types.out),
+                         out = make.buffer(Role::out, 9, 10, types.out);
+      for (int rank = 0; rank < ranks; ++rank) {
+        Elementwise pass;
+        pass.grid = make_grid(9, 10, 3, 4);
+        pass.first = 3;
+        pass.count = 6;
+        pass.from = {Maker::in_place(make.rows(a, rank, 3, 9)), Maker::in_place(make.all(b, rank))};
+        pass.to = Maker::in_place(make.all(out, rank));
+        pass.to.rows.limit = 8;  // the last row is phantom
+        pass.epilogue = {true, activation};
+        pass.bias = make.all(bias, rank);
+        make.step(rank, 0, pass);
+      }
+      if (types.first != types.second && !served().mixed_sources) {
+        expect_refused(*world, make.plan);
+        continue;
+      }
+      Bench bench(*world, make.plan);
+      bench.run();
+      bench.expect(
+          Role::out,
+          [&](int rank, std::int64_t row, std::int64_t col) {
+            if (row < 3 || row == 8) return std::nan("");
+            return activated(activation, static_cast<double>(element(rank, Role::a, row + 3, col)) +
+                                             element(rank, Role::b, row, col) +
+                                             element(rank, Role::bias, 0, col));
+          },
+          types.out == DType::f32 ? 1e-6 : epsilon(types.out));
     }
-    Bench bench(*world, make.plan);
-    bench.run();
-    bench.expect(
-        Role::out,
-        [&](int rank, std::int64_t row, std::int64_t col) {
-          if (row < 3 || row == 8) return std::nan("");
-          return activated(activation, static_cast<double>(element(rank, Role::a, row + 3, col)) +
-                                           element(rank, Role::b, row, col) +
-                                           element(rank, Role::bias, 0, col));
-        },
-        1e-6);
-  }
 }
 
 /// RMSNorm of rows that lie in slots, with residual and second output; and swiglu of complete rows before it.

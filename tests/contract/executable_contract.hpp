@@ -81,7 +81,9 @@ TEST_P(BackendContract, RefusesWhatDoesNotFit) {
 TEST_P(BackendContract, InternalMemoryCountsItsDepth) {
   for (const int depth : {1, 2}) {
     Bench bench(*world, copying_plan(ranks, depth));
-    EXPECT_EQ(bench.executable->internal_bytes(world->local_ranks()[0]), 9 * 8 * 4 * depth);
+    const std::int64_t bytes = bench.executable->internal_bytes(world->local_ranks()[0]);
+    EXPECT_GE(bytes, 9 * 8 * 4 * depth);
+    EXPECT_LE(bytes, 9 * 8 * 4 * depth + served().extra_bytes);
     bench.run(3);
     bench.expect(Role::out, [](int rank, std::int64_t row, std::int64_t col) {
       return element(rank, Role::a, row, col);
@@ -147,7 +149,8 @@ TEST_P(BackendContract, TimelineCoversEveryStepOfEveryRank) {
     for (int epoch = 0; epoch < 2; ++epoch) {
       for (const int step : {0, 1}) expected.insert({rank, 0, step, epoch, -1});
       expected.insert({rank, 1, 0, epoch, -1});
-      expected.insert({rank, 1, 1, epoch, 1});  // the second group of tiles: the first is empty
+      // The second group of tiles: the first is empty.
+      expected.insert({rank, 1, 1, epoch, served().group_spans ? 1 : -1});
       expected.insert({rank, 1, 2, epoch, -1});
     }
   EXPECT_EQ(seen, expected);

@@ -1,7 +1,7 @@
 // The contract of Gemm: every placement, transpose, type and epilogue; gates and notifications.
 #pragma once
 
-#include <numeric>
+#include <algorithm>
 
 #include "contract_support.hpp"
 
@@ -33,22 +33,33 @@ struct GemmCase {
   std::int64_t out_rows = 0, out_cols = 0;
   std::shared_ptr<const Routing> routing;
 
-  double product(int rank, std::int64_t row, std::int64_t col) const {
-    double sum = epilogue.bias ? element(rank, Role::bias, 0, col) : 0;
+  /// op(A)·B of a rank, and the bias: sums of small integers, exact also in fp32.
+  std::vector<float> product(int rank) const {
+    std::vector<float> b, sums;
     for (std::int64_t i = 0; i < k; ++i)
-      sum +=
-          static_cast<double>(transpose_a ? element(rank, Role::a, i, row) : element(rank, Role::a, row, i)) *
-          (transpose_b ? element(rank, Role::b, col, i) : element(rank, Role::b, i, col));
-    return sum;
+      for (std::int64_t col = 0; col < n; ++col)
+        b.push_back(transpose_b ? element(rank, Role::b, col, i) : element(rank, Role::b, i, col));
+    for (std::int64_t row = 0; row < m; ++row) {
+      const auto first = static_cast<std::ptrdiff_t>(sums.size());
+      for (std::int64_t col = 0; col < n; ++col)
+        sums.push_back(epilogue.bias ? element(rank, Role::bias, 0, col) : 0);
+      const auto sum = sums.begin() + first;
+      for (std::int64_t i = 0; i < k; ++i) {
+        const float x = transpose_a ? element(rank, Role::a, i, row) : element(rank, Role::a, row, i);
+        for (std::int64_t col = 0; col < n; ++col) sum[col] += x * b[static_cast<std::size_t>(i * n + col)];
+      }
+    }
+    return sums;
   }
-  double result(int rank, std::int64_t row, std::int64_t col) const {
-    if (epilogue.activation != Activation::swiglu)
-      return activated(epilogue.activation, product(rank, row, col));
-    return activated(Activation::silu, product(rank, row, col)) * product(rank, row, n / 2 + col);
+  double result(const std::vector<float>& product, std::int64_t row, std::int64_t col) const {
+    const double x = product[static_cast<std::size_t>(row * n + col)];
+    if (epilogue.activation != Activation::swiglu) return activated(epilogue.activation, x);
+    return activated(Activation::silu, x) * product[static_cast<std::size_t>(row * n + n / 2 + col)];
   }
 
-  void check(World& world) const {
+  Plan plan(const World& world) const {
     Maker make(world.size());
+    make.plan.workers = world.machine().workers;
     make.plan.problem.routing = routing;
     const std::int32_t a = transpose_a ? make.buffer(Role::a, k, m, type) : make.buffer(Role::a, m, k, type);
     const std::int32_t b = transpose_b ? make.buffer(Role::b, n, k, type) : make.buffer(Role::b, k, n, type);
@@ -68,20 +79,35 @@ struct GemmCase {
       gemm.out.slice = make.all(target, rank);
       make.step(rank, 0, gemm);
     }
-    Bench bench(world, make.plan);
+    return make.plan;
+  }
+
+  void check(World& world, const Served& served) const {
+    Bench bench(world, plan(world));
     bench.run();
     const auto expected = stored();
+    std::map<int, std::vector<float>> products;
+    for (const int rank : world.local_ranks()) products[rank] = product(rank);
     const bool exact = epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
     bench.expect(
         Role::out,
         [&](int rank, std::int64_t row, std::int64_t col) {
           const auto& [from_row, from_col] = expected[static_cast<std::size_t>(row * out_cols + col)];
-          return from_row < 0 ? std::nan("") : result(rank, from_row, from_col);
+          if (from_row < 0) return from_col < 0 || served.spares_phantom_rows ? std::nan("") : HUGE_VAL;
+          return result(products.at(rank), from_row, from_col);
         },
         exact ? 0 : 2 * epsilon(type) + 1e-5);
   }
+  /// In tiles or with an activation: what needs hooks.
+  void check_hooked(World& world, const Served& served) const {
+    if (std::ranges::find(served.tiled_types, type) == served.tiled_types.end())
+      expect_refused(world, plan(world));
+    else
+      check(world, served);
+  }
 
-  /// For every element of the output buffer the row of op(A) and the column that belong there, or -1.
+  /// For every element of the output buffer the row of op(A) and the column that belong there; no row where
+  /// the row is phantom, and no column either where nothing belongs.
   std::vector<std::pair<std::int64_t, std::int64_t>> stored() const {
     std::vector<std::pair<std::int64_t, std::int64_t>> at(static_cast<std::size_t>(out_rows * out_cols),
                                                           {-1, -1});
@@ -93,7 +119,7 @@ struct GemmCase {
       for_each_piece(whole, grid, routing.get(), position, [&](const Piece& piece) {
         for (std::int64_t i = 0; i < piece.rows; ++i) {
           const std::int64_t row = a_rows.run_at(tile.row + piece.tile_row + i, 1).matrix_row;
-          for (std::int64_t j = 0; j < tile.cols && row >= 0; ++j)
+          for (std::int64_t j = 0; j < tile.cols; ++j)
             at[static_cast<std::size_t>((piece.row + i) * out_cols + piece.col + j)] = {row, tile.col + j};
         }
       });
@@ -101,14 +127,28 @@ struct GemmCase {
     return at;
   }
 
-  /// In place: the output is the matrix.
-  static GemmCase plain() {
+  /// In place, whole, in one tile: the output is the matrix.
+  static GemmCase whole() {
     GemmCase it;
-    it.grid = make_grid(it.m, it.n, 8, 6);
-    it.a_rows = it.out.rows = RowMap::identity(it.m);
-    it.out_rows = it.m;
-    it.out_cols = it.n;
+    it.span(64, 64);
     return it;
+  }
+  /// In place, in tiles, of which the last of each row and column are ragged: five by four.
+  static GemmCase tiled(const Served& served) {
+    GemmCase it;
+    it.m = served.tile_rows * 9 / 2 + 1;
+    it.n = served.tile_cols * 11 / 3 / served.multiple * served.multiple;
+    it.k = 19 * served.multiple;
+    it.span(served.tile_rows, served.tile_cols);
+    return it;
+  }
+  /// Sets what follows from the sizes.
+  void span(std::int32_t tile_rows, std::int32_t tile_cols) {
+    const bool gated = epilogue.activation == Activation::swiglu;
+    out_rows = m;
+    out_cols = gated ? n / 2 : n;
+    grid = make_grid(m, out_cols, tile_rows, gated ? tile_cols / 2 : tile_cols);
+    a_rows = out.rows = RowMap::identity(m);
   }
 };
 
@@ -117,11 +157,13 @@ TEST_P(BackendContract, GemmInEveryTypeAndTranspose) {
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true}) {
         SCOPED_TRACE(std::string(name(type)) + (transpose_a ? " ta" : "") + (transpose_b ? " tb" : ""));
-        GemmCase it = GemmCase::plain();
+        GemmCase it = GemmCase::tiled(served());
         it.type = type;
         it.transpose_a = transpose_a;
         it.transpose_b = transpose_b;
-        it.check(*world);
+        if (transpose_a) it.m -= it.m % served().multiple;
+        it.span(served().tile_rows, served().tile_cols);
+        it.check_hooked(*world, served());
       }
 }
 
@@ -131,147 +173,169 @@ TEST_P(BackendContract, GemmWithEveryEpilogue) {
     for (const DType type : {DType::f32, DType::bf16, DType::f16})
       for (const bool bias : {false, true}) {
         SCOPED_TRACE(std::string(name(activation)) + " " + std::string(name(type)) + (bias ? " bias" : ""));
-        GemmCase it = GemmCase::plain();
+        GemmCase it = GemmCase::tiled(served());
         it.type = type;
         it.epilogue = {bias, activation};
-        if (activation == Activation::swiglu) {
-          it.out_cols = it.n / 2;
-          it.grid = make_grid(it.m, it.out_cols, 8, 4);
-        }
-        it.check(*world);
+        it.span(served().tile_rows, served().tile_cols);
+        it.check_hooked(*world, served());
       }
 }
 
 TEST_P(BackendContract, GemmInEveryOrder) {
-  for (const Raster raster : {Raster::along_n, Raster::along_m}) {
-    GemmCase it = GemmCase::plain();
-    it.grid = make_grid(it.m, it.n, 8, 6, {raster, 3, 2, 1, 1});  // phantom tiles too
-    it.check(*world);
-  }
+  for (const DType type : served().tiled_types)
+    for (const Raster raster : {Raster::along_n, Raster::along_m}) {
+      GemmCase it = GemmCase::tiled(served());
+      it.type = type;
+      it.grid = make_grid(it.m, it.n, served().tile_rows, served().tile_cols,
+                          {raster, 3, 2, 1, 1});  // phantom tiles too
+      it.check(*world, served());
+    }
 }
 
 TEST_P(BackendContract, GemmToSlots) {
-  GemmCase it = GemmCase::plain();
-  it.out.kind = PlacementKind::slots;
-  it.out_rows = it.grid.rows_before(it.grid.positions());
-  it.out_cols = it.grid.tile_cols;
-  it.check(*world);
-}
-
-/// Rows picked from three shards of 13, of which the last is short: phantom rows are neither computed nor
-/// stored.
-TEST_P(BackendContract, GemmToSubtilesOfPickedRows) {
-  for (const DType type : {DType::f32, DType::bf16}) {
-    GemmCase it = GemmCase::plain();
+  for (const DType type : served().tiled_types) {
+    GemmCase it = GemmCase::tiled(served());
     it.type = type;
-    it.a_rows = {3, 4, 13, 13, 0, it.m};
-    it.grid = make_grid(it.a_rows.rows(), it.n, 12, 6);
-    it.out.kind = PlacementKind::subtiles;
-    it.out.parts = 3;
-    it.out.ends = {5, it.grid.positions()};
+    it.out.kind = PlacementKind::slots;
     it.out_rows = it.grid.rows_before(it.grid.positions());
     it.out_cols = it.grid.tile_cols;
-    it.check(*world);
+    it.check(*world, served());
   }
 }
 
+/// Rows picked from shards, of which the last is short: phantom rows are neither computed nor stored.
+TEST_P(BackendContract, GemmToSubtilesOfPickedRows) {
+  for (const DType type : served().tiled_types)
+    for (const std::int32_t shards : {2, 3, 4}) {
+      if (served().tile_rows % shards != 0) continue;
+      SCOPED_TRACE(std::string(name(type)) + " " + std::to_string(shards) + " shards");
+      GemmCase it = GemmCase::tiled(served());
+      it.type = type;
+      const std::int64_t rows = ceil_div(it.m, shards);
+      it.a_rows = {shards, served().tile_rows / shards, rows, rows, 0, it.m};
+      it.grid = make_grid(it.a_rows.rows(), it.n, served().tile_rows, served().tile_cols);
+      it.out.kind = PlacementKind::subtiles;
+      it.out.parts = shards;
+      it.out.ends = {5, it.grid.positions()};
+      it.out_rows = it.grid.rows_before(it.grid.positions());
+      it.out_cols = it.grid.tile_cols;
+      it.check(*world, served());
+    }
+}
+
 TEST_P(BackendContract, GemmOfOneRowAndOneTile) {
-  GemmCase it = GemmCase::plain();
+  GemmCase it = GemmCase::whole();
   it.m = 1;
-  it.a_rows = it.out.rows = RowMap::identity(1);
-  it.grid = make_grid(1, it.n, 64, 64);
-  it.out_rows = 1;
-  it.check(*world);
+  it.span(64, 64);
+  it.check(*world, served());
 }
 
 /// Long runs of rows go to oneDNN as they are; the tile is larger than the blocks that pass through scratch.
 TEST_P(BackendContract, GemmOfOneLargeTile) {
   for (const Epilogue epilogue : {Epilogue{}, Epilogue{true, Activation::relu}}) {
-    GemmCase it = GemmCase::plain();
+    GemmCase it = GemmCase::whole();
     it.m = 1100;
     it.n = 700;
     it.k = 5;
     it.epilogue = epilogue;
-    it.a_rows = {2, 600, 600, 550, 0, it.m};
-    it.a_rows.len = 550;
-    it.grid = make_grid(1100, it.n, 1100, 700);
-    it.out.rows = RowMap::identity(1100);
-    it.out_rows = 1100;
-    it.out_cols = it.n;
-    it.check(*world);
+    it.span(1100, 700);
+    it.a_rows = {2, 600, 550, 550, 0, it.m};
+    it.check(*world, served());
   }
 }
 
-TEST_P(BackendContract, GemmToPoolsAndRoutedRows) {
+/// Which rank each of `rows` rows of rank 0 goes to.
+inline std::shared_ptr<const Routing> some_routing(int ranks, std::int64_t rows) {
   std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(ranks));
-  for (int row = 0; row < 37; ++row) dest[0].push_back(row * 7 % 3 % ranks);
-  GemmCase it = GemmCase::plain();
-  it.routing = std::make_shared<Routing>(dest);
-  it.out.kind = PlacementKind::pools;
-  it.out.source = 0;
-  it.out.ends = {4, it.grid.positions()};
-  std::int64_t base = 0;
-  for (int group = 0; group < 2; ++group)
-    for (int to = 0; to < ranks; ++to) {
-      it.out.bases.push_back(base);
-      const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
-        return it.routing->count_before(0, to, smaller(hi * 8, 37)) -
-               it.routing->count_before(0, to, smaller(lo * 8, 37));
-      };
-      const std::int64_t until = it.grid.sum_before(it.out.ends[0], rows_to, TileGrid::Count{});
-      base +=
-          group == 0 ? until : it.grid.sum_before(it.grid.positions(), rows_to, TileGrid::Count{}) - until;
-    }
-  it.out_rows = base;
-  it.out_cols = it.grid.tile_cols;
-  it.check(*world);
+  for (std::int64_t row = 0; row < rows; ++row)
+    dest[0].push_back(static_cast<std::int32_t>(row * 7 % 3 % ranks));
+  return std::make_shared<Routing>(dest);
+}
 
-  GemmCase routed = GemmCase::plain();
-  routed.routing = it.routing;
-  routed.out.kind = PlacementKind::routed;
-  routed.out.source = 0;
-  routed.out.dest = 0;
-  routed.out.bases = {1};
-  routed.out_rows = 38;
-  routed.check(*world);
+TEST_P(BackendContract, GemmToPools) {
+  for (const DType type : served().tiled_types) {
+    GemmCase it = GemmCase::tiled(served());
+    it.type = type;
+    it.routing = some_routing(ranks, it.m);
+    it.out.kind = PlacementKind::pools;
+    it.out.source = 0;
+    it.out.ends = {4, it.grid.positions()};
+    std::int64_t base = 0;
+    for (int group = 0; group < 2; ++group)
+      for (int to = 0; to < ranks; ++to) {
+        it.out.bases.push_back(base);
+        const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
+          const std::int64_t rows = it.grid.tile_rows;
+          return it.routing->count_before(0, to, smaller(hi * rows, it.m)) -
+                 it.routing->count_before(0, to, smaller(lo * rows, it.m));
+        };
+        const std::int64_t until = it.grid.sum_before(it.out.ends[0], rows_to, TileGrid::Count{});
+        base +=
+            group == 0 ? until : it.grid.sum_before(it.grid.positions(), rows_to, TileGrid::Count{}) - until;
+      }
+    it.out_rows = base;
+    it.out_cols = it.grid.tile_cols;
+    it.check(*world, served());
+  }
+}
+
+TEST_P(BackendContract, GemmToRoutedRows) {
+  for (const DType type : served().tiled_types) {
+    GemmCase it = GemmCase::tiled(served());
+    it.type = type;
+    it.routing = some_routing(ranks, it.m);
+    it.out.kind = PlacementKind::routed;
+    it.out.source = 0;
+    it.out.dest = 0;
+    it.out.bases = {1};
+    it.out_rows = it.m + 1;
+    it.check(*world, served());
+  }
 }
 
 /// A pass on one lane feeds a gated GEMM on another, whose tiles a third lane awaits before it copies them
 /// out: five epochs.
 TEST_P(BackendContract, GatesAndNotificationsOverEpochs) {
+  const DType type = served().tiled_types.back();
+  const std::int32_t tile_rows = served().tile_rows, tile_cols = served().tile_cols;
+  const std::int64_t m = 4 * tile_rows, n = 2 * tile_cols, k = 9 * served().multiple;
   Maker make(ranks);
-  const std::int32_t a = make.buffer(Role::a, 24, 9), b = make.buffer(Role::b, 9, 10),
-                     out = make.buffer(Role::out, 24, 10);
-  const std::int32_t staged = make.buffer(Role::internal, 24, 9, DType::f32, 2),
-                     product = make.buffer(Role::internal, 24, 10);
-  const TileGrid grid = make_grid(24, 10, 6, 5);
+  make.plan.workers = world->machine().workers;
+  const std::int32_t a = make.buffer(Role::a, m, k, type), b = make.buffer(Role::b, k, n, type),
+                     out = make.buffer(Role::out, m, n, type);
+  const std::int32_t staged = make.buffer(Role::internal, m, k, type, 2),
+                     product = make.buffer(Role::internal, m, n, type);
+  const TileGrid grid = make_grid(m, n, tile_rows, tile_cols);
   const std::vector<std::int64_t> halves{4, 8};
   const std::int32_t fed = make.counter({2, 2}), done = make.counter({4, 4});
   for (int rank = 0; rank < ranks; ++rank) {
-    Elementwise feed = Maker::pass(make.all(a, rank), make.all(staged, rank), 6, 9);
+    Elementwise feed =
+        Maker::pass(make.all(a, rank), make.all(staged, rank), tile_rows, static_cast<std::int32_t>(k));
     feed.notify = {{fed, {rank}, {2, 4}}};
     make.step(rank, 0, feed);
     Gemm gemm;
     gemm.grid = grid;
     gemm.a = make.all(staged, rank);
     gemm.b = make.all(b, rank);
-    gemm.a_rows = RowMap::identity(24);
+    gemm.a_rows = RowMap::identity(m);
     gemm.out = Maker::in_place(make.all(product, rank));
     gemm.gates = {{fed, halves, {2, 2}}};
     gemm.notify = {{done, {rank}, halves}};
     make.step(rank, 1, gemm);
     for (int half = 0; half < 2; ++half) {
       make.step(rank, 2, Await{{done, rank, half}, 4});
-      make.step(rank, 2, Copy{make.rows(product, rank, half * 12, 12), make.rows(out, rank, half * 12, 12)});
+      make.step(
+          rank, 2,
+          Copy{make.rows(product, rank, half * m / 2, m / 2), make.rows(out, rank, half * m / 2, m / 2)});
     }
   }
   Bench bench(*world, make.plan);
   for (const int epochs : {5, 1, 2}) {
     bench.poison();
     bench.run(epochs);
-    bench.expect(Role::out, [](int rank, std::int64_t row, std::int64_t col) {
+    bench.expect(Role::out, [k](int rank, std::int64_t row, std::int64_t col) {
       double sum = 0;
-      for (int i = 0; i < 9; ++i)
+      for (std::int64_t i = 0; i < k; ++i)
         sum += static_cast<double>(element(rank, Role::a, row, i)) * element(rank, Role::b, i, col);
       return sum;
     });

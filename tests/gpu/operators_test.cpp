@@ -19,10 +19,11 @@ namespace {
 
 constexpr Mechanism mechanisms[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal};
 
-/// How many problems to draw; SHINGLE_GPU_PROBLEMS says another number.
+/// How many problems to draw for a world: more than 300 for those of one to four. SHINGLE_GPU_PROBLEMS says
+/// another number.
 int problems() {
   const char* set = std::getenv("SHINGLE_GPU_PROBLEMS");
-  return set != nullptr ? std::atoi(set) : 60;
+  return set != nullptr ? std::atoi(set) : 85;
 }
 
 /// Ragged rows; columns and depth as bulk loads want them.

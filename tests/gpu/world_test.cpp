@@ -20,11 +20,23 @@ int gpus() {
   return cuda::count_gpus(why);
 }
 
+/// What docs/cuda.md says.
+Served served() {
+  Served served;
+  served.tiled_types = {DType::bf16, DType::f16};
+  served.multiple = 8;
+  served.tile_rows = served.tile_cols = 128;
+  served.mixed_sources = served.part_rows = served.broadcast = served.swap = false;
+  served.spares_phantom_rows = served.rank_order = served.group_spans = false;
+  served.extra_bytes = 4096;
+  return served;
+}
+
 std::vector<Backend> worlds() {
   std::vector<Backend> list;
   for (const int ranks : {1, 2, 3, 4, 8})
     if (ranks <= gpus())
-      list.push_back({"gpus" + std::to_string(ranks), [ranks] { return make_cuda_world(ranks); }});
+      list.push_back({"gpus" + std::to_string(ranks), [ranks] { return make_cuda_world(ranks); }, served()});
   return list;
 }
 

@@ -1,10 +1,7 @@
 // Processes that meet over TCP, here as threads: what they tell each other, and that nobody waits for ever.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <future>
@@ -13,24 +10,14 @@
 #include "backend/processes.hpp"
 #include "backend/socket.hpp"
 #include "shingle/base/error.hpp"
+#include "support/free_port.hpp"
 
 namespace shingle {
 namespace {
 
 using std::chrono::milliseconds;
+using test::free_port;
 using testing::ElementsAre, testing::HasSubstr;
-
-/// A port whose successor is free: processes listen there.
-int free_port() {
-  const net::Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port) - 1;
-}
 
 Launched process(int rank, int size, int port) {
   return {.by = "torchrun",

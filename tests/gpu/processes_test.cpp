@@ -1,0 +1,315 @@
+// One process a GPU. Each test of `GpuProcesses` starts this program again, once a rank, where all processes
+// together go through a part of `GpuRank`, which is empty elsewhere.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+#include "cuda/devices.hpp"
+#include "shingle/api/operator.hpp"
+#include "shingle/api/workspace.hpp"
+#include "shingle/backend/launch.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/cuda/cuda.hpp"
+#include "support/free_port.hpp"
+
+namespace shingle::test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+constexpr double deadline_us = 15e6;  ///< of waits for other processes: they also start within it
+
+// -------------------------------------------------------------------------- in the processes of a world
+
+Problem problem_of(Op op, int world) {
+  Problem problem;
+  problem.op = op;
+  problem.world = world;
+  problem.m = 1000;
+  problem.n = 512;
+  problem.k = 192;
+  problem.dtype = DType::bf16;
+  if (!problem.routes()) return problem;
+  std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
+  for (int rank = 0; rank < world; ++rank)
+    for (int row = 0; row < problem.m - 300 * rank; ++row)
+      dest[static_cast<std::size_t>(rank)].push_back((rank + row * row / 7) % world);
+  problem.routing = std::make_shared<const Routing>(dest);
+  return problem;
+}
+
+/// An operator on matrices of its own.
+struct Job {
+  Job(World& world, const Problem& problem, Mechanism mechanism)
+      : inputs(random_inputs(problem, 5, Values::integers)),
+        workspace(world, *inputs),
+        op(world, problem, {.mechanism = mechanism, .verify = true, .timeout_us = deadline_us}) {
+    workspace.bind(op);
+  }
+  std::unique_ptr<Inputs> inputs;
+  Workspace workspace;
+  Operator op;
+};
+
+void operators_are_exact() {
+  const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us});
+  int ran = 0;
+  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm})
+    for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal}) {
+      const Problem problem = problem_of(op, world->size());
+      if (!make_plan(problem, world->machine(), mechanism)) continue;
+      Job job(*world, problem, mechanism);
+      ASSERT_TRUE(job.inputs->exact());
+      for (const int epochs : {1, 1, 1, 4}) {  // step by step, captured, replayed, back to back
+        job.workspace.poison_outputs();
+        job.op.executable().poison();
+        job.op.run(epochs);
+        const Check checked = check(*job.inputs, job.workspace.outputs());
+        ASSERT_TRUE(checked.passed) << describe(problem) << ' ' << name(mechanism) << ": error "
+                                    << checked.max_error << " in " << checked.worst;
+      }
+      ++ran;
+    }
+  EXPECT_EQ(ran, 11);  // an all-gather before a GEMM has no `signal`
+  std::printf("[rank %d: %d operators are exact]\n", world->local_ranks()[0], ran);
+}
+
+/// Runs an operator again and again; `fault(rank, run)` comes before each run. Says what ended that, and
+/// expects that it took no longer than it may and that the world is broken for good.
+void run_with_fault(const std::function<void(int rank, int run)>& fault) {
+  const auto world = make_cuda_world(0, {.timeout_us = deadline_us});
+  const int rank = world->local_ranks()[0];
+  Job job(*world, problem_of(Op::gemm_allreduce, world->size()), Mechanism::signal);
+  const auto failing_run = [&] {
+    for (int run = 0;; ++run) {
+      fault(rank, run);
+      const auto begin = Clock::now();
+      try {
+        job.op.run(run < 3 ? 1 : 50);
+      } catch (const Timeout& error) {
+        const std::chrono::duration<double> time = Clock::now() - begin;
+        return std::pair(std::string(error.what()), time.count());
+      }
+    }
+  };
+  const auto [reason, seconds] = failing_run();
+  EXPECT_LT(seconds, deadline_us * 1e-6 + 15);  // and what it takes to abort communicators
+  std::printf("[rank %d timeout after %.1f s: %s]\n", rank, seconds, reason.c_str());
+  EXPECT_THAT([&] { job.op.run(); }, testing::ThrowsMessage<Timeout>(AllOf(
+                                         HasSubstr("broken by an earlier failure"), HasSubstr(reason))));
+}
+
+/// In the middle of whatever the process does then.
+void soon(void (*end)()) {
+  std::thread([end] {
+    std::this_thread::sleep_for(200ms);
+    end();
+  }).detach();
+}
+
+void say_why_there_is_no_world() {
+  try {
+    make_cuda_world(0, {.timeout_us = 2e6});
+    FAIL() << "there is a world";
+  } catch (const Timeout& error) {
+    std::printf("[timeout: %s]\n", error.what());
+  }
+}
+
+struct Part {
+  std::string name;
+  void (*act)();
+};
+void PrintTo(const Part& part, std::ostream* out) {
+  *out << part.name;
+}
+
+std::vector<Part> parts() {
+  if (!find_launcher().several()) return {};
+  return {{"Operators", operators_are_exact},
+          {"Killed",
+           [] {
+             run_with_fault([](int rank, int run) {
+               if (rank == 1 && run == 3) soon([] { raise(SIGKILL); });
+             });
+           }},
+          {"FirstExits",
+           [] {
+             run_with_fault([](int rank, int run) {
+               if (rank == 0 && run == 3) soon([] { std::_Exit(3); });
+             });
+           }},
+          {"Stalls",
+           [] {
+             run_with_fault([](int rank, int run) {
+               if (rank == 1 && run == 3) std::this_thread::sleep_for(20s);
+             });
+           }},
+          {"Alone", say_why_there_is_no_world}};
+}
+
+class GpuRank : public testing::TestWithParam<Part> {};
+TEST_P(GpuRank, Does) {
+  GetParam().act();
+}
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuRank);
+INSTANTIATE_TEST_SUITE_P(GpuRank, GpuRank, testing::ValuesIn(parts()),
+                         [](const auto& test) { return test.param.name; });
+
+// --------------------------------------------------------------------------------------- in the test itself
+
+struct Outcome {
+  int code = -1;  ///< as of a shell: 128 + n of a process that signal n ended
+  std::string text;
+};
+
+Outcome run(const std::string& command) {
+  Outcome outcome;
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> part{};
+  while (const std::size_t n = fread(part.data(), 1, part.size(), pipe)) outcome.text.append(part.data(), n);
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+/// This program, going through a part; nothing may take longer than two minutes.
+std::string program(const std::string& part) {
+  return fmt::format("timeout -s KILL 120 /proc/{}/exe --gtest_filter='*/{}'", getpid(), part);
+}
+
+/// Ranks of a world of `size` as plain processes, with torchrun's variables and others by rank.
+std::vector<Outcome> launch(int size, const std::vector<int>& ranks, const std::string& part,
+                            const std::function<std::string(int rank)>& variables) {
+  const int port = free_port();
+  std::vector<std::future<Outcome>> running;
+  for (const int rank : ranks)
+    running.push_back(
+        std::async(std::launch::async, run,
+                   fmt::format("env RANK={} WORLD_SIZE={} MASTER_ADDR=127.0.0.1 MASTER_PORT={} {} {}", rank,
+                               size, port, variables(rank), program(part))));
+  std::vector<Outcome> outcomes;
+  for (auto& one : running) outcomes.push_back(one.get());
+  return outcomes;
+}
+
+std::string on_one_host(int rank) {
+  return fmt::format("LOCAL_RANK={}", rank);
+}
+/// To NCCL a host each, with a GPU and the loopback interface.
+std::string on_own_host(int rank) {
+  return fmt::format(
+      "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 CUDA_VISIBLE_DEVICES={} NCCL_HOSTID=host{} NCCL_NET=Socket "
+      "NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT",
+      rank, rank);
+}
+
+class GpuProcesses : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (find_launcher().several()) GTEST_SKIP() << "this is a process of a world";
+    std::string why;
+    gpus = cuda::count_gpus(why);
+    if (gpus < 2) GTEST_SKIP() << "2 GPUs are needed: " << (gpus == 1 ? "1 is here" : why);
+  }
+  int gpus = 0;
+};
+
+TEST_F(GpuProcesses, OfTorchrunRunOperators) {
+  for (const int size : {2, 4}) {
+    if (size > gpus) continue;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+    const std::vector<Outcome> outcomes = launch(size, ranks, "Operators", on_one_host);
+    for (const int rank : ranks) {
+      const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(outcome.code, 0) << outcome.text;
+      EXPECT_THAT(outcome.text, HasSubstr(fmt::format("[rank {}: 11 operators are exact]", rank)));
+    }
+  }
+}
+
+TEST_F(GpuProcesses, OfMpirunRunOperators) {
+  if (run("command -v mpirun").code != 0) GTEST_SKIP() << "no mpirun here";
+  // Libraries that this program was given are not mpirun's own.
+  const char* libraries = std::getenv("LD_LIBRARY_PATH");
+  const Outcome outcome = run(
+      fmt::format("env -u LD_LIBRARY_PATH MASTER_PORT={} mpirun -n 2 --oversubscribe --allow-run-as-root "
+                  "--bind-to none {} {}",
+                  free_port(), libraries != nullptr ? fmt::format("-x LD_LIBRARY_PATH='{}'", libraries) : "",
+                  program("Operators")));
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+  for (const int rank : {0, 1})
+    EXPECT_THAT(outcome.text, HasSubstr(fmt::format("[rank {}: 11 operators are exact]", rank)));
+}
+
+TEST_F(GpuProcesses, OnSeveralHostsRunOperators) {
+  const std::vector<Outcome> outcomes = launch(2, {0, 1}, "Operators", on_own_host);
+  for (const int rank : {0, 1}) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr(fmt::format("[rank {}: 11 operators are exact]", rank)),
+                                    HasSubstr("nNodes 2")));
+  }
+}
+
+TEST_F(GpuProcesses, KilledOneIsNoticed) {
+  const std::vector<Outcome> outcomes = launch(2, {0, 1}, "Killed", on_one_host);
+  EXPECT_EQ(outcomes[0].code, 0) << outcomes[0].text;
+  EXPECT_THAT(outcomes[0].text, testing::ContainsRegex(
+                                    "\\[rank 0 timeout after .* s: rank 1 is gone: its connection ended\\]"));
+  EXPECT_EQ(outcomes[1].code, 128 + SIGKILL) << outcomes[1].text;
+}
+
+TEST_F(GpuProcesses, FirstThatExitsIsNoticed) {
+  const std::vector<Outcome> outcomes = launch(2, {0, 1}, "FirstExits", on_one_host);
+  EXPECT_EQ(outcomes[1].code, 0) << outcomes[1].text;
+  EXPECT_THAT(outcomes[1].text, testing::ContainsRegex(
+                                    "\\[rank 1 timeout after .* s: rank 0 is gone: its connection ended\\]"));
+  EXPECT_EQ(outcomes[0].code, 3) << outcomes[0].text;
+}
+
+TEST_F(GpuProcesses, StalledOneIsNamedToAll) {
+  const std::vector<Outcome> outcomes = launch(2, {0, 1}, "Stalls", on_one_host);
+  for (const int rank : {0, 1}) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, testing::ContainsRegex(fmt::format(
+                                  "\\[rank {} timeout after .* s: rank 1 did not come within 15", rank)));
+  }
+}
+
+TEST_F(GpuProcesses, LateOneIsNamed) {
+  const Outcome first = launch(2, {0}, "Alone", on_one_host)[0];
+  EXPECT_EQ(first.code, 0) << first.text;
+  EXPECT_THAT(first.text, HasSubstr("[timeout: rank 1 did not join within 2"));
+  const Outcome second = launch(2, {1}, "Alone", on_one_host)[0];
+  EXPECT_EQ(second.code, 0) << second.text;
+  EXPECT_THAT(second.text, HasSubstr("[timeout: rank 0 cannot be reached"));
+}
+
+}  // namespace
+}  // namespace shingle::test
+
+#else
+TEST(GpuProcesses, NeedCuda) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+#endif
