@@ -103,11 +103,12 @@ void Simulation::begin(Meeting& meeting) {
   meeting.since = now_;
 }
 
-/// Threads that have to meet while all cores compute are given one when it is their turn.
+/// Threads that sleep until their link has carried something take a while to see it; longer where all cores
+/// compute, of which they are given one when it is their turn.
 double Simulation::wake_us(std::span<const Index> ranks) {
   const bool beside =
       std::ranges::any_of(ranks, [&](Index rank) { return computing_[static_cast<std::size_t>(rank)] > 0; });
-  return beside ? noisy(machine_.contention.wake_us) : 0;
+  return noisy(costs_.wake_us() + (beside ? machine_.contention.wake_us : 0));
 }
 
 /// A collective goes on, more slowly beside computation.

@@ -60,6 +60,7 @@ class Profiler {
 
   Machine go() && {
     copies();
+    passes();
     steps();
     tiles();
     edges();
@@ -89,7 +90,7 @@ class Profiler {
     return problem;
   }
 
-  /// Copies of a thread, and passes of the workers.
+  /// Copies of a thread.
   void copies() {
     next("memory");
     constexpr std::int64_t rows = 4096, cols = 1024;
@@ -100,16 +101,52 @@ class Profiler {
       return std::vector<Lane>{compute_lane({Copy{whole(base, a, rank), whole(base, out, rank)}})};
     }));
     machine_.memory_gbps = bytes / copy * 1e-3;
-    const double pass = watch_.us(with_lanes(base, [&](int rank) {
-      Elementwise step;
-      step.grid = make_grid(rows, cols, 64, cols);
-      step.from.push_back(in_place(whole(base, a, rank)));
-      step.to = in_place(whole(base, out, rank));
-      return std::vector<Lane>{compute_lane({step})};
-    }));
-    machine_.pass_gbps = bytes / pass * 1e-3 / machine_.workers;
     note("memory_gbps", Origin::measured, "16 MiB copied by one thread of each rank at once");
-    note("pass_gbps", Origin::measured, "a pass over 16 MiB by all workers of each rank at once");
+  }
+
+  /// Passes of the workers, tile by tile, over what others have just stored here, as after any communication:
+  /// it lies in their caches, or in none.
+  void passes() {
+    next("passes");
+    constexpr std::int64_t rows = 1024, cols = 1024;
+    Plan base = plan_of(moving(Op::allreduce, rows, cols));
+    const std::int32_t a = find_buffer(base, Role::a), out = find_buffer(base, Role::out),
+                       stored = static_cast<std::int32_t>(base.buffers.size());
+    const auto by_rank = [&](auto value) { return std::vector(static_cast<std::size_t>(world_), value); };
+    base.buffers.push_back({"stored", Role::internal, DType::f32, by_rank(world_ * rows), cols, 1});
+    base.counters = {{"stored", CounterKind::add, by_rank(std::vector{static_cast<std::uint32_t>(world_)})}};
+    const auto slot = [&](int rank, int source) {
+      Slice slice = whole(base, stored, rank);
+      slice.row = source * rows, slice.rows = rows;
+      return slice;
+    };
+    const int first = 2 * world_ + 1;  // step after the copies, their notifies, and the wait for all
+    const auto gbps = [&](int sources) {
+      const double us = watch_.step_us(
+          with_lanes(base,
+                     [&](int rank) {
+                       std::vector<Step> steps;
+                       for (int to = 0; to < world_; ++to)
+                         steps.push_back(Copy{whole(base, a, rank), slot(to, rank)});
+                       for (int to = 0; to < world_; ++to) steps.push_back(Notify{{0, to, 0}, 1});
+                       steps.push_back(Await{{0, rank, 0}, static_cast<std::uint32_t>(world_)});
+                       Elementwise pass;
+                       pass.grid = make_grid(rows, cols, machine_.tile_rows, machine_.tile_cols);
+                       for (int source = 1; source <= sources; ++source)
+                         pass.from.push_back(in_place(slot(rank, (rank + source) % world_)));
+                       pass.to = in_place(whole(base, out, rank));
+                       steps.push_back(pass);
+                       return std::vector<Lane>{compute_lane(steps)};
+                     }),
+          0, first);
+      return 4.0 * (sources + 1) * rows * cols / us * 1e-3 / machine_.workers;
+    };
+    machine_.pass_gbps = gbps(1);
+    note("pass_gbps", Origin::measured,
+         "a pass over 4 MiB that another rank has stored, by all workers of each rank at once");
+    if (world_ == 1) return;
+    machine_.reduce_gbps = gbps(world_);
+    note("reduce_gbps", Origin::measured, "the sum of 4 MiB from each rank, stored by it");
   }
 
   /// What a step costs beside what it does, and what it takes until a lane sees a count.
