@@ -157,6 +157,10 @@ double Costs::moving_us(CollectiveKind kind, int ranks, std::int32_t workers, do
   return std::max(shingle::collective_us(machine_.curves, traffic_of(kind), ranks, workers, bytes), 0.0);
 }
 
+double Costs::wire_bytes(CollectiveKind kind, int ranks, double bytes) const {
+  return wire_factor(traffic_of(kind), ranks) * bytes;
+}
+
 double Costs::wake_us() const {
   if (!machine_.topology.serial || !machine_.link.paced()) return 0;
   return std::max(shingle::collective_us(machine_.curves, Traffic::alltoall, 2, 0, 0), 0.0);

@@ -19,6 +19,8 @@ class Costs {
 
   /// A collective that all `ranks` of its communicator have entered; `bytes` as curves count them.
   double collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const;
+  /// What it moves over a rank's link in either direction.
+  double wire_bytes(CollectiveKind kind, int ranks, double bytes) const;
   /// The part of that in which a rank's own threads move bytes: all, unless a link is emulated.
   double moving_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const;
   /// Until a thread of the host that sleeps has seen that its link has carried something: as long as it takes
