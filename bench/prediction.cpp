@@ -80,21 +80,8 @@ Case draw_case(Draw& draw, int world, const Machine& machine) {
   }
 }
 
-double measured_us(const Case& at, int repeat, double& spread) {
-  const auto world = make_world(at.problem.world, {.backend = "host", .link = at.link});
-  const auto inputs = random_inputs(at.problem, 3);
-  Workspace memory(*world, *inputs);
-  Operator op(*world, at.problem, {.mechanism = at.mechanism, .params = at.params});
-  memory.bind(op);
-  op.run();
-  bench::Samples samples;
-  for (int i = 0; i < repeat; ++i) samples.us.push_back(op.run().elapsed_us);
-  spread = samples.spread();
-  return samples.median();
-}
-
-/// How fast the cores are just now: a product whose time the profile tells, on all ranks at once. Clocks of a
-/// shared machine wander, and predictions are told so (FlashOverlap §4.2.3).
+/// How fast each rank's cores are just now: a product whose time the profile tells, on all ranks at once.
+/// Clocks of a shared machine wander, and predictions are told so (FlashOverlap §4.2.3).
 class Pace {
  public:
   Pace(int ranks, const Machine& machine)
@@ -106,10 +93,15 @@ class Pace {
     expected_us_ = simulate(op_.plan(), machine).makespan_us;
     slowdown();
   }
-  double slowdown() {
-    bench::Samples samples;
-    for (int i = 0; i < 3; ++i) samples.us.push_back(op_.run().elapsed_us);
-    return samples.median() / expected_us_;
+  /// By rank: the median of three times.
+  std::vector<double> slowdown() {
+    std::vector<bench::Samples> ranks(static_cast<std::size_t>(world_->size()));
+    for (int i = 0; i < 3; ++i)
+      for (const Span& span : op_.run(1, true).spans)
+        ranks[static_cast<std::size_t>(span.rank)].us.push_back((span.end_us - span.begin_us) / expected_us_);
+    std::vector<double> medians;
+    for (const bench::Samples& rank : ranks) medians.push_back(rank.median());
+    return medians;
   }
 
  private:
@@ -123,6 +115,29 @@ class Pace {
   Operator op_;
   double expected_us_ = 0;
 };
+
+double measured_us(const Case& at, int repeat, double& spread) {
+  const auto world = make_world(at.problem.world, {.backend = "host", .link = at.link});
+  const auto inputs = random_inputs(at.problem, 3);
+  Workspace memory(*world, *inputs);
+  Operator op(*world, at.problem, {.mechanism = at.mechanism, .params = at.params});
+  memory.bind(op);
+  op.run();
+  bench::Samples samples;
+  for (int i = 0; i < repeat; ++i) samples.us.push_back(op.run().elapsed_us);
+  spread = samples.spread();
+  return samples.median();
+}
+
+/// The mean of both, by rank; none where a rank changed its pace by more than a tenth between them.
+std::vector<double> steady(const std::vector<double>& before, const std::vector<double>& after) {
+  std::vector<double> mean;
+  for (std::size_t rank = 0; rank < before.size(); ++rank) {
+    if (std::max(before[rank], after[rank]) > 1.1 * std::min(before[rank], after[rank])) return {};
+    mean.push_back((before[rank] + after[rank]) / 2);
+  }
+  return mean;
+}
 
 double quantile(std::vector<double> values, double fraction) {
   return bench::Samples{std::move(values)}.at(fraction);
@@ -162,16 +177,14 @@ int main(int argc, char** argv) {
     machine.link = at.link;
     const Plan plan = make_plan(at.problem, machine, at.mechanism, at.params).value();
     double spread = 0;
-    const double before = pace.slowdown();
+    const std::vector<double> before = pace.slowdown();
     const double measured = measured_us(at, repeat, spread);
-    const double after = pace.slowdown();
+    const SimOptions now{.slowdown = steady(before, pace.slowdown())};
     // Where the machine changed its pace meanwhile, nobody knows which one was measured.
-    if (std::max(before, after) > 1.1 * std::min(before, after)) {
+    if (now.slowdown.empty()) {
       ++unsteady;
       continue;
     }
-    const SimOptions now{.slowdown =
-                             std::vector<double>(static_cast<std::size_t>(world), (before + after) / 2)};
     const double predicted = simulate(plan, machine, now).makespan_us;
     const double error = std::abs(predicted - measured) / measured;
     ++found;
@@ -187,7 +200,7 @@ int main(int argc, char** argv) {
                               {"link_gbps", at.link.gbps},
                               {"measured_us", measured},
                               {"spread", spread},
-                              {"slowdown", (before + after) / 2},
+                              {"slowdown", now.slowdown},
                               {"predicted_us", predicted}});
   }
   fmt::print("{:<12} {:>6} {:>8} {:>8} {:>8}\n", "mechanism", "cases", "median", "p90", "largest");

@@ -1,6 +1,6 @@
 #include "deliveries.hpp"
 
-#include <sys/prctl.h>
+#include "scheduling.hpp"
 
 namespace shingle::host {
 
@@ -28,7 +28,8 @@ void Deliveries::drain(const Health& health) {
 }
 
 void Deliveries::serve() {
-  prctl(PR_SET_TIMERSLACK, 1000);  // ns: transfers take tens of microseconds
+  sleep_precisely();
+  wake_promptly();
   std::unique_lock lock(mutex_);
   while (!quit_) {
     if (posted_.empty()) {

@@ -1,21 +1,25 @@
 #include "executable.hpp"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <system_error>
 
 #include "diagnosis.hpp"
 #include "interpreter.hpp"
+#include "scheduling.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::host {
 
 HostExecutable::HostExecutable(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
   WorldState& world = *engine_->world;
+  const auto ranks = static_cast<int>(engine_->plan.ranks.size());
   for (const int rank : world.local_ranks) {
-    ranks_.push_back(std::make_unique<Rank>(rank, world.machine.workers - 1, world.health));
+    const int workers = world.machine.workers;
+    const bool here = static_cast<int>(world.local_ranks.size()) == ranks;  // other processes bind their own
+    ranks_.push_back(std::make_unique<Rank>(
+        rank, workers - 1, here ? cores_of(rank, ranks, workers) : std::vector<int>{}, world.health));
     const auto lanes = engine_->plan.ranks[static_cast<std::size_t>(rank)].lanes.size();
     for (std::size_t lane = 0; lane < lanes; ++lane) {
       lanes_.push_back(std::make_unique<LaneThread>());
@@ -77,6 +81,7 @@ RunReport HostExecutable::run(const RunOptions& options) {
     std::unique_lock lock(mutex_);
     epochs_ = options.epochs;
     running_ = lanes_.size();
+    up_ = 0;
     ++generation_;
     wake_.notify_all();
     wait_for_lanes(lock);
@@ -137,7 +142,14 @@ RunReport HostExecutable::report() {
 // lanes' threads
 
 void HostExecutable::serve(LaneThread& lane) {
-  prctl(PR_SET_TIMERSLACK, 1000);  // ns: paced links sleep for tens of microseconds
+  const Lane& plan = engine_->plan.ranks[static_cast<std::size_t>(lane.rank->number)]
+                         .lanes[static_cast<std::size_t>(lane.lane)];
+  sleep_precisely();
+  if (plan.kind == LaneKind::compute) {
+    stay_on(lane.rank->cores);
+  } else {
+    wake_promptly();
+  }
   compute_on_this_thread_only();
   Worker worker;
   std::unique_lock lock(mutex_);
@@ -145,10 +157,19 @@ void HostExecutable::serve(LaneThread& lane) {
     wake_.wait(lock, [&] { return quit_ || generation_ > served; });
     if (quit_) return;
     lock.unlock();
+    start(plan.kind);
     run_epochs(lane, worker);
     lock.lock();
     if (--running_ == 0) idle_.notify_all();
   }
+}
+
+/// Lanes that compute begin once all lanes have been given a core: otherwise they may keep others of their
+/// core from their first step until the kernel's next tick.
+void HostExecutable::start(LaneKind kind) {
+  ++up_;
+  if (kind != LaneKind::compute) return;
+  while (up_ < lanes_.size() && !engine_->health().stopped()) std::this_thread::yield();
 }
 
 void HostExecutable::run_epochs(LaneThread& lane, Worker& worker) {

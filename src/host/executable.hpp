@@ -30,8 +30,10 @@ class HostExecutable final : public Executable {
  private:
   /// What the lanes of a rank share.
   struct Rank {
-    Rank(int rank_number, int helpers, Health& health) : number(rank_number), pool(helpers, health) {}
+    Rank(int rank_number, int helpers, std::vector<int> own_cores, Health& health)
+        : number(rank_number), cores(std::move(own_cores)), pool(helpers, cores, health) {}
     int number;
+    std::vector<int> cores;  ///< on which it computes; none: on any
     Pool pool;
     std::mutex mutex;
     std::condition_variable changed;
@@ -49,6 +51,7 @@ class HostExecutable final : public Executable {
 
   void stop();
   void serve(LaneThread& lane);
+  void start(LaneKind kind);
   void run_epochs(LaneThread& lane, Worker& worker);
   void run_steps(LaneThread& lane, Worker& worker, std::uint32_t epoch);
   void join_lanes(Rank& rank, int lanes);
@@ -62,9 +65,10 @@ class HostExecutable final : public Executable {
 
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  std::uint64_t generation_ = 0;  // of runs
-  std::size_t running_ = 0;       // lanes
-  int epochs_ = 0;                // of the current run
+  std::uint64_t generation_ = 0;    // of runs
+  std::size_t running_ = 0;         // lanes
+  int epochs_ = 0;                  // of the current run
+  std::atomic<std::size_t> up_{0};  // lanes that a core runs since it began
   bool quit_ = false;
 };
 

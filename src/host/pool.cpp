@@ -6,13 +6,14 @@
 #include <system_error>
 
 #include "products.hpp"
+#include "scheduling.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::host {
 
-Pool::Pool(int helpers, Health& health) : health_(health) {
+Pool::Pool(int helpers, const std::vector<int>& cores, Health& health) : health_(health) {
   try {
-    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { help(); });
+    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this, cores] { help(cores); });
   } catch (const std::system_error&) {
     const std::size_t started = threads_.size();
     stop();
@@ -63,7 +64,8 @@ void Pool::close(std::list<Open>::iterator open) {
   open_.erase(open);
 }
 
-void Pool::help() {
+void Pool::help(const std::vector<int>& cores) {
+  stay_on(cores);
   compute_on_this_thread_only();
   Worker worker;
   std::unique_lock lock(mutex_);

@@ -23,7 +23,8 @@ class Job {
 /// that a pool that is busy elsewhere only costs time.
 class Pool {
  public:
-  Pool(int helpers, Health& health);
+  /// The helpers stay on these cores, if there are any.
+  Pool(int helpers, const std::vector<int>& cores, Health& health);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -39,7 +40,7 @@ class Pool {
     int room;
     int inside;
   };
-  void help();
+  void help(const std::vector<int>& cores);
   void stop();
   void close(std::list<Open>::iterator open);
 

@@ -93,6 +93,7 @@ std::string to_json(const Machine& m) {
   if (m.launch_us > 0) json["launch_us"] = m.launch_us;
   if (m.signal_us > 0) json["signal_us"] = m.signal_us;
   if (m.pass_gbps > 0) json["pass_gbps"] = m.pass_gbps;
+  if (m.reduce_gbps > 0) json["reduce_gbps"] = m.reduce_gbps;
   if (!m.whole_tiles) json["whole_tiles"] = false;
   if (m.attention_rate != 1) json["attention_rate"] = m.attention_rate;
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;

@@ -74,8 +74,17 @@ Costs::Costs(const Plan& plan, const Machine& machine)
 }
 
 double Costs::bytes_of(const Slice& slice) const {
-  return area(slice.rows, slice.cols) *
-         static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+  return area(slice.rows, slice.cols) * width_of(slice);
+}
+
+double Costs::width_of(const Slice& slice) const {
+  return static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+}
+
+/// What several ranks get, threads that move bytes themselves store to one after the other.
+double Costs::store_again_us(const Placement& at, double bytes) const {
+  const auto ranks = static_cast<double>(at.ranks.size());
+  return ranks > 1 ? machine_.contention.steals * (ranks - 1) * memory_us(bytes) : 0;
 }
 
 double Costs::memory_us(double bytes) const {
@@ -85,7 +94,8 @@ double Costs::memory_us(double bytes) const {
 double Costs::library_us(const Gemm& gemm, std::int32_t workers) const {
   const double gated = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
   const std::int64_t k = gemm.transpose_a ? gemm.a.rows : gemm.a.cols;
-  return gated * library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers);
+  return gated * library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers) +
+         store_again_us(gemm.out, area(gemm.grid.rows, gemm.grid.cols) * width_of(gemm.out.slice));
 }
 
 double Costs::multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows,
@@ -105,8 +115,9 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
       const bool empty = rect.rows == 0 || rect.cols == 0;
       // On a machine whose tiles are whole a phantom one runs its main loop, too.
       if (empty && !machine_.whole_tiles) continue;
-      longest =
-          std::max(longest, gated * multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k));
+      const double us = gated * multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k) +
+                        store_again_us(gemm->out, area(rect.rows, rect.cols) * width_of(gemm->out.slice));
+      longest = std::max(longest, us);
       if (machine_.whole_tiles) break;  // all are alike
     }
   } else if (const auto* attend = std::get_if<Attend>(&step)) {
@@ -122,14 +133,14 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const bool rows = row_wise(step);
   const TileRect rect = step.grid.rect(step.grid.tile(rows ? step.grid.linear({item, 0}) : item));
   const double elements = area(rect.rows, rows ? step.grid.cols : rect.cols);
-  const auto width = [&](const Placement& at) {
-    return static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
-  };
-  double bytes = elements * width(step.to);
-  for (const Placement& from : step.from) bytes += elements * width(from);
-  if (step.norm.residual) bytes += 2 * elements * width(step.to);
+  const double written = elements * width_of(step.to.slice);
+  double bytes = written;
+  for (const Placement& from : step.from) bytes += elements * width_of(from.slice);
+  if (step.norm.residual) bytes += 2 * written;
   const double share = memory_bytes_per_us_ / static_cast<double>(larger(workers, 1));
-  return bytes / (machine_.pass_gbps > 0 ? std::min(machine_.pass_gbps * 1e3, share) : share);
+  const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
+  const double gbps = sums ? machine_.reduce_gbps : machine_.pass_gbps;
+  return bytes / (gbps > 0 ? std::min(gbps * 1e3, share) : share) + store_again_us(step.to, written);
 }
 
 /// Scores and weighted sums of a block of queries over the keys that they see.
@@ -145,6 +156,15 @@ double Costs::attend_us(const Attend& step, std::int64_t item) const {
 
 double Costs::moving_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {
   return std::max(shingle::collective_us(machine_.curves, traffic_of(kind), ranks, workers, bytes), 0.0);
+}
+
+double Costs::wire_bytes(CollectiveKind kind, int ranks, double bytes) const {
+  return wire_factor(traffic_of(kind), ranks) * bytes;
+}
+
+double Costs::wake_us() const {
+  if (!machine_.topology.serial || !machine_.link.paced()) return 0;
+  return std::max(shingle::collective_us(machine_.curves, Traffic::alltoall, 2, 0, 0), 0.0);
 }
 
 double Costs::collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {

@@ -19,17 +19,25 @@ class Costs {
 
   /// A collective that all `ranks` of its communicator have entered; `bytes` as curves count them.
   double collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const;
+  /// What it moves over a rank's link in either direction.
+  double wire_bytes(CollectiveKind kind, int ranks, double bytes) const;
   /// The part of that in which a rank's own threads move bytes: all, unless a link is emulated.
   double moving_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const;
+  /// Until a thread of the host that sleeps has seen that its link has carried something: as long as it takes
+  /// them to meet with nothing to move. Nothing where links are not emulated.
+  double wake_us() const;
   /// A copy within a rank's memory.
   double memory_us(double bytes) const;
 
   double bytes_of(const Slice& slice) const;
+  /// Of an element.
+  double width_of(const Slice& slice) const;
 
  private:
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
+  double store_again_us(const Placement& at, double bytes) const;
   double attend_us(const Attend& step, std::int64_t item) const;
 
   const Plan& plan_;

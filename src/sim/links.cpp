@@ -52,6 +52,10 @@ void Links::share() {
   }
 }
 
+double Links::rate(std::int32_t transfer) const {
+  return std::ranges::find(flows_, transfer, &Flow::transfer)->rate;
+}
+
 double Links::next_end() const {
   double at = infinite;
   for (const Flow& flow : flows_)

@@ -23,6 +23,8 @@ class Links {
 
   /// Shares the rates anew if transfers have come or gone.
   void share();
+  /// Bytes an us that a transfer gets, as they were shared last.
+  double rate(std::int32_t transfer) const;
   /// When the next transfer is over if none comes or goes before; infinite without any.
   double next_end() const;
   /// Lets time pass; returns the transfers that are over then.

@@ -111,6 +111,8 @@ struct Meeting {
   std::vector<Index> wanting;               ///< ranks on which it has no workers yet
   std::int32_t workers = 0;                 ///< of each rank
   double bytes = 0;                         ///< as curves count them
+  double gbps = 0;                          ///< that it moves over every rank's link, alone
+  double share = 1;                         ///< of that, what others on these links leave it
   double left_us = 0, rate = 1, since = 0;  ///< of its time alone; how fast that passes
   std::int64_t version = 0;
   Cause cause = none;
@@ -163,6 +165,7 @@ class Simulation {
   void begin_meetings();
   void begin(Meeting& meeting);
   double wake_us(std::span<const Index> ranks);
+  void share_links();
   void retime(Index meeting);
   void end(Index meeting);
   bool exchange(LaneState& lane, const Exchange& step);

@@ -21,6 +21,11 @@ constexpr std::int64_t lengths[] = {64, 256, 1024, 4096};  // K
 constexpr TileShape reference{512, 512};                   // what a worker has of the product that paces all
 constexpr std::int64_t reference_k = 1024;
 
+double without(double us, double other_us) {
+  constexpr double least_us = 1e-3;
+  return std::max(us - other_us, least_us);
+}
+
 double flops_of(const TileShape& shape, std::int64_t k) {
   return 2.0 * shape.rows * shape.cols * static_cast<double>(k);
 }
@@ -43,26 +48,47 @@ void Profiler::steps() {
 
 /// Of a run, without what it costs beside its steps, and `more`.
 double Profiler::alone_us(double us, double more) const {
-  constexpr double least_us = 1e-3;
-  return std::max(us - begin_us_ - more, least_us);
+  return without(us, begin_us_ + more);
 }
 
-/// Copies of a thread, and passes of the workers, over more than caches hold.
+/// Copies of a thread over more than caches hold, and passes of the workers.
 void Profiler::memory() {
   constexpr std::int64_t most_rows = 1 << 19;
   if (!next("memory")) return;
   std::int64_t rows = 1 << 12;
   double copy = watch_.us(plans_.copy(rows));
   while (copy < watch_.timing().run_us / 2 && rows < most_rows) copy = watch_.us(plans_.copy(rows *= 4));
-  copy = alone_us(copy, 0);
-  const double pass = alone_us(watch_.us(plans_.pass(rows)), machine_.launch_us);
   const double bytes = plans_.bytes_passed(rows);
-  machine_.memory_gbps = bytes / copy * 1e-3;
-  machine_.pass_gbps = bytes / pass * 1e-3 / machine_.workers;
-  const std::string size = format_bytes(bytes / 2);
-  note("memory_gbps", Origin::measured, fmt::format("{} copied by one step of each rank at once", size));
+  machine_.memory_gbps = bytes / alone_us(copy, 0) * 1e-3;
+  note("memory_gbps", Origin::measured,
+       fmt::format("{} copied by one step of each rank at once", format_bytes(bytes / 2)));
+  passes(rows);
+}
+
+/// Of all workers, over so many rows. Where the workers are cores and ranks reach each other's memory, over
+/// what another has just stored there, as after any communication: it lies in that one's caches, or in none.
+void Profiler::passes(std::int64_t rows) {
+  constexpr std::int64_t rows_on_cores = 1 << 10;
+  const bool on_cores = can_.remote_memory && can_.host_accessible;
+  if (on_cores) rows = rows_on_cores;
+  const auto size = [&] { return format_bytes(plans_.bytes_passed(rows) / 2); };
+  const auto gbps = [&](int sources, double us) {
+    return plans_.bytes_passed(rows, sources) / us * 1e-3 / machine_.workers;
+  };
+  machine_.pass_gbps =
+      gbps(1, on_cores ? sum_us(rows, 1) : alone_us(watch_.us(plans_.pass(rows)), machine_.launch_us));
   note("pass_gbps", Origin::measured,
-       fmt::format("a pass over {} by all workers of each rank at once", size));
+       fmt::format("a pass over {}{} by all workers of each rank at once", size(),
+                   on_cores ? " that another rank has stored," : ""));
+  if (!can_.remote_memory || size_ == 1) return;
+  if (!on_cores) rows /= size_;
+  machine_.reduce_gbps = gbps(size_, sum_us(rows, size_));
+  note("reduce_gbps", Origin::measured, fmt::format("the sum of {} from each rank, stored by it", size()));
+}
+
+double Profiler::sum_us(std::int64_t rows, int sources) {
+  const TimedPlans::Stored stored = plans_.stored(rows, sources);
+  return without(watch_.step_us(stored.plan, 0, stored.sum), machine_.launch_us);
 }
 
 /// Clocks wander, of a shared machine most: what is measured is put in proportion to a product that is timed

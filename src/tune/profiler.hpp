@@ -21,6 +21,8 @@ class Profiler {
   // what one rank does (profile_compute.cpp)
   void steps();
   void memory();
+  void passes(std::int64_t rows);
+  double sum_us(std::int64_t rows, int sources);
   void tiles();
   void library();
   void edges();

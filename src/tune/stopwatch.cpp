@@ -97,4 +97,15 @@ double Stopwatch::lane_us(const Plan& plan, int lane) {
   });
 }
 
+double Stopwatch::step_us(const Plan& plan, int lane, int first) {
+  Timed timed = prepare(plan);
+  return median(timed, true, [&](const RunReport& report) {
+    std::vector<double> times;
+    for (const Span& span : report.spans)
+      if (span.lane == lane && span.step >= first) times.push_back(span.end_us - span.begin_us);
+    std::ranges::sort(times);
+    return times.empty() ? 0 : times[times.size() / 2];
+  });
+}
+
 }  // namespace shingle::tune

@@ -36,6 +36,8 @@ class Stopwatch {
   /// The same of one lane of the plan beside its others: from the begin of its first step to the end of its
   /// last.
   double lane_us(const Plan& plan, int lane);
+  /// Median over ranks, steps from `first` on, and then runs, of the time of a lane's step.
+  double step_us(const Plan& plan, int lane, int first = 0);
 
   const Timing& timing() const { return timing_; }
 

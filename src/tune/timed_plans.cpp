@@ -105,8 +105,8 @@ Problem TimedPlans::moving(Op op, std::int64_t rows, std::int64_t cols) const {
   return problem;
 }
 
-double TimedPlans::bytes_passed(std::int64_t rows) const {
-  return 2.0 * static_cast<double>(rows * kibi) * static_cast<double>(size_bytes(dtype_));
+double TimedPlans::bytes_passed(std::int64_t rows, int sources) const {
+  return (sources + 1.0) * static_cast<double>(rows * kibi) * static_cast<double>(size_bytes(dtype_));
 }
 
 Plan TimedPlans::copy(std::int64_t rows) const {
@@ -121,6 +121,34 @@ Plan TimedPlans::pass(std::int64_t rows) const {
   const Plan base = sequential(moving(Op::allreduce, rows, kibi));
   return with_lanes(base,
                     [&](int rank) { return std::vector<Lane>{compute_lane({pass_of(base, rank, 64)})}; });
+}
+
+TimedPlans::Stored TimedPlans::stored(std::int64_t rows, int sources) const {
+  Plan base = sequential(moving(Op::allreduce, rows, kibi));
+  const auto by_rank = [&](auto value) { return std::vector(static_cast<std::size_t>(world_), value); };
+  const auto stored = static_cast<std::int32_t>(base.buffers.size());
+  base.buffers.push_back({"stored", Role::internal, dtype_, by_rank(world_ * rows), kibi, 1});
+  base.counters = {{"stored", CounterKind::add, by_rank(std::vector{static_cast<std::uint32_t>(world_)})}};
+  const auto part = [&](int rank, int source) {
+    Slice slice = whole(base, stored, rank);
+    slice.row = source * rows, slice.rows = rows;
+    return slice;
+  };
+  Plan plan = with_lanes(base, [&](int rank) {
+    const Slice own = whole(base, find_buffer(base, Role::a), rank);
+    std::vector<Step> steps;
+    for (int to = 0; to < world_; ++to) steps.push_back(Copy{own, part(to, rank)});
+    for (int to = 0; to < world_; ++to) steps.push_back(Notify{{0, to, 0}, 1});
+    steps.push_back(Await{{0, rank, 0}, static_cast<std::uint32_t>(world_)});
+    Elementwise sum;
+    sum.grid = make_grid(rows, kibi, machine_.tile_rows, machine_.tile_cols);
+    for (int source = 1; source <= sources; ++source)
+      sum.from.push_back(in_place(part(rank, (rank + source) % world_)));
+    sum.to = in_place(whole(base, find_buffer(base, Role::out), rank));
+    steps.push_back(sum);
+    return std::vector<Lane>{compute_lane(steps)};
+  });
+  return {std::move(plan), 2 * world_ + 1};
 }
 
 Plan TimedPlans::small_steps(int count) const {

@@ -47,8 +47,15 @@ class TimedPlans {
   /// A rank's matrix of so many rows, a kibi of columns, copied by one step; or by a pass of all workers.
   Plan copy(std::int64_t rows) const;
   Plan pass(std::int64_t rows) const;
-  /// Bytes that either reads and writes.
-  double bytes_passed(std::int64_t rows) const;
+  /// Every rank stores such a matrix with all, waits for theirs, and then sums those of so many others (of as
+  /// many as there are ranks: and its own) tile by tile.
+  struct Stored {
+    Plan plan;
+    int sum = 0;  ///< the step, in the rank's one lane
+  };
+  Stored stored(std::int64_t rows, int sources) const;
+  /// Bytes that a pass over so many such matrices reads and writes, or a copy of one.
+  double bytes_passed(std::int64_t rows, int sources = 1) const;
   /// Steps of one small tile, one after the other.
   Plan small_steps(int count) const;
   /// Two lanes, each of which does such a step when the other has done one, so many times each.

@@ -55,6 +55,8 @@ TEST(CudaProfile, IsOfThisWorld) {
     EXPECT_GT(tflops, 50) << shape.rows << "x" << shape.cols;
     EXPECT_LT(tflops, 5000) << shape.rows << "x" << shape.cols;
   }
+  const bool sums = gpus() > 1 && world->capabilities().remote_memory;
+  EXPECT_EQ(origin_of(found, "reduce_gbps"), sums ? "measured" : "none");
   if (gpus() > 1) {
     const auto us = [&](double bytes) {
       return collective_us(found.curves, Traffic::allreduce, gpus(), 0, bytes);

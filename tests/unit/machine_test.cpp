@@ -102,6 +102,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.name = "full";
   machine.ranks = 64;
   machine.pass_gbps = 90.5;
+  machine.reduce_gbps = 60.5;
   machine.whole_tiles = false;
   machine.attention_rate = 0.5;
   machine.library_rate = 1.02;
@@ -114,8 +115,8 @@ TEST(Profile, HoldsTopologyAndContention) {
                         .steals = 0.5,
                         .wake_us = 80,
                         .persistent = true};
-  for (const char* of : {"workers", "ranks", "pass_gbps", "topology", "contention", "whole_tiles",
-                         "attention_rate", "library_rate"})
+  for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention",
+                         "whole_tiles", "attention_rate", "library_rate"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);
@@ -124,9 +125,9 @@ TEST(Profile, HoldsTopologyAndContention) {
   EXPECT_EQ(machine_from_json(to_json(machine)), machine) << "pairs alone";
   machine.topology = {};
   machine.contention = {};
-  machine.pass_gbps = 0;
+  machine.pass_gbps = machine.reduce_gbps = 0;
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
-  for (const char* key : {"topology", "contention", "pass_gbps"})
+  for (const char* key : {"topology", "contention", "pass_gbps", "reduce_gbps"})
     EXPECT_FALSE(json::parse(to_json(machine)).contains(key)) << key << " is left out at its default";
 }
 

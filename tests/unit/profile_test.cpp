@@ -63,6 +63,7 @@ SimulatedParts like_a_gpu() {
   parts.told.sources = {{"collective_workers", Origin::assumed, "a guess"}};
   parts.can.native_dtypes = {DType::bf16};
   parts.can.tiles = {{128, 128}, {128, 256}};
+  parts.can.host_accessible = false;
   parts.can.timing = {.run_us = 500, .rest_us = 0};
   parts.attends = false;
   parts.begin_us = 6;
@@ -85,6 +86,7 @@ TEST(Profiler, FindsWhatIsKnown) {
   EXPECT_NEAR(found.signal_us, known.signal_us, 0.1);
   EXPECT_NEAR(found.memory_gbps, known.memory_gbps, 0.02 * known.memory_gbps);
   EXPECT_NEAR(found.pass_gbps, known.pass_gbps, 0.02 * known.pass_gbps);
+  EXPECT_EQ(found.reduce_gbps, 0) << "ranks do not reach each other's memory";
   ASSERT_EQ(found.tiles.size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {  // the better one first
     EXPECT_EQ(found.tiles[i].cols, known.tiles[i].cols);
@@ -107,6 +109,18 @@ TEST(Profiler, FindsWhatIsKnown) {
   }
   EXPECT_EQ(found.collective_workers, 16) << "230 of 240 GB/s; eight carry 120";
   EXPECT_EQ(machine_from_json(to_json(found)), found) << "every figure has a source";
+}
+
+TEST(Profiler, FindsSumsWhereDevicesReachEachOther) {
+  SimulatedParts parts = like_a_gpu();
+  parts.machine.reduce_gbps = 70;
+  parts.can.remote_memory = true;
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_NEAR(found.pass_gbps, 90, 2);
+  EXPECT_NEAR(found.reduce_gbps, 70, 2);
+  EXPECT_THAT(note_of(found, "pass_gbps"), Not(HasSubstr("stored")));
+  EXPECT_THAT(note_of(found, "reduce_gbps"), StartsWith("measured: "));
 }
 
 TEST(Profiler, FindsContention) {
@@ -133,6 +147,7 @@ TEST(Profiler, FindsWhatThreadsDo) {
   parts.machine.workers = 2;
   parts.machine.memory_gbps = 8;
   parts.machine.pass_gbps = 3;
+  parts.machine.reduce_gbps = 2;
   parts.machine.launch_us = 2;
   parts.machine.signal_us = 1;
   parts.machine.whole_tiles = false;
@@ -146,6 +161,7 @@ TEST(Profiler, FindsWhatThreadsDo) {
   parts.machine.contention.wake_us = 40;
   parts.told.workers = 2;
   parts.told.topology.serial = true;
+  parts.can.remote_memory = true;
   parts.can.native_dtypes = {DType::f32};
   SimulatedWorld world(parts);
   const Machine found = profile(world);
@@ -153,6 +169,9 @@ TEST(Profiler, FindsWhatThreadsDo) {
   EXPECT_FALSE(found.whole_tiles);
   EXPECT_NEAR(found.attention_rate, 0.5, 0.02);
   EXPECT_EQ(found.library_rate, 1);
+  EXPECT_NEAR(found.pass_gbps, 3, 0.03);
+  EXPECT_NEAR(found.reduce_gbps, 2, 0.02);
+  EXPECT_THAT(note_of(found, "pass_gbps"), HasSubstr("that another rank has stored"));
   EXPECT_NEAR(wave_us(found, 256, 256, 1024), wave_us(parts.machine, 256, 256, 1024),
               0.02 * wave_us(parts.machine, 256, 256, 1024));
   EXPECT_NEAR(found.contention.wake_us, 40, 4);

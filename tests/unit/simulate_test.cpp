@@ -137,6 +137,36 @@ TEST(Simulate, ComputationSlowsCollectives) {
   EXPECT_NEAR(time(plan, busy), gemm_us + 100 + (100 - 100 / 1.5) + 100, 1);
 }
 
+/// Each of two that begin together gets what it can use of the links, up to half.
+TEST(Simulate, CollectivesAtOnceShareLinks) {
+  Problem moving = problem(Op::allreduce);
+  moving.k = moving.n;
+  Plan plan = plan_sequential(moving, machine()).value();
+  plan.communicators.push_back(plan.communicators[0]);
+  for (RankPlan& rank : plan.ranks) {
+    rank.lanes.push_back(rank.lanes[0]);
+    for (Step& step : rank.lanes[1].steps) std::get<Collective>(step).communicator = 1;
+  }
+  EXPECT_DOUBLE_EQ(time(plan, machine()), 80) << "twice 40 kB at 1000 bytes an us, latencies hidden";
+  Machine wide = machine();
+  wide.curves = {{Traffic::allreduce, 2, 0, {{40000, allreduce_us}}}};
+  wide.link.gbps = 2;
+  EXPECT_DOUBLE_EQ(time(plan, wide), allreduce_us) << "neither needs more than half";
+  // The second moves 5 kB in 50 us and keeps its tenth of the link; of the rest the first needs only 0.8.
+  for (RankPlan& rank : plan.ranks) {
+    auto& second = std::get<Collective>(rank.lanes[1].steps[0]);
+    second.send.rows = second.recv.rows = 12;
+    second.send.cols = second.recv.cols = 100;
+  }
+  Machine curved = machine();
+  curved.curves = {{Traffic::allreduce, 2, 0, {{4800, 48}, {40000, 50}}}};
+  EXPECT_DOUBLE_EQ(time(plan, curved), 50);
+  curved.curves = {{Traffic::allreduce, 2, 0, {{4800, 48}, {40000, 48.0001}}}};
+  curved.link.gbps = 0.85;
+  // 0.833 and 0.1 on 0.85: the first gets 0.75 for 48 us, and is then alone.
+  EXPECT_NEAR(time(plan, curved), 48 + (40000 - 48 * 750) / (40000 / 48.0), 0.01);
+}
+
 TEST(Simulate, RefusesWhatItCannotTell) {
   const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
   const auto message = [&](const Machine& on, const SimOptions& options = {}) -> std::string {

@@ -106,6 +106,7 @@ struct Machine {
   double signal_us = 0;       ///< from an add to a count to the step that awaits it
   double pass_gbps = 0;       ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
                               ///< workers together saturate memory
+  double reduce_gbps = 0;     ///< the same in a pass that sums what several ranks stored; 0: as any pass
   bool whole_tiles = true;    ///< a tile at the edge of a matrix takes as long as a whole one
   double attention_rate = 1;  ///< multiply-adds of attention, relative to those of the fastest tile
   double library_rate = 1;  ///< those of a library's GEMM, relative to its best tile's: where another kernel
