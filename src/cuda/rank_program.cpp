@@ -98,16 +98,11 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
   Program program;
   for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
     const std::vector<Step>& steps = rank.lanes[lane].steps;
-    Context context{world_,
-                    plan_,
-                    memory_,
-                    binding.arena,
-                    library_,
-                    binding.workspaces[lane],
-                    local_.rank(),
-                    parity,
-                    watch(),
-                    queues_.get<std::uint32_t>()};
+    Context context{world_,        plan_,
+                    memory_,       binding.arena,
+                    library_,      binding.workspaces[lane],
+                    local_.rank(), parity,
+                    watch(),       queues_.get<std::uint32_t>()};
     context.flags = rank.lanes[lane].kind == LaneKind::copy ? &flags_ : nullptr;
     auto& items = program.emplace_back();
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
