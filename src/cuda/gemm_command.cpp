@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cuda/command.hpp"
+#include "cuda/devices.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/raii/check.hpp"
@@ -103,11 +104,9 @@ struct Choice {
 
 /// Of the current device.
 GemmFamily family_here() {
-  int device = 0, major = 0, minor = 0;
+  int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-  return gemm_family(major, minor);
+  return family_of(device);
 }
 
 /// The instance of the grid's tiles, in the largest clusters that its order allows.
