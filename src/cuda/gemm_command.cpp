@@ -240,6 +240,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
                       rows.parts, rows.part_rows};
   const Tables tables = context.tables();
+  // The loads of a cluster's phantom tiles look behind the last row of tiles.
+  if (!rows.first.empty()) rows.first.resize(rows.first.size() + choice.instance->tile.cluster - 1, 0);
   args.a_first = context.arena.put(rows.first);
   args.order = context.arena.put(order_of(grid, choice.positions));
   args.positions = static_cast<std::int32_t>(choice.positions.size());
