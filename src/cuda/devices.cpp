@@ -102,6 +102,13 @@ int require_gpu() {
   return count;
 }
 
+GemmFamily family_of(int device) {
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  return gemm_family(major, minor);
+}
+
 }  // namespace cuda
 
 Machine cuda_machine(int ranks, const CudaOptions& options) {

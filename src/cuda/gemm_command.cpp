@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cuda/command.hpp"
+#include "cuda/devices.hpp"
 #include "cuda/elements.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/raii/check.hpp"
@@ -103,11 +104,9 @@ struct Choice {
 
 /// Of the current device.
 GemmFamily family_here() {
-  int device = 0, major = 0, minor = 0;
+  int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-  return gemm_family(major, minor);
+  return family_of(device);
 }
 
 /// The instance of the grid's tiles, in the largest clusters that its order allows.
@@ -241,6 +240,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
                       rows.parts, rows.part_rows};
   const Tables tables = context.tables();
+  // The loads of a cluster's phantom tiles look behind the last row of tiles.
+  if (!rows.first.empty()) rows.first.resize(rows.first.size() + choice.instance->tile.cluster - 1, 0);
   args.a_first = context.arena.put(rows.first);
   args.order = context.arena.put(order_of(grid, choice.positions));
   args.positions = static_cast<std::int32_t>(choice.positions.size());

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cuda/deadline.hpp"
+#include "cuda/devices.hpp"
 #include "cuda/executable.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/nccl/processes.hpp"
@@ -127,7 +128,7 @@ Capabilities CudaWorld::capabilities() const {
                    .native_dtypes = {DType::bf16, DType::f16},
                    .host_accessible = false,
                    .timing = {.run_us = 500, .rest_us = 40e3}};
-  for (const GemmInstance& instance : gemm_instances()) {
+  for (const GemmInstance& instance : gemm_instances(family_of(parts_.local.front().device()))) {
     const TileShape shape{instance.tile.rows, instance.tile.cols};
     if (std::ranges::find(all.tiles, shape) == all.tiles.end()) all.tiles.push_back(shape);
   }

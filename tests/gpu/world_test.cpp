@@ -26,7 +26,7 @@ Served served() {
   served.tiled_types = {DType::bf16, DType::f16};
   served.multiple = 8;
   served.tile_rows = served.tile_cols = 128;
-  served.mixed_sources = served.part_rows = served.broadcast = served.swap = false;
+  served.mixed_sources = served.part_rows = false;
   served.spares_phantom_rows = served.rank_order = served.group_spans = false;
   served.extra_bytes = 4096;
   return served;
