@@ -162,8 +162,17 @@ bool leave_one_out(Plan& plan, Dice& dice) {
   return change_sums(plan, dice, [](Elementwise& pass) { pass.to.ranks.pop_back(); });
 }
 
+/// A helper awaits that there is something to sum before it comes; what it sums is gated anyway.
+bool comes_to_help(const Plan& plan, const At& at) {
+  const auto& steps = lane_of(plan, at).steps;
+  const auto next = static_cast<std::size_t>(at.step) + 1;
+  const auto* pass = next < steps.size() ? std::get_if<Elementwise>(&steps[next]) : nullptr;
+  return pass != nullptr && pass->queue >= 0 && !pass->gates.empty();
+}
+
 bool drop_last_awaits(Plan& plan, Dice& dice) {
   const auto at = pick<Await>(plan, dice, [&](const At& where, const Await& await) {
+    if (comes_to_help(plan, where)) return false;
     const std::string& name = counter_name(plan, await.counter);
     if (name == "stored") return await.counter.entry != where.rank;  // what a lane has stored itself it knows
     if (name == "summed" && plan.problem.op == Op::gemm_allreduce && sums_shards(plan))
