@@ -37,6 +37,20 @@ std::vector<CommKey> make_communicators(CudaWorld& world, const Plan& plan) {
   return exchanging;
 }
 
+/// Lanes of a rank that copy, of the rank that has most.
+std::size_t most_copying_lanes(const Plan& plan) {
+  const auto copies = [](const Step& step) {
+    return std::holds_alternative<Copy>(step) || std::holds_alternative<Broadcast>(step) ||
+           std::holds_alternative<Swap>(step);
+  };
+  std::ptrdiff_t most = 0;
+  for (const RankPlan& rank : plan.ranks)
+    most = std::max(most, std::ranges::count_if(rank.lanes, [&](const Lane& lane) {
+                      return std::ranges::any_of(lane.steps, copies);
+                    }));
+  return static_cast<std::size_t>(most);
+}
+
 std::size_t most_lanes(const Plan& plan) {
   std::size_t most = 0;
   for (const RankPlan& rank : plan.ranks) most = std::max(most, rank.lanes.size());
@@ -80,6 +94,9 @@ void Runner::connect() {
     graphs_ = world_.side_by_side()[lanes];
     if (!known && !graphs_)
       spdlog::info("{} lanes do not run side by side as branches of a graph: streams serve", lanes);
+    // A graph may put the copies of all its branches into one queue of the engine, in an order of its own:
+    // one that waits would hold up what it waits for. Streams have the plan's order of issue.
+    if (most_copying_lanes(plan_) > 1) graphs_ = false;
   } catch (...) {
     fail(std::current_exception());
   }
@@ -270,9 +287,11 @@ bool Runner::require_ready(std::span<void* const> streams) const {
     throw InvalidArgument("some of the streams are being captured, and others are not");
   if (!graphs_)
     throw Unsupported(
-        fmt::format("the plan's {} lanes do not run side by side as branches of a graph here (with "
-                    "CUDA_DEVICE_MAX_CONNECTIONS below that they never do)",
-                    most_lanes(plan_)));
+        most_copying_lanes(plan_) > 1
+            ? "several lanes of the plan copy, which in a graph could hold each other up"
+            : fmt::format("the plan's {} lanes do not run side by side as branches of a graph here (with "
+                          "CUDA_DEVICE_MAX_CONNECTIONS below that they never do)",
+                          most_lanes(plan_)));
   return true;
 }
 

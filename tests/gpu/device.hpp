@@ -18,11 +18,13 @@ inline bool gpu_here() {
   return std::filesystem::exists("/dev/nvidia0");
 }
 
+/// There for streams of whatever kind: such a copy may return before the device is done with it.
 template <class T>
 DeviceMemory upload(const std::vector<T>& data) {
   DeviceMemory memory(data.size() * sizeof(T));
-  if (!data.empty())
-    check(cudaMemcpy(memory.get(), data.data(), memory.bytes(), cudaMemcpyHostToDevice), "upload");
+  if (data.empty()) return memory;
+  check(cudaMemcpy(memory.get(), data.data(), memory.bytes(), cudaMemcpyHostToDevice), "upload");
+  check(cudaStreamSynchronize(cudaStreamLegacy), "upload");
   return memory;
 }
 
