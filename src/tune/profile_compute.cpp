@@ -69,7 +69,8 @@ void Profiler::memory() {
 /// what another has just stored there, as after any communication: it lies in that one's caches, or in none.
 void Profiler::passes(std::int64_t rows) {
   constexpr std::int64_t rows_on_cores = 1 << 10;
-  const bool on_cores = can_.remote_memory && can_.host_accessible;
+  const bool others_store = can_.remote_memory && size_ > 1;
+  const bool on_cores = others_store && can_.host_accessible;
   if (on_cores) rows = rows_on_cores;
   const auto size = [&] { return format_bytes(plans_.bytes_passed(rows) / 2); };
   const auto gbps = [&](int sources, double us) {
@@ -80,7 +81,7 @@ void Profiler::passes(std::int64_t rows) {
   note("pass_gbps", Origin::measured,
        fmt::format("a pass over {}{} by all workers of each rank at once", size(),
                    on_cores ? " that another rank has stored," : ""));
-  if (!can_.remote_memory || size_ == 1) return;
+  if (!others_store) return;
   if (!on_cores) rows /= size_;
   machine_.reduce_gbps = gbps(size_, sum_us(rows, size_));
   note("reduce_gbps", Origin::measured, fmt::format("the sum of {} from each rank, stored by it", size()));
