@@ -83,6 +83,10 @@ std::unique_ptr<World> make_cuda(int ranks, const WorldOptions& options) {
 Machine gpus(int ranks, const WorldOptions& options) {
   return cuda_machine(ranks, cuda_options(options));
 }
+
+std::vector<TileShape> gpu_tiles(const WorldOptions& options) {
+  return cuda_tiles(cuda_options(options));
+}
 #endif
 
 constexpr BackendEntry backend_table[] = {
@@ -90,7 +94,7 @@ constexpr BackendEntry backend_table[] = {
     {"mpi", "ranks as processes started by mpirun", make_mpi, mpi_machine, processes},
 #ifdef SHINGLE_WITH_CUDA
     {"cuda", "ranks as GPUs: of this process, or one each of those that torchrun, mpirun or srun started",
-     make_cuda, gpus, default_cuda_ranks},
+     make_cuda, gpus, default_cuda_ranks, gpu_tiles},
 #endif
 };
 
@@ -144,6 +148,11 @@ std::unique_ptr<World> make_world(int ranks, const WorldOptions& options) {
 
 Machine machine_of(int ranks, const WorldOptions& options) {
   return find_backend(chosen_backend(options)).machine(ranks, options);
+}
+
+std::vector<TileShape> served_tiles(const WorldOptions& options) {
+  const BackendEntry& backend = find_backend(chosen_backend(options));
+  return backend.tiles != nullptr ? backend.tiles(options) : std::vector<TileShape>{};
 }
 
 }  // namespace shingle

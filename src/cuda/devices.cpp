@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -110,6 +111,16 @@ GemmFamily family_of(int device) {
 }
 
 }  // namespace cuda
+
+std::vector<TileShape> cuda_tiles(const CudaOptions& options) {
+  const int index = options.first_device < cuda::require_gpu() ? options.first_device : 0;
+  std::vector<TileShape> tiles;
+  for (const cuda::GemmInstance& instance : cuda::gemm_instances(cuda::family_of(index))) {
+    const TileShape shape{instance.tile.rows, instance.tile.cols};
+    if (std::ranges::find(tiles, shape) == tiles.end()) tiles.push_back(shape);
+  }
+  return tiles;
+}
 
 Machine cuda_machine(int ranks, const CudaOptions& options) {
   const int index = options.first_device < cuda::require_gpu() ? options.first_device : 0;

@@ -10,7 +10,6 @@
 #include "cuda/deadline.hpp"
 #include "cuda/devices.hpp"
 #include "cuda/executable.hpp"
-#include "cuda/kernels/gemm.hpp"
 #include "cuda/nccl/processes.hpp"
 #include "cuda/peer/access.hpp"
 #include "cuda/peer/mapping.hpp"
@@ -124,15 +123,11 @@ std::vector<int> CudaWorld::local_ranks() const {
 }
 
 Capabilities CudaWorld::capabilities() const {
-  Capabilities all{.remote_memory = apart_.empty(),
-                   .native_dtypes = {DType::bf16, DType::f16},
-                   .host_accessible = false,
-                   .timing = {.run_us = 500, .rest_us = 40e3}};
-  for (const GemmInstance& instance : gemm_instances(family_of(parts_.local.front().device()))) {
-    const TileShape shape{instance.tile.rows, instance.tile.cols};
-    if (std::ranges::find(all.tiles, shape) == all.tiles.end()) all.tiles.push_back(shape);
-  }
-  return all;
+  return {.remote_memory = apart_.empty(),
+          .native_dtypes = {DType::bf16, DType::f16},
+          .host_accessible = false,
+          .tiles = cuda_tiles({.first_device = parts_.local.front().device()}),
+          .timing = {.run_us = 500, .rest_us = 40e3}};
 }
 
 LocalRank& CudaWorld::local(int rank) {

@@ -67,6 +67,8 @@ TEST(CudaWorld, RefusesMoreRanksThanGpus) {
 }
 
 TEST_F(CudaWorldTest, HasTheDevicesMachine) {
+  EXPECT_FALSE(world->capabilities().tiles.empty());
+  EXPECT_EQ(served_tiles({.backend = "cuda"}), world->capabilities().tiles);
   EXPECT_EQ(world->backend(), "cuda");
   EXPECT_EQ(world->machine().workers, cuda_info().devices[0].sms);
   EXPECT_EQ(world->machine().peer_memory, world->capabilities().remote_memory);

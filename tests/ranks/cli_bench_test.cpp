@@ -113,7 +113,8 @@ TEST_F(CliBench, RefusesBadUsage) {
 TEST_F(CliBench, RunsUnderMpirun) {
   const Outcome outcome = mpirun(2, "bench --iters 2 --mechanism chunked --format json --begin 300 " + sizes);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  for (const json& row : json::parse(outcome.out).at("rows")) EXPECT_EQ(row.at("verified"), true) << row;
+  const json record = json::parse(outcome.out);
+  for (const json& row : record.at("rows")) EXPECT_EQ(row.at("verified"), true) << row;
 }
 
 }  // namespace

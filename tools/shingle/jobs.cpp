@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -53,6 +54,11 @@ Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOp
       write_file_atomically(file, to_json(machine));
     }
   }
+  // A profile may know tiles that this build has no kernels for.
+  if (const std::vector<TileShape> served = served_tiles(here); !served.empty())
+    std::erase_if(machine.tiles, [&](const TileRate& tile) {
+      return std::ranges::find(served, TileShape{tile.rows, tile.cols}) == served.end();
+    });
   if (here.link.paced()) machine.link = here.link;
   if (here.engine.paced()) machine.engine = here.engine;
   return machine;

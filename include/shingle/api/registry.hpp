@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "shingle/backend/backend.hpp"
 #include "shingle/planner/planner.hpp"
@@ -43,6 +44,7 @@ struct BackendEntry {
   std::unique_ptr<World> (*make)(int ranks, const WorldOptions& options);
   Machine (*machine)(int ranks, const WorldOptions& options);
   int (*ranks)();  ///< of a world, if nobody says how many
+  std::vector<TileShape> (*tiles)(const WorldOptions& options) = nullptr;  ///< as served_tiles()
 };
 
 std::span<const BackendEntry> backends();
@@ -58,5 +60,8 @@ std::unique_ptr<World> make_world(int ranks, const WorldOptions& options = {});
 
 /// That world's machine, without making the world: enough to plan.
 Machine machine_of(int ranks, const WorldOptions& options = {});
+
+/// The tiles that this backend's GEMMs with hooks have, as in Capabilities; empty: any.
+std::vector<TileShape> served_tiles(const WorldOptions& options = {});
 
 }  // namespace shingle

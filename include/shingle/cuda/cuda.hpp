@@ -51,6 +51,10 @@ std::unique_ptr<World> make_cuda_world(std::span<ncclComm* const> communicators,
 /// itself. Throws Unsupported without a GPU.
 Machine cuda_machine(int ranks, const CudaOptions& options = {});
 
+/// The tiles that this build's kernels of the instrumented GEMM have for the GPUs here. Throws Unsupported
+/// without a GPU.
+std::vector<TileShape> cuda_tiles(const CudaOptions& options = {});
+
 /// How many ranks a world has if nobody says: the processes of the launcher, else the GPUs here.
 int default_cuda_ranks();
 

@@ -175,7 +175,7 @@ class HookedEpilogue {
   /// Columns of the output that a tile holds.
   CUTLASS_DEVICE int out_cols() const { return swiglu() ? Cols / 2 : Cols; }
   CUTLASS_DEVICE bool holds_output(int m, int n) const {
-    return static_cast<std::int64_t>(m) * params_.part_rows < params_.rows &&
+    return m >= 0 && static_cast<std::int64_t>(m) * params_.part_rows < params_.rows &&
            static_cast<std::int64_t>(n) * out_cols() < params_.cols;
   }
   /// Whether a tile's row is one of the output.

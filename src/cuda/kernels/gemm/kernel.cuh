@@ -58,6 +58,7 @@ struct HookedGemm {
     load.gate = args.gate;
     load.watch = args.watch;
     if (const cudaError_t failed = set_pieces(args, load.pieces)) return failed;
+    if (args.c != nullptr && args.a_parts > 1) return cudaErrorInvalidValue;  // whose row would it be
     auto& out = to.epilogue;
     out.rows = args.rows, out.cols = args.cols;
     out.c = args.c, out.ldc = args.ldc, out.bias = args.bias;
@@ -125,6 +126,7 @@ struct HookedGemm {
       if (const cudaError_t failed = encode_tensor_map(box, pieces.a)) return failed;
     }
     if (args.activate != Activate::swiglu) return cudaSuccess;
+    if (!TransposeB && Cols % 128 != 0) return cudaErrorInvalidValue;  // halves come in boxes of 64 columns
     pieces.up_column = static_cast<std::int32_t>(args.cols);
     const MatrixBox box = TransposeB ? MatrixBox{args.b, 2 * args.cols, args.k, args.ldb, Cols / 2, depth}
                                      : MatrixBox{args.b, args.k, 2 * args.cols, args.ldb, depth, 64};
