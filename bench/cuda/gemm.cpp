@@ -85,10 +85,6 @@ bool same(const std::vector<std::uint16_t>& a, const std::vector<std::uint16_t>&
   return true;
 }
 
-struct alignas(128) ParamBlock {
-  std::byte bytes[most_params_bytes];
-};
-
 /// One instance in one order, ready to launch.
 class Candidate {
  public:
@@ -140,7 +136,7 @@ class Candidate {
  private:
   const GemmInstance& instance_;
   DeviceMemory epoch_, counters_, order_, slots_, signals_;
-  std::unique_ptr<ParamBlock> params_ = std::make_unique<ParamBlock>();
+  std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();
   std::int32_t ctas_ = 0;
 };
 

@@ -118,23 +118,27 @@ TEST_P(BackendContract, CommunicatorsOfSomeRanks) {
   });
 }
 
+/// A, a row for each rank, summed over the ranks: all of it to `out`, each rank's row to `sum`.
+inline Plan reductions(int ranks, std::int64_t cols, DType type) {
+  Maker make(ranks);
+  const std::int32_t a = make.buffer(Role::a, ranks, cols, type),
+                     out = make.buffer(Role::out, ranks, cols, type),
+                     sum = make.buffer(Role::sum, 1, cols, type);
+  for (int rank = 0; rank < ranks; ++rank) {
+    make.step(rank, 0, Maker::collective(CollectiveKind::allreduce, make.all(a, rank), make.all(out, rank)));
+    make.step(rank, 0,
+              Maker::collective(CollectiveKind::reducescatter, make.all(a, rank), make.all(sum, rank)));
+  }
+  return make.plan;
+}
+
 /// Values whose sum depends on the order: all ranks and all runs agree on the bits of ((r0 + r1) + r2) …,
 /// rounded once.
 TEST_P(BackendContract, ReductionsHaveOneOrder) {
   if (!served().rank_order) GTEST_SKIP() << "sums over ranks are rounded as they come";
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     constexpr std::int64_t cols = 257;
-    Maker make(ranks);
-    const std::int32_t a = make.buffer(Role::a, ranks, cols, type),
-                       out = make.buffer(Role::out, ranks, cols, type),
-                       sum = make.buffer(Role::sum, 1, cols, type);
-    for (int rank = 0; rank < ranks; ++rank) {
-      make.step(rank, 0,
-                Maker::collective(CollectiveKind::allreduce, make.all(a, rank), make.all(out, rank)));
-      make.step(rank, 0,
-                Maker::collective(CollectiveKind::reducescatter, make.all(a, rank), make.all(sum, rank)));
-    }
-    Bench bench(*world, make.plan);
+    Bench bench(*world, reductions(ranks, cols, type));
     const auto value = [&](int rank, std::int64_t row, std::int64_t col) {
       float x = std::sin(static_cast<float>(rank * 1000 + row * cols + col)) * (col % 3 == 0 ? 300.0f : 1.0f);
       std::byte stored[4];
@@ -163,17 +167,7 @@ TEST_P(BackendContract, ReductionsHaveOneOrder) {
 TEST_P(BackendContract, ReductionsAreAccurate) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     constexpr std::int64_t cols = 257;
-    Maker make(ranks);
-    const std::int32_t a = make.buffer(Role::a, ranks, cols, type),
-                       out = make.buffer(Role::out, ranks, cols, type),
-                       sum = make.buffer(Role::sum, 1, cols, type);
-    for (int rank = 0; rank < ranks; ++rank) {
-      make.step(rank, 0,
-                Maker::collective(CollectiveKind::allreduce, make.all(a, rank), make.all(out, rank)));
-      make.step(rank, 0,
-                Maker::collective(CollectiveKind::reducescatter, make.all(a, rank), make.all(sum, rank)));
-    }
-    Bench bench(*world, make.plan);
+    Bench bench(*world, reductions(ranks, cols, type));
     const auto value = [](int rank, std::int64_t row, std::int64_t col) {
       return 1.5f + std::sin(static_cast<float>(rank * 1000 + row * cols + col));
     };

@@ -5,6 +5,7 @@
 // begins after everything before it in its stream is done, so that the release of a count covers it all; what
 // one lane has acquired, all have behind the barrier of the warp; what follows a kernel in its stream comes
 // after the acquire of its awaits.
+#include "count.cuh"
 #include "sync.hpp"
 #include "wait.cuh"
 
@@ -32,10 +33,8 @@ __device__ void carry_out(const SyncOp& op, std::uint32_t epoch, const Watch& wa
     wait_for({op.counter, op.value, op.growth}, epoch, watch);  // ended, too: counts have to stay whole
   } else if (op.kind == SyncKind::set) {
     ptx::store_release_sys(op.counter, op.value + epoch * op.growth);
-  } else if (op.system) {
-    ptx::add_release_sys(op.counter, op.value);
   } else {
-    ptx::add_release_gpu(op.counter, op.value);
+    add_release(op.counter, op.value, op.system);
   }
 }
 

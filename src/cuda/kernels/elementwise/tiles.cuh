@@ -16,6 +16,7 @@
 // is moved by one thread, so that `to` may be a source in place.
 #pragma once
 
+#include "../count.cuh"
 #include "../ptx/barrier.cuh"
 #include "../wait.cuh"
 #include "kernels.hpp"
@@ -111,12 +112,7 @@ __device__ inline void herald(const ElementwiseArgs& args, TileRing& ring, int l
     ptx::barrier_wait(&ring.moved[turn.slot], turn.parity);
     for (int i = lane; i < notify.count; i += 32) {
       std::uint32_t* const counter = notify.counters[work.spot.position * notify.count + i];
-      if (counter == nullptr) continue;
-      if (notify.system) {
-        ptx::add_release_sys(counter, 1);
-      } else {
-        ptx::add_release_gpu(counter, 1);
-      }
+      if (counter != nullptr) add_release(counter, 1, notify.system);
     }
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(&ring.freed[turn.slot]);

@@ -5,8 +5,8 @@
 // rows go while they were multiplied, stores them there in whole lines, frees the staged tile and releases
 // the counts. So neither routes nor counts cost those who multiply anything. Rows have addresses of their
 // own: slots, row-subtiles, pools, owners and scattered rows are all the same to it, on this device or
-// another. Plain stores do that, not bulk copies: those take 64 cycles each, however small, and delay the
-// main loop's.
+// another. Plain stores do that, not bulk copies: one for each row takes longer, and delays the main
+// loop's loads.
 // Staging, by warp (16 rows of the tile for each block of rows that its warpgroup multiplies): where there is
 // nothing to do to the sums they are rounded in registers; else they go through the warp's own scratch, so
 // that C, bias and activation meet eight columns of a row at a time. Staged rows are 16 bytes apart, so that
@@ -21,6 +21,7 @@
 
 #include <cute/tensor.hpp>
 
+#include "../count.cuh"
 #include "../elementwise/activation.cuh"
 #include "../gemm.hpp"
 #include "../pair.cuh"
@@ -153,11 +154,7 @@ class HookedEpilogue {
     if (!output || notify.count == 0) return;
     for (int i = lane; i < notify.count; i += 32) {
       if (i >= 32) counter = counters[i];
-      if (counter == nullptr) continue;
-      if (notify.system)
-        ptx::add_release_sys(counter, 1);
-      else
-        ptx::add_release_gpu(counter, 1);
+      if (counter != nullptr) add_release(counter, 1, notify.system);
     }
   }
 

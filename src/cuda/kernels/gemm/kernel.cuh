@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // products 160 and 224 columns wide in one instruction
+#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // products 224 columns wide in one instruction
 #include <cutlass/device_kernel.h>
 #include <cutlass/version.h>
 #include <cutlass/epilogue/collective/collective_epilogue.hpp>

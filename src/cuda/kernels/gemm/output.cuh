@@ -1,6 +1,7 @@
 // What becomes of the sums of a tile: C, bias, activation, one rounding, stores along its route; the counts.
 #pragma once
 
+#include "../count.cuh"
 #include "../elementwise/activation.cuh"
 #include "../elementwise/chunk.cuh"
 #include "../elementwise/route.cuh"
@@ -69,11 +70,7 @@ struct TileOutput {
     const NotifyTable& notify = args.notify;
     for (int i = thread; i < notify.count; i += threads) {
       std::uint32_t* const counter = notify.counters[position * notify.count + i];
-      if (counter == nullptr) continue;
-      if (notify.system)
-        ptx::add_release_sys(counter, 1);
-      else
-        ptx::add_release_gpu(counter, 1);
+      if (counter != nullptr) add_release(counter, 1, notify.system);
     }
   }
 
