@@ -157,8 +157,10 @@ GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling
       }
       const std::int64_t group = group_of(gate.ends, position);
       const CounterRef ref{gate.counter, rank, gate.entry(group)};
-      targets.push_back(
-          {memory.counter(ref), gate.targets[static_cast<std::size_t>(group)], memory.growth(ref)});
+      const Target target{memory.counter(ref), gate.targets[static_cast<std::size_t>(group)],
+                          memory.growth(ref)};
+      const bool nothing = target.target == 0 && target.growth == 0;
+      targets.push_back(nothing ? Target{} : target);
     }
   return {arena.put(targets), static_cast<std::int32_t>(gates.size())};
 }

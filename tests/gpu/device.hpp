@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/kernels/hooks.hpp"
+#include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
@@ -40,7 +41,7 @@ std::vector<T> download(const DeviceMemory& memory) {
 class Watched {
  public:
   explicit Watched(std::uint64_t timeout_ms = 10'000)
-      : epoch_(upload(std::vector<std::uint32_t>{~0u})), shared_(sizeof(Shared)) {
+      : epoch_(upload(std::vector<std::uint32_t>{~0u, 0})), shared_(sizeof(Shared)) {
     shared().timeout_ns = timeout_ms * 1'000'000;
   }
 
@@ -51,11 +52,34 @@ class Watched {
   };
   Shared& shared() const { return *shared_.get<Shared>(); }
   std::uint32_t* epoch() const { return epoch_.get<std::uint32_t>(); }
-  Watch watch() const { return {epoch(), &shared().abort, &shared().stall, &shared().timeout_ns}; }
+  Watch watch() const {
+    return {epoch(), &shared().abort, &shared().stall, &shared().timeout_ns, epoch() + 1};
+  }
 
  private:
   DeviceMemory epoch_;
   PinnedMemory shared_;
 };
+
+/// Whether a kernel runs beside one that waits for it. Not under tools that launch one at a time.
+inline bool kernels_overlap() {
+  static const bool overlap = [] {
+    const Watched watched(500);
+    const DeviceMemory counter = upload(std::vector<std::uint32_t>{0});
+    const Stream stream, other;
+    const SyncOp await{SyncKind::await, counter.get<std::uint32_t>(), 1, 0};
+    const SyncOp add{SyncKind::add, counter.get<std::uint32_t>(), 1, 0};
+    check(preload_sync(), "preload_sync");
+    check(launch_sync(&await, 1, watched.watch(), stream.get()), "launch_sync");
+    check(launch_sync(&add, 1, watched.watch(), other.get()), "launch_sync");
+    stream.synchronize();
+    other.synchronize();
+    return watched.shared().abort == 0;
+  }();
+  return overlap;
+}
+
+#define SHINGLE_NEEDS_OVERLAP() \
+  if (!kernels_overlap()) GTEST_SKIP() << "kernels run one at a time here"
 
 }  // namespace shingle::cuda::test
