@@ -142,9 +142,13 @@ int main(int argc, char** argv) try {
   int ranks = 2;
   double budget_s = 0;
   std::vector<std::string> ops{"gemm+allreduce", "gemm+reducescatter", "gemm+alltoall"};
-  std::vector<std::string> shapes{"1024x8192x7168", "1536x8192x3584", "2048x8192x2048",
-                                  "2048x8192x7168", "2560x8192x3584", "4096x5120x2048",
-                                  "3072x6144x4096", "4096x4096x7168", "4096x8192x3584"};
+  // Three to six waves on an H200, so that all partitions can be tried, but for the last one.
+  std::vector<std::string> shapes{"1024x8192x3584", "2048x8192x3584",  "2560x8192x3584", "1536x8192x3584",
+                                  "4096x4096x4096", "2048x7168x2048",  "2048x5120x5120", "3072x6144x3072",
+                                  "2048x8192x7168", "3072x4096x4096",  "5120x4096x2560", "2048x8192x1024",
+                                  "2304x8192x5120", "3072x4096x11008", "1024x8192x7168", "2048x8192x2048",
+                                  "1536x8192x2048", "2048x7168x8192",  "4096x4096x8192", "2048x5120x2560",
+                                  "4096x8192x3584"};
   app.add_option("--backend", backend)->capture_default_str();
   app.add_option("--world", ranks, "0: all GPUs")->capture_default_str();
   app.add_option(
@@ -193,24 +197,30 @@ int main(int argc, char** argv) try {
   Summary summary;
   bool right = true;
   std::vector<std::string> left;
+  std::string stopped;
   for (const std::string& shape : shapes)
     for (const std::string& op : ops) {
       const Problem problem = problem_of(parse_op(op), shape, *world, settings);
-      if (budget_s > 0 && world->all_max({us_since(begin) * 1e-6})[0] > budget_s) {
+      if (!stopped.empty() || (budget_s > 0 && world->all_max({us_since(begin) * 1e-6})[0] > budget_s)) {
         left.push_back(describe(problem));
         continue;
       }
-      right = try_all(*world, problem, machine, settings, summary, record["rows"]) && right;
+      try {
+        right = try_all(*world, problem, machine, settings, summary, record["rows"]) && right;
+      } catch (const Error& failure) {  // the world may be broken
+        stopped = fmt::format("{}: {}", describe(problem), failure.what());
+      }
       std::fflush(stdout);
       record["summary"] = summary.json();
       bench::save(record, json);
     }
   summary.print();
   for (const std::string& problem : left) fmt::print("left: {}\n", problem);
-  record["left"] = left;
+  if (!stopped.empty()) fmt::print("stopped: {}\n", stopped);
+  record["left"] = left, record["stopped"] = stopped;
   record["elapsed_s"] = us_since(begin) * 1e-6;
   bench::write(record, json);
-  return right && !record["rows"].empty() ? 0 : 1;
+  return right && stopped.empty() && !record["rows"].empty() ? 0 : 1;
 } catch (const Error& error) {
   fmt::print(stderr, "bench_partitions: {}\n", error.what());
   return 1;

@@ -53,6 +53,7 @@ template <class T>
 DeviceMemory upload(const std::vector<T>& data) {
   DeviceMemory memory(data.size() * sizeof(T));
   check(cudaMemcpy(memory.get(), data.data(), memory.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // our streams wait for no copy of small data
   return memory;
 }
 
