@@ -189,6 +189,9 @@ int main(int argc, char** argv) try {
   if (machine.tiles.empty()) machine = profile(*make_world(size, {.backend = backend}));
   if (paced.paced()) machine.link = paced;
   const auto world = make_world(size, {.backend = backend, .link = paced});
+  std::vector<Problem> problems;
+  for (const std::string& shape : shapes)
+    for (const std::string& op : ops) problems.push_back(problem_of(parse_op(op), shape, *world, settings));
   auto record = bench::record(argc, argv);
   record["profile"] = machine.name;
   fmt::print("{:<64} {:>5} {:>10} {:>9} {:>9}", "us", "waves", "partitions", "searched", "best");
@@ -198,22 +201,20 @@ int main(int argc, char** argv) try {
   bool right = true;
   std::vector<std::string> left;
   std::string stopped;
-  for (const std::string& shape : shapes)
-    for (const std::string& op : ops) {
-      const Problem problem = problem_of(parse_op(op), shape, *world, settings);
-      if (!stopped.empty() || (budget_s > 0 && world->all_max({us_since(begin) * 1e-6})[0] > budget_s)) {
-        left.push_back(describe(problem));
-        continue;
-      }
-      try {
-        right = try_all(*world, problem, machine, settings, summary, record["rows"]) && right;
-      } catch (const Error& failure) {  // the world may be broken
-        stopped = fmt::format("{}: {}", describe(problem), failure.what());
-      }
-      std::fflush(stdout);
-      record["summary"] = summary.json();
-      bench::save(record, json);
+  for (const Problem& problem : problems) {
+    if (!stopped.empty() || (budget_s > 0 && world->all_max({us_since(begin) * 1e-6})[0] > budget_s)) {
+      left.push_back(describe(problem));
+      continue;
     }
+    try {
+      right = try_all(*world, problem, machine, settings, summary, record["rows"]) && right;
+    } catch (const Error& failure) {  // the world may be broken
+      stopped = fmt::format("{}: {}", describe(problem), failure.what());
+    }
+    std::fflush(stdout);
+    record["summary"] = summary.json();
+    bench::save(record, json);
+  }
   summary.print();
   for (const std::string& problem : left) fmt::print("left: {}\n", problem);
   if (!stopped.empty()) fmt::print("stopped: {}\n", stopped);
