@@ -12,8 +12,8 @@ std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
 }
 
 /// The order of a shard's tiles: as the parameters say, else the machine's, but of that only what leaves no
-/// row of tiles over, which would be computed for nothing. Turned round for bands of rows, it is as high as it
-/// was wide: whoever goes along single rows of tiles reads all of B for each.
+/// row of tiles over, which would be computed for nothing. Turned round for bands of rows, it is as high as
+/// it was wide: whoever goes along single rows of tiles reads all of B for each.
 TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const Params& params,
                    ShardTiles::Bands bands) {
   TileOrder order = params.order;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cuda/kernels/hooks.hpp"
-#include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
@@ -60,26 +59,5 @@ class Watched {
   DeviceMemory epoch_;
   PinnedMemory shared_;
 };
-
-/// Whether a kernel runs beside one that waits for it. Not under tools that launch one at a time.
-inline bool kernels_overlap() {
-  static const bool overlap = [] {
-    const Watched watched(500);
-    const DeviceMemory counter = upload(std::vector<std::uint32_t>{0});
-    const Stream stream, other;
-    const SyncOp await{SyncKind::await, counter.get<std::uint32_t>(), 1, 0};
-    const SyncOp add{SyncKind::add, counter.get<std::uint32_t>(), 1, 0};
-    check(preload_sync(), "preload_sync");
-    check(launch_sync(&await, 1, watched.watch(), stream.get()), "launch_sync");
-    check(launch_sync(&add, 1, watched.watch(), other.get()), "launch_sync");
-    stream.synchronize();
-    other.synchronize();
-    return watched.shared().abort == 0;
-  }();
-  return overlap;
-}
-
-#define SHINGLE_NEEDS_OVERLAP() \
-  if (!kernels_overlap()) GTEST_SKIP() << "kernels run one at a time here"
 
 }  // namespace shingle::cuda::test

@@ -216,12 +216,10 @@ class HooksTest : public ElementwiseTest {
 };
 
 TEST_F(HooksTest, TilesAwaitTheirGatesAndAreCounted) {
-  SHINGLE_NEEDS_OVERLAP();
   run_epochs(1);
 }
 
 TEST_F(HooksTest, KernelsShareAQueue) {
-  SHINGLE_NEEDS_OVERLAP();
   args_.queue = counters_.get<std::uint32_t>() + 2 * groups;
   run_epochs(3);
   EXPECT_EQ(download<std::uint32_t>(counters_)[2 * groups],

@@ -9,7 +9,6 @@
 
 #include "asynchronous.hpp"
 #include "cuda/raii/graph.hpp"
-#include "device.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda::test {
@@ -17,11 +16,10 @@ namespace {
 
 constexpr std::uint64_t late_ns = 3'000'000;  // by which the user's work in front of an epoch is late
 
-/// Whether lanes may not be branches of a graph: the driver has one queue for all streams, or kernels run one
-/// at a time.
+/// Whether lanes may not be branches of a graph because the driver has one queue for all streams.
 bool one_queue() {
   const char* const set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return (set != nullptr && std::atoi(set) == 1) || !kernels_overlap();
+  return set != nullptr && std::atoi(set) == 1;
 }
 
 /// All mechanisms and operators on a world of so many ranks.

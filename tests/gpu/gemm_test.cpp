@@ -211,7 +211,6 @@ class HookedProduct {
 
 /// Gates that are open, and gates that open while the kernel waits for them; several epochs.
 TEST_P(GemmTest, AwaitsGatesAndCountsTiles) {
-  SHINGLE_NEEDS_OVERLAP();
   for (const GemmInstance& instance : gemm_instances(GetParam())) {
     HookedProduct hooked(instance);
     const Stream stream, other;

@@ -46,7 +46,6 @@ class SyncTest : public ::testing::Test {
 };
 
 TEST_F(SyncTest, AwaitsManyCountsOverEpochs) {
-  SHINGLE_NEEDS_OVERLAP();
   std::vector<SyncOp> awaits;
   for (int i = 0; i < most_sync_ops; ++i) awaits.push_back(until(i, 2, 5));
   for (int epoch = 0; epoch < 3; ++epoch) {
@@ -66,7 +65,6 @@ TEST_F(SyncTest, AwaitsManyCountsOverEpochs) {
 }
 
 TEST_F(SyncTest, CountsWrapAround) {
-  SHINGLE_NEEDS_OVERLAP();
   notify(0, 0xfffffff0u, stream());
   begin();
   await(0, 8);  // 24 steps ahead
@@ -99,7 +97,6 @@ TEST_F(SyncTest, TheFirstWaitToFailSaysWhatIsMissing) {
 }
 
 TEST_F(SyncTest, TheHostEndsWaits) {
-  SHINGLE_NEEDS_OVERLAP();
   shared().timeout_ns = 60'000'000'000;
   begin();
   stream().synchronize();
@@ -110,7 +107,6 @@ TEST_F(SyncTest, TheHostEndsWaits) {
 }
 
 TEST_F(SyncTest, DoesOneAfterTheOther) {
-  SHINGLE_NEEDS_OVERLAP();
   begin();
   run({{SyncKind::add, counter(0), 1}, until(1, 1, 0), {SyncKind::add, counter(2), 1}}, stream());
   notify(1, 1, other());
