@@ -18,6 +18,9 @@ class Costs {
   double library_us(const Gemm& gemm, std::int32_t workers) const;
 
   /// A collective that all `ranks` of its communicator have entered; `bytes` as curves count them.
+  /// What so many workers of a rank send, and receive, where communication takes workers; 0: as much as
+  /// links.
+  double message_gbps(std::int32_t workers) const;
   double collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const;
   /// What it moves over a rank's link in either direction.
   double wire_bytes(CollectiveKind kind, int ranks, double bytes) const;
