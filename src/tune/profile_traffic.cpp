@@ -103,7 +103,8 @@ void Profiler::own_workers() {
   // the product has its workers first.
   what.late = true;
   what.calls = static_cast<int>(1.5 * alone / call) + 1, what.products = 1;
-  const double slowed = watch_.lane_us(plans_.beside(product, what), 0);
+  const double before = plans_.first_group(product);  // not slowed yet
+  const double slower = (watch_.lane_us(plans_.beside(product, what), 0) / alone - before) / (1 - before);
   what.calls = 4, what.products = static_cast<int>(1.5 * what.calls * call / alone) + 1;
   const double beside = watch_.step_us(plans_.beside(product, what), 1, 1);
 
@@ -112,7 +113,7 @@ void Profiler::own_workers() {
       assumed_traffic * wire_factor(Traffic::allreduce, size_) * moved_bytes / call * 1e-3;
   const double left_gbps = std::max(machine_.memory_gbps - taken_gbps, 0.05 * machine_.memory_gbps);
   found.channel_gbps = taken_gbps / taken;
-  found.memory_share = std::clamp((slowed / alone - 1) / (machine_.memory_gbps / left_gbps - 1), 0.0, 1.0);
+  found.memory_share = std::clamp((slower - 1) / (machine_.memory_gbps / left_gbps - 1), 0.0, 1.0);
   found.collective_slowdown = std::max(beside / call - 1, 0.0);
   if (!can_.tiles.empty()) {
     const std::int32_t few = std::max(machine_.workers / 32, 1);
@@ -125,7 +126,7 @@ void Profiler::own_workers() {
        fmt::format(
            "allreduces of {} on {} workers slow a GEMM on the others by {:.1f}%, and it them by {:.1f}%; "
            "that memory traffic is three times the wire's is assumed",
-           format_bytes(moved_bytes), taken, 100 * (slowed / alone - 1), 100 * (beside / call - 1)));
+           format_bytes(moved_bytes), taken, 100 * (slower - 1), 100 * (beside / call - 1)));
 }
 
 /// What a GEMM loses to collectives whose threads share its cores, of the time that these take alone.
