@@ -13,7 +13,7 @@ using cotune::Method;
 
 namespace {
 
-/// A layer's products, so many times; layer i awaits gather i, which begins with layer i - 2 done.
+/// A layer's products, so many times; gather i is beside layer i, and what layer i + 1 awaits.
 Overlap layers_of(const OverlapPattern& layer, int count) {
   Overlap list;
   for (std::int32_t i = 0; i < count; ++i) {
