@@ -199,6 +199,11 @@ void add_tune(CLI::App& app, TuneFlags& flags) {
   app.add_option("--cache", flags.cache, "Where params are kept (default: ~/.cache/shingle)")
       ->type_name("DIR")
       ->group(group);
+  app.add_option(
+         "--nccl-env", flags.nccl_table,
+         "Instead: print what NCCL's tuner plugin cannot set of a tuned table, for a shell to evaluate")
+      ->type_name("TABLE")
+      ->group("NCCL");
   add_format_flag(app, flags.format, "table");
 }
 

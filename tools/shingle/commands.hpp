@@ -72,6 +72,7 @@ struct TuneFlags {
   double margin = 0.05;
   int confirm = 0;  ///< mechanisms to measure; 0: none
   bool nearest = false;
+  std::string nccl_table;  ///< print its environment instead
   Format format = Format::text;
 };
 int tune(const TuneFlags& flags, const Launch& launch);
