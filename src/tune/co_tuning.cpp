@@ -1,8 +1,12 @@
 #include "shingle/tune/co_tuning.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
+#include "shingle/base/error.hpp"
 #include "shingle/planner/planner.hpp"
 
 namespace shingle {
@@ -42,6 +46,41 @@ bool symmetric(const Machine& machine, const SimOptions& options) {
          machine.contention.wake_us == 0;
 }
 
+/// Collectives that get the same configuration.
+class Alike {
+ public:
+  Alike(const std::vector<int>& number, std::size_t collectives) : number_(number) {
+    if (number_.empty()) {
+      number_.resize(collectives);
+      std::iota(number_.begin(), number_.end(), 0);
+    }
+    count_ = *std::ranges::max_element(number_) + 1;
+    const bool in_range = *std::ranges::min_element(number_) >= 0 && count_ <= static_cast<int>(collectives);
+    if (number_.size() != collectives || !in_range)
+      throw InvalidArgument(fmt::format("{} numbers for {} collectives", number_.size(), collectives));
+  }
+
+  int count() const { return count_; }
+  std::vector<CollectiveConfig> each(const std::vector<CollectiveConfig>& configs) const {
+    std::vector<CollectiveConfig> all;
+    for (const int number : number_) all.push_back(configs[static_cast<std::size_t>(number)]);
+    return all;
+  }
+  /// Times of those that are alike, together.
+  cotune::Measurement together(cotune::Measurement measured) const {
+    if (measured.communication_us.empty()) return measured;
+    std::vector<double> us(static_cast<std::size_t>(count_), 0);
+    for (std::size_t i = 0; i < number_.size(); ++i)
+      us[static_cast<std::size_t>(number_[i])] += measured.communication_us[i];
+    measured.communication_us = std::move(us);
+    return measured;
+  }
+
+ private:
+  std::vector<int> number_;
+  int count_ = 0;
+};
+
 }  // namespace
 
 cotune::Space config_space(const Machine& machine) {
@@ -62,14 +101,16 @@ cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& mach
 }
 
 CoTuned co_tune(const Problem& overlap, const Machine& machine, cotune::Method method,
-                const cotune::Space& space, const cotune::Options& options) {
+                const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
   if (!overlap.overlaps()) throw InvalidArgument("co-tuning is for the collectives of an overlap");
-  const auto collectives = static_cast<int>(overlap.overlap->collectives.size());
+  const Alike classes(alike, overlap.overlap->collectives.size());
   // The library's default always has a plan, unless nothing has.
   plan_chunked(overlap, machine, {.symmetric = symmetric(machine, {})}).value();
-  cotune::Search search(method, space, collectives, options);
-  while (const auto configs = search.next()) search.tell(simulate_overlap(overlap, machine, *configs));
-  return {search.best(), search.best_measured(), search.evaluations()};
+  cotune::Search search(method, space, classes.count(), options);
+  while (const auto configs = search.next())
+    search.tell(classes.together(simulate_overlap(overlap, machine, classes.each(*configs))));
+  const std::vector<CollectiveConfig> configs = classes.each(search.best());
+  return {configs, simulate_overlap(overlap, machine, configs), search.evaluations()};
 }
 
 }  // namespace shingle

@@ -26,8 +26,11 @@ struct CoTuned {
   int evaluations = 0;
 };
 
-/// Searches by a method. Throws as Search and simulate(); Unsupported where the overlap has no plan at all.
+/// Searches by a method. `alike` numbers the collectives so that those of one number, from 0, get the same
+/// configuration; empty: each its own. Throws as Search and simulate(); Unsupported where the overlap has no
+/// plan at all; InvalidArgument where it is none, or `alike` does not number each of its collectives.
 CoTuned co_tune(const Problem& overlap, const Machine& machine, cotune::Method method,
-                const cotune::Space& space, const cotune::Options& options = {});
+                const cotune::Space& space, const cotune::Options& options = {},
+                const std::vector<int>& alike = {});
 
 }  // namespace shingle
