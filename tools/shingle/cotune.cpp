@@ -176,8 +176,15 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
   const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
     return app.add_option(name, value, help)->type_name(type)->group("What");
   };
-  const auto parsed = [&](const char* name, auto&& store, const char* help, const char* type) {
-    app.add_option_function<std::string>(name, store, help)->type_name(type)->group("What");
+  const auto parsed = [&](const std::string& name, auto store, const char* help, const char* type) {
+    const auto named = [name, store](const std::string& text) {
+      try {
+        store(text);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(fmt::format("{}: {}", name, error.what()));
+      }
+    };
+    app.add_option_function<std::string>(name, named, help)->type_name(type)->group("What");
   };
   option("--model", flags.model, "The iteration of a model: its Hugging Face config.json", "FILE");
   parsed(
