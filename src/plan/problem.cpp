@@ -307,9 +307,15 @@ Problem overlap_problem(Overlap overlap, int world, DType dtype) {
 }
 
 std::string describe(const Problem& p) {
-  if (p.overlaps())
-    return fmt::format("{} of {} computations and {} collectives, {}, {} ranks", name(p.op),
-                       p.overlap->computations.size(), p.overlap->collectives.size(), name(p.dtype), p.world);
+  if (p.overlaps()) {
+    const auto counted = [](std::size_t count, std::string_view what) {
+      return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+    };
+    return fmt::format("{} of {} and {}, {}, {}", name(p.op),
+                       counted(p.overlap->computations.size(), "computation"),
+                       counted(p.overlap->collectives.size(), "collective"), name(p.dtype),
+                       counted(static_cast<std::size_t>(p.world), "rank"));
+  }
   std::string text = p.multiplies() ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
                                     : fmt::format("{} {}x{} {}", name(p.op), p.m, p.n, name(p.dtype));
   if (p.chains()) text += fmt::format(", {} inner", p.inner);

@@ -44,7 +44,7 @@ TEST_F(CliCotune, WritesAPlanThatIsProvenAndSimulated) {
   ASSERT_EQ(run("cotune --world 4 --overlap " + list() + a40 + "--plan " + plan).code, 0);
   const Outcome proof = run("verify " + plan);
   EXPECT_EQ(proof.code, 0) << proof.err;
-  EXPECT_THAT(proof.out, HasSubstr("overlap of 1 computations and 2 collectives"));
+  EXPECT_THAT(proof.out, HasSubstr("overlap of 1 computation and 2 collectives"));
   EXPECT_EQ(run("simulate " + plan + a40).code, 0);
 }
 

@@ -2,27 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shingle/api/operator.hpp"
 #include "shingle/api/registry.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/verify.hpp"
 #include "shingle/sim/simulate.hpp"
+#include "support/overlap_run.hpp"
 
 namespace shingle {
 namespace {
 
+using test::sample_overlap;
 using testing::HasSubstr;
-
-/// All four collectives; some before what they feed, some after what they send.
-Overlap sample() {
-  return {{{"first", 24, 16, 8}, {"second", 40, 8, 24, {0}}, {"third", 8, 32, 16, {1}}},
-          {{"gather", CollectiveKind::allgather, 1000},
-           {"scatter", CollectiveKind::reducescatter, 2000, {0}},
-           {"sum", CollectiveKind::allreduce, 700, {0, 1}},
-           {"exchange", CollectiveKind::alltoall, 1500, {2}}}};
-}
 
 std::vector<CollectiveConfig> configs() {
   return {{.channels = 1}, {.channels = 3, .chunk_bytes = 1 << 16}, {}, {.protocol = Protocol::ll}};
@@ -40,7 +32,8 @@ Machine small_machine() {
 }
 
 Plan planned(Mechanism mechanism, int world, const Params& params = {}) {
-  return make_plan(overlap_problem(sample(), world, DType::f32), small_machine(), mechanism, params).value();
+  return make_plan(overlap_problem(sample_overlap(), world, DType::f32), small_machine(), mechanism, params)
+      .value();
 }
 
 TEST(OverlapPlan, IsProvenBesideAndInSequence) {
@@ -55,7 +48,7 @@ TEST(OverlapPlan, IsProvenBesideAndInSequence) {
 TEST(OverlapPlan, ReadsBackAsItWasWritten) {
   const Plan plan = planned(Mechanism::chunked, 3, {.configs = configs()});
   EXPECT_EQ(plan_from_json(to_json(plan)), plan);
-  EXPECT_EQ(overlap_from_json(to_json(sample())), sample());
+  EXPECT_EQ(overlap_from_json(to_json(sample_overlap())), sample_overlap());
   EXPECT_THAT(to_text(plan), HasSubstr("with 3 channels, 64.0 KiB"));
   EXPECT_THROW(overlap_from_json(R"({"computations": []})"), InvalidArgument);
 }
@@ -135,20 +128,20 @@ TEST(OverlapPlan, RefusesListsThatDoNotFit) {
       EXPECT_THAT(e.what(), HasSubstr(text));
     }
   };
-  says({{}, sample().collectives}, "0 computations");
-  Overlap list = sample();
+  says({{}, sample_overlap().collectives}, "0 computations");
+  Overlap list = sample_overlap();
   list.collectives[0].after = {1};  // which awaits it
   says(list, "wait for each other");
-  list = sample();
+  list = sample_overlap();
   list.computations[1].after = {4};
   says(list, "number 4 of 4 collectives");
-  list = sample();
+  list = sample_overlap();
   list.collectives[1].bytes = 0;
   says(list, "scatter of 0 bytes");
-  list = sample();
+  list = sample_overlap();
   list.computations[0].k = 0;
   says(list, "first of 24x16x0");
-  Problem problem = overlap_problem(sample(), 2, DType::f32);
+  Problem problem = overlap_problem(sample_overlap(), 2, DType::f32);
   problem.m += 1;
   EXPECT_THROW(problem.validate(), InvalidArgument);
   problem.overlap = nullptr;
@@ -156,7 +149,7 @@ TEST(OverlapPlan, RefusesListsThatDoNotFit) {
 }
 
 TEST(OverlapPlan, RefusesConfigsAndMechanismsThatDoNotFit) {
-  const Problem problem = overlap_problem(sample(), 2, DType::f32);
+  const Problem problem = overlap_problem(sample_overlap(), 2, DType::f32);
   const auto reason = [&](Mechanism mechanism, std::vector<CollectiveConfig> given) {
     return make_plan(problem, small_machine(), mechanism, {.configs = std::move(given)}).reason();
   };
@@ -167,78 +160,10 @@ TEST(OverlapPlan, RefusesConfigsAndMechanismsThatDoNotFit) {
   EXPECT_EQ(make_best_plan(problem, small_machine())->mechanism, Mechanism::chunked);
 }
 
-float value(int role, int rank, std::int64_t row, std::int64_t col) {
-  return static_cast<float>((row * 7 + col * 5 + rank * 3 + role) % 9 - 4);
-}
-
-/// The result of an item at a place, by its definition.
-float expected(const Problem& p, const OverlapRows& rows, Overlap::Item item, int rank, std::int64_t row,
-               std::int64_t col) {
-  float sum = 0;
-  const auto index = static_cast<std::size_t>(item.index);
-  if (!item.communicates) {
-    for (std::int64_t k = 0; k < p.overlap->computations[index].k; ++k)
-      sum += value(0, rank, row, k) * value(1, rank, k, col);
-    return sum;
-  }
-  const std::int64_t count = rows.collectives[index].rows, part = count / p.world;
-  switch (p.overlap->collectives[index].kind) {
-    case CollectiveKind::allgather:
-      return value(2, static_cast<int>(row / part), row % part, col);
-    case CollectiveKind::alltoall:
-      return value(2, static_cast<int>(row / part), rank * part + row % part, col);
-    case CollectiveKind::reducescatter:
-      row += rank * count;
-      break;
-    case CollectiveKind::allreduce:
-      break;
-  }
-  for (int r = 0; r < p.world; ++r) sum += value(2, r, row, col);
-  return sum;
-}
-
 TEST(OverlapPlan, RunsOnThreads) {
-  constexpr int world_size = 3;
-  const auto world = make_world(world_size);
-  const Problem p = overlap_problem(sample(), world_size, DType::f32);
-  const OverlapRows rows = rows_of(p);
-  std::vector<std::vector<float>> a, b, payload, out;
-  const auto matrix = [](int role, int rank, std::int64_t height, std::int64_t width) {
-    std::vector<float> all;
-    for (std::int64_t i = 0; i < height * width; ++i) all.push_back(value(role, rank, i / width, i % width));
-    return all;
-  };
-  for (int r = 0; r < world_size; ++r) {
-    a.push_back(matrix(0, r, p.m, p.k));
-    b.push_back(matrix(1, r, p.k, p.n));
-    payload.push_back(matrix(2, r, rows.payload, p.n));
-    out.emplace_back(static_cast<std::size_t>(rows.out * p.n), -1e9f);
-  }
-  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential}) {
-    const auto plan = make_plan(p, world->machine(), mechanism);
-    const auto program = world->compile(*plan);
-    for (int r = 0; r < world_size; ++r) {
-      const auto rank = static_cast<std::size_t>(r);
-      program->bind(r, Role::a, a[rank].data());
-      program->bind(r, Role::b, b[rank].data());
-      program->bind(r, Role::payload, payload[rank].data());
-      program->bind(r, Role::out, out[rank].data());
-    }
-    program->run({.epochs = 2});
-    for (int r = 0; r < world_size; ++r)
-      for (const Overlap::Item item : p.overlap->order()) {
-        const auto i = static_cast<std::size_t>(item.index);
-        const auto at = item.communicates ? rows.collectives[i] : rows.computations[i];
-        const std::int64_t cols = item.communicates ? p.n : p.overlap->computations[i].n;
-        for (std::int64_t row = 0; row < at.rows; ++row)
-          for (std::int64_t col = 0; col < cols; ++col)
-            ASSERT_EQ(
-                out[static_cast<std::size_t>(r)][static_cast<std::size_t>((at.first + row) * p.n + col)],
-                expected(p, rows, item, r, row, col))
-                << name(mechanism) << ", rank " << r << (item.communicates ? " collective " : " computation ")
-                << item.index << ", " << row << ", " << col;
-      }
-    for (auto& matrix_out : out) std::ranges::fill(matrix_out, -1e9f);
+  for (const int ranks : {1, 3}) {
+    const auto world = make_world(ranks);
+    test::expect_overlap_runs(*world, sample_overlap());
   }
 }
 
