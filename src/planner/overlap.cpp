@@ -30,8 +30,9 @@ Collective transfer(const Builder& build, int rank, std::size_t index, const Ove
     step.recv_rows = step.send_rows;
   }
   if (!build.params().configs.empty()) step.config = build.params().configs[index];
-  const std::int32_t workers = step.config.channels > 0 ? step.config.channels : build.collective_workers();
-  step.resources = {workers, workers};
+  // How many it takes is the library's choice, unless it is told.
+  const std::int32_t told = step.config.channels;
+  step.resources = {told > 0 ? told : build.collective_workers(), told};
   return step;
 }
 
