@@ -62,6 +62,10 @@ cotune::Space config_space(const Machine& machine) {
   return cotune::resource_space(std::clamp(machine.workers - 1, 1, most_channels), most_chunk_bytes);
 }
 
+Params overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs) {
+  return {.tile_rows = machine.tile_rows, .tile_cols = machine.tile_cols, .configs = std::move(configs)};
+}
+
 cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& spans, double makespan_us) {
   struct Meeting {
     double came = 0, went = 0;
@@ -89,7 +93,8 @@ cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& sp
 cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& machine,
                                      const std::vector<CollectiveConfig>& configs, bool beside,
                                      const SimOptions& options) {
-  const Params params{.configs = configs, .symmetric = symmetric(machine, options)};
+  Params params = overlap_params(machine, configs);
+  params.symmetric = symmetric(machine, options);
   const Result<Plan> plan =
       beside ? plan_chunked(overlap, machine, params) : plan_sequential(overlap, machine, params);
   if (!plan) return {.makespan_us = std::numeric_limits<double>::infinity()};

@@ -227,7 +227,7 @@ int cotune(const CotuneFlags& flags, const Launch& launch) {
   if (!launch.speaks()) return 0;
   progress.print(flags.format == Format::json ? json_text(all, tuner) : text_of(all, tuner));
   if (!flags.plan.empty()) {
-    const Params params{.configs = all.front().ours().configs};
+    const Params params = overlap_params(tuner.machine(), all.front().ours().configs);
     write_file_atomically(flags.plan,
                           to_json(*plan_chunked(all.front().pattern.problem, tuner.machine(), params)));
   }

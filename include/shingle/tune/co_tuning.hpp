@@ -16,6 +16,10 @@ namespace shingle {
 /// less than computation needs, and chunks of 32 KiB to 4 MiB.
 cotune::Space config_space(const Machine& machine);
 
+/// For an overlap's plan that is to be simulated: products in tiles of the machine, which give way to
+/// collectives one by one, as a library's do.
+Params overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs);
+
 /// An iteration of an overlap in the simulator; collectives beside computations, or (`beside` false) one
 /// thing after the other. A makespan without end where there is no such plan. Throws as simulate().
 cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& machine,
