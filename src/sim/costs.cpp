@@ -174,8 +174,9 @@ double Costs::message_gbps(std::int32_t workers) const {
   return us > 0 ? wire_factor(Traffic::alltoall, 2) * bytes / us * 1e-3 : 0;
 }
 
-double Costs::collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {
-  return shingle::collective_us(machine_, traffic_of(kind), ranks, workers, bytes);
+double Costs::collective_us(CollectiveKind kind, int ranks, const CollectiveConfig& config,
+                            double bytes) const {
+  return shingle::collective_us(machine_, traffic_of(kind), ranks, config, bytes);
 }
 
 }  // namespace sim

@@ -2,6 +2,7 @@
 // They throw InvalidArgument, IoError or Unsupported for what the user asked wrongly, before any work.
 #pragma once
 
+#include "shingle/api/overlap_patterns.hpp"
 #include "shingle/bench_shape.hpp"
 #include "shingle/contenders.hpp"
 #include "shingle/flags.hpp"
@@ -72,9 +73,26 @@ struct TuneFlags {
   double margin = 0.05;
   int confirm = 0;  ///< mechanisms to measure; 0: none
   bool nearest = false;
+  std::string nccl_table;  ///< print its environment instead
   Format format = Format::text;
 };
 int tune(const TuneFlags& flags, const Launch& launch);
+
+struct CotuneFlags {
+  std::string model, overlap;          ///< files: of one of these
+  std::optional<Parallelism> pattern;  ///< this and the next two with a model
+  std::int64_t tokens = 0, sequence = 0;
+  DType dtype = DType::bf16;
+  WorldFlags where;
+  std::string machine;  ///< as machine_from_spec() reads it; empty: measured on that world
+  bool exhaustive = false;
+  int repeat = 3;           ///< measurements of each configuration
+  std::string plan, table;  ///< files to write
+  Format format = Format::text;
+};
+int cotune(const CotuneFlags& flags, const Launch& launch);
+/// Its flags (cotune.cpp).
+void add_cotune(CLI::App& app, CotuneFlags& flags);
 
 struct ProfileFlags {
   WorldFlags where;

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "shingle/api/workspace.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/console.hpp"
+#include "shingle/cotune/nccl_environment.hpp"
 #include "shingle/jobs.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/rows.hpp"
@@ -48,10 +50,23 @@ std::string considered_text(const Chosen& chosen) {
   return text;
 }
 
+/// What a program needs in its environment to run with a tuned table.
+std::string nccl_environment_text(const std::string& table) {
+  const NcclEnvironment environment = nccl_environment(read_tuned_table(table));
+  return fmt::format(
+      "export NCCL_TUNER_PLUGIN='shingle'  # or the path of libnccl-tuner-shingle.so\n"
+      "export SHINGLE_TUNER_TABLE='{}'\n{}",
+      std::filesystem::absolute(table).lexically_normal().string(), shell_text(environment));
+}
+
 }  // namespace
 
 int tune(const TuneFlags& flags, const Launch& launch) {
   if (!launch.speaks()) return 0;
+  if (!flags.nccl_table.empty()) {
+    fmt::print("{}", nccl_environment_text(flags.nccl_table));
+    return 0;
+  }
   if (flags.confirm > 0 && launch.processes())
     throw InvalidArgument("--confirm measures in one process: run it without a launcher");
   const int ranks = flags.where.ranks(launch);

@@ -1,0 +1,67 @@
+// What NCCL is told about a call.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "shingle/cotune/tuned_table.hpp"
+
+namespace shingle::nccl_tuner {
+
+/// In NCCL's numbers. Nothing set: NCCL's own choice. Lies in memory that processes share.
+struct Choice {
+  std::int8_t algorithm = -1, protocol = -1;  ///< both or neither
+  std::uint8_t channels = 0;
+
+  bool empty() const { return algorithm < 0 && channels == 0; }
+  bool operator==(const Choice&) const = default;
+};
+
+/// Of what a tuner can set; chunk size, threads and transport are not among it.
+Choice choice_of(const CollectiveConfig& config);
+
+/// The kind of a call.
+struct CallKind {
+  std::uint8_t collective = 0, size_class = 0;
+
+  bool operator==(const CallKind&) const = default;
+};
+
+/// From now on this kind of call is carried out so.
+struct Change {
+  CallKind kind;
+  Choice choice;
+};
+
+/// NCCL's table of costs for one call: algorithms × protocols, row by row.
+struct CostTable {
+  float* costs = nullptr;
+  int algorithms = 0, protocols = 0;
+
+  float* find(const Choice& choice) const {
+    if (choice.algorithm >= algorithms || choice.protocol >= protocols) return nullptr;
+    return costs + choice.algorithm * protocols + choice.protocol;
+  }
+};
+
+/// Whether NCCL could carry out a call so.
+bool available(const Choice& choice, const CostTable& table);
+
+/// Makes it NCCL's choice. Returns false, and leaves all as it was, where it is not available.
+bool apply(const Choice& choice, const CostTable& table, int* channels);
+
+/// The choices of one communicator, by kind of call.
+class Choices {
+ public:
+  Choice& at(CallKind kind) { return all_[index(kind)]; }
+  const Choice& at(CallKind kind) const { return all_[index(kind)]; }
+
+ private:
+  static std::size_t index(CallKind kind) {
+    return std::size_t{kind.collective} * size_classes + kind.size_class;
+  }
+  std::array<Choice, std::size_t{nccl_collectives} * size_classes> all_{};
+};
+
+}  // namespace shingle::nccl_tuner

@@ -1,0 +1,128 @@
+#include "experiment.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "abi.hpp"
+#include "segment.hpp"
+
+namespace shingle::nccl_tuner {
+namespace {
+
+constexpr std::uint64_t least_bytes = 32 << 10;  // smaller calls are latency, and NCCL knows best
+constexpr int samples = 5;                       // of each configuration
+constexpr double least_gain = 0.01;              // what the host's clock can tell apart
+
+/// All that a plugin can set; the first subspace leaves algorithm and protocol to NCCL.
+cotune::Space space() {
+  constexpr std::int32_t most_channels = 32;  // NCCL's own choice hardly ever is more
+  cotune::Space all = cotune::resource_space(most_channels, std::int64_t{32} << 10);
+  all.chunk_bytes = {0};
+  all.subspaces = {{},
+                   {Algorithm::ring, Protocol::simple},
+                   {Algorithm::ring, Protocol::ll128},
+                   {Algorithm::tree, Protocol::simple}};
+  return all;
+}
+
+}  // namespace
+
+Experiment::Experiment(const std::vector<CallKind>& kinds, std::uint64_t fingerprint)
+    : fingerprint_(fingerprint),
+      space_(space()),
+      search_(cotune::Method::together, space_, static_cast<int>(kinds.size()),
+              {.least_gain = least_gain, .repeats = samples}) {
+  for (const CallKind kind : kinds) targets_.push_back({kind});
+  wanted_ = library();  // which a search begins with
+}
+
+void Experiment::see(const Call& call, const CostTable& table) {
+  if (default_us_ > 0) return;  // by then all have been seen
+  const auto target = std::ranges::find(targets_, call.kind(), &Target::kind);
+  if (target == targets_.end() || target->seen) return;
+  target->seen = true;
+  for (std::size_t i = 0; i < space_.subspaces.size(); ++i) {
+    const auto& subspace = space_.subspaces[i];
+    const CollectiveConfig config{.algorithm = subspace.algorithm, .protocol = subspace.protocol};
+    if (available(choice_of(config), table)) target->subspaces |= 1u << i;
+  }
+}
+
+bool Experiment::runs(const Configs& configs) const {
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    const auto subspace = std::ranges::find_if(space_.subspaces, [&](const cotune::Subspace& of) {
+      return of.algorithm == configs[i].algorithm && of.protocol == configs[i].protocol;
+    });
+    const auto bit = static_cast<unsigned>(subspace - space_.subspaces.begin());
+    if ((targets_[i].subspaces >> bit & 1) == 0) return false;
+  }
+  return true;
+}
+
+void Experiment::tell(double iteration_us) {
+  search_.tell({.makespan_us = iteration_us});
+  if (default_us_ == 0 && search_.evaluations() > 0) default_us_ = best_us();
+  advance();
+}
+
+void Experiment::advance() {
+  while (const auto next = search_.next()) {
+    if (runs(*next)) {
+      wanted_ = *next;
+      return;
+    }
+    search_.tell({.makespan_us = std::numeric_limits<double>::infinity()});
+  }
+  over_ = true;
+  wanted_ = best_us() < default_us_ * (1 - least_gain) ? search_.best() : library();
+}
+
+std::vector<Change> Experiment::changes(const Configs& configs) const {
+  std::vector<Change> all;
+  for (std::size_t i = 0; i < targets_.size(); ++i) all.push_back({targets_[i].kind, choice_of(configs[i])});
+  return all;
+}
+
+std::vector<Learnt> Experiment::learnt() const {
+  if (default_us_ == 0 || best_us() >= default_us_ * (1 - least_gain)) return {};
+  std::vector<Learnt> all;
+  for (std::size_t i = 0; i < targets_.size(); ++i)
+    all.push_back({targets_[i].kind, search_.best()[i], best_us(), default_us_});
+  return all;
+}
+
+std::vector<CallKind> Experiment::kinds() const {
+  std::vector<CallKind> all;
+  for (const Target& target : targets_) all.push_back(target.kind);
+  return all;
+}
+
+std::vector<CallKind> kinds_to_tune(const std::vector<std::uint64_t>& signatures) {
+  std::vector<std::pair<std::uint64_t, CallKind>> moved;
+  for (const std::uint64_t signature : signatures) {
+    const Call call = Call::of_signature(signature);
+    if (call.bytes < least_bytes || call.collective >= nccl_collectives) continue;
+    const auto found = std::ranges::find(moved, call.kind(), &std::pair<std::uint64_t, CallKind>::second);
+    if (found == moved.end())
+      moved.emplace_back(call.bytes, call.kind());
+    else
+      found->first += call.bytes;
+  }
+  std::ranges::stable_sort(moved, std::greater{}, &std::pair<std::uint64_t, CallKind>::first);
+  std::vector<CallKind> kinds;
+  for (const auto& [bytes, kind] : moved)
+    if (kinds.size() < most_changes) kinds.push_back(kind);
+  return kinds;
+}
+
+std::uint64_t fingerprint(const std::vector<std::uint64_t>& signatures) {
+  std::uint64_t sum = signatures.size();
+  for (std::uint64_t signature : signatures) {
+    signature = (signature ^ signature >> 31) * 0x9e3779b97f4a7c15u;
+    sum += signature ^ signature >> 29;
+  }
+  return sum;
+}
+
+}  // namespace shingle::nccl_tuner

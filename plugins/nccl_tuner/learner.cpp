@@ -1,0 +1,123 @@
+#include "learner.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace shingle::nccl_tuner {
+namespace {
+
+constexpr std::uint64_t least_ahead = 64, most_ahead = CallHistory::span * 3 / 4;
+constexpr int most_refused = 8, most_dropped = 16;
+constexpr int resting_iterations = 64;  // before it asks again whether it is its turn
+
+}  // namespace
+
+Learner::Learner(Proposals& proposals, const CallHistory& calls, const Choices& known, const Log& log,
+                 Found found)
+    : proposals_(proposals), calls_(calls), known_(known), log_(log), found_(std::move(found)) {}
+
+void Learner::on_call(const Call& call, const CostTable& table) {
+  if (over_) return;
+  if (experiment_) experiment_->see(call, table);
+  switch (iteration_.push(call.signature())) {
+    case Iteration::Event::begins:
+      on_begin();
+      break;
+    case Iteration::Event::broken:
+      sampler_.restart();
+      anew_ = true;
+      resting_ = 0;
+      break;
+    case Iteration::Event::none:
+      break;
+  }
+}
+
+void Learner::on_begin() {
+  if (resting_ > 0) {
+    --resting_;
+    return;
+  }
+  if (!experiment_) return begin();
+  if (std::exchange(anew_, false) && fingerprint(iteration_.calls()) != experiment_->fingerprint())
+    dropping_ = true;
+  if (!agreed()) return;
+  if (dropping_ && current_ == experiment_->library()) {
+    experiment_.reset();
+    turn_.give_back();
+    if (++dropped_ == most_dropped) give_up("the program has no steady iteration");
+    return;
+  }
+  if (const auto& wanted = dropping_ ? experiment_->library() : experiment_->wanted(); wanted != current_)
+    return propose(wanted);
+  if (experiment_->over()) return conclude();
+  if (const auto us = sampler_.on_begin(Sampler::Clock::now())) experiment_->tell(*us);
+}
+
+void Learner::begin() {
+  auto kinds = kinds_to_tune(iteration_.calls());
+  std::erase_if(kinds, [&](CallKind kind) {
+    return !known_.at(kind).empty() || std::ranges::find(settled_, kind) != settled_.end();
+  });
+  if (kinds.empty() || !turn_.take()) {
+    resting_ = kinds.empty() ? std::numeric_limits<int>::max() : resting_iterations;
+    return;
+  }
+  experiment_.emplace(kinds, fingerprint(iteration_.calls()));
+  dropping_ = false;
+  current_ = experiment_->library();
+  sampler_ = {};
+  ahead_ = least_ahead;
+  log_.inform(fmt::format("tunes {} kinds of calls in iterations of {}", kinds.size(), iteration_.period()));
+}
+
+/// Whether nothing is under way between the ranks; takes note of what they agreed on.
+bool Learner::agreed() {
+  if (proposals_.is_open()) return false;
+  if (proposed_.empty()) return proposals_.free();
+  if (proposals_.was_committed()) {
+    current_ = proposed_;
+    refused_ = 0;
+    sampler_.restart();
+  } else {
+    ahead_ *= 2;
+    if (++refused_ == most_refused) give_up("the ranks' hosts are too far apart");
+  }
+  proposed_.clear();
+  return !over_ && proposals_.free();
+}
+
+void Learner::propose(const Experiment::Configs& configs) {
+  proposed_ = configs;
+  // To the beginning of an iteration, where there is room for that.
+  const std::uint64_t period = iteration_.period();
+  const std::uint64_t iterations = std::max<std::uint64_t>(2, (ahead_ + period - 1) / period);
+  proposals_.propose(experiment_->changes(configs), calls_, std::min(iterations * period, most_ahead));
+}
+
+void Learner::conclude() {
+  const auto learnt = experiment_->learnt();
+  log_.inform(fmt::format("tried {} configurations: {:.1f} us an iteration, {:.1f} us with NCCL's choice",
+                          experiment_->evaluations(), experiment_->best_us(), experiment_->default_us()));
+  for (const CallKind kind : experiment_->kinds()) settled_.push_back(kind);
+  experiment_.reset();
+  turn_.give_back();
+  found_(learnt);
+}
+
+void Learner::give_up(const char* why) {
+  log_.warn(fmt::format("stops tuning: {}", why));
+  finish();
+}
+
+void Learner::finish() {
+  over_ = true;
+  turn_.give_back();
+  if (experiment_ && !dropping_) found_(experiment_->learnt());
+  experiment_.reset();
+}
+
+}  // namespace shingle::nccl_tuner

@@ -1,0 +1,22 @@
+// What the user asks of the plugin, by the environment.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace shingle::nccl_tuner {
+
+struct Settings {
+  std::string table;  ///< SHINGLE_TUNER_TABLE: a file to read choices from; empty: none
+  std::string
+      learn;  ///< SHINGLE_TUNER_LEARN: tune while the program runs, and a file for the result; empty: no
+  /// SHINGLE_TUNER_DEADLINE: how long a communicator's ranks wait for each other when it is made.
+  std::chrono::microseconds deadline = std::chrono::seconds(10);
+
+  bool operator==(const Settings&) const = default;
+};
+
+/// Throws InvalidArgument that names the variable.
+Settings settings_from_environment();
+
+}  // namespace shingle::nccl_tuner

@@ -1,0 +1,169 @@
+#include "tuner.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <utility>
+
+#include "shingle/base/error.hpp"
+#include "shingle/base/file.hpp"
+#include "shingle/base/units.hpp"
+#include "tune/file_lock.hpp"
+
+namespace shingle::nccl_tuner {
+namespace {
+
+/// How manieth communicator of this process it is: the ranks of one communicator in one process share a
+/// number.
+std::uint64_t ordinal_of(std::uint64_t communicator_id) {
+  static std::mutex mutex;
+  static std::vector<std::uint64_t> seen;
+  const std::lock_guard guard(mutex);
+  const auto found = std::ranges::find(seen, communicator_id);
+  if (found != seen.end()) return static_cast<std::uint64_t>(found - seen.begin());
+  seen.push_back(communicator_id);
+  return seen.size() - 1;
+}
+
+/// FNV-1a; 0 stands for no table.
+std::uint64_t hash_of(const TunedTable& table) {
+  if (table.entries.empty()) return 0;
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : to_json(table)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return std::max<std::uint64_t>(hash, 1);
+}
+
+}  // namespace
+
+Tuner::Tuner(const Communicator& communicator, const Log& log) : communicator_(communicator), log_(log) {
+  if (communicator_.ranks < 2) return;  // nothing is communicated
+  try {
+    settings_ = settings_from_environment();
+    start();
+  } catch (const std::exception& error) {
+    choices_ = {};
+    online_.reset();
+    log_.warn(fmt::format("{}: NCCL's choice holds", error.what()));
+  }
+}
+
+Tuner::~Tuner() {
+  try {
+    if (online_ && online_->learner) online_->learner->finish();
+  } catch (const std::exception& error) {
+    log_.warn(error.what());
+  }
+}
+
+void Tuner::start() {
+  const TunedTable table = read_table();
+  if (!communicator_.id || communicator_.nodes > 1) {
+    const char* why = communicator_.id ? "a communicator of several hosts" : "NCCL before 2.28";
+    if (!settings_.learn.empty()) log_.warn(fmt::format("does not tune online with {}", why));
+    return take(table, false);
+  }
+  ordinal_ = ordinal_of(*communicator_.id);
+  const Credentials credentials{hash_of(table), ordinal_, settings_.learn.empty() ? 0u : 1u};
+  auto segment = std::make_unique<Segment>(*communicator_.id, static_cast<std::uint32_t>(communicator_.ranks),
+                                           credentials, settings_.deadline);
+  if (!segment->complete())
+    throw Error(fmt::format("not all {} ranks of a communicator came with this plugin within {}",
+                            communicator_.ranks, format_us(static_cast<double>(settings_.deadline.count()))));
+  const std::uint32_t differences = segment->differences();
+  if ((differences & Shared::tables) != 0) throw Error("ranks of a communicator have different tables");
+  take(table, (differences & Shared::communicators) == 0);
+  if ((differences & Shared::modes) != 0)
+    log_.warn("does not tune online: SHINGLE_TUNER_LEARN is not set for all ranks");
+  else if (!settings_.learn.empty())
+    go_online(std::move(segment));
+}
+
+/// An empty one where there is none to be had: ranks whose tables differ all take none.
+TunedTable Tuner::read_table() {
+  if (settings_.table.empty()) return {};
+  try {
+    return read_tuned_table(settings_.table);
+  } catch (const Error& error) {
+    log_.warn(fmt::format("{}: NCCL's choice holds", error.what()));
+    return {};
+  }
+}
+
+/// Entries for this communicator alone come before those for any; they count only where all ranks have made
+/// their communicators in the same order.
+void Tuner::take(const TunedTable& table, bool with_communicators) {
+  for (const bool own : {false, true}) {
+    for (const TunedEntry& entry : table.entries) {
+      const TunedKey& key = entry.key;
+      if (std::cmp_not_equal(key.ranks, communicator_.ranks) ||
+          std::cmp_not_equal(key.nodes, communicator_.nodes))
+        continue;
+      if (key.communicator.has_value() != own) continue;
+      if (own && (!with_communicators || std::cmp_not_equal(*key.communicator, ordinal_))) continue;
+      choices_.at({static_cast<std::uint8_t>(key.collective), static_cast<std::uint8_t>(key.size_class)}) =
+          choice_of(entry.config);
+    }
+  }
+}
+
+void Tuner::go_online(std::unique_ptr<Segment> segment) {
+  const bool leads = segment->leads();
+  online_ = std::make_unique<Online>(std::move(segment));
+  if (leads)
+    online_->learner.emplace(online_->proposals, online_->calls, choices_, log_,
+                             [this](const std::vector<Learnt>& learnt) { save(learnt); });
+}
+
+void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noexcept {
+  if (online_) {
+    online_->calls.push(call.signature());
+    for (const Change& change : online_->proposals.poll(online_->calls))
+      choices_.at(change.kind) = change.choice;
+    if (online_->learner) learn(call, table);
+  }
+  if (call.collective >= nccl_collectives) return;
+  const Choice& choice = choices_.at(call.kind());
+  if (!choice.empty() && !apply(choice, table, channels)) refuse(call);
+}
+
+/// Whatever goes wrong here, what the ranks have agreed on holds.
+void Tuner::learn(const Call& call, const CostTable& table) noexcept try {
+  online_->learner->on_call(call, table);
+} catch (const std::exception& error) {
+  online_->learner.reset();
+  log_.warn(error.what());
+}
+
+void Tuner::refuse(const Call& call) noexcept try {
+  if (std::exchange(refused_[call.collective], true)) return;
+  log_.warn(fmt::format("{} of {} cannot run as the table says: NCCL's choice holds",
+                        name(static_cast<NcclCollective>(call.collective)),
+                        format_bytes(static_cast<double>(call.bytes))));
+} catch (...) {  // out of memory: then in silence
+}
+
+/// Adds to what other communicators, or earlier programs, have learnt.
+void Tuner::save(const std::vector<Learnt>& learnt) {
+  if (learnt.empty()) return;
+  try {
+    const tune::FileLock lock(settings_.learn + ".lock", std::chrono::seconds(1));
+    TunedTable table;
+    if (std::filesystem::exists(settings_.learn)) table = read_tuned_table(settings_.learn);
+    for (const Learnt& found : learnt)
+      store(table, {.key = {.collective = static_cast<NcclCollective>(found.kind.collective),
+                            .size_class = found.kind.size_class,
+                            .ranks = static_cast<int>(communicator_.ranks),
+                            .nodes = static_cast<int>(communicator_.nodes)},
+                    .config = found.config,
+                    .iteration_us = found.iteration_us,
+                    .default_us = found.default_us});
+    write_file_atomically(settings_.learn, to_json(table));
+  } catch (const std::exception& error) {
+    log_.warn(fmt::format("what was learnt is not kept: {}", error.what()));
+  }
+}
+
+}  // namespace shingle::nccl_tuner

@@ -1,0 +1,29 @@
+#include "turn.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace shingle::nccl_tuner {
+
+bool Turn::take() {
+  if (fd_ >= 0) return true;
+  const int fd = ::shm_open(fmt::format("/shingle-tuner-{}-turn", ::getuid()).c_str(),
+                            O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    ::close(fd);
+    return false;
+  }
+  fd_ = fd;
+  return true;
+}
+
+void Turn::give_back() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+}  // namespace shingle::nccl_tuner

@@ -1,0 +1,73 @@
+#include "climb.hpp"
+
+#include <algorithm>
+
+namespace shingle::cotune {
+namespace {
+
+/// A step that gains this part is followed by one twice as long: with so much gained by a step, as much is
+/// left.
+constexpr double much = 0.25;
+
+constexpr auto subspace_axis = static_cast<int>(Axis::subspace);
+
+Point moved(const Space& space, Point at, const Move& move, std::int32_t stride) {
+  for (int axis = 0; axis < axes; ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    const std::int32_t size = space.size(static_cast<Axis>(axis)), to = at[i] + stride * move[i];
+    // Subspaces have no order: beyond the last is the first.
+    at[i] = axis == subspace_axis ? to % size : std::clamp(to, 0, size - 1);
+  }
+  return at;
+}
+
+}  // namespace
+
+std::vector<Move> upward() {
+  return {{1, 1, 0, 0}, {1, 0, 0, 0}, {0, 1, 0, 0}};
+}
+
+std::vector<Move> around() {
+  return {{-1, 0, 0, 0}, {0, -1, 0, 0}, {1, 0, 0, 0}, {0, 1, 0, 0}, {-1, 1, 0, 0}, {1, -1, 0, 0}};
+}
+
+std::vector<Move> other_subspaces(const Space& space) {
+  std::vector<Move> moves;
+  for (std::int32_t i = 1; i < space.size(Axis::subspace); ++i) moves.push_back({0, 0, i, 0});
+  return moves;
+}
+
+std::vector<Move> other_threads(const Space& space) {
+  if (space.size(Axis::threads) < 2) return {};
+  return {{0, 0, 0, 1}, {0, 0, 0, -1}};
+}
+
+std::optional<Point> Climb::propose(const Space& space, const Point& from) {
+  while (true) {
+    for (; move_ < moves_.size(); ++move_, stride_ = 1, shortened_ = false)
+      if (const Point to = moved(space, from, moves_[move_], stride_); to != from) return to;
+    if (!again_ || !helped_) return std::nullopt;
+    move_ = 0;
+    helped_ = false;
+  }
+}
+
+void Climb::judge(bool helped, double gain) {
+  if (helped) {
+    helped_ = true;
+    stride_ = shortened_ || gain < much ? 1 : 2 * stride_;
+  } else if (stride_ > 1) {
+    stride_ /= 2;
+    shortened_ = true;
+  } else {
+    ++move_;
+    shortened_ = false;
+  }
+}
+
+bool Climb::saves() const {
+  const Move& move = moves_[move_];
+  return std::ranges::all_of(move, [](std::int32_t step) { return step <= 0; });
+}
+
+}  // namespace shingle::cotune

@@ -1,0 +1,71 @@
+#include "shingle/cotune/space.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "shingle/base/error.hpp"
+
+namespace shingle::cotune {
+namespace {
+
+constexpr std::int64_t least_chunk_bytes = std::int64_t{32} << 10;
+
+void check_grid(const auto& values, std::string_view axis) {
+  const bool ascends = std::ranges::adjacent_find(values, std::greater_equal{}) == values.end();
+  if (values.empty() || values.front() < 0 || !ascends)
+    throw InvalidArgument(fmt::format("a space of {} that do not ascend from 0 or above", axis));
+}
+
+}  // namespace
+
+void Space::validate() const {
+  check_grid(channels, "channels");
+  check_grid(chunk_bytes, "chunk sizes");
+  check_grid(threads, "threads");
+  if (subspaces.empty() || std::set(subspaces.begin(), subspaces.end()).size() < subspaces.size())
+    throw InvalidArgument("a space without subspaces, or with one of them twice");
+}
+
+std::int32_t Space::size(Axis axis) const {
+  const std::size_t sizes[] = {channels.size(), chunk_bytes.size(), subspaces.size(), threads.size()};
+  return static_cast<std::int32_t>(sizes[static_cast<std::size_t>(axis)]);
+}
+
+double Space::size(int collectives) const {
+  double one = 1;
+  for (int axis = 0; axis < axes; ++axis) one *= size(static_cast<Axis>(axis));
+  return std::pow(one, collectives);
+}
+
+Config Space::at(const Point& point) const {
+  const auto [channel, chunk, subspace, thread] = point;
+  const Subspace& of = subspaces.at(static_cast<std::size_t>(subspace));
+  return {.channels = channels.at(static_cast<std::size_t>(channel)),
+          .chunk_bytes = chunk_bytes.at(static_cast<std::size_t>(chunk)),
+          .threads = threads.at(static_cast<std::size_t>(thread)),
+          .algorithm = of.algorithm,
+          .protocol = of.protocol,
+          .transport = of.transport};
+}
+
+Space resource_space(std::int32_t most_channels, std::int64_t most_chunk_bytes) {
+  if (most_channels < 1 || most_chunk_bytes < least_chunk_bytes)
+    throw InvalidArgument(fmt::format("a space of at most {} channels and chunks of at most {} bytes",
+                                      most_channels, most_chunk_bytes));
+  Space space;
+  space.channels.clear();
+  for (std::int64_t power = 1; power <= most_channels; power *= 2)
+    for (const std::int64_t value : {power, power * 3 / 2})
+      if (value <= most_channels && (space.channels.empty() || value > space.channels.back()))
+        space.channels.push_back(static_cast<std::int32_t>(value));
+  space.chunk_bytes.clear();
+  for (std::int64_t bytes = least_chunk_bytes; bytes <= most_chunk_bytes; bytes *= 2)
+    space.chunk_bytes.push_back(bytes);
+  return space;
+}
+
+}  // namespace shingle::cotune

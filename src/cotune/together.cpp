@@ -1,0 +1,142 @@
+// Lagom's Alg. 1 and 2, as the paper intends them (docs/co-tuning.md says where its text is wrong).
+//
+// All collectives begin with the least resources. Alg. 1 gives the next step to the one that costs
+// computation least for what it gains communication, by the metric H; Alg. 2 takes a step over the grid. It
+// ends, for a collective or for all, by the three conditions of §3.4:
+//   1. communication is hidden: it adds nothing to the computation beside it;
+//   2. more resources no longer make the collective faster;
+//   3. they do, but cost the computation more: the makespan no longer falls.
+// Then come what Alg. 1 leaves to its frame: other subspaces, the places beside what was found (Eq. 4 counts
+// the waves that a slow collective lasts longer, so that fewer resources may also cost more), and threads.
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "climb.hpp"
+#include "strategy.hpp"
+
+namespace shingle::cotune {
+namespace {
+
+constexpr double first_priority = 0.01;  // Alg. 1, line 2
+constexpr double never = std::numeric_limits<double>::infinity();
+
+class Together final : public Strategy {
+ public:
+  Together(const Space& space, int collectives, double least_gain)
+      : space_(space),
+        least_gain_(least_gain),
+        points_(static_cast<std::size_t>(collectives)),
+        phases_{{{upward(), false},
+                 {other_subspaces(space), false},
+                 {around(), true},
+                 {other_threads(space), false}}} {
+    enter(0);
+  }
+
+  std::optional<std::vector<Config>> propose() override;
+  bool judge(const Measurement& measured) override;
+
+ private:
+  struct Phase {
+    std::vector<Move> moves;
+    bool again;
+  };
+
+  void enter(std::size_t phase);
+  std::vector<Config> configs() const;
+  bool helps(const Measurement& measured) const;
+  double priority(const Measurement& measured) const;
+  bool hidden() const {
+    return now_.compute_us > 0 && now_.makespan_us <= now_.compute_us * (1 + least_gain_);
+  }
+
+  const Space space_;
+  const double least_gain_;
+  std::vector<Point> points_;
+  std::array<Phase, 4> phases_;
+  std::size_t phase_ = 0;
+  std::vector<Climb> climbs_;
+  std::vector<double> priority_;  // H; never: done
+  std::size_t tuned_ = 0;         // the collective whose step is measured
+  Point before_{};                // that step
+  Measurement library_, now_;     // of the library's default, and of points_
+  int judged_ = 0;
+};
+
+void Together::enter(std::size_t phase) {
+  phase_ = phase;
+  if (phase == phases_.size()) return;
+  climbs_.assign(points_.size(), Climb(phases_[phase].moves, phases_[phase].again));
+  priority_.assign(points_.size(), first_priority);
+}
+
+std::vector<Config> Together::configs() const {
+  std::vector<Config> all;
+  for (const Point& point : points_) all.push_back(space_.at(point));
+  return all;
+}
+
+std::optional<std::vector<Config>> Together::propose() {
+  if (judged_ == 0) return std::vector<Config>(points_.size());
+  if (judged_ == 1) return configs();
+  for (; phase_ < phases_.size(); enter(phase_ + 1)) {
+    while (phase_ > 0 || !hidden()) {
+      const auto least = std::ranges::min_element(priority_);
+      if (*least == never) break;
+      tuned_ = static_cast<std::size_t>(least - priority_.begin());
+      before_ = points_[tuned_];
+      if (const auto to = climbs_[tuned_].propose(space_, before_)) {
+        points_[tuned_] = *to;
+        return configs();
+      }
+      *least = never;
+    }
+  }
+  return std::nullopt;
+}
+
+/// By the makespan; where it is the same, by fewer resources, or by a collective that is faster while some
+/// communication is not hidden: it may be what the next one's step waits for.
+bool Together::helps(const Measurement& measured) const {
+  if (measured.makespan_us < now_.makespan_us * (1 - least_gain_)) return true;
+  if (measured.makespan_us > now_.makespan_us) return false;
+  if (climbs_[tuned_].saves()) return true;
+  if (phase_ > 0 || measured.communication_us.empty() || now_.communication_us.empty()) return false;
+  return measured.communication_us[tuned_] < now_.communication_us[tuned_] * (1 - least_gain_);
+}
+
+/// H of Eq. 7: what a step cost the computation, for what it gained the collective. Where neither is known,
+/// what it gained the makespan.
+double Together::priority(const Measurement& measured) const {
+  if (measured.compute_us == 0 || measured.communication_us.empty() || now_.communication_us.empty())
+    return (measured.makespan_us - now_.makespan_us) / measured.makespan_us;
+  const double gained = now_.communication_us[tuned_] - measured.communication_us[tuned_];
+  return gained > 0 ? (measured.compute_us - now_.compute_us) / gained : first_priority;
+}
+
+bool Together::judge(const Measurement& measured) {
+  if (judged_++ == 0) {
+    library_ = measured;
+    return true;
+  }
+  if (judged_ > 2) {
+    const bool helped = helps(measured);
+    climbs_[tuned_].judge(helped, 1 - measured.makespan_us / now_.makespan_us);
+    if (!helped) {
+      points_[tuned_] = before_;
+      return false;
+    }
+    if (now_.makespan_us < never) priority_[tuned_] = priority(measured);
+  }
+  now_ = measured;
+  return now_.makespan_us <= library_.makespan_us;
+}
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_together(const Space& space, int collectives, double least_gain) {
+  return std::make_unique<Together>(space, collectives, least_gain);
+}
+
+}  // namespace shingle::cotune

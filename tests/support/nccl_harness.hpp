@@ -1,0 +1,145 @@
+// NCCL as a tuner plugin sees it: opens the library, makes communicators and asks how to carry out calls, as
+// ncclCommInitRank and enqueue.cc of 2.28.9 do.
+#pragma once
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdarg>
+#include <cstdio>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nccl_tuner/abi.hpp"
+#include "shingle/cotune/tuned_table.hpp"
+
+namespace shingle::test {
+
+namespace abi = nccl_tuner::abi;
+
+/// Warnings that plugins logged in this process.
+class NcclLog {
+ public:
+  static std::vector<std::string> take() {
+    const std::lock_guard guard(mutex_);
+    return std::exchange(lines_, {});
+  }
+  static void log(int level, unsigned long, const char*, int, const char* format, ...) {
+    if (level != abi::log_warning) return;
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    const std::lock_guard guard(mutex_);
+    lines_.emplace_back(line);
+  }
+
+ private:
+  static inline std::mutex mutex_;
+  static inline std::vector<std::string> lines_;
+};
+
+/// The plugin, freshly loaded: its process-wide state is its own.
+class NcclPlugin {
+ public:
+  explicit NcclPlugin(const std::string& path) : library_(::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (library_ == nullptr) throw std::runtime_error(::dlerror());
+  }
+  ~NcclPlugin() { ::dlclose(library_); }
+  NcclPlugin(const NcclPlugin&) = delete;
+  NcclPlugin& operator=(const NcclPlugin&) = delete;
+
+  template <class Tuner>
+  Tuner& symbol(const char* name) const {
+    void* found = ::dlsym(library_, name);
+    if (found == nullptr) throw std::runtime_error(::dlerror());
+    return *static_cast<Tuner*>(found);
+  }
+
+ private:
+  void* library_;
+};
+
+using Costs = std::array<std::array<float, abi::protocols>, abi::algorithms>;
+
+/// On one node with NVLink but without NVLS: CollNet, NVLS and PAT cannot run, trees only for all-reduce.
+inline Costs usual_costs(NcclCollective collective) {
+  Costs costs;
+  for (auto& row : costs) row.fill(abi::ignored);
+  costs[abi::ring] = {91.5f, 60.25f, 52.75f};
+  if (collective == NcclCollective::allreduce) costs[abi::tree] = {95.f, 70.f, 61.5f};
+  return costs;
+}
+
+/// What NCCL does with an answer.
+struct NcclDecision {
+  int algorithm = -1, protocol = -1;
+  int channels = 0;  ///< 0: NCCL's own number
+  bool operator==(const NcclDecision&) const = default;
+};
+
+inline NcclDecision decide(const Costs& costs, int channels) {
+  NcclDecision decision{-1, -1, channels};
+  float least = 3600000000.0f;
+  for (int algorithm = 0; algorithm < abi::algorithms; ++algorithm) {
+    for (int protocol = 0; protocol < abi::protocols; ++protocol) {
+      const float cost = costs[static_cast<std::size_t>(algorithm)][static_cast<std::size_t>(protocol)];
+      if (cost < 0 || cost >= least) continue;
+      least = cost;
+      decision.algorithm = algorithm;
+      decision.protocol = protocol;
+    }
+  }
+  return decision;
+}
+
+/// One rank's communicator.
+class NcclCommunicator {
+ public:
+  NcclCommunicator(const NcclPlugin& plugin, std::uint64_t id, std::size_t ranks, std::size_t nodes = 1)
+      : tuner_(plugin.symbol<abi::TunerV5>("ncclTunerPlugin_v5")) {
+    abi::NvlinkDomains domains{1, static_cast<int>(ranks), static_cast<int>(ranks)};
+    if (tuner_.init(&context_, id, ranks, nodes, NcclLog::log, &domains, nullptr) != abi::success)
+      throw std::runtime_error("init failed the communicator");
+  }
+  ~NcclCommunicator() { tuner_.finalize(context_); }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  NcclDecision call(NcclCollective collective, std::size_t bytes) {
+    Costs costs = usual_costs(collective);
+    int channels = 0;
+    ask(static_cast<int>(collective), bytes, costs, channels);
+    return decide(costs, channels);
+  }
+  void ask(int function, std::size_t bytes, Costs& costs, int& channels) {
+    if (tuner_.get_coll_info(context_, function, bytes, 1, reinterpret_cast<float**>(costs.data()),
+                             abi::algorithms, abi::protocols, 0, &channels) != abi::success)
+      throw std::runtime_error("getCollInfo failed the collective");
+  }
+  void* context() const { return context_; }
+
+ private:
+  abi::TunerV5& tuner_;
+  void* context_ = nullptr;
+};
+
+/// A variable of the environment, for a while.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+}  // namespace shingle::test
