@@ -2,17 +2,15 @@
 // table, surroundings or peers, the answer is NCCL's own choice, on all ranks alike.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <random>
 #include <thread>
 
 #include "shingle/base/file.hpp"
+#include "support/in_processes.hpp"
 #include "support/nccl_harness.hpp"
 
 namespace shingle::test {
@@ -243,32 +241,6 @@ TEST_F(NcclTuner, TellsCommunicatorsApartWhereAllRanksDo) {
 }
 
 // ---- Ranks in processes of their own.
-
-/// Runs each rank in a process; what it returns is its exit code, at most 255.
-std::vector<int> in_processes(int ranks, const std::function<int(int)>& run) {
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(60);
-      int code = 255;
-      try {
-        code = run(rank);
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-      }
-      ::_exit(code);
-    }
-    children.push_back(child);
-  }
-  std::vector<int> codes;
-  for (const pid_t child : children) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-  }
-  return codes;
-}
 
 class NcclTunerProcesses : public NcclTuner {
  protected:
