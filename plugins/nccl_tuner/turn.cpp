@@ -22,7 +22,9 @@ bool Turn::take() {
 }
 
 void Turn::give_back() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  ::flock(fd_, LOCK_UN);  // which a child that was forked meanwhile would hold otherwise
+  ::close(fd_);
   fd_ = -1;
 }
 
