@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "abi.hpp"
-#include "segment.hpp"
+#include "agreement.hpp"
 #include "shingle/base/statistics.hpp"
 
 namespace shingle::nccl_tuner {

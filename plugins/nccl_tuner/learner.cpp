@@ -15,9 +15,9 @@ constexpr int resting_iterations = 64;  // before it asks again whether it is it
 
 }  // namespace
 
-Learner::Learner(Proposals& proposals, const CallHistory& calls, const Choices& known, const Log& log,
+Learner::Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const Log& log,
                  Found found)
-    : proposals_(proposals), calls_(calls), known_(known), log_(log), found_(std::move(found)) {}
+    : agreement_(agreement), calls_(calls), known_(known), log_(log), found_(std::move(found)) {}
 
 void Learner::on_call(const Call& call, const CostTable& table) {
   if (over_) return;
@@ -76,9 +76,9 @@ void Learner::begin() {
 
 /// Whether nothing is under way between the ranks; takes note of what they agreed on.
 bool Learner::agreed() {
-  if (proposals_.is_open()) return false;
-  if (proposed_.empty()) return proposals_.free();
-  if (proposals_.was_committed()) {
+  if (agreement_.is_open()) return false;
+  if (proposed_.empty()) return agreement_.free();
+  if (agreement_.was_committed()) {
     current_ = proposed_;
     refused_ = 0;
     sampler_.restart();
@@ -87,7 +87,7 @@ bool Learner::agreed() {
     if (++refused_ == most_refused) give_up("the ranks' hosts are too far apart");
   }
   proposed_.clear();
-  return !over_ && proposals_.free();
+  return !over_ && agreement_.free();
 }
 
 void Learner::propose(const Experiment::Configs& configs) {
@@ -95,7 +95,7 @@ void Learner::propose(const Experiment::Configs& configs) {
   // To the beginning of an iteration, where there is room for that.
   const std::uint64_t period = iteration_.period();
   const std::uint64_t iterations = std::max<std::uint64_t>(2, (ahead_ + period - 1) / period);
-  proposals_.propose(experiment_->changes(configs), calls_, std::min(iterations * period, most_ahead));
+  agreement_.propose(experiment_->changes(configs), calls_, std::min(iterations * period, most_ahead));
 }
 
 void Learner::conclude() {

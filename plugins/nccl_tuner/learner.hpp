@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
+#include "agreement.hpp"
 #include "experiment.hpp"
 #include "iteration.hpp"
 #include "log.hpp"
-#include "proposals.hpp"
 #include "sampler.hpp"
 #include "turn.hpp"
 
@@ -23,7 +23,7 @@ class Learner {
   using Found = std::function<void(const std::vector<Learnt>&)>;
 
   /// Leaves alone the kinds of calls that `known` has choices for.
-  Learner(Proposals& proposals, const CallHistory& calls, const Choices& known, const Log& log, Found found);
+  Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const Log& log, Found found);
 
   /// At each call, after what was agreed for it holds, with NCCL's table as it came.
   void on_call(const Call& call, const CostTable& table);
@@ -38,7 +38,7 @@ class Learner {
   void conclude();
   void give_up(const char* why);
 
-  Proposals& proposals_;
+  Agreement& agreement_;
   const CallHistory& calls_;
   const Choices known_;
   const Log log_;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <thread>
 
+#include "support/free_port.hpp"
 #include "support/in_processes.hpp"
 #include "support/nccl_harness.hpp"
 
@@ -64,8 +65,9 @@ struct Program {
 /// One rank of it.
 class Rank {
  public:
-  Rank(Program& program, const NcclPlugin& plugin, std::uint64_t id, int rank, std::size_t ranks)
-      : program_(program), communicator_(plugin, id, ranks), rank_(rank) {}
+  Rank(Program& program, const NcclPlugin& plugin, std::uint64_t id, int rank, std::size_t ranks,
+       std::size_t nodes = 1)
+      : program_(program), communicator_(plugin, id, ranks, nodes), rank_(rank) {}
 
   /// FSDP-like: gathers, scatters, and a small sum of which tuning has nothing to gain. Ranks make their
   /// calls when they like, but none runs away, as collectives hold them together.
@@ -118,7 +120,7 @@ class NcclTunerOnline : public testing::Test {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] {
-        Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks));
+        Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks), nodes);
         if (before) before(self, rank);
         for (int i = 0; i < end; ++i) {
           if (rank == 0 && std::filesystem::exists(path)) end = std::min(end.load(), i + 2);
@@ -128,12 +130,27 @@ class NcclTunerOnline : public testing::Test {
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(program->disagreements, 0u);
   }
+  void expect_learnt() const {
+    ASSERT_TRUE(std::filesystem::exists(path));
+    const TunedTable table = read_tuned_table(path.string());
+    ASSERT_EQ(table.entries.size(), 2u);
+    for (const TunedEntry& entry : table.entries) {
+      EXPECT_EQ(entry.key.nodes, static_cast<int>(nodes));
+      EXPECT_LT(entry.iteration_us, 0.9 * entry.default_us);
+      // The best are 2 and 4; what is next to them is nearly as good.
+      const bool gather = entry.key.collective == NcclCollective::allgather;
+      EXPECT_EQ(entry.key.size_class, size_class(gather ? 16 * mib : 64 * mib));
+      EXPECT_GE(entry.config.channels, gather ? 2 : 3) << describe(entry.key);
+      EXPECT_LE(entry.config.channels, gather ? 6 : 8) << describe(entry.key);
+    }
+  }
   /// Of all calls so far, how many were not answered with NCCL's choice.
   std::int64_t changed() const {
     return std::ranges::count_if(program->told,
                                  [](const auto& told) { return told != 0 && told != nccls_choice; });
   }
 
+  std::size_t nodes = 1;
   std::filesystem::path folder, path;
   NcclPlugin plugin{SHINGLE_TEST_NCCL_TUNER};
   std::uint64_t id = std::uint64_t(::getpid()) << 20;
@@ -146,25 +163,30 @@ TEST_F(NcclTunerOnline, FindsTheLeastResourcesThatHideCommunication) {
     run_threads(3, 3000);
   }
   EXPECT_THAT(NcclLog::take(), IsEmpty());
-  ASSERT_TRUE(std::filesystem::exists(path));
-  const TunedTable table = read_tuned_table(path.string());
-  ASSERT_EQ(table.entries.size(), 2u);
-  for (const TunedEntry& entry : table.entries) {
-    EXPECT_EQ(entry.key.ranks, 3);
-    EXPECT_LT(entry.iteration_us, 0.9 * entry.default_us);
-    // The best are 2 and 4; what is next to them is nearly as good.
-    const bool gather = entry.key.collective == NcclCollective::allgather;
-    EXPECT_EQ(entry.key.size_class, size_class(gather ? 16 * mib : 64 * mib));
-    EXPECT_GE(entry.config.channels, gather ? 2 : 3) << describe(entry.key);
-    EXPECT_LE(entry.config.channels, gather ? 6 : 8) << describe(entry.key);
-  }
-
+  expect_learnt();
   // The next program takes what this one learnt.
   const Variable tuned("SHINGLE_TUNER_TABLE", path.string());
   ++id;
   program = Program::make();
   run_threads(3, 1);
   EXPECT_EQ(changed(), 3) << "two gathers and a scatter";
+}
+
+TEST_F(NcclTunerOnline, DoesSoWithRanksOfSeveralHosts) {
+  nodes = 2;
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string()),
+      rendezvous("SHINGLE_TUNER_RENDEZVOUS", "127.0.0.1:" + std::to_string(free_port()));
+  run_threads(4, 3000);
+  EXPECT_THAT(NcclLog::take(), IsEmpty());
+  expect_learnt();
+}
+
+TEST_F(NcclTunerOnline, TunesNotWhereHostsHaveNowhereToMeet) {
+  nodes = 2;
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string());
+  run_threads(2, 100);
+  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("without SHINGLE_TUNER_RENDEZVOUS"))) << "once";
+  EXPECT_EQ(changed(), 0);
 }
 
 TEST_F(NcclTunerOnline, ChangesNothingWhereARankMakesOtherCalls) {
@@ -191,7 +213,7 @@ class NcclTunerOnlineProcesses : public NcclTunerOnline {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // by then it waits for the others
       program->led = true;
     });
-    Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks));
+    Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks), nodes);
     herald.join();
     for (int i = 0; i < iterations; ++i) {
       if (rank == 0 && i == killed_in) {
@@ -202,12 +224,8 @@ class NcclTunerOnlineProcesses : public NcclTunerOnline {
     }
     return 0;
   }
-};
-
-TEST_F(NcclTunerOnlineProcesses, StayTogetherWhenTheLeaderDies) {
-  constexpr int ranks = 3, iterations = 400;
-  const Variable learn("SHINGLE_TUNER_LEARN", path.string());
-  for (const int killed_in : {60, 111, 130}) {
+  void expect_together(int killed_in) {
+    constexpr int ranks = 3, iterations = 300;
     program = Program::make();
     program->ranks = ranks;
     ++id;
@@ -218,6 +236,18 @@ TEST_F(NcclTunerOnlineProcesses, StayTogetherWhenTheLeaderDies) {
     const auto last = static_cast<std::size_t>(4 * iterations - 1);
     EXPECT_EQ(program->told[last], program->told[last - 4]) << "what held last holds on";
   }
+};
+
+TEST_F(NcclTunerOnlineProcesses, StayTogetherWhenTheLeaderDies) {
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string());
+  for (const int killed_in : {60, 111, 130}) expect_together(killed_in);
+}
+
+TEST_F(NcclTunerOnlineProcesses, StayTogetherWhenTheLeaderOfSeveralHostsDies) {
+  nodes = 2;
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string()),
+      rendezvous("SHINGLE_TUNER_RENDEZVOUS", "127.0.0.1:" + std::to_string(free_port()));
+  for (const int killed_in : {90, 130}) expect_together(killed_in);
 }
 
 TEST_F(NcclTunerOnlineProcesses, ChangeNothingWhereOnlySomeAreToTune) {
