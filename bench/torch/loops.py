@@ -156,7 +156,7 @@ def make_group(table="", learn=""):
     dist.all_reduce(ones, group=group)
     gathered = torch.empty(ones.numel() * dist.get_world_size(), device="cuda")
     dist.all_gather_into_tensor(gathered, ones, group=group)
-    if ones.min() != ones.max() or gathered.min() != dist.get_world_size() != gathered.max():
+    if any((sums != dist.get_world_size()).any() for sums in (ones, gathered)):
         sys.exit(f"wrong sums with {table or learn or 'the default'}")
     for name in variables:
         os.environ.pop(name, None)
@@ -236,6 +236,8 @@ def main():
     parser.add_argument("--online-iterations", type=int, default=1500)
     parser.add_argument("--table", action="append", default=[], metavar="NAME=FILE")
     flags = parser.parse_args()
+    if (flags.autoccl or flags.online or flags.table) and "NCCL_TUNER_PLUGIN" not in os.environ:
+        parser.error("NCCL_TUNER_PLUGIN does not name libnccl-tuner-shingle.so")
 
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")

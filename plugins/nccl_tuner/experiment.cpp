@@ -47,13 +47,15 @@ void Experiment::see(const Call& call, const CostTable& table) {
   target->seen = true;
   for (std::size_t i = 0; i < space_.subspaces.size(); ++i) {
     const auto& subspace = space_.subspaces[i];
-    const CollectiveConfig config{.algorithm = subspace.algorithm, .protocol = subspace.protocol};
+    const CollectiveConfig config{
+        .channels = 1, .algorithm = subspace.algorithm, .protocol = subspace.protocol};
     if (available(choice_of(config), table)) target->subspaces |= 1u << i;
   }
 }
 
 bool Experiment::runs(const Configs& configs) const {
   for (std::size_t i = 0; i < targets_.size(); ++i) {
+    if (configs[i] == CollectiveConfig{}) continue;  // NCCL's choice
     const auto subspace = std::ranges::find_if(space_.subspaces, [&](const cotune::Subspace& of) {
       return of.algorithm == configs[i].algorithm && of.protocol == configs[i].protocol;
     });
@@ -69,11 +71,13 @@ void Experiment::tell(double iteration_us) {
 }
 
 void Experiment::search(double iteration_us) {
+  if (best_us_ > 0 && iteration_us > reject * best_us_ && !std::exchange(doubted_, true)) return;
   search_.tell({.makespan_us = iteration_us});
   if (default_us_ == 0 && search_.evaluations() > 0) default_us_ = search_.best_measured().makespan_us;
   best_us_ = search_.best_measured().makespan_us;
   while (const auto next = search_.next()) {
     if (runs(*next)) {
+      if (wanted_ != *next) doubted_ = false;
       wanted_ = *next;
       return;
     }

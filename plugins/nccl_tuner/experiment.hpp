@@ -62,6 +62,7 @@ class Experiment {
   cotune::Search search_;
   Stage stage_ = Stage::searching;
   Configs wanted_;
+  bool doubted_ = false;  // a sample of what is wanted, so long that the program may have been held up
   double default_us_ = 0, best_us_ = 0;
   std::vector<double> default_samples_, best_samples_;
 };

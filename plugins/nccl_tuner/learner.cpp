@@ -15,25 +15,26 @@ constexpr int resting_iterations = 64;  // before it asks again whether it is it
 
 }  // namespace
 
-Learner::Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const Log& log,
-                 Found found)
-    : agreement_(agreement), calls_(calls), known_(known), log_(log), found_(std::move(found)) {}
+Learner::Learner(Agreement& agreement, const CallHistory& calls, const Choices& known,
+                 const std::string& turn, const Log& log, Found found)
+    : agreement_(agreement), calls_(calls), known_(known), log_(log), found_(std::move(found)), turn_(turn) {}
 
 void Learner::on_call(const Call& call, const CostTable& table) {
   if (over_) return;
   if (experiment_) experiment_->see(call, table);
-  switch (iteration_.push(call.signature())) {
-    case Iteration::Event::begins:
-      on_begin();
-      break;
-    case Iteration::Event::broken:
-      sampler_.restart();
-      anew_ = true;
-      resting_ = 0;
-      break;
-    case Iteration::Event::none:
-      break;
+  const Iteration::Event event = iteration_.push(call.signature());
+  if (event == Iteration::Event::begins) return on_begin();
+  if (event == Iteration::Event::broken) {
+    sampler_.restart();
+    anew_ = true;
+    resting_ = 0;
   }
+  if (experiment_ && iteration_.period() == 0) retreat();
+}
+
+/// While nothing can be timed, NCCL's choice holds.
+void Learner::retreat() {
+  if (agreed() && current_ != experiment_->library()) propose(experiment_->library());
 }
 
 void Learner::on_begin() {
@@ -93,7 +94,7 @@ bool Learner::agreed() {
 void Learner::propose(const Experiment::Configs& configs) {
   proposed_ = configs;
   // To the beginning of an iteration, where there is room for that.
-  const std::uint64_t period = iteration_.period();
+  const std::uint64_t period = std::max<std::uint64_t>(iteration_.period(), 1);
   const std::uint64_t iterations = std::max<std::uint64_t>(2, (ahead_ + period - 1) / period);
   agreement_.propose(experiment_->changes(configs), calls_, std::min(iterations * period, most_ahead));
 }

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "agreement.hpp"
@@ -22,8 +23,10 @@ class Learner {
   /// Of an experiment's end.
   using Found = std::function<void(const std::vector<Learnt>&)>;
 
-  /// Leaves alone the kinds of calls that `known` has choices for.
-  Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const Log& log, Found found);
+  /// Leaves alone the kinds of calls that `known` has choices for. `turn` is the name of the turn that it
+  /// waits for.
+  Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const std::string& turn,
+          const Log& log, Found found);
 
   /// At each call, after what was agreed for it holds, with NCCL's table as it came.
   void on_call(const Call& call, const CostTable& table);
@@ -32,6 +35,7 @@ class Learner {
 
  private:
   void on_begin();
+  void retreat();
   void begin();
   bool agreed();
   void propose(const Experiment::Configs& configs);

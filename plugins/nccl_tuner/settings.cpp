@@ -39,6 +39,10 @@ Settings settings_from_environment() {
   Settings settings;
   settings.table = variable("SHINGLE_TUNER_TABLE");
   settings.learn = variable("SHINGLE_TUNER_LEARN");
+  constexpr const char* turn = "SHINGLE_TUNER_TURN";
+  settings.turn = variable(turn);
+  if (settings.turn.size() > 64 || settings.turn.find('/') != std::string::npos)
+    throw InvalidArgument(fmt::format("{}: a name of at most 64 characters, without a slash", turn));
   constexpr const char* deadline = "SHINGLE_TUNER_DEADLINE";
   if (const std::string text = variable(deadline); !text.empty()) {
     try {

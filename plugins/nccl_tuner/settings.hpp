@@ -20,6 +20,8 @@ struct Settings {
   /// SHINGLE_TUNER_DEADLINE: how long a communicator's ranks wait for each other when it is made.
   std::chrono::microseconds deadline = std::chrono::seconds(10);
 
+  /// SHINGLE_TUNER_TURN: a name; programs with the same one do not tune at the same time.
+  std::string turn;
   /// SHINGLE_TUNER_RENDEZVOUS: where the ranks of a communicator of several hosts meet; empty: nowhere.
   std::optional<Address> rendezvous;
 };

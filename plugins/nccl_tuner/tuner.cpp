@@ -119,11 +119,15 @@ void Tuner::take(const TunedTable& table, bool with_communicators) {
   }
 }
 
-void Tuner::go_online(std::unique_ptr<Meeting> meeting) {
+/// Failing that, nothing is ever agreed on, and all ranks keep what they have.
+void Tuner::go_online(std::unique_ptr<Meeting> meeting) noexcept try {
   online_ = std::make_unique<Online>(std::move(meeting));
   if (online_->meeting->leads())
-    online_->learner.emplace(online_->meeting->agreement(), online_->calls, choices_, log_,
+    online_->learner.emplace(online_->meeting->agreement(), online_->calls, choices_, settings_.turn, log_,
                              [this](const std::vector<Learnt>& learnt) { save(learnt); });
+} catch (...) {
+  online_.reset();
+  log_.inform("out of memory: does not tune online");
 }
 
 void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noexcept {

@@ -45,7 +45,7 @@ class Tuner {
   TunedTable read_table();
   void take(const TunedTable& table, bool with_communicators);
   std::unique_ptr<Meeting> meet(const Credentials& credentials);
-  void go_online(std::unique_ptr<Meeting> meeting);
+  void go_online(std::unique_ptr<Meeting> meeting) noexcept;
   void learn(const Call& call, const CostTable& table) noexcept;
   void save(const std::vector<Learnt>& learnt);
   void refuse(const Call& call) noexcept;

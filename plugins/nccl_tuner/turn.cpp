@@ -8,10 +8,11 @@
 
 namespace shingle::nccl_tuner {
 
+Turn::Turn(const std::string& name) : path_(fmt::format("/shingle-tuner-{}-turn{}", ::getuid(), name)) {}
+
 bool Turn::take() {
   if (fd_ >= 0) return true;
-  const int fd = ::shm_open(fmt::format("/shingle-tuner-{}-turn", ::getuid()).c_str(),
-                            O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int fd = ::shm_open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return false;
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     ::close(fd);

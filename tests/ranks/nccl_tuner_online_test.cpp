@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <random>
 #include <thread>
 
 #include "support/free_port.hpp"
@@ -90,6 +91,15 @@ class Rank {
       ++program_.disagreements;
     return decision.channels;
   }
+  /// The same kinds of calls in no order that repeats; that of all ranks is the same.
+  void wander(int calls) {
+    std::mt19937 random(5);
+    for (int i = 0; i < calls; ++i) {
+      const bool gather = random() % 2 == 0;
+      call(gather ? NcclCollective::allgather : NcclCollective::reducescatter, (gather ? 16 : 64) * mib);
+      program_.wait_for_all(rank_);
+    }
+  }
   /// One that the others do not make.
   void call_alone() { communicator_.call(NcclCollective::broadcast, mib); }
 
@@ -111,7 +121,11 @@ class NcclTunerOnline : public testing::Test {
     path = folder / "learnt.json";
     NcclLog::take();
   }
-  ~NcclTunerOnline() override { std::filesystem::remove_all(folder); }
+  ~NcclTunerOnline() override {
+    std::filesystem::remove_all(folder);
+    ::shm_unlink(
+        ("/shingle-tuner-" + std::to_string(::getuid()) + "-turn" + std::to_string(::getpid())).c_str());
+  }
 
   /// Ranks as threads, until something was learnt, at most so many iterations.
   void run_threads(int ranks, int iterations, const std::function<void(Rank&, int rank)>& before = {}) {
@@ -151,6 +165,7 @@ class NcclTunerOnline : public testing::Test {
   }
 
   std::size_t nodes = 1;
+  const Variable turn{"SHINGLE_TUNER_TURN", std::to_string(::getpid())};  // no other test is waited for
   std::filesystem::path folder, path;
   NcclPlugin plugin{SHINGLE_TEST_NCCL_TUNER};
   std::uint64_t id = std::uint64_t(::getpid()) << 20;
@@ -187,6 +202,24 @@ TEST_F(NcclTunerOnline, TunesNotWhereHostsHaveNowhereToMeet) {
   run_threads(2, 100);
   EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("without SHINGLE_TUNER_RENDEZVOUS"))) << "once";
   EXPECT_EQ(changed(), 0);
+}
+
+TEST_F(NcclTunerOnline, ReturnsToNcclsChoiceWhereTheProgramIsNoLongerSteady) {
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string());
+  constexpr int steady = 60, wandered = 500;
+  program->ranks = 2;
+  std::vector<std::thread> threads;
+  for (const int rank : {0, 1})
+    threads.emplace_back([&, rank] {
+      Rank self(*program, plugin, id, rank, 2);
+      for (int i = 0; i < steady; ++i) self.iterate();
+      self.wander(wandered);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(program->disagreements, 0u);
+  EXPECT_GT(changed(), 0) << "it had begun";
+  for (std::size_t i = 4 * steady + wandered / 2; i < 4 * steady + wandered; ++i)
+    ASSERT_EQ(program->told[i], nccls_choice) << i;
 }
 
 TEST_F(NcclTunerOnline, ChangesNothingWhereARankMakesOtherCalls) {
