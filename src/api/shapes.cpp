@@ -10,6 +10,7 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
   if (problem.chains()) roles.push_back(Role::down);
   if (problem.attends()) roles.insert(roles.end(), {Role::keys, Role::values});
+  if (problem.overlaps()) roles.push_back(Role::payload);
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);
   return roles;
@@ -26,6 +27,8 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
       return turned({problem.k, problem.b_cols()}, problem.transpose_b);
     case Role::down:
       return turned({problem.inner, problem.n}, problem.transpose_b);
+    case Role::payload:
+      return {rows_of(problem).payload, problem.n};
     case Role::bias:
       return {1, problem.b_cols()};
     case Role::norm_weight:

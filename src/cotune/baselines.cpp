@@ -26,7 +26,7 @@ class Library final : public Strategy {
 };
 
 /// One collective of AutoCCL: its own time, reduced within a subspace, then over the others, and with
-/// threads.
+/// threads. It stays with the library's default unless something is faster.
 class Alone {
  public:
   explicit Alone(const Space& space)
@@ -54,14 +54,20 @@ class Alone {
       at_ = before_;
     }
   }
-  void begin(double us) { us_ = us; }
-  const Point& at() const { return at_; }
+  void begin(double library_us, double us) {
+    library_us_ = library_us;
+    us_ = us;
+  }
+  Config config(const Space& space) const {
+    const bool over = phase_ == climbs_.size();
+    return over && library_us_ <= us_ ? Config{} : space.at(at_);
+  }
 
  private:
   std::array<Climb, 4> climbs_;
   std::size_t phase_ = 0;
   Point at_{}, before_{};
-  double us_ = never;
+  double library_us_ = never, us_ = never;
 };
 
 /// All collectives take a step at once, as each looks at its own time only.
@@ -72,30 +78,34 @@ class AllAlone final : public Strategy {
 
   std::optional<std::vector<Config>> propose() override {
     if (over_) return std::nullopt;
-    if (begun_) {
+    if (judged_ == 0) return std::vector<Config>(all_.size());
+    if (judged_ > 1) {
       bool more = false;
       for (Alone& one : all_) more = one.step(space_) || more;
       over_ = !more;  // measured once more: all of them together as they have ended
     }
     std::vector<Config> configs;
-    for (const Alone& one : all_) configs.push_back(space_.at(one.at()));
+    for (const Alone& one : all_) configs.push_back(one.config(space_));
     return configs;
   }
   bool judge(const Measurement& measured) override {
+    std::vector<double> us = measured.communication_us;
+    if (!(measured.makespan_us < never)) us.assign(all_.size(), never);
+    if (judged_ == 0) library_us_ = us;
     for (std::size_t i = 0; i < all_.size(); ++i) {
-      const bool runs = measured.makespan_us < never;
-      const double us = runs ? measured.communication_us[i] : never;
-      begun_ ? all_[i].judge(us, least_gain_) : all_[i].begin(us);
+      if (judged_ == 1) all_[i].begin(library_us_[i], us[i]);
+      if (judged_ > 1) all_[i].judge(us[i], least_gain_);
     }
-    begun_ = true;
-    return over_;
+    return judged_++ == 0 || over_;
   }
 
  private:
   const Space space_;
   const double least_gain_;
   std::vector<Alone> all_;
-  bool begun_ = false, over_ = false;
+  std::vector<double> library_us_;
+  int judged_ = 0;
+  bool over_ = false;
 };
 
 class Exhaustive final : public Strategy {

@@ -85,6 +85,7 @@ class Describer {
     if (!c.send_rows.empty()) counts = fmt::format(", sends {}", list(c.send_rows));
     if (!c.recv_rows.empty()) counts += fmt::format(", receives {} rows by rank", list(c.recv_rows));
     return text + (c.send == c.recv ? " in place" : " -> " + slice(c.recv)) + counts + over(c.communicator) +
+           (c.config == CollectiveConfig{} ? "" : " with " + shingle::describe(c.config)) +
            workers(c.resources);
   }
 

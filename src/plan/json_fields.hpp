@@ -23,7 +23,7 @@ constexpr std::string_view format = "shingle-plan";
 template <class E>
 inline constexpr E last{};
 template <>
-inline constexpr Op last<Op> = Op::alltoall;
+inline constexpr Op last<Op> = Op::overlap;
 template <>
 inline constexpr DType last<DType> = DType::f16;
 template <>
@@ -42,6 +42,12 @@ template <>
 inline constexpr PlacementKind last<PlacementKind> = PlacementKind::owners;
 template <>
 inline constexpr CollectiveKind last<CollectiveKind> = CollectiveKind::alltoall;
+template <>
+inline constexpr Algorithm last<Algorithm> = Algorithm::pat;
+template <>
+inline constexpr Protocol last<Protocol> = Protocol::simple;
+template <>
+inline constexpr Transport last<Transport> = Transport::net;
 template <>
 inline constexpr LaneKind last<LaneKind> = LaneKind::copy;
 template <>
@@ -155,6 +161,35 @@ void fields(auto& f, Is<Attention> auto& a) {
   f.optional("lengths", a.lengths);
 }
 
+void fields(auto& f, Is<Overlap::Computation> auto& c) {
+  f.required("name", c.name);
+  f.required("m", c.m);
+  f.required("n", c.n);
+  f.required("k", c.k);
+  f.optional("after", c.after);
+}
+
+void fields(auto& f, Is<Overlap::Collective> auto& c) {
+  f.required("name", c.name);
+  f.required("kind", c.kind);
+  f.required("bytes", c.bytes);
+  f.optional("after", c.after);
+}
+
+void fields(auto& f, Is<Overlap> auto& o) {
+  f.required("computations", o.computations);
+  f.required("collectives", o.collectives);
+}
+
+void fields(auto& f, Is<CollectiveConfig> auto& c) {
+  f.optional("channels", c.channels);
+  f.optional("chunk_bytes", c.chunk_bytes);
+  f.optional("threads", c.threads);
+  f.optional("algorithm", c.algorithm);
+  f.optional("protocol", c.protocol);
+  f.optional("transport", c.transport);
+}
+
 template <Is<Problem> P>
 void fields(auto& f, P& p) {
   f.required("op", p.op);
@@ -173,7 +208,10 @@ void fields(auto& f, P& p) {
   f.optional("attention", p.attention);
   auto table = p.routing ? p.routing->table() : std::vector<std::vector<std::int32_t>>{};
   f.optional("routing", table);
+  Overlap overlap = p.overlap ? *p.overlap : Overlap{};
+  f.optional("overlap", overlap);
   if constexpr (reads<P>) {
+    if (overlap != Overlap{}) p.overlap = std::make_shared<const Overlap>(std::move(overlap));
     if (table.empty()) return;
     if (table.size() > max_world)
       f.fail("routing", fmt::format("{} ranks, at most {}", table.size(), max_world));
@@ -305,6 +343,7 @@ void fields(auto& f, Is<Collective> auto& c) {
   f.optional("send_rows", c.send_rows);
   f.optional("recv_rows", c.recv_rows);
   f.optional("resources", c.resources);
+  f.optional("config", c.config);
 }
 
 void fields(auto& f, Is<Exchange::Message> auto& m) {
@@ -379,6 +418,7 @@ void fields(auto& f, Is<Params> auto& p) {
   f.optional("poll", p.poll);
   f.optional("trigger", p.trigger);
   f.optional("launchers", p.launchers);
+  f.optional("configs", p.configs);
   f.optional("symmetric", p.symmetric);
 }
 

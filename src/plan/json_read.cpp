@@ -233,6 +233,12 @@ Problem unrouted_problem_from_json(std::string_view text) {
   return read_all<Problem>(text);
 }
 
+Overlap overlap_from_json(std::string_view text) {
+  Overlap overlap = read_all<Overlap>(text);
+  overlap.validate();
+  return overlap;
+}
+
 Params params_from_json(std::string_view text) {
   return read_all<Params>(text);
 }

@@ -126,6 +126,10 @@ std::string to_json(const Problem& problem, int indent) {
   return text_of(Writer::write(problem), indent);
 }
 
+std::string to_json(const Overlap& overlap, int indent) {
+  return text_of(Writer::write(overlap), indent);
+}
+
 std::string to_json(const Params& params, int indent) {
   return text_of(Writer::write(params), indent);
 }

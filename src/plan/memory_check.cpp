@@ -19,9 +19,9 @@ Slice on_rank(Slice slice, const Piece& piece) {
 }
 
 std::string content_text(const Content& c) {
-  static constexpr const char* names[] = {"nothing",  "A",           "B",    "bias",
-                                          "residual", "norm weight", "C",    "keys",
-                                          "values",   "attention",   "down", "the first product"};
+  static constexpr const char* names[] = {
+      "nothing", "A",      "B",         "bias", "residual",          "norm weight", "C",
+      "keys",    "values", "attention", "down", "the first product", "payload"};
   if (c.of == Content::Of::nothing) return "nothing";
   std::string text = names[static_cast<int>(c.of)];
   if (c.ranks != 0) {
@@ -38,9 +38,9 @@ std::string content_text(const Content& c) {
 /// Whether two contents are parts of one sum: equal places, of disjoint sets of ranks. What is of no rank in
 /// particular, such as the rows that an all-gather brings, is complete: there is nothing to add to it.
 bool addable(const Content& a, const Content& b) {
-  return a.of == Content::Of::c && b.of == Content::Of::c && a.row == b.row && a.col == b.col &&
-         a.epoch == b.epoch && a.done == 0 && b.done == 0 && a.ranks != 0 && b.ranks != 0 &&
-         (a.ranks & b.ranks) == 0;
+  const bool summed = a.of == Content::Of::c || a.of == Content::Of::payload;
+  return summed && a.of == b.of && a.row == b.row && a.col == b.col && a.epoch == b.epoch && a.done == 0 &&
+         b.done == 0 && a.ranks != 0 && b.ranks != 0 && (a.ranks & b.ranks) == 0;
 }
 
 }  // namespace
@@ -248,6 +248,9 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::down:
       set(all.rect, {Content::Of::down, 0, 0, 0, 0, own});
       return;
+    case Role::payload:
+      set(all.rect, {Content::Of::payload, 0, 0, 0, 0, own});
+      return;
     case Role::bias:
       set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.chains() ? made_with : whose});
       return;
@@ -270,6 +273,7 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
   const std::int32_t buffer = find_buffer(plan_, role);
   if (buffer < 0) return;
   const Slice all = whole(plan_, buffer, s.rank);
+  if (p.overlaps()) return check_results(s, index, all);
   for (const GlobalRun& run : p.out_runs(s.rank)) {
     Content expected{
         Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
@@ -283,16 +287,51 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
     }
     Place at = place(all, s.epoch - 1);
     at.rect = {run.local_row, run.rows, 0, all.cols};
-    read(at, index, 0, [&](const Rect& rect, const Content& found) {
-      if (found == expected) return;
-      const auto text = [&](const Content& c) {
-        return c.of == Content::Of::nothing ? std::string("nothing")
-                                            : fmt::format("{}, row {}, column {}", content_text(c),
-                                                          rect.row + c.row, rect.col + c.col);
-      };
-      fail("content", fmt::format("{} should be {} at its start, but holds {}", describe_place(at, rect),
-                                  text(expected), text(found)));
-    });
+    expect(at, index, expected);
+  }
+}
+
+void MemoryCheck::expect(const Place& at, std::int32_t index, const Content& expected) {
+  read(at, index, 0, [&](const Rect& rect, const Content& found) {
+    if (found == expected) return;
+    const auto text = [&](const Content& c) {
+      return c.of == Content::Of::nothing
+                 ? std::string("nothing")
+                 : fmt::format("{}, row {}, column {}", content_text(c), rect.row + c.row, rect.col + c.col);
+    };
+    fail("content", fmt::format("{} should be {} at its start, but holds {}", describe_place(at, rect),
+                                text(expected), text(found)));
+  });
+}
+
+/// Of an overlap: each product, and what each collective brings, at its place.
+void MemoryCheck::check_results(const Segment& s, std::int32_t index, const Slice& all) {
+  const Problem& p = plan_.problem;
+  const OverlapRows rows = rows_of(p);
+  const auto own = std::uint64_t{1} << s.rank;
+  const auto holds = [&](std::int64_t first, std::int64_t count, std::int64_t cols, Content expected) {
+    Place at = place(all, s.epoch - 1);
+    at.rect = {first, count, 0, cols};
+    expected.epoch = s.epoch - 1;
+    expected.row -= first;
+    expect(at, index, expected);
+  };
+  for (std::size_t i = 0; i < rows.computations.size(); ++i)
+    holds(rows.computations[i].first, rows.computations[i].rows, p.overlap->computations[i].n,
+          {Content::Of::c, 0, 0, 0, 0, own});
+  for (std::size_t j = 0; j < rows.collectives.size(); ++j) {
+    const auto [first, count] = rows.collectives[j];
+    const CollectiveKind kind = p.overlap->collectives[j].kind;
+    if (kind == CollectiveKind::allreduce || kind == CollectiveKind::reducescatter) {
+      const std::int64_t row = kind == CollectiveKind::reducescatter ? s.rank * count : 0;
+      holds(first, count, p.n, {Content::Of::payload, 0, 0, row, 0, everyone_});
+      continue;
+    }
+    const std::int64_t part = count / p.world;
+    for (int r = 0; r < p.world; ++r)
+      holds(first + r * part, part, p.n,
+            {Content::Of::payload, 0, 0, kind == CollectiveKind::alltoall ? s.rank * part : 0, 0,
+             std::uint64_t{1} << r});
   }
 }
 
@@ -304,11 +343,26 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
     fail_content(s, "applies another epilogue than the problem's");
   const Problem& p = plan_.problem;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  if (k != p.k && !(p.chains() && k == p.inner))
+  if (p.overlaps()) {
+    check_listed(step, s, k);
+  } else if (k != p.k && !(p.chains() && k == p.inner)) {
     fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
+  }
   spend(s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
+}
+
+/// Of an overlap, a product is whole where it goes over the K of the computation whose result it stores.
+void MemoryCheck::check_listed(const Gemm& step, const Segment& s, std::int64_t k) const {
+  const OverlapRows rows = rows_of(plan_.problem);
+  for (std::size_t i = 0; i < rows.computations.size(); ++i) {
+    if (step.out.slice.row != rows.computations[i].first) continue;
+    if (k == plan_.problem.overlap->computations[i].k) return;
+    fail_content(
+        s, fmt::format("multiplies over {} of the K = {}", k, plan_.problem.overlap->computations[i].k));
+  }
+  fail_content(s, "stores where the result of no computation begins");
 }
 
 /// What a product has to take for its A, by what its B is; and over all of which K. A second
@@ -316,7 +370,9 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
 Content::Of MemoryCheck::wanted_a(const Gemm& step, const Segment& s, Content::Of b) const {
   const Problem& p = plan_.problem;
   const bool second = b == Content::Of::down;
-  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols, all = second ? p.inner : p.k;
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols, all = p.overlaps() ? k
+                                                                             : second     ? p.inner
+                                                                                          : p.k;
   if (k != all) fail_content(s, fmt::format("multiplies over {} of the K = {}", k, all));
   if (second && step.epilogue.any())
     fail_content(s, "applies the epilogue of the first product to the second");

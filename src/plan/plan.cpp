@@ -12,8 +12,9 @@
 namespace shingle {
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"a",      "b",    "bias", "residual", "norm_weight", "keys",
-                                               "values", "down", "out",  "sum",      "internal"};
+  static constexpr std::string_view names[] = {"a",           "b",    "bias",   "residual",
+                                               "norm_weight", "keys", "values", "down",
+                                               "payload",     "out",  "sum",    "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -143,6 +144,7 @@ std::string_view name(const Step& step) {
 std::string asymmetry(const Problem& problem) {
   if (problem.routes()) return "a routing sends each rank other rows";
   if (problem.attends()) return "attention takes longer for some tokens than for others";
+  if (problem.overlaps()) return {};
   if (problem.m % problem.world != 0)
     return fmt::format("m = {} rows are no equal shards for {} ranks", problem.m, problem.world);
   return {};

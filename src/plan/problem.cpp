@@ -11,7 +11,7 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 14> op_names{
+constexpr std::array<std::pair<Op, std::string_view>, 15> op_names{
     {{Op::gemm, "gemm"},
      {Op::gemm_allreduce, "gemm+allreduce"},
      {Op::gemm_reducescatter, "gemm+reducescatter"},
@@ -25,7 +25,8 @@ constexpr std::array<std::pair<Op, std::string_view>, 14> op_names{
      {Op::allgather, "allgather"},
      {Op::reducescatter, "reducescatter"},
      {Op::allreduce, "allreduce"},
-     {Op::alltoall, "alltoall"}}};
+     {Op::alltoall, "alltoall"},
+     {Op::overlap, "overlap"}}};
 
 constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{
     {{Activation::none, "none"},
@@ -108,6 +109,26 @@ void validate_chain(const Problem& p) {
     throw InvalidArgument(fmt::format("{} shards A by rows: transpose_a must be off", name(p.op)));
 }
 
+/// Sizes are those of the list.
+void validate_overlap(const Problem& p) {
+  p.overlap->validate();
+  if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
+    throw InvalidArgument("an overlap's products are plain: no transposes, epilogue or norm");
+  std::int64_t m = 0, n = 0, k = 0;
+  for (const Overlap::Computation& item : p.overlap->computations) {
+    m = larger(m, item.m);
+    n = larger(n, item.n);
+    k = larger(k, item.k);
+  }
+  if (p.m != m || p.n != n || p.k != k)
+    throw InvalidArgument(
+        fmt::format("{}x{}x{} are not the largest sizes of the overlap's computations, {}x{}x{}", p.m, p.n,
+                    p.k, m, n, k));
+  const OverlapRows rows = rows_of(p);
+  if (larger(rows.out, rows.payload) > max_extent)
+    throw InvalidArgument(fmt::format("results of {} rows: more than {}", rows.out, max_extent));
+}
+
 }  // namespace
 
 std::string_view name(Op op) {
@@ -148,6 +169,11 @@ void Problem::validate() const {
     if (most != m)
       throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
   }
+  if (overlaps() != (overlap != nullptr))
+    throw InvalidArgument(overlaps()
+                              ? "an overlap needs its list of computations and collectives"
+                              : fmt::format("{} takes no list of computations and collectives", name(op)));
+  if (overlaps()) validate_overlap(*this);
   if (is_collective()) validate_collective(*this);
   if (attends()) {
     validate_attention(*this);
@@ -181,6 +207,7 @@ std::int64_t Problem::a_rows(int rank) const {
 }
 
 std::int64_t Problem::out_rows(int rank) const {
+  if (overlaps()) return rows_of(*this).out;
   if (routes()) return routing->received(rank);
   if (!shards_out()) return m;
   std::int64_t rows = 0;
@@ -255,14 +282,40 @@ std::vector<GlobalRun> Problem::out_runs(int rank) const {
 }
 
 bool Problem::operator==(const Problem& o) const {
+  const bool same_overlap = overlap && o.overlap ? *overlap == *o.overlap : overlap == o.overlap;
   const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
   return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && inner == o.inner &&
          dtype == o.dtype && transpose_a == o.transpose_a && transpose_b == o.transpose_b &&
          epilogue == o.epilogue && norm == o.norm && row_order == o.row_order && row_block == o.row_block &&
-         attention == o.attention && same_routing;
+         attention == o.attention && same_routing && same_overlap;
+}
+
+Problem overlap_problem(Overlap overlap, int world, DType dtype) {
+  Problem problem;
+  problem.op = Op::overlap;
+  problem.world = world;
+  problem.dtype = dtype;
+  for (const Overlap::Computation& item : overlap.computations) {
+    problem.m = larger(problem.m, item.m);
+    problem.n = larger(problem.n, item.n);
+    problem.k = larger(problem.k, item.k);
+  }
+  problem.overlap = std::make_shared<const Overlap>(std::move(overlap));
+  problem.overlap->validate();
+  problem.validate();
+  return problem;
 }
 
 std::string describe(const Problem& p) {
+  if (p.overlaps()) {
+    const auto counted = [](std::size_t count, std::string_view what) {
+      return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+    };
+    return fmt::format("{} of {} and {}, {}, {}", name(p.op),
+                       counted(p.overlap->computations.size(), "computation"),
+                       counted(p.overlap->collectives.size(), "collective"), name(p.dtype),
+                       counted(static_cast<std::size_t>(p.world), "rank"));
+  }
   std::string text = p.multiplies() ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
                                     : fmt::format("{} {}x{} {}", name(p.op), p.m, p.n, name(p.dtype));
   if (p.chains()) text += fmt::format(", {} inner", p.inner);

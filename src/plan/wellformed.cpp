@@ -69,6 +69,8 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       return p.transpose_b ? Shape{p.b_cols(), p.k} : Shape{p.k, p.b_cols()};
     case Role::down:
       return p.transpose_b ? Shape{p.n, p.inner} : Shape{p.inner, p.n};
+    case Role::payload:
+      return {rows_of(p).payload, p.n};
     case Role::bias:
       return {1, p.b_cols()};
     case Role::norm_weight:
@@ -94,6 +96,8 @@ bool is_asked_for(const Problem& p, Role role) {
       return p.attends();
     case Role::down:
       return p.chains();
+    case Role::payload:
+      return p.overlaps();
     case Role::residual:
     case Role::sum:
       return p.norm.residual;
@@ -140,7 +144,7 @@ void check_buffers(const Plan& plan) {
     }
   }
   for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys,
-                          Role::values, Role::down, Role::out, Role::sum})
+                          Role::values, Role::down, Role::payload, Role::out, Role::sum})
     require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }

@@ -230,6 +230,11 @@ void StepCheck::operator()(const Collective& c) const {
       break;
   }
   require(!overlap(c.send, c.recv) || c.recv == in_place, {"recv"}, "overlaps send other than in place");
+  const CollectiveConfig& config = c.config;
+  require(config.channels >= 0 && config.channels <= max_workers && config.chunk_bytes >= 0 &&
+              config.threads >= 0,
+          {"config"}, "{} channels, chunks of {} bytes, {} threads", config.channels, config.chunk_bytes,
+          config.threads);
   resources(c.resources);
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "overlap.hpp"
 #include "symmetry.hpp"
 
 namespace shingle::planner {
@@ -79,6 +80,7 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   if (problem.chains())
     down = problem.transpose_b ? user(Role::down, same(problem.n), problem.inner)
                                : user(Role::down, same(problem.inner), problem.n);
+  if (problem.overlaps()) payload = user(Role::payload, same(rows_of(problem).payload), problem.n);
   if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.b_cols());
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
@@ -333,6 +335,7 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
   if (machine.workers - taken < 1)
     return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for computation",
                               taken, machine.workers)};
+  if (auto reason = wrong_configs(problem, machine, params)) return reason;
   if (params.comm_workers < 0) return Reason{"collectives occupy at least one worker"};
   if (params.tile_rows < 0 || params.tile_cols < 0)
     return Reason{"a tile must have at least one row and one column"};
@@ -346,6 +349,7 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
 
 std::optional<Reason> nothing_to_overlap(const Problem& problem) {
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
+  if (problem.overlaps()) return Reason{"an overlap's computations and collectives stay whole: use chunked"};
   if (problem.is_collective())
     return Reason{
         fmt::format("{} has no computation to overlap: use sequential or copy-engine", name(problem.op))};

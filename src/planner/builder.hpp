@@ -24,7 +24,7 @@ class Builder {
 
   std::int32_t a, out;  ///< user buffers; those that the problem does not have are -1
   std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1,
-               down = -1;
+               down = -1, payload = -1;
 
   /// Another lane of a rank, beside the two that all mechanisms have; lanes that stay empty are dropped.
   std::int32_t lane(int rank, LaneKind kind, std::string name);
@@ -94,6 +94,7 @@ class Builder {
   const Problem& problem() const { return plan_.problem; }
   const Params& params() const { return plan_.params; }
   std::int32_t workers() const { return plan_.workers; }
+  std::int32_t collective_workers() const { return collective_workers_; }
   int world() const { return plan_.problem.world; }
   /// Ranks that are planned: the first ones, where they stand for all.
   int ranks() const { return static_cast<int>(plan_.ranks.size()); }
@@ -110,7 +111,7 @@ class Builder {
 /// What no mechanism serves, or nullopt.
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params);
 
-/// Why there is nothing to overlap: no communication, or no computation.
+/// Why there is nothing to overlap: no communication, no computation, or a list of what overlaps already.
 std::optional<Reason> nothing_to_overlap(const Problem& problem);
 
 /// Lanes of a rank in turn: `from` has finished, `to` may go on.

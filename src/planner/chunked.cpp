@@ -5,6 +5,7 @@
 
 #include "builder.hpp"
 #include "mlp.hpp"
+#include "overlap.hpp"
 #include "pools.hpp"
 #include "shard.hpp"
 
@@ -210,7 +211,8 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
         "chunked slices the rows that ranks send; those of one slice are scattered over what a rank "
         "multiplies: "
         "use fused"};
-  if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
+  if (!problem.overlaps())
+    if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.attends()) return Reason{"attention is cut into slices by ring"};
   if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
     return Reason{
@@ -218,7 +220,8 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
   Params chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
+  if (!problem.overlaps()) chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
+  if (problem.overlaps()) planner::take_overlap_params(params, host, chosen);
   Builder build(problem, machine, Mechanism::chunked, chosen);
   switch (problem.op) {
     case Op::gemm_allreduce:
@@ -233,6 +236,9 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
       break;
     case Op::gemm_alltoall:
       plan_alltoall(build);
+      break;
+    case Op::overlap:
+      planner::plan_overlap(build, true);
       break;
     case Op::mlp:
       planner::plan_mlp_slices(build, boundaries(build, problem.shard_rows()));

@@ -298,6 +298,7 @@ bool is_gather(const Problem& p) {
 
 std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
+  if (p.overlaps()) return Reason{"an overlap's collectives are a library's: use chunked"};
   if (p.attends()) return Reason{"attention is cut into slices by ring"};
   if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
   if (!machine.peer_memory && p.world > 1)

@@ -1,6 +1,7 @@
 // sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
 #include "sequential.hpp"
 #include "mlp.hpp"
+#include "overlap.hpp"
 #include "pools.hpp"
 #include "shard.hpp"
 #include "ulysses.hpp"
@@ -176,6 +177,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
   Params chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
+  if (problem.overlaps()) planner::take_overlap_params(params, host, chosen);
   const Machine machine = planner::with_comm_workers(host, chosen);
   if (auto reason = planner::infeasible(problem, machine, chosen)) return *reason;
   Builder build(problem, machine, Mechanism::sequential, chosen);
@@ -211,6 +213,9 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
     case Op::allreduce:
     case Op::alltoall:
       planner::call_library(build);
+      break;
+    case Op::overlap:
+      planner::plan_overlap(build, false);
       break;
   }
   return std::move(build).finish(planner::rounding(problem));

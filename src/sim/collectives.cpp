@@ -24,6 +24,10 @@ double counted_bytes(const Costs& costs, const Collective& step, std::size_t ind
   return ranks > 1 ? wire * ranks / (ranks - 1) : sent;
 }
 
+double chunk_bytes(const Collective& step) {
+  return static_cast<double>(step.config.chunk_bytes);
+}
+
 }  // namespace
 
 bool Simulation::collective(LaneState& lane, const Collective& step) {
@@ -81,18 +85,21 @@ void Simulation::begin_meetings() {
 
 void Simulation::begin(Meeting& meeting) {
   std::vector<Index> ranks;
+  const double chunk = chunk_bytes(*meeting.step);
   for (const Index lane : meeting.lanes) {
     LaneState& state = lanes_[static_cast<std::size_t>(lane)];
     ranks.push_back(state.rank);
     traffic_gbps_[static_cast<std::size_t>(state.rank)] +=
-        machine_.contention.traffic_gbps(meeting.workers, 0);
+        machine_.contention.traffic_gbps(meeting.workers, chunk);
     state.begin = now_;  // until now it has waited
     state.cause = meeting.cause;
   }
   const auto c = static_cast<std::size_t>(meeting.step->communicator);
   const auto size = static_cast<int>(plan_.communicators[c].ranks.size());
+  CollectiveConfig config = meeting.step->config;
+  config.channels = meeting.workers;
   const double us =
-      size > 1 ? noisy(costs_.collective_us(meeting.step->kind, size, meeting.workers, meeting.bytes)) : 0;
+      size > 1 ? noisy(costs_.collective_us(meeting.step->kind, size, config, meeting.bytes)) : 0;
   if (machine_.contention.steals > 0 && size > 1)
     for (const Index rank : ranks)
       steal(rank, costs_.moving_us(meeting.step->kind, size, meeting.workers, meeting.bytes));
@@ -158,7 +165,7 @@ void Simulation::end(Index index) {
   for (const Index lane : lanes) {
     LaneState& state = lanes_[static_cast<std::size_t>(lane)];
     traffic_gbps_[static_cast<std::size_t>(state.rank)] -=
-        machine_.contention.traffic_gbps(meeting.workers, 0);
+        machine_.contention.traffic_gbps(meeting.workers, chunk_bytes(*meeting.step));
     state.met = true;
   }
   // The lanes go on first: what they begin next comes before what has waited for workers.

@@ -167,8 +167,9 @@ double Costs::wake_us() const {
   return std::max(shingle::collective_us(machine_.curves, Traffic::alltoall, 2, 0, 0), 0.0);
 }
 
-double Costs::collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {
-  return shingle::collective_us(machine_, traffic_of(kind), ranks, workers, bytes);
+double Costs::collective_us(CollectiveKind kind, int ranks, const CollectiveConfig& config,
+                            double bytes) const {
+  return shingle::collective_us(machine_, traffic_of(kind), ranks, config, bytes);
 }
 
 }  // namespace sim

@@ -18,7 +18,7 @@ class Costs {
   double library_us(const Gemm& gemm, std::int32_t workers) const;
 
   /// A collective that all `ranks` of its communicator have entered; `bytes` as curves count them.
-  double collective_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const;
+  double collective_us(CollectiveKind kind, int ranks, const CollectiveConfig& config, double bytes) const;
   /// What it moves over a rank's link in either direction.
   double wire_bytes(CollectiveKind kind, int ranks, double bytes) const;
   /// The part of that in which a rank's own threads move bytes: all, unless a link is emulated.

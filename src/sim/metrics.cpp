@@ -83,6 +83,12 @@ double peak_tflops(const Machine& machine) {
 }  // namespace
 
 double flops_of(const Problem& p) {
+  if (p.overlaps()) {
+    double flops = 0;
+    for (const Overlap::Computation& item : p.overlap->computations)
+      flops += 2 * product(item.m, item.n, item.k);
+    return flops;
+  }
   double most = 0;
   for (int rank = 0; rank < p.world; ++rank) {
     const std::int64_t rows = p.op == Op::alltoall_gemm         ? p.out_rows(rank)

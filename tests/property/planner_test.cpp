@@ -170,6 +170,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       return p.routing->rows(rank) * p.k;
     case Op::mlp:
       return p.shard_rows() * p.k + p.world * p.shard_rows() * p.n;
+    case Op::overlap:  // has properties of its own
+      break;
   }
   return -1;
 }

@@ -25,6 +25,7 @@ constexpr const char* examples = R"(Examples
   shingle plan --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine h200x8
   shingle verify plan.json
   shingle simulate --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine machines/h200x8.json --html page.html
+  shingle cotune --model models/phi-2.json --pattern fsdp --tokens 4K --sequence 2K --machine a40x8-nvlink
   shingle bench --suite --world 8 --backend cuda --out h200x8.json
   shingle compare before.json after.json --threshold 5
 
@@ -38,6 +39,7 @@ struct Commands {
   CompareFlags compare;
   ProfileFlags profile;
   TuneFlags tune;
+  CotuneFlags cotune;
   BenchFlags bench;
   Format info_format = Format::text;
   WorldFlags info_world;
@@ -213,6 +215,7 @@ int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
   if (name == "plan") return plan(commands.plan, launch);
   if (name == "verify") return verify(commands.verify, launch);
   if (name == "tune") return tune(commands.tune, launch);
+  if (name == "cotune") return cotune(commands.cotune, launch);
   if (name == "bench") return bench(commands.bench, launch);
   if (name == "profile") return profile(commands.profile, launch);
   if (name == "simulate") return simulate(commands.simulate, launch);
@@ -291,6 +294,8 @@ int main(int argc, const char* const* argv) {
   add_compare(*app.add_subcommand("compare", "Hold results against other results"), commands.compare);
   add_tune(*app.add_subcommand("tune", "Search the fastest mechanism and params for a machine"),
            commands.tune);
+  add_cotune(*app.add_subcommand("cotune", "Search configurations for collectives beside computation"),
+             commands.cotune);
   add_profile(*app.add_subcommand("profile", "Measure this machine, for simulate and tune"),
               commands.profile);
   for (int i = 0; i < argc; ++i) commands.bench.command += fmt::format("{}{}", i == 0 ? "" : " ", argv[i]);

@@ -2,6 +2,7 @@
 // They throw InvalidArgument, IoError or Unsupported for what the user asked wrongly, before any work.
 #pragma once
 
+#include "shingle/api/overlap_patterns.hpp"
 #include "shingle/bench_shape.hpp"
 #include "shingle/contenders.hpp"
 #include "shingle/flags.hpp"
@@ -76,6 +77,21 @@ struct TuneFlags {
   Format format = Format::text;
 };
 int tune(const TuneFlags& flags, const Launch& launch);
+
+struct CotuneFlags {
+  std::string model, overlap;          ///< files: of one of these
+  std::optional<Parallelism> pattern;  ///< this and the next two with a model
+  std::int64_t tokens = 0, sequence = 0;
+  DType dtype = DType::bf16;
+  std::string machine;  ///< as machine_from_spec() reads it
+  int world = 0;        ///< 0: the machine's
+  bool exhaustive = false;
+  std::string plan, table;  ///< files to write
+  Format format = Format::text;
+};
+int cotune(const CotuneFlags& flags, const Launch& launch);
+/// Its flags (cotune.cpp).
+void add_cotune(CLI::App& app, CotuneFlags& flags);
 
 struct ProfileFlags {
   WorldFlags where;

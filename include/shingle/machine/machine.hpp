@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shingle/base/collective_config.hpp"
 #include "shingle/base/units.hpp"
 #include "shingle/grid/tile_grid.hpp"
 #include "shingle/machine/curve.hpp"
@@ -131,6 +132,16 @@ double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile
 /// ⌈log2 nodes⌉ steps (an all-reduce: twice); of an all-to-all the node's share within it, the others' from
 /// all of its ranks over its link at once. Never negative, never falls with more bytes.
 double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes);
+
+/// The same with a library's settings for it. Curves are of the library's own choice of algorithm, protocol
+/// and transport, and of large chunks: another algorithm, protocol or transport takes longer, by what NCCL's
+/// own tuning model has of their rates and latencies; each chunk of a channel costs half of the link's
+/// latency, as two of them are under way. Threads make no difference (Lagom §3.2).
+double collective_us(const Machine& machine, Traffic traffic, int ranks, const CollectiveConfig& config,
+                     double bytes);
+/// The workers that a collective with these settings occupies: those of the library, where they leave it
+/// the choice.
+int channels_of(const Machine& machine, const CollectiveConfig& config);
 
 /// "control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s", and fetch, queued, poll, broadcast, swap →
 /// phases; parts that are left out are 0. Throws InvalidArgument.

@@ -25,6 +25,10 @@ Problem problem_from_json(std::string_view text);
 /// A problem whose routing, if it needs one, is kept elsewhere: each value is checked, not how they fit.
 Problem unrouted_problem_from_json(std::string_view text);
 
+/// An overlap's list alone, as it stands in a problem.
+std::string to_json(const Overlap& overlap, int indent = 1);
+Overlap overlap_from_json(std::string_view text);
+
 /// Params alone, as they stand in a plan. Whether a planner takes them is not checked.
 std::string to_json(const Params& params, int indent = 1);
 Params params_from_json(std::string_view text);

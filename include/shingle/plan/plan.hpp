@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "shingle/base/collective_config.hpp"
 #include "shingle/grid/row_map.hpp"
 #include "shingle/grid/tile_grid.hpp"
 #include "shingle/plan/problem.hpp"
@@ -22,10 +23,23 @@ namespace shingle {
 // memory
 
 /// What a buffer is to the user. The user binds every role but `internal`, which the backend allocates.
-enum class Role : std::uint8_t { a, b, bias, residual, norm_weight, keys, values, down, out, sum, internal };
+enum class Role : std::uint8_t {
+  a,
+  b,
+  bias,
+  residual,
+  norm_weight,
+  keys,
+  values,
+  down,
+  payload,
+  out,
+  sum,
+  internal
+};
 std::string_view name(Role role);
 constexpr bool is_input(Role role) {
-  return role <= Role::down;
+  return role <= Role::payload;
 }
 constexpr bool is_output(Role role) {
   return role == Role::out || role == Role::sum;
@@ -253,9 +267,6 @@ struct Fill {
   bool operator==(const Fill&) const = default;
 };
 
-enum class CollectiveKind : std::uint8_t { allreduce, reducescatter, allgather, alltoall };
-std::string_view name(CollectiveKind kind);
-
 /// A rendezvous of all ranks of a communicator, as collective libraries have it. Equal counts on every rank
 /// except for alltoall. allreduce: send and recv equal or disjoint, the same shape. reducescatter: part i of
 /// `send` (equal parts by rows) summed over ranks to rank i's `recv`. allgather: `send` of rank i to part i
@@ -269,6 +280,7 @@ struct Collective {
   std::vector<std::int64_t> send_rows;
   std::vector<std::int64_t> recv_rows;
   Resources resources;
+  CollectiveConfig config{};  ///< what its library is told, where it can be
   bool operator==(const Collective&) const = default;
 };
 
@@ -411,12 +423,13 @@ struct Params {
   CommOrder comm_order = CommOrder::ring;  ///< fused: the order in which communication tiles come
   std::int32_t slices = 0;                 ///< ring: slices of each rank's shard of the rows
   bool row_parallel = false;  ///< ring, attention: all queries first, and only the projection by slices
-  Variant variant = Variant::automatic;  ///< copy-engine
-  std::int32_t engines = 0;              ///< copy-engine: of each rank
-  bool prelaunch = false;                ///< copy-engine: commands wait in the engines for their trigger
-  Poll poll = Poll::engine;              ///< copy-engine
-  Trigger trigger = Trigger::host;       ///< copy-engine
-  std::int32_t launchers = 0;            ///< copy-engine: threads that create all ranks' commands
+  Variant variant = Variant::automatic;     ///< copy-engine
+  std::int32_t engines = 0;                 ///< copy-engine: of each rank
+  bool prelaunch = false;                   ///< copy-engine: commands wait in the engines for their trigger
+  Poll poll = Poll::engine;                 ///< copy-engine
+  Trigger trigger = Trigger::host;          ///< copy-engine
+  std::int32_t launchers = 0;               ///< copy-engine: threads that create all ranks' commands
+  std::vector<CollectiveConfig> configs{};  ///< of an overlap's collectives; empty: the library's choice
   bool symmetric = false;  ///< plan only the ranks that stand for all; above max_world ranks always so
   bool operator==(const Params&) const = default;
 };

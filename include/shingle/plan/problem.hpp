@@ -9,6 +9,7 @@
 
 #include "shingle/base/dtype.hpp"
 #include "shingle/grid/row_map.hpp"
+#include "shingle/plan/overlap.hpp"
 #include "shingle/plan/routing.hpp"
 
 namespace shingle {
@@ -39,6 +40,7 @@ enum class Op : std::uint8_t {
   reducescatter,        ///< the sum over ranks of A_r, rank r keeps its shard of the rows
   allreduce,            ///< the same sum, whole on every rank
   alltoall,             ///< rows of A go where the routing says
+  overlap,              ///< computations and collectives beside each other (Lagom), as `overlap` lists them
 };
 
 /// "gemm+allreduce", …
@@ -110,6 +112,10 @@ struct GlobalRun {
 
 /// A collective alone moves an A of n = k columns, and there is no B.
 ///
+/// An overlap's computations multiply the first rows and columns of A with those of B; its collectives move
+/// the first rows of a `payload` of n columns. M, N and K are the largest of the computations'. The output
+/// has the results one below the other, computations first, each from its column 0 on: see rows_of().
+///
 /// Sizes are those of one rank's GEMM: C[m×n] = op(A)[m×k] · op(B)[k×n], as BLAS has it. Matrices are
 /// row-major. A is stored m×k, or k×m with transpose_a (the weight gradient); B is stored k×n, or n×k with
 /// transpose_b (as Linear layers keep it). For allgather+gemm, m counts the gathered rows; for gemm+alltoall
@@ -136,6 +142,7 @@ struct Problem {
   std::shared_ptr<const Routing> routing{};  ///< where an all-to-all sends the rows of A or of the product
   /// attention+reducescatter: k = heads / world · head_dim; ulysses-attention: n = k = heads · head_dim.
   Attention attention{};
+  std::shared_ptr<const Overlap> overlap{};  ///< for the operator of that name
 
   /// Throws InvalidArgument that names the wrong field: sizes below one or above max_extent, a world out of
   /// range, a routing that does not fit, an odd N for swiglu, a combination that has no meaning.
@@ -145,6 +152,8 @@ struct Problem {
   bool is_collective() const {
     return op == Op::allgather || op == Op::reducescatter || op == Op::allreduce || op == Op::alltoall;
   }
+  /// Whether it is a list of computations and collectives.
+  bool overlaps() const { return op == Op::overlap; }
   /// Whether there is a product, and so a matrix B.
   bool multiplies() const { return !is_collective() && !exchanges_heads(); }
   /// Whether the ranks' products are summed.
@@ -209,6 +218,9 @@ struct Problem {
   bool swiglu() const { return epilogue.activation == Activation::swiglu; }
   std::vector<GlobalRun> shard_runs(int rank) const;
 };
+
+/// The problem of an overlap: its sizes are the list's. Throws InvalidArgument as Problem::validate().
+Problem overlap_problem(Overlap overlap, int world, DType dtype);
 
 /// One line: "gemm+allreduce 4096x8192x3584 bf16, 8 ranks".
 std::string describe(const Problem& problem);

@@ -1,0 +1,92 @@
+#include "shingle/plan/overlap.hpp"
+
+#include <fmt/format.h>
+
+#include "shingle/base/error.hpp"
+#include "shingle/plan/problem.hpp"
+
+namespace shingle {
+namespace {
+
+constexpr std::size_t max_items = 1 << 12;
+constexpr std::int64_t max_bytes = std::int64_t{1} << 40;
+
+/// Whether all items that `after` names are done; those before it in its own list are.
+bool may_run(const std::vector<std::int32_t>& after, std::size_t done) {
+  for (const std::int32_t index : after)
+    if (static_cast<std::size_t>(index) >= done) return false;
+  return true;
+}
+
+void check_after(const std::vector<std::int32_t>& after, std::size_t count, std::string_view item,
+                 std::string_view others) {
+  for (const std::int32_t index : after)
+    if (index < 0 || static_cast<std::size_t>(index) >= count)
+      throw InvalidArgument(fmt::format("{} awaits number {} of {} {}", item, index, count, others));
+}
+
+void check_count(std::size_t count, std::string_view what) {
+  if (count < 1 || count > max_items)
+    throw InvalidArgument(fmt::format("an overlap of {} {}: not in [1, {}]", count, what, max_items));
+}
+
+}  // namespace
+
+std::vector<Overlap::Item> Overlap::order() const {
+  std::vector<Item> items;
+  std::size_t computed = 0, sent = 0;
+  while (computed < computations.size() || sent < collectives.size()) {
+    if (sent < collectives.size() && may_run(collectives[sent].after, computed)) {
+      items.push_back({true, static_cast<std::int32_t>(sent++)});
+    } else if (computed < computations.size() && may_run(computations[computed].after, sent)) {
+      items.push_back({false, static_cast<std::int32_t>(computed++)});
+    } else {
+      throw InvalidArgument(fmt::format("computation {} and collective {} wait for each other",
+                                        computed < computations.size() ? computations[computed].name : "-",
+                                        sent < collectives.size() ? collectives[sent].name : "-"));
+    }
+  }
+  return items;
+}
+
+void Overlap::validate() const {
+  check_count(computations.size(), "computations");
+  check_count(collectives.size(), "collectives");
+  for (const Computation& item : computations) {
+    for (const std::int64_t size : {item.m, item.n, item.k})
+      if (size < 1 || size > max_extent)
+        throw InvalidArgument(fmt::format("computation {} of {}x{}x{}: a size is outside [1, {}]", item.name,
+                                          item.m, item.n, item.k, max_extent));
+    check_after(item.after, collectives.size(), item.name, "collectives");
+  }
+  for (const Collective& item : collectives) {
+    if (item.bytes < 1 || item.bytes > max_bytes)
+      throw InvalidArgument(
+          fmt::format("collective {} of {} bytes: outside [1, {}]", item.name, item.bytes, max_bytes));
+    check_after(item.after, computations.size(), item.name, "computations");
+  }
+  order();
+}
+
+OverlapRows rows_of(const Problem& problem) {
+  OverlapRows at;
+  for (const Overlap::Computation& item : problem.overlap->computations) {
+    at.computations.push_back({at.out, item.m});
+    at.out += item.m;
+  }
+  const std::int64_t row_bytes = problem.n * static_cast<std::int64_t>(size_bytes(problem.dtype));
+  for (const Overlap::Collective& item : problem.overlap->collectives) {
+    const bool reduces = item.kind == CollectiveKind::allreduce;
+    const std::int64_t parts = reduces ? 1 : problem.world;
+    const std::int64_t part = ceil_div(item.bytes, parts * row_bytes), all = parts * part;
+    const bool gathers = item.kind == CollectiveKind::allgather;
+    const bool scatters = item.kind == CollectiveKind::reducescatter;
+    at.sent.push_back(gathers ? part : all);
+    at.payload = larger(at.payload, at.sent.back());
+    at.collectives.push_back({at.out, scatters ? part : all});
+    at.out += at.collectives.back().rows;
+  }
+  return at;
+}
+
+}  // namespace shingle

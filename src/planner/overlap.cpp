@@ -1,0 +1,93 @@
+#include "overlap.hpp"
+
+#include <fmt/format.h>
+
+namespace shingle::planner {
+namespace {
+
+Gemm product(const Builder& build, int rank, const Overlap::Computation& item, std::int64_t first) {
+  const Params& params = build.params();
+  const TileGrid grid = make_grid(item.m, item.n, params.tile_rows, params.tile_cols, params.order);
+  Slice to = build.rows(build.out, rank, first, item.m);
+  to.cols = item.n;
+  Gemm gemm = build.gemm(rank, grid, RowMap::identity(item.m), Builder::in_place(to));
+  gemm.a.rows = item.m;
+  gemm.a.cols = gemm.b.rows = item.k;
+  gemm.b.cols = item.n;
+  // It gives way, tile by tile, to a collective that comes; nothing is kept free for one that does not.
+  gemm.resources = {1, build.workers()};
+  return gemm;
+}
+
+Collective transfer(const Builder& build, int rank, std::size_t index, const OverlapRows& rows) {
+  const auto& [first, count] = rows.collectives[index];
+  Collective step;
+  step.kind = build.problem().overlap->collectives[index].kind;
+  step.send = build.rows(build.payload, rank, 0, rows.sent[index]);
+  step.recv = build.rows(build.out, rank, first, count);
+  if (step.kind == CollectiveKind::alltoall) {
+    step.send_rows.assign(static_cast<std::size_t>(build.world()), count / build.world());
+    step.recv_rows = step.send_rows;
+  }
+  if (!build.params().configs.empty()) step.config = build.params().configs[index];
+  const std::int32_t workers = step.config.channels > 0 ? step.config.channels : build.collective_workers();
+  step.resources = {workers, workers};
+  return step;
+}
+
+}  // namespace
+
+std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machine, const Params& params) {
+  if (params.configs.empty()) return std::nullopt;
+  if (!problem.overlaps()) return Reason{"configs are for the collectives of an overlap"};
+  const std::size_t collectives = problem.overlap->collectives.size();
+  if (params.configs.size() != collectives)
+    return Reason{fmt::format("{} configs for {} collectives", params.configs.size(), collectives)};
+  for (const CollectiveConfig& config : params.configs)
+    if (config.channels < 0 || config.channels >= machine.workers || config.chunk_bytes < 0 ||
+        config.threads < 0)
+      return Reason{fmt::format("a collective with {} leaves no worker of {} for computation",
+                                describe(config), machine.workers)};
+  return std::nullopt;
+}
+
+void take_overlap_params(const Params& params, const Machine& machine, Params& chosen) {
+  chosen.configs = params.configs;
+  chosen.order = params.order;
+  chosen.tile_rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
+  chosen.tile_cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
+}
+
+void plan_overlap(Builder& build, bool beside) {
+  const Overlap& list = *build.problem().overlap;
+  const OverlapRows rows = rows_of(build.problem());
+  const auto computations = static_cast<std::int64_t>(list.computations.size());
+  const auto collectives = static_cast<std::int64_t>(list.collectives.size());
+  const std::int32_t computed = build.counter("computed", computations);
+  const std::int32_t arrived = build.counter("arrived", collectives);
+  const std::vector<Overlap::Item> order = list.order();
+  for (int r = 0; r < build.ranks(); ++r) {
+    const Overlap::Item* before = nullptr;
+    for (const Overlap::Item& item : order) {
+      const auto i = static_cast<std::size_t>(item.index);
+      const std::int32_t lane = item.communicates ? communicate_lane : compute_lane;
+      const std::int32_t awaited = item.communicates ? computed : arrived;
+      if (beside) {
+        for (const std::int32_t other :
+             item.communicates ? list.collectives[i].after : list.computations[i].after)
+          build.await(r, lane, awaited, other);
+      } else if (before && before->communicates != item.communicates) {
+        build.await(r, lane, awaited, before->index);
+      }
+      if (item.communicates) {
+        build.step(r, lane, transfer(build, r, i, rows));
+      } else {
+        build.step(r, lane, product(build, r, list.computations[i], rows.computations[i].first));
+      }
+      build.notify(r, lane, item.communicates ? arrived : computed, item.index);
+      before = &item;
+    }
+  }
+}
+
+}  // namespace shingle::planner

@@ -1,0 +1,35 @@
+// Overlaps on GPUs: a library's products beside NCCL's collectives, each element by its definition.
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include "cuda/devices.hpp"
+#include "support/overlap_run.hpp"
+
+namespace shingle::test {
+namespace {
+
+class Overlaps : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, Overlaps, testing::Values(1, 2, 4, 8), testing::PrintToStringParamName());
+
+TEST_P(Overlaps, RunBesideEachOther) {
+  std::string why;
+  if (cuda::count_gpus(why) < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed: " << why;
+  const auto world = make_world(GetParam(), {.backend = "cuda"});
+  expect_overlap_runs(*world, sample_overlap());
+  Overlap large = sample_overlap();
+  for (Overlap::Computation& item : large.computations) item.m *= 16, item.n *= 8, item.k *= 8;
+  for (Overlap::Collective& item : large.collectives) item.bytes *= 1000;
+  expect_overlap_runs(*world, large);
+}
+
+}  // namespace
+}  // namespace shingle::test
+
+#else
+
+TEST(Overlaps, RunBesideEachOther) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+
+#endif

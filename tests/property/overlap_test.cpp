@@ -1,0 +1,100 @@
+// Random overlaps: planned alike each time, proven, read back, simulated no slower beside each other than in
+// sequence, and run.
+#include <gtest/gtest.h>
+
+#include "shingle/plan/json.hpp"
+#include "shingle/plan/verify.hpp"
+#include "shingle/sim/simulate.hpp"
+#include "support/overlap_run.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle::test {
+namespace {
+
+/// Whoever comes later in one drawn order may await what came before.
+Overlap random_overlap(Dice& dice) {
+  Overlap list;
+  std::int64_t computations = dice.size(1, 6), collectives = dice.size(1, 5);
+  const auto some_of = [&](std::size_t count) {
+    std::vector<std::int32_t> after;
+    for (std::size_t i = 0; i < count; ++i)
+      if (chance(dice, 40)) after.push_back(static_cast<std::int32_t>(i));
+    return after;
+  };
+  while (computations + collectives > 0) {
+    if (dice.size(1, computations + collectives) <= computations) {
+      --computations;
+      list.computations.push_back({"product", dice.size(1, 70), dice.size(1, 50), dice.size(1, 40),
+                                   some_of(list.collectives.size())});
+    } else {
+      --collectives;
+      const auto kind = static_cast<CollectiveKind>(dice.size(0, 3));
+      list.collectives.push_back({"transfer", kind, dice.size(1, 6000), some_of(list.computations.size())});
+    }
+  }
+  return list;
+}
+
+Params random_configs(Dice& dice, const Overlap& list) {
+  Params params;
+  if (chance(dice, 30)) return params;
+  for (std::size_t i = 0; i < list.collectives.size(); ++i)
+    params.configs.push_back({.channels = static_cast<std::int32_t>(dice.size(0, 5)),
+                              .chunk_bytes = chance(dice, 50) ? 0 : dice.size(1, 100000),
+                              .protocol = static_cast<Protocol>(dice.size(0, 3))});
+  return params;
+}
+
+Machine machine() {
+  Machine machine;
+  machine.workers = 6;
+  machine.collective_workers = 2;
+  machine.tile_rows = machine.tile_cols = 16;
+  machine.link = {10, 1};
+  machine.memory_gbps = 100;
+  machine.tiles = {{16, 16, 1, 0.1}};
+  return machine;
+}
+
+TEST(RandomOverlaps, AreProvenAndReadBack) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    Dice dice(seed);
+    const Overlap list = random_overlap(dice);
+    const Problem problem = overlap_problem(list, static_cast<int>(dice.size(1, 5)), DType::f32);
+    const Params params = random_configs(dice, list);
+    for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential}) {
+      const Plan plan = make_plan(problem, machine(), mechanism, params).value();
+      const Proof proof = verify(plan);
+      ASSERT_TRUE(proof.ok) << seed << ": " << proof.rule << ": " << proof.failure << "\n"
+                            << to_json(problem);
+      EXPECT_EQ(plan_from_json(to_json(plan)), plan) << seed;
+      EXPECT_EQ(make_plan(problem, machine(), mechanism, plan.params).value(), plan) << seed;
+    }
+  }
+}
+
+TEST(RandomOverlaps, AreNoSlowerBesideEachOther) {
+  Machine free = machine();  // of contention: without it waiting less cannot cost anything but workers
+  free.collective_workers = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    Dice dice(seed);
+    const Problem problem =
+        overlap_problem(random_overlap(dice), static_cast<int>(dice.size(2, 5)), DType::f32);
+    const auto us = [&](Mechanism mechanism) {
+      return simulate(make_plan(problem, free, mechanism).value(), free).makespan_us;
+    };
+    EXPECT_LE(us(Mechanism::chunked), us(Mechanism::sequential) * (1 + 1e-9)) << seed;
+  }
+}
+
+TEST(RandomOverlaps, RunOnThreads) {
+  for (std::uint64_t seed = 0; seed < 12 && !testing::Test::HasFatalFailure(); ++seed) {
+    Dice dice(seed);
+    const auto world = make_world(static_cast<int>(dice.size(1, 3)));
+    SCOPED_TRACE(seed);
+    expect_overlap_runs(*world, random_overlap(dice));
+  }
+}
+
+}  // namespace
+}  // namespace shingle::test

@@ -1,0 +1,74 @@
+// shingle cotune: configurations for a model's collectives, a list's, a plan to prove and a table for NCCL.
+#include "cli_program.hpp"
+#include "shingle/cotune/tuned_table.hpp"
+
+namespace shingle {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string source = SHINGLE_TEST_SOURCE_DIR;
+const std::string a40 = " --machine " + source + "/machines/a40x8-nvlink.json ";
+const std::string phi = "cotune --model " + source + "/models/phi-2.json" + a40;
+
+class CliCotune : public Cli {
+ protected:
+  std::string list() const {
+    const std::string file = path("list.json");
+    write_file_atomically(file, R"({"computations": [{"name": "product", "m": 256, "n": 512, "k": 128}],
+        "collectives": [{"name": "weights", "kind": "allgather", "bytes": 262144},
+                        {"name": "gradients", "kind": "reducescatter", "bytes": 262144, "after": [0]}]})");
+    return file;
+  }
+};
+
+TEST_F(CliCotune, SaysWhatAnIterationGains) {
+  const Outcome table = run(phi + "--pattern fsdp --tokens 4K --sequence 2K");
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("layer backward"));
+  EXPECT_THAT(table.out, HasSubstr("reducescatter"));
+  const Outcome outcome = run(phi + "--pattern fsdp --tokens 4K --sequence 2K --exhaustive --format json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json all = json::parse(outcome.out), us = all.at("iteration_us");
+  EXPECT_LT(us.at("lagom"), us.at("nccl"));
+  EXPECT_LE(us.at("lagom"), us.at("autoccl"));
+  EXPECT_GE(us.at("exhaustive").get<double>() / us.at("lagom").get<double>(), 0.97);
+  for (const json& pattern : all.at("patterns"))
+    for (const json& method : pattern.at("methods"))
+      EXPECT_EQ(method.at("configs").size(), pattern.at("overlap").at("collectives").size());
+}
+
+TEST_F(CliCotune, WritesAPlanThatIsProvenAndSimulated) {
+  const std::string plan = path("plan.json");
+  ASSERT_EQ(run("cotune --world 4 --overlap " + list() + a40 + "--plan " + plan).code, 0);
+  const Outcome proof = run("verify " + plan);
+  EXPECT_EQ(proof.code, 0) << proof.err;
+  EXPECT_THAT(proof.out, HasSubstr("overlap of 1 computation and 2 collectives"));
+  EXPECT_EQ(run("simulate " + plan + a40).code, 0);
+}
+
+TEST_F(CliCotune, WritesATableForNccl) {
+  const std::string file = path("tuned.json");
+  const Outcome outcome = run(phi + "--pattern tp --tokens 16K --table " + file);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const TunedTable table = read_tuned_table(file);
+  ASSERT_EQ(table.entries.size(), 1) << "four all-reduces of one size";
+  EXPECT_EQ(table.entries[0].key.collective, NcclCollective::allreduce);
+  EXPECT_EQ(table.entries[0].key.ranks, 8);
+  EXPECT_GT(table.entries[0].config.channels, 0);
+  EXPECT_LE(table.entries[0].iteration_us, table.entries[0].default_us);
+}
+
+TEST_F(CliCotune, RefusesWhatDoesNotFit) {
+  expect_refused("cotune" + a40, "--model with --pattern");
+  expect_refused(phi + "--tokens 4K", "--pattern");
+  expect_refused(phi + "--pattern dp --tokens 4K", "--pattern: unknown pattern 'dp'");
+  expect_refused(phi + "--pattern ep --tokens 4K", "experts");
+  expect_refused(phi + "--pattern fsdp --tokens 4K --plan " + path("plan.json"), "--plan");
+  expect_refused("cotune --tokens 4K --overlap " + list() + a40, "are for a --model");
+  expect_refused("cotune --overlap " + path("none.json") + a40, "none.json");
+}
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,101 @@
+// An overlap of all four collectives, run on any world; each element of its results by its definition.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "shingle/api/registry.hpp"
+
+namespace shingle::test {
+
+/// Collectives before what they feed, and after what they send.
+inline Overlap sample_overlap() {
+  return {{{"first", 24, 16, 8}, {"second", 40, 8, 24, {0}}, {"third", 8, 32, 16, {1}}},
+          {{"gather", CollectiveKind::allgather, 1000},
+           {"scatter", CollectiveKind::reducescatter, 2000, {0}},
+           {"sum", CollectiveKind::allreduce, 700, {0, 1}},
+           {"exchange", CollectiveKind::alltoall, 1500, {2}}}};
+}
+
+/// Of a user's matrix: sums of all of these are exact.
+inline float overlap_value(Role role, int rank, std::int64_t row, std::int64_t col) {
+  return static_cast<float>((row * 7 + col * 5 + rank * 3 + static_cast<int>(role)) % 9 - 4);
+}
+
+inline float expected_result(const Problem& p, const OverlapRows& rows, Overlap::Item item, int rank,
+                             std::int64_t row, std::int64_t col) {
+  float sum = 0;
+  const auto index = static_cast<std::size_t>(item.index);
+  if (!item.communicates) {
+    for (std::int64_t k = 0; k < p.overlap->computations[index].k; ++k)
+      sum += overlap_value(Role::a, rank, row, k) * overlap_value(Role::b, rank, k, col);
+    return sum;
+  }
+  const std::int64_t count = rows.collectives[index].rows, part = count / p.world;
+  const auto sent = [&](std::int64_t by, std::int64_t at) {
+    return overlap_value(Role::payload, static_cast<int>(by), at, col);
+  };
+  switch (p.overlap->collectives[index].kind) {
+    case CollectiveKind::allgather:
+      return sent(row / part, row % part);
+    case CollectiveKind::alltoall:
+      return sent(row / part, rank * part + row % part);
+    case CollectiveKind::reducescatter:
+      row += rank * count;
+      break;
+    case CollectiveKind::allreduce:
+      break;
+  }
+  for (int r = 0; r < p.world; ++r) sum += sent(r, row);
+  return sum;
+}
+
+/// Two epochs in this process, beside each other and in sequence, on poisoned outputs.
+inline void expect_overlap_runs(World& world, const Overlap& list) {
+  const Problem p = overlap_problem(list, world.size(), DType::f32);
+  const OverlapRows rows = rows_of(p);
+  std::vector<DeviceBuffer> memory;
+  const auto bound = [&](int rank, std::int64_t height, std::int64_t width, auto&& value) {
+    std::vector<float> all;
+    for (std::int64_t i = 0; i < height * width; ++i) all.push_back(value(i / width, i % width));
+    memory.push_back(world.allocate(rank, all.size() * sizeof(float)));
+    world.upload(rank, memory.back().data(), all.data(), memory.back().bytes());
+    return memory.back().data();
+  };
+  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential}) {
+    const auto program = world.compile(make_plan(p, world.machine(), mechanism).value());
+    std::vector<void*> out;
+    for (const int r : world.local_ranks()) {
+      const auto input = [&](Role role, std::int64_t height, std::int64_t width) {
+        program->bind(r, role, bound(r, height, width, [&](std::int64_t row, std::int64_t col) {
+                        return overlap_value(role, r, row, col);
+                      }));
+      };
+      input(Role::a, p.m, p.k);
+      input(Role::b, p.k, p.n);
+      input(Role::payload, rows.payload, p.n);
+      out.push_back(bound(r, rows.out, p.n, [](std::int64_t, std::int64_t) { return -1e9f; }));
+      program->bind(r, Role::out, out.back());
+    }
+    program->run({.epochs = 2, .timeout_us = 10e6});
+    for (const int r : world.local_ranks()) {
+      std::vector<float> found(static_cast<std::size_t>(rows.out * p.n));
+      world.download(r, found.data(), out[static_cast<std::size_t>(r)], found.size() * sizeof(float));
+      for (const Overlap::Item item : list.order()) {
+        const auto i = static_cast<std::size_t>(item.index);
+        const auto at = item.communicates ? rows.collectives[i] : rows.computations[i];
+        const std::int64_t cols = item.communicates ? p.n : list.computations[i].n;
+        for (std::int64_t row = 0; row < at.rows; ++row)
+          for (std::int64_t col = 0; col < cols; ++col)
+            ASSERT_EQ(found[static_cast<std::size_t>((at.first + row) * p.n + col)],
+                      expected_result(p, rows, item, r, row, col))
+                << name(mechanism) << ", rank " << r
+                << (item.communicates ? ", collective " : ", computation ") << item.index << ", row " << row
+                << ", column " << col;
+      }
+    }
+  }
+}
+
+}  // namespace shingle::test

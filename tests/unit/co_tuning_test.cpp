@@ -1,0 +1,215 @@
+// Overlaps in the simulator against Lagom's Eq. 1-6, co-tuning against all configurations, and the patterns
+// of models.
+#include "shingle/tune/co_tuning.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "shingle/api/overlap_patterns.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/machine/profile.hpp"
+#include "shingle/plan/verify.hpp"
+#include "shingle/planner/planner.hpp"
+
+namespace shingle {
+namespace {
+
+using cotune::Method;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::int64_t KiB = 1 << 10, MiB = 1 << 20;
+
+Machine shipped(const std::string& name) {
+  return read_machine(SHINGLE_TEST_SOURCE_DIR "/machines/" + name + ".json");
+}
+
+ModelConfig model(const std::string& name) {
+  return read_model_file(SHINGLE_TEST_SOURCE_DIR "/models/" + name + ".json");
+}
+
+/// One product, in waves of a tile each worker, beside one all-gather.
+Problem pair(double waves, std::int64_t bytes, const Machine& machine) {
+  const auto tiles = static_cast<std::int64_t>(waves * machine.workers);
+  return overlap_problem({{{"product", tiles * machine.tile_rows, machine.tile_cols, 4096}},
+                          {{"gather", CollectiveKind::allgather, bytes}}},
+                         8, DType::bf16);
+}
+
+// Eq. 5 and 6: beside a collective that outlasts it, a product has the SMs and the memory that are left; but
+// for its first wave, which has all, as it is there when the collective comes.
+TEST(CoTuning, ComputationIsSlowedAsEquation5And6Say) {
+  Machine machine = shipped("a40x8-nvlink");
+  machine.launch_us = machine.signal_us = machine.contention.collective_slowdown = 0;
+  const double wave = wave_us(machine, machine.tile_rows, machine.tile_cols, 4096);
+  for (const CollectiveConfig& config :
+       {CollectiveConfig{.channels = 4, .chunk_bytes = MiB},
+        CollectiveConfig{.channels = 42, .chunk_bytes = 32 * KiB}, CollectiveConfig{.channels = 20}}) {
+    const Contention& contention = machine.contention;
+    const double left = machine.workers - config.channels;
+    const double taken = contention.traffic_gbps(config.channels, static_cast<double>(config.chunk_bytes));
+    const double slower = 1 - contention.memory_share +
+                          contention.memory_share * machine.memory_gbps / (machine.memory_gbps - taken);
+    const cotune::Measurement beside = simulate_overlap(pair(8, 4096 * MiB, machine), machine, {config});
+    EXPECT_NEAR(beside.compute_us, wave + std::ceil(7 * machine.workers / left) * wave * slower, 1e-6 * wave)
+        << describe(config);
+  }
+}
+
+// Eq. 1: the later of the two; and of Eq. 4, the waves behind the collective are as fast as alone.
+TEST(CoTuning, AnIterationIsAsLongAsTheLongerLane) {
+  const Machine machine = shipped("a40x8-nvlink");
+  const cotune::Measurement exposed = simulate_overlap(pair(2, 256 * MiB, machine), machine, {});
+  EXPECT_NEAR(exposed.makespan_us, exposed.communication_us[0], 20);
+  const double alone = simulate_overlap(pair(40, 1, machine), machine, {}).makespan_us;
+  const cotune::Measurement hidden = simulate_overlap(pair(40, 16 * MiB, machine), machine, {});
+  EXPECT_NEAR(hidden.makespan_us, hidden.compute_us, 20);
+  EXPECT_GT(hidden.makespan_us, alone);
+  EXPECT_LT(hidden.makespan_us, alone + hidden.communication_us[0]);
+  const cotune::Measurement sequence = simulate_overlap(pair(40, 16 * MiB, machine), machine, {}, false);
+  EXPECT_GT(sequence.makespan_us, hidden.makespan_us);
+}
+
+TEST(CoTuning, ConfigsMakeCollectivesFasterOrSlower) {
+  const Machine machine = shipped("a40x8-nvlink");
+  const auto us = [&](CollectiveConfig config) {
+    return collective_us(machine, Traffic::allreduce, 8, config, 64.0 * MiB);
+  };
+  EXPECT_EQ(us({}), collective_us(machine, Traffic::allreduce, 8, 0, 64.0 * MiB));
+  EXPECT_GT(us({.channels = 1}), us({.channels = 4}));
+  EXPECT_GT(us({.channels = 4, .chunk_bytes = 32 * KiB}), us({.channels = 4, .chunk_bytes = MiB}));
+  EXPECT_GT(us({.channels = 4, .chunk_bytes = MiB}), us({.channels = 4}));
+  EXPECT_EQ(us({.channels = 4, .threads = 512}), us({.channels = 4})) << "Lagom §3.2";
+  for (const Protocol protocol : {Protocol::ll, Protocol::ll128, Protocol::simple})
+    EXPECT_GT(us({.protocol = protocol}), us({})) << name(protocol);
+  EXPECT_GT(us({.protocol = Protocol::ll}), us({.protocol = Protocol::simple}));
+  for (const Transport transport : {Transport::shm, Transport::net})
+    EXPECT_GT(us({.transport = transport}), us({.transport = Transport::p2p})) << name(transport);
+  EXPECT_GT(us({.algorithm = Algorithm::tree}), us({}));
+}
+
+TEST(CoTuning, FindsWhatAllConfigurationsHave) {
+  const Machine machine = shipped("a40x8-nvlink");
+  for (const OverlapPattern& pattern :
+       overlap_patterns(model("phi-2"), {.ranks = 8, .tokens = 4096, .sequence = 2048})) {
+    const auto us = [&](Method method) {
+      return co_tune(pattern.problem, machine, method, config_space(machine)).measured.makespan_us;
+    };
+    const double together = us(Method::together);
+    EXPECT_GE(us(Method::exhaustive) / together, 0.97) << pattern.name;
+    EXPECT_LE(together, us(Method::library)) << pattern.name;
+    EXPECT_LE(together, us(Method::alone)) << pattern.name;
+  }
+}
+
+TEST(CoTuning, CollectivesThatAreAlikeGetTheSame) {
+  const Machine machine = shipped("a40x8-nvlink");
+  const auto patterns =
+      overlap_patterns(model("llama-3-8b"), {.parallelism = Parallelism::tp, .ranks = 8, .tokens = 8192});
+  const cotune::Space space = config_space(machine);
+  const CoTuned found = co_tune(patterns[1].problem, machine, Method::together, space, {}, {0, 1, 1, 0});
+  EXPECT_EQ(found.configs[0], found.configs[3]);
+  EXPECT_EQ(found.configs[1], found.configs[2]);
+  EXPECT_EQ(found.measured.communication_us.size(), 4);
+  EXPECT_THROW(co_tune(patterns[1].problem, machine, Method::library, space, {}, {0, 1}), InvalidArgument);
+  EXPECT_THROW(co_tune({}, machine, Method::library, space), InvalidArgument);
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// patterns
+
+std::int64_t multiply_adds(const Overlap& list) {
+  std::int64_t sum = 0;
+  for (const Overlap::Computation& item : list.computations) sum += item.m * item.n * item.k;
+  return sum;
+}
+
+TEST(OverlapPatterns, FsdpGathersEachLayersWeights) {
+  const auto patterns = overlap_patterns(model("llama-3-8b"), {.ranks = 8, .tokens = 4096, .sequence = 2048});
+  ASSERT_EQ(patterns.size(), 2);
+  const Overlap &forward = *patterns[0].problem.overlap, &backward = *patterns[1].problem.overlap;
+  EXPECT_EQ(patterns[0].times, 32);
+  ASSERT_EQ(forward.collectives.size(), 1);
+  // Q, K, V, output, gate, up and down of Llama-3 8B, two bytes each.
+  EXPECT_EQ(forward.collectives[0].bytes, 2 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * std::int64_t{14336}));
+  ASSERT_EQ(backward.collectives.size(), 2);
+  EXPECT_EQ(backward.collectives[1].kind, CollectiveKind::reducescatter);
+  EXPECT_EQ(multiply_adds(backward), 2 * multiply_adds(forward));
+}
+
+TEST(OverlapPatterns, HalvesTakeTurns) {
+  for (const auto& [name, parallelism, kind, bytes] :
+       {std::tuple{"llama-3-8b", Parallelism::tp, CollectiveKind::allreduce, 2048 * 4096 * 2},
+        std::tuple{"olmoe-1b-7b", Parallelism::ep, CollectiveKind::alltoall, 2048 * 8 * 2048 * 2}}) {
+    const auto patterns =
+        overlap_patterns(model(name), {.parallelism = parallelism, .ranks = 8, .tokens = 4096});
+    ASSERT_EQ(patterns.size(), 2);
+    for (const OverlapPattern& pattern : patterns) {
+      const Overlap& list = *pattern.problem.overlap;
+      ASSERT_EQ(list.collectives.size(), 4);
+      for (const Overlap::Collective& item : list.collectives) {
+        EXPECT_EQ(item.kind, kind);
+        EXPECT_EQ(item.bytes, bytes);
+      }
+      // Each block but the first awaits a collective, and each collective but the first a block.
+      std::vector<std::int32_t> awaited;
+      for (const Overlap::Computation& item : list.computations)
+        awaited.insert(awaited.end(), item.after.begin(), item.after.end());
+      EXPECT_THAT(awaited, ElementsAre(0, 1, 2));
+      EXPECT_TRUE(list.collectives[0].after.empty());
+      for (std::size_t j = 1; j < 4; ++j) EXPECT_EQ(list.collectives[j].after.size(), 1);
+    }
+  }
+}
+
+TEST(OverlapPatterns, ExpertsOfALayerAreGatheredWithIt) {
+  const auto patterns = overlap_patterns(model("deepseek-moe-16b"), {.ranks = 8, .tokens = 2048});
+  ASSERT_EQ(patterns.size(), 4);
+  EXPECT_THAT(patterns[0].name, HasSubstr("dense"));
+  EXPECT_EQ(patterns[0].times, 1);
+  EXPECT_EQ(patterns[2].times, 27);
+  EXPECT_GT(patterns[2].problem.overlap->collectives[0].bytes, 64 * 2 * 3 * 2048 * 1408);
+}
+
+/// Small sizes of the same model, to prove.
+TEST(OverlapPatterns, AreProven) {
+  ModelConfig small = model("deepseek-moe-16b");
+  small.hidden = 32;
+  small.heads = small.kv_heads = 4;
+  small.head_dim = 8;
+  small.ffn = 64;
+  small.moe_ffn = small.shared_ffn = 16;
+  Machine machine;
+  machine.workers = 8;
+  machine.collective_workers = 2;
+  machine.tile_rows = machine.tile_cols = 32;
+  for (const Parallelism parallelism : {Parallelism::fsdp, Parallelism::tp, Parallelism::ep})
+    for (const OverlapPattern& pattern :
+         overlap_patterns(small, {.parallelism = parallelism, .ranks = 4, .tokens = 64})) {
+      const Proof proof = verify(plan_chunked(pattern.problem, machine).value());
+      EXPECT_TRUE(proof.ok) << name(parallelism) << " " << pattern.name << ": " << proof.failure;
+    }
+}
+
+TEST(OverlapPatterns, RefuseWhatDoesNotFit) {
+  const auto says = [](const std::string& name, const PatternOptions& options, const std::string& text) {
+    try {
+      overlap_patterns(model(name), options);
+      ADD_FAILURE() << "should say " << text;
+    } catch (const InvalidArgument& e) {
+      EXPECT_THAT(e.what(), HasSubstr(text));
+    }
+  };
+  says("phi-2", {.parallelism = Parallelism::ep, .ranks = 8, .tokens = 4096}, "experts");
+  says("olmoe-1b-7b", {.parallelism = Parallelism::tp, .ranks = 8, .tokens = 4096}, "dense layers");
+  says("phi-2", {.parallelism = Parallelism::tp, .ranks = 5, .tokens = 4096}, "does not divide");
+  says("phi-2", {.ranks = 8}, "tokens = 0");
+  says("phi-2", {.ranks = 1, .tokens = 64}, "1 ranks");
+  says("jamba-v0.1", {.ranks = 8, .tokens = 64}, "Mamba");
+  EXPECT_THROW(parse_parallelism("dp"), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace shingle

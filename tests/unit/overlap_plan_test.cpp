@@ -1,0 +1,171 @@
+// Overlaps as plans: proven, simulated, run, and refused where their list or their configs do not fit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shingle/api/registry.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/plan/json.hpp"
+#include "shingle/plan/print.hpp"
+#include "shingle/plan/verify.hpp"
+#include "shingle/sim/simulate.hpp"
+#include "support/overlap_run.hpp"
+
+namespace shingle {
+namespace {
+
+using test::sample_overlap;
+using testing::HasSubstr;
+
+std::vector<CollectiveConfig> configs() {
+  return {{.channels = 1}, {.channels = 3, .chunk_bytes = 1 << 16}, {}, {.protocol = Protocol::ll}};
+}
+
+Machine small_machine() {
+  Machine machine;
+  machine.workers = 8;
+  machine.collective_workers = 2;
+  machine.tile_rows = machine.tile_cols = 16;
+  machine.link = {10, 1};
+  machine.memory_gbps = 100;
+  machine.tiles = {{16, 16, 1, 0.1}};
+  return machine;
+}
+
+Plan planned(Mechanism mechanism, int world, const Params& params = {}) {
+  return make_plan(overlap_problem(sample_overlap(), world, DType::f32), small_machine(), mechanism, params)
+      .value();
+}
+
+TEST(OverlapPlan, IsProvenBesideAndInSequence) {
+  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential})
+    for (const int world : {1, 2, 3, 8}) {
+      const Proof proof = verify(planned(mechanism, world, {.configs = configs()}));
+      EXPECT_TRUE(proof.ok) << name(mechanism) << ", " << world << ": " << proof.rule << ": "
+                            << proof.failure;
+    }
+}
+
+TEST(OverlapPlan, ReadsBackAsItWasWritten) {
+  const Plan plan = planned(Mechanism::chunked, 3, {.configs = configs()});
+  EXPECT_EQ(plan_from_json(to_json(plan)), plan);
+  EXPECT_EQ(overlap_from_json(to_json(sample_overlap())), sample_overlap());
+  EXPECT_THAT(to_text(plan), HasSubstr("with 3 channels, 64.0 KiB"));
+  EXPECT_THROW(overlap_from_json(R"({"computations": []})"), InvalidArgument);
+}
+
+/// A plan of which a step was changed fails by its rule.
+void expect_refused(Plan plan, auto&& change, const std::string& rule, const std::string& says) {
+  change(plan);
+  const Proof proof = verify(plan);
+  EXPECT_FALSE(proof.ok);
+  EXPECT_EQ(proof.rule, rule) << proof.failure;
+  EXPECT_THAT(proof.failure, HasSubstr(says));
+}
+
+template <class T>
+T& nth(Plan& plan, int rank, int n = 0) {
+  for (Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+    for (Step& step : lane.steps)
+      if (T* found = std::get_if<T>(&step); found && n-- == 0) return *found;
+  throw Error("no such step");
+}
+
+TEST(OverlapPlan, WrongResultsAreFound) {
+  const Plan plan = planned(Mechanism::chunked, 2);
+  expect_refused(
+      plan, [](Plan& p) { nth<Gemm>(p, 0).a.cols = nth<Gemm>(p, 0).b.rows = 4; }, "content",
+      "multiplies over 4 of the K = 8");
+  expect_refused(
+      plan, [](Plan& p) { std::swap(nth<Gemm>(p, 1, 0).out.slice.row, nth<Gemm>(p, 1, 1).out.slice.row); },
+      "content", "K =");
+  expect_refused(
+      plan,
+      [](Plan& p) {
+        for (int r = 0; r < 2; ++r) nth<Collective>(p, r, 2).send.row += 1;
+      },
+      "content", "should be payload");
+  expect_refused(
+      plan,
+      [](Plan& p) {
+        for (int r = 0; r < 2; ++r) nth<Collective>(p, r, 1).kind = CollectiveKind::alltoall;
+      },
+      "well-formed", "send_rows");
+  expect_refused(
+      plan, [](Plan& p) { nth<Collective>(p, 0, 0).config.channels = -1; }, "well-formed", "config");
+}
+
+TEST(OverlapPlan, WhatItsListSaysIsAwaited) {
+  Plan plan = planned(Mechanism::chunked, 2);
+  const Simulated simulated = simulate(plan, small_machine());
+  const auto ends = [&](int lane, auto&& is) {
+    std::vector<double> begin, end;
+    for (const Span& span : simulated.spans) {
+      const Step& step =
+          plan.ranks[0].lanes[static_cast<std::size_t>(lane)].steps[static_cast<std::size_t>(span.step)];
+      if (span.rank != 0 || span.lane != lane || !is(step)) continue;
+      begin.push_back(span.begin_us);
+      end.push_back(span.end_us);
+    }
+    return std::pair{begin, end};
+  };
+  const auto [begun, computed] = ends(0, [](const Step& s) { return std::holds_alternative<Gemm>(s); });
+  const auto [sent, arrived] = ends(1, [](const Step& s) { return std::holds_alternative<Collective>(s); });
+  ASSERT_EQ(begun.size(), 3);
+  ASSERT_EQ(sent.size(), 4);
+  EXPECT_LT(sent[0], computed[0]) << "nothing to wait for";
+  EXPECT_GE(begun[1], arrived[0]);
+  EXPECT_GE(begun[2], arrived[1]);
+  EXPECT_GE(sent[2], computed[1]);
+  EXPECT_GE(sent[3], computed[2]);
+}
+
+TEST(OverlapPlan, RefusesListsThatDoNotFit) {
+  const auto says = [](Overlap list, const std::string& text) {
+    try {
+      overlap_problem(std::move(list), 2, DType::f32);
+      ADD_FAILURE() << "should say " << text;
+    } catch (const InvalidArgument& e) {
+      EXPECT_THAT(e.what(), HasSubstr(text));
+    }
+  };
+  says({{}, sample_overlap().collectives}, "0 computations");
+  Overlap list = sample_overlap();
+  list.collectives[0].after = {1};  // which awaits it
+  says(list, "wait for each other");
+  list = sample_overlap();
+  list.computations[1].after = {4};
+  says(list, "number 4 of 4 collectives");
+  list = sample_overlap();
+  list.collectives[1].bytes = 0;
+  says(list, "scatter of 0 bytes");
+  list = sample_overlap();
+  list.computations[0].k = 0;
+  says(list, "first of 24x16x0");
+  Problem problem = overlap_problem(sample_overlap(), 2, DType::f32);
+  problem.m += 1;
+  EXPECT_THROW(problem.validate(), InvalidArgument);
+  problem.overlap = nullptr;
+  EXPECT_THROW(problem.validate(), InvalidArgument);
+}
+
+TEST(OverlapPlan, RefusesConfigsAndMechanismsThatDoNotFit) {
+  const Problem problem = overlap_problem(sample_overlap(), 2, DType::f32);
+  const auto reason = [&](Mechanism mechanism, std::vector<CollectiveConfig> given) {
+    return make_plan(problem, small_machine(), mechanism, {.configs = std::move(given)}).reason();
+  };
+  EXPECT_THAT(reason(Mechanism::chunked, {{}}), HasSubstr("1 configs for 4 collectives"));
+  EXPECT_THAT(reason(Mechanism::chunked, {{.channels = 8}, {}, {}, {}}), HasSubstr("no worker of 8"));
+  for (const Mechanism other : {Mechanism::ring, Mechanism::signal, Mechanism::fused, Mechanism::copy_engine})
+    EXPECT_THAT(reason(other, {}), HasSubstr("use chunked")) << name(other);
+  EXPECT_EQ(make_best_plan(problem, small_machine())->mechanism, Mechanism::chunked);
+}
+
+TEST(OverlapPlan, RunsOnThreads) {
+  for (const int ranks : {1, 3}) {
+    const auto world = make_world(ranks);
+    test::expect_overlap_runs(*world, sample_overlap());
+  }
+}
+
+}  // namespace
+}  // namespace shingle

@@ -1,0 +1,252 @@
+// shingle cotune: configurations for the collectives of a training iteration, by simulation (Lagom).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "shingle/api/overlap_patterns.hpp"
+#include "shingle/base/file.hpp"
+#include "shingle/commands.hpp"
+#include "shingle/console.hpp"
+#include "shingle/cotune/tuned_table.hpp"
+#include "shingle/machine/profile.hpp"
+#include "shingle/table.hpp"
+#include "shingle/tune/co_tuning.hpp"
+
+namespace shingle::cli {
+namespace {
+
+using cotune::Method;
+using nlohmann::ordered_json;
+
+constexpr std::size_t most_bytes = std::size_t{1} << 24;
+
+/// A pattern, and what each method finds for it; "lagom" last.
+struct Found {
+  OverlapPattern pattern;
+  std::vector<std::pair<Method, CoTuned>> by;
+
+  const CoTuned& ours() const { return by.back().second; }
+  double us(Method method) const {
+    for (const auto& [known, found] : by)
+      if (known == method) return found.measured.makespan_us;
+    return 0;
+  }
+};
+
+std::vector<OverlapPattern> patterns_of(const CotuneFlags& flags, int ranks) {
+  if (flags.model.empty() == flags.overlap.empty())
+    throw InvalidArgument("say what overlaps: --model with --pattern and --tokens, or --overlap with a list");
+  if (!flags.overlap.empty()) {
+    if (flags.pattern || flags.tokens > 0 || flags.sequence > 0)
+      throw InvalidArgument("--pattern, --tokens and --sequence are for a --model");
+    try {
+      return {{"overlap",
+               overlap_problem(overlap_from_json(read_file(flags.overlap, most_bytes)), ranks, flags.dtype)}};
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("{}: {}", flags.overlap, error.what()));
+    }
+  }
+  if (!flags.pattern || flags.tokens == 0)
+    throw InvalidArgument("--model needs --pattern (fsdp, tp or ep) and --tokens");
+  return overlap_patterns(read_model_file(flags.model), {.parallelism = *flags.pattern,
+                                                         .ranks = ranks,
+                                                         .tokens = flags.tokens,
+                                                         .sequence = flags.sequence,
+                                                         .dtype = flags.dtype});
+}
+
+/// Time in all patterns of an iteration.
+double iteration_us(const std::vector<Found>& all, Method method) {
+  double us = 0;
+  for (const Found& found : all) us += static_cast<double>(found.pattern.times) * found.us(method);
+  return us;
+}
+
+ordered_json config_json(const CollectiveConfig& config) {
+  ordered_json json = ordered_json::object();
+  if (config.channels > 0) json["channels"] = config.channels;
+  if (config.chunk_bytes > 0) json["chunk_bytes"] = config.chunk_bytes;
+  return json;
+}
+
+std::string json_text(const std::vector<Found>& all, const Machine& machine) {
+  ordered_json json{{"machine", machine.name}, {"patterns", ordered_json::array()}};
+  for (const Found& found : all) {
+    const Problem& problem = found.pattern.problem;
+    ordered_json pattern{{"name", found.pattern.name},
+                         {"times", found.pattern.times},
+                         {"world", problem.world},
+                         {"dtype", name(problem.dtype)},
+                         {"overlap", ordered_json::parse(to_json(*problem.overlap, -1))}};
+    for (const auto& [method, result] : found.by) {
+      ordered_json configs = ordered_json::array();
+      for (const CollectiveConfig& config : result.configs) configs.push_back(config_json(config));
+      pattern["methods"].push_back({{"method", cotune::name(method)},
+                                    {"predicted_us", result.measured.makespan_us},
+                                    {"compute_us", result.measured.compute_us},
+                                    {"communication_us", result.measured.communication_us},
+                                    {"evaluations", result.evaluations},
+                                    {"configs", std::move(configs)}});
+    }
+    json["patterns"].push_back(std::move(pattern));
+  }
+  for (const auto& [method, result] : all.front().by)
+    json["iteration_us"][std::string(cotune::name(method))] = iteration_us(all, method);
+  return json.dump(1) + "\n";
+}
+
+std::string text_of(const std::vector<Found>& all, const Machine& machine) {
+  Line head{"overlap", "times", "collectives"};
+  for (const auto& [method, result] : all.front().by) head.emplace_back(cotune::name(method));
+  head.insert(head.end(), {"over nccl", "over autoccl", "evaluations"});
+  std::vector<Line> lines{head};
+  const auto add = [&](Line line, auto&& us, const std::string& evaluations) {
+    for (const auto& [method, result] : all.front().by) line.push_back(format_us(us(method)));
+    const double ours = us(Method::together);
+    line.push_back(fmt::format("{:.3f}x", us(Method::library) / ours));
+    line.push_back(fmt::format("{:.3f}x", us(Method::alone) / ours));
+    line.push_back(evaluations);
+    lines.push_back(std::move(line));
+  };
+  for (const Found& found : all)
+    add(
+        {found.pattern.name, std::to_string(found.pattern.times),
+         std::to_string(found.pattern.problem.overlap->collectives.size())},
+        [&](Method method) { return found.us(method); }, std::to_string(found.ours().evaluations));
+  if (all.size() > 1)
+    add({"iteration", "", ""}, [&](Method method) { return iteration_us(all, method); }, "");
+  std::string text = fmt::format("predicted on {}\n\n{}", machine.name, aligned(lines, 1));
+  for (const Found& found : all) {
+    text += fmt::format("\n{}\n", found.pattern.name);
+    const auto& items = found.pattern.problem.overlap->collectives;
+    std::vector<Line> configs{{"collective", "config", "bytes", "nccl", "lagom"}};
+    for (std::size_t j = 0; j < items.size(); ++j)
+      configs.push_back({items[j].name, describe(found.ours().configs[j]),
+                         format_bytes(static_cast<double>(items[j].bytes)),
+                         format_us(found.by.front().second.measured.communication_us[j]),
+                         format_us(found.ours().measured.communication_us[j])});
+    text += aligned(configs, 2);
+  }
+  return text;
+}
+
+/// By kind and class of sizes: what NCCL's tuner plugin cannot tell apart.
+std::vector<int> alike_for_nccl(const Overlap& overlap) {
+  std::vector<std::pair<CollectiveKind, int>> known;
+  std::vector<int> alike;
+  for (const Overlap::Collective& item : overlap.collectives) {
+    const std::pair key{item.kind, size_class(static_cast<std::uint64_t>(item.bytes))};
+    const auto found = std::ranges::find(known, key);
+    alike.push_back(static_cast<int>(found - known.begin()));
+    if (found == known.end()) known.push_back(key);
+  }
+  return alike;
+}
+
+/// Those of the collectives that NCCL asks a tuner about. Where it cannot tell two apart, the config of the
+/// pattern that takes longest.
+TunedTable table_of(std::vector<Found> all, const Machine& machine) {
+  std::ranges::stable_sort(all, {}, [](const Found& found) {
+    return static_cast<double>(found.pattern.times) * found.us(Method::together);
+  });
+  TunedTable table;
+  for (const Found& found : all) {
+    const Problem& problem = found.pattern.problem;
+    const int per_node = machine.topology.ranks_per_node;
+    for (std::size_t j = 0; j < problem.overlap->collectives.size(); ++j) {
+      const Overlap::Collective& item = problem.overlap->collectives[j];
+      if (item.kind == CollectiveKind::alltoall || found.ours().configs[j] == CollectiveConfig{}) continue;
+      store(table, {.key = {.collective = parse_nccl_collective(name(item.kind)),
+                            .size_class = size_class(static_cast<std::uint64_t>(item.bytes)),
+                            .ranks = problem.world,
+                            .nodes = per_node > 0 ? static_cast<int>(ceil_div(problem.world, per_node)) : 1},
+                    .config = found.ours().configs[j],
+                    .iteration_us = found.us(Method::together),
+                    .default_us = found.us(Method::library)});
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+void add_cotune(CLI::App& app, CotuneFlags& flags) {
+  const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
+    return app.add_option(name, value, help)->type_name(type)->group("What");
+  };
+  const auto parsed = [&](const std::string& name, auto store, const char* help, const char* type) {
+    const auto named = [name, store](const std::string& text) {
+      try {
+        store(text);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(fmt::format("{}: {}", name, error.what()));
+      }
+    };
+    app.add_option_function<std::string>(name, named, help)->type_name(type)->group("What");
+  };
+  option("--model", flags.model, "The iteration of a model: its Hugging Face config.json", "FILE");
+  parsed(
+      "--pattern", [&](const std::string& text) { flags.pattern = parse_parallelism(text); },
+      "With --model: fsdp, tp (two half-batches) or ep (two batches)", "NAME");
+  parsed(
+      "--tokens", [&](const std::string& text) { flags.tokens = parse_size(text); },
+      "With --model: tokens of a micro-batch", "N");
+  parsed(
+      "--sequence", [&](const std::string& text) { flags.sequence = parse_size(text); },
+      "With --model: tokens of a sequence (default: all tokens are one)", "N");
+  parsed(
+      "--dtype", [&](const std::string& text) { flags.dtype = parse_dtype(text); },
+      "f32, bf16 or f16 (default: bf16)", "TYPE");
+  option("--overlap", flags.overlap, "Any computations and collectives: a list as JSON", "FILE");
+  app.add_option("--machine", flags.machine, "h200x8, a profile's file, or 'h200x8 * 2, 8x400Gb/s'")
+      ->required()
+      ->type_name("MACHINE")
+      ->group("Where");
+  app.add_option("--world", flags.world, "Ranks (default: the machine's)")
+      ->check(CLI::Range(2, max_planned_world))
+      ->group("Where");
+  app.add_flag("--exhaustive", flags.exhaustive, "Beside it the best of all configurations")->group("Search");
+  app.add_option("--plan", flags.plan, "With --overlap: write the plan, for verify and simulate")
+      ->type_name("FILE");
+  app.add_option(
+         "--table", flags.table,
+         "Write the table that NCCL's tuner plugin reads; what it cannot tell apart gets one configuration")
+      ->type_name("FILE");
+  add_format_flag(app, flags.format, "table");
+}
+
+int cotune(const CotuneFlags& flags, const Launch& launch) {
+  if (!launch.speaks()) return 0;
+  if (!flags.plan.empty() && flags.overlap.empty())
+    throw InvalidArgument("--plan is for one --overlap; a model has several");
+  require_writable("--plan", flags.plan);
+  require_writable("--table", flags.table);
+  const Machine machine = machine_from_spec(flags.machine);
+  const int ranks = flags.world > 0 ? flags.world : std::max(machine.ranks, 2);
+  const cotune::Space space = config_space(machine);
+  std::vector<Method> methods{Method::library, Method::alone, Method::together};
+  if (flags.exhaustive) methods.insert(methods.begin() + 2, Method::exhaustive);
+  Progress progress(true);
+  std::vector<Found> all;
+  for (OverlapPattern& pattern : patterns_of(flags, ranks)) {
+    Found found{std::move(pattern), {}};
+    const auto alike =
+        flags.table.empty() ? std::vector<int>{} : alike_for_nccl(*found.pattern.problem.overlap);
+    for (const Method method : methods) {
+      progress.now(fmt::format("{}: {}", found.pattern.name, cotune::name(method)));
+      found.by.emplace_back(method, co_tune(found.pattern.problem, machine, method, space, {}, alike));
+    }
+    all.push_back(std::move(found));
+  }
+  progress.print(flags.format == Format::json ? json_text(all, machine) : text_of(all, machine));
+  if (!flags.plan.empty()) {
+    const Params params{.configs = all.front().ours().configs};
+    write_file_atomically(flags.plan, to_json(*plan_chunked(all.front().pattern.problem, machine, params)));
+  }
+  if (!flags.table.empty()) write_file_atomically(flags.table, to_json(table_of(all, machine)));
+  return 0;
+}
+
+}  // namespace shingle::cli
