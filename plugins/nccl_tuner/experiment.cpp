@@ -5,13 +5,16 @@
 #include <utility>
 
 #include "abi.hpp"
-#include "segment.hpp"
+#include "agreement.hpp"
+#include "shingle/base/statistics.hpp"
 
 namespace shingle::nccl_tuner {
 namespace {
 
 constexpr std::uint64_t least_bytes = 32 << 10;  // smaller calls are latency, and NCCL knows best
-constexpr int samples = 5;                       // of each configuration
+constexpr std::size_t samples = 5;               // of each configuration
+constexpr double reject = 1.5;                   // so much slower in one sample is no noise
+constexpr std::size_t comparisons = 3;           // with NCCL's choice, in the end
 constexpr double least_gain = 0.01;              // what the host's clock can tell apart
 
 /// All that a plugin can set; the first subspace leaves algorithm and protocol to NCCL.
@@ -32,7 +35,7 @@ Experiment::Experiment(const std::vector<CallKind>& kinds, std::uint64_t fingerp
     : fingerprint_(fingerprint),
       space_(space()),
       search_(cotune::Method::together, space_, static_cast<int>(kinds.size()),
-              {.least_gain = least_gain, .repeats = samples}) {
+              {.least_gain = least_gain, .repeats = static_cast<int>(samples), .reject = reject}) {
   for (const CallKind kind : kinds) targets_.push_back({kind});
   wanted_ = library();  // which a search begins with
 }
@@ -44,13 +47,15 @@ void Experiment::see(const Call& call, const CostTable& table) {
   target->seen = true;
   for (std::size_t i = 0; i < space_.subspaces.size(); ++i) {
     const auto& subspace = space_.subspaces[i];
-    const CollectiveConfig config{.algorithm = subspace.algorithm, .protocol = subspace.protocol};
+    const CollectiveConfig config{
+        .channels = 1, .algorithm = subspace.algorithm, .protocol = subspace.protocol};
     if (available(choice_of(config), table)) target->subspaces |= 1u << i;
   }
 }
 
 bool Experiment::runs(const Configs& configs) const {
   for (std::size_t i = 0; i < targets_.size(); ++i) {
+    if (configs[i] == CollectiveConfig{}) continue;  // NCCL's choice
     const auto subspace = std::ranges::find_if(space_.subspaces, [&](const cotune::Subspace& of) {
       return of.algorithm == configs[i].algorithm && of.protocol == configs[i].protocol;
     });
@@ -61,21 +66,39 @@ bool Experiment::runs(const Configs& configs) const {
 }
 
 void Experiment::tell(double iteration_us) {
-  search_.tell({.makespan_us = iteration_us});
-  if (default_us_ == 0 && search_.evaluations() > 0) default_us_ = best_us();
-  advance();
+  if (stage_ == Stage::searching) return search(iteration_us);
+  if (stage_ == Stage::comparing) compare(iteration_us);
 }
 
-void Experiment::advance() {
+void Experiment::search(double iteration_us) {
+  if (best_us_ > 0 && iteration_us > reject * best_us_ && !std::exchange(doubted_, true)) return;
+  search_.tell({.makespan_us = iteration_us});
+  if (default_us_ == 0 && search_.evaluations() > 0) default_us_ = search_.best_measured().makespan_us;
+  best_us_ = search_.best_measured().makespan_us;
   while (const auto next = search_.next()) {
     if (runs(*next)) {
+      if (wanted_ != *next) doubted_ = false;
       wanted_ = *next;
       return;
     }
     search_.tell({.makespan_us = std::numeric_limits<double>::infinity()});
   }
-  over_ = true;
-  wanted_ = best_us() < default_us_ * (1 - least_gain) ? search_.best() : library();
+  wanted_ = library();
+  stage_ = learnt().empty() ? Stage::over : Stage::comparing;
+}
+
+/// A few samples of one, then of the other, and so on.
+void Experiment::compare(double iteration_us) {
+  const bool of_library = wanted_ == library();
+  auto& own = of_library ? default_samples_ : best_samples_;
+  own.push_back(iteration_us);
+  if (own.size() % samples != 0) return;
+  wanted_ = of_library ? search_.best() : library();
+  if (best_samples_.size() < comparisons * samples) return;
+  default_us_ = spread_of(default_samples_).median;
+  best_us_ = spread_of(best_samples_).median;
+  stage_ = Stage::over;
+  wanted_ = learnt().empty() ? library() : search_.best();
 }
 
 std::vector<Change> Experiment::changes(const Configs& configs) const {
@@ -85,10 +108,10 @@ std::vector<Change> Experiment::changes(const Configs& configs) const {
 }
 
 std::vector<Learnt> Experiment::learnt() const {
-  if (default_us_ == 0 || best_us() >= default_us_ * (1 - least_gain)) return {};
+  if (default_us_ == 0 || best_us_ >= default_us_ * (1 - least_gain)) return {};
   std::vector<Learnt> all;
   for (std::size_t i = 0; i < targets_.size(); ++i)
-    all.push_back({targets_[i].kind, search_.best()[i], best_us(), default_us_});
+    all.push_back({targets_[i].kind, search_.best()[i], best_us_, default_us_});
   return all;
 }
 

@@ -10,6 +10,7 @@ Iteration::Event Iteration::push(std::uint64_t signature) {
     if (signature != back(period_)) {
       if (held_ < proven) least_held_ = std::min(2 * held_, span / 2);
       period_ = 0;
+      searched_from_ = count_;
       next_look_ = count_ + least_held_;
       return Event::broken;
     }
@@ -20,17 +21,18 @@ Iteration::Event Iteration::push(std::uint64_t signature) {
   }
   if (count_ < std::max(next_look_, least_held_)) return Event::none;
   period_ = shortest_period();
-  next_look_ = count_ + std::min(count_ / 4, span);
+  next_look_ = count_ + std::min((count_ - searched_from_) / 4 + 1, span);
   if (period_ == 0) return Event::none;
   held_ = std::max(least_held_, repetitions * period_);
   begun_ = count_ - 1;
   return Event::begins;
 }
 
-/// Of the latest calls, read backwards: the prefix function of Knuth, Morris and Pratt gives the shortest
-/// period of each of their prefixes, and these only grow with the prefix.
+/// Of the latest calls, read backwards and the further the longer nothing was found: the prefix function of
+/// Knuth, Morris and Pratt gives the shortest period of each of their prefixes, and these only grow with the
+/// prefix.
 std::size_t Iteration::shortest_period() const {
-  const std::size_t calls = std::min(count_, span);
+  const std::size_t calls = std::min({count_, 4 * (count_ - searched_from_), span});
   std::vector<std::uint32_t> border(calls, 0);
   for (std::size_t i = 0; i < calls; ++i) {
     if (i > 0) {

@@ -37,7 +37,8 @@ class Iteration {
   std::size_t held_ = 0;         // calls that the period explains
   std::size_t begun_ = 0;        // the call with which the last iteration began
   std::size_t least_held_ = 32;  // calls that a period has to explain
-  std::size_t next_look_ = 0;    // for a period: a look takes as long as there are calls
+  std::size_t searched_from_ = 0,
+              next_look_ = 0;  // a look for a period costs as much as calls since the last
 };
 
 }  // namespace shingle::nccl_tuner

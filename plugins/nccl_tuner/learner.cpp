@@ -15,25 +15,26 @@ constexpr int resting_iterations = 64;  // before it asks again whether it is it
 
 }  // namespace
 
-Learner::Learner(Proposals& proposals, const CallHistory& calls, const Choices& known, const Log& log,
-                 Found found)
-    : proposals_(proposals), calls_(calls), known_(known), log_(log), found_(std::move(found)) {}
+Learner::Learner(Agreement& agreement, const CallHistory& calls, const Choices& known,
+                 const std::string& turn, const Log& log, Found found)
+    : agreement_(agreement), calls_(calls), known_(known), log_(log), found_(std::move(found)), turn_(turn) {}
 
 void Learner::on_call(const Call& call, const CostTable& table) {
   if (over_) return;
   if (experiment_) experiment_->see(call, table);
-  switch (iteration_.push(call.signature())) {
-    case Iteration::Event::begins:
-      on_begin();
-      break;
-    case Iteration::Event::broken:
-      sampler_.restart();
-      anew_ = true;
-      resting_ = 0;
-      break;
-    case Iteration::Event::none:
-      break;
+  const Iteration::Event event = iteration_.push(call.signature());
+  if (event == Iteration::Event::begins) return on_begin();
+  if (event == Iteration::Event::broken) {
+    sampler_.restart();
+    anew_ = true;
+    resting_ = 0;
   }
+  if (experiment_ && iteration_.period() == 0) retreat();
+}
+
+/// While nothing can be timed, NCCL's choice holds.
+void Learner::retreat() {
+  if (agreed() && current_ != experiment_->library()) propose(experiment_->library());
 }
 
 void Learner::on_begin() {
@@ -76,9 +77,9 @@ void Learner::begin() {
 
 /// Whether nothing is under way between the ranks; takes note of what they agreed on.
 bool Learner::agreed() {
-  if (proposals_.is_open()) return false;
-  if (proposed_.empty()) return proposals_.free();
-  if (proposals_.was_committed()) {
+  if (agreement_.is_open()) return false;
+  if (proposed_.empty()) return agreement_.free();
+  if (agreement_.was_committed()) {
     current_ = proposed_;
     refused_ = 0;
     sampler_.restart();
@@ -87,15 +88,15 @@ bool Learner::agreed() {
     if (++refused_ == most_refused) give_up("the ranks' hosts are too far apart");
   }
   proposed_.clear();
-  return !over_ && proposals_.free();
+  return !over_ && agreement_.free();
 }
 
 void Learner::propose(const Experiment::Configs& configs) {
   proposed_ = configs;
   // To the beginning of an iteration, where there is room for that.
-  const std::uint64_t period = iteration_.period();
+  const std::uint64_t period = std::max<std::uint64_t>(iteration_.period(), 1);
   const std::uint64_t iterations = std::max<std::uint64_t>(2, (ahead_ + period - 1) / period);
-  proposals_.propose(experiment_->changes(configs), calls_, std::min(iterations * period, most_ahead));
+  agreement_.propose(experiment_->changes(configs), calls_, std::min(iterations * period, most_ahead));
 }
 
 void Learner::conclude() {

@@ -6,12 +6,13 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "agreement.hpp"
 #include "experiment.hpp"
 #include "iteration.hpp"
 #include "log.hpp"
-#include "proposals.hpp"
 #include "sampler.hpp"
 #include "turn.hpp"
 
@@ -22,8 +23,10 @@ class Learner {
   /// Of an experiment's end.
   using Found = std::function<void(const std::vector<Learnt>&)>;
 
-  /// Leaves alone the kinds of calls that `known` has choices for.
-  Learner(Proposals& proposals, const CallHistory& calls, const Choices& known, const Log& log, Found found);
+  /// Leaves alone the kinds of calls that `known` has choices for. `turn` is the name of the turn that it
+  /// waits for.
+  Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const std::string& turn,
+          const Log& log, Found found);
 
   /// At each call, after what was agreed for it holds, with NCCL's table as it came.
   void on_call(const Call& call, const CostTable& table);
@@ -32,13 +35,14 @@ class Learner {
 
  private:
   void on_begin();
+  void retreat();
   void begin();
   bool agreed();
   void propose(const Experiment::Configs& configs);
   void conclude();
   void give_up(const char* why);
 
-  Proposals& proposals_;
+  Agreement& agreement_;
   const CallHistory& calls_;
   const Choices known_;
   const Log log_;

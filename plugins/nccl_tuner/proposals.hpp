@@ -1,47 +1,50 @@
-// How the ranks of a communicator change their choices at the same call, or not at all, without ever waiting.
+// Agreement in shared memory, where no rank ever waits.
 //
-// Ranks make the same calls in the same order, but not at the same time. The leader proposes changes from a
-// call E on that is some way ahead. A rank that sees the proposal before its own call E, and has made the
-// same calls, acknowledges. Whoever is the last of all to acknowledge turns `pending` into `committed`;
-// whoever comes to call E first while it is still pending turns it into `aborted`. That is one atomic word,
-// and the first to change it decides for all: no rank can have passed E without having acknowledged where it
-// is committed, and what is aborted holds for none. A rank that reads the word at E is done with the proposal
-// (`resolved`); the leader makes another only when all are. So a rank that dies, or leaves, freezes what
-// holds.
+// Whoever is the last of all to acknowledge a proposal turns `pending` into `committed`; whoever comes to
+// call E first while it is still pending turns it into `aborted`. That is one atomic word, and the first to
+// change it decides for all: no rank can have passed E without having acknowledged where it is committed, and
+// what is aborted holds for none. A rank that reads the word at E is done with the proposal (`resolved`); the
+// leader makes another only when all are. So a rank that dies, or leaves, freezes what holds.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <span>
 
-#include "call_history.hpp"
-#include "segment.hpp"
+#include "agreement.hpp"
 
 namespace shingle::nccl_tuner {
 
-class Proposals {
+/// Lies in shared memory, zeros at first. All but the atomics are written while no rank reads them.
+struct Proposal {
+  std::atomic<std::uint64_t> state{0};  ///< number of the proposal, times 4, plus its State
+  std::atomic<std::uint32_t> acknowledged{0}, resolved{0};
+  std::uint64_t seen_call = 0, seen_hash = 0;  ///< what calls have been made until when
+  std::uint64_t effective_call = 0;            ///< E
+  std::uint32_t changes = 0;
+  std::array<Change, most_changes> change{};
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+class Proposals final : public Agreement {
  public:
   enum State : std::uint64_t { pending, committed, aborted };
 
   Proposals(Proposal& shared, std::uint32_t ranks) : shared_(shared), ranks_(ranks) {}
 
-  /// At each call, after it was pushed to the history: what holds from this call on. Empty: nothing new.
-  std::span<const Change> poll(const CallHistory& calls) {
-    const std::uint64_t number = shared_.state.load(std::memory_order_acquire) >> 2;
+  std::span<const Change> poll(const CallHistory& calls) override {
+    const std::uint64_t number = number_of(shared_);
     if (number == done_) return {};
     return follow(number, calls);
   }
-
-  /// Of the leader: whether all ranks are done with the last proposal.
-  bool free() const {
+  bool free() const override {
     return number_of(shared_) == 0 || shared_.resolved.load(std::memory_order_acquire) == ranks_;
   }
-  /// Of the leader, where free(): changes to take effect `ahead` calls after the current one.
-  void propose(std::span<const Change> changes, const CallHistory& calls, std::uint64_t ahead);
-  /// Of the leader: of the last proposal that this rank is done with.
-  bool was_committed() const { return committed_; }
-  /// Whether this rank has a proposal before it.
-  bool is_open() const { return number_of(shared_) != done_; }
+  void propose(std::span<const Change> changes, const CallHistory& calls, std::uint64_t ahead) override;
+  bool is_open() const override { return number_of(shared_) != done_; }
+  bool was_committed() const override { return committed_; }
 
  private:
   static std::uint64_t number_of(const Proposal& proposal) {

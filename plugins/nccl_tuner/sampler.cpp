@@ -6,7 +6,7 @@
 namespace shingle::nccl_tuner {
 
 void Sampler::restart() {
-  settling_ = settling_iterations * stride_;
+  settling_ = settling_iterations * stride_ + 1;
   counted_ = 0;
 }
 

@@ -21,7 +21,7 @@ class Sampler {
   /// Shorter iterations are timed several at a time.
   static constexpr double least_sample_us = 5000;
 
-  int settling_ = settling_iterations;
+  int settling_ = settling_iterations + 1;  // beginnings until one is timed
   int counted_ = 0, stride_ = 1;
   Clock::time_point begun_{};
 };

@@ -111,12 +111,11 @@ bool Segment::join(const std::string& name, std::uint32_t ranks, const Credentia
     ::munmap(memory, sizeof(Shared));
     return false;
   }
-  if (credentials.table != shared->first.table) shared->differences |= Shared::tables;
-  if (credentials.communicator != shared->first.communicator) shared->differences |= Shared::communicators;
-  if (credentials.learn != shared->first.learn) shared->differences |= Shared::modes;
+  shared->differences |= nccl_tuner::differences(credentials, shared->first);
   place_ = shared->joined;
   shared->process[place_] = ::getpid();
   shared_ = shared;
+  proposals_.emplace(shared->proposal, ranks);
   if (++shared->joined == ranks) {
     std::uint32_t forming = Shared::forming;
     shared->verdict.compare_exchange_strong(forming, Shared::complete);

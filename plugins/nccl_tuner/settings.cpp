@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 
@@ -16,10 +17,32 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+/// "host:port"; an address of IPv6 in brackets.
+Address parse_address(const char* name, const std::string& text) {
+  const auto colon = text.rfind(':');
+  Address address{text.substr(0, colon)};
+  const char* end = text.data() + text.size();
+  if (colon != std::string::npos) {
+    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, address.port);
+    if (error != std::errc{} || rest != end) address.port = 0;
+  }
+  if (address.host.starts_with('[') && address.host.ends_with(']'))
+    address.host = address.host.substr(1, address.host.size() - 2);
+  if (address.host.empty() || address.port < 1 || address.port > 65535)
+    throw InvalidArgument(fmt::format("{}: '{}' is not HOST:PORT", name, text));
+  return address;
+}
+
 }  // namespace
 
 Settings settings_from_environment() {
-  Settings settings{.table = variable("SHINGLE_TUNER_TABLE"), .learn = variable("SHINGLE_TUNER_LEARN")};
+  Settings settings;
+  settings.table = variable("SHINGLE_TUNER_TABLE");
+  settings.learn = variable("SHINGLE_TUNER_LEARN");
+  constexpr const char* turn = "SHINGLE_TUNER_TURN";
+  settings.turn = variable(turn);
+  if (settings.turn.size() > 64 || settings.turn.find('/') != std::string::npos)
+    throw InvalidArgument(fmt::format("{}: a name of at most 64 characters, without a slash", turn));
   constexpr const char* deadline = "SHINGLE_TUNER_DEADLINE";
   if (const std::string text = variable(deadline); !text.empty()) {
     try {
@@ -28,6 +51,9 @@ Settings settings_from_environment() {
       throw InvalidArgument(fmt::format("{}: {}", deadline, error.what()));
     }
   }
+  constexpr const char* rendezvous = "SHINGLE_TUNER_RENDEZVOUS";
+  if (const std::string text = variable(rendezvous); !text.empty())
+    settings.rendezvous = parse_address(rendezvous, text);
   return settings;
 }
 

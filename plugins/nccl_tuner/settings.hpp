@@ -2,9 +2,16 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 namespace shingle::nccl_tuner {
+
+/// Of a host, and a port that is free there.
+struct Address {
+  std::string host;
+  int port = 0;
+};
 
 struct Settings {
   std::string table;  ///< SHINGLE_TUNER_TABLE: a file to read choices from; empty: none
@@ -13,7 +20,10 @@ struct Settings {
   /// SHINGLE_TUNER_DEADLINE: how long a communicator's ranks wait for each other when it is made.
   std::chrono::microseconds deadline = std::chrono::seconds(10);
 
-  bool operator==(const Settings&) const = default;
+  /// SHINGLE_TUNER_TURN: a name; programs with the same one do not tune at the same time.
+  std::string turn;
+  /// SHINGLE_TUNER_RENDEZVOUS: where the ranks of a communicator of several hosts meet; empty: nowhere.
+  std::optional<Address> rendezvous;
 };
 
 /// Throws InvalidArgument that names the variable.

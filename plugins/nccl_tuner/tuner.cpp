@@ -8,9 +8,11 @@
 #include <mutex>
 #include <utility>
 
+#include "segment.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/file.hpp"
 #include "shingle/base/units.hpp"
+#include "star.hpp"
 #include "tune/file_lock.hpp"
 
 namespace shingle::nccl_tuner {
@@ -60,25 +62,33 @@ Tuner::~Tuner() {
 
 void Tuner::start() {
   const TunedTable table = read_table();
-  if (!communicator_.id || communicator_.nodes > 1) {
-    const char* why = communicator_.id ? "a communicator of several hosts" : "NCCL before 2.28";
-    if (!settings_.learn.empty()) log_.warn(fmt::format("does not tune online with {}", why));
+  if (!communicator_.id || (communicator_.nodes > 1 && !settings_.rendezvous)) {
+    if (!settings_.learn.empty())
+      log_.warn(communicator_.id
+                    ? "does not tune a communicator of several hosts without SHINGLE_TUNER_RENDEZVOUS"
+                    : "does not tune online with NCCL before 2.28");
     return take(table, false);
   }
   ordinal_ = ordinal_of(*communicator_.id);
-  const Credentials credentials{hash_of(table), ordinal_, settings_.learn.empty() ? 0u : 1u};
-  auto segment = std::make_unique<Segment>(*communicator_.id, static_cast<std::uint32_t>(communicator_.ranks),
-                                           credentials, settings_.deadline);
-  if (!segment->complete())
+  auto meeting = meet({hash_of(table), ordinal_, settings_.learn.empty() ? 0u : 1u});
+  if (!meeting->complete())
     throw Error(fmt::format("not all {} ranks of a communicator came with this plugin within {}",
                             communicator_.ranks, format_us(static_cast<double>(settings_.deadline.count()))));
-  const std::uint32_t differences = segment->differences();
-  if ((differences & Shared::tables) != 0) throw Error("ranks of a communicator have different tables");
-  take(table, (differences & Shared::communicators) == 0);
-  if ((differences & Shared::modes) != 0)
+  const std::uint32_t found = meeting->differences();
+  if ((found & Difference::tables) != 0) throw Error("ranks of a communicator have different tables");
+  take(table, (found & Difference::communicators) == 0);
+  if ((found & Difference::modes) != 0)
     log_.warn("does not tune online: SHINGLE_TUNER_LEARN is not set for all ranks");
   else if (!settings_.learn.empty())
-    go_online(std::move(segment));
+    go_online(std::move(meeting));
+}
+
+std::unique_ptr<Meeting> Tuner::meet(const Credentials& credentials) {
+  const auto ranks = static_cast<std::uint32_t>(communicator_.ranks);
+  if (communicator_.nodes == 1)
+    return std::make_unique<Segment>(*communicator_.id, ranks, credentials, settings_.deadline);
+  return std::make_unique<Star>(*settings_.rendezvous, *communicator_.id, ranks, credentials,
+                                settings_.deadline);
 }
 
 /// An empty one where there is none to be had: ranks whose tables differ all take none.
@@ -109,18 +119,21 @@ void Tuner::take(const TunedTable& table, bool with_communicators) {
   }
 }
 
-void Tuner::go_online(std::unique_ptr<Segment> segment) {
-  const bool leads = segment->leads();
-  online_ = std::make_unique<Online>(std::move(segment));
-  if (leads)
-    online_->learner.emplace(online_->proposals, online_->calls, choices_, log_,
+/// Failing that, nothing is ever agreed on, and all ranks keep what they have.
+void Tuner::go_online(std::unique_ptr<Meeting> meeting) noexcept try {
+  online_ = std::make_unique<Online>(std::move(meeting));
+  if (online_->meeting->leads())
+    online_->learner.emplace(online_->meeting->agreement(), online_->calls, choices_, settings_.turn, log_,
                              [this](const std::vector<Learnt>& learnt) { save(learnt); });
+} catch (...) {
+  online_.reset();
+  log_.inform("out of memory: does not tune online");
 }
 
 void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noexcept {
   if (online_) {
     online_->calls.push(call.signature());
-    for (const Change& change : online_->proposals.poll(online_->calls))
+    for (const Change& change : online_->meeting->agreement().poll(online_->calls))
       choices_.at(change.kind) = change.choice;
     if (online_->learner) learn(call, table);
   }

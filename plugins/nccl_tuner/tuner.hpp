@@ -10,7 +10,7 @@
 
 #include "call_history.hpp"
 #include "learner.hpp"
-#include "segment.hpp"
+#include "meeting.hpp"
 #include "settings.hpp"
 
 namespace shingle::nccl_tuner {
@@ -33,12 +33,10 @@ class Tuner {
   void on_call(const Call& call, const CostTable& table, int* channels) noexcept;
 
  private:
-  /// The ranks of one host, as they agree on changes.
+  /// The ranks, as they agree on changes.
   struct Online {
-    explicit Online(std::unique_ptr<Segment> joined)
-        : segment(std::move(joined)), proposals(segment->proposal(), segment->ranks()) {}
-    std::unique_ptr<Segment> segment;
-    Proposals proposals;
+    explicit Online(std::unique_ptr<Meeting> of) : meeting(std::move(of)) {}
+    std::unique_ptr<Meeting> meeting;
     CallHistory calls;
     std::optional<Learner> learner;  // of the leader
   };
@@ -46,7 +44,8 @@ class Tuner {
   void start();
   TunedTable read_table();
   void take(const TunedTable& table, bool with_communicators);
-  void go_online(std::unique_ptr<Segment> segment);
+  std::unique_ptr<Meeting> meet(const Credentials& credentials);
+  void go_online(std::unique_ptr<Meeting> meeting) noexcept;
   void learn(const Call& call, const CostTable& table) noexcept;
   void save(const std::vector<Learnt>& learnt);
   void refuse(const Call& call) noexcept;

@@ -8,10 +8,11 @@
 
 namespace shingle::nccl_tuner {
 
+Turn::Turn(const std::string& name) : path_(fmt::format("/shingle-tuner-{}-turn{}", ::getuid(), name)) {}
+
 bool Turn::take() {
   if (fd_ >= 0) return true;
-  const int fd = ::shm_open(fmt::format("/shingle-tuner-{}-turn", ::getuid()).c_str(),
-                            O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int fd = ::shm_open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return false;
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     ::close(fd);
@@ -22,7 +23,9 @@ bool Turn::take() {
 }
 
 void Turn::give_back() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  ::flock(fd_, LOCK_UN);  // which a child that was forked meanwhile would hold otherwise
+  ::close(fd_);
   fd_ = -1;
 }
 

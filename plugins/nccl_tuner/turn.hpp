@@ -2,11 +2,14 @@
 // would show in its iterations.
 #pragma once
 
+#include <string>
+
 namespace shingle::nccl_tuner {
 
 class Turn {
  public:
-  Turn() = default;
+  /// Programs take turns with those that use the same name.
+  explicit Turn(const std::string& name);
   ~Turn() { give_back(); }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -16,6 +19,7 @@ class Turn {
   void give_back();
 
  private:
+  const std::string path_;
   int fd_ = -1;
 };
 

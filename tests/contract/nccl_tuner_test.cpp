@@ -2,17 +2,16 @@
 // table, surroundings or peers, the answer is NCCL's own choice, on all ranks alike.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <random>
 #include <thread>
 
 #include "shingle/base/file.hpp"
+#include "support/free_port.hpp"
+#include "support/in_processes.hpp"
 #include "support/nccl_harness.hpp"
 
 namespace shingle::test {
@@ -244,32 +243,6 @@ TEST_F(NcclTuner, TellsCommunicatorsApartWhereAllRanksDo) {
 
 // ---- Ranks in processes of their own.
 
-/// Runs each rank in a process; what it returns is its exit code, at most 255.
-std::vector<int> in_processes(int ranks, const std::function<int(int)>& run) {
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(60);
-      int code = 255;
-      try {
-        code = run(rank);
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-      }
-      ::_exit(code);
-    }
-    children.push_back(child);
-  }
-  std::vector<int> codes;
-  for (const pid_t child : children) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-  }
-  return codes;
-}
-
 class NcclTunerProcesses : public NcclTuner {
  protected:
   /// Channels that a rank is told for an all-gather of 1 MiB.
@@ -335,6 +308,55 @@ TEST_F(NcclTunerProcesses, DoNotTellCommunicatorsApartWhereTheirOrdersDiffer) {
     return channels(next_id, 2);
   };
   EXPECT_THAT(in_processes(2, run), ElementsAre(7, 7));
+}
+
+/// Ranks that think themselves on two hosts, with a place to meet.
+class NcclTunerHosts : public NcclTunerProcesses {
+ protected:
+  int channels_of_hosts(std::uint64_t id, std::size_t ranks) const {
+    NcclCommunicator communicator(plugin, id, ranks, 2);
+    return communicator.call(NcclCollective::allgather, mib).channels;
+  }
+  void write_for_hosts(int ranks) const {
+    auto all = entry(NcclCollective::allgather, mib, {.channels = 5}, ranks);
+    all.key.nodes = 2;
+    write({{all}});
+  }
+  const Variable rendezvous{"SHINGLE_TUNER_RENDEZVOUS", "127.0.0.1:" + std::to_string(free_port())};
+};
+
+TEST_F(NcclTunerHosts, MeetThere) {
+  write_for_hosts(4);
+  const Variable table("SHINGLE_TUNER_TABLE", path.string());
+  EXPECT_THAT(in_processes(4, [&](int) { return channels_of_hosts(next_id, 4); }), ElementsAre(5, 5, 5, 5));
+}
+
+TEST_F(NcclTunerHosts, MeetForSeveralCommunicatorsAtOnce) {
+  write_for_hosts(2);
+  const Variable table("SHINGLE_TUNER_TABLE", path.string());
+  const auto run = [&](int rank) { return channels_of_hosts(next_id + static_cast<unsigned>(rank) / 2, 2); };
+  EXPECT_THAT(in_processes(6, run), ElementsAre(5, 5, 5, 5, 5, 5));
+}
+
+TEST_F(NcclTunerHosts, TakeNcclsChoiceWhereTheirTablesDiffer) {
+  write_for_hosts(3);
+  const auto run = [&](int rank) {
+    const Variable table("SHINGLE_TUNER_TABLE", rank == 1 ? "/nowhere" : path.string());
+    return channels_of_hosts(next_id, 3);
+  };
+  EXPECT_THAT(in_processes(3, run), ElementsAre(0, 0, 0));
+}
+
+TEST_F(NcclTunerHosts, TakeNcclsChoiceWhereOneDoesNotCome) {
+  write_for_hosts(3);
+  const Variable table("SHINGLE_TUNER_TABLE", path.string()), deadline("SHINGLE_TUNER_DEADLINE", "300ms");
+  EXPECT_THAT(in_processes(2, [&](int) { return channels_of_hosts(next_id, 3); }), ElementsAre(0, 0));
+}
+
+TEST_F(NcclTunerHosts, TakeNcclsChoiceWhereTheAddressIsWrong) {
+  write_for_hosts(2);
+  const Variable table("SHINGLE_TUNER_TABLE", path.string()), wrong("SHINGLE_TUNER_RENDEZVOUS", "nonsense");
+  EXPECT_THAT(in_processes(2, [&](int) { return channels_of_hosts(next_id, 2); }), ElementsAre(0, 0));
 }
 
 TEST_F(NcclTunerProcesses, LeaveNothingBehind) {

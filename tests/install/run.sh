@@ -24,6 +24,9 @@ for consumer in "$scratch/consumer/consumer" "$scratch/by_pkg_config"; do
     echo "${consumer#"$scratch"/}: $said"
     grep -q "^shingle ${version//./\\.}, commit [0-9a-z-]*: the sum is right" <<<"$said"
 done
+# What is loaded into others' programs shows nothing else.
+shown=$(nm -D --defined-only "$(find "$prefix" -name libnccl-tuner-shingle.so)" | awk '{print $3}' | sort | xargs)
+[[ $shown == "ncclTunerPlugin_v4 ncclTunerPlugin_v5" ]]
 unset LD_LIBRARY_PATH # the installed program finds its own library
 "$prefix/bin/shingle" --version | grep -F "$version"
 [[ -n $(ls "$prefix"/share/shingle/models/*.json) ]]

@@ -50,13 +50,20 @@ std::string considered_text(const Chosen& chosen) {
   return text;
 }
 
+/// As a word of a shell.
+std::string shell_word(std::string_view text) {
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
 /// What a program needs in its environment to run with a tuned table.
 std::string nccl_environment_text(const std::string& table) {
   const NcclEnvironment environment = nccl_environment(read_tuned_table(table));
   return fmt::format(
       "export NCCL_TUNER_PLUGIN='shingle'  # or the path of libnccl-tuner-shingle.so\n"
-      "export SHINGLE_TUNER_TABLE='{}'\n{}",
-      std::filesystem::absolute(table).lexically_normal().string(), shell_text(environment));
+      "export SHINGLE_TUNER_TABLE={}\n{}",
+      shell_word(std::filesystem::absolute(table).lexically_normal().string()), shell_text(environment));
 }
 
 }  // namespace

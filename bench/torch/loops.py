@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""Training loops whose collectives run beside GEMMs, with and without tables of Shingle's NCCL tuner plugin, in one run.
+
+    export NCCL_TUNER_PLUGIN=/path/to/libnccl-tuner-shingle.so NCCL_NVLS_ENABLE=0
+    torchrun --standalone --nproc-per-node 8 bench/torch/loops.py fsdp --autoccl autoccl.json --online learnt.json
+    torchrun --standalone --nproc-per-node 8 bench/torch/loops.py tp --table ours=table.json
+
+Layers are those of Llama-3 8B in bf16, GEMMs only. fsdp: each layer's weights are gathered while the layer before is
+computed, its gradients are scattered while the next is. tp: two half-batches (Domino): one's sums are all-reduced while
+the other is computed.
+
+The plugin reads its environment when a communicator is made, so every configuration has a communicator of its own:
+NCCL's default; --autoccl FILE: each collective as fast as it can be alone, searched here and written to FILE;
+--online FILE: tuned here, while the loop runs; --table NAME=FILE: any other. Their iterations take turns. Prints a line
+of JSON a configuration; times are in microseconds, of the slowest rank. What the plugin cannot set (shingle tune
+--nccl-env) holds for the process, so for all configurations.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+
+import torch
+import torch.distributed as dist
+
+HIDDEN, FFN, QKV = 4096, 14336, 6144
+BF16 = {"device": "cuda", "dtype": torch.bfloat16}
+
+
+class Stopwatch:
+    """Events around an iteration, and around its computations: what lies between these is waiting."""
+
+    def __init__(self):
+        self.marks = []
+
+    def mark(self):
+        self.marks.append(torch.cuda.Event(enable_timing=True))
+        self.marks[-1].record()
+
+    def read(self):
+        """(iteration, computation) in us; marks are: begin, then pairs around computations, end."""
+        torch.cuda.synchronize()
+        inner = self.marks[1:-1]
+        compute = sum(a.elapsed_time(b) for a, b in zip(inner[::2], inner[1::2]))
+        return self.marks[0].elapsed_time(self.marks[-1]) * 1e3, compute * 1e3
+
+
+class Fsdp:
+    """Forward and backward of `layers` layers, each of whose weights and gradients are sharded over all ranks."""
+
+    def __init__(self, layers, tokens, world):
+        self.layers = layers
+        shapes = [(HIDDEN, QKV), (HIDDEN, HIDDEN), (HIDDEN, 2 * FFN), (FFN, HIDDEN)]
+        sizes = [k * n for k, n in shapes]
+        self.shards = [torch.randn(sum(sizes) // world, **BF16) * 0.02 for _ in range(layers)]
+        self.grad_shards = [torch.empty_like(self.shards[0]) for _ in range(layers)]
+        self.full, self.grads = ([torch.zeros(sum(sizes), **BF16) for _ in range(2)] for _ in range(2))
+        views = lambda flat: [part.view(shape) for part, shape in zip(flat.split(sizes), shapes)]
+        self.weights, self.weight_grads = [views(f) for f in self.full], [views(g) for g in self.grads]
+        self.x = [torch.randn(tokens, k, **BF16) for k, _ in shapes]
+        self.y = [torch.randn(tokens, n, **BF16) for _, n in shapes]
+        self.out = [torch.empty(tokens, n, **BF16) for _, n in shapes]
+        self.x_grad = [torch.empty(tokens, k, **BF16) for k, _ in shapes]
+
+    def forward(self, layer):
+        for x, weight, out in zip(self.x, self.weights[layer % 2], self.out):
+            torch.mm(x, weight, out=out)
+
+    def backward(self, layer):
+        for i, weight in reversed(list(enumerate(self.weights[layer % 2]))):
+            torch.mm(self.y[i], weight.t(), out=self.x_grad[i])
+            torch.mm(self.x[i].t(), self.y[i], out=self.weight_grads[layer % 2][i])
+
+    def gather(self, layer, group):
+        if group is not None and 0 <= layer < self.layers:
+            return dist.all_gather_into_tensor(self.full[layer % 2], self.shards[layer], group, async_op=True)
+
+    def scatter(self, layer, group):
+        if group is not None:
+            return dist.reduce_scatter_tensor(self.grad_shards[layer], self.grads[layer % 2], group=group, async_op=True)
+
+    def iterate(self, group, watch, compute=True):
+        """`group`: None leaves out the communication."""
+        for order, work in ((range(self.layers), self.forward), (range(self.layers - 1, -1, -1), self.backward)):
+            step, backward = order.step, work == self.backward
+            gathered, scattered = self.gather(order[0], group), {}
+            for layer in order:
+                wait(gathered)
+                gathered = self.gather(layer + step, group)
+                wait(scattered.pop(layer - 2 * step, None))  # whose buffer this layer's gradients take
+                if compute:
+                    watch.mark()
+                    work(layer)
+                    watch.mark()
+                if backward:
+                    scattered[layer] = self.scatter(layer, group)
+            for handle in scattered.values():
+                wait(handle)
+
+
+class Tp:
+    """Forward of `layers` layers whose weights are split over the ranks; two half-batches take turns."""
+
+    def __init__(self, layers, tokens, world):
+        self.layers = layers
+        shapes = [[(HIDDEN, QKV // world), (HIDDEN // world, HIDDEN)], [(HIDDEN, 2 * FFN // world), (FFN // world, HIDDEN)]]
+        half = tokens // 2
+        self.weights = [[torch.randn(k, n, **BF16) * 0.02 for k, n in part] for part in shapes]
+        self.x = [[torch.randn(half, k, **BF16) for k, _ in part] for part in shapes]
+        self.out = [[torch.empty(half, n, **BF16) for _, n in part] for part in shapes]
+        self.sums = [torch.zeros(half, HIDDEN, **BF16) for _ in range(2)]
+
+    def iterate(self, group, watch, compute=True):
+        reduced = [None, None]
+        for step in range(2 * self.layers):
+            part = step % 2
+            for half in range(2):
+                wait(reduced[half])
+                if compute:
+                    watch.mark()
+                    torch.mm(self.x[part][0], self.weights[part][0], out=self.out[part][0])
+                    torch.mm(self.x[part][1], self.weights[part][1], out=self.out[part][1])
+                    watch.mark()
+                if group is not None:
+                    reduced[half] = dist.all_reduce(self.sums[half], group=group, async_op=True)
+        for handle in reduced:
+            wait(handle)
+
+
+def wait(handle):
+    if handle is not None:
+        handle.wait()  # on the device
+
+
+def time_iteration(loop, group, compute=True):
+    watch = Stopwatch()
+    watch.mark()
+    loop.iterate(group, watch, compute)
+    watch.mark()
+    return watch.read()
+
+
+def slowest(values):
+    tensor = torch.tensor(values, device="cuda", dtype=torch.float64)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor.tolist()
+
+
+def make_group(table="", learn=""):
+    """A communicator for which the plugin has this table, or which it tunes."""
+    variables = {"SHINGLE_TUNER_TABLE": table, "SHINGLE_TUNER_LEARN": learn}
+    os.environ.update({name: os.path.abspath(value) for name, value in variables.items() if value})
+    group = dist.new_group(backend="nccl")
+    ones = torch.ones(1 << 22, device="cuda")
+    dist.all_reduce(ones, group=group)
+    gathered = torch.empty(ones.numel() * dist.get_world_size(), device="cuda")
+    dist.all_gather_into_tensor(gathered, ones, group=group)
+    if any((sums != dist.get_world_size()).any() for sums in (ones, gathered)):
+        sys.exit(f"wrong sums with {table or learn or 'the default'}")
+    for name in variables:
+        os.environ.pop(name, None)
+    return group
+
+
+def collectives(loop, world):
+    """Of a loop: (name, bytes that NCCL goes by, call on a group)."""
+    if isinstance(loop, Tp):
+        sums = loop.sums[0]
+        return [("allreduce", sums.numel() * 2, lambda group: dist.all_reduce(sums, group=group))]
+    size = loop.full[0].numel() * 2
+    return [("allgather", size, lambda group: wait(loop.gather(0, group))),
+            ("reducescatter", size, lambda group: wait(loop.scatter(0, group)))]
+
+
+def write_table(path, entries):
+    if dist.get_rank() == 0:
+        with open(path + ".tmp", "w") as file:
+            json.dump({"format": "shingle-nccl-tuning", "version": 1, "entries": entries}, file, indent=1)
+        os.rename(path + ".tmp", path)
+    dist.barrier()
+
+
+def tune_alone(loop, path, world):
+    """AutoCCL's objective: each collective alone, as fast as it can be."""
+    best = {}
+    candidates = [{"channels": c, "algorithm": "ring", "protocol": p} for p in ("simple", "ll128") for c in (4, 8, 16, 24, 32)]
+    for config in [{}] + candidates:
+        entries = [{"collective": name, "size_class": size.bit_length() - 1, "ranks": world, **config}
+                   for name, size, _ in collectives(loop, world)]
+        write_table(path, entries)
+        group = make_group(table=path)
+        for entry, (name, _, call) in zip(entries, collectives(loop, world)):
+            samples = []
+            for _ in range(12):
+                watch = Stopwatch()
+                watch.mark()
+                call(group)
+                watch.mark()
+                samples.append(watch.read()[0])
+            us = slowest([statistics.median(samples[2:])])[0]
+            if name not in best or us < best[name][0]:
+                best[name] = (us, entry)
+        dist.destroy_process_group(group)
+    write_table(path, [entry for _, entry in best.values()])
+
+
+def tune_online(loop, path, most_iterations):
+    """Runs the loop while the plugin tunes, until it says what it has learnt. The communicator keeps that."""
+    if dist.get_rank() == 0 and os.path.exists(path):
+        os.remove(path)
+    dist.barrier()
+    group = make_group(learn=path)
+    for iteration in range(most_iterations):
+        time_iteration(loop, group)
+        if iteration % 20 == 19 and slowest([float(os.path.exists(path))])[0]:
+            break
+    return group, iteration + 1
+
+
+def spread(values):
+    ordered = sorted(values)
+    at = lambda part: round(ordered[int(part * (len(ordered) - 1))], 1)
+    return {"median": round(statistics.median(ordered), 1), "p25": at(0.25), "p75": at(0.75)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("loop", choices=("fsdp", "tp"))
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=8192, help="of a rank (fsdp), of all (tp)")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=5, help="of each configuration in a round")
+    parser.add_argument("--autoccl", metavar="FILE")
+    parser.add_argument("--online", metavar="FILE")
+    parser.add_argument("--online-iterations", type=int, default=1500)
+    parser.add_argument("--table", action="append", default=[], metavar="NAME=FILE")
+    flags = parser.parse_args()
+    if (flags.autoccl or flags.online or flags.table) and "NCCL_TUNER_PLUGIN" not in os.environ:
+        parser.error("NCCL_TUNER_PLUGIN does not name libnccl-tuner-shingle.so")
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    world = dist.get_world_size()
+    torch.manual_seed(dist.get_rank())
+    loop = {"fsdp": Fsdp, "tp": Tp}[flags.loop](flags.layers, flags.tokens, world)
+    groups, tuned_in = {"default": make_group()}, {}
+    if flags.autoccl:
+        tune_alone(loop, flags.autoccl, world)
+        groups["autoccl"] = make_group(table=flags.autoccl)
+    if flags.online:
+        groups["online"], tuned_in["online"] = tune_online(loop, flags.online, flags.online_iterations)
+    for name, _, path in (text.partition("=") for text in flags.table):
+        groups[name] = make_group(table=path)
+
+    samples = {name: [] for name in groups}
+    alone = {"compute": [], **{name: [] for name in groups}}
+    for round_ in range(flags.rounds + 1):
+        for name, group in groups.items():
+            taken = [time_iteration(loop, group) for _ in range(flags.iterations)]
+            quiet = time_iteration(loop, group, compute=False)[0]
+            computed = time_iteration(loop, None)[1]
+            if round_ > 0:  # the first warms up
+                samples[name] += taken
+                alone[name].append(quiet)
+                alone["compute"].append(computed)
+    compute_alone = statistics.median(slowest(alone["compute"]))
+    baseline = None
+    for name in groups:
+        iteration = slowest([i for i, _ in samples[name]])
+        compute = slowest([c for _, c in samples[name]])
+        exposed = slowest([i - c for i, c in samples[name]])
+        baseline = baseline or statistics.median(iteration)
+        row = {"loop": flags.loop, "config": name, "world": world, "layers": flags.layers, "tokens": flags.tokens,
+               "iteration_us": spread(iteration), "over_default": round(baseline / statistics.median(iteration), 4),
+               "compute_us": spread(compute), "compute_alone_us": round(compute_alone, 1),
+               "slowdown": round(statistics.median(compute) / compute_alone, 4), "exposed_us": spread(exposed),
+               "communication_alone_us": spread(slowest(alone[name])),
+               **({"tuned_in_iterations": tuned_in[name]} if name in tuned_in else {}),
+               "nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
+        if dist.get_rank() == 0:
+            print(json.dumps(row), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
