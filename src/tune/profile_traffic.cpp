@@ -98,12 +98,14 @@ void Profiler::own_workers() {
   Beside what{.products = 1, .calls = 0, .bytes = moved_bytes, .workers = taken, .left = taken};
   const double alone = watch_.lane_us(plans_.beside(product, what), 0);
   what.calls = 4, what.products = 0;
-  const double call = watch_.lane_us(plans_.beside(product, what), 0) / what.calls;
-  // Calls that go on for as long as the product does; then products for as long as the calls.
+  const double call = watch_.step_us(plans_.beside(product, what), 0, 0);
+  // Calls that go on for as long as the product does; then products for as long as the calls. As in plans,
+  // the product has its workers first.
+  what.late = true;
   what.calls = static_cast<int>(1.5 * alone / call) + 1, what.products = 1;
   const double slowed = watch_.lane_us(plans_.beside(product, what), 0);
   what.calls = 4, what.products = static_cast<int>(1.5 * what.calls * call / alone) + 1;
-  const double beside = watch_.lane_us(plans_.beside(product, what), 1) / what.calls;
+  const double beside = watch_.step_us(plans_.beside(product, what), 1, 1);
 
   Contention& found = machine_.contention;
   const double taken_gbps =
@@ -116,7 +118,7 @@ void Profiler::own_workers() {
     const std::int32_t few = std::max(machine_.workers / 32, 1);
     const Plan late = plans_.beside(
         product,
-        {.products = 1, .calls = 1, .bytes = small_bytes, .workers = 2 * few, .left = few, .late = true});
+        {.products = 1, .calls = 1, .bytes = small_bytes, .workers = 6 * few, .left = few, .late = true});
     found.persistent = watch_.lane_us(late, 1) > 0.9 * watch_.lane_us(late, 0);
   }
   note("contention", Origin::fitted,
