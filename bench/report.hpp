@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "shingle/base/file.hpp"
-#include "shingle/host/host.hpp"
+#include "shingle/surroundings.hpp"
 #include "shingle/version.hpp"
 
 namespace shingle::bench {
@@ -34,7 +34,6 @@ struct Samples {
 
 /// A record with machine, commit and command, to which a benchmark adds its rows.
 inline nlohmann::json record(int argc, char** argv) {
-  const HostInfo host = host_info();
   std::string command;
   for (int i = 0; i < argc; ++i) {
     const std::string word = argv[i];
@@ -43,14 +42,19 @@ inline nlohmann::json record(int argc, char** argv) {
   return {{"command", command},
           {"commit", commit()},
           {"version", SHINGLE_VERSION},
-          {"machine", {{"cpu", host.cpu}, {"cores", host.cores}, {"onednn", host.onednn}}},
+          {"machine", cli::surroundings_json()},
           {"rows", nlohmann::json::array()}};
 }
 
-/// Writes the record where the user asked for it ("": nowhere).
+/// Writes the record where the user asked for it ("": nowhere), as far as it goes.
+inline void save(const nlohmann::json& record, const std::string& path) {
+  if (!path.empty()) write_file_atomically(path, record.dump(1) + "\n");
+}
+
+/// The same at the end, and says so.
 inline void write(const nlohmann::json& record, const std::string& path) {
   if (path.empty()) return;
-  write_file_atomically(path, record.dump(1) + "\n");
+  save(record, path);
   std::fputs(fmt::format("written: {}\n", path).c_str(), stdout);
 }
 

@@ -1,175 +1,94 @@
-// The instrumented GEMM on one GPU beside the library's best: with its hooks idle, and with slots and
-// signals. Runs alternate, each after a pause, so that neither clocks nor caches favour one. Inputs are
-// random in all their bits, as the power that they take decides the clock; results are compared element by
-// element, to one rounding.
+// The instrumented GEMM on one GPU beside the library's best: with its hooks idle, and storing tiles,
+// subtiles and subtokens in the order in which they are sent, with signals (FlashOverlap §6.6, claim C3).
+// Runs alternate, each after a pause, so that neither clocks nor caches favour one. Inputs are random in all
+// their bits, as the power that they take decides the clock; all results are compared element by element, to
+// one rounding.
 #include <CLI/CLI.hpp>
 
-#include <atomic>
-#include <bit>
 #include <chrono>
 #include <cmath>
-#include <cstring>
-#include <random>
-#include <thread>
+#include <numeric>
 
-#include "../report.hpp"
 #include "cuda/blas.hpp"
-#include "cuda/kernels/gemm.hpp"
-#include "cuda/kernels/sync.hpp"
-#include "cuda/local_rank.hpp"
-#include "cuda/raii/check.hpp"
-#include "cuda/raii/memory.hpp"
-#include "cuda/raii/stream.hpp"
-#include "shingle/base/error.hpp"
-#include "shingle/grid/tile_grid.hpp"
+#include "hooked_gemm.hpp"
+#include "shingle/base/parallel.hpp"
 
 using namespace shingle;
-using namespace shingle::cuda;
+using namespace shingle::bench;
 
 namespace {
 
-struct Shape {
-  std::int64_t m, n, k;
-};
+constexpr Granularity reordered[] = {Granularity::tile, Granularity::subtile, Granularity::subtoken};
 
 /// The GEMMs of the suite: tensor parallelism of eight, M of a prefill.
-std::vector<Shape> suite(std::int64_t least_m) {
-  std::vector<Shape> shapes;
+std::vector<GemmShape> suite(std::int64_t least_m) {
+  std::vector<GemmShape> shapes;
   for (const auto& [n, k] : {std::pair{8192, 3584}, {8192, 1024}, {7168, 8192}, {12288, 6144}, {6144, 12288}})
     for (std::int64_t m = least_m; m <= 16384; m *= 2) shapes.push_back({m, n, k});
   return shapes;
 }
 
-std::vector<Shape> parse(const std::vector<std::string>& words) {
-  std::vector<Shape> shapes;
-  for (const std::string& word : words) {
-    Shape shape{};
-    if (std::sscanf(word.c_str(), "%ldx%ldx%ld", &shape.m, &shape.n, &shape.k) != 3)
-      throw InvalidArgument(fmt::format("'{}' is no shape MxNxK", word));
-    shapes.push_back(shape);
-  }
+/// The range of the paper's figures on overhead.
+std::vector<GemmShape> overhead_shapes() {
+  std::vector<GemmShape> shapes;
+  for (const std::int64_t m : {128, 512, 2048, 8192, 32768})
+    for (const std::int64_t n : {1024, 8192})
+      for (const std::int64_t k : {1024, 8192, 32768}) shapes.push_back({m, n, k});
   return shapes;
 }
 
-template <class T>
-DeviceMemory upload(const std::vector<T>& data) {
-  DeviceMemory memory(data.size() * sizeof(T));
-  check(cudaMemcpy(memory.get(), data.data(), memory.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
-  return memory;
-}
+struct Operands {
+  DeviceMemory a, b;
 
-/// Uniform in (-1, 1), all seven bits of the fraction random.
-DeviceMemory uniform(std::int64_t count, unsigned seed) {
-  std::vector<std::uint16_t> data(static_cast<std::size_t>(count));
-  std::uint64_t state = seed;
-  for (auto& x : data) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    const auto bits = static_cast<std::uint32_t>(state >> 32);
-    const std::uint32_t exponent = 126 - static_cast<std::uint32_t>(std::countr_zero(bits | 1u << 20));
-    x = static_cast<std::uint16_t>(bits >> 31 << 15 | exponent << 7 | (bits >> 24 & 0x7f));
+  /// Enough for each of the shapes, which have parts of them.
+  explicit Operands(const std::vector<GemmShape>& shapes) {
+    std::int64_t most_a = 0, most_b = 0;
+    for (const GemmShape& shape : shapes) {
+      most_a = larger(most_a, shape.m * shape.k);
+      most_b = larger(most_b, shape.n * shape.k);
+    }
+    a = uniform(most_a, 1), b = uniform(most_b, 2);
   }
-  return upload(data);
-}
+};
 
 float from_bf16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// Whether sums of k products, in whatever order, have been rounded to the same or to neighbours.
-bool same(const std::vector<std::uint16_t>& a, const std::vector<std::uint16_t>& b, std::int64_t k) {
-  const float order = static_cast<float>(k) * 0x1p-24f;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const float x = from_bf16(a[i]), y = from_bf16(b[i]);
-    if (!(std::fabs(x - y) <= 0x1p-7f * std::max(std::fabs(x), std::fabs(y)) + order)) return false;
-  }
-  return true;
+/// Whether sums of k products, in whatever order, have been rounded to the same or to neighbours. Tensor
+/// cores truncate, so that errors of long sums add up.
+bool same(std::uint16_t a, std::uint16_t b, std::int64_t k) {
+  const float x = from_bf16(a), y = from_bf16(b), order = static_cast<float>(k) * 0x1p-22f;
+  return std::fabs(x - y) <= 0x1p-7f * std::max(std::fabs(x), std::fabs(y)) + order;
 }
 
-/// One instance in one order, ready to launch.
-class Candidate {
- public:
-  Candidate(const GemmInstance& instance, const Shape& shape, const TileOrder& order, const DeviceMemory& a,
-            const DeviceMemory& b, const DeviceMemory& out, bool hooks)
-      : instance_(instance), epoch_(sizeof(std::uint32_t)) {
-    const TileGrid grid = make_grid(shape.m, shape.n, instance.tile.rows, instance.tile.cols, order);
-    std::vector<TileAt> tiles;
-    std::vector<char*> slots;
-    std::vector<std::uint32_t*> signals;
-    counters_ = DeviceMemory(static_cast<std::size_t>(grid.positions()) * sizeof(std::uint32_t));
-    counters_.fill(0);
-    epoch_.fill(0);
-    const std::int64_t slot_bytes = std::int64_t{instance.tile.rows} * instance.tile.cols * 2;
-    for (std::int64_t p = 0; p < grid.positions(); ++p) {
-      const Tile tile = grid.tile(p);
-      tiles.push_back({static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
-      const bool phantom = grid.phantom(tile);
-      slots.push_back(phantom ? nullptr : out.get<char>() + grid.tiles_before(p) * slot_bytes);
-      signals.push_back(phantom ? nullptr : counters_.get<std::uint32_t>() + p / 132);
+std::vector<std::uint16_t> download(const DeviceMemory& memory) {
+  std::vector<std::uint16_t> data(memory.bytes() / sizeof(std::uint16_t));
+  check(cudaMemcpy(data.data(), memory.get(), memory.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  return data;
+}
+
+/// Whether every row of every tile is where it should be, and what the library has.
+bool right(const HookedGemm& gemm, const DeviceMemory& out, const std::vector<std::uint16_t>& expected,
+           const GemmShape& shape) {
+  const std::vector<std::uint16_t> found = download(out);
+  const TileGrid& grid = gemm.grid();
+  std::atomic<bool> all{true};
+  parallel_for(static_cast<std::size_t>(grid.positions()), [&](std::size_t i) {
+    const auto position = static_cast<std::int64_t>(i);
+    const Tile tile = grid.tile(position);
+    if (grid.phantom(tile)) return;
+    const TileRect rect = grid.rect(tile);
+    for (std::int32_t row = 0; row < rect.rows; ++row) {
+      const TileLayout::RowAt at = gemm.layout().at(position, row);
+      const std::uint16_t* const own = found.data() + at.offset / 2;
+      const std::uint16_t* const other = expected.data() + at.row * shape.n + rect.col;
+      for (std::int64_t col = 0; col < rect.cols; ++col)
+        if (!same(own[col], other[col], shape.k)) all = false;
     }
-    order_ = upload(tiles), slots_ = upload(slots), signals_ = upload(signals);
-    GemmArgs args;
-    args.tile = instance.tile;
-    args.rows = args.a_rows = shape.m;
-    args.cols = shape.n, args.k = shape.k;
-    args.a = a.get(), args.lda = shape.k;
-    args.b = b.get(), args.ldb = shape.k;
-    args.transpose_b = true;
-    args.part_rows = instance.tile.rows;
-    args.order = order_.get<TileAt>();
-    args.positions = static_cast<std::int32_t>(tiles.size());
-    args.ctas = ctas_ = 132;
-    args.watch.epoch = epoch_.get<std::uint32_t>();
-    if (hooks) {
-      args.out = {nullptr, slots_.get<char*>(), instance.tile.cols * 2, instance.tile.rows, 1, 1, true};
-      args.notify = {signals_.get<std::uint32_t*>(), 1, false};
-    } else {
-      args.out.base = out.get<char>();
-      args.out.row_bytes = shape.n * 2;
-    }
-    check(instance.load(), "load a kernel");
-    check(instance.prepare(args, params_.get()), "prepare a kernel");
-  }
-  void launch(cudaStream_t stream) const {
-    check(instance_.launch(params_.get(), ctas_, stream), "launch a kernel");
-  }
-
- private:
-  const GemmInstance& instance_;
-  DeviceMemory epoch_, counters_, order_, slots_, signals_;
-  std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();
-  std::int32_t ctas_ = 0;
-};
-
-/// Times what is enqueued behind a wait of the device, so that no launch by the host is in the time.
-class Stopwatch {
- public:
-  Stopwatch() : word_(sizeof(std::uint32_t)), epoch_(sizeof(std::uint32_t)) {
-    check(preload_sync(), "preload_sync");
-    epoch_.fill(0);
-    rank_.set_timeout_us(5e6);
-  }
-  template <class Launch>
-  double time_us(Launch&& launch) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    const SyncOp wait{SyncKind::await, word_.get<std::uint32_t>(), ++shots_, 0, true};
-    check(launch_sync(&wait, 1, rank_.watch(epoch_.get<std::uint32_t>()), stream_.get()), "launch_sync");
-    begin_.record(stream_.get());
-    launch(stream_.get());
-    end_.record(stream_.get());
-    std::atomic_ref(*word_.get<std::uint32_t>()).store(shots_, std::memory_order_release);
-    end_.synchronize();
-    return 1e3 * static_cast<double>(end_.milliseconds_since(begin_));
-  }
-  cudaStream_t stream() const { return stream_.get(); }
-
- private:
-  LocalRank rank_{0, 0};
-  PinnedMemory word_;
-  DeviceMemory epoch_;
-  std::uint32_t shots_ = 0;
-  Stream stream_;
-  Event begin_{Event::Timing::on}, end_{Event::Timing::on};
-};
+  });
+  return all;
+}
 
 struct Best {
   const GemmInstance* instance = nullptr;
@@ -178,14 +97,14 @@ struct Best {
   nlohmann::json by_tile = nlohmann::json::object();  ///< microseconds of each, in its better order
 };
 
-Best search(const Shape& shape, const DeviceMemory& a, const DeviceMemory& b, const DeviceMemory& out,
-            Stopwatch& stopwatch) {
+Best search(const GemmShape& shape, const Operands& operands, const DeviceMemory& out, Stopwatch& stopwatch) {
   Best best;
   for (const GemmInstance& instance : gemm_instances(GemmFamily::sm90)) {
     if (instance.type != Element::bf16 || instance.transpose_a || !instance.transpose_b) continue;
     for (const std::int32_t swizzle : {4, 8}) {
       const TileOrder order{Raster::along_m, swizzle, instance.tile.cluster, 1, 0};
-      const Candidate candidate(instance, shape, order, a, b, out, false);
+      const HookedGemm candidate({.instance = instance, .shape = shape, .order = order, .ctas = sm_count()},
+                                 operands.a.get(), operands.b.get(), out.get<char>());
       const auto launch = [&](cudaStream_t on) { candidate.launch(on); };
       stopwatch.time_us(launch);
       const double us = std::min(stopwatch.time_us(launch), stopwatch.time_us(launch));
@@ -195,13 +114,13 @@ Best search(const Shape& shape, const DeviceMemory& a, const DeviceMemory& b, co
       if (us < best.us) best.instance = &instance, best.order = order, best.us = us;
     }
   }
+  if (best.instance == nullptr) throw Unsupported("this build has no kernels for compute capability 9.0");
   return best;
 }
 
-nlohmann::json compare(const Shape& shape, int repeat) {
-  const DeviceMemory a = uniform(shape.m * shape.k, 1), b = uniform(shape.n * shape.k, 2);
-  const auto slots_rows = static_cast<std::size_t>((shape.m + 512) * (shape.n + 512) * 2);
-  const DeviceMemory out(slots_rows), expected(slots_rows);
+nlohmann::json compare(const GemmShape& shape, const Operands& operands, int repeat, int ranks) {
+  const DeviceMemory out(HookedGemm::out_bytes(shape)),
+      expected(static_cast<std::size_t>(shape.m * shape.n * 2));
   Stopwatch stopwatch;
   const BlasHandle handle;
   LibraryProblem problem;
@@ -209,37 +128,91 @@ nlohmann::json compare(const Shape& shape, int repeat) {
   problem.transpose_b = true;
   problem.lda = problem.ldb = shape.k, problem.ldc = shape.n;
   LibraryGemm library(handle, problem);
-  library.tune(stopwatch.stream(), a.get(), b.get());
+  library.tune(stopwatch.stream(), operands.a.get(), operands.b.get());
   const DeviceMemory workspace(library.workspace_bytes());
-  const Best best = search(shape, a, b, out, stopwatch);
-  const Candidate idle(*best.instance, shape, best.order, a, b, out, false);
-  const Candidate hooked(*best.instance, shape, best.order, a, b, out, true);
-  bench::Samples theirs, ours, signalled;
+  const auto run_library = [&](cudaStream_t on) {
+    library.run(on, operands.a.get(), operands.b.get(), expected.get(), workspace.get());
+  };
+  const Best best = search(shape, operands, out, stopwatch);
+  const auto made = [&](Granularity granularity) {
+    return HookedGemm({.instance = *best.instance,
+                       .shape = shape,
+                       .order = best.order,
+                       .granularity = granularity,
+                       .ranks = ranks,
+                       .ctas = sm_count()},
+                      operands.a.get(), operands.b.get(), out.get<char>());
+  };
+  std::vector<HookedGemm> kernels;
+  kernels.push_back(made(Granularity::none));
+  for (const Granularity granularity : reordered) kernels.push_back(made(granularity));
+  Samples theirs;
+  std::vector<Samples> ours(kernels.size());
   for (int i = 0; i < repeat; ++i) {
-    theirs.us.push_back(stopwatch.time_us(
-        [&](cudaStream_t on) { library.run(on, a.get(), b.get(), expected.get(), workspace.get()); }));
-    signalled.us.push_back(stopwatch.time_us([&](cudaStream_t on) { hooked.launch(on); }));
-    ours.us.push_back(stopwatch.time_us([&](cudaStream_t on) { idle.launch(on); }));
+    theirs.us.push_back(stopwatch.time_us(run_library));
+    for (std::size_t j = 0; j < kernels.size(); ++j)
+      ours[j].us.push_back(stopwatch.time_us([&](cudaStream_t on) { kernels[j].launch(on); }));
   }
-  out.fill(0xff);
-  stopwatch.time_us([&](cudaStream_t on) { idle.launch(on); });
-  const auto bytes = static_cast<std::size_t>(shape.m * shape.n * 2);
-  std::vector<std::uint16_t> own(bytes / 2), library_own(bytes / 2);
-  check(cudaMemcpy(own.data(), out.get(), bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
-  check(cudaMemcpy(library_own.data(), expected.get(), bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
-  return {{"m", shape.m},
-          {"n", shape.n},
-          {"k", shape.k},
-          {"tile", fmt::format("{}x{}", best.instance->tile.rows, best.instance->tile.cols)},
-          {"swizzle", best.order.swizzle},
-          {"by_tile_us", best.by_tile},
-          {"library", theirs.json()},
-          {"idle", ours.json()},
-          {"hooks", signalled.json()},
-          {"of_library_idle", theirs.median() / ours.median()},
-          {"of_library_hooks", theirs.median() / signalled.median()},
-          {"hooks_cost", signalled.median() / ours.median() - 1},
-          {"verified", same(own, library_own, shape.k)}};
+  const std::vector<std::uint16_t> reference = download(expected);
+  bool verified = true;
+  for (const HookedGemm& kernel : kernels) {
+    out.fill(0xff);
+    stopwatch.time_us([&](cudaStream_t on) { kernel.launch(on); });
+    verified = right(kernel, out, reference, shape) && verified;
+  }
+  const double idle_us = ours[0].median();
+  nlohmann::json row{{"m", shape.m},
+                     {"n", shape.n},
+                     {"k", shape.k},
+                     {"tile", fmt::format("{}x{}", best.instance->tile.rows, best.instance->tile.cols)},
+                     {"swizzle", best.order.swizzle},
+                     {"by_tile_us", best.by_tile},
+                     {"library", theirs.json()},
+                     {"idle", ours[0].json()},
+                     {"of_library_idle", theirs.median() / idle_us},
+                     {"of_library_hooks", theirs.median() / ours[1].median()},
+                     {"verified", verified}};
+  for (std::size_t j = 1; j < kernels.size(); ++j) {
+    const std::string granularity(name(reordered[j - 1]));
+    row["hooks"][granularity] = ours[j].json();
+    row["hooks_cost"][granularity] = ours[j].median() / idle_us - 1;
+  }
+  return row;
+}
+
+void print(const nlohmann::json& row) {
+  fmt::print(
+      "{:>5}x{:>5}x{:>5}  tile {:7} swizzle {}  library {:8.1f} us  idle {:.3f}  tiles {:.3f} of it  cost",
+      row["m"].get<int>(), row["n"].get<int>(), row["k"].get<int>(), row["tile"].get<std::string>(),
+      row["swizzle"].get<int>(), row["library"]["median_us"].get<double>(),
+      row["of_library_idle"].get<double>(), row["of_library_hooks"].get<double>());
+  for (const Granularity granularity : reordered)
+    fmt::print(" {} {:+.1f}%", name(granularity),
+               100 * row["hooks_cost"][std::string(name(granularity))].get<double>());
+  fmt::print("  right: {}\n", row["verified"].get<bool>() ? "yes" : "NO");
+  std::fflush(stdout);
+}
+
+void summarize(const nlohmann::json& rows) {
+  if (rows.empty()) return;
+  const auto count = static_cast<double>(rows.size());
+  double idle = 0, tiles = 0, worst = 10;
+  for (const auto& row : rows) {
+    idle += std::log(row["of_library_idle"].get<double>());
+    tiles += std::log(row["of_library_hooks"].get<double>());
+    worst = std::min(worst, row["of_library_hooks"].get<double>());
+  }
+  fmt::print(
+      "geomean of {} shapes: idle {:.3f}, with slots and signals {:.3f} (target 0.96), worst {:.3f} (0.90)\n",
+      rows.size(), std::exp(idle / count), std::exp(tiles / count), worst);
+  for (const Granularity granularity : reordered) {
+    Samples costs;
+    for (const auto& row : rows)
+      costs.us.push_back(row["hooks_cost"][std::string(name(granularity))].get<double>());
+    fmt::print("cost of hooks by {}: mean {:+.2f}% (target 1%), median {:+.2f}%, largest {:+.2f}%\n",
+               name(granularity), 100 * std::accumulate(costs.us.begin(), costs.us.end(), 0.0) / count,
+               100 * costs.median(), 100 * costs.at(1));
+  }
 }
 
 }  // namespace
@@ -247,40 +220,44 @@ nlohmann::json compare(const Shape& shape, int repeat) {
 int main(int argc, char** argv) {
   CLI::App app("The instrumented GEMM beside the library's best, bf16, on one GPU");
   std::int64_t least_m = 1024;
-  int repeat = 9;
+  int repeat = 9, ranks = 4;
+  double budget_s = 0;
+  bool overhead = false;
   std::string json;
   std::vector<std::string> only;
   app.add_option("--shape", only, "MxNxK, instead of the suite; may be repeated");
+  app.add_flag("--overhead", overhead, "M,N,K from 128,1024,1024 to 32768,8192,32768, instead of the suite");
   app.add_option("--least-m", least_m, "the smallest M; it doubles up to 16384")->capture_default_str();
+  app.add_option("--ranks", ranks, "to which subtiles and subtokens go")
+      ->check(CLI::IsMember({2, 4, 8}))
+
+      ->capture_default_str();
   app.add_option("--repeat", repeat)->capture_default_str();
-  app.add_option("--json", json, "file for the record");
+  app.add_option("--budget", budget_s, "seconds after which no further shape begins; 0: no bound")
+      ->capture_default_str();
+  app.add_option("--json", json, "file for the record, written anew after each shape");
   CLI11_PARSE(app, argc, argv);
   try {
+    const auto begin = std::chrono::steady_clock::now();
     auto record = bench::record(argc, argv);
-    double idle = 0, hooks = 0, worst = 10;
+    const std::vector<GemmShape> shapes = !only.empty() ? parse_shapes(only)
+                                          : overhead    ? overhead_shapes()
+                                                        : suite(least_m);
+    const Operands operands(shapes);
     bool verified = true;
-    for (const Shape& shape : only.empty() ? suite(least_m) : parse(only)) {
-      const auto row = compare(shape, repeat);
-      fmt::print(
-          "{:>5}x{:>5}x{:>5}  tile {:7} swizzle {}  library {:7.1f} us  idle {:.3f}  hooks {:.3f} of it  "
-          "cost of "
-          "hooks {:+.1f}%  right: {}\n",
-          shape.m, shape.n, shape.k, row["tile"].get<std::string>(), row["swizzle"].get<int>(),
-          row["library"]["median_us"].get<double>(), row["of_library_idle"].get<double>(),
-          row["of_library_hooks"].get<double>(), 100 * row["hooks_cost"].get<double>(),
-          row["verified"].get<bool>() ? "yes" : "NO");
-      std::fflush(stdout);
-      idle += std::log(row["of_library_idle"].get<double>());
-      hooks += std::log(row["of_library_hooks"].get<double>());
-      worst = std::min(worst, row["of_library_hooks"].get<double>());
+    for (const GemmShape& shape : shapes) {
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+      if (budget_s > 0 && elapsed.count() > budget_s) {
+        fmt::print("left: {}x{}x{}\n", shape.m, shape.n, shape.k);
+        continue;
+      }
+      const auto row = compare(shape, operands, repeat, ranks);
+      print(row);
       verified = verified && row["verified"].get<bool>();
       record["rows"].push_back(row);
+      bench::save(record, json);
     }
-    const auto count = static_cast<double>(record["rows"].size());
-    fmt::print(
-        "geomean of {} shapes: idle {:.3f}, with slots and signals {:.3f} (target 0.96), worst {:.3f} "
-        "(0.90)\n",
-        record["rows"].size(), std::exp(idle / count), std::exp(hooks / count), worst);
+    summarize(record["rows"]);
     bench::write(record, json);
     return verified ? 0 : 1;
   } catch (const Error& error) {

@@ -57,6 +57,29 @@ std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step
   return parts;
 }
 
+/// One after the other.
+class Sequence final : public Command {
+ public:
+  explicit Sequence(std::vector<std::unique_ptr<Command>> parts) : parts_(std::move(parts)) {}
+  void enqueue(cudaStream_t stream) override {
+    for (const auto& part : parts_)
+      if (part) part->enqueue(stream);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Command>> parts_;
+};
+
+/// Whether a pass neither computes, nor is counted, nor shared.
+bool only_moves(const Plan& plan, const Elementwise& step) {
+  const auto dtype = [&](const Placement& at) {
+    return plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
+  };
+  return step.from.size() == 1 && step.gates.size() <= 1 && step.epilogue == Epilogue{} &&
+         step.norm == Norm{} && step.notify.empty() && step.queue < 0 &&
+         dtype(step.from.front()) == dtype(step.to);
+}
+
 std::vector<TileAt> order_of(const TileGrid& grid) {
   std::vector<TileAt> order;
   for (std::int64_t p = 0; p < grid.positions(); ++p) {
@@ -101,6 +124,43 @@ void require_served(const Plan& plan, const Elementwise& step) {
   same(step.norm.enabled, step.norm_weight);
   same(step.norm.residual, step.residual.slice);
   same(step.norm.residual, step.sum.slice);
+}
+
+bool merge(const Plan& plan, const Elementwise& step, const Elementwise& next) {
+  if (!only_moves(plan, step) || !only_moves(plan, next)) return false;
+  const std::int32_t to = step.to.slice.buffer;
+  if (next.to.slice.buffer != to || step.from[0].slice.buffer == to || next.from[0].slice.buffer == to)
+    return false;
+  Elementwise same = step;
+  same.from = next.from, same.to = next.to;
+  return same == next;
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps) {
+  const Elementwise& first = steps.front();
+  const TileGrid& grid = first.grid;
+  if (grid.tiles() == 0 || first.first >= last_item(first)) return nullptr;
+  std::vector<std::pair<Placement, Placement>> passes;
+  for (const Elementwise& step : steps) passes.emplace_back(step.from.front(), step.to);
+  const auto moves =
+      context.tables().moves(passes, {grid, all_positions(grid), grid.tile_rows, 1, grid.tile_rows});
+  if (!moves) {
+    std::vector<std::unique_ptr<Command>> parts;
+    for (const Elementwise& step : steps) parts.push_back(make_command(context, step));
+    return std::make_unique<Sequence>(std::move(parts));
+  }
+  ElementwiseArgs args;
+  args.type = args.source_type =
+      element(context.plan.buffers[static_cast<std::size_t>(first.to.slice.buffer)].dtype);
+  args.rows = grid.tiles_m() * moves->rows, args.cols = grid.cols;
+  args.tile_rows = moves->rows, args.tile_cols = grid.tile_cols;
+  args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
+  args.order = context.arena.put(order_of(grid));
+  args.sources = context.arena.put(std::vector<Route>{moves->from});
+  args.source_count = 1;
+  args.to = moves->to;
+  args.watch = context.watch;
+  return std::make_unique<Pass>(args, parts_of(context, first));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step) {

@@ -24,12 +24,14 @@ Signals* allocate_signals() {
 LocalRank::LocalRank(int rank, int device) : rank_(rank), device_(device) {
   const DeviceGuard guard(device);
   signals_.reset(allocate_signals());
+  claim_ = DeviceMemory(sizeof(std::uint32_t));
+  claim_.fill(0);
   set_timeout_us(default_timeout_us);
 }
 
 Watch LocalRank::watch(const std::uint32_t* epoch) const {
   // With unified addressing, which all 64-bit platforms have, devices use the host's pointers.
-  return {epoch, &signals_->abort, &signals_->stall, &signals_->timeout_ns};
+  return {epoch, &signals_->abort, &signals_->stall, &signals_->timeout_ns, claim_.get<std::uint32_t>()};
 }
 
 void LocalRank::set_timeout_us(double timeout_us) {

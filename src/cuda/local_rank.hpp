@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cuda/kernels/hooks.hpp"
+#include "cuda/raii/memory.hpp"
 
 namespace shingle::cuda {
 
@@ -37,7 +38,7 @@ class LocalRank {
   /// unless the host ended the waits.
   Stall stall() const { return signals_->stall; }
   /// Leaves the words to the process's end: to free them could wait for the device for ever.
-  void abandon() { signals_.release(); }
+  void abandon() { signals_.release(), claim_.abandon(); }
 
  private:
   struct Free {
@@ -46,6 +47,7 @@ class LocalRank {
   int rank_;
   int device_;
   std::unique_ptr<Signals, Free> signals_;
+  DeviceMemory claim_;
 };
 
 }  // namespace shingle::cuda

@@ -26,6 +26,15 @@ std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
       step);
 }
 
+/// What carries out the steps of an item.
+std::unique_ptr<Command> make_item(const Context& context, const std::vector<Step>& steps) {
+  if (synchronises(steps.front())) return make_sync_command(context, steps);
+  if (steps.size() == 1) return make_any(context, steps.front());
+  std::vector<Elementwise> passes;
+  for (const Step& step : steps) passes.push_back(std::get<Elementwise>(step));
+  return make_command(context, passes);
+}
+
 /// How many queues the steps of a rank share.
 std::size_t count_queues(const RankPlan& rank) {
   std::int32_t last = -1;
@@ -35,17 +44,22 @@ std::size_t count_queues(const RankPlan& rank) {
   return static_cast<std::size_t>(last + 1);
 }
 
-/// The end of the steps from `first` on that one kernel does: waits and counts that follow one another also
-/// in the order of issue. Any other would have a wait issued before what it waits for, and all behind it in a
-/// hardware queue.
-std::size_t end_of_item(const RankPlan& rank, std::size_t lane, std::size_t first) {
+/// The end of the steps from `first` on that are one command: waits and counts, or passes that merge, which
+/// follow one another also in the order of issue. Any other would have a wait issued before what it waits
+/// for, and all behind it in a hardware queue.
+std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane, std::size_t first) {
   const std::vector<Step>& steps = rank.lanes[lane].steps;
+  const auto* const pass = std::get_if<Elementwise>(&steps[first]);
+  const auto joins = [&](const Step& next) {
+    const auto* const other = std::get_if<Elementwise>(&next);
+    return pass != nullptr ? other != nullptr && merge(plan, *pass, *other) : synchronises(next);
+  };
   std::size_t last = first + 1;
-  if (!synchronises(steps[first])) return last;
+  if (pass == nullptr && !synchronises(steps[first])) return last;
   std::size_t seen = 0;  // steps of the lane that have been issued
   for (std::size_t i = 0; i < rank.issue.size() && last < steps.size(); ++i) {
     const bool own = static_cast<std::size_t>(rank.issue[i]) == lane;
-    if (seen > first && (!own || !synchronises(steps[last]))) break;
+    if (seen > first && (!own || !joins(steps[last]))) break;
     if (own && ++seen > last) ++last;
   }
   return last;
@@ -106,12 +120,10 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
     context.flags = rank.lanes[lane].kind == LaneKind::copy ? &flags_ : nullptr;
     auto& items = program.emplace_back();
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
-      last = end_of_item(rank, lane, first);
+      last = end_of_item(plan_, rank, lane, first);
       items.push_back({first, last,
-                       synchronises(steps[first])
-                           ? make_sync_command(context, {steps.begin() + static_cast<std::ptrdiff_t>(first),
-                                                         steps.begin() + static_cast<std::ptrdiff_t>(last)})
-                           : make_any(context, steps[first])});
+                       make_item(context, {steps.begin() + static_cast<std::ptrdiff_t>(first),
+                                           steps.begin() + static_cast<std::ptrdiff_t>(last)})});
     }
   }
   return program;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "cuda/raii/check.hpp"
 #include "shingle/plan/placement.hpp"
@@ -146,6 +147,38 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
   return route;
 }
 
+std::optional<Tables::Moves> Tables::moves(const std::vector<std::pair<Placement, Placement>>& passes,
+                                           const Tiling& tiling) const {
+  std::vector<std::vector<std::pair<char*, char*>>> tiles(tiling.positions.size());
+  std::vector<char*> places;
+  for (const auto& [from, to] : passes) {
+    const RowAddresses sources(*this, from, tiling), targets(*this, to, tiling);
+    if (sources.dests() != 1 || targets.dests() != 1) return std::nullopt;
+    for (std::size_t t = 0; t < tiles.size(); ++t) {
+      const auto source = sources.of(tiling.positions[t]), target = targets.of(tiling.positions[t]);
+      for (std::size_t row = 0; row < source.size(); ++row) {
+        if (source[row] == nullptr || target[row] == nullptr) continue;
+        tiles[t].emplace_back(source[row], target[row]);
+        places.push_back(target[row]);
+      }
+    }
+  }
+  std::ranges::sort(places);
+  if (std::ranges::adjacent_find(places) != places.end()) return std::nullopt;
+  std::size_t most = 1;
+  for (const auto& rows : tiles) most = std::max(most, rows.size());
+  std::vector<char*> from(tiles.size() * most, nullptr), to = from;
+  for (std::size_t t = 0; t < tiles.size(); ++t)
+    for (std::size_t row = 0; row < tiles[t].size(); ++row)
+      std::tie(from[t * most + row], to[t * most + row]) = tiles[t][row];
+  Moves moves;
+  moves.rows = static_cast<std::int32_t>(most);
+  moves.from.pieces = moves.to.pieces = moves.rows;
+  moves.from.by_tile = moves.to.by_tile = true;
+  moves.from.table = arena.put(from), moves.to.table = arena.put(to);
+  return moves;
+}
+
 GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling, int rank) const {
   if (gates.empty()) return {};
   std::vector<Target> targets;
@@ -157,8 +190,10 @@ GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling
       }
       const std::int64_t group = group_of(gate.ends, position);
       const CounterRef ref{gate.counter, rank, gate.entry(group)};
-      targets.push_back(
-          {memory.counter(ref), gate.targets[static_cast<std::size_t>(group)], memory.growth(ref)});
+      const Target target{memory.counter(ref), gate.targets[static_cast<std::size_t>(group)],
+                          memory.growth(ref)};
+      const bool nothing = target.target == 0 && target.growth == 0;
+      targets.push_back(nothing ? Target{} : target);
     }
   return {arena.put(targets), static_cast<std::int32_t>(gates.size())};
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstring>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernels/hooks.hpp"
@@ -59,6 +61,15 @@ struct Tables {
 
   /// Where tiles lie. Throws Unsupported where that is in memory which this process cannot reach.
   Route route(const Placement& at, const Tiling& tiling) const;
+  /// Rows that several passes move, each with one source, as those of one: by tile, as many rows as the tile
+  /// with most has.
+  struct Moves {
+    Route from, to;
+    std::int32_t rows = 0;
+  };
+  /// Nothing where one of them has several destinations, or two of them store to the same place.
+  std::optional<Moves> moves(const std::vector<std::pair<Placement, Placement>>& passes,
+                             const Tiling& tiling) const;
   /// What tiles await on a rank, null where nothing.
   GateTable gates(const std::vector<TileGate>& gates, const Tiling& tiling, int rank) const;
   NotifyTable notifies(const std::vector<TileNotify>& notifies, const Tiling& tiling, int rank) const;

@@ -65,9 +65,11 @@ void Gather::move_piece(int rank, std::int32_t lane, int source, int dest, std::
 void Gather::move_by_engine(const Handshake& handshake, int rank) const {
   const int world = build_.world();
   const bool pull = build_.params().pull;
-  // The own rows, which the GEMM begins with, hold up nobody else's.
-  const std::int32_t own = build_.lane(rank, LaneKind::copy, "copy own");
-  for (std::int64_t piece = 0; piece < pieces_; ++piece) move_piece(rank, own, rank, rank, piece);
+  // The own rows, which the GEMM begins with, by all workers before it: within a GPU an engine copies with
+  // workers, and would get those alone that the GEMM leaves.
+  Elementwise own = pass(rank, rank, 0, pieces_);
+  own.resources = {1, build_.workers()};
+  if (own.count != 0) build_.step(rank, compute_lane, std::move(own));
   const std::int32_t lane = build_.lane(rank, LaneKind::copy, "copy");
   handshake.await_all(build_, rank, lane);  // at once: a wait between two copies is a pause of the engine
   const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
@@ -110,35 +112,41 @@ std::int64_t Gather::items_before(const TileGrid& items, std::int64_t piece) con
   return smaller(first(piece) / items.tile_rows * items.tiles_n(), items.positions());
 }
 
-/// What `arrived` grows by once a piece is there.
-std::uint32_t Gather::arrivals(int source, std::int64_t piece) const {
+/// What `arrived` of a rank grows by once a piece is there: by nothing where the rank copies it in its GEMM's
+/// lane.
+std::uint32_t Gather::arrivals(int rank, int source, std::int64_t piece) const {
   if (rows(source, piece) == 0) return 0;
-  if (by_engine()) return 1;
+  if (by_engine()) return source == rank ? 0 : 1;
   const TileGrid grid = items(source);
   return static_cast<std::uint32_t>(items_before(grid, piece + 1) - items_before(grid, piece));
 }
 
-/// `count` pieces from one on, or as many as there are.
-void Gather::push(int rank, std::int32_t lane, int source, int dest, std::int64_t piece,
-                  std::int64_t count) const {
+/// Copies `count` pieces from one on, or as many as there are; of no items if there are none.
+Elementwise Gather::pass(int source, int dest, std::int64_t piece, std::int64_t count) const {
   const std::int64_t all = tiles_.rows_of(source);
-  const std::int32_t helpers = build_.params().helpers;
   Elementwise pass;
   pass.grid = items(source);
   pass.first = items_before(pass.grid, piece);
   const std::int64_t end = items_before(pass.grid, piece + count);
-  if (pass.first >= end) return;
-  pass.count = end == pass.grid.positions() && pass.first == 0 ? -1 : end - pass.first;
+  pass.count = end == pass.grid.positions() && pass.first == 0 && end > 0 ? -1 : larger(end - pass.first, 0);
   pass.from.push_back(Builder::in_place(build_.rows(build_.a, source, 0, all)));
   pass.to = Builder::in_place(build_.rows(gathered_, dest, source * tiles_.shard, all));
+  return pass;
+}
+
+void Gather::push(int rank, std::int32_t lane, int source, int dest, std::int64_t piece,
+                  std::int64_t count) const {
+  const std::int32_t helpers = build_.params().helpers;
+  Elementwise pieces = pass(source, dest, piece, count);
+  if (pieces.count == 0) return;
   TileNotify notify{arrived_, {dest}, {}};
   for (std::int64_t i = 0; i < pieces_ && rows(source, i) > 0; ++i) {
-    notify.ends.push_back(items_before(pass.grid, i + 1));
+    notify.ends.push_back(items_before(pieces.grid, i + 1));
     notify.entries.push_back(entry(source, i));
   }
-  pass.notify.push_back(std::move(notify));
-  pass.resources = {1, helpers > 0 ? helpers : build_.workers()};
-  build_.step(rank, lane, std::move(pass));
+  pieces.notify.push_back(std::move(notify));
+  pieces.resources = {1, helpers > 0 ? helpers : build_.workers()};
+  build_.step(rank, lane, std::move(pieces));
 }
 
 void Gather::feed(int rank, Gemm& gemm) const {
@@ -159,7 +167,7 @@ void Gather::feed_by_shards(int rank, Gemm& gemm) const {
     for (std::int64_t band = 0; band < tiles_.bands; ++band) {
       const std::int64_t piece = smaller(band * tiles_.band_rows / comm_rows_, pieces_ - 1);
       gate.entries.push_back(entry(source(rank, i), piece));
-      gate.targets.push_back(arrivals(source(rank, i), piece));
+      gate.targets.push_back(arrivals(rank, source(rank, i), piece));
     }
   gemm.gates.push_back(std::move(gate));
 }
@@ -180,7 +188,7 @@ void Gather::feed_by_pieces(int rank, Gemm& gemm) const {
     for (int i = 0; i < world; ++i) {
       gate.ends.push_back((piece * world + i + 1) * piece_.positions());
       gate.entries.push_back(entry(source(rank, i), piece));
-      gate.targets.push_back(arrivals(source(rank, i), piece));
+      gate.targets.push_back(arrivals(rank, source(rank, i), piece));
     }
   gemm.gates.push_back(std::move(gate));
 }

@@ -35,11 +35,12 @@ class Gather {
   std::int32_t entry(int source, std::int64_t piece) const;
   TileGrid items(int source) const;
   std::int64_t items_before(const TileGrid& items, std::int64_t piece) const;
-  std::uint32_t arrivals(int source, std::int64_t piece) const;
+  std::uint32_t arrivals(int rank, int source, std::int64_t piece) const;
 
   void move_piece(int rank, std::int32_t lane, int source, int dest, std::int64_t piece) const;
   void move_by_engine(const Handshake& handshake, int rank) const;
   void move_by_workers(const Handshake& handshake, int rank) const;
+  Elementwise pass(int source, int dest, std::int64_t piece, std::int64_t count) const;
   void push(int rank, std::int32_t lane, int source, int dest, std::int64_t piece, std::int64_t count) const;
   void feed_by_shards(int rank, Gemm& gemm) const;
   void feed_by_pieces(int rank, Gemm& gemm) const;

@@ -7,7 +7,9 @@ namespace {
 
 Gemm product(const Builder& build, int rank, const Overlap::Computation& item, std::int64_t first) {
   const Params& params = build.params();
-  const TileGrid grid = make_grid(item.m, item.n, params.tile_rows, params.tile_cols, params.order);
+  const TileGrid grid = params.tile_rows > 0
+                            ? make_grid(item.m, item.n, params.tile_rows, params.tile_cols, params.order)
+                            : build.one_tile(item.m, item.n);
   Slice to = build.rows(build.out, rank, first, item.m);
   to.cols = item.n;
   Gemm gemm = build.gemm(rank, grid, RowMap::identity(item.m), Builder::in_place(to));
@@ -30,8 +32,9 @@ Collective transfer(const Builder& build, int rank, std::size_t index, const Ove
     step.recv_rows = step.send_rows;
   }
   if (!build.params().configs.empty()) step.config = build.params().configs[index];
-  const std::int32_t workers = step.config.channels > 0 ? step.config.channels : build.collective_workers();
-  step.resources = {workers, workers};
+  // How many it takes is the library's choice, unless it is told.
+  const std::int32_t told = step.config.channels;
+  step.resources = {told > 0 ? told : build.collective_workers(), told};
   return step;
 }
 
@@ -53,6 +56,7 @@ std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machi
 
 void take_overlap_params(const Params& params, const Machine& machine, Params& chosen) {
   chosen.configs = params.configs;
+  if (params.tile_rows == 0 && params.tile_cols == 0) return;
   chosen.order = params.order;
   chosen.tile_rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
   chosen.tile_cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;

@@ -5,18 +5,27 @@ namespace {
 
 constexpr std::int64_t most_bands = 8;
 
+std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
+  std::int64_t divisor = smaller(of, most);
+  while (of % divisor != 0) --divisor;
+  return divisor;
+}
+
 /// The order of a shard's tiles: as the parameters say, else the machine's, but of that only what leaves no
-/// row of tiles over, which would be computed for nothing.
+/// row of tiles over, which would be computed for nothing. Turned round for bands of rows, it is as high as
+/// it was wide: whoever goes along single rows of tiles reads all of B for each.
 TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const Params& params,
                    ShardTiles::Bands bands) {
   TileOrder order = params.order;
   if (order == TileOrder{}) {
     order = machine.order;
     if (tiles_m % order.cluster_m != 0) order.cluster_m = 1;
-    if (bands == ShardTiles::Bands::of_rows && order.raster == Raster::along_m)
-      order = {Raster::along_n, 1, order.cluster_m, order.cluster_n, 0};
-    if (order.raster == Raster::along_n && tiles_m % (order.swizzle * order.cluster_m) != 0)
-      order.swizzle = 1;
+    if (bands == ShardTiles::Bands::of_rows && order.raster == Raster::along_m) {
+      order.raster = Raster::along_n;
+      order.swizzle = larger(order.swizzle * order.cluster_n / order.cluster_m, 1);
+    }
+    if (order.raster == Raster::along_n)
+      order.swizzle = static_cast<std::int32_t>(largest_divisor(tiles_m / order.cluster_m, order.swizzle));
   }
   order.rotation = 0;
   return order;

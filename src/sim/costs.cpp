@@ -167,6 +167,13 @@ double Costs::wake_us() const {
   return std::max(shingle::collective_us(machine_.curves, Traffic::alltoall, 2, 0, 0), 0.0);
 }
 
+double Costs::message_gbps(std::int32_t workers) const {
+  constexpr double bytes = 64 << 20;  // far beyond latencies
+  if (machine_.collective_workers == 0 || workers == 0) return 0;
+  const double us = shingle::collective_us(machine_.curves, Traffic::alltoall, 2, workers, bytes);
+  return us > 0 ? wire_factor(Traffic::alltoall, 2) * bytes / us * 1e-3 : 0;
+}
+
 double Costs::collective_us(CollectiveKind kind, int ranks, const CollectiveConfig& config,
                             double bytes) const {
   return shingle::collective_us(machine_, traffic_of(kind), ranks, config, bytes);

@@ -19,6 +19,9 @@ class Costs {
 
   /// A collective that all `ranks` of its communicator have entered; `bytes` as curves count them.
   double collective_us(CollectiveKind kind, int ranks, const CollectiveConfig& config, double bytes) const;
+  /// What so many workers of a rank send, and receive, where communication takes workers; 0: as much as
+  /// links.
+  double message_gbps(std::int32_t workers) const;
   /// What it moves over a rank's link in either direction.
   double wire_bytes(CollectiveKind kind, int ranks, double bytes) const;
   /// The part of that in which a rank's own threads move bytes: all, unless a link is emulated.

@@ -175,7 +175,9 @@ class Simulation {
   bool submitted(LaneState& lane);
   double command_us(const Step& step) const;
   double launch(Index launcher, double us);
-  void transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane);
+  void transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane,
+                Channel bound = none);
+  Channel sender(Index lane);
   void transfer_over(Index transfer);
   double book(std::span<const Index> ranks, double us);
   std::vector<Channel> route(Index from, Index to, double& latency_us);
@@ -222,15 +224,16 @@ class Simulation {
   std::vector<std::vector<Index>> rank_jobs_;  // by rank: that want workers
   std::vector<double> traffic_gbps_;           // by rank: memory traffic of collectives
   std::deque<Meeting> meetings_;
-  std::vector<std::vector<Index>> calls_;             // [communicator]: meetings in order
-  std::vector<std::vector<std::size_t>> entered_;     // [communicator][rank]
-  std::vector<Index> ready_, running_;                // meetings
-  std::vector<Channel> egress_, ingress_;             // by rank
-  std::vector<Channel> node_out_, node_in_;           // by node
-  std::map<std::pair<Index, Index>, Channel> pairs_;  // [from, to]
-  std::vector<Channel> engines_;                      // by lane; none: not one of limited rate
-  std::vector<double> engine_until_;                  // by lane, of serial links
-  std::vector<double> link_until_;                    // by rank, of serial links
+  std::vector<std::vector<Index>> calls_;                      // [communicator]: meetings in order
+  std::vector<std::vector<std::size_t>> entered_;              // [communicator][rank]
+  std::vector<Index> ready_, running_;                         // meetings
+  std::vector<Channel> egress_, ingress_;                      // by rank
+  std::vector<Channel> node_out_, node_in_;                    // by node
+  std::map<std::pair<Index, Index>, Channel> pairs_;           // [from, to]
+  std::map<std::pair<Index, std::int32_t>, Channel> senders_;  // by lane and workers, as engines_
+  std::vector<Channel> engines_;                               // by lane; none: not one of limited rate
+  std::vector<double> engine_until_;                           // by lane, of serial links
+  std::vector<double> link_until_;                             // by rank, of serial links
   std::vector<double> launcher_until_;
   struct Posted {
     std::vector<Index> sends, receives;  // lanes

@@ -34,21 +34,32 @@ std::pair<Index, Index> Simulation::planned(Index from, Index to) const {
   return {first, (to - from + first + world) % world};
 }
 
+/// What bounds the messages that a lane sends now: as much as its workers carry. none: nothing but links.
+Channel Simulation::sender(Index index) {
+  const LaneState& lane = lanes_[static_cast<std::size_t>(index)];
+  const std::int32_t workers = std::get<Exchange>(lane_plan(lane).steps[lane.step]).resources.least;
+  const auto [at, made] = senders_.try_emplace({index, workers}, none);
+  if (made)
+    if (const double gbps = costs_.message_gbps(workers); gbps > 0) at->second = links_.add_channel(gbps);
+  return at->second;
+}
+
 /// Messages that both ends have posted go.
 void Simulation::match(std::pair<Index, Index> ends, Index current) {
   Posted& posted = posted_[ends];
   while (posted.matched < std::min(posted.sends.size(), posted.receives.size())) {
     const std::size_t i = posted.matched++;
-    const Index sender = posted.sends[i], receiver = posted.receives[i];
+    const Index sender_lane = posted.sends[i], receiver = posted.receives[i];
     // Who came last let them go.
-    for (const Index end : {sender, receiver})
+    for (const Index end : {sender_lane, receiver})
       if (end != current)
         lanes_[static_cast<std::size_t>(end)].cause = lanes_[static_cast<std::size_t>(current)].cause;
     if (machine_.topology.serial) {
-      message_over(sender);
+      message_over(sender_lane);
       message_over(receiver);
     } else {
-      transfer({Transfer::Of::message, sender, receiver, 0}, posted.bytes[i], ends.first, ends.second, none);
+      transfer({Transfer::Of::message, sender_lane, receiver, 0}, posted.bytes[i], ends.first, ends.second,
+               none, sender(sender_lane));
     }
   }
 }
@@ -168,7 +179,8 @@ std::vector<Channel> Simulation::route(Index from, Index to, double& latency_us)
   return {egress_[f], ingress_[t % ingress_.size()]};
 }
 
-void Simulation::transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane) {
+void Simulation::transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane,
+                          Channel bound) {
   Index id;
   if (idle_transfers_.empty()) {
     id = static_cast<Index>(transfers_.size());
@@ -202,6 +214,7 @@ void Simulation::transfer(const Transfer& what, double bytes, Index from, Index 
   if (from != to) channels = route(from, to, moved.latency_us);
   if (engine_lane != none && engines_[static_cast<std::size_t>(engine_lane)] != none)
     channels.push_back(engines_[static_cast<std::size_t>(engine_lane)]);
+  if (bound != none && from != to) channels.push_back(bound);
   moved.latency_us = noisy(moved.latency_us);
   if (channels.empty()) {
     events_.push(now_ + moved.latency_us, What::transfer, id);

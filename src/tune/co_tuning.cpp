@@ -15,31 +15,6 @@ namespace {
 constexpr std::int32_t most_channels = 64;
 constexpr std::int64_t most_chunk_bytes = std::int64_t{4} << 20;
 
-/// The longest that each collective of a plan took on any rank, in the order of the list.
-std::vector<double> communication_us(const Plan& plan, const Simulated& simulated) {
-  std::vector<double> us(plan.problem.overlap->collectives.size(), 0);
-  std::vector<std::vector<std::int32_t>> number(plan.ranks.size());  // [rank][step of the lane]: -1: none
-  std::vector<std::int32_t> lane_of(plan.ranks.size(), -1);
-  for (std::size_t r = 0; r < plan.ranks.size(); ++r)
-    for (std::size_t l = 0; l < plan.ranks[r].lanes.size(); ++l) {
-      const Lane& lane = plan.ranks[r].lanes[l];
-      if (lane.kind != LaneKind::communicate) continue;
-      lane_of[r] = static_cast<std::int32_t>(l);
-      std::int32_t next = 0;
-      for (const Step& step : lane.steps)
-        number[r].push_back(std::holds_alternative<Collective>(step) ? next++ : -1);
-    }
-  for (const Span& span : simulated.spans) {
-    const auto rank = static_cast<std::size_t>(span.rank);
-    if (span.lane != lane_of[rank]) continue;
-    const std::int32_t which = number[rank][static_cast<std::size_t>(span.step)];
-    if (which < 0) continue;
-    double& longest = us[static_cast<std::size_t>(which)];
-    longest = std::max(longest, span.end_us - span.begin_us);
-  }
-  return us;
-}
-
 /// Some ranks stand for all where the simulator allows that.
 bool symmetric(const Machine& machine, const SimOptions& options) {
   return options.slowdown.empty() && options.noise == 0 && machine.contention.steals == 0 &&
@@ -87,30 +62,65 @@ cotune::Space config_space(const Machine& machine) {
   return cotune::resource_space(std::clamp(machine.workers - 1, 1, most_channels), most_chunk_bytes);
 }
 
+Params overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs) {
+  return {.tile_rows = machine.tile_rows, .tile_cols = machine.tile_cols, .configs = std::move(configs)};
+}
+
+cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& spans, double makespan_us) {
+  struct Meeting {
+    double came = 0, went = 0;
+  };
+  std::vector<Meeting> meetings(plan.problem.overlap->collectives.size());
+  std::vector<double> computing(plan.ranks.size(), 0);
+  for (const Span& span : spans) {
+    const auto rank = static_cast<std::size_t>(span.rank);
+    const Lane& lane = plan.ranks[rank].lanes[static_cast<std::size_t>(span.lane)];
+    const auto step = lane.steps.begin() + span.step;
+    if (std::holds_alternative<Gemm>(*step)) computing[rank] += span.end_us - span.begin_us;
+    if (!std::holds_alternative<Collective>(*step)) continue;
+    const auto is_collective = [](const Step& s) { return std::holds_alternative<Collective>(s); };
+    Meeting& meeting =
+        meetings[static_cast<std::size_t>(std::count_if(lane.steps.begin(), step, is_collective))];
+    meeting.came = std::max(meeting.came, span.begin_us);
+    meeting.went = std::max(meeting.went, span.end_us);
+  }
+  cotune::Measurement measured{.makespan_us = makespan_us,
+                               .compute_us = *std::ranges::max_element(computing)};
+  for (const Meeting& meeting : meetings) measured.communication_us.push_back(meeting.went - meeting.came);
+  return measured;
+}
+
 cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& machine,
                                      const std::vector<CollectiveConfig>& configs, bool beside,
                                      const SimOptions& options) {
-  const Params params{.configs = configs, .symmetric = symmetric(machine, options)};
+  Params params = overlap_params(machine, configs);
+  params.symmetric = symmetric(machine, options);
   const Result<Plan> plan =
       beside ? plan_chunked(overlap, machine, params) : plan_sequential(overlap, machine, params);
   if (!plan) return {.makespan_us = std::numeric_limits<double>::infinity()};
   const Simulated simulated = simulate(*plan, machine, options);
-  return {.makespan_us = simulated.makespan_us,
-          .compute_us = *std::ranges::max_element(simulated.computing_us),
-          .communication_us = communication_us(*plan, simulated)};
+  return measurement_of(*plan, simulated.spans, simulated.makespan_us);
+}
+
+CoTuned co_tune(const Problem& overlap, const OverlapMeter& measure, cotune::Method method,
+                const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
+  if (!overlap.overlaps()) throw InvalidArgument("co-tuning is for the collectives of an overlap");
+  const Alike classes(alike, overlap.overlap->collectives.size());
+  cotune::Search search(method, space, classes.count(), options);
+  while (const auto configs = search.next()) search.tell(classes.together(measure(classes.each(*configs))));
+  const std::vector<CollectiveConfig> configs = classes.each(search.best());
+  return {configs, measure(configs), search.evaluations()};
 }
 
 CoTuned co_tune(const Problem& overlap, const Machine& machine, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
   if (!overlap.overlaps()) throw InvalidArgument("co-tuning is for the collectives of an overlap");
-  const Alike classes(alike, overlap.overlap->collectives.size());
   // The library's default always has a plan, unless nothing has.
   plan_chunked(overlap, machine, {.symmetric = symmetric(machine, {})}).value();
-  cotune::Search search(method, space, classes.count(), options);
-  while (const auto configs = search.next())
-    search.tell(classes.together(simulate_overlap(overlap, machine, classes.each(*configs))));
-  const std::vector<CollectiveConfig> configs = classes.each(search.best());
-  return {configs, simulate_overlap(overlap, machine, configs), search.evaluations()};
+  const auto measure = [&](const std::vector<CollectiveConfig>& configs) {
+    return simulate_overlap(overlap, machine, configs);
+  };
+  return co_tune(overlap, measure, method, space, options, alike);
 }
 
 }  // namespace shingle

@@ -51,6 +51,7 @@ Machine Profiler::go() && {
   else
     library();
   attention();
+  settle();
   if (size_ > 1) {
     collectives(size_);
     choose_workers();

@@ -17,8 +17,10 @@ namespace {
 constexpr TileShape any_tiles[] = {{64, 64},   {64, 128},  {128, 128},   {64, 512},
                                    {128, 256}, {256, 128}, {128, 512},   {256, 256},
                                    {256, 512}, {512, 512}, {1024, 1024}, {2048, 2048}};
-constexpr std::int64_t lengths[] = {64, 256, 1024, 4096};  // K
-constexpr TileShape reference{512, 512};                   // what a worker has of the product that paces all
+constexpr std::array<std::int64_t, 4> lengths_on_cores{64, 256, 1024, 4096};  // K
+/// A kernel of fixed tiles is bound by its stores below, and by no more than a line after.
+constexpr std::array<std::int64_t, 4> lengths_of_kernels{512, 1024, 2048, 8192};
+constexpr TileShape reference{512, 512};  // what a worker has of the product that paces all
 constexpr std::int64_t reference_k = 1024;
 
 /// At least half of it: on a busy machine, what has next to nothing to do may take as long.
@@ -93,7 +95,7 @@ double Profiler::sum_us(std::int64_t rows, int sources) {
 }
 
 /// Clocks wander, of a shared machine most: what is measured is put in proportion to a product that is timed
-/// before and after, at whose first time all figures of computation then are.
+/// before and after, at whose first time all figures of computation then are, until settle().
 double Profiler::at_one_pace(const Plan& plan) {
   constexpr int tries = 4;
   constexpr double steady = 1.05;
@@ -103,7 +105,7 @@ double Profiler::at_one_pace(const Plan& plan) {
     const double before = reference_us();
     us = watch_.us(timed);
     const double after = reference_us();
-    pace = (before + after) / 2 / first_reference_us_;
+    pace = (before + after) / 2 / reference_us_.front();
     if (std::max(before, after) < steady * std::min(before, after)) break;
   }
   return us / pace;
@@ -113,9 +115,19 @@ double Profiler::reference_us() {
   if (!reference_)
     reference_ = watch_.prepare(
         plans_.product(std::int64_t{reference.rows} * machine_.workers, reference.cols, reference_k));
-  const double us = watch_.us(*reference_);
-  if (first_reference_us_ == 0) first_reference_us_ = us;
-  return us;
+  reference_us_.push_back(watch_.us(*reference_));
+  return reference_us_.back();
+}
+
+/// The first pace may have been a cold device's: tiles get the usual one.
+void Profiler::settle() {
+  if (reference_us_.empty()) return;
+  std::vector<double> sorted = reference_us_;
+  std::ranges::sort(sorted);
+  const double slower = sorted[sorted.size() / 2] / reference_us_.front();
+  for (TileRate& tile : machine_.tiles)
+    if (std::ranges::find(sampled_, TileShape{tile.rows, tile.cols}) != sampled_.end())
+      tile.fixed_us *= slower, tile.us_per_k *= slower;
 }
 
 double Profiler::product_us(const Plan& plan) {
@@ -125,8 +137,8 @@ double Profiler::product_us(const Plan& plan) {
 /// So many that a run takes as long as it should, by the rate of the product that paces all.
 std::int64_t Profiler::waves(const TileShape& shape, std::int64_t k) {
   constexpr double most = 64;
-  if (first_reference_us_ == 0) reference_us();
-  const double rate = flops_of(reference, reference_k) / first_reference_us_;
+  if (reference_us_.empty()) reference_us();
+  const double rate = flops_of(reference, reference_k) / reference_us_.front();
   return std::llround(std::clamp(watch_.timing().run_us * rate / flops_of(shape, k), 1.0, most));
 }
 
@@ -135,11 +147,15 @@ double Profiler::wave_us(const TileShape& shape, std::int64_t k) {
   return product_us(tiled.plan) / static_cast<double>(tiled.waves);
 }
 
+const std::array<std::int64_t, 4>& Profiler::lengths() const {
+  return can_.tiles.empty() ? lengths_on_cores : lengths_of_kernels;
+}
+
 /// The line with the least relative error through the times of a tile and its launch, for all lengths.
 TileRate Profiler::tile(const TileShape& shape) {
   constexpr double most_flops = 1e10;  // seconds on a core
   double w = 0, wk = 0, wkk = 0, wt = 0, wkt = 0;
-  for (const std::int64_t length : lengths) {
+  for (const std::int64_t length : lengths()) {
     if (flops_of(shape, length) > most_flops) continue;
     const auto k = static_cast<double>(length);
     const double us = wave_us(shape, length), weight = std::pow(us + machine_.launch_us, -2);
@@ -155,13 +171,12 @@ TileRate Profiler::tile(const TileShape& shape) {
 void Profiler::tiles() {
   const std::vector<TileShape> shapes =
       can_.tiles.empty() ? std::vector<TileShape>(std::begin(any_tiles), std::end(any_tiles)) : can_.tiles;
-  std::size_t measured = 0;
   for (const TileShape& shape : shapes) {
     if (!next(fmt::format("tiles of {}x{}", shape.rows, shape.cols))) continue;
     std::erase_if(machine_.tiles,
                   [&](const TileRate& known) { return TileShape{known.rows, known.cols} == shape; });
     machine_.tiles.push_back(tile(shape));
-    ++measured;
+    sampled_.push_back(shape);
   }
   // Of the base's tiles a kernel of fixed ones serves these alone.
   if (!can_.tiles.empty())
@@ -170,11 +185,11 @@ void Profiler::tiles() {
     });
   const auto per_element = [](const TileRate& t) { return t.us_per_k / (double(t.rows) * t.cols); };
   std::ranges::stable_sort(machine_.tiles, {}, per_element);
-  if (measured == 0) return;
+  if (sampled_.empty()) return;
   const std::string text = fmt::format(
       "{}, all workers of all ranks at once{}; lines through K = {} to {}", name(dtype_),
-      can_.tiles.empty() ? "" : ", stored by slots and counted", lengths[0], lengths[std::size(lengths) - 1]);
-  if (measured < machine_.tiles.size()) return note_part("tiles", Origin::measured, text);
+      can_.tiles.empty() ? "" : ", stored by slots and counted", lengths().front(), lengths().back());
+  if (sampled_.size() < machine_.tiles.size()) return note_part("tiles", Origin::measured, text);
   note("tiles", Origin::measured, text);
 }
 

@@ -98,32 +98,35 @@ void Profiler::own_workers() {
   Beside what{.products = 1, .calls = 0, .bytes = moved_bytes, .workers = taken, .left = taken};
   const double alone = watch_.lane_us(plans_.beside(product, what), 0);
   what.calls = 4, what.products = 0;
-  const double call = watch_.lane_us(plans_.beside(product, what), 0) / what.calls;
-  // Calls that go on for as long as the product does; then products for as long as the calls.
+  const double call = watch_.step_us(plans_.beside(product, what), 0, 0);
+  // Calls that go on for as long as the product does; then products for as long as the calls. As in plans,
+  // the product has its workers first.
+  what.late = true;
   what.calls = static_cast<int>(1.5 * alone / call) + 1, what.products = 1;
-  const double slowed = watch_.lane_us(plans_.beside(product, what), 0);
+  const double before = plans_.first_group(product);  // not slowed yet
+  const double slower = (watch_.lane_us(plans_.beside(product, what), 0) / alone - before) / (1 - before);
   what.calls = 4, what.products = static_cast<int>(1.5 * what.calls * call / alone) + 1;
-  const double beside = watch_.lane_us(plans_.beside(product, what), 1) / what.calls;
+  const double beside = watch_.step_us(plans_.beside(product, what), 1, 1);
 
   Contention& found = machine_.contention;
   const double taken_gbps =
       assumed_traffic * wire_factor(Traffic::allreduce, size_) * moved_bytes / call * 1e-3;
   const double left_gbps = std::max(machine_.memory_gbps - taken_gbps, 0.05 * machine_.memory_gbps);
   found.channel_gbps = taken_gbps / taken;
-  found.memory_share = std::clamp((slowed / alone - 1) / (machine_.memory_gbps / left_gbps - 1), 0.0, 1.0);
+  found.memory_share = std::clamp((slower - 1) / (machine_.memory_gbps / left_gbps - 1), 0.0, 1.0);
   found.collective_slowdown = std::max(beside / call - 1, 0.0);
   if (!can_.tiles.empty()) {
     const std::int32_t few = std::max(machine_.workers / 32, 1);
     const Plan late = plans_.beside(
         product,
-        {.products = 1, .calls = 1, .bytes = small_bytes, .workers = 2 * few, .left = few, .late = true});
+        {.products = 1, .calls = 1, .bytes = small_bytes, .workers = 6 * few, .left = few, .late = true});
     found.persistent = watch_.lane_us(late, 1) > 0.9 * watch_.lane_us(late, 0);
   }
   note("contention", Origin::fitted,
        fmt::format(
            "allreduces of {} on {} workers slow a GEMM on the others by {:.1f}%, and it them by {:.1f}%; "
            "that memory traffic is three times the wire's is assumed",
-           format_bytes(moved_bytes), taken, 100 * (slowed / alone - 1), 100 * (beside / call - 1)));
+           format_bytes(moved_bytes), taken, 100 * (slower - 1), 100 * (beside / call - 1)));
 }
 
 /// What a GEMM loses to collectives whose threads share its cores, of the time that these take alone.

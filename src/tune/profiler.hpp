@@ -1,6 +1,7 @@
 // What is measured for a profile, figure by figure.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -33,6 +34,8 @@ class Profiler {
   double product_us(const Plan& plan);
   double at_one_pace(const Plan& plan);
   double reference_us();
+  void settle();
+  const std::array<std::int64_t, 4>& lengths() const;
   std::int64_t waves(const TileShape& shape, std::int64_t k);
 
   // what ranks do together (profile_traffic.cpp)
@@ -63,7 +66,8 @@ class Profiler {
   std::vector<std::string> left_;  // what the budget did not reach
   std::size_t curves_ = 0;         // measured
   std::optional<Timed> reference_;
-  double first_reference_us_ = 0;
+  std::vector<double> reference_us_;  // every time of it
+  std::vector<TileShape> sampled_;
   double begin_us_ = 0;  // of a run, beside its steps
 };
 

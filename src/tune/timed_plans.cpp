@@ -249,6 +249,13 @@ Plan TimedPlans::reduced_product(std::int64_t size) const {
       {.op = Op::gemm_allreduce, .world = world_, .m = size, .n = size, .k = size, .dtype = dtype_});
 }
 
+double TimedPlans::first_group(const Plan& product) const {
+  const auto gemm = std::get<Gemm>(steps_of<Gemm>(product, 0).front());
+  if (gemm.notify.empty()) return 0;
+  return static_cast<double>(gemm.grid.tiles_before(gemm.notify.front().ends.front())) /
+         static_cast<double>(gemm.grid.tiles());
+}
+
 Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
   Plan base = product;
   const auto moved = static_cast<std::int32_t>(base.buffers.size());

@@ -76,6 +76,8 @@ class TimedPlans {
   };
   Calls calls(Op op, int ranks, std::int32_t workers, double bytes, int count) const;
 
+  /// The part of a product's tiles that its first count waits for; 0 where it counts none.
+  double first_group(const Plan& product) const;
   /// The product of a gemm+allreduce, a library's.
   Plan reduced_product(std::int64_t size) const;
   Plan beside(const Plan& product, const Beside& what) const;

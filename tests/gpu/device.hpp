@@ -40,7 +40,7 @@ std::vector<T> download(const DeviceMemory& memory) {
 class Watched {
  public:
   explicit Watched(std::uint64_t timeout_ms = 10'000)
-      : epoch_(upload(std::vector<std::uint32_t>{~0u})), shared_(sizeof(Shared)) {
+      : epoch_(upload(std::vector<std::uint32_t>{~0u, 0})), shared_(sizeof(Shared)) {
     shared().timeout_ns = timeout_ms * 1'000'000;
   }
 
@@ -51,7 +51,9 @@ class Watched {
   };
   Shared& shared() const { return *shared_.get<Shared>(); }
   std::uint32_t* epoch() const { return epoch_.get<std::uint32_t>(); }
-  Watch watch() const { return {epoch(), &shared().abort, &shared().stall, &shared().timeout_ns}; }
+  Watch watch() const {
+    return {epoch(), &shared().abort, &shared().stall, &shared().timeout_ns, epoch() + 1};
+  }
 
  private:
   DeviceMemory epoch_;

@@ -197,8 +197,8 @@ TEST_P(Operators, RandomFusedProblemsAreRight) {
   Dice dice(static_cast<std::uint64_t>(100 + GetParam()));
   for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
     const Problem problem = draw_peer_problem(dice, GetParam());
-    const Params params = draw_peer_params(dice, problem);
     if (problem.m == 0) continue;
+    const Params params = draw_peer_params(dice, problem);
     const auto inputs =
         random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
     Workspace workspace(*world, *inputs);

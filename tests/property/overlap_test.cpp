@@ -37,6 +37,7 @@ Overlap random_overlap(Dice& dice) {
 
 Params random_configs(Dice& dice, const Overlap& list) {
   Params params;
+  if (chance(dice, 50)) params.tile_rows = params.tile_cols = 16;
   if (chance(dice, 30)) return params;
   for (std::size_t i = 0; i < list.collectives.size(); ++i)
     params.configs.push_back({.channels = static_cast<std::int32_t>(dice.size(0, 5)),
@@ -81,7 +82,7 @@ TEST(RandomOverlaps, AreNoSlowerBesideEachOther) {
     const Problem problem =
         overlap_problem(random_overlap(dice), static_cast<int>(dice.size(2, 5)), DType::f32);
     const auto us = [&](Mechanism mechanism) {
-      return simulate(make_plan(problem, free, mechanism).value(), free).makespan_us;
+      return simulate(make_plan(problem, free, mechanism, {.tile_rows = 16}).value(), free).makespan_us;
     };
     EXPECT_LE(us(Mechanism::chunked), us(Mechanism::sequential) * (1 + 1e-9)) << seed;
   }

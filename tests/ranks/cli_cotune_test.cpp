@@ -48,6 +48,17 @@ TEST_F(CliCotune, WritesAPlanThatIsProvenAndSimulated) {
   EXPECT_EQ(run("simulate " + plan + a40).code, 0);
 }
 
+TEST_F(CliCotune, RunsTheOverlapWhereNoMachineIsNamed) {
+  const Outcome outcome = run("cotune --world 2 --workers 3 --repeat 2 --format json --overlap " + list());
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json all = json::parse(outcome.out);
+  EXPECT_EQ(all.at("source"), "measured");
+  EXPECT_GT(all.at("iteration_us").at("lagom"), 0);
+  const Outcome processes = mpirun(2, "cotune --repeat 1 --overlap " + list());
+  EXPECT_EQ(processes.code, 0) << processes.err;
+  EXPECT_THAT(processes.out, HasSubstr("measured on 2 ranks, host"));
+}
+
 TEST_F(CliCotune, WritesATableForNccl) {
   const std::string file = path("tuned.json");
   const Outcome outcome = run(phi + "--pattern tp --tokens 16K --table " + file);
@@ -61,6 +72,7 @@ TEST_F(CliCotune, WritesATableForNccl) {
 }
 
 TEST_F(CliCotune, RefusesWhatDoesNotFit) {
+  expect_refused("cotune --link 1GB/s --overlap " + list() + a40, "--link excludes --machine");
   expect_refused("cotune" + a40, "--model with --pattern");
   expect_refused(phi + "--tokens 4K", "--pattern");
   expect_refused(phi + "--pattern dp --tokens 4K", "--pattern: unknown pattern 'dp'");

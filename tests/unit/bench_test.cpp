@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "shingle/base/file.hpp"
@@ -78,6 +81,45 @@ TEST(Suite, HasTheProductsOfTwoModels) {
   }
   EXPECT_EQ(shipped_suite(), find_shipped("bench/suite.json"));
   EXPECT_THROW(read_suite(SHINGLE_TEST_SOURCE_DIR "/models/phi-2.json", 8, DType::bf16), InvalidArgument);
+}
+
+TEST(Suite, HasShapesOfItsOwn) {
+  const auto suite = read_suite(SHINGLE_TEST_SOURCE_DIR "/bench/flashoverlap.json", 4, DType::bf16);
+  ASSERT_EQ(suite.size(), 24u);
+  EXPECT_EQ(suite.front().problem.op, Op::gemm_allreduce);
+  EXPECT_EQ(suite.front().name, "");
+  const NamedProblem& last = suite.back();
+  EXPECT_EQ(last.name, "empty-rank");
+  EXPECT_EQ(last.problem.op, Op::gemm_alltoall);
+  EXPECT_EQ(last.problem.m, 16384);
+  EXPECT_EQ(last.problem.k, 8192);
+  ASSERT_NE(last.problem.routing, nullptr);
+  EXPECT_NE(*last.problem.routing, *suite[suite.size() - 5].problem.routing);
+}
+
+TEST(Suite, SaysWhatIsWrongWithItsFile) {
+  const std::string path = testing::TempDir() + "/shingle_suite_" + std::to_string(::getpid()) + ".json";
+  const auto expect = [&](const std::string& text, const std::string& words) {
+    write_file_atomically(path, text);
+    try {
+      read_suite(path, 2, DType::bf16);
+      ADD_FAILURE() << text;
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr(path));
+      EXPECT_THAT(error.what(), HasSubstr(words));
+    }
+  };
+  expect("[]", "no suite");
+  expect(R"({"tokens": [16]})", "no suite");
+  expect(R"({"shapes": [{"op": "gemm+allreduce", "m": 16, "n": [16], "k": [16]}]})", "not such as");
+  expect(R"({"shapes": [{"op": "gemm+sum", "m": [16], "n": [16], "k": [16]}]})", "gemm+sum");
+  expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16]}]})", "needs 'routing'");
+  expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [16], "n": [16], "k": [16], "routing": ["random"]}]})",
+         "has no 'routing'");
+  expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16], "routing": ["odd"]}]})",
+         "odd");
+  expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [-1], "n": [16], "k": [16]}]})", "");
+  std::remove(path.c_str());
 }
 
 BenchRow row_of(const std::string& contender, std::int64_t m, double sequential_us, double us) {

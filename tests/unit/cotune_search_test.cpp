@@ -109,6 +109,62 @@ TEST(CotuneSearch, BalancesComputationAndCommunication) {
   EXPECT_GE(best / together, 0.97);
 }
 
+// Alg. 1: the next step is for the collective that costs computation least for what it gains (Eq. 7).
+TEST(CotuneSearch, GoesOnWhereTheMetricIsLeast) {
+  Space space;
+  space.channels = {1, 2, 4, 8};
+  Search search(Method::together, space, 2);
+  search.tell({3000});               // the library's
+  std::vector<std::size_t> stepped;  // the collective of each step upwards
+  std::vector<Config> before(2, {.channels = 1});
+  while (const auto configs = search.next()) {
+    const double first = (*configs)[0].channels, second = (*configs)[1].channels;
+    if (first >= before[0].channels && second >= before[1].channels && *configs != before)
+      stepped.push_back(first > before[0].channels ? 0 : 1);
+    before = *configs;
+    // Bound by communication: each step helps, the first collective's least, and it costs most.
+    const double x0 = 1000 - 10 * first, x1 = 1000 - 100 * second;
+    search.tell({x0 + x1, 100 + 50 * first + 0.01 * second, {x0, x1}});
+  }
+  ASSERT_GE(stepped.size(), 4);
+  EXPECT_EQ(stepped[0], 0) << "all are alike before they are measured";
+  EXPECT_EQ(stepped[1], 1);
+  EXPECT_EQ(stepped[2], 1);
+  EXPECT_EQ(search.best()[0].channels, 8);
+  EXPECT_EQ(search.best()[1].channels, 8);
+}
+
+TEST(CotuneSearch, ThreadsComeLast) {
+  Space space = small_space();
+  space.threads = {128, 256, 512};
+  const ToyOverlap toy = three();
+  for (const Method method : {Method::together, Method::alone}) {
+    Search search(method, space, 3);
+    bool others_over = false;
+    std::vector<Config> resources(3);
+    while (const auto configs = search.next()) {
+      Measurement measured = toy.measure(*configs);
+      std::vector<Config> now = *configs;
+      bool more_threads = false;
+      for (std::size_t j = 0; j < now.size(); ++j) {
+        const double faster = now[j].threads >= 256 ? 0.95 : 1;
+        measured.makespan_us *= faster;
+        measured.communication_us[j] *= faster;
+        more_threads = more_threads || now[j].threads > 128;
+        now[j].threads = 0;
+      }
+      if (method == Method::together && others_over) {
+        EXPECT_EQ(now, resources);
+      }
+      if (more_threads && !others_over) others_over = true, resources = now;
+      search.tell(measured);
+    }
+    EXPECT_TRUE(others_over) << name(method);
+    const auto best = search.best();
+    for (const Config& config : best) EXPECT_EQ(config.threads, 256) << name(method);
+  }
+}
+
 TEST(CotuneSearch, MakespanAloneWillDo) {
   const ToyOverlap toy = three();
   const Search told = toy.searched(Method::together, small_space());
@@ -134,6 +190,28 @@ TEST(CotuneSearch, NeverChoosesWhatIsSlowerThanTheLibrary) {
   while (const auto configs = search.next())
     search.tell({*configs == std::vector<Config>(2) ? 100.0 : 101.0 + (*configs)[0].channels});
   EXPECT_EQ(search.best(), std::vector<Config>(2));
+}
+
+TEST(CotuneSearch, OfTheSameMakespanTheFewestResources) {
+  Space space;
+  space.channels = {1, 2, 4, 8, 16};
+  Search search(Method::together, space, 1);
+  search.tell({2000});                          // the library's
+  while (const auto configs = search.next()) {  // the step from 2 goes to 8
+    const int channels = configs->front().channels;
+    search.tell({channels == 1 ? 1000.0 : channels == 2 ? 700.0 : 500.0});
+  }
+  EXPECT_EQ(search.best()[0].channels, 4);
+}
+
+TEST(CotuneSearch, AloneKeepsTheLibrarysChoiceWhereNothingIsFaster) {
+  Search search(Method::alone, small_space(), 2);
+  while (const auto configs = search.next()) {
+    const double other = (*configs)[1].channels == 2 ? 50 : 100;
+    search.tell({200, 0, {(*configs)[0] == Config{} ? 80.0 : 90.0, other}});
+  }
+  EXPECT_EQ(search.best()[0], Config{});
+  EXPECT_EQ(search.best()[1].channels, 2);
 }
 
 TEST(CotuneSearch, PassesOverWhatDoesNotRun) {

@@ -102,6 +102,35 @@ TEST(FusedPlan, TakesTheMachinesOrderWhereItLeavesNothingOver) {
   EXPECT_EQ(rows(4 * 48), 4 * 48);  // three: no clusters of two, which would make them four
 }
 
+TEST(FusedPlan, AWaveOfAGatherReadsAboutAsManyRowsAsColumns) {
+  Machine wide = machine(128);
+  wide.order = {Raster::along_m, 8, 2, 1, 0};
+  for (const int shard_tiles : {8, 16, 24, 6}) {
+    const Problem gather{
+        .op = Op::allgather_gemm, .world = 4, .m = std::int64_t{4} * shard_tiles * 16, .n = 56 * 32, .k = 40};
+    const Plan plan = plan_fused(gather, wide, {}).value();
+    const TileGrid& grid = gemm_of(plan, 1).grid;
+    std::set<std::int64_t> rows, cols;
+    for (std::int64_t position = 0; position < 128; ++position) {
+      rows.insert(grid.tile(position).m);
+      cols.insert(grid.tile(position).n);
+    }
+    EXPECT_LE(rows.size() + cols.size(), 30u) << shard_tiles << " tiles down a shard";
+  }
+}
+
+TEST(FusedPlan, TheOwnShardIsCopiedByTheWorkersWhoeverBringsTheOthers) {
+  for (const Mover mover : {Mover::copy_engine, Mover::store}) {
+    const Plan plan = plan_fused(problem(Op::allgather_gemm, 3, 300), machine(4), {.mover = mover}).value();
+    for (const RankPlan& rank : plan.ranks)
+      for (const Lane& lane : rank.lanes)
+        for (const Step& step : lane.steps)
+          if (const auto* copy = std::get_if<Copy>(&step)) {
+            EXPECT_NE(copy->from.rank, copy->to.rank);
+          }
+  }
+}
+
 TEST(FusedPlan, AtEveryStepShardsMoveBetweenDifferentRanks) {
   for (const CommOrder order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved})
     for (const bool pull : {false, true})

@@ -20,7 +20,7 @@ ClassSummary summary_of(const std::string& contender, const std::string& shapes,
   ClassSummary sum{.contender = contender, .shapes = shapes};
   std::vector<double> speedups;
   for (const BenchRow& row : rows) {
-    if (row.contender != contender || !row.planned() || !of(row.row.named.problem)) continue;
+    if (row.contender != contender || !row.planned() || !of(row)) continue;
     if (!row.counts()) {
       ++sum.failed;
       continue;
@@ -52,17 +52,27 @@ auto distinct(const std::vector<BenchRow>& rows, Key key) {
   return found;
 }
 
+/// Its operator, and of one that routes the name: how.
+std::pair<Op, std::string> kind_of(const BenchRow& row) {
+  const NamedProblem& named = row.row.named;
+  return {named.problem.op, named.problem.routes() ? named.name : ""};
+}
+
 }  // namespace
 
 std::vector<ClassSummary> summarize(const std::vector<BenchRow>& rows) {
   std::vector<ClassSummary> classes;
   for (const std::string& contender : distinct(rows, [](const BenchRow& row) { return row.contender; })) {
     if (contender == name(Mechanism::sequential)) continue;  // beside itself it has no speed-up
-    classes.push_back(summary_of(contender, "all", rows, [](const Problem&) { return true; }));
-    for (const Op op : distinct(rows, [](const BenchRow& row) { return row.row.named.problem.op; })) {
-      ClassSummary sum =
-          summary_of(contender, fmt::format("{}, M≥{}, K≥{}", name(op), large_m, large_k), rows,
-                     [&](const Problem& p) { return p.op == op && p.m >= large_m && p.k >= large_k; });
+    classes.push_back(summary_of(contender, "all", rows, [](const BenchRow&) { return true; }));
+    for (const auto& [op, routing] : distinct(rows, kind_of)) {
+      ClassSummary sum = summary_of(
+          contender,
+          fmt::format("{}{}{}, M≥{}, K≥{}", name(op), routing.empty() ? "" : " ", routing, large_m, large_k),
+          rows, [&](const BenchRow& row) {
+            const Problem& p = row.row.named.problem;
+            return kind_of(row) == std::pair(op, routing) && p.m >= large_m && p.k >= large_k;
+          });
       if (sum.count + sum.failed > 0) classes.push_back(std::move(sum));
     }
   }

@@ -83,9 +83,10 @@ struct CotuneFlags {
   std::optional<Parallelism> pattern;  ///< this and the next two with a model
   std::int64_t tokens = 0, sequence = 0;
   DType dtype = DType::bf16;
-  std::string machine;  ///< as machine_from_spec() reads it
-  int world = 0;        ///< 0: the machine's
+  WorldFlags where;
+  std::string machine;  ///< as machine_from_spec() reads it; empty: measured on that world
   bool exhaustive = false;
+  int repeat = 3;           ///< measurements of each configuration
   std::string plan, table;  ///< files to write
   Format format = Format::text;
 };

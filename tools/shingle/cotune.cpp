@@ -1,18 +1,17 @@
-// shingle cotune: configurations for the collectives of a training iteration, by simulation (Lagom).
+// shingle cotune: configurations for the collectives of a training iteration, by simulation or by running it
+// (Lagom).
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "shingle/api/overlap_patterns.hpp"
 #include "shingle/base/file.hpp"
+#include "shingle/co_tuner.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/console.hpp"
 #include "shingle/cotune/tuned_table.hpp"
-#include "shingle/machine/profile.hpp"
 #include "shingle/table.hpp"
-#include "shingle/tune/co_tuning.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -21,19 +20,6 @@ using cotune::Method;
 using nlohmann::ordered_json;
 
 constexpr std::size_t most_bytes = std::size_t{1} << 24;
-
-/// A pattern, and what each method finds for it; "lagom" last.
-struct Found {
-  OverlapPattern pattern;
-  std::vector<std::pair<Method, CoTuned>> by;
-
-  const CoTuned& ours() const { return by.back().second; }
-  double us(Method method) const {
-    for (const auto& [known, found] : by)
-      if (known == method) return found.measured.makespan_us;
-    return 0;
-  }
-};
 
 std::vector<OverlapPattern> patterns_of(const CotuneFlags& flags, int ranks) {
   if (flags.model.empty() == flags.overlap.empty())
@@ -71,8 +57,9 @@ ordered_json config_json(const CollectiveConfig& config) {
   return json;
 }
 
-std::string json_text(const std::vector<Found>& all, const Machine& machine) {
-  ordered_json json{{"machine", machine.name}, {"patterns", ordered_json::array()}};
+std::string json_text(const std::vector<Found>& all, const CoTuner& tuner) {
+  ordered_json json{
+      {"machine", tuner.machine().name}, {"source", tuner.source()}, {"patterns", ordered_json::array()}};
   for (const Found& found : all) {
     const Problem& problem = found.pattern.problem;
     ordered_json pattern{{"name", found.pattern.name},
@@ -84,7 +71,7 @@ std::string json_text(const std::vector<Found>& all, const Machine& machine) {
       ordered_json configs = ordered_json::array();
       for (const CollectiveConfig& config : result.configs) configs.push_back(config_json(config));
       pattern["methods"].push_back({{"method", cotune::name(method)},
-                                    {"predicted_us", result.measured.makespan_us},
+                                    {"us", result.measured.makespan_us},
                                     {"compute_us", result.measured.compute_us},
                                     {"communication_us", result.measured.communication_us},
                                     {"evaluations", result.evaluations},
@@ -97,7 +84,7 @@ std::string json_text(const std::vector<Found>& all, const Machine& machine) {
   return json.dump(1) + "\n";
 }
 
-std::string text_of(const std::vector<Found>& all, const Machine& machine) {
+std::string text_of(const std::vector<Found>& all, const CoTuner& tuner) {
   Line head{"overlap", "times", "collectives"};
   for (const auto& [method, result] : all.front().by) head.emplace_back(cotune::name(method));
   head.insert(head.end(), {"over nccl", "over autoccl", "evaluations"});
@@ -117,7 +104,7 @@ std::string text_of(const std::vector<Found>& all, const Machine& machine) {
         [&](Method method) { return found.us(method); }, std::to_string(found.ours().evaluations));
   if (all.size() > 1)
     add({"iteration", "", ""}, [&](Method method) { return iteration_us(all, method); }, "");
-  std::string text = fmt::format("predicted on {}\n\n{}", machine.name, aligned(lines, 1));
+  std::string text = fmt::format("{}\n\n{}", tuner.title(), aligned(lines, 1));
   for (const Found& found : all) {
     text += fmt::format("\n{}\n", found.pattern.name);
     const auto& items = found.pattern.problem.overlap->collectives;
@@ -200,13 +187,18 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
       "--dtype", [&](const std::string& text) { flags.dtype = parse_dtype(text); },
       "f32, bf16 or f16 (default: bf16)", "TYPE");
   option("--overlap", flags.overlap, "Any computations and collectives: a list as JSON", "FILE");
-  app.add_option("--machine", flags.machine, "h200x8, a profile's file, or 'h200x8 * 2, 8x400Gb/s'")
-      ->required()
-      ->type_name("MACHINE")
-      ->group("Where");
-  app.add_option("--world", flags.world, "Ranks (default: the machine's)")
-      ->check(CLI::Range(2, max_planned_world))
-      ->group("Where");
+  add_world_flags(app, flags.where, max_planned_world);
+  CLI::Option* machine =
+      app.add_option("--machine", flags.machine,
+                     "Predict for a machine instead: h200x8, a profile's file, or 'h200x8 * 2, 8x400Gb/s'")
+          ->type_name("MACHINE")
+          ->group("Where");
+  exclude(app, machine, {"Where"}, {"--world"});
+  app.add_option("--repeat", flags.repeat, "Measurements of each configuration")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str()
+      ->group("Search")
+      ->excludes(machine);
   app.add_flag("--exhaustive", flags.exhaustive, "Beside it the best of all configurations")->group("Search");
   app.add_option("--plan", flags.plan, "With --overlap: write the plan, for verify and simulate")
       ->type_name("FILE");
@@ -218,34 +210,28 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
 }
 
 int cotune(const CotuneFlags& flags, const Launch& launch) {
-  if (!launch.speaks()) return 0;
+  const bool predicts = !flags.machine.empty();
+  if (predicts && !launch.speaks()) return 0;
   if (!flags.plan.empty() && flags.overlap.empty())
     throw InvalidArgument("--plan is for one --overlap; a model has several");
   require_writable("--plan", flags.plan);
   require_writable("--table", flags.table);
-  const Machine machine = machine_from_spec(flags.machine);
-  const int ranks = flags.world > 0 ? flags.world : std::max(machine.ranks, 2);
-  const cotune::Space space = config_space(machine);
-  std::vector<Method> methods{Method::library, Method::alone, Method::together};
-  if (flags.exhaustive) methods.insert(methods.begin() + 2, Method::exhaustive);
-  Progress progress(true);
+  const CoTuner tuner(flags, launch);
+  Progress progress(launch.speaks());
   std::vector<Found> all;
-  for (OverlapPattern& pattern : patterns_of(flags, ranks)) {
-    Found found{std::move(pattern), {}};
-    const auto alike =
-        flags.table.empty() ? std::vector<int>{} : alike_for_nccl(*found.pattern.problem.overlap);
-    for (const Method method : methods) {
-      progress.now(fmt::format("{}: {}", found.pattern.name, cotune::name(method)));
-      found.by.emplace_back(method, co_tune(found.pattern.problem, machine, method, space, {}, alike));
-    }
-    all.push_back(std::move(found));
+  for (OverlapPattern& pattern : patterns_of(flags, tuner.ranks())) {
+    progress.now(pattern.name);
+    const auto alike = flags.table.empty() ? std::vector<int>{} : alike_for_nccl(*pattern.problem.overlap);
+    all.push_back(tuner.search(std::move(pattern), flags.exhaustive, alike));
   }
-  progress.print(flags.format == Format::json ? json_text(all, machine) : text_of(all, machine));
+  if (!launch.speaks()) return 0;
+  progress.print(flags.format == Format::json ? json_text(all, tuner) : text_of(all, tuner));
   if (!flags.plan.empty()) {
-    const Params params{.configs = all.front().ours().configs};
-    write_file_atomically(flags.plan, to_json(*plan_chunked(all.front().pattern.problem, machine, params)));
+    const Params params = overlap_params(tuner.machine(), all.front().ours().configs);
+    write_file_atomically(flags.plan,
+                          to_json(*plan_chunked(all.front().pattern.problem, tuner.machine(), params)));
   }
-  if (!flags.table.empty()) write_file_atomically(flags.table, to_json(table_of(all, machine)));
+  if (!flags.table.empty()) write_file_atomically(flags.table, to_json(table_of(all, tuner.machine())));
   return 0;
 }
 

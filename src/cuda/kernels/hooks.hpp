@@ -53,6 +53,7 @@ struct Watch {
   std::uint32_t* abort = nullptr;             ///< in memory that the host reads and writes
   Stall* stall = nullptr;                     ///< likewise; the first wait to fail writes it
   const std::uint64_t* timeout_ns = nullptr;  ///< likewise: how long one wait may take
+  std::uint32_t* claim = nullptr;  ///< in device memory, 0 until a wait fails: not every bus has atomics
 };
 
 /// Coordinates of a tile, by position; `m` is negative where the position holds no tile.

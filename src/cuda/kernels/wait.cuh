@@ -12,15 +12,15 @@ inline constexpr std::uint32_t polls_between_looks = 1024;  // `abort` lies in t
                                                             // slow, and those of all SMs share one bus
 
 /// Leaves behind what a wait waited for, and then ends the rank's other waits. The first of the device's
-/// waits to fail does so, the one that finds no counter there: whoever sees `abort` raised by a device reads
-/// all of it.
+/// waits to fail does so, the one that gets the claim: whoever sees `abort` raised by a device reads all of
+/// it.
 __device__ __forceinline__ void give_up(const Target& target, std::uint32_t wanted, std::uint32_t seen,
                                         const Watch& watch) {
-  auto* const claim = reinterpret_cast<unsigned long long*>(&watch.stall->counter);
-  if (atomicCAS_system(claim, 0ull, reinterpret_cast<unsigned long long>(target.counter)) != 0) return;
+  if (atomicExch(watch.claim, 1u) != 0) return;
   volatile Stall& stall = *watch.stall;
   stall.seen = seen;
   stall.wanted = wanted;
+  stall.counter = target.counter;
   ptx::store_release_sys(watch.abort, 1u);
 }
 

@@ -107,7 +107,7 @@ struct Numbers<__nv_bfloat16> {
   }
   static __device__ std::uint32_t narrow(float x, float y) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-    return __bfloat16_as_ushort(pair.x) | std::uint32_t{__bfloat16_as_ushort(pair.y)} << 16;
+    return reinterpret_cast<const std::uint32_t&>(pair);
   }
 };
 
@@ -119,7 +119,7 @@ struct Numbers<__half> {
   }
   static __device__ std::uint32_t narrow(float x, float y) {
     const __half2 pair = __floats2half2_rn(x, y);
-    return __half_as_ushort(pair.x) | std::uint32_t{__half_as_ushort(pair.y)} << 16;
+    return reinterpret_cast<const std::uint32_t&>(pair);
   }
 };
 

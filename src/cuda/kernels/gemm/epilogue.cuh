@@ -3,16 +3,15 @@
 // The warps that multiply leave the finished tile in shared memory and go on to the next. The kernel layer's
 // warp for epilogue loads, which has nothing to load here, is the shipper: it has looked up where the tile's
 // rows go while they were multiplied, stores them there in whole lines, frees the staged tile and releases
-// the counts. So neither routes nor counts cost those who multiply anything. Rows have addresses of their
-// own: slots, row-subtiles, pools, owners and scattered rows are all the same to it, on this device or
-// another. Plain stores do that, not bulk copies: one for each row takes longer, and delays the main
-// loop's loads.
-// Staging, by warp (16 rows of the tile for each block of rows that its warpgroup multiplies): where there is
-// nothing to do to the sums they are rounded in registers; else they go through the warp's own scratch, so
-// that C, bias and activation meet eight columns of a row at a time. Staged rows are 16 bytes apart, so that
-// neither side meets bank conflicts.
-// Memory order: each thread that staged arrives (release, CTA) at `filled`, where the shipper waits (acquire,
-// CTA); behind the shipper's own barrier a release at the scope of the readers covers all its lanes' stores.
+// the counts. So neither routes nor counts cost those who multiply anything, but for a CTA's last tile, which
+// they ship themselves. Rows have addresses of their own: slots, row-subtiles, pools, owners and scattered
+// rows are all the same to it, on this device or another. Plain stores do that, not bulk copies: one for each
+// row takes longer, and delays the main loop's loads. Staging, by warp (16 rows of the tile for each block of
+// rows that its warpgroup multiplies): where there is nothing to do to the sums they are rounded in
+// registers; else they go through the warp's own scratch, so that C, bias and activation meet eight columns
+// of a row at a time. Staged rows are 16 bytes apart, so that neither side meets bank conflicts. Memory
+// order: each thread that staged arrives (release, CTA) at `filled`, where the shipper waits (acquire, CTA);
+// behind the shipper's own barrier a release at the scope of the readers covers all its lanes' stores.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -21,29 +20,13 @@
 
 #include <cute/tensor.hpp>
 
-#include "../count.cuh"
-#include "../elementwise/activation.cuh"
-#include "../gemm.hpp"
-#include "../pair.cuh"
 #include "../ptx/barrier.cuh"
 #include "../ptx/memory.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/stmatrix.cuh"
+#include "output.cuh"
 
 namespace shingle::cuda {
-
-struct EpilogueArgs {
-  std::int64_t rows = 0, cols = 0;  ///< of the output
-  const void* c = nullptr;
-  std::int64_t ldc = 0;
-  const void* bias = nullptr;
-  Activate activate = Activate::none;
-  bool out_f32 = false;
-  std::int32_t parts = 1;  ///< of a tile's rows, as in GemmArgs
-  std::int32_t part_rows = 0;
-  Route out;
-  NotifyTable notify;
-};
 
 /// T: the CUDA type of bias, C and (unless it is fp32) output. Warps: that multiply; Rows × Cols: the tile.
 template <class T, int Rows, int Cols, int Warps>
@@ -54,8 +37,9 @@ class HookedEpilogue {
   using StrideC = cute::Stride<std::int64_t, cute::_1, std::int64_t>;
   using StrideD = StrideC;
   using ElementAccumulator = float;
-  using Arguments = EpilogueArgs;
-  using Params = EpilogueArgs;
+  using Arguments = GemmArgs;
+  using Params = GemmArgs;
+  using Output = TileOutput<T, Cols>;
 
   static constexpr int stride = Cols * 2 + 16;  // bytes from one staged row to the next
   static constexpr int chunk = 16;              // columns of sums that a warp has in scratch at once
@@ -89,7 +73,7 @@ class HookedEpilogue {
     return true;
   }
 
-  CUTLASS_DEVICE explicit HookedEpilogue(const Params& params) : params_(params) {}
+  CUTLASS_DEVICE explicit HookedEpilogue(const Params& params) : output_{params} {}
 
   /// All threads of the CTA call it, before a barrier of theirs; some again behind it.
   CUTLASS_DEVICE void open(SharedStorage& shared) {
@@ -112,6 +96,8 @@ class HookedEpilogue {
     if (plain()) {
       await_emptied(index);
       stage_plain(sums, thread);
+      const TileSpot at = spot(tile);
+      if (is_last(at.position) && output_.holds({at.m, at.n})) ship_own(at, thread);
       hand_over();
       return;
     }
@@ -126,105 +112,95 @@ class HookedEpilogue {
   /// By the shipper, for every tile in the order in which they are staged.
   template <class Coordinate>
   CUTLASS_DEVICE void ship_tile(Coordinate tile, int lane) {
-    const TileCoordinate at{cute::get<0>(tile), cute::get<1>(tile), cute::get<3>(tile)};
-    const bool output = holds_output(at.m, at.n);
+    const TileSpot at = spot(tile);
+    const bool output = output_.holds({at.m, at.n}), ships = output && !is_last(at.position);
     std::uint32_t* counter = nullptr;  // the lane's first
-    const NotifyTable& notify = params_.notify;
-    std::uint32_t* const* counters = notify.counters + static_cast<std::int64_t>(at.position) * notify.count;
-    if (output) {
-      look_up(at, 0, lane);
-      if (lane < notify.count) counter = counters[lane];
-    }
+    if (ships) look_up<Rows>(at, 0, 0, lane);
+    if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
-      for (int d = 0; output && d < params_.out.dests; ++d) {
-        if (params_.out.dests > 1 && d + pass > 0) {
-          look_up(at, d, lane);
+      for (int d = 0; ships && d < args().out.dests; ++d) {
+        if (args().out.dests > 1 && d + pass > 0) {
+          look_up<Rows>(at, d, 0, lane);
           __syncwarp();
         }
-        if (swiglu() && !params_.out_f32)
-          ship_rows<Cols / 16>(at, pass, lane);
+        if (output_.gated() && !output_.fp32())
+          ship_rows<Cols / 16, Rows>(at, pass, 0, lane);
         else
-          ship_rows<Cols / 8>(at, pass, lane);
+          ship_rows<Cols / 8, Rows>(at, pass, 0, lane);
         __syncwarp();
       }
       if (lane == 0) ptx::barrier_arrive(&shared_->emptied);
     }
-    if (!output || notify.count == 0) return;
-    for (int i = lane; i < notify.count; i += 32) {
-      if (i >= 32) counter = counters[i];
-      if (counter != nullptr) add_release(counter, 1, notify.system);
-    }
+    if (!output) return;
+    output_.count(counter);
+    output_.notify(at.position, lane + 32, 32);
   }
 
  private:
-  struct TileCoordinate {
-    int m, n, position;
-  };
-
-  CUTLASS_DEVICE bool swiglu() const { return params_.activate == Activate::swiglu; }
+  CUTLASS_DEVICE const GemmArgs& args() const { return output_.args; }
+  template <class Coordinate>
+  CUTLASS_DEVICE static TileSpot spot(const Coordinate& tile) {
+    return {cute::get<3>(tile), cute::get<0>(tile), cute::get<1>(tile)};
+  }
+  /// A CTA's last tile is shipped by those who staged it: they have nothing else to do, and are eight times
+  /// as many. Not where they finish it by halves.
+  CUTLASS_DEVICE bool is_last(std::int64_t position) const {
+    return plain() && position + gridDim.x >= args().positions;
+  }
   /// Whether accumulators need no more than to be rounded.
   CUTLASS_DEVICE bool plain() const {
-    return params_.activate == Activate::none && params_.bias == nullptr && params_.c == nullptr &&
-           !params_.out_f32;
-  }
-  /// Columns of the output that a tile holds.
-  CUTLASS_DEVICE int out_cols() const { return swiglu() ? Cols / 2 : Cols; }
-  CUTLASS_DEVICE bool holds_output(int m, int n) const {
-    return m >= 0 && static_cast<std::int64_t>(m) * params_.part_rows < params_.rows &&
-           static_cast<std::int64_t>(n) * out_cols() < params_.cols;
-  }
-  /// Whether a tile's row is one of the output.
-  CUTLASS_DEVICE bool row_exists(int m, int row) const {
-    return row / params_.part_rows < params_.parts &&
-           static_cast<std::int64_t>(m) * params_.part_rows + row % params_.part_rows < params_.rows;
-  }
-  /// The first byte of a tile's row at destination d, or null.
-  CUTLASS_DEVICE char* row_at(const TileCoordinate& at, int row, int d) const {
-    if (!row_exists(at.m, row)) return nullptr;
-    const Route& out = params_.out;
-    const std::int64_t column = static_cast<std::int64_t>(at.n) * out_cols() * (params_.out_f32 ? 4 : 2);
-    if (out.table == nullptr)
-      return out.base + (static_cast<std::int64_t>(at.m) * params_.part_rows + row) * out.row_bytes + column;
-    const std::int64_t entries = static_cast<std::int64_t>(out.by_tile ? at.position : at.m) * out.pieces;
-    char* const piece = out.table[(entries + row / out.piece_rows) * out.dests + d];
-    if (piece == nullptr) return nullptr;
-    return piece + (row % out.piece_rows) * out.row_bytes + (out.by_tile ? 0 : column);
+    return args().activate == Activate::none && args().bias == nullptr && args().c == nullptr &&
+           !output_.fp32();
   }
   /// Times that the staged tile is filled: fp32 comes in halves of the columns, unless swiglu halves them.
-  CUTLASS_DEVICE int passes() const { return params_.out_f32 && !swiglu() ? 2 : 1; }
-  CUTLASS_DEVICE int pass_cols() const { return out_cols() / passes(); }
+  CUTLASS_DEVICE int passes() const { return output_.fp32() && !output_.gated() ? 2 : 1; }
+  CUTLASS_DEVICE int pass_cols() const { return output_.cols() / passes(); }
 
   CUTLASS_DEVICE void await_emptied(int fill) const {
     if (fill > 0) ptx::barrier_wait(&shared_->emptied, (fill - 1) % 2);
   }
   CUTLASS_DEVICE void hand_over() const { ptx::barrier_arrive(&shared_->filled); }
 
-  /// Leaves in shared memory where the tile's rows go at destination d.
-  CUTLASS_DEVICE void look_up(const TileCoordinate& at, int d, int lane) const {
-    for (int row = lane; row < Rows; row += 32) shared_->rows[row] = row_at(at, row, d);
+  /// A warp ships the rows that it has staged.
+  CUTLASS_DEVICE void ship_own(const TileSpot& at, int thread) const {
+    const int lane = thread % 32;
+    for (int d = 0; d < args().out.dests; ++d)
+      for (int first = thread / 32 * 16; first < Rows; first += Warps * 16) {
+        look_up<16>(at, d, first, lane);
+        __syncwarp();
+        ship_rows<Cols / 8, 16>(at, 0, first, lane);
+        __syncwarp();
+      }
   }
-  /// Stores what is staged, rows of `Words` words of 16 bytes: each lane one word of every so many rows.
-  template <int Words>
-  CUTLASS_DEVICE void ship_rows(const TileCoordinate& at, int pass, int lane) const {
+  /// Leaves in shared memory where so many rows of a tile, from one on, go at destination d.
+  template <int Count>
+  CUTLASS_DEVICE void look_up(const TileSpot& at, int d, int first, int lane) const {
+    for (int row = first + lane; row < first + Count; row += 32)
+      shared_->rows[row] = output_.row_exists(at.m, row) ? output_.row_at(at, row, d) : nullptr;
+  }
+  /// Stores what is staged of so many rows from one on, `Words` words of 16 bytes each: every lane one word
+  /// of every so many rows.
+  template <int Words, int Count>
+  CUTLASS_DEVICE void ship_rows(const TileSpot& at, int pass, int first_row, int lane) const {
     constexpr int rows_at_once = 32 / Words, steps_at_once = 2;
-    const int bytes = params_.out_f32 ? 4 : 2, skipped = pass * pass_cols();
-    const std::int64_t left = params_.cols - static_cast<std::int64_t>(at.n) * out_cols() - skipped;
+    const int bytes = output_.bytes(), skipped = pass * pass_cols();
+    const std::int64_t left = args().cols - std::int64_t{at.n} * output_.cols() - skipped;
     const int row = lane / Words, word = lane % Words;
     if (row >= rows_at_once || word * 16 >= left * bytes) return;
     const int offset = skipped * bytes + word * 16;
-    std::uint32_t from = ptx::shared_address(shared_->staged) + row * stride + word * 16;
-    std::uint32_t address = ptx::shared_address(shared_->rows) + row * 8;
+    std::uint32_t from = ptx::shared_address(shared_->staged) + (first_row + row) * stride + word * 16;
+    std::uint32_t address = ptx::shared_address(shared_->rows) + (first_row + row) * 8;
     constexpr int step_rows = rows_at_once * steps_at_once;
     CUTLASS_PRAGMA_NO_UNROLL
-    for (int first = 0; first < Rows; first += step_rows) {
+    for (int first = 0; first < Count; first += step_rows) {
       char* to[steps_at_once];
       uint4 data[steps_at_once];
       CUTLASS_PRAGMA_UNROLL
       for (int u = 0; u < steps_at_once; ++u) {
-        // Of three rows at once the last step may reach behind the tile.
-        const bool inside = Rows % step_rows == 0 || first + u * rows_at_once + row < Rows;
+        // Of three rows at once the last step may reach behind them.
+        const bool inside = Count % step_rows == 0 || first + u * rows_at_once + row < Count;
         to[u] = inside ? ptx::ld_shared_pointer(address + u * rows_at_once * 8) : nullptr;
         if (inside) data[u] = ptx::ld_shared_v4(from + u * rows_at_once * stride);
       }
@@ -247,8 +223,9 @@ class HookedEpilogue {
     for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < Cols / 8; j += 2) {
       const auto* x = &sums(i * (Cols / 2) + 4 * j);
-      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Pair<T>::pack(x[0], x[1]),
-                       Pair<T>::pack(x[2], x[3]), Pair<T>::pack(x[4], x[5]), Pair<T>::pack(x[6], x[7]));
+      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Numbers<T>::narrow(x[0], x[1]),
+                       Numbers<T>::narrow(x[2], x[3]), Numbers<T>::narrow(x[4], x[5]),
+                       Numbers<T>::narrow(x[6], x[7]));
     }
   }
 
@@ -261,7 +238,7 @@ class HookedEpilogue {
   template <class Sums>
   CUTLASS_DEVICE void stage_finished(int m, int n, int half, const Sums& sums, int thread, int warp) const {
     constexpr int of_half = Cols / 2 / chunk;
-    const int lane = thread % 32, per_row = chunk / (swiglu() ? 16 : 8);
+    const int lane = thread % 32, per_row = chunk / (output_.gated() ? 16 : 8);
     const std::uint32_t scratch = ptx::shared_address(shared_->scratch) + warp * scratch_bytes;
     CUTLASS_PRAGMA_NO_UNROLL
     for (int i = 0; i < Rows / (16 * Warps); ++i) {
@@ -283,7 +260,7 @@ class HookedEpilogue {
       if (at != i * chunks + c) continue;
       const float* x = &sums(at / chunks * (Cols / 2));
       const int first = at % chunks * chunk;
-      if (swiglu()) {
+      if (output_.gated()) {
         stage_sums<chunk / 16>(x + first / 4, lane, 0, scratch);
         stage_sums<chunk / 16>(x + (first + Cols) / 4, lane, chunk / 8, scratch);
       } else {
@@ -304,60 +281,39 @@ class HookedEpilogue {
   CUTLASS_DEVICE void finish_words(int m, int n, int first_row, int first, int per_row, int lane,
                                    std::uint32_t scratch) const {
     const int column = first + lane % per_row * 8;
-    const std::int64_t in_matrix = static_cast<std::int64_t>(n) * out_cols() + column;
-    if (in_matrix >= params_.cols) return;
-    const std::uint32_t to = ptx::shared_address(shared_->staged) + first_row * stride +
-                             column % pass_cols() * (params_.out_f32 ? 4 : 2);
+    const std::int64_t in_matrix = std::int64_t{n} * output_.cols() + column;
+    if (in_matrix >= args().cols) return;
+    const std::uint32_t to =
+        ptx::shared_address(shared_->staged) + first_row * stride + column % pass_cols() * output_.bytes();
     CUTLASS_PRAGMA_NO_UNROLL
     for (int row = lane / per_row; row < 16; row += 32 / per_row) {
-      if (!row_exists(m, first_row + row)) continue;
-      float x[8], up[8];
+      if (!output_.row_exists(m, first_row + row)) continue;
+      typename Output::Sums x, up;
       load_words(x, word_at(scratch, row, lane % per_row * 2), word_at(scratch, row, lane % per_row * 2 + 1));
-      if (swiglu())
+      if (output_.gated())
         load_words(up, word_at(scratch, row, lane % per_row * 2 + chunk / 8),
                    word_at(scratch, row, lane % per_row * 2 + chunk / 8 + 1));
-      finish(m, first_row + row, in_matrix, x, up);
+      output_.finish(std::int64_t{m} * args().part_rows + first_row + row, in_matrix, x, up);
       stage_word(to + row * stride, x);
     }
   }
-  CUTLASS_DEVICE static void load_words(float (&x)[8], std::uint32_t low, std::uint32_t high) {
+  CUTLASS_DEVICE static void load_words(typename Output::Sums& x, std::uint32_t low, std::uint32_t high) {
     const uint4 a = ptx::ld_shared_v4(low), b = ptx::ld_shared_v4(high);
     const std::uint32_t bits[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     CUTLASS_PRAGMA_UNROLL
     for (int v = 0; v < 8; ++v) x[v] = __uint_as_float(bits[v]);
   }
-  CUTLASS_DEVICE void finish(int m, int row, std::int64_t column, float (&x)[8], float (&up)[8]) const {
-    if (params_.c != nullptr)
-      add(x, static_cast<const T*>(params_.c) +
-                 (static_cast<std::int64_t>(m) * params_.part_rows + row) * params_.ldc + column);
-    if (params_.bias != nullptr) {
-      add(x, static_cast<const T*>(params_.bias) + column);
-      if (swiglu()) add(up, static_cast<const T*>(params_.bias) + params_.cols + column);
-    }
-    if (!swiglu()) return cuda::activate(params_.activate, x);
-    CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < 8; ++v) x[v] = silu(x[v]) * up[v];
-  }
-  CUTLASS_DEVICE static void add(float (&x)[8], const T* of) {
-    const uint4 words = __ldg(reinterpret_cast<const uint4*>(of));
-    const std::uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
-    CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < 4; ++v) {
-      const float2 both = Pair<T>::unpack(pairs[v]);
-      x[2 * v] += both.x, x[2 * v + 1] += both.y;
-    }
-  }
-  CUTLASS_DEVICE void stage_word(std::uint32_t to, const float (&x)[8]) const {
-    if (params_.out_f32) {
+  CUTLASS_DEVICE void stage_word(std::uint32_t to, const typename Output::Sums& x) const {
+    if (output_.fp32()) {
       ptx::st_shared_v2(to, x[0], x[1]), ptx::st_shared_v2(to + 8, x[2], x[3]);
       ptx::st_shared_v2(to + 16, x[4], x[5]), ptx::st_shared_v2(to + 24, x[6], x[7]);
     } else {
-      ptx::st_shared_v4(to, {Pair<T>::pack(x[0], x[1]), Pair<T>::pack(x[2], x[3]), Pair<T>::pack(x[4], x[5]),
-                             Pair<T>::pack(x[6], x[7])});
+      const auto words = narrowed<T>(x);
+      ptx::st_shared_v4(to, {words.word[0], words.word[1], words.word[2], words.word[3]});
     }
   }
 
-  const Params& params_;
+  const Output output_;
   SharedStorage* shared_ = nullptr;
   int tiles_ = 0;  // that this thread has staged, or fills that it has shipped
 };
@@ -372,7 +328,7 @@ class HookedCollective : public cutlass::epilogue::collective::detail::Sm90TmaWa
  public:
   using TensorStorage = typename Adapter::TensorStorage;
 
-  CUTLASS_DEVICE HookedCollective(const EpilogueArgs& params, TensorStorage& shared) : Adapter(params) {
+  CUTLASS_DEVICE HookedCollective(const GemmArgs& params, TensorStorage& shared) : Adapter(params) {
     this->open(shared);
   }
 

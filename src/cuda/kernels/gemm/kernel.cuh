@@ -59,15 +59,7 @@ struct HookedGemm {
     load.watch = args.watch;
     if (const cudaError_t failed = set_pieces(args, load.pieces)) return failed;
     if (args.c != nullptr && args.a_parts > 1) return cudaErrorInvalidValue;  // whose row would it be
-    auto& out = to.epilogue;
-    out.rows = args.rows, out.cols = args.cols;
-    out.c = args.c, out.ldc = args.ldc, out.bias = args.bias;
-    out.activate = args.activate;
-    out.out_f32 = args.out_type == Element::f32;
-    out.parts = args.a_parts;
-    out.part_rows = args.part_rows;
-    out.out = args.out;
-    out.notify = args.notify;
+    to.epilogue = args;
     to.hw_info.sm_count = args.ctas;
     to.scheduler.order = args.order;
     to.scheduler.positions = args.positions;

@@ -17,6 +17,9 @@ struct TileOutput {
 
   const GemmArgs& args;
 
+  __device__ bool fp32() const { return args.out_type == Element::f32; }
+  /// Of an element of the output.
+  __device__ int bytes() const { return fp32() ? 4 : static_cast<int>(sizeof(T)); }
   __device__ bool gated() const { return args.activate == Activate::swiglu; }
   /// Columns of the output that a tile holds.
   __device__ int cols() const { return gated() ? Cols / 2 : Cols; }
@@ -32,8 +35,7 @@ struct TileOutput {
   /// Where a tile's row begins at destination d, null where it goes nowhere.
   __device__ char* row_at(const TileSpot& tile, int row, int d) const {
     char* const at = row_of(args.out, tile, args.part_rows, row, d);
-    const std::int64_t bytes = args.out_type == Element::f32 ? 4 : sizeof(T);
-    return at == nullptr ? nullptr : at + first_col(args.out, tile, cols()) * bytes;
+    return at == nullptr ? nullptr : at + std::int64_t{first_col(args.out, tile, cols())} * bytes();
   }
 
   /// Adds C and bias to `width` sums of a row of the output, and activates them; `up`: with swiglu, the sums
@@ -58,20 +60,23 @@ struct TileOutput {
     for (int d = 0; d < args.out.dests; ++d) {
       char* const to = row_at(tile, row, d);
       if (to == nullptr) continue;
-      if (args.out_type == Element::f32)
+      if (fp32())
         cuda::store(narrowed<float>(x), to + column * std::int64_t{sizeof(float)}, width);
       else
         cuda::store(narrowed<T>(x), to + column * std::int64_t{sizeof(T)}, width);
     }
   }
 
-  /// Counts a tile, by `threads` threads that are behind a barrier with all who stored.
-  __device__ void notify(std::int64_t position, int thread, int threads) const {
-    const NotifyTable& notify = args.notify;
-    for (int i = thread; i < notify.count; i += threads) {
-      std::uint32_t* const counter = notify.counters[position * notify.count + i];
-      if (counter != nullptr) add_release(counter, 1, notify.system);
-    }
+  /// Of a tile's counts one, maybe null.
+  __device__ std::uint32_t* counter(std::int64_t position, int i) const {
+    return args.notify.counters[position * args.notify.count + i];
+  }
+  __device__ void count(std::uint32_t* counter) const {
+    if (counter != nullptr) add_release(counter, 1, args.notify.system);
+  }
+  /// Counts a tile, from its count `first` on every `step`th, behind a barrier with all who stored.
+  __device__ void notify(std::int64_t position, int first, int step) const {
+    for (int i = first; i < args.notify.count; i += step) count(counter(position, i));
   }
 
  private:

@@ -1,0 +1,276 @@
+// What benchmarks of the instrumented GEMM share: shapes, random operands, a kernel made ready in each of the
+// layouts that `signal` stores tiles in, and a stopwatch.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "../report.hpp"
+#include "cuda/kernels/gemm.hpp"
+#include "cuda/kernels/sync.hpp"
+#include "cuda/local_rank.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/memory.hpp"
+#include "cuda/raii/stream.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/grid/tile_grid.hpp"
+
+namespace shingle::bench {
+
+using namespace shingle::cuda;
+
+struct GemmShape {
+  std::int64_t m, n, k;
+};
+
+inline std::vector<GemmShape> parse_shapes(const std::vector<std::string>& words) {
+  std::vector<GemmShape> shapes;
+  for (const std::string& word : words) {
+    GemmShape shape{};
+    if (std::sscanf(word.c_str(), "%ldx%ldx%ld", &shape.m, &shape.n, &shape.k) != 3)
+      throw InvalidArgument(fmt::format("'{}' is no shape MxNxK", word));
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+/// Of the current device.
+inline std::int32_t sm_count() {
+  int device = 0, count = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return count;
+}
+
+template <class T>
+DeviceMemory upload(const std::vector<T>& data) {
+  DeviceMemory memory(data.size() * sizeof(T));
+  check(cudaMemcpy(memory.get(), data.data(), memory.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // our streams wait for no copy of small data
+  return memory;
+}
+
+/// Uniform in (-1, 1), all seven bits of the fraction random; bf16. From some 67 million elements on they
+/// repeat, with a period of which no matrix has its rows.
+inline DeviceMemory uniform(std::int64_t count, unsigned seed) {
+  constexpr std::int64_t period = (std::int64_t{1} << 26) + 8;
+  std::vector<std::uint16_t> data(static_cast<std::size_t>(smaller(count, period)));
+  std::uint64_t state = seed;
+  for (auto& x : data) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto bits = static_cast<std::uint32_t>(state >> 32);
+    const std::uint32_t exponent = 126 - static_cast<std::uint32_t>(std::countr_zero(bits | 1u << 20));
+    x = static_cast<std::uint16_t>(bits >> 31 << 15 | exponent << 7 | (bits >> 24 & 0x7f));
+  }
+  DeviceMemory memory(static_cast<std::size_t>(count) * sizeof(data[0]));
+  for (std::size_t at = 0, block = data.size() * sizeof(data[0]); at < memory.bytes(); at += block)
+    check(cudaMemcpy(memory.get<char>() + at, data.data(), std::min(block, memory.bytes() - at),
+                     cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+  return memory;
+}
+
+/// Where `signal` has the GEMM store its tiles (docs/signal.md).
+enum class Granularity : std::uint8_t {
+  none,      ///< at their places in the output: hooks idle
+  tile,      ///< before an all-reduce: tile by tile in the order of execution
+  subtile,   ///< before a reduce-scatter: of each wave the rows of one rank, then the next one's; rows of A
+             ///< are picked from all ranks' shards
+  subtoken,  ///< before an all-to-all: of each wave the rows for one rank, then for the next one
+};
+
+inline std::string_view name(Granularity granularity) {
+  constexpr std::string_view names[] = {"none", "tile", "subtile", "subtoken"};
+  return names[static_cast<std::size_t>(granularity)];
+}
+
+/// Where the rows of a grid's tiles go in an output of two-byte elements, in waves of `wave` tiles.
+class TileLayout {
+ public:
+  TileLayout(const TileGrid& grid, Granularity granularity, int ranks, std::int32_t wave)
+      : grid_(grid), granularity_(granularity), ranks_(ranks) {
+    if (granularity == Granularity::subtile && grid.rows % grid.tile_rows != 0)
+      throw InvalidArgument(fmt::format("{} rows are no whole tiles of {}", grid.rows, grid.tile_rows));
+    if (granularity != Granularity::none) place(wave);
+  }
+
+  /// Rows of a tile that lie one behind the other, and the bytes of one.
+  std::int32_t piece_rows() const {
+    if (granularity_ == Granularity::subtoken) return 1;
+    return granularity_ == Granularity::subtile ? grid_.tile_rows / ranks_ : grid_.tile_rows;
+  }
+  std::int32_t pieces() const { return grid_.tile_rows / piece_rows(); }
+  std::int64_t row_bytes() const { return std::int64_t{grid_.tile_cols} * 2; }
+  /// [position · pieces + piece]; negative where the position holds no tile.
+  const std::vector<std::int64_t>& offsets() const { return offsets_; }
+
+  /// Where a row of a tile went, in bytes, and which row of the result it is.
+  struct RowAt {
+    std::int64_t offset, row;
+  };
+  RowAt at(std::int64_t position, std::int32_t row) const {
+    const Tile tile = grid_.tile(position);
+    const std::int32_t piece = row / piece_rows(), in_piece = row % piece_rows();
+    std::int64_t of_result = tile.m * grid_.tile_rows + row;
+    if (granularity_ == Granularity::none)
+      return {(of_result * grid_.cols + tile.n * grid_.tile_cols) * 2, of_result};
+    if (granularity_ == Granularity::subtile)
+      of_result = piece * (grid_.rows / ranks_) + tile.m * piece_rows() + in_piece;
+    return {offsets_[static_cast<std::size_t>(position * pieces() + piece)] + in_piece * row_bytes(),
+            of_result};
+  }
+
+ private:
+  /// Wave by wave, in each the pieces for rank 0 first.
+  void place(std::int32_t wave) {
+    const std::int32_t count = pieces();
+    offsets_.assign(static_cast<std::size_t>(grid_.positions() * count), -1);
+    std::mt19937 random(1);
+    // By row of tiles and piece: tiles as a whole, subtiles to each rank one, subtokens wherever they belong.
+    std::vector<std::size_t> rank_of(static_cast<std::size_t>(grid_.tiles_m() * count), 0);
+    const auto ranks = static_cast<std::size_t>(ranks_);
+    for (std::size_t i = 0; i < rank_of.size() && granularity_ != Granularity::tile; ++i)
+      rank_of[i] = (granularity_ == Granularity::subtoken ? random() : i) % ranks;
+    std::int64_t offset = 0;
+    for (std::int64_t begin = 0; begin < grid_.positions(); begin += wave)
+      for (std::size_t rank = 0; rank < ranks; ++rank)
+        for (std::int64_t p = begin; p < smaller(begin + wave, grid_.positions()); ++p) {
+          const Tile tile = grid_.tile(p);
+          for (std::int32_t i = 0; i < count && !grid_.phantom(tile); ++i) {
+            if (rank_of[static_cast<std::size_t>(tile.m * count + i)] != rank) continue;
+            offsets_[static_cast<std::size_t>(p * count + i)] = offset;
+            offset += piece_rows() * row_bytes();
+          }
+        }
+  }
+
+  TileGrid grid_;
+  Granularity granularity_;
+  int ranks_;
+  std::vector<std::int64_t> offsets_;
+};
+
+struct GemmSetup {
+  const GemmInstance& instance;
+  GemmShape shape;
+  TileOrder order;
+  Granularity granularity = Granularity::none;
+  int ranks = 4;             ///< that subtiles and subtokens go to
+  std::int32_t ctas = 0;     ///< SMs, and so tiles in a wave
+  bool count_tiles = false;  ///< each tile has a count of its own, by position, not one for each wave
+};
+
+/// A kernel for operands and output, which have to outlive it, ready to launch. A is m×k, B n×k.
+class HookedGemm {
+ public:
+  HookedGemm(const GemmSetup& setup, const void* a, const void* b, char* out)
+      : instance_(setup.instance),
+        ctas_(setup.ctas),
+        grid_(make_grid(setup.shape.m, setup.shape.n, instance_.tile.rows, instance_.tile.cols, setup.order)),
+        layout_(grid_, setup.granularity, setup.ranks, setup.ctas),
+        counts_(static_cast<std::size_t>(grid_.positions() + 1) * sizeof(std::uint32_t)),
+        epoch_(sizeof(std::uint32_t)) {
+    const GemmShape& shape = setup.shape;
+    counts_.fill(0), epoch_.fill(0);
+    GemmArgs args;
+    args.tile = instance_.tile;
+    args.rows = args.a_rows = shape.m;
+    args.cols = shape.n, args.k = shape.k;
+    args.a = a, args.lda = shape.k;
+    args.b = b, args.ldb = shape.k;
+    args.transpose_b = true;
+    args.part_rows = instance_.tile.rows;
+    args.out.base = out;
+    args.out.row_bytes = shape.n * 2;
+    if (setup.granularity == Granularity::subtile) {
+      args.a_parts = setup.ranks;
+      args.part_rows = layout_.piece_rows();
+      args.a_stride = args.rows = shape.m / setup.ranks;
+    }
+    if (setup.granularity != Granularity::none) {
+      std::vector<char*> table;
+      for (const std::int64_t offset : layout_.offsets())
+        table.push_back(offset < 0 ? nullptr : out + offset);
+      table_ = upload(table);
+      args.out = {
+          nullptr, table_.get<char*>(), layout_.row_bytes(), layout_.piece_rows(), layout_.pieces(), 1, true};
+    }
+    std::vector<TileAt> tiles;
+    std::vector<std::uint32_t*> signals;
+    for (std::int64_t p = 0; p < grid_.positions(); ++p) {
+      const Tile at = grid_.tile(p);
+      tiles.push_back({static_cast<std::int32_t>(at.m), static_cast<std::int32_t>(at.n)});
+      signals.push_back(grid_.phantom(at) ? nullptr : counts() + (setup.count_tiles ? p : p / ctas_));
+    }
+    order_ = upload(tiles), signals_ = upload(signals);
+    args.order = order_.get<TileAt>();
+    args.positions = static_cast<std::int32_t>(tiles.size());
+    args.ctas = ctas_;
+    args.watch.epoch = epoch_.get<std::uint32_t>();
+    if (setup.granularity != Granularity::none) args.notify = {signals_.get<std::uint32_t*>(), 1, false};
+    check(instance_.load(), "load a kernel");
+    check(instance_.prepare(args, params_.get()), "prepare a kernel");
+  }
+
+  void launch(cudaStream_t stream) const {
+    check(instance_.launch(params_.get(), ctas_, stream), "launch a kernel");
+  }
+
+  const TileGrid& grid() const { return grid_; }
+  const TileLayout& layout() const { return layout_; }
+  /// By position where tiles are counted, else by wave; the last one is left alone.
+  std::uint32_t* counts() const { return counts_.get<std::uint32_t>(); }
+
+  /// Bytes that the output takes in any granularity: whole tiles, of at most 256 rows and columns.
+  static std::size_t out_bytes(const GemmShape& shape) {
+    return static_cast<std::size_t>((shape.m + 512) * (shape.n + 512) * 2);
+  }
+
+ private:
+  const GemmInstance& instance_;
+  std::int32_t ctas_;
+  TileGrid grid_;
+  TileLayout layout_;
+  DeviceMemory counts_, epoch_, order_, signals_, table_;
+  std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();
+};
+
+/// Times what is enqueued behind a wait of the device, so that no launch by the host is in the time.
+class Stopwatch {
+ public:
+  Stopwatch() : word_(sizeof(std::uint32_t)), epoch_(sizeof(std::uint32_t)) {
+    check(preload_sync(), "preload_sync");
+    epoch_.fill(0);
+    rank_.set_timeout_us(5e6);
+  }
+  template <class Launch>
+  double time_us(Launch&& launch) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const SyncOp wait{SyncKind::await, word_.get<std::uint32_t>(), ++shots_, 0, true};
+    check(launch_sync(&wait, 1, rank_.watch(epoch_.get<std::uint32_t>()), stream_.get()), "launch_sync");
+    begin_.record(stream_.get());
+    launch(stream_.get());
+    end_.record(stream_.get());
+    std::atomic_ref(*word_.get<std::uint32_t>()).store(shots_, std::memory_order_release);
+    end_.synchronize();
+    return 1e3 * static_cast<double>(end_.milliseconds_since(begin_));
+  }
+  cudaStream_t stream() const { return stream_.get(); }
+
+ private:
+  LocalRank rank_{0, 0};
+  PinnedMemory word_;
+  DeviceMemory epoch_;
+  std::uint32_t shots_ = 0;
+  Stream stream_;
+  Event begin_{Event::Timing::on}, end_{Event::Timing::on};
+};
+
+}  // namespace shingle::bench
