@@ -12,10 +12,13 @@ namespace shingle::nccl_tuner {
 namespace {
 
 constexpr std::uint64_t least_bytes = 32 << 10;  // smaller calls are latency, and NCCL knows best
-constexpr std::size_t samples = 5;               // of each configuration
-constexpr double reject = 1.5;                   // so much slower in one sample is no noise
-constexpr std::size_t comparisons = 3;           // with NCCL's choice, in the end
-constexpr double least_gain = 0.01;              // what the host's clock can tell apart
+// What disturbs a program only makes it slower: of several samples the lower quartile counts.
+constexpr std::size_t enough = 5;       // samples of each configuration
+constexpr double reject = 1.5;          // so many times the best in each of two samples is enough
+constexpr double most_spread = 0.05;    // of the first, beyond which samples say too little …
+constexpr int most_begun_anew = 2;      // … unless so often twice as many iterations do not help
+constexpr std::size_t comparisons = 3;  // with NCCL's choice, in the end
+constexpr double least_gain = 0.01;     // what the host's clock can tell apart
 
 /// All that a plugin can set; the first subspace leaves algorithm and protocol to NCCL.
 cotune::Space space() {
@@ -34,8 +37,7 @@ cotune::Space space() {
 Experiment::Experiment(const std::vector<CallKind>& kinds, std::uint64_t fingerprint)
     : fingerprint_(fingerprint),
       space_(space()),
-      search_(cotune::Method::together, space_, static_cast<int>(kinds.size()),
-              {.least_gain = least_gain, .repeats = static_cast<int>(samples), .reject = reject}) {
+      search_(cotune::Method::together, space_, static_cast<int>(kinds.size()), {.least_gain = least_gain}) {
   for (const CallKind kind : kinds) targets_.push_back({kind});
   wanted_ = library();  // which a search begins with
 }
@@ -65,19 +67,46 @@ bool Experiment::runs(const Configs& configs) const {
   return true;
 }
 
-void Experiment::tell(double iteration_us) {
-  if (stage_ == Stage::searching) return search(iteration_us);
-  if (stage_ == Stage::comparing) compare(iteration_us);
+bool Experiment::tell(double iteration_us) {
+  switch (stage_) {
+    case Stage::beginning:
+      return begin(iteration_us);
+    case Stage::searching:
+      search(iteration_us);
+      break;
+    case Stage::comparing:
+      compare(iteration_us);
+      break;
+    case Stage::over:
+      break;
+  }
+  return true;
+}
+
+/// NCCL's choice comes first, and shows how steady the program is.
+bool Experiment::begin(double iteration_us) {
+  samples_.push_back(iteration_us);
+  if (samples_.size() < enough) return true;
+  const Spread spread = spread_of(std::exchange(samples_, {}));
+  if (spread.relative() > most_spread && begun_anew_++ < most_begun_anew) return false;
+  stage_ = Stage::searching;
+  default_us_ = spread.p25;
+  proceed(default_us_);
+  return true;
 }
 
 void Experiment::search(double iteration_us) {
-  if (best_us_ > 0 && iteration_us > reject * best_us_ && !std::exchange(doubted_, true)) return;
+  samples_.push_back(iteration_us);
+  // A single long one may be the program's, which waits for something.
+  const bool hopeless = samples_.size() > 1 && std::ranges::min(samples_) > reject * best_us_;
+  if (samples_.size() == enough || hopeless) proceed(spread_of(std::exchange(samples_, {})).p25);
+}
+
+void Experiment::proceed(double iteration_us) {
   search_.tell({.makespan_us = iteration_us});
-  if (default_us_ == 0 && search_.evaluations() > 0) default_us_ = search_.best_measured().makespan_us;
   best_us_ = search_.best_measured().makespan_us;
   while (const auto next = search_.next()) {
     if (runs(*next)) {
-      if (wanted_ != *next) doubted_ = false;
       wanted_ = *next;
       return;
     }
@@ -92,11 +121,11 @@ void Experiment::compare(double iteration_us) {
   const bool of_library = wanted_ == library();
   auto& own = of_library ? default_samples_ : best_samples_;
   own.push_back(iteration_us);
-  if (own.size() % samples != 0) return;
+  if (own.size() % enough != 0) return;
   wanted_ = of_library ? search_.best() : library();
-  if (best_samples_.size() < comparisons * samples) return;
-  default_us_ = spread_of(default_samples_).median;
-  best_us_ = spread_of(best_samples_).median;
+  if (best_samples_.size() < comparisons * enough) return;
+  default_us_ = spread_of(default_samples_).p25;
+  best_us_ = spread_of(best_samples_).p25;
   stage_ = Stage::over;
   wanted_ = learnt().empty() ? library() : search_.best();
 }

@@ -31,8 +31,9 @@ class Experiment {
   /// What to run now; at the end, what was found.
   const Configs& wanted() const { return wanted_; }
   bool over() const { return stage_ == Stage::over; }
-  /// How long an iteration took with what was wanted.
-  void tell(double iteration_us);
+  /// How long an iteration took with what was wanted. False: samples differ too much, and are taken anew;
+  /// they should be longer.
+  bool tell(double iteration_us);
   /// NCCL's choice for all.
   Configs library() const { return Configs(targets_.size()); }
   /// Choices for all ranks.
@@ -51,20 +52,22 @@ class Experiment {
     bool seen = false;
   };
   /// What a search found is compared once more with NCCL's choice, in turns: clocks drift while it searches.
-  enum class Stage : std::uint8_t { searching, comparing, over };
+  enum class Stage : std::uint8_t { beginning, searching, comparing, over };
   bool runs(const Configs& configs) const;
+  bool begin(double iteration_us);
   void search(double iteration_us);
+  void proceed(double iteration_us);
   void compare(double iteration_us);
 
   std::vector<Target> targets_;
   std::uint64_t fingerprint_;
   cotune::Space space_;
   cotune::Search search_;
-  Stage stage_ = Stage::searching;
+  Stage stage_ = Stage::beginning;
   Configs wanted_;
-  bool doubted_ = false;  // a sample of what is wanted, so long that the program may have been held up
   double default_us_ = 0, best_us_ = 0;
-  std::vector<double> default_samples_, best_samples_;
+  std::vector<double> samples_, default_samples_, best_samples_;
+  int begun_anew_ = 0;
 };
 
 /// The kinds of calls in an iteration that are worth tuning, those that move most first.

@@ -16,8 +16,14 @@ constexpr int resting_iterations = 64;  // before it asks again whether it is it
 }  // namespace
 
 Learner::Learner(Agreement& agreement, const CallHistory& calls, const Choices& known,
-                 const std::string& turn, const Log& log, Found found)
-    : agreement_(agreement), calls_(calls), known_(known), log_(log), found_(std::move(found)), turn_(turn) {}
+                 const std::string& turn, const Log& log, Found found, Now now)
+    : agreement_(agreement),
+      calls_(calls),
+      known_(known),
+      log_(log),
+      found_(std::move(found)),
+      now_(std::move(now)),
+      turn_(turn) {}
 
 void Learner::on_call(const Call& call, const CostTable& table) {
   if (over_) return;
@@ -55,7 +61,7 @@ void Learner::on_begin() {
   if (const auto& wanted = dropping_ ? experiment_->library() : experiment_->wanted(); wanted != current_)
     return propose(wanted);
   if (experiment_->over()) return conclude();
-  if (const auto us = sampler_.on_begin(Sampler::Clock::now())) experiment_->tell(*us);
+  if (const auto us = sampler_.on_begin(now_()); us && !experiment_->tell(*us)) sampler_.lengthen();
 }
 
 void Learner::begin() {

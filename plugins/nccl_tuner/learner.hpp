@@ -23,10 +23,12 @@ class Learner {
   /// Of an experiment's end.
   using Found = std::function<void(const std::vector<Learnt>&)>;
 
+  using Now = std::function<Sampler::Clock::time_point()>;
+
   /// Leaves alone the kinds of calls that `known` has choices for. `turn` is the name of the turn that it
   /// waits for.
   Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const std::string& turn,
-          const Log& log, Found found);
+          const Log& log, Found found, Now now = &Sampler::Clock::now);
 
   /// At each call, after what was agreed for it holds, with NCCL's table as it came.
   void on_call(const Call& call, const CostTable& table);
@@ -47,6 +49,7 @@ class Learner {
   const Choices known_;
   const Log log_;
   const Found found_;
+  const Now now_;
   Iteration iteration_;
   Turn turn_;
   bool over_ = false;

@@ -15,7 +15,7 @@ std::optional<double> Sampler::on_begin(Clock::time_point now) {
     if (--settling_ == 0) begun_ = now;
     return std::nullopt;
   }
-  if (++counted_ < stride_) return std::nullopt;
+  if (++counted_ < stride_ * strides_) return std::nullopt;
   const double sample_us = std::chrono::duration<double, std::micro>(now - begun_).count();
   const double iteration_us = sample_us / counted_;
   begun_ = now;

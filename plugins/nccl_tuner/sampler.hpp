@@ -12,6 +12,8 @@ class Sampler {
 
   /// After a change, or an interruption: the next iterations are not timed.
   void restart();
+  /// Where samples differ too much: twice as many iterations a sample from now on.
+  void lengthen() { strides_ *= 2; }
   /// An iteration begins. The mean of as many as make a sample, in us, with the last of them.
   std::optional<double> on_begin(Clock::time_point now);
 
@@ -22,7 +24,9 @@ class Sampler {
   static constexpr double least_sample_us = 5000;
 
   int settling_ = settling_iterations + 1;  // beginnings until one is timed
-  int counted_ = 0, stride_ = 1;
+  int stride_ = 1;                          // iterations that are long enough to be timed
+  int strides_ = 1;                         // whose mean is a sample
+  int counted_ = 0;
   Clock::time_point begun_{};
 };
 

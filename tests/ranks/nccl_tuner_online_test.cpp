@@ -30,10 +30,11 @@ using std::chrono::microseconds;
 constexpr std::size_t mib = 1 << 20;
 
 /// How long a program takes whose computation of 3 ms runs beside a collective: the paper's trade, as the
-/// collective takes from the computation what it has of the device. NCCL's choice is 16 channels.
+/// collective takes from the computation what it has of the device. NCCL's choice is 16 channels, and about
+/// the worst.
 double beside_us(double communication_us, int channels) {
   const int occupied = channels == 0 ? 16 : channels;
-  return std::max(3000 * (1 + 0.03 * occupied), communication_us / occupied);
+  return std::max(3000 * (1 + 0.1 * occupied), communication_us / occupied);
 }
 
 /// What the ranks of a program share. Zeros at first; threads or processes may have it.
@@ -127,7 +128,7 @@ class NcclTunerOnline : public testing::Test {
         ("/shingle-tuner-" + std::to_string(::getuid()) + "-turn" + std::to_string(::getpid())).c_str());
   }
 
-  /// Ranks as threads, until something was learnt, at most so many iterations.
+  /// Ranks as threads, until something was learnt, or a plugin has warned; at most so many iterations.
   void run_threads(int ranks, int iterations, const std::function<void(Rank&, int rank)>& before = {}) {
     program->ranks = ranks;
     std::atomic<int> end = iterations;
@@ -137,7 +138,8 @@ class NcclTunerOnline : public testing::Test {
         Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks), nodes);
         if (before) before(self, rank);
         for (int i = 0; i < end; ++i) {
-          if (rank == 0 && std::filesystem::exists(path)) end = std::min(end.load(), i + 2);
+          if (rank == 0 && (std::filesystem::exists(path) || !NcclLog::empty()))
+            end = std::min(end.load(), i + 2);
           self.iterate();
         }
       });
@@ -151,11 +153,12 @@ class NcclTunerOnline : public testing::Test {
     for (const TunedEntry& entry : table.entries) {
       EXPECT_EQ(entry.key.nodes, static_cast<int>(nodes));
       EXPECT_LT(entry.iteration_us, 0.9 * entry.default_us);
-      // The best are 2 and 4; what is next to them is nearly as good.
-      const bool gather = entry.key.collective == NcclCollective::allgather;
-      EXPECT_EQ(entry.key.size_class, size_class(gather ? 16 * mib : 64 * mib));
-      EXPECT_GE(entry.config.channels, gather ? 2 : 3) << describe(entry.key);
-      EXPECT_LE(entry.config.channels, gather ? 6 : 8) << describe(entry.key);
+      // unit.Learner* knows the time, and which channels are best; here other programs may run beside this
+      // one.
+      EXPECT_EQ(entry.key.size_class,
+                size_class(entry.key.collective == NcclCollective::allgather ? 16 * mib : 64 * mib));
+      EXPECT_GE(entry.config.channels, 1) << describe(entry.key);
+      EXPECT_LE(entry.config.channels, 12) << describe(entry.key);
     }
   }
   /// Of all calls so far, how many were not answered with NCCL's choice.
@@ -175,7 +178,7 @@ class NcclTunerOnline : public testing::Test {
 TEST_F(NcclTunerOnline, FindsTheLeastResourcesThatHideCommunication) {
   {
     const Variable learn("SHINGLE_TUNER_LEARN", path.string());
-    run_threads(3, 3000);
+    run_threads(3, 6000);
   }
   EXPECT_THAT(NcclLog::take(), IsEmpty());
   expect_learnt();
@@ -191,7 +194,7 @@ TEST_F(NcclTunerOnline, DoesSoWithRanksOfSeveralHosts) {
   nodes = 2;
   const Variable learn("SHINGLE_TUNER_LEARN", path.string()),
       rendezvous("SHINGLE_TUNER_RENDEZVOUS", "127.0.0.1:" + std::to_string(free_port()));
-  run_threads(4, 3000);
+  run_threads(4, 6000);
   EXPECT_THAT(NcclLog::take(), IsEmpty());
   expect_learnt();
 }
@@ -199,7 +202,7 @@ TEST_F(NcclTunerOnline, DoesSoWithRanksOfSeveralHosts) {
 TEST_F(NcclTunerOnline, TunesNotWhereHostsHaveNowhereToMeet) {
   nodes = 2;
   const Variable learn("SHINGLE_TUNER_LEARN", path.string());
-  run_threads(2, 100);
+  run_threads(2, 100);  // one, as the warning ends it
   EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("without SHINGLE_TUNER_RENDEZVOUS"))) << "once";
   EXPECT_EQ(changed(), 0);
 }
@@ -233,7 +236,7 @@ TEST_F(NcclTunerOnline, ChangesNothingWhereARankMakesOtherCalls) {
 
 TEST_F(NcclTunerOnline, SaysSoWhereItCannotKeepWhatItLearnt) {
   const Variable learn("SHINGLE_TUNER_LEARN", (folder / "not" / "there.json").string());
-  run_threads(2, 400);
+  run_threads(2, 6000);
   EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("what was learnt is not kept")));
 }
 

@@ -29,6 +29,10 @@ class NcclLog {
     const std::lock_guard guard(mutex_);
     return std::exchange(lines_, {});
   }
+  static bool empty() {
+    const std::lock_guard guard(mutex_);
+    return lines_.empty();
+  }
   static void log(int level, unsigned long, const char*, int, const char* format, ...) {
     if (level != abi::log_warning) return;
     char line[1024];
