@@ -117,7 +117,7 @@ class Set final : public Command {
   std::int64_t pitch_, width_, rows_;
 };
 
-/// Copies within a device or between two, which a copy engine carries out; one after the other.
+/// Copies, one after the other: between two devices a copy engine carries them out, within one its SMs do.
 class CopyRows final : public Command {
  public:
   struct Part {

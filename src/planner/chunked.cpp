@@ -220,8 +220,10 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
   Params chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  if (!problem.overlaps()) chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
-  if (problem.overlaps()) planner::take_overlap_params(params, host, chosen);
+  if (problem.overlaps())
+    planner::take_overlap_params(params, host, chosen);
+  else
+    chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
   Builder build(problem, machine, Mechanism::chunked, chosen);
   switch (problem.op) {
     case Op::gemm_allreduce:

@@ -47,14 +47,7 @@ Params random_configs(Dice& dice, const Overlap& list) {
 }
 
 Machine machine() {
-  Machine machine;
-  machine.workers = 6;
-  machine.collective_workers = 2;
-  machine.tile_rows = machine.tile_cols = 16;
-  machine.link = {10, 1};
-  machine.memory_gbps = 100;
-  machine.tiles = {{16, 16, 1, 0.1}};
-  return machine;
+  return overlap_machine(6);
 }
 
 TEST(RandomOverlaps, AreProvenAndReadBack) {

@@ -18,6 +18,18 @@ inline Overlap sample_overlap() {
            {"exchange", CollectiveKind::alltoall, 1500, {2}}}};
 }
 
+/// On which overlaps are planned and simulated.
+inline Machine overlap_machine(int workers) {
+  Machine machine;
+  machine.workers = workers;
+  machine.collective_workers = 2;
+  machine.tile_rows = machine.tile_cols = 16;
+  machine.link = {10, 1};
+  machine.memory_gbps = 100;
+  machine.tiles = {{16, 16, 1, 0.1}};
+  return machine;
+}
+
 /// Of a user's matrix: sums of all of these are exact.
 inline float overlap_value(Role role, int rank, std::int64_t row, std::int64_t col) {
   return static_cast<float>((row * 7 + col * 5 + rank * 3 + static_cast<int>(role)) % 9 - 4);

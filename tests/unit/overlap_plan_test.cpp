@@ -21,14 +21,7 @@ std::vector<CollectiveConfig> configs() {
 }
 
 Machine small_machine() {
-  Machine machine;
-  machine.workers = 8;
-  machine.collective_workers = 2;
-  machine.tile_rows = machine.tile_cols = 16;
-  machine.link = {10, 1};
-  machine.memory_gbps = 100;
-  machine.tiles = {{16, 16, 1, 0.1}};
-  return machine;
+  return test::overlap_machine(8);
 }
 
 Plan planned(Mechanism mechanism, int world, const Params& params = {}) {

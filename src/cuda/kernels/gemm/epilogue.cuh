@@ -6,12 +6,16 @@
 // the counts. So neither routes nor counts cost those who multiply anything, but for a CTA's last tile, which
 // they ship themselves. Rows have addresses of their own: slots, row-subtiles, pools, owners and scattered
 // rows are all the same to it, on this device or another. Plain stores do that, not bulk copies: one for each
-// row takes longer, and delays the main loop's loads. Staging, by warp (16 rows of the tile for each block of
-// rows that its warpgroup multiplies): where there is nothing to do to the sums they are rounded in
-// registers; else they go through the warp's own scratch, so that C, bias and activation meet eight columns
-// of a row at a time. Staged rows are 16 bytes apart, so that neither side meets bank conflicts. Memory
-// order: each thread that staged arrives (release, CTA) at `filled`, where the shipper waits (acquire, CTA);
-// behind the shipper's own barrier a release at the scope of the readers covers all its lanes' stores.
+// row takes longer, and delays the main loop's loads.
+//
+// Staging, by warp (16 rows of the tile for each block of rows that its warpgroup multiplies): where there is
+// nothing to do to the sums they are rounded in registers; else they go through the warp's own scratch, so
+// that C, bias and activation meet eight columns of a row at a time. Staged rows are 16 bytes apart, so that
+// neither side meets bank conflicts.
+//
+// Memory order: each thread that staged arrives (release, CTA) at `filled`, where the shipper waits (acquire,
+// CTA); behind the shipper's own barrier a release at the scope of the readers covers all its lanes' stores,
+// and those of the warps that shipped a last tile before they arrived.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
