@@ -125,15 +125,24 @@ double Costs::multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t til
   return wave_us(machine_, tile_rows, tile_cols, k) * area(rows, cols) / area(tile_rows, tile_cols);
 }
 
-double Costs::wave_of_us(const Gemm& gemm, std::int64_t tiles, double k) const {
+double Costs::wave_of_us(const Gemm& gemm, std::int64_t first, std::int64_t last, double k) const {
   const TileGrid& grid = gemm.grid;
   const std::int64_t most = gemm.resources.most > 0 ? gemm.resources.most : plan_.workers;
-  const TileRect tile{0, 0, grid.tile_rows, grid.tile_cols};
-  // Rows of tiles and columns of tiles, that the tiles of a wave are likely to have between them.
-  const std::int64_t down = smaller(grid.tiles_m(), tiles), across = ceil_div(tiles, larger(down, 1));
-  const std::int64_t held =
-      smaller(down * grid.tile_rows, grid.rows) + smaller(across * grid.tile_cols, grid.cols);
-  return std::max(split_wave_us(machine_, tile, grid.positions(), k, most), operands_us(machine_, held, k));
+  const double multiplied =
+      split_wave_us(machine_, {0, 0, grid.tile_rows, grid.tile_cols}, grid.positions(), k, most);
+  const auto operands = [&](std::int64_t down, std::int64_t across) {
+    return operands_us(
+        machine_, smaller(down * grid.tile_rows, grid.rows) + smaller(across * grid.tile_cols, grid.cols), k);
+  };
+  if (operands(1, last - first) <= multiplied) return multiplied;  // even if no two tiles shared a column
+  std::vector<bool> down(static_cast<std::size_t>(grid.tiles_m())),
+      across(static_cast<std::size_t>(grid.tiles_n()));
+  for (std::int64_t i = first; i < last; ++i) {
+    const Tile tile = grid.tile(i);
+    if (grid.phantom(tile)) continue;
+    down[static_cast<std::size_t>(tile.m)] = across[static_cast<std::size_t>(tile.n)] = true;
+  }
+  return std::max(multiplied, operands(std::ranges::count(down, true), std::ranges::count(across, true)));
 }
 
 double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const {
@@ -148,7 +157,7 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
       // On a machine whose tiles are whole a phantom one runs its main loop, too.
       if (empty && !machine_.whole_tiles) continue;
       const double one = machine_.whole_tiles
-                             ? wave_of_us(*gemm, last - first, k)
+                             ? wave_of_us(*gemm, first, last, k)
                              : multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k);
       const double us =
           gated * one + store_again_us(gemm->out, area(rect.rows, rect.cols) * width_of(gemm->out.slice));
