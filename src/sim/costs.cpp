@@ -47,6 +47,11 @@ double area(std::int64_t rows, std::int64_t cols) {
   return static_cast<double>(rows) * static_cast<double>(cols);
 }
 
+/// Whether tiles hold rows of several shards of A.
+bool picks_rows(const Gemm& gemm) {
+  return gemm.a_rows.world > 1 && gemm.a_rows.block < gemm.grid.tile_rows;
+}
+
 /// Of a multiply-add, from the tile that is fastest for long sums.
 double fastest_flop(const Machine& machine) {
   double us = std::numeric_limits<double>::infinity();
@@ -110,12 +115,11 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     const auto k = static_cast<double>(gemm->transpose_a ? gemm->a.rows : gemm->a.cols);
     const double gated = gemm->epilogue.activation == Activation::swiglu ? 2 : 1;
     const TileGrid& grid = gemm->grid;
+    const double rate = picks_rows(*gemm) ? machine_.picking_rate : 1;
     for (std::int64_t i = first; i < last; ++i) {
       const TileRect rect = grid.rect(grid.tile(i));
-      const bool empty = rect.rows == 0 || rect.cols == 0;
-      // On a machine whose tiles are whole a phantom one runs its main loop, too.
-      if (empty && !machine_.whole_tiles) continue;
-      const double us = gated * multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k) +
+      if (rect.rows == 0 || rect.cols == 0) continue;  // phantom
+      const double us = gated * multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k) / rate +
                         store_again_us(gemm->out, area(rect.rows, rect.cols) * width_of(gemm->out.slice));
       longest = std::max(longest, us);
       if (machine_.whole_tiles) break;  // all are alike
