@@ -1,15 +1,18 @@
-// How well a machine profile predicts what has been measured: the plans of a record of bench_partitions are
-// made and simulated anew, and each prediction is held against its time. Beside it stands what the predictive
-// search would choose now, by the times that the record has. No device is needed.
+// How well a machine profile predicts what has been measured: the plans of a record of bench_partitions, or
+// of `shingle bench`, are made and simulated anew, and each prediction is held against its time. Beside it
+// stands what the predictive search would choose now, by the times that a record of partitions has. No device
+// is needed.
 #include <CLI/CLI.hpp>
 
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <optional>
 
 #include "partition_trial.hpp"
 #include "shingle/base/statistics.hpp"
 #include "shingle/machine/profile.hpp"
+#include "shingle/plan/json.hpp"
 
 using namespace shingle;
 using bench::Groups, bench::Samples;
@@ -32,6 +35,19 @@ Problem problem_of(const std::string& text) {
         settings.routing, problem.world,
         std::vector<std::int64_t>(static_cast<std::size_t>(problem.world), problem.m), settings.seed));
   return problem;
+}
+
+/// Of a row of `shingle bench`; nothing where it does not say enough.
+std::optional<Plan> plan_of(const json& row, const Machine& machine) {
+  Problem problem{.op = parse_op(row.at("op").get<std::string>()), .world = row.at("world")};
+  problem.m = row.at("m"), problem.n = row.at("n"), problem.k = row.at("k");
+  problem.dtype = parse_dtype(row.at("dtype").get<std::string>());
+  problem.transpose_b = true;
+  if (problem.routes() || problem.chains() || problem.attends()) return {};
+  auto plan = make_plan(problem, machine, parse_mechanism(row.at("mechanism").get<std::string>()),
+                        params_from_json(row.at("params").dump()));
+  if (!plan) return {};
+  return std::move(plan).value();
 }
 
 /// What predictions amount to.
@@ -72,7 +88,24 @@ class Repredicted {
  public:
   explicit Repredicted(Machine machine) : machine_(std::move(machine)) {}
 
-  void add(const json& row) {
+  /// Of `shingle bench`.
+  void add_run(const json& row) {
+    if (!row.at("overlapped_us").is_number()) return;
+    const auto plan = plan_of(row, machine_);
+    if (!plan) {
+      ++left_out_;
+      return;
+    }
+    const double us = row.at("overlapped_us"), predicted = simulate(*plan, machine_).makespan_us;
+    rows_.push_back(row);
+    rows_.back()["predicted_us"] = predicted;
+    errors_[fmt::format("{} {}", row.at("op").get<std::string>(), row.at("mechanism").get<std::string>())]
+        .add(predicted / us - 1);
+    errors_["all"].add(predicted / us - 1);
+  }
+
+  /// Of bench_partitions.
+  void add_partitions(const json& row) {
     const Problem problem = problem_of(row.at("problem"));
     const std::string op(name(problem.op));
     json made{{"problem", row.at("problem")}, {"points", json::array()}};
@@ -93,7 +126,7 @@ class Repredicted {
       made["points"].push_back({{"group_waves", groups}, {"us", us}, {"predicted_us", predicted}});
       errors_[groups.empty() ? "sequential" : op].add(predicted / us - 1);
       if (groups.empty()) continue;
-      errors_["all of signal"].add(predicted / us - 1);
+      errors_["all by signal"].add(predicted / us - 1);
       measured[groups] = us;
       if (least_us == 0 || predicted < least_us) least_us = predicted, simulated = groups;
     }
@@ -113,11 +146,11 @@ class Repredicted {
   }
 
   void print() const {
-    fmt::print("{:<16} {:>6} {:>8} {:>8} {:>8} {:>8}\n", "error, relative", "points", "median", "p90",
+    fmt::print("{:<28} {:>6} {:>8} {:>8} {:>8} {:>8}\n", "error, relative", "points", "median", "p90",
                "largest", "mean");
     for (const auto& [op, errors] : errors_) {
       const json all = errors.summary();
-      fmt::print("{:<16} {:>6} {:>7.1f}% {:>7.1f}% {:>7.1f}% {:>+7.1f}%\n", op, all.at("points").get<int>(),
+      fmt::print("{:<28} {:>6} {:>7.1f}% {:>7.1f}% {:>7.1f}% {:>+7.1f}%\n", op, all.at("points").get<int>(),
                  100 * all.at("median").get<double>(), 100 * all.at("p90").get<double>(),
                  100 * all.at("largest").get<double>(), 100 * all.at("mean").get<double>());
     }
@@ -126,7 +159,9 @@ class Repredicted {
         fmt::print("{}, of the fastest that was measured: {:.3f}, from {:.3f}, {} shapes; not measured {}\n",
                    by, geometric_mean(chosen.of_best), *std::ranges::min_element(chosen.of_best),
                    chosen.of_best.size(), chosen.unknown);
-    if (left_out_ > 0) fmt::print("left out, as their groups are not those of these waves: {}\n", left_out_);
+    if (left_out_ > 0)
+      fmt::print("left out, as the record does not say enough, or has groups of other waves: {}\n",
+                 left_out_);
   }
 
   void put(json& record) const {
@@ -150,7 +185,9 @@ int main(int argc, char** argv) try {
   CLI::App app("Predictions of measured partitions, made anew from their record by a machine profile");
   std::string machine = "h200x8", half = "all", path;
   std::vector<std::string> records;
-  app.add_option("record", records, "of bench_partitions")->required()->check(CLI::ExistingFile);
+  app.add_option("record", records, "of bench_partitions or shingle bench")
+      ->required()
+      ->check(CLI::ExistingFile);
   app.add_option("--machine", machine)->capture_default_str();
   app.add_option("--shapes", half, "of the record: to fit a profile by some and try it on the others")
       ->check(CLI::IsMember({"all", "even", "odd"}))
@@ -165,10 +202,15 @@ int main(int argc, char** argv) try {
     if (!record.is_object() || !record.contains("rows"))
       throw InvalidArgument(fmt::format("{} is no record", file));
     for (const json& row : record.at("rows")) {
-      const std::string problem = row.at("problem"), shape = problem.substr(problem.find(' '));
+      const bool run = row.contains("mechanism");
+      const std::string problem = run ? fmt::format("x {}x{}x{}", row.at("m").get<int>(),
+                                                    row.at("n").get<int>(), row.at("k").get<int>())
+                                      : row.at("problem").get<std::string>();
+      const std::string shape = problem.substr(problem.find(' '));
       const auto at = std::ranges::find(shapes, shape) - shapes.begin();
       if (at == std::ssize(shapes)) shapes.push_back(shape);
-      if (half == "all" || (at % 2 == 0) == (half == "even")) repredicted.add(row);
+      if (half != "all" && (at % 2 == 0) != (half == "even")) continue;
+      run ? repredicted.add_run(row) : repredicted.add_partitions(row);
     }
   }
   repredicted.print();
