@@ -85,17 +85,18 @@ struct Way {
   std::size_t from = 0, way = 0;
 };
 
-/// Ways of which none is behind another in both times.
+/// Ways of which none is behind another in both times: by ascending sent_us, and so by descending
+/// restored_us.
 using Front = std::vector<Way>;
 
-bool ahead(const Progress& a, const Progress& b) {
-  return a.sent_us <= b.sent_us && a.restored_us <= b.restored_us;
-}
-
 void add(Front& front, const Way& way) {
-  if (std::ranges::any_of(front, [&](const Way& known) { return ahead(known.at, way.at); })) return;
-  std::erase_if(front, [&](const Way& known) { return ahead(way.at, known.at); });
-  front.push_back(way);
+  const auto sent = [](const Way& known) { return known.at.sent_us; };
+  const auto after = std::ranges::upper_bound(front, way.at.sent_us, {}, sent);
+  if (after != front.begin() && std::prev(after)->at.restored_us <= way.at.restored_us) return;
+  const auto first = std::ranges::lower_bound(front, way.at.sent_us, {}, sent);
+  const auto last = std::find_if(first, front.end(),
+                                 [&](const Way& known) { return known.at.restored_us < way.at.restored_us; });
+  front.insert(front.erase(first, last), way);
 }
 
 /// All ways over one more group, that take no longer than `us`.
@@ -109,17 +110,11 @@ void extend(const Boundaries& all, const std::vector<Front>& fronts, std::size_t
   }
 }
 
-/// The one that is restored first.
-std::size_t best(const Front& front) {
-  const auto at = std::ranges::min_element(front, {}, [](const Way& way) { return way.at.restored_us; });
-  return static_cast<std::size_t>(at - front.begin());
-}
-
 double least_us(const Boundaries& all) {
   std::vector<Front> fronts(all.last() + 1);
   fronts[0] = {Way{}};
   for (std::size_t to = 1; to <= all.last(); ++to) extend(all, fronts, to, never, fronts[to]);
-  return fronts.back()[best(fronts.back())].at.restored_us;
+  return fronts.back().back().at.restored_us;
 }
 
 /// The fewest groups that take no longer than `us`.
@@ -132,7 +127,7 @@ std::vector<std::int64_t> fewest_groups(const Boundaries& all, double us) {
     fronts.push_back(std::move(next));
   }
   std::vector<std::int64_t> groups;
-  std::size_t to = all.last(), way = best(fronts.back().back());
+  std::size_t to = all.last(), way = fronts.back().back().size() - 1;
   for (std::size_t count = fronts.size() - 1; count > 0; --count) {
     const Way& last = fronts[count][to][way];
     groups.push_back(all.wave(to) - all.wave(last.from));
