@@ -167,6 +167,16 @@ TEST(Simulate, CollectivesAtOnceShareLinks) {
   EXPECT_NEAR(time(plan, curved), 48 + (40000 - 48 * 750) / (40000 / 48.0), 0.01);
 }
 
+/// The baseline's collective is the library's as it stands.
+TEST(Simulate, SequentialCallsTakeWhatTheLibraryLikes) {
+  Machine chosen = machine();
+  chosen.collective_workers = 5;
+  chosen.curves = {{Traffic::allreduce, 2, 5, {{40000, 100}}}, {Traffic::allreduce, 2, 0, {{40000, 60}}}};
+  EXPECT_DOUBLE_EQ(time(plan_sequential(problem(Op::gemm_allreduce), chosen).value(), chosen), gemm_us + 60);
+  const Plan overlapped = plan_signal(problem(Op::gemm_allreduce), chosen, {.group_waves = {20}}).value();
+  EXPECT_NEAR(time(overlapped, chosen), 2 * gemm_us + 100, 0.5);
+}
+
 /// 100×90 in a nest of 10×10 tiles: of the last ten of each hundred nine are there.
 TEST(Simulate, PhantomTilesTakeNobodysTime) {
   Problem ragged = problem(Op::gemm_allreduce);
