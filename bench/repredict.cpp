@@ -164,6 +164,17 @@ class Repredicted {
                  left_out_);
   }
 
+  /// Whether plans of `signal` of each operator are predicted, and partitions chosen, as is asked for.
+  bool on_target() const {
+    constexpr double most_error = 0.05, least_of_best = 0.99;
+    bool met = !chosen_.empty();
+    for (const auto& [op, errors] : errors_)
+      met = met && (op == "sequential" || errors.summary().at("median").get<double>() <= most_error);
+    for (const auto& [by, chosen] : chosen_)
+      met = met && !chosen.of_best.empty() && geometric_mean(chosen.of_best) >= least_of_best;
+    return met;
+  }
+
   void put(json& record) const {
     record["rows"] = rows_;
     for (const auto& [op, errors] : errors_) record["summary"]["error"][op] = errors.summary();
@@ -185,6 +196,7 @@ int main(int argc, char** argv) try {
   CLI::App app("Predictions of measured partitions, made anew from their record by a machine profile");
   std::string machine = "h200x8", half = "all", path;
   std::vector<std::string> records;
+  bool check = false;
   app.add_option("record", records, "of bench_partitions or shingle bench")
       ->required()
       ->check(CLI::ExistingFile);
@@ -193,6 +205,9 @@ int main(int argc, char** argv) try {
       ->check(CLI::IsMember({"all", "even", "odd"}))
       ->capture_default_str();
   app.add_option("--json", path, "file for what was predicted");
+  app.add_flag(
+      "--check", check,
+      "fail unless the median error is at most 5%, of each operator, and the chosen partitions reach 99%");
   CLI11_PARSE(app, argc, argv);
 
   Repredicted repredicted(machine_from_spec(machine));
@@ -217,7 +232,7 @@ int main(int argc, char** argv) try {
   json written = bench::record(argc, argv);
   repredicted.put(written);
   bench::write(written, path);
-  return 0;
+  return check && !repredicted.on_target() ? 1 : 0;
 } catch (const Error& error) {
   fmt::print(stderr, "bench_repredict: {}\n", error.what());
   return 1;
