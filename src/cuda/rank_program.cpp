@@ -6,6 +6,7 @@
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/world.hpp"
+#include "plan/passes.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -52,7 +53,7 @@ std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane
   const auto* const pass = std::get_if<Elementwise>(&steps[first]);
   const auto joins = [&](const Step& next) {
     const auto* const other = std::get_if<Elementwise>(&next);
-    return pass != nullptr ? other != nullptr && merge(plan, *pass, *other) : synchronises(next);
+    return pass != nullptr ? other != nullptr && one_pass(plan, *pass, *other) : synchronises(next);
   };
   std::size_t last = first + 1;
   if (pass == nullptr && !synchronises(steps[first])) return last;

@@ -13,12 +13,9 @@ namespace shingle {
 
 namespace {
 
-/// Of memory's rate, that operands which are read once arrive at (a product of 16 rows on an H200: 0.85).
-constexpr double streamed = 0.85;
-
 /// The least time for operands of a product that have so many rows and columns between them.
 double operands_us(const Machine& machine, std::int64_t rows_and_cols, double k) {
-  return 2 * static_cast<double>(rows_and_cols) * k / (streamed * machine.memory_gbps * 1e3);
+  return 2 * static_cast<double>(rows_and_cols) * k / (machine.memory_gbps * 1e3);
 }
 
 /// A wave of tiles, so many in all on so many workers, whose sums are split where the machine does that.
@@ -67,6 +64,11 @@ Traffic traffic_of(CollectiveKind kind) {
 
 double area(std::int64_t rows, std::int64_t cols) {
   return static_cast<double>(rows) * static_cast<double>(cols);
+}
+
+/// Whether tiles hold rows of several shards of A.
+bool picks_rows(const Gemm& gemm) {
+  return gemm.a_rows.world > 1 && gemm.a_rows.block < gemm.grid.tile_rows;
 }
 
 /// Of a multiply-add, from the tile that is fastest for long sums.
@@ -151,16 +153,15 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     const auto k = static_cast<double>(gemm->transpose_a ? gemm->a.rows : gemm->a.cols);
     const double gated = gemm->epilogue.activation == Activation::swiglu ? 2 : 1;
     const TileGrid& grid = gemm->grid;
+    const double rate = picks_rows(*gemm) ? machine_.picking_rate : 1;
     for (std::int64_t i = first; i < last; ++i) {
       const TileRect rect = grid.rect(grid.tile(i));
-      const bool empty = rect.rows == 0 || rect.cols == 0;
-      // On a machine whose tiles are whole a phantom one runs its main loop, too.
-      if (empty && !machine_.whole_tiles) continue;
+      if (rect.rows == 0 || rect.cols == 0) continue;  // phantom
       const double one = machine_.whole_tiles
                              ? wave_of_us(*gemm, first, last, k)
                              : multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k);
-      const double us =
-          gated * one + store_again_us(gemm->out, area(rect.rows, rect.cols) * width_of(gemm->out.slice));
+      const double us = gated * one / rate +
+                        store_again_us(gemm->out, area(rect.rows, rect.cols) * width_of(gemm->out.slice));
       longest = std::max(longest, us);
       if (machine_.whole_tiles) break;  // all are alike
     }

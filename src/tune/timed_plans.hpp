@@ -38,6 +38,9 @@ struct Beside {
                       ///< worker has to be left to wait for that
 };
 
+/// The same steps, each with a count behind it that nobody awaits.
+Plan counted(Plan plan);
+
 class TimedPlans {
  public:
   /// `machine`: of the world. `hooked`: tiles are computed by a kernel of its own: as `signal` has them,
@@ -63,8 +66,9 @@ class TimedPlans {
 
   /// m×n×k by a library.
   Plan product(std::int64_t m, std::int64_t n, std::int64_t k) const;
-  /// About so many waves of all workers, in a matrix that is about as high as it is wide.
-  Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves) const;
+  /// About so many waves of all workers, in a matrix that is about as high as it is wide. `picks`: each tile
+  /// has rows of the shards of all ranks, as before a reduce-scatter; tiles are hooked and their rows divide.
+  Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves, bool picks = false) const;
   /// Attention of a rank over so many tokens, not causal, without what follows it.
   Plan attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) const;
 

@@ -105,6 +105,10 @@ struct Machine {
   double memory_gbps = 0;   ///< 1e9 bytes/s that a rank reads and writes of its own memory
   double launch_us = 0;     ///< from a step's inputs being there to its first tile, on an idle rank
   double signal_us = 0;     ///< from an add to a count to the step that awaits it
+  double sync_us = 0;       ///< of waits and counts that follow one another in a lane, where these are a
+                            ///< kernel; 0: they are none, and cost nothing beside signal_us
+  double lone_latency = 0;  ///< what a collective takes longer that follows no other at once, as those of
+                            ///< `curves` do: this many times what its curve begins with
   double pass_gbps = 0;     ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
                             ///< workers together saturate memory
   double reduce_gbps = 0;   ///< the same in a pass that sums what several ranks stored; 0: as any pass
@@ -114,6 +118,8 @@ struct Machine {
   double attention_rate = 1;  ///< multiply-adds of attention, relative to those of the fastest tile
   double library_rate = 1;  ///< those of a library's GEMM, relative to its best tile's: where another kernel
                             ///< computes tiles
+  double picking_rate = 1;  ///< those of a GEMM that picks the rows of its tiles from several shards of A,
+                            ///< relative to one that reads A as it stands
   Topology topology{};
   Contention contention{};
   std::vector<TileRate> tiles{};
