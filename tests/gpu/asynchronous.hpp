@@ -21,7 +21,8 @@
 
 namespace shingle::cuda::test {
 
-inline constexpr Mechanism served[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal};
+inline constexpr Mechanism served[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal,
+                                       Mechanism::ring};
 
 inline int gpus() {
   std::string why;
@@ -46,6 +47,7 @@ inline Params small_tiles(Mechanism mechanism) {
   Params params;
   if (mechanism == Mechanism::signal) params.tile_rows = 64, params.tile_cols = 128, params.comm_workers = 32;
   if (mechanism == Mechanism::chunked) params.chunks = 3;
+  if (mechanism == Mechanism::ring) params.slices = 3;
   return params;
 }
 
