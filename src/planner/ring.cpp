@@ -1,12 +1,13 @@
-// ring: Flash-Overlap (docs/ring.md). No collective but messages to the next rank: each carries one slice of
-// one shard while the slice behind it is computed, and the order in which a rank computes the shards leaves
-// no message to wait for at the end (reduce-scatter: its own last) or at the beginning (all-gather: its own
-// first).
+// ring: Flash-Overlap (docs/ring.md). No collective but messages to the next rank, or copies: each carries
+// one slice of one shard while the slice behind it is computed, and the order in which a rank computes the
+// shards leaves no message to wait for at the end (reduce-scatter: its own last) or at the beginning
+// (all-gather: its own first).
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "ring.hpp"
+#include "symmetry.hpp"
 #include "ulysses.hpp"
 
 namespace shingle {
@@ -43,36 +44,83 @@ void plan_reducescatter(Builder& build, const Shards& shards) {
   }
 }
 
-/// Step i of the all-gather of slice s of the output: passes on the shard i places behind.
-void gather(Builder& build, const Shards& shards, int rank, std::int32_t finished, std::int64_t i,
-            std::int64_t s) {
-  const auto messages = [&](int shard, int peer) {
-    std::vector<Exchange::Message> list;
-    const std::int64_t rows = shards.rows(shard, s);
-    const std::int64_t first = shard * build.problem().shard_rows() + shards.begin(s);
-    if (rows > 0) list.push_back({peer, build.rows(build.out, rank, first, rows)});
-    if (rows > 0 && build.sum >= 0) list.push_back({peer, build.rows(build.sum, rank, first, rows)});
-    return list;
-  };
-  auto sends = messages(shards.behind(rank, i), shards.behind(rank, -1));
-  auto receives = messages(shards.behind(rank, i + 1), shards.behind(rank, 1));
-  if (sends.empty() && receives.empty()) return;
-  if (i == 0 && !sends.empty()) build.await(rank, communicate_lane, finished, s);
-  build.exchange(rank, std::move(sends), std::move(receives));
-}
+/// The all-gather of the output, slice by slice, as soon as the own part of one is there.
+class OutputGather {
+ public:
+  OutputGather(Builder& build, const Shards& shards, std::int32_t finished)
+      : build_(build), shards_(shards), finished_(finished) {
+    if (planner::by_engines(build))
+      arrived_ = build.counter("arrived", (build.world() - 1) * shards.slices(), CounterKind::set);
+  }
+
+  /// Step i for slice s: passes on the shard i places behind the rank.
+  void step(int rank, std::int64_t i, std::int64_t s) const {
+    if (arrived_ >= 0) return copy_on(rank, i, s);
+    const auto messages = [&](int shard, int peer) {
+      std::vector<Exchange::Message> list;
+      for (const Slice& part : parts(shard, s, rank)) list.push_back({peer, part});
+      return list;
+    };
+    auto sends = messages(shards_.behind(rank, i), shards_.behind(rank, -1));
+    auto receives = messages(shards_.behind(rank, i + 1), shards_.behind(rank, 1));
+    if (sends.empty() && receives.empty()) return;
+    if (i == 0 && !sends.empty()) build_.await(rank, communicate_lane, finished_, s);
+    build_.exchange(rank, std::move(sends), std::move(receives));
+  }
+
+  /// A rank has not ended before the last shard has come: the others it has passed on.
+  void await_last(int rank) const {
+    const std::int64_t last = build_.world() - 1;
+    for (std::int64_t s = 0; s < shards_.slices() && arrived_ >= 0; ++s)
+      if (shards_.rows(shards_.behind(rank, last), s) > 0)
+        build_.await(rank, compute_lane, arrived_, (last - 1) * shards_.slices() + s);
+  }
+
+ private:
+  /// A slice of a shard, in one rank's outputs.
+  std::vector<Slice> parts(int shard, std::int64_t s, int rank) const {
+    std::vector<Slice> parts;
+    const std::int64_t rows = shards_.rows(shard, s);
+    const std::int64_t first = shard * build_.problem().shard_rows() + shards_.begin(s);
+    if (rows > 0) parts.push_back(build_.rows(build_.out, rank, first, rows));
+    if (rows > 0 && build_.sum >= 0) parts.push_back(build_.rows(build_.sum, rank, first, rows));
+    return parts;
+  }
+
+  void copy_on(int rank, std::int64_t i, std::int64_t s) const {
+    const int shard = shards_.behind(rank, i), next = shards_.behind(rank, -1);
+    const auto own = parts(shard, s, rank), there = parts(shard, s, next);
+    if (own.empty()) return;
+    const std::int32_t lane = planner::engine_of(build_, s);
+    if (i == 0)
+      build_.await(rank, lane, finished_, s);
+    else
+      build_.await(rank, lane, arrived_, (i - 1) * shards_.slices() + s);
+    for (std::size_t part = 0; part < own.size(); ++part)
+      build_.step(rank, lane, Copy{own[part], there[part]});
+    build_.notify_peer(rank, lane, arrived_, next, i * shards_.slices() + s);
+  }
+
+  Builder& build_;
+  const Shards& shards_;
+  std::int32_t finished_;
+  std::int32_t arrived_ = -1;  // counter of engines, by step and slice
+};
 
 /// Slice by slice, so that the all-gather of a slice runs beside the reduce-scatter of the next one.
 void plan_allreduce(Builder& build, const Shards& shards) {
   Sums sums = make_sums(build, shards, shards.longest());
   const std::int64_t steps = build.world() - 1;
   if (steps > 0) sums.finished = build.counter("finished", shards.slices());
+  const OutputGather gather(build, shards, sums.finished);
   for (int r = 0; r < build.ranks(); ++r) {
     Reducer reducer(build, shards, sums, r, {0});
     for (std::int64_t s = 0; s <= shards.slices(); ++s)
       for (std::int64_t i = 0; i <= steps; ++i) {
-        if (s > 0 && i < steps) gather(build, shards, r, sums.finished, i, s - 1);
+        if (s > 0 && i < steps) gather.step(r, i, s - 1);
         if (s < shards.slices()) reducer.step(i, s);
       }
+    gather.await_last(r);
   }
 }
 
@@ -112,11 +160,29 @@ std::string rounding(const Problem& problem) {
                                                 name(problem.dtype));
 }
 
+/// Engines take no workers; but what waits and counts between them and the GEMMs is one on GPUs.
+Machine beside_communication(Machine machine, const Params& params) {
+  if (params.engines > 0) machine.collective_workers = std::min(machine.collective_workers, 1);
+  return planner::with_comm_workers(std::move(machine), params);
+}
+
+/// Why engines cannot copy slices to the next rank, where they are asked to.
+std::optional<Reason> no_engines(const Problem& problem, const Machine& machine, const Params& params) {
+  if (params.engines == 0 || problem.world == 1) return std::nullopt;
+  if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
+  if (!machine.peer_memory)
+    return Reason{
+        "engines copy to the next rank's memory: ranks that do not reach it send messages (engines 0)"};
+  if (problem.exchanges_heads())
+    return Reason{"what ranks exchange for heads goes to all of them: as messages (engines 0)"};
+  return planner::needs_all_ranks(problem, params, "an engine");
+}
+
 }  // namespace
 
 Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& params) {
   problem.validate();
-  const Machine machine = planner::with_comm_workers(host, params);
+  const Machine machine = beside_communication(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.routes())
@@ -124,6 +190,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
                               name(problem.op))};
   if (problem.op == Op::gemm_allgather_gemm)
     return Reason{"ring gathers rows that are there when it begins: use chunked or copy-engine"};
+  if (auto reason = no_engines(problem, machine, params)) return *reason;
   const auto most = static_cast<std::int32_t>(planner::max_slices) / problem.world;
   if (params.slices < 0 || params.slices > most)
     return Reason{fmt::format("slices = {} must be at least 1 and at most {} for {} ranks", params.slices,
@@ -132,6 +199,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
   chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem), most);
+  chosen.engines = std::min(params.engines, chosen.slices);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   Builder build(problem, machine, Mechanism::ring, chosen);
   if (problem.exchanges_heads()) {
@@ -139,6 +207,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
     return std::move(build).finish(rounding(problem));
   }
   const Shards shards(build);
+  planner::begin_engines(build, shards);
   if (problem.op == Op::mlp)
     planner::plan_ring_mlp(build, shards);
   else if (problem.scatters())

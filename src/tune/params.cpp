@@ -95,6 +95,7 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
       break;
     case Mechanism::ring:
       found.add("slices", &Params::slices, {1, 2, 3, 4, 6, 8});
+      if (machine.peer_memory) found.add("engines", &Params::engines, {0, 1});
       if (p.op == Op::attention_reducescatter)
         found.add("row_parallel", &Params::row_parallel, {false, true});
       break;

@@ -112,6 +112,7 @@ Problem draw_ring_problem(Dice& dice, int world) {
 
 Params draw_ring_params(Dice& dice, const Problem&) {
   Params params;
+  params.engines = static_cast<std::int32_t>(dice.size(0, 2));
   params.slices = static_cast<std::int32_t>(dice.size(1, 5));
   params.comm_workers = one_of(dice, {0, 2, 12});
   return params;
