@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "ring.hpp"
 #include "symmetry.hpp"
@@ -24,11 +25,15 @@ using planner::Sums;
 
 /// Eight slices in all: where messages take longer than computation, that of one slice is exposed; but two
 /// of a rank at least, so that a message may come late without anyone waiting for it. In an allreduce the
-/// all-gather of one slice of every rank is exposed, however many ranks there are.
-std::int32_t default_slices(const Problem& problem) {
-  if (problem.op == Op::gemm_allreduce) return 8;
+/// all-gather of one slice of every rank is exposed, however many ranks there are. Where many workers share
+/// a product, one of less than a wave of tiles takes as long as one of a whole wave.
+std::int32_t default_slices(const Problem& problem, const Machine& machine) {
   if (problem.exchanges_heads()) return planner::default_ulysses_slices(problem);
-  return std::max(8 / problem.world, 2);
+  const std::int32_t wanted = problem.op == Op::gemm_allreduce ? 8 : std::max(8 / problem.world, 2);
+  if (machine.workers == 1) return wanted;
+  const double wave = static_cast<double>(machine.workers) * machine.tile_rows * machine.tile_cols;
+  const double waves = static_cast<double>(problem.shard_rows()) * static_cast<double>(problem.n) / wave;
+  return static_cast<std::int32_t>(std::clamp(std::round(waves), 1.0, static_cast<double>(wanted)));
 }
 
 /// All slices of a shard, then the next shard: a message has the time of all slices to arrive.
@@ -92,6 +97,7 @@ class OutputGather {
     const auto own = parts(shard, s, rank), there = parts(shard, s, next);
     if (own.empty()) return;
     const std::int32_t lane = planner::engine_of(build_, s);
+    build_.ring_doorbell(rank, lane);
     if (i == 0)
       build_.await(rank, lane, finished_, s);
     else
@@ -198,7 +204,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
   Params chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem), most);
+  chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem, machine), most);
   chosen.engines = std::min(params.engines, chosen.slices);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   Builder build(problem, machine, Mechanism::ring, chosen);

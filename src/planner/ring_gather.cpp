@@ -69,6 +69,7 @@ void RingGather::copy_on(int rank, std::int64_t places, std::int64_t s) const {
   if (own.rows == 0) return;
   const std::int32_t lane = engine_of(build_, s);
   const int next = shards_.behind(rank, -1);
+  build_.ring_doorbell(rank, lane);
   await(rank, places, s, lane);
   build_.step(rank, lane, Copy{own, held(next, places + 1, s)});
   build_.notify_peer(rank, lane, arrived_, next, places * shards_.slices() + s);

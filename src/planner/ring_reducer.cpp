@@ -40,7 +40,6 @@ void Reducer::step(std::int64_t i, std::int64_t s) {
   if (last) return;
   if (rows > 0) {
     build_.notify(rank_, compute_lane, sums_.summed, passes_);
-    build_.await(rank_, by_engines(build_) ? engine_of(build_, s) : communicate_lane, sums_.summed, passes_);
     slot.sent[half] = passes_;
   }
   if (incoming > 0) slot.received = passes_;
@@ -105,7 +104,10 @@ void Reducer::store(std::int64_t first, std::int64_t rows, std::vector<Placement
 
 void Reducer::exchange(const Slot& slot, const Slice& partial, std::int64_t incoming) {
   std::vector<Exchange::Message> sends, receives;
-  if (partial.rows > 0) sends.push_back({shards_.behind(rank_, -1), partial});
+  if (partial.rows > 0) {
+    build_.await(rank_, communicate_lane, sums_.summed, passes_);
+    sends.push_back({shards_.behind(rank_, -1), partial});
+  }
   if (incoming > 0)
     receives.push_back({shards_.behind(rank_, 1), build_.rows(sums_.received, rank_, slot.row, incoming)});
   if (sends.empty() && receives.empty()) return;
@@ -116,6 +118,8 @@ void Reducer::exchange(const Slot& slot, const Slice& partial, std::int64_t inco
 void Reducer::copy_on(Slot& slot, std::int64_t s, const Slice& partial) {
   const std::int32_t lane = engine_of(build_, s);
   const int next = shards_.behind(rank_, -1);
+  build_.ring_doorbell(rank_, lane);
+  build_.await(rank_, lane, sums_.summed, passes_);
   if (slot.copied >= 0) build_.await(rank_, lane, sums_.freed, slot.copied);
   build_.step(rank_, lane, Copy{partial, build_.rows(sums_.received, next, slot.row, partial.rows)});
   build_.notify_peer(rank_, lane, sums_.arrived, next, passes_);
