@@ -71,7 +71,7 @@ Problem draw_peer_problem(Dice& dice, int world) {
   if (p.m == 0) p.m = 8;
   if (p.gathers() || p.routes()) p.transpose_a = false;
   if (p.transpose_a) p.m = (p.m + 7) / 8 * 8;
-  if (p.chains()) p.inner = 8 * dice.size(1, 60);
+  p.inner = p.chains() ? 8 * dice.size(1, 60) : 0;
   if (p.routes()) {
     p.routing = random_routing(dice, world, p.m);
     p.m = 0;
