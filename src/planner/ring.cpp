@@ -15,8 +15,8 @@ namespace shingle {
 namespace {
 
 using planner::Builder;
-using planner::communicate_lane;
 using planner::compute_lane;
+using planner::OutputGather;
 using planner::Reducer;
 using planner::RingGather;
 using planner::Run;
@@ -48,70 +48,6 @@ void plan_reducescatter(Builder& build, const Shards& shards) {
       for (std::int64_t s = 0; s < shards.slices(); ++s) reducer.step(i, s);
   }
 }
-
-/// The all-gather of the output, slice by slice, as soon as the own part of one is there.
-class OutputGather {
- public:
-  OutputGather(Builder& build, const Shards& shards, std::int32_t finished)
-      : build_(build), shards_(shards), finished_(finished) {
-    if (planner::by_engines(build))
-      arrived_ = build.counter("arrived", (build.world() - 1) * shards.slices(), CounterKind::set);
-  }
-
-  /// Step i for slice s: passes on the shard i places behind the rank.
-  void step(int rank, std::int64_t i, std::int64_t s) const {
-    if (arrived_ >= 0) return copy_on(rank, i, s);
-    const auto messages = [&](int shard, int peer) {
-      std::vector<Exchange::Message> list;
-      for (const Slice& part : parts(shard, s, rank)) list.push_back({peer, part});
-      return list;
-    };
-    auto sends = messages(shards_.behind(rank, i), shards_.behind(rank, -1));
-    auto receives = messages(shards_.behind(rank, i + 1), shards_.behind(rank, 1));
-    if (sends.empty() && receives.empty()) return;
-    if (i == 0 && !sends.empty()) build_.await(rank, communicate_lane, finished_, s);
-    build_.exchange(rank, std::move(sends), std::move(receives));
-  }
-
-  /// A rank has not ended before the last shard has come: the others it has passed on.
-  void await_last(int rank) const {
-    const std::int64_t last = build_.world() - 1;
-    for (std::int64_t s = 0; s < shards_.slices() && arrived_ >= 0; ++s)
-      if (shards_.rows(shards_.behind(rank, last), s) > 0)
-        build_.await(rank, compute_lane, arrived_, (last - 1) * shards_.slices() + s);
-  }
-
- private:
-  /// A slice of a shard, in one rank's outputs.
-  std::vector<Slice> parts(int shard, std::int64_t s, int rank) const {
-    std::vector<Slice> parts;
-    const std::int64_t rows = shards_.rows(shard, s);
-    const std::int64_t first = shard * build_.problem().shard_rows() + shards_.begin(s);
-    if (rows > 0) parts.push_back(build_.rows(build_.out, rank, first, rows));
-    if (rows > 0 && build_.sum >= 0) parts.push_back(build_.rows(build_.sum, rank, first, rows));
-    return parts;
-  }
-
-  void copy_on(int rank, std::int64_t i, std::int64_t s) const {
-    const int shard = shards_.behind(rank, i), next = shards_.behind(rank, -1);
-    const auto own = parts(shard, s, rank), there = parts(shard, s, next);
-    if (own.empty()) return;
-    const std::int32_t lane = planner::engine_of(build_, s);
-    build_.ring_doorbell(rank, lane);
-    if (i == 0)
-      build_.await(rank, lane, finished_, s);
-    else
-      build_.await(rank, lane, arrived_, (i - 1) * shards_.slices() + s);
-    for (std::size_t part = 0; part < own.size(); ++part)
-      build_.step(rank, lane, Copy{own[part], there[part]});
-    build_.notify_peer(rank, lane, arrived_, next, i * shards_.slices() + s);
-  }
-
-  Builder& build_;
-  const Shards& shards_;
-  std::int32_t finished_;
-  std::int32_t arrived_ = -1;  // counter of engines, by step and slice
-};
 
 /// Slice by slice, so that the all-gather of a slice runs beside the reduce-scatter of the next one.
 void plan_allreduce(Builder& build, const Shards& shards) {
@@ -167,7 +103,7 @@ std::string rounding(const Problem& problem) {
 }
 
 /// Engines take no workers; but what waits and counts between them and the GEMMs is one on GPUs.
-Machine beside_communication(Machine machine, const Params& params) {
+Machine with_engines(Machine machine, const Params& params) {
   if (params.engines > 0) machine.collective_workers = std::min(machine.collective_workers, 1);
   return planner::with_comm_workers(std::move(machine), params);
 }
@@ -178,9 +114,10 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
   if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
   if (!machine.peer_memory)
     return Reason{
-        "engines copy to the next rank's memory: ranks that do not reach it send messages (engines 0)"};
+        "engines copy into the next rank's memory, which ranks do not reach here: without --engines they "
+        "send messages"};
   if (problem.exchanges_heads())
-    return Reason{"what ranks exchange for heads goes to all of them: as messages (engines 0)"};
+    return Reason{"engines copy to the next rank alone, but what is exchanged for heads goes to all"};
   return planner::needs_all_ranks(problem, params, "an engine");
 }
 
@@ -188,7 +125,7 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
 
 Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& params) {
   problem.validate();
-  const Machine machine = beside_communication(host, params);
+  const Machine machine = with_engines(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.routes())

@@ -107,6 +107,28 @@ class RingGather {
   std::int32_t arrived_ = -1;   // counter, by place and slice
 };
 
+/// The all-gather of an allreduce's output: a slice of every shard at a time, from one rank's output to the
+/// next one's.
+class OutputGather {
+ public:
+  /// `finished`: counter, by slice: the own part is in the output.
+  OutputGather(Builder& build, const Shards& shards, std::int32_t finished);
+
+  /// Step i for slice s: passes on the shard i places behind the rank.
+  void step(int rank, std::int64_t i, std::int64_t s) const;
+  /// The rank does not end before the last shard has come; the others it has passed on.
+  void await_last(int rank) const;
+
+ private:
+  std::vector<Slice> parts(int shard, std::int64_t s, int rank) const;
+  void copy_on(int rank, std::int64_t i, std::int64_t s) const;
+
+  Builder& build_;
+  const Shards& shards_;
+  std::int32_t finished_;
+  std::int32_t arrived_ = -1;  // counter of engines, by step and slice
+};
+
 /// What all ranks of a plan that reduces have alike; -1: not needed. A pass takes one slice's sum to the next
 /// rank, and brings that of another from the rank before; all ranks count theirs alike.
 struct Sums {

@@ -79,4 +79,56 @@ void RingGather::await(int rank, std::int64_t places, std::int64_t s, std::int32
   if (places > 0) build_.await(rank, lane, arrived_, (places - 1) * shards_.slices() + s);
 }
 
+OutputGather::OutputGather(Builder& build, const Shards& shards, std::int32_t finished)
+    : build_(build), shards_(shards), finished_(finished) {
+  if (by_engines(build))
+    arrived_ = build.counter("arrived", (build.world() - 1) * shards.slices(), CounterKind::set);
+}
+
+/// A slice of a shard, in one rank's outputs.
+std::vector<Slice> OutputGather::parts(int shard, std::int64_t s, int rank) const {
+  std::vector<Slice> parts;
+  const std::int64_t rows = shards_.rows(shard, s);
+  const std::int64_t first = shard * build_.problem().shard_rows() + shards_.begin(s);
+  if (rows > 0) parts.push_back(build_.rows(build_.out, rank, first, rows));
+  if (rows > 0 && build_.sum >= 0) parts.push_back(build_.rows(build_.sum, rank, first, rows));
+  return parts;
+}
+
+void OutputGather::step(int rank, std::int64_t i, std::int64_t s) const {
+  if (by_engines(build_)) return copy_on(rank, i, s);
+  const auto messages = [&](int shard, int peer) {
+    std::vector<Exchange::Message> list;
+    for (const Slice& part : parts(shard, s, rank)) list.push_back({peer, part});
+    return list;
+  };
+  auto sends = messages(shards_.behind(rank, i), shards_.behind(rank, -1));
+  auto receives = messages(shards_.behind(rank, i + 1), shards_.behind(rank, 1));
+  if (sends.empty() && receives.empty()) return;
+  if (i == 0 && !sends.empty()) build_.await(rank, communicate_lane, finished_, s);
+  build_.exchange(rank, std::move(sends), std::move(receives));
+}
+
+void OutputGather::copy_on(int rank, std::int64_t i, std::int64_t s) const {
+  const int shard = shards_.behind(rank, i), next = shards_.behind(rank, -1);
+  const auto own = parts(shard, s, rank), there = parts(shard, s, next);
+  if (own.empty()) return;
+  const std::int32_t lane = engine_of(build_, s);
+  build_.ring_doorbell(rank, lane);
+  if (i == 0)
+    build_.await(rank, lane, finished_, s);
+  else
+    build_.await(rank, lane, arrived_, (i - 1) * shards_.slices() + s);
+  for (std::size_t part = 0; part < own.size(); ++part) build_.step(rank, lane, Copy{own[part], there[part]});
+  build_.notify_peer(rank, lane, arrived_, next, i * shards_.slices() + s);
+}
+
+void OutputGather::await_last(int rank) const {
+  if (!by_engines(build_)) return;  // whoever receives a message is in it
+  const std::int64_t last = build_.world() - 1;
+  for (std::int64_t s = 0; s < shards_.slices(); ++s)
+    if (shards_.rows(shards_.behind(rank, last), s) > 0)
+      build_.await(rank, compute_lane, arrived_, (last - 1) * shards_.slices() + s);
+}
+
 }  // namespace shingle::planner
