@@ -29,6 +29,8 @@ std::string params_text(const Plan& plan) {
   if (p.slices > 0)
     text += fmt::format(", {} slice{} a rank{}", p.slices, p.slices == 1 ? "" : "s",
                         p.row_parallel ? ", row-parallel" : "");
+  if (plan.mechanism == Mechanism::ring && p.engines > 0)
+    text += fmt::format(", by {} engine{}", p.engines, p.engines == 1 ? "" : "s");
   if (p.tile_rows > 0) text += fmt::format(", tile {}x{}", p.tile_rows, p.tile_cols);
   if (p.order.raster == Raster::along_m) text += ", along m first";
   if (p.order.swizzle > 1) text += fmt::format(", swizzle {}", p.order.swizzle);

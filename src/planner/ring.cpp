@@ -1,20 +1,22 @@
-// ring: Flash-Overlap (docs/ring.md). No collective but messages to the next rank: each carries one slice of
-// one shard while the slice behind it is computed, and the order in which a rank computes the shards leaves
-// no message to wait for at the end (reduce-scatter: its own last) or at the beginning (all-gather: its own
-// first).
+// ring: Flash-Overlap (docs/ring.md). No collective but messages to the next rank, or copies: each carries
+// one slice of one shard while the slice behind it is computed, and the order in which a rank computes the
+// shards leaves no message to wait for at the end (reduce-scatter: its own last) or at the beginning
+// (all-gather: its own first).
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "ring.hpp"
+#include "symmetry.hpp"
 #include "ulysses.hpp"
 
 namespace shingle {
 namespace {
 
 using planner::Builder;
-using planner::communicate_lane;
 using planner::compute_lane;
+using planner::OutputGather;
 using planner::Reducer;
 using planner::RingGather;
 using planner::Run;
@@ -23,11 +25,15 @@ using planner::Sums;
 
 /// Eight slices in all: where messages take longer than computation, that of one slice is exposed; but two
 /// of a rank at least, so that a message may come late without anyone waiting for it. In an allreduce the
-/// all-gather of one slice of every rank is exposed, however many ranks there are.
-std::int32_t default_slices(const Problem& problem) {
-  if (problem.op == Op::gemm_allreduce) return 8;
+/// all-gather of one slice of every rank is exposed, however many ranks there are. Where many workers share
+/// a product, one of less than a wave of tiles takes as long as one of a whole wave.
+std::int32_t default_slices(const Problem& problem, const Machine& machine) {
   if (problem.exchanges_heads()) return planner::default_ulysses_slices(problem);
-  return std::max(8 / problem.world, 2);
+  const std::int32_t wanted = problem.op == Op::gemm_allreduce ? 8 : std::max(8 / problem.world, 2);
+  if (machine.workers == 1) return wanted;
+  const double wave = static_cast<double>(machine.workers) * machine.tile_rows * machine.tile_cols;
+  const double waves = static_cast<double>(problem.shard_rows()) * static_cast<double>(problem.n) / wave;
+  return static_cast<std::int32_t>(std::clamp(std::round(waves), 1.0, static_cast<double>(wanted)));
 }
 
 /// All slices of a shard, then the next shard: a message has the time of all slices to arrive.
@@ -43,36 +49,20 @@ void plan_reducescatter(Builder& build, const Shards& shards) {
   }
 }
 
-/// Step i of the all-gather of slice s of the output: passes on the shard i places behind.
-void gather(Builder& build, const Shards& shards, int rank, std::int32_t finished, std::int64_t i,
-            std::int64_t s) {
-  const auto messages = [&](int shard, int peer) {
-    std::vector<Exchange::Message> list;
-    const std::int64_t rows = shards.rows(shard, s);
-    const std::int64_t first = shard * build.problem().shard_rows() + shards.begin(s);
-    if (rows > 0) list.push_back({peer, build.rows(build.out, rank, first, rows)});
-    if (rows > 0 && build.sum >= 0) list.push_back({peer, build.rows(build.sum, rank, first, rows)});
-    return list;
-  };
-  auto sends = messages(shards.behind(rank, i), shards.behind(rank, -1));
-  auto receives = messages(shards.behind(rank, i + 1), shards.behind(rank, 1));
-  if (sends.empty() && receives.empty()) return;
-  if (i == 0 && !sends.empty()) build.await(rank, communicate_lane, finished, s);
-  build.exchange(rank, std::move(sends), std::move(receives));
-}
-
 /// Slice by slice, so that the all-gather of a slice runs beside the reduce-scatter of the next one.
 void plan_allreduce(Builder& build, const Shards& shards) {
   Sums sums = make_sums(build, shards, shards.longest());
   const std::int64_t steps = build.world() - 1;
   if (steps > 0) sums.finished = build.counter("finished", shards.slices());
+  const OutputGather gather(build, shards, sums.finished);
   for (int r = 0; r < build.ranks(); ++r) {
     Reducer reducer(build, shards, sums, r, {0});
     for (std::int64_t s = 0; s <= shards.slices(); ++s)
       for (std::int64_t i = 0; i <= steps; ++i) {
-        if (s > 0 && i < steps) gather(build, shards, r, sums.finished, i, s - 1);
+        if (s > 0 && i < steps) gather.step(r, i, s - 1);
         if (s < shards.slices()) reducer.step(i, s);
       }
+    gather.await_last(r);
   }
 }
 
@@ -112,11 +102,30 @@ std::string rounding(const Problem& problem) {
                                                 name(problem.dtype));
 }
 
+/// Engines take no workers; but what waits and counts between them and the GEMMs is one on GPUs.
+Machine with_engines(Machine machine, const Params& params) {
+  if (params.engines > 0) machine.collective_workers = std::min(machine.collective_workers, 1);
+  return planner::with_comm_workers(std::move(machine), params);
+}
+
+/// Why engines cannot copy slices to the next rank, where they are asked to.
+std::optional<Reason> no_engines(const Problem& problem, const Machine& machine, const Params& params) {
+  if (params.engines == 0 || problem.world == 1) return std::nullopt;
+  if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
+  if (!machine.peer_memory)
+    return Reason{
+        "engines copy into the next rank's memory, which ranks do not reach here: without --engines they "
+        "send messages"};
+  if (problem.exchanges_heads())
+    return Reason{"engines copy to the next rank alone, but what is exchanged for heads goes to all"};
+  return planner::needs_all_ranks(problem, params, "an engine");
+}
+
 }  // namespace
 
 Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& params) {
   problem.validate();
-  const Machine machine = planner::with_comm_workers(host, params);
+  const Machine machine = with_engines(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.routes())
@@ -124,6 +133,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
                               name(problem.op))};
   if (problem.op == Op::gemm_allgather_gemm)
     return Reason{"ring gathers rows that are there when it begins: use chunked or copy-engine"};
+  if (auto reason = no_engines(problem, machine, params)) return *reason;
   const auto most = static_cast<std::int32_t>(planner::max_slices) / problem.world;
   if (params.slices < 0 || params.slices > most)
     return Reason{fmt::format("slices = {} must be at least 1 and at most {} for {} ranks", params.slices,
@@ -131,7 +141,8 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
   Params chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem), most);
+  chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem, machine), most);
+  chosen.engines = std::min(params.engines, chosen.slices);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   Builder build(problem, machine, Mechanism::ring, chosen);
   if (problem.exchanges_heads()) {
@@ -139,6 +150,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
     return std::move(build).finish(rounding(problem));
   }
   const Shards shards(build);
+  planner::begin_engines(build, shards);
   if (problem.op == Op::mlp)
     planner::plan_ring_mlp(build, shards);
   else if (problem.scatters())

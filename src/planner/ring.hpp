@@ -71,6 +71,19 @@ class Shards {
   std::vector<std::int64_t> begins_;
 };
 
+/// Whether slices go to the next rank as copies by engines of the rank's own, into that rank's memory, rather
+/// than as messages of a collective library.
+inline bool by_engines(const Builder& build) {
+  return build.params().engines > 0 && build.world() > 1;
+}
+/// The engines' lanes, behind those that every rank has: slices are dealt to them in turn.
+inline std::int32_t engine_of(const Builder& build, std::int64_t slice) {
+  return static_cast<std::int32_t>(communicate_lane + 1 + slice % build.params().engines);
+}
+/// Makes these lanes, where there are any. Nothing goes to a rank that has not begun the epoch: until then
+/// its user, or its own lanes, may still use what would be written.
+void begin_engines(Builder& build, const Shards& shards);
+
 /// Flash-AG: shards of A go around the ring, slice by slice, into memory in order of arrival; the own shard
 /// stays where it is.
 class RingGather {
@@ -81,10 +94,12 @@ class RingGather {
   Slice held(int rank, std::int64_t places, std::int64_t s) const;
   /// Passes on the shard `places` behind, and gets the one behind that; the last one stays.
   void pass_on(int rank, std::int64_t places, std::int64_t s) const;
-  /// The compute lane goes on when the shard `places` behind has come.
-  void await(int rank, std::int64_t places, std::int64_t s) const;
+  /// The lane goes on when the shard `places` behind has come.
+  void await(int rank, std::int64_t places, std::int64_t s, std::int32_t lane = compute_lane) const;
 
  private:
+  void copy_on(int rank, std::int64_t places, std::int64_t s) const;
+
   Builder& build_;
   const Shards& shards_;
   std::int64_t shard_;
@@ -92,15 +107,40 @@ class RingGather {
   std::int32_t arrived_ = -1;   // counter, by place and slice
 };
 
-/// What all ranks of a plan that reduces have alike.
+/// The all-gather of an allreduce's output: a slice of every shard at a time, from one rank's output to the
+/// next one's.
+class OutputGather {
+ public:
+  /// `finished`: counter, by slice: the own part is in the output.
+  OutputGather(Builder& build, const Shards& shards, std::int32_t finished);
+
+  /// Step i for slice s: passes on the shard i places behind the rank.
+  void step(int rank, std::int64_t i, std::int64_t s) const;
+  /// The rank does not end before the last shard has come; the others it has passed on.
+  void await_last(int rank) const;
+
+ private:
+  std::vector<Slice> parts(int shard, std::int64_t s, int rank) const;
+  void copy_on(int rank, std::int64_t i, std::int64_t s) const;
+
+  Builder& build_;
+  const Shards& shards_;
+  std::int32_t finished_;
+  std::int32_t arrived_ = -1;  // counter of engines, by step and slice
+};
+
+/// What all ranks of a plan that reduces have alike; -1: not needed. A pass takes one slice's sum to the next
+/// rank, and brings that of another from the rank before; all ranks count theirs alike.
 struct Sums {
-  std::int32_t partial;    ///< buffer, in two halves: while one is on the wire, the other is computed
-  std::int32_t received;   ///< buffer for the sums of the ranks before
-  std::int64_t half;       ///< rows of half of `partial`
-  std::int32_t summed;     ///< counter: the i-th exchange may go
-  std::int32_t exchanged;  ///< counter: the i-th exchange has come
-  std::int32_t finished;   ///< counter: the own shard's slice is in the output; -1: nobody waits for that
-  std::int32_t attended;   ///< buffer: what attention makes of the queries; -1: A is multiplied as it is
+  std::int32_t partial;        ///< buffer, in two halves: while one is on the wire, the other is computed
+  std::int32_t received = -1;  ///< buffer for the sums of the ranks before
+  std::int64_t half;           ///< rows of half of `partial`
+  std::int32_t summed = -1;    ///< counter: what the i-th pass takes may go
+  std::int32_t arrived = -1;   ///< counter: what it brings has come
+  std::int32_t sent = -1;      ///< counter: what it takes has gone; of a message the same as `arrived`
+  std::int32_t freed = -1;     ///< counter of engines: the next rank has added what the i-th pass took there
+  std::int32_t finished = -1;  ///< counter: the own shard's slice is in the output
+  std::int32_t attended = -1;  ///< buffer: what attention makes of the queries; else A is multiplied as it is
 };
 
 /// One rank's side of a reduce-scatter. The sum of a slice starts at the rank after its owner and goes around
@@ -122,20 +162,23 @@ class Reducer {
   void step(std::int64_t i, std::int64_t s);
 
  private:
-  /// Where slices lie, and the exchanges that have read or written them last (-1: none).
+  /// Where slices lie, and the passes that have read or written them last (-1: none).
   struct Slot {
     std::int64_t row;
-    std::size_t turn;
-    std::int64_t sent[2];
-    std::int64_t received;
+    std::size_t turn = 0;
+    std::int64_t sent[2] = {-1, -1};  ///< from either half
+    std::int64_t received = -1;
+    std::int64_t copied = -1;  ///< to the next rank's
   };
 
-  void await(std::int64_t exchange);
+  void await(std::int32_t counter, std::int64_t pass);
   void multiply(int shard, std::int64_t s, const Slice& partial);
   void attend(std::int64_t first, std::int64_t rows);
+  TileGrid blocks(std::int64_t rows) const;
   void add(const Slice& partial, std::vector<Placement> terms);
   void store(std::int64_t first, std::int64_t rows, std::vector<Placement> terms);
-  void pass_on(Slot& slot, std::size_t half, const Slice& partial, std::int64_t incoming);
+  void exchange(const Slot& slot, const Slice& partial, std::int64_t incoming);
+  void copy_on(Slot& slot, std::int64_t s, const Slice& partial);
 
   Builder& build_;
   const Shards& shards_;
@@ -143,8 +186,8 @@ class Reducer {
   int rank_;
   std::vector<Slot> slots_;
   Before before_{};
-  std::int64_t known_ = -1;     ///< the last exchange that the compute lane has awaited
-  std::int64_t exchanges_ = 0;  ///< made so far
+  std::int64_t known_ = -1;  ///< the last exchange that the compute lane has awaited
+  std::int64_t passes_ = 0;  ///< so far
 };
 
 /// `rows`: of half of the partial sums, and of those received.

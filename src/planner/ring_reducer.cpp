@@ -6,7 +6,7 @@ namespace shingle::planner {
 Reducer::Reducer(Builder& build, const Shards& shards, const Sums& sums, int rank,
                  const std::vector<std::int64_t>& rows)
     : build_(build), shards_(shards), sums_(sums), rank_(rank) {
-  for (const std::int64_t row : rows) slots_.push_back({row, 0, {-1, -1}, -1});
+  for (const std::int64_t row : rows) slots_.push_back({.row = row});
 }
 
 void Reducer::step(std::int64_t i, std::int64_t s) {
@@ -18,11 +18,11 @@ void Reducer::step(std::int64_t i, std::int64_t s) {
   const Slice partial =
       build_.rows(sums_.partial, rank_, static_cast<std::int64_t>(half) * sums_.half + slot.row, rows);
   if (rows > 0) {
-    await(slot.sent[half]);
+    await(sums_.sent, slot.sent[half]);
     multiply(shard, s, partial);
     std::vector<Placement> terms;
     if (i > 0) {
-      await(slot.received);
+      await(sums_.arrived, slot.received);
       terms.push_back(Builder::in_place(build_.rows(sums_.received, rank_, slot.row, rows)));
     }
     terms.push_back(Builder::in_place(partial));
@@ -32,16 +32,29 @@ void Reducer::step(std::int64_t i, std::int64_t s) {
     } else if (i > 0) {
       add(partial, std::move(terms));
     }
+    const bool again = !last || s + static_cast<std::int64_t>(slots_.size()) < shards_.slices();
+    if (i > 0 && again && sums_.freed >= 0)
+      build_.notify_peer(rank_, compute_lane, sums_.freed, shards_.behind(rank_, 1), slot.received);
     ++slot.turn;
   }
-  if (rows + incoming > 0 && !last) pass_on(slot, half, partial, incoming);
+  if (last) return;
+  if (rows > 0) {
+    build_.notify(rank_, compute_lane, sums_.summed, passes_);
+    slot.sent[half] = passes_;
+  }
+  if (incoming > 0) slot.received = passes_;
+  if (!by_engines(build_))
+    exchange(slot, partial, incoming);
+  else if (rows > 0)
+    copy_on(slot, s, partial);
+  ++passes_;
 }
 
 /// Exchanges are made in turn: who knows of one knows of all before.
-void Reducer::await(std::int64_t exchange) {
-  if (exchange <= known_) return;
-  build_.await(rank_, compute_lane, sums_.exchanged, exchange);
-  known_ = exchange;
+void Reducer::await(std::int32_t counter, std::int64_t pass) {
+  if (pass < 0 || (!by_engines(build_) && pass <= known_)) return;
+  build_.await(rank_, compute_lane, counter, pass);
+  known_ = pass;
 }
 
 void Reducer::multiply(int shard, std::int64_t s, const Slice& partial) {
@@ -62,9 +75,16 @@ void Reducer::attend(std::int64_t first, std::int64_t rows) {
               build_.attend(rank_, first, rows, build_.rows(sums_.attended, rank_, first, rows)));
 }
 
+/// Of a pass that needs no complete rows: a slice is cut into as many as a GPU has workers for.
+TileGrid Reducer::blocks(std::int64_t rows) const {
+  constexpr std::int64_t most_cols = 512;
+  const std::int64_t cols = build_.product_cols();
+  return make_grid(rows, cols, 32, static_cast<std::int32_t>(smaller(cols, most_cols)));
+}
+
 void Reducer::add(const Slice& partial, std::vector<Placement> terms) {
   Elementwise sum;
-  sum.grid = build_.row_blocks(partial.rows, partial.cols);
+  sum.grid = blocks(partial.rows);
   sum.from = std::move(terms);
   sum.to = Builder::in_place(partial);
   sum.resources = build_.beside_communication();
@@ -74,37 +94,54 @@ void Reducer::add(const Slice& partial, std::vector<Placement> terms) {
 /// The sum is complete: epilogue and norm belong to the same pass, in fp32.
 void Reducer::store(std::int64_t first, std::int64_t rows, std::vector<Placement> terms) {
   if (build_.problem().op == Op::gemm_allreduce) first += rank_ * build_.problem().shard_rows();
-  Elementwise pass = build_.finishing(rank_, build_.row_blocks(rows, build_.product_cols()), terms.front(),
+  const TileGrid grid =
+      build_.row_wise_finishing() ? build_.row_blocks(rows, build_.product_cols()) : blocks(rows);
+  Elementwise pass = build_.finishing(rank_, grid, terms.front(),
                                       Builder::in_place(build_.rows(build_.out, rank_, first, rows)));
   pass.from = std::move(terms);
   build_.step(rank_, compute_lane, std::move(pass));
 }
 
-void Reducer::pass_on(Slot& slot, std::size_t half, const Slice& partial, std::int64_t incoming) {
+void Reducer::exchange(const Slot& slot, const Slice& partial, std::int64_t incoming) {
   std::vector<Exchange::Message> sends, receives;
   if (partial.rows > 0) {
-    build_.notify(rank_, compute_lane, sums_.summed, exchanges_);
-    build_.await(rank_, communicate_lane, sums_.summed, exchanges_);
+    build_.await(rank_, communicate_lane, sums_.summed, passes_);
     sends.push_back({shards_.behind(rank_, -1), partial});
-    slot.sent[half] = exchanges_;
   }
-  if (incoming > 0) {
+  if (incoming > 0)
     receives.push_back({shards_.behind(rank_, 1), build_.rows(sums_.received, rank_, slot.row, incoming)});
-    slot.received = exchanges_;
-  }
+  if (sends.empty() && receives.empty()) return;
   build_.exchange(rank_, std::move(sends), std::move(receives));
-  build_.notify(rank_, communicate_lane, sums_.exchanged, exchanges_++);
+  build_.notify(rank_, communicate_lane, sums_.arrived, passes_);
+}
+
+void Reducer::copy_on(Slot& slot, std::int64_t s, const Slice& partial) {
+  const std::int32_t lane = engine_of(build_, s);
+  const int next = shards_.behind(rank_, -1);
+  build_.ring_doorbell(rank_, lane);
+  build_.await(rank_, lane, sums_.summed, passes_);
+  if (slot.copied >= 0) build_.await(rank_, lane, sums_.freed, slot.copied);
+  build_.step(rank_, lane, Copy{partial, build_.rows(sums_.received, next, slot.row, partial.rows)});
+  build_.notify_peer(rank_, lane, sums_.arrived, next, passes_);
+  build_.notify(rank_, lane, sums_.sent, passes_);
+  slot.copied = passes_;
 }
 
 Sums make_sums(Builder& build, const Shards& shards, std::int64_t rows) {
-  const std::int64_t exchanges = (build.world() - 1) * shards.slices();
-  Sums sums{build.buffer("partial", 2 * rows, build.product_cols()), -1, rows, -1, -1, -1, -1};
+  const std::int64_t passes = (build.world() - 1) * shards.slices();
+  Sums sums{.partial = build.buffer("partial", 2 * rows, build.product_cols()), .half = rows};
   if (build.problem().attends())
     sums.attended = build.buffer("attended", build.problem().m, build.problem().k);
-  if (exchanges == 0) return sums;
+  if (passes == 0) return sums;
   sums.received = build.buffer("received", rows, build.product_cols());
-  sums.summed = build.counter("summed", exchanges);
-  sums.exchanged = build.counter("exchanged", exchanges);
+  sums.summed = build.counter("summed", passes);
+  if (!by_engines(build)) {
+    sums.arrived = sums.sent = build.counter("exchanged", passes);
+  } else {
+    sums.arrived = build.counter("delivered", passes, CounterKind::set);
+    sums.sent = build.counter("sent", passes, CounterKind::set);
+    sums.freed = build.counter("freed", passes);
+  }
   return sums;
 }
 

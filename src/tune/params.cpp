@@ -73,6 +73,14 @@ Choice groups(const Problem& problem, const Machine& machine, const Params& at) 
   return choice;
 }
 
+/// Messages or engines, which take no workers: with the others, other workers and slices are best.
+Choice ring_engines(const Params& at, const Params& fixed) {
+  Params other = at;
+  other.engines = at.engines == 0 ? 1 : 0;
+  other.comm_workers = fixed.comm_workers, other.slices = fixed.slices;
+  return {"engines", {other}};
+}
+
 /// Numbers of workers whose collectives the machine's curves know, but for the library's own choice.
 std::vector<std::int32_t> comm_workers(const Machine& machine) {
   std::vector<std::int32_t> workers;
@@ -90,6 +98,8 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
   Choices found(at, fixed);
   const bool tiled = mechanism == Mechanism::signal || mechanism == Mechanism::fused;
   if (tiled && fixed.tile_rows == 0) found.add(tiles(p, machine, at));
+  if (mechanism == Mechanism::ring && machine.peer_memory && fixed.engines == 0)
+    found.add(ring_engines(at, fixed));
   if (machine.collective_workers > 0 && mechanism != Mechanism::fused && mechanism != Mechanism::copy_engine)
     found.add("comm_workers", &Params::comm_workers, comm_workers(machine));
   switch (mechanism) {

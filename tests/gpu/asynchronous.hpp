@@ -21,8 +21,6 @@
 
 namespace shingle::cuda::test {
 
-inline constexpr Mechanism served[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal};
-
 inline int gpus() {
   std::string why;
   return count_gpus(why);
@@ -46,7 +44,31 @@ inline Params small_tiles(Mechanism mechanism) {
   Params params;
   if (mechanism == Mechanism::signal) params.tile_rows = 64, params.tile_cols = 128, params.comm_workers = 32;
   if (mechanism == Mechanism::chunked) params.chunks = 3;
+  if (mechanism == Mechanism::ring) params.slices = 3;
   return params;
+}
+
+/// A mechanism with such params.
+struct Way {
+  Mechanism mechanism;
+  Params params;
+};
+
+inline std::string describe(const Way& way) {
+  return std::string(name(way.mechanism)) + (way.params.engines > 0 ? ", by engines" : "");
+}
+
+/// All that need no peer memory; and the ring by engines where there is some.
+inline std::vector<Way> ways(const World& world) {
+  std::vector<Way> ways;
+  for (const Mechanism mechanism :
+       {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring})
+    ways.push_back({mechanism, small_tiles(mechanism)});
+  if (world.capabilities().remote_memory && world.size() > 1) {
+    ways.push_back(ways.back());
+    ways.back().params.engines = 1;
+  }
+  return ways;
 }
 
 /// Matrices of a problem that come and go: what `sets` of inputs there are, and what runs have left behind.

@@ -33,10 +33,10 @@ class Enqueue : public testing::TestWithParam<int> {
   template <class Body>
   void each(Op op, int sets, Body body) {
     const Problem problem = small_problem(op, GetParam());
-    for (const Mechanism mechanism : served) {
-      const Params params = small_tiles(mechanism);
+    for (const Way& way : ways(*world)) {
+      const auto& [mechanism, params] = way;
       if (!make_plan(problem, world->machine(), mechanism, params)) continue;
-      SCOPED_TRACE(describe(problem) + " by " + std::string(name(mechanism)));
+      SCOPED_TRACE(describe(problem) + " by " + describe(way));
       Operator operation(*world, problem,
                          {.mechanism = mechanism, .params = params, .verify = true, .timeout_us = 20e6});
       Matrices matrices(*world, problem, sets);
@@ -158,10 +158,10 @@ TEST_P(Enqueue, RunsOncePerRunInPlace) {
   Problem problem = small_problem(Op::gemm_allreduce, GetParam());
   problem.norm = {.enabled = true, .residual = true};
   const auto inputs = random_inputs(problem, 1, Values::integers);
-  for (const Mechanism mechanism : served) {
-    const Params params = small_tiles(mechanism);
+  for (const Way& way : ways(*world)) {
+    const auto& [mechanism, params] = way;
     if (!make_plan(problem, world->machine(), mechanism, params)) continue;
-    SCOPED_TRACE(name(mechanism));
+    SCOPED_TRACE(describe(way));
     Operator operation(*world, problem, {.mechanism = mechanism, .params = params});
     Workspace workspace(*world, *inputs);
     workspace.bind(operation);
@@ -194,12 +194,12 @@ TEST_P(Enqueue, TwoOperatorsTakeTurnsOnTwoStreams) {
   constexpr int epochs = 30;
   const Problem one = small_problem(Op::gemm_allreduce, GetParam()),
                 two = small_problem(Op::gemm_reducescatter, GetParam());
-  for (const Mechanism mechanism : served) {
-    const Params params = small_tiles(mechanism);
+  for (const Way& way : ways(*world)) {
+    const auto& [mechanism, params] = way;
     if (!make_plan(one, world->machine(), mechanism, params) ||
         !make_plan(two, world->machine(), mechanism, params))
       continue;
-    SCOPED_TRACE(name(mechanism));
+    SCOPED_TRACE(describe(way));
     Operator first(*world, one, {.mechanism = mechanism, .params = params}),
         second(*world, two, {.mechanism = mechanism, .params = params});
     Matrices of_first(*world, one, 2), of_second(*world, two, 2);

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Faults, testing::Values(1, 2, 4), testing::Prin
 
 /// A launch that fails halfway, with the other ranks' epochs on their devices: traced runs launch each time.
 TEST_P(Faults, ARankThatCannotLaunchEndsAll) {
-  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::signal}) {
+  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::signal, Mechanism::ring}) {
     const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
     const auto world = make();
     const Params params = small_tiles(mechanism);
@@ -70,27 +70,30 @@ TEST_P(Faults, ARankThatCannotLaunchEndsAll) {
 
 TEST_P(Faults, ALateRankEndsAllWithTheDiagnosis) {
   if (GetParam() < 2) GTEST_SKIP() << "one rank waits for nobody";
-  for (const bool asynchronous : {false, true}) {
-    const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
-    fault = Fault::none;
-    const auto world = make();
-    Operator operation(*world, problem,
-                       {.mechanism = Mechanism::chunked, .params = {.chunks = 3}, .timeout_us = timeout_us});
-    Matrices matrices(*world, problem, 1);
-    matrices.bind(operation);
-    fault = Fault::late;  // also of the graph, which is captured now
-    const Streams streams(*world);
-    const auto begin = std::chrono::steady_clock::now();
-    const auto run = [&] {
-      if (!asynchronous) return void(operation.run());
-      operation.prepare();
-      operation.enqueue(streams.handles());  // one alone: the device is drained when it has been late once
-      operation.synchronize();
-    };
-    EXPECT_THROW(run(), Timeout);
-    EXPECT_LT(seconds_since(begin), bound_s);
-    expect_broken(*world, operation);
-  }
+  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::ring})
+    for (const bool asynchronous : {false, true}) {
+      SCOPED_TRACE(name(mechanism));
+      const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
+      fault = Fault::none;
+      const auto world = make();
+      Operator operation(
+          *world, problem,
+          {.mechanism = mechanism, .params = small_tiles(mechanism), .timeout_us = timeout_us});
+      Matrices matrices(*world, problem, 1);
+      matrices.bind(operation);
+      fault = Fault::late;  // also of the graph, which is captured now
+      const Streams streams(*world);
+      const auto begin = std::chrono::steady_clock::now();
+      const auto run = [&] {
+        if (!asynchronous) return void(operation.run());
+        operation.prepare();
+        operation.enqueue(streams.handles());  // one alone: the device is drained when it has been late once
+        operation.synchronize();
+      };
+      EXPECT_THROW(run(), Timeout);
+      EXPECT_LT(seconds_since(begin), bound_s);
+      expect_broken(*world, operation);
+    }
 }
 
 /// What nobody has launched breaks nothing.

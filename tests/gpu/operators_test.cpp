@@ -17,7 +17,8 @@
 namespace shingle::test {
 namespace {
 
-constexpr Mechanism mechanisms[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal};
+constexpr Mechanism mechanisms[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal,
+                                    Mechanism::ring};
 
 /// How many problems to draw for a world: more than 300 for those of one to four. SHINGLE_GPU_PROBLEMS says
 /// another number.
@@ -30,13 +31,14 @@ int problems() {
 Problem draw_problem(Dice& dice, int world) {
   Problem p;
   p.world = world;
-  p.op = one_of(
-      dice, {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm});
+  p.op = one_of(dice, {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall,
+                       Op::allgather_gemm, Op::mlp});
   p.m = chance(dice, 20) ? dice.size(1, 2 * world) : dice.size(1, chance(dice, 30) ? 3000 : 700);
   p.n = 8 * dice.size(1, chance(dice, 30) ? 300 : 80);
   p.k = 8 * dice.size(1, 100);
   p.dtype = one_of(dice, {DType::bf16, DType::f16});
-  p.transpose_a = p.op != Op::allgather_gemm && p.op != Op::gemm_alltoall && chance(dice, 20);
+  if (p.chains()) p.inner = 8 * dice.size(1, 60);
+  p.transpose_a = !p.gathers() && p.op != Op::gemm_alltoall && chance(dice, 20);
   if (p.transpose_a) p.m = (p.m + 7) / 8 * 8;
   p.transpose_b = chance(dice, 60);
   if (chance(dice, 40)) {
@@ -69,7 +71,7 @@ Problem draw_peer_problem(Dice& dice, int world) {
   if (p.m == 0) p.m = 8;
   if (p.gathers() || p.routes()) p.transpose_a = false;
   if (p.transpose_a) p.m = (p.m + 7) / 8 * 8;
-  if (p.chains()) p.inner = 8 * dice.size(1, 60);
+  p.inner = p.chains() ? 8 * dice.size(1, 60) : 0;
   if (p.routes()) {
     p.routing = random_routing(dice, world, p.m);
     p.m = 0;
@@ -101,6 +103,21 @@ Params draw_peer_params(Dice& dice, const Problem& problem) {
   return params;
 }
 
+/// What messages between neighbours are for.
+Problem draw_ring_problem(Dice& dice, int world) {
+  Problem p = draw_peer_problem(dice, world);
+  while (p.routes()) p = draw_peer_problem(dice, world);
+  return p;
+}
+
+Params draw_ring_params(Dice& dice, const Problem&) {
+  Params params;
+  params.engines = static_cast<std::int32_t>(dice.size(0, 2));
+  params.slices = static_cast<std::int32_t>(dice.size(1, 5));
+  params.comm_workers = one_of(dice, {0, 2, 12});
+  return params;
+}
+
 /// What copy engines carry out.
 Problem draw_engine_problem(Dice& dice, int world) {
   Problem p;
@@ -118,7 +135,7 @@ Problem draw_engine_problem(Dice& dice, int world) {
   return p;
 }
 
-Params draw_engine_params(Dice& dice) {
+Params draw_engine_params(Dice& dice, const Problem&) {
   Params params;
   params.variant = one_of(
       dice, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});
@@ -170,6 +187,21 @@ class Operators : public testing::TestWithParam<int> {
     }
   }
 
+  /// Random problems, with random params, of one mechanism.
+  void expect_random(Mechanism mechanism, int seed, Problem (*draw)(Dice&, int),
+                     Params (*draw_params)(Dice&, const Problem&)) {
+    Dice dice(static_cast<std::uint64_t>(seed + GetParam()));
+    for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
+      const Problem problem = draw(dice, GetParam());
+      const Params params = draw_params(dice, problem);
+      if (problem.m == 0) continue;
+      const auto inputs =
+          random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
+      Workspace workspace(*world, *inputs);
+      expect_right(problem, *inputs, workspace, mechanism, params, std::to_string(i));
+    }
+  }
+
   std::unique_ptr<World> world;
   std::map<std::string, int> ran, unserved;
 };
@@ -191,34 +223,21 @@ TEST_P(Operators, RandomProblemsAreRight) {
   }
 }
 
+TEST_P(Operators, RandomRingProblemsAreRight) {
+  if (GetParam() == 1) GTEST_SKIP() << "one rank has no neighbours";
+  expect_random(Mechanism::ring, 300, draw_ring_problem, draw_ring_params);
+}
+
 TEST_P(Operators, RandomFusedProblemsAreRight) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
   if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
-  Dice dice(static_cast<std::uint64_t>(100 + GetParam()));
-  for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
-    const Problem problem = draw_peer_problem(dice, GetParam());
-    if (problem.m == 0) continue;
-    const Params params = draw_peer_params(dice, problem);
-    const auto inputs =
-        random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
-    Workspace workspace(*world, *inputs);
-    expect_right(problem, *inputs, workspace, Mechanism::fused, params, std::to_string(i));
-  }
+  expect_random(Mechanism::fused, 100, draw_peer_problem, draw_peer_params);
 }
 
 TEST_P(Operators, RandomCopyEngineProblemsAreRight) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
   if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
-  Dice dice(static_cast<std::uint64_t>(200 + GetParam()));
-  for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
-    const Problem problem = draw_engine_problem(dice, GetParam());
-    const Params params = draw_engine_params(dice);
-    if (problem.m == 0) continue;
-    const auto inputs =
-        random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
-    Workspace workspace(*world, *inputs);
-    expect_right(problem, *inputs, workspace, Mechanism::copy_engine, params, std::to_string(i));
-  }
+  expect_random(Mechanism::copy_engine, 200, draw_engine_problem, draw_engine_params);
 }
 
 }  // namespace

@@ -81,7 +81,9 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
     return std::nullopt;
   }
   // GEMM and collective run beside each other, if not in this epoch, then in the next one on another rank.
-  if (p.op != Op::gemm && machine.workers <= machine.collective_workers) return "workers";
+  const bool engines = mechanism == Mechanism::ring && params.engines > 0;
+  const std::int32_t taken = engines ? std::min(machine.collective_workers, 1) : machine.collective_workers;
+  if (p.op != Op::gemm && machine.workers <= taken) return "workers";
   // There is nothing to overlap.
   if ((p.op == Op::gemm || p.is_collective()) && mechanism != Mechanism::sequential)
     return "nothing to overlap";
@@ -91,6 +93,8 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   if (p.op == Op::alltoall_gemm && mechanism == Mechanism::chunked) return "dispatch";
   // What it gathers is there from the beginning.
   if (p.op == Op::gemm_allgather_gemm && mechanism == Mechanism::ring) return "made rows";
+  // Engines copy to the next rank alone.
+  if (engines && p.exchanges_heads() && p.world > 1) return "to all ranks";
   // Rows go to any rank, not around the ring.
   if (p.routes() && mechanism == Mechanism::ring) return "routed";
   return std::nullopt;
@@ -105,7 +109,8 @@ void require_proof(const Problem& p, const Plan& plan) {
   if (!proof) RC_FAIL(proof.rule + ": " + proof.failure + "\n" + all_of(p, plan));
 }
 
-/// What each rank hands to collectives and to other ranks in an epoch, in elements.
+/// What each rank hands to collectives, to other ranks and, around a ring, to its engines in an epoch, in
+/// elements.
 std::vector<std::int64_t> sent_elements(const Plan& plan) {
   std::vector<std::int64_t> sent(plan.ranks.size());
   for (std::size_t rank = 0; rank < sent.size(); ++rank)
@@ -113,6 +118,8 @@ std::vector<std::int64_t> sent_elements(const Plan& plan) {
       for (const Step& step : lane.steps) {
         if (const auto* collective = std::get_if<Collective>(&step))
           sent[rank] += collective->send.rows * collective->send.cols;
+        const auto* copy = std::get_if<Copy>(&step);
+        if (copy != nullptr && plan.mechanism == Mechanism::ring) sent[rank] += copy->to.rows * copy->to.cols;
         if (const auto* exchange = std::get_if<Exchange>(&step))
           for (const auto& message : exchange->sends) {
             RC_ASSERT(message.slice.rows > 0);
@@ -287,14 +294,16 @@ Problem large(Op op) {
 
 TEST(Planner, PlansOfLargeProblemsAreSmall) {
   // Closed forms, not tables: the size of a plan depends on its groups and ranks, not on its tiles. Around a
-  // ring every rank has a step for each slice of each rank.
+  // ring every rank has a step for each slice of each rank; by default of large problems there are more.
+  Params params;
+  params.slices = 4;
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::mlp})
     for (const Entry& entry : planners) {
-      const auto plan = entry.plan(large(op), gpu(), {});
+      const auto plan = entry.plan(large(op), gpu(), params);
       if (!plan) continue;
       Problem half = large(op);
       half.m /= 2;
-      const auto smaller_plan = entry.plan(half, gpu(), {});
+      const auto smaller_plan = entry.plan(half, gpu(), params);
       const std::size_t bytes = to_json(*plan, -1).size(), half_bytes = to_json(*smaller_plan, -1).size();
       EXPECT_LT(bytes, (entry.mechanism == Mechanism::ring ? 2048u : 128u) << 10)
           << name(op) << ", " << name(entry.mechanism);

@@ -162,12 +162,25 @@ const Case copy_engines[] = {
     engines(Op::gemm_allreduce, Variant::b2b, Trigger::direct, true),
 };
 
+Case ring(Op op, std::int32_t slices, std::int32_t engines) {
+  Params params;
+  params.slices = slices, params.engines = engines;
+  return {op, params, plan_ring};
+}
+const Case rings[] = {
+    ring(Op::gemm_reducescatter, 1, 1), ring(Op::gemm_reducescatter, 3, 2),
+    ring(Op::gemm_allreduce, 1, 1),     ring(Op::gemm_allreduce, 3, 1),
+    ring(Op::gemm_allreduce, 4, 2),     ring(Op::allgather_gemm, 2, 1),
+    ring(Op::allgather_gemm, 3, 2),     ring(Op::mlp, 2, 1),
+};
+
 std::string case_name(const testing::TestParamInfo<Case>& param) {
   std::string text = std::string(name(param.param.op)) + std::to_string(param.index);
   std::ranges::replace(text, '+', '_');
   return text;
 }
 INSTANTIATE_TEST_SUITE_P(Fused, LatePeer, testing::ValuesIn(fused), case_name);
+INSTANTIATE_TEST_SUITE_P(Ring, LatePeer, testing::ValuesIn(rings), case_name);
 INSTANTIATE_TEST_SUITE_P(CopyEngine, LatePeer, testing::ValuesIn(copy_engines), case_name);
 
 }  // namespace

@@ -44,6 +44,21 @@ TEST(Tune, LeavesWhatIsFixed) {
   EXPECT_EQ(tuned.plan.params.chunks, 3);
 }
 
+/// Found from messages, whose workers the products lack, although engines want other slices as well.
+TEST(Tune, EnginesTakeARingsSlicesWhereRanksReachEachOther) {
+  for (const bool reach : {true, false}) {
+    Machine machine = h200();
+    machine.peer_memory = reach;
+    const Tuned tuned = tune(problem(), machine, Mechanism::ring, plan_ring).value();
+    EXPECT_EQ(tuned.plan.params.engines, reach ? 1 : 0);
+    if (!reach) continue;
+    for (const std::int32_t slices : {1, 2, 4}) {
+      const Plan plan = plan_ring(problem(), machine, {.slices = slices, .engines = 1}).value();
+      EXPECT_LE(tuned.us, simulate(plan, machine).makespan_us);
+    }
+  }
+}
+
 /// The search of groups by the closed form reaches what the simulator finds best of all partitions
 /// (FlashOverlap §6.5: more than 99%).
 TEST(Tune, GroupsAreThoseOfAnExhaustiveSearch) {

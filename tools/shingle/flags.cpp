@@ -251,7 +251,9 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   grouped(add(app, "--variant", "NAME",
               "copy-engine: pcpy, bcst, swap, b2b, ring, or auto (the default, by size)",
               [&](auto& t) { params.variant = parse_variant(t); }));
-  grouped(add(app, "--engines", "N", "copy-engine: engines of each rank (default: the variant's)",
+  grouped(add(app, "--engines", "N",
+              "copy-engine: engines of each rank (default: the variant's); ring: engines that copy slices to "
+              "the next rank (default: none, messages)",
               [&](auto& t) { params.engines = small(t); }));
   grouped(app.add_flag("--prelaunch", params.prelaunch,
                        "copy-engine: commands wait in the engines for their trigger"));

@@ -423,12 +423,12 @@ struct Params {
   CommOrder comm_order = CommOrder::ring;  ///< fused: the order in which communication tiles come
   std::int32_t slices = 0;                 ///< ring: slices of each rank's shard of the rows
   bool row_parallel = false;  ///< ring, attention: all queries first, and only the projection by slices
-  Variant variant = Variant::automatic;     ///< copy-engine
-  std::int32_t engines = 0;                 ///< copy-engine: of each rank
-  bool prelaunch = false;                   ///< copy-engine: commands wait in the engines for their trigger
-  Poll poll = Poll::engine;                 ///< copy-engine
-  Trigger trigger = Trigger::host;          ///< copy-engine
-  std::int32_t launchers = 0;               ///< copy-engine: threads that create all ranks' commands
+  Variant variant = Variant::automatic;  ///< copy-engine
+  std::int32_t engines = 0;         ///< of each rank: copy-engine; ring, instead of messages: 0 for these
+  bool prelaunch = false;           ///< copy-engine: commands wait in the engines for their trigger
+  Poll poll = Poll::engine;         ///< copy-engine
+  Trigger trigger = Trigger::host;  ///< copy-engine
+  std::int32_t launchers = 0;       ///< copy-engine: threads that create all ranks' commands
   std::vector<CollectiveConfig> configs{};  ///< of an overlap's collectives; empty: the library's choice
   bool symmetric = false;  ///< plan only the ranks that stand for all; above max_world ranks always so
   bool operator==(const Params&) const = default;
