@@ -118,6 +118,8 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
                     local_.rank(), parity,
                     watch(),       queues_.get<std::uint32_t>()};
     context.flags = rank.lanes[lane].kind == LaneKind::copy ? &flags_ : nullptr;
+    context.by_host =
+        plan_.mechanism == Mechanism::copy_engine && rank.lanes[lane].kind == LaneKind::communicate;
     auto& items = program.emplace_back();
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
       last = end_of_item(plan_, rank, lane, first);

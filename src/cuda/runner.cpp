@@ -37,18 +37,44 @@ std::vector<CommKey> make_communicators(CudaWorld& world, const Plan& plan) {
   return exchanging;
 }
 
-/// Lanes of a rank that copy, of the rank that has most.
+bool notifies(const Step& step) {
+  const auto* const gemm = std::get_if<Gemm>(&step);
+  const auto* const pass = std::get_if<Elementwise>(&step);
+  return std::holds_alternative<Notify>(step) || (gemm != nullptr && !gemm->notify.empty()) ||
+         (pass != nullptr && !pass->notify.empty());
+}
+
+/// Whether somebody waits for a copy of the lane: another rank, or who awaits what the lane counts behind it.
+bool is_copied_for_others(const Lane& lane) {
+  bool copied = false;
+  for (const Step& step : lane.steps) {
+    const auto* const copy = std::get_if<Copy>(&step);
+    if (copy != nullptr && copy->from.rank == copy->to.rank)
+      copied = true;
+    else if (copy != nullptr || std::holds_alternative<Broadcast>(step) ||
+             std::holds_alternative<Swap>(step) || (copied && notifies(step)))
+      return true;
+  }
+  return false;
+}
+
+/// Lanes of a rank that copy what others wait for, of the rank that has most.
 std::size_t most_copying_lanes(const Plan& plan) {
-  const auto copies = [](const Step& step) {
-    return std::holds_alternative<Copy>(step) || std::holds_alternative<Broadcast>(step) ||
-           std::holds_alternative<Swap>(step);
-  };
   std::ptrdiff_t most = 0;
   for (const RankPlan& rank : plan.ranks)
-    most = std::max(most, std::ranges::count_if(rank.lanes, [&](const Lane& lane) {
-                      return std::ranges::any_of(lane.steps, copies);
-                    }));
+    most = std::max(most, std::ranges::count_if(rank.lanes, is_copied_for_others));
   return static_cast<std::size_t>(most);
+}
+
+/// Whether threads of the host are between kernels and copy engines.
+bool mediated(const Plan& plan) {
+  return plan.mechanism == Mechanism::copy_engine && plan.params.trigger == Trigger::host;
+}
+
+/// Whether copy engines get their commands in the course of a run: then the host's calls are part of its
+/// time.
+bool submits(const Plan& plan) {
+  return plan.mechanism == Mechanism::copy_engine && !plan.params.prelaunch;
 }
 
 std::size_t most_lanes(const Plan& plan) {
@@ -95,8 +121,9 @@ void Runner::connect() {
     if (!known && !graphs_)
       spdlog::info("{} lanes do not run side by side as branches of a graph: streams serve", lanes);
     // A graph may put the copies of all its branches into one queue of the engine, in an order of its own:
-    // one that waits would hold up what it waits for. Streams have the plan's order of issue.
-    if (most_copying_lanes(plan_) > 1) graphs_ = false;
+    // one that waits would hold up what it waits for. Streams have the plan's order of issue. Of three
+    // branches of which one copies, kernels have been seen to hold up each other as well.
+    if (most_copying_lanes(plan_) > 1 || mediated(plan_)) graphs_ = false;
   } catch (...) {
     fail(std::current_exception());
   }
@@ -186,19 +213,27 @@ RunReport Runner::run(const RunOptions& options) {
 }
 
 /// The first run does not wait at the start line: kernels that wait could keep a library from what it does
-/// only once. Of a run of many epochs, those that the devices' queues take are there before it begins.
+/// only once. Of a run of many epochs, those that the devices' queues take are there before it begins; but
+/// for plans that are submitted in their time, whose ranks' threads begin together.
 void Runner::start(By by, const RunOptions& options) {
   const double timeout_us = options.timeout_us * (options.epochs + enqueued_ + 1);
+  const bool lines_up = warm_ && !submits(plan_);
+  const bool alone = world_.local().size() == static_cast<std::size_t>(world_.size());
+  arrived_ = 0;
+  if (!lines_up && !alone) world_.barrier();
   on_all(
-      [this, by, options](std::size_t index) {
+      [this, by, options, lines_up](std::size_t index) {
         RankProgram& rank = *ranks_[index];
-        if (warm_) start_.enqueue(index, rank.watch(), rank.stream());
+        if (lines_up)
+          start_.enqueue(index, rank.watch(), rank.stream());
+        else
+          meet();
         times_[index].begin.record(rank.stream());
         launch(index, by, 0, std::min(options.epochs, rank.backlog().most()), options.epochs);
       },
       timeout_us);
-  if (warm_) {
-    if (world_.local().size() < static_cast<std::size_t>(world_.size())) world_.barrier();
+  if (lines_up) {
+    if (!alone) world_.barrier();
     start_.go();
   }
   if (std::ranges::all_of(ranks_, [&](const auto& rank) { return options.epochs <= rank->backlog().most(); }))
@@ -209,6 +244,16 @@ void Runner::start(By by, const RunOptions& options) {
                options.epochs);
       },
       timeout_us);
+}
+
+/// The threads of all local ranks wait for each other.
+void Runner::meet() {
+  ++arrived_;
+  const auto deadline = deadline_in(timeout_us_);
+  while (arrived_ < ranks_.size()) {
+    if (launchers_.failed() || Clock::now() > deadline) throw Timeout("not all ranks came to begin a run");
+    std::this_thread::yield();
+  }
 }
 
 /// Epochs [first, last) of a run; behind the last of all its end.
@@ -287,8 +332,8 @@ bool Runner::require_ready(std::span<void* const> streams) const {
     throw InvalidArgument("some of the streams are being captured, and others are not");
   if (!graphs_)
     throw Unsupported(
-        most_copying_lanes(plan_) > 1
-            ? "several lanes of the plan copy, which in a graph could hold each other up"
+        most_copying_lanes(plan_) > 1 || mediated(plan_)
+            ? "lanes of the plan copy and wait for others, which in a graph could hold each other up"
             : fmt::format("the plan's {} lanes do not run side by side as branches of a graph here (with "
                           "CUDA_DEVICE_MAX_CONNECTIONS below that they never do)",
                           most_lanes(plan_)));

@@ -328,10 +328,6 @@ std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& par
         "swap exchanges rows with another rank, but {} only gives: use pcpy, b2b, bcst or ring", name(p.op))};
   if (variant == Variant::swap && layout && !layout->symmetric)
     return Reason{"swap exchanges rows in place: any two ranks must send each other the same number of rows"};
-  if (variant == Variant::ring && !is_gather(p))
-    return Reason{fmt::format(
-        "ring passes the same rows on from rank to rank, but {} has other rows for each: use pcpy or b2b",
-        name(p.op))};
   if (variant == Variant::ring && params.engines > 1)
     return Reason{fmt::format("ring has one engine a rank, not {}", params.engines)};
   return std::nullopt;
