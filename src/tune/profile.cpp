@@ -52,6 +52,7 @@ Machine Profiler::go() && {
     library();
   attention();
   settle();
+  engines();
   if (size_ > 1) {
     collectives(size_);
     choose_workers();

@@ -38,6 +38,9 @@ class Profiler {
   const std::array<std::int64_t, 4>& lengths() const;
   std::int64_t waves(const TileShape& shape, std::int64_t k);
 
+  // what copies between ranks take (profile_engines.cpp)
+  void engines();
+
   // what ranks do together (profile_traffic.cpp)
   void collectives(int ranks);
   void sample(Op op, Curve& curve);
