@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine_params.hpp"
 #include "pools.hpp"
 #include "symmetry.hpp"
 #include "transfers.hpp"
@@ -268,8 +269,7 @@ void plan_reducescatter(Builder& build, Variant variant) {
 /// A reduce-scatter whose sums are gathered; an epilogue or a norm is applied to the whole by every rank.
 void plan_allreduce(Builder& build, Variant variant) {
   const Problem& p = build.problem();
-  const Variant first = variant == Variant::bcst ? Variant::pcpy : variant;
-  const Variant second = variant == Variant::swap ? Variant::pcpy : variant;
+  const Variant first = planner::exchange_of(variant), second = planner::gather_of(variant);
   const Partials partials(build, first == Variant::swap);
   const std::int32_t reduced = build.needs_finishing() ? build.buffer("reduced", p.m, p.n) : build.out;
   const Handshake handshake(build);
@@ -287,70 +287,6 @@ void plan_allreduce(Builder& build, Variant variant) {
     gather.arrived(build, r);
     planner::finish_rows(build, r, reduced, p.m);
   }
-}
-
-// ----------------------------------------------------------------------------------------------------------
-// choices
-
-bool is_gather(const Problem& p) {
-  return p.shards_a();
-}
-
-std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
-  if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
-  if (p.overlaps()) return Reason{"an overlap's collectives are a library's: use chunked"};
-  if (p.attends()) return Reason{"attention is cut into slices by ring"};
-  if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
-  if (!machine.peer_memory && p.world > 1)
-    return Reason{"copy engines write into other ranks' memory, which ranks cannot reach here"};
-  if (p.row_order == RowOrder::block_cyclic)
-    return Reason{"copy engines move every rank's rows together: rows dealt in blocks are signal's"};
-  if (params.engines < 0 || params.engines > max_world)
-    return Reason{fmt::format("engines = {} is outside [1, {}]", params.engines, max_world)};
-  if (params.launchers < 0 || params.launchers > p.world)
-    return Reason{fmt::format("launchers = {} is outside [1, {}]: a rank has no more than one",
-                              params.launchers, p.world)};
-  // Ranks that count into one place could run an epoch ahead of others and be taken for them.
-  if (params.poll == Poll::collective && params.trigger == Trigger::direct)
-    return Reason{"one place to poll for all ranks is the host's to set: use --trigger host"};
-  return std::nullopt;
-}
-
-/// Why a variant cannot carry out the problem's collective.
-std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& params, const Layout* layout) {
-  const bool reduces_to_all = p.reduces() && !p.scatters();
-  if (variant == Variant::bcst && !is_gather(p) && !reduces_to_all)
-    return Reason{fmt::format(
-        "bcst gives two ranks the same rows, but {} has other rows for each: use pcpy, b2b or swap",
-        name(p.op))};
-  if (variant == Variant::swap && is_gather(p))
-    return Reason{fmt::format(
-        "swap exchanges rows with another rank, but {} only gives: use pcpy, b2b, bcst or ring", name(p.op))};
-  if (variant == Variant::swap && layout && !layout->symmetric)
-    return Reason{"swap exchanges rows in place: any two ranks must send each other the same number of rows"};
-  if (variant == Variant::ring && params.engines > 1)
-    return Reason{fmt::format("ring has one engine a rank, not {}", params.engines)};
-  return std::nullopt;
-}
-
-/// Engines of a rank so that each has one command; or one for all (§4.2).
-std::int32_t engines_for(const Problem& p, Variant variant) {
-  if (variant == Variant::b2b || variant == Variant::ring) return 1;
-  const bool in_pairs = variant == Variant::bcst || variant == Variant::swap;
-  const bool both = p.reduces() && !p.scatters();  // an allreduce also has copies, one by one
-  return static_cast<std::int32_t>(larger(in_pairs && !both ? p.world / 2 : p.world - 1, 1));
-}
-
-/// The variant that was fastest for this size on the paper's machine (Tables 1 and 2).
-Variant by_size(const Problem& p, const Layout* layout) {
-  const std::int64_t rows = p.routes() ? p.routing->global_base(p.world) / larger(p.world, 1) : p.m;
-  const std::int64_t cols = is_gather(p) ? p.gathered_cols() : p.op == Op::alltoall_gemm ? p.k : p.n;
-  const std::int64_t bytes = rows * cols * static_cast<std::int64_t>(size_bytes(p.dtype));
-  constexpr std::int64_t kib = 1024, mib = 1024 * kib;
-  if (is_gather(p)) return bytes < 256 * kib ? Variant::b2b : bytes < mib ? Variant::bcst : Variant::pcpy;
-  if (bytes < 64 * kib) return Variant::b2b;
-  const bool exchanges = layout && layout->symmetric;
-  return bytes >= 4 * mib ? Variant::pcpy : exchanges ? Variant::swap : Variant::b2b;
 }
 
 std::string rounding(const Problem& p) {
@@ -372,29 +308,19 @@ Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const
   machine.collective_workers = 0;  // no library takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::needs_all_ranks(problem, params, "copy-engine")) return *reason;
-  if (auto reason = unserved(problem, machine, params)) return *reason;
   std::optional<Layout> layout;
   if (problem.routes()) layout.emplace(*problem.routing);
-  Params chosen;
-  chosen.variant =
-      params.variant == Variant::automatic ? by_size(problem, layout ? &*layout : nullptr) : params.variant;
-  if (auto reason = unfit(problem, chosen.variant, params, layout ? &*layout : nullptr)) return *reason;
-  const std::int32_t most =
-      engines_for(problem, chosen.variant == Variant::b2b ? Variant::pcpy : chosen.variant);
-  chosen.engines = params.engines > 0 ? std::min(params.engines, most) : engines_for(problem, chosen.variant);
-  chosen.prelaunch = params.prelaunch;
-  chosen.poll = params.poll;
-  chosen.trigger = params.trigger;
-  chosen.launchers = params.launchers > 0 ? params.launchers : 1;
-  Builder build(problem, machine, Mechanism::copy_engine, chosen);
+  const auto chosen = planner::engine_params(problem, machine, params, !layout || layout->symmetric);
+  if (!chosen) return Reason{chosen.reason()};
+  Builder build(problem, machine, Mechanism::copy_engine, *chosen);
   if (problem.routes()) {
-    plan_exchange(build, chosen.variant, *layout);
-  } else if (is_gather(problem)) {
-    plan_gather(build, chosen.variant);
+    plan_exchange(build, chosen->variant, *layout);
+  } else if (problem.shards_a()) {
+    plan_gather(build, chosen->variant);
   } else if (problem.scatters()) {
-    plan_reducescatter(build, chosen.variant);
+    plan_reducescatter(build, chosen->variant);
   } else {
-    plan_allreduce(build, chosen.variant);
+    plan_allreduce(build, chosen->variant);
   }
   return std::move(build).finish(rounding(problem));
 }
