@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <list>
+#include <optional>
 #include <thread>
 
 #include "collective_trial.hpp"
@@ -23,11 +24,58 @@ struct Beside {
   }
 };
 
+/// A step without what a rank moves to itself, as if its own rows lay where they belong; none where that is
+/// all.
+inline std::optional<Step> to_others(const Plan& plan, const Step& step, int rank) {
+  if (const auto* copy = std::get_if<Copy>(&step); copy && copy->from.rank == copy->to.rank) return {};
+  const auto* call = std::get_if<Collective>(&step);
+  if (!call) return step;
+  Collective in_place = *call;
+  if (call->kind == CollectiveKind::allgather) {
+    in_place.send = call->recv;
+    in_place.send.row = rank * call->send.rows, in_place.send.rows = call->send.rows;
+    return in_place;
+  }
+  if (call->kind != CollectiveKind::alltoall) return step;
+  Exchange exchange{.communicator = call->communicator, .sends = {}, .receives = {}, .resources = {}};
+  const auto part = [&](Slice all, const std::vector<std::int64_t>& rows, int peer) {
+    for (int before = 0; before < peer; ++before) all.row += rows[static_cast<std::size_t>(before)];
+    all.rows = rows[static_cast<std::size_t>(peer)];
+    return Exchange::Message{peer, all};
+  };
+  for (int peer = 0; peer < plan.problem.world; ++peer) {
+    if (peer == rank) continue;
+    exchange.sends.push_back(part(call->send, call->send_rows, peer));
+    exchange.receives.push_back(part(call->recv, call->recv_rows, peer));
+  }
+  return exchange;
+}
+
+inline Plan to_others(Plan plan) {
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const RankPlan all = plan.ranks[rank];
+    RankPlan& made = plan.ranks[rank];
+    made.issue.clear();
+    for (Lane& lane : made.lanes) lane.steps.clear();
+    std::vector<std::size_t> next(all.lanes.size());
+    for (const std::int32_t at : all.issue) {
+      const auto lane = static_cast<std::size_t>(at);
+      const auto step = to_others(plan, all.lanes[lane].steps[next[lane]++], static_cast<int>(rank));
+      if (!step) continue;
+      made.lanes[lane].steps.push_back(*step);
+      made.issue.push_back(at);
+    }
+  }
+  return plan;
+}
+
 /// The plans of one collective and of products of m×n×k, in one; matrices are random and nothing is checked.
+/// No row stays with its rank, as SMs would copy it. Products beside leave one SM to kernels that wait; alone
+/// they have all.
 class BesideProducts {
  public:
   BesideProducts(World& world, Plan collective, std::int64_t m, std::int64_t n, std::int64_t k)
-      : world_(world), collective_(std::move(collective)) {
+      : world_(world), collective_(to_others(std::move(collective))) {
     Problem product{.op = Op::gemm, .world = world.size(), .m = m, .n = n, .k = k};
     product.dtype = world.capabilities().native_dtypes.at(0);
     product.transpose_b = true;
@@ -68,6 +116,7 @@ class BesideProducts {
       if (products == 0) continue;
       Gemm gemm = std::get<Gemm>(product_.ranks[rank].lanes[0].steps[0]);
       for (Slice* slice : {&gemm.a, &gemm.b, &gemm.out.slice}) slice->buffer += first;
+      if (collective) gemm.resources.most = plan.workers - 1;
       const auto count = static_cast<std::size_t>(products);
       at.issue.insert(at.issue.end(), count, static_cast<std::int32_t>(at.lanes.size()));
       at.lanes.push_back({LaneKind::compute, "products", std::vector<Step>(count, gemm)});

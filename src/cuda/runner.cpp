@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "cuda/branches.hpp"
+#include "cuda/graph_fit.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
@@ -35,40 +36,6 @@ std::vector<CommKey> make_communicators(CudaWorld& world, const Plan& plan) {
         if (messages && std::ranges::find(exchanging, key) == exchanging.end()) exchanging.push_back(key);
       }
   return exchanging;
-}
-
-bool notifies(const Step& step) {
-  const auto* const gemm = std::get_if<Gemm>(&step);
-  const auto* const pass = std::get_if<Elementwise>(&step);
-  return std::holds_alternative<Notify>(step) || (gemm != nullptr && !gemm->notify.empty()) ||
-         (pass != nullptr && !pass->notify.empty());
-}
-
-/// Whether somebody waits for a copy of the lane: another rank, or who awaits what the lane counts behind it.
-bool is_copied_for_others(const Lane& lane) {
-  bool copied = false;
-  for (const Step& step : lane.steps) {
-    const auto* const copy = std::get_if<Copy>(&step);
-    if (copy != nullptr && copy->from.rank == copy->to.rank)
-      copied = true;
-    else if (copy != nullptr || std::holds_alternative<Broadcast>(step) ||
-             std::holds_alternative<Swap>(step) || (copied && notifies(step)))
-      return true;
-  }
-  return false;
-}
-
-/// Lanes of a rank that copy what others wait for, of the rank that has most.
-std::size_t most_copying_lanes(const Plan& plan) {
-  std::ptrdiff_t most = 0;
-  for (const RankPlan& rank : plan.ranks)
-    most = std::max(most, std::ranges::count_if(rank.lanes, is_copied_for_others));
-  return static_cast<std::size_t>(most);
-}
-
-/// Whether threads of the host are between kernels and copy engines.
-bool mediated(const Plan& plan) {
-  return plan.mechanism == Mechanism::copy_engine && plan.params.trigger == Trigger::host;
 }
 
 /// Whether copy engines get their commands in the course of a run: then the host's calls are part of its
@@ -120,10 +87,7 @@ void Runner::connect() {
     graphs_ = world_.side_by_side()[lanes];
     if (!known && !graphs_)
       spdlog::info("{} lanes do not run side by side as branches of a graph: streams serve", lanes);
-    // A graph may put the copies of all its branches into one queue of the engine, in an order of its own:
-    // one that waits would hold up what it waits for. Streams have the plan's order of issue. Of three
-    // branches of which one copies, kernels have been seen to hold up each other as well.
-    if (most_copying_lanes(plan_) > 1 || mediated(plan_)) graphs_ = false;
+    if (!unfit_for_graph(plan_).empty()) graphs_ = false;
   } catch (...) {
     fail(std::current_exception());
   }
@@ -332,8 +296,8 @@ bool Runner::require_ready(std::span<void* const> streams) const {
     throw InvalidArgument("some of the streams are being captured, and others are not");
   if (!graphs_)
     throw Unsupported(
-        most_copying_lanes(plan_) > 1 || mediated(plan_)
-            ? "lanes of the plan copy and wait for others, which in a graph could hold each other up"
+        !unfit_for_graph(plan_).empty()
+            ? unfit_for_graph(plan_)
             : fmt::format("the plan's {} lanes do not run side by side as branches of a graph here (with "
                           "CUDA_DEVICE_MAX_CONNECTIONS below that they never do)",
                           most_lanes(plan_)));

@@ -58,6 +58,19 @@ void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
   if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
 }
 
+/// A GEMM before engines. Where its tiles trigger them they are the machine's, or those that params say; else
+/// it is a library's. On GPUs kernels wait beside it, of which it leaves one of many workers.
+Gemm triggering(const Builder& build, Gemm gemm) {
+  const Params& params = build.params();
+  if (params.trigger == Trigger::direct)
+    gemm.grid = make_grid(gemm.grid.rows, gemm.grid.cols,
+                          static_cast<std::int32_t>(larger(smaller(params.tile_rows, gemm.grid.rows), 1)),
+                          static_cast<std::int32_t>(smaller(params.tile_cols, gemm.grid.cols)), params.order);
+  constexpr std::int32_t many = 32;
+  if (build.workers() > many) gemm.resources = {1, build.workers() - 1};
+  return gemm;
+}
+
 // ----------------------------------------------------------------------------------------------------------
 // gathers
 
@@ -83,8 +96,8 @@ void plan_gather(Builder& build, Variant variant) {
   Transfer transfer(build, shards(build, own, gathered), variant, &handshake);
   for (int r = 0; r < p.world; ++r) {
     if (const Slice made = own(r); produces && made.rows > 0) {
-      Gemm gemm = build.up_gemm(r, build.one_tile(made.rows, made.cols), RowMap::identity(made.rows),
-                                Builder::in_place(made));
+      Gemm gemm = triggering(build, build.up_gemm(r, build.one_tile(made.rows, made.cols),
+                                                  RowMap::identity(made.rows), Builder::in_place(made)));
       transfer.hook(gemm.grid, gemm.notify, r);
       build.step(r, compute_lane, std::move(gemm));
     }
@@ -150,7 +163,10 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
     if (before) {
       Gemm gemm = build.gemm(r, build.one_tile(sent[r]), RowMap::identity(sent[r]),
                              Builder::in_place(build.all(made, r)));
-      if (source == made) transfer.hook(gemm.grid, gemm.notify, r);
+      if (source == made) {
+        gemm = triggering(build, std::move(gemm));
+        transfer.hook(gemm.grid, gemm.notify, r);
+      }
       build.step(r, compute_lane, std::move(gemm));
     }
     if (source != made && layout.sorted) {
@@ -224,10 +240,17 @@ class Partials {
   std::int32_t source_, staging_ = -1;
 };
 
+/// Rows of a sum: as many blocks as workers, of no more rows than are a worker's at a time.
+TileGrid sum_blocks(const Builder& build, std::int64_t rows, std::int64_t cols) {
+  const TileGrid blocks = build.row_blocks(rows, cols);
+  const std::int64_t each = larger(smaller(ceil_div(rows, build.workers()), blocks.tile_rows), 1);
+  return make_grid(rows, cols, static_cast<std::int32_t>(each), blocks.tile_cols);
+}
+
 /// The sum of all ranks' parts of the own shard, in rank order.
 Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, Placement to, bool finishing) {
   const std::int64_t rows = rows_of_shard(build.problem(), rank);
-  Elementwise pass = build.finishing(rank, build.row_blocks(rows, build.problem().n), {}, std::move(to));
+  Elementwise pass = build.finishing(rank, sum_blocks(build, rows, build.problem().n), {}, std::move(to));
   pass.from.clear();
   for (int source = 0; source < build.world(); ++source) {
     pass.from.push_back(Builder::in_place(partials.to(build, source, rank)));
@@ -244,8 +267,8 @@ Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, P
 void make_partials(Builder& build, const Partials& partials, Transfer& exchange, int rank) {
   const Problem& p = build.problem();
   if (p.multiplies()) {
-    Gemm gemm = build.gemm(rank, build.one_tile(p.m), RowMap::identity(p.m),
-                           Builder::in_place(build.rows(partials.source(), rank, 0, p.m)));
+    Gemm gemm = triggering(build, build.gemm(rank, build.one_tile(p.m), RowMap::identity(p.m),
+                                             Builder::in_place(build.rows(partials.source(), rank, 0, p.m))));
     exchange.hook(gemm.grid, gemm.notify, rank);
     build.step(rank, compute_lane, std::move(gemm));
   } else if (partials.source() != build.a) {

@@ -117,6 +117,11 @@ Result<Params> engine_params(const Problem& problem, const Machine& machine, con
       params.variant == Variant::automatic ? by_size(problem, machine, params, symmetric) : params.variant;
   if (auto reason = unfit(problem, chosen.variant, params, symmetric)) return *reason;
   chosen.engines = engines_of(problem, chosen.variant, params);
+  if (problem.multiplies() && params.trigger == Trigger::direct) {  // tiles that are counted
+    chosen.tile_rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
+    chosen.tile_cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
+    chosen.order = params.order == TileOrder{} ? machine.order : params.order;
+  }
   chosen.prelaunch = params.prelaunch;
   chosen.poll = params.poll;
   chosen.trigger = params.trigger;
