@@ -123,6 +123,7 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
     auto& items = program.emplace_back();
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
       last = end_of_item(plan_, rank, lane, first);
+      context.last = last == steps.size();
       items.push_back({first, last,
                        make_item(context, {steps.begin() + static_cast<std::ptrdiff_t>(first),
                                            steps.begin() + static_cast<std::ptrdiff_t>(last)})});

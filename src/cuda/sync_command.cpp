@@ -56,7 +56,7 @@ class ByHost final : public Command {
 };
 
 /// Counts of a copy lane: copies of four bytes, in one queue with those that they tell of. A kernel's would
-/// cost the engine a pause before and behind it.
+/// cost the engine a pause before and behind it: which it is worth where many come last.
 class CopyFlags final : public Command {
  public:
   struct Flag {
@@ -101,7 +101,8 @@ std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps) {
   std::vector<SyncOp> ops;
   for (const Step& step : steps) ops.push_back(op_of(context, step));
-  if (context.flags != nullptr)
+  constexpr std::size_t many = 3;
+  if (context.flags != nullptr && !(context.last && ops.size() > many))
     if (auto flags = flags_of(*context.flags, ops); !flags.empty())
       return std::make_unique<CopyFlags>(std::move(flags));
   if (context.by_host) return std::make_unique<ByHost>(ops, context.watch);
