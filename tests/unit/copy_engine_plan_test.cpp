@@ -218,6 +218,36 @@ TEST(CopyEngine, DirectTriggerHasNoHost) {
   }
 }
 
+/// What triggers engines is tiled as the machine is, and every tile counts; what does not is one product of a
+/// library. Either leaves a worker of many to those that wait, and sums take all.
+TEST(CopyEngine, ProductsAndSumsSuitTheMachine) {
+  Machine machine;
+  machine.workers = 132;
+  machine.tile_rows = 128, machine.tile_cols = 256;
+  Problem p{.op = Op::gemm_reducescatter, .world = 2, .m = 1000, .n = 512, .k = 64};
+  for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
+    const Params params{.variant = Variant::b2b, .prelaunch = true, .trigger = trigger};
+    const Plan plan = plan_copy_engine(p, machine, params).value();
+    EXPECT_TRUE(verify(plan));
+    const bool direct = trigger == Trigger::direct;
+    const std::int64_t tiles = direct ? 8 * 2 : 1;
+    const auto& steps = plan.ranks[0].lanes[0].steps;
+    for (const Step& step : steps) {
+      if (const auto* gemm = std::get_if<Gemm>(&step)) {
+        EXPECT_EQ(gemm->grid.tiles(), tiles);
+        EXPECT_EQ(gemm->resources.most, 131);
+      }
+      if (const auto* sum = std::get_if<Elementwise>(&step)) {
+        EXPECT_EQ(sum->grid.tiles(), 125);  // of 4 rows
+      }
+    }
+    for (const Lane& lane : plan.ranks[0].lanes)
+      if (lane.kind == LaneKind::copy) {
+        EXPECT_EQ(std::get<Await>(lane.steps[0]).target, tiles);
+      }
+  }
+}
+
 /// A GEMM's tiles start a prelaunched gather, and its last sync lets the next GEMM begin; mediated by the
 /// host, a lane of the host stands between on both sides.
 TEST(CopyEngine, ProducerAndConsumer) {
