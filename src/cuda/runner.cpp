@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "cuda/branches.hpp"
-#include "cuda/graph_fit.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/submission.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 
@@ -36,12 +36,6 @@ std::vector<CommKey> make_communicators(CudaWorld& world, const Plan& plan) {
         if (messages && std::ranges::find(exchanging, key) == exchanging.end()) exchanging.push_back(key);
       }
   return exchanging;
-}
-
-/// Whether copy engines get their commands in the course of a run: then the host's calls are part of its
-/// time.
-bool submits(const Plan& plan) {
-  return plan.mechanism == Mechanism::copy_engine && !plan.params.prelaunch;
 }
 
 std::size_t most_lanes(const Plan& plan) {

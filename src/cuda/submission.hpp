@@ -1,4 +1,4 @@
-// Which plans are launched step by step on streams, although branches of a graph run side by side.
+// How epochs of a plan get to the devices.
 #pragma once
 
 #include <string>
@@ -9,5 +9,9 @@ namespace shingle::cuda {
 
 /// Why the lanes of a plan are not to be branches of a graph; empty where nothing speaks against it.
 std::string unfit_for_graph(const Plan& plan);
+
+/// Whether copy engines get their commands in the course of a run: then the host's calls are part of its
+/// time.
+bool submits(const Plan& plan);
 
 }  // namespace shingle::cuda

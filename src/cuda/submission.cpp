@@ -1,4 +1,4 @@
-#include "graph_fit.hpp"
+#include "submission.hpp"
 
 #include <algorithm>
 
@@ -63,6 +63,10 @@ std::string unfit_for_graph(const Plan& plan) {
       if (waits_behind_copies(plan, lane))
         return "a lane that copies waits for others again, which in a graph could hold each other up";
   return {};
+}
+
+bool submits(const Plan& plan) {
+  return plan.mechanism == Mechanism::copy_engine && !plan.params.prelaunch;
 }
 
 }  // namespace shingle::cuda
