@@ -54,6 +54,7 @@ Machine Profiler::go() && {
   }
   attention();
   settle();
+  engines();
   if (size_ > 1) {
     collectives(size_);
     lone_calls();

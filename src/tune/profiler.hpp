@@ -40,6 +40,9 @@ class Profiler {
   std::int64_t waves(const TileShape& shape, std::int64_t k);
   TileShape own_tile() const;
 
+  // what copies between ranks take (profile_engines.cpp)
+  void engines();
+
   // what ranks do together (profile_traffic.cpp)
   void collectives(int ranks);
   void sample(Op op, Curve& curve);

@@ -58,6 +58,21 @@ TEST(CudaProfile, IsOfThisWorld) {
   }
   const bool sums = gpus() > 1 && world->capabilities().remote_memory;
   EXPECT_EQ(origin_of(found, "reduce_gbps"), sums ? "measured" : "none");
+  EXPECT_EQ(origin_of(found, "engine") == "measured", sums);
+  if (sums) {
+    const EnginePhases& engine = found.engine;
+    std::cout << "engines: control " << engine.control_us << ", schedule " << engine.schedule_us << ", copy "
+              << engine.copy_us << ", sync " << engine.sync_us << ", queued " << engine.queued_us << ", poll "
+              << engine.poll_us << ", broadcast " << engine.broadcast_us << ", swap " << engine.swap_us
+              << " us; " << engine.gbps << " GB/s" << std::endl;
+    EXPECT_GT(engine.gbps, 5);
+    EXPECT_LT(engine.gbps, 1000);
+    EXPECT_GT(engine.control_us, 0.05);
+    EXPECT_LT(engine.control_us, 50);
+    EXPECT_LT(engine.schedule_us, 100);
+    EXPECT_GT(engine.queued_us, 0.05);
+    EXPECT_LT(engine.sync_us, 50);
+  }
   if (gpus() > 1) {
     const auto us = [&](double bytes) {
       return collective_us(found.curves, Traffic::allreduce, gpus(), 0, bytes);

@@ -138,6 +138,47 @@ TEST(Profiler, FindsSumsWhereDevicesReachEachOther) {
   EXPECT_THAT(note_of(found, "reduce_gbps"), StartsWith("measured: "));
 }
 
+TEST(Profiler, FindsThePhasesOfCopyEngines) {
+  SimulatedParts parts = like_a_gpu();
+  parts.can.remote_memory = true;
+  parts.machine.link = {400, 1.5};
+  parts.told.link = parts.machine.link;
+  parts.told.sources.push_back({"link", Origin::datasheet, "a link"});
+  const EnginePhases known{.control_us = 2.5,
+                           .schedule_us = 6,
+                           .copy_us = 3,
+                           .gbps = 380,
+                           .sync_us = 1.5,
+                           .queued_us = 1.2,
+                           .poll_us = 4,
+                           .broadcast_us = 1.7,
+                           .swap_us = 5};
+  parts.machine.engine = known;
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_NEAR(found.engine.control_us, known.control_us, 0.1);
+  EXPECT_NEAR(found.engine.schedule_us, known.schedule_us, 0.3);
+  EXPECT_NEAR(found.engine.copy_us, known.copy_us, 0.1);
+  EXPECT_NEAR(found.engine.gbps, known.gbps, 4);
+  EXPECT_NEAR(found.engine.sync_us, known.sync_us, 0.1);
+  EXPECT_NEAR(found.engine.queued_us, known.queued_us, 0.1);
+  EXPECT_NEAR(found.engine.poll_us, known.poll_us, 0.2);
+  EXPECT_NEAR(found.engine.broadcast_us, known.broadcast_us, 0.1);
+  EXPECT_NEAR(found.engine.swap_us, known.swap_us, 0.1);
+  EXPECT_THAT(note_of(found, "engine"), StartsWith("measured: "));
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
+TEST(Profiler, LeavesEnginesThatNobodyReaches) {
+  SimulatedParts parts = like_a_gpu();
+  parts.told.engine = {.copy_us = 7};
+  parts.told.sources.push_back({"engine", Origin::assumed, "a guess"});
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_EQ(found.engine, parts.told.engine);
+  EXPECT_EQ(note_of(found, "engine"), "assumed: a guess\n");
+}
+
 TEST(Profiler, FindsContention) {
   for (const bool persistent : {true, false}) {
     SimulatedParts parts = like_a_gpu();
