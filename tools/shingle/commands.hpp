@@ -101,6 +101,8 @@ struct ProfileFlags {
   int repeat = 5;
   std::string base;  ///< as machine_from_spec() reads it; empty: what the backend knows
   double budget_s = 120;
+  bool contention = false;       ///< that alone
+  std::int64_t chunk_bytes = 0;  ///< with which it is measured; 0: as NCCL likes
   std::string out;
 };
 int profile(const ProfileFlags& flags, const Launch& launch);
