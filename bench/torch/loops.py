@@ -14,6 +14,10 @@ NCCL's default; --autoccl FILE: each collective as fast as it can be alone, sear
 --online FILE: tuned here, while the loop runs; --table NAME=FILE: any other. Their iterations take turns. Prints a line
 of JSON a configuration; times are in microseconds, of the slowest rank. What the plugin cannot set (shingle tune
 --nccl-env) holds for the process, so for all configurations.
+
+--profile-trace FILE records two iterations of rank 0 with NCCL's default instead, for shingle cotune --trace FILE:
+
+    torchrun --standalone --nproc-per-node 2 bench/torch/loops.py fsdp --profile-trace trace.json
 """
 import argparse
 import json
@@ -218,6 +222,23 @@ def tune_online(loop, path, most_iterations):
     return group, iteration + 1
 
 
+def record(loop, group, path):
+    """A trace as torch.profiler exports it, with the sizes of products and with what streams await."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    def export(profiler):
+        if dist.get_rank() == 0:
+            profiler.export_chrome_trace(path)
+
+    waits = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True, experimental_config=waits,
+                 schedule=schedule(wait=1, warmup=2, active=2, repeat=1), on_trace_ready=export) as profiler:
+        for _ in range(5):
+            loop.iterate(group, Stopwatch())
+            torch.cuda.synchronize()
+            profiler.step()
+
+
 def spread(values):
     ordered = sorted(values)
     at = lambda part: round(ordered[int(part * (len(ordered) - 1))], 1)
@@ -235,6 +256,7 @@ def main():
     parser.add_argument("--online", metavar="FILE")
     parser.add_argument("--online-iterations", type=int, default=1500)
     parser.add_argument("--table", action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--profile-trace", metavar="FILE", help="record a trace instead of measuring")
     flags = parser.parse_args()
     if (flags.autoccl or flags.online or flags.table) and "NCCL_TUNER_PLUGIN" not in os.environ:
         parser.error("NCCL_TUNER_PLUGIN does not name libnccl-tuner-shingle.so")
@@ -245,6 +267,10 @@ def main():
     torch.manual_seed(dist.get_rank())
     loop = {"fsdp": Fsdp, "tp": Tp}[flags.loop](flags.layers, flags.tokens, world)
     groups, tuned_in = {"default": make_group()}, {}
+    if flags.profile_trace:
+        record(loop, groups["default"], flags.profile_trace)
+        dist.destroy_process_group()
+        return
     if flags.autoccl:
         tune_alone(loop, flags.autoccl, world)
         groups["autoccl"] = make_group(table=flags.autoccl)

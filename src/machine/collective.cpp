@@ -78,9 +78,18 @@ double collective_us(const Machine& machine, Traffic traffic, int ranks, const C
   const Penalty penalty = penalty_of(config, ranks);
   const double us = latency * penalty.latency + (chosen - latency) / penalty.rate;
   if (config.chunk_bytes == 0) return us;
-  const double chunks = wire_factor(traffic, ranks) * bytes /
-                        (std::max(channels_of(machine, config), 1) * static_cast<double>(config.chunk_bytes));
-  return us + chunks * machine.link.latency_us / 2;
+  return us +
+         chunks_of(traffic, ranks, std::max(channels_of(machine, config), 1), config.chunk_bytes, bytes) *
+             machine.contention.chunk_us.value_or(machine.link.latency_us / 2);
+}
+
+double chunks_of(Traffic traffic, int ranks, int channels, std::int64_t chunk_bytes, double bytes) {
+  return wire_factor(traffic, ranks) * bytes / (channels * static_cast<double>(chunk_bytes));
+}
+
+double Contention::slowed(double taken_gbps, double all_gbps) const {
+  if (memory_share == 0 || taken_gbps == 0 || all_gbps == 0) return 1;
+  return 1 - memory_share + memory_share * all_gbps / std::max(all_gbps - taken_gbps, 0.05 * all_gbps);
 }
 
 }  // namespace shingle

@@ -102,6 +102,26 @@ Curve read_curve(const Json& json) {
   return curve;
 }
 
+ContentionSample read_contention_sample(const Json& json) {
+  allow_only(json, {"traffic", "ranks", "workers", "chunk_bytes", "bytes", "us", "beside_us", "product_us",
+                    "product_beside_us", "calls"});
+  const Fields fields(json);
+  const auto integer = [&](const char* key, std::int64_t largest) {
+    return fields.integer({key}, 0, largest).value_or(0);
+  };
+  const auto calls = static_cast<std::int32_t>(integer("calls", most_count));
+  return {.traffic = parse_traffic(required_text(fields, "traffic")),
+          .ranks = count(fields, "ranks", 2),
+          .workers = count(fields, "workers", calls > 0 ? 0 : 1),
+          .chunk_bytes = integer("chunk_bytes", std::int64_t{1} << 40),
+          .bytes = positive(fields, "bytes"),
+          .us = positive(fields, "us"),
+          .beside_us = positive(fields, "beside_us"),
+          .product_us = positive(fields, "product_us"),
+          .product_beside_us = positive(fields, "product_beside_us"),
+          .calls = calls};
+}
+
 Source read_source(const Json& json) {
   allow_only(json, {"of", "origin", "note"});
   const Fields fields(json);
@@ -137,8 +157,8 @@ Topology read_topology(const Json& json) {
 }
 
 Contention read_contention(const Json& json) {
-  allow_only(json, {"memory_share", "channel_gbps", "chunk_bytes", "collective_slowdown", "wake_us", "steals",
-                    "persistent"});
+  allow_only(json, {"memory_share", "channel_gbps", "chunk_bytes", "chunk_us", "collective_slowdown",
+                    "wake_us", "steals", "persistent", "product_residual", "collective_residual"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
@@ -146,10 +166,13 @@ Contention read_contention(const Json& json) {
   return {.memory_share = number("memory_share", 1),
           .channel_gbps = number("channel_gbps", most),
           .chunk_bytes = number("chunk_bytes", most),
+          .chunk_us = fields.number({"chunk_us"}, 0, most),
           .collective_slowdown = number("collective_slowdown", most),
           .steals = number("steals", 1),
           .wake_us = number("wake_us", most),
-          .persistent = fields.flag({"persistent"}).value_or(false)};
+          .persistent = fields.flag({"persistent"}).value_or(false),
+          .product_residual = fields.number({"product_residual"}, 0, most),
+          .collective_residual = fields.number({"collective_residual"}, 0, most)};
 }
 
 EnginePhases read_engine(const Json& json) {
@@ -170,12 +193,18 @@ EnginePhases read_engine(const Json& json) {
 }
 
 /// The keys that hold figures.
-const std::set<std::string> figures{
-    "workers",      "collective_workers", "tile",         "link",        "engine",
-    "peer_memory",  "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
-    "topology",     "contention",         "tiles",        "curves",      "ranks",
-    "whole_tiles",  "attention_rate",     "library_rate", "reduce_gbps", "sync_us",
-    "lone_latency", "picking_rate",       "split_us"};
+const std::set<std::string> figures{"workers",        "collective_workers",
+                                    "tile",           "link",
+                                    "engine",         "peer_memory",
+                                    "memory_gbps",    "launch_us",
+                                    "signal_us",      "pass_gbps",
+                                    "topology",       "contention",
+                                    "tiles",          "curves",
+                                    "ranks",          "whole_tiles",
+                                    "attention_rate", "library_rate",
+                                    "reduce_gbps",    "sync_us",
+                                    "lone_latency",   "picking_rate",
+                                    "split_us",       "contention_samples"};
 
 /// Every figure has a source, and every source is of a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -239,6 +268,7 @@ Machine read(const Json& json) {
     machine.contention = within("contention", [&] { return read_contention(*contention); });
   machine.tiles = read_list(fields, "tiles", read_tile);
   machine.curves = read_list(fields, "curves", read_curve);
+  machine.contention_samples = read_list(fields, "contention_samples", read_contention_sample);
   machine.sources = read_list(fields, "sources", read_source);
   check_sources(json, machine);
   return machine;

@@ -72,6 +72,32 @@ Json tile_json(const Machine& m) {
   return tile;
 }
 
+Json contention_json(const Contention& c) {
+  Json json = {{"memory_share", c.memory_share},
+               {"channel_gbps", c.channel_gbps},
+               {"chunk_bytes", c.chunk_bytes},
+               {"collective_slowdown", c.collective_slowdown},
+               {"persistent", c.persistent}};
+  if (c.wake_us > 0) json["wake_us"] = c.wake_us;
+  if (c.steals > 0) json["steals"] = c.steals;
+  if (c.chunk_us) json["chunk_us"] = *c.chunk_us;
+  if (c.product_residual) json["product_residual"] = *c.product_residual;
+  if (c.collective_residual) json["collective_residual"] = *c.collective_residual;
+  return json;
+}
+
+Json contention_sample_json(const ContentionSample& s) {
+  Json json = {{"traffic", name(s.traffic)}, {"ranks", s.ranks}, {"workers", s.workers}};
+  if (s.chunk_bytes > 0) json["chunk_bytes"] = s.chunk_bytes;
+  json.update({{"bytes", s.bytes},
+               {"us", s.us},
+               {"beside_us", s.beside_us},
+               {"product_us", s.product_us},
+               {"product_beside_us", s.product_beside_us}});
+  if (s.calls > 0) json["calls"] = s.calls;
+  return json;
+}
+
 }  // namespace
 
 std::string to_json(const Machine& m) {
@@ -102,15 +128,7 @@ std::string to_json(const Machine& m) {
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;
   if (m.picking_rate != 1) json["picking_rate"] = m.picking_rate;
   if (m.topology != Topology{}) json["topology"] = topology_json(m.topology);
-  if (m.contention != Contention{}) {
-    json["contention"] = {{"memory_share", m.contention.memory_share},
-                          {"channel_gbps", m.contention.channel_gbps},
-                          {"chunk_bytes", m.contention.chunk_bytes},
-                          {"collective_slowdown", m.contention.collective_slowdown},
-                          {"persistent", m.contention.persistent}};
-    if (m.contention.wake_us > 0) json["contention"]["wake_us"] = m.contention.wake_us;
-    if (m.contention.steals > 0) json["contention"]["steals"] = m.contention.steals;
-  }
+  if (m.contention != Contention{}) json["contention"] = contention_json(m.contention);
   for (const TileRate& t : m.tiles)
     json["tiles"].push_back(
         {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
@@ -122,6 +140,8 @@ std::string to_json(const Machine& m) {
                               {"workers", c.workers},
                               {"samples", std::move(samples)}});
   }
+  for (const ContentionSample& s : m.contention_samples)
+    json["contention_samples"].push_back(contention_sample_json(s));
   for (const Source& s : m.sources)
     json["sources"].push_back({{"of", s.of}, {"origin", name(s.origin)}, {"note", s.note}});
   return by_lines(json);

@@ -307,10 +307,7 @@ void Simulation::computes(Index rank, std::int32_t more) {
 
 /// Lagom Eq. 6: the part of a tile's time in which it waits for memory grows as collectives take of that.
 double Simulation::slowed_by_traffic(Index rank) const {
-  const double taken = traffic_gbps_[static_cast<std::size_t>(rank)], all = machine_.memory_gbps;
-  const double share = machine_.contention.memory_share;
-  if (share == 0 || taken == 0) return 1;
-  return 1 - share + share * all / std::max(all - taken, 0.05 * all);
+  return machine_.contention.slowed(traffic_gbps_[static_cast<std::size_t>(rank)], machine_.memory_gbps);
 }
 
 /// Threads that move bytes take that time from those that compute, where they share cores.

@@ -43,6 +43,11 @@ Profiler::Profiler(World& world, const ProfileOptions& options)
       plans_(machine_, size_, dtype_, !can_.tiles.empty()) {}
 
 Machine Profiler::go() && {
+  if (options_.contention_only || options_.chunk_bytes > 0) {
+    contention();
+    say_what_the_backend_says();
+    return std::move(machine_);
+  }
   steps();
   memory();
   tiles();
@@ -59,10 +64,7 @@ Machine Profiler::go() && {
     collectives(size_);
     lone_calls();
     choose_workers();
-    if (calls_take_)
-      own_workers();
-    else
-      shared_cores();
+    contention();
     for (auto ranks = std::bit_floor(static_cast<unsigned>(size_ - 1)); ranks > 1; ranks /= 2)
       collectives(static_cast<int>(ranks));
   }

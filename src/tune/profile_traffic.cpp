@@ -1,4 +1,4 @@
-// What ranks do together: collectives, alone and beside computation.
+// What ranks do together: collectives, with nothing beside them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -94,73 +94,6 @@ void Profiler::choose_workers() {
                     "than with the library's own choice",
                     format_bytes(bytes), size_));
   }
-}
-
-/// What a GEMM and collectives that have workers of their own take from each other, and whether a collective
-/// that comes late finds any.
-void Profiler::own_workers() {
-  constexpr double assumed_traffic = 3;  // bytes of memory's for each on the wire: read, received, written
-  constexpr double moved_bytes = 32 << 20, small_bytes = 1 << 20;
-  constexpr std::int64_t k = 4096;
-  if (!next("computation beside communication")) return;
-  const TileShape shape = own_tile();
-  const Plan product = plans_.tiled(shape, k, 2 * waves(shape, k)).plan;
-  const std::int32_t taken = machine_.collective_workers;
-  Beside what{.products = 1, .calls = 0, .bytes = moved_bytes, .workers = taken, .left = taken};
-  const double alone = watch_.lane_us(plans_.beside(product, what), 0);
-  what.calls = 4, what.products = 0;
-  const double call = watch_.step_us(plans_.beside(product, what), 0, 0);
-  // Calls that go on for as long as the product does; then products for as long as the calls. As in plans,
-  // the product has its workers first.
-  what.late = true;
-  what.calls = static_cast<int>(1.5 * alone / call) + 1, what.products = 1;
-  const double before = plans_.first_group(product);  // not slowed yet
-  const double slower = (watch_.lane_us(plans_.beside(product, what), 0) / alone - before) / (1 - before);
-  what.calls = 4, what.products = static_cast<int>(1.5 * what.calls * call / alone) + 1;
-  const double beside = watch_.step_us(plans_.beside(product, what), 1, 1);
-
-  Contention& found = machine_.contention;
-  const double taken_gbps =
-      assumed_traffic * wire_factor(Traffic::allreduce, size_) * moved_bytes / call * 1e-3;
-  const double left_gbps = std::max(machine_.memory_gbps - taken_gbps, 0.05 * machine_.memory_gbps);
-  found.channel_gbps = taken_gbps / taken;
-  found.memory_share = std::clamp((slower - 1) / (machine_.memory_gbps / left_gbps - 1), 0.0, 1.0);
-  found.collective_slowdown = std::max(beside / call - 1, 0.0);
-  if (!can_.tiles.empty()) {
-    const std::int32_t few = std::max(machine_.workers / 32, 1);
-    const Plan late = plans_.beside(
-        product,
-        {.products = 1, .calls = 1, .bytes = small_bytes, .workers = 6 * few, .left = few, .late = true});
-    found.persistent = watch_.lane_us(late, 1) > 0.9 * watch_.lane_us(late, 0);
-  }
-  note("contention", Origin::fitted,
-       fmt::format(
-           "allreduces of {} on {} workers slow a GEMM on the others by {:.1f}%, and it them by {:.1f}%; "
-           "that memory traffic is three times the wire's is assumed",
-           format_bytes(moved_bytes), taken, 100 * (slower - 1), 100 * (beside / call - 1)));
-}
-
-/// What a GEMM loses to collectives whose threads share its cores, of the time that these take alone.
-void Profiler::shared_cores() {
-  constexpr std::int64_t size = 1024;
-  constexpr double bytes = size * size * 4, nothing = 4 * size * 4;
-  if (!next("computation beside communication")) return;
-  const Plan product = plans_.reduced_product(size);
-  const auto plan = [&](int products, int calls, double moved) {
-    return plans_.beside(product, {.products = products, .calls = calls, .bytes = moved});
-  };
-  const double gemms = at_one_pace(plan(4, 0, 0));
-  const double call = watch_.lane_us(plan(0, 4, bytes), 0) / 4;
-  const auto calls = std::max(1, static_cast<int>(0.3 * gemms / call));
-  const double beside = at_one_pace(plan(4, calls, bytes));
-  machine_.contention.steals = std::clamp((beside - gemms) / (calls * call), 0.0, 1.0);
-  // Calls that move nothing to speak of, while products go on: what is left is meeting.
-  constexpr int meetings = 20;
-  const double idle = watch_.lane_us(plan(0, meetings, nothing), 0) / meetings;
-  const double busy = watch_.lane_us(plan(8, meetings, nothing), 1) / meetings;
-  machine_.contention.wake_us = std::max(busy - idle, 0.0);
-  note("contention", Origin::measured,
-       "GEMMs beside collectives that take 0.3 of their time, and beside many small ones");
 }
 
 }  // namespace shingle::tune

@@ -48,8 +48,15 @@ class Profiler {
   void sample(Op op, Curve& curve);
   void lone_calls();
   void choose_workers();
+
+  // computation beside communication (profile_contention.cpp)
+  void contention();
   void own_workers();
+  std::optional<ContentionSample> beside(const Plan& product, double alone_us, Beside what);
+  bool comes_late(const Plan& product);
   void shared_cores();
+  void keep(const ContentionSample& sample);
+  void fit(std::string text);
 
   /// Says what comes next; false where the budget is spent.
   bool next(const std::string& what);

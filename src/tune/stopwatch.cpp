@@ -29,6 +29,56 @@ bool has_products(const Plan& plan) {
   return false;
 }
 
+double middle(std::vector<double> times) {
+  std::ranges::sort(times);
+  return times.empty() ? 0 : times[times.size() / 2];
+}
+
+struct Interval {
+  double begin_us = 0, end_us = 0;
+
+  double us() const { return end_us - begin_us; }
+};
+
+/// When each step of a lane ran on a rank, all groups of its tiles together; in order.
+std::map<std::int32_t, Interval> steps_of(const std::vector<Span>& spans, int rank, int lane) {
+  std::map<std::int32_t, Interval> steps;
+  for (const Span& span : spans) {
+    if (span.rank != rank || span.lane != lane) continue;
+    const auto [at, first] = steps.try_emplace(span.step, Interval{span.begin_us, span.end_us});
+    if (first) continue;
+    at->second.begin_us = std::min(at->second.begin_us, span.begin_us);
+    at->second.end_us = std::max(at->second.end_us, span.end_us);
+  }
+  return steps;
+}
+
+/// By what a rank's own clock says of its lanes.
+Stopwatch::Beside beside_of(const Plan& plan, const std::vector<Span>& spans) {
+  std::vector<double> products, collectives, alone;
+  for (int rank = 0; rank < static_cast<int>(plan.ranks.size()); ++rank) {
+    const auto computing = steps_of(spans, rank, 0);
+    auto moving = steps_of(spans, rank, 1);
+    std::erase_if(moving, [&](const auto& at) {
+      const auto& lane = plan.ranks[static_cast<std::size_t>(rank)].lanes[1];
+      return !std::holds_alternative<Collective>(lane.steps[static_cast<std::size_t>(at.first)]);
+    });
+    if (computing.empty() || moving.empty()) continue;
+    const auto within = [](const Interval& time, const auto& others) {
+      return time.begin_us >= others.begin()->second.begin_us &&
+             time.end_us <= others.rbegin()->second.end_us;
+    };
+    for (const auto& [step, time] : computing)
+      if (within(time, moving)) products.push_back(time.us());
+    for (const auto& [step, time] : moving)
+      if (within(time, computing))
+        collectives.push_back(time.us());
+      else if (time.begin_us >= computing.rbegin()->second.end_us)
+        alone.push_back(time.us());
+  }
+  return {middle(std::move(products)), middle(std::move(collectives)), middle(std::move(alone))};
+}
+
 }  // namespace
 
 void Stopwatch::write_random(int rank, DType dtype, const DeviceBuffer& buffer) {
@@ -101,11 +151,27 @@ double Stopwatch::step_us(const Plan& plan, int lane, int first) {
   Timed timed = prepare(plan);
   return median(timed, true, [&](const RunReport& report) {
     std::vector<double> times;
-    for (const Span& span : report.spans)
-      if (span.lane == lane && span.step >= first) times.push_back(span.end_us - span.begin_us);
-    std::ranges::sort(times);
-    return times.empty() ? 0 : times[times.size() / 2];
+    for (int rank = 0; rank < world_.size(); ++rank)
+      for (const auto& [step, time] : steps_of(report.spans, rank, lane))
+        if (step >= first) times.push_back(time.us());
+    return middle(std::move(times));
   });
+}
+
+Stopwatch::Beside Stopwatch::beside(const Plan& plan) {
+  Timed timed = prepare(plan);
+  std::vector<double> products, collectives, alone;
+  median(timed, true, [&](const RunReport& report) {
+    Beside us = beside_of(plan, report.spans);
+    products.push_back(us.product_us);
+    collectives.push_back(us.collective_us);
+    alone.push_back(us.alone_us);
+    return report.elapsed_us;
+  });
+  std::vector<double> medians{middle(std::move(products)), middle(std::move(collectives)),
+                              middle(std::move(alone))};
+  medians = world_.all_max(std::move(medians));
+  return {medians[0], medians[1], medians[2]};
 }
 
 }  // namespace shingle::tune

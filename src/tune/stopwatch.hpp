@@ -39,6 +39,14 @@ class Stopwatch {
   /// Median over ranks, steps from `first` on, and then runs, of the time of a lane's step.
   double step_us(const Plan& plan, int lane, int first = 0);
 
+  /// Of a plan of products on lane 0 and collectives on lane 1: medians over ranks, steps and runs of the
+  /// time of those products that collectives are beside all the time, of collectives that products are beside
+  /// all the time, and of collectives after all products; 0 where there are none.
+  struct Beside {
+    double product_us = 0, collective_us = 0, alone_us = 0;
+  };
+  Beside beside(const Plan& plan);
+
   const Timing& timing() const { return timing_; }
 
  private:

@@ -287,7 +287,8 @@ Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
   Plan base = product;
   const auto moved = static_cast<std::int32_t>(base.buffers.size());
   const double row_bytes = static_cast<double>(kibi * static_cast<std::int64_t>(size_bytes(dtype_)));
-  const std::int64_t rows = larger(static_cast<std::int64_t>(what.bytes / row_bytes), 1);
+  const std::int64_t part = larger(static_cast<std::int64_t>(what.bytes / row_bytes) / world_, 1);
+  const std::int64_t rows = part * world_;
   base.buffers.push_back({"moved", Role::internal, dtype_,
                           std::vector<std::int64_t>(static_cast<std::size_t>(world_), rows), kibi, 1});
   return with_lanes(base, [&](int rank) {
@@ -305,9 +306,15 @@ Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
         const std::int64_t tiles = gemm.grid.tiles_before(counts.ends.front());
         steps.push_back(Await{{counts.counter, rank, counts.entry(0)}, static_cast<std::uint32_t>(tiles)});
       }
-      const Slice matrix = whole(base, moved, rank);
-      const Collective call{CollectiveKind::allreduce,   0, matrix, matrix, {}, {},
-                            {what.workers, what.workers}};
+      Slice matrix = whole(base, moved, rank), own = matrix;
+      own.row = rank * part, own.rows = part;
+      const Collective call{.kind = what.kind,
+                            .send = what.kind == CollectiveKind::allgather ? own : matrix,
+                            .recv = what.kind == CollectiveKind::reducescatter ? own : matrix,
+                            .send_rows = {},
+                            .recv_rows = {},
+                            .resources = {what.workers, what.workers},
+                            .config = {.channels = what.workers, .chunk_bytes = what.chunk_bytes}};
       steps.insert(steps.end(), static_cast<std::size_t>(what.calls), call);
       lanes.push_back(communicate_lane(std::move(steps)));
     }

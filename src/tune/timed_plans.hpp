@@ -27,13 +27,15 @@ struct Tiled {
   std::int64_t waves = 0;
 };
 
-/// A product, and all-reduces of a matrix of their own beside it.
+/// A product, and collectives of a matrix of their own beside it.
 struct Beside {
   int products = 1;
   int calls = 0;
-  double bytes = 0;          ///< of a call
-  std::int32_t workers = 0;  ///< of a call
-  std::int32_t left = 0;     ///< workers that the product does not take
+  CollectiveKind kind = CollectiveKind::allreduce;
+  double bytes = 0;              ///< of a call, as Sample has them
+  std::int32_t workers = 0;      ///< of a call
+  std::int64_t chunk_bytes = 0;  ///< that calls move at a time; 0: as the library likes
+  std::int32_t left = 0;         ///< workers that the product does not take
   bool late = false;  ///< calls begin when the first tiles of a product that counts them are there; one
                       ///< worker has to be left to wait for that
 };

@@ -84,5 +84,25 @@ TEST(CudaProfile, IsOfThisWorld) {
   EXPECT_EQ(machine_from_json(to_json(found)), found);
 }
 
+/// On what several GPUs take from each other's computation.
+TEST(CudaProfile, FitsContention) {
+  if (gpus() < 2) GTEST_SKIP() << "fewer than two GPUs here, or a build without CUDA";
+  const auto world = make_world(gpus(), {.backend = "cuda"});
+  const Machine found =
+      profile(*world, {.repeat = 3, .contention_only = true, .progress = [](const std::string& what) {
+                         std::cout << what << std::endl;
+                       }});
+  ASSERT_GE(found.contention_samples.size(), 12u) << "of 24; some may not have been beside each other";
+  for (const ContentionSample& sample : found.contention_samples) {
+    SCOPED_TRACE(testing::Message() << name(sample.traffic) << " " << sample.workers << " " << sample.bytes);
+    EXPECT_GT(sample.product_beside_us, 0.9 * sample.product_us);
+    EXPECT_LT(sample.product_beside_us, 3 * sample.product_us);
+    EXPECT_GT(sample.beside_us, 0.8 * sample.us);
+  }
+  EXPECT_EQ(origin_of(found, "contention"), "fitted");
+  EXPECT_LT(*found.contention.product_residual, 0.2);
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
 }  // namespace
 }  // namespace shingle

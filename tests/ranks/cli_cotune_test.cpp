@@ -71,6 +71,37 @@ TEST_F(CliCotune, WritesATableForNccl) {
   EXPECT_LE(table.entries[0].iteration_us, table.entries[0].default_us);
 }
 
+TEST_F(CliCotune, TunesAnIterationThatRan) {
+  const std::string trace = source + "/tests/data/torch_trace.json", again = path("again.json"),
+                    table = path("tuned.json");
+  const Outcome outcome =
+      run("cotune --trace " + trace + a40 + "--format json --list " + again + " --table " + table);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("ProfilerStep#4: "));
+  EXPECT_THAT(outcome.err, HasSubstr("6 are products, and 4 collectives of 4 ranks"));
+  const json all = json::parse(outcome.out), pattern = all.at("patterns").at(0);
+  EXPECT_EQ(pattern.at("world"), 4);
+  EXPECT_EQ(pattern.at("dtype"), "bf16");
+  EXPECT_LE(all.at("iteration_us").at("lagom"), all.at("iteration_us").at("nccl"));
+  EXPECT_EQ(pattern.at("methods").at(2).at("configs").at(0), pattern.at("methods").at(2).at("configs").at(1))
+      << "two all-gathers of one size";
+  EXPECT_EQ(json::parse(read_file(again, 1 << 20)), pattern.at("overlap"));
+  for (const TunedEntry& entry : read_tuned_table(table).entries) EXPECT_EQ(entry.key.ranks, 4);
+  const Outcome replayed = run("cotune --world 4 --overlap " + again + a40);
+  EXPECT_EQ(replayed.code, 0) << replayed.err;
+}
+
+TEST_F(CliCotune, RefusesTracesThatDoNotFit) {
+  const std::string trace = "cotune --trace " + source + "/tests/data/torch_trace.json";
+  expect_refused(trace + a40 + "--step 9", "torch_trace.json: the trace has no ProfilerStep#9");
+  expect_refused(trace + a40 + "--world 8", "torch_trace.json: no collectives of 8 ranks in ProfilerStep#4");
+  expect_refused(trace + a40 + "--tokens 4K", "--tokens and --sequence are for a --model");
+  expect_refused(trace + a40 + "--overlap " + list(), "say what overlaps");
+  expect_refused("cotune --overlap " + list() + a40 + "--list " + path("again.json"),
+                 "--list are for a --trace");
+  expect_refused("cotune --trace nowhere.json" + a40, "nowhere.json");
+}
+
 TEST_F(CliCotune, RefusesWhatDoesNotFit) {
   expect_refused("cotune --link 1GB/s --overlap " + list() + a40, "--link excludes --machine");
   expect_refused("cotune" + a40, "--model with --pattern");

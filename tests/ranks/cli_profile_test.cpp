@@ -22,9 +22,25 @@ TEST_F(Cli, ProfilesNoLongerThanItsBudget) {
   EXPECT_TRUE(mine.curves.empty());
 }
 
+/// Of what communication and computation take from each other it says how far the fit is off.
+TEST_F(Cli, ProfilesContentionOfThreads) {
+  const Outcome outcome =
+      run("profile --world 2 --workers 2 --repeat 1 --contention --out " + path("mine.json"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("residuals of 3 samples"));
+  const Machine mine = read_machine(path("mine.json"));
+  ASSERT_EQ(mine.contention_samples.size(), 3u);
+  for (const ContentionSample& sample : mine.contention_samples) EXPECT_GT(sample.calls, 0);
+  EXPECT_TRUE(mine.contention.product_residual && mine.contention.collective_residual);
+  EXPECT_GE(mine.contention.steals, 0);
+  EXPECT_LE(mine.contention.steals, 1);
+}
+
 TEST_F(Cli, RefusesToProfileOnABadBase) {
   expect_refused("profile --budget -1", "--budget");
   expect_refused("profile --dtype f8", "f8");
+  expect_refused("profile --chunk 1K", "--chunk = 1024 is outside");
+  expect_refused("profile --world 2 --workers 3 --chunk 64K", "a chunk size is for collectives");
   expect_refused("profile --base nowhere", "no machine 'nowhere'");
   expect_refused("profile --workers 3 --base " SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json",
                  "h200x8 has 132 workers, this machine 3: it can be no base");

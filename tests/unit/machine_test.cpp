@@ -120,12 +120,17 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.contention = {.memory_share = 0.25,
                         .channel_gbps = 36,
                         .chunk_bytes = 65536,
+                        .chunk_us = 0.5,
                         .collective_slowdown = 0.07,
                         .steals = 0.5,
                         .wake_us = 80,
-                        .persistent = true};
+                        .persistent = true,
+                        .product_residual = 0.01,
+                        .collective_residual = 0.0};
+  machine.contention_samples = {{Traffic::allgather, 4, 8, 65536, 1e6, 50, 55.5, 500, 510},
+                                {Traffic::allreduce, 2, 0, 0, 4096, 5, 6, 500, 510, 3}};
   for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention",
-                         "whole_tiles", "attention_rate", "library_rate"})
+                         "contention_samples", "whole_tiles", "attention_rate", "library_rate"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);
@@ -134,9 +139,10 @@ TEST(Profile, HoldsTopologyAndContention) {
   EXPECT_EQ(machine_from_json(to_json(machine)), machine) << "pairs alone";
   machine.topology = {};
   machine.contention = {};
+  machine.contention_samples.clear();
   machine.pass_gbps = machine.reduce_gbps = 0;
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
-  for (const char* key : {"topology", "contention", "pass_gbps", "reduce_gbps"})
+  for (const char* key : {"topology", "contention", "contention_samples", "pass_gbps", "reduce_gbps"})
     EXPECT_FALSE(json::parse(to_json(machine)).contains(key)) << key << " is left out at its default";
 }
 
@@ -211,6 +217,24 @@ TEST(Profile, RefusesWhatIsWrong) {
               HasSubstr("contention: memory_share = 1.5"));
   EXPECT_THAT(refused_value("contention", {{"persistent", 1}}), HasSubstr("contention: persistent"));
   EXPECT_THAT(refused_value("contention", {{"share", 1}}), HasSubstr("contention: unknown key"));
+  const json sample = {{"traffic", "allreduce"},
+                       {"ranks", 4},
+                       {"workers", 8},
+                       {"bytes", 4096},
+                       {"us", 10},
+                       {"beside_us", 12},
+                       {"product_us", 500},
+                       {"product_beside_us", 510}};
+  const auto refused_sample = [&](const char* key, const json& value) {
+    json changed = sample;
+    changed[key] = value;
+    return refused_value("contention_samples", json::array({changed}));
+  };
+  EXPECT_EQ(refused_value("contention_samples", json::array({sample})), "nothing");
+  EXPECT_THAT(refused_sample("workers", 0), HasSubstr("contention_samples[0]: workers"));
+  EXPECT_THAT(refused_sample("us", 0), HasSubstr("contention_samples[0]: us must be above zero"));
+  EXPECT_THAT(refused_sample("traffic", "gossip"), HasSubstr("gossip"));
+  EXPECT_THAT(refused_sample("speed", 1), HasSubstr("contention_samples[0]: unknown key \"speed\""));
   EXPECT_THAT(refused_value("pass_gbps", -1), HasSubstr("pass_gbps"));
   EXPECT_THROW(machine_from_json("["), InvalidArgument);
   EXPECT_THROW(machine_from_json("[]"), InvalidArgument);

@@ -194,7 +194,41 @@ TEST(Profiler, FindsContention) {
     EXPECT_NEAR(slowed(found), slowed(parts.machine), 1e-2);  // calls begin a latency after the first tiles
     EXPECT_NEAR(found.contention.collective_slowdown, 0.07, 5e-3);
     EXPECT_EQ(found.contention.persistent, persistent);
+    EXPECT_EQ(found.contention_samples.size(), 24u) << "three kinds, two sizes, on 2 to 32 workers";
+    EXPECT_LT(*found.contention.product_residual, 0.02);
+    EXPECT_LT(*found.contention.collective_residual, 0.01);
+    EXPECT_EQ(machine_from_json(to_json(found)), found);
   }
+}
+
+/// A library is told its chunks once a process: what each of several says is added to the profile.
+TEST(Profiler, FindsWhatChunksDo) {
+  SimulatedParts parts = like_a_gpu();
+  parts.machine.contention.channel_gbps = 60;
+  parts.machine.contention.chunk_us = 0.5;
+  SimulatedWorld world(parts);
+  Machine found = profile(world);
+  const std::size_t curves = found.curves.size();
+  for (const std::int64_t chunk : {65536, 262144, 65536})
+    found = profile(world, {.base = found, .chunk_bytes = chunk});
+  EXPECT_EQ(found.contention_samples.size(), 72u) << "those of the same chunk in place of earlier ones";
+  EXPECT_EQ(found.curves.size(), curves);
+  EXPECT_NEAR(*found.contention.chunk_us, 0.5, 0.02);
+  const auto slowed = [](const Machine& machine, double chunk) {
+    return machine.contention.slowed(machine.contention.traffic_gbps(32, chunk), machine.memory_gbps);
+  };
+  EXPECT_GT(slowed(parts.machine, 0), slowed(parts.machine, 32768) + 0.1);
+  for (const double chunk : {0, 32768, 131072})
+    EXPECT_NEAR(slowed(found, chunk), slowed(parts.machine, chunk), 0.015) << chunk;
+  EXPECT_THAT(note_of(found, "contention"), HasSubstr("residuals of 72 samples"));
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
+TEST(Profiler, RefusesChunksWhereCollectivesShareCores) {
+  SimulatedParts parts = like_a_gpu();
+  parts.told.collective_workers = 0;
+  SimulatedWorld world(parts);
+  EXPECT_THROW(profile(world, {.chunk_bytes = 65536}), InvalidArgument);
 }
 
 /// Like threads: any tile, cut where the matrix ends, and collectives on the same cores.

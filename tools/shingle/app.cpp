@@ -161,6 +161,14 @@ void add_compare(CLI::App& app, CompareFlags& flags) {
   add_html(app, flags.html);
 }
 
+std::int64_t parse_chunk(const std::string& text) {
+  constexpr std::int64_t least = std::int64_t{4} << 10, most = std::int64_t{4} << 20;
+  const std::int64_t bytes = parse_size(text);
+  if (bytes < least || bytes > most)
+    throw InvalidArgument(fmt::format("--chunk = {} is outside [{}, {}]", bytes, least, most));
+  return bytes;
+}
+
 void add_profile(CLI::App& app, ProfileFlags& flags) {
   add_world_flags(app, flags.where);
   app.add_option("--name", flags.name, "Of the machine, in the profile (default: the base's)");
@@ -172,6 +180,14 @@ void add_profile(CLI::App& app, ProfileFlags& flags) {
                  "Has the figures that are not measured: h200x8, or a profile's file (default: what the "
                  "backend knows)")
       ->type_name("MACHINE");
+  app.add_flag(
+      "--contention", flags.contention,
+      "Measure only what communication and computation take from each other, and fit it together with "
+      "what the base has measured of that");
+  app.add_option_function<std::string>(
+         "--chunk", [&](const std::string& text) { flags.chunk_bytes = parse_chunk(text); },
+         "Measure that alone with NCCL's chunks of so many bytes")
+      ->type_name("BYTES");
   app.add_option("--budget", flags.budget_s, "After so long nothing new is measured; 0: no bound")
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("SECONDS")

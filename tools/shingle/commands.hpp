@@ -79,15 +79,16 @@ struct TuneFlags {
 int tune(const TuneFlags& flags, const Launch& launch);
 
 struct CotuneFlags {
-  std::string model, overlap;          ///< files: of one of these
+  std::string model, overlap, trace;   ///< files: of one of these
   std::optional<Parallelism> pattern;  ///< this and the next two with a model
   std::int64_t tokens = 0, sequence = 0;
-  DType dtype = DType::bf16;
+  int step = -1;               ///< with a trace: of "ProfilerStep#n"; negative: the last one
+  std::optional<DType> dtype;  ///< empty: the trace's, else bf16
   WorldFlags where;
   std::string machine;  ///< as machine_from_spec() reads it; empty: measured on that world
   bool exhaustive = false;
-  int repeat = 3;           ///< measurements of each configuration
-  std::string plan, table;  ///< files to write
+  int repeat = 3;                 ///< measurements of each configuration
+  std::string plan, table, list;  ///< files to write
   Format format = Format::text;
 };
 int cotune(const CotuneFlags& flags, const Launch& launch);
@@ -101,6 +102,8 @@ struct ProfileFlags {
   int repeat = 5;
   std::string base;  ///< as machine_from_spec() reads it; empty: what the backend knows
   double budget_s = 120;
+  bool contention = false;       ///< that alone
+  std::int64_t chunk_bytes = 0;  ///< with which it is measured; 0: as NCCL likes
   std::string out;
 };
 int profile(const ProfileFlags& flags, const Launch& launch);

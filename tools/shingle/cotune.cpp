@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "shingle/base/file.hpp"
 #include "shingle/co_tuner.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/console.hpp"
 #include "shingle/cotune/tuned_table.hpp"
+#include "shingle/overlap_source.hpp"
 #include "shingle/table.hpp"
 
 namespace shingle::cli {
@@ -18,30 +20,6 @@ namespace {
 
 using cotune::Method;
 using nlohmann::ordered_json;
-
-constexpr std::size_t most_bytes = std::size_t{1} << 24;
-
-std::vector<OverlapPattern> patterns_of(const CotuneFlags& flags, int ranks) {
-  if (flags.model.empty() == flags.overlap.empty())
-    throw InvalidArgument("say what overlaps: --model with --pattern and --tokens, or --overlap with a list");
-  if (!flags.overlap.empty()) {
-    if (flags.pattern || flags.tokens > 0 || flags.sequence > 0)
-      throw InvalidArgument("--pattern, --tokens and --sequence are for a --model");
-    try {
-      return {{"overlap",
-               overlap_problem(overlap_from_json(read_file(flags.overlap, most_bytes)), ranks, flags.dtype)}};
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("{}: {}", flags.overlap, error.what()));
-    }
-  }
-  if (!flags.pattern || flags.tokens == 0)
-    throw InvalidArgument("--model needs --pattern (fsdp, tp or ep) and --tokens");
-  return overlap_patterns(read_model_file(flags.model), {.parallelism = *flags.pattern,
-                                                         .ranks = ranks,
-                                                         .tokens = flags.tokens,
-                                                         .sequence = flags.sequence,
-                                                         .dtype = flags.dtype});
-}
 
 /// Time in all patterns of an iteration.
 double iteration_us(const std::vector<Found>& all, Method method) {
@@ -84,6 +62,34 @@ std::string json_text(const std::vector<Found>& all, const CoTuner& tuner) {
   return json.dump(1) + "\n";
 }
 
+/// A line for each collective, with what was found for it; one for all of a name, size and config, with their
+/// mean times.
+std::vector<Line> configs_of(const Found& found) {
+  struct Row {
+    std::string name, config, bytes;
+    int count = 0;
+    double library_us = 0, us = 0;
+  };
+  std::vector<Row> rows;
+  const auto& items = found.pattern.problem.overlap->collectives;
+  for (std::size_t j = 0; j < items.size(); ++j) {
+    Row row{items[j].name, describe(found.ours().configs[j]),
+            format_bytes(static_cast<double>(items[j].bytes))};
+    auto known = std::ranges::find_if(rows, [&](const Row& other) {
+      return std::tie(other.name, other.config, other.bytes) == std::tie(row.name, row.config, row.bytes);
+    });
+    if (known == rows.end()) known = rows.insert(known, std::move(row));
+    ++known->count;
+    known->library_us += found.by.front().second.measured.communication_us[j];
+    known->us += found.ours().measured.communication_us[j];
+  }
+  std::vector<Line> lines{{"collective", "config", "bytes", "nccl", "lagom"}};
+  for (const Row& row : rows)
+    lines.push_back({row.count > 1 ? fmt::format("{} x {}", row.count, row.name) : row.name, row.config,
+                     row.bytes, format_us(row.library_us / row.count), format_us(row.us / row.count)});
+  return lines;
+}
+
 std::string text_of(const std::vector<Found>& all, const CoTuner& tuner) {
   Line head{"overlap", "times", "collectives"};
   for (const auto& [method, result] : all.front().by) head.emplace_back(cotune::name(method));
@@ -107,14 +113,7 @@ std::string text_of(const std::vector<Found>& all, const CoTuner& tuner) {
   std::string text = fmt::format("{}\n\n{}", tuner.title(), aligned(lines, 1));
   for (const Found& found : all) {
     text += fmt::format("\n{}\n", found.pattern.name);
-    const auto& items = found.pattern.problem.overlap->collectives;
-    std::vector<Line> configs{{"collective", "config", "bytes", "nccl", "lagom"}};
-    for (std::size_t j = 0; j < items.size(); ++j)
-      configs.push_back({items[j].name, describe(found.ours().configs[j]),
-                         format_bytes(static_cast<double>(items[j].bytes)),
-                         format_us(found.by.front().second.measured.communication_us[j]),
-                         format_us(found.ours().measured.communication_us[j])});
-    text += aligned(configs, 2);
+    text += aligned(configs_of(found), 2);
   }
   return text;
 }
@@ -185,8 +184,11 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
       "With --model: tokens of a sequence (default: all tokens are one)", "N");
   parsed(
       "--dtype", [&](const std::string& text) { flags.dtype = parse_dtype(text); },
-      "f32, bf16 or f16 (default: bf16)", "TYPE");
+      "f32, bf16 or f16 (default: the trace's, else bf16)", "TYPE");
   option("--overlap", flags.overlap, "Any computations and collectives: a list as JSON", "FILE");
+  option("--trace", flags.trace, "An iteration as it ran: a trace that torch.profiler exported", "FILE");
+  option("--step", flags.step, "With --trace: ProfilerStep#N (default: the last one)", "N")
+      ->check(CLI::NonNegativeNumber);
   add_world_flags(app, flags.where, max_planned_world);
   CLI::Option* machine =
       app.add_option("--machine", flags.machine,
@@ -200,8 +202,9 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
       ->group("Search")
       ->excludes(machine);
   app.add_flag("--exhaustive", flags.exhaustive, "Beside it the best of all configurations")->group("Search");
-  app.add_option("--plan", flags.plan, "With --overlap: write the plan, for verify and simulate")
+  app.add_option("--plan", flags.plan, "With --overlap or --trace: write the plan, for verify and simulate")
       ->type_name("FILE");
+  app.add_option("--list", flags.list, "With --trace: write its list, for --overlap")->type_name("FILE");
   app.add_option(
          "--table", flags.table,
          "Write the table that NCCL's tuner plugin reads; what it cannot tell apart gets one configuration")
@@ -209,19 +212,23 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
   add_format_flag(app, flags.format, "table");
 }
 
-int cotune(const CotuneFlags& flags, const Launch& launch) {
+int cotune(const CotuneFlags& asked, const Launch& launch) {
+  CotuneFlags flags = asked;
   const bool predicts = !flags.machine.empty();
   if (predicts && !launch.speaks()) return 0;
-  if (!flags.plan.empty() && flags.overlap.empty())
-    throw InvalidArgument("--plan is for one --overlap; a model has several");
-  require_writable("--plan", flags.plan);
-  require_writable("--table", flags.table);
+  check_sources(flags);
+  for (const auto& [name, file] :
+       {std::pair{"--plan", &flags.plan}, {"--table", &flags.table}, {"--list", &flags.list}})
+    require_writable(name, *file);
+  const std::optional<RecordedOverlap> recorded = record_of(flags, launch.speaks());
   const CoTuner tuner(flags, launch);
   Progress progress(launch.speaks());
   std::vector<Found> all;
-  for (OverlapPattern& pattern : patterns_of(flags, tuner.ranks())) {
+  for (OverlapPattern& pattern : patterns_of(flags, recorded, tuner.ranks())) {
     progress.now(pattern.name);
-    const auto alike = flags.table.empty() ? std::vector<int>{} : alike_for_nccl(*pattern.problem.overlap);
+    // An iteration has many that NCCL could not tell apart.
+    const bool by_class = recorded || !flags.table.empty();
+    const auto alike = by_class ? alike_for_nccl(*pattern.problem.overlap) : std::vector<int>{};
     all.push_back(tuner.search(std::move(pattern), flags.exhaustive, alike));
   }
   if (!launch.speaks()) return 0;
@@ -231,6 +238,7 @@ int cotune(const CotuneFlags& flags, const Launch& launch) {
     write_file_atomically(flags.plan,
                           to_json(*plan_chunked(all.front().pattern.problem, tuner.machine(), params)));
   }
+  if (!flags.list.empty()) write_file_atomically(flags.list, to_json(recorded->overlap));
   if (!flags.table.empty()) write_file_atomically(flags.table, to_json(table_of(all, tuner.machine())));
   return 0;
 }

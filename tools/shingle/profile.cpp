@@ -4,16 +4,35 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "shingle/base/file.hpp"
 #include "shingle/commands.hpp"
+#include "shingle/cotune/nccl_environment.hpp"
 #include "shingle/machine/profile.hpp"
 
 namespace shingle::cli {
+namespace {
+
+/// NCCL reads the sizes of its buffers, which bound chunks, from the environment, once a process. LL is for
+/// messages that are smaller than what is measured.
+void tell_nccl(std::int64_t chunk_bytes) {
+  TunedTable table;
+  for (const Protocol protocol : {Protocol::simple, Protocol::ll128})
+    table.entries.push_back({.key = {}, .config = {.chunk_bytes = chunk_bytes, .protocol = protocol}});
+  for (const NcclVariable& variable : nccl_environment(table).variables)
+    setenv(variable.name.c_str(), variable.value.c_str(), 1);
+}
+
+}  // namespace
 
 int profile(const ProfileFlags& flags, const Launch& launch) {
   require_writable("--out", flags.out);
-  ProfileOptions how{.dtype = flags.dtype, .repeat = flags.repeat, .budget_us = flags.budget_s * 1e6};
+  ProfileOptions how{.dtype = flags.dtype,
+                     .repeat = flags.repeat,
+                     .contention_only = flags.contention,
+                     .chunk_bytes = flags.chunk_bytes,
+                     .budget_us = flags.budget_s * 1e6};
   if (!flags.base.empty()) how.base = machine_from_spec(flags.base);
   how.progress = [&](const std::string& what) {
     if (launch.speaks()) fmt::print(stderr, "{}\n", what);
@@ -22,6 +41,7 @@ int profile(const ProfileFlags& flags, const Launch& launch) {
   how.timeout_us = options.timeout_us;
   options.link = {};  // what is asked for is added to the figures, not measured
   options.engine = {};
+  if (flags.chunk_bytes > 0) tell_nccl(flags.chunk_bytes);
   const auto world = make_world(flags.where.ranks(launch), options);
   Machine machine = shingle::profile(*world, how);
   if (!flags.name.empty()) machine.name = flags.name;

@@ -9,6 +9,7 @@
 #include "shingle/base/collective_config.hpp"
 #include "shingle/base/units.hpp"
 #include "shingle/grid/tile_grid.hpp"
+#include "shingle/machine/contention.hpp"
 #include "shingle/machine/curve.hpp"
 
 namespace shingle {
@@ -60,26 +61,6 @@ struct Topology {
   bool operator==(const Topology&) const = default;
 };
 
-/// What computation and communication beside each other take from each other (Lagom Eq. 4-6; FlashOverlap
-/// §4.1.3). A tile takes (1 - s) + s · B / (B - V) of its time alone, where s is `memory_share`, B the
-/// memory's rate and V what collectives take of it.
-struct Contention {
-  double memory_share = 0;  ///< of a tile's time, in [0, 1]: waiting for memory
-  double channel_gbps = 0;  ///< of the memory, that each worker of a collective takes with large chunks
-  double chunk_bytes = 0;   ///< chunk with which it takes half of that
-  double collective_slowdown = 0;  ///< a collective beside a GEMM takes longer by this part
-  double steals = 0;  ///< of the time in which bytes are moved, the part that a worker beside loses
-  double wake_us =
-      0;  ///< what a collective takes longer that meets beside computation: its threads need cores
-  bool persistent = false;  ///< a GEMM's workers leave when all of its tiles are done, not one by one
-
-  /// V of `channels` workers of a collective that move chunks of so many bytes; 0: large ones.
-  double traffic_gbps(double channels, double bytes) const {
-    return channels * channel_gbps * (bytes > 0 ? bytes / (bytes + chunk_bytes) : 1);
-  }
-  bool operator==(const Contention&) const = default;
-};
-
 /// Where a figure of a machine comes from.
 enum class Origin : std::uint8_t { measured, datasheet, paper, fitted, assumed };
 std::string_view name(Origin origin);
@@ -124,6 +105,7 @@ struct Machine {
   Contention contention{};
   std::vector<TileRate> tiles{};
   std::vector<Curve> curves{};
+  std::vector<ContentionSample> contention_samples{};  ///< that `contention` was fitted on
   std::vector<Source> sources{};
 
   bool operator==(const Machine&) const = default;
@@ -144,10 +126,12 @@ double collective_us(const Machine& machine, Traffic traffic, int ranks, int wor
 
 /// The same with a library's settings for it. Curves are of the library's own choice of algorithm, protocol
 /// and transport, and of large chunks: another algorithm, protocol or transport takes longer, by what NCCL's
-/// own tuning model has of their rates and latencies; each chunk of a channel costs half of the link's
-/// latency, as two of them are under way. Threads make no difference (Lagom §3.2).
+/// own tuning model has of their rates and latencies; each chunk of a channel costs what the contention says.
+/// Threads make no difference (Lagom §3.2).
 double collective_us(const Machine& machine, Traffic traffic, int ranks, const CollectiveConfig& config,
                      double bytes);
+/// The chunks that each of so many channels moves of it.
+double chunks_of(Traffic traffic, int ranks, int channels, std::int64_t chunk_bytes, double bytes);
 /// The workers that a collective with these settings occupies: those of the library, where they leave it
 /// the choice.
 int channels_of(const Machine& machine, const CollectiveConfig& config);

@@ -13,8 +13,13 @@ struct ProfileOptions {
   std::optional<DType> dtype{};   ///< of what is timed; the backend's first native one, if nobody says
   int repeat = 5;                 ///< runs of each plan, of which the median counts
   std::optional<Machine> base{};  ///< has the figures that are not measured; the world's machine without
-  double budget_us = 0;           ///< nothing new is measured after that time; 0: all is, whatever it takes
-  double timeout_us = 30e6;       ///< deadline of every wait
+  /// Whether only computation beside communication is measured, and fitted together with the base's samples.
+  bool contention_only = false;
+  /// Chunks with which the world's library was told to move its collectives, which the program sees to, as
+  /// NCCL reads them from its environment; 0: its own choice. With a size contention alone is measured.
+  std::int64_t chunk_bytes = 0;
+  double budget_us = 0;      ///< nothing new is measured after that time; 0: all is, whatever it takes
+  double timeout_us = 30e6;  ///< deadline of every wait
   std::function<void(const std::string&)> progress{};  ///< told what is measured next, in one line
 };
 
@@ -23,7 +28,8 @@ struct ProfileOptions {
 /// communication and computation take from each other. What the backend cannot carry out, what has more ranks
 /// than there are, and what the budget does not reach is as the base has it, and so are its sources. The
 /// world's links and engines should not be paced. Collective over the world's processes. Every figure is the
-/// median of its runs, the maximum over ranks. Throws InvalidArgument where the base has other workers.
+/// median of its runs, the maximum over ranks. Throws InvalidArgument where the base has other workers, or
+/// chunks are said of a world whose collectives share the cores of computation.
 Machine profile(World& world, const ProfileOptions& options = {});
 
 }  // namespace shingle

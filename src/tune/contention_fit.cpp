@@ -1,0 +1,216 @@
+#include "contention_fit.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "shingle/base/units.hpp"
+
+namespace shingle::tune {
+namespace {
+
+using Samples = std::vector<ContentionSample>;
+
+constexpr double wire_traffic = 3;  // bytes of memory's for each on the wire
+
+double square(double x) {
+  return x * x;
+}
+
+/// How much y there is for an x: least squares.
+class Slope {
+ public:
+  void add(double x, double y) { xx_ += x * x, xy_ += x * y; }
+  double value() const { return xx_ > 0 ? std::max(xy_ / xx_, 0.0) : 0; }
+
+ private:
+  double xx_ = 0, xy_ = 0;
+};
+
+double slowdown(const ContentionSample& sample) {
+  return sample.product_beside_us / sample.product_us - 1;
+}
+
+double chunks(const ContentionSample& sample) {
+  return chunks_of(sample.traffic, sample.ranks, sample.workers, sample.chunk_bytes, sample.bytes);
+}
+
+/// The collective alone, with large chunks: as measured, else by the machine's curves.
+double large_chunks_us(const Machine& machine, const ContentionSample& sample) {
+  for (const ContentionSample& other : machine.contention_samples)
+    if (other.chunk_bytes == 0 && other.traffic == sample.traffic && other.ranks == sample.ranks &&
+        other.workers == sample.workers && other.bytes == sample.bytes)
+      return other.us;
+  return collective_us(machine, sample.traffic, sample.ranks, sample.workers, sample.bytes);
+}
+
+double alone_us(const Machine& machine, const ContentionSample& sample) {
+  const double us = large_chunks_us(machine, sample);
+  return sample.chunk_bytes > 0 ? us + chunks(sample) * machine.contention.chunk_us.value_or(0) : us;
+}
+
+/// Values that close in on one of them.
+struct Range {
+  static constexpr int places = 24;
+  double least = 0, most = 0;
+
+  double at(int place) const { return least * std::pow(most / least, double(place) / places); }
+  /// To the places beside it.
+  Range around(double center) const {
+    const double step = std::pow(most / least, 1.0 / places);
+    return {center / step, center * step};
+  }
+};
+
+/// V, and the part of a product's time that waits for memory: of values of V's two parameters, for each of
+/// which that part follows, those with the least squares.
+class TrafficFit {
+ public:
+  TrafficFit(const Machine& machine, const Samples& samples)
+      : samples_(samples), found_(machine.contention), memory_gbps_(machine.memory_gbps) {
+    for (const ContentionSample& sample : samples) {
+      most_workers_ = std::max(most_workers_, sample.workers);
+      const double wire_gbps = wire_factor(sample.traffic, sample.ranks) * sample.bytes / sample.us * 1e-3;
+      assumed_gbps_ += wire_traffic * wire_gbps / sample.workers / static_cast<double>(samples.size());
+    }
+    const auto [least, most] = std::ranges::minmax(samples, {}, &ContentionSample::chunk_bytes);
+    several_chunks_ = least.chunk_bytes != most.chunk_bytes;
+    most_chunk_bytes_ = static_cast<double>(most.chunk_bytes);
+  }
+
+  Contention best() && {
+    constexpr int rounds = 6;
+    constexpr double wide = 4096;
+    const double most_gbps = memory_gbps_ / most_workers_;
+    Range gbps{most_gbps / wide, most_gbps}, chunk{most_chunk_bytes_ / wide, most_chunk_bytes_ * wide};
+    for (int round = 0; round < rounds; ++round) {
+      for (int i = 0; i <= Range::places; ++i)
+        if (several_chunks_)
+          for (int j = 0; j <= Range::places; ++j) try_out(gbps.at(i), chunk.at(j));
+        else
+          try_out(gbps.at(i), found_.chunk_bytes);
+      gbps = gbps.around(found_.channel_gbps);
+      chunk = chunk.around(found_.chunk_bytes);
+    }
+    return found_;
+  }
+
+ private:
+  void try_out(double gbps, double chunk_bytes) {
+    constexpr double noise = 0.01;  // of a slow-down: what differs by less is decided by what is assumed
+    Contention tried = found_;
+    tried.channel_gbps = gbps, tried.chunk_bytes = chunk_bytes, tried.memory_share = 1;
+    std::vector<double> waiting;  // of a product that does nothing but wait for memory
+    Slope share;
+    for (const ContentionSample& sample : samples_) {
+      const double taken = tried.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes));
+      waiting.push_back(tried.slowed(taken, memory_gbps_) - 1);
+      share.add(waiting.back(), slowdown(sample));
+    }
+    tried.memory_share = std::min(share.value(), 1.0);
+    double cost = square(noise * std::log(gbps / assumed_gbps_));
+    for (std::size_t i = 0; i < waiting.size(); ++i)
+      cost += square(slowdown(samples_[i]) - tried.memory_share * waiting[i]);
+    if (cost >= least_cost_) return;
+    least_cost_ = cost;
+    found_ = tried;
+  }
+
+  const Samples& samples_;
+  Contention found_;
+  double memory_gbps_ = 0, assumed_gbps_ = 0, most_chunk_bytes_ = 0;
+  std::int32_t most_workers_ = 1;
+  bool several_chunks_ = false;
+  double least_cost_ = std::numeric_limits<double>::infinity();
+};
+
+void fit_own_workers(Machine& machine, const Samples& samples) {
+  Contention& contention = machine.contention;
+  if (machine.memory_gbps > 0) contention = TrafficFit(machine, samples).best();
+  Slope chunk_us, slower;
+  for (const ContentionSample& sample : samples) {
+    slower.add(1, sample.beside_us / sample.us - 1);
+    if (sample.chunk_bytes == 0) continue;
+    const double us = large_chunks_us(machine, sample);
+    chunk_us.add(chunks(sample) / us, sample.us / us - 1);
+  }
+  contention.collective_slowdown = slower.value();
+  if (std::ranges::any_of(samples, [](const auto& sample) { return sample.chunk_bytes > 0; }))
+    contention.chunk_us = chunk_us.value();
+}
+
+void fit_shared_cores(Machine& machine, const Samples& samples) {
+  Slope steals, wake_us;
+  for (const ContentionSample& sample : samples) {
+    steals.add(sample.calls * sample.us / sample.product_us, slowdown(sample));
+    wake_us.add(1 / sample.us, sample.beside_us / sample.us - 1);
+  }
+  machine.contention.steals = std::min(steals.value(), 1.0);
+  machine.contention.wake_us = wake_us.value();
+}
+
+}  // namespace
+
+Residual residual_of(const Machine& machine, const ContentionSample& sample) {
+  const Contention& contention = machine.contention;
+  const double taken = contention.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes));
+  const double slowed = sample.calls > 0
+                            ? 1 + contention.steals * sample.calls * sample.us / sample.product_us
+                            : contention.slowed(taken, machine.memory_gbps);
+  const double beside = sample.calls > 0 ? sample.us + contention.wake_us
+                                         : alone_us(machine, sample) * (1 + contention.collective_slowdown);
+  return {slowed / (1 + slowdown(sample)) - 1, beside / sample.beside_us - 1};
+}
+
+Contention fit_contention(const Machine& machine) {
+  Machine fitted = machine;
+  Samples own, shared;
+  for (const ContentionSample& sample : machine.contention_samples)
+    (sample.calls > 0 ? shared : own).push_back(sample);
+  if (!own.empty()) fit_own_workers(fitted, own);
+  if (!shared.empty()) fit_shared_cores(fitted, shared);
+  double product = 0, collective = 0;
+  for (const ContentionSample& sample : machine.contention_samples) {
+    const Residual residual = residual_of(fitted, sample);
+    product += square(residual.product), collective += square(residual.collective);
+  }
+  const auto count = static_cast<double>(machine.contention_samples.size());
+  if (count > 0) {
+    fitted.contention.product_residual = std::sqrt(product / count);
+    fitted.contention.collective_residual = std::sqrt(collective / count);
+  }
+  return fitted.contention;
+}
+
+std::string describe_fit(const Machine& machine) {
+  const Contention& found = machine.contention;
+  const auto& samples = machine.contention_samples;
+  if (samples.empty()) return "nothing was measured";
+  const ContentionSample& farthest = *std::ranges::max_element(
+      samples, {}, [&](const auto& sample) { return std::abs(residual_of(machine, sample).product); });
+  std::string text, on;
+  if (farthest.calls > 0) {
+    text = fmt::format("collectives steal {:.2f} of their time and meet {:.1f} us later", found.steals,
+                       found.wake_us);
+  } else {
+    const std::string part =
+        found.chunk_bytes > 0 ? fmt::format(" * C / (C + {})", format_bytes(found.chunk_bytes)) : "";
+    text = fmt::format(
+        "V = NC * {:.1f} GB/s{}, products wait for memory {:.1f}% of their time, collectives "
+        "are {:.1f}% slower beside them",
+        found.channel_gbps, part, 100 * found.memory_share, 100 * found.collective_slowdown);
+    if (found.chunk_us) text += fmt::format(" and take {:.3f} us a chunk", *found.chunk_us);
+    on = fmt::format(" on {} workers", farthest.workers);
+  }
+  return text + fmt::format(
+                    "; residuals of {} samples: products {:.1f}%, collectives {:.1f}%; farthest: products "
+                    "{:+.1f}% beside {} of {}{}",
+                    samples.size(), 100 * found.product_residual.value_or(0),
+                    100 * found.collective_residual.value_or(0), 100 * residual_of(machine, farthest).product,
+                    name(farthest.traffic), format_bytes(farthest.bytes), on);
+}
+
+}  // namespace shingle::tune
