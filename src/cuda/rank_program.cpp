@@ -28,9 +28,56 @@ std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
       step);
 }
 
-/// What carries out the steps of an item.
+/// A lane hands over to another one of the rank, or is handed over to.
+class HandOver final : public Command {
+ public:
+  HandOver(const Event& event, bool waits) : event_(event), waits_(waits) {}
+  void enqueue(cudaStream_t stream) override {
+    if (waits_)
+      event_.make_wait(stream);
+    else
+      event_.record(stream);
+  }
+
+ private:
+  const Event& event_;
+  bool waits_;
+};
+
+class Sequence final : public Command {
+ public:
+  explicit Sequence(std::vector<std::unique_ptr<Command>> parts) : parts_(std::move(parts)) {}
+  void enqueue(cudaStream_t stream) override {
+    for (const auto& part : parts_) part->enqueue(stream);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Command>> parts_;
+};
+
+/// Waits and counts of a lane, from its step `first` on: by events where they hand over, else by kernels.
+std::unique_ptr<Command> make_syncs(const Context& context, const HandOvers& hand_overs, std::size_t lane,
+                                    std::size_t first, const std::vector<Step>& steps) {
+  std::vector<std::unique_ptr<Command>> parts;
+  std::vector<Step> together;
+  const auto flush = [&] {
+    if (!together.empty()) parts.push_back(make_sync_command(context, std::exchange(together, {})));
+  };
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Event* const event = hand_overs.event(lane, first + i);
+    if (event == nullptr) {
+      together.push_back(steps[i]);
+    } else {
+      flush();
+      parts.push_back(std::make_unique<HandOver>(*event, std::holds_alternative<Await>(steps[i])));
+    }
+  }
+  flush();
+  return parts.size() == 1 ? std::move(parts.front()) : std::make_unique<Sequence>(std::move(parts));
+}
+
+/// What carries out the steps of an item that neither wait nor count.
 std::unique_ptr<Command> make_item(const Context& context, const std::vector<Step>& steps) {
-  if (synchronises(steps.front())) return make_sync_command(context, steps);
   if (steps.size() == 1) return make_any(context, steps.front());
   std::vector<Elementwise> passes;
   for (const Step& step : steps) passes.push_back(std::get<Elementwise>(step));
@@ -88,6 +135,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memor
       memory_(memory),
       local_(local),
       on_step_(world.options().on_step),
+      hand_overs_(plan, local.rank()),
       waits_aside_(waits_aside(plan)),
       backlog_(epochs_at_once(plan.ranks[static_cast<std::size_t>(local.rank())])) {
   for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
@@ -135,9 +183,11 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
       const bool apart = waits_aside_ && rank.lanes[lane].kind == LaneKind::copy;
       last = end_of_item(plan_, rank, lane, first, apart);
       context.last = last == steps.size();
+      const std::vector<Step> item(steps.begin() + static_cast<std::ptrdiff_t>(first),
+                                   steps.begin() + static_cast<std::ptrdiff_t>(last));
       items.push_back({first, last,
-                       make_item(context, {steps.begin() + static_cast<std::ptrdiff_t>(first),
-                                           steps.begin() + static_cast<std::ptrdiff_t>(last)}),
+                       synchronises(item.front()) ? make_syncs(context, hand_overs_, lane, first, item)
+                                                  : make_item(context, item),
                        apart && std::holds_alternative<Await>(steps[first])});
     }
   }

@@ -7,6 +7,7 @@
 
 #include "cuda/command.hpp"
 #include "cuda/flag_words.hpp"
+#include "cuda/hand_overs.hpp"
 #include "cuda/library.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
@@ -121,6 +122,7 @@ class RankProgram {
   DeviceMemory epoch_word_;
   DeviceMemory queues_;  // as Context has them
   FlagWords flags_;
+  const HandOvers hand_overs_;
   LibraryCache library_;
   std::unique_ptr<Binding> binding_;
   std::vector<std::unique_ptr<Binding>> lent_;  // earlier ones, for as long as graphs may hold them
