@@ -5,7 +5,6 @@
 #include "cuda/kernels/elementwise.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
-#include "cuda/submission.hpp"
 #include "cuda/world.hpp"
 #include "plan/passes.hpp"
 #include "shingle/base/error.hpp"
@@ -95,15 +94,13 @@ std::size_t count_queues(const RankPlan& rank) {
 
 /// The end of the steps from `first` on that are one command: waits and counts, or passes that merge, which
 /// follow one another also in the order of issue. Any other would have a wait issued before what it waits
-/// for, and all behind it in a hardware queue. `apart`: waits do not join counts.
-std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane, std::size_t first,
-                        bool apart) {
+/// for, and all behind it in a hardware queue.
+std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane, std::size_t first) {
   const std::vector<Step>& steps = rank.lanes[lane].steps;
   const auto* const pass = std::get_if<Elementwise>(&steps[first]);
   const auto joins = [&](const Step& next) {
     const auto* const other = std::get_if<Elementwise>(&next);
-    if (pass == nullptr) return synchronises(next) && (!apart || next.index() == steps[first].index());
-    return other != nullptr && one_pass(plan, *pass, *other);
+    return pass != nullptr ? other != nullptr && one_pass(plan, *pass, *other) : synchronises(next);
   };
   std::size_t last = first + 1;
   if (pass == nullptr && !synchronises(steps[first])) return last;
@@ -114,11 +111,6 @@ std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane
     if (own && ++seen > last) ++last;
   }
   return last;
-}
-
-/// Whether it has a copy lane.
-bool copies(const RankPlan& rank) {
-  return std::ranges::any_of(rank.lanes, [](const Lane& lane) { return lane.kind == LaneKind::copy; });
 }
 
 /// How many epochs of a rank the device's queues take: they hold a thousand launches or so.
@@ -136,7 +128,6 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memor
       local_(local),
       on_step_(world.options().on_step),
       hand_overs_(plan, local.rank()),
-      waits_aside_(waits_aside(plan)),
       backlog_(epochs_at_once(plan.ranks[static_cast<std::size_t>(local.rank())])) {
   for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
   epoch_word_ = DeviceMemory(sizeof(std::uint32_t));
@@ -180,15 +171,13 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
         plan_.mechanism == Mechanism::copy_engine && rank.lanes[lane].kind == LaneKind::communicate;
     auto& items = program.emplace_back();
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
-      const bool apart = waits_aside_ && rank.lanes[lane].kind == LaneKind::copy;
-      last = end_of_item(plan_, rank, lane, first, apart);
+      last = end_of_item(plan_, rank, lane, first);
       context.last = last == steps.size();
       const std::vector<Step> item(steps.begin() + static_cast<std::ptrdiff_t>(first),
                                    steps.begin() + static_cast<std::ptrdiff_t>(last));
       items.push_back({first, last,
                        synchronises(item.front()) ? make_syncs(context, hand_overs_, lane, first, item)
-                                                  : make_item(context, item),
-                       apart && std::holds_alternative<Await>(steps[first])});
+                                                  : make_item(context, item)});
     }
   }
   return program;
@@ -204,7 +193,6 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
   const auto of = [&](std::size_t lane) { return lane == 0 ? stream : streams_[lane].get(); };
   begun_.record(stream);
   for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) begun_.make_wait(of(lane));
-  if (waits_aside_ && copies(rank)) begun_.make_wait(aside_.get());
   std::vector<std::size_t> step(rank.lanes.size(), 0), item(rank.lanes.size(), 0);
   for (const std::int32_t at : rank.issue) {
     const auto lane = static_cast<std::size_t>(at);
@@ -213,11 +201,7 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
       Item& next = items[item[lane]++];
       const int number = static_cast<int>(next.first);
       if (on_step_) on_step_({local_.rank(), at, number, epoch_word_.get<const std::uint32_t>(), of(lane)});
-      if (next.command) issue(*next.command, next.aside ? aside_.get() : of(lane), at, number);
-      if (next.aside) {
-        awaited_.record(aside_.get());
-        awaited_.make_wait(of(lane));
-      }
+      if (next.command) issue(*next.command, of(lane), at, number);
     }
     ++step[lane];
   }
@@ -281,7 +265,7 @@ void RankProgram::capture() {
 }
 
 bool RankProgram::idle() const {
-  return backlog_.empty() && aside_.idle() && std::ranges::all_of(streams_, &Stream::idle);
+  return backlog_.empty() && std::ranges::all_of(streams_, &Stream::idle);
 }
 
 void RankProgram::drop_graphs() noexcept {

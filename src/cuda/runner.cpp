@@ -38,11 +38,10 @@ std::vector<CommKey> make_communicators(CudaWorld& world, const Plan& plan) {
   return exchanging;
 }
 
-/// Streams of a rank that run side by side, of the rank that has most.
 std::size_t most_lanes(const Plan& plan) {
   std::size_t most = 0;
   for (const RankPlan& rank : plan.ranks) most = std::max(most, rank.lanes.size());
-  return most + (waits_aside(plan) ? 1 : 0);
+  return most;
 }
 
 }  // namespace

@@ -34,14 +34,16 @@ std::size_t most_copying_lanes(const Plan& plan) {
   return static_cast<std::size_t>(most);
 }
 
-/// Whether a copy lane waits behind a copy for a count that is of interest.
-template <class OfInterest>
-bool waits_behind_copies(const Lane& lane, OfInterest of_interest) {
+/// Whether a copy lane waits for kernels of its rank behind a copy. In a graph the kernel of such a wait
+/// could come before those in one queue, and they behind it.
+bool waits_behind_copies(const Plan& plan, const Lane& lane) {
   if (lane.kind != LaneKind::copy) return false;
   bool copied = false;
   for (const Step& step : lane.steps) {
     const auto* const await = std::get_if<Await>(&step);
-    if (copied && await != nullptr && of_interest(await->counter)) return true;
+    if (copied && await != nullptr &&
+        plan.counters[static_cast<std::size_t>(await->counter.counter)].kind == CounterKind::add)
+      return true;
     copied = copied || is_command(step);
   }
   return false;
@@ -56,29 +58,11 @@ std::string unfit_for_graph(const Plan& plan) {
     return "several lanes of the plan copy, which in a graph could hold each other up";
   if (plan.mechanism == Mechanism::copy_engine && plan.params.trigger == Trigger::host)
     return "threads of the host take their turn between lanes of the plan";
-  // Of kernels of the rank: in a graph the kernel of such a wait could come before those in one queue, and
-  // they behind it.
-  const auto by_kernels = [&](const CounterRef& at) {
-    return plan.counters[static_cast<std::size_t>(at.counter)].kind == CounterKind::add;
-  };
   for (const RankPlan& rank : plan.ranks)
     for (const Lane& lane : rank.lanes)
-      if (waits_behind_copies(lane, by_kernels))
+      if (waits_behind_copies(plan, lane))
         return "a lane that copies waits for others again, which in a graph could hold each other up";
   return {};
-}
-
-bool waits_aside(const Plan& plan) {
-  if (plan.mechanism != Mechanism::copy_engine) return false;
-  const auto copies = [](const Lane& lane) { return lane.kind == LaneKind::copy; };
-  const auto waits = [](const Lane& lane) {
-    return waits_behind_copies(lane, [](const CounterRef&) { return true; });
-  };
-  return std::ranges::all_of(
-             plan.ranks,
-             [&](const RankPlan& rank) { return std::ranges::count_if(rank.lanes, copies) < 2; }) &&
-         std::ranges::any_of(plan.ranks,
-                             [&](const RankPlan& rank) { return std::ranges::any_of(rank.lanes, waits); });
 }
 
 bool submits(const Plan& plan) {

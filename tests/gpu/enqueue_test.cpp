@@ -9,6 +9,7 @@
 
 #include "asynchronous.hpp"
 #include "cuda/raii/graph.hpp"
+#include "cuda/submission.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda::test {
@@ -112,7 +113,8 @@ TEST_P(Enqueue, IsPartOfTheUsersCapture) {
       return graphs;
     };
     begin_capture();
-    if (one_queue() && operation.plan().ranks[0].lanes.size() > 1) {
+    const bool branches = operation.plan().ranks[0].lanes.size() > 1;
+    if (branches && (one_queue() || !unfit_for_graph(operation.plan()).empty())) {
       EXPECT_THROW(operation.enqueue(streams.handles()), Unsupported);
       for (const cudaGraph_t graph : end_capture()) cudaGraphDestroy(graph);
       operation.run();  // and is none the worse for it

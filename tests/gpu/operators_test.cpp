@@ -193,8 +193,8 @@ class Operators : public testing::TestWithParam<int> {
     Dice dice(static_cast<std::uint64_t>(seed + GetParam()));
     for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
       const Problem problem = draw(dice, GetParam());
-      const Params params = draw_params(dice, problem);
       if (problem.m == 0) continue;
+      const Params params = draw_params(dice, problem);
       const auto inputs =
           random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
       Workspace workspace(*world, *inputs);
