@@ -145,7 +145,12 @@ nlohmann::json compare(const GemmShape& shape, const Operands& operands, int rep
   };
   std::vector<HookedGemm> kernels;
   kernels.push_back(made(Granularity::none));
-  for (const Granularity granularity : reordered) kernels.push_back(made(granularity));
+  std::vector<Granularity> measured;
+  for (const Granularity granularity : reordered) {
+    if (granularity == Granularity::subtile && shape.m % best.instance->tile.rows != 0) continue;
+    kernels.push_back(made(granularity));
+    measured.push_back(granularity);
+  }
   Samples theirs;
   std::vector<Samples> ours(kernels.size());
   for (int i = 0; i < repeat; ++i) {
@@ -173,7 +178,7 @@ nlohmann::json compare(const GemmShape& shape, const Operands& operands, int rep
                      {"of_library_hooks", theirs.median() / ours[1].median()},
                      {"verified", verified}};
   for (std::size_t j = 1; j < kernels.size(); ++j) {
-    const std::string granularity(name(reordered[j - 1]));
+    const std::string granularity(name(measured[j - 1]));
     row["hooks"][granularity] = ours[j].json();
     row["hooks_cost"][granularity] = ours[j].median() / idle_us - 1;
   }
@@ -186,9 +191,8 @@ void print(const nlohmann::json& row) {
       row["m"].get<int>(), row["n"].get<int>(), row["k"].get<int>(), row["tile"].get<std::string>(),
       row["swizzle"].get<int>(), row["library"]["median_us"].get<double>(),
       row["of_library_idle"].get<double>(), row["of_library_hooks"].get<double>());
-  for (const Granularity granularity : reordered)
-    fmt::print(" {} {:+.1f}%", name(granularity),
-               100 * row["hooks_cost"][std::string(name(granularity))].get<double>());
+  for (const auto& [granularity, cost] : row["hooks_cost"].items())
+    fmt::print(" {} {:+.1f}%", granularity, 100 * cost.get<double>());
   fmt::print("  right: {}\n", row["verified"].get<bool>() ? "yes" : "NO");
   std::fflush(stdout);
 }
@@ -208,10 +212,14 @@ void summarize(const nlohmann::json& rows) {
   for (const Granularity granularity : reordered) {
     Samples costs;
     for (const auto& row : rows)
-      costs.us.push_back(row["hooks_cost"][std::string(name(granularity))].get<double>());
-    fmt::print("cost of hooks by {}: mean {:+.2f}% (target 1%), median {:+.2f}%, largest {:+.2f}%\n",
-               name(granularity), 100 * std::accumulate(costs.us.begin(), costs.us.end(), 0.0) / count,
-               100 * costs.median(), 100 * costs.at(1));
+      if (const auto cost = row["hooks_cost"].find(name(granularity)); cost != row["hooks_cost"].end())
+        costs.us.push_back(cost->get<double>());
+    if (costs.us.empty()) continue;
+    fmt::print(
+        "cost of hooks by {}: mean {:+.2f}% (target 1%), median {:+.2f}%, largest {:+.2f}%\n",
+        name(granularity),
+        100 * std::accumulate(costs.us.begin(), costs.us.end(), 0.0) / static_cast<double>(costs.us.size()),
+        100 * costs.median(), 100 * costs.at(1));
   }
 }
 

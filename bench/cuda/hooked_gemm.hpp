@@ -20,7 +20,7 @@
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/grid/tile_grid.hpp"
+#include "shingle/grid/split.hpp"
 
 namespace shingle::bench {
 
@@ -179,7 +179,9 @@ class HookedGemm {
         epoch_(sizeof(std::uint32_t)) {
     const GemmShape& shape = setup.shape;
     counts_.fill(0), epoch_.fill(0);
+    rank_.set_timeout_us(5e6);
     GemmArgs args;
+    args.ctas = ctas_;
     args.tile = instance_.tile;
     args.rows = args.a_rows = shape.m;
     args.cols = shape.n, args.k = shape.k;
@@ -212,9 +214,15 @@ class HookedGemm {
     order_ = upload(tiles), signals_ = upload(signals);
     args.order = order_.get<TileAt>();
     args.positions = static_cast<std::int32_t>(tiles.size());
-    args.ctas = ctas_;
-    args.watch.epoch = epoch_.get<std::uint32_t>();
+    args.watch = rank_.watch(epoch_.get<std::uint32_t>());
     if (setup.granularity != Granularity::none) args.notify = {signals_.get<std::uint32_t*>(), 1, false};
+    if (instance_.splits) args.split = split_k(args, split_parts(args.positions, args.k, ctas_));
+    if (args.split.parts > 1) {
+      sums_ = DeviceMemory(args.split.sum_bytes(args));
+      arrived_ = DeviceMemory(SplitK::arrived_words(args.positions) * sizeof(std::uint32_t));
+      arrived_.fill(0);
+      args.split.sums = sums_.get<float>(), args.split.arrived = arrived_.get<std::uint32_t>();
+    }
     check(instance_.load(), "load a kernel");
     check(instance_.prepare(args, params_.get()), "prepare a kernel");
   }
@@ -238,7 +246,8 @@ class HookedGemm {
   std::int32_t ctas_;
   TileGrid grid_;
   TileLayout layout_;
-  DeviceMemory counts_, epoch_, order_, signals_, table_;
+  LocalRank rank_{0, 0};
+  DeviceMemory counts_, epoch_, order_, signals_, table_, sums_, arrived_;
   std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();
 };
 

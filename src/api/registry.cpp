@@ -94,7 +94,7 @@ constexpr BackendEntry backend_table[] = {
     {"mpi", "ranks as processes started by mpirun", make_mpi, mpi_machine, processes},
 #ifdef SHINGLE_WITH_CUDA
     {"cuda", "ranks as GPUs: of this process, or one each of those that torchrun, mpirun or srun started",
-     make_cuda, gpus, default_cuda_ranks, gpu_tiles},
+     make_cuda, gpus, default_cuda_ranks, gpu_tiles, cuda_refuses},
 #endif
 };
 
@@ -148,6 +148,10 @@ std::unique_ptr<World> make_world(int ranks, const WorldOptions& options) {
 
 Machine machine_of(int ranks, const WorldOptions& options) {
   return find_backend(chosen_backend(options)).machine(ranks, options);
+}
+
+std::function<std::string(const Plan&)> refusals(const WorldOptions& options) {
+  return find_backend(chosen_backend(options)).refuses;
 }
 
 std::vector<TileShape> served_tiles(const WorldOptions& options) {

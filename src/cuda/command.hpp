@@ -36,6 +36,8 @@ struct Context {
   Watch watch{};
   std::uint32_t* queues = nullptr;  ///< by queue of the plan: items that were claimed, ever growing
   FlagWords* flags = nullptr;       ///< in copy lanes, whose counts are copies as well
+  bool last = false;                ///< nothing follows in the lane
+  bool by_host = false;             ///< in lanes whose waits and counts are a thread's of the host
 
   Tables tables() const { return {plan, memory, arena, parity}; }
 };
@@ -54,11 +56,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step);
 std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step);
 std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
-/// Whether a pass and one that follows it in its lane may be one: both only move rows of the same tiles,
-/// behind the same gates, to the same buffer.
-bool merge(const Plan& plan, const Elementwise& step, const Elementwise& next);
-/// Passes that follow one another in a lane, as one. Group by group: the rows of all of them move when the
-/// first group has come, and none waits until another has seen the last.
+/// Passes that follow one another in a lane and are one (plan/passes.hpp). Group by group: the rows of all of
+/// them move when the first group has come, and none waits until another has seen the last.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);
 /// Awaits and notifies that follow one another in a lane, as one.
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps);

@@ -202,7 +202,9 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
 
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step) {
   if (step.to.rows == 0 || step.to.cols == 0) return nullptr;
-  return std::make_unique<CopyRows>(std::vector{part_of(context, step.from, step.to)});
+  const CopyRows::Part part = part_of(context, step.from, step.to);
+  if (part.to == part.from && part.to_pitch == part.from_pitch) return nullptr;  // bound in place
+  return std::make_unique<CopyRows>(std::vector{part});
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step) {

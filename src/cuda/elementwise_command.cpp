@@ -7,6 +7,7 @@
 #include "cuda/elements.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
+#include "plan/passes.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -40,7 +41,7 @@ class Pass final : public Command {
 /// is there takes the next.
 std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
   const std::int64_t last = last_item(step);
-  if (step.gates.size() != 1 || step.queue >= 0) return {{{}, step.first, last}};
+  if (!by_groups(step)) return {{{}, step.first, last}};
   const TileGate& gate = step.gates.front();
   std::vector<Pass::Part> parts;
   std::int64_t begin = step.first;
@@ -69,16 +70,6 @@ class Sequence final : public Command {
  private:
   std::vector<std::unique_ptr<Command>> parts_;
 };
-
-/// Whether a pass neither computes, nor is counted, nor shared.
-bool only_moves(const Plan& plan, const Elementwise& step) {
-  const auto dtype = [&](const Placement& at) {
-    return plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
-  };
-  return step.from.size() == 1 && step.gates.size() <= 1 && step.epilogue == Epilogue{} &&
-         step.norm == Norm{} && step.notify.empty() && step.queue < 0 &&
-         dtype(step.from.front()) == dtype(step.to);
-}
 
 std::vector<TileAt> order_of(const TileGrid& grid) {
   std::vector<TileAt> order;
@@ -124,16 +115,6 @@ void require_served(const Plan& plan, const Elementwise& step) {
   same(step.norm.enabled, step.norm_weight);
   same(step.norm.residual, step.residual.slice);
   same(step.norm.residual, step.sum.slice);
-}
-
-bool merge(const Plan& plan, const Elementwise& step, const Elementwise& next) {
-  if (!only_moves(plan, step) || !only_moves(plan, next)) return false;
-  const std::int32_t to = step.to.slice.buffer;
-  if (next.to.slice.buffer != to || step.from[0].slice.buffer == to || next.from[0].slice.buffer == to)
-    return false;
-  Elementwise same = step;
-  same.from = next.from, same.to = next.to;
-  return same == next;
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps) {

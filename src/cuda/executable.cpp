@@ -4,12 +4,29 @@
 
 #include "backend/remote.hpp"
 #include "shingle/base/error.hpp"
+#include "shingle/cuda/cuda.hpp"
 
 namespace shingle::cuda {
 namespace {
 
+void require_steps_served(const Plan& plan) {
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps) require_served(plan, step);
+}
+
 void require_timeout(double timeout_us) {
   if (!(timeout_us > 0)) throw InvalidArgument(fmt::format("timeout = {} us must be positive", timeout_us));
+}
+
+/// Of the current device.
+std::string refusal(const Plan& plan) {
+  try {
+    require_steps_served(plan);
+    return {};
+  } catch (const Unsupported& reason) {
+    return reason.what();
+  }
 }
 
 }  // namespace
@@ -45,10 +62,16 @@ std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan) {
     if (const std::string access = remote_access(plan); !access.empty())
       throw Unsupported(
           fmt::format("ranks do not reach each other's memory here, as {}: {}", world.apart(), access));
-  for (const RankPlan& rank : plan.ranks)
-    for (const Lane& lane : rank.lanes)
-      for (const Step& step : lane.steps) require_served(plan, step);
+  require_steps_served(plan);
   return std::make_unique<CudaExecutable>(world, plan);
 }
 
 }  // namespace shingle::cuda
+
+namespace shingle {
+
+std::string cuda_refuses(const Plan& plan) {
+  return cuda::refusal(plan);
+}
+
+}  // namespace shingle

@@ -10,25 +10,36 @@
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/raii/check.hpp"
 #include "shingle/base/error.hpp"
+#include "shingle/grid/split.hpp"
 
 namespace shingle::cuda {
 namespace {
 
 class InstrumentedGemm final : public Command {
  public:
-  InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args)
-      : instance_(instance), params_(std::make_unique<GemmParams>()), ctas_(args.ctas) {
+  /// Parts of a sum meet in the lane's workspace.
+  InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args, DeviceMemory& workspace)
+      : instance_(instance), args_(args), workspace_(workspace), params_(std::make_unique<GemmParams>()) {
+    if (const std::size_t bytes = args.split.sum_bytes(args); workspace.bytes() < bytes)
+      workspace = DeviceMemory(bytes);
     check(instance.load(), "load a GEMM kernel");
-    check(instance.prepare(args, params_.get()), "prepare a GEMM kernel");
+    prepare();
   }
   void enqueue(cudaStream_t stream) override {
-    check(instance_.launch(params_.get(), ctas_, stream), "launch a GEMM kernel");
+    if (args_.split.parts > 1 && args_.split.sums != workspace_.get()) prepare();
+    check(instance_.launch(params_.get(), args_.ctas, stream), "launch a GEMM kernel");
   }
 
  private:
+  void prepare() {
+    args_.split.sums = workspace_.get<float>();
+    check(instance_.prepare(args_, params_.get()), "prepare a GEMM kernel");
+  }
+
   const GemmInstance& instance_;
+  GemmArgs args_;
+  const DeviceMemory& workspace_;  // which may yet grow while commands are made
   std::unique_ptr<GemmParams> params_;
-  std::int32_t ctas_;
 };
 
 /// Where a tile's rows of A come from.
@@ -249,7 +260,12 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;
-  return std::make_unique<InstrumentedGemm>(*choice.instance, args);
+  if (choice.instance->splits) args.split = split_k(args, split_parts(args.positions, args.k, args.ctas));
+  if (args.split.parts > 1) {
+    const std::vector<std::uint32_t> none(SplitK::arrived_words(args.positions), 0);
+    args.split.arrived = const_cast<std::uint32_t*>(context.arena.put(none));
+  }
+  return std::make_unique<InstrumentedGemm>(*choice.instance, args, context.workspace);
 }
 
 }  // namespace shingle::cuda

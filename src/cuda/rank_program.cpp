@@ -5,7 +5,9 @@
 #include "cuda/kernels/elementwise.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
+#include "cuda/submission.hpp"
 #include "cuda/world.hpp"
+#include "plan/passes.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -46,13 +48,15 @@ std::size_t count_queues(const RankPlan& rank) {
 
 /// The end of the steps from `first` on that are one command: waits and counts, or passes that merge, which
 /// follow one another also in the order of issue. Any other would have a wait issued before what it waits
-/// for, and all behind it in a hardware queue.
-std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane, std::size_t first) {
+/// for, and all behind it in a hardware queue. `apart`: waits do not join counts.
+std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane, std::size_t first,
+                        bool apart) {
   const std::vector<Step>& steps = rank.lanes[lane].steps;
   const auto* const pass = std::get_if<Elementwise>(&steps[first]);
   const auto joins = [&](const Step& next) {
     const auto* const other = std::get_if<Elementwise>(&next);
-    return pass != nullptr ? other != nullptr && merge(plan, *pass, *other) : synchronises(next);
+    if (pass == nullptr) return synchronises(next) && (!apart || next.index() == steps[first].index());
+    return other != nullptr && one_pass(plan, *pass, *other);
   };
   std::size_t last = first + 1;
   if (pass == nullptr && !synchronises(steps[first])) return last;
@@ -63,6 +67,11 @@ std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane
     if (own && ++seen > last) ++last;
   }
   return last;
+}
+
+/// Whether it has a copy lane.
+bool copies(const RankPlan& rank) {
+  return std::ranges::any_of(rank.lanes, [](const Lane& lane) { return lane.kind == LaneKind::copy; });
 }
 
 /// How many epochs of a rank the device's queues take: they hold a thousand launches or so.
@@ -79,6 +88,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memor
       memory_(memory),
       local_(local),
       on_step_(world.options().on_step),
+      waits_aside_(waits_aside(plan)),
       backlog_(epochs_at_once(plan.ranks[static_cast<std::size_t>(local.rank())])) {
   for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
   epoch_word_ = DeviceMemory(sizeof(std::uint32_t));
@@ -118,12 +128,17 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
                     local_.rank(), parity,
                     watch(),       queues_.get<std::uint32_t>()};
     context.flags = rank.lanes[lane].kind == LaneKind::copy ? &flags_ : nullptr;
+    context.by_host =
+        plan_.mechanism == Mechanism::copy_engine && rank.lanes[lane].kind == LaneKind::communicate;
     auto& items = program.emplace_back();
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
-      last = end_of_item(plan_, rank, lane, first);
+      const bool apart = waits_aside_ && rank.lanes[lane].kind == LaneKind::copy;
+      last = end_of_item(plan_, rank, lane, first, apart);
+      context.last = last == steps.size();
       items.push_back({first, last,
                        make_item(context, {steps.begin() + static_cast<std::ptrdiff_t>(first),
-                                           steps.begin() + static_cast<std::ptrdiff_t>(last)})});
+                                           steps.begin() + static_cast<std::ptrdiff_t>(last)}),
+                       apart && std::holds_alternative<Await>(steps[first])});
     }
   }
   return program;
@@ -139,6 +154,7 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
   const auto of = [&](std::size_t lane) { return lane == 0 ? stream : streams_[lane].get(); };
   begun_.record(stream);
   for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) begun_.make_wait(of(lane));
+  if (waits_aside_ && copies(rank)) begun_.make_wait(aside_.get());
   std::vector<std::size_t> step(rank.lanes.size(), 0), item(rank.lanes.size(), 0);
   for (const std::int32_t at : rank.issue) {
     const auto lane = static_cast<std::size_t>(at);
@@ -147,7 +163,11 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
       Item& next = items[item[lane]++];
       const int number = static_cast<int>(next.first);
       if (on_step_) on_step_({local_.rank(), at, number, epoch_word_.get<const std::uint32_t>(), of(lane)});
-      if (next.command) issue(*next.command, of(lane), at, number);
+      if (next.command) issue(*next.command, next.aside ? aside_.get() : of(lane), at, number);
+      if (next.aside) {
+        awaited_.record(aside_.get());
+        awaited_.make_wait(of(lane));
+      }
     }
     ++step[lane];
   }
@@ -211,7 +231,7 @@ void RankProgram::capture() {
 }
 
 bool RankProgram::idle() const {
-  return backlog_.empty() && std::ranges::all_of(streams_, &Stream::idle);
+  return backlog_.empty() && aside_.idle() && std::ranges::all_of(streams_, &Stream::idle);
 }
 
 void RankProgram::drop_graphs() noexcept {

@@ -85,6 +85,7 @@ class RankProgram {
   struct Item {
     std::size_t first = 0, last = 0;
     std::unique_ptr<Command> command;  ///< null: nothing to do
+    bool aside = false;                ///< on the stream beside the copy lane, which waits for it
   };
   /// The steps of an epoch of one parity, by lane.
   using Program = std::vector<std::vector<Item>>;
@@ -124,7 +125,9 @@ class RankProgram {
   std::unique_ptr<Binding> binding_;
   std::vector<std::unique_ptr<Binding>> lent_;  // earlier ones, for as long as graphs may hold them
   std::vector<Stream> streams_;                 // by lane
-  Event begun_;
+  const bool waits_aside_;
+  Stream aside_;
+  Event begun_, awaited_;
   std::vector<Event> ended_;  // by lane
   Backlog backlog_;
   unsigned long long last_stream_ = 0;  // by its id: where the last epoch went

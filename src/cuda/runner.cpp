@@ -9,6 +9,7 @@
 #include "cuda/branches.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/submission.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 
@@ -37,24 +38,11 @@ std::vector<CommKey> make_communicators(CudaWorld& world, const Plan& plan) {
   return exchanging;
 }
 
-/// Lanes of a rank that copy, of the rank that has most.
-std::size_t most_copying_lanes(const Plan& plan) {
-  const auto copies = [](const Step& step) {
-    return std::holds_alternative<Copy>(step) || std::holds_alternative<Broadcast>(step) ||
-           std::holds_alternative<Swap>(step);
-  };
-  std::ptrdiff_t most = 0;
-  for (const RankPlan& rank : plan.ranks)
-    most = std::max(most, std::ranges::count_if(rank.lanes, [&](const Lane& lane) {
-                      return std::ranges::any_of(lane.steps, copies);
-                    }));
-  return static_cast<std::size_t>(most);
-}
-
+/// Streams of a rank that run side by side, of the rank that has most.
 std::size_t most_lanes(const Plan& plan) {
   std::size_t most = 0;
   for (const RankPlan& rank : plan.ranks) most = std::max(most, rank.lanes.size());
-  return most;
+  return most + (waits_aside(plan) ? 1 : 0);
 }
 
 }  // namespace
@@ -94,9 +82,7 @@ void Runner::connect() {
     graphs_ = world_.side_by_side()[lanes];
     if (!known && !graphs_)
       spdlog::info("{} lanes do not run side by side as branches of a graph: streams serve", lanes);
-    // A graph may put the copies of all its branches into one queue of the engine, in an order of its own:
-    // one that waits would hold up what it waits for. Streams have the plan's order of issue.
-    if (most_copying_lanes(plan_) > 1) graphs_ = false;
+    if (!unfit_for_graph(plan_).empty()) graphs_ = false;
   } catch (...) {
     fail(std::current_exception());
   }
@@ -186,19 +172,27 @@ RunReport Runner::run(const RunOptions& options) {
 }
 
 /// The first run does not wait at the start line: kernels that wait could keep a library from what it does
-/// only once. Of a run of many epochs, those that the devices' queues take are there before it begins.
+/// only once. Of a run of many epochs, those that the devices' queues take are there before it begins; but
+/// for plans that are submitted in their time, whose ranks' threads begin together.
 void Runner::start(By by, const RunOptions& options) {
   const double timeout_us = options.timeout_us * (options.epochs + enqueued_ + 1);
+  const bool lines_up = warm_ && !submits(plan_);
+  const bool alone = world_.local().size() == static_cast<std::size_t>(world_.size());
+  arrived_ = 0;
+  if (!lines_up && !alone) world_.barrier();
   on_all(
-      [this, by, options](std::size_t index) {
+      [this, by, options, lines_up](std::size_t index) {
         RankProgram& rank = *ranks_[index];
-        if (warm_) start_.enqueue(index, rank.watch(), rank.stream());
+        if (lines_up)
+          start_.enqueue(index, rank.watch(), rank.stream());
+        else
+          meet();
         times_[index].begin.record(rank.stream());
         launch(index, by, 0, std::min(options.epochs, rank.backlog().most()), options.epochs);
       },
       timeout_us);
-  if (warm_) {
-    if (world_.local().size() < static_cast<std::size_t>(world_.size())) world_.barrier();
+  if (lines_up) {
+    if (!alone) world_.barrier();
     start_.go();
   }
   if (std::ranges::all_of(ranks_, [&](const auto& rank) { return options.epochs <= rank->backlog().most(); }))
@@ -209,6 +203,16 @@ void Runner::start(By by, const RunOptions& options) {
                options.epochs);
       },
       timeout_us);
+}
+
+/// The threads of all local ranks wait for each other.
+void Runner::meet() {
+  ++arrived_;
+  const auto deadline = deadline_in(timeout_us_);
+  while (arrived_ < ranks_.size()) {
+    if (launchers_.failed() || Clock::now() > deadline) throw Timeout("not all ranks came to begin a run");
+    std::this_thread::yield();
+  }
 }
 
 /// Epochs [first, last) of a run; behind the last of all its end.
@@ -287,8 +291,8 @@ bool Runner::require_ready(std::span<void* const> streams) const {
     throw InvalidArgument("some of the streams are being captured, and others are not");
   if (!graphs_)
     throw Unsupported(
-        most_copying_lanes(plan_) > 1
-            ? "several lanes of the plan copy, which in a graph could hold each other up"
+        !unfit_for_graph(plan_).empty()
+            ? unfit_for_graph(plan_)
             : fmt::format("the plan's {} lanes do not run side by side as branches of a graph here (with "
                           "CUDA_DEVICE_MAX_CONNECTIONS below that they never do)",
                           most_lanes(plan_)));

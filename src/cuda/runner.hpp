@@ -1,6 +1,7 @@
 // All local ranks of an executable at work: made ready, launched, waited for.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -43,6 +44,7 @@ class Runner final : public Resident {
   void connect(std::size_t index);
   void capture();
   void start(By by, const RunOptions& options);
+  void meet();
   void launch(std::size_t index, By by, int first, int last, int all);
   void make_room(const RankProgram& rank) const;
   bool require_ready(std::span<void* const> streams) const;
@@ -64,6 +66,7 @@ class Runner final : public Resident {
   };
   std::vector<Times> times_;
   StartLine start_;
+  std::atomic<std::size_t> arrived_{0};          // threads that are ready to begin a run
   std::vector<const Communicator*> exchanging_;  // whose ranks send each other messages
   std::vector<DeviceMemory> greetings_;          // by local rank: what connect() sends
   double timeout_us_;                            // of a wait, as said last

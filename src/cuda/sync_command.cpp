@@ -25,8 +25,38 @@ class Synchronise final : public Command {
   Watch watch_;
 };
 
+void CUDART_CB take_turn(void*) {}
+
+/// What a thread of the host waits for and then counts, where it mediates between kernels and copy engines:
+/// kernels see and set the counts, which it does not reach, and it takes its turn before each that sets some.
+class ByHost final : public Command {
+ public:
+  ByHost(const std::vector<SyncOp>& ops, const Watch& watch) {
+    for (auto first = ops.begin(); first != ops.end();) {
+      const bool counts = first->kind != SyncKind::await;
+      const auto last = std::find_if(
+          first, ops.end(), [&](const SyncOp& op) { return (op.kind != SyncKind::await) != counts; });
+      turns_.push_back({counts, {std::vector(first, last), watch}});
+      first = last;
+    }
+  }
+  void enqueue(cudaStream_t stream) override {
+    for (Turn& turn : turns_) {
+      if (turn.counts) check(cudaLaunchHostFunc(stream, take_turn, nullptr), "cudaLaunchHostFunc");
+      turn.steps.enqueue(stream);
+    }
+  }
+
+ private:
+  struct Turn {
+    bool counts = false;
+    Synchronise steps;
+  };
+  std::vector<Turn> turns_;
+};
+
 /// Counts of a copy lane: copies of four bytes, in one queue with those that they tell of. A kernel's would
-/// cost the engine a pause before and behind it.
+/// cost the engine a pause before and behind it: which it is worth where many come last.
 class CopyFlags final : public Command {
  public:
   struct Flag {
@@ -71,9 +101,11 @@ std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps) {
   std::vector<SyncOp> ops;
   for (const Step& step : steps) ops.push_back(op_of(context, step));
-  if (context.flags != nullptr)
+  constexpr std::size_t many = 3;
+  if (context.flags != nullptr && !(context.last && ops.size() > many))
     if (auto flags = flags_of(*context.flags, ops); !flags.empty())
       return std::make_unique<CopyFlags>(std::move(flags));
+  if (context.by_host) return std::make_unique<ByHost>(ops, context.watch);
   return std::make_unique<Synchronise>(std::move(ops), context.watch);
 }
 

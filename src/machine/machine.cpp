@@ -27,12 +27,15 @@ double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile
   const auto area = static_cast<double>(tile_rows) * static_cast<double>(tile_cols);
   const TileRate *below = nullptr, *above = nullptr;  // nearest in area on either side
   const auto area_of = [](const TileRate& rate) { return static_cast<double>(rate.rows) * rate.cols; };
+  double whole = std::numeric_limits<double>::infinity();  // of a tile that holds this one
   for (const TileRate& rate : machine.tiles) {
     if (rate.rows == tile_rows && rate.cols == tile_cols) return rate.us(k);
+    if (rate.rows >= tile_rows && rate.cols >= tile_cols) whole = std::min(whole, rate.us(k));
     if (area_of(rate) <= area && (!below || area_of(rate) > area_of(*below))) below = &rate;
     if (area_of(rate) >= area && (!above || area_of(rate) < area_of(*above))) above = &rate;
   }
   if (!below && !above) return -1;
+  if (machine.whole_tiles && std::isfinite(whole)) return whole;
   if (!below || !above) return (below ? below : above)->us(k) * area / area_of(below ? *below : *above);
   if (area_of(*below) == area_of(*above)) return below->us(k);
   const double part = std::log(area / area_of(*below)) / std::log(area_of(*above) / area_of(*below));

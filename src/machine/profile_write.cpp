@@ -92,11 +92,15 @@ std::string to_json(const Machine& m) {
   if (m.memory_gbps > 0) json["memory_gbps"] = m.memory_gbps;
   if (m.launch_us > 0) json["launch_us"] = m.launch_us;
   if (m.signal_us > 0) json["signal_us"] = m.signal_us;
+  if (m.sync_us > 0) json["sync_us"] = m.sync_us;
+  if (m.lone_latency > 0) json["lone_latency"] = m.lone_latency;
   if (m.pass_gbps > 0) json["pass_gbps"] = m.pass_gbps;
   if (m.reduce_gbps > 0) json["reduce_gbps"] = m.reduce_gbps;
   if (!m.whole_tiles) json["whole_tiles"] = false;
+  if (m.split_us > 0) json["split_us"] = m.split_us;
   if (m.attention_rate != 1) json["attention_rate"] = m.attention_rate;
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;
+  if (m.picking_rate != 1) json["picking_rate"] = m.picking_rate;
   if (m.topology != Topology{}) json["topology"] = topology_json(m.topology);
   if (m.contention != Contention{}) {
     json["contention"] = {{"memory_share", m.contention.memory_share},

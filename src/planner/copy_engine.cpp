@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine_params.hpp"
 #include "pools.hpp"
 #include "symmetry.hpp"
 #include "transfers.hpp"
@@ -57,6 +58,19 @@ void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
   if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
 }
 
+/// A GEMM before engines. Where its tiles trigger them they are the machine's, or those that params say; else
+/// it is a library's. On GPUs kernels wait beside it, of which it leaves one of many workers.
+Gemm triggering(const Builder& build, Gemm gemm) {
+  const Params& params = build.params();
+  if (params.trigger == Trigger::direct)
+    gemm.grid = make_grid(gemm.grid.rows, gemm.grid.cols,
+                          static_cast<std::int32_t>(larger(smaller(params.tile_rows, gemm.grid.rows), 1)),
+                          static_cast<std::int32_t>(smaller(params.tile_cols, gemm.grid.cols)), params.order);
+  constexpr std::int32_t many = 32;
+  if (build.workers() > many) gemm.resources = {1, build.workers() - 1};
+  return gemm;
+}
+
 // ----------------------------------------------------------------------------------------------------------
 // gathers
 
@@ -82,8 +96,8 @@ void plan_gather(Builder& build, Variant variant) {
   Transfer transfer(build, shards(build, own, gathered), variant, &handshake);
   for (int r = 0; r < p.world; ++r) {
     if (const Slice made = own(r); produces && made.rows > 0) {
-      Gemm gemm = build.up_gemm(r, build.one_tile(made.rows, made.cols), RowMap::identity(made.rows),
-                                Builder::in_place(made));
+      Gemm gemm = triggering(build, build.up_gemm(r, build.one_tile(made.rows, made.cols),
+                                                  RowMap::identity(made.rows), Builder::in_place(made)));
       transfer.hook(gemm.grid, gemm.notify, r);
       build.step(r, compute_lane, std::move(gemm));
     }
@@ -149,7 +163,10 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
     if (before) {
       Gemm gemm = build.gemm(r, build.one_tile(sent[r]), RowMap::identity(sent[r]),
                              Builder::in_place(build.all(made, r)));
-      if (source == made) transfer.hook(gemm.grid, gemm.notify, r);
+      if (source == made) {
+        gemm = triggering(build, std::move(gemm));
+        transfer.hook(gemm.grid, gemm.notify, r);
+      }
       build.step(r, compute_lane, std::move(gemm));
     }
     if (source != made && layout.sorted) {
@@ -223,10 +240,17 @@ class Partials {
   std::int32_t source_, staging_ = -1;
 };
 
+/// Rows of a sum: as many blocks as workers, of no more rows than are a worker's at a time.
+TileGrid sum_blocks(const Builder& build, std::int64_t rows, std::int64_t cols) {
+  const TileGrid blocks = build.row_blocks(rows, cols);
+  const std::int64_t each = larger(smaller(ceil_div(rows, build.workers()), blocks.tile_rows), 1);
+  return make_grid(rows, cols, static_cast<std::int32_t>(each), blocks.tile_cols);
+}
+
 /// The sum of all ranks' parts of the own shard, in rank order.
 Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, Placement to, bool finishing) {
   const std::int64_t rows = rows_of_shard(build.problem(), rank);
-  Elementwise pass = build.finishing(rank, build.row_blocks(rows, build.problem().n), {}, std::move(to));
+  Elementwise pass = build.finishing(rank, sum_blocks(build, rows, build.problem().n), {}, std::move(to));
   pass.from.clear();
   for (int source = 0; source < build.world(); ++source) {
     pass.from.push_back(Builder::in_place(partials.to(build, source, rank)));
@@ -243,8 +267,8 @@ Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, P
 void make_partials(Builder& build, const Partials& partials, Transfer& exchange, int rank) {
   const Problem& p = build.problem();
   if (p.multiplies()) {
-    Gemm gemm = build.gemm(rank, build.one_tile(p.m), RowMap::identity(p.m),
-                           Builder::in_place(build.rows(partials.source(), rank, 0, p.m)));
+    Gemm gemm = triggering(build, build.gemm(rank, build.one_tile(p.m), RowMap::identity(p.m),
+                                             Builder::in_place(build.rows(partials.source(), rank, 0, p.m))));
     exchange.hook(gemm.grid, gemm.notify, rank);
     build.step(rank, compute_lane, std::move(gemm));
   } else if (partials.source() != build.a) {
@@ -268,8 +292,7 @@ void plan_reducescatter(Builder& build, Variant variant) {
 /// A reduce-scatter whose sums are gathered; an epilogue or a norm is applied to the whole by every rank.
 void plan_allreduce(Builder& build, Variant variant) {
   const Problem& p = build.problem();
-  const Variant first = variant == Variant::bcst ? Variant::pcpy : variant;
-  const Variant second = variant == Variant::swap ? Variant::pcpy : variant;
+  const Variant first = planner::exchange_of(variant), second = planner::gather_of(variant);
   const Partials partials(build, first == Variant::swap);
   const std::int32_t reduced = build.needs_finishing() ? build.buffer("reduced", p.m, p.n) : build.out;
   const Handshake handshake(build);
@@ -287,74 +310,6 @@ void plan_allreduce(Builder& build, Variant variant) {
     gather.arrived(build, r);
     planner::finish_rows(build, r, reduced, p.m);
   }
-}
-
-// ----------------------------------------------------------------------------------------------------------
-// choices
-
-bool is_gather(const Problem& p) {
-  return p.shards_a();
-}
-
-std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
-  if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
-  if (p.overlaps()) return Reason{"an overlap's collectives are a library's: use chunked"};
-  if (p.attends()) return Reason{"attention is cut into slices by ring"};
-  if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
-  if (!machine.peer_memory && p.world > 1)
-    return Reason{"copy engines write into other ranks' memory, which ranks cannot reach here"};
-  if (p.row_order == RowOrder::block_cyclic)
-    return Reason{"copy engines move every rank's rows together: rows dealt in blocks are signal's"};
-  if (params.engines < 0 || params.engines > max_world)
-    return Reason{fmt::format("engines = {} is outside [1, {}]", params.engines, max_world)};
-  if (params.launchers < 0 || params.launchers > p.world)
-    return Reason{fmt::format("launchers = {} is outside [1, {}]: a rank has no more than one",
-                              params.launchers, p.world)};
-  // Ranks that count into one place could run an epoch ahead of others and be taken for them.
-  if (params.poll == Poll::collective && params.trigger == Trigger::direct)
-    return Reason{"one place to poll for all ranks is the host's to set: use --trigger host"};
-  return std::nullopt;
-}
-
-/// Why a variant cannot carry out the problem's collective.
-std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& params, const Layout* layout) {
-  const bool reduces_to_all = p.reduces() && !p.scatters();
-  if (variant == Variant::bcst && !is_gather(p) && !reduces_to_all)
-    return Reason{fmt::format(
-        "bcst gives two ranks the same rows, but {} has other rows for each: use pcpy, b2b or swap",
-        name(p.op))};
-  if (variant == Variant::swap && is_gather(p))
-    return Reason{fmt::format(
-        "swap exchanges rows with another rank, but {} only gives: use pcpy, b2b, bcst or ring", name(p.op))};
-  if (variant == Variant::swap && layout && !layout->symmetric)
-    return Reason{"swap exchanges rows in place: any two ranks must send each other the same number of rows"};
-  if (variant == Variant::ring && !is_gather(p))
-    return Reason{fmt::format(
-        "ring passes the same rows on from rank to rank, but {} has other rows for each: use pcpy or b2b",
-        name(p.op))};
-  if (variant == Variant::ring && params.engines > 1)
-    return Reason{fmt::format("ring has one engine a rank, not {}", params.engines)};
-  return std::nullopt;
-}
-
-/// Engines of a rank so that each has one command; or one for all (§4.2).
-std::int32_t engines_for(const Problem& p, Variant variant) {
-  if (variant == Variant::b2b || variant == Variant::ring) return 1;
-  const bool in_pairs = variant == Variant::bcst || variant == Variant::swap;
-  const bool both = p.reduces() && !p.scatters();  // an allreduce also has copies, one by one
-  return static_cast<std::int32_t>(larger(in_pairs && !both ? p.world / 2 : p.world - 1, 1));
-}
-
-/// The variant that was fastest for this size on the paper's machine (Tables 1 and 2).
-Variant by_size(const Problem& p, const Layout* layout) {
-  const std::int64_t rows = p.routes() ? p.routing->global_base(p.world) / larger(p.world, 1) : p.m;
-  const std::int64_t cols = is_gather(p) ? p.gathered_cols() : p.op == Op::alltoall_gemm ? p.k : p.n;
-  const std::int64_t bytes = rows * cols * static_cast<std::int64_t>(size_bytes(p.dtype));
-  constexpr std::int64_t kib = 1024, mib = 1024 * kib;
-  if (is_gather(p)) return bytes < 256 * kib ? Variant::b2b : bytes < mib ? Variant::bcst : Variant::pcpy;
-  if (bytes < 64 * kib) return Variant::b2b;
-  const bool exchanges = layout && layout->symmetric;
-  return bytes >= 4 * mib ? Variant::pcpy : exchanges ? Variant::swap : Variant::b2b;
 }
 
 std::string rounding(const Problem& p) {
@@ -376,29 +331,19 @@ Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const
   machine.collective_workers = 0;  // no library takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::needs_all_ranks(problem, params, "copy-engine")) return *reason;
-  if (auto reason = unserved(problem, machine, params)) return *reason;
   std::optional<Layout> layout;
   if (problem.routes()) layout.emplace(*problem.routing);
-  Params chosen;
-  chosen.variant =
-      params.variant == Variant::automatic ? by_size(problem, layout ? &*layout : nullptr) : params.variant;
-  if (auto reason = unfit(problem, chosen.variant, params, layout ? &*layout : nullptr)) return *reason;
-  const std::int32_t most =
-      engines_for(problem, chosen.variant == Variant::b2b ? Variant::pcpy : chosen.variant);
-  chosen.engines = params.engines > 0 ? std::min(params.engines, most) : engines_for(problem, chosen.variant);
-  chosen.prelaunch = params.prelaunch;
-  chosen.poll = params.poll;
-  chosen.trigger = params.trigger;
-  chosen.launchers = params.launchers > 0 ? params.launchers : 1;
-  Builder build(problem, machine, Mechanism::copy_engine, chosen);
+  const auto chosen = planner::engine_params(problem, machine, params, !layout || layout->symmetric);
+  if (!chosen) return Reason{chosen.reason()};
+  Builder build(problem, machine, Mechanism::copy_engine, *chosen);
   if (problem.routes()) {
-    plan_exchange(build, chosen.variant, *layout);
-  } else if (is_gather(problem)) {
-    plan_gather(build, chosen.variant);
+    plan_exchange(build, chosen->variant, *layout);
+  } else if (problem.shards_a()) {
+    plan_gather(build, chosen->variant);
   } else if (problem.scatters()) {
-    plan_reducescatter(build, chosen.variant);
+    plan_reducescatter(build, chosen->variant);
   } else {
-    plan_allreduce(build, chosen.variant);
+    plan_allreduce(build, chosen->variant);
   }
   return std::move(build).finish(rounding(problem));
 }

@@ -159,6 +159,17 @@ void Gather::feed(int rank, Gemm& gemm) const {
   gemm.resources = {1, build_.workers() - build_.params().helpers};
 }
 
+void Gather::feed_together(int rank, Gemm& gemm) const {
+  gemm.a = build_.all(gathered_, rank);
+  for (int i = 0; i < build_.world(); ++i)
+    for (std::int64_t piece = 0; piece < pieces_; ++piece) {
+      const std::uint32_t target = arrivals(rank, source(rank, i), piece);
+      if (target > 0)
+        gemm.gates.push_back({arrived_, {gemm.grid.positions()}, {target}, {entry(source(rank, i), piece)}});
+    }
+  gemm.resources = {1, build_.workers() - build_.params().helpers};
+}
+
 void Gather::feed_by_shards(int rank, Gemm& gemm) const {
   gemm.grid = tiles_.grid(rank, build_.params().comm_order == CommOrder::reverse);
   gemm.a_rows = tiles_.rows();
@@ -198,25 +209,39 @@ void Gather::release(int rank) const {
     build_.await(rank, compute_lane, fetched_, (rank + i) % build_.world());
 }
 
+namespace {
+
+/// A tile of swiglu's output takes a tile of gates and one of ups.
+Machine with_tiles_of(const Problem& p, const Machine& machine) {
+  Machine halved = machine;
+  if (p.epilogue.activation == Activation::swiglu) halved.tile_cols = larger(machine.tile_cols / 2, 1);
+  return halved;
+}
+
+}  // namespace
+
 ShardTiles gathered_tiles(const Builder& build, std::int64_t cols, const Machine& machine) {
   const Problem& p = build.problem();
-  Machine halved = machine;
-  // A tile of swiglu's output takes a tile of gates and one of ups.
-  if (p.epilogue.activation == Activation::swiglu) halved.tile_cols = larger(machine.tile_cols / 2, 1);
-  return {p.world, p.m, cols, halved, build.params()};
+  return {p.world, p.m, cols, with_tiles_of(p, machine), build.params()};
 }
 
 void fuse_gather(Builder& build, const Machine& machine) {
   const Problem& p = build.problem();
-  const ShardTiles tiles = gathered_tiles(build, build.product_cols(), machine);
+  const std::int64_t cols = build.product_cols();
+  const ShardTiles tiles = gathered_tiles(build, cols, machine);
+  const auto together = ShardTiles::together(p, cols, with_tiles_of(p, machine), build.params());
   const Gather gather(build, tiles, machine);
-  const std::int32_t product =
-      build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
+  const std::int32_t product = build.needs_finishing() ? build.buffer("product", p.m, cols) : build.out;
   const Handshake handshake(build);
   for (int r = 0; r < p.world; ++r) {
     gather.move(handshake, r);
-    Gemm gemm = build.gemm(r, tiles.grid(r), tiles.rows(), Builder::in_place(build.all(product, r)));
-    gather.feed(r, gemm);
+    Gemm gemm =
+        build.gemm(r, together ? together->inner : tiles.grid(r),
+                   together ? RowMap::identity(p.m) : tiles.rows(), Builder::in_place(build.all(product, r)));
+    if (together)
+      gather.feed_together(r, gemm);
+    else
+      gather.feed(r, gemm);
     build.step(r, compute_lane, std::move(gemm));
     finish_rows(build, r, product, p.m);
     gather.release(r);

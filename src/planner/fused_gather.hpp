@@ -19,6 +19,8 @@ class Gather {
   /// Lets a GEMM that stores its product by rows multiply the gathered matrix, in the order in which it
   /// comes.
   void feed(int rank, Gemm& gemm) const;
+  /// The same where all rows are in one row of tiles, which await all of them.
+  void feed_together(int rank, Gemm& gemm) const;
   /// The rank's own shard is the user's again once everybody has fetched it: the end of the compute lane.
   void release(int rank) const;
 

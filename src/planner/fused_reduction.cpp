@@ -11,7 +11,8 @@ namespace {
 
 /// One sum over `rows` rows: who stores into the staging of whom, and what the sums become.
 struct Reduction {
-  std::int32_t staging;  ///< a region of `tiles.shard` rows for each source
+  std::int32_t staging;  ///< a region for each source
+  std::int64_t region;   ///< its rows
   std::int32_t stored;   ///< by band: tiles that have come from all ranks
 };
 
@@ -25,7 +26,7 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
   pass.grid = make_grid(rows, p.n, tiles.inner.tile_rows, tiles.inner.tile_cols,
                         by_columns ? TileOrder{Raster::along_m, across, 1, 1, 0} : TileOrder{});
   for (int source = 0; source < p.world; ++source)
-    pass.from.push_back(Builder::in_place(build.rows(at.staging, rank, source * tiles.shard, rows)));
+    pass.from.push_back(Builder::in_place(build.rows(at.staging, rank, source * at.region, rows)));
   pass.to = std::move(to);
   if (!build.row_wise_finishing()) {
     pass.epilogue = p.result_epilogue();
@@ -88,40 +89,53 @@ std::vector<std::int32_t> everyone(int world, int first) {
 ShardSums::ShardSums(Builder& build, const ShardTiles& tiles) : build_(build), tiles_(tiles) {
   const Problem& p = build.problem();
   gathers_ = p.op == Op::gemm_allreduce;
-  staging_ = staging_buffer(build, p.world * tiles.shard);
+  shard_ = p.shard_rows();
+  staging_ = staging_buffer(build, p.world * shard_);
   stored_ = build.counter("stored", tiles.bands);
-  summed_ =
-      build.row_wise_finishing() ? build.buffer("summed", gathers_ ? p.m : tiles.shard, p.n) : build.out;
+  summed_ = build.row_wise_finishing() ? build.buffer("summed", gathers_ ? p.m : shard_, p.n) : build.out;
   // Who has to know that a shard is summed: for a scatter its rank, and only if rows are finished after that.
   complete_ = gathers_ || build.row_wise_finishing() ? build.counter("summed", p.world) : -1;
 }
 
 void ShardSums::multiply(int rank, const Slice* a) const {
-  const int world = build_.world();
+  const int first = (rank + 1) % build_.world();  // the own shard comes last: nobody waits for its way
   Placement store;
   store.kind = PlacementKind::owners;
-  store.slice = build_.rows(staging_, rank, rank * tiles_.shard, tiles_.shard);
-  store.rows = tiles_.rows();
-  const int first = (rank + 1) % world;  // the own shard comes last: nobody waits for its way
+  store.slice = build_.rows(staging_, rank, rank * shard_, shard_);
   Gemm gemm = build_.gemm(rank, tiles_.grid(first), tiles_.rows(), std::move(store));
   if (a != nullptr) gemm.a = *a;
+  if (tiles_.shards == build_.world())
+    store_by_shards(rank, gemm);
+  else
+    store_from_each(rank, gemm);
+  gemm.resources = {1, build_.workers() - build_.params().helpers};
+  build_.step(rank, compute_lane, std::move(gemm));
+}
+
+void ShardSums::store_by_shards(int rank, Gemm& gemm) const {
+  const int world = build_.world(), first = (rank + 1) % world;
+  gemm.out.rows = tiles_.rows();
   TileNotify notify{stored_, {}, tiles_.ends()};
   for (const ShardTiles::Run& run : tiles_.runs()) {
     notify.entries.push_back(static_cast<std::int32_t>(run.band));
     notify.owners.push_back((first + run.place) % world);
   }
   gemm.notify.push_back(std::move(notify));
-  gemm.resources = {1, build_.workers() - build_.params().helpers};
-  build_.step(rank, compute_lane, std::move(gemm));
+}
+
+void ShardSums::store_from_each(int rank, Gemm& gemm) const {
+  gemm.out.rows = {build_.world(), shard_, shard_, shard_, 0, build_.problem().m};
+  gemm.notify.push_back({stored_, everyone(build_.world(), rank), tiles_.ends()});
 }
 
 void ShardSums::sum(int rank) const {
   const Problem& p = build_.problem();
-  const std::int64_t rows = tiles_.rows_of(rank);
+  const auto rows_of = [&](int owner) { return larger(smaller(p.m - owner * shard_, shard_), 0); };
+  const std::int64_t rows = rows_of(rank);
   Placement to =
-      Builder::in_place(build_.rows(summed_, rank, gathers_ ? smaller(rank * tiles_.shard, p.m) : 0, rows));
+      Builder::in_place(build_.rows(summed_, rank, gathers_ ? smaller(rank * shard_, p.m) : 0, rows));
   if (gathers_) to.ranks = everyone(p.world, rank);
-  Elementwise pass = sum_pass(build_, tiles_, {staging_, stored_}, rank, rows, std::move(to));
+  Elementwise pass = sum_pass(build_, tiles_, {staging_, shard_, stored_}, rank, rows, std::move(to));
   if (complete_ >= 0)
     pass.notify.push_back(count_all(
         complete_, gathers_ ? everyone(p.world, rank) : std::vector<std::int32_t>{rank}, pass.grid, rank));
@@ -130,7 +144,7 @@ void ShardSums::sum(int rank) const {
   if (complete_ < 0) return;
   for (int s = 0; s < p.world; ++s) {
     TileGrid theirs = own;
-    theirs.rows = tiles_.rows_of(s);
+    theirs.rows = rows_of(s);
     if (gathers_ || s == rank) await_tiles(build_, rank, complete_, s, theirs);
   }
   if (build_.row_wise_finishing()) finish_rows(build_, rank, summed_, p.out_rows(rank));
@@ -142,7 +156,7 @@ namespace {
 void in_one_shot(Builder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const ShardTiles tiles(1, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);
-  const Reduction at{staging_buffer(build, p.world * p.m), build.counter("stored", tiles.bands)};
+  const Reduction at{staging_buffer(build, p.world * p.m), p.m, build.counter("stored", tiles.bands)};
   const bool finishes = build.row_wise_finishing();
   const std::int32_t summed = finishes ? build.buffer("summed", p.m, p.n) : build.out;
   const std::int32_t complete = finishes ? build.counter("summed", 1) : -1;
@@ -173,8 +187,11 @@ void fuse_reduction(Builder& build, const Machine& machine) {
   if (build.params().one_shot) {
     in_one_shot(build, machine);
   } else {
-    const ShardTiles tiles(build.world(), build.problem().m, build.problem().n, machine, build.params(),
-                           ShardTiles::Bands::of_any);
+    const Problem& p = build.problem();
+    constexpr auto bands = ShardTiles::Bands::of_any;
+    const auto together = ShardTiles::together(p, p.n, machine, build.params(), bands);
+    const ShardTiles tiles =
+        together ? *together : ShardTiles(p.world, p.m, p.n, machine, build.params(), bands);
     const ShardSums sums(build, tiles);
     const Handshake handshake(build);
     for (int r = 0; r < build.world(); ++r) {

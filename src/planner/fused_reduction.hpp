@@ -8,7 +8,8 @@ namespace shingle::planner {
 
 class ShardSums {
  public:
-  /// Declares staging and counters. `tiles` are those of the GEMM and outlive this.
+  /// Declares staging and counters. `tiles` are those of the GEMM and outlive this: of shards, or of all rows
+  /// in one row of tiles.
   ShardSums(Builder& build, const ShardTiles& tiles);
 
   /// The GEMM that stores to the owners, who have begun; of `a`, where that is not the user's.
@@ -17,10 +18,15 @@ class ShardSums {
   void sum(int rank) const;
 
  private:
+  /// Stores a product of shards to their owners, those of one row of tiles to all of them.
+  void store_by_shards(int rank, Gemm& gemm) const;
+  void store_from_each(int rank, Gemm& gemm) const;
+
   Builder& build_;
   const ShardTiles& tiles_;
   bool gathers_;           // sums go to all
-  std::int32_t staging_;   // buffer: a region of `tiles.shard` rows for each source
+  std::int64_t shard_;     // rows of a full one
+  std::int32_t staging_;   // buffer: a region of `shard_` rows for each source
   std::int32_t stored_;    // counter, by band: tiles that have come from all ranks
   std::int32_t summed_;    // buffer: complete sums
   std::int32_t complete_;  // counter, by rank: tiles of its shard that are summed; -1: nobody asks

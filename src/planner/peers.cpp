@@ -87,6 +87,15 @@ ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Ma
   if (band_positions == 0) band_positions = inner.positions() / bands;
 }
 
+std::optional<ShardTiles> ShardTiles::together(const Problem& problem, std::int64_t cols,
+                                               const Machine& machine, const Params& params, Bands of) {
+  const std::int64_t most = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
+  if (problem.world == 1 || problem.m > most || problem.m % problem.world != 0) return std::nullopt;
+  const ShardTiles tiles(1, problem.m, cols, machine, params, of);
+  if (tiles.inner.rows != problem.m) return std::nullopt;  // an order with phantom rows of tiles
+  return tiles;
+}
+
 TileGrid ShardTiles::grid(int first, bool descending) const {
   if (shards == 1) return inner;
   TileGrid all = inner;

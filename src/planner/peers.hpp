@@ -2,6 +2,7 @@
 // tiles that belong to one rank each.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "builder.hpp"
@@ -46,6 +47,11 @@ struct ShardTiles {
   /// with its tiles.
   ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine, const Params& params,
              Bands of = Bands::of_rows);
+
+  /// Tiles that hold the rows of all ranks, where these fit into one row of tiles: what such a product takes
+  /// is the time in which B comes, and tiles of fewer rows would read it once for each rank.
+  static std::optional<ShardTiles> together(const Problem& problem, std::int64_t cols, const Machine& machine,
+                                            const Params& params, Bands of = Bands::of_rows);
 
   /// All shards, the first of which is `first`, upwards or downwards from there.
   TileGrid grid(int first, bool descending = false) const;

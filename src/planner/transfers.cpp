@@ -79,6 +79,7 @@ Transfer::Transfer(Builder& build, const Parcels& parcels, Variant variant, cons
     if (!ring) done_ = build.counter("done", most, CounterKind::set);
   }
   if (variant == Variant::swap && poll_ != Poll::collective) made_ = build.counter("made", world);
+  if (ring && !passes_on()) in_step_ = build.counter("in step", world, CounterKind::set);
   const bool by_source = ring || host;
   sent_ = build.counter("sent", by_source ? world : world * most, CounterKind::set);
   for (int source = 0; source < world; ++source)
@@ -93,7 +94,7 @@ Transfer::Transfer(Builder& build, const Parcels& parcels, Variant variant, cons
 /// Deals the commands of a rank to its engines, in turn.
 void Transfer::deal(int rank, int world, std::int32_t wanted) {
   std::vector<Engine>& engines = engines_[static_cast<std::size_t>(rank)];
-  if (variant_ == Variant::ring) {  // what it passes on is known by the shard: its engine tells of each
+  if (passes_on()) {  // what it passes on is known by the shard: its engine tells of each
     for (int i = 1; i < world; ++i)
       if (const int s = after(rank, i, world); parcels_.from(s, rank).rows > 0)
         awaited_[static_cast<std::size_t>(rank)].push_back(s);
@@ -139,7 +140,7 @@ void Transfer::ready(Builder& build, int rank) {
   hooked_ = false;
   if (trigger_ == Trigger::direct) tell_made(build, rank, compute_lane);
   if (variant_ == Variant::ring) {
-    if (!engines.empty()) run_ring(build, rank);
+    if (!engines.empty()) passes_on() ? run_ring(build, rank) : run_in_step(build, rank);
   } else {
     for (std::size_t e = 0; e < engines.size(); ++e) run_engine(build, rank, e);
   }
@@ -184,7 +185,7 @@ void Transfer::trigger_by_host(Builder& build, int rank) const {
   for (const Engine& engine : engines) peers.insert(peers.end(), engine.told.begin(), engine.told.end());
   std::ranges::sort(peers);
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-  if (variant_ == Variant::ring) peers = {after(rank, 1, build.world())};
+  if (variant_ == Variant::ring) peers = met_first(rank, build.world());
   await_peers(build, rank, communicate_lane, peers);
   const std::size_t places = poll_ == Poll::engine ? engines.size() : 1;
   for (std::size_t i = 0; i < places; ++i)
@@ -218,7 +219,7 @@ void Transfer::run_engine(Builder& build, int rank, std::size_t e) const {
 void Transfer::run_ring(Builder& build, int rank) const {
   const int world = build.world(), next = after(rank, 1, world);
   const std::int32_t lane = begin_batch(build, rank, 0);
-  if (trigger_ == Trigger::direct) await_peers(build, rank, lane, {next});
+  if (trigger_ == Trigger::direct) await_peers(build, rank, lane, met_first(rank, world));
   for (int i = 0; i + 1 < world; ++i) {
     const int shard = after(rank, world - i, world);
     const Slice from = i == 0 ? parcels_.from(rank, next) : parcels_.to(shard, rank);
@@ -229,6 +230,42 @@ void Transfer::run_ring(Builder& build, int rank) const {
     }
     build.step(rank, lane, Copy{from, parcels_.to(shard, next)});
     build.notify_peer(rank, lane, sent_, next, shard);
+  }
+}
+
+/// Whether another rank writes there before a rank's i-th copy in step: the next one with its copy before.
+bool Transfer::awaits_turn(int rank, int i, int world) const {
+  return i > 1 && parcels_.from(after(rank, 1, world), after(rank, i, world)).rows > 0;
+}
+
+/// The ranks that a rank's engine writes into before others do: of the rest it knows by these others.
+std::vector<int> Transfer::met_first(int rank, int world) const {
+  if (passes_on()) return {after(rank, 1, world)};
+  std::vector<int> peers;
+  for (int i = 1; i < world; ++i)
+    if (parcels_.from(rank, after(rank, i, world)).rows > 0 && !awaits_turn(rank, i, world))
+      peers.push_back(after(rank, i, world));
+  return peers;
+}
+
+/// The i-th copy goes to the i-th next rank, once what the next rank has sent there before is through.
+void Transfer::run_in_step(Builder& build, int rank) const {
+  const int world = build.world(), last = after(rank, world - 1, world);
+  const std::int32_t lane = begin_batch(build, rank, 0);
+  if (trigger_ == Trigger::direct) await_peers(build, rank, lane, met_first(rank, world));
+  bool begun = false;
+  for (int i = 1; i < world; ++i) {
+    const int peer = after(rank, i, world);
+    const Slice from = parcels_.from(rank, peer);
+    if (from.rows == 0) continue;
+    if (awaits_turn(rank, i, world)) {
+      if (begun) build.ring_doorbell(rank, lane);
+      build.await(rank, lane, in_step_, i - 1);
+    }
+    build.step(rank, lane, Copy{from, parcels_.to(rank, peer)});
+    build.notify_peer(rank, lane, sent_, peer, rank);
+    if (i + 1 < world && parcels_.from(last, peer).rows > 0) build.notify_peer(rank, lane, in_step_, last, i);
+    begun = true;
   }
 }
 

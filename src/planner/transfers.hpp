@@ -51,6 +51,8 @@ class Transfer {
     std::vector<int> told;
   };
 
+  /// Whether what a rank gets is what the next one gets after it: a ring. What differs goes in step instead.
+  bool passes_on() const { return variant_ == Variant::ring && parcels_.same_for_all; }
   /// The ranks whose `begun`, or in place whose data, an engine's commands depend on.
   void await_peers(Builder& build, int rank, std::int32_t lane, const std::vector<int>& peers) const;
   /// Tells those that will exchange with this rank that its data is there.
@@ -60,6 +62,9 @@ class Transfer {
   std::int32_t begin_batch(Builder& build, int rank, std::size_t e) const;
   void run_engine(Builder& build, int rank, std::size_t e) const;
   void run_ring(Builder& build, int rank) const;
+  bool awaits_turn(int rank, int i, int world) const;
+  std::vector<int> met_first(int rank, int world) const;
+  void run_in_step(Builder& build, int rank) const;
   void end_by_host(Builder& build, int rank) const;
 
   Parcels parcels_;
@@ -73,7 +78,7 @@ class Transfer {
   std::vector<std::uint32_t> started_;              // by rank: the trigger's target
   std::vector<std::vector<std::int64_t>> awaited_;  // by rank: entries of `sent_`; with them all has come
   std::int32_t computed_ = -1, trigger_count_ = -1, ready_ = -1, done_ = -1, sent_ = -1, come_ = -1,
-               made_ = -1;
+               made_ = -1, in_step_ = -1;
 };
 
 }  // namespace shingle::planner

@@ -83,6 +83,12 @@ void Simulation::begin_meetings() {
   }
 }
 
+/// Whether a lane's collective comes right behind another one.
+bool Simulation::follows_another(Index index) const {
+  const LaneState& lane = lanes_[static_cast<std::size_t>(index)];
+  return lane.step > 0 && std::holds_alternative<Collective>(lane_plan(lane).steps[lane.step - 1]);
+}
+
 void Simulation::begin(Meeting& meeting) {
   std::vector<Index> ranks;
   const double chunk = chunk_bytes(*meeting.step);
@@ -97,7 +103,8 @@ void Simulation::begin(Meeting& meeting) {
   const auto c = static_cast<std::size_t>(meeting.step->communicator);
   const auto size = static_cast<int>(plan_.communicators[c].ranks.size());
   CollectiveConfig config = meeting.step->config;
-  config.channels = meeting.workers;
+  // The baseline's calls take what the library likes.
+  if (plan_.mechanism != Mechanism::sequential) config.channels = meeting.workers;
   const double us =
       size > 1 ? noisy(costs_.collective_us(meeting.step->kind, size, config, meeting.bytes)) : 0;
   if (machine_.contention.steals > 0 && size > 1)
@@ -105,6 +112,9 @@ void Simulation::begin(Meeting& meeting) {
       steal(rank, costs_.moving_us(meeting.step->kind, size, meeting.workers, meeting.bytes));
   meeting.gbps = us > 0 ? costs_.wire_bytes(meeting.step->kind, size, meeting.bytes) / us * 1e-3 : 0;
   meeting.left_us = size > 1 && machine_.topology.serial ? book(ranks, us) - now_ : us;
+  if (size > 1 && machine_.lone_latency > 0 && !follows_another(meeting.lanes.front()))
+    meeting.left_us +=
+        machine_.lone_latency * noisy(costs_.collective_us(meeting.step->kind, size, config, 0));
   if (size > 1) meeting.left_us += wake_us(ranks);
   meeting.since = now_;
 }

@@ -6,24 +6,43 @@
 #include <limits>
 
 #include "shingle/base/error.hpp"
+#include "shingle/grid/split.hpp"
 #include "shingle/sim/simulate.hpp"
 
 namespace shingle {
 
+namespace {
+
+/// The least time for operands of a product that have so many rows and columns between them.
+double operands_us(const Machine& machine, std::int64_t rows_and_cols, double k) {
+  return 2 * static_cast<double>(rows_and_cols) * k / (machine.memory_gbps * 1e3);
+}
+
+/// A wave of tiles, so many in all on so many workers, whose sums are split where the machine does that.
+double split_wave_us(const Machine& machine, const TileRect& tile, std::int64_t tiles, double k,
+                     std::int64_t workers) {
+  const std::int64_t parts =
+      machine.split_us > 0 ? split_parts(tiles, static_cast<std::int64_t>(k), workers) : 1;
+  return wave_us(machine, tile.rows, tile.cols, k / static_cast<double>(parts)) +
+         static_cast<double>(parts - 1) * machine.split_us;
+}
+
+}  // namespace
+
 double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k, int workers) {
   // Where edges cost what they hold, a library cuts the matrix into a part for each worker.
+  const auto depth = static_cast<double>(k);
   if (!machine.whole_tiles)
-    return wave_us(machine, m, ceil_div(n, larger(workers, 1)), static_cast<double>(k)) /
-           machine.library_rate;
+    return wave_us(machine, m, ceil_div(n, larger(workers, 1)), depth) / machine.library_rate;
   double best = std::numeric_limits<double>::infinity();
   for (const TileRate& tile : machine.tiles) {
-    const double one = tile.us(static_cast<double>(k));
     const std::int64_t tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.cols);
     const std::int64_t waves = ceil_div(tiles, larger(workers, 1));
-    const double us = static_cast<double>(waves) * one;
+    const double us = static_cast<double>(waves) *
+                      split_wave_us(machine, {0, 0, tile.rows, tile.cols}, tiles, depth, workers);
     best = std::min(best, us);
   }
-  return best / machine.library_rate;
+  return std::max(best / machine.library_rate, operands_us(machine, m + n, depth));
 }
 
 namespace sim {
@@ -45,6 +64,11 @@ Traffic traffic_of(CollectiveKind kind) {
 
 double area(std::int64_t rows, std::int64_t cols) {
   return static_cast<double>(rows) * static_cast<double>(cols);
+}
+
+/// Whether tiles hold rows of several shards of A.
+bool picks_rows(const Gemm& gemm) {
+  return gemm.a_rows.world > 1 && gemm.a_rows.block < gemm.grid.tile_rows;
 }
 
 /// Of a multiply-add, from the tile that is fastest for long sums.
@@ -100,8 +124,27 @@ double Costs::library_us(const Gemm& gemm, std::int32_t workers) const {
 
 double Costs::multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows,
                           std::int64_t tile_cols, double k) const {
-  const double whole = wave_us(machine_, tile_rows, tile_cols, k);
-  return machine_.whole_tiles ? whole : whole * area(rows, cols) / area(tile_rows, tile_cols);
+  return wave_us(machine_, tile_rows, tile_cols, k) * area(rows, cols) / area(tile_rows, tile_cols);
+}
+
+double Costs::wave_of_us(const Gemm& gemm, std::int64_t first, std::int64_t last, double k) const {
+  const TileGrid& grid = gemm.grid;
+  const std::int64_t most = gemm.resources.most > 0 ? gemm.resources.most : plan_.workers;
+  const double multiplied =
+      split_wave_us(machine_, {0, 0, grid.tile_rows, grid.tile_cols}, grid.positions(), k, most);
+  const auto operands = [&](std::int64_t down, std::int64_t across) {
+    return operands_us(
+        machine_, smaller(down * grid.tile_rows, grid.rows) + smaller(across * grid.tile_cols, grid.cols), k);
+  };
+  if (operands(1, last - first) <= multiplied) return multiplied;  // even if no two tiles shared a column
+  std::vector<bool> down(static_cast<std::size_t>(grid.tiles_m())),
+      across(static_cast<std::size_t>(grid.tiles_n()));
+  for (std::int64_t i = first; i < last; ++i) {
+    const Tile tile = grid.tile(i);
+    if (grid.phantom(tile)) continue;
+    down[static_cast<std::size_t>(tile.m)] = across[static_cast<std::size_t>(tile.n)] = true;
+  }
+  return std::max(multiplied, operands(std::ranges::count(down, true), std::ranges::count(across, true)));
 }
 
 double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const {
@@ -110,12 +153,14 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     const auto k = static_cast<double>(gemm->transpose_a ? gemm->a.rows : gemm->a.cols);
     const double gated = gemm->epilogue.activation == Activation::swiglu ? 2 : 1;
     const TileGrid& grid = gemm->grid;
+    const double rate = picks_rows(*gemm) ? machine_.picking_rate : 1;
     for (std::int64_t i = first; i < last; ++i) {
       const TileRect rect = grid.rect(grid.tile(i));
-      const bool empty = rect.rows == 0 || rect.cols == 0;
-      // On a machine whose tiles are whole a phantom one runs its main loop, too.
-      if (empty && !machine_.whole_tiles) continue;
-      const double us = gated * multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k) +
+      if (rect.rows == 0 || rect.cols == 0) continue;  // phantom
+      const double one = machine_.whole_tiles
+                             ? wave_of_us(*gemm, first, last, k)
+                             : multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k);
+      const double us = gated * one / rate +
                         store_again_us(gemm->out, area(rect.rows, rect.cols) * width_of(gemm->out.slice));
       longest = std::max(longest, us);
       if (machine_.whole_tiles) break;  // all are alike

@@ -37,6 +37,9 @@ class Costs {
   double width_of(const Slice& slice) const;
 
  private:
+  /// Of tiles that begin together, where tiles are whole.
+  double wave_of_us(const Gemm& gemm, std::int64_t first, std::int64_t last, double k) const;
+  /// Where edges cost what they hold.
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "plan/passes.hpp"
 #include "plan/schedule.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/print.hpp"
@@ -35,6 +36,14 @@ std::uint64_t next_bits(std::uint64_t& state) {
 
 bool works(const Step& step) {
   return !std::holds_alternative<Await>(step) && !std::holds_alternative<Notify>(step);
+}
+
+/// A pass that the one before it in its lane does, too.
+bool done_before(const Plan& plan, const Lane& lane, std::size_t step) {
+  if (step == 0) return false;
+  const auto* pass = std::get_if<Elementwise>(&lane.steps[step]);
+  const auto* before = std::get_if<Elementwise>(&lane.steps[step - 1]);
+  return pass && before && one_pass(plan, *before, *pass);
 }
 
 void check(const Plan& plan, const SimOptions& options) {
@@ -230,6 +239,7 @@ bool Simulation::step(LaneState& lane) {
   if (const auto* call = std::get_if<Collective>(&step)) return collective(lane, *call);
   if (const auto* messages = std::get_if<Exchange>(&step)) return exchange(lane, *messages);
   if (is_command(step)) return command(lane, step);
+  if (machine_.sync_us > 0 && done_before(plan_, lane_plan(lane), lane.step)) return true;
   return compute(lane, step);
 }
 
@@ -253,7 +263,16 @@ void Simulation::unblock(LaneState& lane) {
   wake(lane_index(lane.rank, lane.lane));
 }
 
+/// Waits and counts that follow one another in a lane are one kernel, which takes so long whatever it waits
+/// for. Copy engines have their own.
+bool Simulation::synced(LaneState& lane) {
+  if (machine_.sync_us == 0 || lane_plan(lane).kind == LaneKind::copy) return true;
+  if (lane.step > 0 && !works(lane_plan(lane).steps[lane.step - 1])) return true;
+  return delayed(lane, noisy(machine_.sync_us));
+}
+
 bool Simulation::await(LaneState& lane, const Await& step) {
+  if (!synced(lane)) return false;
   Count& awaited = count(step.counter);
   const std::int64_t target = absolute(step.counter, step.target, lane.epoch);
   if (awaited.value < target) {
@@ -268,7 +287,7 @@ bool Simulation::await(LaneState& lane, const Await& step) {
 }
 
 bool Simulation::notify(LaneState& lane, const Notify& step) {
-  if (blocked(lane)) return false;
+  if (blocked(lane) || !synced(lane)) return false;
   if (!lane.drained) {
     lane.drained = true;
     const LaneKind kind = lane_plan(lane).kind;

@@ -67,6 +67,7 @@ struct Job {
   std::int32_t active = 0;  ///< of these, with a tile in hand
   bool gated = false;       ///< the next item waits for a count
   bool was_gated = false;   ///< … and has done so
+  Index kernel = none;      ///< the group whose kernel runs, where a pass has one for each
   bool over = false;
   std::vector<Index> batches;  ///< under way
   double begin = 0;
@@ -132,6 +133,7 @@ class Simulation {
   bool delayed(LaneState& lane, double us);
   bool blocked(LaneState& lane);
   void unblock(LaneState& lane);
+  bool synced(LaneState& lane);
   bool await(LaneState& lane, const Await& step);
   bool notify(LaneState& lane, const Notify& step);
   void add(const CounterRef& at, std::int64_t value, std::int32_t epoch, Cause cause);
@@ -147,7 +149,9 @@ class Simulation {
   Index pass_of(const LaneState& lane, const Step& step);
   void claim(Index job);
   bool gates_open(Index job);
-  void start(Index job, std::int64_t items);
+  bool has_kernels(const Step& step) const;
+  bool launched(Index job, bool waited);
+  void start(Index job, std::int64_t last);
   void run(Index batch);
   void batch_done(Index batch);
   void items_done(Index batch);
@@ -164,6 +168,7 @@ class Simulation {
   bool collective(LaneState& lane, const Collective& step);
   void begin_meetings();
   void begin(Meeting& meeting);
+  bool follows_another(Index lane) const;
   double wake_us(std::span<const Index> ranks);
   void share_links();
   void retime(Index meeting);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/passes.hpp"
 #include "plan/schedule.hpp"
 #include "shingle/plan/placement.hpp"
 #include "simulation.hpp"
@@ -19,6 +20,26 @@ const Placement& stored_at(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->out;
   if (const auto* attend = std::get_if<Attend>(&step)) return attend->out;
   return std::get<Elementwise>(step).to;
+}
+
+/// Of items [first, last) those that hold output: a phantom tile takes nobody's time.
+std::int64_t real_items(const Step& step, std::int64_t first, std::int64_t last) {
+  const TileGrid& grid = *grid_of(step);
+  const auto* pass = std::get_if<Elementwise>(&step);
+  if ((pass && row_wise(*pass)) || grid.tiles() == grid.positions()) return last - first;
+  return grid.tiles_before(last) - grid.tiles_before(first);
+}
+
+/// Where the next `most` of them end, at `last` at the latest.
+std::int64_t end_of_real(const Step& step, std::int64_t first, std::int64_t last, std::int64_t most) {
+  if (real_items(step, first, last) <= most) return last;
+  std::int64_t enough = first + most;  // the least that may be enough, and what is
+  while (enough < last) {
+    const std::int64_t missing = most - real_items(step, first, enough);
+    if (missing == 0) break;
+    enough += missing;
+  }
+  return enough;
 }
 
 bool leaves(const Placement& at, Index rank, int world) {
@@ -53,7 +74,7 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
 }
 
 bool Simulation::compute(LaneState& lane, const Step& step) {
-  if (!delayed(lane, noisy(machine_.launch_us))) return false;
+  if (!has_kernels(step) && !delayed(lane, noisy(machine_.launch_us))) return false;
   if (lane.job == none) {
     Job job;
     job.lane = lane_index(lane.rank, lane.lane);
@@ -106,6 +127,27 @@ bool Simulation::gates_open(Index index) {
   return true;
 }
 
+/// Whether a step is a kernel for each of its groups.
+bool Simulation::has_kernels(const Step& step) const {
+  const auto* pass = std::get_if<Elementwise>(&step);
+  return machine_.sync_us > 0 && pass && by_groups(*pass);
+}
+
+/// Whether the kernel of the next group runs; if not, its lane is woken when it does. It follows one that
+/// waits for the group, and that follows the group before.
+bool Simulation::launched(Index index, bool waited) {
+  Job& job = jobs_[static_cast<std::size_t>(index)];
+  const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  if (!has_kernels(*pass.step)) return true;
+  const Index group = group_at(*pass.step, pass.next);
+  if (job.kernel == group) return true;
+  if (job.active > 0) return false;
+  job.kernel = group;
+  job.gated = true;
+  wake(job.lane, noisy(waited ? machine_.signal_us : machine_.sync_us) + noisy(machine_.launch_us));
+  return false;
+}
+
 void Simulation::claim(Index index) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
@@ -116,9 +158,15 @@ void Simulation::claim(Index index) {
   const bool library = gemm && Costs::is_library(*gemm);
   while (pass.next < pass.bounds.back()) {
     while (pass.next >= pass.bounds[pass.run + 1]) ++pass.run;
-    if (!gates_open(index)) return;
+    const std::int64_t end = pass.bounds[pass.run + 1];
+    if (real_items(*pass.step, pass.next, end) == 0) {
+      pass.next = end;
+      continue;
+    }
+    const bool waited = job.was_gated;
+    if (!gates_open(index) || !launched(index, waited)) return;
     const std::int32_t more = std::min(job.most - job.held, free);
-    const std::int64_t left = pass.bounds.back() - pass.next;
+    const std::int64_t left = real_items(*pass.step, pass.next, pass.bounds.back());
     // No more than there is to do for them.
     const auto taken = static_cast<std::int32_t>(
         std::clamp<std::int64_t>(library ? more : smaller(more, left - (job.held - job.active)), 0, more));
@@ -126,13 +174,13 @@ void Simulation::claim(Index index) {
     free -= taken;
     const std::int32_t idle = job.held - job.active;
     if (idle == 0) return;
-    start(index, library ? 1 : smaller(idle, pass.bounds[pass.run + 1] - pass.next));
+    start(index, library ? end : end_of_real(*pass.step, pass.next, end, idle));
   }
   if (job.active == 0) retire(index);
 }
 
-/// The next `items` of a job begin together.
-void Simulation::start(Index index, std::int64_t items) {
+/// The next items of a job, up to `last`, begin together.
+void Simulation::start(Index index, std::int64_t last) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
   const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
@@ -140,9 +188,11 @@ void Simulation::start(Index index, std::int64_t items) {
   Batch batch;
   batch.job = index;
   batch.first = pass.next;
-  batch.last = pass.next + items;
+  batch.last = last;
   batch.begin = now_;
-  batch.workers = gemm && Costs::is_library(*gemm) ? job.held : static_cast<std::int32_t>(items);
+  batch.workers = gemm && Costs::is_library(*gemm)
+                      ? job.held
+                      : static_cast<std::int32_t>(real_items(*pass.step, batch.first, last));
   pass.next = batch.last;
   if (job.active == 0) computes(lane.rank, 1);
   job.active += batch.workers;

@@ -42,8 +42,13 @@ class Choices {
 /// The tiles whose times the machine knows; for the instrumented GEMM of a mechanism.
 Choice tiles(const Problem& problem, const Machine& machine, const Params& at) {
   Choice choice{"tile", {}};
+  const auto smaller_serves = [&](const TileRate& tile) {
+    return std::ranges::any_of(machine.tiles, [&](const TileRate& other) {
+      return other.cols == tile.cols && other.rows < tile.rows && other.rows >= problem.m;
+    });
+  };
   for (const TileRate& tile : machine.tiles) {
-    if (tile.rows > 2 * problem.m || tile.cols > 2 * problem.n) continue;
+    if (smaller_serves(tile) || tile.cols > 2 * problem.n) continue;
     Params params = at;
     params.tile_rows = tile.rows, params.tile_cols = tile.cols;
     params.group_waves.clear();  // other tiles, other waves
@@ -148,7 +153,13 @@ Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mec
     }
     return at->second;
   };
-  Result<Plan> first = planner(problem, machine, options.params);
+  const auto planned = [&](const Params& params) {
+    Result<Plan> plan = planner(problem, machine, params);
+    if (plan && options.refuses)
+      if (std::string reason = options.refuses(*plan); !reason.empty()) plan = Reason{std::move(reason)};
+    return plan;
+  };
+  Result<Plan> first = planned(options.params);
   if (!first) return Reason{first.reason()};
   Params at = options.params;  // as it was asked for: what the planner chooses may change with other params
   Tuned best{std::move(first).value(), 0, 0};
@@ -161,7 +172,7 @@ Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mec
       const std::vector<Choice> now = choices(problem, machine, mechanism, at, options.params);
       if (i >= now.size()) break;
       for (const Params& params : now[i].values) {
-        Result<Plan> plan = planner(problem, machine, params);
+        Result<Plan> plan = planned(params);
         if (!plan) continue;
         const double us = time(*plan);
         if (us >= best.us * (1 - least_gain)) continue;

@@ -7,18 +7,18 @@
 namespace shingle {
 
 double predict_us(const WaveModel& model, const std::vector<std::int64_t>& group_waves) {
-  double sent = 0;
+  Progress at;
   std::int64_t done = 0;
   for (const std::int64_t waves : group_waves) {
     if (waves < 1 || waves > model.waves() - done)
       throw InvalidArgument(
           fmt::format("a group of {} waves after {}: there are {} in all", waves, done, model.waves()));
-    sent = sent_us(model, sent, done + waves, model.send_us(done, done + waves));
+    at = advance(model, at, done, done + waves, model.send_us(done, done + waves));
     done += waves;
   }
   if (done != model.waves())
     throw InvalidArgument(fmt::format("the groups hold {} waves of {}", done, model.waves()));
-  return sent;
+  return at.restored_us;
 }
 
 double sequential_us(const WaveModel& lone) {

@@ -46,14 +46,18 @@ Machine Profiler::go() && {
   steps();
   memory();
   tiles();
-  if (can_.tiles.empty())
+  if (can_.tiles.empty()) {
     edges();
-  else
+  } else {
     library();
+    picking();
+  }
   attention();
   settle();
+  engines();
   if (size_ > 1) {
     collectives(size_);
+    lone_calls();
     choose_workers();
     if (calls_take_)
       own_workers();

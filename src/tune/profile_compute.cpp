@@ -41,11 +41,16 @@ void Profiler::steps() {
   const double one = watch_.us(plans_.small_steps(1)), all = watch_.us(plans_.small_steps(count));
   machine_.launch_us = std::max((all - one) / (count - 1), 0.0);
   begin_us_ = std::max(one - machine_.launch_us, 0.0);
+  // Where collectives take workers, all that lanes do are kernels, and so are their waits and counts.
+  if (calls_take_) {
+    machine_.sync_us = std::max((watch_.us(counted(plans_.small_steps(count))) - all) / count, 0.0);
+    note("sync_us", Origin::measured, "counts between steps of one small tile");
+  }
   const double turn = watch_.us(plans_.turns(rounds)) / (2 * rounds);
-  machine_.signal_us = std::max(turn - machine_.launch_us, 0.0);
+  machine_.signal_us = std::max(turn - machine_.launch_us - machine_.sync_us, 0.0);
   note("launch_us", Origin::measured, "steps of one small tile, one after the other");
   note("signal_us", Origin::measured,
-       "two lanes that wait for each other in turn, without the steps between");
+       "two lanes that wait for each other in turn, without the steps and counts between");
 }
 
 /// Of a run, without what it costs beside its steps, and `more`.
@@ -206,6 +211,25 @@ void Profiler::library() {
   machine_.library_rate = std::exp(sum / sizes.size());
   note("library_rate", Origin::measured,
        fmt::format("mean of {} products, 2048x8192x3584 to 8192x8192x3584", sizes.size()));
+}
+
+/// The machine's tile, or where its kernel has none such, one that it has.
+TileShape Profiler::own_tile() const {
+  const TileShape shape{machine_.tile_rows, machine_.tile_cols};
+  const bool served = can_.tiles.empty() || std::ranges::find(can_.tiles, shape) != can_.tiles.end();
+  return served ? shape : can_.tiles.front();
+}
+
+/// Products whose tiles have rows of all shards, against one that reads A as it stands.
+void Profiler::picking() {
+  constexpr std::int64_t k = 4096;
+  const TileShape shape = own_tile();
+  if (size_ < 2 || shape.rows % size_ != 0 || !next("rows picked from shards")) return;
+  const auto us = [&](bool picks) { return product_us(plans_.tiled(shape, k, waves(shape, k), picks).plan); };
+  const double plain = us(false);
+  machine_.picking_rate = plain / us(true);
+  note("picking_rate", Origin::measured,
+       fmt::format("tiles of {}x{}, K = {}, {} shards", shape.rows, shape.cols, k, size_));
 }
 
 /// Whether half a tile takes half the time.

@@ -63,6 +63,19 @@ void Profiler::collectives(int ranks) {
     note("curves", Origin::measured, text);
 }
 
+/// What collectives take longer that a count keeps apart, of those that follow one another.
+void Profiler::lone_calls() {
+  constexpr int count = 16;
+  if (!calls_take_ || !next("collectives one at a time")) return;
+  const Plan calls = plans_.calls(Op::allreduce, size_, 0, least_bytes, count).plan;
+  const double following = alone_us(watch_.us(calls), 0);
+  const double apart = alone_us(watch_.us(counted(calls)), count * machine_.sync_us);
+  // The first follows none in either.
+  machine_.lone_latency = std::max((apart - following) / (count - 1), 0.0) / (following / count);
+  note("lone_latency", Origin::measured,
+       fmt::format("{} allreduces of {} with a count behind each", count, format_bytes(least_bytes)));
+}
+
 /// As many workers as carry nearly what the library carries on those that it takes by itself.
 void Profiler::choose_workers() {
   constexpr double slower = 1.1;
@@ -90,9 +103,7 @@ void Profiler::own_workers() {
   constexpr double moved_bytes = 32 << 20, small_bytes = 1 << 20;
   constexpr std::int64_t k = 4096;
   if (!next("computation beside communication")) return;
-  TileShape shape{machine_.tile_rows, machine_.tile_cols};
-  if (!can_.tiles.empty() && std::ranges::find(can_.tiles, shape) == can_.tiles.end())
-    shape = can_.tiles.front();
+  const TileShape shape = own_tile();
   const Plan product = plans_.tiled(shape, k, 2 * waves(shape, k)).plan;
   const std::int32_t taken = machine_.collective_workers;
   Beside what{.products = 1, .calls = 0, .bytes = moved_bytes, .workers = taken, .left = taken};

@@ -26,6 +26,7 @@ class Profiler {
   double sum_us(std::int64_t rows, int sources);
   void tiles();
   void library();
+  void picking();
   void edges();
   void attention();
   double alone_us(double us, double more) const;
@@ -37,10 +38,15 @@ class Profiler {
   void settle();
   const std::array<std::int64_t, 4>& lengths() const;
   std::int64_t waves(const TileShape& shape, std::int64_t k);
+  TileShape own_tile() const;
+
+  // what copies between ranks take (profile_engines.cpp)
+  void engines();
 
   // what ranks do together (profile_traffic.cpp)
   void collectives(int ranks);
   void sample(Op op, Curve& curve);
+  void lone_calls();
   void choose_workers();
   void own_workers();
   void shared_cores();

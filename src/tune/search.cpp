@@ -2,24 +2,26 @@
 //
 // Alg. 1 takes a partition with boundaries 0 = w0 < w1 < … < wn = T through
 //
-//     sent(wi) = max(ready(wi), sent(w(i-1))) + send(w(i-1), wi),   sent(0) = 0,
+//     sent(wi) = send_ends(max(ready(wi), sent(w(i-1)) + sync), send(w(i-1), wi)),   sent(0) = 0,
+//
+// and, where a group's tiles are put back by a kernel of their own,
+//
+//     restored(wi) = max(restored(w(i-1)), computed, sent(wi) + signal) + restore(w(i-1), wi),
 //
 // where ready(w) depends on the waves before w alone: not on how they are grouped. So of all that came
-// before a boundary v only the number sent(v) matters to what follows. And it matters monotonically: max and
-// + never fall when an argument grows, so every later sent(w), and the last one with them, is a
-// non-decreasing function of sent(v). Hence replacing the groups up to v by those with the least sent(v)
-// never makes a partition slower, and
-//
-//     best(w) = min over v < w of max(ready(w), best(v)) + send(v, w)
-//
-// is the least over all partitions of the first w waves, by induction over w: exact, in O(T²). Bounds on the
-// first and the last group restrict v to 0 or to the last few: they depend on v and w alone. The same holds
-// for the least with exactly g groups, best(g, w), from best(g - 1, v).
+// before a boundary v only the pair (sent(v), restored(v)) matters to what follows. And it matters
+// monotonically: max, + and send_ends never fall when an argument grows, so every later pair, and the time of
+// the last one with them, is a non-decreasing function of both. Hence replacing the groups up to v by those
+// with a pair that is less in neither never makes a partition slower, and it is enough to keep, of each
+// boundary, the pairs that no other is below: by induction over w exact, in O(T²) where one dominates, as it
+// does without restore kernels, and O(T²) for each of the few that remain with them. Bounds on the first and
+// the last group restrict v to 0 or to the last few: they depend on v and w alone. The same holds for the
+// pairs with exactly g groups, from those with g - 1.
 //
 // The second pass is for what the first leaves open. While computation dominates, many partitions are
-// equally fast, and the least sent(v) is then that of many small groups. Fewer collectives are better where
-// prediction sees no difference: the smallest g with best(g, T) = best(T). Both passes do the same arithmetic
-// on the same numbers, and rounding is monotone too, so equality needs no tolerance.
+// equally fast, and the least pair is then that of many small groups. Fewer collectives are better where
+// prediction sees no difference: the smallest g with which the least time is reached. Both passes do the same
+// arithmetic on the same numbers, and rounding is monotone too, so equality needs no tolerance.
 #include "shingle/tune/search.hpp"
 
 #include <fmt/format.h>
@@ -64,10 +66,10 @@ class Boundaries {
   bool allowed(std::size_t from, std::size_t to) const {
     return (from > 0 || at_[to] <= bounds_.first) && (to < last() || at_[to] - at_[from] <= bounds_.last);
   }
-  /// When the group between two boundaries is sent, if the collective before it is over at `idle_us`; never,
-  /// where the bounds forbid the group.
-  double sent(double idle_us, std::size_t from, std::size_t to) const {
-    return sent_us(model_, idle_us, at_[to], send_us_[to * at_.size() + from]);
+  /// Behind the group between two boundaries, from behind the one before it; never, where the bounds forbid
+  /// the group.
+  Progress behind(const Progress& before, std::size_t from, std::size_t to) const {
+    return advance(model_, before, at_[from], at_[to], send_us_[to * at_.size() + from]);
   }
 
  private:
@@ -77,36 +79,59 @@ class Boundaries {
   std::vector<double> send_us_;  // [to][from]
 };
 
+/// A way to a boundary, and the one that it continues.
+struct Way {
+  Progress at;
+  std::size_t from = 0, way = 0;
+};
+
+/// Ways of which none is behind another in both times: by ascending sent_us, and so by descending
+/// restored_us.
+using Front = std::vector<Way>;
+
+void add(Front& front, const Way& way) {
+  const auto sent = [](const Way& known) { return known.at.sent_us; };
+  const auto after = std::ranges::upper_bound(front, way.at.sent_us, {}, sent);
+  if (after != front.begin() && std::prev(after)->at.restored_us <= way.at.restored_us) return;
+  const auto first = std::ranges::lower_bound(front, way.at.sent_us, {}, sent);
+  const auto last = std::find_if(first, front.end(),
+                                 [&](const Way& known) { return known.at.restored_us < way.at.restored_us; });
+  front.insert(front.erase(first, last), way);
+}
+
+/// All ways over one more group, that take no longer than `us`.
+void extend(const Boundaries& all, const std::vector<Front>& fronts, std::size_t to, double us, Front& into) {
+  for (std::size_t from = 0; from < to; ++from) {
+    if (!all.allowed(from, to)) continue;
+    for (std::size_t way = 0; way < fronts[from].size(); ++way) {
+      const Progress at = all.behind(fronts[from][way].at, from, to);
+      if (std::max(at.sent_us, at.restored_us) <= us) add(into, {at, from, way});
+    }
+  }
+}
+
 double least_us(const Boundaries& all) {
-  std::vector<double> best(all.last() + 1, never);
-  best[0] = 0;
-  for (std::size_t to = 1; to <= all.last(); ++to)
-    for (std::size_t from = 0; from < to; ++from)
-      best[to] = std::min(best[to], all.sent(best[from], from, to));
-  return best[all.last()];
+  std::vector<Front> fronts(all.last() + 1);
+  fronts[0] = {Way{}};
+  for (std::size_t to = 1; to <= all.last(); ++to) extend(all, fronts, to, never, fronts[to]);
+  return fronts.back().back().at.restored_us;
 }
 
 /// The fewest groups that take no longer than `us`.
 std::vector<std::int64_t> fewest_groups(const Boundaries& all, double us) {
-  std::vector<double> best(all.last() + 1, never);
-  best[0] = 0;
-  std::vector<std::vector<std::size_t>> came_from;  // [groups - 1][boundary]
-  while (best[all.last()] > us) {
-    std::vector<double> next(best.size(), never);
-    auto& from_of = came_from.emplace_back(best.size(), 0);
-    for (std::size_t to = 1; to <= all.last(); ++to)
-      for (std::size_t from = 0; from < to; ++from) {
-        const double sent = all.sent(best[from], from, to);
-        if (sent < next[to]) next[to] = sent, from_of[to] = from;
-      }
-    best = std::move(next);
+  std::vector<std::vector<Front>> fronts{std::vector<Front>(all.last() + 1)};  // [groups][boundary]
+  fronts[0][0] = {Way{}};
+  while (fronts.back().back().empty()) {
+    std::vector<Front> next(all.last() + 1);
+    for (std::size_t to = 1; to <= all.last(); ++to) extend(all, fronts.back(), to, us, next[to]);
+    fronts.push_back(std::move(next));
   }
   std::vector<std::int64_t> groups;
-  std::size_t to = all.last();
-  for (auto from_of = came_from.rbegin(); from_of != came_from.rend(); ++from_of) {
-    const std::size_t from = (*from_of)[to];
-    groups.push_back(all.wave(to) - all.wave(from));
-    to = from;
+  std::size_t to = all.last(), way = fronts.back().back().size() - 1;
+  for (std::size_t count = fronts.size() - 1; count > 0; --count) {
+    const Way& last = fronts[count][to][way];
+    groups.push_back(all.wave(to) - all.wave(last.from));
+    to = last.from, way = last.way;
   }
   std::ranges::reverse(groups);
   return groups;

@@ -90,6 +90,30 @@ std::pair<std::int64_t, std::int64_t> nearly_square(const TileShape& tile, std::
 
 }  // namespace
 
+Plan counted(Plan plan) {
+  const auto counter = static_cast<std::int32_t>(plan.counters.size());
+  Counter counts{"done", CounterKind::add, {}};
+  for (const RankPlan& rank : plan.ranks) {
+    std::size_t steps = 0;
+    for (const Lane& lane : rank.lanes) steps += lane.steps.size();
+    counts.growth.push_back({static_cast<std::uint32_t>(steps)});
+  }
+  plan.counters.push_back(std::move(counts));
+  const Plan bare = plan;
+  return with_lanes(std::move(plan), [&](int rank) {
+    std::vector<Lane> lanes = bare.ranks[static_cast<std::size_t>(rank)].lanes;
+    for (Lane& lane : lanes) {
+      std::vector<Step> steps;
+      for (Step& step : lane.steps) {
+        steps.push_back(std::move(step));
+        steps.push_back(Notify{{counter, rank, 0}, 1});
+      }
+      lane.steps = std::move(steps);
+    }
+    return lanes;
+  });
+}
+
 TimedPlans::TimedPlans(const Machine& machine, int world, DType dtype, bool hooked)
     : machine_(machine), world_(world), dtype_(dtype), hooked_(hooked && world > 1) {
   machine_.collective_workers = 0;
@@ -155,7 +179,9 @@ Plan TimedPlans::small_steps(int count) const {
   const Plan base = sequential(moving(Op::allreduce, 64, 16));
   return with_lanes(base, [&](int rank) {
     const auto steps = static_cast<std::size_t>(count);
-    return std::vector<Lane>{compute_lane(std::vector<Step>(steps, pass_of(base, rank, 64)))};
+    Elementwise step = pass_of(base, rank, 64);
+    step.epilogue.activation = Activation::relu;  // those that only move rows may be one pass
+    return std::vector<Lane>{compute_lane(std::vector<Step>(steps, step))};
   });
 }
 
@@ -184,9 +210,10 @@ Plan TimedPlans::product(std::int64_t m, std::int64_t n, std::int64_t k) const {
   return sequential({.op = Op::gemm, .world = world_, .m = m, .n = n, .k = k, .dtype = dtype_});
 }
 
-Tiled TimedPlans::tiled(const TileShape& tile, std::int64_t k, std::int64_t waves) const {
+Tiled TimedPlans::tiled(const TileShape& tile, std::int64_t k, std::int64_t waves, bool picks) const {
   const auto [down, across] = nearly_square(tile, waves * machine_.workers, machine_.order);
-  Problem problem{.op = hooked_ ? Op::gemm_allreduce : Op::gemm,
+  const Op hooked = picks ? Op::gemm_reducescatter : Op::gemm_allreduce;
+  Problem problem{.op = hooked_ ? hooked : Op::gemm,
                   .world = world_,
                   .m = down * tile.rows,
                   .n = across * tile.cols,

@@ -38,6 +38,21 @@ struct Beside {
                       ///< worker has to be left to wait for that
 };
 
+/// The same steps, each with a count behind it that nobody awaits.
+Plan counted(Plan plan);
+
+/// What each of a rank's engines does, all ranks at once: commands to the next rank, and then notifies.
+struct EngineWork {
+  enum class Kind { copy, broadcast, swap };
+
+  int engines = 1;  ///< of a rank, which all do the same
+  int commands = 1;
+  double bytes = 0;  ///< of a command
+  int notifies = 1;
+  bool prelaunched = true;
+  Kind kind = Kind::copy;  ///< a broadcast's two copies go to the same rank
+};
+
 class TimedPlans {
  public:
   /// `machine`: of the world. `hooked`: tiles are computed by a kernel of its own: as `signal` has them,
@@ -63,8 +78,9 @@ class TimedPlans {
 
   /// m×n×k by a library.
   Plan product(std::int64_t m, std::int64_t n, std::int64_t k) const;
-  /// About so many waves of all workers, in a matrix that is about as high as it is wide.
-  Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves) const;
+  /// About so many waves of all workers, in a matrix that is about as high as it is wide. `picks`: each tile
+  /// has rows of the shards of all ranks, as before a reduce-scatter; tiles are hooked and their rows divide.
+  Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves, bool picks = false) const;
   /// Attention of a rank over so many tokens, not causal, without what follows it.
   Plan attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) const;
 
@@ -75,6 +91,9 @@ class TimedPlans {
     double bytes = 0;
   };
   Calls calls(Op op, int ranks, std::int32_t workers, double bytes, int count) const;
+
+  /// A rank triggers its engines, and waits for the last notify of each of those that write to it.
+  Plan engines(const EngineWork& work) const;
 
   /// The part of a product's tiles that its first count waits for; 0 where it counts none.
   double first_group(const Plan& product) const;

@@ -63,6 +63,45 @@ std::vector<std::vector<double>> routed_bytes(const SignalGrid& tiles, const Pro
   return bytes;
 }
 
+/// The time of a tile beside collectives, over that alone (as the simulator has it).
+double slowed_by_traffic(const Machine& machine, std::int32_t collective_workers) {
+  const Contention& contention = machine.contention;
+  const double all = machine.memory_gbps, taken = contention.traffic_gbps(collective_workers, 0);
+  if (all == 0 || taken == 0) return 1;
+  return 1 + contention.memory_share * (all / std::max(all - taken, 0.05 * all) - 1);
+}
+
+/// Waves end when their last tile that holds output is computed, the rank with most rows last, so its times
+/// are the maximum over ranks. Those behind the first are beside collectives, for as long as these take.
+void compute(WaveModel& model, const SignalGrid& tiles, double wave_us) {
+  const TileGrid& grid = tiles.grid;
+  const auto waves = [&](std::int64_t end) {
+    return static_cast<double>(ceil_div(grid.tiles_before(end), tiles.workers));
+  };
+  const double all_us = waves(grid.positions()) * wave_us;
+  const double sending_us = tiles.waves() > 0 ? model.send_us(0, tiles.waves()) : 0;
+  const double slower = 1 + (slowed_by_traffic(model.machine, model.workers) - 1) *
+                                std::min(sending_us / std::max(all_us, 1e-9), 1.0);
+  model.computed_us = {model.machine.launch_us};
+  for (const std::int64_t end : wave_ends(tiles))
+    model.computed_us.push_back(model.machine.launch_us +
+                                wave_us * (1 + (std::max(waves(end), 1.0) - 1) * slower));
+}
+
+/// What is put back: a rank's own rows, read and written.
+void restore(WaveModel& model, const Machine& machine, const Problem& problem) {
+  if (machine.sync_us == 0 || problem.norm.enabled || problem.epilogue.activation == Activation::swiglu)
+    return;
+  const double received = problem.op == Op::gemm_allreduce ? 1 : 1.0 / problem.world;
+  model.restore_us = machine.sync_us + machine.launch_us;
+  for (std::size_t w = 0; w < model.computed_us.size(); ++w) {
+    double most = 0;
+    for (const std::vector<double>& link : model.bytes) most = std::max(most, link[w]);
+    model.restored_us.push_back(machine.memory_gbps > 0 ? 2 * received * most / (machine.memory_gbps * 1e3)
+                                                        : 0);
+  }
+}
+
 Result<WaveModel> model_of(const SignalGrid& tiles, const Problem& problem, const Machine& machine,
                            std::int32_t collective_workers) {
   WaveModel model{.traffic = traffic_of(problem.op), .ranks = problem.world, .workers = collective_workers};
@@ -72,15 +111,17 @@ Result<WaveModel> model_of(const SignalGrid& tiles, const Problem& problem, cons
   if (!curve && machine.link.gbps == 0)
     return Reason{
         fmt::format("machine '{}' has no curve of {}, nor a link", machine.name, name(model.traffic))};
+  const bool picks = problem.op == Op::gemm_reducescatter && problem.row_order != RowOrder::block_cyclic;
   const double wave =
-      wave_us(machine, tiles.grid.tile_rows, tiles.grid.tile_cols, static_cast<double>(problem.k));
+      wave_us(machine, tiles.grid.tile_rows, tiles.grid.tile_cols, static_cast<double>(problem.k)) /
+      (picks && tiles.workers < machine.workers ? machine.picking_rate : 1);
   if (wave < 0) return Reason{fmt::format("machine '{}' has no time of a tile", machine.name)};
   model.signal_us = machine.signal_us;
-  // A last wave with fewer tiles takes as long as any. The rank with most rows is the last to compute a
-  // group, so its times are the maximum over ranks.
-  for (std::int64_t w = 0; w <= tiles.waves(); ++w)
-    model.computed_us.push_back(machine.launch_us + static_cast<double>(w) * wave);
+  model.sync_us = machine.sync_us;
+  model.latency_us =
+      machine.lone_latency * collective_us(machine, model.traffic, problem.world, collective_workers, 0);
   model.bytes = tiles.ranks.empty() ? equal_bytes(tiles, problem) : routed_bytes(tiles, problem);
+  compute(model, tiles, wave);
   return model;
 }
 
@@ -90,13 +131,17 @@ double WaveModel::send_us(std::int64_t first, std::int64_t end) const {
   double most = 0;
   for (const std::vector<double>& link : bytes)
     most = std::max(most, link[static_cast<std::size_t>(end)] - link[static_cast<std::size_t>(first)]);
-  return collective_us(machine, traffic, ranks, workers, most);
+  return latency_us + collective_us(machine, traffic, ranks, workers, most);
 }
 
 Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const Params& params) {
   const auto tiles = planner::signal_grid(problem, machine, params);
   if (!tiles) return Reason{tiles.reason()};
-  return model_of(tiles.value(), problem, machine, tiles->collective_workers);
+  auto model = model_of(tiles.value(), problem, machine, tiles->collective_workers);
+  if (!model) return model;
+  model->slowdown = machine.contention.collective_slowdown;
+  restore(*model, machine, problem);
+  return model;
 }
 
 Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine, const Params& params) {

@@ -132,6 +132,35 @@ TEST_P(GemmTest, TakesRowsOfAFromManyPlaces) {
     });
 }
 
+/// Parts of K, also more than there are CTAs at a time, also empty ones' worth of them; every launch leaves
+/// the words behind as it found them.
+TEST_P(GemmTest, SumsKInParts) {
+  Random random(2);
+  unsigned seed = 0;
+  for (const int parts : {2, 3, 8})
+    for (const GemmInstance& instance : gemm_instances(GetParam())) {
+      if (!instance.splits) continue;
+      ProductShape shape = ragged(random, instance);
+      shape.k = 8 * draw(random, 1, 150);
+      shape.k_parts = parts;
+      shape.f32 = draw(random, 0, 2) == 0;
+      shape.c = draw(random, 0, 2) == 0;
+      if (draw(random, 0, 2) == 0) shape.rows = draw(random, 1, instance.tile.rows);
+      if (draw(random, 0, 2) == 0) shape.activate = Activate::relu;
+      RandomGemm product(++seed, instance, shape);
+      const GemmArgs args = product.args();
+      const Stream stream;
+      for (int run = 0; run < 3; ++run) {
+        launch(instance, args, stream);
+        stream.synchronize();
+        ASSERT_EQ(product.watched().shared().abort, 0u)
+            << "a wait passed its deadline: " << product.describe();
+        product.expect_done();
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
 TEST_P(GemmTest, RefusesPiecesOfATransposedA) {
   for (const GemmInstance& instance : gemm_instances(GetParam())) {
     if (!instance.transpose_a) continue;

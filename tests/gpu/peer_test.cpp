@@ -90,8 +90,8 @@ class Recorded {
  public:
   static constexpr int variants = 2;
 
-  Recorded(World& world, const Problem& problem, const Params& params, int epochs)
-      : world_(world), op_(world, problem, {.mechanism = Mechanism::fused, .params = params}) {
+  Recorded(World& world, const Problem& problem, Mechanism mechanism, const Params& params, int epochs)
+      : world_(world), op_(world, problem, {.mechanism = mechanism, .params = params}) {
     for (int v = 0; v < variants; ++v) {
       inputs_.push_back(random_inputs(problem, static_cast<std::uint64_t>(v) + 5, Values::integers));
       workspaces_.push_back(std::make_unique<Workspace>(world, *inputs_.back()));
@@ -188,11 +188,18 @@ struct Case {
   const char* name;
   Op op;
   Params params;
+  Mechanism mechanism = Mechanism::fused;
 };
 Params with(auto&& change) {
   Params params;
   params.tile_rows = 128, params.tile_cols = 128;
   change(params);
+  return params;
+}
+
+Params engines(Variant variant, Trigger trigger, bool prelaunch) {
+  Params params;
+  params.variant = variant, params.trigger = trigger, params.prelaunch = prelaunch;
   return params;
 }
 
@@ -209,8 +216,8 @@ TEST_P(BackToBack, NobodyIsOverwrittenOrReadTooSoon) {
       .op = GetParam().op, .world = ranks, .m = 500, .n = 384, .k = 256, .dtype = DType::bf16};
   Problem sums = problem;
   sums.op = Op::gemm_reducescatter, sums.m = 260;
-  Recorded first(*world, problem, GetParam().params, epochs);
-  Recorded second(*world, sums, with([](Params&) {}), epochs);
+  Recorded first(*world, problem, GetParam().mechanism, GetParam().params, epochs);
+  Recorded second(*world, sums, Mechanism::fused, with([](Params&) {}), epochs);
   ASSERT_NO_FATAL_FAILURE(first.expect());
   ASSERT_NO_FATAL_FAILURE(second.expect());
   std::vector<Stream> streams;
@@ -247,8 +254,21 @@ const Case cases[] = {
     {"allgather_interleaved", Op::allgather_gemm,
      with([](Params& p) { p.comm_order = CommOrder::interleaved, p.tile_rows = 64, p.comm_rows = 64; })},
 };
-INSTANTIATE_TEST_SUITE_P(Fused, BackToBack, testing::ValuesIn(cases),
-                         [](const auto& test) { return std::string(test.param.name); });
+const Case engine_cases[] = {
+    {"ring", Op::allgather_gemm, engines(Variant::ring, Trigger::direct, true), Mechanism::copy_engine},
+    {"in_step", Op::gemm_reducescatter, engines(Variant::ring, Trigger::direct, true),
+     Mechanism::copy_engine},
+    {"ring_both_ways", Op::gemm_allreduce, engines(Variant::ring, Trigger::direct, false),
+     Mechanism::copy_engine},
+    {"parallel", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, true), Mechanism::copy_engine},
+    {"swap", Op::gemm_allreduce, engines(Variant::swap, Trigger::direct, true), Mechanism::copy_engine},
+    {"swap_by_host", Op::gemm_allreduce, engines(Variant::swap, Trigger::host, true), Mechanism::copy_engine},
+    {"in_step_by_host", Op::gemm_reducescatter, engines(Variant::ring, Trigger::host, false),
+     Mechanism::copy_engine},
+};
+const auto name_of = [](const auto& test) { return std::string(test.param.name); };
+INSTANTIATE_TEST_SUITE_P(Fused, BackToBack, testing::ValuesIn(cases), name_of);
+INSTANTIATE_TEST_SUITE_P(CopyEngines, BackToBack, testing::ValuesIn(engine_cases), name_of);
 
 }  // namespace
 }  // namespace shingle::cuda::test

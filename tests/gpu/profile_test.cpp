@@ -39,13 +39,14 @@ TEST(CudaProfile, IsOfThisWorld) {
       profile(*world, {.repeat = 3, .budget_us = 60e6, .progress = [](const std::string& what) {
                          std::cout << what << std::endl;
                        }});
-  for (const char* of : {"memory_gbps", "pass_gbps", "launch_us", "signal_us", "tiles", "library_rate"})
+  for (const char* of :
+       {"memory_gbps", "pass_gbps", "launch_us", "signal_us", "sync_us", "tiles", "library_rate"})
     EXPECT_EQ(origin_of(found, of), "measured") << of;
   EXPECT_GT(found.memory_gbps, 300);
   EXPECT_LT(found.memory_gbps, 20e3);
   EXPECT_GT(found.launch_us, 0.3);
   EXPECT_LT(found.launch_us, 30);
-  EXPECT_GT(found.signal_us, 0.3);
+  EXPECT_GT(found.sync_us + found.signal_us, 0.3) << "until a lane goes on";
   EXPECT_LT(found.signal_us, 60);
   EXPECT_GT(found.library_rate, 0.7);
   EXPECT_LT(found.library_rate, 1.6);
@@ -57,6 +58,21 @@ TEST(CudaProfile, IsOfThisWorld) {
   }
   const bool sums = gpus() > 1 && world->capabilities().remote_memory;
   EXPECT_EQ(origin_of(found, "reduce_gbps"), sums ? "measured" : "none");
+  EXPECT_EQ(origin_of(found, "engine") == "measured", sums);
+  if (sums) {
+    const EnginePhases& engine = found.engine;
+    std::cout << "engines: control " << engine.control_us << ", schedule " << engine.schedule_us << ", copy "
+              << engine.copy_us << ", sync " << engine.sync_us << ", queued " << engine.queued_us << ", poll "
+              << engine.poll_us << ", broadcast " << engine.broadcast_us << ", swap " << engine.swap_us
+              << " us; " << engine.gbps << " GB/s" << std::endl;
+    EXPECT_GT(engine.gbps, 5);
+    EXPECT_LT(engine.gbps, 1000);
+    EXPECT_GT(engine.control_us, 0.05);
+    EXPECT_LT(engine.control_us, 50);
+    EXPECT_LT(engine.schedule_us, 100);
+    EXPECT_GT(engine.queued_us, 0.05);
+    EXPECT_LT(engine.sync_us, 50);
+  }
   if (gpus() > 1) {
     const auto us = [&](double bytes) {
       return collective_us(found.curves, Traffic::allreduce, gpus(), 0, bytes);

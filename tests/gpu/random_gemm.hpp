@@ -55,6 +55,7 @@ struct ProductShape {
   int parts = 1;               ///< as in GemmArgs, also the next
   int part_rows = 0;           ///< 0: the kernel's rows of a tile
   bool rows_anywhere = false;  ///< a table says where in A the rows of a tile begin
+  int k_parts = 1;             ///< of the sums
   int phantoms = 2;            ///< positions, or clusters of them, without a tile
   LayoutChoice out{};
 };
@@ -109,6 +110,13 @@ class RandomGemm {
     args.out = out_->to_device();
     args.watch = watched_.watch();
     args.ctas = 6;
+    if (shape_.k_parts > 1) {
+      args.split = split_k(args, shape_.k_parts);
+      sums_ = DeviceMemory(args.split.sum_bytes(args));
+      sums_.fill(0xff);
+      arrived_ = upload(std::vector<std::uint32_t>(SplitK::arrived_words(args.positions)));
+      args.split.sums = sums_.get<float>(), args.split.arrived = arrived_.get<std::uint32_t>();
+    }
     return args;
   }
 
@@ -137,7 +145,8 @@ class RandomGemm {
          << (instance_.type == Element::bf16 ? ", bf16" : ", f16") << (instance_.transpose_a ? ", A^T" : "")
          << (instance_.transpose_b ? ", B^T" : "") << ", activation " << static_cast<int>(shape_.activate)
          << (shape_.bias ? ", bias" : "") << (shape_.c ? ", C" : "") << ", " << shape_.parts << " parts of "
-         << part_rows_ << " rows" << (shape_.rows_anywhere ? " anywhere" : "");
+         << part_rows_ << " rows" << (shape_.rows_anywhere ? " anywhere" : "") << ", K in " << shape_.k_parts
+         << " parts";
     return text.str();
   }
 
@@ -232,7 +241,7 @@ class RandomGemm {
   std::unique_ptr<Placed> out_;
   bool computed_ = false;
   Watched watched_;
-  DeviceMemory first_, order_;
+  DeviceMemory first_, order_, sums_, arrived_;
 };
 
 }  // namespace shingle::cuda::test

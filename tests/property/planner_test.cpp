@@ -51,7 +51,7 @@ std::optional<std::string> excuse_of_engines(const Problem& p, const Params& par
       if (!gathers && !all) return "the same rows for all";
       break;
     case Variant::ring:
-      if (!gathers || params.engines > 1) return "the same rows for all, passed on";
+      if (params.engines > 1) return "one engine a rank";
       break;
     case Variant::swap:
       if (gathers || (p.routing && !symmetric(*p.routing))) return "as much each way";

@@ -28,6 +28,15 @@ WaveModel random_model(Source& draw, std::int64_t waves) {
   model.computed_us = {static_cast<double>(draw.size(0, 9))};
   const double wave_us = static_cast<double>(draw.size(1, 40));
   for (std::int64_t w = 0; w < waves; ++w) model.computed_us.push_back(model.computed_us.back() + wave_us);
+  model.slowdown = static_cast<double>(draw.size(0, 2)) / 3;
+  model.sync_us = static_cast<double>(draw.size(0, 2));
+  model.latency_us = static_cast<double>(draw.size(0, 9));
+  if (draw.size(0, 1) == 1) {
+    model.restore_us = static_cast<double>(draw.size(0, 12));
+    model.restored_us = {0};
+    for (std::int64_t w = 0; w < waves; ++w)
+      model.restored_us.push_back(model.restored_us.back() + static_cast<double>(draw.size(0, 9)));
+  }
   const std::int64_t links = draw.size(1, 3);
   for (std::int64_t link = 0; link < links; ++link) {
     std::vector<double> bytes{0};

@@ -12,6 +12,7 @@ inline Machine whole_machine(Dice& dice) {
   machine.memory_gbps = static_cast<double>(dice.size(50, 500));
   machine.launch_us = static_cast<double>(dice.size(0, 4));
   machine.signal_us = static_cast<double>(dice.size(0, 4));
+  if (chance(dice, 50)) machine.sync_us = 2, machine.lone_latency = 0.5, machine.picking_rate = 0.9;
   machine.tiles = {{16, 16, 1, 0.01}, {64, 64, 2, 0.05}};
   machine.whole_tiles = chance(dice, 50);
   machine.topology.serial = chance(dice, 30);

@@ -80,11 +80,20 @@ TEST(Wave, IsOfTheTileOrBetweenItsNeighbours) {
   Machine machine;
   EXPECT_LT(wave_us(machine, 128, 256, 1024), 0);
   machine.tiles = {{128, 256, 2, 0.01}, {64, 64, 1, 0.002}};
+  machine.whole_tiles = false;
   EXPECT_DOUBLE_EQ(wave_us(machine, 128, 256, 1000), 12);
   // Four of the way of eight in area, in logarithms two thirds: from 3 us two thirds of the way to 12.
   EXPECT_NEAR(wave_us(machine, 128, 128, 1000), 3 * std::pow(4, 2.0 / 3), 1e-9);
   EXPECT_DOUBLE_EQ(wave_us(machine, 256, 256, 1000), 24);
   EXPECT_DOUBLE_EQ(wave_us(machine, 64, 32, 1000), 1.5);
+}
+
+TEST(Wave, OfATileThatALargerOneHoldsTakesAsLong) {
+  Machine machine;
+  machine.tiles = {{128, 256, 2, 0.01}, {64, 64, 1, 0.002}};
+  EXPECT_DOUBLE_EQ(wave_us(machine, 64, 32, 1000), 3);
+  EXPECT_DOUBLE_EQ(wave_us(machine, 16, 128, 1000), 12);
+  EXPECT_DOUBLE_EQ(wave_us(machine, 256, 256, 1000), 24);  // no tile holds it
 }
 
 TEST(Profile, TheH200IsWhatWasMeasured) {

@@ -111,6 +111,21 @@ TEST(Profiler, FindsWhatIsKnown) {
   EXPECT_EQ(machine_from_json(to_json(found)), found) << "every figure has a source";
 }
 
+TEST(Profiler, FindsWhatKernelsBetweenStepsCost) {
+  SimulatedParts parts = like_a_gpu();
+  parts.machine.sync_us = 2;
+  parts.machine.lone_latency = 0.8;
+  parts.machine.picking_rate = 0.96;
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_NEAR(found.sync_us, 2, 0.05);
+  EXPECT_NEAR(found.signal_us, parts.machine.signal_us, 0.1);
+  EXPECT_NEAR(found.lone_latency, 0.8, 0.05);
+  EXPECT_NEAR(found.picking_rate, 0.96, 2e-3);
+  for (const char* of : {"sync_us", "lone_latency", "picking_rate"})
+    EXPECT_THAT(note_of(found, of), StartsWith("measured: "));
+}
+
 TEST(Profiler, FindsSumsWhereDevicesReachEachOther) {
   SimulatedParts parts = like_a_gpu();
   parts.machine.reduce_gbps = 70;
@@ -121,6 +136,47 @@ TEST(Profiler, FindsSumsWhereDevicesReachEachOther) {
   EXPECT_NEAR(found.reduce_gbps, 70, 2);
   EXPECT_THAT(note_of(found, "pass_gbps"), Not(HasSubstr("stored")));
   EXPECT_THAT(note_of(found, "reduce_gbps"), StartsWith("measured: "));
+}
+
+TEST(Profiler, FindsThePhasesOfCopyEngines) {
+  SimulatedParts parts = like_a_gpu();
+  parts.can.remote_memory = true;
+  parts.machine.link = {400, 1.5};
+  parts.told.link = parts.machine.link;
+  parts.told.sources.push_back({"link", Origin::datasheet, "a link"});
+  const EnginePhases known{.control_us = 2.5,
+                           .schedule_us = 6,
+                           .copy_us = 3,
+                           .gbps = 380,
+                           .sync_us = 1.5,
+                           .queued_us = 1.2,
+                           .poll_us = 4,
+                           .broadcast_us = 1.7,
+                           .swap_us = 5};
+  parts.machine.engine = known;
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_NEAR(found.engine.control_us, known.control_us, 0.1);
+  EXPECT_NEAR(found.engine.schedule_us, known.schedule_us, 0.3);
+  EXPECT_NEAR(found.engine.copy_us, known.copy_us, 0.1);
+  EXPECT_NEAR(found.engine.gbps, known.gbps, 4);
+  EXPECT_NEAR(found.engine.sync_us, known.sync_us, 0.1);
+  EXPECT_NEAR(found.engine.queued_us, known.queued_us, 0.1);
+  EXPECT_NEAR(found.engine.poll_us, known.poll_us, 0.2);
+  EXPECT_NEAR(found.engine.broadcast_us, known.broadcast_us, 0.1);
+  EXPECT_NEAR(found.engine.swap_us, known.swap_us, 0.1);
+  EXPECT_THAT(note_of(found, "engine"), StartsWith("measured: "));
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
+TEST(Profiler, LeavesEnginesThatNobodyReaches) {
+  SimulatedParts parts = like_a_gpu();
+  parts.told.engine = {.copy_us = 7};
+  parts.told.sources.push_back({"engine", Origin::assumed, "a guess"});
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_EQ(found.engine, parts.told.engine);
+  EXPECT_EQ(note_of(found, "engine"), "assumed: a guess\n");
 }
 
 TEST(Profiler, FindsContention) {

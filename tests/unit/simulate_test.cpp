@@ -167,6 +167,80 @@ TEST(Simulate, CollectivesAtOnceShareLinks) {
   EXPECT_NEAR(time(plan, curved), 48 + (40000 - 48 * 750) / (40000 / 48.0), 0.01);
 }
 
+/// The baseline's collective is the library's as it stands.
+TEST(Simulate, SequentialCallsTakeWhatTheLibraryLikes) {
+  Machine chosen = machine();
+  chosen.collective_workers = 5;
+  chosen.curves = {{Traffic::allreduce, 2, 5, {{40000, 100}}}, {Traffic::allreduce, 2, 0, {{40000, 60}}}};
+  EXPECT_DOUBLE_EQ(time(plan_sequential(problem(Op::gemm_allreduce), chosen).value(), chosen), gemm_us + 60);
+  const Plan overlapped = plan_signal(problem(Op::gemm_allreduce), chosen, {.group_waves = {20}}).value();
+  EXPECT_NEAR(time(overlapped, chosen), 2 * gemm_us + 100, 0.5);
+}
+
+/// 100×90 in a nest of 10×10 tiles: of the last ten of each hundred nine are there.
+TEST(Simulate, PhantomTilesTakeNobodysTime) {
+  Problem ragged = problem(Op::gemm_allreduce);
+  ragged.n = 90;
+  Machine eights = machine();
+  eights.order = {.raster = Raster::along_m, .swizzle = 4};
+  const Plan plan = plan_signal(ragged, eights, {.group_waves = {12}}).value();
+  const auto& gemm = std::get<Gemm>(plan.ranks[0].lanes[0].steps[0]);
+  ASSERT_EQ(gemm.grid.positions(), 120);
+  ASSERT_EQ(gemm.grid.tiles(), 90);
+  EXPECT_NEAR(simulate(plan, eights).computing_us[0], 90, 0.5) << "nine waves, not twelve";
+}
+
+TEST(Simulate, PickedRowsSlowTheirGemmAlone) {
+  Machine picks = machine();
+  picks.picking_rate = 0.8;
+  const auto computing = [&](Op op, const Machine& on) {
+    return simulate(plan_signal(problem(op), on, {.group_waves = {10}}).value(), on).computing_us[0];
+  };
+  EXPECT_NEAR(computing(Op::gemm_reducescatter, picks), gemm_us / 0.8, 0.5);
+  EXPECT_NEAR(computing(Op::gemm_allreduce, picks), gemm_us, 0.5);
+}
+
+/// The count behind the GEMM is a kernel; the wait for it has begun before.
+TEST(Simulate, CountsMayBeKernels) {
+  Machine kernels = machine();
+  kernels.signal_us = 3;
+  kernels.sync_us = 2;
+  const Plan plan = plan_sequential(problem(Op::gemm_allreduce), kernels).value();
+  EXPECT_DOUBLE_EQ(time(plan, kernels), gemm_us + 2 + 3 + allreduce_us);
+}
+
+TEST(Simulate, ALoneCollectiveHasItsLatencyToItself) {
+  Problem moving = problem(Op::allreduce);
+  moving.k = moving.n;
+  Machine lone = machine();
+  lone.curves = {{Traffic::allreduce, 2, 0, {{1000, 4}, {40000, 60}}}};
+  lone.lone_latency = 1.5;
+  Plan plan = plan_sequential(moving, lone).value();
+  EXPECT_DOUBLE_EQ(time(plan, lone), 1.5 * 4 + 60);
+  for (RankPlan& rank : plan.ranks) {
+    rank.lanes[0].steps.push_back(rank.lanes[0].steps[0]);
+    rank.issue.push_back(0);
+  }
+  EXPECT_DOUBLE_EQ(time(plan, lone), 1.5 * 4 + 2 * 60) << "the second follows at once";
+}
+
+/// Where waits are kernels, so is the pass of each group: of those that have come before the GEMM ends, a
+/// wait and a launch each.
+TEST(Simulate, EachGroupIsRestoredByAKernel) {
+  Machine kernels = machine();
+  kernels.curves = {{Traffic::allreduce, 2, 0, {{4000, 1}, {40000, 1}}}};
+  const auto us = [&](std::vector<std::int64_t> groups) {
+    return time(plan_signal(problem(Op::gemm_allreduce), kernels, {.group_waves = std::move(groups)}).value(),
+                kernels);
+  };
+  const double plain = us({4, 3, 3});
+  kernels.launch_us = 5;
+  kernels.sync_us = 2;
+  // The GEMM's launch, then two passes; the last collective ends meanwhile.
+  EXPECT_NEAR(us({4, 3, 3}) - plain, 5 + 3 * (2 + 5) - 1, 0.5);
+  EXPECT_NEAR(us({4, 1, 2, 3}) - us({4, 3, 3}), 2 + 5, 0.5);
+}
+
 TEST(Simulate, RefusesWhatItCannotTell) {
   const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
   const auto message = [&](const Machine& on, const SimOptions& options = {}) -> std::string {

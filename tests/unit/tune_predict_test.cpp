@@ -53,6 +53,28 @@ TEST(Predict, ASignalIsHiddenBehindACollective) {
   EXPECT_DOUBLE_EQ(predict_us(model, {1, 1, 1, 1}), 13 + 2 + 3 * 20 + 5) << "paid once";
 }
 
+TEST(Predict, ACollectiveBesideTheGemmTakesLonger) {
+  WaveModel model = four_waves();
+  model.slowdown = 0.5;
+  EXPECT_DOUBLE_EQ(predict_us(model, {4}), 43 + 17.5) << "nothing is beside it";
+  EXPECT_DOUBLE_EQ(predict_us(model, {1, 1, 1, 1}), 43 + 5);
+  model.bytes = {{0, 40, 80, 120, 130}};
+  // From 13 on 30 us beside the GEMM, in which 20 of it pass: the first is through. Then 45.
+  EXPECT_DOUBLE_EQ(predict_us(model, {1, 3}), 43 + 45);
+  EXPECT_DOUBLE_EQ(predict_us(model, {2, 2}), 43 + (40 - 20 / 1.5) + 25);
+}
+
+TEST(Predict, EachGroupMayBeRestoredByAKernelOfItsOwn) {
+  WaveModel model = four_waves();
+  model.signal_us = 1;
+  model.restore_us = 4;
+  model.restored_us = {0, 2, 4, 6, 7};
+  // Passes follow the GEMM, and the last one its collective as well.
+  EXPECT_DOUBLE_EQ(predict_us(model, {1, 1, 1, 1}), 43 + 4 * 4 + 7);
+  EXPECT_DOUBLE_EQ(predict_us(model, {4}), 43 + 1 + 17.5 + 1 + 4 + 7);
+  EXPECT_DOUBLE_EQ(predict_us(model, {2, 2}), 43 + 1 + 7.5 + 1 + 4 + 3);
+}
+
 TEST(Predict, TheBusiestLinkOfEachGroupCounts) {
   WaveModel model = four_waves();
   model.bytes = {{0, 20, 20, 20, 20}, {0, 0, 20, 40, 80}};
@@ -112,6 +134,33 @@ TEST(Waves, AreThoseOfThePlan) {
     if (const auto* collective = std::get_if<Collective>(&step))
       sent.push_back(sent.back() + static_cast<double>(collective->send.rows * collective->send.cols) * 2);
   EXPECT_EQ(model.bytes[0], sent);
+}
+
+TEST(Waves, EndWithTheirLastRealTile) {
+  Machine ragged = machine();
+  ragged.order = {.raster = Raster::along_m, .swizzle = 4};  // 5 × 3 tiles at 20 positions
+  const WaveModel model = wave_model(problem(), ragged).value();
+  EXPECT_THAT(model.computed_us, ElementsAre(DoubleEq(3), DoubleEq(13), DoubleEq(23), DoubleEq(23)));
+}
+
+TEST(Waves, HaveWhatKernelsCost) {
+  Machine kernels = machine();
+  kernels.sync_us = 2;
+  kernels.lone_latency = 0.5;
+  kernels.memory_gbps = 1;
+  kernels.contention.collective_slowdown = 0.3;
+  Problem p = problem();
+  const WaveModel model = wave_model(p, kernels).value();
+  EXPECT_EQ(model.sync_us, 2);
+  EXPECT_EQ(model.latency_us, 0.5 * 10) << "of the curve with two workers";
+  EXPECT_EQ(model.slowdown, 0.3);
+  EXPECT_EQ(model.restore_us, 2 + 3);
+  EXPECT_THAT(model.restored_us, ElementsAre(0, DoubleEq(2 * 4.096), DoubleEq(2 * 6.912)));
+  p.norm.enabled = true;
+  EXPECT_TRUE(wave_model(p, kernels)->restored_us.empty()) << "one pass needs all groups";
+  const WaveModel lone = lone_wave_model(problem(), kernels).value();
+  EXPECT_EQ(lone.slowdown, 0);
+  EXPECT_TRUE(lone.restored_us.empty());
 }
 
 TEST(Waves, AloneTakeAllWorkers) {

@@ -70,8 +70,9 @@ std::vector<NamedProblem> problems_of(const BenchFlags& flags, int ranks) {
 }
 
 std::vector<Shape> plan_shapes(const std::vector<NamedProblem>& problems, const Machine& machine,
-                               const BenchFlags& flags) {
-  ShapeOptions options{.contenders = with_comm_workers(flags.contenders, flags.comm_workers)};
+                               const BenchFlags& flags, const WorldOptions& where) {
+  ShapeOptions options{.contenders = with_comm_workers(flags.contenders, flags.comm_workers),
+                       .refuses = refusals(where)};
   std::optional<TuneCache> cache;
   if (!flags.cache.empty()) options.cache = &cache.emplace(machine, flags.cache);
   std::vector<Shape> shapes(problems.size());
@@ -100,7 +101,7 @@ class Bench {
                           std::ranges::any_of(flags_.contenders, &Contender::automatic);
     const Machine machine =
         predicts ? machine_to_tune_for(flags_.machine, ranks_, where_, launch_) : machine_of(ranks_, where_);
-    shapes_ = plan_shapes(problems, machine, flags_);
+    shapes_ = plan_shapes(problems, machine, flags_, where_);
     planning_s_ = elapsed_us() * 1e-6;
     for (const NamedProblem& named : problems)
       where_.timeout_us = std::max(where_.timeout_us, check_timeout_us(named.problem, flags_.where));

@@ -146,10 +146,12 @@ BenchRow row_of(const Shape& shape, const Entry& entry, const std::string& backe
 
 /// A plan with a mechanism and params, or what `auto` chooses.
 Candidate planned(const Contender& contender, const Problem& problem, const Machine& machine,
-                  TuneCache* cache) {
+                  const ShapeOptions& options) {
   try {
     if (contender.automatic)
-      return candidate_of(choose(problem, machine, {.tune = {.params = contender.params}, .cache = cache}));
+      return candidate_of(
+          choose(problem, machine,
+                 {.tune = {.params = contender.params, .refuses = options.refuses}, .cache = options.cache}));
     return {std::string(name(contender.mechanism)),
             make_plan(problem, machine, contender.mechanism, contender.params),
             {}};
@@ -165,7 +167,7 @@ Shape plan_shape(const NamedProblem& named, const Machine& machine, const ShapeO
   std::vector<Contender> all{{.label = std::string(name(Mechanism::sequential))}};
   all.insert(all.end(), options.contenders.begin(), options.contenders.end());
   for (const Contender& contender : all) {
-    Entry entry{contender.label, planned(contender, named.problem, machine, options.cache)};
+    Entry entry{contender.label, planned(contender, named.problem, machine, options)};
     if (entry.candidate.plan && !machine.tiles.empty())
       if (const Result<Metrics> metrics = measure(*entry.candidate.plan, machine)) entry.predicted = *metrics;
     shape.entries.push_back(std::move(entry));

@@ -24,7 +24,8 @@ struct Shape {
 
 struct ShapeOptions {
   std::vector<Contender> contenders;
-  TuneCache* cache = nullptr;  ///< of params that were found before
+  TuneCache* cache = nullptr;                         ///< of params that were found before
+  std::function<std::string(const Plan&)> refuses{};  ///< of what is automatic (TuneOptions)
 };
 
 /// Plans, and predicts times where the machine has figures. Safe in several threads at once.

@@ -42,6 +42,7 @@ struct PlanFlags {
   bool automatic = false;             ///< the one that is predicted to be fastest, with params searched
   bool asked = false;                 ///< for a mechanism, whichever: a command's own default has no say
   Params params;
+  std::function<std::string(const Plan&)> refuses{};  ///< of what is automatic (TuneOptions)
 };
 
 inline constexpr double default_timeout_us = 30e6;

@@ -80,7 +80,8 @@ Candidate candidate_of(Result<Chosen> chosen) {
 
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine) {
   std::vector<Candidate> candidates;
-  if (how.automatic) return {candidate_of(choose(problem, machine, {.tune = {.params = how.params}}))};
+  if (how.automatic)
+    return {candidate_of(choose(problem, machine, {.tune = {.params = how.params, .refuses = how.refuses}}))};
   for (const Mechanism mechanism : how.mechanisms)
     candidates.push_back(
         {std::string(name(mechanism)), make_plan(problem, machine, mechanism, how.params), {}});

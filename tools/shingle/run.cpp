@@ -117,7 +117,9 @@ int run(const RunFlags& flags, const Launch& launch) {
     throw InvalidArgument("--machine goes with --mechanism auto: runs are on this machine");
   const Machine machine = flags.how.automatic ? machine_to_tune_for(flags.machine, ranks, where, launch)
                                               : machine_of(ranks, where);
-  const std::vector<Job> jobs = make_jobs(problems_of(flags, own, ranks), flags.how, machine, launch);
+  PlanFlags how = flags.how;
+  how.refuses = refusals(where);
+  const std::vector<Job> jobs = make_jobs(problems_of(flags, own, ranks), how, machine, launch);
   require_room(jobs, own, machine, launch);
   for (const Job& job : jobs)
     where.timeout_us = std::max(where.timeout_us, check_timeout_us(job.named.problem, flags.where));

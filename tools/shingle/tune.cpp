@@ -82,7 +82,7 @@ int tune(const TuneFlags& flags, const Launch& launch) {
   TuneCache cache(machine, flags.cache.empty() ? default_cache_directory() : flags.cache);
   auto progress = std::make_unique<Progress>(true);
   ChooseOptions options{.mechanisms = flags.how.mechanisms,
-                        .tune = {.params = flags.how.params},
+                        .tune = {.params = flags.how.params, .refuses = refusals(where)},
                         .margin = flags.margin,
                         .cache = &cache,
                         .nearest = flags.nearest,

@@ -1,8 +1,10 @@
 // The one place that knows all planners and all backends. Everyone else asks here.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,6 +47,7 @@ struct BackendEntry {
   Machine (*machine)(int ranks, const WorldOptions& options);
   int (*ranks)();  ///< of a world, if nobody says how many
   std::vector<TileShape> (*tiles)(const WorldOptions& options) = nullptr;  ///< as served_tiles()
+  std::string (*refuses)(const Plan& plan) = nullptr;                      ///< as refusals()
 };
 
 std::span<const BackendEntry> backends();
@@ -60,6 +63,9 @@ std::unique_ptr<World> make_world(int ranks, const WorldOptions& options = {});
 
 /// That world's machine, without making the world: enough to plan.
 Machine machine_of(int ranks, const WorldOptions& options = {});
+
+/// Why this backend, here, cannot run a plan (empty: it can), for who is to choose one; null: it runs all.
+std::function<std::string(const Plan&)> refusals(const WorldOptions& options = {});
 
 /// The tiles that this backend's GEMMs with hooks have, as in Capabilities; empty: any.
 std::vector<TileShape> served_tiles(const WorldOptions& options = {});

@@ -97,21 +97,29 @@ struct Machine {
   std::int32_t collective_workers = 0;  ///< of these, how many a collective occupies while it runs
   std::int32_t tile_rows = 256;         ///< tile that computes well here
   std::int32_t tile_cols = 512;
-  TileOrder order{};          ///< in which its GEMMs run their tiles, unless params say another
-  Link link;                  ///< of one rank
-  EnginePhases engine;        ///< of one copy engine
-  bool peer_memory = true;    ///< whether ranks can load from and store to each other's memory
-  std::int32_t ranks = 0;     ///< that there are; 0: any number
-  double memory_gbps = 0;     ///< 1e9 bytes/s that a rank reads and writes of its own memory
-  double launch_us = 0;       ///< from a step's inputs being there to its first tile, on an idle rank
-  double signal_us = 0;       ///< from an add to a count to the step that awaits it
-  double pass_gbps = 0;       ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
-                              ///< workers together saturate memory
-  double reduce_gbps = 0;     ///< the same in a pass that sums what several ranks stored; 0: as any pass
-  bool whole_tiles = true;    ///< a tile at the edge of a matrix takes as long as a whole one
+  TileOrder order{};        ///< in which its GEMMs run their tiles, unless params say another
+  Link link;                ///< of one rank
+  EnginePhases engine;      ///< of one copy engine
+  bool peer_memory = true;  ///< whether ranks can load from and store to each other's memory
+  std::int32_t ranks = 0;   ///< that there are; 0: any number
+  double memory_gbps = 0;   ///< 1e9 bytes/s that a rank reads and writes of its own memory
+  double launch_us = 0;     ///< from a step's inputs being there to its first tile, on an idle rank
+  double signal_us = 0;     ///< from an add to a count to the step that awaits it
+  double sync_us = 0;       ///< of waits and counts that follow one another in a lane, where these are a
+                            ///< kernel; 0: they are none, and cost nothing beside signal_us
+  double lone_latency = 0;  ///< what a collective takes longer that follows no other at once, as those of
+                            ///< `curves` do: this many times what its curve begins with
+  double pass_gbps = 0;     ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
+                            ///< workers together saturate memory
+  double reduce_gbps = 0;   ///< the same in a pass that sums what several ranks stored; 0: as any pass
+  bool whole_tiles = true;  ///< a tile at the edge of a matrix takes as long as a whole one
+  double split_us = 0;      ///< for each part beyond the first that the sums of a GEMM with too few tiles are
+                            ///< split into (split_parts()); 0: they are not split
   double attention_rate = 1;  ///< multiply-adds of attention, relative to those of the fastest tile
   double library_rate = 1;  ///< those of a library's GEMM, relative to its best tile's: where another kernel
                             ///< computes tiles
+  double picking_rate = 1;  ///< those of a GEMM that picks the rows of its tiles from several shards of A,
+                            ///< relative to one that reads A as it stands
   Topology topology{};
   Contention contention{};
   std::vector<TileRate> tiles{};
@@ -121,7 +129,8 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-/// The time of a wave of tiles of a GEMM over `k`: of this tile, or between the nearest smaller and the
+/// The time of a wave of tiles of a GEMM over `k`: of this tile; where tiles are whole, of the fastest that
+/// holds it; else between the nearest smaller and the
 /// nearest larger one straight in log area and log time; beyond all in proportion to the area; negative
 /// without any.
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k);

@@ -389,7 +389,7 @@ enum class Variant : std::uint8_t {
   bcst,  ///< an engine for each broadcast to two ranks
   swap,  ///< an engine for each exchange in place with another rank
   b2b,   ///< one engine a rank, whose copies are under way together
-  ring,  ///< one engine a rank, which passes shards on to the next rank
+  ring,  ///< one engine a rank: shards go from rank to rank, or other rows to each rank in turn, in step
 };
 std::string_view name(Variant variant);
 Variant parse_variant(std::string_view text);

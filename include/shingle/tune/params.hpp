@@ -12,6 +12,7 @@ namespace shingle {
 struct TuneOptions {
   Params params{};  ///< what is not at its default stays as it is
   SimOptions simulate{};
+  std::function<std::string(const Plan&)> refuses{};  ///< why who is to run a plan cannot; empty: they can
   int passes = 2;  ///< how often all params are gone through, each while the others stay
   std::function<void(const Plan&, double)> tried{};  ///< told of each plan and its predicted time in µs
 };

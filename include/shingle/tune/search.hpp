@@ -24,7 +24,7 @@ struct Partition {
 
 /// Up to so many waves any of them may end a group. Beyond, between the head and the tail that the bounds are
 /// about, only every n-th may, n being the smallest with which no more remain.
-inline constexpr std::int64_t fine_waves = 512;
+inline constexpr std::int64_t fine_waves = 128;
 
 /// The fastest of all partitions within the bounds, and of those that take equally long one with fewest
 /// groups. Exact, by dynamic programming: O(waves²) and as much for each group. Throws InvalidArgument where

@@ -18,11 +18,17 @@ struct WaveModel {
   std::int32_t workers = 0;  ///< of each rank that a collective occupies; 0: the library's choice
   Machine machine{};         ///< whose collectives these are
   double signal_us = 0;      ///< from the last tile of a group to its collective
+  double sync_us = 0;        ///< from one collective to the next, where no other waits for its group
+  double latency_us = 0;  ///< of a collective that does not follow another at once, beside its curve's time
+  double slowdown = 0;    ///< of a collective beside the GEMM, as a part of its time
   /// [w]: when the first w waves are computed on every rank, from the start; [0]: when the first one begins.
   std::vector<double> computed_us{};
   /// [l][w]: bytes of the first w waves on link l, as a curve counts them (of the whole matrix). One link
   /// stands for all where ranks send the same; of an alltoall there is one into and one out of each rank.
   std::vector<std::vector<double>> bytes{};
+  double restore_us = 0;  ///< what each group's pass back into order takes beside its tiles
+  /// [w]: what that takes for the tiles of the first w waves; empty: one pass does it for all groups.
+  std::vector<double> restored_us{};
 
   std::int64_t waves() const { return static_cast<std::int64_t>(computed_us.size()) - 1; }
   /// The time of one collective for the waves [first, end): that of the busiest link (§4.2.2: the maximum

@@ -16,6 +16,22 @@ struct GemmTile {
   std::int32_t cluster = 1;  ///< consecutive tiles down the rows that start together
 };
 
+struct GemmArgs;
+
+/// A sum over K in parts of `depth` (the last may have less), by as many CTAs for each tile; they add up in
+/// order, in fp32.
+struct SplitK {
+  std::int32_t parts = 1;
+  std::int32_t depth = 0;            ///< a multiple of 64
+  std::int32_t rows = 0;             ///< of a tile whose sums are exchanged, a multiple of 16
+  float* sums = nullptr;             ///< sum_bytes() for those of all parts but the last
+  std::uint32_t* arrived = nullptr;  ///< arrived_words() words, 0 before and behind every launch
+
+  std::size_t sum_bytes(const GemmArgs& args) const;
+  /// One for each tile and warp.
+  static std::size_t arrived_words(std::int32_t positions) { return static_cast<std::size_t>(positions) * 8; }
+};
+
 /// C[rows×cols] = op(A) · op(B), fp32 accumulation, then bias and activation, one rounding. All matrices are
 /// row-major; leading dimensions are in elements, and with the pointers multiples of 16 bytes.
 struct GemmArgs {
@@ -48,12 +64,17 @@ struct GemmArgs {
 
   const TileAt* order = nullptr;  ///< by position, device memory
   std::int32_t positions = 0;
+  SplitK split{};
   Route out;
   GateTable gate;
   NotifyTable notify;
   Watch watch;
   std::int32_t ctas = 0;  ///< SMs that it may use
 };
+
+/// So many parts (at least 1), or as many as K has for all to have some; without memory. For kernels that
+/// take parts, when all else is set.
+SplitK split_k(const GemmArgs& args, std::int64_t parts);
 
 /// The largest params_bytes.
 inline constexpr std::size_t most_params_bytes = 2048;
@@ -69,6 +90,7 @@ struct GemmInstance {
   Element type = Element::bf16;
   bool transpose_a = false;
   bool transpose_b = false;
+  bool splits = false;  ///< whether it takes more than one part of K
   std::int32_t threads = 0;
   std::int32_t shared_bytes = 0;
   std::int32_t params_bytes = 0;

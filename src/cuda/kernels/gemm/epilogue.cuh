@@ -13,6 +13,9 @@
 // that C, bias and activation meet eight columns of a row at a time. Staged rows are 16 bytes apart, so that
 // neither side meets bank conflicts.
 //
+// Where a tile's sum has parts (split.cuh), only the last part's CTA ships it; the others go through the
+// motions, so that fills of the staged tile are counted alike.
+//
 // Memory order: each thread that staged arrives (release, CTA) at `filled`, where the shipper waits (acquire,
 // CTA); behind the shipper's own barrier a release at the scope of the readers covers all its lanes' stores,
 // and those of the warps that shipped a last tile before they arrived.
@@ -29,6 +32,7 @@
 #include "../ptx/shared.cuh"
 #include "../ptx/stmatrix.cuh"
 #include "output.cuh"
+#include "split.cuh"
 
 namespace shingle::cuda {
 
@@ -90,25 +94,36 @@ class HookedEpilogue {
 
   /// By the warps that multiplied a tile: it is staged, and the shipper told.
   template <class Coordinate, class Engine, class Layout, class Mma>
-  CUTLASS_DEVICE void stage_tile(Coordinate tile, const cute::Tensor<Engine, Layout>& sums, Mma, int thread) {
+  CUTLASS_DEVICE void stage_tile(Coordinate tile, cute::Tensor<Engine, Layout>& sums, Mma, int thread) {
     static_assert(cute::size(Mma{}) == Warps * 32, "the warps that share a tile");
     static_assert(cute::size(Layout{}) * Warps * 32 == Rows * Cols, "accumulators of one thread");
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // the first four load
     // Of two warpgroups with a tile of their own each, the second has every second one.
     const int index = Warps == all_warps ? tiles_ : 2 * tiles_ + warp / 4;
     ++tiles_;
+    const TileSpot at = spot(tile);
+    if (args().split.parts > 1) {
+      const SplitSums<Rows, Cols, Warps> parts(args(), at.position, thread);
+      const bool output = output_.holds({at.m, at.n});
+      if (!finishes(tile)) {
+        if (output) parts.leave(order().part(cute::get<3>(tile)), sums);
+        for (int pass = 0; pass < passes(); ++pass) await_emptied(index * passes() + pass), hand_over();
+        return;
+      }
+      await_emptied(index * passes());
+      if (output) parts.add_others(sums, ptx::shared_address(shared_->staged) + thread / 32 * 16 * stride);
+    }
     if (plain()) {
       await_emptied(index);
       stage_plain(sums, thread);
-      const TileSpot at = spot(tile);
-      if (is_last(at.position) && output_.holds({at.m, at.n})) ship_own(at, thread);
+      if (is_last(tile) && output_.holds({at.m, at.n})) ship_own(at, thread);
       hand_over();
       return;
     }
     CUTLASS_PRAGMA_NO_UNROLL
     for (int half = 0; half < 2; ++half) {
       if (half == 0 || passes() == 2) await_emptied(index * passes() + half);
-      stage_finished(cute::get<0>(tile), cute::get<1>(tile), half, sums, thread, warp);
+      stage_finished(at.m, at.n, half, sums, thread, warp);
       if (half == 1 || passes() == 2) hand_over();
     }
   }
@@ -117,7 +132,7 @@ class HookedEpilogue {
   template <class Coordinate>
   CUTLASS_DEVICE void ship_tile(Coordinate tile, int lane) {
     const TileSpot at = spot(tile);
-    const bool output = output_.holds({at.m, at.n}), ships = output && !is_last(at.position);
+    const bool output = output_.holds({at.m, at.n}) && finishes(tile), ships = output && !is_last(tile);
     std::uint32_t* counter = nullptr;  // the lane's first
     if (ships) look_up<Rows>(at, 0, 0, lane);
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
@@ -144,14 +159,22 @@ class HookedEpilogue {
 
  private:
   CUTLASS_DEVICE const GemmArgs& args() const { return output_.args; }
+  CUTLASS_DEVICE SplitOrder order() const { return SplitOrder(args()); }
   template <class Coordinate>
-  CUTLASS_DEVICE static TileSpot spot(const Coordinate& tile) {
-    return {cute::get<3>(tile), cute::get<0>(tile), cute::get<1>(tile)};
+  CUTLASS_DEVICE TileSpot spot(const Coordinate& tile) const {
+    return {order().position(cute::get<3>(tile)), cute::get<0>(tile), cute::get<1>(tile)};
+  }
+  /// Whether the work is the last part of its tile.
+  template <class Coordinate>
+  CUTLASS_DEVICE bool finishes(const Coordinate& tile) const {
+    return order().part(cute::get<3>(tile)) == args().split.parts - 1;
   }
   /// A CTA's last tile is shipped by those who staged it: they have nothing else to do, and are eight times
   /// as many. Not where they finish it by halves.
-  CUTLASS_DEVICE bool is_last(std::int64_t position) const {
-    return plain() && position + gridDim.x >= args().positions;
+  template <class Coordinate>
+  CUTLASS_DEVICE bool is_last(const Coordinate& tile) const {
+    return plain() &&
+           cute::get<3>(tile) + static_cast<int>(gridDim.x) >= args().positions * args().split.parts;
   }
   /// Whether accumulators need no more than to be rounded.
   CUTLASS_DEVICE bool plain() const {

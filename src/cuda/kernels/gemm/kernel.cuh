@@ -47,7 +47,9 @@ struct HookedGemm {
     typename Kernel::Arguments to{};
     to.mode = cutlass::gemm::GemmUniversalMode::kGemm;
     const bool gated = args.activate == Activate::swiglu;
-    const auto m = static_cast<int>(args.a_rows), k = static_cast<int>(args.k);
+    const SplitOrder split(args);
+    const auto m = static_cast<int>(args.a_rows);
+    const auto k = split.parts > 1 ? args.split.depth : static_cast<int>(args.k);
     const auto n = static_cast<int>(gated ? 2 * args.cols : args.cols);
     to.problem_shape = {m, n, k, 1};
     auto& load = to.mainloop;
@@ -57,12 +59,15 @@ struct HookedGemm {
     cute::get<TransposeB ? 0 : 1>(load.dB) = args.ldb;
     load.gate = args.gate;
     load.watch = args.watch;
+    load.split = split;
+    load.k = static_cast<std::int32_t>(args.k);
     if (const cudaError_t failed = set_pieces(args, load.pieces)) return failed;
     if (args.c != nullptr && args.a_parts > 1) return cudaErrorInvalidValue;  // whose row would it be
     to.epilogue = args;
     to.hw_info.sm_count = args.ctas;
     to.scheduler.order = args.order;
-    to.scheduler.positions = args.positions;
+    to.scheduler.works = args.positions * split.parts;
+    to.scheduler.split = split;
     const typename Kernel::Params made = Kernel::to_underlying_arguments(to, nullptr);
     std::memcpy(params, &made, sizeof made);
     return cudaSuccess;
@@ -71,7 +76,7 @@ struct HookedGemm {
   /// Of `ctas` SMs it takes what it has tiles for, in whole clusters.
   static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
     const auto& at = *static_cast<const typename Kernel::Params*>(params);
-    const int most = ctas < at.scheduler.positions ? ctas : at.scheduler.positions;
+    const int most = ctas < at.scheduler.works ? ctas : at.scheduler.works;
     cudaLaunchConfig_t config{};
     config.gridDim =
         dim3(static_cast<unsigned>(most < ClusterRows ? ClusterRows : most / ClusterRows * ClusterRows));
@@ -97,6 +102,7 @@ struct HookedGemm {
             CutlassType<T>::element,
             TransposeA,
             TransposeB,
+            true,
             static_cast<std::int32_t>(Kernel::MaxThreadsPerBlock),
             static_cast<std::int32_t>(Kernel::SharedStorageSize),
             static_cast<std::int32_t>(sizeof(typename Kernel::Params)),

@@ -8,6 +8,7 @@
 #include "../gemm.hpp"
 #include "../ptx/memory.cuh"
 #include "../wait.cuh"
+#include "split.cuh"
 
 namespace shingle::cuda {
 
@@ -24,9 +25,10 @@ struct LoadPieces {
   CUTLASS_HOST_DEVICE bool any() const { return a_parts > 0 || up_column > 0; }
 };
 
-/// Derived from what CUTLASS's builder made; the multiplication is untouched. Memory order: the producer's
-/// elected thread polls with acquire; a proxy fence then orders the bulk loads, which it issues itself,
-/// behind the poll.
+/// Derived from what CUTLASS's builder made; the multiplication is untouched. The kernel layer's K is that of
+/// a part (SplitK); loads know all of it, and what lies behind its end they find to be zero. Memory order:
+/// the producer's elected thread polls with acquire; a proxy fence then orders the bulk loads, which it
+/// issues itself, behind the poll.
 template <class Base>
 class HookedMainloop : public Base {
  public:
@@ -42,17 +44,27 @@ class HookedMainloop : public Base {
     GateTable gate;
     Watch watch;
     LoadPieces pieces;
+    SplitOrder split;
+    std::int32_t k;
   };
   struct Params : Base::Params {
     GateTable gate;
     Watch watch;
     LoadPieces pieces;
+    SplitOrder split;
+    std::int32_t k;
   };
 
   template <class Problem>
   static Params to_underlying_arguments(const Problem& problem, const Arguments& args, void* workspace) {
-    Params params{Base::to_underlying_arguments(problem, args, workspace), args.gate, args.watch,
-                  args.pieces};
+    Problem whole = problem;
+    cute::get<2>(whole) = args.k;
+    Params params{Base::to_underlying_arguments(whole, args, workspace),
+                  args.gate,
+                  args.watch,
+                  args.pieces,
+                  args.split,
+                  args.k};
     if (args.pieces.a_parts > 0) {  // what arrives is what the barrier has to wait for
       params.tma_transaction_bytes_mk = args.pieces.a_parts * args.pieces.part_rows * row_bytes;
       params.tma_transaction_bytes = params.tma_transaction_bytes_mk + params.tma_transaction_bytes_nk;
@@ -62,13 +74,15 @@ class HookedMainloop : public Base {
 
   template <class A, class B, class KIterator, class Coordinate>
   CUTLASS_DEVICE void load(const Params& params, Pipeline pipeline, typename Base::PipelineState write,
-                           const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator k, int k_tiles,
+                           const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator, int k_tiles,
                            int lane, std::uint32_t rank_in_cluster, typename Base::TensorStorage& shared) {
-    const int position = cute::get<3>(tile);
+    const int work = cute::get<3>(tile);
     if (params.gate.count > 0) {
-      if (cute::elect_one_sync()) pass_gates(params, position);
+      if (cute::elect_one_sync()) pass_gates(params, params.split.position(work));
       __syncwarp();
     }
+    const int first = params.split.part(work) * k_tiles;
+    const auto k = cute::make_coord_iterator(first, first + k_tiles);
     const auto in_matrix = cute::make_coord(cute::get<0>(tile), cute::get<1>(tile), cute::_, 0);
     if (!params.pieces.any())
       Base::load(params, pipeline, write, inputs, in_matrix, k, k_tiles, lane, rank_in_cluster, shared);
@@ -101,7 +115,7 @@ class HookedMainloop : public Base {
     Tensor to_a = whole_a.partition_D(smem_a);
     Tensor to_b = whole_b.partition_D(smem_b);
     const auto everyone = static_cast<std::uint16_t>((1u << size(Cluster{})) - 1);
-    for (int k0 = 0; k_tiles > 0; --k_tiles, ++k, ++write, k0 += depth) {
+    for (int k0 = *k * depth; k_tiles > 0; --k_tiles, ++k, ++write, k0 += depth) {
       pipeline.producer_acquire(write);
       auto* barrier = pipeline.producer_get_barrier(write);
       const int stage = write.index();

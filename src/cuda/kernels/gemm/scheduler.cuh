@@ -3,49 +3,49 @@
 
 #include <cutlass/gemm/kernel/tile_scheduler.hpp>
 
-#include "../hooks.hpp"
+#include "split.cuh"
 
 namespace shingle::cuda {
 
 /// The tag by which a kernel asks for it.
 struct TableOrder {};
 
-/// CTA c computes positions c, c + grid, …; a cluster's CTAs have consecutive positions, which the table has
-/// to keep together. The position travels as the tile's third coordinate. Only its own interface to the
-/// kernel layer is inherited.
+/// CTA c computes works c, c + grid, …: positions, or parts of them (SplitOrder); a cluster's CTAs have
+/// consecutive positions, which the table has to keep together. The work travels as the tile's third
+/// coordinate. Only its own interface to the kernel layer is inherited.
 class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90 {
   using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90;
 
  public:
   struct Arguments : Base::Arguments {
     const TileAt* order = nullptr;
-    std::int32_t positions = 0;
+    std::int32_t works = 0;
+    SplitOrder split;
   };
   struct Params : Base::Params {
     const TileAt* order = nullptr;
-    std::int32_t positions = 0;
+    std::int32_t works = 0;
+    SplitOrder split;
   };
 
   template <class Problem, class Tile, class Cluster>
   static Params to_underlying_arguments(Problem problem, Tile tile, Cluster cluster,
                                         const cutlass::KernelHardwareInfo& hardware, const Arguments& args,
                                         void* = nullptr, std::uint32_t = 1, std::uint32_t = 1) {
-    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.order,
-            args.positions};
+    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.order, args.works,
+            args.split};
   }
 
   CUTLASS_DEVICE explicit TableScheduler(const Params& params)
-      : order_(params.order),
-        positions_(params.positions),
-        stride_(static_cast<std::int32_t>(gridDim.x)),
-        position_(static_cast<std::int32_t>(blockIdx.x)),
-        ahead_by_(stride_),
-        current_(at(position_)),
-        ahead_(at(position_ + stride_)) {}
+      : params_(params),
+        work_(static_cast<std::int32_t>(blockIdx.x)),
+        ahead_by_(stride()),
+        current_(at(work_)),
+        ahead_(at(work_ + stride())) {}
 
   CUTLASS_DEVICE WorkTileInfo get_current_work() const {
-    if (position_ >= positions_) return WorkTileInfo::invalid_work_tile();
-    return {current_.m, current_.n, position_, true};
+    if (work_ >= params_.works) return WorkTileInfo::invalid_work_tile();
+    return {current_.m, current_.n, work_, true};
   }
   template <class Cluster>
   CUTLASS_DEVICE WorkTileInfo initial_work_tile_info(Cluster) const {
@@ -53,11 +53,11 @@ class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
   }
   /// The tile after the next is asked for a tile ahead: its coordinates come from memory.
   CUTLASS_DEVICE void advance_to_next_work(std::uint32_t count = 1) {
-    const std::int32_t step = stride_ * static_cast<std::int32_t>(count);
-    position_ += step;
-    current_ = step == ahead_by_ ? ahead_ : at(position_);
+    const std::int32_t step = stride() * static_cast<std::int32_t>(count);
+    work_ += step;
+    current_ = step == ahead_by_ ? ahead_ : at(work_);
     ahead_by_ = step;
-    ahead_ = at(position_ + step);
+    ahead_ = at(work_ + step);
   }
   CUTLASS_DEVICE auto fetch_next_work(WorkTileInfo) {
     advance_to_next_work();
@@ -69,15 +69,16 @@ class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
   }
 
  private:
-  CUTLASS_DEVICE TileAt at(std::int32_t position) const {
-    if (position >= positions_) return {};
-    const int2 tile = __ldg(reinterpret_cast<const int2*>(order_) + position);
+  CUTLASS_DEVICE static std::int32_t stride() { return static_cast<std::int32_t>(gridDim.x); }
+  CUTLASS_DEVICE TileAt at(std::int32_t work) const {
+    if (work >= params_.works) return {};
+    const int2 tile = __ldg(reinterpret_cast<const int2*>(params_.order) + params_.split.position(work));
     return {tile.x, tile.y};
   }
 
-  const TileAt* order_;
-  std::int32_t positions_, stride_, position_;
-  std::int32_t ahead_by_;  // positions from the current tile to the one that was asked for
+  const Params& params_;  // the kernel's: they take no registers from those who multiply
+  std::int32_t work_;
+  std::int32_t ahead_by_;  // works from the current tile to the one that was asked for
   TileAt current_, ahead_;
 };
 

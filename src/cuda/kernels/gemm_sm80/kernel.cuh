@@ -79,7 +79,8 @@ struct MultistageGemm {
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     const bool pieces = args.a_parts > 1 || args.part_rows != Rows || args.a_first != nullptr;
-    if ((TransposeA && pieces) || (args.a_parts > 1 && args.c != nullptr)) return cudaErrorInvalidValue;
+    if ((TransposeA && pieces) || (args.a_parts > 1 && args.c != nullptr) || args.split.parts > 1)
+      return cudaErrorInvalidValue;
     for (const std::int64_t elements : {args.cols, args.k, args.lda, args.ldb, args.ldc})
       if (elements % 8 != 0) return cudaErrorInvalidValue;
     for (const void* at : {args.a, args.b, args.c, args.bias})
@@ -107,6 +108,7 @@ struct MultistageGemm {
             CutlassType<T>::element,
             TransposeA,
             TransposeB,
+            false,
             threads,
             static_cast<std::int32_t>(sizeof(Shared)),
             static_cast<std::int32_t>(sizeof(GemmArgs)),

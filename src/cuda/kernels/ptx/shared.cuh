@@ -30,4 +30,14 @@ __device__ __forceinline__ void st_shared_v4(std::uint32_t address, uint4 x) {
                : "memory");
 }
 
+/// 16 bytes from global to shared memory, past L1 and all registers.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/// Until this thread's copies are there, for itself.
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 }  // namespace shingle::cuda::ptx

@@ -1,0 +1,87 @@
+#include "transfer_time.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shingle::planner {
+namespace {
+
+class Estimate {
+ public:
+  Estimate(const Machine& machine, const TransferShape& shape, const Params& params)
+      : machine_(machine), engine_(machine.engine), shape_(shape), params_(params) {}
+
+  /// Commands are under way together, each engine's and all engines'.
+  double at_once_us() const {
+    const double peers = shape_.world - 1;
+    const bool in_pairs = shape_.variant == Variant::bcst || shape_.variant == Variant::swap;
+    const double commands = in_pairs ? std::ceil(peers / 2) : peers;
+    const double engines = std::min<double>(shape_.engines, commands), each = std::ceil(commands / engines);
+    const double copies = shape_.variant == Variant::swap ? 2 * commands : peers;  // both ways
+    const double beyond = shape_.variant == Variant::bcst   ? engine_.broadcast_us
+                          : shape_.variant == Variant::swap ? engine_.swap_us
+                                                            : 0;
+    // An engine that tells receivers itself tells each; swapping, also its own rank.
+    const double told = params_.trigger == Trigger::host  ? 1
+                        : shape_.variant == Variant::swap ? each + 1
+                                                          : std::ceil(peers / engines);
+    const double moved_us = std::max(by_engine_us(std::ceil(copies / engines)), by_links_us(peers));
+    return trigger_us(engines) + start_us(commands + engines * told, engines) +
+           (each - 1) * engine_.queued_us + copy_us() + beyond + moved_us + told * engine_.sync_us +
+           machine_.signal_us;
+  }
+
+  /// One after the other, each when another rank has told.
+  double in_turn_us() const {
+    const double steps = shape_.world - 1, told = shape_.same_for_all ? 1 : 2;
+    const double step_us = start_us(1 + told, 1) + copy_us() + std::max(by_engine_us(1), by_links_us(1)) +
+                           told * engine_.sync_us;
+    return trigger_us(1) + steps * step_us + machine_.signal_us;
+  }
+
+ private:
+  bool paired() const {
+    const Topology& topology = machine_.topology;
+    return topology.pair.paced() && shape_.world <= topology.pair_ranks;
+  }
+  /// Ranks that one thread of the host serves, one after the other.
+  double served() const {
+    return std::ceil(static_cast<double>(shape_.world) / std::max(params_.launchers, 1));
+  }
+  /// Until engines know of their trigger: a thread of the host writes every place that they poll.
+  double trigger_us(double engines) const {
+    if (!params_.prelaunch || params_.trigger == Trigger::direct) return 0;
+    if (params_.poll == Poll::collective) return engine_.control_us;
+    return served() * (params_.poll == Poll::engine ? engines : 1) * engine_.control_us;
+  }
+  /// From the count that lets a batch begin.
+  double start_us(double commands, double batches) const {
+    if (params_.prelaunch) return engine_.poll_us;
+    return machine_.signal_us + served() * (commands * engine_.control_us + batches * engine_.schedule_us) +
+           engine_.fetch_us;
+  }
+  double copy_us() const {
+    return engine_.copy_us + (paired() ? machine_.topology.pair : machine_.link).latency_us;
+  }
+  double by_engine_us(double parcels) const { return us(parcels, engine_.gbps); }
+  double by_links_us(double peers) const {
+    return paired() ? us(1, machine_.topology.pair.gbps) : us(peers, machine_.link.gbps);
+  }
+  double us(double parcels, double gbps) const {
+    return gbps > 0 ? parcels * shape_.parcel_bytes / gbps * 1e-3 : 0;
+  }
+
+  const Machine& machine_;
+  const EnginePhases& engine_;
+  const TransferShape& shape_;
+  const Params& params_;
+};
+
+}  // namespace
+
+double transfer_us(const Machine& machine, const TransferShape& shape, const Params& params) {
+  const Estimate estimate(machine, shape, params);
+  return shape.variant == Variant::ring ? estimate.in_turn_us() : estimate.at_once_us();
+}
+
+}  // namespace shingle::planner

@@ -1,0 +1,135 @@
+// What a stream and a graph make of copy engines: rows in place, and captures. What they compute is checked
+// in operators_test.cpp, back to back in peer_test.cpp.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include "asynchronous.hpp"
+#include "cuda/peer/access.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int ranks = 2;
+
+/// Ranks that reach each other's memory.
+class CopyEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpus() < ranks || !no_peer_access({0, 1}).empty())
+      GTEST_SKIP() << "two GPUs that reach each other are needed";
+    world = make_cuda_world(ranks);
+  }
+  Operator gather(const Params& params) {
+    const Problem problem{.op = Op::allgather, .world = ranks, .m = 200, .n = 96, .k = 96};
+    return {*world, problem, {.mechanism = Mechanism::copy_engine, .params = params, .timeout_us = 10e6}};
+  }
+  std::unique_ptr<World> world;
+};
+
+Params params_of(Variant variant, Trigger trigger, bool prelaunch) {
+  Params params;
+  params.variant = variant, params.trigger = trigger, params.prelaunch = prelaunch;
+  return params;
+}
+
+/// A rank's rows that lie where they belong in the result stay there, and the others come beside them.
+TEST_F(CopyEngine, GathersInPlace) {
+  for (const Variant variant : {Variant::b2b, Variant::pcpy, Variant::bcst, Variant::ring})
+    for (const bool prelaunch : {false, true}) {
+      SCOPED_TRACE(std::string(name(variant)) + (prelaunch ? ", prelaunched" : ""));
+      Operator operation = gather(params_of(variant, Trigger::direct, prelaunch));
+      const auto inputs = random_inputs(operation.problem(), 3);
+      std::vector<DeviceBuffer> outs;
+      std::vector<Output> outputs;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto own = static_cast<std::size_t>(bytes_of(operation.problem(), Role::a, rank));
+        DeviceBuffer& out = outs.emplace_back(world->allocate(rank, ranks * own));
+        world->fill(rank, out.data(), 0xff, out.bytes());
+        auto* const a = static_cast<std::byte*>(out.data()) + static_cast<std::size_t>(rank) * own;
+        write_input(*world, *inputs, rank, Role::a, a);
+        operation.bind(rank, Role::a, a);
+        operation.bind(rank, Role::out, out.data());
+      }
+      operation.run();
+      std::vector<std::vector<std::byte>> copies;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const DeviceBuffer& out = outs[static_cast<std::size_t>(rank)];
+        copies.emplace_back(out.bytes());
+        world->download(rank, copies.back().data(), out.data(), out.bytes());
+        outputs.push_back({rank, Role::out, copies.back().data()});
+      }
+      const Check checked = shingle::check(*inputs, outputs);
+      EXPECT_TRUE(checked.passed) << checked.worst;
+    }
+}
+
+/// A single engine of a rank that kernels trigger is a branch of a graph, and replays give what runs do.
+TEST_F(CopyEngine, OneDirectEngineIsCaptured) {
+  constexpr int replays = 4;
+  for (const Variant variant : {Variant::b2b, Variant::ring}) {
+    SCOPED_TRACE(std::string(name(variant)));
+    Operator operation = gather(params_of(variant, Trigger::direct, true));
+    Matrices matrices(*world, operation.problem(), 2);
+    matrices.bind(operation);
+    matrices.reserve(replays);
+    operation.prepare();
+    const Streams streams(*world);
+    streams.each([&](int, cudaStream_t stream) {
+      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    });
+    operation.enqueue(streams.handles());
+    std::vector<cudaGraph_t> captured;
+    streams.each([&](int, cudaStream_t stream) {
+      check(cudaStreamEndCapture(stream, &captured.emplace_back()), "cudaStreamEndCapture");
+    });
+    std::vector<cudaGraphExec_t> graphs;
+    for (const cudaGraph_t graph : captured) {
+      check(cudaGraphInstantiate(&graphs.emplace_back(), graph, 0), "cudaGraphInstantiate");
+      cudaGraphDestroy(graph);
+    }
+    for (int number = 0; number < replays; ++number) {
+      std::size_t at = 0;
+      streams.each([&](int rank, cudaStream_t stream) {
+        matrices.bring(rank, number % 2, stream);
+        check(cudaGraphLaunch(graphs[at++], stream), "cudaGraphLaunch");
+        matrices.keep(rank, number, stream);
+      });
+    }
+    ASSERT_TRUE(streams.wait());
+    for (int number = 0; number < replays; ++number) EXPECT_TRUE(matrices.right(number, number % 2));
+    for (const cudaGraphExec_t graph : graphs) cudaGraphExecDestroy(graph);
+  }
+}
+
+TEST_F(CopyEngine, WhatTheHostMediatesIsNotCaptured) {
+  Operator operation = gather(params_of(Variant::b2b, Trigger::host, true));
+  Matrices matrices(*world, operation.problem(), 1);
+  matrices.bind(operation);
+  operation.prepare();
+  const Streams streams(*world);
+  streams.each([&](int, cudaStream_t stream) {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  });
+  EXPECT_THAT([&] { operation.enqueue(streams.handles()); },
+              testing::ThrowsMessage<Unsupported>(HasSubstr("threads of the host")));
+  streams.each([&](int, cudaStream_t stream) {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    cudaGraphDestroy(graph);
+  });
+  operation.run();  // and is none the worse for it
+}
+
+}  // namespace
+}  // namespace shingle::cuda::test
+
+#else
+TEST(CopyEngine, NeedsCuda) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+#endif
