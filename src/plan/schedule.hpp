@@ -61,6 +61,11 @@ struct Schedule {
   std::string mismatch;  ///< collectives that meet but do not fit together
 };
 
+/// The step that a segment is, or is a part of; not of the user's.
+inline const Step& step_of(const Plan& plan, const Segment& s) {
+  return plan.ranks[s.rank].lanes[s.lane].steps[s.step];
+}
+
 /// The number of the user's line of a rank.
 std::int32_t user_line(const Plan& plan, int rank);
 

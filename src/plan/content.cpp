@@ -1,0 +1,30 @@
+#include "content.hpp"
+
+#include <fmt/format.h>
+
+namespace shingle {
+
+std::string text_of(const Content& c) {
+  static constexpr const char* names[] = {
+      "nothing", "A",      "B",         "bias", "residual",          "norm weight", "C",
+      "keys",    "values", "attention", "down", "the first product", "payload"};
+  if (c.of == Content::Of::nothing) return "nothing";
+  std::string text = names[static_cast<int>(c.of)];
+  if (c.ranks != 0) {
+    text += " of ranks";
+    for (int r = 0; r < 64; ++r)
+      if (c.ranks >> r & 1) text += fmt::format(" {}", r);
+  }
+  if (c.done & epilogue_done) text += ", epilogue applied";
+  if (c.done & residual_done) text += ", residual added";
+  if (c.done & norm_done) text += ", normalised";
+  return text + fmt::format(" of epoch {}", c.epoch);
+}
+
+bool addable(const Content& a, const Content& b) {
+  const bool summed = a.of == Content::Of::c || a.of == Content::Of::payload;
+  return summed && a.of == b.of && a.row == b.row && a.col == b.col && a.epoch == b.epoch && a.done == 0 &&
+         b.done == 0 && a.ranks != 0 && b.ranks != 0 && (a.ranks & b.ranks) == 0;
+}
+
+}  // namespace shingle
