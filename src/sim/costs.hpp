@@ -37,8 +37,8 @@ class Costs {
   double width_of(const Slice& slice) const;
 
  private:
-  /// Of tiles that begin together, where tiles are whole.
-  double wave_of_us(const Gemm& gemm, std::int64_t first, std::int64_t last, double k) const;
+  /// Of an item, where tiles are whole, beside those that have the other workers then.
+  double wave_of_us(const Gemm& gemm, std::int64_t item, double k) const;
   /// Where edges cost what they hold.
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
