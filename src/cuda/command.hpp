@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernels/hooks.hpp"
@@ -21,6 +22,19 @@ class Command {
  public:
   virtual ~Command() = default;
   virtual void enqueue(cudaStream_t stream) = 0;
+};
+
+/// One after the other; null: nothing to do.
+class Sequence final : public Command {
+ public:
+  explicit Sequence(std::vector<std::unique_ptr<Command>> parts) : parts_(std::move(parts)) {}
+  void enqueue(cudaStream_t stream) override {
+    for (const auto& part : parts_)
+      if (part) part->enqueue(stream);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Command>> parts_;
 };
 
 /// What the commands of one rank are made from. Its device is current while they are made and enqueued.

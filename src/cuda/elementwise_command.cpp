@@ -58,19 +58,6 @@ std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step
   return parts;
 }
 
-/// One after the other.
-class Sequence final : public Command {
- public:
-  explicit Sequence(std::vector<std::unique_ptr<Command>> parts) : parts_(std::move(parts)) {}
-  void enqueue(cudaStream_t stream) override {
-    for (const auto& part : parts_)
-      if (part) part->enqueue(stream);
-  }
-
- private:
-  std::vector<std::unique_ptr<Command>> parts_;
-};
-
 std::vector<TileAt> order_of(const TileGrid& grid) {
   std::vector<TileAt> order;
   for (std::int64_t p = 0; p < grid.positions(); ++p) {

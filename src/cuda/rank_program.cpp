@@ -43,17 +43,6 @@ class HandOver final : public Command {
   bool waits_;
 };
 
-class Sequence final : public Command {
- public:
-  explicit Sequence(std::vector<std::unique_ptr<Command>> parts) : parts_(std::move(parts)) {}
-  void enqueue(cudaStream_t stream) override {
-    for (const auto& part : parts_) part->enqueue(stream);
-  }
-
- private:
-  std::vector<std::unique_ptr<Command>> parts_;
-};
-
 /// Waits and counts of a lane, from its step `first` on: by events where they hand over, else by kernels.
 std::unique_ptr<Command> make_syncs(const Context& context, const HandOvers& hand_overs, std::size_t lane,
                                     std::size_t first, const std::vector<Step>& steps) {
