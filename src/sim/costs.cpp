@@ -134,6 +134,8 @@ double Costs::multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t til
 double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k) const {
   const TileGrid& grid = gemm.grid;
   const std::int64_t most = larger(gemm.resources.most > 0 ? gemm.resources.most : plan_.workers, 1);
+  const auto [known, fresh] = waves_.try_emplace({&gemm, item / most}, 0);
+  if (!fresh) return known->second;
   const double multiplied =
       split_wave_us(machine_, {0, 0, grid.tile_rows, grid.tile_cols}, grid.positions(), k, most);
   const auto operands = [&](std::int64_t down, std::int64_t across) {
@@ -141,6 +143,7 @@ double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k) const {
         machine_, smaller(down * grid.tile_rows, grid.rows) + smaller(across * grid.tile_cols, grid.cols), k);
   };
   const std::int64_t first = item / most * most, last = smaller(first + most, grid.positions());
+  known->second = multiplied;
   if (operands(1, last - first) <= multiplied) return multiplied;  // even if no two tiles shared a column
   std::vector<bool> down(static_cast<std::size_t>(grid.tiles_m())),
       across(static_cast<std::size_t>(grid.tiles_n()));
@@ -149,7 +152,8 @@ double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k) const {
     if (grid.phantom(tile)) continue;
     down[static_cast<std::size_t>(tile.m)] = across[static_cast<std::size_t>(tile.n)] = true;
   }
-  return std::max(multiplied, operands(std::ranges::count(down, true), std::ranges::count(across, true)));
+  return known->second =
+             std::max(multiplied, operands(std::ranges::count(down, true), std::ranges::count(across, true)));
 }
 
 double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const {

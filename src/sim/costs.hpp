@@ -1,6 +1,9 @@
 // How long things take on a machine when nothing else goes on.
 #pragma once
 
+#include <map>
+#include <utility>
+
 #include "shingle/machine/machine.hpp"
 #include "shingle/plan/plan.hpp"
 
@@ -49,6 +52,7 @@ class Costs {
   const Plan& plan_;
   const Machine& machine_;
   double memory_bytes_per_us_, us_per_flop_;
+  mutable std::map<std::pair<const Gemm*, std::int64_t>, double> waves_;  // by step and wave: wave_of_us()
 };
 
 }  // namespace shingle::sim
