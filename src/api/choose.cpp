@@ -51,6 +51,10 @@ class Contest {
            std::ranges::find(options_.mechanisms, mechanism) != options_.mechanisms.end();
   }
 
+  bool refused(const Plan& plan) const {
+    return options_.tune.refuses && !options_.tune.refuses(plan).empty();
+  }
+
   /// From the cache, from a neighbour, or by search.
   Result<Tuned> tuned(const PlannerEntry& entry) {
     TuneCache* cache = options_.tune.params == Params{} ? options_.cache : nullptr;
@@ -61,7 +65,7 @@ class Contest {
         known = reuse(cache->entries(), problem_, machine_);
     }
     if (known)
-      if (Result<Plan> plan = entry.plan(problem_, machine_, *known)) {
+      if (Result<Plan> plan = entry.plan(problem_, machine_, *known); plan && !refused(*plan)) {
         const double us = simulate(*plan, machine_, options_.tune.simulate).makespan_us;
         return Tuned{std::move(plan).value(), us, 1};
       }

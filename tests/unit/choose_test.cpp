@@ -115,6 +115,28 @@ TEST(Choose, MeasuringDecides) {
   EXPECT_THAT(chosen.reason, HasSubstr("measured"));
 }
 
+/// Neither found nor known params are taken where who is to run their plan cannot.
+TEST(Choose, WhatIsRefusedIsNotTaken) {
+  const auto directory = std::filesystem::temp_directory_path() / "shingle_choose_refused_test";
+  std::filesystem::remove_all(directory);
+  const Machine machine = h200();
+  TuneCache cache(machine, directory);
+  const Mechanism best = choose(problem(), machine, {.cache = &cache}).value().plan.mechanism;
+  ASSERT_NE(best, Mechanism::sequential);
+  ChooseOptions options;
+  options.tune.refuses = [&](const Plan& plan) {
+    return std::string(plan.mechanism == best ? "not here" : "");
+  };
+  for (TuneCache* const known : {static_cast<TuneCache*>(nullptr), &cache}) {
+    options.cache = known;
+    const Chosen other = choose(problem(), machine, options).value();
+    EXPECT_NE(other.plan.mechanism, best);
+    for (const Considered& considered : other.considered)
+      EXPECT_EQ(considered.reason == "not here", considered.mechanism == best);
+  }
+  std::filesystem::remove_all(directory);
+}
+
 TEST(Choose, WhatIsKnownIsNotSearchedAgain) {
   const auto directory = std::filesystem::temp_directory_path() / "shingle_choose_test";
   std::filesystem::remove_all(directory);

@@ -55,8 +55,8 @@ Machine cuda_machine(int ranks, const CudaOptions& options = {});
 /// without a GPU.
 std::vector<TileShape> cuda_tiles(const CudaOptions& options = {});
 
-/// Why no kernel of this build runs a step of the plan on the GPUs here; empty: they all run. Throws
-/// Unsupported without a GPU.
+/// Why no kernel of this build runs a step of the plan on the current GPU; empty: they all run. Throws
+/// CudaError without a GPU.
 std::string cuda_refuses(const Plan& plan);
 
 /// How many ranks a world has if nobody says: the processes of the launcher, else the GPUs here.
