@@ -16,6 +16,7 @@ namespace shingle::cuda {
 
 class CudaWorld;
 class FlagWords;
+class HandOverEvents;
 class LibraryCache;
 
 class Command {
@@ -49,9 +50,10 @@ struct Context {
   int parity = 0;
   Watch watch{};
   std::uint32_t* queues = nullptr;  ///< by queue of the plan: items that were claimed, ever growing
-  FlagWords* flags = nullptr;       ///< in copy lanes, whose counts are copies as well
-  bool last = false;                ///< nothing follows in the lane
-  bool by_host = false;             ///< in lanes whose waits and counts are a thread's of the host
+  const HandOverEvents* hand_overs = nullptr;
+  FlagWords* flags = nullptr;  ///< in copy lanes, whose counts are copies as well
+  bool last = false;           ///< nothing follows in the lane
+  bool by_host = false;        ///< in lanes whose waits and counts are a thread's of the host
 
   Tables tables() const { return {plan, memory, arena, parity}; }
 };

@@ -5,6 +5,7 @@
 
 #include "cuda/command.hpp"
 #include "cuda/elements.hpp"
+#include "cuda/hand_overs.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "plan/passes.hpp"
@@ -17,13 +18,16 @@ namespace {
 class Pass final : public Command {
  public:
   struct Part {
-    SyncOp await{};  ///< of a null counter: none
+    const Event* event = nullptr;  ///< that it waits for; null: for a count,
+    SyncOp await{};                ///< and of a null counter for nothing
     std::int64_t first = 0, last = 0;
   };
   Pass(const ElementwiseArgs& args, std::vector<Part> parts) : args_(args), parts_(std::move(parts)) {}
   void enqueue(cudaStream_t stream) override {
     for (const Part& part : parts_) {
-      if (part.await.counter != nullptr)
+      if (part.event != nullptr)
+        part.event->make_wait(stream);
+      else if (part.await.counter != nullptr)
         check(launch_sync(&part.await, 1, args_.watch, stream), "launch a wait");
       args_.first = part.first, args_.last = part.last;
       check(launch_elementwise(args_, stream), "launch a pass");
@@ -41,7 +45,7 @@ class Pass final : public Command {
 /// is there takes the next.
 std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
   const std::int64_t last = last_item(step);
-  if (!by_groups(step)) return {{{}, step.first, last}};
+  if (!by_groups(step)) return {{nullptr, {}, step.first, last}};
   const TileGate& gate = step.gates.front();
   std::vector<Pass::Part> parts;
   std::int64_t begin = step.first;
@@ -50,7 +54,8 @@ std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step
     if (end <= begin) continue;
     const CounterRef ref{gate.counter, context.rank, gate.entry(static_cast<std::int64_t>(g))};
     parts.push_back(
-        {{SyncKind::await, context.memory.counter(ref), gate.targets[g], context.memory.growth(ref)},
+        {context.hand_overs->of(ref),
+         {SyncKind::await, context.memory.counter(ref), gate.targets[g], context.memory.growth(ref)},
          begin,
          end});
     begin = end;
@@ -164,7 +169,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
     args.sum = tables.route(step.sum, tiling);
   }
   auto parts = parts_of(context, step);
-  const bool waits = !step.gates.empty() && parts.front().await.counter == nullptr;
+  const bool waits = !step.gates.empty() && !by_groups(step);
   if (waits) args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   if (step.queue >= 0) args.queue = context.queues + step.queue;

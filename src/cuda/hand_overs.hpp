@@ -1,29 +1,32 @@
-// Where one lane of a rank waits for another one alone: what CUDA's events order without a kernel, which
-// would hold an SM for as long as it waits, and keep a library's product from it.
+// Hand-overs between lanes of a rank, as CUDA's events order them without a kernel, which would hold an SM
+// for as long as it waits, and keep a library's product from it.
 #pragma once
 
-#include <map>
-#include <utility>
+#include <cstddef>
+#include <vector>
 
 #include "cuda/raii/stream.hpp"
-#include "shingle/plan/plan.hpp"
+#include "plan/hand_overs.hpp"
 
 namespace shingle::cuda {
 
-class HandOvers {
+class HandOverEvents {
  public:
   /// Of a rank's lanes; the rank's device is current.
-  HandOvers(const Plan& plan, int rank);
+  HandOverEvents(const Plan& plan, int rank)
+      : hand_overs_(plan), events_(static_cast<std::size_t>(hand_overs_.size(rank))) {}
 
-  /// What a notify records and an await waits for in the place of a kernel; null where it takes one.
-  const Event* event(std::size_t lane, std::size_t step) const;
+  /// What the step that makes a count records, and what looks at it waits for, in the place of a kernel; null
+  /// where it takes one. Of a CounterRef, or of a Step that notifies or awaits.
+  template <class What>
+  const Event* of(const What& what) const {
+    const int number = hand_overs_.of(what);
+    return number == HandOvers::none ? nullptr : &events_[static_cast<std::size_t>(number)];
+  }
 
  private:
-  /// A count is handed over where one notify of the rank's own makes all of it, where awaits of the rank's
-  /// own are all that look at it, and where these are issued later: a wait for an event that is not recorded
-  /// yet waits for nothing.
-  std::map<std::pair<std::int32_t, std::int32_t>, Event> events_;  // by counter and entry
-  std::map<std::pair<std::size_t, std::size_t>, const Event*> steps_;
+  HandOvers hand_overs_;
+  std::vector<Event> events_;
 };
 
 }  // namespace shingle::cuda

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/remote.hpp"
+#include "cuda/peer/access.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/world.hpp"
 #include "shingle/base/error.hpp"
@@ -24,8 +27,8 @@ std::int64_t padded(std::int64_t bytes) {
 Memory::Memory(const Plan& plan, CudaWorld& world) : plan_(plan), world_(world) {
   const bool maps = static_cast<int>(world.local().size()) < world.size() && !remote_access(plan).empty();
   for (const LocalRank& at : world.local()) allocate(at, maps ? shared_unit : 1);
+  if (world.size() > 1) reached_ = remote_user_buffers(plan);
   if (!maps) return;
-  reached_ = remote_user_buffers(plan);
   world.in_step([&] { map_internal(); });
 }
 
@@ -37,6 +40,7 @@ Memory::~Memory() {
   for (auto& [number, rank] : ranks_) {
     own.push_back(std::move(rank.internal));
     own.push_back(std::move(rank.counts));
+    for (auto& [buffer, copy] : rank.copies) own.push_back(std::move(copy));
   }
   world_.retired().add(number_, std::move(own));
 }
@@ -90,7 +94,7 @@ void Memory::map_internal() {
 }
 
 void Memory::map_bound(const std::function<void()>& finish) {
-  if (reached_.empty()) return;
+  if (!mapped_ || reached_.empty()) return;
   if (world_.all_max({exchanged_ == version_ ? 0.0 : 1.0})[0] == 0) return;
   finish();
   const LocalRank& own = world_.local().front();
@@ -125,10 +129,38 @@ void Memory::bind(int rank, Role role, void* memory) {
   const auto owner = ranks_.find(rank);
   if (owner == ranks_.end() || !owner->second.local)
     throw InvalidArgument(fmt::format("bind: rank {} is not a rank of this process", rank), rank);
-  char*& bound = owner->second.buffers[buffer];
-  if (bound == memory && memory != nullptr) return;
-  bound = static_cast<char*>(memory);
+  Rank& own = owner->second;
+  if (const auto before = own.bound.find(buffer);
+      before != own.bound.end() && before->second == memory && memory != nullptr)
+    return;
+  char* used = static_cast<char*>(memory);
+  if (memory != nullptr && std::ranges::find(reached_, buffer) != reached_.end() &&
+      !shared_with_peers(memory)) {
+    DeviceMemory& copy = own.copies[buffer];
+    const auto bytes = static_cast<std::size_t>(plan_.buffers[static_cast<std::size_t>(buffer)].bytes(rank));
+    const DeviceGuard guard(own.device);
+    if (copy.bytes() < bytes) copy = DeviceMemory((bytes + shared_unit - 1) / shared_unit * shared_unit);
+    used = copy.get<char>();
+  }
+  own.buffers[buffer] = used;
+  own.bound[buffer] = static_cast<char*>(memory);
   ++version_;
+}
+
+Memory::Staged Memory::staged(int rank) const {
+  Staged staged;
+  const Rank& own = at_hand(rank);
+  for (const auto& [buffer, user] : own.bound) {
+    char* const used = own.buffers.at(buffer);
+    const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+    const auto bytes = static_cast<std::size_t>(planned.bytes(rank));
+    if (used == user || bytes == 0) continue;
+    if (is_input(planned.role))
+      staged.inputs.push_back({used, user, bytes});
+    else
+      staged.outputs.push_back({user, used, bytes});
+  }
+  return staged;
 }
 
 char* Memory::buffer(std::int32_t buffer, int rank, int parity) const {
@@ -175,7 +207,9 @@ std::string Memory::describe(const std::uint32_t* counter) const {
 
 std::int64_t Memory::internal_bytes(int rank) const {
   const Rank& owner = at_hand(rank);
-  return static_cast<std::int64_t>(owner.internal.bytes() + owner.counts.bytes());
+  auto bytes = static_cast<std::int64_t>(owner.internal.bytes() + owner.counts.bytes());
+  for (const auto& [buffer, copy] : owner.copies) bytes += static_cast<std::int64_t>(copy.bytes());
+  return bytes;
 }
 
 void Memory::poison() {

@@ -31,11 +31,24 @@ class Memory {
   /// over the processes. Throws as Mappings::exchange.
   void map_bound(const std::function<void()>& finish);
 
-  /// Uses `memory` as a user buffer of a local rank. Throws InvalidArgument where there is no such buffer or
-  /// rank.
+  /// Uses `memory` as a user buffer of a local rank. Where peers access that buffer and do not reach this
+  /// memory, they access a copy of our own, which each epoch brings and takes (staged()). Throws
+  /// InvalidArgument where there is no such buffer or rank, CudaError where there is no room for the copy.
   void bind(int rank, Role role, void* memory);
   /// Counts the binds, so that whoever keeps addresses knows when they are stale.
   std::uint64_t version() const { return version_; }
+
+  /// Bytes that an epoch moves between the user's memory and our copies of it: of inputs before its first
+  /// step, of outputs behind its last.
+  struct Staged {
+    struct Move {
+      void* to = nullptr;
+      const void* from = nullptr;
+      std::size_t bytes = 0;
+    };
+    std::vector<Move> inputs, outputs;
+  };
+  Staged staged(int rank) const;
 
   /// The first byte of a buffer in an epoch of this parity. Throws Unsupported where the rank is not local,
   /// InvalidArgument where the user has not bound it.
@@ -59,10 +72,12 @@ class Memory {
   struct Rank {
     bool local = false;
     int device = 0;
-    DeviceMemory internal, counts;          // of a local rank
-    std::map<std::int32_t, char*> buffers;  // by index; absent: not bound
-    std::uint32_t* first = nullptr;         // of its counts
-    std::vector<std::size_t> first_count;   // by counter, and the end
+    DeviceMemory internal, counts;                // of a local rank
+    std::map<std::int32_t, char*> buffers;        // by index; absent: not bound
+    std::map<std::int32_t, char*> bound;          // the user's of these, where they are
+    std::map<std::int32_t, DeviceMemory> copies;  // of the user's memory that peers do not reach
+    std::uint32_t* first = nullptr;               // of its counts
+    std::vector<std::size_t> first_count;         // by counter, and the end
   };
   void allocate(const LocalRank& at, std::size_t unit);
   void place(int number, char* internal, char* counts);

@@ -43,21 +43,20 @@ class HandOver final : public Command {
   bool waits_;
 };
 
-/// Waits and counts of a lane, from its step `first` on: by events where they hand over, else by kernels.
-std::unique_ptr<Command> make_syncs(const Context& context, const HandOvers& hand_overs, std::size_t lane,
-                                    std::size_t first, const std::vector<Step>& steps) {
+/// Waits and counts of a lane that follow one another: by events where they hand over, else by kernels.
+std::unique_ptr<Command> make_syncs(const Context& context, const std::vector<Step>& steps) {
   std::vector<std::unique_ptr<Command>> parts;
   std::vector<Step> together;
   const auto flush = [&] {
     if (!together.empty()) parts.push_back(make_sync_command(context, std::exchange(together, {})));
   };
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const Event* const event = hand_overs.event(lane, first + i);
+  for (const Step& step : steps) {
+    const Event* const event = context.hand_overs->of(step);
     if (event == nullptr) {
-      together.push_back(steps[i]);
+      together.push_back(step);
     } else {
       flush();
-      parts.push_back(std::make_unique<HandOver>(*event, std::holds_alternative<Await>(steps[i])));
+      parts.push_back(std::make_unique<HandOver>(*event, std::holds_alternative<Await>(step)));
     }
   }
   flush();
@@ -102,6 +101,11 @@ std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane
   return last;
 }
 
+void move(const std::vector<Memory::Staged::Move>& moves, cudaStream_t stream) {
+  for (const Memory::Staged::Move& one : moves)
+    check(cudaMemcpyAsync(one.to, one.from, one.bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+}
+
 /// How many epochs of a rank the device's queues take: they hold a thousand launches or so.
 std::size_t epochs_at_once(const RankPlan& rank) {
   constexpr std::size_t launches = 256, most = 16;
@@ -138,6 +142,7 @@ void RankProgram::prepare() {
   auto made = std::make_unique<Binding>();
   made->version = memory_.version();
   made->workspaces.resize(streams_.size());
+  made->staged = memory_.staged(local_.rank());
   for (int parity = 0; parity < parities_; ++parity) made->programs.push_back(make(*made, parity));
   std::swap(binding_, made);
   if (!made || !made->lent) return;
@@ -155,6 +160,7 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
                     library_,      binding.workspaces[lane],
                     local_.rank(), parity,
                     watch(),       queues_.get<std::uint32_t>()};
+    context.hand_overs = &hand_overs_;
     context.flags = rank.lanes[lane].kind == LaneKind::copy ? &flags_ : nullptr;
     context.by_host =
         plan_.mechanism == Mechanism::copy_engine && rank.lanes[lane].kind == LaneKind::communicate;
@@ -164,9 +170,8 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
       context.last = last == steps.size();
       const std::vector<Step> item(steps.begin() + static_cast<std::ptrdiff_t>(first),
                                    steps.begin() + static_cast<std::ptrdiff_t>(last));
-      items.push_back({first, last,
-                       synchronises(item.front()) ? make_syncs(context, hand_overs_, lane, first, item)
-                                                  : make_item(context, item)});
+      items.push_back(
+          {first, last, synchronises(item.front()) ? make_syncs(context, item) : make_item(context, item)});
     }
   }
   return program;
@@ -179,6 +184,7 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
   Program& program = binding_->programs[static_cast<std::size_t>(parity)];
   check(launch_begin(epoch_word_.get<std::uint32_t>(), stream, flags_.all()), "launch the begin");
+  move(binding_->staged.inputs, stream);
   const auto of = [&](std::size_t lane) { return lane == 0 ? stream : streams_[lane].get(); };
   begun_.record(stream);
   for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) begun_.make_wait(of(lane));
@@ -198,6 +204,7 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
     ended_[lane].record(of(lane));
     ended_[lane].make_wait(stream);
   }
+  move(binding_->staged.outputs, stream);
 }
 
 template <class Launch>

@@ -95,9 +95,10 @@ class RankProgram {
     std::uint64_t version = 0;  ///< of the memory
     Arena arena{};
     std::vector<DeviceMemory> workspaces{};  ///< by lane, for the library's products
-    std::vector<Program> programs{};         ///< by parity
-    std::vector<Graph> graphs{};             ///< by parity; empty: not captured yet
-    bool lent = false;                       ///< somebody else's graph holds addresses of it
+    Memory::Staged staged{};
+    std::vector<Program> programs{};  ///< by parity
+    std::vector<Graph> graphs{};      ///< by parity; empty: not captured yet
+    bool lent = false;                ///< somebody else's graph holds addresses of it
     std::int64_t bytes() const;
   };
   struct Traced {
@@ -121,7 +122,7 @@ class RankProgram {
   DeviceMemory epoch_word_;
   DeviceMemory queues_;  // as Context has them
   FlagWords flags_;
-  const HandOvers hand_overs_;
+  const HandOverEvents hand_overs_;
   LibraryCache library_;
   std::unique_ptr<Binding> binding_;
   std::vector<std::unique_ptr<Binding>> lent_;  // earlier ones, for as long as graphs may hold them

@@ -55,7 +55,7 @@ inline constexpr Mechanism last<Mechanism> = Mechanism::copy_engine;
 template <>
 inline constexpr Mover last<Mover> = Mover::store;
 template <>
-inline constexpr CommOrder last<CommOrder> = CommOrder::interleaved;
+inline constexpr CommOrder last<CommOrder> = CommOrder::same;
 template <>
 inline constexpr Variant last<Variant> = Variant::ring;
 template <>

@@ -109,14 +109,14 @@ bool is_command(const Step& step) {
 }
 
 std::string_view name(CommOrder order) {
-  static constexpr std::string_view names[] = {"ring", "reverse", "interleaved"};
+  static constexpr std::string_view names[] = {"ring", "reverse", "interleaved", "same"};
   return names[static_cast<std::size_t>(order)];
 }
 
 CommOrder parse_comm_order(std::string_view text) {
-  for (const auto order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved})
+  for (const auto order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved, CommOrder::same})
     if (name(order) == text) return order;
-  throw InvalidArgument(fmt::format("unknown order '{}' (one of ring, reverse, interleaved)", text));
+  throw InvalidArgument(fmt::format("unknown order '{}' (one of ring, reverse, interleaved, same)", text));
 }
 
 std::string_view name(const Step& step) {

@@ -146,6 +146,7 @@ void StepCheck::placement(const Field& field, const Placement& p, const TileGrid
               g.rows % g.tile_rows, p.parts);
       [[fallthrough]];
     case PlacementKind::slots:
+      if (p.kind == PlacementKind::slots && !p.bases.empty()) return stacked_groups(field, p, g);
       return require(stacked <= p.slice.rows, field.at("slice"), "{} rows, but the tiles have {}",
                      p.slice.rows, stacked);
     case PlacementKind::pools:
@@ -154,6 +155,21 @@ void StepCheck::placement(const Field& field, const Placement& p, const TileGrid
       return routed(field, p, g);
     case PlacementKind::owners:
       return owners(field, p, g);
+  }
+}
+
+/// Slots whose groups begin at rows of their own.
+void StepCheck::stacked_groups(const Field& field, const Placement& p, const TileGrid& g) const {
+  groups(field.at("ends"), p.ends, g);
+  require(p.bases.size() == p.ends.size(), field.at("bases"), "{} of them, but there are {} groups",
+          p.bases.size(), p.ends.size());
+  std::int64_t before = 0;
+  for (std::size_t group = 0; group < p.ends.size(); ++group) {
+    const std::int64_t until = g.rows_before(p.ends[group]), base = p.bases[group];
+    require(base >= 0 && until - before <= p.slice.rows - base, field.at("bases"),
+            "group {} has {} rows from {} on, but the slice ends at {}", group, until - before, base,
+            p.slice.rows);
+    before = until;
   }
 }
 

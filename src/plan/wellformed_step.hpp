@@ -92,6 +92,7 @@ class StepCheck {
   void groups(const Field& field, const std::vector<std::int64_t>& ends, const TileGrid& g) const;
   void row_map(const Field& field, const RowMap& map, std::int64_t virtual_rows, std::int64_t rows) const;
   void placement(const Field& field, const Placement& p, const TileGrid& g, std::int64_t wide = 0) const;
+  void stacked_groups(const Field& field, const Placement& p, const TileGrid& g) const;
   void pools(const Field& field, const Placement& p, const TileGrid& g) const;
   void routed(const Field& field, const Placement& p, const TileGrid& g) const;
   void one_rank(const Field& field, const Placement& p) const;

@@ -93,6 +93,8 @@ class Builder {
 
   const Problem& problem() const { return plan_.problem; }
   const Params& params() const { return plan_.params; }
+  /// Workers beside a fused GEMM.
+  std::int32_t helpers() const { return larger(params().helpers, 0); }
   std::int32_t workers() const { return plan_.workers; }
   std::int32_t collective_workers() const { return collective_workers_; }
   int world() const { return plan_.problem.world; }

@@ -20,9 +20,12 @@ std::optional<Reason> unserved(const Problem& p, const Machine& machine, const P
     return Reason{"fused moves rows that are there when it begins: use chunked or copy-engine"};
   if (p.row_order == RowOrder::block_cyclic)
     return Reason{"fused keeps every rank's rows together: rows dealt in blocks are signal's"};
-  if (params.helpers < 0 || params.helpers >= larger(machine.workers, 1))
+  if (params.helpers < Params::no_helpers || params.helpers >= larger(machine.workers, 1))
     return Reason{
         fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers, machine.workers)};
+  if (params.comm_order == CommOrder::same && p.shards_a())
+    return Reason{
+        "a rank gathers its own rows first: no order of communication tiles is the same on all ranks"};
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
   if (params.one_shot && p.op != Op::gemm_allreduce) return Reason{"one shot is for gemm+allreduce"};
   return std::nullopt;
@@ -51,6 +54,11 @@ std::int64_t communication_rows(const Problem& p, const Machine& machine) {
   return ceil_div(p.shard_rows(), pieces);
 }
 
+/// Of the workers a few, where nothing else was said.
+std::int32_t helpers_of(const Machine& machine, const Params& params) {
+  return params.helpers != 0 ? params.helpers : machine.workers / 16;
+}
+
 /// The parameters that the operator uses, with what the planner chooses.
 Params choose(const Problem& p, const Machine& machine, const Params& params) {
   Params chosen;
@@ -59,18 +67,18 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   chosen.order = params.order;
   if (p.reduces()) {
     // A few reducers keep up with the stores that arrive; one worker alone has no help to give.
-    chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
+    chosen.helpers = helpers_of(machine, params);
     chosen.stage_fp32 = params.stage_fp32;
+    chosen.comm_order = params.comm_order == CommOrder::same ? CommOrder::same : CommOrder::ring;
     chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && one_shot_is_faster(p, machine.link));
   }
-  if (p.op == Op::alltoall_gemm) chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
+  if (p.op == Op::alltoall_gemm) chosen.helpers = helpers_of(machine, params);
   if (p.shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull;
     chosen.mover = params.mover;
     chosen.comm_order = params.comm_order;
-    if (params.mover == Mover::store)
-      chosen.helpers = params.helpers > 0 ? params.helpers : machine.workers / 16;
+    if (params.mover == Mover::store) chosen.helpers = helpers_of(machine, params);
   }
   return chosen;
 }

@@ -65,7 +65,7 @@ TileGate gate_on(const ReceivedTiles& tiles, std::int32_t arrived, int source, s
 void fuse_dispatch(Builder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
-  const std::int32_t helpers = build.params().helpers;
+  const std::int32_t helpers = build.helpers();
   std::vector<std::int64_t> received;
   for (int r = 0; r < p.world; ++r) received.push_back(routing.received(r));
   const std::int32_t gathered = build.buffer("gathered", received, p.k);

@@ -87,7 +87,7 @@ void Gather::move_by_engine(const Handshake& handshake, int rank) const {
 void Gather::move_by_workers(const Handshake& handshake, int rank) const {
   const int world = build_.world();
   const bool pull = build_.params().pull;
-  const std::int32_t lane = build_.params().helpers > 0 ? build_.helper_lane(rank, "push") : compute_lane;
+  const std::int32_t lane = build_.helpers() > 0 ? build_.helper_lane(rank, "push") : compute_lane;
   const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
   for (std::int64_t turn = 0; turn < turns; ++turn)
     for (int i = 0; i < world; ++i) {
@@ -136,7 +136,7 @@ Elementwise Gather::pass(int source, int dest, std::int64_t piece, std::int64_t 
 
 void Gather::push(int rank, std::int32_t lane, int source, int dest, std::int64_t piece,
                   std::int64_t count) const {
-  const std::int32_t helpers = build_.params().helpers;
+  const std::int32_t helpers = build_.helpers();
   Elementwise pieces = pass(source, dest, piece, count);
   if (pieces.count == 0) return;
   TileNotify notify{arrived_, {dest}, {}};
@@ -156,7 +156,7 @@ void Gather::feed(int rank, Gemm& gemm) const {
   else
     feed_by_shards(rank, gemm);
   gemm.out.rows = gemm.a_rows;
-  gemm.resources = {1, build_.workers() - build_.params().helpers};
+  gemm.resources = {1, build_.workers() - build_.helpers()};
 }
 
 void Gather::feed_together(int rank, Gemm& gemm) const {
@@ -167,7 +167,7 @@ void Gather::feed_together(int rank, Gemm& gemm) const {
       if (target > 0)
         gemm.gates.push_back({arrived_, {gemm.grid.positions()}, {target}, {entry(source(rank, i), piece)}});
     }
-  gemm.resources = {1, build_.workers() - build_.params().helpers};
+  gemm.resources = {1, build_.workers() - build_.helpers()};
 }
 
 void Gather::feed_by_shards(int rank, Gemm& gemm) const {

@@ -48,7 +48,7 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
 /// The pass by helpers beside the GEMM and by everybody after it. Helpers come when there is something to do:
 /// before, they would be in the way of a GEMM that takes its workers all at once.
 void share(Builder& build, int rank, Elementwise pass) {
-  const std::int32_t helpers = build.params().helpers;
+  const std::int32_t helpers = build.helpers();
   if (helpers > 0) {
     Elementwise beside = pass;
     beside.resources = {1, helpers};
@@ -97,28 +97,32 @@ ShardSums::ShardSums(Builder& build, const ShardTiles& tiles) : build_(build), t
   complete_ = gathers_ || build.row_wise_finishing() ? build.counter("summed", p.world) : -1;
 }
 
+/// The own shard comes last, as nobody waits for its way, unless all ranks go by the same order.
+int ShardSums::first(int rank) const {
+  return build_.params().comm_order == CommOrder::same ? 0 : (rank + 1) % build_.world();
+}
+
 void ShardSums::multiply(int rank, const Slice* a) const {
-  const int first = (rank + 1) % build_.world();  // the own shard comes last: nobody waits for its way
   Placement store;
   store.kind = PlacementKind::owners;
   store.slice = build_.rows(staging_, rank, rank * shard_, shard_);
-  Gemm gemm = build_.gemm(rank, tiles_.grid(first), tiles_.rows(), std::move(store));
+  Gemm gemm = build_.gemm(rank, tiles_.grid(first(rank)), tiles_.rows(), std::move(store));
   if (a != nullptr) gemm.a = *a;
   if (tiles_.shards == build_.world())
     store_by_shards(rank, gemm);
   else
     store_from_each(rank, gemm);
-  gemm.resources = {1, build_.workers() - build_.params().helpers};
+  gemm.resources = {1, build_.workers() - build_.helpers()};
   build_.step(rank, compute_lane, std::move(gemm));
 }
 
 void ShardSums::store_by_shards(int rank, Gemm& gemm) const {
-  const int world = build_.world(), first = (rank + 1) % world;
+  const int world = build_.world();
   gemm.out.rows = tiles_.rows();
   TileNotify notify{stored_, {}, tiles_.ends()};
   for (const ShardTiles::Run& run : tiles_.runs()) {
     notify.entries.push_back(static_cast<std::int32_t>(run.band));
-    notify.owners.push_back((first + run.place) % world);
+    notify.owners.push_back((first(rank) + run.place) % world);
   }
   gemm.notify.push_back(std::move(notify));
 }
@@ -169,7 +173,7 @@ void in_one_shot(Builder& build, const Machine& machine) {
     Gemm gemm = build.gemm(r, tiles.grid(0), tiles.rows(), std::move(store));
     TileNotify notify{at.stored, everyone(p.world, r), tiles.ends()};
     gemm.notify.push_back(std::move(notify));
-    gemm.resources = {1, build.workers() - build.params().helpers};
+    gemm.resources = {1, build.workers() - build.helpers()};
     build.step(r, compute_lane, std::move(gemm));
     Elementwise pass = sum_pass(build, tiles, at, r, p.m, Builder::in_place(build.rows(summed, r, 0, p.m)));
     if (finishes) pass.notify.push_back(count_all(complete, {r}, pass.grid, 0));

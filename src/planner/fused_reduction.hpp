@@ -18,6 +18,8 @@ class ShardSums {
   void sum(int rank) const;
 
  private:
+  /// The shard that a rank computes first.
+  int first(int rank) const;
   /// Stores a product of shards to their owners, those of one row of tiles to all of them.
   void store_by_shards(int rank, Gemm& gemm) const;
   void store_from_each(int rank, Gemm& gemm) const;

@@ -143,7 +143,6 @@ void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<
   own.rows = p.shard_rows();
   own.tile_rows = static_cast<std::int32_t>(block);
   const std::int32_t staging = build.buffer("staging", grid.rows_before(grid.positions()), grid.tile_cols);
-  const std::int32_t arrivals = build.buffer("arrivals", own.rows_before(own.positions()), grid.tile_cols);
   const Signals signals(build, static_cast<std::int64_t>(ends.size()));
   const auto targets = tiles_in_groups(grid, ends);
   for (int r = 0; r < build.ranks(); ++r) {
@@ -154,18 +153,21 @@ void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<
     Gemm gemm = build.gemm(r, grid, tile_rows_of_a(p, block), std::move(store));
     gemm.notify.push_back(signals.count_tiles(r, ends));
     build.step(r, compute_lane, std::move(gemm));
+    // In place: the sum of a group's own part is received where that part was computed.
+    Placement arrived = slots(build.all(staging, r));
+    arrived.ends = ends;
     for (std::size_t g = 0; g < ends.size(); ++g) {
-      const std::int64_t start = g == 0 ? 0 : ends[g - 1];
-      const std::int64_t from = grid.rows_before(start), to = grid.rows_before(ends[g]);
-      const std::int64_t part = own.rows_before(start);
+      const std::int64_t from = g == 0 ? 0 : grid.rows_before(ends[g - 1]), to = grid.rows_before(ends[g]);
+      const std::int64_t part = (to - from) / p.world;
+      arrived.bases.push_back(from + r * part);
       build.await(r, communicate_lane, signals.computed, static_cast<std::int64_t>(g), targets[g]);
       build.collective(r, CollectiveKind::reducescatter, build.rows(staging, r, from, to - from),
-                       build.rows(arrivals, r, part, own.rows_before(ends[g]) - part));
+                       build.rows(staging, r, arrived.bases.back(), part));
       build.notify(r, communicate_lane, signals.received, static_cast<std::int64_t>(g));
     }
     Placement out = Builder::in_place(build.all(build.out, r));
     out.rows = {1, larger(own.rows, 1), own.rows, 0, 0, p.out_rows(r)};  // the last shards may be short
-    restore(build, r, signals, build.finishing(r, own, slots(build.all(arrivals, r)), std::move(out)), ends);
+    restore(build, r, signals, build.finishing(r, own, std::move(arrived), std::move(out)), ends);
   }
 }
 

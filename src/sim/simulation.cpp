@@ -94,6 +94,7 @@ Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOption
   const auto world = plan.ranks.size();
   check(plan, options);
   check_symmetry(plan, machine, options);
+  if (machine.sync_us > 0) hand_overs_ = HandOvers(plan);
   capacity_ = std::max(1, static_cast<std::int32_t>(machine.workers * options.worker_share));
   free_.assign(world, capacity_);
   computing_.assign(world, 0);
@@ -264,10 +265,14 @@ void Simulation::unblock(LaneState& lane) {
 }
 
 /// Waits and counts that follow one another in a lane are one kernel, which takes so long whatever it waits
-/// for. Copy engines have their own.
+/// for. Hand-overs are none, and copy engines have their own.
 bool Simulation::synced(LaneState& lane) {
+  const std::vector<Step>& steps = lane_plan(lane).steps;
+  const auto is_kernel = [&](const Step& step) {
+    return !works(step) && hand_overs_.of(step) == HandOvers::none;
+  };
   if (machine_.sync_us == 0 || lane_plan(lane).kind == LaneKind::copy) return true;
-  if (lane.step > 0 && !works(lane_plan(lane).steps[lane.step - 1])) return true;
+  if (!is_kernel(steps[lane.step]) || (lane.step > 0 && is_kernel(steps[lane.step - 1]))) return true;
   return delayed(lane, noisy(machine_.sync_us));
 }
 
@@ -323,9 +328,10 @@ void Simulation::add(const CounterRef& at, std::int64_t value, std::int32_t epoc
   counted.cause = cause;
   std::erase_if(counted.waiters, [&](const Waiter& waiter) {
     if (counted.value < waiter.target) return false;
-    // Engines and tiles look for themselves; what waits as a step is told.
+    // Engines and tiles look for themselves; what waits as a step is told, or comes next in any case.
     const LaneState& lane = lanes_[static_cast<std::size_t>(waiter.lane)];
-    const bool polls = lane.job != none || lane_plan(lane).kind == LaneKind::copy;
+    const bool polls =
+        lane.job != none || lane_plan(lane).kind == LaneKind::copy || hand_overs_.of(at) != HandOvers::none;
     wake(waiter.lane, polls ? 0 : noisy(machine_.signal_us));
     return true;
   });

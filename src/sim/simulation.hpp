@@ -9,6 +9,7 @@
 #include "costs.hpp"
 #include "events.hpp"
 #include "links.hpp"
+#include "plan/hand_overs.hpp"
 #include "shingle/sim/simulate.hpp"
 
 namespace shingle::sim {
@@ -201,6 +202,7 @@ class Simulation {
   const Plan& plan_;
   const Machine& machine_;
   SimOptions options_;
+  HandOvers hand_overs_;   ///< where waits and counts are kernels
   std::int32_t capacity_;  ///< workers of a rank
   Costs costs_;
   Simulated out_;

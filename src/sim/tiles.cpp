@@ -133,8 +133,8 @@ bool Simulation::has_kernels(const Step& step) const {
   return machine_.sync_us > 0 && pass && by_groups(*pass);
 }
 
-/// Whether the kernel of the next group runs; if not, its lane is woken when it does. It follows one that
-/// waits for the group, and that follows the group before.
+/// Whether the kernel of the next group runs; if not, its lane is woken when it does. Unless the group is
+/// handed over, it follows one that waits for the group, and that follows the group before.
 bool Simulation::launched(Index index, bool waited) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
@@ -144,7 +144,12 @@ bool Simulation::launched(Index index, bool waited) {
   if (job.active > 0) return false;
   job.kernel = group;
   job.gated = true;
-  wake(job.lane, noisy(waited ? machine_.signal_us : machine_.sync_us) + noisy(machine_.launch_us));
+  const TileGate& gate = gates_of(*pass.step)->front();
+  const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+  const CounterRef awaited{gate.counter, lane.rank, gate.entry(group_of(gate.ends, pass.next))};
+  const bool handed = hand_overs_.of(awaited) != HandOvers::none;
+  const double told_us = handed ? 0 : noisy(waited ? machine_.signal_us : machine_.sync_us);
+  wake(job.lane, told_us + noisy(machine_.launch_us));
   return false;
 }
 

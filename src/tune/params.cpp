@@ -118,7 +118,8 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
       break;
     case Mechanism::fused: {
       const std::int32_t few = std::max(machine.workers / 32, 1);
-      if (machine.workers > 1) found.add("helpers", &Params::helpers, {few, 2 * few, 4 * few});
+      if (machine.workers > 1)
+        found.add("helpers", &Params::helpers, {Params::no_helpers, few, 2 * few, 4 * few});
       if (p.op == Op::gemm_allreduce) found.add("one_shot", &Params::one_shot, {false, true});
       if (!p.shards_a()) break;
       const std::int64_t shard = p.shard_rows();

@@ -187,15 +187,16 @@ Plan TimedPlans::small_steps(int count) const {
 
 Plan TimedPlans::turns(int rounds) const {
   Plan base = sequential(moving(Op::allreduce, 64, 16));
-  const std::vector<std::uint32_t> once(static_cast<std::size_t>(rounds), 1);
-  base.counters = {{"there", CounterKind::add, std::vector(static_cast<std::size_t>(world_), once)},
-                   {"back", CounterKind::add, std::vector(static_cast<std::size_t>(world_), once)}};
+  // One count for all rounds: a count of each would be handed over without a kernel that waits.
+  const std::vector<std::uint32_t> growth{static_cast<std::uint32_t>(rounds)};
+  base.counters = {{"there", CounterKind::add, std::vector(static_cast<std::size_t>(world_), growth)},
+                   {"back", CounterKind::add, std::vector(static_cast<std::size_t>(world_), growth)}};
   Plan plan = with_lanes(base, [&](int rank) {
     const Step step = pass_of(base, rank, 64);
     std::vector<Step> first, second;
-    for (std::int32_t i = 0; i < rounds; ++i) {
-      first.insert(first.end(), {step, Notify{{0, rank, i}, 1}, Await{{1, rank, i}, 1}});
-      second.insert(second.end(), {Await{{0, rank, i}, 1}, step, Notify{{1, rank, i}, 1}});
+    for (std::uint32_t i = 1; i <= growth.front(); ++i) {
+      first.insert(first.end(), {step, Notify{{0, rank, 0}, 1}, Await{{1, rank, 0}, i}});
+      second.insert(second.end(), {Await{{0, rank, 0}, i}, step, Notify{{1, rank, 0}, 1}});
     }
     return std::vector<Lane>{compute_lane(first), communicate_lane(second)};
   });

@@ -93,7 +93,7 @@ void restore(WaveModel& model, const Machine& machine, const Problem& problem) {
   if (machine.sync_us == 0 || problem.norm.enabled || problem.epilogue.activation == Activation::swiglu)
     return;
   const double received = problem.op == Op::gemm_allreduce ? 1 : 1.0 / problem.world;
-  model.restore_us = machine.sync_us + machine.launch_us;
+  model.restore_us = machine.launch_us;
   for (std::size_t w = 0; w < model.computed_us.size(); ++w) {
     double most = 0;
     for (const std::vector<double>& link : model.bytes) most = std::max(most, link[w]);

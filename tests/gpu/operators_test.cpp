@@ -32,7 +32,7 @@ Problem draw_problem(Dice& dice, int world) {
   Problem p;
   p.world = world;
   p.op = one_of(dice, {Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall,
-                       Op::allgather_gemm, Op::mlp});
+                       Op::allgather_gemm, Op::alltoall_gemm, Op::mlp});
   p.m = chance(dice, 20) ? dice.size(1, 2 * world) : dice.size(1, chance(dice, 30) ? 3000 : 700);
   p.n = 8 * dice.size(1, chance(dice, 30) ? 300 : 80);
   p.k = 8 * dice.size(1, 100);
@@ -94,12 +94,14 @@ Params draw_peer_params(Dice& dice, const Problem& problem) {
     params.order.cluster_m = static_cast<std::int32_t>(dice.size(1, 2));
   }
   if (chance(dice, 50)) params.helpers = static_cast<std::int32_t>(dice.size(1, 24));
+  if (params.helpers == 0 && chance(dice, 30)) params.helpers = Params::no_helpers;
   params.stage_fp32 = chance(dice, 30);
   params.one_shot = problem.op == Op::gemm_allreduce && chance(dice, 40);
   if (chance(dice, 50)) params.comm_rows = dice.size(1, problem.m);
   params.pull = chance(dice, 40);
   params.mover = one_of(dice, {Mover::copy_engine, Mover::store});
   params.comm_order = one_of(dice, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
+  if (!problem.shards_a() && chance(dice, 20)) params.comm_order = CommOrder::same;
   return params;
 }
 

@@ -266,9 +266,88 @@ const Case engine_cases[] = {
     {"in_step_by_host", Op::gemm_reducescatter, engines(Variant::ring, Trigger::host, false),
      Mechanism::copy_engine},
 };
+/// Memory of a pool, which peers are not let into.
+class PoolMemory {
+ public:
+  PoolMemory(int device, std::size_t bytes) : device_(device) {
+    const DeviceGuard guard(device);
+    check(cudaMallocAsync(&data_, std::max<std::size_t>(bytes, 1), cudaStreamLegacy), "cudaMallocAsync");
+    check(cudaStreamSynchronize(cudaStreamLegacy), "cudaMallocAsync");
+  }
+  ~PoolMemory() {
+    const DeviceGuard guard(device_);
+    cudaFreeAsync(data_, cudaStreamLegacy);
+  }
+  PoolMemory(const PoolMemory&) = delete;
+  PoolMemory& operator=(const PoolMemory&) = delete;
+  void* get() const { return data_; }
+
+ private:
+  int device_;
+  void* data_ = nullptr;
+};
+
+class UnsharedMemory : public testing::TestWithParam<Case> {};
+
+/// Where the user's matrices lie in memory that peers do not reach, they use copies; several epochs, graphs
+/// and all.
+TEST_P(UnsharedMemory, IsStaged) {
+  const int ranks = std::min(static_cast<int>(peers().size()), 4);
+  if (ranks < 2) GTEST_SKIP() << "two GPUs that reach each other are needed";
+  const auto world = make_cuda_world(ranks);
+  const Problem problem{
+      .op = GetParam().op, .world = ranks, .m = 500, .n = 384, .k = 256, .dtype = DType::bf16};
+  const auto inputs = random_inputs(problem, 5, Values::integers);
+  Workspace workspace(*world, *inputs);
+  Operator op(*world, problem, {.mechanism = GetParam().mechanism, .params = GetParam().params});
+  workspace.bind(op);
+  op.run();
+  const std::int64_t shared_bytes = op.memory_bytes(0);
+  std::vector<std::unique_ptr<PoolMemory>> pools;
+  const auto place_of = [&](int rank, Role role) { return const_cast<void*>(workspace.data(rank, role)); };
+  const auto copy = [&](int rank, Role role, void* to, const void* from) {
+    const DeviceGuard guard(rank);
+    check(cudaMemcpy(to, from, static_cast<std::size_t>(bytes_of(problem, role, rank)), cudaMemcpyDefault),
+          "copy");
+  };
+  for (int rank = 0; rank < ranks; ++rank)
+    for (const Role role : roles_of(problem)) {
+      pools.push_back(
+          std::make_unique<PoolMemory>(rank, static_cast<std::size_t>(bytes_of(problem, role, rank))));
+      EXPECT_FALSE(shared_with_peers(pools.back()->get()));
+      EXPECT_TRUE(shared_with_peers(place_of(rank, role)));
+      if (role != Role::out) copy(rank, role, pools.back()->get(), place_of(rank, role));
+      op.bind(rank, role, pools.back()->get());
+    }
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    workspace.poison_outputs();
+    op.run();
+    std::size_t pool = 0;
+    for (int rank = 0; rank < ranks; ++rank)
+      for (const Role role : roles_of(problem)) {
+        void* const at = pools[pool++]->get();
+        if (role != Role::out) continue;
+        copy(rank, role, place_of(rank, role), at);
+        const DeviceGuard guard(rank);
+        check(cudaMemset(at, 0xff, static_cast<std::size_t>(bytes_of(problem, role, rank))), "poison");
+      }
+    const auto checked = shingle::check(*inputs, workspace.outputs());
+    EXPECT_TRUE(checked.passed) << "epoch " << epoch;
+  }
+  EXPECT_GT(op.memory_bytes(0), shared_bytes) << "the copies are counted";
+}
+
+const Case unshared_cases[] = {
+    {"allreduce", Op::gemm_allreduce, with([](Params&) {})},
+    {"allgather_pull", Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
+    {"copy_engine", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, false),
+     Mechanism::copy_engine},
+};
+
 const auto name_of = [](const auto& test) { return std::string(test.param.name); };
 INSTANTIATE_TEST_SUITE_P(Fused, BackToBack, testing::ValuesIn(cases), name_of);
 INSTANTIATE_TEST_SUITE_P(CopyEngines, BackToBack, testing::ValuesIn(engine_cases), name_of);
+INSTANTIATE_TEST_SUITE_P(Peers, UnsharedMemory, testing::ValuesIn(unshared_cases), name_of);
 
 }  // namespace
 }  // namespace shingle::cuda::test

@@ -369,14 +369,15 @@ bool shift_rows_of_a(Plan& plan, Dice& dice) {
   return at.has_value();
 }
 
-bool shift_pools(Plan& plan, Dice& dice) {
+/// Pools, or groups of slots.
+bool shift_bases(Plan& plan, Dice& dice) {
   const auto at = pick_pass(plan, dice);
   if (!at) return false;
   Elementwise& pass = get<Elementwise>(plan, *at);
-  Placement& pools = pass.to.kind == PlacementKind::pools ? pass.to : pass.from[0];
-  if (pools.kind != PlacementKind::pools) return false;
-  for (std::int64_t& base : pools.bases) ++base;
-  return true;
+  Placement& shifted = pass.to.kind == PlacementKind::pools ? pass.to : pass.from[0];
+  if (shifted.kind != PlacementKind::pools && shifted.kind != PlacementKind::slots) return false;
+  for (std::int64_t& base : shifted.bases) ++base;
+  return !shifted.bases.empty();
 }
 
 bool read_other_buffer(Plan& plan, Dice& dice) {
@@ -538,7 +539,7 @@ const Mutation mutations[] = {{"drop an await", drop_await},
                               {"second lane on a communicator", second_lane},
                               {"drop a collective on one rank", drop_collective},
                               {"shift the rows of A", shift_rows_of_a},
-                              {"shift the pools", shift_pools},
+                              {"shift the bases", shift_bases},
                               {"read another buffer", read_other_buffer},
                               {"read the neighbour's memory", read_neighbour},
                               {"drop a pass", drop_pass},

@@ -130,6 +130,30 @@ TEST(Placement, SlotsStackTilesInTheirOrder) {
   }
 }
 
+TEST(Placement, SlotsOfAGroupBeginWhereItsBaseSays) {
+  Dice dice(7);
+  for (int i = 0; i < 200; ++i) {
+    const Draw draw = random_grid(dice, dice.size(0, 40));
+    Placement at;
+    at.kind = PlacementKind::slots;
+    at.ends = draw.ends;
+    Rows expected;
+    std::int64_t next = 0, start = 0;
+    for (const std::int64_t end : draw.ends) {
+      at.bases.push_back(next += dice.size(0, 3));
+      for_each_tile(draw.grid, [&](std::int64_t position, const TileRect& rect) {
+        if (position < start || position >= end) return;
+        for (std::int64_t row = 0; row < rect.rows; ++row) expected[{position, row}] = {next++, 0};
+      });
+      start = end;
+    }
+    at.slice = room(dice, next, draw.grid.tile_cols);
+    for (auto& [tile, to] : expected) to.first += at.slice.row, to.second = at.slice.col;
+    EXPECT_EQ(expanded(at, draw.grid, nullptr), expected);
+    expect_disjoint(expected, draw.grid);
+  }
+}
+
 TEST(Placement, SubtilesStackTheSamePartOfAGroupsTiles) {
   Dice dice(3);
   for (int i = 0; i < 200; ++i) {

@@ -234,8 +234,8 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
     params.group_waves.clear();
     for (const std::string& part : split(t, ',')) params.group_waves.push_back(extent(part));
   }));
-  grouped(add(app, "--helpers", "N", "fused: workers that sum or push beside the GEMM",
-              [&](auto& t) { params.helpers = small(t); }));
+  grouped(add(app, "--helpers", "N", "fused: workers that sum or push beside the GEMM, or none",
+              [&](auto& t) { params.helpers = t == "none" ? Params::no_helpers : small(t); }));
   grouped(app.add_flag("--stage-fp32", params.stage_fp32, "fused: partial products travel in fp32"));
   grouped(app.add_flag("--one-shot", params.one_shot, "fused allreduce: everybody sends all to everybody"));
   grouped(add(app, "--comm-rows", "ROWS", "fused: rows of a communication tile of allgather+gemm and mlp",
@@ -243,9 +243,11 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   grouped(app.add_flag("--pull", params.pull, "fused: shards are fetched by who needs them"));
   grouped(add(app, "--mover", "NAME", "fused: who moves shards: copy-engine (the default) or store",
               [&](auto& t) { params.mover = parse_mover(t); }));
-  grouped(add(app, "--comm-order", "ORDER",
-              "fused: how communication tiles come: ring (the default), reverse or interleaved",
-              [&](auto& t) { params.comm_order = parse_comm_order(t); }));
+  grouped(add(
+      app, "--comm-order", "ORDER",
+      "fused: how communication tiles come: ring (the default), reverse or interleaved; where products are "
+      "summed: ring or same",
+      [&](auto& t) { params.comm_order = parse_comm_order(t); }));
   grouped(app.add_flag("--row-parallel", params.row_parallel,
                        "ring, attention: all queries first, and only the projection by slices"));
   grouped(add(app, "--variant", "NAME",

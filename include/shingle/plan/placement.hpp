@@ -51,9 +51,15 @@ void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* ro
         }
       });
       return;
-    case PlacementKind::slots:
-      visit(Piece{0, rect.rows, at.slice.row + grid.rows_before(linear), col0});
+    case PlacementKind::slots: {
+      std::int64_t row = grid.rows_before(linear);
+      if (!at.bases.empty()) {
+        const std::int64_t group = group_of(at.ends, linear);
+        row += at.bases[group] - grid.rows_before(group == 0 ? 0 : at.ends[group - 1]);
+      }
+      visit(Piece{0, rect.rows, at.slice.row + row, col0});
       return;
+    }
     case PlacementKind::subtiles: {
       const std::int64_t group = group_of(at.ends, linear);
       const std::int64_t first = grid.rows_before(group == 0 ? 0 : at.ends[group - 1]);

@@ -101,7 +101,8 @@ struct CounterRef {
 /// Where the rows of a tile lie in a buffer: the `route` hook of a store, and its mirror for a load.
 enum class PlacementKind : std::uint8_t {
   matrix,    ///< at their own rows and columns, rows by `rows`
-  slots,     ///< stacked in the order of execution in one column of tiles, tile_cols wide
+  slots,     ///< stacked in the order of execution in one column of tiles, tile_cols wide; with `bases`, the
+             ///< tiles of each group from a row of its own on
   subtiles,  ///< as slots, but per group of tiles first all rows of rank 0's part of each tile, then rank
              ///< 1's, …
   pools,     ///< per group one pool a destination; in a pool, runs of rows in the order of execution
@@ -118,13 +119,14 @@ struct Placement {
   PlacementKind kind = PlacementKind::matrix;
   Slice slice;                     ///< rows and columns below are relative to it
   RowMap rows;                     ///< matrix: virtual row of the grid → row of the slice
-  std::vector<std::int64_t> ends;  ///< subtiles, pools: position in the grid's order at which each group ends
+  std::vector<std::int64_t> ends;  ///< subtiles, pools, slots with bases: position in the grid's order at
+                                   ///< which each group ends
   std::int32_t parts = 1;          ///< subtiles: into how many equal row parts each tile is split
   std::int32_t source = -1;  ///< pools, routed: the rank whose rows (by the problem's routing) these are
   std::int32_t dest = -1;  ///< pools, routed: the destination whose rows these are; -1: all, a pool each, or
                            ///< every row with its destination
-  std::vector<std::int64_t>
-      bases;  ///< pools: first row of each pool, [group · destinations + destination]; routed: by destination
+  std::vector<std::int64_t> bases;  ///< first row of each pool, [group · destinations + destination]; routed:
+                                    ///< by destination; slots: of each group
   std::vector<std::int32_t> ranks;  ///< matrix, slots: the same rows in the memory of each of these; empty:
                                     ///< of slice.rank
 
@@ -378,8 +380,10 @@ Mover parse_mover(std::string_view text);
 
 /// The order in which the communication tiles of other ranks' shards come to a rank r: all of rank r + 1,
 /// then of r + 2, … (`ring`); of r - 1, r - 2, … (`reverse`); or the first tile of each rank in turn, then
-/// the second of each, … (`interleaved`).
-enum class CommOrder : std::uint8_t { ring, reverse, interleaved };
+/// the second of each, … (`interleaved`). Where products are summed, that of the shards in which a rank
+/// computes them: from r + 1 on, or from rank 0 on all alike (`same`), so that all store to one rank at a
+/// time.
+enum class CommOrder : std::uint8_t { ring, reverse, interleaved, same };
 std::string_view name(CommOrder order);
 CommOrder parse_comm_order(std::string_view text);
 /// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by size.
@@ -414,7 +418,8 @@ struct Params {
   std::int32_t comm_workers = 0;  ///< of each rank, that its collectives occupy; 0: as the machine has it
   std::int32_t chunks = 0;        ///< chunked: slices of the rows
   std::vector<std::int64_t> group_waves{};  ///< signal: waves in each group
-  std::int32_t helpers = 0;                 ///< fused: workers that reduce or push beside the GEMM
+  std::int32_t helpers = 0;                 ///< fused: workers that reduce or push beside the GEMM; or none:
+  static constexpr std::int32_t no_helpers = -1;  ///< … all do so behind it, or before
   bool stage_fp32 = false;     ///< fused: partial products travel in fp32, not in the problem's dtype
   bool one_shot = false;       ///< fused allreduce: everybody sends all to all and sums all
   std::int64_t comm_rows = 0;  ///< fused: rows of a communication tile

@@ -38,7 +38,7 @@ inline Progress advance(const WaveModel& model, const Progress& before, std::int
   if (model.restored_us.empty()) return {sent_us, sent_us};
   // Passes follow the GEMM and one another in their lane.
   const double free_us = std::max(before.restored_us, model.computed_us.back());
-  return {sent_us, std::max(free_us, sent_us + model.signal_us) + model.restore_us +
+  return {sent_us, std::max(free_us, sent_us) + model.restore_us +
                        (at(model.restored_us, end) - at(model.restored_us, first))};
 }
 

@@ -1,10 +1,12 @@
 #include "access.hpp"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/raii/driver.hpp"
 
 namespace shingle::cuda {
 namespace {
@@ -35,6 +37,15 @@ void enable_peer_access(const std::vector<int>& devices) {
     cudaGetLastError();  // somebody else's may be on already
     if (result != cudaErrorPeerAccessAlreadyEnabled) check(result, "cudaDeviceEnablePeerAccess");
   });
+}
+
+bool shared_with_peers(const void* memory) {
+  const auto attribute = driver_function<decltype(&cuPointerGetAttribute)>("cuPointerGetAttribute");
+  int shared = 0;
+  return attribute != nullptr &&
+         attribute(&shared, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                   reinterpret_cast<CUdeviceptr>(memory)) == CUDA_SUCCESS &&
+         shared != 0;
 }
 
 }  // namespace shingle::cuda

@@ -13,4 +13,8 @@ std::string no_peer_access(const std::vector<int>& devices);
 /// Lets each of the devices reach the memory of all others until the process ends. Throws CudaError.
 void enable_peer_access(const std::vector<int>& devices);
 
+/// Whether what other devices and processes are let into covers this memory: that of cudaMalloc, but not that
+/// of pools, of virtual memory that somebody mapped, or of the host.
+bool shared_with_peers(const void* memory);
+
 }  // namespace shingle::cuda

@@ -10,6 +10,7 @@
 
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/raii/driver.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/tolerate.hpp"
 #include "shingle/base/error.hpp"
@@ -27,15 +28,10 @@ struct Exported {
 
 /// The first byte of the allocation that an address is in.
 char* base_of(void* at) {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  check(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &entry, 12000, cudaEnableDefault, &found),
-        "cudaGetDriverEntryPointByVersion");
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
-  const auto range = reinterpret_cast<decltype(&cuMemGetAddressRange)>(entry);
-  if (found != cudaDriverEntryPointSuccess ||
-      range(&base, &bytes, reinterpret_cast<CUdeviceptr>(at)) != CUDA_SUCCESS)
+  const auto range = driver_function<decltype(&cuMemGetAddressRange)>("cuMemGetAddressRange");
+  if (range == nullptr || range(&base, &bytes, reinterpret_cast<CUdeviceptr>(at)) != CUDA_SUCCESS)
     throw InvalidArgument(fmt::format("{} is no address of device memory", at));
   return reinterpret_cast<char*>(base);
 }

@@ -28,6 +28,7 @@
 #include <cute/tensor.hpp>
 
 #include "../ptx/barrier.cuh"
+#include "../ptx/clock.cuh"
 #include "../ptx/memory.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/stmatrix.cuh"
@@ -58,9 +59,11 @@ class HookedEpilogue {
   struct SharedStorage {
     alignas(128) char staged[Rows * stride];
     alignas(128) char scratch[all_warps * scratch_bytes];
-    char* rows[Rows];  // where the staged tile's rows go
+    char* rows[Rows];        // where the staged tile's rows go
+    std::int64_t apart[32];  // how far behind these they lie at each destination
     ptx::Barrier filled;
     ptx::Barrier emptied;
+    std::uint32_t filled_at, least_took;  // in cycles: the last tile to be shipped, and the fastest
   };
 
   template <class Problem>
@@ -87,6 +90,7 @@ class HookedEpilogue {
   CUTLASS_DEVICE void open(SharedStorage& shared) {
     shared_ = &shared;
     if (threadIdx.x != 0) return;
+    shared.filled_at = ptx::cycles(), shared.least_took = ~0u;
     ptx::barrier_init(&shared.filled, Warps * 32);
     ptx::barrier_init(&shared.emptied, 1);
     cutlass::arch::fence_barrier_init();
@@ -135,21 +139,15 @@ class HookedEpilogue {
     const bool output = output_.holds({at.m, at.n}) && finishes(tile), ships = output && !is_last(tile);
     std::uint32_t* counter = nullptr;  // the lane's first
     if (ships) look_up<Rows>(at, 0, 0, lane);
+    if (spreads && ships && args().out.dests > 1) look_apart(at, lane);
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
-      for (int d = 0; ships && d < args().out.dests; ++d) {
-        if (args().out.dests > 1 && d + pass > 0) {
-          look_up<Rows>(at, d, 0, lane);
-          __syncwarp();
-        }
-        if (output_.gated() && !output_.fp32())
-          ship_rows<Cols / 16, Rows>(at, pass, 0, lane);
-        else
-          ship_rows<Cols / 8, Rows>(at, pass, 0, lane);
-        __syncwarp();
-      }
+      if (ships && spreads)
+        ship_spread(at, pass, lane);
+      else if (ships)
+        ship_at_once(at, pass, lane);
       if (lane == 0) ptx::barrier_arrive(&shared_->emptied);
     }
     if (!output) return;
@@ -158,6 +156,75 @@ class HookedEpilogue {
   }
 
  private:
+  /// What is staged, to one destination after the other.
+  CUTLASS_DEVICE void ship_at_once(const TileSpot& at, int pass, int lane) const {
+    for (int d = 0; d < args().out.dests; ++d) {
+      if (args().out.dests > 1 && d + pass > 0) {
+        look_up<Rows>(at, d, 0, lane);
+        __syncwarp();
+      }
+      if (output_.gated() && !output_.fp32())
+        ship_rows<Cols / 16, Rows>(at, pass, 0, lane, 0);
+      else
+        ship_rows<Cols / 8, Rows>(at, pass, 0, lane, 0);
+      __syncwarp();
+    }
+  }
+  /// The same some rows at a time, to all destinations, at the pace of stores that leave the device.
+  CUTLASS_DEVICE void ship_spread(const TileSpot& at, int pass, int lane) const {
+    Pace pace = next_pace(lane);
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int first = 0; first < Rows; first += rows_of_step) {
+      pace.wait();
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int d = 0; d < args().out.dests; ++d) {
+        const std::int64_t apart = d == 0 ? 0 : shared_->apart[d];
+        if (output_.gated() && !output_.fp32())
+          ship_rows<Cols / 16, rows_of_step>(at, pass, first, lane, apart);
+        else
+          ship_rows<Cols / 8, rows_of_step>(at, pass, first, lane, apart);
+        __syncwarp();
+      }
+    }
+  }
+
+  /// Stores that leave the device are spread over most of the time that a tile takes. All SMs finish tiles at
+  /// about the same time, and what the links do not take at once stands before the next tile's loads in each
+  /// (two H200, 8192x8192x4096 reduce-scatter: 840 us at once, 798 us spread). Not where warpgroups have tiles of
+  /// their own: while one's is shipped, the other's cannot be staged.
+  static constexpr int rows_of_step = 16;
+  static constexpr bool spreads = Warps == all_warps;
+  /// Cycles of a step below which the links are the bottleneck whatever one does: to wait, too, is a loss. An
+  /// SM's share of NVLink 4 takes 600 cycles for 1 KiB.
+  static constexpr std::uint32_t least_step = rows_of_step * Cols * 2 / 1024 * 375;
+  struct Pace {
+    std::uint32_t next = 0, step = 0;  ///< in cycles; step 0: at once
+    CUTLASS_DEVICE void wait() {
+      if (step == 0) return;
+      for (std::int32_t left; (left = static_cast<std::int32_t>(next - ptx::cycles())) > 0;)
+        ptx::nano_sleep(static_cast<std::uint32_t>(left) / 4);
+      next += step;
+    }
+  };
+  /// Of the tile that has just been filled: the next one is multiplied in what the fastest so far took, as others
+  /// have waited for the links as well.
+  CUTLASS_DEVICE Pace next_pace(int lane) const {
+    if (!spreads || !args().notify.system) return {};
+    const std::uint32_t now = ptx::cycles(), least = min(shared_->least_took, now - shared_->filled_at);
+    __syncwarp();
+    if (lane == 0) shared_->filled_at = now, shared_->least_took = least;
+    const std::uint32_t step = least / 16 * 13 / (Rows / rows_of_step);
+    return {now, step < least_step && args().out.dests == 1 ? 0 : step};
+  }
+  /// Leaves in shared memory how far behind the rows at the first destination, once they have been looked up,
+  /// those at the others lie: their memory is alike.
+  CUTLASS_DEVICE void look_apart(const TileSpot& at, int lane) const {
+    __syncwarp();
+    int row = 0;
+    while (row < Rows - 1 && shared_->rows[row] == nullptr) ++row;
+    if (lane < args().out.dests) shared_->apart[lane] = output_.row_at(at, row, lane) - shared_->rows[row];
+  }
+
   CUTLASS_DEVICE const GemmArgs& args() const { return output_.args; }
   CUTLASS_DEVICE SplitOrder order() const { return SplitOrder(args()); }
   template <class Coordinate>
@@ -197,7 +264,7 @@ class HookedEpilogue {
       for (int first = thread / 32 * 16; first < Rows; first += Warps * 16) {
         look_up<16>(at, d, first, lane);
         __syncwarp();
-        ship_rows<Cols / 8, 16>(at, 0, first, lane);
+        ship_rows<Cols / 8, 16>(at, 0, first, lane, 0);
         __syncwarp();
       }
   }
@@ -207,10 +274,11 @@ class HookedEpilogue {
     for (int row = first + lane; row < first + Count; row += 32)
       shared_->rows[row] = output_.row_exists(at.m, row) ? output_.row_at(at, row, d) : nullptr;
   }
-  /// Stores what is staged of so many rows from one on, `Words` words of 16 bytes each: every lane one word
-  /// of every so many rows.
+  /// Stores what is staged of so many rows from one on, so far behind the places that were looked up, `Words`
+  /// words of 16 bytes each: every lane one word of every so many rows.
   template <int Words, int Count>
-  CUTLASS_DEVICE void ship_rows(const TileSpot& at, int pass, int first_row, int lane) const {
+  CUTLASS_DEVICE void ship_rows(const TileSpot& at, int pass, int first_row, int lane,
+                                std::int64_t apart) const {
     constexpr int rows_at_once = 32 / Words, steps_at_once = 2;
     const int bytes = output_.bytes(), skipped = pass * pass_cols();
     const std::int64_t left = args().cols - std::int64_t{at.n} * output_.cols() - skipped;
@@ -233,7 +301,7 @@ class HookedEpilogue {
       }
       CUTLASS_PRAGMA_UNROLL
       for (int u = 0; u < steps_at_once; ++u)
-        if (to[u] != nullptr) ptx::store(to[u] + offset, data[u]);
+        if (to[u] != nullptr) ptx::store(to[u] + apart + offset, data[u]);
       from += step_rows * stride;
       address += step_rows * 8;
     }

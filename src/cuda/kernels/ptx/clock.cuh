@@ -12,6 +12,13 @@ __device__ __forceinline__ std::uint64_t global_timer() {
   return ns;
 }
 
+/// Of the SM's clock; they wrap.
+__device__ __forceinline__ std::uint32_t cycles() {
+  std::uint32_t count;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(count));
+  return count;
+}
+
 /// Leaves the SM to other warps for about so long, at most twice.
 __device__ __forceinline__ void nano_sleep(std::uint32_t ns) {
   asm volatile("nanosleep.u32 %0;" ::"r"(ns));

@@ -1,0 +1,79 @@
+#include <cuda_bf16.h>
+
+#include "cuda/kernels/ptx/reduce.cuh"
+#include "shard_sums.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+constexpr int threads = 512;
+constexpr int per_chunk = 8;  // elements in 16 bytes
+constexpr int batch = 4;      // chunks of a thread under way together
+
+__global__ void __launch_bounds__(threads)
+    send_kernel(const uint4* products, const __grid_constant__ Owners to, int owners, int first,
+                std::int64_t chunks, bool adds) {
+  const std::int64_t stride = std::int64_t{gridDim.x} * threads;
+  for (int i = 0; i < owners; ++i) {
+    const int owner = (first + i) % owners;
+    const uint4* const from = products + owner * chunks;
+    uint4* const at = static_cast<uint4*>(to.at[owner]);
+    for (std::int64_t c = std::int64_t{blockIdx.x} * threads + threadIdx.x; c < chunks; c += batch * stride) {
+      uint4 chunk[batch];
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+        if (c + j * stride < chunks) chunk[j] = from[c + j * stride];
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+        if (c + j * stride >= chunks)
+          break;
+        else if (adds)
+          ptx::add_bf16x8(at + c + j * stride, chunk[j]);
+        else
+          at[c + j * stride] = chunk[j];
+    }
+  }
+}
+
+__global__ void __launch_bounds__(threads)
+    sum_kernel(const uint4* regions, int sources, std::int64_t chunks, uint4* sums) {
+  const std::int64_t stride = std::int64_t{gridDim.x} * threads;
+  for (std::int64_t c = std::int64_t{blockIdx.x} * threads + threadIdx.x; c < chunks; c += stride) {
+    float total[per_chunk] = {};
+    for (int s = 0; s < sources; ++s) {
+      const uint4 chunk = regions[s * chunks + c];
+      const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&chunk);
+#pragma unroll
+      for (int i = 0; i < per_chunk / 2; ++i) {
+        const float2 pair = __bfloat1622float2(pairs[i]);
+        total[2 * i] += pair.x, total[2 * i + 1] += pair.y;
+      }
+    }
+    uint4 sum;
+    auto* const pairs = reinterpret_cast<__nv_bfloat162*>(&sum);
+#pragma unroll
+    for (int i = 0; i < per_chunk / 2; ++i) pairs[i] = __floats2bfloat162_rn(total[2 * i], total[2 * i + 1]);
+    sums[c] = sum;
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_send(const void* products, const Owners& to, int owners, int first, std::int64_t count,
+                        bool adds, int ctas, cudaStream_t stream) {
+  if (owners < 1 || owners > most_owners || count % per_chunk != 0 || ctas < 1) return cudaErrorInvalidValue;
+  send_kernel<<<ctas, threads, 0, stream>>>(static_cast<const uint4*>(products), to, owners, first,
+                                            count / per_chunk, adds);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_sum(const void* regions, int sources, std::int64_t count, void* sums,
+                       cudaStream_t stream) {
+  if (count % per_chunk != 0) return cudaErrorInvalidValue;
+  constexpr int ctas = 1024;
+  sum_kernel<<<ctas, threads, 0, stream>>>(static_cast<const uint4*>(regions), sources, count / per_chunk,
+                                           static_cast<uint4*>(sums));
+  return cudaGetLastError();
+}
+
+}  // namespace shingle::cuda
