@@ -123,6 +123,7 @@ std::string to_json(const Machine& m) {
   if (m.pass_gbps > 0) json["pass_gbps"] = m.pass_gbps;
   if (m.reduce_gbps > 0) json["reduce_gbps"] = m.reduce_gbps;
   if (!m.whole_tiles) json["whole_tiles"] = false;
+  if (m.hooked_us > 0) json["hooked_us"] = m.hooked_us;
   if (m.split_us > 0) json["split_us"] = m.split_us;
   if (m.attention_rate != 1) json["attention_rate"] = m.attention_rate;
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;

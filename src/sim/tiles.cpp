@@ -74,7 +74,9 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
 }
 
 bool Simulation::compute(LaneState& lane, const Step& step) {
-  if (!has_kernels(step) && !delayed(lane, noisy(machine_.launch_us))) return false;
+  const auto* gemm = std::get_if<Gemm>(&step);
+  const double begins_us = machine_.launch_us + (gemm && !Costs::is_library(*gemm) ? machine_.hooked_us : 0);
+  if (!has_kernels(step) && !delayed(lane, noisy(begins_us))) return false;
   if (lane.job == none) {
     Job job;
     job.lane = lane_index(lane.rank, lane.lane);
@@ -96,6 +98,7 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
     claim(index);
   }
   if (!job.over) return false;
+  if (machine_.sync_us > 0 && blocked(lane)) return false;  // a kernel ends when what it stores is there
   lane.cause = job.cause;
   lane.job = none;
   job.spans.clear();

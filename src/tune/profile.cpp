@@ -55,6 +55,7 @@ Machine Profiler::go() && {
     edges();
   } else {
     library();
+    hooked();
     picking();
   }
   attention();

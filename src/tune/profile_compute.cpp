@@ -220,6 +220,20 @@ TileShape Profiler::own_tile() const {
   return served ? shape : can_.tiles.front();
 }
 
+/// What does not grow with the waves of a product whose tiles are counted.
+void Profiler::hooked() {
+  constexpr std::int64_t k = 1024, few = 1, more = 9;
+  if (machine_.tiles.empty() || !next("the begin and the end of a product")) return;
+  const TileShape shape = own_tile();
+  const Tiled once = plans_.tiled(shape, k, few), often = plans_.tiled(shape, k, more);
+  const double us = watch_.us(once.plan);
+  const double wave = (watch_.us(often.plan) - us) / static_cast<double>(often.waves - once.waves);
+  machine_.hooked_us =
+      std::max(us - begin_us_ - machine_.launch_us - wave * static_cast<double>(once.waves), 0.0);
+  note("hooked_us", Origin::measured,
+       fmt::format("{} and {} waves of {}x{}, K = {}", once.waves, often.waves, shape.rows, shape.cols, k));
+}
+
 /// Products whose tiles have rows of all shards, against one that reads A as it stands.
 void Profiler::picking() {
   constexpr std::int64_t k = 4096;

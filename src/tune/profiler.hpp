@@ -26,6 +26,7 @@ class Profiler {
   double sum_us(std::int64_t rows, int sources);
   void tiles();
   void library();
+  void hooked();
   void picking();
   void edges();
   void attention();

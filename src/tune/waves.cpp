@@ -82,10 +82,10 @@ void compute(WaveModel& model, const SignalGrid& tiles, double wave_us) {
   const double sending_us = tiles.waves() > 0 ? model.send_us(0, tiles.waves()) : 0;
   const double slower = 1 + (slowed_by_traffic(model.machine, model.workers) - 1) *
                                 std::min(sending_us / std::max(all_us, 1e-9), 1.0);
-  model.computed_us = {model.machine.launch_us};
+  const double begins_us = model.machine.launch_us + model.machine.hooked_us;
+  model.computed_us = {begins_us};
   for (const std::int64_t end : wave_ends(tiles))
-    model.computed_us.push_back(model.machine.launch_us +
-                                wave_us * (1 + (std::max(waves(end), 1.0) - 1) * slower));
+    model.computed_us.push_back(begins_us + wave_us * (1 + (std::max(waves(end), 1.0) - 1) * slower));
 }
 
 /// What is put back: a rank's own rows, read and written.
@@ -148,7 +148,9 @@ Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine
   auto tiles = planner::signal_grid(problem, machine, params);
   if (!tiles) return Reason{tiles.reason()};
   tiles->workers = machine.workers;
-  return model_of(tiles.value(), problem, machine, 0);
+  Machine of_library = machine;
+  of_library.hooked_us = 0;
+  return model_of(tiles.value(), problem, of_library, 0);
 }
 
 Machine under(Machine machine, const Conditions& conditions) {

@@ -114,15 +114,17 @@ TEST(Profiler, FindsWhatIsKnown) {
 TEST(Profiler, FindsWhatKernelsBetweenStepsCost) {
   SimulatedParts parts = like_a_gpu();
   parts.machine.sync_us = 2;
+  parts.machine.hooked_us = 5;
   parts.machine.lone_latency = 0.8;
   parts.machine.picking_rate = 0.96;
   SimulatedWorld world(parts);
   const Machine found = profile(world);
   EXPECT_NEAR(found.sync_us, 2, 0.05);
   EXPECT_NEAR(found.signal_us, parts.machine.signal_us, 0.1);
+  EXPECT_NEAR(found.hooked_us, 5, 0.2);
   EXPECT_NEAR(found.lone_latency, 0.8, 0.05);
   EXPECT_NEAR(found.picking_rate, 0.96, 2e-3);
-  for (const char* of : {"sync_us", "lone_latency", "picking_rate"})
+  for (const char* of : {"sync_us", "hooked_us", "lone_latency", "picking_rate"})
     EXPECT_THAT(note_of(found, of), StartsWith("measured: "));
 }
 

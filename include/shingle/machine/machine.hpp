@@ -94,8 +94,11 @@ struct Machine {
                             ///< workers together saturate memory
   double reduce_gbps = 0;   ///< the same in a pass that sums what several ranks stored; 0: as any pass
   bool whole_tiles = true;  ///< a tile at the edge of a matrix takes as long as a whole one
-  double split_us = 0;      ///< for each part beyond the first that the sums of a GEMM with too few tiles are
-                            ///< split into (split_parts()); 0: they are not split
+  double hooked_us =
+      0;                ///< beyond launch_us, before the first tile and behind the last of a GEMM whose tiles
+                        ///< are counted, awaited or stored along a route, where another kernel computes these
+  double split_us = 0;  ///< for each part beyond the first that the sums of a GEMM with too few tiles are
+                        ///< split into (split_parts()); 0: they are not split
   double attention_rate = 1;  ///< multiply-adds of attention, relative to those of the fastest tile
   double library_rate = 1;  ///< those of a library's GEMM, relative to its best tile's: where another kernel
                             ///< computes tiles

@@ -190,8 +190,8 @@ class HookedEpilogue {
 
   /// Stores that leave the device are spread over most of the time that a tile takes. All SMs finish tiles at
   /// about the same time, and what the links do not take at once stands before the next tile's loads in each
-  /// (two H200, 8192x8192x4096 reduce-scatter: 840 us at once, 798 us spread). Not where warpgroups have tiles of
-  /// their own: while one's is shipped, the other's cannot be staged.
+  /// (two H200, 8192x8192x4096 reduce-scatter: 840 us at once, 798 us spread). Not where warpgroups have
+  /// tiles of their own: while one's is shipped, the other's cannot be staged.
   static constexpr int rows_of_step = 16;
   static constexpr bool spreads = Warps == all_warps;
   /// Cycles of a step below which the links are the bottleneck whatever one does: to wait, too, is a loss. An
@@ -206,8 +206,8 @@ class HookedEpilogue {
       next += step;
     }
   };
-  /// Of the tile that has just been filled: the next one is multiplied in what the fastest so far took, as others
-  /// have waited for the links as well.
+  /// Of the tile that has just been filled: the next one is multiplied in what the fastest so far took, as
+  /// others have waited for the links as well.
   CUTLASS_DEVICE Pace next_pace(int lane) const {
     if (!spreads || !args().notify.system) return {};
     const std::uint32_t now = ptx::cycles(), least = min(shared_->least_took, now - shared_->filled_at);
