@@ -1,27 +1,10 @@
 // The flags of shingle bench, named after those of nccl-tests where these have them.
+#include <CLI/CLI.hpp>
+
 #include "shingle/commands.hpp"
 
 namespace shingle::cli {
 namespace {
-
-/// A word goes through `store`; what that cannot read is said with the flag's name.
-template <class Store>
-CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& type, const std::string& help,
-                 Store store) {
-  const std::string shown = flag.substr(flag.find("--"));
-  return app
-      .add_option_function<std::string>(
-          flag,
-          [shown, store](const std::string& text) {
-            try {
-              store(text);
-            } catch (const InvalidArgument& error) {
-              throw InvalidArgument(shown.substr(0, shown.find(',')) + ": " + error.what());
-            }
-          },
-          help)
-      ->type_name(type);
-}
 
 std::int64_t extent(const std::string& text) {
   const std::int64_t value = parse_size(text);
