@@ -162,7 +162,7 @@ void Tuner::refuse(const Call& call) noexcept try {
 void Tuner::save(const std::vector<Learnt>& learnt) {
   if (learnt.empty()) return;
   try {
-    const tune::FileLock lock(settings_.learn + ".lock", std::chrono::seconds(1));
+    const tuning::FileLock lock(settings_.learn + ".lock", std::chrono::seconds(1));
     TunedTable table;
     if (std::filesystem::exists(settings_.learn)) table = read_tuned_table(settings_.learn);
     for (const Learnt& found : learnt)

@@ -9,7 +9,7 @@ namespace shingle {
 namespace {
 
 // Queries of a sequence that are scored at a time: the scores of all would grow with its square.
-constexpr std::int64_t block = 256;
+constexpr std::int64_t queries_at_once = 256;
 
 /// Softmax of scores / sqrt(d) over the keys that the query sees; no weight for the others.
 void softmax(double* scores, std::int64_t count, std::int64_t visible, double factor) {
@@ -49,7 +49,8 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, s
     return std::vector<double>(static_cast<std::size_t>(count));
   };
   const auto dims = [](std::int64_t size) { return static_cast<int>(size); };
-  std::vector<double> out = doubles(rows * p.k), q = doubles(block * dim), scores = doubles(block * longest);
+  std::vector<double> out = doubles(rows * p.k), q = doubles(queries_at_once * dim),
+                      scores = doubles(queries_at_once * longest);
   std::vector<double> k = doubles(longest * dim), v = doubles(longest * dim);
   for (std::int64_t row = 0; row < rows;) {
     const std::int64_t token = first + row;
@@ -59,8 +60,8 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, s
     for (std::int64_t head = 0; head < heads; ++head) {
       read_tokens(inputs, rank, Role::keys, {sequence.first, keys, head / sharing * dim, dim}, k.data());
       read_tokens(inputs, rank, Role::values, {sequence.first, keys, head / sharing * dim, dim}, v.data());
-      for (std::int64_t query = 0; query < queries; query += block) {
-        const std::int64_t count = smaller(block, queries - query);
+      for (std::int64_t query = 0; query < queries; query += queries_at_once) {
+        const std::int64_t count = smaller(queries_at_once, queries - query);
         read_tokens(inputs, rank, Role::a, {token + query, count, head * dim, dim}, q.data());
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(count), dims(keys), dims(dim), 1.0,
                     q.data(), dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
@@ -81,7 +82,7 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, s
 std::int64_t attend_bytes(const Problem& problem, std::int64_t rows) {
   const std::int64_t longest = longest_sequence(problem), dim = problem.attention.head_dim;
   return static_cast<std::int64_t>(sizeof(double)) *
-         (rows * problem.k + block * (dim + longest) + 2 * longest * dim);
+         (rows * problem.k + queries_at_once * (dim + longest) + 2 * longest * dim);
 }
 
 }  // namespace shingle

@@ -12,7 +12,7 @@
 namespace shingle {
 namespace {
 
-constexpr double gutter = 76, top = 30, cell_width = 58, cell_height = 30;
+constexpr double map_left = 76, map_top = 30, cell_width = 58, cell_height = 30;
 
 /// Bins of one side: bin i holds the sizes about 2^(first + i · stride).
 struct Bins {
@@ -81,7 +81,7 @@ std::string draw_cells(const Cells& cells, const Bins& across, const Bins& up, d
   std::string out;
   for (const auto& [at, speedups] : cells) {
     const double median = quantile(speedups, 0.5);
-    const double x = gutter + at.second * cell_width, y = top + (up.count - 1 - at.first) * cell_height;
+    const double x = map_left + at.second * cell_width, y = map_top + (up.count - 1 - at.first) * cell_height;
     const Rgb colour = colour_of(median, largest_log);
     out += cell(x + 1, y + 1, cell_width - 2, cell_height - 2, colour,
                 fmt::format("K {}, M·N {}: {:.2f}x{}", plot::size_name(up.size(at.first)),
@@ -93,16 +93,16 @@ std::string draw_cells(const Cells& cells, const Bins& across, const Bins& up, d
 }
 
 std::string draw_sides(const Bins& across, const Bins& up) {
-  const double bottom = top + up.count * cell_height, right = gutter + across.count * cell_width;
+  const double bottom = map_top + up.count * cell_height, right = map_left + across.count * cell_width;
   std::string out;
   for (int i = 0; i < up.count; ++i)
-    out += plot::text(gutter - 8, bottom - i * cell_height - cell_height / 2 + 4, "end",
+    out += plot::text(map_left - 8, bottom - i * cell_height - cell_height / 2 + 4, "end",
                       plot::size_name(up.size(i)));
   for (int i = 0; i < across.count; ++i)
     out +=
-        plot::text(gutter + (i + 0.5) * cell_width, bottom + 16, "middle", plot::size_name(across.size(i)));
-  out += plot::text((gutter + right) / 2, bottom + 36, "middle", "M·N");
-  return out + plot::text(gutter - 50, (top + bottom) / 2 + 4, "end", "K");
+        plot::text(map_left + (i + 0.5) * cell_width, bottom + 16, "middle", plot::size_name(across.size(i)));
+  out += plot::text((map_left + right) / 2, bottom + 36, "middle", "M·N");
+  return out + plot::text(map_left - 50, (map_top + bottom) / 2 + 4, "end", "K");
 }
 
 }  // namespace
@@ -122,10 +122,10 @@ std::string heat_map_svg(std::span<const SpeedupPoint> points) {
     cells[{up.of(point.k), across.of(point.mn)}].push_back(point.speedup);
     largest_log = std::clamp(std::abs(std::log(point.speedup)), largest_log, std::log(2.0));
   }
-  const double right = gutter + across.count * cell_width, bottom = top + up.count * cell_height;
-  return plot::document(right + 110, std::max(bottom + 46, top + 150),
+  const double right = map_left + across.count * cell_width, bottom = map_top + up.count * cell_height;
+  return plot::document(right + 110, std::max(bottom + 46, map_top + 150),
                         draw_cells(cells, across, up, largest_log) + draw_sides(across, up) +
-                            scale(right + 24, top + 4, largest_log));
+                            scale(right + 24, map_top + 4, largest_log));
 }
 
 }  // namespace shingle

@@ -15,7 +15,7 @@ namespace {
 using namespace config;
 using nlohmann::json;
 
-constexpr std::size_t most_file_bytes = std::size_t{4} << 20;
+constexpr std::size_t most_config_bytes = std::size_t{4} << 20;
 
 /// diffusers' transformers state heads and their size only: the hidden size is their product.
 void read_hidden(const Fields& fields, ModelConfig& model) {
@@ -193,7 +193,7 @@ ModelConfig read_model(std::string_view json_text) {
 }
 
 ModelConfig read_model_file(const std::string& path) {
-  const std::string text = read_file(path, most_file_bytes);
+  const std::string text = read_file(path, most_config_bytes);
   try {
     return read_model(text);
   } catch (const InvalidArgument& error) {

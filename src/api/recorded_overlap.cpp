@@ -82,7 +82,7 @@ struct Computation {
   std::int32_t awaits = -1;  ///< the last collective that it comes after
 };
 
-struct Collective {
+struct RecordedCollective {
   const Work* work;
   std::int32_t awaits = -1;  ///< the last computation that it comes after
 };
@@ -103,7 +103,7 @@ class Recording {
       throw InvalidArgument(ranks > 0 ? fmt::format("no collectives of {} ranks in {}", ranks, where())
                                       : fmt::format("no collectives in {}", where()));
     std::ranges::stable_sort(computing_, {}, &Work::begin_us);
-    std::ranges::stable_sort(collectives_, {}, [](const Collective& c) { return c.work->begin_us; });
+    std::ranges::stable_sort(collectives_, {}, [](const RecordedCollective& c) { return c.work->begin_us; });
     awaited_.resize(computing_.size(), -1);
     if (iteration.has_waits)
       by_streams();
@@ -123,7 +123,7 @@ class Recording {
       begin = std::min(begin, work.begin_us), end = std::max(end, work.end_us);
     recorded.us = end - begin;
     add_computations(recorded);
-    for (const Collective& item : collectives_) {
+    for (const RecordedCollective& item : collectives_) {
       const Call& call = *item.work->call;
       recorded.overlap.collectives.push_back({std::string(name(*call.kind)), *call.kind, call.bytes, {}});
       if (item.awaits > last_) recorded.overlap.collectives.back().after = {last_ = item.awaits};
@@ -166,7 +166,7 @@ class Recording {
     for (std::size_t i = 0; i < computing_.size(); ++i)
       for (std::size_t j = 0; j < collectives_.size(); ++j)
         if (collectives_[j].work->end_us <= computing_[i]->begin_us) awaited_[i] = static_cast<int>(j);
-    for (Collective& item : collectives_)
+    for (RecordedCollective& item : collectives_)
       for (std::size_t i = 0; i < computing_.size(); ++i)
         if (computing_[i]->end_us <= item.work->begin_us) item.awaits = static_cast<int>(i);
   }
@@ -180,7 +180,7 @@ class Recording {
   int ranks_ = 0, left_out_ = 0;
   std::vector<const Work*> computing_;
   std::vector<std::int32_t> awaited_;  ///< by each of these: the last collective that it comes after
-  std::vector<Collective> collectives_;
+  std::vector<RecordedCollective> collectives_;
   std::vector<Computation> computations_;
   std::int32_t last_ = -1;
 };
@@ -188,7 +188,7 @@ class Recording {
 void Recording::join() {
   constexpr double least_us = 5;
   std::vector<bool> ends(computing_.size(), false);  // whether a collective awaits it
-  for (const Collective& item : collectives_)
+  for (const RecordedCollective& item : collectives_)
     if (item.awaits >= 0) ends[static_cast<std::size_t>(item.awaits)] = true;
   std::vector<std::int32_t> places;  // of each kernel's computation, or of the last one before it
   Computation other;                 // that is being joined
@@ -220,7 +220,7 @@ void Recording::join() {
     places.push_back(static_cast<std::int32_t>(computations_.size()) - 1);
   }
   finish();
-  for (Collective& item : collectives_)
+  for (RecordedCollective& item : collectives_)
     if (item.awaits >= 0) item.awaits = places[static_cast<std::size_t>(item.awaits)];
 }
 

@@ -61,11 +61,11 @@ Machine mpi_machine(int ranks, const WorldOptions& options) {
   return processes;
 }
 
-int threads() {
+int thread_ranks() {
   return 4;
 }
 
-int processes() {
+int process_ranks() {
   return find_launcher().size;
 }
 
@@ -90,8 +90,8 @@ std::vector<TileShape> gpu_tiles(const WorldOptions& options) {
 #endif
 
 constexpr BackendEntry backend_table[] = {
-    {"host", "ranks as threads of this process", make_threads, machine, threads},
-    {"mpi", "ranks as processes started by mpirun", make_mpi, mpi_machine, processes},
+    {"host", "ranks as threads of this process", make_threads, machine, thread_ranks},
+    {"mpi", "ranks as processes started by mpirun", make_mpi, mpi_machine, process_ranks},
 #ifdef SHINGLE_WITH_CUDA
     {"cuda", "ranks as GPUs: of this process, or one each of those that torchrun, mpirun or srun started",
      make_cuda, gpus, default_cuda_ranks, gpu_tiles, cuda_refuses},

@@ -19,7 +19,7 @@ using Table = std::vector<std::vector<std::int32_t>>;
 
 // A Routing keeps a count for every row and rank: this many take 1 GiB.
 constexpr std::int64_t most_counts = std::int64_t{1} << 28;
-constexpr std::size_t most_file_bytes = std::size_t{64} << 20;
+constexpr std::size_t most_routing_bytes = std::size_t{64} << 20;
 
 constexpr std::pair<RoutingPattern, std::string_view> pattern_names[] = {
     {RoutingPattern::random, "random"},
@@ -234,7 +234,7 @@ Routing routing_from_json(std::string_view text) {
 }
 
 Routing read_routing_file(const std::string& path) {
-  const std::string text = read_file(path, most_file_bytes);
+  const std::string text = read_file(path, most_routing_bytes);
   try {
     return routing_from_json(text);
   } catch (const InvalidArgument& error) {

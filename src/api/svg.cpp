@@ -13,7 +13,7 @@ namespace {
 
 using plot::neutral, plot::palette, plot::text;
 
-constexpr double width = 960, gutter = 150, row_height = 16, row_gap = 3, rank_gap = 5, head = 26;
+constexpr double page_width = 960, gutter = 150, row_height = 16, row_gap = 3, rank_gap = 5, head = 26;
 
 struct Extent {
   double begin_us = 0;
@@ -60,7 +60,7 @@ double draw(const Timeline& timeline, std::size_t ranks, double y, double scale,
       out += text(gutter - 8, y + row_height - 4, "end", fmt::format("rank {} {}", r, lanes[l].name));
       out += fmt::format(
           "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"{}\" fill-opacity=\"0.12\"/>\n",
-          gutter, y, width - gutter, row_height, neutral);
+          gutter, y, page_width - gutter, row_height, neutral);
       for (const Span& span : timeline.spans)
         if (span.rank == static_cast<int>(r) && span.lane == static_cast<int>(l))
           out += bar(timeline.plan, span, gutter + (span.begin_us - whole.begin_us) * scale, y, scale);
@@ -77,7 +77,7 @@ std::string to_svg(std::span<const Timeline> timelines, int ranks) {
     const Extent whole = extent(timeline);
     longest_us = std::max(longest_us, whole.end_us - whole.begin_us);
   }
-  const double scale = longest_us > 0 ? (width - gutter) / longest_us : 0;
+  const double scale = longest_us > 0 ? (page_width - gutter) / longest_us : 0;
   std::string body;
   double y = 0;
   for (const Timeline& timeline : timelines)
@@ -92,7 +92,7 @@ std::string to_svg(std::span<const Timeline> timelines, int ranks) {
         x, head - 4, y, neutral);
     axis += text(x, y + 14, "middle", format_us(at));
   }
-  return plot::document(width + 40, y + 20, axis + body);
+  return plot::document(page_width + 40, y + 20, axis + body);
 }
 
 }  // namespace shingle

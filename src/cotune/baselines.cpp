@@ -9,8 +9,6 @@
 namespace shingle::cotune {
 namespace {
 
-constexpr double never = std::numeric_limits<double>::infinity();
-
 class Library final : public Strategy {
  public:
   explicit Library(int collectives) : configs_(static_cast<std::size_t>(collectives)) {}

@@ -1,6 +1,7 @@
 // How a search chooses what to measure next; noise, and what is known already, are not its business.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "shingle/cotune/search.hpp"
 
 namespace shingle::cotune {
+
+inline constexpr double never = std::numeric_limits<double>::infinity();
 
 class Strategy {
  public:

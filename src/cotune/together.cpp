@@ -19,8 +19,6 @@ namespace shingle::cotune {
 namespace {
 
 constexpr double first_priority = 0.01;  // Alg. 1, line 2
-constexpr double never = std::numeric_limits<double>::infinity();
-
 class Together final : public Strategy {
  public:
   Together(const Space& space, int collectives, double least_gain)

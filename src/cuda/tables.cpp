@@ -11,7 +11,7 @@ namespace shingle::cuda {
 namespace {
 
 constexpr std::size_t block_bytes = 64 << 10;
-constexpr std::size_t alignment = 256;
+constexpr std::size_t table_alignment = 256;
 
 /// Whether all rows of the grid lie one behind the other in one place.
 bool contiguous(const Placement& at, const Tiling& tiling) {
@@ -94,7 +94,7 @@ const void* Arena::put(const void* values, std::size_t bytes) {
     used_ = 0;
   }
   char* const to = blocks_.back().get<char>() + used_;
-  used_ += (bytes + alignment - 1) / alignment * alignment;
+  used_ += (bytes + table_alignment - 1) / table_alignment * table_alignment;
   check(cudaMemcpyAsync(to, values, bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
   stream_.synchronize();
   return to;

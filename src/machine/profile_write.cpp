@@ -9,14 +9,14 @@
 namespace shingle {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
-Json link_json(const Link& link) {
+ordered_json link_json(const Link& link) {
   return {{"gbps", link.gbps}, {"latency_us", link.latency_us}};
 }
 
-Json topology_json(const Topology& topology) {
-  Json json = Json::object();
+ordered_json topology_json(const Topology& topology) {
+  ordered_json json = ordered_json::object();
   if (topology.pair.paced()) {
     json["pair"] = link_json(topology.pair);
     if (topology.pair_ranks != 2) json["pair_ranks"] = topology.pair_ranks;
@@ -30,9 +30,9 @@ Json topology_json(const Topology& topology) {
 }
 
 /// A line for each key, and for each element of a list.
-std::string by_lines(const Json& json) {
-  const auto text = [](const Json& value) {
-    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string by_lines(const ordered_json& json) {
+  const auto text = [](const ordered_json& value) {
+    return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   };
   std::string out = "{";
   for (const auto& [key, value] : json.items()) {
@@ -48,12 +48,12 @@ std::string by_lines(const Json& json) {
 }
 
 /// The phases of every engine, and what else some have.
-Json engine_json(const EnginePhases& engine) {
-  Json json = {{"control_us", engine.control_us},
-               {"schedule_us", engine.schedule_us},
-               {"copy_us", engine.copy_us},
-               {"gbps", engine.gbps},
-               {"sync_us", engine.sync_us}};
+ordered_json engine_json(const EnginePhases& engine) {
+  ordered_json json = {{"control_us", engine.control_us},
+                       {"schedule_us", engine.schedule_us},
+                       {"copy_us", engine.copy_us},
+                       {"gbps", engine.gbps},
+                       {"sync_us", engine.sync_us}};
   const std::pair<const char*, double> more[] = {{"fetch_us", engine.fetch_us},
                                                  {"queued_us", engine.queued_us},
                                                  {"poll_us", engine.poll_us},
@@ -64,20 +64,20 @@ Json engine_json(const EnginePhases& engine) {
   return json;
 }
 
-Json tile_json(const Machine& m) {
-  Json tile = {{"rows", m.tile_rows}, {"cols", m.tile_cols}};
+ordered_json tile_json(const Machine& m) {
+  ordered_json tile = {{"rows", m.tile_rows}, {"cols", m.tile_cols}};
   if (m.order.raster == Raster::along_m) tile["raster"] = "along_m";
   if (m.order.swizzle != 1) tile["swizzle"] = m.order.swizzle;
   if (m.order.cluster_m != 1) tile["cluster_m"] = m.order.cluster_m;
   return tile;
 }
 
-Json contention_json(const Contention& c) {
-  Json json = {{"memory_share", c.memory_share},
-               {"channel_gbps", c.channel_gbps},
-               {"chunk_bytes", c.chunk_bytes},
-               {"collective_slowdown", c.collective_slowdown},
-               {"persistent", c.persistent}};
+ordered_json contention_json(const Contention& c) {
+  ordered_json json = {{"memory_share", c.memory_share},
+                       {"channel_gbps", c.channel_gbps},
+                       {"chunk_bytes", c.chunk_bytes},
+                       {"collective_slowdown", c.collective_slowdown},
+                       {"persistent", c.persistent}};
   if (c.wake_us > 0) json["wake_us"] = c.wake_us;
   if (c.steals > 0) json["steals"] = c.steals;
   if (c.chunk_us) json["chunk_us"] = *c.chunk_us;
@@ -86,8 +86,8 @@ Json contention_json(const Contention& c) {
   return json;
 }
 
-Json contention_sample_json(const ContentionSample& s) {
-  Json json = {{"traffic", name(s.traffic)}, {"ranks", s.ranks}, {"workers", s.workers}};
+ordered_json contention_sample_json(const ContentionSample& s) {
+  ordered_json json = {{"traffic", name(s.traffic)}, {"ranks", s.ranks}, {"workers", s.workers}};
   if (s.chunk_bytes > 0) json["chunk_bytes"] = s.chunk_bytes;
   json.update({{"bytes", s.bytes},
                {"us", s.us},
@@ -101,7 +101,7 @@ Json contention_sample_json(const ContentionSample& s) {
 }  // namespace
 
 std::string to_json(const Machine& m) {
-  Json json;
+  ordered_json json;
   const auto sourced = [&](const char* key) {
     return std::ranges::any_of(m.sources, [&](const Source& s) { return s.of == key; });
   };
@@ -134,7 +134,7 @@ std::string to_json(const Machine& m) {
     json["tiles"].push_back(
         {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
   for (const Curve& c : m.curves) {
-    Json samples = Json::array();
+    ordered_json samples = ordered_json::array();
     for (const Sample& s : c.samples) samples.push_back({{"bytes", s.bytes}, {"us", s.us}});
     json["curves"].push_back({{"traffic", name(c.traffic)},
                               {"ranks", c.ranks},

@@ -8,13 +8,13 @@
 namespace shingle {
 namespace {
 
-using Json = nlohmann::ordered_json;  // keys stay in the order of json_fields.hpp
+using nlohmann::ordered_json;  // keys stay in the order of json_fields.hpp
 
 constexpr std::size_t line_width = 110;
 
 /// Text that is not UTF-8 is repaired, so that writing never throws.
-std::string on_one_line(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string on_one_line(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 /// The shortest decimal that reads back as the same float: 1e-05, not 9.999999747378752e-06.
@@ -30,7 +30,7 @@ double shortest(float value) {
 class Writer {
  public:
   template <class T>
-  static Json write(const T& value) {
+  static ordered_json write(const T& value) {
     if constexpr (std::is_enum_v<T>) {
       using plan_json::name;
       return name(value);
@@ -51,10 +51,10 @@ class Writer {
     }
   }
   template <class T>
-  static Json write(const std::vector<T>& values) {
+  static ordered_json write(const std::vector<T>& values) {
     return list(values);
   }
-  static Json write(const Step& step) {
+  static ordered_json write(const Step& step) {
     Writer object;
     object.json_["step"] = plan_json::step_names[step.index()];
     std::visit([&](const auto& s) { plan_json::fields(object, s); }, step);
@@ -75,25 +75,25 @@ class Writer {
   }
 
  private:
-  static Json list(const auto& values) {
-    Json json = Json::array();
+  static ordered_json list(const auto& values) {
+    ordered_json json = ordered_json::array();
     for (const auto& value : values) json.push_back(write(value));
     return json;
   }
 
-  Json json_ = Json::object();
+  ordered_json json_ = ordered_json::object();
 };
 
 /// What fits a line stays on one; long lists of numbers are filled like text.
-void lay_out(const Json& json, int indent, std::size_t margin, std::string& out) {
+void lay_out(const ordered_json& json, int indent, std::size_t margin, std::string& out) {
   const std::string line = on_one_line(json);
   if (!json.is_structured() || json.empty() ||
       out.size() - (out.rfind('\n') + 1) + line.size() < line_width) {
     out += line;
     return;
   }
-  const bool fill = json.is_array() &&
-                    std::none_of(json.begin(), json.end(), [](const Json& j) { return j.is_structured(); });
+  const bool fill = json.is_array() && std::none_of(json.begin(), json.end(),
+                                                    [](const ordered_json& j) { return j.is_structured(); });
   const std::size_t inner = margin + static_cast<std::size_t>(indent);
   const std::string newline = '\n' + std::string(inner, ' ');
   out += json.is_array() ? '[' : '{';
@@ -109,7 +109,7 @@ void lay_out(const Json& json, int indent, std::size_t margin, std::string& out)
   out += '\n' + std::string(margin, ' ') + (json.is_array() ? ']' : '}');
 }
 
-std::string text_of(const Json& json, int indent) {
+std::string text_of(const ordered_json& json, int indent) {
   if (indent < 0) return on_one_line(json);
   std::string out;
   lay_out(json, indent, 0, out);

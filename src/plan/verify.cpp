@@ -84,7 +84,7 @@ std::int32_t communicator_of(const Step& step) {
 }
 
 /// Rule 3, the part that needs no run: on each rank a communicator is used by one lane.
-Failure check_communicators(const Plan& plan) {
+Failure check_collectives(const Plan& plan) {
   for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
     std::map<std::int32_t, const Lane*> lane_of;
     for (const Lane& lane : plan.ranks[r].lanes)
@@ -234,7 +234,7 @@ Proof verify(const Plan& plan) {
     return failed("size",
                   fmt::format("{} ranks, of which at most {} can be proven", plan.problem.world, max_world));
   if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
-  if (auto wrong = check_communicators(plan)) return failed("collectives", *wrong);
+  if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
   std::int32_t depth = 1;
   for (const Buffer& buffer : plan.buffers) depth = std::max(depth, buffer.depth);
 

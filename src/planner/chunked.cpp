@@ -39,7 +39,7 @@ void finish_all(Builder& build, int rank, std::int32_t from, std::int64_t rows, 
   planner::finish_rows(build, rank, from, rows);
 }
 
-void plan_allreduce(Builder& build) {
+void chunked_allreduce(Builder& build) {
   const Problem& p = build.problem();
   const auto begins = boundaries(build, p.m);
   const auto chunks = static_cast<std::int64_t>(begins.size()) - 1;
@@ -77,7 +77,7 @@ SliceRows slice_rows(const Problem& p, std::int64_t first, std::int64_t len) {
   return {{p.world, larger(len, 1), len, p.shard_rows(), first, p.m}, RowMap::identity(p.world * len)};
 }
 
-void plan_reducescatter(Builder& build) {
+void chunked_reducescatter(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const auto begins = boundaries(build, shard, shard_unit(p));
@@ -105,7 +105,7 @@ void plan_reducescatter(Builder& build) {
   }
 }
 
-void plan_allgather(Builder& build) {
+void chunked_allgather(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const auto begins = boundaries(build, shard, shard_unit(p));
@@ -155,7 +155,7 @@ planner::Pools slice_pools(const Builder& build) {
   return {*p.routing, std::move(grids), std::move(ends)};
 }
 
-void plan_alltoall(Builder& build) {
+void chunked_alltoall(Builder& build) {
   const Problem& p = build.problem();
   const planner::Pools pools = slice_pools(build);
   std::vector<std::int64_t> product_rows, sent_rows, received_rows;
@@ -227,17 +227,17 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
   Builder build(problem, machine, Mechanism::chunked, chosen);
   switch (problem.op) {
     case Op::gemm_allreduce:
-      plan_allreduce(build);
+      chunked_allreduce(build);
       break;
     case Op::gemm_reducescatter:
-      plan_reducescatter(build);
+      chunked_reducescatter(build);
       break;
     case Op::allgather_gemm:
     case Op::gemm_allgather_gemm:
-      plan_allgather(build);
+      chunked_allgather(build);
       break;
     case Op::gemm_alltoall:
-      plan_alltoall(build);
+      chunked_alltoall(build);
       break;
     case Op::overlap:
       planner::plan_overlap(build, true);

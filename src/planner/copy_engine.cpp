@@ -312,7 +312,7 @@ void plan_allreduce(Builder& build, Variant variant) {
   }
 }
 
-std::string rounding(const Problem& p) {
+std::string engine_rounding(const Problem& p) {
   if (!p.reduces()) return planner::rounding(p);
   return fmt::format(
       "{}ranks' values are summed in fp32 in rank order, bit-identical from run to run, and rounded once to "
@@ -345,7 +345,7 @@ Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const
   } else {
     plan_allreduce(build, chosen->variant);
   }
-  return std::move(build).finish(rounding(problem));
+  return std::move(build).finish(engine_rounding(problem));
 }
 
 }  // namespace shingle

@@ -14,7 +14,7 @@ bool is_gather(const Problem& p) {
   return p.shards_a();
 }
 
-std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
+std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machine, const Params& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
   if (p.overlaps()) return Reason{"an overlap's collectives are a library's: use chunked"};
   if (p.attends()) return Reason{"attention is cut into slices by ring"};
@@ -111,7 +111,7 @@ Variant by_size(const Problem& p, const Machine& machine, const Params& params, 
 
 Result<Params> engine_params(const Problem& problem, const Machine& machine, const Params& params,
                              bool symmetric) {
-  if (auto reason = unserved(problem, machine, params)) return *reason;
+  if (auto reason = unserved_by_engines(problem, machine, params)) return *reason;
   Params chosen;
   chosen.variant =
       params.variant == Variant::automatic ? by_size(problem, machine, params, symmetric) : params.variant;

@@ -11,7 +11,7 @@ namespace {
 
 using planner::Builder;
 
-std::optional<Reason> unserved(const Problem& p, const Machine& machine, const Params& params) {
+std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const Params& params) {
   if (auto reason = planner::nothing_to_overlap(p)) return *reason;
   if (p.attends()) return Reason{"attention is cut into slices by ring"};
   if (!machine.peer_memory && p.world > 1)
@@ -101,7 +101,7 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
   machine.collective_workers = 0;  // no library takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::needs_all_ranks(problem, params, "fused")) return *reason;
-  if (auto reason = unserved(problem, machine, params)) return *reason;
+  if (auto reason = unserved_by_fused(problem, machine, params)) return *reason;
   Builder build(problem, machine, Mechanism::fused, choose(problem, machine, params));
   switch (problem.op) {
     case Op::gemm_allreduce:

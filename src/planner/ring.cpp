@@ -91,7 +91,7 @@ void plan_allgather(Builder& build, const Shards& shards) {
   }
 }
 
-std::string rounding(const Problem& problem) {
+std::string ring_rounding(const Problem& problem) {
   if (!problem.reduces() || problem.world == 1) return planner::rounding(problem);
   return planner::first_rounding(problem) + fmt::format(
                                                 "products accumulate in fp32 and are rounded once to {0}; "
@@ -147,7 +147,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
   Builder build(problem, machine, Mechanism::ring, chosen);
   if (problem.exchanges_heads()) {
     planner::ulysses_by_slices(build);
-    return std::move(build).finish(rounding(problem));
+    return std::move(build).finish(ring_rounding(problem));
   }
   const Shards shards(build);
   planner::begin_engines(build, shards);
@@ -157,7 +157,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
     plan_reducescatter(build, shards);
   if (problem.op == Op::gemm_allreduce) plan_allreduce(build, shards);
   if (problem.op == Op::allgather_gemm) plan_allgather(build, shards);
-  return std::move(build).finish(rounding(problem));
+  return std::move(build).finish(ring_rounding(problem));
 }
 
 }  // namespace shingle

@@ -28,7 +28,7 @@ void plan_gemm(Builder& build) {
   }
 }
 
-void plan_allreduce(Builder& build) {
+void sequential_allreduce(Builder& build) {
   const std::int64_t m = build.problem().m;
   const std::int32_t product =
       build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
@@ -47,7 +47,7 @@ void plan_allreduce(Builder& build) {
   }
 }
 
-void plan_reducescatter(Builder& build) {
+void sequential_reducescatter(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const std::int32_t product = build.buffer("product", p.world * shard, p.n);
@@ -76,7 +76,7 @@ void plan_reducescatter(Builder& build) {
   }
 }
 
-void plan_allgather(Builder& build) {
+void sequential_allgather(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const planner::Shard send(build, 1);
@@ -96,7 +96,7 @@ void plan_allgather(Builder& build) {
   }
 }
 
-void plan_alltoall(Builder& build) {
+void sequential_alltoall(Builder& build) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
   std::vector<std::int64_t> sent, received_rows;
@@ -186,21 +186,21 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
       plan_gemm(build);
       break;
     case Op::gemm_allreduce:
-      plan_allreduce(build);
+      sequential_allreduce(build);
       break;
     case Op::gemm_reducescatter:
     case Op::attention_reducescatter:
-      plan_reducescatter(build);
+      sequential_reducescatter(build);
       break;
     case Op::ulysses_attention:
       planner::ulysses_in_sequence(build);
       break;
     case Op::allgather_gemm:
     case Op::gemm_allgather_gemm:
-      plan_allgather(build);
+      sequential_allgather(build);
       break;
     case Op::gemm_alltoall:
-      plan_alltoall(build);
+      sequential_alltoall(build);
       break;
     case Op::alltoall_gemm:
       plan_dispatch(build);

@@ -9,7 +9,8 @@
 namespace shingle::planner {
 namespace {
 
-std::optional<Reason> unserved(const Problem& problem, const Machine& machine, const Params& params) {
+std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& machine,
+                                         const Params& params) {
   problem.validate();
   if (auto reason = infeasible(problem, machine, params)) return reason;
   if (auto reason = nothing_to_overlap(problem)) return reason;
@@ -31,7 +32,7 @@ std::optional<Reason> unserved(const Problem& problem, const Machine& machine, c
 
 Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, const Params& params) {
   const Machine machine = with_comm_workers(host, params);
-  if (auto reason = unserved(problem, machine, params)) return *reason;
+  if (auto reason = unserved_by_signal(problem, machine, params)) return *reason;
   const std::int64_t wanted_rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
   const std::int64_t wanted_cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
   const std::int64_t cols = problem.reduces() ? problem.n : problem.out_cols();

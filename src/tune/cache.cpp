@@ -60,7 +60,7 @@ TuneCache::Entries TuneCache::load() const {
   std::error_code unknown;
   if (!std::filesystem::exists(path_, unknown)) return {};
   try {
-    return tune::cache_entries(fingerprint_, read_file(path_, most_bytes));
+    return tuning::cache_entries(fingerprint_, read_file(path_, most_bytes));
   } catch (const IoError& error) {
     warn_(fmt::format("{} (ignored)", error.what()));
   } catch (const InvalidArgument& error) {
@@ -70,7 +70,7 @@ TuneCache::Entries TuneCache::load() const {
 }
 
 std::optional<TuneEntry> TuneCache::find(const Problem& problem, Mechanism mechanism) const {
-  const std::string key = tune::key_of(problem, mechanism);
+  const std::string key = tuning::key_of(problem, mechanism);
   const std::lock_guard guard(mutex_);
   const auto found = entries_.find(key);
   if (found == entries_.end()) return std::nullopt;
@@ -88,17 +88,17 @@ void TuneCache::store(TuneEntry entry) {
   for (const double us : {entry.predicted_us, entry.measured_us})
     if (!std::isfinite(us) || us < 0) throw InvalidArgument(fmt::format("{} us is no time", us));
   entry.problem.routing.reset();
-  std::string key = tune::key_of(entry.problem, entry.mechanism);
+  std::string key = tuning::key_of(entry.problem, entry.mechanism);
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);
   if (failure) throw IoError(fmt::format("{}: {}", directory.string(), failure.message()));
 
   const std::lock_guard guard(mutex_);
-  const tune::FileLock lock(path_ + ".lock", longest_wait);
+  const tuning::FileLock lock(path_ + ".lock", longest_wait);
   Entries merged = load();  // what others have stored since
   merged.insert_or_assign(std::move(key), std::move(entry));
-  write_file_atomically(path_, tune::cache_text(fingerprint_, merged));
+  write_file_atomically(path_, tuning::cache_text(fingerprint_, merged));
   entries_ = std::move(merged);
 }
 

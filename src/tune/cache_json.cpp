@@ -10,7 +10,7 @@
 #include "shingle/plan/json.hpp"
 #include "shingle/version.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
 
 using Json = nlohmann::json;
@@ -79,4 +79,4 @@ std::map<std::string, TuneEntry> cache_entries(const std::string& fingerprint, s
   return entries;
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

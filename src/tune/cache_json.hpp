@@ -7,7 +7,7 @@
 
 #include "shingle/tune/cache.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 
 /// What an entry is found by: equal for equal problems and mechanisms, whatever the routing.
 std::string key_of(Problem problem, Mechanism mechanism);
@@ -18,4 +18,4 @@ std::string cache_text(const std::string& fingerprint, const std::map<std::strin
 /// None where the text is of another version or machine. Throws InvalidArgument where it is no cache file.
 std::map<std::string, TuneEntry> cache_entries(const std::string& fingerprint, std::string_view text);
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

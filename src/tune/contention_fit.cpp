@@ -9,7 +9,7 @@
 
 #include "shingle/base/units.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
 
 using Samples = std::vector<ContentionSample>;
@@ -213,4 +213,4 @@ std::string describe_fit(const Machine& machine) {
                     name(farthest.traffic), format_bytes(farthest.bytes), on);
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

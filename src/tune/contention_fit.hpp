@@ -5,7 +5,7 @@
 
 #include "shingle/machine/machine.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 
 /// How far the predicted times of a sample are from the measured ones, over these.
 struct Residual {
@@ -24,4 +24,4 @@ Contention fit_contention(const Machine& machine);
 /// "V = NC · 36.0 GB/s · C / (C + 64.0 KiB) …", with the residuals and the sample that is farthest off.
 std::string describe_fit(const Machine& machine);
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

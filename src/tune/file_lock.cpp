@@ -11,7 +11,7 @@
 
 #include "shingle/base/error.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 
 FileLock::FileLock(const std::string& path, std::chrono::milliseconds deadline) {
   using Clock = std::chrono::steady_clock;
@@ -36,4 +36,4 @@ FileLock::~FileLock() {
   ::close(fd_);
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

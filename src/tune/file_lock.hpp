@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-namespace shingle::tune {
+namespace shingle::tuning {
 
 /// Holds an exclusive flock() on a file, which it creates and which stays. The system gives it back when a
 /// process dies.
@@ -20,4 +20,4 @@ class FileLock {
   int fd_;
 };
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

@@ -10,7 +10,7 @@
 #include "shingle/base/error.hpp"
 
 namespace shingle {
-namespace tune {
+namespace tuning {
 namespace {
 
 /// The base with the workers for which the world's plans are made.
@@ -114,10 +114,10 @@ void Profiler::say_what_the_backend_says() {
       note(of, Origin::measured, "as the backend says");
 }
 
-}  // namespace tune
+}  // namespace tuning
 
 Machine profile(World& world, const ProfileOptions& options) {
-  return tune::Profiler(world, options).go();
+  return tuning::Profiler(world, options).go();
 }
 
 }  // namespace shingle

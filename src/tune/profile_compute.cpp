@@ -10,7 +10,7 @@
 #include "shingle/base/units.hpp"
 #include "shingle/sim/simulate.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
 
 /// Where any tile is served, those that a profile samples.
@@ -274,4 +274,4 @@ void Profiler::attention() {
   }
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

@@ -11,11 +11,11 @@
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
 
-constexpr CollectiveKind kinds[] = {CollectiveKind::allreduce, CollectiveKind::reducescatter,
-                                    CollectiveKind::allgather};
+constexpr CollectiveKind contending[] = {CollectiveKind::allreduce, CollectiveKind::reducescatter,
+                                         CollectiveKind::allgather};
 constexpr std::int32_t channels[] = {2, 8, 16, 32};
 constexpr double messages[] = {8 << 20, 64 << 20};
 
@@ -74,14 +74,14 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
                           .product_beside_us = found.product_us};
 }
 
-/// Products beside collectives that go on as long, by kinds, workers and sizes. The product has workers of
-/// its own, and has them first.
+/// Products beside collectives that go on as long, by contending, workers and sizes. The product has workers
+/// of its own, and has them first.
 void Profiler::own_workers() {
   constexpr std::int64_t k = 4096;
   const TileShape shape = own_tile();
   std::optional<Plan> product;
   std::map<std::int32_t, double> alone_us;  // of a product, by the workers that it leaves
-  for (const CollectiveKind kind : kinds) {
+  for (const CollectiveKind kind : contending) {
     if (!next(fmt::format("computation beside {}", name(kind)))) continue;
     if (!product) product = plans_.tiled(shape, k, waves(shape, k)).plan;
     for (const std::int32_t workers : channels) {
@@ -140,4 +140,4 @@ void Profiler::shared_cores() {
   fit("GEMMs beside up to 20 all-reduces on the same cores, which take up to 0.3 of their time");
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

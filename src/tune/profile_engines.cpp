@@ -4,7 +4,7 @@
 
 #include "profiler.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
 
 constexpr double small_bytes = 4 << 10;
@@ -71,4 +71,4 @@ void Profiler::engines() {
        "several commands, notifies and engines, with commands created by a thread of each rank");
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

@@ -8,7 +8,7 @@
 #include "profiler.hpp"
 #include "shingle/base/units.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
 
 constexpr std::pair<Op, Traffic> kinds[] = {{Op::allreduce, Traffic::allreduce},
@@ -96,4 +96,4 @@ void Profiler::choose_workers() {
   }
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

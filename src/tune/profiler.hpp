@@ -11,7 +11,7 @@
 #include "stopwatch.hpp"
 #include "timed_plans.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 
 class Profiler {
  public:
@@ -85,4 +85,4 @@ class Profiler {
   double begin_us_ = 0;  // of a run, beside its steps
 };
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

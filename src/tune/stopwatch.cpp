@@ -5,7 +5,7 @@
 #include <random>
 #include <thread>
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
 
 constexpr std::uint8_t three_quarters = 0x3f;  // of all bytes: 0.747 in fp32 and bf16, 1.8 in fp16
@@ -174,4 +174,4 @@ Stopwatch::Beside Stopwatch::beside(const Plan& plan) {
   return {medians[0], medians[1], medians[2]};
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

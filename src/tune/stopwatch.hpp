@@ -8,7 +8,7 @@
 
 #include "shingle/backend/backend.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 
 /// A plan, compiled, with its matrices. Goes before its world.
 class Timed {
@@ -61,4 +61,4 @@ class Stopwatch {
   std::map<DType, std::vector<std::byte>> random_;  // once made
 };
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

@@ -3,10 +3,8 @@
 
 #include "timed_plans.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
-
-constexpr std::int64_t kibi = 1024;
 
 /// Where the commands of an engine read and write: for each engine as many rows on every rank, twice.
 struct Regions {
@@ -76,4 +74,4 @@ Plan TimedPlans::engines(const EngineWork& work) const {
   return plan;
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

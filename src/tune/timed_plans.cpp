@@ -5,10 +5,8 @@
 
 #include "shingle/planner/planner.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
 namespace {
-
-constexpr std::int64_t kibi = 1024;
 
 /// The lanes of every rank, in place of those that a plan has. Steps are issued lane by lane.
 template <class MakeLanes>
@@ -323,4 +321,4 @@ Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
   });
 }
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

@@ -9,7 +9,9 @@
 #include "shingle/machine/machine.hpp"
 #include "shingle/plan/plan.hpp"
 
-namespace shingle::tune {
+namespace shingle::tuning {
+
+inline constexpr std::int64_t kibi = 1024;
 
 /// What a plan has of one kind of step on a rank, in order of the lanes.
 template <class Kind>
@@ -113,4 +115,4 @@ class TimedPlans {
   bool hooked_;
 };
 
-}  // namespace shingle::tune
+}  // namespace shingle::tuning

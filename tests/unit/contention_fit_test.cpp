@@ -10,7 +10,7 @@ namespace shingle {
 namespace {
 
 using testing::HasSubstr;
-using tune::fit_contention;
+using tuning::fit_contention;
 
 constexpr double KiB = 1 << 10, MiB = 1 << 20;
 constexpr int ranks = 4;
@@ -93,7 +93,7 @@ TEST(ContentionFit, PredictsThroughNoise) {
   EXPECT_NEAR(found.contention.collective_slowdown, known.contention.collective_slowdown, 0.01);
   EXPECT_NEAR(*found.contention.product_residual, 0.014, 0.005) << "two times with a noise of 1% each";
   EXPECT_NEAR(*found.contention.collective_residual, 0.014, 0.005);
-  EXPECT_THAT(tune::describe_fit(found), HasSubstr("residuals of 48 samples"));
+  EXPECT_THAT(tuning::describe_fit(found), HasSubstr("residuals of 48 samples"));
 }
 
 /// A slow-down in proportion to V may be a large part of a small V, or a small part of a large one.

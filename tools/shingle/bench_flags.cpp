@@ -1,29 +1,12 @@
 // The flags of shingle bench, named after those of nccl-tests where these have them.
+#include <CLI/CLI.hpp>
+
 #include "shingle/commands.hpp"
 
 namespace shingle::cli {
 namespace {
 
-/// A word goes through `store`; what that cannot read is said with the flag's name.
-template <class Store>
-CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& type, const std::string& help,
-                 Store store) {
-  const std::string shown = flag.substr(flag.find("--"));
-  return app
-      .add_option_function<std::string>(
-          flag,
-          [shown, store](const std::string& text) {
-            try {
-              store(text);
-            } catch (const InvalidArgument& error) {
-              throw InvalidArgument(shown.substr(0, shown.find(',')) + ": " + error.what());
-            }
-          },
-          help)
-      ->type_name(type);
-}
-
-std::int64_t extent(const std::string& text) {
+std::int64_t rows_of(const std::string& text) {
   const std::int64_t value = parse_size(text);
   if (value < 1 || value > max_extent) throw InvalidArgument(text + " is no number of rows");
   return value;
@@ -49,10 +32,10 @@ void add_shapes(CLI::App& app, BenchFlags& flags) {
                            ->group(group);
   exclude(app, suite, {group}, {"--op", "--dtype", "--seed"});
   add(app, "-b,--begin", "M", "First M, or number of tokens of a --model; of a suite the least",
-      [&flags](const std::string& text) { flags.begin = extent(text); })
+      [&flags](const std::string& text) { flags.begin = rows_of(text); })
       ->group(group);
   add(app, "-e,--end,--max-m", "M", "Last M; of a suite the largest", [&flags](const std::string& text) {
-    flags.end = extent(text);
+    flags.end = rows_of(text);
   })->group(group);
   app.add_option("-f,--factor", flags.factor, "From one M to the next")
       ->check(CLI::Range(2, 1024))
@@ -75,7 +58,7 @@ void add_contenders(CLI::App& app, BenchFlags& flags) {
       [&flags](const std::string& text) {
         flags.comm_workers.clear();
         for (const std::string& count : split(text, ','))
-          flags.comm_workers.push_back(static_cast<std::int32_t>(extent(count)));
+          flags.comm_workers.push_back(static_cast<std::int32_t>(rows_of(count)));
       })
       ->group(group);
   app.add_option("--machine", flags.machine, "Profile to choose and to predict by (default: this machine's)")

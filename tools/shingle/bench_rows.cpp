@@ -21,10 +21,6 @@ Line head() {
           "speedup",  "overlap", "roofline",  "TFLOP/s", "predicted",  "verified"};
 }
 
-std::string fraction(double value) {
-  return std::isfinite(value) ? fmt::format("{:.2f}", value) : "-";
-}
-
 /// "auto (signal)" where it was chosen.
 std::string called(const BenchRow& row) {
   return row.row.choice ? fmt::format("{} ({})", row.contender, row.row.mechanism) : row.contender;

@@ -92,7 +92,7 @@ struct CotuneFlags {
   Format format = Format::text;
 };
 int cotune(const CotuneFlags& flags, const Launch& launch);
-/// Its flags (cotune.cpp).
+/// Its flags (cotune_flags.cpp).
 void add_cotune(CLI::App& app, CotuneFlags& flags);
 
 struct ProfileFlags {

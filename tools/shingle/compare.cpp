@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t words = 5;  // columns that begin at the left
+constexpr std::size_t compared_words = 5;  // columns that begin at the left
 
 /// Of the rows that have a time.
 std::string source_of(const std::vector<ResultRow>& rows) {
@@ -145,7 +145,8 @@ Report page_of(const Comparison& comparison, const CompareFlags& flags, const st
                const std::vector<ResultRow>& b) {
   Report page = make_page("Comparison", head(flags, a, b));
   std::vector<Line> lines = lines_of(comparison);
-  ReportTable table{.title = "Results", .head = lines[0], .words = words, .notes = notes(comparison, flags)};
+  ReportTable table{
+      .title = "Results", .head = lines[0], .words = compared_words, .notes = notes(comparison, flags)};
   table.rows.assign(std::make_move_iterator(lines.begin() + 1), std::make_move_iterator(lines.end()));
   page.tables.push_back(std::move(table));
   for (const Match& match : comparison.matches)
@@ -169,7 +170,7 @@ int compare(const CompareFlags& flags, const Launch& launch) {
     fmt::print("{}", to_json(comparison, flags));
   } else {
     for (const std::string& line : head(flags, a, b)) fmt::print("{}\n", line);
-    fmt::print("{}", aligned(lines_of(comparison), words));
+    fmt::print("{}", aligned(lines_of(comparison), compared_words));
     for (const std::string& line : notes(comparison, flags)) fmt::print("{}\n", line);
   }
   const bool slower = flags.threshold && std::ranges::any_of(comparison.matches, [&](const Match& match) {

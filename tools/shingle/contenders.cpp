@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "shingle/flags.hpp"
@@ -32,16 +31,11 @@ std::vector<std::string> split_contenders(const std::string& text) {
 /// Params by the flags that `run` has for them.
 Params parse_params(const std::string& label, const std::vector<std::string>& settings) {
   if (settings.empty()) return {};
-  CLI::App app;
-  PlanFlags flags;
-  add_plan_flags(app, flags);
   std::vector<std::string> arguments;
   for (const std::string& setting : settings) arguments.push_back("--" + setting);
-  std::ranges::reverse(arguments);  // CLI11 takes them from the end
+  PlanFlags flags;
   try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    throw InvalidArgument(fmt::format("'{}': {}", label, error.what()));
+    flags = parse_plan_flags(std::move(arguments));
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("'{}': {}", label, error.what()));
   }

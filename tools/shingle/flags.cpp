@@ -3,26 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 
 namespace shingle::cli {
 namespace {
-
-/// An option whose value goes through `store`, which throws InvalidArgument on what it cannot read.
-template <class Store>
-CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& value_name,
-                 const std::string& help, Store store) {
-  const auto checked = [flag, store](const std::string& text) {
-    try {
-      store(text);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("{}: {}", flag.substr(0, flag.find(',')), error.what()));
-    }
-  };
-  return app.add_option_function<std::string>(flag, checked, help)->type_name(value_name);
-}
 
 /// A whole number in [least, most].
 std::int64_t whole(const std::string& text, std::int64_t least, std::int64_t most) {
@@ -91,6 +78,20 @@ std::uint64_t parse_seed(const std::string& text) {
 }
 
 }  // namespace
+
+CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& type, const std::string& help,
+                 std::function<void(const std::string&)> store) {
+  const std::string name = flag.substr(flag.find("--"));
+  const auto checked = [shown = name.substr(0, name.find(',')),
+                        store = std::move(store)](const std::string& text) {
+    try {
+      store(text);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("{}: {}", shown, error.what()));
+    }
+  };
+  return app.add_option_function<std::string>(flag, checked, help)->type_name(type);
+}
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -279,6 +280,19 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
               [&](auto& t) { std::tie(params.order.cluster_m, params.order.cluster_n) = by(t); }));
   grouped(add(app, "--rotation", "N", "Band of tiles to start at",
               [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); }));
+}
+
+PlanFlags parse_plan_flags(std::vector<std::string> arguments) {
+  CLI::App app;
+  PlanFlags flags;
+  add_plan_flags(app, flags);
+  std::ranges::reverse(arguments);  // CLI11 takes them from the end
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    throw InvalidArgument(error.what());
+  }
+  return flags;
 }
 
 void add_symmetric_flag(CLI::App& app, PlanFlags& flags) {

@@ -1,13 +1,18 @@
 // The flags that say what to run, how to plan it, and on which world; shared by the subcommands.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "shingle/launch.hpp"
 #include "shingle/shingle.hpp"
+
+namespace CLI {  // CLI11 takes long to compile: only sources that add flags include it
+class App;
+class Option;
+}  // namespace CLI
 
 namespace shingle::cli {
 
@@ -61,6 +66,11 @@ struct WorldFlags {
   WorldOptions options(const Launch& launch) const;
 };
 
+/// An option whose text goes through `store`; what that refuses as InvalidArgument is said with the flag's
+/// name.
+CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& type, const std::string& help,
+                 std::function<void(const std::string&)> store);
+
 /// Each adds its flags to a subcommand; a value that does not parse throws InvalidArgument with the flag's
 /// name.
 void add_problem_flags(CLI::App& app, ProblemFlags& flags);
@@ -70,6 +80,10 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags);
 void add_symmetric_flag(CLI::App& app, PlanFlags& flags);
 /// `most`: ranks that the command can do with.
 void add_world_flags(CLI::App& app, WorldFlags& flags, int most = max_world);
+
+/// The params that `arguments` have set with the flags of how to plan, such as "--chunks=4". Throws
+/// InvalidArgument.
+PlanFlags parse_plan_flags(std::vector<std::string> arguments);
 
 /// Refuses an option together with any other of some groups but those named, as these would have no effect.
 void exclude(CLI::App& app, CLI::Option* option, const std::vector<std::string>& groups,

@@ -49,7 +49,7 @@ double user_matrix_bytes(const Problem& problem, const Launch& launch) {
   return over_local_ranks(problem.world, launch, [&](int rank) {
     double bytes = 0;
     for (const Role role : roles_of(problem)) {
-      const Shape shape = shape_of(problem, role, rank);
+      const shingle::Shape shape = shape_of(problem, role, rank);
       bytes += matrix_bytes(static_cast<double>(shape.rows), static_cast<double>(shape.cols), problem.dtype);
     }
     return bytes;

@@ -10,7 +10,7 @@
 namespace shingle::cli {
 namespace {
 
-constexpr std::size_t most_bytes = std::size_t{1} << 24, most_trace_bytes = std::size_t{1} << 28;
+constexpr std::size_t most_list_bytes = std::size_t{1} << 24, most_trace_bytes = std::size_t{1} << 28;
 constexpr DType usual_dtype = DType::bf16;
 
 /// What a file has, by name in what is wrong with it.
@@ -70,7 +70,7 @@ std::vector<OverlapPattern> patterns_of(const CotuneFlags& flags,
   const DType dtype = flags.dtype.value_or(usual_dtype);
   if (recorded) return {{"iteration", overlap_problem(recorded->overlap, ranks, dtype)}};
   if (!flags.overlap.empty())
-    return read_as(flags.overlap, most_bytes, [&](const std::string& text) {
+    return read_as(flags.overlap, most_list_bytes, [&](const std::string& text) {
       return std::vector<OverlapPattern>{{"overlap", overlap_problem(overlap_from_json(text), ranks, dtype)}};
     });
   if (!flags.pattern || flags.tokens == 0)

@@ -18,10 +18,6 @@ Line head_of(const Row& row) {
           std::move(size), row.mechanism};
 }
 
-std::string fraction(double value) {
-  return std::isfinite(value) ? fmt::format("{:.2f}", value) : "-";
-}
-
 /// `time` is measured or predicted: both say the same of it. `us`: of the plan.
 template <class Time>
 void add_times(const Time& time, double us, Line& line) {

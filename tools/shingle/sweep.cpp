@@ -13,7 +13,7 @@ std::int64_t ProblemFlags::*field_of(const std::string& name) {
   throw InvalidArgument(fmt::format("--sweep: '{}' is none of m, n, k, inner", name));
 }
 
-std::int64_t extent(const std::string& text) {
+std::int64_t swept_extent(const std::string& text) {
   try {
     const std::int64_t value = parse_size(text);
     if (value >= 1 && value <= max_extent) return value;
@@ -41,7 +41,8 @@ std::vector<ProblemFlags> swept(const ProblemFlags& flags, const std::vector<std
       for (std::size_t begin = equals + 1, end = 0; end != std::string::npos; begin = end + 1) {
         end = sweep.find(',', begin);
         longer.push_back(one);
-        longer.back().*field = extent(sweep.substr(begin, end == std::string::npos ? end : end - begin));
+        longer.back().*field =
+            swept_extent(sweep.substr(begin, end == std::string::npos ? end : end - begin));
         if (longer.size() > most) throw InvalidArgument(fmt::format("--sweep: more than {} sizes", most));
       }
     all = std::move(longer);

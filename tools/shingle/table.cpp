@@ -1,6 +1,9 @@
 #include "shingle/table.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 
 namespace shingle::cli {
 namespace {
@@ -12,6 +15,10 @@ std::size_t width(const std::string& text) {
 }
 
 }  // namespace
+
+std::string fraction(double value) {
+  return std::isfinite(value) ? fmt::format("{:.2f}", value) : "-";
+}
 
 std::string aligned(const std::vector<Line>& lines, std::size_t words) {
   std::vector<std::size_t> widest(lines.at(0).size());

@@ -13,6 +13,9 @@ using Line = std::vector<std::string>;
 /// Columns from the left that are words and begin at the left; numbers end at the right.
 inline constexpr std::size_t word_columns = 3;
 
+/// With two digits; "-" where there is none.
+std::string fraction(double value);
+
 /// The lines below each other, the head first.
 std::string aligned(const std::vector<Line>& lines, std::size_t words = word_columns);
 
