@@ -60,6 +60,8 @@ struct Tables {
   int parity = 0;
 
   /// Where tiles lie. Throws Unsupported where that is in memory which this process cannot reach.
+  /// Of a product the rows lie alike at all destinations, as the GEMM asks for: a plan names one slice for
+  /// all.
   Route route(const Placement& at, const Tiling& tiling) const;
   /// Rows that several passes move, each with one source, as those of one: by tile, as many rows as the tile
   /// with most has.

@@ -396,13 +396,18 @@ void fields(auto& f, Is<Communicator> auto& c) {
   f.required("ranks", c.ranks);
 }
 
-void fields(auto& f, Is<Params> auto& p) {
+template <Is<Params> P>
+void fields(auto& f, P& p) {
   f.optional("tile_rows", p.tile_rows);
   f.optional("tile_cols", p.tile_cols);
   f.optional("order", p.order);
   f.optional("chunks", p.chunks);
   f.optional("group_waves", p.group_waves);
-  f.optional("helpers", p.helpers);
+  std::int32_t helpers = larger(p.helpers, 0);
+  bool none = p.helpers == Params::no_helpers;
+  f.optional("helpers", helpers);
+  f.optional("without_helpers", none);
+  if constexpr (reads<P>) p.helpers = none ? Params::no_helpers : helpers;
   f.optional("stage_fp32", p.stage_fp32);
   f.optional("one_shot", p.one_shot);
   f.optional("comm_rows", p.comm_rows);

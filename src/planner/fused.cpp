@@ -54,9 +54,10 @@ std::int64_t communication_rows(const Problem& p, const Machine& machine) {
   return ceil_div(p.shard_rows(), pieces);
 }
 
-/// Of the workers a few, where nothing else was said.
+/// Of the workers a few, where nothing else was said: they keep up with what arrives, and those of a GPU
+/// leave its waves as they are (docs/fused.md).
 std::int32_t helpers_of(const Machine& machine, const Params& params) {
-  return params.helpers != 0 ? params.helpers : machine.workers / 16;
+  return params.helpers != 0 ? params.helpers : machine.workers / 32;
 }
 
 /// The parameters that the operator uses, with what the planner chooses.
@@ -66,7 +67,6 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   chosen.tile_cols = params.tile_cols;
   chosen.order = params.order;
   if (p.reduces()) {
-    // A few reducers keep up with the stores that arrive; one worker alone has no help to give.
     chosen.helpers = helpers_of(machine, params);
     chosen.stage_fp32 = params.stage_fp32;
     chosen.comm_order = params.comm_order == CommOrder::same ? CommOrder::same : CommOrder::ring;

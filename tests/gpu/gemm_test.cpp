@@ -111,7 +111,11 @@ TEST_P(GemmTest, StoresAlongRoutes) {
       expect_each([&](Random& random, const GemmInstance& instance) {
         ProductShape shape = ragged(random, instance);
         const bool whole = piece_rows == 0;
-        shape.out = {layout, whole ? instance.tile.rows : piece_rows, whole ? 1 : 3, 0, whole ? 0 : 25, 0};
+        shape.out = {.layout = layout,
+                     .piece_rows = whole ? instance.tile.rows : piece_rows,
+                     .dests = whole ? 1 : 3,
+                     .alike = true,
+                     .holes_percent = whole ? 0 : 25};
         if (draw(random, 0, 2) == 0) shape.activate = Activate::relu;
         shape.f32 = draw(random, 0, 3) == 0;
         return shape;
@@ -127,7 +131,7 @@ TEST_P(GemmTest, TakesRowsOfAFromManyPlaces) {
       shape.part_rows = draw(random, 1, instance.tile.rows / parts);
       shape.rows = draw(random, 1, 4 * shape.part_rows);
       shape.rows_anywhere = parts == 1;
-      shape.out = {Layout::by_tile, 1, 1, 0, 0, 0};
+      shape.out = {.layout = Layout::by_tile, .piece_rows = 1};
       return shape;
     });
 }

@@ -48,6 +48,7 @@ struct LayoutChoice {
   Layout layout = Layout::matrix;
   int piece_rows = 1;  ///< of a table's entries
   int dests = 1;
+  bool alike = false;     ///< rows lie as far from those at the first destination at each of the others
   int cols = 0;           ///< of the matrix, where that is not the grid's
   int holes_percent = 0;  ///< entries that lead nowhere
   int odd = 0;            ///< elements by which everything is off its alignment
@@ -115,7 +116,21 @@ class Placed {
     std::shuffle(blocks_.begin(), blocks_.end(), random);
     for (std::int64_t& at : blocks_)
       if (draw(random, 1, 100) <= choice_.holes_percent) at = -1;
+    if (choice_.alike) make_alike(static_cast<std::int64_t>(count), block);
     image.resize((count * block + choice_.odd) * size_);
+  }
+
+  /// The memory is cut into one part for each destination, in which rows lie where they do in the first.
+  void make_alike(std::int64_t count, std::int64_t block) {
+    const auto dests = static_cast<std::size_t>(choice_.dests);
+    std::vector<std::int64_t> places(blocks_.size() / dests);
+    for (std::size_t i = 0; i < places.size(); ++i)
+      places[i] = static_cast<std::int64_t>(i) * block + choice_.odd;
+    std::shuffle(places.begin(), places.end(), std::mt19937(1));
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      const std::int64_t part = count * block / choice_.dests * static_cast<std::int64_t>(i % dests);
+      blocks_[i] = blocks_[i / dests * dests] < 0 ? -1 : places[i / dests] + part;
+    }
   }
 
   const TestGrid& grid_;

@@ -212,7 +212,7 @@ TEST(FusedPlan, AnMlpBeginsWithTheOwnRowsAndEndsWithThem) {
 }
 
 TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
-  const Plan plan = plan_fused(problem(Op::gemm_reducescatter, 4, 200), machine(32), {}).value();
+  const Plan plan = plan_fused(problem(Op::gemm_reducescatter, 4, 200), machine(64), {}).value();
   EXPECT_EQ(plan.params.helpers, 2);
   for (const RankPlan& rank : plan.ranks) {
     ASSERT_EQ(rank.lanes.size(), 2u);
@@ -223,7 +223,7 @@ TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
     ASSERT_EQ(passes.size(), 2u);
     EXPECT_EQ(passes[0]->queue, passes[1]->queue);
     EXPECT_GE(passes[0]->queue, 0);
-    EXPECT_EQ(passes[0]->resources.most + passes[1]->resources.most, 32);
+    EXPECT_EQ(passes[0]->resources.most + passes[1]->resources.most, 64);
     for (std::size_t s = 1; s < passes[0]->from.size(); ++s)
       EXPECT_GT(passes[0]->from[s].slice.row, passes[0]->from[s - 1].slice.row);
   }
