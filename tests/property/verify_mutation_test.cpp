@@ -224,13 +224,18 @@ bool duplicate_store(Plan& plan, Dice& dice) {
   return true;
 }
 
-/// An allreduce in place once more on every rank. (Once more of any other collective changes nothing: see
-/// Harmless.)
+/// Whether a collective sums where it reads: once more would add the sums.
+bool sums_in_place(const Collective& collective) {
+  const bool sums =
+      collective.kind == CollectiveKind::allreduce || collective.kind == CollectiveKind::reducescatter;
+  return sums && collective.send.buffer == collective.recv.buffer;
+}
+
+/// A sum in place once more on every rank. (Once more of any other collective changes nothing: see Harmless.)
 bool duplicate_contribution(Plan& plan, Dice& dice) {
   const auto at = pick_collective(plan, dice);
   if (!at || plan.problem.world == 1) return false;
-  const auto& collective = get<Collective>(plan, *at);
-  if (collective.kind != CollectiveKind::allreduce || collective.send != collective.recv) return false;
+  if (!sums_in_place(get<Collective>(plan, *at))) return false;
   for (int r = 0; r < plan.problem.world; ++r) {
     const At there{r, at->lane, at->step};
     insert(plan, there, steps(plan, there)[there.step]);
@@ -612,10 +617,11 @@ TEST(Harmless, ChangesPass) {
       EXPECT_TRUE(proof) << proof.failure << "\n" << to_text(mutant);
       ++awaits;
     }
-    // A collective other than an allreduce, once more: it sends the same again.
+    // A collective that does not sum in place, once more: it sends the same again.
     if (const auto at = pick_collective(*plan, dice)) {
       Plan mutant = *plan;
-      if (get<Collective>(mutant, *at).kind != CollectiveKind::allreduce) {
+      const auto& collective = get<Collective>(mutant, *at);
+      if (collective.kind != CollectiveKind::allreduce && !sums_in_place(collective)) {
         for (int r = 0; r < mutant.problem.world; ++r)
           insert(mutant, {r, at->lane, at->step}, steps(mutant, {r, at->lane, at->step})[at->step]);
         const Proof proof = verify(mutant);

@@ -143,15 +143,13 @@ Params random_params(Source& draw, const Problem& problem) {
   params.order.cluster_n = static_cast<std::int32_t>(draw.size(1, 3));
   params.order.rotation = static_cast<std::int32_t>(draw.size(0, 5));
   if (chance(draw, 70)) params.chunks = static_cast<std::int32_t>(draw.size(1, 7));
-  if (chance(draw, 60)) params.helpers = static_cast<std::int32_t>(draw.size(0, 3));
-  if (params.helpers == 0 && chance(draw, 50)) params.helpers = Params::no_helpers;
+  if (chance(draw, 60)) params.helpers = static_cast<std::int32_t>(draw.size(1, 3));
   params.stage_fp32 = chance(draw, 30);
   params.one_shot = problem.op == Op::gemm_allreduce && chance(draw, 40);
   if (chance(draw, 70)) params.comm_rows = draw.size(1, larger(problem.m, 1));
   params.pull = chance(draw, 50);
   params.mover = one_of(draw, {Mover::copy_engine, Mover::store});
   params.comm_order = one_of(draw, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
-  if (!problem.shards_a() && chance(draw, 20)) params.comm_order = CommOrder::same;
   if (chance(draw, 70)) params.slices = static_cast<std::int32_t>(draw.size(1, 5));
   params.variant = one_of(
       draw, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "shingle/plan/json.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/verify.hpp"
 #include "shingle/planner/planner.hpp"
@@ -228,6 +229,21 @@ TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
       EXPECT_GT(passes[0]->from[s].slice.row, passes[0]->from[s - 1].slice.row);
   }
   EXPECT_TRUE(verify(plan));
+}
+
+TEST(FusedPlan, GoesWithoutHelpersAndInOneOrderOnAllRanks) {
+  Params params;
+  params.helpers = Params::no_helpers;
+  params.comm_order = CommOrder::same;
+  for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce}) {
+    const Plan plan = plan_fused(problem(op, 4, 200), machine(64), params).value();
+    EXPECT_EQ(plan.params.helpers, Params::no_helpers);
+    EXPECT_EQ(plan_from_json(to_json(plan)).params, plan.params);
+    for (const RankPlan& rank : plan.ranks) EXPECT_EQ(rank.lanes.size(), 1u) << "nobody sums beside the GEMM";
+    EXPECT_TRUE(verify(plan));
+  }
+  EXPECT_FALSE(plan_fused(problem(Op::allgather_gemm, 4, 200), machine(64), params))
+      << "a rank gathers its own rows first";
 }
 
 TEST(FusedPlan, OneShotIsForFewRowsOnASlowToStartLink) {

@@ -65,7 +65,7 @@ struct GemmArgs {
   const TileAt* order = nullptr;  ///< by position, device memory
   std::int32_t positions = 0;
   SplitK split{};
-  Route out;
+  Route out;  ///< of several destinations: a tile's rows lie alike at each
   GateTable gate;
   NotifyTable notify;
   Watch watch;

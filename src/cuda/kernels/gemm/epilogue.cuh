@@ -139,12 +139,13 @@ class HookedEpilogue {
     const bool output = output_.holds({at.m, at.n}) && finishes(tile), ships = output && !is_last(tile);
     std::uint32_t* counter = nullptr;  // the lane's first
     if (ships) look_up<Rows>(at, 0, 0, lane);
-    if (spreads && ships && args().out.dests > 1) look_apart(at, lane);
+    const bool spread = spreads && ships && args().notify.system;  // counts of peers tell of stores to them
+    if (spread && args().out.dests > 1) look_apart(at, lane);
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
-      if (ships && spreads)
+      if (spread)
         ship_spread(at, pass, lane);
       else if (ships)
         ship_at_once(at, pass, lane);
@@ -191,9 +192,10 @@ class HookedEpilogue {
   /// Stores that leave the device are spread over most of the time that a tile takes. All SMs finish tiles at
   /// about the same time, and what the links do not take at once stands before the next tile's loads in each
   /// (two H200, 8192x8192x4096 reduce-scatter: 840 us at once, 798 us spread). Not where warpgroups have
-  /// tiles of their own: while one's is shipped, the other's cannot be staged.
+  /// tiles of their own: while one's is shipped, the other's cannot be staged. Nor where a row is no power of
+  /// two: the shipper has no registers left for it, and pays for that in tiles that stay, too.
   static constexpr int rows_of_step = 16;
-  static constexpr bool spreads = Warps == all_warps;
+  static constexpr bool spreads = Warps == all_warps && Cols == 256;
   /// Cycles of a step below which the links are the bottleneck whatever one does: to wait, too, is a loss. An
   /// SM's share of NVLink 4 takes 600 cycles for 1 KiB.
   static constexpr std::uint32_t least_step = rows_of_step * Cols * 2 / 1024 * 375;
@@ -209,7 +211,6 @@ class HookedEpilogue {
   /// Of the tile that has just been filled: the next one is multiplied in what the fastest so far took, as
   /// others have waited for the links as well.
   CUTLASS_DEVICE Pace next_pace(int lane) const {
-    if (!spreads || !args().notify.system) return {};
     const std::uint32_t now = ptx::cycles(), least = min(shared_->least_took, now - shared_->filled_at);
     __syncwarp();
     if (lane == 0) shared_->filled_at = now, shared_->least_took = least;
