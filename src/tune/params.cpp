@@ -82,8 +82,7 @@ Choice ring_engines(const Params& at, const Params& fixed) {
 }
 
 /// Whether a ring is not even tried by messages: where these take workers that products need, and engines are
-/// there (two H200, bench/results/h200x2/suite.json: 0.79 to 0.84 of sequential where 0.95 to 1.17 of it was
-/// predicted).
+/// there, messages are slower than they are predicted to be (docs/cuda.md).
 bool goes_by_engines(const Machine& machine, const Params& fixed) {
   return machine.collective_workers > 0 && machine.peer_memory && fixed.engines == 0 &&
          fixed.comm_workers == 0;
