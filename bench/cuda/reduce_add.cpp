@@ -39,7 +39,8 @@ struct Rank {
   std::vector<std::uint16_t> values;
   DeviceMemory products, staging, sums;
   Stream stream;
-  Event begin{Event::Timing::on}, sent{Event::Timing::on}, end{Event::Timing::on};
+  Event begin{Event::Timing::on}, sending{Event::Timing::on}, sent{Event::Timing::on}, end{Event::Timing::on};
+  Event zeroed, kept;
 };
 
 class Exchange {
@@ -52,7 +53,7 @@ class Exchange {
   }
 
   struct Times {
-    double sent_us = 0, all_us = 0;  ///< the longest of any rank
+    double sent_us = 0, all_us = 0;  ///< what leaves, and all; the longest of any rank
   };
   /// Poisons what was there before.
   Times run(bool adds, int ctas) {
@@ -61,7 +62,14 @@ class Exchange {
       const DeviceGuard guard(r);
       Rank& rank = *ranks_[static_cast<std::size_t>(r)];
       rank.staging.fill(0xff);
-      rank.sums.fill(adds ? 0 : 0xff);
+      rank.sums.fill(0xff);
+    }
+    for (int r = 0; adds && r < world; ++r) {  // what is added to has to be zero: part of the time
+      const DeviceGuard guard(r);
+      Rank& rank = *ranks_[static_cast<std::size_t>(r)];
+      rank.begin.record(rank.stream.get());
+      check(cudaMemsetAsync(rank.sums.get(), 0, rank.sums.bytes(), rank.stream.get()), "cudaMemsetAsync");
+      rank.zeroed.record(rank.stream.get());
     }
     for (int r = 0; r < world; ++r) {
       const DeviceGuard guard(r);
@@ -71,16 +79,25 @@ class Exchange {
         const Rank& at = *ranks_[static_cast<std::size_t>(owner)];
         to.at[owner] = adds ? at.sums.get() : at.staging.get<char>() + r * shard_ * element;
       }
-      rank.begin.record(rank.stream.get());
-      check(
-          launch_send(rank.products.get(), to, world, (r + 1) % world, shard_, adds, ctas, rank.stream.get()),
-          "launch_send");
+      if (adds)
+        for (const auto& other : ranks_) other->zeroed.make_wait(rank.stream.get());
+      else
+        rank.begin.record(rank.stream.get());
+      const auto send = [&](int first, int steps) {
+        check(launch_send(rank.products.get(), to, {world, first, steps}, shard_, adds, ctas,
+                          rank.stream.get()),
+              "launch_send");
+      };
+      rank.sending.record(rank.stream.get());
+      send((r + 1) % world, world - 1);
       rank.sent.record(rank.stream.get());
+      send(r, 1);  // what stays
+      rank.kept.record(rank.stream.get());
     }
     for (int r = 0; r < world; ++r) {
       const DeviceGuard guard(r);
       Rank& rank = *ranks_[static_cast<std::size_t>(r)];
-      for (const auto& other : ranks_) other->sent.make_wait(rank.stream.get());
+      for (const auto& other : ranks_) other->kept.make_wait(rank.stream.get());
       if (!adds)
         check(launch_sum(rank.staging.get(), world, shard_, rank.sums.get(), rank.stream.get()),
               "launch_sum");
@@ -91,7 +108,7 @@ class Exchange {
       const DeviceGuard guard(r);
       Rank& rank = *ranks_[static_cast<std::size_t>(r)];
       rank.stream.synchronize();
-      times.sent_us = std::max(times.sent_us, 1e3 * rank.sent.milliseconds_since(rank.begin));
+      times.sent_us = std::max(times.sent_us, 1e3 * rank.sent.milliseconds_since(rank.sending));
       times.all_us = std::max(times.all_us, 1e3 * rank.end.milliseconds_since(rank.begin));
     }
     return times;

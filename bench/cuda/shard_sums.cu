@@ -11,11 +11,11 @@ constexpr int per_chunk = 8;  // elements in 16 bytes
 constexpr int batch = 4;      // chunks of a thread under way together
 
 __global__ void __launch_bounds__(threads)
-    send_kernel(const uint4* products, const __grid_constant__ Owners to, int owners, int first,
-                std::int64_t chunks, bool adds) {
+    send_kernel(const uint4* products, const __grid_constant__ Owners to, Turns turns, std::int64_t chunks,
+                bool adds) {
   const std::int64_t stride = std::int64_t{gridDim.x} * threads;
-  for (int i = 0; i < owners; ++i) {
-    const int owner = (first + i) % owners;
+  for (int i = 0; i < turns.count; ++i) {
+    const int owner = (turns.first + i) % turns.owners;
     const uint4* const from = products + owner * chunks;
     uint4* const at = static_cast<uint4*>(to.at[owner]);
     for (std::int64_t c = std::int64_t{blockIdx.x} * threads + threadIdx.x; c < chunks; c += batch * stride) {
@@ -59,11 +59,12 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-cudaError_t launch_send(const void* products, const Owners& to, int owners, int first, std::int64_t count,
+cudaError_t launch_send(const void* products, const Owners& to, const Turns& turns, std::int64_t count,
                         bool adds, int ctas, cudaStream_t stream) {
-  if (owners < 1 || owners > most_owners || count % per_chunk != 0 || ctas < 1) return cudaErrorInvalidValue;
-  send_kernel<<<ctas, threads, 0, stream>>>(static_cast<const uint4*>(products), to, owners, first,
-                                            count / per_chunk, adds);
+  if (turns.owners < 1 || turns.owners > most_owners || count % per_chunk != 0 || ctas < 1)
+    return cudaErrorInvalidValue;
+  send_kernel<<<ctas, threads, 0, stream>>>(static_cast<const uint4*>(products), to, turns, count / per_chunk,
+                                            adds);
   return cudaGetLastError();
 }
 

@@ -15,9 +15,14 @@ struct Owners {
   void* at[most_owners] = {};
 };
 
-/// Moves `count` elements (a multiple of 8) of each owner's part of `products` there, the part of owner
-/// `first` first: stores them, or adds them with rounding to bf16.
-cudaError_t launch_send(const void* products, const Owners& to, int owners, int first, std::int64_t count,
+/// So many of the owners, one after the other and round, from one on.
+struct Turns {
+  int owners = 0, first = 0, count = 0;
+};
+
+/// Moves `count` elements (a multiple of 8) of the part of `products` of each owner whose turn it is there:
+/// stores them, or adds them with rounding to bf16.
+cudaError_t launch_send(const void* products, const Owners& to, const Turns& turns, std::int64_t count,
                         bool adds, int ctas, cudaStream_t stream);
 
 /// The sum of `sources` regions of `count` elements, in their order in fp32, rounded once.

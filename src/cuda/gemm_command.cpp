@@ -257,6 +257,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.order = context.arena.put(order_of(grid, choice.positions));
   args.positions = static_cast<std::int32_t>(choice.positions.size());
   args.out = tables.route(step.out, tiling);
+  args.leaving = tables.leaving(step.out, tiling, context.rank);
   args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;

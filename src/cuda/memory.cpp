@@ -216,7 +216,8 @@ void Memory::poison() {
   for (auto& [number, rank] : ranks_) {
     if (!rank.local) continue;
     const DeviceGuard guard(rank.device);
-    rank.internal.fill(0xff);  // a NaN in every dtype
+    rank.internal.fill(0xff);                                  // a NaN in every dtype
+    for (auto& [buffer, copy] : rank.copies) copy.fill(0xff);  // an epoch brings inputs anew
   }
 }
 

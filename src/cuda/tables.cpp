@@ -147,6 +147,17 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
   return route;
 }
 
+const std::int32_t* Tables::leaving(const Placement& at, const Tiling& tiling, int rank) const {
+  std::vector<std::int32_t> rows;
+  for (const std::int64_t position : tiling.positions) {
+    std::int32_t& count = rows.emplace_back(0);
+    for_each_piece(at, tiling.grid, plan.problem.routing.get(), position, [&](const Piece& piece) {
+      if (piece.rank != rank) count += static_cast<std::int32_t>(piece.rows);
+    });
+  }
+  return std::ranges::all_of(rows, [](std::int32_t count) { return count == 0; }) ? nullptr : arena.put(rows);
+}
+
 std::optional<Tables::Moves> Tables::moves(const std::vector<std::pair<Placement, Placement>>& passes,
                                            const Tiling& tiling) const {
   std::vector<std::vector<std::pair<char*, char*>>> tiles(tiling.positions.size());

@@ -63,6 +63,8 @@ struct Tables {
   /// Of a product the rows lie alike at all destinations, as the GEMM asks for: a plan names one slice for
   /// all.
   Route route(const Placement& at, const Tiling& tiling) const;
+  /// How many rows of each tile, over all destinations, lie with other ranks; null where none do.
+  const std::int32_t* leaving(const Placement& at, const Tiling& tiling, int rank) const;
   /// Rows that several passes move, each with one source, as those of one: by tile, as many rows as the tile
   /// with most has.
   struct Moves {

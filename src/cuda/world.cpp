@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "cuda/deadline.hpp"
@@ -216,13 +217,28 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
     processes().tell(health_->reason());
   } catch (...) {  // out of memory: they will notice by themselves
   }
-  for (Resident* resident : residents_) resident->drop_graphs();  // of what runs they go when it ends
-  if (!health_->hopeless() && communicators_ && !communicators_->abort(patience_us)) health_->give_up();
+  if (!health_->hopeless() && !release(patience_us)) health_->give_up();
   const auto deadline = deadline_in(patience_us);
   while (!health_->hopeless() && !std::ranges::all_of(residents_, &Resident::idle)) {
     if (Clock::now() > deadline) health_->give_up();
     std::this_thread::sleep_for(nap);
   }
+}
+
+/// Communicators and the graphs that have operations of theirs. Neither ends before the other: NCCL keeps a
+/// communicator as long as a graph has it, and the driver a graph until the device has done what it was
+/// given, which NCCL's kernels are part of and end when their communicator is aborted.
+bool CudaWorld::release(double timeout_us) noexcept try {
+  std::packaged_task<void()> drop([residents = residents_] {
+    for (Resident* resident : residents) resident->drop_graphs();
+  });
+  const std::future<void> dropped = drop.get_future();
+  std::thread(std::move(drop)).detach();
+  const auto deadline = deadline_in(timeout_us);
+  const bool aborted = !communicators_ || communicators_->abort(timeout_us);
+  return dropped.wait_until(deadline) == std::future_status::ready && aborted;
+} catch (...) {  // no memory, or no thread
+  return false;
 }
 
 }  // namespace shingle::cuda

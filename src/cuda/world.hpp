@@ -102,6 +102,7 @@ class CudaWorld final : public World {
   }
 
  private:
+  bool release(double timeout_us) noexcept;
   void require_same(const Plan& plan);
   void join_memory();
   void settle() noexcept;

@@ -157,8 +157,9 @@ Topology read_topology(const Json& json) {
 }
 
 Contention read_contention(const Json& json) {
-  allow_only(json, {"memory_share", "channel_gbps", "chunk_bytes", "chunk_us", "collective_slowdown",
-                    "wake_us", "steals", "persistent", "product_residual", "collective_residual"});
+  allow_only(json,
+             {"memory_share", "channel_gbps", "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us",
+              "lone_latency", "steals", "persistent", "product_residual", "collective_residual"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
@@ -170,6 +171,7 @@ Contention read_contention(const Json& json) {
           .collective_slowdown = number("collective_slowdown", most),
           .steals = number("steals", 1),
           .wake_us = number("wake_us", most),
+          .lone_latency = number("lone_latency", most),
           .persistent = fields.flag({"persistent"}).value_or(false),
           .product_residual = fields.number({"product_residual"}, 0, most),
           .collective_residual = fields.number({"collective_residual"}, 0, most)};

@@ -79,6 +79,7 @@ ordered_json contention_json(const Contention& c) {
                        {"collective_slowdown", c.collective_slowdown},
                        {"persistent", c.persistent}};
   if (c.wake_us > 0) json["wake_us"] = c.wake_us;
+  if (c.lone_latency > 0) json["lone_latency"] = c.lone_latency;
   if (c.steals > 0) json["steals"] = c.steals;
   if (c.chunk_us) json["chunk_us"] = *c.chunk_us;
   if (c.product_residual) json["product_residual"] = *c.product_residual;

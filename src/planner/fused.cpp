@@ -70,7 +70,9 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
     chosen.helpers = helpers_of(machine, params);
     chosen.stage_fp32 = params.stage_fp32;
     chosen.comm_order = params.comm_order == CommOrder::same ? CommOrder::same : CommOrder::ring;
-    chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && one_shot_is_faster(p, machine.link));
+    chosen.one_shot =
+        params.one_shot || (p.op == Op::gemm_allreduce && params.comm_order != CommOrder::same &&
+                            one_shot_is_faster(p, machine.link));
   }
   if (p.op == Op::alltoall_gemm) chosen.helpers = helpers_of(machine, params);
   if (p.shards_a()) {

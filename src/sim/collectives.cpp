@@ -112,19 +112,24 @@ void Simulation::begin(Meeting& meeting) {
       steal(rank, costs_.moving_us(meeting.step->kind, size, meeting.workers, meeting.bytes));
   meeting.gbps = us > 0 ? costs_.wire_bytes(meeting.step->kind, size, meeting.bytes) / us * 1e-3 : 0;
   meeting.left_us = size > 1 && machine_.topology.serial ? book(ranks, us) - now_ : us;
-  if (size > 1 && machine_.lone_latency > 0 && !follows_another(meeting.lanes.front()))
-    meeting.left_us +=
-        machine_.lone_latency * noisy(costs_.collective_us(meeting.step->kind, size, config, 0));
-  if (size > 1) meeting.left_us += wake_us(ranks);
+  if (size > 1) {
+    const double latency = machine_.lone_latency_of(beside_computation(ranks));
+    if (latency > 0 && !follows_another(meeting.lanes.front()))
+      meeting.left_us += latency * noisy(costs_.collective_us(meeting.step->kind, size, config, 0));
+    meeting.left_us += wake_us(ranks);
+  }
   meeting.since = now_;
+}
+
+bool Simulation::beside_computation(std::span<const Index> ranks) const {
+  return std::ranges::any_of(ranks,
+                             [&](Index rank) { return computing_[static_cast<std::size_t>(rank)] > 0; });
 }
 
 /// Threads that sleep until their link has carried something take a while to see it; longer where all cores
 /// compute, of which they are given one when it is their turn.
 double Simulation::wake_us(std::span<const Index> ranks) {
-  const bool beside =
-      std::ranges::any_of(ranks, [&](Index rank) { return computing_[static_cast<std::size_t>(rank)] > 0; });
-  return noisy(costs_.wake_us() + (beside ? machine_.contention.wake_us : 0));
+  return noisy(costs_.wake_us() + (beside_computation(ranks) ? machine_.contention.wake_us : 0));
 }
 
 /// Collectives that run at once share the links of the ranks that are in both, max-min fairly; none takes

@@ -188,13 +188,17 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const TileRect rect = step.grid.rect(step.grid.tile(rows ? step.grid.linear({item, 0}) : item));
   const double elements = area(rect.rows, rows ? step.grid.cols : rect.cols);
   const double written = elements * width_of(step.to.slice);
+  const auto ranks_stored = static_cast<double>(step.to.ranks.size());
   double bytes = written;
   for (const Placement& from : step.from) bytes += elements * width_of(from.slice);
   if (step.norm.residual) bytes += 2 * written;
-  const double share = memory_bytes_per_us_ / static_cast<double>(larger(workers, 1));
+  const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
   const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
   const double gbps = sums ? machine_.reduce_gbps : machine_.pass_gbps;
-  return bytes / (gbps > 0 ? std::min(gbps * 1e3, share) : share) + store_again_us(step.to, written);
+  if (gbps == 0) return in_memory + store_again_us(step.to, written);
+  // What ranks get beyond the first a kernel's worker stores there itself; on cores that takes memory's time.
+  const double more = machine_.contention.steals > 0 ? 0 : std::max(ranks_stored - 1, 0.0) * written;
+  return std::max((bytes + more) / (gbps * 1e3), in_memory) + store_again_us(step.to, written);
 }
 
 /// Scores and weighted sums of a block of queries over the keys that they see.

@@ -170,8 +170,8 @@ Simulated Simulation::run() && {
         if (event.version != links_version_) break;
         links_changed_ = true;
         for (const Index id : links_.finished(now_)) {
-          const double latency = transfers_[static_cast<std::size_t>(id)].latency_us;
-          events_.push(now_ + latency, What::transfer, id);
+          events_.push(now_ + transfers_[static_cast<std::size_t>(id)].latency_us, What::transfer, id);
+          sent(id);
         }
         break;
       case What::collective:

@@ -71,6 +71,8 @@ struct Job {
   Index kernel = none;      ///< the group whose kernel runs, where a pass has one for each
   bool over = false;
   std::vector<Index> batches;  ///< under way
+  std::int32_t storing = 0;    ///< workers' items that are on their way to other ranks
+  std::vector<Index> staged;   ///< batches that wait for room to go there, too
   double begin = 0;
   Cause cause = none;
   std::map<Index, Cause> spans;  ///< by group
@@ -82,6 +84,7 @@ struct Batch {
   std::int64_t first = 0, last = 0;
   std::int32_t workers = 0;
   std::int32_t pending = 0;  ///< transfers of what they read or stored
+  std::int32_t leaving = 0;  ///< of these, such as have not been sent as a whole
   double begin = 0;
   double end = 0;            ///< if nothing delays them
   std::int64_t version = 0;  ///< of that
@@ -104,6 +107,7 @@ struct Transfer {
   Index id = none;        ///< command, batch, or the lane that sends a message
   Index receiver = none;  ///< of a message: a lane
   double latency_us = 0;  ///< after the last byte
+  bool sent = false;      ///< the last byte
 };
 
 /// Ranks that meet in a collective.
@@ -169,8 +173,9 @@ class Simulation {
   bool collective(LaneState& lane, const Collective& step);
   void begin_meetings();
   void begin(Meeting& meeting);
-  bool follows_another(Index lane) const;
+  bool beside_computation(std::span<const Index> ranks) const;
   double wake_us(std::span<const Index> ranks);
+  bool follows_another(Index lane) const;
   void share_links();
   void retime(Index meeting);
   void end(Index meeting);
@@ -184,6 +189,7 @@ class Simulation {
   void transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane,
                 Channel bound = none);
   Channel sender(Index lane);
+  void sent(Index transfer);
   void transfer_over(Index transfer);
   double book(std::span<const Index> ranks, double us);
   std::vector<Channel> route(Index from, Index to, double& latency_us);

@@ -234,11 +234,17 @@ void Simulation::run(Index at) {
   events_.push(batch.end, What::batch, at, ++batch.version);
 }
 
+/// A batch of a job has been computed. Kernels have room for one tile a worker that is on its way to other
+/// ranks: until there is some, a batch stays with its workers.
 void Simulation::batch_done(Index at) {
   Batch& batch = batches_[static_cast<std::size_t>(at)];
   const Index index = batch.job;
   Job& job = jobs_[static_cast<std::size_t>(index)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
+  if (pass.stores && machine_.sync_us > 0 && job.storing > 0 && job.storing + batch.workers > job.held) {
+    job.staged.push_back(at);
+    return;
+  }
   const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
   const Index rank = lane.rank, group = group_at(*pass.step, batch.first);
   const auto [known, first] = job.spans.try_emplace(group, none);
@@ -252,7 +258,10 @@ void Simulation::batch_done(Index at) {
   std::erase(job.batches, at);
   job.active -= batch.workers;
   if (job.active == 0) computes(rank, -1);
-  if (!pass.stores || move(at, false) == 0) items_done(at);
+  if (!pass.stores || move(at, false) == 0)
+    items_done(at);
+  else
+    job.storing += batch.workers;
   // What a collective waits for, workers that keep no state between tiles make room for.
   if (!machine_.contention.persistent && !ready_.empty()) {
     const std::int32_t idle = job.held - job.active;
@@ -338,11 +347,11 @@ std::int32_t Simulation::move(Index at, bool loads) {
   std::vector<double> bytes(plan_.ranks.size(), 0);
   for (std::int64_t item = batch.first; item < batch.last; ++item)
     add_remote_bytes(*pass.step, item, lane.rank, loads, bytes);
-  batch.pending = 0;
+  batch.pending = batch.leaving = 0;
   for (std::size_t peer = 0; peer < bytes.size(); ++peer) {
     if (bytes[peer] == 0) continue;
     ++batch.pending;
-    if (!loads) ++lane.pending;
+    if (!loads) ++lane.pending, ++batch.leaving;
     const auto other = static_cast<Index>(peer);
     transfer({loads ? Transfer::Of::load : Transfer::Of::store, at, none, 0}, bytes[peer],
              loads ? other : lane.rank, loads ? lane.rank : other, none);

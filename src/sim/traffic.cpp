@@ -1,6 +1,7 @@
 // Communication: messages, and the commands of copy engines.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "simulation.hpp"
 
@@ -224,7 +225,19 @@ void Simulation::transfer(const Transfer& what, double bytes, Index from, Index 
   links_changed_ = true;
 }
 
+/// The last byte is on its way: of what batches store, those that waited for room go on.
+void Simulation::sent(Index id) {
+  Transfer& what = transfers_[static_cast<std::size_t>(id)];
+  if (std::exchange(what.sent, true) || what.of != Transfer::Of::store) return;
+  Batch& batch = batches_[static_cast<std::size_t>(what.id)];
+  if (--batch.leaving > 0) return;
+  Job& job = jobs_[static_cast<std::size_t>(batch.job)];
+  job.storing -= batch.workers;
+  for (const Index waiting : std::exchange(job.staged, {})) batch_done(waiting);
+}
+
 void Simulation::transfer_over(Index id) {
+  sent(id);
   const Transfer what = transfers_[static_cast<std::size_t>(id)];
   idle_transfers_.push_back(id);
   switch (what.of) {

@@ -50,12 +50,13 @@ Machine Profiler::go() && {
   }
   steps();
   memory();
-  tiles();
   if (can_.tiles.empty()) {
+    tiles();
     edges();
   } else {
+    hooked();  // part of what tiles are timed by
+    tiles();
     library();
-    hooked();
     picking();
   }
   attention();

@@ -149,7 +149,8 @@ std::int64_t Profiler::waves(const TileShape& shape, std::int64_t k) {
 
 double Profiler::wave_us(const TileShape& shape, std::int64_t k) {
   const Tiled tiled = plans_.tiled(shape, k, waves(shape, k));
-  return product_us(tiled.plan) / static_cast<double>(tiled.waves);
+  const double us = alone_us(at_one_pace(tiled.plan), machine_.launch_us + machine_.hooked_us);
+  return us / static_cast<double>(tiled.waves);
 }
 
 const std::array<std::int64_t, 4>& Profiler::lengths() const {
@@ -223,7 +224,7 @@ TileShape Profiler::own_tile() const {
 /// What does not grow with the waves of a product whose tiles are counted.
 void Profiler::hooked() {
   constexpr std::int64_t k = 1024, few = 1, more = 9;
-  if (machine_.tiles.empty() || !next("the begin and the end of a product")) return;
+  if (!next("the begin and the end of a product")) return;
   const TileShape shape = own_tile();
   const Tiled once = plans_.tiled(shape, k, few), often = plans_.tiled(shape, k, more);
   const double us = watch_.us(once.plan);

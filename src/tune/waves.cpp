@@ -118,8 +118,8 @@ Result<WaveModel> model_of(const SignalGrid& tiles, const Problem& problem, cons
   if (wave < 0) return Reason{fmt::format("machine '{}' has no time of a tile", machine.name)};
   model.signal_us = machine.signal_us;
   model.sync_us = machine.sync_us;
-  model.latency_us =
-      machine.lone_latency * collective_us(machine, model.traffic, problem.world, collective_workers, 0);
+  model.latency_us = machine.lone_latency_of(true) *
+                     collective_us(machine, model.traffic, problem.world, collective_workers, 0);
   model.bytes = tiles.ranks.empty() ? equal_bytes(tiles, problem) : routed_bytes(tiles, problem);
   compute(model, tiles, wave);
   return model;

@@ -72,6 +72,7 @@ std::vector<NamedProblem> problems_of(const BenchFlags& flags, int ranks) {
 std::vector<Shape> plan_shapes(const std::vector<NamedProblem>& problems, const Machine& machine,
                                const BenchFlags& flags, const WorldOptions& where) {
   ShapeOptions options{.contenders = with_comm_workers(flags.contenders, flags.comm_workers),
+                       .confirm = flags.confirm,
                        .refuses = refusals(where)};
   std::optional<TuneCache> cache;
   if (!flags.cache.empty()) options.cache = &cache.emplace(machine, flags.cache);

@@ -61,6 +61,10 @@ void add_contenders(CLI::App& app, BenchFlags& flags) {
           flags.comm_workers.push_back(static_cast<std::int32_t>(rows_of(count)));
       })
       ->group(group);
+  app.add_option("--confirm", flags.confirm,
+                 "auto: measure the best N mechanisms beside sequential first, and take the fastest")
+      ->check(CLI::Range(1, 6))
+      ->group(group);
   app.add_option("--machine", flags.machine, "Profile to choose and to predict by (default: this machine's)")
       ->type_name("FILE")
       ->group(group);

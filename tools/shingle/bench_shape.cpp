@@ -69,9 +69,10 @@ class ShapeRun {
     setup_s_ = watch.seconds();
   }
 
-  void run(const Entry& entry, BenchRow& row) {
-    const bool baseline = &entry == &shape_.entries.at(0);
+  void run(const Entry& contender, BenchRow& row) {
+    const bool baseline = &contender == &shape_.entries.at(0);
     const Stopwatch watch;
+    const Entry& entry = contender.rivals.empty() ? contender : fastest(contender, row);
     std::optional<Operator> own;
     if (!baseline && *entry.candidate.plan != sequential_->plan()) {
       own.emplace(world_, *entry.candidate.plan, timeout_us());
@@ -95,6 +96,33 @@ class ShapeRun {
   }
 
  private:
+  static constexpr int brief_rounds = 5;
+
+  /// Of the rivals, or the sequential plan; what is measured for that counts for nothing else.
+  const Entry& fastest(const Entry& contender, BenchRow& row) {
+    MeasureOptions brief = options_.measure;
+    brief.repeat = brief_rounds;
+    const Entry* best = &shape_.entries.front();
+    double most = 1;
+    for (const Entry& rival : contender.rivals) try {
+        now(fmt::format("{}, trying {}", contender.contender, rival.candidate.mechanism));
+        Operator op(world_, *rival.candidate.plan, timeout_us());
+        memory_->bind(op);
+        const Measurement time = measure(world_, {}, *sequential_, op, brief);
+        for (Considered& at : row.row.choice->considered)
+          if (name(at.mechanism) == rival.candidate.mechanism) at.measured_us = time.overlapped_us;
+        if (time.speedup() > most) best = &rival, most = time.speedup();
+      } catch (const std::exception& failure) {
+        if (broken(world_, failure)) throw;  // else this one is only not served
+      }
+    row.row.mechanism = best->candidate.mechanism;
+    row.row.choice->confirmed = true;
+    row.row.choice->reason =
+        fmt::format("{}: {:.2f} times as fast as sequential, measured", best->candidate.mechanism, most);
+    row.predicted = best->predicted;
+    return *best;
+  }
+
   void now(const std::string& what) { progress_.now(fmt::format("{}: {}", describe(shape_.named), what)); }
 
   double timeout_us() const { return run_timeout_us(problem_, options_.where); }
@@ -160,6 +188,28 @@ Candidate planned(const Contender& contender, const Problem& problem, const Mach
   }
 }
 
+void predict(Entry& entry, const Machine& machine) {
+  if (!entry.candidate.plan || machine.tiles.empty()) return;
+  if (const Result<Metrics> metrics = measure(*entry.candidate.plan, machine)) entry.predicted = *metrics;
+}
+
+/// The mechanisms that are predicted to be fastest.
+std::vector<Entry> rivals_of(const Contender& contender, const Chosen& chosen, const Problem& problem,
+                             const Machine& machine, int most) {
+  std::vector<Considered> considered = chosen.considered;
+  std::erase_if(considered,
+                [](const Considered& at) { return at.us == 0 || at.mechanism == Mechanism::sequential; });
+  std::ranges::stable_sort(considered, {}, &Considered::us);
+  considered.resize(std::min(considered.size(), static_cast<std::size_t>(most)));
+  std::vector<Entry> rivals;
+  for (const Considered& at : considered)
+    rivals.push_back(
+        {contender.label,
+         {std::string(name(at.mechanism)), make_plan(problem, machine, at.mechanism, at.params), {}}});
+  std::erase_if(rivals, [](const Entry& rival) { return !rival.candidate.plan; });
+  return rivals;
+}
+
 }  // namespace
 
 Shape plan_shape(const NamedProblem& named, const Machine& machine, const ShapeOptions& options) {
@@ -168,8 +218,10 @@ Shape plan_shape(const NamedProblem& named, const Machine& machine, const ShapeO
   all.insert(all.end(), options.contenders.begin(), options.contenders.end());
   for (const Contender& contender : all) {
     Entry entry{contender.label, planned(contender, named.problem, machine, options)};
-    if (entry.candidate.plan && !machine.tiles.empty())
-      if (const Result<Metrics> metrics = measure(*entry.candidate.plan, machine)) entry.predicted = *metrics;
+    predict(entry, machine);
+    if (options.confirm > 0 && entry.candidate.choice)
+      entry.rivals = rivals_of(contender, *entry.candidate.choice, named.problem, machine, options.confirm);
+    for (Entry& rival : entry.rivals) predict(rival, machine);
     shape.entries.push_back(std::move(entry));
   }
   return shape;

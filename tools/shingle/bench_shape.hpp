@@ -14,6 +14,7 @@ struct Entry {
   std::string contender;
   Candidate candidate;
   std::optional<Metrics> predicted{};
+  std::vector<Entry> rivals{};  ///< of mechanisms between which a measurement decides; none: it is decided
 };
 
 /// A problem with what is to run on it; the first entry is the sequential plan.
@@ -24,6 +25,7 @@ struct Shape {
 
 struct ShapeOptions {
   std::vector<Contender> contenders;
+  int confirm = 0;                                    ///< of what is automatic so many are measured first
   TuneCache* cache = nullptr;                         ///< of params that were found before
   std::function<std::string(const Plan&)> refuses{};  ///< of what is automatic (TuneOptions)
 };

@@ -118,6 +118,7 @@ struct BenchFlags {
   std::string only;  ///< a regular expression that shapes have to match
   std::vector<Contender> contenders = parse_contenders("auto,chunked,signal");
   std::vector<std::int32_t> comm_workers;  ///< each contender once with each; empty: as it is
+  int confirm = 0;                         ///< mechanisms of `auto` to measure before it is timed; 0: none
   int iters = 20, warmup = 2;
   Checked checked = Checked::sampled;
   std::optional<double> idle_us;  ///< before each timed run; empty: by backend

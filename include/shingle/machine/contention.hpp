@@ -21,6 +21,8 @@ struct Contention {
   double steals = 0;  ///< of the time in which bytes are moved, the part that a worker beside loses
   double wake_us =
       0;  ///< what a collective takes longer that meets beside computation: its threads need cores
+  double lone_latency = 0;  ///< what a collective beside computation takes longer that follows no other at
+                            ///< once, as Machine::lone_latency; 0: what it does alone
   bool persistent = false;  ///< a GEMM's workers leave when all of its tiles are done, not one by one
   /// Of what was fitted: root mean square of predicted over measured time less one, of products beside
   /// collectives, and of collectives beside products.

@@ -111,6 +111,10 @@ struct Machine {
   std::vector<ContentionSample> contention_samples{};  ///< that `contention` was fitted on
   std::vector<Source> sources{};
 
+  /// Of a collective while its ranks compute, or do not.
+  double lone_latency_of(bool beside) const {
+    return beside && contention.lone_latency > 0 ? contention.lone_latency : lone_latency;
+  }
   bool operator==(const Machine&) const = default;
 };
 

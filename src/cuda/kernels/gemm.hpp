@@ -65,7 +65,9 @@ struct GemmArgs {
   const TileAt* order = nullptr;  ///< by position, device memory
   std::int32_t positions = 0;
   SplitK split{};
-  Route out;  ///< of several destinations: a tile's rows lie alike at each
+  Route out;                              ///< of several destinations: a tile's rows lie alike at each
+  const std::int32_t* leaving = nullptr;  ///< rows of a tile, over all destinations, that other devices have;
+                                          ///< by position; null: none
   GateTable gate;
   NotifyTable notify;
   Watch watch;

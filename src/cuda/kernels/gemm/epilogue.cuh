@@ -60,7 +60,7 @@ class HookedEpilogue {
     alignas(128) char staged[Rows * stride];
     alignas(128) char scratch[all_warps * scratch_bytes];
     char* rows[Rows];        // where the staged tile's rows go
-    std::int64_t apart[32];  // how far behind these they lie at each destination
+    std::int64_t apart[32];  // how far behind these they lie at so many destinations
     ptx::Barrier filled;
     ptx::Barrier emptied;
     std::uint32_t filled_at, least_took;  // in cycles: the last tile to be shipped, and the fastest
@@ -139,14 +139,14 @@ class HookedEpilogue {
     const bool output = output_.holds({at.m, at.n}) && finishes(tile), ships = output && !is_last(tile);
     std::uint32_t* counter = nullptr;  // the lane's first
     if (ships) look_up<Rows>(at, 0, 0, lane);
-    const bool spread = spreads && ships && args().notify.system;  // counts of peers tell of stores to them
-    if (spread && args().out.dests > 1) look_apart(at, lane);
+    const std::int32_t leaving = ships && !ends(tile) ? rows_to_spread(at) : 0;
+    if (leaving > 0 && args().out.dests > 1) look_apart(at, lane);
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
-      if (spread)
-        ship_spread(at, pass, lane);
+      if (leaving > 0)
+        ship_spread(at, leaving, lane);
       else if (ships)
         ship_at_once(at, pass, lane);
       if (lane == 0) ptx::barrier_arrive(&shared_->emptied);
@@ -172,37 +172,40 @@ class HookedEpilogue {
     }
   }
   /// The same some rows at a time, to all destinations, at the pace of stores that leave the device.
-  CUTLASS_DEVICE void ship_spread(const TileSpot& at, int pass, int lane) const {
-    Pace pace = next_pace(lane);
+  CUTLASS_DEVICE void ship_spread(const TileSpot& at, std::int32_t leaving, int lane) const {
+    Pace pace = next_pace(leaving, lane);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int first = 0; first < Rows; first += rows_of_step) {
       pace.wait();
       CUTLASS_PRAGMA_NO_UNROLL
       for (int d = 0; d < args().out.dests; ++d) {
         const std::int64_t apart = d == 0 ? 0 : shared_->apart[d];
-        if (output_.gated() && !output_.fp32())
-          ship_rows<Cols / 16, rows_of_step>(at, pass, first, lane, apart);
+        if (output_.gated())
+          ship_rows<Cols / 16, rows_of_step>(at, 0, first, lane, apart);
         else
-          ship_rows<Cols / 8, rows_of_step>(at, pass, first, lane, apart);
+          ship_rows<Cols / 8, rows_of_step>(at, 0, first, lane, apart);
         __syncwarp();
       }
     }
   }
 
-  /// Stores that leave the device are spread over most of the time that a tile takes. All SMs finish tiles at
-  /// about the same time, and what the links do not take at once stands before the next tile's loads in each
-  /// (two H200, 8192x8192x4096 reduce-scatter: 840 us at once, 798 us spread). Not where warpgroups have
-  /// tiles of their own: while one's is shipped, the other's cannot be staged. Nor where a row is no power of
-  /// two: the shipper has no registers left for it, and pays for that in tiles that stay, too.
-  static constexpr int rows_of_step = 16;
+  /// Stores that leave the device are spread over most of the time that a tile takes, or over what they take
+  /// on the SM's share of the links where that is longer. All SMs finish tiles at about the same time, and
+  /// what the links do not take at once stands before the next tile's loads in each. Not where warpgroups
+  /// have tiles of their own, or a tile is filled in parts: while one is shipped, the other cannot be staged.
+  /// Nor where a row is no power of two: the shipper has no registers left for it, and pays for that in tiles
+  /// that stay, too.
+  static constexpr int rows_of_step = 16, most_dests = 32;
   static constexpr bool spreads = Warps == all_warps && Cols == 256;
-  /// Cycles of a step below which the links are the bottleneck whatever one does: to wait, too, is a loss. An
-  /// SM's share of NVLink 4 takes 600 cycles for 1 KiB.
-  static constexpr std::uint32_t least_step = rows_of_step * Cols * 2 / 1024 * 375;
+  static constexpr std::uint32_t link_cycles_per_kib = 600;  // an SM's share of NVLink 4
+  /// Rows of the tile that leave the device, over all destinations; 0 where its stores are not spread.
+  CUTLASS_DEVICE std::int32_t rows_to_spread(const TileSpot& at) const {
+    const bool may = spreads && args().leaving != nullptr && passes() == 1 && args().out.dests <= most_dests;
+    return may ? args().leaving[at.position] : 0;
+  }
   struct Pace {
-    std::uint32_t next = 0, step = 0;  ///< in cycles; step 0: at once
+    std::uint32_t next = 0, step = 0;  ///< in cycles
     CUTLASS_DEVICE void wait() {
-      if (step == 0) return;
       for (std::int32_t left; (left = static_cast<std::int32_t>(next - ptx::cycles())) > 0;)
         ptx::nano_sleep(static_cast<std::uint32_t>(left) / 4);
       next += step;
@@ -210,12 +213,13 @@ class HookedEpilogue {
   };
   /// Of the tile that has just been filled: the next one is multiplied in what the fastest so far took, as
   /// others have waited for the links as well.
-  CUTLASS_DEVICE Pace next_pace(int lane) const {
+  CUTLASS_DEVICE Pace next_pace(std::int32_t leaving, int lane) const {
     const std::uint32_t now = ptx::cycles(), least = min(shared_->least_took, now - shared_->filled_at);
     __syncwarp();
     if (lane == 0) shared_->filled_at = now, shared_->least_took = least;
-    const std::uint32_t step = least / 16 * 13 / (Rows / rows_of_step);
-    return {now, step < least_step && args().out.dests == 1 ? 0 : step};
+    const std::uint32_t on_links =
+        static_cast<std::uint32_t>(leaving * output_.cols()) / 512 * link_cycles_per_kib;
+    return {now, max(least / 16 * 13, on_links) / (Rows / rows_of_step)};
   }
   /// Leaves in shared memory how far behind the rows at the first destination, once they have been looked up,
   /// those at the others lie: their memory is alike.
@@ -237,12 +241,16 @@ class HookedEpilogue {
   CUTLASS_DEVICE bool finishes(const Coordinate& tile) const {
     return order().part(cute::get<3>(tile)) == args().split.parts - 1;
   }
-  /// A CTA's last tile is shipped by those who staged it: they have nothing else to do, and are eight times
-  /// as many. Not where they finish it by halves.
+  /// Whether it is a CTA's last.
+  template <class Coordinate>
+  CUTLASS_DEVICE bool ends(const Coordinate& tile) const {
+    return cute::get<3>(tile) + static_cast<int>(gridDim.x) >= args().positions * args().split.parts;
+  }
+  /// That is shipped by those who staged it: they have nothing else to do, and are eight times as many. Not
+  /// where they finish it by halves.
   template <class Coordinate>
   CUTLASS_DEVICE bool is_last(const Coordinate& tile) const {
-    return plain() &&
-           cute::get<3>(tile) + static_cast<int>(gridDim.x) >= args().positions * args().split.parts;
+    return plain() && ends(tile);
   }
   /// Whether accumulators need no more than to be rounded.
   CUTLASS_DEVICE bool plain() const {
