@@ -3,48 +3,47 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <vector>
 
-#include "shingle/base/error.hpp"
+#include "base/names.hpp"
 #include "shingle/base/units.hpp"
 
 namespace shingle {
 namespace {
 
-using Names = std::array<std::string_view, 4>;  // in the order of the enumeration
-
-constexpr Names algorithms{"auto", "tree", "ring", "pat"};
-constexpr Names protocols{"auto", "ll", "ll128", "simple"};
-constexpr Names transports{"auto", "p2p", "shm", "net"};
-
-template <class Key>
-Key parse_in(const Names& names, std::string_view what, std::string_view text) {
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (names[i] == text) return static_cast<Key>(i);
-  throw InvalidArgument(fmt::format("unknown {} '{}' (one of {})", what, text, fmt::join(names, ", ")));
-}
+constexpr Names<Algorithm, 4> algorithms{{{Algorithm::automatic, "auto"},
+                                          {Algorithm::tree, "tree"},
+                                          {Algorithm::ring, "ring"},
+                                          {Algorithm::pat, "pat"}}};
+constexpr Names<Protocol, 4> protocols{{{Protocol::automatic, "auto"},
+                                        {Protocol::ll, "ll"},
+                                        {Protocol::ll128, "ll128"},
+                                        {Protocol::simple, "simple"}}};
+constexpr Names<Transport, 4> transports{{{Transport::automatic, "auto"},
+                                          {Transport::p2p, "p2p"},
+                                          {Transport::shm, "shm"},
+                                          {Transport::net, "net"}}};
 
 }  // namespace
 
 std::string_view name(Algorithm algorithm) {
-  return algorithms[static_cast<std::size_t>(algorithm)];
+  return name_in(algorithms, algorithm);
 }
 std::string_view name(Protocol protocol) {
-  return protocols[static_cast<std::size_t>(protocol)];
+  return name_in(protocols, protocol);
 }
 std::string_view name(Transport transport) {
-  return transports[static_cast<std::size_t>(transport)];
+  return name_in(transports, transport);
 }
 
 Algorithm parse_algorithm(std::string_view text) {
-  return parse_in<Algorithm>(algorithms, "algorithm", text);
+  return parse_in(algorithms, "algorithm", text);
 }
 Protocol parse_protocol(std::string_view text) {
-  return parse_in<Protocol>(protocols, "protocol", text);
+  return parse_in(protocols, "protocol", text);
 }
 Transport parse_transport(std::string_view text) {
-  return parse_in<Transport>(transports, "transport", text);
+  return parse_in(transports, "transport", text);
 }
 
 std::string describe(const CollectiveConfig& config) {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/names.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {
@@ -35,9 +36,6 @@ std::string_view name(LaneKind kind) {
 
 namespace {
 
-template <class Key, std::size_t count>
-using Names = std::array<std::pair<Key, std::string_view>, count>;
-
 constexpr Names<Mechanism, 6> mechanisms{{{Mechanism::sequential, "sequential"},
                                           {Mechanism::chunked, "chunked"},
                                           {Mechanism::signal, "signal"},
@@ -54,21 +52,6 @@ constexpr Names<Variant, 6> variants{{{Variant::automatic, "auto"},
 constexpr Names<Poll, 3> polls{
     {{Poll::engine, "engine"}, {Poll::rank, "rank"}, {Poll::collective, "collective"}}};
 constexpr Names<Trigger, 2> triggers{{{Trigger::host, "host"}, {Trigger::direct, "direct"}}};
-
-template <class Key, std::size_t count>
-std::string_view name_in(const Names<Key, count>& names, Key key) {
-  return names[static_cast<std::size_t>(key)].second;  // in the order of the enumeration
-}
-
-template <class Key, std::size_t count>
-Key parse_in(const Names<Key, count>& names, std::string_view what, std::string_view text) {
-  std::string known;
-  for (const auto& [key, label] : names) {
-    if (label == text) return key;
-    known += (known.empty() ? "" : ", ") + std::string(label);
-  }
-  throw InvalidArgument(fmt::format("unknown {} '{}' (one of {})", what, text, known));
-}
 
 }  // namespace
 

@@ -2,59 +2,35 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
-#include <utility>
 
+#include "base/names.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 15> op_names{
-    {{Op::gemm, "gemm"},
-     {Op::gemm_allreduce, "gemm+allreduce"},
-     {Op::gemm_reducescatter, "gemm+reducescatter"},
-     {Op::allgather_gemm, "allgather+gemm"},
-     {Op::gemm_alltoall, "gemm+alltoall"},
-     {Op::alltoall_gemm, "alltoall+gemm"},
-     {Op::attention_reducescatter, "attention+reducescatter"},
-     {Op::mlp, "mlp"},
-     {Op::gemm_allgather_gemm, "gemm+allgather+gemm"},
-     {Op::ulysses_attention, "ulysses-attention"},
-     {Op::allgather, "allgather"},
-     {Op::reducescatter, "reducescatter"},
-     {Op::allreduce, "allreduce"},
-     {Op::alltoall, "alltoall"},
-     {Op::overlap, "overlap"}}};
+constexpr Names<Op, 15> op_names{{{Op::gemm, "gemm"},
+                                  {Op::gemm_allreduce, "gemm+allreduce"},
+                                  {Op::gemm_reducescatter, "gemm+reducescatter"},
+                                  {Op::allgather_gemm, "allgather+gemm"},
+                                  {Op::gemm_alltoall, "gemm+alltoall"},
+                                  {Op::alltoall_gemm, "alltoall+gemm"},
+                                  {Op::attention_reducescatter, "attention+reducescatter"},
+                                  {Op::mlp, "mlp"},
+                                  {Op::gemm_allgather_gemm, "gemm+allgather+gemm"},
+                                  {Op::ulysses_attention, "ulysses-attention"},
+                                  {Op::allgather, "allgather"},
+                                  {Op::reducescatter, "reducescatter"},
+                                  {Op::allreduce, "allreduce"},
+                                  {Op::alltoall, "alltoall"},
+                                  {Op::overlap, "overlap"}}};
 
-constexpr std::array<std::pair<Activation, std::string_view>, 5> activation_names{
-    {{Activation::none, "none"},
-     {Activation::relu, "relu"},
-     {Activation::gelu, "gelu"},
-     {Activation::silu, "silu"},
-     {Activation::swiglu, "swiglu"}}};
-
-template <class Table, class Key>
-std::string_view name_in(const Table& table, Key key) {
-  for (const auto& [value, text] : table)
-    if (value == key) return text;
-  return "?";
-}
-
-template <class Table>
-std::string list_of(const Table& table) {
-  std::string names;
-  for (const auto& [value, label] : table) names += (names.empty() ? "" : ", ") + std::string(label);
-  return names;
-}
-
-template <class Table>
-auto parse_in(const Table& table, std::string_view text, std::string_view what) {
-  for (const auto& [value, label] : table)
-    if (label == text) return value;
-  throw InvalidArgument(fmt::format("unknown {} '{}' (one of {})", what, text, list_of(table)));
-}
+constexpr Names<Activation, 5> activation_names{{{Activation::none, "none"},
+                                                 {Activation::relu, "relu"},
+                                                 {Activation::gelu, "gelu"},
+                                                 {Activation::silu, "silu"},
+                                                 {Activation::swiglu, "swiglu"}}};
 
 void require_extent(std::string_view what, std::int64_t value, std::int64_t least) {
   if (value < least || value > max_extent)
@@ -135,7 +111,7 @@ std::string_view name(Op op) {
   return name_in(op_names, op);
 }
 Op parse_op(std::string_view text) {
-  return parse_in(op_names, text, "operator");
+  return parse_in(op_names, "operator", text);
 }
 std::string op_list() {
   return list_of(op_names);
@@ -144,7 +120,7 @@ std::string_view name(Activation activation) {
   return name_in(activation_names, activation);
 }
 Activation parse_activation(std::string_view text) {
-  return parse_in(activation_names, text, "activation");
+  return parse_in(activation_names, "activation", text);
 }
 
 void Problem::validate() const {
