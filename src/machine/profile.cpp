@@ -196,11 +196,12 @@ EnginePhases read_engine(const Json& json) {
 
 /// The keys that hold figures.
 const std::set<std::string> figures{
-    "workers",      "collective_workers", "tile",         "link",        "engine",
-    "peer_memory",  "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
-    "topology",     "contention",         "tiles",        "curves",      "ranks",
-    "whole_tiles",  "attention_rate",     "library_rate", "reduce_gbps", "sync_us",
-    "lone_latency", "picking_rate",       "split_us",     "hooked_us",   "contention_samples"};
+    "workers",           "collective_workers", "tile",         "link",        "engine",
+    "peer_memory",       "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
+    "topology",          "contention",         "tiles",        "curves",      "ranks",
+    "whole_tiles",       "attention_rate",     "library_rate", "reduce_gbps", "sync_us",
+    "lone_latency",      "picking_rate",       "split_us",     "hooked_us",   "store_gbps",
+    "contention_samples"};
 
 /// Every figure has a source, and every source is of a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -258,6 +259,7 @@ Machine read(const Json& json) {
   machine.split_us = fields.number({"split_us"}, 0, most).value_or(0);
   machine.picking_rate = fields.number({"picking_rate"}, 1e-3, most).value_or(1);
   machine.pass_gbps = fields.number({"pass_gbps"}, 0, most).value_or(0);
+  machine.store_gbps = fields.number({"store_gbps"}, 0, most).value_or(0);
   machine.reduce_gbps = fields.number({"reduce_gbps"}, 0, most).value_or(0);
   if (const Json* topology = fields.object({"topology"}))
     machine.topology = within("topology", [&] { return read_topology(*topology); });

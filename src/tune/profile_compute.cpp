@@ -89,7 +89,13 @@ void Profiler::passes(std::int64_t rows) {
        fmt::format("a pass over {}{} by all workers of each rank at once", size(),
                    on_cores ? " that another rank has stored," : ""));
   if (!others_store) return;
-  if (!on_cores) rows /= size_;
+  if (!on_cores) {
+    const double us = alone_us(watch_.us(plans_.pushed(rows)), machine_.launch_us);
+    machine_.store_gbps = plans_.bytes_passed(rows) / 2 / us * 1e-3;
+    note("store_gbps", Origin::measured,
+         fmt::format("{} stored by all workers of each rank to the next one", size()));
+    rows /= size_;
+  }
   machine_.reduce_gbps = gbps(size_, sum_us(rows, size_));
   note("reduce_gbps", Origin::measured, fmt::format("the sum of {} from each rank, stored by it", size()));
 }

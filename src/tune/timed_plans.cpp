@@ -145,6 +145,18 @@ Plan TimedPlans::pass(std::int64_t rows) const {
                     [&](int rank) { return std::vector<Lane>{compute_lane({pass_of(base, rank, 64)})}; });
 }
 
+Plan TimedPlans::pushed(std::int64_t rows) const {
+  Plan base = sequential(moving(Op::allreduce, rows, kibi));
+  const auto pushed = static_cast<std::int32_t>(base.buffers.size());
+  base.buffers.push_back(
+      {"pushed", Role::internal, dtype_, std::vector(static_cast<std::size_t>(world_), rows), kibi, 1});
+  return with_lanes(base, [&](int rank) {
+    Elementwise step = pass_of(base, rank, 64);
+    step.to = in_place(whole(base, pushed, (rank + 1) % world_));
+    return std::vector<Lane>{compute_lane({step})};
+  });
+}
+
 TimedPlans::Stored TimedPlans::stored(std::int64_t rows, int sources) const {
   Plan base = sequential(moving(Op::allreduce, rows, kibi));
   const auto by_rank = [&](auto value) { return std::vector(static_cast<std::size_t>(world_), value); };

@@ -66,6 +66,8 @@ class TimedPlans {
   /// A rank's matrix of so many rows, a kibi of columns, copied by one step; or by a pass of all workers.
   Plan copy(std::int64_t rows) const;
   Plan pass(std::int64_t rows) const;
+  /// The same, into the next rank's memory.
+  Plan pushed(std::int64_t rows) const;
   /// Every rank stores such a matrix with all, waits for theirs, and then sums those of so many others (of as
   /// many as there are ranks: and its own) tile by tile.
   struct Stored {

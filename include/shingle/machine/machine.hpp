@@ -93,6 +93,8 @@ struct Machine {
   double pass_gbps = 0;     ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
                             ///< workers together saturate memory
   double reduce_gbps = 0;   ///< the same in a pass that sums what several ranks stored; 0: as any pass
+  double store_gbps = 0;    ///< 1e9 bytes/s of a rank's link that workers reach who store to other ranks'
+                            ///< memory, all together; 0: all of it
   bool whole_tiles = true;  ///< a tile at the edge of a matrix takes as long as a whole one
   double hooked_us =
       0;                ///< beyond launch_us, before the first tile and behind the last of a GEMM whose tiles
