@@ -61,6 +61,8 @@ class HookedEpilogue {
     alignas(128) char scratch[all_warps * scratch_bytes];
     char* rows[Rows];        // where the staged tile's rows go
     std::int64_t apart[32];  // how far behind these they lie at so many destinations
+    std::uint32_t*
+        owed[32];  // by lane of the shipper: counts of the last tile, where they are still to be made
     ptx::Barrier filled;
     ptx::Barrier emptied;
     std::uint32_t filled_at, least_took;  // in cycles: the last tile to be shipped, and the fastest
@@ -89,6 +91,7 @@ class HookedEpilogue {
   /// All threads of the CTA call it, before a barrier of theirs; some again behind it.
   CUTLASS_DEVICE void open(SharedStorage& shared) {
     shared_ = &shared;
+    if (threadIdx.x < 32) shared.owed[threadIdx.x] = nullptr;
     if (threadIdx.x != 0) return;
     shared.filled_at = ptx::cycles(), shared.least_took = ~0u;
     ptx::barrier_init(&shared.filled, Warps * 32);
@@ -144,6 +147,7 @@ class HookedEpilogue {
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
+      if (leaving == 0 || !ptx::barrier_try_wait(&shared_->filled, tiles_ % 2)) count_owed(lane);
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
       if (leaving > 0)
         ship_spread(at, leaving, lane);
@@ -152,11 +156,20 @@ class HookedEpilogue {
       if (lane == 0) ptx::barrier_arrive(&shared_->emptied);
     }
     if (!output) return;
-    output_.count(counter);
+    if (leaving > 0)
+      shared_->owed[lane] = counter;
+    else
+      output_.count(counter);
     output_.notify(at.position, lane + 32, 32);
   }
 
  private:
+  /// A count of what has left waits until that is there, which takes long while links are busy. Where the
+  /// next tile is there to be shipped, its first rows go first; by then the last of this one's have come.
+  CUTLASS_DEVICE void count_owed(int lane) const {
+    output_.count(shared_->owed[lane]);
+    shared_->owed[lane] = nullptr;
+  }
   /// What is staged, to one destination after the other.
   CUTLASS_DEVICE void ship_at_once(const TileSpot& at, int pass, int lane) const {
     for (int d = 0; d < args().out.dests; ++d) {
@@ -177,6 +190,7 @@ class HookedEpilogue {
     CUTLASS_PRAGMA_NO_UNROLL
     for (int first = 0; first < Rows; first += rows_of_step) {
       pace.wait();
+      if (first == 2 * rows_of_step) count_owed(lane);
       CUTLASS_PRAGMA_NO_UNROLL
       for (int d = 0; d < args().out.dests; ++d) {
         const std::int64_t apart = d == 0 ? 0 : shared_->apart[d];
@@ -419,6 +433,8 @@ class HookedEpilogue {
 
   const Output output_;
   SharedStorage* shared_ = nullptr;
+  std::uint32_t* owed_ =
+      nullptr;     // the lane's count of the last tile that was shipped, if it has not been made
   int tiles_ = 0;  // that this thread has staged, or fills that it has shipped
 };
 
