@@ -69,10 +69,10 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   if (p.reduces()) {
     chosen.helpers = helpers_of(machine, params);
     chosen.stage_fp32 = params.stage_fp32;
-    chosen.comm_order = params.comm_order == CommOrder::same ? CommOrder::same : CommOrder::ring;
+    const bool same = params.comm_order == CommOrder::same;  // which one shot has anyway
     chosen.one_shot =
-        params.one_shot || (p.op == Op::gemm_allreduce && params.comm_order != CommOrder::same &&
-                            one_shot_is_faster(p, machine.link));
+        params.one_shot || (p.op == Op::gemm_allreduce && !same && one_shot_is_faster(p, machine.link));
+    chosen.comm_order = same && !chosen.one_shot ? CommOrder::same : CommOrder::ring;
   }
   if (p.op == Op::alltoall_gemm) chosen.helpers = helpers_of(machine, params);
   if (p.shards_a()) {
