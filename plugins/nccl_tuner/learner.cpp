@@ -123,7 +123,8 @@ void Learner::give_up(const char* why) {
 void Learner::finish() {
   over_ = true;
   turn_.give_back();
-  if (experiment_ && !dropping_) found_(experiment_->learnt());
+  if (experiment_ && !dropping_)
+    if (const auto learnt = experiment_->learnt(); !learnt.empty()) found_(learnt);
   experiment_.reset();
 }
 

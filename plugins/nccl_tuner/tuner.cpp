@@ -158,10 +158,11 @@ void Tuner::refuse(const Call& call) noexcept try {
 } catch (...) {  // out of memory: then in silence
 }
 
-/// Adds to what other communicators, or earlier programs, have learnt.
+/// Adds to what other communicators, or earlier programs, have learnt. Where that is nothing, and there is no
+/// table yet, an empty one says that the search is over.
 void Tuner::save(const std::vector<Learnt>& learnt) {
-  if (learnt.empty()) return;
   try {
+    if (learnt.empty() && std::filesystem::exists(settings_.learn)) return;
     const tuning::FileLock lock(settings_.learn + ".lock", std::chrono::seconds(1));
     TunedTable table;
     if (std::filesystem::exists(settings_.learn)) table = read_tuned_table(settings_.learn);
