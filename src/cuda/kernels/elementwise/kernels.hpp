@@ -13,7 +13,7 @@ constexpr int row_batch(bool swiglu) {
 }
 
 /// Of a CTA that goes tile by tile: movers, and two warps more.
-inline constexpr int movers = 448;
+inline constexpr int movers = 512;
 inline constexpr int tile_threads = movers + 64;
 
 /// A row-wise pass: CTAs of `slices` groups of `threads` threads, each with a row of its own and, for a norm,

@@ -85,49 +85,42 @@ struct Copy {
 /// Sums sources of type S in their order in fp32; bias, activation, and one rounding to T.
 template <class S, class T>
 struct Sum {
+  static constexpr int batch = 2;
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
   using Source = Chunk<S, length>;
+  static constexpr int group =
+      4 * vector_bytes / Source::bytes;  // sources whose loads are under way together
 
   static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route* sources,
                                               const TileWork& work) {
-    if (args.source_count <= 2)
-      sum<2, 6>(args, sources, work);
-    else if (args.source_count <= 4)
-      sum<4, 4>(args, sources, work);
-    else
-      sum<8, 2>(args, sources, work);
+    for (Walk walk(work, length); walk.row < work.rows;) {
+      Spot at[batch];
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+        at[j] = {walk.row, walk.chunk * length};
+        walk.next();
+      }
+      float x[batch][length] = {};
+      for (int s = 0; s < args.source_count; s += group) add_group(args, sources, work, at, s, x);
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+        if (at[j].row < work.rows) finish(args, work, at[j], x[j]);
+    }
   }
 
-  /// `Most`: chunks of 16 bytes of each source that a thread has under way: as many as registers hold, as few
-  /// SMs sum while the others multiply.
-  template <int Sources, int Most>
-  static __device__ __forceinline__ void sum(const ElementwiseArgs& args, const Route* sources,
-                                             const TileWork& work) {
-    constexpr int batch = Most * vector_bytes / Source::bytes;
-    for (Walk walk(work, length); walk.row < work.rows;) {
-      Source chunk[Sources][batch];
-      Walk ahead = walk;
+  static __device__ __forceinline__ void add_group(const ElementwiseArgs& args, const Route* sources,
+                                                   const TileWork& work, const Spot (&at)[batch], int s,
+                                                   float (&x)[batch][length]) {
+    Source chunk[group][batch];
 #pragma unroll
-      for (int j = 0; j < batch; ++j, ahead.next())
+    for (int i = 0; i < group; ++i)
 #pragma unroll
-        for (int i = 0; i < Sources; ++i)
-          if (i < args.source_count)
-            load_from(args, sources[i], work, {ahead.row, ahead.chunk * length}, chunk[i][j]);
+      for (int j = 0; j < batch; ++j)
+        if (s + i < args.source_count) load_from(args, sources[s + i], work, at[j], chunk[i][j]);
 #pragma unroll
-      for (int j = 0; j < batch; ++j, walk.next()) {
-        const Spot at{walk.row, walk.chunk * length};
-        if (at.row >= work.rows) continue;
-        float x[length] = {};
+    for (int i = 0; i < group; ++i)
 #pragma unroll
-        for (int i = 0; i < Sources; ++i) add(x, chunk[i][j]);
-        for (int i = Sources; i < args.source_count; ++i) {
-          Source more;
-          load_from(args, sources[i], work, at, more);
-          add(x, more);
-        }
-        finish(args, work, at, x);
-      }
-    }
+      for (int j = 0; j < batch; ++j) add(x[j], chunk[i][j]);
   }
 
   static __device__ __forceinline__ void finish(const ElementwiseArgs& args, const TileWork& work, Spot at,
