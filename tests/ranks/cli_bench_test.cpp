@@ -61,6 +61,21 @@ TEST_F(CliBench, PredictsByAProfile) {
   EXPECT_EQ(all.at("prediction_error").at("count"), 3);
 }
 
+TEST_F(CliBench, ConfirmsWhatItChooses) {
+  const Outcome outcome =
+      run("bench --iters 2 --warmup 1 --mechanism auto --confirm 2 --world 2 --format json " + sizes +
+          "--m 64 --machine " SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json row = json::parse(outcome.out).at("rows").at(1);
+  EXPECT_EQ(row.at("verified"), true) << row;
+  const json& choice = row.at("choice");
+  EXPECT_EQ(choice.at("confirmed"), true);
+  int measured = 0;
+  for (const json& at : choice.at("considered")) measured += at.contains("measured_us") ? 1 : 0;
+  EXPECT_EQ(measured, 2);
+  EXPECT_THAT(choice.at("reason").get<std::string>(), HasSubstr(row.at("mechanism").get<std::string>()));
+}
+
 TEST_F(CliBench, TakesShapesOfTheSuite) {
   const json all = record("--suite --max-m 16 --only 'llama-3-70b.attn_out gemm.allreduce' --dtype f32");
   ASSERT_EQ(all.at("rows").size(), 3u);

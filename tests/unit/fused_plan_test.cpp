@@ -246,6 +246,18 @@ TEST(FusedPlan, GoesWithoutHelpersAndInOneOrderOnAllRanks) {
       << "a rank gathers its own rows first";
 }
 
+TEST(FusedPlan, OneShotHasNothingToRotate) {
+  Machine slow = machine(8);
+  slow.link = {10, 50};  // so slow to start that it would be one shot
+  Params params;
+  params.comm_order = CommOrder::same;
+  const Params ordered = plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, params)->params;
+  EXPECT_FALSE(ordered.one_shot) << "an order was asked for";
+  EXPECT_EQ(ordered.comm_order, CommOrder::same);
+  params.one_shot = true;
+  EXPECT_EQ(plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, params)->params.comm_order, CommOrder::ring);
+}
+
 TEST(FusedPlan, OneShotIsForFewRowsOnASlowToStartLink) {
   Machine slow = machine(8);
   slow.link = {10, 50};  // GB/s, us

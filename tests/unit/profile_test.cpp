@@ -122,6 +122,11 @@ TEST(Profiler, FindsWhatKernelsBetweenStepsCost) {
   EXPECT_NEAR(found.sync_us, 2, 0.05);
   EXPECT_NEAR(found.signal_us, parts.machine.signal_us, 0.1);
   EXPECT_NEAR(found.hooked_us, 5, 0.2);
+  ASSERT_EQ(found.tiles.size(), parts.machine.tiles.size());
+  for (std::size_t i = 0; i < found.tiles.size(); ++i)
+    EXPECT_NEAR(found.tiles[i].us_per_k, parts.machine.tiles[i].us_per_k,
+                2e-3 * parts.machine.tiles[i].us_per_k)
+        << "without what a GEMM takes to begin and end";
   EXPECT_NEAR(found.lone_latency, 0.8, 0.05);
   EXPECT_NEAR(found.picking_rate, 0.96, 2e-3);
   for (const char* of : {"sync_us", "hooked_us", "lone_latency", "picking_rate"})

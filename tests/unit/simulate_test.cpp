@@ -247,6 +247,55 @@ TEST(Simulate, EachGroupIsRestoredByAKernel) {
   EXPECT_NEAR(us({4, 1, 2, 3}) - us({4, 3, 3}), 5, 0.5);
 }
 
+/// Half of ten waves of ten tiles leave, 4000 bytes each, before the other half is computed.
+TEST(Simulate, AWorkerHasOneTileOnItsWay) {
+  Machine gpu = machine();
+  gpu.sync_us = 1e-9;
+  gpu.link = {1, 0};
+  Params params;
+  params.helpers = Params::no_helpers;
+  const Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpu, params).value();
+  const double free = time(plan, gpu);
+  gpu.store_gbps = 4.0 / 30;  // a wave takes 30 us to leave, and 10 to be computed
+  // The first wave that stays is staged when the fifth has left; then come four more.
+  EXPECT_NEAR(time(plan, gpu) - free, 10 + 5 * 30 + 4 * 10 - gemm_us, 1);
+  Machine cores = gpu;
+  cores.sync_us = 0;
+  EXPECT_NEAR(time(plan, cores) - free, 10 + 5 * 30 - gemm_us, 1) << "the last has left, all else is done";
+  gpu.store_gbps = 2;
+  EXPECT_DOUBLE_EQ(time(plan, gpu), free) << "no faster than the link";
+}
+
+/// What several ranks get, a worker of a GPU stores to each of them.
+TEST(Simulate, APassStoresToEachOfItsRanks) {
+  Machine gpu = machine();
+  gpu.sync_us = 1e-9;
+  gpu.link = {1000, 0};
+  gpu.pass_gbps = 0.001;
+  Params params;
+  params.helpers = Params::no_helpers;
+  const auto sums_us = [&](Op op) {
+    const Plan plan = plan_fused(problem(op, 4), gpu, params).value();
+    return time(plan, gpu) - gemm_us;
+  };
+  // A tile is read from four regions and stored to one rank, or to four.
+  EXPECT_NEAR(sums_us(Op::gemm_allreduce) / sums_us(Op::gemm_reducescatter), 8.0 / 5, 0.05);
+}
+
+TEST(Simulate, ALoneCollectiveBesideComputationTakesLonger) {
+  Machine gpu = machine();
+  gpu.lone_latency = 1;
+  const Plan alone = plan_sequential(problem(Op::gemm_allreduce), gpu).value();
+  const double before = time(alone, gpu);
+  Params params;
+  params.group_waves = {5, 5};
+  const Plan beside = plan_signal(problem(Op::gemm_allreduce), gpu, params).value();
+  const double overlapped = time(beside, gpu);
+  gpu.contention.lone_latency = 40;
+  EXPECT_DOUBLE_EQ(time(alone, gpu), before) << "nobody computes meanwhile";
+  EXPECT_GT(time(beside, gpu), overlapped);
+}
+
 TEST(Simulate, RefusesWhatItCannotTell) {
   const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
   const auto message = [&](const Machine& on, const SimOptions& options = {}) -> std::string {
