@@ -59,10 +59,9 @@ class HookedEpilogue {
   struct SharedStorage {
     alignas(128) char staged[Rows * stride];
     alignas(128) char scratch[all_warps * scratch_bytes];
-    char* rows[Rows];        // where the staged tile's rows go
-    std::int64_t apart[32];  // how far behind these they lie at so many destinations
-    std::uint32_t*
-        owed[32];  // by lane of the shipper: counts of the last tile, where they are still to be made
+    char* rows[Rows];         // where the staged tile's rows go
+    std::int64_t apart[32];   // how far behind these they lie at so many destinations
+    std::uint32_t* owed[32];  // the last tile's counts by lane of the shipper, where they are to be made
     ptx::Barrier filled;
     ptx::Barrier emptied;
     std::uint32_t filled_at, least_took;  // in cycles: the last tile to be shipped, and the fastest
@@ -433,8 +432,6 @@ class HookedEpilogue {
 
   const Output output_;
   SharedStorage* shared_ = nullptr;
-  std::uint32_t* owed_ =
-      nullptr;     // the lane's count of the last tile that was shipped, if it has not been made
   int tiles_ = 0;  // that this thread has staged, or fills that it has shipped
 };
 
