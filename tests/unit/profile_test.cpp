@@ -111,6 +111,19 @@ TEST(Profiler, FindsWhatIsKnown) {
   EXPECT_EQ(machine_from_json(to_json(found)), found) << "every figure has a source";
 }
 
+TEST(Profiler, FindsWhatStoresToOthersReach) {
+  SimulatedParts parts = like_a_gpu();
+  parts.can.remote_memory = true;
+  parts.machine.link = {400, 2};
+  parts.machine.sync_us = 2;
+  parts.machine.store_gbps = 300;
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_NEAR(found.store_gbps, 300, 9);
+  EXPECT_THAT(note_of(found, "store_gbps"), StartsWith("measured: "));
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
 TEST(Profiler, FindsWhatKernelsBetweenStepsCost) {
   SimulatedParts parts = like_a_gpu();
   parts.machine.sync_us = 2;
