@@ -56,8 +56,8 @@ std::int64_t communication_rows(const Problem& p, const Machine& machine) {
 
 /// Of the workers a few, where nothing else was said: they keep up with what arrives, and those of a GPU
 /// leave its waves as they are (docs/fused.md).
-std::int32_t helpers_of(const Machine& machine, const Params& params) {
-  return params.helpers != 0 ? params.helpers : machine.workers / 32;
+std::int32_t helpers_of(const Machine& machine, const Params& params, std::int32_t one_in = 32) {
+  return params.helpers != 0 ? params.helpers : machine.workers / one_in;
 }
 
 /// The parameters that the operator uses, with what the planner chooses.
@@ -67,12 +67,13 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   chosen.tile_cols = params.tile_cols;
   chosen.order = params.order;
   if (p.reduces()) {
-    chosen.helpers = helpers_of(machine, params);
     chosen.stage_fp32 = params.stage_fp32;
     const bool same = params.comm_order == CommOrder::same;  // which one shot has anyway
     chosen.one_shot =
         params.one_shot || (p.op == Op::gemm_allreduce && !same && one_shot_is_faster(p, machine.link));
     chosen.comm_order = same && !chosen.one_shot ? CommOrder::same : CommOrder::ring;
+    const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
+    chosen.helpers = helpers_of(machine, params, for_all ? 8 : 32);  // who sends each sum to all needs more
   }
   if (p.op == Op::alltoall_gemm) chosen.helpers = helpers_of(machine, params);
   if (p.shards_a()) {
