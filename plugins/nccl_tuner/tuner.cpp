@@ -162,10 +162,11 @@ void Tuner::refuse(const Call& call) noexcept try {
 /// table yet, an empty one says that the search is over.
 void Tuner::save(const std::vector<Learnt>& learnt) {
   try {
-    if (learnt.empty() && std::filesystem::exists(settings_.learn)) return;
     const tuning::FileLock lock(settings_.learn + ".lock", std::chrono::seconds(1));
+    const bool known = std::filesystem::exists(settings_.learn);
+    if (known && learnt.empty()) return;
     TunedTable table;
-    if (std::filesystem::exists(settings_.learn)) table = read_tuned_table(settings_.learn);
+    if (known) table = read_tuned_table(settings_.learn);
     for (const Learnt& found : learnt)
       store(table, {.key = {.collective = static_cast<NcclCollective>(found.kind.collective),
                             .size_class = found.kind.size_class,

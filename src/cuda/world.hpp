@@ -23,6 +23,7 @@ class Resident {
  public:
   virtual ~Resident() = default;
   /// Drops graphs with operations of the world's communicators, which are not released before the graphs are.
+  /// Once the world is broken, from a thread of its own.
   virtual void drop_graphs() noexcept = 0;
   /// Whether none of its work is left there.
   virtual bool idle() const noexcept = 0;

@@ -196,7 +196,7 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
   const double gbps = sums ? machine_.reduce_gbps : machine_.pass_gbps;
   if (gbps == 0) return in_memory + store_again_us(step.to, written);
-  // What ranks get beyond the first a kernel's worker stores there itself; on cores that takes memory's time.
+  // What ranks get beyond the first a kernel's worker stores there itself; on cores see store_again_us.
   const double more = machine_.contention.steals > 0 ? 0 : std::max(ranks_stored - 1, 0.0) * written;
   return std::max((bytes + more) / (gbps * 1e3), in_memory) + store_again_us(step.to, written);
 }

@@ -344,8 +344,8 @@ std::int32_t Simulation::move(Index at, bool loads) {
   const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
   LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
-  const bool bound = !loads && machine_.store_gbps > 0 && machine_.link.gbps > machine_.store_gbps;
-  const double rate = bound ? machine_.store_gbps / machine_.link.gbps : 1;
+  const bool slower = !loads && machine_.store_gbps > 0 && machine_.store_gbps < machine_.link.gbps;
+  const double longer = slower ? machine_.link.gbps / machine_.store_gbps : 1;
   std::vector<double> bytes(plan_.ranks.size(), 0);
   for (std::int64_t item = batch.first; item < batch.last; ++item)
     add_remote_bytes(*pass.step, item, lane.rank, loads, bytes);
@@ -355,7 +355,7 @@ std::int32_t Simulation::move(Index at, bool loads) {
     ++batch.pending;
     if (!loads) ++lane.pending, ++batch.leaving;
     const auto other = static_cast<Index>(peer);
-    transfer({loads ? Transfer::Of::load : Transfer::Of::store, at, none, 0}, bytes[peer] / rate,
+    transfer({loads ? Transfer::Of::load : Transfer::Of::store, at, none, 0}, bytes[peer] * longer,
              loads ? other : lane.rank, loads ? lane.rank : other, none);
   }
   return batch.pending;

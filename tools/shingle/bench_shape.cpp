@@ -96,31 +96,36 @@ class ShapeRun {
   }
 
  private:
-  static constexpr int brief_rounds = 5;
-
   /// Of the rivals, or the sequential plan; what is measured for that counts for nothing else.
   const Entry& fastest(const Entry& contender, BenchRow& row) {
-    MeasureOptions brief = options_.measure;
-    brief.repeat = brief_rounds;
     const Entry* best = &shape_.entries.front();
     double most = 1;
-    for (const Entry& rival : contender.rivals) try {
-        now(fmt::format("{}, trying {}", contender.contender, rival.candidate.mechanism));
-        Operator op(world_, *rival.candidate.plan, timeout_us());
-        memory_->bind(op);
-        const Measurement time = measure(world_, {}, *sequential_, op, brief);
-        for (Considered& at : row.row.choice->considered)
-          if (name(at.mechanism) == rival.candidate.mechanism) at.measured_us = time.overlapped_us;
-        if (time.speedup() > most) best = &rival, most = time.speedup();
-      } catch (const std::exception& failure) {
-        if (broken(world_, failure)) throw;  // else this one is only not served
-      }
+    for (const Entry& rival : contender.rivals)
+      if (const double speedup = try_out(rival, *row.row.choice); speedup > most)
+        best = &rival, most = speedup;
     row.row.mechanism = best->candidate.mechanism;
     row.row.choice->confirmed = true;
     row.row.choice->reason =
         fmt::format("{}: {:.2f} times as fast as sequential, measured", best->candidate.mechanism, most);
     row.predicted = best->predicted;
     return *best;
+  }
+
+  /// Over the sequential plan, in a few rounds; 0 where the world does not serve it.
+  double try_out(const Entry& rival, Chosen& choice) try {
+    constexpr int rounds = 5;
+    now(fmt::format("{}, trying {}", rival.contender, rival.candidate.mechanism));
+    MeasureOptions brief = options_.measure;
+    brief.repeat = rounds;
+    Operator op(world_, *rival.candidate.plan, timeout_us());
+    memory_->bind(op);
+    const Measurement time = measure(world_, {}, *sequential_, op, brief);
+    for (Considered& at : choice.considered)
+      if (name(at.mechanism) == rival.candidate.mechanism) at.measured_us = time.overlapped_us;
+    return time.speedup();
+  } catch (const std::exception& failure) {
+    if (broken(world_, failure)) throw;
+    return 0;
   }
 
   void now(const std::string& what) { progress_.now(fmt::format("{}: {}", describe(shape_.named), what)); }

@@ -54,13 +54,14 @@ class HookedEpilogue {
   static constexpr int chunk = 16;              // columns of sums that a warp has in scratch at once
   static constexpr int line = chunk * 4;        // bytes of a row of scratch
   static constexpr int scratch_bytes = 16 * line;
-  static constexpr int all_warps = 8;  // of both warpgroups, also where each has a tile of its own
+  static constexpr int all_warps = 8;    // of both warpgroups, also where each has a tile of its own
+  static constexpr int most_dests = 32;  // of a tile whose stores are spread
   static_assert(Cols / 2 % chunk == 0, "halves of a tile are whole chunks");
   struct SharedStorage {
     alignas(128) char staged[Rows * stride];
     alignas(128) char scratch[all_warps * scratch_bytes];
-    char* rows[Rows];         // where the staged tile's rows go
-    std::int64_t apart[32];   // how far behind these they lie at so many destinations
+    char* rows[Rows];                // where the staged tile's rows go
+    std::int64_t apart[most_dests];  // how far behind these they lie at each destination
     std::uint32_t* owed[32];  // the last tile's counts by lane of the shipper, where they are to be made
     ptx::Barrier filled;
     ptx::Barrier emptied;
@@ -208,7 +209,7 @@ class HookedEpilogue {
   /// have tiles of their own, or a tile is filled in parts: while one is shipped, the other cannot be staged.
   /// Nor where a row is no power of two: the shipper has no registers left for it, and pays for that in tiles
   /// that stay, too.
-  static constexpr int rows_of_step = 16, most_dests = 32;
+  static constexpr int rows_of_step = 16;
   static constexpr bool spreads = Warps == all_warps && Cols == 256;
   static constexpr std::uint32_t link_cycles_per_kib = 600;  // an SM's share of NVLink 4
   /// Rows of the tile that leave the device, over all destinations; 0 where its stores are not spread.
@@ -231,7 +232,7 @@ class HookedEpilogue {
     __syncwarp();
     if (lane == 0) shared_->filled_at = now, shared_->least_took = least;
     const std::uint32_t on_links =
-        static_cast<std::uint32_t>(leaving * output_.cols()) / 512 * link_cycles_per_kib;
+        static_cast<std::uint32_t>(leaving * output_.cols() * 2) / 1024 * link_cycles_per_kib;
     return {now, max(least / 16 * 13, on_links) / (Rows / rows_of_step)};
   }
   /// Leaves in shared memory how far behind the rows at the first destination, once they have been looked up,
