@@ -54,6 +54,7 @@ struct Context {
   FlagWords* flags = nullptr;  ///< in copy lanes, whose counts are copies as well
   bool last = false;           ///< nothing follows in the lane
   bool by_host = false;        ///< in lanes whose waits and counts are a thread's of the host
+  bool early = false;          ///< a kernel may begin beside the one before it in the lane
 
   Tables tables() const { return {plan, memory, arena, parity}; }
 };

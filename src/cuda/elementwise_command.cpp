@@ -178,6 +178,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   // leave these their own.
   args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
   args.pairs = step.gates.empty() && args.ctas > 0;
+  args.early = context.early;
   return std::make_unique<Pass>(args, std::move(parts));
 }
 

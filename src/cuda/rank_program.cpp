@@ -6,15 +6,12 @@
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/world.hpp"
+#include "plan/early.hpp"
 #include "plan/passes.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
 namespace {
-
-bool synchronises(const Step& step) {
-  return std::holds_alternative<Await>(step) || std::holds_alternative<Notify>(step);
-}
 
 std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
   return std::visit(
@@ -168,6 +165,7 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
       last = end_of_item(plan_, rank, lane, first);
       context.last = last == steps.size();
+      context.early = begins_early(plan_, rank.lanes[lane], first);
       const std::vector<Step> item(steps.begin() + static_cast<std::ptrdiff_t>(first),
                                    steps.begin() + static_cast<std::ptrdiff_t>(last));
       items.push_back(

@@ -196,12 +196,12 @@ EnginePhases read_engine(const Json& json) {
 
 /// The keys that hold figures.
 const std::set<std::string> figures{
-    "workers",           "collective_workers", "tile",         "link",        "engine",
-    "peer_memory",       "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
-    "topology",          "contention",         "tiles",        "curves",      "ranks",
-    "whole_tiles",       "attention_rate",     "library_rate", "reduce_gbps", "sync_us",
-    "lone_latency",      "picking_rate",       "split_us",     "hooked_us",   "store_gbps",
-    "contention_samples"};
+    "workers",       "collective_workers", "tile",         "link",        "engine",
+    "peer_memory",   "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
+    "topology",      "contention",         "tiles",        "curves",      "ranks",
+    "whole_tiles",   "attention_rate",     "library_rate", "reduce_gbps", "sync_us",
+    "lone_latency",  "picking_rate",       "split_us",     "hooked_us",   "store_gbps",
+    "early_kernels", "contention_samples"};
 
 /// Every figure has a source, and every source is of a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -251,6 +251,7 @@ Machine read(const Json& json) {
   machine.launch_us = fields.number({"launch_us"}, 0, most).value_or(0);
   machine.signal_us = fields.number({"signal_us"}, 0, most).value_or(0);
   machine.sync_us = fields.number({"sync_us"}, 0, most).value_or(0);
+  machine.early_kernels = fields.flag({"early_kernels"}).value_or(false);
   machine.lone_latency = fields.number({"lone_latency"}, 0, most).value_or(0);
   machine.whole_tiles = fields.flag({"whole_tiles"}).value_or(true);
   machine.attention_rate = fields.number({"attention_rate"}, 1e-3, most).value_or(1);

@@ -43,6 +43,11 @@ constexpr Names<Mechanism, 6> mechanisms{{{Mechanism::sequential, "sequential"},
                                           {Mechanism::fused, "fused"},
                                           {Mechanism::copy_engine, "copy-engine"}}};
 constexpr Names<Mover, 2> movers{{{Mover::copy_engine, "copy-engine"}, {Mover::store, "store"}}};
+constexpr Names<CommOrder, 5> comm_orders{{{CommOrder::automatic, "auto"},
+                                           {CommOrder::ring, "ring"},
+                                           {CommOrder::reverse, "reverse"},
+                                           {CommOrder::interleaved, "interleaved"},
+                                           {CommOrder::same, "same"}}};
 constexpr Names<Variant, 6> variants{{{Variant::automatic, "auto"},
                                       {Variant::pcpy, "pcpy"},
                                       {Variant::bcst, "bcst"},
@@ -92,14 +97,10 @@ bool is_command(const Step& step) {
 }
 
 std::string_view name(CommOrder order) {
-  static constexpr std::string_view names[] = {"ring", "reverse", "interleaved", "same"};
-  return names[static_cast<std::size_t>(order)];
+  return name_in(comm_orders, order);
 }
-
 CommOrder parse_comm_order(std::string_view text) {
-  for (const auto order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved, CommOrder::same})
-    if (name(order) == text) return order;
-  throw InvalidArgument(fmt::format("unknown order '{}' (one of ring, reverse, interleaved, same)", text));
+  return parse_in(comm_orders, "order", text);
 }
 
 std::string_view name(const Step& step) {

@@ -26,6 +26,8 @@ std::string params_text(const Plan& plan) {
   if (p.chunks > 0) text += fmt::format(", {} chunks", p.chunks);
   if (p.comm_rows > 0)
     text += fmt::format(", communication tiles of {} rows, {}", p.comm_rows, name(p.comm_order));
+  else if (p.comm_order == CommOrder::interleaved || p.comm_order == CommOrder::same)
+    text += fmt::format(", shards {}", p.comm_order == CommOrder::same ? "from rank 0 on" : "in turn");
   if (p.slices > 0)
     text += fmt::format(", {} slice{} a rank{}", p.slices, p.slices == 1 ? "" : "s",
                         p.row_parallel ? ", row-parallel" : "");

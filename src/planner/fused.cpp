@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "shingle/machine/machine.hpp"
 #include "symmetry.hpp"
 
 namespace shingle {
@@ -60,6 +61,46 @@ std::int32_t helpers_of(const Machine& machine, const Params& params, std::int32
   return params.helpers != 0 ? params.helpers : machine.workers / one_in;
 }
 
+/// How many waves of tiles the product is.
+double waves_of(const Problem& p, const Machine& machine, const Params& params) {
+  const std::int64_t rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
+  const std::int64_t cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
+  return static_cast<double>(ceil_div(p.m, rows) * ceil_div(p.n, cols)) / machine.workers;
+}
+
+/// Whether what a rank stores to others for their sums takes longer than its product. Then its links are to be
+/// busy all the time, and with all of the others: shard after shard, ranks that drift meet at one of them,
+/// and none is sent to while a rank computes its own.
+bool wire_bound(const Problem& p, const Machine& machine, const Params& params) {
+  if (!machine.link.paced()) return false;
+  const double wave =
+      wave_us(machine, params.tile_rows > 0 ? params.tile_rows : machine.tile_rows,
+              params.tile_cols > 0 ? params.tile_cols : machine.tile_cols, static_cast<double>(p.k));
+  const double bytes =
+      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
+  const double gbps = machine.store_gbps > 0 ? machine.store_gbps : machine.link.gbps;
+  const double wire = bytes * (p.world - 1) / p.world / (gbps * 1e3);
+  return wave > 0 && wire > wave * waves_of(p, machine, params);
+}
+
+/// The order of the shards that are summed; one shot has none.
+CommOrder order_of_sums(const Params& params, bool one_shot, bool bound) {
+  if (one_shot || params.comm_order == CommOrder::reverse) return CommOrder::ring;
+  if (params.comm_order != CommOrder::automatic) return params.comm_order;
+  return bound ? CommOrder::interleaved : CommOrder::ring;
+}
+
+/// Workers that sum beside the product: none where it is soon over and needs all of them, more where it is
+/// long and either each sum goes to all or the product has time.
+std::int32_t summing(const Problem& p, const Machine& machine, const Params& params, bool one_shot,
+                     bool bound) {
+  constexpr double few = 2, many = 8;
+  const double waves = waves_of(p, machine, params);
+  if (params.helpers == 0 && waves < few) return 0;
+  const bool busy = bound || (p.op == Op::gemm_allreduce && !one_shot);
+  return helpers_of(machine, params, busy && waves >= many ? 8 : 32);
+}
+
 /// The parameters that the operator uses, with what the planner chooses.
 Params choose(const Problem& p, const Machine& machine, const Params& params) {
   Params chosen;
@@ -68,19 +109,19 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   chosen.order = params.order;
   if (p.reduces()) {
     chosen.stage_fp32 = params.stage_fp32;
-    const bool same = params.comm_order == CommOrder::same;  // which one shot has anyway
+    const bool asked = params.comm_order != CommOrder::automatic;  // for an order, which one shot has not
+    const bool bound = !p.shards_a() && wire_bound(p, machine, params);
     chosen.one_shot =
-        params.one_shot || (p.op == Op::gemm_allreduce && !same && one_shot_is_faster(p, machine.link));
-    chosen.comm_order = same && !chosen.one_shot ? CommOrder::same : CommOrder::ring;
-    const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
-    chosen.helpers = helpers_of(machine, params, for_all ? 8 : 32);  // who sends each sum to all needs more
+        params.one_shot || (p.op == Op::gemm_allreduce && !asked && one_shot_is_faster(p, machine.link));
+    chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
+    chosen.helpers = summing(p, machine, params, chosen.one_shot, bound);
   }
   if (p.op == Op::alltoall_gemm) chosen.helpers = helpers_of(machine, params);
   if (p.shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull;
     chosen.mover = params.mover;
-    chosen.comm_order = params.comm_order;
+    chosen.comm_order = params.comm_order == CommOrder::automatic ? CommOrder::ring : params.comm_order;
     if (params.mover == Mover::store) chosen.helpers = helpers_of(machine, params);
   }
   return chosen;

@@ -16,6 +16,16 @@ struct Reduction {
   std::int32_t stored;   ///< by band: tiles that have come from all ranks
 };
 
+/// Of the tiles of a sum: as tall as the GEMM's, or less where these leave workers with none.
+std::int32_t height(const ShardTiles& tiles, std::int64_t rows, std::int64_t cols, std::int64_t workers) {
+  constexpr std::int32_t least = 32;
+  std::int32_t tall = tiles.inner.tile_rows;
+  while (tall % 2 == 0 && tall > least &&
+         ceil_div(rows, tall) * ceil_div(cols, tiles.inner.tile_cols) < 2 * workers)
+    tall /= 2;
+  return tall;
+}
+
 /// The sum of the sources' regions on a rank, band by band, as a pass of which `to` gets the result.
 Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& at, int rank,
                      std::int64_t rows, Placement to) {
@@ -23,7 +33,7 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
   Elementwise pass;
   const bool by_columns = tiles.band_cols > 0;
   const auto across = static_cast<std::int32_t>(tiles.band_cols / tiles.inner.tile_cols);
-  pass.grid = make_grid(rows, p.n, tiles.inner.tile_rows, tiles.inner.tile_cols,
+  pass.grid = make_grid(rows, p.n, height(tiles, rows, p.n, build.workers()), tiles.inner.tile_cols,
                         by_columns ? TileOrder{Raster::along_m, across, 1, 1, 0} : TileOrder{});
   for (int source = 0; source < p.world; ++source)
     pass.from.push_back(Builder::in_place(build.rows(at.staging, rank, source * at.region, rows)));

@@ -3,7 +3,7 @@
 namespace shingle::planner {
 namespace {
 
-constexpr std::int64_t most_bands = 8;
+constexpr std::int64_t most_bands = 8;  // or pieces
 
 std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
   std::int64_t divisor = smaller(of, most);
@@ -31,13 +31,28 @@ TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const Params& p
   return order;
 }
 
-/// Makes the outermost loop, over `extent` values, two: of `outer` and `inner` ones.
-void split_outermost(TileGrid& grid, std::int64_t extent, std::int64_t outer, std::int64_t inner) {
-  if (extent == 1 || inner == 1) return;  // there is none, or nothing to split
-  for (int i = grid.loop_count; i > 0; --i) grid.loops[i] = grid.loops[i - 1];
-  ++grid.loop_count;
-  grid.loops[0].extent = static_cast<std::int32_t>(outer);
-  grid.loops[1].extent = static_cast<std::int32_t>(inner);
+/// Cuts the outermost loop along an axis into `outer` turns, which become loop `at` of the nest, of `inner`
+/// each.
+void take_out(TileGrid& grid, Axis axis, std::int64_t outer, std::int64_t inner, int at) {
+  if (outer == 1) return;
+  int from = at;
+  while (grid.loops[from].axis != axis) ++from;
+  grid.loops[from].extent = static_cast<std::int32_t>(inner);
+  if (inner > 1) from = grid.loop_count++;
+  for (int i = from; i > at; --i) grid.loops[i] = grid.loops[i - 1];
+  grid.loops[at] = {axis, static_cast<std::int32_t>(outer)};
+}
+
+/// In how many pieces the rows of a shard, so many turns of a nest, take turns with those of the other
+/// shards: so many that a wave has tiles of all, but no more than a plan should list.
+std::int64_t pieces_of(std::int64_t turns, std::int64_t tiles_of_turn, int shards, std::int64_t workers) {
+  std::int64_t pieces = 1;
+  for (std::int64_t count = 1; count <= smaller(turns, most_bands); ++count) {
+    if (turns % count != 0) continue;
+    pieces = count;
+    if (turns / count * tiles_of_turn * shards <= workers) break;
+  }
+  return pieces;
 }
 
 }  // namespace
@@ -71,18 +86,25 @@ ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Ma
       along_n ? tall : order.cluster_m;  // a multiple of which leaves no phantom rows of tiles
   const std::int64_t tiles_m = ceil_div(ceil_div(shard, tile_rows), unit) * unit;
   inner = make_grid(tiles_m * tile_rows, cols, tile_rows, tile_cols, order);
+  const bool takes_turns = of == Bands::of_any && params.comm_order == CommOrder::interleaved && count > 1;
   band_rows = tiles_m * tile_rows;
   if (!along_n && of == Bands::of_any) {
     const std::int64_t wide = std::int64_t{order.swizzle} * order.cluster_n;
     const std::int64_t finest = ceil_div(inner.tiles_n(), wide), joined = ceil_div(finest, most_bands);
     bands = ceil_div(finest, joined);
     band_cols = joined * wide * tile_cols;
-    split_outermost(inner, finest, bands, joined);
+    const std::int64_t turns = tiles_m / order.cluster_m;
+    if (takes_turns) pieces = pieces_of(turns, order.cluster_m * joined * wide, count, machine.workers);
+    take_out(inner, Axis::n, bands, joined, 0);
+    take_out(inner, Axis::m, pieces, turns / pieces, bands > 1 ? 1 : 0);
   } else if (along_n) {
-    const std::int64_t finest = tiles_m / tall, joined = ceil_div(finest, most_bands);
+    const std::int64_t finest = tiles_m / tall;
+    if (takes_turns) pieces = pieces_of(finest, tall * inner.tiles_n(), count, machine.workers);
+    const std::int64_t joined = pieces > 1 ? finest / pieces : ceil_div(finest, most_bands);
     bands = ceil_div(finest, joined);
     band_rows = joined * tall * tile_rows;
     band_positions = inner.positions() / finest * joined;
+    take_out(inner, Axis::m, pieces, joined, 0);
   }
   if (band_positions == 0) band_positions = inner.positions() / bands;
 }
@@ -100,7 +122,7 @@ TileGrid ShardTiles::grid(int first, bool descending) const {
   if (shards == 1) return inner;
   TileGrid all = inner;
   all.rows = shards * inner.rows;
-  const int outer = band_cols > 0 && bands > 1 ? 1 : 0;  // loops around that over the shards
+  const int outer = (band_cols > 0 && bands > 1 ? 1 : 0) + (pieces > 1 ? 1 : 0);  // loops around the shards'
   for (int i = inner.loop_count; i > outer; --i) all.loops[i] = inner.loops[i - 1];
   all.loops[outer] = {Axis::m, shards, first, descending};
   all.loop_count = inner.loop_count + 1;
@@ -108,7 +130,8 @@ TileGrid ShardTiles::grid(int first, bool descending) const {
 }
 
 RowMap ShardTiles::rows() const {
-  return {shards, shard, shard, shard, 0, limit, inner.rows};
+  const std::int64_t piece = inner.rows / pieces;
+  return {shards, smaller(piece, shard), shard, shard, 0, limit, piece};
 }
 
 std::int64_t ShardTiles::rows_of(int index) const {
@@ -117,15 +140,20 @@ std::int64_t ShardTiles::rows_of(int index) const {
 
 std::vector<ShardTiles::Run> ShardTiles::runs() const {
   std::vector<Run> runs;
+  const auto add = [&](int place, std::int64_t band, std::int64_t positions) {
+    runs.push_back({place, band, (runs.empty() ? 0 : runs.back().end) + positions});
+  };
   if (band_cols > 0) {
     for (std::int64_t band = 0; band < bands; ++band)
-      for (int place = 0; place < shards; ++place)
-        runs.push_back({place, band, (band * shards + place + 1) * band_positions});
+      for (std::int64_t piece = 0; piece < pieces; ++piece)
+        for (int place = 0; place < shards; ++place) add(place, band, band_positions / pieces);
+  } else if (pieces > 1) {
+    for (std::int64_t band = 0; band < bands; ++band)
+      for (int place = 0; place < shards; ++place) add(place, band, band_positions);
   } else {
     for (int place = 0; place < shards; ++place)
       for (std::int64_t band = 0; band < bands; ++band)
-        runs.push_back({place, band,
-                        place * inner.positions() + smaller((band + 1) * band_positions, inner.positions())});
+        add(place, band, smaller(band_positions, inner.positions() - band * band_positions));
   }
   return runs;
 }

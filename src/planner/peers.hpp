@@ -30,7 +30,8 @@ class Handshake {
 /// A band is a run of a shard's positions that completes its rows before the next begins: what is told to
 /// others, or awaited of them, goes by bands. Tiles that run down the columns complete no rows early; where
 /// any part of a shard will do, bands are then of columns, and all shards pass through one band before the
-/// next, so that the first is complete everywhere while the others are still computed.
+/// next, so that the first is complete everywhere while the others are still computed. Interleaved, the
+/// shards take turns within a band, so that tiles for all ranks are under way at any time.
 struct ShardTiles {
   enum class Bands : bool { of_rows, of_any };
 
@@ -42,6 +43,8 @@ struct ShardTiles {
   std::int64_t band_rows = 0;  ///< of a shard; of bands of columns all
   std::int64_t band_cols = 0;  ///< 0: all
   std::int64_t band_positions = 0;
+  /// Of a shard's rows, which take turns with those of the other shards; bands of rows are pieces then.
+  std::int64_t pieces = 1;
 
   /// Tiles as the parameters, else the machine say; at most 8 bands a shard, so that a plan does not grow
   /// with its tiles.

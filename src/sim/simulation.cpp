@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "plan/early.hpp"
 #include "plan/passes.hpp"
 #include "plan/schedule.hpp"
 #include "shingle/base/error.hpp"
@@ -35,7 +36,7 @@ std::uint64_t next_bits(std::uint64_t& state) {
 }
 
 bool works(const Step& step) {
-  return !std::holds_alternative<Await>(step) && !std::holds_alternative<Notify>(step);
+  return !synchronises(step);
 }
 
 /// A pass that the one before it in its lane does, too.
@@ -273,7 +274,15 @@ bool Simulation::synced(LaneState& lane) {
   };
   if (machine_.sync_us == 0 || lane_plan(lane).kind == LaneKind::copy) return true;
   if (!is_kernel(steps[lane.step]) || (lane.step > 0 && is_kernel(steps[lane.step - 1]))) return true;
+  std::size_t behind = lane.step;
+  while (behind < steps.size() && is_kernel(steps[behind])) ++behind;
+  if (behind < steps.size() && early(lane, behind)) return true;
   return delayed(lane, noisy(machine_.sync_us));
+}
+
+/// Whether a step of the lane is there before those in front of it are done.
+bool Simulation::early(const LaneState& lane, std::size_t step) const {
+  return machine_.early_kernels && begins_early(plan_, lane_plan(lane), step);
 }
 
 bool Simulation::await(LaneState& lane, const Await& step) {

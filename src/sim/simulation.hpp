@@ -139,6 +139,7 @@ class Simulation {
   bool blocked(LaneState& lane);
   void unblock(LaneState& lane);
   bool synced(LaneState& lane);
+  bool early(const LaneState& lane, std::size_t step) const;
   bool await(LaneState& lane, const Await& step);
   bool notify(LaneState& lane, const Notify& step);
   void add(const CounterRef& at, std::int64_t value, std::int32_t epoch, Cause cause);

@@ -75,7 +75,8 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
 
 bool Simulation::compute(LaneState& lane, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
-  const double begins_us = machine_.launch_us + (gemm && !Costs::is_library(*gemm) ? machine_.hooked_us : 0);
+  const double launch_us = gemm == nullptr && early(lane, lane.step) ? 0 : machine_.launch_us;
+  const double begins_us = launch_us + (gemm && !Costs::is_library(*gemm) ? machine_.hooked_us : 0);
   if (!has_kernels(step) && !delayed(lane, noisy(begins_us))) return false;
   if (lane.job == none) {
     Job job;

@@ -15,6 +15,7 @@ inline Machine whole_machine(Dice& dice) {
   if (chance(dice, 50)) machine.sync_us = 2, machine.lone_latency = 0.5, machine.picking_rate = 0.9;
   machine.tiles = {{16, 16, 1, 0.01}, {64, 64, 2, 0.05}};
   machine.whole_tiles = chance(dice, 50);
+  machine.early_kernels = chance(dice, 50);
   machine.topology.serial = chance(dice, 30);
   if (chance(dice, 30)) machine.topology.pair = {100, 1};
   if (chance(dice, 30)) machine.topology.ranks_per_node = 2, machine.topology.node = {10, 3};

@@ -40,13 +40,16 @@ std::set<std::int32_t> targets(const Plan& plan, int rank, std::int64_t position
   return ranks;
 }
 
-TEST(FusedPlan, AtEveryStepRanksStoreToDifferentOnes) {
+class OrderOfSums : public testing::TestWithParam<CommOrder> {};
+
+TEST_P(OrderOfSums, AtEveryStepRanksStoreToDifferentOnes) {
   for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce})
     for (const int world : {2, 3, 5, 8})
       for (const TileOrder& order :
            {TileOrder{}, TileOrder{Raster::along_m, 2, 1, 1, 0}, TileOrder{Raster::along_n, 2, 1, 2, 0}}) {
         Params params;
         params.order = order;
+        params.comm_order = GetParam();
         const Plan plan = plan_fused(problem(op, world, 64 * world), machine(4), params).value();
         const std::int64_t positions = gemm_of(plan, 0).grid.positions();
         for (std::int64_t position = 0; position < positions; ++position) {
@@ -65,6 +68,48 @@ TEST(FusedPlan, AtEveryStepRanksStoreToDifferentOnes) {
           EXPECT_EQ(targets(plan, rank, last), std::set<std::int32_t>{rank}) << "the own shard is last";
         }
       }
+}
+
+INSTANTIATE_TEST_SUITE_P(FusedPlan, OrderOfSums, testing::Values(CommOrder::ring, CommOrder::interleaved),
+                         [](const auto& order) { return std::string(name(order.param)); });
+
+TEST(FusedPlan, ShardsInTurnKeepAWaveBusyWithAllRanks) {
+  Params params;
+  params.comm_order = CommOrder::interleaved;
+  for (const Raster raster : {Raster::along_m, Raster::along_n}) {
+    params.order = {raster, 2, raster == Raster::along_m ? 2 : 1, 1, 0};
+    const Problem p{.op = Op::gemm_reducescatter, .world = 4, .m = 1024, .n = 256, .k = 40};
+    const Plan plan = plan_fused(p, machine(64), params).value();
+    for (int rank = 0; rank < p.world; ++rank) {
+      const std::int64_t positions = gemm_of(plan, rank).grid.positions();
+      for (std::int64_t wave = 0; wave < positions; wave += 64) {
+        std::vector<int> tiles(4);
+        for (std::int64_t position = wave; position < wave + 64; ++position)
+          ++tiles[static_cast<std::size_t>(*targets(plan, rank, position).begin())];
+        EXPECT_EQ(tiles, std::vector<int>(4, 16)) << "wave from " << wave << " of rank " << rank;
+      }
+    }
+    EXPECT_TRUE(verify(plan));
+  }
+}
+
+TEST(FusedPlan, ShardsTakeTurnsWhereLinksAreTheBound) {
+  Machine gpu = machine(64);
+  gpu.link = {100, 1};                // GB/s, us
+  gpu.tiles = {{16, 32, 0.1, 0.01}};  // us
+  Problem p{.op = Op::gemm_reducescatter, .world = 4, .m = 4096, .n = 4096, .k = 64};
+  const Params bound = plan_fused(p, gpu, {}).value().params;
+  EXPECT_EQ(bound.comm_order, CommOrder::interleaved);
+  EXPECT_EQ(bound.helpers, 8) << "the product has time";
+  p.k = 8192;
+  const Params free = plan_fused(p, gpu, {}).value().params;
+  EXPECT_EQ(free.comm_order, CommOrder::ring);
+  EXPECT_EQ(free.helpers, 2);
+  p.m = 32;
+  EXPECT_EQ(plan_fused(p, gpu, {}).value().params.helpers, 0) << "one wave has nothing beside it to sum";
+  Params asked;
+  asked.comm_order = CommOrder::interleaved;
+  EXPECT_EQ(plan_fused(p, gpu, asked).value().params.comm_order, CommOrder::interleaved);
 }
 
 TEST(FusedPlan, AColumnBandOfAllShardsIsCompleteBeforeTheNextBegins) {
@@ -213,7 +258,8 @@ TEST(FusedPlan, AnMlpBeginsWithTheOwnRowsAndEndsWithThem) {
 }
 
 TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
-  const Plan plan = plan_fused(problem(Op::gemm_reducescatter, 4, 200), machine(64), {}).value();
+  const Plan plan =
+      plan_fused(problem(Op::gemm_reducescatter, 4, 200), machine(64), {.helpers = 2}).value();
   EXPECT_EQ(plan.params.helpers, 2);
   for (const RankPlan& rank : plan.ranks) {
     ASSERT_EQ(rank.lanes.size(), 2u);

@@ -137,10 +137,12 @@ TEST(Profile, HoldsTopologyAndContention) {
                         .persistent = true,
                         .product_residual = 0.01,
                         .collective_residual = 0.0};
+  machine.early_kernels = true;
   machine.contention_samples = {{Traffic::allgather, 4, 8, 65536, 1e6, 50, 55.5, 500, 510},
                                 {Traffic::allreduce, 2, 0, 0, 4096, 5, 6, 500, 510, 3}};
-  for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention",
-                         "contention_samples", "whole_tiles", "attention_rate", "library_rate"})
+  for (const char* of :
+       {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention", "contention_samples",
+        "whole_tiles", "early_kernels", "attention_rate", "library_rate"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);

@@ -247,7 +247,7 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   grouped(add(
       app, "--comm-order", "ORDER",
       "fused: how communication tiles come: ring (the default), reverse or interleaved; where products are "
-      "summed: ring or same",
+      "summed: ring, interleaved (the default where links are the bound) or same",
       [&](auto& t) { params.comm_order = parse_comm_order(t); }));
   grouped(app.add_flag("--row-parallel", params.row_parallel,
                        "ring, attention: all queries first, and only the projection by slices"));

@@ -66,7 +66,7 @@ struct TileRect {
   std::int64_t cols = 0;
 };
 
-inline constexpr int max_loops = 7;
+inline constexpr int max_loops = 8;
 
 struct TileGrid {
   std::int64_t rows = 0;  ///< output elements

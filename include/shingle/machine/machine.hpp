@@ -78,24 +78,26 @@ struct Machine {
   std::int32_t collective_workers = 0;  ///< of these, how many a collective occupies while it runs
   std::int32_t tile_rows = 256;         ///< tile that computes well here
   std::int32_t tile_cols = 512;
-  TileOrder order{};        ///< in which its GEMMs run their tiles, unless params say another
-  Link link;                ///< of one rank
-  EnginePhases engine;      ///< of one copy engine
-  bool peer_memory = true;  ///< whether ranks can load from and store to each other's memory
-  std::int32_t ranks = 0;   ///< that there are; 0: any number
-  double memory_gbps = 0;   ///< 1e9 bytes/s that a rank reads and writes of its own memory
-  double launch_us = 0;     ///< from a step's inputs being there to its first tile, on an idle rank
-  double signal_us = 0;     ///< from an add to a count to the step that awaits it
-  double sync_us = 0;       ///< of waits and counts that follow one another in a lane, where these are a
-                            ///< kernel; 0: they are none, and cost nothing beside signal_us
-  double lone_latency = 0;  ///< what a collective takes longer that follows no other at once, as those of
-                            ///< `curves` do: this many times what its curve begins with
-  double pass_gbps = 0;     ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
-                            ///< workers together saturate memory
-  double reduce_gbps = 0;   ///< the same in a pass that sums what several ranks stored; 0: as any pass
-  double store_gbps = 0;    ///< 1e9 bytes/s of a rank's link that workers reach who store to other ranks'
-                            ///< memory, all together; 0: all of it
-  bool whole_tiles = true;  ///< a tile at the edge of a matrix takes as long as a whole one
+  TileOrder order{};           ///< in which its GEMMs run their tiles, unless params say another
+  Link link;                   ///< of one rank
+  EnginePhases engine;         ///< of one copy engine
+  bool peer_memory = true;     ///< whether ranks can load from and store to each other's memory
+  std::int32_t ranks = 0;      ///< that there are; 0: any number
+  double memory_gbps = 0;      ///< 1e9 bytes/s that a rank reads and writes of its own memory
+  double launch_us = 0;        ///< from a step's inputs being there to its first tile, on an idle rank
+  double signal_us = 0;        ///< from an add to a count to the step that awaits it
+  double sync_us = 0;          ///< of waits and counts that follow one another in a lane, where these are a
+                               ///< kernel; 0: they are none, and cost nothing beside signal_us
+  bool early_kernels = false;  ///< a step is there before the one in front of it in the lane has ended, where
+                               ///< that is not what it reads (GPUs: programmatic dependent launch)
+  double lone_latency = 0;     ///< what a collective takes longer that follows no other at once, as those of
+                               ///< `curves` do: this many times what its curve begins with
+  double pass_gbps = 0;        ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
+                               ///< workers together saturate memory
+  double reduce_gbps = 0;      ///< the same in a pass that sums what several ranks stored; 0: as any pass
+  double store_gbps = 0;       ///< 1e9 bytes/s of a rank's link that workers reach who store to other ranks'
+                               ///< memory, all together; 0: all of it
+  bool whole_tiles = true;     ///< a tile at the edge of a matrix takes as long as a whole one
   double hooked_us =
       0;                ///< beyond launch_us, before the first tile and behind the last of a GEMM whose tiles
                         ///< are counted, awaited or stored along a route, where another kernel computes these

@@ -381,9 +381,9 @@ Mover parse_mover(std::string_view text);
 /// The order in which the communication tiles of other ranks' shards come to a rank r: all of rank r + 1,
 /// then of r + 2, … (`ring`); of r - 1, r - 2, … (`reverse`); or the first tile of each rank in turn, then
 /// the second of each, … (`interleaved`). Where products are summed, that of the shards in which a rank
-/// computes them: from r + 1 on, or from rank 0 on all alike (`same`), so that all store to one rank at a
-/// time.
-enum class CommOrder : std::uint8_t { ring, reverse, interleaved, same };
+/// computes them: from r + 1 on (`ring`), some rows of each in turn (`interleaved`), or from rank 0 on all
+/// alike (`same`), so that all store to one rank at a time. `automatic`: as the planner finds best.
+enum class CommOrder : std::uint8_t { automatic, ring, reverse, interleaved, same };
 std::string_view name(CommOrder order);
 CommOrder parse_comm_order(std::string_view text);
 /// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by size.
@@ -424,9 +424,9 @@ struct Params {
   bool one_shot = false;       ///< fused allreduce: everybody sends all to all and sums all
   std::int64_t comm_rows = 0;  ///< fused: rows of a communication tile
   bool pull = false;           ///< fused: shards are fetched by who needs them, not sent by who has them
-  Mover mover = Mover::copy_engine;        ///< fused: who moves shards
-  CommOrder comm_order = CommOrder::ring;  ///< fused: the order in which communication tiles come
-  std::int32_t slices = 0;                 ///< ring: slices of each rank's shard of the rows
+  Mover mover = Mover::copy_engine;             ///< fused: who moves shards
+  CommOrder comm_order = CommOrder::automatic;  ///< fused: the order in which communication tiles come
+  std::int32_t slices = 0;                      ///< ring: slices of each rank's shard of the rows
   bool row_parallel = false;  ///< ring, attention: all queries first, and only the projection by slices
   Variant variant = Variant::automatic;  ///< copy-engine
   std::int32_t engines = 0;         ///< of each rank: copy-engine; ring, instead of messages: 0 for these

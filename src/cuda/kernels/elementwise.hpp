@@ -52,8 +52,10 @@ struct ElementwiseArgs {
                                    ///< by last - first an epoch; null: items are dealt out statically
   Watch watch;
   std::int32_t ctas = 0;  ///< at most so many, and never more than are resident together; 0: all of those
-  bool pairs = false;     ///< CTAs take SMs in pairs, where their number is even: to a GEMM in clusters of
-                          ///< two that starts beside them a single one is of no use
+  bool early = false;  ///< its gates say when it may read and write whatever it does: it may begin beside the
+                       ///< kernel before it in the stream (tile by tile; from compute capability 9.0 on)
+  bool pairs = false;  ///< CTAs take SMs in pairs, where their number is even: to a GEMM in clusters of
+                       ///< two that starts beside them a single one is of no use
   std::int32_t large_smem = 0;  ///< bytes of shared memory that each CTA claims beside its own, so that no
                                 ///< more of them are on an SM than was planned
 };

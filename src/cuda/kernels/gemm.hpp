@@ -68,10 +68,13 @@ struct GemmArgs {
   Route out;                              ///< of several destinations: a tile's rows lie alike at each
   const std::int32_t* leaving = nullptr;  ///< rows of a tile, over all destinations, that other devices have;
                                           ///< by position; null: none
+  std::uint32_t pace = 0;  ///< cycles that an SM takes at least for one KiB of these; 0: no bound
   GateTable gate;
   NotifyTable notify;
   Watch watch;
   std::int32_t ctas = 0;  ///< SMs that it may use
+  bool early = false;  ///< it may begin beside the kernel before it in the stream, which it awaits before it
+                       ///< stores and counts: what that waits for are those who get the output (sm90)
 };
 
 /// So many parts (at least 1), or as many as K has for all to have some; without memory. For kernels that

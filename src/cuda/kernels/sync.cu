@@ -6,6 +6,7 @@
 // one lane has acquired, all have behind the barrier of the warp; what follows a kernel in its stream comes
 // after the acquire of its awaits.
 #include "count.cuh"
+#include "ptx/grids.cuh"
 #include "sync.hpp"
 #include "wait.cuh"
 
@@ -21,6 +22,7 @@ struct Ops {
 
 __global__ void __launch_bounds__(warp)
     begin_kernel(std::uint32_t* epoch, const __grid_constant__ Flags flags) {
+  ptx::launch_dependents();
   const std::uint32_t begun = *epoch + 1;
   __syncwarp();
   if (threadIdx.x == 0) *epoch = begun;
@@ -44,6 +46,8 @@ __device__ bool together(SyncKind a, SyncKind b) {
 }
 
 __global__ void __launch_bounds__(warp) sync_kernel(const __grid_constant__ Ops ops, const Watch watch) {
+  ptx::launch_dependents();
+  ptx::await_prerequisites();
   const std::uint32_t epoch = *watch.epoch;
   for (int first = 0, last = 0; first < ops.count; first = last) {
     last = first + 1;
@@ -78,8 +82,21 @@ cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaSt
   Ops all{};
   all.count = count;
   for (int i = 0; i < count; ++i) all.of[i] = ops[i];
-  sync_kernel<<<1, warp, 0, stream>>>(all, watch);
-  return cudaGetLastError();
+  // It is there before the kernel in front has ended, which it waits for: so it costs no launch.
+  int device = 0, major = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device))
+    return error;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(warp);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = major >= 9 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, sync_kernel, all, watch);
 }
 
 cudaError_t launch_delay(const std::uint32_t* epoch, std::uint32_t salt, std::uint64_t most_ns,

@@ -16,6 +16,14 @@ constexpr int row_batch(bool swiglu) {
 inline constexpr int movers = 512;
 inline constexpr int tile_threads = movers + 64;
 
+/// Chunks of each source that a mover of a sum has under way, each in 16 bytes or a multiple of shared
+/// memory; less than 2: it holds them in registers instead.
+constexpr int sum_depth(int source_count, int chunk_bytes) {
+  constexpr int room = 192 << 10, most = 8;
+  const int depth = room / (source_count * movers * chunk_bytes);
+  return depth < most ? depth : most;
+}
+
 /// A row-wise pass: CTAs of `slices` groups of `threads` threads, each with a row of its own and, for a norm,
 /// with `cached` floats of dynamic shared memory to keep it in.
 struct RowLayout {
@@ -31,6 +39,12 @@ constexpr int size_of(Element type) {
 /// Whether the pass needs complete rows.
 inline bool row_wise(const ElementwiseArgs& args) {
   return args.norm || args.activate == Activate::swiglu;
+}
+
+/// Whether the pass only reorders: it converts nothing.
+inline bool copies(const ElementwiseArgs& args) {
+  return args.source_count == 1 && args.source_type == args.type && args.bias == nullptr &&
+         args.activate == Activate::none;
 }
 
 /// The kernel for a pass tile by tile, whose parameter is ElementwiseArgs; or row-wise, with a RowLayout

@@ -46,6 +46,7 @@ struct Launch {
   std::size_t shared_bytes = 0;
   std::int64_t pieces = 0;  ///< CTAs that find something to do
   bool pairs = false;       ///< as in ElementwiseArgs
+  bool early = false;       ///< likewise
 };
 
 /// No more CTAs than are resident together: one that is not could hold what the others wait for.
@@ -60,17 +61,32 @@ cudaError_t launch(const Launch& at, int most, int sms, void** parameters, cudaS
   const std::int64_t resident = std::int64_t{each} * sms;
   const auto ctas =
       static_cast<unsigned>(std::min({at.pieces, resident, most > 0 ? std::int64_t{most} : resident}));
-  cudaLaunchAttribute pair{};
-  pair.id = cudaLaunchAttributeClusterDimension;
-  pair.val.clusterDim = {2, 1, 1};
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (at.pairs && ctas % 2 == 0) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {2, 1, 1};
+  }
+  if (at.early) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(ctas);
   config.blockDim = dim3(static_cast<unsigned>(at.threads));
   config.dynamicSmemBytes = at.shared_bytes;
   config.stream = stream;
-  config.attrs = &pair;
-  config.numAttrs = at.pairs && ctas % 2 == 0 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   return cudaLaunchKernelExC(&config, at.kernel, parameters);
+}
+
+/// Shared memory for what the movers of a sum have under way.
+std::size_t tile_room(const ElementwiseArgs& args) {
+  if (copies(args)) return 0;
+  const int chunk_bytes = 16 / size_of(args.type) * size_of(args.source_type);
+  const int depth = sum_depth(args.source_count, chunk_bytes);
+  return depth < 2 ? 0 : static_cast<std::size_t>(depth) * args.source_count * movers * chunk_bytes;
 }
 
 cudaError_t preload(const void* kernel) {
@@ -97,7 +113,11 @@ cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream)
   const auto large = static_cast<std::size_t>(args.large_smem);
   if (!row_wise(args)) {
     void* parameters[] = {&copy};
-    return launch({find_tiles_kernel(args), tile_threads, large, args.last - args.first, args.pairs},
+    int major = 0;
+    if (const cudaError_t error = attribute(cudaDevAttrComputeCapabilityMajor, &major); error != cudaSuccess)
+      return error;
+    return launch({find_tiles_kernel(args), tile_threads, std::max(large, tile_room(args)),
+                   args.last - args.first, args.pairs, args.early && major >= 9},
                   args.ctas, sms, parameters, stream);
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;

@@ -1,6 +1,8 @@
 // What the movers of a tile do with it: copy it, or sum its sources.
 #pragma once
 
+#include "../ptx/copy_groups.cuh"
+#include "../ptx/shared.cuh"
 #include "activation.cuh"
 #include "chunk.cuh"
 #include "tiles.cuh"
@@ -66,6 +68,12 @@ struct Copy {
   static constexpr int batch = 8;  // loads under way in a thread
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
 
+  static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
+                                                TileLines&, int) {}
+  static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
+                                             TileRing& ring) {
+    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources, work); });
+  }
   static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route* sources,
                                               const TileWork& work) {
     for (Walk walk(work, length); walk.row < work.rows;) {
@@ -85,55 +93,135 @@ struct Copy {
 /// Sums sources of type S in their order in fp32; bias, activation, and one rounding to T.
 template <class S, class T>
 struct Sum {
-  static constexpr int batch = 2;
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
   using Source = Chunk<S, length>;
   static constexpr int group =
       4 * vector_bytes / Source::bytes;  // sources whose loads are under way together
 
-  static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route* sources,
-                                              const TileWork& work) {
-    for (Walk walk(work, length); walk.row < work.rows;) {
-      Spot at[batch];
+  /// By a whole warp, a lane for each source and destination.
+  static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
+                                                const TileWork& work, TileLines& lines, int lane) {
+    bool whole = sum_depth(args.source_count, Source::bytes) >= 2 && work.cols % length == 0 &&
+                 args.to.dests <= max_sources && one_piece(args.to);
+    for (int s = lane; s < args.source_count; s += 32) {
+      const char* const row = row_of(sources[s], work.spot, args.tile_rows, 0);
+      lines.from[s] = row + first_col(sources[s], work.spot, args.tile_cols) * std::int64_t{sizeof(S)};
+      whole = whole && row != nullptr && aligned(lines.from[s]) && one_piece(sources[s]) &&
+              sources[s].row_bytes == sources[0].row_bytes;
+    }
+    for (int d = lane; d < min(args.to.dests, max_sources); d += 32) {
+      char* const row = row_of(args.to, work.spot, args.tile_rows, 0, d);
+      const std::int64_t skipped = first_col(args.to, work.spot, args.tile_cols) * std::int64_t{sizeof(T)};
+      lines.to[d] = row == nullptr ? nullptr : row + skipped;
+      whole = whole && aligned(lines.to[d]);
+    }
+    whole = __all_sync(~0u, whole);
+    if (lane == 0) lines.whole = whole;
+  }
+  static __device__ __forceinline__ bool one_piece(const Route& route) {
+    return (route.table == nullptr || route.pieces == 1) && route.row_bytes % vector_bytes == 0;
+  }
+
+  static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
+                                             TileRing& ring) {
+    const int depth = sum_depth(args.source_count, Source::bytes);
+    for_each_tile(ring, [&](int slot, const TileWork& work) {
+      const TileLines& lines = ring.lines[slot];
+      if (!lines.whole)
+        in_registers(args, sources, work);
+      else if (depth >= 6)
+        stream<6>(args, sources[0].row_bytes, work, lines);
+      else if (depth >= 4)
+        stream<4>(args, sources[0].row_bytes, work, lines);
+      else if (depth == 3)
+        stream<3>(args, sources[0].row_bytes, work, lines);
+      else
+        stream<2>(args, sources[0].row_bytes, work, lines);
+    });
+  }
+
+  /// Each mover has copies of so many chunks of all sources under way, into places of its own in shared
+  /// memory: no other waits for them.
+  template <int depth>
+  static __device__ __forceinline__ void stream(const ElementwiseArgs& args, std::int64_t row_bytes,
+                                                const TileWork& work, const TileLines& lines) {
+    extern __shared__ __align__(vector_bytes) char room[];
+    constexpr int words = Source::bytes / vector_bytes, apart = movers * vector_bytes;
+    const int sources = args.source_count, slot_bytes = sources * words * apart;
+    const std::uint32_t mine = ptx::shared_address(room) + threadIdx.x * vector_bytes;
+    Walk walk(work, length), ahead = walk;
+    const auto fetch = [&](std::uint32_t to) {
+      if (ahead.row < work.rows) {
+        const std::int64_t offset = ahead.row * row_bytes + ahead.chunk * Source::bytes;
+#pragma unroll 1
+        for (int s = 0; s < sources; ++s)
 #pragma unroll
-      for (int j = 0; j < batch; ++j) {
-        at[j] = {walk.row, walk.chunk * length};
-        walk.next();
+          for (int i = 0; i < words; ++i, to += apart)
+            ptx::copy_async(to, lines.from[s] + offset + i * vector_bytes);
+        ahead.next();
       }
-      float x[batch][length] = {};
-      for (int s = 0; s < args.source_count; s += group) add_group(args, sources, work, at, s, x);
+      ptx::close_copy_group();
+    };
+#pragma unroll 1
+    for (int d = 0; d < depth; ++d) fetch(mine + d * slot_bytes);
+    for (std::uint32_t slot = mine; walk.row < work.rows; walk.next()) {
+      ptx::await_copy_groups<depth - 1>();
+      float x[length] = {};
+      std::uint32_t at = slot;
+#pragma unroll 1
+      for (int s = 0; s < sources; ++s) {
+        Source chunk;
 #pragma unroll
-      for (int j = 0; j < batch; ++j)
-        if (at[j].row < work.rows) finish(args, work, at[j], x[j]);
+        for (int i = 0; i < words; ++i, at += apart) {
+          const uint4 part = ptx::ld_shared_v4(at);
+          chunk.word[4 * i] = part.x;
+          chunk.word[4 * i + 1] = part.y;
+          chunk.word[4 * i + 2] = part.z;
+          chunk.word[4 * i + 3] = part.w;
+        }
+        add(x, chunk);
+      }
+      const Chunk<T, length> sum = finished(args, work, walk.chunk * length, x);
+      const std::int64_t offset = walk.row * args.to.row_bytes + walk.chunk * vector_bytes;
+#pragma unroll 1
+      for (int d = 0; d < args.to.dests; ++d)
+        if (char* const to = lines.to[d])
+          ptx::store(to + offset, make_uint4(sum.word[0], sum.word[1], sum.word[2], sum.word[3]));
+      fetch(slot);  // behind the stores, which need all that was in it
+      slot = slot == mine + (depth - 1) * slot_bytes ? mine : slot + slot_bytes;
     }
   }
 
-  static __device__ __forceinline__ void add_group(const ElementwiseArgs& args, const Route* sources,
-                                                   const TileWork& work, const Spot (&at)[batch], int s,
-                                                   float (&x)[batch][length]) {
-    Source chunk[group][batch];
+  static __device__ __forceinline__ void in_registers(const ElementwiseArgs& args, const Route* sources,
+                                                      const TileWork& work) {
+    for (Walk walk(work, length); walk.row < work.rows; walk.next()) {
+      const Spot at{walk.row, walk.chunk * length};
+      float x[length] = {};
+      for (int s = 0; s < args.source_count; s += group) {
+        Source chunk[group];
 #pragma unroll
-    for (int i = 0; i < group; ++i)
+        for (int i = 0; i < group; ++i)
+          if (s + i < args.source_count) load_from(args, sources[s + i], work, at, chunk[i]);
 #pragma unroll
-      for (int j = 0; j < batch; ++j)
-        if (s + i < args.source_count) load_from(args, sources[s + i], work, at[j], chunk[i][j]);
-#pragma unroll
-    for (int i = 0; i < group; ++i)
-#pragma unroll
-      for (int j = 0; j < batch; ++j) add(x[j], chunk[i][j]);
+        for (int i = 0; i < group; ++i) add(x, chunk[i]);
+      }
+      store_all(args, work, at, finished(args, work, at.col, x));
+    }
   }
 
-  static __device__ __forceinline__ void finish(const ElementwiseArgs& args, const TileWork& work, Spot at,
-                                                float (&x)[length]) {
+  /// Bias, activation and the rounding of the chunk at a column of the tile.
+  static __device__ __forceinline__ Chunk<T, length> finished(const ElementwiseArgs& args,
+                                                              const TileWork& work, int tile_col,
+                                                              float (&x)[length]) {
     if (args.bias != nullptr) {
-      const std::int64_t col = std::int64_t{work.spot.n} * args.tile_cols + at.col;
+      const std::int64_t col = std::int64_t{work.spot.n} * args.tile_cols + tile_col;
       Chunk<T, length> bias;
       load<Reuse::often>(bias, static_cast<const char*>(args.bias) + col * std::int64_t{sizeof(T)},
-                         work.cols - at.col);
+                         work.cols - tile_col);
       add(x, bias);
     }
     activate(args.activate, x);
-    store_all(args, work, at, narrowed<T>(x));
+    return narrowed<T>(x);
   }
 };
 

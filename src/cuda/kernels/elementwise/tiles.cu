@@ -5,12 +5,6 @@
 namespace shingle::cuda {
 namespace {
 
-/// A reorder converts nothing.
-bool copies(const ElementwiseArgs& args) {
-  return args.source_count == 1 && args.source_type == args.type && args.bias == nullptr &&
-         args.activate == Activate::none;
-}
-
 template <class S, class T>
 struct SumKernel {
   static const void* get() { return reinterpret_cast<const void*>(tiles_kernel<Sum<S, T>>); }

@@ -18,6 +18,7 @@
 
 #include "../count.cuh"
 #include "../ptx/barrier.cuh"
+#include "../ptx/grids.cuh"
 #include "../wait.cuh"
 #include "kernels.hpp"
 #include "route.cuh"
@@ -33,11 +34,21 @@ struct TileWork {
   std::int32_t cols;
 };
 
+/// Where a tile's first row lies, at its column 0, in every source and at every destination (null: it goes
+/// nowhere), where that says it all: it is one piece of each, and its chunks are whole and aligned. The scout
+/// finds out, so that movers do not for each chunk.
+struct TileLines {
+  bool whole;
+  const char* from[max_sources];
+  char* to[max_sources];
+};
+
 struct TileRing {
   ptx::Barrier posted[ring_slots];
   ptx::Barrier moved[ring_slots];
   ptx::Barrier freed[ring_slots];
   TileWork work[ring_slots];
+  TileLines lines[ring_slots];
 };
 
 /// The n-th turn of a slot is a phase of its barriers.
@@ -81,7 +92,8 @@ __device__ inline void await_gates(const ElementwiseArgs& args, std::int64_t pos
   __syncwarp();  // what one lane acquired, the lane that posts has seen
 }
 
-__device__ inline void scout(const ElementwiseArgs& args, TileRing& ring, int lane) {
+template <class Move>
+__device__ void scout(const ElementwiseArgs& args, const Route* sources, TileRing& ring, int lane) {
   const std::uint32_t epoch = args.watch.epoch == nullptr ? 0 : *args.watch.epoch;
   Turn turn;
   for (std::int64_t n = 0;; ++n) {
@@ -92,15 +104,17 @@ __device__ inline void scout(const ElementwiseArgs& args, TileRing& ring, int la
     if (item < args.last) {
       work = describe(args, item);
       if (work.rows == 0) continue;  // phantom
+      Move::survey(args, sources, work, ring.lines[turn.slot], lane);
       await_gates(args, item, epoch, lane);
     }
     if (lane == 0) {
       ring.work[turn.slot] = work;
       ptx::barrier_arrive(&ring.posted[turn.slot]);
     }
-    if (work.rows == 0) return;
+    if (work.rows == 0) break;
     turn.next();
   }
+  ptx::await_prerequisites();  // what follows this kernel follows those before it
 }
 
 __device__ inline void herald(const ElementwiseArgs& args, TileRing& ring, int lane) {
@@ -119,7 +133,21 @@ __device__ inline void herald(const ElementwiseArgs& args, TileRing& ring, int l
   }
 }
 
-/// `Move::tile(args, sources, work)` is what the movers do with a tile.
+/// By the movers: visit(slot, work) for tile after tile, as the scout posts them.
+template <class Visit>
+__device__ __forceinline__ void for_each_tile(TileRing& ring, Visit&& visit) {
+  for (Turn turn;; turn.next()) {
+    ptx::barrier_wait(&ring.posted[turn.slot], turn.parity);
+    const TileWork work = ring.work[turn.slot];
+    if (work.rows == 0) return;
+    visit(turn.slot, work);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::barrier_arrive(&ring.moved[turn.slot]);
+  }
+}
+
+/// `Move::survey(args, sources, work, lines, lane)` is what the scout, a whole warp, finds out of a tile;
+/// `Move::run(args, sources, ring)` is what the movers do with all of them.
 template <class Move>
 __global__ void __launch_bounds__(tile_threads, 1)
     tiles_kernel(const __grid_constant__ ElementwiseArgs args) {
@@ -135,16 +163,9 @@ __global__ void __launch_bounds__(tile_threads, 1)
   __syncthreads();
 
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  if (warp == movers / 32) return scout(args, ring, lane);
+  if (warp == movers / 32) return scout<Move>(args, sources, ring, lane);
   if (warp == movers / 32 + 1) return herald(args, ring, lane);
-  for (Turn turn;; turn.next()) {
-    ptx::barrier_wait(&ring.posted[turn.slot], turn.parity);
-    const TileWork work = ring.work[turn.slot];
-    if (work.rows == 0) return;
-    Move::tile(args, sources, work);
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(&ring.moved[turn.slot]);
-  }
+  Move::run(args, sources, ring);
 }
 
 }  // namespace shingle::cuda

@@ -29,6 +29,7 @@
 
 #include "../ptx/barrier.cuh"
 #include "../ptx/clock.cuh"
+#include "../ptx/grids.cuh"
 #include "../ptx/memory.cuh"
 #include "../ptx/shared.cuh"
 #include "../ptx/stmatrix.cuh"
@@ -138,6 +139,8 @@ class HookedEpilogue {
   /// By the shipper, for every tile in the order in which they are staged.
   template <class Coordinate>
   CUTLASS_DEVICE void ship_tile(Coordinate tile, int lane) {
+    if (tiles_ == 0) ptx::await_prerequisites();
+    if (ends(tile)) ptx::launch_dependents();
     const TileSpot at = spot(tile);
     const bool output = output_.holds({at.m, at.n}) && finishes(tile), ships = output && !is_last(tile);
     std::uint32_t* counter = nullptr;  // the lane's first
@@ -147,14 +150,16 @@ class HookedEpilogue {
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
-      if (leaving == 0 || !ptx::barrier_try_wait(&shared_->filled, tiles_ % 2)) count_owed(lane);
+      if (!ptx::barrier_try_wait(&shared_->filled, tiles_ % 2)) count_owed(lane);
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
+      if (may_spread()) note_filled(lane);
       if (leaving > 0)
         ship_spread(at, leaving, lane);
       else if (ships)
         ship_at_once(at, pass, lane);
       if (lane == 0) ptx::barrier_arrive(&shared_->emptied);
     }
+    if (leaving == 0) count_owed(lane);
     if (!output) return;
     if (leaving > 0)
       shared_->owed[lane] = counter;
@@ -186,7 +191,7 @@ class HookedEpilogue {
   }
   /// The same some rows at a time, to all destinations, at the pace of stores that leave the device.
   CUTLASS_DEVICE void ship_spread(const TileSpot& at, std::int32_t leaving, int lane) const {
-    Pace pace = next_pace(leaving, lane);
+    Pace pace = next_pace(leaving);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int first = 0; first < Rows; first += rows_of_step) {
       pace.wait();
@@ -211,11 +216,12 @@ class HookedEpilogue {
   /// that stay, too.
   static constexpr int rows_of_step = 16;
   static constexpr bool spreads = Warps == all_warps && Cols == 256;
-  static constexpr std::uint32_t link_cycles_per_kib = 600;  // an SM's share of NVLink 4
+  CUTLASS_DEVICE bool may_spread() const {
+    return spreads && args().leaving != nullptr && passes() == 1 && args().out.dests <= most_dests;
+  }
   /// Rows of the tile that leave the device, over all destinations; 0 where its stores are not spread.
   CUTLASS_DEVICE std::int32_t rows_to_spread(const TileSpot& at) const {
-    const bool may = spreads && args().leaving != nullptr && passes() == 1 && args().out.dests <= most_dests;
-    return may ? args().leaving[at.position] : 0;
+    return may_spread() ? args().leaving[at.position] : 0;
   }
   struct Pace {
     std::uint32_t next = 0, step = 0;  ///< in cycles
@@ -225,15 +231,21 @@ class HookedEpilogue {
       next += step;
     }
   };
-  /// Of the tile that has just been filled: the next one is multiplied in what the fastest so far took, as
-  /// others have waited for the links as well.
-  CUTLASS_DEVICE Pace next_pace(std::int32_t leaving, int lane) const {
-    const std::uint32_t now = ptx::cycles(), least = min(shared_->least_took, now - shared_->filled_at);
+  /// A tile, of those that stay as well, has just been filled.
+  CUTLASS_DEVICE void note_filled(int lane) const {
+    const std::uint32_t now = ptx::cycles();
+    if (lane == 0) {
+      shared_->least_took = min(shared_->least_took, now - shared_->filled_at);
+      shared_->filled_at = now;
+    }
     __syncwarp();
-    if (lane == 0) shared_->filled_at = now, shared_->least_took = least;
+  }
+  /// The next tile is multiplied in what the fastest so far took, as others have waited for the links as
+  /// well.
+  CUTLASS_DEVICE Pace next_pace(std::int32_t leaving) const {
     const std::uint32_t on_links =
-        static_cast<std::uint32_t>(leaving * output_.cols() * 2) / 1024 * link_cycles_per_kib;
-    return {now, max(least / 16 * 13, on_links) / (Rows / rows_of_step)};
+        static_cast<std::uint32_t>(leaving * output_.cols() * 2) / 1024 * args().pace;
+    return {shared_->filled_at, max(shared_->least_took / 16 * 13, on_links) / (Rows / rows_of_step)};
   }
   /// Leaves in shared memory how far behind the rows at the first destination, once they have been looked up,
   /// those at the others lie: their memory is alike.
@@ -282,6 +294,7 @@ class HookedEpilogue {
 
   /// A warp ships the rows that it has staged.
   CUTLASS_DEVICE void ship_own(const TileSpot& at, int thread) const {
+    ptx::await_prerequisites();
     const int lane = thread % 32;
     for (int d = 0; d < args().out.dests; ++d)
       for (int first = thread / 32 * 16; first < Rows; first += Warps * 16) {

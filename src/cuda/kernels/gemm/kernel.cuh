@@ -83,11 +83,13 @@ struct HookedGemm {
     config.blockDim = dim3(Kernel::MaxThreadsPerBlock);
     config.dynamicSmemBytes = Kernel::SharedStorageSize;
     config.stream = stream;
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {ClusterRows, 1, 1};
-    config.attrs = &cluster;
-    config.numAttrs = 1;
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {ClusterRows, 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = attributes;
+    config.numAttrs = at.epilogue.early ? 2 : 1;
     return cudaLaunchKernelEx(&config, cutlass::device_kernel<Kernel>, at);
   }
 

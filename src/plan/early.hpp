@@ -1,0 +1,18 @@
+// Which steps a backend may begin before those in front of them in their lane have ended. The simulator
+// counts them alike.
+#pragma once
+
+#include "shingle/plan/plan.hpp"
+
+namespace shingle {
+
+/// Whether a step waits and counts, and does nothing else.
+bool synchronises(const Step& step);
+
+/// Whether a lane's step need not wait for what is in front of it to begin, but only to store and count: a
+/// GEMM of the user's matrices behind nothing but waits and counts, as what they wait for are those who get
+/// its output. Or not at all: a pass behind a GEMM whose items another lane may take as well, as its gates
+/// then say all.
+bool begins_early(const Plan& plan, const Lane& lane, std::size_t step);
+
+}  // namespace shingle

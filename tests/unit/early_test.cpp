@@ -1,0 +1,73 @@
+// Which steps need not wait for those in front of them.
+#include "plan/early.hpp"
+
+#include <gtest/gtest.h>
+
+#include "shingle/planner/planner.hpp"
+#include "shingle/sim/simulate.hpp"
+
+namespace shingle {
+namespace {
+
+Machine gpus() {
+  Machine machine;
+  machine.workers = 16;
+  machine.tile_rows = machine.tile_cols = 16;
+  machine.tiles = {{16, 16, 1, 0.01}};
+  machine.link = {100, 1};
+  machine.memory_gbps = 1000;
+  machine.launch_us = 4;
+  machine.sync_us = 2;
+  return machine;
+}
+
+Problem problem(Op op) {
+  return {.op = op, .world = 4, .m = 128, .n = 64, .k = 64, .inner = op == Op::mlp ? 32 : 0};
+}
+
+/// By kind, on lane 0 of rank 0: whether its GEMMs begin early, in order; and its passes.
+struct Found {
+  std::vector<bool> gemms, passes;
+};
+Found find(const Plan& plan) {
+  Found found;
+  const Lane& lane = plan.ranks[0].lanes[0];
+  for (std::size_t i = 0; i < lane.steps.size(); ++i) {
+    if (std::holds_alternative<Gemm>(lane.steps[i])) found.gemms.push_back(begins_early(plan, lane, i));
+    if (std::holds_alternative<Elementwise>(lane.steps[i]))
+      found.passes.push_back(begins_early(plan, lane, i));
+  }
+  return found;
+}
+
+TEST(Early, AGemmOfTheUsersMatricesAndTheSumsBehindIt) {
+  for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce}) {
+    const Found found = find(plan_fused(problem(op), gpus(), {}).value());
+    EXPECT_EQ(found.gemms, std::vector<bool>{true});
+    EXPECT_EQ(found.passes, std::vector<bool>{true});
+  }
+}
+
+TEST(Early, NotWhatReadsWhatOthersWrote) {
+  EXPECT_EQ(find(plan_fused(problem(Op::allgather_gemm), gpus(), {}).value()).gemms, std::vector<bool>{false})
+      << "its tiles await their rows";
+  EXPECT_EQ(find(plan_fused(problem(Op::mlp), gpus(), {}).value()).gemms, (std::vector<bool>{false, false}))
+      << "the second reads the first's product";
+  const Plan fused = plan_fused(problem(Op::gemm_reducescatter), gpus(), {.helpers = 2}).value();
+  const Lane& helpers = fused.ranks[0].lanes[1];
+  for (std::size_t i = 0; i < helpers.steps.size(); ++i) EXPECT_FALSE(begins_early(fused, helpers, i));
+  const Plan sequential = plan_sequential(problem(Op::gemm_reducescatter), gpus(), {}).value();
+  EXPECT_EQ(find(sequential).gemms, std::vector<bool>{false}) << "there is nothing in front of it";
+}
+
+TEST(Early, TheSimulatorHidesWhatIsInFront) {
+  Machine machine = gpus();
+  const Plan plan = plan_fused(problem(Op::gemm_reducescatter), machine, {}).value();
+  const double late = simulate(plan, machine).makespan_us;
+  machine.early_kernels = true;
+  EXPECT_NEAR(simulate(plan, machine).makespan_us, late - machine.sync_us - machine.launch_us, 1e-6)
+      << "the handshake, and the launch of the sums";
+}
+
+}  // namespace
+}  // namespace shingle
