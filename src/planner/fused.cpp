@@ -68,8 +68,8 @@ double waves_of(const Problem& p, const Machine& machine, const Params& params) 
   return static_cast<double>(ceil_div(p.m, rows) * ceil_div(p.n, cols)) / machine.workers;
 }
 
-/// Whether what a rank stores to others for their sums takes longer than its product. Then its links are to be
-/// busy all the time, and with all of the others: shard after shard, ranks that drift meet at one of them,
+/// Whether what a rank stores to others for their sums takes longer than its product. Then its links are to
+/// be busy all the time, and with all of the others: shard after shard, ranks that drift meet at one of them,
 /// and none is sent to while a rank computes its own.
 bool wire_bound(const Problem& p, const Machine& machine, const Params& params) {
   if (!machine.link.paced()) return false;

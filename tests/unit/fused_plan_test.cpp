@@ -105,7 +105,7 @@ TEST(FusedPlan, ShardsTakeTurnsWhereLinksAreTheBound) {
   const Params free = plan_fused(p, gpu, {}).value().params;
   EXPECT_EQ(free.comm_order, CommOrder::ring);
   EXPECT_EQ(free.helpers, 2);
-  p.m = 32;
+  p.m = 64, p.n = 512;
   EXPECT_EQ(plan_fused(p, gpu, {}).value().params.helpers, 0) << "one wave has nothing beside it to sum";
   Params asked;
   asked.comm_order = CommOrder::interleaved;
@@ -258,8 +258,7 @@ TEST(FusedPlan, AnMlpBeginsWithTheOwnRowsAndEndsWithThem) {
 }
 
 TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
-  const Plan plan =
-      plan_fused(problem(Op::gemm_reducescatter, 4, 200), machine(64), {.helpers = 2}).value();
+  const Plan plan = plan_fused(problem(Op::gemm_reducescatter, 4, 200), machine(64), {.helpers = 2}).value();
   EXPECT_EQ(plan.params.helpers, 2);
   for (const RankPlan& rank : plan.ranks) {
     ASSERT_EQ(rank.lanes.size(), 2u);

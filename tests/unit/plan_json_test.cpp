@@ -147,8 +147,9 @@ TEST(PlanJsonErrors, NameThePath) {
             "ranks[0].lanes[0].steps[1].grid.loops[0].axis: \"k\" is none of m, n");
   EXPECT_EQ(error(R"("loops":[)",
                   R"("loops":[{"axis":"m","extent":1},{"axis":"m","extent":1},{"axis":"m","extent":1},)"
+                  R"({"axis":"m","extent":1},)"
                   R"({"axis":"m","extent":1},{"axis":"m","extent":1},{"axis":"m","extent":1},)"),
-            "ranks[0].lanes[0].steps[1].grid.loops: 8 loops, at most 7");
+            "ranks[0].lanes[0].steps[1].grid.loops: 9 loops, at most 8");
   EXPECT_EQ(error(R"("buffers":[)", R"("buffers":{},"x":[)"), "buffers: expected an array, found an object");
   EXPECT_EQ(error(R"({"counter":0,"rank":0,"entry":1})", "3"),
             "ranks[0].lanes[1].steps[0].counter: expected an object, found 3");

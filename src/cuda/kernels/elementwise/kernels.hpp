@@ -16,10 +16,10 @@ constexpr int row_batch(bool swiglu) {
 inline constexpr int movers = 512;
 inline constexpr int tile_threads = movers + 64;
 
-/// Chunks of each source that a mover of a sum has under way, each in 16 bytes or a multiple of shared
-/// memory; less than 2: it holds them in registers instead.
-constexpr int sum_depth(int source_count, int chunk_bytes) {
-  constexpr int room = 192 << 10, most = 8;
+/// Chunks of each source that a mover of a sum has under way in so much shared memory; less than 2: it holds
+/// them in registers instead.
+constexpr int sum_depth(int room, int source_count, int chunk_bytes) {
+  constexpr int most = 6;
   const int depth = room / (source_count * movers * chunk_bytes);
   return depth < most ? depth : most;
 }

@@ -81,12 +81,13 @@ cudaError_t launch(const Launch& at, int most, int sms, void** parameters, cudaS
   return cudaLaunchKernelExC(&config, at.kernel, parameters);
 }
 
-/// Shared memory for what the movers of a sum have under way.
-std::size_t tile_room(const ElementwiseArgs& args) {
+/// Shared memory for what the movers of a sum have under way, of what a CTA may have here.
+std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
+  constexpr int own = 8 << 10, enough = 192 << 10;
   if (copies(args)) return 0;
   const int chunk_bytes = 16 / size_of(args.type) * size_of(args.source_type);
-  const int depth = sum_depth(args.source_count, chunk_bytes);
-  return depth < 2 ? 0 : static_cast<std::size_t>(depth) * args.source_count * movers * chunk_bytes;
+  const int depth = sum_depth(std::min(most_shared - own, enough), args.source_count, chunk_bytes);
+  return depth < 2 ? 0 : depth * args.source_count * movers * chunk_bytes;
 }
 
 cudaError_t preload(const void* kernel) {
@@ -113,11 +114,16 @@ cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream)
   const auto large = static_cast<std::size_t>(args.large_smem);
   if (!row_wise(args)) {
     void* parameters[] = {&copy};
-    int major = 0;
+    int major = 0, most_shared = 0;
     if (const cudaError_t error = attribute(cudaDevAttrComputeCapabilityMajor, &major); error != cudaSuccess)
       return error;
-    return launch({find_tiles_kernel(args), tile_threads, std::max(large, tile_room(args)),
-                   args.last - args.first, args.pairs, args.early && major >= 9},
+    if (const cudaError_t error = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most_shared);
+        error != cudaSuccess)
+      return error;
+    copy.room = tile_room(args, most_shared);
+    const std::size_t shared = std::max(large, static_cast<std::size_t>(copy.room));
+    return launch({find_tiles_kernel(args), tile_threads, shared, args.last - args.first, args.pairs,
+                   args.early && major >= 9},
                   args.ctas, sms, parameters, stream);
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;

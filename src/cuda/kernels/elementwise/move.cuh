@@ -101,7 +101,7 @@ struct Sum {
   /// By a whole warp, a lane for each source and destination.
   static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
                                                 const TileWork& work, TileLines& lines, int lane) {
-    bool whole = sum_depth(args.source_count, Source::bytes) >= 2 && work.cols % length == 0 &&
+    bool whole = sum_depth(args.room, args.source_count, Source::bytes) >= 2 && work.cols % length == 0 &&
                  args.to.dests <= max_sources && one_piece(args.to);
     for (int s = lane; s < args.source_count; s += 32) {
       const char* const row = row_of(sources[s], work.spot, args.tile_rows, 0);
@@ -124,7 +124,7 @@ struct Sum {
 
   static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
                                              TileRing& ring) {
-    const int depth = sum_depth(args.source_count, Source::bytes);
+    const int depth = sum_depth(args.room, args.source_count, Source::bytes);
     for_each_tile(ring, [&](int slot, const TileWork& work) {
       const TileLines& lines = ring.lines[slot];
       if (!lines.whole)
