@@ -105,7 +105,7 @@ const Case cases[] = {
      "slice: stores to 'a', an input of the user"},
     // Tiled steps.
     {"TileSize", [](Plan& p) { gemm(p).grid.tile_cols = 0; }, "grid: tiles of 4x0"},
-    {"LoopCount", [](Plan& p) { gemm(p).grid.loop_count = 8; }, "grid: 8 loops, at most 7"},
+    {"LoopCount", [](Plan& p) { gemm(p).grid.loop_count = 9; }, "grid: 9 loops, at most 8"},
     {"LoopExtent", [](Plan& p) { gemm(p).grid.loops[0].extent = 0; }, "grid: loop 0 has extent 0"},
     {"LoopRotation", [](Plan& p) { gemm(p).grid.loops[0].rotation = 2; }, "grid: loop 0 starts at 2 of 2"},
     {"LoopsTooShort", [](Plan& p) { gemm(p).grid.loop_count = 1; }, "grid: the loops reach 1x2 of 2x2 tiles"},
