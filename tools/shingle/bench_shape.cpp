@@ -98,10 +98,11 @@ class ShapeRun {
  private:
   /// Of the rivals, or the sequential plan; what is measured for that counts for nothing else.
   const Entry& fastest(const Entry& contender, BenchRow& row) {
+    constexpr double worth = 1.02;  // less is what a few rounds differ by
     const Entry* best = &shape_.entries.front();
     double most = 1;
     for (const Entry& rival : contender.rivals)
-      if (const double speedup = try_out(rival, *row.row.choice); speedup > most)
+      if (const double speedup = try_out(rival, *row.row.choice); speedup > std::max(most, worth))
         best = &rival, most = speedup;
     row.row.mechanism = best->candidate.mechanism;
     row.row.choice->confirmed = true;
