@@ -165,7 +165,7 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
     for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
       last = end_of_item(plan_, rank, lane, first);
       context.last = last == steps.size();
-      context.early = begins_early(plan_, rank.lanes[lane], first);
+      context.early = begins_early(plan_, local_.rank(), rank.lanes[lane], first);
       const std::vector<Step> item(steps.begin() + static_cast<std::ptrdiff_t>(first),
                                    steps.begin() + static_cast<std::ptrdiff_t>(last));
       items.push_back(

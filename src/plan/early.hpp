@@ -9,10 +9,10 @@ namespace shingle {
 /// Whether a step waits and counts, and does nothing else.
 bool synchronises(const Step& step);
 
-/// Whether a lane's step need not wait for what is in front of it to begin, but only to store and count: a
-/// GEMM of the user's matrices behind nothing but waits and counts, as what they wait for are those who get
-/// its output. Or not at all: a pass behind a GEMM whose items another lane may take as well, as its gates
-/// then say all.
-bool begins_early(const Plan& plan, const Lane& lane, std::size_t step);
+/// Whether a step of a rank's lane need not wait for what is in front of it to begin, but only to store and
+/// count: a GEMM of the rank's own inputs, which no step stores to, behind nothing but waits and counts, as
+/// what they wait for are those who get its output. Or not at all: a gated pass behind a GEMM whose items
+/// another lane may take as well, as its gates then say all.
+bool begins_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
 }  // namespace shingle

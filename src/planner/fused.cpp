@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "shingle/machine/machine.hpp"
 #include "symmetry.hpp"
 
@@ -61,26 +63,28 @@ std::int32_t helpers_of(const Machine& machine, const Params& params, std::int32
   return params.helpers != 0 ? params.helpers : machine.workers / one_in;
 }
 
-/// How many waves of tiles the product is.
-double waves_of(const Problem& p, const Machine& machine, const Params& params) {
+/// How many waves of tiles the product is, and how long they take; 0 us where the machine does not say.
+struct Product {
+  double waves = 0;
+  double us = 0;
+};
+Product product_of(const Problem& p, const Machine& machine, const Params& params) {
   const std::int64_t rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
   const std::int64_t cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
-  return static_cast<double>(ceil_div(p.m, rows) * ceil_div(p.n, cols)) / machine.workers;
+  const auto tiles = static_cast<double>(ceil_div(p.m, rows) * ceil_div(p.n, cols));
+  const double waves = tiles / machine.workers;
+  return {waves, std::max(waves * wave_us(machine, rows, cols, static_cast<double>(p.k)), 0.0)};
 }
 
 /// Whether what a rank stores to others for their sums takes longer than its product. Then its links are to
 /// be busy all the time, and with all of the others: shard after shard, ranks that drift meet at one of them,
 /// and none is sent to while a rank computes its own.
-bool wire_bound(const Problem& p, const Machine& machine, const Params& params) {
-  if (!machine.link.paced()) return false;
-  const double wave =
-      wave_us(machine, params.tile_rows > 0 ? params.tile_rows : machine.tile_rows,
-              params.tile_cols > 0 ? params.tile_cols : machine.tile_cols, static_cast<double>(p.k));
+bool wire_bound(const Problem& p, const Machine& machine, const Product& product) {
+  if (!machine.link.paced() || product.us == 0) return false;
   const double bytes =
       static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
   const double gbps = machine.store_gbps > 0 ? machine.store_gbps : machine.link.gbps;
-  const double wire = bytes * (p.world - 1) / p.world / (gbps * 1e3);
-  return wave > 0 && wire > wave * waves_of(p, machine, params);
+  return bytes * (p.world - 1) / p.world / (gbps * 1e3) > product.us;
 }
 
 /// The order of the shards that are summed; one shot has none.
@@ -92,12 +96,9 @@ CommOrder order_of_sums(const Params& params, bool one_shot, bool bound) {
 
 /// Workers that sum beside the product: none where it is soon over and needs all of them, more where it is
 /// long and either each sum goes to all or the product has time.
-std::int32_t summing(const Problem& p, const Machine& machine, const Params& params, bool one_shot,
-                     bool bound) {
+std::int32_t summing(const Machine& machine, const Params& params, double waves, bool busy) {
   constexpr double few = 2, many = 8;
-  const double waves = waves_of(p, machine, params);
   if (params.helpers == 0 && waves < few) return 0;
-  const bool busy = bound || (p.op == Op::gemm_allreduce && !one_shot);
   return helpers_of(machine, params, busy && waves >= many ? 8 : 32);
 }
 
@@ -110,11 +111,13 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   if (p.reduces()) {
     chosen.stage_fp32 = params.stage_fp32;
     const bool asked = params.comm_order != CommOrder::automatic;  // for an order, which one shot has not
-    const bool bound = !p.shards_a() && wire_bound(p, machine, params);
+    const Product product = product_of(p, machine, params);
+    const bool bound = !p.shards_a() && wire_bound(p, machine, product);
     chosen.one_shot =
         params.one_shot || (p.op == Op::gemm_allreduce && !asked && one_shot_is_faster(p, machine.link));
     chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
-    chosen.helpers = summing(p, machine, params, chosen.one_shot, bound);
+    const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
+    chosen.helpers = summing(machine, params, product.waves, bound || for_all);
   }
   if (p.op == Op::alltoall_gemm) chosen.helpers = helpers_of(machine, params);
   if (p.shards_a()) {

@@ -143,13 +143,11 @@ std::vector<ShardTiles::Run> ShardTiles::runs() const {
   const auto add = [&](int place, std::int64_t band, std::int64_t positions) {
     runs.push_back({place, band, (runs.empty() ? 0 : runs.back().end) + positions});
   };
-  if (band_cols > 0) {
+  if (band_cols > 0 || pieces > 1) {
+    const std::int64_t turns = band_cols > 0 ? pieces : 1;  // of a band
     for (std::int64_t band = 0; band < bands; ++band)
-      for (std::int64_t piece = 0; piece < pieces; ++piece)
-        for (int place = 0; place < shards; ++place) add(place, band, band_positions / pieces);
-  } else if (pieces > 1) {
-    for (std::int64_t band = 0; band < bands; ++band)
-      for (int place = 0; place < shards; ++place) add(place, band, band_positions);
+      for (std::int64_t turn = 0; turn < turns; ++turn)
+        for (int place = 0; place < shards; ++place) add(place, band, band_positions / turns);
   } else {
     for (int place = 0; place < shards; ++place)
       for (std::int64_t band = 0; band < bands; ++band)

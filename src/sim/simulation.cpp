@@ -282,7 +282,7 @@ bool Simulation::synced(LaneState& lane) {
 
 /// Whether a step of the lane is there before those in front of it are done.
 bool Simulation::early(const LaneState& lane, std::size_t step) const {
-  return machine_.early_kernels && begins_early(plan_, lane_plan(lane), step);
+  return machine_.early_kernels && begins_early(plan_, lane.rank, lane_plan(lane), step);
 }
 
 bool Simulation::await(LaneState& lane, const Await& step) {

@@ -33,9 +33,9 @@ Found find(const Plan& plan) {
   Found found;
   const Lane& lane = plan.ranks[0].lanes[0];
   for (std::size_t i = 0; i < lane.steps.size(); ++i) {
-    if (std::holds_alternative<Gemm>(lane.steps[i])) found.gemms.push_back(begins_early(plan, lane, i));
+    if (std::holds_alternative<Gemm>(lane.steps[i])) found.gemms.push_back(begins_early(plan, 0, lane, i));
     if (std::holds_alternative<Elementwise>(lane.steps[i]))
-      found.passes.push_back(begins_early(plan, lane, i));
+      found.passes.push_back(begins_early(plan, 0, lane, i));
   }
   return found;
 }
@@ -55,9 +55,20 @@ TEST(Early, NotWhatReadsWhatOthersWrote) {
       << "the second reads the first's product";
   const Plan fused = plan_fused(problem(Op::gemm_reducescatter), gpus(), {.helpers = 2}).value();
   const Lane& helpers = fused.ranks[0].lanes[1];
-  for (std::size_t i = 0; i < helpers.steps.size(); ++i) EXPECT_FALSE(begins_early(fused, helpers, i));
+  for (std::size_t i = 0; i < helpers.steps.size(); ++i) EXPECT_FALSE(begins_early(fused, 0, helpers, i));
   const Plan sequential = plan_sequential(problem(Op::gemm_reducescatter), gpus(), {}).value();
   EXPECT_EQ(find(sequential).gemms, std::vector<bool>{false}) << "there is nothing in front of it";
+}
+
+TEST(Early, NotWhatOthersHaveOrWhatNoGateTellsOf) {
+  Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpus(), {}).value();
+  for (Step& step : plan.ranks[0].lanes[0].steps)
+    if (auto* gemm = std::get_if<Gemm>(&step))
+      gemm->a.rank = 1;
+    else if (auto* pass = std::get_if<Elementwise>(&step))
+      pass->gates.clear();
+  EXPECT_EQ(find(plan).gemms, std::vector<bool>{false}) << "the other rank has to begin first";
+  EXPECT_EQ(find(plan).passes, std::vector<bool>{false});
 }
 
 TEST(Early, TheSimulatorHidesWhatIsInFront) {

@@ -56,9 +56,7 @@ struct ElementwiseArgs {
                        ///< kernel before it in the stream (tile by tile; from compute capability 9.0 on)
   bool pairs = false;  ///< CTAs take SMs in pairs, where their number is even: to a GEMM in clusters of
                        ///< two that starts beside them a single one is of no use
-  std::int32_t room = 0;        ///< bytes of shared memory for what a sum has under way: the launch sets it
-  std::int32_t large_smem = 0;  ///< bytes of shared memory that each CTA claims beside its own, so that no
-                                ///< more of them are on an SM than was planned
+  std::int32_t room = 0;  ///< bytes of shared memory for what a sum has under way: the launch sets it
 };
 
 /// Launches the pass. `source_type` is `type` or f32.

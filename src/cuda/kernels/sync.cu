@@ -2,9 +2,9 @@
 //
 // Waits that follow one another, and counts that do, are under way together, a lane of the warp for each: a
 // release that other devices see takes a microsecond, whatever there is to release. Memory order: a kernel
-// begins after everything before it in its stream is done, so that the release of a count covers it all; what
-// one lane has acquired, all have behind the barrier of the warp; what follows a kernel in its stream comes
-// after the acquire of its awaits.
+// may be there before those in front of it in its stream have ended, and waits for that first, so that the
+// release of a count covers it all; what one lane has acquired, all have behind the barrier of the warp; what
+// follows in the stream comes after the acquire of the awaits, or waits for this kernel itself.
 #include "count.cuh"
 #include "ptx/grids.cuh"
 #include "sync.hpp"

@@ -111,7 +111,6 @@ cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream)
   if (const cudaError_t error = attribute(cudaDevAttrMultiProcessorCount, &sms); error != cudaSuccess)
     return error;
   ElementwiseArgs copy = args;
-  const auto large = static_cast<std::size_t>(args.large_smem);
   if (!row_wise(args)) {
     void* parameters[] = {&copy};
     int major = 0, most_shared = 0;
@@ -121,9 +120,8 @@ cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream)
         error != cudaSuccess)
       return error;
     copy.room = tile_room(args, most_shared);
-    const std::size_t shared = std::max(large, static_cast<std::size_t>(copy.room));
-    return launch({find_tiles_kernel(args), tile_threads, shared, args.last - args.first, args.pairs,
-                   args.early && major >= 9},
+    return launch({find_tiles_kernel(args), tile_threads, static_cast<std::size_t>(copy.room),
+                   args.last - args.first, args.pairs, args.early && major >= 9},
                   args.ctas, sms, parameters, stream);
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;
@@ -131,7 +129,7 @@ cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream)
   void* parameters[] = {&copy, &layout};
   const std::size_t cache = static_cast<std::size_t>(layout.slices) * layout.cached * sizeof(float);
   return launch(
-      {find_rows_kernel(args), layout.slices * layout.threads, cache + large, ceil_div(rows, layout.slices)},
+      {find_rows_kernel(args), layout.slices * layout.threads, cache, ceil_div(rows, layout.slices)},
       args.ctas, sms, parameters, stream);
 }
 

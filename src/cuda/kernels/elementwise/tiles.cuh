@@ -94,7 +94,8 @@ __device__ inline void await_gates(const ElementwiseArgs& args, std::int64_t pos
 
 template <class Move>
 __device__ void scout(const ElementwiseArgs& args, const Route* sources, TileRing& ring, int lane) {
-  const std::uint32_t epoch = args.watch.epoch == nullptr ? 0 : *args.watch.epoch;
+  // Where nothing orders the kernel behind the one that began the epoch, this load has to find it in memory.
+  const std::uint32_t epoch = args.watch.epoch == nullptr ? 0 : ptx::load_acquire_gpu(args.watch.epoch);
   Turn turn;
   for (std::int64_t n = 0;; ++n) {
     ptx::barrier_wait(&ring.freed[turn.slot],
