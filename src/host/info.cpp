@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <dnnl.hpp>
 #include <fstream>
 #include <thread>
 
@@ -37,28 +36,6 @@ std::string cpu_name() {
   return "unknown processor";
 }
 
-std::string_view isa_name(dnnl::cpu_isa isa) {
-  using dnnl::cpu_isa;
-  switch (isa) {
-    case cpu_isa::sse41:
-      return "SSE4.1";
-    case cpu_isa::avx:
-      return "AVX";
-    case cpu_isa::avx2:
-      return "AVX2";
-    case cpu_isa::avx2_vnni:
-      return "AVX2 with VNNI";
-    case cpu_isa::avx512_core:
-      return "AVX-512";
-    case cpu_isa::avx512_core_vnni:
-      return "AVX-512 with VNNI";
-    case cpu_isa::avx512_core_bf16:
-      return "AVX-512 with bf16";
-    default:
-      return "AVX-512 with bf16 or newer";
-  }
-}
-
 }  // namespace
 }  // namespace host
 
@@ -73,11 +50,9 @@ Machine host_machine(int ranks, const Link& link, const EnginePhases& engine) {
 }
 
 HostInfo host_info() {
-  const dnnl_version_t& version = *dnnl_version();
   return {.cpu = host::cpu_name(),
           .cores = host::usable_cores(),
-          .onednn = fmt::format("{}.{}.{}, {}", version.major, version.minor, version.patch,
-                                host::isa_name(dnnl::get_effective_cpu_isa())),
+          .onednn = host::onednn_version(),
           .native_dtypes = host::native_dtypes(),
           .mpi = host::mpi_library()};
 }

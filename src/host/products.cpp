@@ -4,7 +4,9 @@
 #include <dnnl.hpp>
 
 #include <array>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include "shingle/base/error.hpp"
 
@@ -32,21 +34,57 @@ dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, DType type, std:
   return {{rows, cols}, type_of(type), dnnl::memory::dims{row, col}};
 }
 
+/// oneDNN up to 3.1 (its issue 1661) executes illegal instructions on processors with AMX where K is 63 or
+/// near: it does without, unless the environment chooses. Before oneDNN has looked at the processor.
+void avoid_amx() {
+  const dnnl_version_t& version = *dnnl_version();
+  const bool chosen = std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr || std::getenv("DNNL_MAX_CPU_ISA") != nullptr;
+  if (!chosen && (version.major < 3 || (version.major == 3 && version.minor < 2)))
+    dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+}
+
+/// oneDNN's engine of this processor: whoever calls oneDNN has it first.
 const dnnl::engine& cpu() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  static const dnnl::engine engine = [] {
+    avoid_amx();
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return engine;
 }
 
+std::string_view isa_name(dnnl::cpu_isa isa) {
+  using dnnl::cpu_isa;
+  switch (isa) {
+    case cpu_isa::sse41:
+      return "SSE4.1";
+    case cpu_isa::avx:
+      return "AVX";
+    case cpu_isa::avx2:
+      return "AVX2";
+    case cpu_isa::avx2_vnni:
+      return "AVX2 with VNNI";
+    case cpu_isa::avx512_core:
+      return "AVX-512";
+    case cpu_isa::avx512_core_vnni:
+      return "AVX-512 with VNNI";
+    case cpu_isa::avx512_core_bf16:
+      return "AVX-512 with bf16";
+    default:
+      return "AVX-512 with bf16 or newer";
+  }
+}
+
 dnnl::matmul::primitive_desc describe(const ProductShape& s) {
+  const dnnl::engine& engine = cpu();
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   const auto a = matrix(s.rows, s.k, s.in, s.a_row, s.a_col);
   const auto b = matrix(s.k, s.cols, s.in, s.b_row, s.b_col);
   const auto c = matrix(s.rows, s.cols, s.out, s.c_row, 1);
 #if DNNL_VERSION_MAJOR >= 3
-  return {cpu(), a, b, c, attributes};
+  return {engine, a, b, c, attributes};
 #else
-  return {dnnl::matmul::desc(a, b, c), attributes, cpu()};
+  return {dnnl::matmul::desc(a, b, c), attributes, engine};
 #endif
 }
 
@@ -88,6 +126,13 @@ bool probe(DType type) {
 bool multiplies_natively(DType type) {
   static const std::array<bool, 3> native{probe(DType::f32), probe(DType::bf16), probe(DType::f16)};
   return type == DType::f32 || native[static_cast<std::size_t>(type)];
+}
+
+std::string onednn_version() {
+  cpu();
+  const dnnl_version_t& version = *dnnl_version();
+  return fmt::format("{}.{}.{}, {}", version.major, version.minor, version.patch,
+                     isa_name(dnnl::get_effective_cpu_isa()));
 }
 
 void compute_on_this_thread_only() {

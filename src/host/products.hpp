@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "memory.hpp"
 #include "shingle/base/dtype.hpp"
@@ -35,6 +36,9 @@ class Product {
 
 /// Whether oneDNN multiplies this type here with fp32 accumulation and without a plain reference loop.
 bool multiplies_natively(DType type);
+
+/// The library's version and the newest instructions that it uses here.
+std::string onednn_version();
 
 /// Keeps the calling thread's products on this thread: each worker is one.
 void compute_on_this_thread_only();

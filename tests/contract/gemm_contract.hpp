@@ -230,6 +230,19 @@ TEST_P(BackendContract, GemmOfOneRowAndOneTile) {
   it.check(*world, served());
 }
 
+/// One less than a whole number of a matrix engine's tiles: a library that miscounts them crashes here.
+TEST_P(BackendContract, GemmOfOddDepth) {
+  for (const std::int64_t k : {31, 63, 127}) {
+    GemmCase it = GemmCase::whole();
+    it.type = DType::bf16;
+    it.m = 66;
+    it.n = 24;
+    it.k = k * served().multiple;
+    it.span(128, 64);
+    it.check_hooked(*world, served());
+  }
+}
+
 /// Long runs of rows go to oneDNN as they are; the tile is larger than the blocks that pass through scratch.
 TEST_P(BackendContract, GemmOfOneLargeTile) {
   for (const Epilogue epilogue : {Epilogue{}, Epilogue{true, Activation::relu}}) {
