@@ -38,7 +38,8 @@ dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, DType type, std:
 /// near: it does without, unless the environment chooses. Before oneDNN has looked at the processor.
 void avoid_amx() {
   const dnnl_version_t& version = *dnnl_version();
-  const bool chosen = std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr || std::getenv("DNNL_MAX_CPU_ISA") != nullptr;
+  const bool chosen =
+      std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr || std::getenv("DNNL_MAX_CPU_ISA") != nullptr;
   if (!chosen && (version.major < 3 || (version.major == 3 && version.minor < 2)))
     dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
 }
