@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -18,63 +19,103 @@ constexpr bool always_verify = false;
 constexpr bool always_verify = true;
 #endif
 
-Plan planned(const World& world, const Problem& problem, const Options& options) {
-  if (problem.world != world.size())
-    throw InvalidArgument(
-        fmt::format("the problem is for {} ranks, the world has {}", problem.world, world.size()));
+/// A plan, proven where that is asked for, or why there is none.
+Result<Plan> made(const World& world, const Problem& problem, const Options& options) {
   Result<Plan> plan = options.mechanism
                           ? make_plan(problem, world.machine(), *options.mechanism, options.params)
                           : make_best_plan(problem, world.machine(), options.params);
-  if (options.verify || always_verify) {
-    const Proof proof = verify(plan.value());
+  if (plan && (options.verify || always_verify)) {
+    const Proof proof = verify(*plan);
     if (!proof)
       throw Error(fmt::format("the {} plan fails its proof ({}): {}", name(plan->mechanism), proof.rule,
                               proof.failure));
   }
-  return std::move(plan).value();
+  return plan;
+}
+
+Plan planned(const World& world, const Problem& problem, const Options& options) {
+  if (problem.world != world.size())
+    throw InvalidArgument(
+        fmt::format("the problem is for {} ranks, the world has {}", problem.world, world.size()));
+  return made(world, problem, options).value();
 }
 
 }  // namespace
 
 struct Operator::State {
-  Plan plan;
-  std::vector<int> ranks;
+  /// A plan, and what runs it.
+  struct Ready {
+    Ready(World& world, Plan made) : plan(std::move(made)), executable(world.compile(plan)) {}
+    Plan plan;
+    std::unique_ptr<Executable> executable;
+  };
+
+  World& world;
+  std::optional<Options> options;  // that the plan was made with; empty: a plan that was given
   double timeout_us;
-  std::unique_ptr<Executable> executable;
+  std::vector<int> ranks;
+  std::unique_ptr<Ready> ready;
+  std::vector<std::unique_ptr<Ready>> former;  // the user's graphs may have captured these
+  bool enqueued = false;                       // `ready` has been
+  std::map<std::pair<int, Role>, void*> matrices;
   std::set<std::pair<int, Role>> unbound;
+
+  State(World& on, Plan plan, std::optional<Options> made_with, double deadline)
+      : world(on),
+        options(std::move(made_with)),
+        timeout_us(deadline),
+        ranks(on.local_ranks()),
+        ready(new Ready(on, std::move(plan))) {
+    for (const int rank : ranks)
+      for (const Role role : roles_of(ready->plan.problem)) unbound.emplace(rank, role);
+  }
 
   void require_bound() const {
     if (unbound.empty()) return;
     const auto& [rank, role] = *unbound.begin();
     throw InvalidArgument(fmt::format("matrix '{}' of rank {} is not bound", name(role), rank), rank);
   }
+
+  /// A plan that has peers use matrices which they do not reach gives way to one that leaves these to their
+  /// ranks, and brings what comes to them part by part. Collective.
+  void suit_matrices() {
+    if (!options || options->params.unregistered || !ready->executable->copies_whole()) return;
+    Options other = *options;
+    other.params.unregistered = true;
+    other.mechanism = ready->plan.mechanism;
+    Result<Plan> plan = made(world, ready->plan.problem, other);
+    if (!plan) return options.reset();
+    auto next = std::make_unique<Ready>(world, std::move(plan).value());
+    for (const auto& [at, memory] : matrices) next->executable->bind(at.first, at.second, memory);
+    ready->executable->synchronize();  // its epochs come before those of the next
+    std::swap(ready, next);
+    options = other;
+    if (enqueued) former.push_back(std::move(next));
+    enqueued = false;
+  }
 };
 
 Operator::Operator(World& world, const Problem& problem, const Options& options)
-    : Operator(world, planned(world, problem, options), options.timeout_us) {}
+    : state_(new State(world, planned(world, problem, options), options, options.timeout_us)) {}
 
 Operator::Operator(World& world, Plan plan, double timeout_us)
-    : state_(new State{std::move(plan), world.local_ranks(), timeout_us, nullptr, {}}) {
-  state_->executable = world.compile(state_->plan);
-  for (const int rank : state_->ranks)
-    for (const Role role : roles_of(state_->plan.problem)) state_->unbound.emplace(rank, role);
-}
+    : state_(new State(world, std::move(plan), std::nullopt, timeout_us)) {}
 
 Operator::Operator(Operator&&) noexcept = default;
 Operator& Operator::operator=(Operator&&) noexcept = default;
 Operator::~Operator() = default;
 
 const Problem& Operator::problem() const {
-  return state_->plan.problem;
+  return state_->ready->plan.problem;
 }
 const Plan& Operator::plan() const {
-  return state_->plan;
+  return state_->ready->plan;
 }
 Executable& Operator::executable() {
-  return *state_->executable;
+  return *state_->ready->executable;
 }
 std::int64_t Operator::memory_bytes(int rank) const {
-  return state_->executable->internal_bytes(rank);
+  return state_->ready->executable->internal_bytes(rank);
 }
 
 void Operator::bind(int rank, Role role, void* memory) {
@@ -85,24 +126,28 @@ void Operator::bind(int rank, Role role, void* memory) {
     throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
   if (memory == nullptr && shape(role, rank).elements() > 0)
     throw InvalidArgument(fmt::format("matrix '{}' of rank {} is null", name(role), rank), rank);
-  state_->executable->bind(rank, role, memory);
+  executable().bind(rank, role, memory);
+  state_->matrices[{rank, role}] = memory;
   state_->unbound.erase({rank, role});
 }
 
 RunReport Operator::run(int epochs, bool trace) {
   state_->require_bound();
-  return state_->executable->run({.epochs = epochs, .timeout_us = state_->timeout_us, .trace = trace});
+  state_->suit_matrices();
+  return executable().run({.epochs = epochs, .timeout_us = state_->timeout_us, .trace = trace});
 }
 
 void Operator::prepare() {
   state_->require_bound();
-  state_->executable->prepare(state_->timeout_us);
+  state_->suit_matrices();
+  executable().prepare(state_->timeout_us);
 }
 void Operator::enqueue(std::span<void* const> streams) {
-  state_->executable->enqueue(streams);
+  state_->enqueued = true;
+  executable().enqueue(streams);
 }
 void Operator::synchronize() {
-  state_->executable->synchronize();
+  executable().synchronize();
 }
 
 }  // namespace shingle

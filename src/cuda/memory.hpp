@@ -49,6 +49,8 @@ class Memory {
     std::vector<Move> inputs, outputs;
   };
   Staged staged(int rank) const;
+  /// Whether any rank of the world has such copies. Collective over the processes.
+  bool copies_whole();
 
   /// The first byte of a buffer in an epoch of this parity. Throws Unsupported where the rank is not local,
   /// InvalidArgument where the user has not bound it.

@@ -412,6 +412,7 @@ void fields(auto& f, P& p) {
   f.optional("one_shot", p.one_shot);
   f.optional("comm_rows", p.comm_rows);
   f.optional("pull", p.pull);
+  f.optional("unregistered", p.unregistered);
   f.optional("mover", p.mover);
   f.optional("comm_order", p.comm_order);
   f.optional("slices", p.slices);

@@ -361,6 +361,10 @@ void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from
   build.await(rank, to, counter, 0);
 }
 
+void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
+  if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
+}
+
 void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
   if (from == build.out) return;
   build.step(rank, compute_lane,

@@ -15,10 +15,12 @@ namespace {
 
 using planner::Builder;
 using planner::compute_lane;
+using planner::copy_rows;
 using planner::Handshake;
 using planner::Parcels;
 using planner::rows_of_shard;
 using planner::Transfer;
+using Use = planner::Transfer::Use;
 
 /// Where the rows that ranks exchange lie, by source and destination.
 struct Layout {
@@ -53,11 +55,6 @@ Slice shard_of(const Builder& build, std::int32_t buffer, int rank, int index) {
   return build.rows(buffer, rank, rows > 0 ? index * build.problem().shard_rows() : 0, rows);
 }
 
-/// A copy within a rank, on the compute lane.
-void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
-  if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
-}
-
 /// A GEMM before engines. Where its tiles trigger them they are the machine's, or those that params say; else
 /// it is a library's. On GPUs kernels wait beside it, of which it leaves one of many workers.
 Gemm triggering(const Builder& build, Gemm gemm) {
@@ -86,7 +83,9 @@ Parcels shards(const Builder& build, std::function<Slice(int)> own, std::int32_t
 void plan_gather(Builder& build, Variant variant) {
   const Problem& p = build.problem();
   const bool multiplies = p.multiplies(), produces = p.op == Op::gemm_allgather_gemm;
-  const std::int32_t gathered = multiplies ? build.buffer("gathered", p.m, p.gathered_cols()) : build.out;
+  const bool fills = build.params().unregistered && !multiplies;
+  const std::int32_t gathered =
+      multiplies || fills ? build.buffer("gathered", p.m, p.gathered_cols()) : build.out;
   const std::int32_t product =
       multiplies && build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
   const Handshake handshake(build);
@@ -102,8 +101,11 @@ void plan_gather(Builder& build, Variant variant) {
       build.step(r, compute_lane, std::move(gemm));
     }
     transfer.ready(build, r);
-    if (!produces) copy_rows(build, r, own(r), shard_of(build, gathered, r, r));
-    transfer.arrived(build, r);
+    if (!produces) copy_rows(build, r, own(r), shard_of(build, fills ? build.out : gathered, r, r));
+    const auto fill = [&](int s) {
+      copy_rows(build, r, shard_of(build, gathered, r, s), shard_of(build, build.out, r, s));
+    };
+    transfer.arrived(build, r, fills ? fill : Use{});
     if (!multiplies) continue;
     Gemm gemm =
         build.gemm(r, build.one_tile(p.m), RowMap::identity(p.m), Builder::in_place(build.all(product, r)));
@@ -145,7 +147,10 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
   }
   const std::int64_t cols = routed_cols(build);
   const bool finishing = build.needs_finishing();
-  const std::int32_t target = after || finishing ? build.buffer("arrivals", received, cols) : build.out;
+  const bool fills = build.params().unregistered && !after && !finishing;
+  const std::int32_t target =
+      after || finishing || fills ? build.buffer("arrivals", received, cols) : build.out;
+  const std::int32_t landed = fills ? build.out : target;
   const std::int32_t made =
       before ? (layout.sorted && in_place ? target : build.buffer("product", sent, cols)) : build.a;
   // What is sent lies in the order of destinations.
@@ -159,6 +164,10 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
       after && finishing ? build.buffer("product", received, build.product_cols()) : build.out;
   const Handshake handshake(build);
   Transfer transfer(build, routed(build, layout, source, target), variant, &handshake);
+  const auto from = [&](int s, int r, std::int32_t buffer) {  // the rows of s on r
+    return build.rows(buffer, r, layout.first_received[s][r], layout.rows[s][r]);
+  };
+  const auto fill = [&](int s, int r) { copy_rows(build, r, from(s, r, target), from(s, r, build.out)); };
   for (int r = 0; r < p.world; ++r) {
     if (before) {
       Gemm gemm = build.gemm(r, build.one_tile(sent[r]), RowMap::identity(sent[r]),
@@ -180,8 +189,10 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
     transfer.ready(build, r);
     if (!in_place)
       copy_rows(build, r, build.rows(source, r, layout.first_sent[r][r], layout.rows[r][r]),
-                build.rows(target, r, layout.first_received[r][r], layout.rows[r][r]));
-    transfer.arrived(build, r);
+                from(r, r, landed));
+    else if (fills)
+      fill(r, r);
+    transfer.arrived(build, r, fills ? Use([&](int s) { fill(s, r); }) : Use{});
     if (after) {
       Gemm gemm = build.gemm(r, build.one_tile(received[r]), RowMap::identity(received[r]),
                              Builder::in_place(build.all(result, r)));
@@ -189,7 +200,7 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
       build.step(r, compute_lane, std::move(gemm));
       planner::finish_rows(build, r, result, received[r]);
     } else {
-      planner::finish_rows(build, r, target, received[r]);
+      planner::finish_rows(build, r, landed, received[r]);
     }
   }
 }
@@ -294,7 +305,8 @@ void plan_allreduce(Builder& build, Variant variant) {
   const Problem& p = build.problem();
   const Variant first = planner::exchange_of(variant), second = planner::gather_of(variant);
   const Partials partials(build, first == Variant::swap);
-  const std::int32_t reduced = build.needs_finishing() ? build.buffer("reduced", p.m, p.n) : build.out;
+  const bool finishing = build.needs_finishing(), fills = build.params().unregistered && !finishing;
+  const std::int32_t reduced = finishing || fills ? build.buffer("reduced", p.m, p.n) : build.out;
   const Handshake handshake(build);
   const auto own = [&](int r) { return shard_of(build, reduced, r, r); };
   Transfer exchange(build, partials.parcels(build), first, &handshake);
@@ -307,8 +319,12 @@ void plan_allreduce(Builder& build, Variant variant) {
     gather.hook(pass.grid, pass.notify, r);
     build.step(r, compute_lane, std::move(pass));
     gather.ready(build, r);
-    gather.arrived(build, r);
-    planner::finish_rows(build, r, reduced, p.m);
+    const auto fill = [&](int s) {
+      copy_rows(build, r, shard_of(build, reduced, r, s), shard_of(build, build.out, r, s));
+    };
+    if (fills) fill(r);
+    gather.arrived(build, r, fills ? fill : Use{});
+    planner::finish_rows(build, r, fills ? build.out : reduced, p.m);
   }
 }
 

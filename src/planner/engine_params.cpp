@@ -123,6 +123,7 @@ Result<Params> engine_params(const Problem& problem, const Machine& machine, con
     chosen.order = params.order == TileOrder{} ? machine.order : params.order;
   }
   chosen.prelaunch = params.prelaunch;
+  chosen.unregistered = params.unregistered;
   chosen.poll = params.poll;
   chosen.trigger = params.trigger;
   chosen.launchers = params.launchers > 0 ? params.launchers : 1;

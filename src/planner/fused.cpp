@@ -108,6 +108,7 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   chosen.tile_rows = params.tile_rows;
   chosen.tile_cols = params.tile_cols;
   chosen.order = params.order;
+  chosen.unregistered = params.unregistered;
   if (p.reduces()) {
     chosen.stage_fp32 = params.stage_fp32;
     const bool asked = params.comm_order != CommOrder::automatic;  // for an order, which one shot has not
@@ -122,7 +123,7 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   if (p.op == Op::alltoall_gemm) chosen.helpers = helpers_of(machine, params);
   if (p.shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
-    chosen.pull = params.pull;
+    chosen.pull = params.pull && !params.unregistered;
     chosen.mover = params.mover;
     chosen.comm_order = params.comm_order == CommOrder::automatic ? CommOrder::ring : params.comm_order;
     if (params.mover == Mover::store) chosen.helpers = helpers_of(machine, params);

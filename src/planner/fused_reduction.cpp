@@ -3,7 +3,8 @@
 // A GEMM's tile is stored into its owner's staging, in a region of the source's own, and counted there. The
 // owner sums the regions in rank order, band by band as they are complete: by a few workers beside its own
 // GEMM, and by all of them after it, from one queue. For allreduce whoever sums a band stores it on every
-// rank; in one shot, everybody sums everything.
+// rank; in one shot, everybody sums everything. Where ranks do not reach each other's output, sums go to a
+// buffer beside it and from there, band by band as they come, to the output.
 #include "fused_reduction.hpp"
 
 namespace shingle::planner {
@@ -26,15 +27,34 @@ std::int32_t height(const ShardTiles& tiles, std::int64_t rows, std::int64_t col
   return tall;
 }
 
+/// The tiles of a sum of `rows` of a region's rows, band by band.
+TileGrid sum_grid(const Builder& build, const ShardTiles& tiles, std::int64_t region, std::int64_t rows) {
+  const std::int64_t cols = build.problem().n;
+  const auto across = static_cast<std::int32_t>(tiles.band_cols / tiles.inner.tile_cols);
+  return make_grid(rows, cols, height(tiles, region, cols, build.workers()), tiles.inner.tile_cols,
+                   across > 0 ? TileOrder{Raster::along_m, across, 1, 1, 0} : TileOrder{});
+}
+
+/// Where a band's tiles end there.
+std::int64_t end_of_band(const TileGrid& sums, const ShardTiles& tiles, std::int64_t band) {
+  if (tiles.band_cols > 0) return sums.positions() / tiles.bands * (band + 1);
+  const std::int64_t tall = ceil_div((band + 1) * tiles.band_rows, sums.tile_rows);
+  return smaller(tall, sums.tiles_m()) * sums.tiles_n();
+}
+
+std::uint32_t tiles_of_band(const TileGrid& sums, const ShardTiles& tiles, std::int64_t band) {
+  const auto before = [&](std::int64_t bands) {
+    return bands == 0 ? 0 : sums.tiles_before(end_of_band(sums, tiles, bands - 1));
+  };
+  return static_cast<std::uint32_t>(before(band + 1) - before(band));
+}
+
 /// The sum of the sources' regions on a rank, band by band, as a pass of which `to` gets the result.
 Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& at, int rank,
                      std::int64_t rows, Placement to) {
   const Problem& p = build.problem();
   Elementwise pass;
-  const bool by_columns = tiles.band_cols > 0;
-  const auto across = static_cast<std::int32_t>(tiles.band_cols / tiles.inner.tile_cols);
-  pass.grid = make_grid(rows, p.n, height(tiles, rows, p.n, build.workers()), tiles.inner.tile_cols,
-                        by_columns ? TileOrder{Raster::along_m, across, 1, 1, 0} : TileOrder{});
+  pass.grid = sum_grid(build, tiles, at.region, rows);
   for (int source = 0; source < p.world; ++source)
     pass.from.push_back(Builder::in_place(build.rows(at.staging, rank, source * at.region, rows)));
   pass.to = std::move(to);
@@ -44,10 +64,7 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
   }
   TileGate gate{at.stored, {}, {}};
   for (std::int64_t band = 0; band < tiles.bands; ++band) {
-    const std::int64_t tall =
-        smaller(ceil_div((band + 1) * tiles.band_rows, pass.grid.tile_rows), pass.grid.tiles_m());
-    gate.ends.push_back(by_columns ? pass.grid.positions() / tiles.bands * (band + 1)
-                                   : tall * pass.grid.tiles_n());
+    gate.ends.push_back(end_of_band(pass.grid, tiles, band));
     gate.targets.push_back(static_cast<std::uint32_t>(p.world) * tiles.tiles_in(band));
   }
   pass.gates.push_back(std::move(gate));
@@ -55,20 +72,26 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
   return pass;
 }
 
-/// The pass by helpers beside the GEMM and by everybody after it. Helpers come when there is something to do:
-/// before, they would be in the way of a GEMM that takes its workers all at once.
-void share(Builder& build, int rank, Elementwise pass) {
-  const std::int32_t helpers = build.helpers();
-  if (helpers > 0) {
+/// The pass by some workers in a lane beside the GEMM and by `rest` after it. The former come when there is
+/// something to do: before, they would be in the way of a GEMM that takes its workers all at once.
+void share(Builder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
+           std::int32_t rest) {
+  if (some > 0) {
     Elementwise beside = pass;
-    beside.resources = {1, helpers};
-    const std::int32_t lane = build.helper_lane(rank, "reduce");
+    beside.resources = {1, some};
     const TileGate& gate = pass.gates.front();
     build.await(rank, lane, gate.counter, gate.entry(0), gate.targets.front());
     build.step(rank, lane, std::move(beside));
   }
-  pass.resources = {1, build.workers() - helpers};
+  pass.resources = {1, rest};
   build.step(rank, compute_lane, std::move(pass));
+}
+
+/// A sum by the helpers but `fillers` of them, and by everybody else.
+void share_sum(Builder& build, int rank, Elementwise pass, std::int32_t fillers = 0) {
+  const std::int32_t helpers = build.helpers();
+  const std::int32_t lane = helpers > 0 ? build.helper_lane(rank, "reduce") : compute_lane;
+  share(build, rank, std::move(pass), lane, helpers - fillers, build.workers() - helpers);
 }
 
 void await_tiles(Builder& build, int rank, std::int32_t counter, std::int64_t entry, const TileGrid& grid) {
@@ -76,10 +99,14 @@ void await_tiles(Builder& build, int rank, std::int32_t counter, std::int64_t en
     build.await(rank, compute_lane, counter, entry, static_cast<std::uint32_t>(grid.tiles()));
 }
 
-/// Counts every tile of a pass in entry `entry` on `ranks`.
-TileNotify count_all(std::int32_t counter, std::vector<std::int32_t> ranks, const TileGrid& grid,
-                     std::int32_t entry) {
-  return {counter, std::move(ranks), {grid.positions()}, {entry}};
+/// Counts every tile of a pass on `ranks`: those before ends[i] and not before ends[i - 1] in entry
+/// first + i.
+TileNotify count_tiles(std::int32_t counter, std::vector<std::int32_t> ranks, std::vector<std::int64_t> ends,
+                       std::int64_t first) {
+  TileNotify notify{counter, std::move(ranks), std::move(ends)};
+  for (std::size_t i = 0; i < notify.ends.size(); ++i)
+    notify.entries.push_back(static_cast<std::int32_t>(first) + static_cast<std::int32_t>(i));
+  return notify;
 }
 
 std::int32_t staging_buffer(Builder& build, std::int64_t rows) {
@@ -102,9 +129,14 @@ ShardSums::ShardSums(Builder& build, const ShardTiles& tiles) : build_(build), t
   shard_ = p.shard_rows();
   staging_ = staging_buffer(build, p.world * shard_);
   stored_ = build.counter("stored", tiles.bands);
-  summed_ = build.row_wise_finishing() ? build.buffer("summed", gathers_ ? p.m : shard_, p.n) : build.out;
+  const bool finishes = build.row_wise_finishing();
+  fills_ = gathers_ && build.params().unregistered && !finishes;
+  summed_ = finishes || fills_ ? build.buffer("summed", gathers_ ? p.m : shard_, p.n) : build.out;
   // Who has to know that a shard is summed: for a scatter its rank, and only if rows are finished after that.
-  complete_ = gathers_ || build.row_wise_finishing() ? build.counter("summed", p.world) : -1;
+  parts_ = fills_ ? tiles.bands : 1;
+  complete_ = gathers_ || finishes ? build.counter("summed", p.world * parts_) : -1;
+  // One in eight keeps up with what the others sum, to which more of them would matter more.
+  if (fills_) fillers_ = (build.helpers() + 6) / 8;
 }
 
 /// The own shard comes last, as nobody waits for its way, unless all ranks go by the same order.
@@ -142,26 +174,58 @@ void ShardSums::store_from_each(int rank, Gemm& gemm) const {
   gemm.notify.push_back({stored_, everyone(build_.world(), rank), tiles_.ends()});
 }
 
+TileGrid ShardSums::sums_of(int rank) const {
+  return sum_grid(build_, tiles_, shard_, rows_of(rank));
+}
+
 void ShardSums::sum(int rank) const {
   const Problem& p = build_.problem();
-  const auto rows_of = [&](int owner) { return larger(smaller(p.m - owner * shard_, shard_), 0); };
   const std::int64_t rows = rows_of(rank);
   Placement to =
       Builder::in_place(build_.rows(summed_, rank, gathers_ ? smaller(rank * shard_, p.m) : 0, rows));
   if (gathers_) to.ranks = everyone(p.world, rank);
   Elementwise pass = sum_pass(build_, tiles_, {staging_, shard_, stored_}, rank, rows, std::move(to));
+  const std::vector<std::int64_t> ends =
+      fills_ ? pass.gates.front().ends : std::vector{pass.grid.positions()};
   if (complete_ >= 0)
-    pass.notify.push_back(count_all(
-        complete_, gathers_ ? everyone(p.world, rank) : std::vector<std::int32_t>{rank}, pass.grid, rank));
-  const TileGrid own = pass.grid;
-  share(build_, rank, std::move(pass));
+    pass.notify.push_back(count_tiles(complete_,
+                                      gathers_ ? everyone(p.world, rank) : std::vector<std::int32_t>{rank},
+                                      ends, rank * parts_));
+  share_sum(build_, rank, std::move(pass), fillers_);
+  if (fills_) return fill(rank);
   if (complete_ < 0) return;
-  for (int s = 0; s < p.world; ++s) {
-    TileGrid theirs = own;
-    theirs.rows = rows_of(s);
-    if (gathers_ || s == rank) await_tiles(build_, rank, complete_, s, theirs);
-  }
+  for (int s = 0; s < p.world; ++s)
+    if (gathers_ || s == rank) await_tiles(build_, rank, complete_, s, sums_of(s));
   if (build_.row_wise_finishing()) finish_rows(build_, rank, summed_, p.out_rows(rank));
+}
+
+/// The sums go from the operator's memory to the output, each tile of the product once the band of its rows'
+/// rank is complete: by a few helpers as soon as any is, and by everybody in the end.
+void ShardSums::fill(int rank) const {
+  const int world = build_.world();
+  Elementwise pass;
+  pass.grid = tiles_.grid(first(rank));
+  pass.from.push_back(Builder::in_place(build_.all(summed_, rank)));
+  pass.to = Builder::in_place(build_.all(build_.out, rank));
+  pass.from.front().rows = pass.to.rows = tiles_.rows();
+  const auto await = [&](TileGate& gate, int owner, std::int64_t band) {
+    gate.entries.push_back(static_cast<std::int32_t>(owner * parts_ + band));
+    gate.targets.push_back(tiles_of_band(sums_of(owner), tiles_, band));
+  };
+  if (tiles_.shards == world) {
+    TileGate gate{complete_, tiles_.ends(), {}};
+    for (const ShardTiles::Run& run : tiles_.runs()) await(gate, (first(rank) + run.place) % world, run.band);
+    pass.gates.push_back(std::move(gate));
+  } else {  // a tile has rows of all
+    for (int owner = 0; owner < world; ++owner) {
+      TileGate gate{complete_, tiles_.ends(), {}};
+      for (const ShardTiles::Run& run : tiles_.runs()) await(gate, owner, run.band);
+      pass.gates.push_back(std::move(gate));
+    }
+  }
+  pass.queue = 1;
+  const std::int32_t lane = fillers_ > 0 ? build_.lane(rank, LaneKind::compute, "fill") : compute_lane;
+  share(build_, rank, std::move(pass), lane, fillers_, build_.workers() - build_.helpers());
 }
 
 namespace {
@@ -186,9 +250,9 @@ void in_one_shot(Builder& build, const Machine& machine) {
     gemm.resources = {1, build.workers() - build.helpers()};
     build.step(r, compute_lane, std::move(gemm));
     Elementwise pass = sum_pass(build, tiles, at, r, p.m, Builder::in_place(build.rows(summed, r, 0, p.m)));
-    if (finishes) pass.notify.push_back(count_all(complete, {r}, pass.grid, 0));
+    if (finishes) pass.notify.push_back(count_tiles(complete, {r}, {pass.grid.positions()}, 0));
     const TileGrid grid = pass.grid;
-    share(build, r, std::move(pass));
+    share_sum(build, r, std::move(pass));
     if (!finishes) continue;
     await_tiles(build, r, complete, 0, grid);
     finish_rows(build, r, summed, p.m);

@@ -123,8 +123,11 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
 
 }  // namespace
 
-Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& params) {
+Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& asked) {
   problem.validate();
+  Params params = asked;
+  // Engines gather sums in the next rank's output; a library's messages come in from any memory.
+  if (params.unregistered && problem.op == Op::gemm_allreduce) params.engines = 0;
   const Machine machine = with_engines(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;

@@ -283,11 +283,24 @@ void Transfer::end_by_host(Builder& build, int rank) const {
   build.notify(rank, communicate_lane, come_, 0);
 }
 
-void Transfer::arrived(Builder& build, int rank) const {
-  if (!any_) return;
+void Transfer::await_all(Builder& build, int rank) const {
   if (trigger_ == Trigger::host) return build.await(rank, compute_lane, come_, 0);
   for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
     build.await(rank, compute_lane, sent_, entry);
+}
+
+void Transfer::arrived(Builder& build, int rank, const Use& use) const {
+  if (!any_) return;
+  // The host's thread tells of all at once, and of what is exchanged in place either side may.
+  const bool apart = use && trigger_ == Trigger::direct && variant_ != Variant::swap;
+  if (!apart) await_all(build, rank);
+  const std::int64_t entries = variant_ == Variant::ring ? 1 : static_cast<std::int64_t>(most_engines_);
+  for (int i = 1; use && i < build.world(); ++i) {
+    const int source = after(rank, build.world() - i, build.world());  // in the order in which they come
+    for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
+      if (apart && entry / entries == source) build.await(rank, compute_lane, sent_, entry);
+    use(source);
+  }
 }
 
 }  // namespace shingle::planner

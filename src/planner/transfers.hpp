@@ -30,6 +30,8 @@ std::vector<Command> commands_of(const Parcels& parcels, Variant variant, int ra
 /// `arrived` once all that it gets has come. Between these two calls the rank may do other things.
 class Transfer {
  public:
+  using Use = std::function<void(int source)>;
+
   /// `handshake`: the ranks that write into others have to wait for these to have begun the epoch; null where
   /// they know it already.
   Transfer(Builder& build, const Parcels& parcels, Variant variant, const Handshake* handshake);
@@ -41,8 +43,9 @@ class Transfer {
   void hook(const TileGrid& grid, std::vector<TileNotify>& notify, int rank);
   /// The compute lane has made what the rank sends: engines may start.
   void ready(Builder& build, int rank);
-  /// The compute lane goes on once all has come.
-  void arrived(Builder& build, int rank) const;
+  /// The compute lane goes on once all has come. `use`, if there is one, is called for each other rank, for
+  /// steps that need its part alone.
+  void arrived(Builder& build, int rank, const Use& use = {}) const;
 
  private:
   /// The commands of one engine, and the ranks that have to know when it is done.
@@ -62,6 +65,7 @@ class Transfer {
   std::int32_t begin_batch(Builder& build, int rank, std::size_t e) const;
   void run_engine(Builder& build, int rank, std::size_t e) const;
   void run_ring(Builder& build, int rank) const;
+  void await_all(Builder& build, int rank) const;
   bool awaits_turn(int rank, int i, int world) const;
   std::vector<int> met_first(int rank, int world) const;
   void run_in_step(Builder& build, int rank) const;

@@ -132,7 +132,7 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
       const std::int64_t shard = p.shard_rows();
       found.add("comm_rows", &Params::comm_rows,
                 {shard, ceil_div(shard, 2), ceil_div(shard, 4), ceil_div(shard, 8)});
-      found.add("pull", &Params::pull, {false, true});
+      if (!fixed.unregistered) found.add("pull", &Params::pull, {false, true});
       found.add("mover", &Params::mover, {Mover::copy_engine, Mover::store});
       found.add("comm_order", &Params::comm_order,
                 {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});

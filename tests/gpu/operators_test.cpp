@@ -99,6 +99,7 @@ Params draw_peer_params(Dice& dice, const Problem& problem) {
   params.one_shot = problem.op == Op::gemm_allreduce && chance(dice, 40);
   if (chance(dice, 50)) params.comm_rows = dice.size(1, problem.m);
   params.pull = chance(dice, 40);
+  params.unregistered = chance(dice, 30);
   params.mover = one_of(dice, {Mover::copy_engine, Mover::store});
   params.comm_order = one_of(dice, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
   if (!problem.shards_a() && chance(dice, 20)) params.comm_order = CommOrder::same;

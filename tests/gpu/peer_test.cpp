@@ -213,8 +213,7 @@ TEST_P(BackToBack, NobodyIsOverwrittenOrReadTooSoon) {
   const int ranks = std::min(static_cast<int>(peers().size()), 4);
   if (ranks < 2) GTEST_SKIP() << "two GPUs that reach each other are needed";
   const auto world = make_cuda_world(ranks);
-  const Problem problem{
-      .op = GetParam().op, .world = ranks, .m = 500, .n = 384, .k = 256, .dtype = DType::bf16};
+  const Problem problem{.op = given.op, .world = ranks, .m = 500, .n = 384, .k = 256, .dtype = DType::bf16};
   Problem sums = problem;
   sums.op = Op::gemm_reducescatter, sums.m = 260;
   Recorded first(*world, problem, GetParam().mechanism, GetParam().params, epochs);
@@ -248,6 +247,8 @@ const Case cases[] = {
      with([](Params& p) { p.order.raster = Raster::along_m, p.helpers = 4; })},
     {"reducescatter_fp32", Op::gemm_reducescatter, with([](Params& p) { p.stage_fp32 = true; })},
     {"allreduce", Op::gemm_allreduce, with([](Params& p) { p.helpers = 12; })},
+    {"allreduce_unregistered", Op::gemm_allreduce,
+     with([](Params& p) { p.helpers = 12, p.comm_order = CommOrder::interleaved, p.unregistered = true; })},
     {"allreduce_one_shot", Op::gemm_allreduce, with([](Params& p) { p.one_shot = true; })},
     {"allgather", Op::allgather_gemm, with([](Params&) {})},
     {"allgather_pull", Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
@@ -290,9 +291,9 @@ class PoolMemory {
 
 class UnsharedMemory : public testing::TestWithParam<Case> {};
 
-/// Where the user's matrices lie in memory that peers do not reach, they use copies; several epochs, graphs
-/// and all.
-TEST_P(UnsharedMemory, IsStaged) {
+/// Several epochs, graphs and all, on matrices in memory that peers do not reach, of an operator that may or
+/// may not make another plan for them.
+void run_on_pools(const Case& given, bool may_plan) {
   const int ranks = std::min(static_cast<int>(peers().size()), 4);
   if (ranks < 2) GTEST_SKIP() << "two GPUs that reach each other are needed";
   const auto world = make_cuda_world(ranks);
@@ -300,7 +301,9 @@ TEST_P(UnsharedMemory, IsStaged) {
       .op = GetParam().op, .world = ranks, .m = 500, .n = 384, .k = 256, .dtype = DType::bf16};
   const auto inputs = random_inputs(problem, 5, Values::integers);
   Workspace workspace(*world, *inputs);
-  Operator op(*world, problem, {.mechanism = GetParam().mechanism, .params = GetParam().params});
+  Operator made(*world, problem, {.mechanism = given.mechanism, .params = given.params});
+  Operator op = may_plan ? std::move(made) : Operator(*world, made.plan(), 30e6);
+  const bool used = !remote_user_buffers(op.plan()).empty();
   workspace.bind(op);
   op.run();
   const std::int64_t shared_bytes = op.memory_bytes(0);
@@ -335,15 +338,28 @@ TEST_P(UnsharedMemory, IsStaged) {
     const auto checked = shingle::check(*inputs, workspace.outputs());
     EXPECT_TRUE(checked.passed) << "epoch " << epoch;
   }
-  if (remote_user_buffers(op.plan()).empty())
-    EXPECT_EQ(op.memory_bytes(0), shared_bytes) << "peers reach nothing of the user's";
-  else
-    EXPECT_GT(op.memory_bytes(0), shared_bytes) << "the copies are counted";
+  EXPECT_EQ(op.plan().params.unregistered, used && may_plan);
+  if (!used)
+    EXPECT_EQ(op.memory_bytes(0), shared_bytes) << "peers use nothing of the user's";
+  else if (given.op != Op::allgather_gemm || !may_plan)
+    EXPECT_GT(op.memory_bytes(0), shared_bytes) << "what takes their place is counted";
+}
+
+TEST_P(UnsharedMemory, IsFilledFromTheOperators) {
+  run_on_pools(GetParam(), true);
+}
+TEST_P(UnsharedMemory, IsCopiedWhereThePlanStays) {
+  run_on_pools(GetParam(), false);
 }
 
 const Case unshared_cases[] = {
     {"allreduce", Op::gemm_allreduce, with([](Params&) {})},  // of two ranks in one shot, which reaches none
+    {"allreduce_by_bands", Op::gemm_allreduce, with([](Params& p) {
+       p.comm_order = CommOrder::ring, p.helpers = 12, p.order.raster = Raster::along_m;
+     })},
     {"allgather_pull", Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
+    {"copy_engine_ring", Op::gemm_allreduce, engines(Variant::ring, Trigger::direct, false),
+     Mechanism::copy_engine},
     {"copy_engine", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, false),
      Mechanism::copy_engine},
 };

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "backend/remote.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/verify.hpp"
@@ -81,7 +82,8 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
     return std::nullopt;
   }
   // GEMM and collective run beside each other, if not in this epoch, then in the next one on another rank.
-  const bool engines = mechanism == Mechanism::ring && params.engines > 0;
+  const bool engines = mechanism == Mechanism::ring && params.engines > 0 &&
+                       !(params.unregistered && p.op == Op::gemm_allreduce);
   const std::int32_t taken = engines ? std::min(machine.collective_workers, 1) : machine.collective_workers;
   if (p.op != Op::gemm && machine.workers <= taken) return "workers";
   // There is nothing to overlap.
@@ -194,6 +196,8 @@ void check_plan(const Problem& p, const Machine& machine, const Entry& entry, co
   RC_ASSERT(again.has_value());
   RC_ASSERT(plan == *again);
   RC_ASSERT(plan_from_json(to_json(plan)) == plan);
+  if (params.unregistered && !remote_user_buffers(plan).empty())
+    RC_FAIL("peers use a matrix that they do not reach\n" + all_of(p, plan));
   const auto sent = sent_elements(plan);
   for (int rank = 0; rank < p.world; ++rank)
     if (sent[static_cast<std::size_t>(rank)] != expected_elements(p, plan, rank))

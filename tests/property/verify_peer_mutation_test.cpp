@@ -190,8 +190,12 @@ bool drop_copy(Plan& plan, Dice& dice) {
 }
 
 bool notify_before_copy(Plan& plan, Dice& dice) {
-  const auto at = pick<Copy>(plan, dice, [](const At&, const Copy&) { return true; });
-  if (at) std::swap(step_of(plan, *at), lane_of(plan, *at).steps[static_cast<std::size_t>(at->step) + 1]);
+  const auto behind = [&](const At& at) { return At{at.rank, at.lane, at.step + 1}; };
+  const auto at = pick<Copy>(plan, dice, [&](const At& copy, const Copy&) {
+    return static_cast<std::size_t>(copy.step) + 1 < lane_of(plan, copy).steps.size() &&
+           std::holds_alternative<Notify>(step_of(plan, behind(copy)));
+  });
+  if (at) std::swap(step_of(plan, *at), step_of(plan, behind(*at)));
   return at.has_value();
 }
 

@@ -158,6 +158,7 @@ Params random_params(Source& draw, const Problem& problem) {
   params.trigger = one_of(draw, {Trigger::host, Trigger::direct});
   params.poll = one_of(draw, {Poll::engine, Poll::rank, Poll::collective});
   if (chance(draw, 50)) params.launchers = static_cast<std::int32_t>(draw.size(1, problem.world));
+  params.unregistered = chance(draw, 30);
   return params;
 }
 

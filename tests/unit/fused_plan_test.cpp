@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "backend/remote.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/verify.hpp"
@@ -274,6 +275,46 @@ TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
       EXPECT_GT(passes[0]->from[s].slice.row, passes[0]->from[s - 1].slice.row);
   }
   EXPECT_TRUE(verify(plan));
+}
+
+TEST(FusedPlan, SumsThatAnOutputCannotTakeGoOnToItBandByBand) {
+  Params params;
+  params.order = {Raster::along_m, 1, 1, 1, 0};  // bands of columns
+  params.helpers = 4;
+  params.unregistered = true;
+  const Problem p = problem(Op::gemm_allreduce, 4, 200);
+  const Plan plan = plan_fused(p, machine(64), params).value();
+  EXPECT_TRUE(verify(plan));
+  EXPECT_TRUE(remote_user_buffers(plan).empty());
+  for (const RankPlan& rank : plan.ranks) {
+    ASSERT_EQ(rank.lanes.size(), 3u);
+    EXPECT_EQ(rank.lanes[2].name, "fill");
+    const auto& beside = std::get<Elementwise>(rank.lanes[2].steps.back());
+    const auto& behind = std::get<Elementwise>(rank.lanes[0].steps.back());
+    EXPECT_EQ(beside.queue, behind.queue);
+    EXPECT_EQ(beside.resources.most, 1) << "a helper in eight, but one";
+    ASSERT_EQ(behind.gates.size(), 1u);
+    const TileGate& gate = behind.gates.front();
+    EXPECT_EQ(gate.ends.size(), 3u * 4) << "a band of columns of each shard";
+    EXPECT_EQ(std::set<std::int32_t>(gate.entries.begin(), gate.entries.begin() + 4),
+              (std::set<std::int32_t>{0, 3, 6, 9}))
+        << "the first band of all ranks comes first";
+    EXPECT_EQ(find_buffer(plan, Role::out), behind.to.slice.buffer);
+  }
+  const Params direct = [&] {
+    Params other = params;
+    other.unregistered = false;
+    return other;
+  }();
+  EXPECT_FALSE(remote_user_buffers(plan_fused(p, machine(64), direct).value()).empty());
+}
+
+TEST(FusedPlan, ShardsOfMatricesThatPeersDoNotReachAreSent) {
+  Params params;
+  params.pull = params.unregistered = true;
+  const Plan plan = plan_fused(problem(Op::allgather_gemm, 4, 200), machine(64), params).value();
+  EXPECT_FALSE(plan.params.pull);
+  EXPECT_TRUE(remote_user_buffers(plan).empty());
 }
 
 TEST(FusedPlan, GoesWithoutHelpersAndInOneOrderOnAllRanks) {

@@ -4,6 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "backend/remote.hpp"
 #include "shingle/api/measure.hpp"
 #include "shingle/api/workspace.hpp"
 #include "shingle/base/error.hpp"
@@ -83,6 +89,95 @@ TEST(Operator, RefusesWrongAndMissingMatrices) {
               ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is null"));
   for (const Role role : {Role::a, Role::b, Role::out}) op.bind(0, role, memory.data());
   EXPECT_THAT([&] { op.run(); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is not bound"));
+}
+
+/// Threads, on which some memory counts as such that peers do not reach: what a backend of devices finds out
+/// when it is bound.
+class ApartWorld final : public World {
+ public:
+  explicit ApartWorld(int ranks) : inner_(make_world(ranks, {.backend = "host", .workers_per_rank = 4})) {}
+  void keep_apart(const void* memory) { apart_.insert(memory); }
+  int alive() const { return alive_; }
+
+  std::string backend() const override { return inner_->backend(); }
+  int size() const override { return inner_->size(); }
+  std::vector<int> local_ranks() const override { return inner_->local_ranks(); }
+  const Machine& machine() const override { return inner_->machine(); }
+  Capabilities capabilities() const override { return inner_->capabilities(); }
+  DeviceBuffer allocate(int rank, std::size_t bytes) override { return inner_->allocate(rank, bytes); }
+  std::unique_ptr<Executable> compile(const Plan& plan) override {
+    return std::make_unique<Apart>(*this, plan);
+  }
+  void barrier() override { inner_->barrier(); }
+  std::vector<double> all_max(std::vector<double> values) override {
+    return inner_->all_max(std::move(values));
+  }
+
+ private:
+  class Apart final : public Executable {
+   public:
+    Apart(ApartWorld& world, const Plan& plan)
+        : world_(world), plan_(plan), inner_(world.inner_->compile(plan)) {
+      ++world_.alive_;
+    }
+    ~Apart() override { --world_.alive_; }
+    void bind(int rank, Role role, void* memory) override {
+      inner_->bind(rank, role, memory);
+      bound_[role] = bound_[role] || world_.apart_.contains(memory);
+    }
+    bool copies_whole() override {
+      return std::ranges::any_of(remote_user_buffers(plan_), [&](std::int32_t buffer) {
+        return bound_[plan_.buffers[static_cast<std::size_t>(buffer)].role];
+      });
+    }
+    RunReport run(const RunOptions& options) override { return inner_->run(options); }
+    std::int64_t internal_bytes(int rank) const override { return inner_->internal_bytes(rank); }
+    void poison() override { inner_->poison(); }
+
+   private:
+    ApartWorld& world_;
+    const Plan& plan_;
+    std::unique_ptr<Executable> inner_;
+    std::map<Role, bool> bound_;
+  };
+
+  std::unique_ptr<World> inner_;
+  std::set<const void*> apart_;
+  int alive_ = 0;
+};
+
+TEST(Operator, GivesUpAPlanThatHasPeersUseWhatTheyDoNotReach) {
+  for (const auto& [op, role, params] : {std::tuple{Op::gemm_allreduce, Role::out, Params{.helpers = 2}},
+                                         std::tuple{Op::allgather_gemm, Role::a, Params{.pull = true}}}) {
+    ApartWorld world(3);
+    const Problem problem = problem_of(op, 3);
+    const auto inputs = random_inputs(problem, 1, Values::integers);
+    Workspace memory(world, *inputs);
+    Operator reached(world, problem, {.mechanism = Mechanism::fused, .params = params, .verify = true});
+    memory.bind(reached);
+    memory.poison_outputs();
+    reached.run();
+    EXPECT_TRUE(check(*inputs, memory.outputs()).passed);
+    EXPECT_FALSE(reached.plan().params.unregistered);
+
+    world.keep_apart(memory.data(1, role));
+    Operator apart(world, problem, {.mechanism = Mechanism::fused, .params = params, .verify = true});
+    memory.bind(apart);
+    for (int i = 0; i < 2; ++i) {
+      memory.poison_outputs();
+      apart.executable().poison();
+      apart.run();
+      EXPECT_TRUE(check(*inputs, memory.outputs()).passed) << describe(problem);
+    }
+    EXPECT_TRUE(apart.plan().params.unregistered);
+    EXPECT_TRUE(remote_user_buffers(apart.plan()).empty());
+    EXPECT_EQ(world.alive(), 2) << "what does not run any more is gone";
+
+    Operator given(world, reached.plan(), 1e6);
+    memory.bind(given);
+    given.run();
+    EXPECT_EQ(given.plan(), reached.plan()) << "a plan that was given stays as it is";
+  }
 }
 
 TEST(Operator, HasNoStreamsOnTheHost) {

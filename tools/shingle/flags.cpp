@@ -242,6 +242,9 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   grouped(add(app, "--comm-rows", "ROWS", "fused: rows of a communication tile of allgather+gemm and mlp",
               [&](auto& t) { params.comm_rows = extent(t); }));
   grouped(app.add_flag("--pull", params.pull, "fused: shards are fetched by who needs them"));
+  grouped(app.add_flag("--unregistered", params.unregistered,
+                       "fused, copy-engine: peers do not reach the matrices; what they store comes by way of "
+                       "the operator's memory"));
   grouped(add(app, "--mover", "NAME", "fused: who moves shards: copy-engine (the default) or store",
               [&](auto& t) { params.mover = parse_mover(t); }));
   grouped(add(

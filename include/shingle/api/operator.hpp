@@ -44,7 +44,9 @@ class Operator {
   ~Operator();
 
   const Problem& problem() const;
-  /// What will run; to_text() of it is for people.
+  /// What will run; to_text() of it is for people. Of an operator that was made from a problem it becomes one
+  /// with Params::unregistered where peers do not reach a matrix that it has them use: run() and prepare()
+  /// see to that.
   const Plan& plan() const;
 
   /// Shape of a rank's matrix as stored, row-major and dense; elements are of problem().dtype.

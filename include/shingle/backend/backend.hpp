@@ -118,6 +118,11 @@ class Executable {
   /// in front of them in their streams counts against the deadline, too. Throws Timeout as run() does.
   virtual void synchronize() {}
 
+  /// Whether peers do not reach a matrix that is bound to any rank, although the plan has them do so: each
+  /// epoch then copies all of it, before its first step or behind its last. Collective over the world's
+  /// processes.
+  virtual bool copies_whole() { return false; }
+
   /// Memory that the executable holds for a rank, in bytes.
   virtual std::int64_t internal_bytes(int rank) const = 0;
 

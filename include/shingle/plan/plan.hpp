@@ -435,6 +435,10 @@ struct Params {
   Trigger trigger = Trigger::host;  ///< copy-engine
   std::int32_t launchers = 0;       ///< copy-engine: threads that create all ranks' commands
   std::vector<CollectiveConfig> configs{};  ///< of an overlap's collectives; empty: the library's choice
+  /// Peers do not reach the user's matrices. fused, copy-engine: shards are sent, not fetched, and what peers
+  /// store goes to the operator's memory and from there to the output, part by part as it comes. ring: an
+  /// allreduce goes by messages.
+  bool unregistered = false;
   bool symmetric = false;  ///< plan only the ranks that stand for all; above max_world ranks always so
   bool operator==(const Params&) const = default;
 };
