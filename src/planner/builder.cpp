@@ -361,6 +361,18 @@ void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from
   build.await(rank, to, counter, 0);
 }
 
+TileSize tile_size(const Machine& machine, const Params& params) {
+  return {params.tile_rows > 0 ? params.tile_rows : machine.tile_rows,
+          params.tile_cols > 0 ? params.tile_cols : machine.tile_cols};
+}
+
+TileSize TileSize::within(std::int64_t matrix_rows, std::int64_t matrix_cols) const {
+  const auto clipped = [](std::int32_t size, std::int64_t most) {
+    return static_cast<std::int32_t>(larger(smaller(size, most), 1));
+  };
+  return {clipped(rows, matrix_rows), clipped(cols, matrix_cols)};
+}
+
 void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
   if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
 }

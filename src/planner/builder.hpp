@@ -16,6 +16,16 @@ inline constexpr std::size_t max_slices = 1 << 14;
 /// The machine, of which collectives occupy what the params say, where they say it.
 Machine with_comm_workers(Machine machine, const Params& params);
 
+/// Rows and columns of a tile.
+struct TileSize {
+  std::int32_t rows = 1;
+  std::int32_t cols = 1;
+  /// No larger than a matrix, whose tiles have a row and a column also where it has none.
+  TileSize within(std::int64_t matrix_rows, std::int64_t matrix_cols) const;
+};
+/// Of a tiled product: as the params say, else the machine.
+TileSize tile_size(const Machine& machine, const Params& params);
+
 /// Builds one plan: declare buffers and counters, then append steps in an order in which they could be issued
 /// one by one.
 class Builder {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "builder.hpp"
 #include "transfer_time.hpp"
 
 namespace shingle::planner {
@@ -118,8 +119,8 @@ Result<Params> engine_params(const Problem& problem, const Machine& machine, con
   if (auto reason = unfit(problem, chosen.variant, params, symmetric)) return *reason;
   chosen.engines = engines_of(problem, chosen.variant, params);
   if (problem.multiplies() && params.trigger == Trigger::direct) {  // tiles that are counted
-    chosen.tile_rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
-    chosen.tile_cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
+    const TileSize tile = tile_size(machine, params);
+    chosen.tile_rows = tile.rows, chosen.tile_cols = tile.cols;
     chosen.order = params.order == TileOrder{} ? machine.order : params.order;
   }
   chosen.prelaunch = params.prelaunch;

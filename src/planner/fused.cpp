@@ -69,8 +69,7 @@ struct Product {
   double us = 0;
 };
 Product product_of(const Problem& p, const Machine& machine, const Params& params) {
-  const std::int64_t rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
-  const std::int64_t cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
+  const auto [rows, cols] = planner::tile_size(machine, params);
   const auto tiles = static_cast<double>(ceil_div(p.m, rows) * ceil_div(p.n, cols));
   const double waves = tiles / machine.workers;
   return {waves, std::max(waves * wave_us(machine, rows, cols, static_cast<double>(p.k)), 0.0)};

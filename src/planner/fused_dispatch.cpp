@@ -19,10 +19,7 @@ struct ReceivedTiles {
   ReceivedTiles(const Builder& build, const Machine& machine, int rank, std::int64_t rows) {
     const Params& params = build.params();
     const std::int64_t cols = build.product_cols();
-    const auto tall = static_cast<std::int32_t>(
-        larger(smaller(params.tile_rows > 0 ? params.tile_rows : machine.tile_rows, rows), 1));
-    const auto wide =
-        static_cast<std::int32_t>(smaller(params.tile_cols > 0 ? params.tile_cols : machine.tile_cols, cols));
+    const auto [tall, wide] = tile_size(machine, params).within(rows, cols);
     TileOrder order = params.order;
     const std::int64_t tiles = std::int64_t{order.swizzle} * order.cluster_m;
     const bool along_n = order.raster == Raster::along_n;

@@ -20,11 +20,9 @@ void fuse_scatter(Builder& build, const Machine& machine) {
   const std::int32_t stored = build.counter("stored", p.world);
   const Handshake handshake(build);
   const auto grid_of = [&](int rank) {
-    const std::int64_t rows = build.params().tile_rows > 0 ? build.params().tile_rows : machine.tile_rows;
-    const std::int64_t cols = build.params().tile_cols > 0 ? build.params().tile_cols : machine.tile_cols;
-    return make_grid(routing.rows(rank), build.product_cols(),
-                     static_cast<std::int32_t>(larger(smaller(rows, routing.rows(rank)), 1)),
-                     static_cast<std::int32_t>(smaller(cols, build.product_cols())), build.params().order);
+    const std::int64_t rows = routing.rows(rank), cols = build.product_cols();
+    const TileSize tile = tile_size(machine, build.params()).within(rows, cols);
+    return make_grid(rows, cols, tile.rows, tile.cols, build.params().order);
   };
   for (int r = 0; r < p.world; ++r) {
     handshake.await_all(build, r, compute_lane);

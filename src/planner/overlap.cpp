@@ -58,8 +58,8 @@ void take_overlap_params(const Params& params, const Machine& machine, Params& c
   chosen.configs = params.configs;
   if (params.tile_rows == 0 && params.tile_cols == 0) return;
   chosen.order = params.order;
-  chosen.tile_rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
-  chosen.tile_cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
+  const TileSize tile = tile_size(machine, params);
+  chosen.tile_rows = tile.rows, chosen.tile_cols = tile.cols;
 }
 
 void plan_overlap(Builder& build, bool beside) {

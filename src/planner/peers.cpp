@@ -74,11 +74,11 @@ void Handshake::await_all(Builder& build, int rank, std::int32_t lane) const {
 ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine,
                        const Params& params, Bands of)
     : shards(count), shard(ceil_div(rows, count)), limit(rows) {
-  const std::int64_t wanted = smaller(params.tile_rows > 0 ? params.tile_rows : machine.tile_rows, shard);
+  const TileSize size = tile_size(machine, params);
+  const std::int64_t wanted = smaller(size.rows, shard);
   // As tall as wanted, or a little less where that leaves less padding.
   const auto tile_rows = static_cast<std::int32_t>(ceil_div(shard, ceil_div(shard, wanted)));
-  const auto tile_cols =
-      static_cast<std::int32_t>(smaller(params.tile_cols > 0 ? params.tile_cols : machine.tile_cols, cols));
+  const auto tile_cols = static_cast<std::int32_t>(smaller(size.cols, cols));
   const TileOrder order = order_of(ceil_div(shard, tile_rows), machine, params, of);
   const std::int64_t tall = std::int64_t{order.swizzle} * order.cluster_m;
   const bool along_n = order.raster == Raster::along_n;
@@ -111,7 +111,7 @@ ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Ma
 
 std::optional<ShardTiles> ShardTiles::together(const Problem& problem, std::int64_t cols,
                                                const Machine& machine, const Params& params, Bands of) {
-  const std::int64_t most = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
+  const std::int64_t most = tile_size(machine, params).rows;
   if (problem.world == 1 || problem.m > most || problem.m % problem.world != 0) return std::nullopt;
   const ShardTiles tiles(1, problem.m, cols, machine, params, of);
   if (tiles.inner.rows != problem.m) return std::nullopt;  // an order with phantom rows of tiles

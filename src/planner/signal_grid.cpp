@@ -33,11 +33,8 @@ std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& 
 Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, const Params& params) {
   const Machine machine = with_comm_workers(host, params);
   if (auto reason = unserved_by_signal(problem, machine, params)) return *reason;
-  const std::int64_t wanted_rows = params.tile_rows > 0 ? params.tile_rows : machine.tile_rows;
-  const std::int64_t wanted_cols = params.tile_cols > 0 ? params.tile_cols : machine.tile_cols;
   const std::int64_t cols = problem.reduces() ? problem.n : problem.out_cols();
-  auto tile_rows = static_cast<std::int32_t>(larger(smaller(wanted_rows, problem.m), 1));
-  const auto tile_cols = static_cast<std::int32_t>(smaller(wanted_cols, cols));
+  auto [tile_rows, tile_cols] = tile_size(machine, params).within(problem.m, cols);
   std::int64_t rows = problem.m;
   if (problem.op == Op::gemm_reducescatter) {
     const bool dealt = problem.row_order == RowOrder::block_cyclic;
