@@ -373,10 +373,6 @@ TileSize TileSize::within(std::int64_t matrix_rows, std::int64_t matrix_cols) co
   return {clipped(rows, matrix_rows), clipped(cols, matrix_cols)};
 }
 
-void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
-  if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
-}
-
 void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
   if (from == build.out) return;
   build.step(rank, compute_lane,

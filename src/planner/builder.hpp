@@ -129,9 +129,6 @@ std::optional<Reason> nothing_to_overlap(const Problem& problem);
 /// Lanes of a rank in turn: `from` has finished, `to` may go on.
 void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from, std::int32_t to);
 
-/// A copy within a rank, on the compute lane; of no rows none.
-void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to);
-
 /// The pass over a rank's `rows` complete rows of `from` into the output, where there is one to make: a sum's
 /// epilogue or a norm, or rows that lie elsewhere than in the output.
 void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows);

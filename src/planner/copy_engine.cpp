@@ -15,7 +15,6 @@ namespace {
 
 using planner::Builder;
 using planner::compute_lane;
-using planner::copy_rows;
 using planner::Handshake;
 using planner::Parcels;
 using planner::rows_of_shard;
@@ -53,6 +52,11 @@ struct Layout {
 Slice shard_of(const Builder& build, std::int32_t buffer, int rank, int index) {
   const std::int64_t rows = rows_of_shard(build.problem(), index);
   return build.rows(buffer, rank, rows > 0 ? index * build.problem().shard_rows() : 0, rows);
+}
+
+/// A copy within a rank, on the compute lane.
+void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
+  if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
 }
 
 /// A GEMM before engines. Where its tiles trigger them they are the machine's, or those that params say; else

@@ -10,6 +10,20 @@
 #include "symmetry.hpp"
 
 namespace shingle {
+
+void planner::share(Builder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
+                    std::int32_t rest) {
+  if (some > 0) {
+    Elementwise beside = pass;
+    beside.resources = {1, some};
+    const TileGate& gate = pass.gates.front();
+    build.await(rank, lane, gate.counter, gate.entry(0), gate.targets.front());
+    build.step(rank, lane, std::move(beside));
+  }
+  pass.resources = {1, rest};
+  build.step(rank, compute_lane, std::move(pass));
+}
+
 namespace {
 
 using planner::Builder;
@@ -119,7 +133,8 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
     chosen.helpers = summing(machine, params, product.waves, bound || for_all);
   }
-  if (p.op == Op::alltoall_gemm) chosen.helpers = helpers_of(machine, params);
+  const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
+  if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
   if (p.shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull && !params.unregistered;

@@ -17,4 +17,10 @@ void fuse_scatter(Builder& build, const Machine& machine);
 /// alltoall+gemm: rows are pushed to where the routing wants them; tiles wait for those that they need.
 void fuse_dispatch(Builder& build, const Machine& machine);
 
+/// A gated pass by some workers in a lane beside the GEMM and by `rest` after it, who share its items. The
+/// former come when there is something to do: before, they would be in the way of a GEMM that takes its
+/// workers all at once.
+void share(Builder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
+           std::int32_t rest);
+
 }  // namespace shingle::planner

@@ -72,21 +72,6 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
   return pass;
 }
 
-/// The pass by some workers in a lane beside the GEMM and by `rest` after it. The former come when there is
-/// something to do: before, they would be in the way of a GEMM that takes its workers all at once.
-void share(Builder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
-           std::int32_t rest) {
-  if (some > 0) {
-    Elementwise beside = pass;
-    beside.resources = {1, some};
-    const TileGate& gate = pass.gates.front();
-    build.await(rank, lane, gate.counter, gate.entry(0), gate.targets.front());
-    build.step(rank, lane, std::move(beside));
-  }
-  pass.resources = {1, rest};
-  build.step(rank, compute_lane, std::move(pass));
-}
-
 /// A sum by the helpers but `fillers` of them, and by everybody else.
 void share_sum(Builder& build, int rank, Elementwise pass, std::int32_t fillers = 0) {
   const std::int32_t helpers = build.helpers();

@@ -1,52 +1,138 @@
 // gemm+alltoall whose tiles store every row where the routing wants it: no packing, no collective, no
-// restore. Where that is the operator's memory, rows go on from there once their source has sent them all.
+// restore. Where that is the operator's memory, rows go on from there to the output, a band of columns at a
+// time, once all ranks have computed it.
 #include "fused.hpp"
 
 namespace shingle::planner {
+namespace {
 
-void fuse_scatter(Builder& build, const Machine& machine) {
-  const Problem& p = build.problem();
-  const Routing& routing = *p.routing;
-  const bool finishing = build.needs_finishing();
-  const bool fills = build.params().unregistered && !finishing;
-  std::vector<std::int64_t> received;
-  std::vector<std::int32_t> everyone;
-  for (int r = 0; r < p.world; ++r) {
-    received.push_back(routing.received(r));
-    everyone.push_back(r);
+class Scatter {
+ public:
+  Scatter(Builder& build, const Machine& machine)
+      : build_(build),
+        machine_(machine),
+        fills_(build.params().unregistered && !build.needs_finishing()),
+        order_(order_of(build.params().order)) {
+    const Problem& p = build.problem();
+    const std::int64_t cols = build.product_cols();
+    const TileSize tile = tile_size(machine, build.params());
+    if (fills_ && order_.raster == Raster::along_m)
+      turns_ =
+          ceil_div(ceil_div(cols, smaller(tile.cols, cols)), std::int64_t{order_.swizzle} * order_.cluster_n);
+    turns_of_band_ = ceil_div(turns_, most_bands);
+    bands_ = ceil_div(turns_, turns_of_band_);
+    std::vector<std::int64_t> received;
+    for (int r = 0; r < p.world; ++r) {
+      received.push_back(p.routing->received(r));
+      everyone_.push_back(r);
+    }
+    target_ = build.needs_finishing() || fills_ ? build.buffer("received", received, cols) : build.out;
+    stored_ = build.counter("stored", p.world * bands_);
   }
-  const std::int32_t target =
-      finishing || fills ? build.buffer("received", received, build.product_cols()) : build.out;
-  const std::int32_t stored = build.counter("stored", p.world);
-  const Handshake handshake(build);
-  const auto grid_of = [&](int rank) {
-    const std::int64_t rows = routing.rows(rank), cols = build.product_cols();
-    const TileSize tile = tile_size(machine, build.params()).within(rows, cols);
-    return make_grid(rows, cols, tile.rows, tile.cols, build.params().order);
-  };
-  for (int r = 0; r < p.world; ++r) {
-    handshake.await_all(build, r, compute_lane);
+
+  /// The product of a rank, stored to where its rows are wanted.
+  void multiply(int rank) const {
     Placement store;
     store.kind = PlacementKind::routed;
-    store.slice = build.all(target, r);
-    store.source = r;
-    for (int dest = 0; dest < p.world; ++dest) store.bases.push_back(routing.receive_base(dest, r));
-    const TileGrid grid = grid_of(r);
-    Gemm gemm = build.gemm(r, grid, RowMap::identity(grid.rows), std::move(store));
-    gemm.notify.push_back({stored, everyone, {grid.positions()}, {r}});
-    gemm.resources = {1, build.workers()};
-    build.step(r, compute_lane, std::move(gemm));
-    for (int s = 0; s < p.world; ++s) {
-      if (const auto tiles = static_cast<std::uint32_t>(grid_of(s).tiles()); tiles > 0)
-        build.await(r, compute_lane, stored, s, tiles);
-      const std::int64_t base = routing.receive_base(r, s), rows = routing.count(s, r);
-      if (fills) copy_rows(build, r, build.rows(target, r, base, rows), build.rows(build.out, r, base, rows));
+    store.slice = build_.all(target_, rank);
+    store.source = rank;
+    for (int dest = 0; dest < build_.world(); ++dest)
+      store.bases.push_back(routing().receive_base(dest, rank));
+    const TileGrid grid = tiles(routing().rows(rank));
+    Gemm gemm = build_.gemm(rank, grid, RowMap::identity(grid.rows), std::move(store));
+    TileNotify notify{stored_, everyone_, ends(grid)};
+    for (std::int64_t band = 0; band < bands_; ++band) notify.entries.push_back(entry(rank, band));
+    gemm.notify.push_back(std::move(notify));
+    gemm.resources = {1, build_.workers() - helpers()};
+    build_.step(rank, compute_lane, std::move(gemm));
+  }
+
+  /// What comes to a rank is, or gets into, its output.
+  void receive(int rank) const {
+    if (fills_) return fill(rank);
+    for (int source = 0; source < build_.world(); ++source)
+      if (const std::uint32_t count = tiles_in(source, 0); count > 0)
+        build_.await(rank, compute_lane, stored_, source, count);
+    finish_rows(build_, rank, target_, routing().received(rank));
+  }
+
+ private:
+  static constexpr std::int64_t most_bands = 8;
+
+  const Routing& routing() const { return *build_.problem().routing; }
+  std::int32_t helpers() const { return fills_ ? build_.helpers() : 0; }
+  std::int32_t entry(int source, std::int64_t band) const {
+    return static_cast<std::int32_t>(source * bands_ + band);
+  }
+
+  /// Down the columns, where nothing else was said, if bands of them go on.
+  TileOrder order_of(const TileOrder& order) const {
+    if (!fills_ || order != TileOrder{}) return order;
+    return {Raster::along_m, machine_.order.swizzle * machine_.order.cluster_n, 1, 1, 0};
+  }
+
+  /// Of so many rows; the bands of columns are the same whatever the rows.
+  TileGrid tiles(std::int64_t rows) const {
+    const std::int64_t cols = build_.product_cols();
+    const TileSize tile = tile_size(machine_, build_.params()).within(rows, cols);
+    return make_grid(rows, cols, tile.rows, tile.cols, order_);
+  }
+  /// Where the bands end.
+  std::vector<std::int64_t> ends(const TileGrid& grid) const {
+    std::vector<std::int64_t> ends;
+    for (std::int64_t band = 0; band < bands_; ++band)
+      ends.push_back(smaller((band + 1) * turns_of_band_, turns_) * (grid.positions() / turns_));
+    return ends;
+  }
+  /// Of a source's product.
+  std::uint32_t tiles_in(int source, std::int64_t band) const {
+    const TileGrid grid = tiles(routing().rows(source));
+    const std::vector<std::int64_t> ends = this->ends(grid);
+    const std::int64_t first = band == 0 ? 0 : ends[static_cast<std::size_t>(band) - 1];
+    return static_cast<std::uint32_t>(grid.tiles_before(ends[static_cast<std::size_t>(band)]) -
+                                      grid.tiles_before(first));
+  }
+
+  /// From the operator's memory, by helpers as soon as a band is there, and by everybody in the end.
+  void fill(int rank) const {
+    Elementwise pass;
+    pass.grid = tiles(routing().received(rank));
+    pass.from.push_back(Builder::in_place(build_.all(target_, rank)));
+    pass.to = Builder::in_place(build_.all(build_.out, rank));
+    for (int source = 0; source < build_.world(); ++source) {
+      TileGate gate{stored_, ends(pass.grid), {}};
+      for (std::int64_t band = 0; band < bands_; ++band) {
+        gate.entries.push_back(entry(source, band));
+        gate.targets.push_back(tiles_in(source, band));
+      }
+      pass.gates.push_back(std::move(gate));
     }
-    if (finishing)
-      build.step(r, compute_lane,
-                 build.finishing(r, build.row_blocks(received[r], build.product_cols()),
-                                 Builder::in_place(build.all(target, r)),
-                                 Builder::in_place(build.all(build.out, r))));
+    pass.queue = 0;
+    const std::int32_t lane = helpers() > 0 ? build_.helper_lane(rank, "fill") : compute_lane;
+    share(build_, rank, std::move(pass), lane, helpers(), build_.workers() - helpers());
+  }
+
+  Builder& build_;
+  const Machine& machine_;
+  bool fills_;  // from `target_`
+  TileOrder order_;
+  std::int64_t turns_ = 1;          // of the outermost loop, each over some columns
+  std::int64_t turns_of_band_ = 1;  // but the last
+  std::int64_t bands_ = 1;
+  std::vector<std::int32_t> everyone_;
+  std::int32_t target_;  // buffer
+  std::int32_t stored_;  // counter, entry source · bands + band
+};
+
+}  // namespace
+
+void fuse_scatter(Builder& build, const Machine& machine) {
+  const Scatter scatter(build, machine);
+  const Handshake handshake(build);
+  for (int r = 0; r < build.world(); ++r) {
+    handshake.await_all(build, r, compute_lane);
+    scatter.multiply(r);
+    scatter.receive(r);
   }
 }
 

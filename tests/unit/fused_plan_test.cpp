@@ -309,6 +309,28 @@ TEST(FusedPlan, SumsThatAnOutputCannotTakeGoOnToItBandByBand) {
   EXPECT_FALSE(remote_user_buffers(plan_fused(p, machine(64), direct).value()).empty());
 }
 
+TEST(FusedPlan, RowsThatAnOutputCannotTakeGoOnToItBandByBand) {
+  Problem p = problem(Op::gemm_alltoall, 3, 100);
+  std::vector<std::vector<std::int32_t>> dest(3);
+  for (int row = 0; row < 100; ++row) dest[0].push_back(row % 3), dest[1].push_back(row % 2);
+  p.routing = std::make_shared<Routing>(dest);  // the last rank has no rows to send
+  const Plan plan = plan_fused(p, machine(64), {.unregistered = true}).value();
+  EXPECT_TRUE(verify(plan));
+  EXPECT_TRUE(remote_user_buffers(plan).empty());
+  EXPECT_EQ(plan.params.helpers, 2);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(gemm_of(plan, rank).resources.most, 62);
+    const auto& lanes = plan.ranks[static_cast<std::size_t>(rank)].lanes;
+    ASSERT_EQ(lanes.size(), 2u);
+    const auto& pass = std::get<Elementwise>(lanes[0].steps.back());
+    EXPECT_EQ(pass.queue, std::get<Elementwise>(lanes[1].steps.back()).queue);
+    ASSERT_EQ(pass.gates.size(), 3u) << "of each rank";
+    EXPECT_EQ(pass.gates[0].entries, (std::vector<std::int32_t>{0, 1, 2})) << "96 columns, 32 a tile";
+    EXPECT_EQ(pass.gates[2].targets, (std::vector<std::uint32_t>{0, 0, 0}));
+  }
+  EXPECT_EQ(plan_fused(p, machine(64), {}).value().params.helpers, 0);
+}
+
 TEST(FusedPlan, ShardsOfMatricesThatPeersDoNotReachAreSent) {
   Params params;
   params.pull = params.unregistered = true;
