@@ -85,8 +85,14 @@ struct Operator::State {
     other.mechanism = ready->plan.mechanism;
     Result<Plan> plan = made(world, ready->plan.problem, other);
     if (!plan) return options.reset();
-    auto next = std::make_unique<Ready>(world, std::move(plan).value());
-    for (const auto& [at, memory] : matrices) next->executable->bind(at.first, at.second, memory);
+    std::unique_ptr<Ready> next;
+    try {
+      next = std::make_unique<Ready>(world, std::move(plan).value());
+      for (const auto& [at, memory] : matrices) next->executable->bind(at.first, at.second, memory);
+    } catch (const Error&) {  // no room for both, on some rank
+      next.reset();
+    }
+    if (world.all_max({next ? 0.0 : 1.0})[0] > 0) return options.reset();
     ready->executable->synchronize();  // its epochs come before those of the next
     std::swap(ready, next);
     options = other;

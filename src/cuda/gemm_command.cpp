@@ -266,6 +266,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;
   args.early = context.early;
+  // While it waits for other ranks to begin, there is room for what these wait for.
+  if (args.early) args.ctas = std::max(std::min(args.ctas, context.plan.workers - 1), 1);
   if (choice.instance->splits) args.split = split_k(args, split_parts(args.positions, args.k, args.ctas));
   if (args.split.parts > 1) {
     const std::vector<std::uint32_t> none(SplitK::arrived_words(args.positions), 0);

@@ -71,6 +71,20 @@ TEST(Early, NotWhatOthersHaveOrWhatNoGateTellsOf) {
   EXPECT_EQ(find(plan).passes, std::vector<bool>{false});
 }
 
+TEST(Early, NoPassBehindAGemmThatWaitsOrHasNoTiles) {
+  for (const bool gated : {true, false}) {
+    Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpus(), {}).value();
+    for (Step& step : plan.ranks[0].lanes[0].steps)
+      if (auto* gemm = std::get_if<Gemm>(&step)) {
+        if (gated)
+          gemm->gates.push_back({0, {gemm->grid.positions()}, {1}});
+        else
+          gemm->grid.rows = 0;
+      }
+    EXPECT_EQ(find(plan).passes, std::vector<bool>{false});
+  }
+}
+
 TEST(Early, TheSimulatorHidesWhatIsInFront) {
   Machine machine = gpus();
   const Plan plan = plan_fused(problem(Op::gemm_reducescatter), machine, {}).value();

@@ -97,6 +97,8 @@ class ApartWorld final : public World {
  public:
   explicit ApartWorld(int ranks) : inner_(make_world(ranks, {.backend = "host", .workers_per_rank = 4})) {}
   void keep_apart(const void* memory) { apart_.insert(memory); }
+  /// For nothing more than there is.
+  void leave_no_room() { full_ = true; }
   int alive() const { return alive_; }
 
   std::string backend() const override { return inner_->backend(); }
@@ -106,6 +108,7 @@ class ApartWorld final : public World {
   Capabilities capabilities() const override { return inner_->capabilities(); }
   DeviceBuffer allocate(int rank, std::size_t bytes) override { return inner_->allocate(rank, bytes); }
   std::unique_ptr<Executable> compile(const Plan& plan) override {
+    if (full_) throw Error("no room");
     return std::make_unique<Apart>(*this, plan);
   }
   void barrier() override { inner_->barrier(); }
@@ -144,6 +147,7 @@ class ApartWorld final : public World {
   std::unique_ptr<World> inner_;
   std::set<const void*> apart_;
   int alive_ = 0;
+  bool full_ = false;
 };
 
 TEST(Operator, GivesUpAPlanThatHasPeersUseWhatTheyDoNotReach) {
@@ -177,6 +181,23 @@ TEST(Operator, GivesUpAPlanThatHasPeersUseWhatTheyDoNotReach) {
     memory.bind(given);
     given.run();
     EXPECT_EQ(given.plan(), reached.plan()) << "a plan that was given stays as it is";
+  }
+}
+
+TEST(Operator, KeepsItsPlanWhereThereIsNoRoomForAnother) {
+  ApartWorld world(2);
+  const Problem problem = problem_of(Op::allgather_gemm, 2);
+  const auto inputs = random_inputs(problem, 1, Values::integers);
+  Workspace memory(world, *inputs);
+  Operator op(world, problem, {.mechanism = Mechanism::fused, .params = {.pull = true}});
+  world.keep_apart(memory.data(0, Role::a));
+  world.leave_no_room();
+  memory.bind(op);
+  for (int i = 0; i < 2; ++i) {
+    memory.poison_outputs();
+    op.run();
+    EXPECT_TRUE(check(*inputs, memory.outputs()).passed);
+    EXPECT_TRUE(op.plan().params.pull);
   }
 }
 

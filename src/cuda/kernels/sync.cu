@@ -95,7 +95,7 @@ cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaSt
   config.blockDim = dim3(warp);
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = major >= 9 ? 1 : 0;
+  config.numAttrs = ptx::launch_early(major) ? 1 : 0;
   return cudaLaunchKernelEx(&config, sync_kernel, all, watch);
 }
 

@@ -1,6 +1,7 @@
 // Which kernel does a pass, and on how many CTAs.
 #include <algorithm>
 
+#include "../ptx/grids.cuh"
 #include "kernels.hpp"
 
 namespace shingle::cuda {
@@ -121,7 +122,7 @@ cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream)
       return error;
     copy.room = tile_room(args, most_shared);
     return launch({find_tiles_kernel(args), tile_threads, static_cast<std::size_t>(copy.room),
-                   args.last - args.first, args.pairs, args.early && major >= 9},
+                   args.last - args.first, args.pairs, args.early && ptx::launch_early(major)},
                   args.ctas, sms, parameters, stream);
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;

@@ -150,9 +150,10 @@ class HookedEpilogue {
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
+      const std::uint32_t looked = may_spread() ? ptx::cycles() : 0;
       if (!ptx::barrier_try_wait(&shared_->filled, tiles_ % 2)) count_owed(lane);
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
-      if (may_spread()) note_filled(lane);
+      if (may_spread()) note_filled(looked, lane);
       if (leaving > 0)
         ship_spread(at, leaving, lane);
       else if (ships)
@@ -231,11 +232,14 @@ class HookedEpilogue {
       next += step;
     }
   };
-  /// A tile, of those that stay as well, has just been filled.
-  CUTLASS_DEVICE void note_filled(int lane) const {
+  /// A tile, of those that stay as well, has been filled, as was seen from a time on. The first ones may have
+  /// been there already, while other ranks had not begun: how long they took nobody knows.
+  CUTLASS_DEVICE void note_filled(std::uint32_t looked, int lane) const {
+    constexpr std::uint32_t at_once = 256;
     const std::uint32_t now = ptx::cycles();
     if (lane == 0) {
-      shared_->least_took = min(shared_->least_took, now - shared_->filled_at);
+      if (shared_->least_took != ~0u || now - looked > at_once)
+        shared_->least_took = min(shared_->least_took, now - shared_->filled_at);
       shared_->filled_at = now;
     }
     __syncwarp();
@@ -245,7 +249,8 @@ class HookedEpilogue {
   CUTLASS_DEVICE Pace next_pace(std::int32_t leaving) const {
     const std::uint32_t on_links =
         static_cast<std::uint32_t>(leaving * output_.cols() * 2) / 1024 * args().pace;
-    return {shared_->filled_at, max(shared_->least_took / 16 * 13, on_links) / (Rows / rows_of_step)};
+    const std::uint32_t took = shared_->least_took == ~0u ? 0 : shared_->least_took;
+    return {shared_->filled_at, max(took / 16 * 13, on_links) / (Rows / rows_of_step)};
   }
   /// Leaves in shared memory how far behind the rows at the first destination, once they have been looked up,
   /// those at the others lie: their memory is alike.

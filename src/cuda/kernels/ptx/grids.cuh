@@ -4,6 +4,16 @@
 
 namespace shingle::cuda::ptx {
 
+/// Whether the kernels of this build do so on a device of such a compute capability, and are not those for an
+/// earlier one, translated.
+inline bool launch_early(int major) {
+#ifdef __CUDA_ARCH_LIST__
+  for (const int compiled : {__CUDA_ARCH_LIST__})
+    if (compiled >= 900 && major >= 9) return true;
+#endif
+  return false;
+}
+
 /// Once all CTAs have said so, or are done, the next kernel may begin on what is free, if it was launched to.
 __device__ __forceinline__ void launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
