@@ -20,7 +20,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-constexpr double timeout_us = 4e6;  // long beside what a busy machine keeps a thread from running
+constexpr double timeout_us = 8e6;  // long beside what a busy machine keeps a thread from running
 
 /// Where a fault strikes.
 struct Place {
@@ -93,7 +93,7 @@ TEST(Fault, RankThatDiesStopsTheOthersAtOnce) {
         },
         nullptr, workers);
     EXPECT_EQ(outcome.error, "rank 1 fell over");
-    EXPECT_LT(outcome.time, 2s) << "half of the deadline";
+    EXPECT_LT(outcome.time, 4s) << "half of the deadline";
   }
 }
 
@@ -104,10 +104,10 @@ TEST(Fault, StalledComputationIsNamed) {
   });
   EXPECT_TRUE(outcome.timeout);
   EXPECT_THAT(outcome.error,
-              AllOf(HasSubstr("waited 4"), HasSubstr("epoch 1"),
+              AllOf(HasSubstr("waited 8"), HasSubstr("epoch 1"),
                     HasSubstr("rank 1, lane compute, step 0 (gemm), epoch 1 waits for nobody")));
-  EXPECT_GE(outcome.time, 3900ms);
-  EXPECT_LT(outcome.time, 10s);
+  EXPECT_GE(outcome.time, 7900ms);
+  EXPECT_LT(outcome.time, 20s);
 }
 
 TEST(Fault, CounterThatIsMissingIsNamed) {
@@ -125,7 +125,7 @@ TEST(Fault, CounterThatIsMissingIsNamed) {
       },
       &make.plan, 1, 1);  // in later epochs the other ranks would add what is missing
   EXPECT_THAT(outcome.error,
-              AllOf(HasSubstr("rank 0, lane lane1, step 0 (await), epoch 0: waited 4"),
+              AllOf(HasSubstr("rank 0, lane lane1, step 0 (await), epoch 0: waited 8"),
                     HasSubstr("counter count0[0] of rank 0: saw 2, target 3; still to add: rank 2;"),
                     HasSubstr("rank 2, lane lane0, step 1 (notify), epoch 0 waits for nobody")));
 }
@@ -137,7 +137,7 @@ TEST(Fault, RankMissingInACollectiveIsNamed) {
   EXPECT_TRUE(outcome.timeout);
   EXPECT_THAT(outcome.error,
               HasSubstr("rank 2, lane communicate, step 1 (allreduce), epoch 0 waits for nobody"));
-  EXPECT_LT(outcome.time, 10s);
+  EXPECT_LT(outcome.time, 20s);
 }
 
 TEST(Fault, RankMissingInAnExchangeIsNamed) {
@@ -156,7 +156,7 @@ TEST(Fault, RankMissingInAnExchangeIsNamed) {
       &make.plan);
   EXPECT_THAT(
       outcome.error,
-      AllOf(HasSubstr("(exchange), epoch 3: waited 4"), HasSubstr("rank 1 to come to communicator world"),
+      AllOf(HasSubstr("(exchange), epoch 3: waited 8"), HasSubstr("rank 1 to come to communicator world"),
             HasSubstr("rank 1, lane lane0, step 0 (exchange), epoch 3 waits for nobody")));
 }
 
@@ -171,7 +171,7 @@ TEST(Fault, HookThatNeverReturnsIsNoticed) {
       },
       &make.plan);
   EXPECT_THAT(outcome.error, HasSubstr("rank 1, lane lane0, step 0 (fill), epoch 0: the hook"));
-  EXPECT_LT(outcome.time, 14s);
+  EXPECT_LT(outcome.time, 28s);
 }
 
 TEST(Fault, LateRankIsWaitedFor) {
