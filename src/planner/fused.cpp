@@ -48,13 +48,20 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
   return std::nullopt;
 }
 
-/// Whether sending everything to everybody is sooner there than two hops of a shard each.
-bool one_shot_is_faster(const Problem& p, const Link& link) {
+/// Of a matrix of the product's size.
+double product_bytes(const Problem& p) {
+  return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
+}
+
+/// Whether sending everything to everybody, who then sums all rows, is sooner there than two hops of a shard
+/// each.
+bool one_shot_is_faster(const Problem& p, const Machine& machine) {
+  const Link& link = machine.link;
   if (!link.paced()) return false;
-  const double bytes =
-      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
-  const double hop = link.transfer_us(bytes * (p.world - 1) / p.world);
-  return link.transfer_us(bytes * (p.world - 1)) < 2 * hop;
+  const double bytes = product_bytes(p), others = bytes * (p.world - 1) / p.world;
+  const double summed = others * (p.world + 1);  // of the other shards: a read for each source, a write
+  const double sums_us = machine.memory_gbps > 0 ? summed / (machine.memory_gbps * 1e3) : 0;
+  return link.transfer_us(bytes * (p.world - 1)) + sums_us < 2 * link.transfer_us(others);
 }
 
 /// Rows of a communication tile: a quarter of a shard, or more where a copy would take less time than what
@@ -89,18 +96,16 @@ Product product_of(const Problem& p, const Machine& machine, const Params& param
   return {waves, std::max(waves * wave_us(machine, rows, cols, static_cast<double>(p.k)), 0.0)};
 }
 
-/// Whether what a rank stores to others for their sums takes longer than its product. Then its links are to
-/// be busy all the time, and with all of the others: shard after shard, ranks that drift meet at one of them,
-/// and none is sent to while a rank computes its own.
-bool wire_bound(const Problem& p, const Machine& machine, const Product& product) {
+/// Whether so much of a product takes longer to store to others than the product takes.
+bool wire_bound(const Problem& p, const Machine& machine, const Product& product, double part) {
   if (!machine.link.paced() || product.us == 0) return false;
-  const double bytes =
-      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
   const double gbps = machine.store_gbps > 0 ? machine.store_gbps : machine.link.gbps;
-  return bytes * (p.world - 1) / p.world / (gbps * 1e3) > product.us;
+  return part * product_bytes(p) / (gbps * 1e3) > product.us;
 }
 
-/// The order of the shards that are summed; one shot has none.
+/// The order of the shards that are summed; one shot has none. Where links are the bound, they are to be busy
+/// all the time, and with all of the others: shard after shard, ranks that drift meet at one of them, and
+/// none is sent to while a rank computes its own.
 CommOrder order_of_sums(const Params& params, bool one_shot, bool bound) {
   if (one_shot || params.comm_order == CommOrder::reverse) return CommOrder::ring;
   if (params.comm_order != CommOrder::automatic) return params.comm_order;
@@ -126,9 +131,10 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
     chosen.stage_fp32 = params.stage_fp32;
     const bool asked = params.comm_order != CommOrder::automatic;  // for an order, which one shot has not
     const Product product = product_of(p, machine, params);
-    const bool bound = !p.shards_a() && wire_bound(p, machine, product);
+    const double leaves = static_cast<double>(p.world - 1) / p.world;
+    const bool bound = !p.shards_a() && wire_bound(p, machine, product, leaves);
     chosen.one_shot =
-        params.one_shot || (p.op == Op::gemm_allreduce && !asked && one_shot_is_faster(p, machine.link));
+        params.one_shot || (p.op == Op::gemm_allreduce && !asked && one_shot_is_faster(p, machine));
     chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
     chosen.helpers = summing(machine, params, product.waves, bound || for_all);
@@ -143,6 +149,14 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
     if (params.mover == Mover::store) chosen.helpers = helpers_of(machine, params);
   }
   return chosen;
+}
+
+/// Whether the last tiles of a product that is summed on one rank only are all to be the rank's own: nothing
+/// of them is on its way when the product ends. Links have to keep up with tiles that all leave, which come
+/// before.
+bool ends_with_own(const Problem& p, const Machine& machine, const Params& chosen) {
+  return p.op == Op::gemm_reducescatter && chosen.comm_order == CommOrder::ring &&
+         !wire_bound(p, machine, product_of(p, machine, chosen), 1);
 }
 
 std::string rounding(const Problem& p, const Params& params) {
@@ -168,7 +182,7 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
   switch (problem.op) {
     case Op::gemm_allreduce:
     case Op::gemm_reducescatter:
-      planner::fuse_reduction(build, machine);
+      planner::fuse_reduction(build, machine, ends_with_own(problem, machine, build.params()));
       break;
     case Op::allgather_gemm:
       planner::fuse_gather(build, machine);

@@ -5,8 +5,9 @@
 
 namespace shingle::planner {
 
-/// gemm+reducescatter and gemm+allreduce: tiles go straight to the staging of who sums them.
-void fuse_reduction(Builder& build, const Machine& machine);
+/// gemm+reducescatter and gemm+allreduce: tiles go straight to the staging of who sums them. `ends_with_own`:
+/// the last wave of tiles is the rank's own.
+void fuse_reduction(Builder& build, const Machine& machine, bool ends_with_own);
 /// allgather+gemm: tiles wait for the part of the shard that they need.
 void fuse_gather(Builder& build, const Machine& machine);
 /// mlp: the two above, one after the other, without anything between.

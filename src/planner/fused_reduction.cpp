@@ -246,15 +246,15 @@ void in_one_shot(Builder& build, const Machine& machine) {
 
 }  // namespace
 
-void fuse_reduction(Builder& build, const Machine& machine) {
+void fuse_reduction(Builder& build, const Machine& machine, bool ends_with_own) {
   if (build.params().one_shot) {
     in_one_shot(build, machine);
   } else {
     const Problem& p = build.problem();
     constexpr auto bands = ShardTiles::Bands::of_any;
     const auto together = ShardTiles::together(p, p.n, machine, build.params(), bands);
-    const ShardTiles tiles =
-        together ? *together : ShardTiles(p.world, p.m, p.n, machine, build.params(), bands);
+    ShardTiles tiles = together ? *together : ShardTiles(p.world, p.m, p.n, machine, build.params(), bands);
+    if (ends_with_own) tiles.stretch_to(build.workers() - build.helpers());
     const ShardSums sums(build, tiles);
     const Handshake handshake(build);
     for (int r = 0; r < build.world(); ++r) {

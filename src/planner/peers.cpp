@@ -109,6 +109,11 @@ ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Ma
   if (band_positions == 0) band_positions = inner.positions() / bands;
 }
 
+void ShardTiles::stretch_to(std::int64_t tiles) {
+  if (band_cols == 0 || pieces > 1) return;
+  while (stretch < bands && (bands % stretch != 0 || stretch * band_positions < tiles)) ++stretch;
+}
+
 std::optional<ShardTiles> ShardTiles::together(const Problem& problem, std::int64_t cols,
                                                const Machine& machine, const Params& params, Bands of) {
   const std::int64_t most = tile_size(machine, params).rows;
@@ -122,10 +127,11 @@ TileGrid ShardTiles::grid(int first, bool descending) const {
   if (shards == 1) return inner;
   TileGrid all = inner;
   all.rows = shards * inner.rows;
-  const int outer = (band_cols > 0 && bands > 1 ? 1 : 0) + (pieces > 1 ? 1 : 0);  // loops around the shards'
-  for (int i = inner.loop_count; i > outer; --i) all.loops[i] = inner.loops[i - 1];
+  const bool stretches = band_cols > 0 && bands > stretch;
+  if (stretches) take_out(all, Axis::n, bands / stretch, stretch, 0);
+  const int outer = (stretches ? 1 : 0) + (pieces > 1 ? 1 : 0);  // loops around the shards'
+  for (int i = all.loop_count++; i > outer; --i) all.loops[i] = all.loops[i - 1];
   all.loops[outer] = {Axis::m, shards, first, descending};
-  all.loop_count = inner.loop_count + 1;
   return all;
 }
 
@@ -145,9 +151,11 @@ std::vector<ShardTiles::Run> ShardTiles::runs() const {
   };
   if (band_cols > 0 || pieces > 1) {
     const std::int64_t turns = band_cols > 0 ? pieces : 1;  // of a band
-    for (std::int64_t band = 0; band < bands; ++band)
+    for (std::int64_t begin = 0; begin < bands; begin += stretch)
       for (std::int64_t turn = 0; turn < turns; ++turn)
-        for (int place = 0; place < shards; ++place) add(place, band, band_positions / turns);
+        for (int place = 0; place < shards; ++place)
+          for (std::int64_t band = begin; band < begin + stretch; ++band)
+            add(place, band, band_positions / turns);
   } else {
     for (int place = 0; place < shards; ++place)
       for (std::int64_t band = 0; band < bands; ++band)

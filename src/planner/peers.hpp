@@ -43,6 +43,9 @@ struct ShardTiles {
   std::int64_t band_rows = 0;  ///< of a shard; of bands of columns all
   std::int64_t band_cols = 0;  ///< 0: all
   std::int64_t band_positions = 0;
+  /// Bands of columns of which all shards' tiles come before the next ones': shard after shard, in each band
+  /// after band. Divides them.
+  std::int64_t stretch = 1;
   /// Of a shard's rows, which take turns with those of the other shards; bands of rows are pieces then.
   std::int64_t pieces = 1;
 
@@ -50,6 +53,9 @@ struct ShardTiles {
   /// with its tiles.
   ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine, const Params& params,
              Bands of = Bands::of_rows);
+
+  /// Makes stretches of bands of columns so long that one has at least so many tiles of a shard, if it can.
+  void stretch_to(std::int64_t tiles);
 
   /// Tiles that hold the rows of all ranks, where these fit into one row of tiles: what such a product takes
   /// is the time in which B comes, and tiles of fewer rows would read it once for each rank.

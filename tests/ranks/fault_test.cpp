@@ -68,8 +68,8 @@ Outcome run(contract::Bench& bench, int epochs) {
   return outcome;
 }
 
-/// The first product of a process loads code and starts threads, which a busy machine draws out to seconds: none of them
-/// is to fall into a time that is looked at.
+/// The first product of a process loads code and starts threads, which a busy machine draws out to seconds:
+/// none of them is to fall into a time that is looked at.
 void warm_up() {
   static const double once = [] {
     const auto world = make_thread_world(3, {.workers_per_rank = 1});

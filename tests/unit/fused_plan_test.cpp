@@ -116,7 +116,7 @@ TEST(FusedPlan, ShardsTakeTurnsWhereLinksAreTheBound) {
 TEST(FusedPlan, AColumnBandOfAllShardsIsCompleteBeforeTheNextBegins) {
   Params params;
   params.order = {Raster::along_m, 2, 1, 1, 0};
-  const Problem p{.op = Op::gemm_reducescatter, .world = 4, .m = 256, .n = 320, .k = 40};
+  const Problem p{.op = Op::gemm_allreduce, .world = 4, .m = 256, .n = 320, .k = 40};
   const Plan plan = plan_fused(p, machine(32), params).value();
   for (int rank = 0; rank < p.world; ++rank) {
     const Gemm& gemm = gemm_of(plan, rank);
@@ -371,6 +371,47 @@ TEST(FusedPlan, OneShotIsForFewRowsOnASlowToStartLink) {
   slow.link = {10, 50};  // GB/s, us
   EXPECT_TRUE(plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, {})->params.one_shot);
   EXPECT_FALSE(plan_fused(problem(Op::gemm_allreduce, 4, 8192), slow, {})->params.one_shot);
+}
+
+TEST(FusedPlan, OneShotIsNotForSumsThatTakeLongerThanAHop) {
+  Machine two = machine(8);
+  two.link = {386, 4};
+  two.memory_gbps = 3770;
+  const auto in_one_shot = [&](std::int64_t rows) {
+    Problem p = problem(Op::gemm_allreduce, 2, rows);
+    p.n = 8192, p.dtype = DType::bf16;
+    return plan_fused(p, two, {})->params.one_shot;
+  };
+  EXPECT_TRUE(in_one_shot(64));
+  EXPECT_FALSE(in_one_shot(2048)) << "twice the sums, and as many bytes";
+}
+
+/// The tiles of the last wave, and whose rows they are.
+TEST(FusedPlan, AScatterEndsWithAWaveOfOwnTilesWhereLinksKeepUp) {
+  constexpr int workers = 16, world = 4;
+  Machine known = machine(workers);
+  known.tile_rows = 4, known.tile_cols = 4;
+  known.link = {100, 1};
+  Problem p = problem(Op::gemm_reducescatter, world, 64);
+  p.n = 64;
+  Params params;
+  params.order = {Raster::along_m, 1, 1, 1, 0};  // bands of columns, four tiles of each shard in one
+  params.helpers = Params::no_helpers;
+  const auto owners_at_the_end = [&](const Machine& on) {
+    const Plan plan = plan_fused(p, on, params).value();
+    EXPECT_TRUE(verify(plan));
+    const Gemm& gemm = gemm_of(plan, 1);
+    std::set<std::int64_t> owners;
+    for (std::int64_t i = gemm.grid.positions() - workers; i < gemm.grid.positions(); ++i)
+      owners.insert(gemm.out.rows.run_at(gemm.grid.tile(i).m * gemm.grid.tile_rows, 1).matrix_row / 16);
+    return owners;
+  };
+  EXPECT_EQ(owners_at_the_end(known), std::set<std::int64_t>{1});
+  params.comm_order = CommOrder::interleaved;
+  EXPECT_GT(owners_at_the_end(known).size(), 1u);
+  p.op = Op::gemm_allreduce;
+  params.comm_order = CommOrder::ring;
+  EXPECT_GT(owners_at_the_end(known).size(), 1u) << "sums that go to all have to begin early";
 }
 
 TEST(FusedPlan, InfeasibleIsAReason) {
