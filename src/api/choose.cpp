@@ -102,14 +102,28 @@ class Contest {
                      name(best.plan.mechanism), format_us(best.us), format_us(base), base / best.us));
   }
 
+  /// With the params that were found, or the planner's own, whichever is faster.
+  void measure(Runner& runner) {
+    runner.measured_us = options_.measure(runner.plan);
+    if (std::optional<Plan> untuned = untuned_plan(runner.plan, machine_, options_.tune))
+      if (const double us = options_.measure(*untuned); us < runner.measured_us) {
+        const double predicted = simulate(*untuned, machine_, options_.tune.simulate).makespan_us;
+        runner = {std::move(*untuned), predicted, us};
+      }
+    for (Considered& considered : chosen_.considered)
+      if (considered.mechanism == runner.plan.mechanism) {
+        considered.us = runner.us;
+        considered.measured_us = runner.measured_us;
+        considered.params = runner.plan.params;
+      }
+  }
+
   void confirm() {
     const auto count = std::min(runners_.size(), static_cast<std::size_t>(options_.confirmed) + 1);
     Runner* best = nullptr;
     for (std::size_t i = 0; i < count; ++i) {
       Runner& runner = runners_[i];
-      runner.measured_us = options_.measure(runner.plan);
-      for (Considered& considered : chosen_.considered)
-        if (considered.mechanism == runner.plan.mechanism) considered.measured_us = runner.measured_us;
+      measure(runner);
       if (!best || runner.measured_us < best->measured_us) best = &runner;
     }
     chosen_.confirmed = true;
@@ -133,6 +147,13 @@ class Contest {
 };
 
 }  // namespace
+
+std::optional<Plan> untuned_plan(const Plan& found, const Machine& machine, const TuneOptions& options) {
+  Result<Plan> plan = make_plan(found.problem, machine, found.mechanism, options.params);
+  if (!plan || plan->params == found.params) return std::nullopt;
+  if (options.refuses && !options.refuses(*plan).empty()) return std::nullopt;
+  return std::move(plan).value();
+}
 
 Result<Chosen> choose(const Problem& problem, const Machine& machine, const ChooseOptions& options) {
   return Contest(problem, machine, options).go();

@@ -115,6 +115,25 @@ TEST(Choose, MeasuringDecides) {
   EXPECT_THAT(chosen.reason, HasSubstr("measured"));
 }
 
+/// A prediction that is wrong about a param draws the search to it: the planner's own are measured as well.
+TEST(Choose, ParamsThatWereFoundAreMeasuredBesideThePlanners) {
+  const Machine machine = h200();
+  const Problem few = problem(Op::gemm_reducescatter, 2048, 1024);
+  const Params own = plan_fused(few, machine, {})->params;
+  ASSERT_NE(tune(few, machine, Mechanism::fused, plan_fused)->plan.params, own);
+  const auto measure = [&](const Plan& plan) {
+    return plan.mechanism == Mechanism::fused && plan.params == own ? 1.0 : 2.0;
+  };
+  const Chosen chosen = choose(few, machine, {.mechanisms = {Mechanism::fused}, .measure = measure}).value();
+  EXPECT_EQ(chosen.plan.mechanism, Mechanism::fused);
+  EXPECT_EQ(chosen.plan.params, own);
+  EXPECT_EQ(chosen.us, 1);
+  const Considered& considered =
+      *std::ranges::find(chosen.considered, Mechanism::fused, &Considered::mechanism);
+  EXPECT_EQ(considered.params, own);
+  EXPECT_EQ(considered.measured_us, 1);
+}
+
 /// Neither found nor known params are taken where who is to run their plan cannot.
 TEST(Choose, WhatIsRefusedIsNotTaken) {
   const auto directory = std::filesystem::temp_directory_path() / "shingle_choose_refused_test";

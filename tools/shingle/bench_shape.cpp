@@ -122,7 +122,9 @@ class ShapeRun {
     memory_->bind(op);
     const Measurement time = measure(world_, {}, *sequential_, op, brief);
     for (Considered& at : choice.considered)
-      if (name(at.mechanism) == rival.candidate.mechanism) at.measured_us = time.overlapped_us;
+      if (name(at.mechanism) == rival.candidate.mechanism &&
+          (at.measured_us == 0 || time.overlapped_us < at.measured_us))
+        at.measured_us = time.overlapped_us, at.params = rival.candidate.plan->params;
     return time.speedup();
   } catch (const std::exception& failure) {
     if (broken(world_, failure)) throw;
@@ -199,20 +201,26 @@ void predict(Entry& entry, const Machine& machine) {
   if (const Result<Metrics> metrics = measure(*entry.candidate.plan, machine)) entry.predicted = *metrics;
 }
 
-/// The mechanisms that are predicted to be fastest.
+/// The mechanisms that are predicted to be fastest, each as it was found and untuned.
 std::vector<Entry> rivals_of(const Contender& contender, const Chosen& chosen, const Problem& problem,
-                             const Machine& machine, int most) {
+                             const Machine& machine, const ShapeOptions& options) {
   std::vector<Considered> considered = chosen.considered;
   std::erase_if(considered,
                 [](const Considered& at) { return at.us == 0 || at.mechanism == Mechanism::sequential; });
   std::ranges::stable_sort(considered, {}, &Considered::us);
-  considered.resize(std::min(considered.size(), static_cast<std::size_t>(most)));
+  considered.resize(std::min(considered.size(), static_cast<std::size_t>(options.confirm)));
   std::vector<Entry> rivals;
-  for (const Considered& at : considered)
-    rivals.push_back(
-        {contender.label,
-         {std::string(name(at.mechanism)), make_plan(problem, machine, at.mechanism, at.params), {}}});
-  std::erase_if(rivals, [](const Entry& rival) { return !rival.candidate.plan; });
+  const auto add = [&](Mechanism mechanism, Plan plan) {
+    rivals.push_back({contender.label, {std::string(name(mechanism)), std::move(plan), {}}});
+  };
+  for (const Considered& at : considered) {
+    Result<Plan> found = make_plan(problem, machine, at.mechanism, at.params);
+    if (!found) continue;
+    std::optional<Plan> untuned =
+        untuned_plan(*found, machine, {.params = contender.params, .refuses = options.refuses});
+    add(at.mechanism, std::move(found).value());
+    if (untuned) add(at.mechanism, std::move(*untuned));
+  }
   return rivals;
 }
 
@@ -226,7 +234,7 @@ Shape plan_shape(const NamedProblem& named, const Machine& machine, const ShapeO
     Entry entry{contender.label, planned(contender, named.problem, machine, options)};
     predict(entry, machine);
     if (options.confirm > 0 && entry.candidate.choice)
-      entry.rivals = rivals_of(contender, *entry.candidate.choice, named.problem, machine, options.confirm);
+      entry.rivals = rivals_of(contender, *entry.candidate.choice, named.problem, machine, options);
     for (Entry& rival : entry.rivals) predict(rival, machine);
     shape.entries.push_back(std::move(entry));
   }

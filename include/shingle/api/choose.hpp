@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,8 @@ struct ChooseOptions {
   TuneCache* cache = nullptr;
   bool nearest =
       false;  ///< for sizes that the cache does not hold take the params of the nearest, if it has any
-  /// Measures a plan, in µs: the best `confirmed` mechanisms and the sequential plan, of which the fastest is
-  /// then chosen, whatever was predicted.
+  /// Measures a plan, in µs: the best `confirmed` mechanisms, each also with the params that it has untuned,
+  /// and the sequential plan, of which the fastest is then chosen, whatever was predicted.
   std::function<double(const Plan&)> measure{};
   int confirmed = 3;
 };
@@ -29,11 +30,12 @@ struct ChooseOptions {
 /// A mechanism as it was considered.
 struct Considered {
   Mechanism mechanism = Mechanism::sequential;
-  double us = 0;           ///< predicted, with the best params found; 0: it does not serve the problem
-  double measured_us = 0;  ///< 0: not measured
-  int tried = 0;           ///< plans that were simulated
-  Params params{};         ///< of the best
-  std::string reason;      ///< why it does not serve the problem
+  double us = 0;  ///< predicted, with the best params found; 0: it does not serve the problem
+  double measured_us =
+      0;               ///< the lesser, where params were found and the planner's are others; 0: not measured
+  int tried = 0;       ///< plans that were simulated
+  Params params{};     ///< of the best
+  std::string reason;  ///< why it does not serve the problem
 };
 
 struct Chosen {
@@ -49,5 +51,10 @@ struct Chosen {
 /// the gain over it is larger than what predictions may be wrong by. A Reason where not even the sequential
 /// plan exists. Throws as simulate().
 Result<Chosen> choose(const Problem& problem, const Machine& machine, const ChooseOptions& options = {});
+
+/// The plan of a mechanism with what is fixed alone, to be measured beside the one that the search has
+/// `found`: a prediction that is wrong about a param draws the search to it. nullopt where it is the same, or
+/// not served.
+std::optional<Plan> untuned_plan(const Plan& found, const Machine& machine, const TuneOptions& options);
 
 }  // namespace shingle
