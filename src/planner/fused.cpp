@@ -53,17 +53,6 @@ double product_bytes(const Problem& p) {
   return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
 }
 
-/// Whether sending everything to everybody, who then sums all rows, is sooner there than two hops of a shard
-/// each.
-bool one_shot_is_faster(const Problem& p, const Machine& machine) {
-  const Link& link = machine.link;
-  if (!link.paced()) return false;
-  const double bytes = product_bytes(p), others = bytes * (p.world - 1) / p.world;
-  const double summed = others * (p.world + 1);  // of the other shards: a read for each source, a write
-  const double sums_us = machine.memory_gbps > 0 ? summed / (machine.memory_gbps * 1e3) : 0;
-  return link.transfer_us(bytes * (p.world - 1)) + sums_us < 2 * link.transfer_us(others);
-}
-
 /// Rows of a communication tile: a quarter of a shard, or more where a copy would take less time than what
 /// comes with it.
 std::int64_t communication_rows(const Problem& p, const Machine& machine) {
@@ -103,6 +92,23 @@ bool wire_bound(const Problem& p, const Machine& machine, const Product& product
   return part * product_bytes(p) / (gbps * 1e3) > product.us;
 }
 
+/// Whether sending everything to everybody, who then sums all rows, is sooner there than two hops of a shard
+/// each.
+bool one_shot_is_faster(const Problem& p, const Machine& machine, const Params& params,
+                        const Product& product) {
+  const Link& link = machine.link;
+  if (!link.paced()) return false;
+  const double bytes = product_bytes(p), others = bytes * (p.world - 1) / p.world;
+  const auto in_memory_us = [&](double moved) {
+    return machine.memory_gbps > 0 ? moved / (machine.memory_gbps * 1e3) : 0;
+  };
+  double shot_us = link.transfer_us(bytes * (p.world - 1)), hops_us = 2 * link.transfer_us(others);
+  // The sums of the others' rows: a read for each source, a write. A product that is the bound hides them.
+  if (wire_bound(p, machine, product, p.world - 1)) shot_us += in_memory_us(others * (p.world + 1));
+  if (params.unregistered) hops_us += in_memory_us(2 * bytes);  // from beside the output to it
+  return shot_us < hops_us;
+}
+
 /// The order of the shards that are summed; one shot has none. Where links are the bound, they are to be busy
 /// all the time, and with all of the others: shard after shard, ranks that drift meet at one of them, and
 /// none is sent to while a rank computes its own.
@@ -112,12 +118,20 @@ CommOrder order_of_sums(const Params& params, bool one_shot, bool bound) {
   return bound ? CommOrder::interleaved : CommOrder::ring;
 }
 
-/// Workers that sum beside the product: none where it is soon over and needs all of them, more where it is
-/// long and either each sum goes to all or the product has time.
-std::int32_t summing(const Machine& machine, const Params& params, double waves, bool busy) {
-  constexpr double few = 2, many = 8;
-  if (params.helpers == 0 && waves < few) return 0;
-  return helpers_of(machine, params, busy && waves >= many ? 8 : 32);
+/// Workers that sum beside the product: none where it is soon over and needs all of them. Where it is long,
+/// and either each sum goes to all or the product has time, as many as keep up with it, if the machine says
+/// how fast they sum; else a few, as what they leave is soon summed by all.
+std::int32_t summing(const Problem& p, const Machine& machine, const Params& params, const Product& product,
+                     bool busy) {
+  constexpr double few = 2, many = 6;
+  if (params.helpers == 0 && product.waves < few) return 0;
+  if (params.helpers != 0 || !busy || product.waves < many) return helpers_of(machine, params);
+  const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 8);
+  if (product.us == 0 || machine.reduce_gbps == 0) return most;
+  const int stored = p.op == Op::gemm_allreduce ? p.world : 1;
+  const double sums_us = product_bytes(p) / p.world * (p.world + stored) / (machine.reduce_gbps * 1e3);
+  const auto pairs = static_cast<std::int32_t>(std::min(sums_us / product.us, double{most}) / 2);
+  return std::clamp(2 * pairs, least, most);
 }
 
 /// The parameters that the operator uses, with what the planner chooses.
@@ -133,11 +147,11 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
     const Product product = product_of(p, machine, params);
     const double leaves = static_cast<double>(p.world - 1) / p.world;
     const bool bound = !p.shards_a() && wire_bound(p, machine, product, leaves);
-    chosen.one_shot =
-        params.one_shot || (p.op == Op::gemm_allreduce && !asked && one_shot_is_faster(p, machine));
+    chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && !asked &&
+                                          one_shot_is_faster(p, machine, params, product));
     chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
-    chosen.helpers = summing(machine, params, product.waves, bound || for_all);
+    chosen.helpers = summing(p, machine, params, product, bound || for_all);
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);

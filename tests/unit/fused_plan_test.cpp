@@ -5,6 +5,7 @@
 #include <set>
 
 #include "backend/remote.hpp"
+#include "shingle/machine/profile.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/verify.hpp"
@@ -373,17 +374,32 @@ TEST(FusedPlan, OneShotIsForFewRowsOnASlowToStartLink) {
   EXPECT_FALSE(plan_fused(problem(Op::gemm_allreduce, 4, 8192), slow, {})->params.one_shot);
 }
 
-TEST(FusedPlan, OneShotIsNotForSumsThatTakeLongerThanAHop) {
-  Machine two = machine(8);
-  two.link = {386, 4};
-  two.memory_gbps = 3770;
-  const auto in_one_shot = [&](std::int64_t rows) {
-    Problem p = problem(Op::gemm_allreduce, 2, rows);
-    p.n = 8192, p.dtype = DType::bf16;
-    return plan_fused(p, two, {})->params.one_shot;
+Problem large(Op op, int world, std::int64_t m, std::int64_t k) {
+  return {.op = op, .world = world, .m = m, .n = 8192, .k = k, .dtype = DType::bf16};
+}
+
+TEST(FusedPlan, OneShotOfTwoRanksIsNotForSumsThatNothingHides) {
+  const Machine two = machine_from_spec("h200x8");
+  const auto in_one_shot = [&](std::int64_t m, std::int64_t k, const Params& params = {}) {
+    return plan_fused(large(Op::gemm_allreduce, 2, m, k), two, params)->params.one_shot;
   };
-  EXPECT_TRUE(in_one_shot(64));
-  EXPECT_FALSE(in_one_shot(2048)) << "twice the sums, and as many bytes";
+  EXPECT_TRUE(in_one_shot(64, 1024));
+  EXPECT_FALSE(in_one_shot(2048, 1024)) << "twice the sums, and as many bytes";
+  EXPECT_TRUE(in_one_shot(2048, 1024, {.unregistered = true})) << "two hops would fill the output";
+  EXPECT_TRUE(in_one_shot(2048, 7168)) << "beside a long product";
+}
+
+TEST(FusedPlan, AsManySumForAllAsKeepUpWithTheProduct) {
+  const Machine machine = machine_from_spec("h200x8");
+  const auto helpers = [&](Op op, std::int64_t m, std::int64_t k) {
+    return plan_fused(large(op, 4, m, k), machine, {})->params.helpers;
+  };
+  EXPECT_EQ(helpers(Op::gemm_allreduce, 8192, 3584), 16);
+  EXPECT_EQ(helpers(Op::gemm_allreduce, 8192, 7168), 8) << "twice as long";
+  EXPECT_EQ(helpers(Op::gemm_allreduce, 8192, 28672), 4);
+  EXPECT_EQ(helpers(Op::gemm_allreduce, 2048, 3584), 4) << "of few waves each helper costs one";
+  EXPECT_EQ(helpers(Op::gemm_reducescatter, 8192, 3584), 4);
+  EXPECT_EQ(helpers(Op::gemm_reducescatter, 8192, 1024), 16) << "the product has time";
 }
 
 /// The tiles of the last wave, and whose rows they are.
