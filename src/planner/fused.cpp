@@ -130,7 +130,7 @@ std::int32_t summing(const Problem& p, const Machine& machine, const Params& par
   if (product.us == 0 || machine.reduce_gbps == 0) return most;
   const int stored = p.op == Op::gemm_allreduce ? p.world : 1;
   const double sums_us = product_bytes(p) / p.world * (p.world + stored) / (machine.reduce_gbps * 1e3);
-  const auto pairs = static_cast<std::int32_t>(std::min(sums_us / product.us, double{most}) / 2);
+  const auto pairs = static_cast<std::int32_t>(std::min(sums_us / product.us, 1.0 * most) / 2);
   return std::clamp(2 * pairs, least, most);
 }
 
