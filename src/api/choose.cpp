@@ -59,13 +59,16 @@ class Contest {
   Result<Tuned> tuned(const PlannerEntry& entry) {
     TuneCache* cache = options_.tune.params == Params{} ? options_.cache : nullptr;
     std::optional<Params> known;
+    double measured = 0;
     if (cache) {
-      if (const auto found = cache->find(problem_, entry.mechanism)) known = found->params;
+      if (const auto found = cache->find(problem_, entry.mechanism))
+        known = found->params, measured = found->measured_us;
       if (!known && options_.nearest && entry.mechanism == Mechanism::signal)
         known = reuse(cache->entries(), problem_, machine_);
     }
     if (known)
       if (Result<Plan> plan = entry.plan(problem_, machine_, *known); plan && !refused(*plan)) {
+        if (measured > 0 && (!fastest_ || measured < fastest_->us)) fastest_ = {entry.mechanism, measured};
         const double us = simulate(*plan, machine_, options_.tune.simulate).makespan_us;
         return Tuned{std::move(plan).value(), us, 1};
       }
@@ -87,6 +90,11 @@ class Contest {
 
   void predict() {
     Runner& sequential = runners_.front();
+    for (Runner& runner : runners_)
+      if (fastest_ && runner.plan.mechanism == fastest_->mechanism)
+        return take(runner, runner.us, sequential.us,
+                    fmt::format("{} was the fastest of those that were measured, and took {}",
+                                name(fastest_->mechanism), format_us(fastest_->us)));
     Runner& best = runners_.size() > 1 && runners_[1].us < sequential.us ? runners_[1] : sequential;
     const double gain = 1 - best.us / sequential.us;
     const double base = sequential.us;
@@ -142,6 +150,11 @@ class Contest {
   const Problem& problem_;
   const Machine& machine_;
   const ChooseOptions& options_;
+  struct Known {
+    Mechanism mechanism;
+    double us;
+  };
+  std::optional<Known> fastest_{};  ///< of what the cache has confirmed before
   std::vector<Runner> runners_;
   Chosen chosen_;
 };

@@ -48,9 +48,10 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
   return std::nullopt;
 }
 
-/// Of a matrix of the product's size.
-double product_bytes(const Problem& p) {
-  return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(p.dtype));
+/// Of a product as it travels.
+double staged_bytes(const Problem& p, const Params& params) {
+  const DType dtype = params.stage_fp32 ? DType::f32 : p.dtype;
+  return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(dtype));
 }
 
 /// Rows of a communication tile: a quarter of a shard, or more where a copy would take less time than what
@@ -73,23 +74,26 @@ std::int32_t helpers_of(const Machine& machine, const Params& params, std::int32
   return params.helpers != 0 ? params.helpers : machine.workers / one_in;
 }
 
-/// How many waves of tiles the product is, and how long they take; 0 us where the machine does not say.
+/// How many waves of tiles the product is, how long they take (0: the machine does not say), and how many
+/// bytes of it travel if all do.
 struct Product {
   double waves = 0;
   double us = 0;
+  double bytes = 0;
 };
 Product product_of(const Problem& p, const Machine& machine, const Params& params) {
   const auto [rows, cols] = planner::tile_size(machine, params);
   const auto tiles = static_cast<double>(ceil_div(p.m, rows) * ceil_div(p.n, cols));
   const double waves = tiles / machine.workers;
-  return {waves, std::max(waves * wave_us(machine, rows, cols, static_cast<double>(p.k)), 0.0)};
+  return {waves, std::max(waves * wave_us(machine, rows, cols, static_cast<double>(p.k)), 0.0),
+          staged_bytes(p, params)};
 }
 
-/// Whether so much of a product takes longer to store to others than the product takes.
-bool wire_bound(const Problem& p, const Machine& machine, const Product& product, double part) {
+/// Whether so many times a product take longer to store to others than the product takes.
+bool wire_bound(const Machine& machine, const Product& product, double times) {
   if (!machine.link.paced() || product.us == 0) return false;
   const double gbps = machine.store_gbps > 0 ? machine.store_gbps : machine.link.gbps;
-  return part * product_bytes(p) / (gbps * 1e3) > product.us;
+  return times * product.bytes / (gbps * 1e3) > product.us;
 }
 
 /// Whether sending everything to everybody, who then sums all rows, is sooner there than two hops of a shard
@@ -98,15 +102,16 @@ bool one_shot_is_faster(const Problem& p, const Machine& machine, const Params& 
                         const Product& product) {
   const Link& link = machine.link;
   if (!link.paced()) return false;
-  const double bytes = product_bytes(p), others = bytes * (p.world - 1) / p.world;
   const auto in_memory_us = [&](double moved) {
     return machine.memory_gbps > 0 ? moved / (machine.memory_gbps * 1e3) : 0;
   };
-  double shot_us = link.transfer_us(bytes * (p.world - 1)), hops_us = 2 * link.transfer_us(others);
-  // The sums of the others' rows: a read for each source, a write. A product that is the bound hides them.
-  if (wire_bound(p, machine, product, p.world - 1)) shot_us += in_memory_us(others * (p.world + 1));
-  if (params.unregistered) hops_us += in_memory_us(2 * bytes);  // from beside the output to it
-  return shot_us < hops_us;
+  const double others = product.bytes * (p.world - 1) / p.world;
+  // The sums of the others' rows: a read for each source, a write.
+  const double shot_us =
+      link.transfer_us(product.bytes * (p.world - 1)) + in_memory_us(others * (p.world + 1));
+  // What comes to memory beside the output goes on to it.
+  const double fill_us = params.unregistered ? in_memory_us(2 * product.bytes) : 0;
+  return shot_us < 2 * link.transfer_us(others) + fill_us;
 }
 
 /// The order of the shards that are summed; one shot has none. Where links are the bound, they are to be busy
@@ -120,18 +125,18 @@ CommOrder order_of_sums(const Params& params, bool one_shot, bool bound) {
 
 /// Workers that sum beside the product: none where it is soon over and needs all of them. Where it is long,
 /// and either each sum goes to all or the product has time, as many as keep up with it, if the machine says
-/// how fast they sum; else a few, as what they leave is soon summed by all.
-std::int32_t summing(const Problem& p, const Machine& machine, const Params& params, const Product& product,
+/// how fast they sum; else a few, as what they leave is soon summed by all. `moved`: what a rank reads and
+/// stores for its sums, in products.
+std::int32_t summing(const Machine& machine, const Params& params, const Product& product, double moved,
                      bool busy) {
   constexpr double few = 2, many = 6;
   if (params.helpers == 0 && product.waves < few) return 0;
   if (params.helpers != 0 || !busy || product.waves < many) return helpers_of(machine, params);
   const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 8);
-  if (product.us == 0 || machine.reduce_gbps == 0) return most;
-  const int stored = p.op == Op::gemm_allreduce ? p.world : 1;
-  const double sums_us = product_bytes(p) / p.world * (p.world + stored) / (machine.reduce_gbps * 1e3);
-  const auto pairs = static_cast<std::int32_t>(std::min(sums_us / product.us, 1.0 * most) / 2);
-  return std::clamp(2 * pairs, least, most);
+  const double gbps = machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps;
+  if (product.us == 0 || gbps == 0) return most;
+  const double needed = moved * product.bytes / (gbps * 1e3) / product.us;
+  return std::clamp(2 * static_cast<std::int32_t>(std::min(needed, 1.0 * most) / 2), least, most);
 }
 
 /// The parameters that the operator uses, with what the planner chooses.
@@ -145,13 +150,14 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
     chosen.stage_fp32 = params.stage_fp32;
     const bool asked = params.comm_order != CommOrder::automatic;  // for an order, which one shot has not
     const Product product = product_of(p, machine, params);
-    const double leaves = static_cast<double>(p.world - 1) / p.world;
-    const bool bound = !p.shards_a() && wire_bound(p, machine, product, leaves);
     chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && !asked &&
                                           one_shot_is_faster(p, machine, params, product));
+    const double share = chosen.one_shot ? 1 : 1.0 / p.world;  // of the rows that a rank sums
+    const bool bound = !p.shards_a() && wire_bound(machine, product, share * (p.world - 1));
     chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
-    chosen.helpers = summing(p, machine, params, product, bound || for_all);
+    const double moved = share * (p.world + (for_all ? p.world : 1));
+    chosen.helpers = summing(machine, params, product, moved, bound || for_all);
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
@@ -170,7 +176,7 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
 /// before.
 bool ends_with_own(const Problem& p, const Machine& machine, const Params& chosen) {
   return p.op == Op::gemm_reducescatter && chosen.comm_order == CommOrder::ring &&
-         !wire_bound(p, machine, product_of(p, machine, chosen), 1);
+         !wire_bound(machine, product_of(p, machine, chosen), 1);
 }
 
 std::string rounding(const Problem& p, const Params& params) {

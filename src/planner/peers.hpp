@@ -29,9 +29,9 @@ class Handshake {
 ///
 /// A band is a run of a shard's positions that completes its rows before the next begins: what is told to
 /// others, or awaited of them, goes by bands. Tiles that run down the columns complete no rows early; where
-/// any part of a shard will do, bands are then of columns, and all shards pass through one band before the
-/// next, so that the first is complete everywhere while the others are still computed. Interleaved, the
-/// shards take turns within a band, so that tiles for all ranks are under way at any time.
+/// any part of a shard will do, bands are then of columns, and all shards pass through one band (or a stretch
+/// of them) before the next, so that the first is complete everywhere while the others are still computed.
+/// Interleaved, the shards take turns within a band, so that tiles for all ranks are under way at any time.
 struct ShardTiles {
   enum class Bands : bool { of_rows, of_any };
 

@@ -134,6 +134,25 @@ TEST(Choose, ParamsThatWereFoundAreMeasuredBesideThePlanners) {
   EXPECT_EQ(considered.measured_us, 1);
 }
 
+/// Whatever is predicted, once it was measured.
+TEST(Choose, WhatWasMeasuredToBeFastestIsTakenAgain) {
+  const auto directory = std::filesystem::temp_directory_path() / "shingle_choose_measured_test";
+  std::filesystem::remove_all(directory);
+  const Machine machine = h200();
+  TuneCache cache(machine, directory);
+  const Mechanism predicted = choose(problem(), machine).value().plan.mechanism;
+  ASSERT_NE(predicted, Mechanism::chunked);
+  const auto measure = [](const Plan& plan) { return plan.mechanism == Mechanism::chunked ? 1.0 : 2.0; };
+  const int all = static_cast<int>(planners().size());
+  const Chosen first =
+      choose(problem(), machine, {.cache = &cache, .measure = measure, .confirmed = all}).value();
+  ASSERT_EQ(first.plan.mechanism, Mechanism::chunked);
+  const Chosen again = choose(problem(), machine, {.cache = &cache}).value();
+  EXPECT_EQ(again.plan, first.plan);
+  EXPECT_THAT(again.reason, HasSubstr("measured"));
+  std::filesystem::remove_all(directory);
+}
+
 /// Neither found nor known params are taken where who is to run their plan cannot.
 TEST(Choose, WhatIsRefusedIsNotTaken) {
   const auto directory = std::filesystem::temp_directory_path() / "shingle_choose_refused_test";

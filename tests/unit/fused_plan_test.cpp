@@ -378,7 +378,7 @@ Problem large(Op op, int world, std::int64_t m, std::int64_t k) {
   return {.op = op, .world = world, .m = m, .n = 8192, .k = k, .dtype = DType::bf16};
 }
 
-TEST(FusedPlan, OneShotOfTwoRanksIsNotForSumsThatNothingHides) {
+TEST(FusedPlan, OneShotOfTwoRanksIsForFewSums) {
   const Machine two = machine_from_spec("h200x8");
   const auto in_one_shot = [&](std::int64_t m, std::int64_t k, const Params& params = {}) {
     return plan_fused(large(Op::gemm_allreduce, 2, m, k), two, params)->params.one_shot;
@@ -386,7 +386,8 @@ TEST(FusedPlan, OneShotOfTwoRanksIsNotForSumsThatNothingHides) {
   EXPECT_TRUE(in_one_shot(64, 1024));
   EXPECT_FALSE(in_one_shot(2048, 1024)) << "twice the sums, and as many bytes";
   EXPECT_TRUE(in_one_shot(2048, 1024, {.unregistered = true})) << "two hops would fill the output";
-  EXPECT_TRUE(in_one_shot(2048, 7168)) << "beside a long product";
+  EXPECT_FALSE(in_one_shot(512, 1024, {.stage_fp32 = true})) << "twice the bytes";
+  EXPECT_TRUE(in_one_shot(512, 1024));
 }
 
 TEST(FusedPlan, AsManySumForAllAsKeepUpWithTheProduct) {
@@ -402,32 +403,21 @@ TEST(FusedPlan, AsManySumForAllAsKeepUpWithTheProduct) {
   EXPECT_EQ(helpers(Op::gemm_reducescatter, 8192, 1024), 16) << "the product has time";
 }
 
-/// The tiles of the last wave, and whose rows they are.
 TEST(FusedPlan, AScatterEndsWithAWaveOfOwnTilesWhereLinksKeepUp) {
-  constexpr int workers = 16, world = 4;
-  Machine known = machine(workers);
-  known.tile_rows = 4, known.tile_cols = 4;
-  known.link = {100, 1};
-  Problem p = problem(Op::gemm_reducescatter, world, 64);
-  p.n = 64;
-  Params params;
-  params.order = {Raster::along_m, 1, 1, 1, 0};  // bands of columns, four tiles of each shard in one
-  params.helpers = Params::no_helpers;
-  const auto owners_at_the_end = [&](const Machine& on) {
-    const Plan plan = plan_fused(p, on, params).value();
-    EXPECT_TRUE(verify(plan));
+  const Machine machine = machine_from_spec("h200x8");
+  const auto owners_at_the_end = [&](Op op, std::int64_t k, CommOrder order = CommOrder::ring) {
+    const Plan plan = plan_fused(large(op, 4, 2048, k), machine, {.comm_order = order}).value();
     const Gemm& gemm = gemm_of(plan, 1);
     std::set<std::int64_t> owners;
-    for (std::int64_t i = gemm.grid.positions() - workers; i < gemm.grid.positions(); ++i)
-      owners.insert(gemm.out.rows.run_at(gemm.grid.tile(i).m * gemm.grid.tile_rows, 1).matrix_row / 16);
+    for (std::int64_t i = gemm.grid.positions() - gemm.resources.most; i < gemm.grid.positions(); ++i)
+      owners.insert(gemm.out.rows.run_at(gemm.grid.tile(i).m * gemm.grid.tile_rows, 1).matrix_row / 512);
     return owners;
   };
-  EXPECT_EQ(owners_at_the_end(known), std::set<std::int64_t>{1});
-  params.comm_order = CommOrder::interleaved;
-  EXPECT_GT(owners_at_the_end(known).size(), 1u);
-  p.op = Op::gemm_allreduce;
-  params.comm_order = CommOrder::ring;
-  EXPECT_GT(owners_at_the_end(known).size(), 1u) << "sums that go to all have to begin early";
+  EXPECT_EQ(owners_at_the_end(Op::gemm_reducescatter, 3584), std::set<std::int64_t>{1});
+  EXPECT_GT(owners_at_the_end(Op::gemm_reducescatter, 1024).size(), 1u) << "the links do not";
+  EXPECT_GT(owners_at_the_end(Op::gemm_reducescatter, 3584, CommOrder::interleaved).size(), 1u);
+  EXPECT_GT(owners_at_the_end(Op::gemm_allreduce, 3584).size(), 1u)
+      << "sums that go to all have to begin early";
 }
 
 TEST(FusedPlan, InfeasibleIsAReason) {

@@ -123,8 +123,11 @@ class ShapeRun {
     const Measurement time = measure(world_, {}, *sequential_, op, brief);
     for (Considered& at : choice.considered)
       if (name(at.mechanism) == rival.candidate.mechanism &&
-          (at.measured_us == 0 || time.overlapped_us < at.measured_us))
-        at.measured_us = time.overlapped_us, at.params = rival.candidate.plan->params;
+          (at.measured_us == 0 || time.overlapped_us < at.measured_us)) {
+        at.us = rival.predicted ? rival.predicted->us : at.us;
+        at.measured_us = time.overlapped_us;
+        at.params = rival.candidate.plan->params;
+      }
     return time.speedup();
   } catch (const std::exception& failure) {
     if (broken(world_, failure)) throw;

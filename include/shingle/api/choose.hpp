@@ -17,7 +17,8 @@ struct ChooseOptions {
   TuneOptions tune{};
   /// Of predictions, relative: a smaller gain over the sequential plan counts as none.
   double margin = 0.05;
-  /// Where found params are kept: what it holds for a problem and mechanism is not searched again.
+  /// Where found params are kept: what it holds for a problem and mechanism is not searched again, and what
+  /// was measured to be the fastest is so, whatever is predicted.
   TuneCache* cache = nullptr;
   bool nearest =
       false;  ///< for sizes that the cache does not hold take the params of the nearest, if it has any
