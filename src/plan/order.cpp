@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <utility>
 
 namespace shingle {
 namespace {
+
+constexpr std::int32_t never = std::numeric_limits<std::int32_t>::max();
 
 /// Adds what `other` knows.
 void join(Clock& clock, const Clock& other) {
@@ -30,26 +33,45 @@ bool receives_of(const Collective& collective, std::size_t i) {
 }  // namespace
 
 Order::Order(const Plan& plan, const Schedule& schedule)
-    : plan_(plan),
-      schedule_(schedule),
-      clocks_(schedule.segments.size()),
-      awaited_(schedule.segments.size()) {
-  std::map<std::array<std::int64_t, 3>, std::int32_t>
-      known;  // line, step and first item; a queue is one step
-  for (std::size_t i = 0; i < schedule.segments.size(); ++i) {
-    const Segment& s = schedule.segments[i];
-    const bool queue = s.line >= user_line(plan, plan.problem.world);
-    const auto [at, added] = known.emplace(std::array<std::int64_t, 3>{s.line, queue ? 0 : s.step, s.first},
-                                           static_cast<std::int32_t>(instances_.size()));
-    if (added) instances_.emplace_back(static_cast<std::size_t>(schedule.epochs) + 1, -1);
-    instances_[static_cast<std::size_t>(at->second)][static_cast<std::size_t>(s.epoch)] =
-        static_cast<std::int32_t>(i);
-    of_.push_back(at->second);
-  }
+    : plan_(plan), schedule_(schedule), clocks_(schedule.segments.size()) {
+  index_events();
+  index_counts();
   do {
     run_clocks();
   } while (find_edges());
-  find_unbounded();
+  find_bounds();
+}
+
+void Order::index_events() {
+  std::map<std::array<std::int64_t, 3>, std::int32_t> known;  // line, step, first item; a queue is one step
+  for (std::size_t i = 0; i < schedule_.segments.size(); ++i) {
+    const Segment& s = schedule_.segments[i];
+    const bool queue = s.line >= user_line(plan_, plan_.problem.world);
+    const auto [at, added] = known.emplace(std::array<std::int64_t, 3>{s.line, queue ? 0 : s.step, s.first},
+                                           static_cast<std::int32_t>(instances_.size()));
+    // The user has a turn more than there are epochs.
+    if (added) instances_.emplace_back(static_cast<std::size_t>(schedule_.epochs) + 1, -1);
+    instances_[static_cast<std::size_t>(at->second)][static_cast<std::size_t>(s.epoch)] =
+        static_cast<std::int32_t>(i);
+    event_of_.push_back(at->second);
+  }
+  awaited_.resize(instances_.size());
+}
+
+/// What happens to a count in epoch 0 happens to it in every epoch.
+void Order::index_counts() {
+  for (const CountHistory& history : schedule_.counts) {
+    if (history.awaits.empty()) continue;
+    const Counter& counter = plan_.counters[history.at.counter];
+    CountPattern& count = counts_.emplace_back();
+    count.set = counter.kind == CounterKind::set;
+    count.growth = counter.growth[history.at.rank][history.at.entry];
+    for (const auto& [from, to] :
+         {std::pair{&history.adds, &count.adds}, std::pair{&history.awaits, &count.awaits}})
+      for (const Signal& signal : *from)
+        if (schedule_.segments[signal.segment].epoch == 0)
+          to->push_back({event_of_[signal.segment], signal.amount, signal.at_once});
+  }
 }
 
 bool Order::knows(const Clock& clock, std::int32_t earlier) const {
@@ -116,11 +138,13 @@ void Order::run_clocks() {
       }
       return;
     }
-    if (awaited_[index].empty()) {
+    const auto& edges = awaited_[event_of_[index]];
+    if (edges.empty()) {
       clocks_[index] = now[s.line];
     } else {
       Clock clock = *now[s.line];
-      for (const std::int32_t added : awaited_[index]) learn(clock, added);
+      for (const Edge& edge : edges)
+        if (edge.lag <= s.epoch) learn(clock, instance(edge.add, s.epoch - edge.lag));
       clocks_[index] = pruned(std::move(clock));
     }
     auto& commands = under_way[s.line];
@@ -178,63 +202,168 @@ void Order::run_clocks() {
   }
 }
 
-/// Whether others' adds alone may come any number of epochs ahead of an await, which `add` is meant for: the
-/// last that was simulated knows neither the await nor the add, in the epoch in which the earlier of these is
-/// the first.
-bool Order::runs_away(std::int32_t other, std::int32_t await, std::int32_t add) const {
-  const std::int32_t last = instance(other, schedule_.epochs - 1);
-  const std::int32_t await_epoch = schedule_.segments[await].epoch, add_epoch = schedule_.segments[add].epoch;
-  const std::int32_t shift = std::min(await_epoch, add_epoch);
-  const std::int32_t first_add = instance(add, add_epoch - shift);
-  return last != first_add && !knows(last, instance(await, await_epoch - shift)) && !knows(last, first_add);
+/// The least number of epochs after which `event` knows `earlier`, or `never` if no run of this length tells.
+/// It is the same from every epoch on, as all edges are.
+std::int32_t Order::lag(std::int32_t event, std::int32_t earlier) const {
+  for (std::int32_t epoch = 0; epoch < schedule_.epochs; ++epoch)
+    if (knows(instance(event, epoch), instance(earlier, 0))) return epoch;
+  return never;
 }
 
-/// Whether an await's target cannot be reached without an add, whatever other adds have happened by then.
-bool Order::certain(const CountHistory& count, const Signal& await, const Signal& add) {
-  const bool set = plan_.counters[count.at.counter].kind == CounterKind::set;
-  // The most that the count can reach before the await passes, if this add does not happen.
-  std::int64_t without = set ? 0 : -add.at_once;
-  work_ += static_cast<std::int64_t>(count.adds.size());
-  for (const Signal& other : count.adds) {
-    if (knows(other.segment, await.segment)) continue;
-    if (other.segment != add.segment && knows(other.segment, add.segment)) continue;  // needs this add itself
-    if (set) {
-      if (&other != &add) without = std::max(without, other.amount);
+/// Of each add to a count, its lag behind an event.
+std::vector<std::int32_t> Order::lags_of_adds(const CountPattern& count, std::int32_t event) {
+  std::vector<std::int32_t> lags;
+  lags.reserve(count.adds.size());
+  for (const auto& add : count.adds) lags.push_back(lag(add.event, event));
+  work_ += static_cast<std::int64_t>(count.adds.size()) * schedule_.epochs;
+  return lags;
+}
+
+namespace {
+
+/// Whether the await of any epoch e needs add number `index` of epoch e - lag: without it, and without all
+/// that comes after the add or after the await, the count stays below the target. `after_await` and
+/// `after_add` are lags: the adds of another step that may have happened are those of the epochs before
+/// e + after_await and before e - lag + after_add. All is relative to the count at the beginning of epoch e.
+bool certain(const CountPattern& count, std::int64_t target, std::size_t index, std::int32_t lag,
+             const std::vector<std::int32_t>& after_await, const std::vector<std::int32_t>& after_add) {
+  const CountPattern::Entry& add = count.adds[index];
+  if (after_await[index] <= -lag) return false;  // it comes after the await
+  // Nothing at all has been added or set when epoch e - lag is the first.
+  std::int64_t without = count.set ? -lag * count.growth : -add.at_once;
+  for (std::size_t i = 0; i < count.adds.size(); ++i) {
+    if (after_await[i] == never && after_add[i] == never) return false;
+    std::int64_t epochs = std::min<std::int64_t>(after_await[i], std::int64_t{after_add[i]} - lag);
+    if (!count.set) {
+      without += count.adds[i].amount * epochs;
     } else {
-      if (runs_away(other.segment, await.segment, add.segment)) return false;
-      without += other.amount;
+      if (i == index) epochs = std::min<std::int64_t>(epochs, -lag);
+      without = std::max(without, count.adds[i].amount + (epochs - 1) * count.growth);
     }
-    if (without >= await.amount) return false;
   }
-  return true;
+  return without < target;
+}
+
+}  // namespace
+
+bool Order::find_edges(const CountPattern& count) {
+  bool grown = false;
+  std::vector<std::vector<std::int32_t>> after_add(count.adds.size());
+  for (const auto& await : count.awaits) {
+    auto& edges = awaited_[await.event];
+    const std::vector<std::int32_t> after_await = lags_of_adds(count, await.event);
+    for (std::size_t i = 0; i < count.adds.size(); ++i) {
+      const std::int32_t add = count.adds[i].event;
+      const auto edge = std::find_if(edges.begin(), edges.end(), [&](const Edge& e) { return e.add == add; });
+      const std::int32_t worst = edge == edges.end() ? schedule_.epochs : edge->lag;
+      if (after_add[i].empty() && worst > 0) after_add[i] = lags_of_adds(count, add);
+      for (std::int32_t lag = 0; lag < worst; ++lag) {
+        if (too_large()) return false;
+        work_ += static_cast<std::int64_t>(count.adds.size());
+        if (!certain(count, await.amount, i, lag, after_await, after_add[i])) continue;
+        if (edge == edges.end())
+          edges.push_back({add, lag});
+        else
+          edge->lag = lag;
+        grown = true;
+        break;
+      }
+    }
+  }
+  return grown;
 }
 
 bool Order::find_edges() {
   bool grown = false;
-  for (const CountHistory& count : schedule_.counts)
-    for (const Signal& await : count.awaits) {
-      auto& edges = awaited_[await.segment];
-      for (const Signal& add : count.adds) {
-        if (too_large()) return false;
-        if (std::find(edges.begin(), edges.end(), add.segment) != edges.end()) continue;
-        if (knows(add.segment, await.segment)) continue;  // comes after the await
-        if (!certain(count, await, add)) continue;
-        edges.push_back(add.segment);
-        grown = true;
-      }
-    }
-  return grown;
+  for (const CountPattern& count : counts_) grown |= find_edges(count);
+  return grown && !too_large();
 }
 
-void Order::find_unbounded() {
-  for (const CountHistory& count : schedule_.counts)
-    for (const Signal& await : count.awaits)
-      for (const Signal& add : count.adds) {
-        if (unbounded_ >= 0 || too_large()) return;
-        ++work_;
-        if (!knows(instance(add.segment, schedule_.epochs - 1), instance(await.segment, 0)))
-          unbounded_ = add.segment;
+/// The lines of which a line hears sooner or later, whatever the number of epochs that takes.
+std::vector<bool> Order::lines_heard_by(std::int32_t line) const {
+  std::vector<std::vector<std::int32_t>> sources(static_cast<std::size_t>(schedule_.lines));
+  for (std::size_t rank = 0; rank < schedule_.rank_lines.size(); ++rank) {
+    const std::int32_t user = user_line(plan_, static_cast<int>(rank));
+    const auto& lanes = plan_.ranks[rank].lanes;
+    for (std::size_t l = 0; l < schedule_.rank_lines[rank].size(); ++l) {
+      const std::int32_t own = schedule_.rank_lines[rank][l];
+      sources[user].push_back(own);
+      if (l >= lanes.size() || !lanes[l].submission.prelaunched) sources[own].push_back(user);
+    }
+  }
+  for (std::size_t event = 0; event < awaited_.size(); ++event)
+    for (const Edge& edge : awaited_[event])
+      sources[line_of(static_cast<std::int32_t>(event))].push_back(line_of(edge.add));
+  for (const Event& event : schedule_.events) {
+    if (event.kind == EventKind::segment || schedule_.segments[event.segments[0]].epoch > 0) continue;
+    if (event.kind == EventKind::message && !carries_data(event)) continue;
+    for (const std::int32_t to : event.segments) {
+      const Segment& s = schedule_.segments[to];
+      if (event.kind == EventKind::message && to == event.segments[0]) continue;
+      for (std::size_t i = 0; i < event.segments.size(); ++i)
+        if (event.kind == EventKind::message ||
+            receives_of(std::get<Collective>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step]), i))
+          sources[s.line].push_back(schedule_.segments[event.segments[i]].line);
+    }
+  }
+  std::vector<bool> heard(sources.size(), false);
+  std::vector<std::int32_t> open{line};
+  heard[line] = true;
+  while (!open.empty()) {
+    const std::int32_t at = open.back();
+    open.pop_back();
+    for (const std::int32_t source : sources[at])
+      if (!heard[source]) heard[source] = true, open.push_back(source);
+  }
+  return heard;
+}
+
+/// A lag that no run of this length tells is either none at all or longer than the run. Which of the two it
+/// is follows from the lines alone.
+void Order::find_bounds() {
+  std::map<std::int32_t, std::vector<bool>> heard;
+  const auto hears = [&](std::int32_t event, std::int32_t earlier) {
+    const auto [at, added] = heard.try_emplace(line_of(event));
+    if (added) at->second = lines_heard_by(at->first);
+    return static_cast<bool>(at->second[line_of(earlier)]);
+  };
+  for (const CountPattern& count : counts_)
+    for (const auto& add : count.adds) {
+      for (const auto& await : count.awaits) {
+        if (too_large()) return;
+        work_ += schedule_.epochs;
+        const std::int32_t ahead = lag(add.event, await.event);
+        if (ahead < never)
+          most_ahead_ = std::max(most_ahead_, ahead);
+        else if (hears(add.event, await.event))
+          needs_more_ = true;
+        else if (unbounded_ < 0)
+          unbounded_ = instance(add.event, 0);
       }
+      for (const auto& other : count.adds) {
+        if (too_large() || needs_more_) break;
+        work_ += schedule_.epochs;
+        needs_more_ = lag(other.event, add.event) == never && hears(other.event, add.event);
+      }
+    }
+}
+
+std::int32_t Order::skew() const {
+  std::vector<std::int32_t> users;
+  for (int rank = 0; rank < plan_.problem.world; ++rank)
+    for (std::size_t event = 0; event < instances_.size(); ++event)
+      if (line_of(static_cast<std::int32_t>(event)) == user_line(plan_, rank))
+        users.push_back(static_cast<std::int32_t>(event));
+  std::int32_t most = 0;
+  for (const std::int32_t user : users)
+    for (const std::int32_t other : users) {
+      if (user == other) continue;
+      std::int32_t epochs = 0;
+      while (epochs <= schedule_.epochs && !knows(instance(user, epochs), instance(other, 0))) ++epochs;
+      if (epochs > schedule_.epochs) return -1;
+      most = std::max(most, epochs);
+    }
+  return most;
 }
 
 }  // namespace shingle

@@ -20,6 +20,9 @@ namespace {
 
 using Failure = std::optional<std::string>;
 
+/// Unrolled at most. A plan whose ranks may be further apart is refused.
+constexpr std::int32_t max_epochs = 256;
+
 /// Workers that a step may hold while it waits for others: as many as it may take, for it gives none back
 /// before it is done. 0 for a step that runs to completion once it has started.
 std::int64_t blocking_workers(const Plan& plan, const Step& step) {
@@ -208,8 +211,6 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
                            where(plan, s.rank, s.lane, s.step), await.amount - s.epoch * growth, name,
                            growth);
     }
-    if (growth * 2 >= std::int64_t{1} << 31)
-      return fmt::format("{} grows by {} an epoch, too much for a 32-bit count", name, growth);
   }
   return std::nullopt;
 }
@@ -220,6 +221,17 @@ Proof failed(std::string rule, std::string failure) {
   proof.rule = std::move(rule);
   proof.failure = std::move(failure);
   return proof;
+}
+
+/// A count stays comparable: an await and the adds that are ahead of it are less than 2^31 apart.
+Failure check_range(const Plan& plan, std::int32_t ahead) {
+  for (const Counter& counter : plan.counters)
+    for (std::size_t rank = 0; rank < counter.growth.size(); ++rank)
+      for (std::size_t entry = 0; entry < counter.growth[rank].size(); ++entry)
+        if (counter.growth[rank][entry] * (std::int64_t{ahead} + 1) >= std::int64_t{1} << 31)
+          return fmt::format("counter {}[{}] on rank {} grows by {} an epoch, too much for a 32-bit count",
+                             counter.name, entry, rank, counter.growth[rank][entry]);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -238,7 +250,7 @@ Proof verify(const Plan& plan) {
   std::int32_t depth = 1;
   for (const Buffer& buffer : plan.buffers) depth = std::max(depth, buffer.depth);
 
-  const Schedule schedule = run_greedily(plan, depth + 2, false);
+  Schedule schedule = run_greedily(plan, depth + 2, false);
   if (!schedule.mismatch.empty()) return failed("collectives", schedule.mismatch);
   if (auto wrong = check_counters(plan, schedule); wrong && schedule.stuck.empty())
     return failed("counters", *wrong);
@@ -247,12 +259,24 @@ Proof verify(const Plan& plan) {
     return failed("hardware queue", queued.stuck);
   if (auto wrong = check_global_order(plan, schedule)) return failed("collectives", *wrong);
 
-  const Order order(plan, schedule);
-  if (order.too_large())
+  // A buffer is reused after `depth` epochs, so that these show every race. They also tell how far a step may
+  // run ahead of an await, unless ranks follow each other in a chain, each an epoch behind the one before.
+  std::optional<Order> order;
+  order.emplace(plan, schedule);
+  while (order->needs_more_epochs() && !order->too_large()) {
+    if (schedule.epochs * 2 > max_epochs)
+      return failed("size", fmt::format("ranks may be more than {} epochs apart: too far to prove",
+                                        schedule.epochs - 1));
+    order.reset();
+    schedule = run_greedily(plan, schedule.epochs * 2, false);
+    order.emplace(plan, schedule);
+  }
+  if (order->too_large())
     return failed("size", "too many awaits of counts with many adds: too large to prove");
-  MemoryCheck memory(plan, schedule, order);
+  if (auto wrong = check_range(plan, std::max(order->most_ahead(), 1))) return failed("counters", *wrong);
+  MemoryCheck memory(plan, schedule, *order);
   if (auto wrong = memory.run()) return failed(wrong->rule, wrong->text);
-  if (const std::int32_t adder = order.unbounded(); adder >= 0) {
+  if (const std::int32_t adder = order->unbounded(); adder >= 0) {
     const Segment& s = schedule.segments[adder];
     return failed("counters", fmt::format("{} may add to a count any number of epochs ahead of its await",
                                           where(plan, s.rank, s.lane, s.step)));
@@ -261,6 +285,7 @@ Proof verify(const Plan& plan) {
   proof.segments = static_cast<std::int64_t>(schedule.segments.size());
   proof.accesses = memory.accesses();
   proof.epochs = schedule.epochs;
+  proof.skew = order->skew();
   return proof;
 }
 

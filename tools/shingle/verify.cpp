@@ -12,6 +12,12 @@
 namespace shingle::cli {
 namespace {
 
+/// How far ranks may be apart when runs follow each other.
+std::string skew_text(std::int32_t skew) {
+  if (skew < 0) return "a rank may run any number of epochs ahead of another, which it never hears of";
+  return fmt::format("a rank is at most {} epoch{} ahead of another", skew, skew == 1 ? "" : "s");
+}
+
 /// Proves one plan and says what was proven.
 bool prove(const Plan& plan) {
   const auto start = std::chrono::steady_clock::now();
@@ -26,8 +32,8 @@ bool prove(const Plan& plan) {
       "proven: {}\n  well-formed; always finishes, also behind a single hardware queue; no race; every "
       "element of the "
       "output is written as the operator asks\n  {} steps and runs of tiles in {} epochs, {} accesses, in "
-      "{}\n",
-      what, proof.segments, proof.epochs, proof.accesses, format_us(took.count()));
+      "{}\n  {}\n",
+      what, proof.segments, proof.epochs, proof.accesses, format_us(took.count()), skew_text(proof.skew));
   return true;
 }
 

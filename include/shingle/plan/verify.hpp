@@ -18,6 +18,9 @@ struct Proof {
   std::int64_t segments = 0;  ///< steps and runs of tiles that were ordered, all epochs
   std::int64_t accesses = 0;  ///< rectangles that were checked
   std::int32_t epochs = 0;    ///< unrolled
+  /// The most epochs by which a rank may be ahead of another: 1 if each begins an epoch only after all others
+  /// have begun the one before; -1 if some rank never hears of another.
+  std::int32_t skew = 0;
 
   explicit operator bool() const noexcept { return ok; }
 };
