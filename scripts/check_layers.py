@@ -12,7 +12,7 @@ import tempfile
 # Folder: level. A folder may include itself and folders of lower levels, so never a sibling.
 LEVELS = {
     "base": 0, "grid": 0,
-    "cotune": 1, "plan": 1, "machine": 1,
+    "net": 1, "cotune": 1, "plan": 1, "machine": 1,
     "planner": 2, "backend": 2,
     "sim": 3, "host": 3, "cuda": 3,
     "tune": 4,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "call_history.hpp"
 #include "choice.hpp"
@@ -21,6 +22,9 @@ class Agreement {
 
   /// At each call, after it was pushed to the history: what holds from this call on. Empty: nothing new.
   virtual std::span<const Change> poll(const CallHistory& calls) = 0;
+
+  /// Why nothing will be agreed on any more, so that what holds stays; empty: all is well.
+  virtual std::string_view trouble() const { return {}; }
 
   // Of the leader:
   /// Whether all ranks are done with the last proposal.

@@ -52,6 +52,17 @@ Choice choice_of(const CollectiveConfig& config) {
   return choice;
 }
 
+bool valid(CallKind kind) {
+  return kind.collective < nccl_collectives && kind.size_class < size_classes;
+}
+
+bool valid(const Choice& choice) {
+  const bool own = choice.algorithm >= 0 && choice.algorithm < abi::algorithms && choice.protocol >= 0 &&
+                   choice.protocol < abi::protocols;
+  const bool nccls = choice.algorithm == -1 && choice.protocol == -1;
+  return (own || nccls) && choice.channels <= abi::most_channels;
+}
+
 bool available(const Choice& choice, const CostTable& table) {
   if (choice.algorithm < 0) return choice.channels == 0 || !may_take_collnet(table);
   const float* cost = table.find(choice);

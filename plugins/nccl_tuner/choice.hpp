@@ -39,11 +39,18 @@ struct CostTable {
   float* costs = nullptr;
   int algorithms = 0, protocols = 0;
 
+  /// Null where the table has no such row or column.
   float* find(const Choice& choice) const {
-    if (choice.algorithm >= algorithms || choice.protocol >= protocols) return nullptr;
+    if (choice.algorithm < 0 || choice.algorithm >= algorithms) return nullptr;
+    if (choice.protocol < 0 || choice.protocol >= protocols) return nullptr;
     return costs + choice.algorithm * protocols + choice.protocol;
   }
 };
+
+/// Whether they are of this plugin's numbers: what comes from elsewhere is asked this before it is used.
+bool valid(CallKind kind);
+bool valid(const Choice& choice);
+inline bool valid(const Change& change) { return valid(change.kind) && valid(change.choice); }
 
 /// Whether NCCL could carry out a call so.
 bool available(const Choice& choice, const CostTable& table);
@@ -51,17 +58,18 @@ bool available(const Choice& choice, const CostTable& table);
 /// Makes it NCCL's choice. Returns false, and leaves all as it was, where it is not available.
 bool apply(const Choice& choice, const CostTable& table, int* channels);
 
-/// The choices of one communicator, by kind of call.
+/// The choices of one communicator, by kind of call. Throws std::out_of_range where there is no such kind.
 class Choices {
  public:
-  Choice& at(CallKind kind) { return all_[index(kind)]; }
-  const Choice& at(CallKind kind) const { return all_[index(kind)]; }
+  Choice& at(CallKind kind) { return all_.at(index(kind)); }
+  const Choice& at(CallKind kind) const { return all_.at(index(kind)); }
 
  private:
   static std::size_t index(CallKind kind) {
-    return std::size_t{kind.collective} * size_classes + kind.size_class;
+    return valid(kind) ? std::size_t{kind.collective} * size_classes + kind.size_class : none;
   }
-  std::array<Choice, std::size_t{nccl_collectives} * size_classes> all_{};
+  static constexpr std::size_t none = std::size_t{nccl_collectives} * size_classes;
+  std::array<Choice, none> all_{};
 };
 
 }  // namespace shingle::nccl_tuner

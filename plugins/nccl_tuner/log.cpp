@@ -2,30 +2,41 @@
 
 #include <mutex>
 #include <set>
+#include <string>
 
 namespace shingle::nccl_tuner {
 namespace {
 
 /// Whether nobody in this process has said so yet.
-bool first_time(const std::string& line) {
+bool first_time(std::string_view line) {
   constexpr std::size_t most_lines = 1000;  // who reads further?
   static std::mutex mutex;
-  static std::set<std::string> said;
+  static std::set<std::string, std::less<>> said;
   const std::lock_guard guard(mutex);
-  return said.size() < most_lines && said.insert(line).second;
+  return said.size() < most_lines && said.emplace(line).second;
 }
 
 }  // namespace
 
-void Log::warn(const std::string& line) const noexcept try {
-  if (logger_ != nullptr && first_time(line))
-    logger_(abi::log_warning, abi::log_tuning, "shingle", 0, "shingle tuner: %s", line.c_str());
-} catch (...) {  // out of memory: then in silence
+void Log::warn(std::string_view line) const noexcept {
+  bool first = true;
+  try {
+    first = first_time(line);
+  } catch (...) {  // out of memory: then perhaps more than once
+  }
+  if (first) write(abi::log_warning, line);
 }
 
-void Log::inform(const std::string& line) const noexcept {
-  if (logger_ != nullptr)
-    logger_(abi::log_information, abi::log_tuning, "shingle", 0, "shingle tuner: %s", line.c_str());
+void Log::inform(std::string_view line) const noexcept {
+  write(abi::log_information, line);
+}
+
+void Log::write(int level, std::string_view line) const noexcept {
+  if (logger_ == nullptr) return;
+  char text[1024];
+  const std::size_t length = line.copy(text, sizeof text - 1);
+  text[length] = '\0';
+  logger_(level, abi::log_tuning, "shingle", 0, "shingle tuner: %s", text);
 }
 
 }  // namespace shingle::nccl_tuner

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "agreement.hpp"
 
@@ -28,6 +29,8 @@ class Meeting {
 
   /// Waits until all ranks have come, or the deadline is over. All get the same answer.
   virtual bool complete() = 0;
+  /// What is known of why it is not complete: "; …", or nothing.
+  virtual std::string trouble() const { return {}; }
   /// In what any two of the ranks differ; only where complete.
   virtual std::uint32_t differences() const = 0;
   /// One rank does.

@@ -37,10 +37,14 @@ std::span<const Change> Proposals::resolve(std::uint64_t number) {
   committed_ = (seen & 3) == committed;
   done_ = number;
   // Once all are done the leader may write the next proposal over this one.
-  const auto changes = std::span(shared_.change).first(committed_ ? shared_.changes : 0);
-  std::ranges::copy(changes, taken_.begin());
+  const std::size_t count = committed_ ? std::min<std::size_t>(shared_.changes, most_changes) : 0;
+  std::ranges::copy(std::span(shared_.change).first(count), taken_.begin());
   shared_.resolved.fetch_add(1, std::memory_order_acq_rel);
-  return std::span(taken_).first(changes.size());
+  const auto taken = std::span(taken_).first(count);
+  // A process of the same user may have written anything; all ranks see the same, and take none of it.
+  return std::ranges::all_of(taken, [](const Change& change) { return valid(change); })
+             ? std::span<const Change>(taken)
+             : std::span<const Change>();
 }
 
 }  // namespace shingle::nccl_tuner

@@ -1,48 +1,33 @@
 #include "remote_proposals.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstring>
-#include <optional>
-#include <string_view>
-#include <type_traits>
+
+#include "shingle/base/units.hpp"
 
 namespace shingle::nccl_tuner {
 namespace {
 
 constexpr std::uint64_t calls_between_looks = 8;  // a look is a call of the system
-constexpr double longest_send_us = 1e6;
-constexpr double longest_wait_us = 600e6;  // the leader may be about something else, a checkpoint, say
+constexpr int most_at_a_look = 16;                // messages: more than peers that keep to the rules send
+constexpr net::Clock::time_point at_once{};       // messages are small: who does not take one takes none
 
-static_assert(std::is_trivially_copyable_v<Message>);
-
-/// Whether it is on its way.
-bool send(const net::Socket& to, const Message& message) {
-  try {
-    net::send(to, net::Kind::data, {reinterpret_cast<const char*>(&message), sizeof message},
-              net::deadline_in(longest_send_us));
-    return true;
-  } catch (const net::Lost&) {
-  } catch (const net::Late&) {
-  }
-  return false;
+/// Throws net::NetError.
+void send(const net::Connection& to, const Message& message) {
+  to.send(net::Kind::data, packed(message), at_once);
 }
 
-/// What has come, or, where it waits, what comes.
-std::optional<Message> receive(const net::Socket& from, bool wait) {
-  net::Kind kind;
-  if (!wait && !net::peek(from, kind)) return std::nullopt;
-  const net::Frame frame = net::receive(from, net::deadline_in(wait ? longest_wait_us : longest_send_us));
-  Message message;
-  if (frame.payload.size() != sizeof message) throw net::Lost{};
-  std::memcpy(&message, frame.payload.data(), sizeof message);
-  if (message.changes > most_changes) throw net::Lost{};
-  return message;
+Message message_in(const net::Frame& frame) {
+  const auto message = parse_message(frame.payload);
+  if (frame.kind != net::Kind::data || !message) throw net::Broken("a message that makes no sense");
+  return *message;
 }
 
 }  // namespace
 
 std::span<const Change> RemoteProposals::poll(const CallHistory& calls) {
-  if (!open_ && (broken_ || calls.now() % calls_between_looks != 0)) return {};
+  if (!open_ && (broken() || calls.now() % calls_between_looks != 0)) return {};
   return advance(calls);
 }
 
@@ -52,56 +37,90 @@ std::span<const Change> RemoteProposals::resolve(bool committed) {
   return std::span(proposal_.change).first(committed ? proposal_.changes : 0);
 }
 
+void RemoteProposals::break_off(std::string_view why) {
+  if (trouble_.empty()) trouble_ = why;
+}
+
 // ---- The leader.
 
+RemoteLeader::RemoteLeader(std::vector<net::Connection> peers, const Patience& patience)
+    : RemoteProposals(patience) {
+  for (net::Connection& peer : peers) peers_.push_back({std::move(peer)});
+}
+
 RemoteLeader::~RemoteLeader() {
-  if (open_ && !decided_) tell_all({.kind = Message::Kind::abort, .number = proposal_.number});
+  if (open_ && !decided_) try {
+      tell_all({.kind = Message::Kind::abort, .number = proposal_.number});
+    } catch (const std::exception&) {  // out of memory: their connections end
+    }
 }
 
 void RemoteLeader::propose(std::span<const Change> changes, const CallHistory& calls, std::uint64_t ahead) {
   proposal_ = {.kind = Message::Kind::propose,
-               .changes = static_cast<std::uint32_t>(std::min(changes.size(), most_changes)),
                .number = proposal_.number + 1,
                .seen_call = calls.now(),
                .seen_hash = *calls.hash(calls.now()),
-               .effective_call = calls.now() + ahead};
+               .effective_call = calls.now() + ahead,
+               .changes = static_cast<std::uint32_t>(std::min(changes.size(), most_changes))};
   std::ranges::copy(changes.first(proposal_.changes), proposal_.change.begin());
-  acknowledged_ = done_ = 0;
+  for (Peer& peer : peers_) peer.acknowledged = peer.done = false;
   decided_ = false;
   open_ = true;
+  decide_by_ = net::deadline_in(patience_.decide_us);
   tell_all(proposal_);
 }
 
 void RemoteLeader::tell_all(const Message& message) {
-  for (const net::Socket& peer : peers_)
-    if (!send(peer, message)) broken_ = true;  // the others hear it all the same
+  for (const Peer& peer : peers_) try {
+      send(peer.connection, message);
+    } catch (const net::NetError& error) {  // the others hear it all the same
+      break_off(fmt::format("a rank cannot be told: {}", error.what()));
+    }
 }
 
 void RemoteLeader::listen() {
-  try {
-    for (const net::Socket& peer : peers_) {
-      while (const auto message = receive(peer, false)) {
-        acknowledged_ += message->kind == Message::Kind::acknowledge;
-        done_ += message->kind == Message::Kind::done;
-      }
+  for (Peer& peer : peers_) try {
+      listen_to(peer);
+    } catch (const net::NetError& error) {
+      break_off(fmt::format("a rank cannot be heard: {}", error.what()));
+      return;
     }
-    return;
-  } catch (const net::Lost&) {
-  } catch (const net::Late&) {
+}
+
+/// Of each proposal a rank may say once that it acknowledges it, and once that it is done with it.
+void RemoteLeader::listen_to(Peer& peer) {
+  for (int i = 0; i < most_at_a_look; ++i) {
+    const auto frame = peer.connection.try_receive(most_message_bytes);
+    if (!frame) return;
+    const Message message = message_in(*frame);
+    const bool acknowledges = message.kind == Message::Kind::acknowledge;
+    bool& said = acknowledges ? peer.acknowledged : peer.done;
+    if (message.number != proposal_.number || said || peer.done ||
+        (!acknowledges && message.kind != Message::Kind::done))
+      throw net::Broken("a message out of turn");
+    said = true;
   }
-  broken_ = true;
+}
+
+bool RemoteLeader::all_acknowledged() const {
+  return std::ranges::all_of(peers_, &Peer::acknowledged);
+}
+
+bool RemoteLeader::all_done() const {
+  return std::ranges::all_of(peers_, &Peer::done);
 }
 
 std::span<const Change> RemoteLeader::advance(const CallHistory& calls) {
-  if (!open_ && done_ == peers_.size()) return {};
-  if (!broken_) listen();
+  if (!open_ && all_done()) return {};
+  if (!broken()) listen();
   if (!open_) return {};
   const bool early = calls.now() < proposal_.effective_call;
-  if (early && !decided_ && !broken_ && acknowledged_ == peers_.size()) {
+  const bool in_time = net::Clock::now() < decide_by_;
+  if (early && in_time && !decided_ && !broken() && all_acknowledged()) {
     decided_ = true;  // for itself too, whoever can be told
     tell_all({.kind = Message::Kind::commit, .number = proposal_.number});
   }
-  if (early) return {};
+  if (early && (decided_ || in_time)) return {};
   if (!decided_) tell_all({.kind = Message::Kind::abort, .number = proposal_.number});
   return resolve(decided_);
 }
@@ -109,35 +128,64 @@ std::span<const Change> RemoteLeader::advance(const CallHistory& calls) {
 // ---- The others.
 
 void RemoteFollower::tell(Message::Kind kind) {
-  if (!send(leader_, {.kind = kind, .number = proposal_.number})) hang_up();
+  if (!broken()) try {
+      send(leader_, {.kind = kind, .number = proposal_.number});
+    } catch (const net::NetError& error) {
+      hang_up(error.what());
+    }
 }
 
 /// Nobody is to take half of what was said for all of it.
-void RemoteFollower::hang_up() {
-  broken_ = true;
+void RemoteFollower::hang_up(std::string_view why) {
+  break_off(fmt::format("the leader cannot be heard: {}", why));
   leader_ = {};
 }
 
-std::optional<Message> RemoteFollower::hear(bool wait) {
-  try {
-    if (!broken_) return receive(leader_, wait);
-  } catch (const net::Lost&) {
-    hang_up();
-  } catch (const net::Late&) {
-    hang_up();
-  }
+/// What has come.
+std::optional<Message> RemoteFollower::hear() {
+  if (!broken()) try {
+      if (const auto frame = leader_.try_receive(most_message_bytes)) return message_in(*frame);
+    } catch (const net::NetError& error) {
+      hang_up(error.what());
+    }
   return std::nullopt;
 }
 
-std::span<const Change> RemoteFollower::advance(const CallHistory& calls) {
-  while (!open_) {
-    const auto message = hear(false);
-    if (!message) return {};
+/// Whether the leader has committed. Any other word than that, and none, is an abort.
+bool RemoteFollower::hear_word() {
+  if (!broken()) try {
+      const Message word = message_in(leader_.receive(most_message_bytes, wait_until_));
+      if (word.number != proposal_.number) throw net::Broken("a message out of turn");
+      if (word.kind == Message::Kind::commit || word.kind == Message::Kind::abort)
+        return word.kind == Message::Kind::commit;
+      throw net::Broken("a message out of turn");
+    } catch (const net::Late&) {
+      hang_up(fmt::format("it did not decide within {}", format_us(patience_.wait_us)));
+    } catch (const net::NetError& error) {
+      hang_up(error.what());
+    }
+  return false;
+}
+
+bool RemoteFollower::find_proposal() {
+  for (int i = 0; i < most_at_a_look; ++i) {
+    const auto message = hear();
+    if (!message) return false;
     if (message->kind != Message::Kind::propose) continue;  // the end of what this rank refused
+    if (message->number <= proposal_.number) {
+      hang_up("a message out of turn");
+      return false;
+    }
     proposal_ = *message;
     open_ = true;
     acknowledged_ = false;
+    return true;
   }
+  return false;
+}
+
+std::span<const Change> RemoteFollower::advance(const CallHistory& calls) {
+  if (!open_ && !find_proposal()) return {};
   if (!acknowledged_) {
     if (calls.now() < proposal_.seen_call) return {};  // this rank is behind the leader
     if (calls.hash(proposal_.seen_call) != proposal_.seen_hash || calls.now() >= proposal_.effective_call) {
@@ -146,12 +194,10 @@ std::span<const Change> RemoteFollower::advance(const CallHistory& calls) {
     }
     tell(Message::Kind::acknowledge);
     acknowledged_ = true;
+    wait_until_ = net::deadline_in(patience_.wait_us);
   }
   if (calls.now() < proposal_.effective_call) return {};
-  std::optional<Message> word;
-  do word = hear(true);
-  while (word && word->number != proposal_.number);
-  const bool committed = word && word->kind == Message::Kind::commit;
+  const bool committed = hear_word();
   tell(Message::Kind::done);
   return resolve(committed);
 }

@@ -88,6 +88,8 @@ bool Segment::join(const std::string& name, std::uint32_t ranks, const Credentia
   struct stat status {};
   if (::fstat(fd, &status) != 0) throw failed(name);
   if (status.st_nlink == 0) return false;
+  if (status.st_uid != ::geteuid() || (status.st_mode & 077) != 0)
+    throw Error(fmt::format("shared memory {}: other users may write to it, or made it", name));
   const bool created = status.st_size == 0;
   if (!created && status.st_size != sizeof(Shared)) {
     ::shm_unlink(name.c_str());

@@ -18,9 +18,9 @@ std::string variable(const char* name) {
 }
 
 /// "host:port"; an address of IPv6 in brackets.
-Address parse_address(const char* name, const std::string& text) {
+net::Address parse_address(const char* name, const std::string& text) {
   const auto colon = text.rfind(':');
-  Address address{text.substr(0, colon)};
+  net::Address address{text.substr(0, colon)};
   const char* end = text.data() + text.size();
   if (colon != std::string::npos) {
     const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, address.port);

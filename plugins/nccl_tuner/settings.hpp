@@ -5,13 +5,9 @@
 #include <optional>
 #include <string>
 
-namespace shingle::nccl_tuner {
+#include "net/socket.hpp"
 
-/// Of a host, and a port that is free there.
-struct Address {
-  std::string host;
-  int port = 0;
-};
+namespace shingle::nccl_tuner {
 
 struct Settings {
   std::string table;  ///< SHINGLE_TUNER_TABLE: a file to read choices from; empty: none
@@ -23,7 +19,7 @@ struct Settings {
   /// SHINGLE_TUNER_TURN: a name; programs with the same one do not tune at the same time.
   std::string turn;
   /// SHINGLE_TUNER_RENDEZVOUS: where the ranks of a communicator of several hosts meet; empty: nowhere.
-  std::optional<Address> rendezvous;
+  std::optional<net::Address> rendezvous;
 };
 
 /// Throws InvalidArgument that names the variable.

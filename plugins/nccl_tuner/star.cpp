@@ -1,51 +1,59 @@
 #include "star.hpp"
 
+#include <fmt/format.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <cstring>
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <thread>
-#include <type_traits>
 
-#include "shingle/base/error.hpp"
+#include "net/wire.hpp"
+#include "remote_proposals.hpp"
 
 namespace shingle::nccl_tuner {
 namespace {
 
 constexpr std::chrono::milliseconds between_tries{5};
-constexpr double longest_greeting_us = 1e6;  // whoever connects and says nothing is none of ours
-constexpr double longest_connect_us = 200e3;
+constexpr double longest_word_us = 1e5;  // to be taken by a system, not by a process
+constexpr std::size_t who_bytes = 8, verdict_bytes = 5;
 
 struct Hello {
+  std::string_view who;
   std::uint64_t communicator_id = 0;
-  std::uint32_t ranks = 0, unused = 0;
-  Credentials credentials;
+  std::uint32_t ranks = 0;
+  Credentials credentials{};
+
+  std::string packed() const {
+    return net::Packer()
+        .bytes(who)
+        .number(communicator_id)
+        .number(ranks)
+        .number(credentials.table)
+        .number(credentials.communicator)
+        .number(credentials.learn)
+        .take();
+  }
+  static std::optional<Hello> parse(std::string_view bytes) {
+    net::Parser parser(bytes);
+    Hello hello{.who = parser.bytes(who_bytes),
+                .communicator_id = parser.number<std::uint64_t>(),
+                .ranks = parser.number<std::uint32_t>()};
+    hello.credentials = {parser.number<std::uint64_t>(), parser.number<std::uint64_t>(),
+                         parser.number<std::uint64_t>()};
+    return parser.complete() ? std::optional(hello) : std::nullopt;
+  }
 };
 
-struct Welcome {
-  enum Word : std::uint32_t { other, wait, complete, abandoned };  // other: another communicator's meeting
-  std::uint32_t word = other;
-  std::uint32_t differences = 0;
+/// What the leader answers, then what it says in the end. Other: the meeting is of another communicator.
+enum class Answer : std::uint8_t { other, wait };
+enum class Outcome : std::uint8_t { abandoned, complete };
+
+struct Follower {
+  std::string who;
+  net::Connection connection;
 };
-
-template <class Words>
-void say(const net::Socket& to, const Words& words) {
-  static_assert(std::is_trivially_copyable_v<Words>);
-  net::send(to, net::Kind::hello, {reinterpret_cast<const char*>(&words), sizeof words},
-            net::deadline_in(longest_greeting_us));
-}
-
-template <class Words>
-Words hear(const net::Socket& from, net::Clock::time_point end) {
-  const net::Frame frame = net::receive(from, end);
-  Words words;
-  if (frame.kind != net::Kind::hello || frame.payload.size() != sizeof words) throw net::Lost{};
-  std::memcpy(&words, frame.payload.data(), sizeof words);
-  return words;
-}
 
 /// Whether a name is one of this host: only then can it be bound to.
 bool is_here(const std::string& host) {
@@ -62,29 +70,31 @@ bool is_here(const std::string& host) {
 }
 
 /// Nothing: somebody else listens there.
-std::optional<net::Socket> try_to_listen(const Address& address) {
+std::optional<net::Socket> try_to_listen(const net::Address& address) {
   try {
-    return net::listen_on(address.host, address.port);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-std::optional<net::Socket> try_to_connect(const Address& address) {
-  try {
-    return net::connect_to(address.host, address.port, net::deadline_in(longest_connect_us));
-  } catch (const Error&) {
+    return net::listen_on(address);
+  } catch (const net::Unreachable&) {
     return std::nullopt;
   }
 }
 
 }  // namespace
 
+Star::Star(net::Address address, net::Token token, std::uint64_t communicator_id, std::uint32_t ranks,
+           const Credentials& credentials, std::chrono::microseconds deadline)
+    : address_(std::move(address)),
+      meeting_{"shingle tuner 1", std::move(token)},
+      communicator_id_(communicator_id),
+      ranks_(ranks),
+      credentials_(credentials),
+      deadline_(deadline),
+      who_(net::random_bytes(who_bytes)) {}
+
 bool Star::complete() {
   const auto end = net::deadline_in(static_cast<double>(deadline_.count()));
   const bool here = is_here(address_.host);
   for (;;) {
-    if (const auto listener = here ? try_to_listen(address_) : std::nullopt) return lead(*listener, end);
+    if (auto listener = here ? try_to_listen(address_) : std::nullopt) return lead(*std::move(listener), end);
     if (follow(end)) return agreement_ != nullptr;
     if (net::Clock::now() >= end) return false;
     std::this_thread::sleep_for(between_tries);
@@ -92,52 +102,61 @@ bool Star::complete() {
 }
 
 /// Takes in the others, and tells them what came of it.
-bool Star::lead(const net::Socket& listener, net::Clock::time_point end) {
+bool Star::lead(net::Socket listener, net::Clock::time_point end) {
   leads_ = true;
-  std::vector<net::Socket> peers;
-  while (peers.size() + 1 < ranks_ && net::Clock::now() < end) {
-    net::Socket peer = net::accept_from(listener);
-    if (!peer) {
-      std::this_thread::sleep_for(between_tries);
-      continue;
-    }
+  net::Acceptor acceptor(std::move(listener), meeting_);
+  std::vector<Follower> followers;
+  while (followers.size() + 1 < ranks_) {
+    auto guest = acceptor.next(end);
+    if (!guest) break;
+    const std::string bytes = guest->hello();
+    const auto hello = Hello::parse(bytes);
+    if (!hello) continue;
+    const bool ours = hello->communicator_id == communicator_id_ && hello->ranks == ranks_;
     try {
-      const auto hello = hear<Hello>(peer, net::deadline_in(longest_greeting_us));
-      const bool ours = hello.communicator_id == communicator_id_ && hello.ranks == ranks_;
-      say(peer, Welcome{ours ? Welcome::wait : Welcome::other, 0});
+      auto connection = (*std::move(guest)).admit(
+          net::Packer().number(static_cast<std::uint8_t>(ours ? Answer::wait : Answer::other)).take());
       if (!ours) continue;
-      differences_ |= nccl_tuner::differences(hello.credentials, credentials_);
-      peers.push_back(std::move(peer));
-    } catch (const net::Lost&) {
-    } catch (const net::Late&) {
+      differences_ |= nccl_tuner::differences(hello->credentials, credentials_);
+      std::erase_if(followers, [&](const Follower& earlier) { return earlier.who == hello->who; });
+      followers.push_back({std::string(hello->who), std::move(connection)});
+    } catch (const net::NetError&) {  // gone again
     }
   }
-  const bool all = peers.size() + 1 == ranks_;
-  for (const net::Socket& peer : peers) {
+  const bool all = followers.size() + 1 == ranks_;
+  const auto outcome = all ? Outcome::complete : Outcome::abandoned;
+  const std::string word =
+      net::Packer().number(static_cast<std::uint8_t>(outcome)).number(differences_).take();
+  std::vector<net::Connection> peers;
+  for (Follower& follower : followers) {
     try {
-      say(peer, Welcome{all ? Welcome::complete : Welcome::abandoned, differences_});
-    } catch (const net::Lost&) {  // its process is gone
-    } catch (const net::Late&) {
+      follower.connection.send(net::Kind::data, word, net::deadline_in(longest_word_us));
+    } catch (const net::NetError&) {  // its process is gone
     }
+    peers.push_back(std::move(follower.connection));
   }
   if (all) agreement_ = std::make_unique<RemoteLeader>(std::move(peers));
+  trouble_ = acceptor.turned_away();
   return all;
 }
 
 /// Whether the leader was found; only where all came is there an agreement then.
 bool Star::follow(net::Clock::time_point end) {
-  auto leader = try_to_connect(address_);
-  if (!leader) return false;
+  const Hello hello{who_, communicator_id_, ranks_, credentials_};
   try {
-    say(*leader, Hello{communicator_id_, ranks_, 0, credentials_});
-    if (hear<Welcome>(*leader, end).word != Welcome::wait) return false;
+    auto [leader, reply] = net::join(address_, meeting_, hello.packed(), end);
+    if (reply != net::Packer().number(static_cast<std::uint8_t>(Answer::wait)).take()) return false;
     // The leader came earlier, so that its deadline is over before twice this one's.
-    const auto welcome = hear<Welcome>(*leader, end + deadline_);
-    differences_ = welcome.differences;
-    if (welcome.word == Welcome::complete) agreement_ = std::make_unique<RemoteFollower>(std::move(*leader));
+    const net::Frame word = leader.receive(verdict_bytes, end + deadline_);
+    net::Parser parser(word.payload);
+    const auto outcome = parser.number<std::uint8_t>();
+    differences_ = parser.number<std::uint32_t>();
+    if (word.kind != net::Kind::data || !parser.complete()) throw net::Broken("a word that makes no sense");
+    if (outcome == static_cast<std::uint8_t>(Outcome::complete))
+      agreement_ = std::make_unique<RemoteFollower>(std::move(leader));
     return true;
-  } catch (const net::Lost&) {
-  } catch (const net::Late&) {
+  } catch (const net::NetError& error) {
+    trouble_ = fmt::format("; {}:{}: {}", address_.host, address_.port, error.what());
   }
   return false;
 }

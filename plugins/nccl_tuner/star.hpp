@@ -1,44 +1,44 @@
 // The ranks of a communicator of several hosts meet at an address: one that is on its host listens there, and
-// leads; the others connect to it.
+// leads; the others connect to it. Only processes with the same token meet.
 #pragma once
 
 #include <chrono>
 #include <memory>
-#include <vector>
+#include <string>
+#include <string_view>
 
 #include "meeting.hpp"
-#include "remote_proposals.hpp"
-#include "settings.hpp"
+#include "net/rendezvous.hpp"
 
 namespace shingle::nccl_tuner {
 
 class Star final : public Meeting {
  public:
-  /// The address serves one communicator at a time; the others' ranks try again.
-  Star(Address address, std::uint64_t communicator_id, std::uint32_t ranks, const Credentials& credentials,
-       std::chrono::microseconds deadline)
-      : address_(std::move(address)),
-        communicator_id_(communicator_id),
-        ranks_(ranks),
-        credentials_(credentials),
-        deadline_(deadline) {}
+  /// The address serves one communicator at a time; the others' ranks try again. Throws Error where the
+  /// system gives no random bytes.
+  Star(net::Address address, net::Token token, std::uint64_t communicator_id, std::uint32_t ranks,
+       const Credentials& credentials, std::chrono::microseconds deadline);
 
   bool complete() override;
+  std::string trouble() const override { return trouble_; }
   std::uint32_t differences() const override { return differences_; }
   bool leads() const override { return leads_; }
   Agreement& agreement() override { return *agreement_; }
 
  private:
-  bool lead(const net::Socket& listener, net::Clock::time_point end);
+  bool lead(net::Socket listener, net::Clock::time_point end);
   bool follow(net::Clock::time_point end);
 
-  const Address address_;
+  const net::Address address_;
+  const net::Meeting meeting_;
   const std::uint64_t communicator_id_;
   const std::uint32_t ranks_;
   const Credentials credentials_;
   const std::chrono::microseconds deadline_;
+  const std::string who_;  // random, as a rank that tries again is still one
   bool leads_ = false;
   std::uint32_t differences_ = 0;
+  std::string trouble_;
   std::unique_ptr<Agreement> agreement_;
 };
 

@@ -72,8 +72,9 @@ void Tuner::start() {
   ordinal_ = ordinal_of(*communicator_.id);
   auto meeting = meet({hash_of(table), ordinal_, settings_.learn.empty() ? 0u : 1u});
   if (!meeting->complete())
-    throw Error(fmt::format("not all {} ranks of a communicator came with this plugin within {}",
-                            communicator_.ranks, format_us(static_cast<double>(settings_.deadline.count()))));
+    throw Error(fmt::format("not all {} ranks of a communicator came with this plugin within {}{}",
+                            communicator_.ranks, format_us(static_cast<double>(settings_.deadline.count())),
+                            meeting->trouble()));
   const std::uint32_t found = meeting->differences();
   if ((found & Difference::tables) != 0) throw Error("ranks of a communicator have different tables");
   take(table, (found & Difference::communicators) == 0);
@@ -87,8 +88,8 @@ std::unique_ptr<Meeting> Tuner::meet(const Credentials& credentials) {
   const auto ranks = static_cast<std::uint32_t>(communicator_.ranks);
   if (communicator_.nodes == 1)
     return std::make_unique<Segment>(*communicator_.id, ranks, credentials, settings_.deadline);
-  return std::make_unique<Star>(*settings_.rendezvous, *communicator_.id, ranks, credentials,
-                                settings_.deadline);
+  return std::make_unique<Star>(*settings_.rendezvous, net::job_token(), *communicator_.id, ranks,
+                                credentials, settings_.deadline);
 }
 
 /// An empty one where there is none to be had: ranks whose tables differ all take none.
@@ -130,16 +131,37 @@ void Tuner::go_online(std::unique_ptr<Meeting> meeting) noexcept try {
   log_.inform("out of memory: does not tune online");
 }
 
-void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noexcept {
-  if (online_) {
-    online_->calls.push(call.signature());
-    for (const Change& change : online_->meeting->agreement().poll(online_->calls))
-      choices_.at(change.kind) = change.choice;
-    if (online_->learner) learn(call, table);
-  }
+/// Nothing that goes wrong ends the program: what holds stays, and learning is over.
+void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noexcept try {
+  if (online_) agree(call, table);
   if (call.collective >= nccl_collectives) return;
   const Choice& choice = choices_.at(call.kind());
   if (!choice.empty() && !apply(choice, table, channels)) refuse(call);
+} catch (const std::exception& error) {
+  stop(error.what());
+} catch (...) {
+  stop("an exception that is none of the library's");
+}
+
+void Tuner::agree(const Call& call, const CostTable& table) {
+  Agreement& agreement = online_->meeting->agreement();
+  online_->calls.push(call.signature());
+  for (const Change& change : agreement.poll(online_->calls)) choices_.at(change.kind) = change.choice;
+  if (online_->learner) learn(call, table);
+  if (online_->troubled || agreement.trouble().empty()) return;
+  online_->troubled = true;
+  warn_of_end(agreement.trouble());
+}
+
+void Tuner::stop(std::string_view why) noexcept {
+  online_.reset();
+  warn_of_end(why);
+}
+
+void Tuner::warn_of_end(std::string_view why) noexcept try {
+  log_.warn(fmt::format("stops tuning: {}: what the ranks last agreed on holds", why));
+} catch (...) {
+  log_.warn("stops tuning: out of memory");
 }
 
 /// Whatever goes wrong here, what the ranks have agreed on holds.
@@ -147,7 +169,7 @@ void Tuner::learn(const Call& call, const CostTable& table) noexcept try {
   online_->learner->on_call(call, table);
 } catch (const std::exception& error) {
   online_->learner.reset();
-  log_.warn(error.what());
+  warn_of_end(error.what());
 }
 
 void Tuner::refuse(const Call& call) noexcept try {

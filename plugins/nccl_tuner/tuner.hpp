@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "call_history.hpp"
@@ -39,6 +40,7 @@ class Tuner {
     std::unique_ptr<Meeting> meeting;
     CallHistory calls;
     std::optional<Learner> learner;  // of the leader
+    bool troubled = false;           // and has said so
   };
 
   void start();
@@ -46,7 +48,10 @@ class Tuner {
   void take(const TunedTable& table, bool with_communicators);
   std::unique_ptr<Meeting> meet(const Credentials& credentials);
   void go_online(std::unique_ptr<Meeting> meeting) noexcept;
+  void agree(const Call& call, const CostTable& table);
   void learn(const Call& call, const CostTable& table) noexcept;
+  void stop(std::string_view why) noexcept;
+  void warn_of_end(std::string_view why) noexcept;
   void save(const std::vector<Learnt>& learnt);
   void refuse(const Call& call) noexcept;
 

@@ -26,13 +26,13 @@ Ranks in_memory(std::uint32_t count) {
 }
 
 Ranks over_sockets(std::uint32_t count) {
-  std::vector<net::Socket> peers;
+  std::vector<net::Connection> peers;
   Ranks ranks(1);
   for (std::uint32_t i = 1; i < count; ++i) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    peers.emplace_back(ends[0]);
-    ranks.push_back(std::make_unique<RemoteFollower>(net::Socket(ends[1])));
+    peers.emplace_back(net::Socket(ends[0]));
+    ranks.push_back(std::make_unique<RemoteFollower>(net::Connection(net::Socket(ends[1]))));
   }
   ranks[0] = std::make_unique<RemoteLeader>(std::move(peers));
   return ranks;

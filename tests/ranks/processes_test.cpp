@@ -1,16 +1,17 @@
 // Processes that meet over TCP, here as threads: what they tell each other, and that nobody waits for ever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <chrono>
 #include <future>
 #include <thread>
 
 #include "backend/processes.hpp"
-#include "backend/socket.hpp"
+#include "net/rendezvous.hpp"
+#include "net/wire.hpp"
 #include "shingle/base/error.hpp"
 #include "support/free_port.hpp"
+#include "support/join_as.hpp"
 
 namespace shingle {
 namespace {
@@ -85,11 +86,8 @@ TEST(Processes, TheDeadAreNoticedBeforeTheDeadline) {
   const auto begin = std::chrono::steady_clock::now();
   together(2, [](int rank, int port) {
     if (rank == 1) {  // joins, and its connection just ends, as of a process that was killed
-      const net::Socket socket = net::connect_to("127.0.0.1", port + 1, net::deadline_in(10e6));
-      const std::int32_t hello[] = {1, 2};
-      net::send(socket, net::Kind::hello, {reinterpret_cast<const char*>(hello), sizeof hello},
-                net::deadline_in(10e6));
-      net::receive(socket, net::deadline_in(10e6));
+      auto [connection, reply] = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 1, 2);
+      connection.receive(0, net::deadline_in(10e6));  // all are there
       return;
     }
     const auto processes = connect(process(rank, 2, port), 10e6);
@@ -129,17 +127,29 @@ TEST(Processes, WhoLeavesASoundWorldIsNoFailure) {
   });
 }
 
-TEST(Processes, StrangersAreTurnedAway) {
+TEST(Processes, ThoseOfAnotherJobAreToldSo) {
   const int port = free_port();
-  auto first = std::async(std::launch::async, [&] { return connect(process(0, 2, port), 10e6); });
-  const net::Socket silent = net::connect_to("127.0.0.1", port + 1, net::deadline_in(10e6));
-  const net::Socket browser = net::connect_to("127.0.0.1", port + 1, net::deadline_in(10e6));
-  EXPECT_EQ(::send(browser.fd(), "GET / HTTP/1.1\r\n\r\n", 18, 0), 18);
-  const auto second = connect(process(1, 2, port), 10e6);
-  EXPECT_NE(first.get(), nullptr);
-  auto other = std::async(std::launch::async, [&] { return connect(process(0, 3, port), 10e6); });
-  EXPECT_THROW(connect(process(1, 2, port), 5e6), Error);
+  auto other = std::async(std::launch::async,
+                          [&] { return timeout_of([&] { connect(process(0, 3, port), 2e6, {}); }); });
+  try {
+    connect(process(1, 2, port), 5e6, {});
+    FAIL() << "no exception";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("awaits 3 processes"));
+  }
+  EXPECT_THAT(other.get(), HasSubstr("ranks 1, 2 did not join")) << "it may have been a stranger";
+}
+
+TEST(Processes, ASecretMakesAMistakeOfAnotherJobsProcess) {
+  const int port = free_port();
+  const net::Token secret{"hush", "SHINGLE_TOKEN", true};
+  auto other = std::async(std::launch::async, [&] { return connect(process(0, 3, port), 10e6, secret); });
+  EXPECT_THROW(connect(process(1, 2, port), 5e6, secret), InvalidArgument);
   EXPECT_THROW(other.get(), InvalidArgument);
+}
+
+TEST(Processes, WhoGivesMoreThanIsExpectedIsToldSo) {
+  EXPECT_THROW(alone()->all_gather("four", 1e6, 3), InvalidArgument);
 }
 
 TEST(Processes, RankZeroHasToBeSomewhere) {
@@ -150,7 +160,7 @@ TEST(Processes, RankZeroHasToBeSomewhere) {
 
 TEST(Processes, ATakenPortIsSaid) {
   const int port = free_port();
-  const net::Socket taken = net::listen_on("127.0.0.1", port + 1);
+  const net::Socket taken = net::listen_on({"127.0.0.1", port + 1});
   try {
     connect(process(0, 2, port), 1e6);
     FAIL() << "no exception";

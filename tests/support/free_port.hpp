@@ -6,7 +6,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "backend/socket.hpp"
+#include "net/socket.hpp"
 
 namespace shingle::test {
 

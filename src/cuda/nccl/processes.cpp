@@ -40,27 +40,31 @@ class NcclProcesses final : public Processes {
     stream_.reset(stream);
   }
 
-  std::vector<std::string> all_gather(std::string_view own, double timeout_us) override {
+  void tell(std::string_view) noexcept override {}
+  void watch() override {}
+
+ private:
+  std::vector<std::string> gather(std::string_view own, double timeout_us, std::size_t most_bytes) override {
     const DeviceGuard guard(rank_.device());
     const std::uint64_t bytes = own.size();
-    const std::string sizes = gather({reinterpret_cast<const char*>(&bytes), sizeof bytes}, timeout_us);
+    const std::string sizes = gather_equal({reinterpret_cast<const char*>(&bytes), sizeof bytes}, timeout_us);
     std::vector<std::uint64_t> by_rank(static_cast<std::size_t>(size_));
     std::memcpy(by_rank.data(), sizes.data(), sizes.size());
     const std::uint64_t most = *std::ranges::max_element(by_rank);
+    if (most > most_bytes)  // as memory is taken for it
+      throw Timeout(fmt::format("rank {} gives {} bytes, where at most {} are expected",
+                                std::ranges::max_element(by_rank) - by_rank.begin(), most, most_bytes));
     std::string padded(own);
     padded.resize(most);
-    const std::string whole = gather(padded, timeout_us);
+    const std::string whole = gather_equal(padded, timeout_us);
     std::vector<std::string> all;
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
       all.push_back(whole.substr(rank * most, by_rank[rank]));
     return all;
   }
-  void tell(std::string_view) noexcept override {}
-  void watch() override {}
 
- private:
   /// As many bytes of everybody.
-  std::string gather(std::string_view own, double timeout_us) {
+  std::string gather_equal(std::string_view own, double timeout_us) {
     std::string all(own.size() * static_cast<std::size_t>(size_), '\0');
     if (own.empty()) return all;
     // Kept, as to free it would wait for the device, which may wait for what is agreed here.

@@ -1,0 +1,32 @@
+// What ranks of several hosts tell each other while they agree.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "agreement.hpp"
+
+namespace shingle::nccl_tuner {
+
+struct Message {
+  enum class Kind : std::uint8_t { propose, acknowledge, commit, abort, done };
+  Kind kind = Kind::done;
+  std::uint64_t number = 0;  ///< of the proposal
+  // Of a proposal alone:
+  std::uint64_t seen_call = 0, seen_hash = 0;  ///< what calls have been made until when
+  std::uint64_t effective_call = 0;            ///< E
+  std::uint32_t changes = 0;
+  std::array<Change, most_changes> change{};
+};
+
+inline constexpr std::size_t most_message_bytes = 1 + 4 * 8 + 4 + most_changes * 5;
+
+std::string packed(const Message& message);
+/// Nothing where it is no message, or one that no rank sends: of kinds of calls or choices that there are
+/// not, or of a call that is too far away.
+std::optional<Message> parse_message(std::string_view bytes);
+
+}  // namespace shingle::nccl_tuner

@@ -1,0 +1,248 @@
+#include "star.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "net/wire.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
+
+namespace shingle {
+
+using net::Clock;
+using net::Connection;
+using net::Frame;
+using net::Kind;
+
+/// What a process says first.
+struct Star::Hello {
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+
+  std::string packed() const { return net::Packer().number(rank).number(size).take(); }
+  static std::optional<Hello> parse(std::string_view bytes) {
+    net::Parser parser(bytes);
+    const Hello hello{parser.number<std::int32_t>(), parser.number<std::int32_t>()};
+    return parser.complete() ? std::optional(hello) : std::nullopt;
+  }
+};
+
+namespace {
+
+constexpr std::size_t most_reason = std::size_t{64} << 10;  // bytes of why a process failed
+
+}  // namespace
+
+/// What fails in it, said so that a user understands it.
+template <class Action>
+void Star::exchange(int rank, double timeout_us, Action action) {
+  try {
+    action();
+  } catch (const net::Late&) {
+    throw Timeout(fmt::format("rank {} did not come within {}", rank, format_us(timeout_us)));
+  } catch (const net::Broken& error) {
+    throw Timeout(fmt::format("rank {} sent what makes no sense: {}", rank, error.what()));
+  } catch (const net::NetError&) {
+    throw Timeout(fmt::format("rank {} is gone: its connection ended", rank));
+  }
+}
+
+Star::Star(const Launched& launched, double timeout_us, const net::Token& token)
+    : rank_(launched.rank), size_(launched.size), peers_(static_cast<std::size_t>(launched.size)) {
+  if (launched.master_host.empty())
+    throw InvalidArgument("MASTER_ADDR does not say which host rank 0 is on: set it on all hosts alike");
+  const net::Address at{launched.master_host, launched.master_port % 65535 + 1};
+  const net::Meeting meeting{"shingle world 1", token};
+  if (rank_ == 0) {
+    await_others(at, meeting, timeout_us);
+  } else {
+    join(at, meeting, timeout_us);
+  }
+}
+
+Star::~Star() {
+  broadcast(Kind::goodbye, {});
+}
+
+void Star::tell(std::string_view reason) noexcept {
+  broadcast(Kind::failure, reason.substr(0, most_reason));
+}
+
+void Star::watch() {
+  for (int rank = 0; rank < size_; ++rank)
+    if (peer(rank)) exchange(rank, 0, [&] { look(rank); });
+}
+
+// ---- How they meet.
+
+void Star::await_others(const net::Address& at, const net::Meeting& meeting, double timeout_us) {
+  const auto deadline = net::deadline_in(timeout_us);
+  net::Socket listener;
+  try {
+    listener = net::listen_on(at);
+  } catch (const net::Unreachable& error) {
+    throw Error(fmt::format("rank 0 {} (MASTER_PORT chooses another)", error.what()), 0);
+  }
+  net::Acceptor acceptor(std::move(listener), meeting);
+  for (int missing = size_ - 1; missing > 0;) {
+    auto guest = acceptor.next(deadline);
+    if (!guest)
+      throw Timeout(fmt::format("{} did not join within {}{}", missing_ranks(), format_us(timeout_us),
+                                acceptor.turned_away()),
+                    0);
+    if (admit(*std::move(guest), meeting.token)) --missing;
+  }
+  for (int rank = 1; rank < size_; ++rank)
+    exchange(rank, timeout_us, [&] { peer(rank).send(Kind::hello, {}, deadline); });
+}
+
+/// Whether one more is there. Who is not of this world is told so. Where only those who were given a secret
+/// can be, that is a mistake of the user's; else it may be a stranger's, and the others are awaited.
+bool Star::admit(net::Guest guest, const net::Token& token) {
+  const auto hello = Hello::parse(guest.hello());
+  if (!hello) return false;
+  const Verdict verdict = judge(*hello);
+  try {
+    Connection connection =
+        std::move(guest).admit(net::Packer().number(static_cast<std::uint8_t>(verdict)).number(size_).take());
+    if (verdict == Verdict::welcome) {
+      const bool again = static_cast<bool>(peer(hello->rank));
+      peer(hello->rank) = std::move(connection);
+      return !again;
+    }
+  } catch (const net::NetError&) {  // gone again
+    return false;
+  }
+  if (token.is_secret)
+    throw InvalidArgument(fmt::format("rank {} of {} wants to join {} processes a second time, or is of "
+                                      "another job: check the launcher's variables",
+                                      hello->rank, hello->size, size_));
+  return false;
+}
+
+Star::Verdict Star::judge(const Hello& hello) const {
+  if (hello.size != size_) return Verdict::other_size;
+  if (hello.rank < 1 || hello.rank >= size_) return Verdict::no_rank;
+  if (!peer(hello.rank)) return Verdict::welcome;
+  try {  // it may have come before and have given up
+    peer(hello.rank).next_kind();
+  } catch (const net::Lost&) {
+    return Verdict::welcome;
+  }
+  return Verdict::taken;
+}
+
+/// Who holds the port and is not rank 0 may go, or rank 0 may still come: tried again until the deadline.
+void Star::join(const net::Address& at, const net::Meeting& meeting, double timeout_us) {
+  constexpr std::chrono::milliseconds pause{50};
+  const auto deadline = net::deadline_in(timeout_us);
+  std::string reply;
+  for (;;) try {
+      net::Joined joined = net::join(at, meeting, Hello{rank_, size_}.packed(), deadline);
+      peer(0) = std::move(joined.connection);
+      reply = std::move(joined.reply);
+      break;
+    } catch (const net::NetError& error) {
+      if (Clock::now() + pause >= deadline)
+        throw Timeout(fmt::format("rank 0 cannot be reached at {}:{} within {}: {}", at.host, at.port,
+                                  format_us(timeout_us), error.what()));
+      std::this_thread::sleep_for(pause);
+    }
+  net::Parser parser(reply);
+  const auto verdict = parser.number<std::uint8_t>();
+  const auto size = parser.number<std::int32_t>();
+  if (!parser.complete() || verdict != static_cast<std::uint8_t>(Verdict::welcome))
+    throw InvalidArgument(fmt::format("rank {} of {} cannot join: rank 0 at {}:{} awaits {} processes, and "
+                                      "each once: check the launcher's variables",
+                                      rank_, size_, at.host, at.port, size));
+  exchange(0, timeout_us, [&] { peer(0).receive(0, deadline); });  // all are there
+}
+
+std::string Star::missing_ranks() const {
+  std::vector<int> missing;
+  for (int rank = 1; rank < size_; ++rank)
+    if (!peer(rank)) missing.push_back(rank);
+  return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+}
+
+// ---- What they tell each other.
+
+std::vector<std::string> Star::gather(std::string_view own, double timeout_us, std::size_t most_bytes) {
+  const auto deadline = net::deadline_in(timeout_us);
+  const auto count = static_cast<std::size_t>(size_);
+  if (rank_ == 0) {
+    std::vector<std::string> all(count);
+    all[0] = own;
+    gather_here(all, deadline, timeout_us, most_bytes);
+    const std::string whole = net::packed(all);
+    for (int rank = 1; rank < size_; ++rank)
+      exchange(rank, timeout_us, [&] { peer(rank).send(Kind::data, whole, deadline); });
+    return all;
+  }
+  std::optional<std::vector<std::string>> all;
+  exchange(0, timeout_us, [&] {
+    look(0);  // for a failure: it says more than a connection that ended
+    peer(0).send(Kind::data, own, deadline);
+    const std::size_t most = count * (sizeof(std::uint64_t) + most_bytes);
+    Frame frame = peer(0).receive(std::max(most, most_reason), deadline);
+    all = net::unpacked(payload_of(0, std::move(frame), most), count);
+    if (!all) throw net::Broken("not what each process gave");
+  });
+  return *std::move(all);
+}
+
+/// From everybody as it comes: nobody's slow frame holds up another's.
+void Star::gather_here(std::vector<std::string>& all, Clock::time_point deadline, double timeout_us,
+                       std::size_t most_bytes) {
+  std::vector<int> waiting;
+  for (int rank = 1; rank < size_; ++rank) waiting.push_back(rank);
+  for (;;) {
+    std::erase_if(waiting, [&](int rank) {
+      std::optional<Frame> frame;
+      exchange(rank, timeout_us,
+               [&] { frame = peer(rank).try_receive(std::max(most_bytes, most_reason)); });
+      if (!frame) return false;
+      exchange(rank, timeout_us, [&] {
+        all[static_cast<std::size_t>(rank)] = payload_of(rank, *std::move(frame), most_bytes);
+      });
+      return true;
+    });
+    if (waiting.empty()) return;
+    if (Clock::now() >= deadline)
+      throw Timeout(fmt::format("rank{} {} did not come within {}", waiting.size() == 1 ? "" : "s",
+                                fmt::join(waiting, ", "), format_us(timeout_us)));
+    std::vector<pollfd> polled;
+    for (const int rank : waiting) polled.push_back({peer(rank).fd(), POLLIN, 0});
+    ::poll(polled.data(), polled.size(), net::milliseconds_until(deadline));
+  }
+}
+
+std::string Star::payload_of(int rank, Frame frame, std::size_t most_bytes) const {
+  if (frame.kind == Kind::failure) throw Timeout(frame.payload);
+  if (frame.kind == Kind::goodbye) throw Timeout(fmt::format("rank {} has left the world", rank));
+  if (frame.kind != Kind::data || frame.payload.size() > most_bytes)
+    throw net::Broken(fmt::format("a frame of kind {} and {}", static_cast<int>(frame.kind),
+                                  format_bytes(static_cast<double>(frame.payload.size()))));
+  return std::move(frame.payload);
+}
+
+void Star::look(int rank) {
+  constexpr double rest_us = 1e6;  // of a frame whose beginning is there
+  if (peer(rank).next_kind() == Kind::failure)
+    throw Timeout(peer(rank).receive(most_reason, net::deadline_in(rest_us)).payload);
+}
+
+/// To whoever still listens; nobody waits for it long.
+void Star::broadcast(Kind kind, std::string_view payload) noexcept {
+  constexpr double patience_us = 1e5;
+  for (const Connection& connection : peers_) try {
+      if (connection) connection.send(kind, payload, net::deadline_in(patience_us));
+    } catch (...) {  // it is gone itself
+    }
+}
+
+}  // namespace shingle

@@ -1,0 +1,48 @@
+// Processes of a world as a star of connections around rank 0.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/rendezvous.hpp"
+#include "processes.hpp"
+
+namespace shingle {
+
+class Star final : public Processes {
+ public:
+  Star(const Launched& launched, double timeout_us, const net::Token& token);
+  /// Says goodbye: a connection that just ends is a process that died.
+  ~Star() override;
+
+  void tell(std::string_view reason) noexcept override;
+  void watch() override;
+
+ private:
+  enum class Verdict : std::uint8_t { welcome, other_size, no_rank, taken };
+  struct Hello;
+
+  std::vector<std::string> gather(std::string_view own, double timeout_us, std::size_t most_bytes) override;
+  void gather_here(std::vector<std::string>& all, net::Clock::time_point deadline, double timeout_us,
+                   std::size_t most_bytes);
+  void await_others(const net::Address& at, const net::Meeting& meeting, double timeout_us);
+  bool admit(net::Guest guest, const net::Token& token);
+  Verdict judge(const Hello& hello) const;
+  void join(const net::Address& at, const net::Meeting& meeting, double timeout_us);
+  std::string payload_of(int rank, net::Frame frame, std::size_t most_bytes) const;
+  void look(int rank);
+  void broadcast(net::Kind kind, std::string_view payload) noexcept;
+  std::string missing_ranks() const;
+  template <class Action>
+  void exchange(int rank, double timeout_us, Action action);
+  net::Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  const net::Connection& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
+
+  int rank_;
+  int size_;
+  std::vector<net::Connection> peers_;  // by rank; of all but rank 0 only its own
+};
+
+}  // namespace shingle

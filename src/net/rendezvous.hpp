@@ -1,0 +1,98 @@
+// How processes of a job find each other at a port that strangers reach, too.
+//
+// The listener sends a nonce; who connects answers with its own, its hello, and HMAC-SHA256 of all that under
+// the job's token; the listener answers with a reply and an HMAC of that and all before. So each knows that
+// the other knows the token, of which nothing is said, and no recorded answer serves twice. What follows on
+// the connection is neither signed nor secret: this keeps out who can connect, not who can alter packets.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "connection.hpp"
+#include "token.hpp"
+
+namespace shingle::net {
+
+/// What a meeting is for: processes only meet others that have come for the same.
+struct Meeting {
+  std::string purpose;
+  Token token;
+};
+
+inline constexpr std::size_t most_hello_bytes = 256, most_reply_bytes = 256;
+/// A connection that has not proved itself after this long is turned away.
+inline constexpr double longest_handshake_us = 3e6;
+/// As many may be about to; beyond them the oldest that has said nothing is turned away.
+inline constexpr std::size_t most_pending = 128;
+
+/// Somebody who has proved to know the token.
+class Guest {
+ public:
+  Guest(Connection connection, std::string hello, std::string transcript, const Token& token)
+      : connection_(std::move(connection)),
+        hello_(std::move(hello)),
+        transcript_(std::move(transcript)),
+        token_(&token) {}
+
+  const std::string& hello() const { return hello_; }
+  /// Proves the same in turn. Throws Late or Lost.
+  Connection admit(std::string_view reply) &&;
+
+ private:
+  Connection connection_;
+  std::string hello_, transcript_;
+  const Token* token_;
+};
+
+/// The listening side.
+class Acceptor {
+ public:
+  Acceptor(Socket listener, Meeting meeting) : listener_(std::move(listener)), meeting_(std::move(meeting)) {}
+
+  /// The next guest; nothing after the deadline, whatever strangers do. Guests do not outlive the acceptor.
+  std::optional<Guest> next(Clock::time_point deadline);
+  /// "; turned away: 20 that said nothing, 1 without this job's token (SHINGLE_TOKEN)", or nothing.
+  std::string turned_away() const;
+
+ private:
+  struct Pending {
+    Connection connection;
+    std::string nonce;
+    Clock::time_point until;
+  };
+  void take_in();
+  void make_room();
+  void drop_late();
+  std::optional<Guest> hear();
+  std::optional<Guest> judge(Pending& from, const Frame& frame);
+  void wait(Clock::time_point deadline) const;
+
+  Socket listener_;
+  Meeting meeting_;
+  std::vector<Pending> pending_;  // the oldest first
+  std::size_t silent_ = 0, foreign_ = 0, untrusted_ = 0;
+};
+
+struct Joined {
+  Connection connection;
+  std::string reply;
+};
+
+/// The other side: connects, and returns once both have proved to know the token. One try, within
+/// longest_handshake_us. Throws NetError.
+Joined join(const Address& address, const Meeting& meeting, std::string_view hello,
+            Clock::time_point deadline);
+
+// What the proofs are made of, for tests to forge.
+inline constexpr std::size_t nonce_bytes = 16, proof_bytes = 32;
+std::string random_bytes(std::size_t count);
+std::string hello_transcript(std::string_view purpose, std::string_view listeners_nonce,
+                             std::string_view own_nonce, std::string_view hello);
+std::string reply_transcript(std::string_view hello_transcript, std::string_view reply);
+std::string proof(const Token& token, std::string_view transcript);
+
+}  // namespace shingle::net

@@ -1,0 +1,53 @@
+// TCP with deadlines.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace shingle::net {
+
+using Clock = std::chrono::steady_clock;
+
+/// A point in time, `us` from now; beyond three years it is three years.
+Clock::time_point deadline_in(double us);
+/// For poll(): rounded up, never negative.
+int milliseconds_until(Clock::time_point deadline);
+
+/// Of a host, and a port there.
+struct Address {
+  std::string host;
+  int port = 0;
+};
+
+/// Owner of a socket.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket();
+
+  int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Listens on a port: of this host alone where the host is a loopback address, else of all its addresses.
+/// Throws Unreachable with the reason.
+Socket listen_on(const Address& address);
+/// Tries each address of the host once. Throws Unreachable with the reason.
+Socket connect_to(const Address& address, Clock::time_point deadline);
+/// Whoever has connected; no socket, and errno, where nobody has.
+Socket accept_from(const Socket& listener);
+
+/// Waits for events of poll(); false: the deadline passed.
+bool ready(const Socket& socket, short events, Clock::time_point deadline);
+
+}  // namespace shingle::net
