@@ -28,6 +28,8 @@ ncclUniqueId agreed_id(Processes& processes, bool first, double timeout_us) {
   if (first) id = new_unique_id();
   const std::string agreed =
       processes.from_first({reinterpret_cast<const char*>(&id), sizeof id}, timeout_us);
+  if (agreed.size() != sizeof id)
+    throw Timeout(fmt::format("rank 0 gives {} bytes as NCCL's id, which has {}", agreed.size(), sizeof id));
   std::memcpy(&id, agreed.data(), sizeof id);
   return id;
 }

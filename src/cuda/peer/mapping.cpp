@@ -7,24 +7,21 @@
 
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/driver.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/tolerate.hpp"
+#include "exported.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/file.hpp"
 
 namespace shingle::cuda {
 namespace {
 
-/// How another process finds an address: the allocation that it is in, and where in that.
-struct Exported {
-  bool any = false;
-  cudaIpcMemHandle_t handle{};
-  std::uint64_t offset = 0;
-};
+static_assert(sizeof(cudaIpcMemHandle_t) == std::tuple_size_v<decltype(Exported::handle)>);
 
 /// The first byte of the allocation that an address is in.
 char* base_of(void* at) {
@@ -42,11 +39,13 @@ Exported exported(void* at) {
   how.any = true;
   char* const base = base_of(at);
   how.offset = static_cast<std::uint64_t>(static_cast<char*>(at) - base);
-  if (const cudaError_t result = cudaIpcGetMemHandle(&how.handle, base); result != cudaSuccess) {
+  cudaIpcMemHandle_t handle{};
+  if (const cudaError_t result = cudaIpcGetMemHandle(&handle, base); result != cudaSuccess) {
     cudaGetLastError();
     throw Unsupported(fmt::format("other processes cannot reach memory that did not come from cudaMalloc: {}",
                                   cudaGetErrorString(result)));
   }
+  std::memcpy(how.handle.data(), &handle, sizeof handle);
   return how;
 }
 
@@ -92,29 +91,33 @@ Mappings::~Mappings() {
 std::vector<std::vector<char*>> Mappings::exchange(Processes& processes, int own_rank,
                                                    const std::vector<void*>& own, double timeout_us) {
   check(cudaGetDevice(&device_), "cudaGetDevice");
-  std::string given;
-  for (void* const at : own) {
-    const Exported one = exported(at);
-    given.append(reinterpret_cast<const char*>(&one), sizeof one);
-  }
+  std::vector<Exported> given;
+  for (void* const at : own) given.push_back(exported(at));
+  const std::string bytes = packed(given);
   std::vector<std::vector<char*>> all;
-  for (const std::string& theirs : processes.all_gather(given, timeout_us)) {
-    const bool mine = static_cast<int>(all.size()) == own_rank;
+  for (const std::string& theirs : processes.all_gather(bytes, timeout_us, bytes.size())) {
+    const int rank = static_cast<int>(all.size());
+    const auto addresses = parse_exported(theirs, own.size());
+    if (!addresses)
+      throw Error(fmt::format("rank {} does not say where its memory is: {} bytes, where {} are expected",
+                              rank, theirs.size(), bytes.size()),
+                  rank);
     auto& reached = all.emplace_back();
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      Exported one;
-      std::memcpy(&one, theirs.data() + i * sizeof one, sizeof one);
-      if (mine || !one.any) {
-        reached.push_back(mine ? static_cast<char*>(own[i]) : nullptr);
-        continue;
-      }
-      void* base = nullptr;
-      check(cudaIpcOpenMemHandle(&base, one.handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
-      opened_.push_back(base);
-      reached.push_back(static_cast<char*>(base) + one.offset);
-    }
+    for (std::size_t i = 0; i < own.size(); ++i)
+      reached.push_back(rank == own_rank ? static_cast<char*>(own[i]) : open((*addresses)[i]));
   }
   return all;
+}
+
+/// Null for no address.
+char* Mappings::open(const Exported& one) {
+  if (!one.any) return nullptr;
+  cudaIpcMemHandle_t handle{};
+  std::memcpy(&handle, one.handle.data(), sizeof handle);
+  void* base = nullptr;
+  check(cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
+  opened_.push_back(base);
+  return static_cast<char*>(base) + one.offset;
 }
 
 std::string no_mapping(Processes& processes, int own_rank, int device, double timeout_us) {

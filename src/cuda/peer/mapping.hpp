@@ -9,6 +9,8 @@
 
 namespace shingle::cuda {
 
+struct Exported;
+
 /// Memory of other processes' devices, as one device of this process reaches it for as long as this lives.
 class Mappings {
  public:
@@ -24,11 +26,13 @@ class Mappings {
   /// Each process gives as many addresses of its own device's memory, null for none; all get those of all
   /// processes, as the current device reaches them. Collective. Throws Unsupported where an address is of
   /// memory that has no handle: that of cudaMalloc has one, pools and virtual memory do not; CudaError where
-  /// a handle cannot be opened; what Processes throws.
+  /// a handle cannot be opened; Error where another process gives something else; what Processes throws.
   std::vector<std::vector<char*>> exchange(Processes& processes, int own_rank, const std::vector<void*>& own,
                                            double timeout_us);
 
  private:
+  char* open(const Exported& one);
+
   std::vector<void*> opened_;
   int device_ = 0;
 };

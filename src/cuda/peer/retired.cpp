@@ -7,7 +7,9 @@
 namespace shingle::cuda {
 namespace {
 
+/// Of what is no list of numbers none, so that nothing is freed on its account.
 std::vector<std::uint64_t> numbers_in(const std::string& bytes) {
+  if (bytes.size() % sizeof(std::uint64_t) != 0) return {};
   std::vector<std::uint64_t> numbers(bytes.size() / sizeof(std::uint64_t));
   std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(std::uint64_t));
   return numbers;
