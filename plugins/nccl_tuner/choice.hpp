@@ -32,6 +32,8 @@ struct CallKind {
 struct Change {
   CallKind kind;
   Choice choice;
+
+  bool operator==(const Change&) const = default;
 };
 
 /// NCCL's table of costs for one call: algorithms × protocols, row by row.

@@ -155,6 +155,8 @@ bool Star::follow(net::Clock::time_point end) {
     if (outcome == static_cast<std::uint8_t>(Outcome::complete))
       agreement_ = std::make_unique<RemoteFollower>(std::move(leader));
     return true;
+  } catch (const net::Late& error) {  // the deadline may have cut short a try: earlier ones say more
+    if (trouble_.empty()) trouble_ = fmt::format("; {}:{}: {}", address_.host, address_.port, error.what());
   } catch (const net::NetError& error) {
     trouble_ = fmt::format("; {}:{}: {}", address_.host, address_.port, error.what());
   }

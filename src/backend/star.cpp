@@ -140,16 +140,18 @@ Star::Verdict Star::judge(const Hello& hello) const {
 void Star::join(const net::Address& at, const net::Meeting& meeting, double timeout_us) {
   constexpr std::chrono::milliseconds pause{50};
   const auto deadline = net::deadline_in(timeout_us);
-  std::string reply;
+  std::string reply, why;
   for (;;) try {
       net::Joined joined = net::join(at, meeting, Hello{rank_, size_}.packed(), deadline);
       peer(0) = std::move(joined.connection);
       reply = std::move(joined.reply);
       break;
     } catch (const net::NetError& error) {
+      // The deadline may have cut short the last try: earlier ones say more.
+      if (why.empty() || dynamic_cast<const net::Late*>(&error) == nullptr) why = error.what();
       if (Clock::now() + pause >= deadline)
         throw Timeout(fmt::format("rank 0 cannot be reached at {}:{} within {}: {}", at.host, at.port,
-                                  format_us(timeout_us), error.what()));
+                                  format_us(timeout_us), why));
       std::this_thread::sleep_for(pause);
     }
   net::Parser parser(reply);
