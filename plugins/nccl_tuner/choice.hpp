@@ -52,7 +52,9 @@ struct CostTable {
 /// Whether they are of this plugin's numbers: what comes from elsewhere is asked this before it is used.
 bool valid(CallKind kind);
 bool valid(const Choice& choice);
-inline bool valid(const Change& change) { return valid(change.kind) && valid(change.choice); }
+inline bool valid(const Change& change) {
+  return valid(change.kind) && valid(change.choice);
+}
 
 /// Whether NCCL could carry out a call so.
 bool available(const Choice& choice, const CostTable& table);

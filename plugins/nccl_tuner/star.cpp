@@ -114,8 +114,10 @@ bool Star::lead(net::Socket listener, net::Clock::time_point end) {
     if (!hello) continue;
     const bool ours = hello->communicator_id == communicator_id_ && hello->ranks == ranks_;
     try {
-      auto connection = (*std::move(guest)).admit(
-          net::Packer().number(static_cast<std::uint8_t>(ours ? Answer::wait : Answer::other)).take());
+      auto connection = (*std::move(guest))
+                            .admit(net::Packer()
+                                       .number(static_cast<std::uint8_t>(ours ? Answer::wait : Answer::other))
+                                       .take());
       if (!ours) continue;
       differences_ |= nccl_tuner::differences(hello->credentials, credentials_);
       std::erase_if(followers, [&](const Follower& earlier) { return earlier.who == hello->who; });

@@ -118,9 +118,10 @@ bool Star::admit(net::Guest guest, const net::Token& token) {
     return false;
   }
   if (token.is_secret)
-    throw InvalidArgument(fmt::format("rank {} of {} wants to join {} processes a second time, or is of "
-                                      "another job: check the launcher's variables",
-                                      hello->rank, hello->size, size_));
+    throw InvalidArgument(
+        fmt::format("rank {} of {} wants to join {} processes a second time, or is of "
+                    "another job: check the launcher's variables",
+                    hello->rank, hello->size, size_));
   return false;
 }
 
@@ -158,9 +159,10 @@ void Star::join(const net::Address& at, const net::Meeting& meeting, double time
   const auto verdict = parser.number<std::uint8_t>();
   const auto size = parser.number<std::int32_t>();
   if (!parser.complete() || verdict != static_cast<std::uint8_t>(Verdict::welcome))
-    throw InvalidArgument(fmt::format("rank {} of {} cannot join: rank 0 at {}:{} awaits {} processes, and "
-                                      "each once: check the launcher's variables",
-                                      rank_, size_, at.host, at.port, size));
+    throw InvalidArgument(
+        fmt::format("rank {} of {} cannot join: rank 0 at {}:{} awaits {} processes, and "
+                    "each once: check the launcher's variables",
+                    rank_, size_, at.host, at.port, size));
   exchange(0, timeout_us, [&] { peer(0).receive(0, deadline); });  // all are there
 }
 
@@ -205,8 +207,7 @@ void Star::gather_here(std::vector<std::string>& all, Clock::time_point deadline
   for (;;) {
     std::erase_if(waiting, [&](int rank) {
       std::optional<Frame> frame;
-      exchange(rank, timeout_us,
-               [&] { frame = peer(rank).try_receive(std::max(most_bytes, most_reason)); });
+      exchange(rank, timeout_us, [&] { frame = peer(rank).try_receive(std::max(most_bytes, most_reason)); });
       if (!frame) return false;
       exchange(rank, timeout_us, [&] {
         all[static_cast<std::size_t>(rank)] = payload_of(rank, *std::move(frame), most_bytes);

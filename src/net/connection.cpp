@@ -67,8 +67,7 @@ Frame FrameReader::take() {
 void Connection::send(Kind kind, std::string_view payload, Clock::time_point deadline) const {
   const std::string frame = header_of(kind, payload.size()).append(payload);
   for (std::size_t done = 0; done < frame.size();) {
-    const ssize_t moved =
-        ::send(fd(), frame.data() + done, frame.size() - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t moved = ::send(fd(), frame.data() + done, frame.size() - done, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (moved > 0) {
       done += static_cast<std::size_t>(moved);
     } else if (moved < 0 && would_block(errno)) {

@@ -88,8 +88,7 @@ void Acceptor::take_in() {
 }
 
 void Acceptor::make_room() {
-  auto oldest =
-      std::ranges::find_if(pending_, [](const Pending& one) { return one.connection.silent(); });
+  auto oldest = std::ranges::find_if(pending_, [](const Pending& one) { return one.connection.silent(); });
   if (oldest == pending_.end()) oldest = pending_.begin();
   pending_.erase(oldest);
   ++silent_;
@@ -121,8 +120,8 @@ std::optional<Guest> Acceptor::hear() {
 std::optional<Guest> Acceptor::judge(Pending& from, const Frame& frame) {
   Parser parser(frame.payload);
   const std::string_view nonce = parser.bytes(nonce_bytes), given = parser.bytes(proof_bytes);
-  const std::string_view hello = parser.bytes(
-      frame.payload.size() - std::min(frame.payload.size(), nonce_bytes + proof_bytes));
+  const std::string_view hello =
+      parser.bytes(frame.payload.size() - std::min(frame.payload.size(), nonce_bytes + proof_bytes));
   if (frame.kind != Kind::hello || !parser.complete()) {
     ++foreign_;
     return std::nullopt;

@@ -30,9 +30,10 @@ std::string content(const std::string& path) {
   std::string text = read_file(path, most_bytes);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.empty())
-    throw InvalidArgument(fmt::format("{}: {} is empty; expected a token, such as `openssl rand -hex 32` "
-                                      "prints",
-                                      by_file, path));
+    throw InvalidArgument(
+        fmt::format("{}: {} is empty; expected a token, such as `openssl rand -hex 32` "
+                    "prints",
+                    by_file, path));
   return text;
 }
 
@@ -41,9 +42,10 @@ std::string content(const std::string& path) {
 Token job_token(const std::function<const char*(const char* name)>& environment) {
   if (const char* value = environment(by_value)) {
     if (*value == '\0')
-      throw InvalidArgument(fmt::format("{} is empty; expected a token, such as `openssl rand -hex 32` "
-                                        "prints; or unset it",
-                                        by_value));
+      throw InvalidArgument(
+          fmt::format("{} is empty; expected a token, such as `openssl rand -hex 32` "
+                      "prints; or unset it",
+                      by_value));
     return {value, by_value, true};
   }
   if (const char* path = environment(by_file)) return {content(path), by_file, true};

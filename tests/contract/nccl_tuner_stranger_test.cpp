@@ -79,12 +79,18 @@ struct Odd {
   const char* name;
   Bytes change;
 };
-const Odd odd_changes[] = {{"collective", {255, 20, 1, 2, 8}},  {"collectives", {5, 20, 1, 2, 8}},
-                           {"size class", {4, 255, 1, 2, 8}},   {"size classes", {4, 64, 1, 2, 8}},
-                           {"both", {255, 255, 1, 2, 8}},       {"algorithm", {4, 20, 7, 2, 8}},
-                           {"least algorithm", {4, 20, -128, 2, 8}}, {"protocol", {4, 20, 1, 3, 8}},
-                           {"least protocol", {4, 20, 1, -128, 8}},  {"no protocol", {4, 20, 1, -1, 8}},
-                           {"no algorithm", {4, 20, -1, 1, 8}}, {"channels", {4, 20, 1, 2, 65}}};
+const Odd odd_changes[] = {{"collective", {255, 20, 1, 2, 8}},
+                           {"collectives", {5, 20, 1, 2, 8}},
+                           {"size class", {4, 255, 1, 2, 8}},
+                           {"size classes", {4, 64, 1, 2, 8}},
+                           {"both", {255, 255, 1, 2, 8}},
+                           {"algorithm", {4, 20, 7, 2, 8}},
+                           {"least algorithm", {4, 20, -128, 2, 8}},
+                           {"protocol", {4, 20, 1, 3, 8}},
+                           {"least protocol", {4, 20, 1, -128, 8}},
+                           {"no protocol", {4, 20, 1, -1, 8}},
+                           {"no algorithm", {4, 20, -1, 1, 8}},
+                           {"channels", {4, 20, 1, 2, 65}}};
 
 // ---- One follower, and a leader that says what the test likes.
 
@@ -148,9 +154,9 @@ TEST_F(NcclTunerFollower, TakesNoMoreChangesThanThereAre) {
 }
 
 TEST_F(NcclTunerFollower, TakesNoProposalThatIsTooFarAway) {
-  for (const std::uint64_t effective : {std::uint64_t{0}, std::uint64_t{7}, 8 + CallHistory::span, ~std::uint64_t{0}})
-    EXPECT_EQ(nccl_tuner::parse_message(
-                  proposal(1, 0, 7, effective, 1, bytes_of({4, 20, 1, 2, 8}))),
+  for (const std::uint64_t effective :
+       {std::uint64_t{0}, std::uint64_t{7}, 8 + CallHistory::span, ~std::uint64_t{0}})
+    EXPECT_EQ(nccl_tuner::parse_message(proposal(1, 0, 7, effective, 1, bytes_of({4, 20, 1, 2, 8}))),
               std::nullopt)
         << effective;
 }
@@ -327,13 +333,14 @@ TEST_F(NcclTunerStranger, EvenWithTheTokenWritesNowhere) {
     auto told = rank(60);
     auto leader = lead(secret, 5e6);
     ASSERT_TRUE(leader);
-    leader->send(net::Kind::data,
-                 proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of(odd.change)), soon());
+    leader->send(net::Kind::data, proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of(odd.change)),
+                 soon());
     leader->send(net::Kind::data, word(Message::Kind::commit, 1), soon());
     go = true;
     EXPECT_EQ(told.get(), 0) << odd.name;
   }
-  EXPECT_THAT(NcclLog::take(), ElementsAre(testing::AllOf(HasSubstr("stops tuning"), HasSubstr("makes no sense"))))
+  EXPECT_THAT(NcclLog::take(),
+              ElementsAre(testing::AllOf(HasSubstr("stops tuning"), HasSubstr("makes no sense"))))
       << "once";
 }
 
@@ -343,8 +350,8 @@ TEST_F(NcclTunerStranger, WithTheTokenIsTheLeader) {
   auto told = rank(60);
   auto leader = lead(secret, 5e6);
   ASSERT_TRUE(leader);
-  leader->send(net::Kind::data,
-               proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of({4, 20, 1, 2, 8})), soon());
+  leader->send(net::Kind::data, proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of({4, 20, 1, 2, 8})),
+               soon());
   leader->send(net::Kind::data, word(Message::Kind::commit, 1), soon());
   go = true;
   EXPECT_EQ(told.get(), 8);

@@ -142,9 +142,8 @@ TEST_F(Strangers, CannotReplayWhatARankHasSaid) {
   // What rank 1 says to a listener that is none of ours, said again to rank 0.
   const net::Address trap{"127.0.0.1", free_port() + 1};
   const net::Socket listener = net::listen_on(trap);
-  auto victim = std::async(std::launch::async, [&] {
-    EXPECT_THROW(join_as(trap, secret, 1, 2), net::NetError);
-  });
+  auto victim =
+      std::async(std::launch::async, [&] { EXPECT_THROW(join_as(trap, secret, 1, 2), net::NetError); });
   ASSERT_TRUE(net::ready(listener, POLLIN, net::deadline_in(5e6)));
   net::Connection caught(net::accept_from(listener));
   caught.send(net::Kind::challenge, std::string(net::nonce_bytes, 'n'), net::deadline_in(5e6));

@@ -115,9 +115,13 @@ TEST(Connection, WhoHangsUpIsLost) {
 }
 
 TEST(Wire, NumbersComeBack) {
-  const std::string bytes =
-      Packer().number(std::uint8_t{200}).number(std::int8_t{-7}).number(std::int32_t{-123456}).number(
-          ~std::uint64_t{5}).bytes("abc").take();
+  const std::string bytes = Packer()
+                                .number(std::uint8_t{200})
+                                .number(std::int8_t{-7})
+                                .number(std::int32_t{-123456})
+                                .number(~std::uint64_t{5})
+                                .bytes("abc")
+                                .take();
   EXPECT_EQ(bytes.size(), 1u + 1 + 4 + 8 + 3);
   Parser parser(bytes);
   EXPECT_EQ(parser.number<std::uint8_t>(), 200);
@@ -145,7 +149,8 @@ TEST(Wire, ListsComeBackAndOnlyWhole) {
   for (std::size_t length = 0; length < bytes.size(); ++length)
     EXPECT_EQ(unpacked(bytes.substr(0, length), 3), std::nullopt) << length;
   // Lengths that reach beyond the end, and around the address space.
-  for (const std::uint64_t length : {std::uint64_t{4}, std::uint64_t{1} << 40, ~std::uint64_t{0}, ~std::uint64_t{7}})
+  for (const std::uint64_t length :
+       {std::uint64_t{4}, std::uint64_t{1} << 40, ~std::uint64_t{0}, ~std::uint64_t{7}})
     EXPECT_EQ(unpacked(Packer().number(length).bytes("abc").take(), 1), std::nullopt);
 }
 

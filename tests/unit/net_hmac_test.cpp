@@ -28,8 +28,7 @@ TEST(Sha256, PublishedVectors) {
 
 TEST(Sha256, EveryLengthAroundABlock) {
   std::string digests;
-  for (std::size_t length = 0; length < 200; ++length)
-    digests += bytes_of(sha256(std::string(length, 'a')));
+  for (std::size_t length = 0; length < 200; ++length) digests += bytes_of(sha256(std::string(length, 'a')));
   EXPECT_EQ(hex(sha256(digests)), "752c007f38611cfbf5fa42cb1cea3d8e086491c844d0cc4defd632cb81423506");
 }
 
@@ -38,8 +37,9 @@ TEST(HmacSha256, PublishedVectors) {
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   EXPECT_EQ(hex(hmac_sha256("Jefe", "what do ya want for nothing?")),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-  EXPECT_EQ(hex(hmac_sha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First")),
-            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+  EXPECT_EQ(
+      hex(hmac_sha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First")),
+      "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
 TEST(Equal, SaysWhetherAllBytesAre) {

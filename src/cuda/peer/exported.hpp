@@ -17,9 +17,9 @@ namespace shingle::cuda {
 
 /// The allocation that an address is in, and where in that.
 struct Exported {
-  bool any = false;                ///< whether there is an address
-  std::array<char, 64> handle{};   ///< CUDA's inter-process handle of the allocation
-  std::uint64_t offset = 0;        ///< bytes
+  bool any = false;               ///< whether there is an address
+  std::array<char, 64> handle{};  ///< CUDA's inter-process handle of the allocation
+  std::uint64_t offset = 0;       ///< bytes
 };
 
 inline std::string packed(std::span<const Exported> all) {
