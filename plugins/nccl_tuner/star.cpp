@@ -138,7 +138,7 @@ bool Star::lead(net::Socket listener, net::Clock::time_point end) {
     peers.push_back(std::move(follower.connection));
   }
   if (all) agreement_ = std::make_unique<RemoteLeader>(std::move(peers));
-  trouble_ = acceptor.turned_away();
+  trouble_ += acceptor.turned_away();
   return all;
 }
 

@@ -278,15 +278,17 @@ class NcclTunerStranger : public testing::Test {
   std::future<int> rank(int calls) {
     return std::async(std::launch::async, [=, this] {
       NcclCommunicator communicator(plugin, id, 2, 2);
-      while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      for (const auto end = net::deadline_in(10e6); !go && net::Clock::now() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       int channels = 0;
       for (int i = 0; i < calls; ++i) channels = communicator.call(NcclCollective::allreduce, mib).channels;
       return channels;
     });
   }
-  /// What the plugin's rank sees as its leader; whoever leads has to know the token.
-  std::optional<net::Connection> lead(const net::Token& of, double patience_us) const {
-    net::Acceptor acceptor(net::listen_on(at), {"shingle tuner 1", of});
+  /// What the plugin's rank sees as its leader: it listens before that rank comes, or the rank would itself.
+  /// Nothing where no rank proves to know the token.
+  static std::optional<net::Connection> lead(net::Socket listener, const net::Token& of, double patience_us) {
+    net::Acceptor acceptor(std::move(listener), {"shingle tuner 1", of});
     auto guest = acceptor.next(net::deadline_in(patience_us));
     if (!guest) return std::nullopt;
     net::Connection connection = (*std::move(guest)).admit("\x01");  // wait
@@ -301,14 +303,15 @@ class NcclTunerStranger : public testing::Test {
   const Variable token{"SHINGLE_TOKEN", secret.value},
       rendezvous{"SHINGLE_TUNER_RENDEZVOUS", "127.0.0.1:" + std::to_string(at.port)},
       learn{"SHINGLE_TUNER_LEARN", testing::TempDir() + "never.json"},
-      deadline{"SHINGLE_TUNER_DEADLINE", "1s"};
+      deadline{"SHINGLE_TUNER_DEADLINE", "2s"};
   NcclPlugin plugin{SHINGLE_TEST_NCCL_TUNER};
   const std::uint64_t id = std::uint64_t(::getpid()) << 20;
   const std::uint64_t signature = nccl_tuner::Call{4, mib, 1}.signature();
 };
 
 TEST_F(NcclTunerStranger, IsNotFollowedWithoutTheToken) {
-  auto listening = std::async(std::launch::async, [&] { return lead({}, 2e6); });
+  net::Socket listener = net::listen_on(at);
+  auto listening = std::async(std::launch::async, [&] { return lead(std::move(listener), {}, 3e6); });
   auto told = rank(10);
   EXPECT_EQ(told.get(), 0);
   EXPECT_FALSE(listening.get());
@@ -316,9 +319,9 @@ TEST_F(NcclTunerStranger, IsNotFollowedWithoutTheToken) {
 }
 
 TEST_F(NcclTunerStranger, IsNotFollowedWhereItSpeaksAnotherProtocol) {
+  const net::Socket listener = net::listen_on(at);
   auto listening = std::async(std::launch::async, [&] {
-    const net::Socket listener = net::listen_on(at);
-    for (const auto end = net::deadline_in(1.5e6); net::Clock::now() < end;)
+    for (const auto end = net::deadline_in(3e6); net::Clock::now() < end;)
       if (net::ready(listener, POLLIN, end))
         net::Connection(net::accept_from(listener)).send(net::Kind::data, std::string(100, 'x'), soon());
   });
@@ -330,8 +333,9 @@ TEST_F(NcclTunerStranger, IsNotFollowedWhereItSpeaksAnotherProtocol) {
 TEST_F(NcclTunerStranger, EvenWithTheTokenWritesNowhere) {
   for (const Odd& odd : odd_changes) {
     go = false;
+    net::Socket listener = net::listen_on(at);
     auto told = rank(60);
-    auto leader = lead(secret, 5e6);
+    auto leader = lead(std::move(listener), secret, 5e6);
     ASSERT_TRUE(leader);
     leader->send(net::Kind::data, proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of(odd.change)),
                  soon());
@@ -347,8 +351,9 @@ TEST_F(NcclTunerStranger, EvenWithTheTokenWritesNowhere) {
 /// So that what the test above sends would have been taken, had it made sense.
 TEST_F(NcclTunerStranger, WithTheTokenIsTheLeader) {
   go = false;
+  net::Socket listener = net::listen_on(at);
   auto told = rank(60);
-  auto leader = lead(secret, 5e6);
+  auto leader = lead(std::move(listener), secret, 5e6);
   ASSERT_TRUE(leader);
   leader->send(net::Kind::data, proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of({4, 20, 1, 2, 8})),
                soon());

@@ -82,7 +82,7 @@ TEST_F(Strangers, ThatAreSilentUseUpNoDeadline) {
   }
   const auto begin = net::Clock::now();
   expect_sound(std::move(zero));
-  EXPECT_LT(net::Clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(net::Clock::now() - begin, std::chrono::seconds(5));
 }
 
 TEST_F(Strangers, ThatAreManyDoNotOverrunTheDeadline) {
@@ -96,7 +96,7 @@ TEST_F(Strangers, ThatAreManyDoNotOverrunTheDeadline) {
     }
   EXPECT_GT(idle.size(), 200u);
   EXPECT_THAT(end_of(std::move(zero)), HasSubstr("rank 1 did not join within 3"));
-  EXPECT_LT(duration<double>(net::Clock::now() - begin).count(), 4.0);
+  EXPECT_LT(duration<double>(net::Clock::now() - begin).count(), 5.0);
 }
 
 TEST_F(Strangers, ThatAreManyLeaveRoomForARank) {
