@@ -7,7 +7,8 @@
 // That wait is bounded. The leader commits within Patience::decide_us of its proposal or not at all. A rank
 // that has heard nothing for Patience::wait_us, twice as long, after it acknowledged takes that for an abort:
 // the proposal is older than the acknowledgement, so no word that was sent in time is still to come, unless
-// the network held it up for the difference. Where a connection breaks nothing is proposed any more.
+// the network, or a stop of the leader between deciding and sending, held it up for the difference. Where a
+// connection breaks nothing is proposed any more.
 #pragma once
 
 #include <cstdint>
