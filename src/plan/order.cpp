@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <utility>
@@ -12,18 +11,6 @@ namespace {
 
 constexpr std::int32_t never = std::numeric_limits<std::int32_t>::max();
 
-/// Adds what `other` knows.
-void join(Clock& clock, const Clock& other) {
-  for (std::size_t i = 0; i < clock.lines.size(); ++i)
-    clock.lines[i] = std::max(clock.lines[i], other.lines[i]);
-  if (other.runs.empty()) return;
-  std::vector<std::int32_t> merged;
-  merged.reserve(clock.runs.size() + other.runs.size());
-  std::set_union(clock.runs.begin(), clock.runs.end(), other.runs.begin(), other.runs.end(),
-                 std::back_inserter(merged));
-  clock.runs = std::move(merged);
-}
-
 /// Whether a rank gets data of participant i of a collective, so that it cannot leave before that one has
 /// come. Libraries let a rank that gets nothing pass.
 bool receives_of(const Collective& collective, std::size_t i) {
@@ -32,8 +19,8 @@ bool receives_of(const Collective& collective, std::size_t i) {
 
 }  // namespace
 
-Order::Order(const Plan& plan, const Schedule& schedule)
-    : plan_(plan), schedule_(schedule), clocks_(schedule.segments.size()) {
+Order::Order(const Plan& plan, const Schedule& schedule, Budget& budget)
+    : plan_(plan), schedule_(schedule), budget_(budget), clocks_(schedule.segments.size()) {
   index_events();
   index_counts();
   do {
@@ -76,7 +63,7 @@ void Order::index_counts() {
 
 bool Order::knows(const Clock& clock, std::int32_t earlier) const {
   const Segment& s = schedule_.segments[earlier];
-  return clock.lines[s.line] >= s.seq || std::binary_search(clock.runs.begin(), clock.runs.end(), earlier);
+  return clock.line(s.line) >= s.seq || clock.has(earlier);
 }
 
 bool Order::carries_data(const Event& message) const {
@@ -94,40 +81,35 @@ bool Order::overtakes(const Segment& s) const {
 
 void Order::run_clocks() {
   const auto lines = static_cast<std::size_t>(schedule_.lines);
-  const auto nothing = std::make_shared<const Clock>(Clock{std::vector<std::uint32_t>(lines, 0), {}});
+  const auto nothing =
+      std::make_shared<const Clock>(std::make_shared<ClockNodes>(lines, schedule_.segments.size(), budget_));
+  clocks_.assign(clocks_.size(), nullptr);
   std::vector<std::shared_ptr<const Clock>> now(lines, nothing);  // after the last finished step of each line
   std::vector<Clock> step(lines);  // of an unfinished tiled step: what its runs so far know together
   std::vector<std::vector<std::int32_t>> under_way(
       lines);  // commands of copy lanes that nothing has waited for
 
-  // Runs that the lines already cover need no mention of their own.
-  const auto pruned = [&](Clock clock) {
-    std::erase_if(clock.runs, [&](std::int32_t run) {
-      const Segment& s = schedule_.segments[run];
-      return clock.lines[s.line] >= s.seq;
-    });
+  const auto shared = [&](Clock clock) {
+    budget_.spend(Budget::visited, 1);
     return std::make_shared<const Clock>(std::move(clock));
   };
   // What others learn of a segment: all it knows, and the segment itself.
   const auto learn = [&](Clock& clock, std::int32_t segment) {
-    join(clock, *clocks_[segment]);
+    clock.join(*clocks_[segment]);
     const Segment& s = schedule_.segments[segment];
-    if (clock.lines[s.line] < s.seq) {
-      const auto at = std::lower_bound(clock.runs.begin(), clock.runs.end(), segment);
-      if (at == clock.runs.end() || *at != segment) clock.runs.insert(at, segment);
-    }
+    if (clock.line(s.line) < s.seq) clock.add(segment);
   };
   const auto finish = [&](const Segment& s, Clock clock) {
-    clock.lines[s.line] = s.seq;
-    now[s.line] = pruned(std::move(clock));
+    clock.set_line(s.line, s.seq);
+    now[s.line] = shared(std::move(clock));
   };
 
   const auto run_segment = [&](std::int32_t index) {
     const Segment& s = schedule_.segments[index];
     if (s.lane < 0) {  // the user: joins the lanes of the rank, and all of them start from here
       Clock clock = *now[s.line];
-      for (const std::int32_t line : schedule_.rank_lines[s.rank]) join(clock, *now[line]);
-      clocks_[index] = pruned(std::move(clock));
+      for (const std::int32_t line : schedule_.rank_lines[s.rank]) clock.join(*now[line]);
+      clocks_[index] = shared(std::move(clock));
       finish(s, *clocks_[index]);
       const auto& lanes = plan_.ranks[s.rank].lanes;
       const auto& lines_of_rank = schedule_.rank_lines[s.rank];
@@ -145,7 +127,7 @@ void Order::run_clocks() {
       Clock clock = *now[s.line];
       for (const Edge& edge : edges)
         if (edge.lag <= s.epoch) learn(clock, instance(edge.add, s.epoch - edge.lag));
-      clocks_[index] = pruned(std::move(clock));
+      clocks_[index] = shared(std::move(clock));
     }
     auto& commands = under_way[s.line];
     const Lane& lane = plan_.ranks[s.rank].lanes[s.lane];
@@ -157,19 +139,19 @@ void Order::run_clocks() {
         for (const std::int32_t command : commands) learn(clock, command);
         commands.clear();
         // A notify happens after them as well.
-        if (!overtakes(s)) clocks_[index] = pruned(clock);
+        if (!overtakes(s)) clocks_[index] = shared(clock);
         finish(s, std::move(clock));
       } else if (!overtakes(s)) {  // an await: those behind it know it, but not the commands before it
         learn(clock, index);
-        now[s.line] = pruned(std::move(clock));
+        now[s.line] = shared(std::move(clock));
       }
       return;
     }
     Clock& sofar = step[s.line];
-    if (sofar.lines.empty())
+    if (sofar.empty())
       sofar = *clocks_[index];
     else
-      join(sofar, *clocks_[index]);
+      sofar.join(*clocks_[index]);
     if (s.closes) finish(s, std::exchange(sofar, {}));
   };
 
@@ -182,8 +164,8 @@ void Order::run_clocks() {
         const Segment& receiver = schedule_.segments[event.segments[1]];
         if (!carries_data(event)) break;
         Clock clock = *now[receiver.line];
-        join(clock, *clocks_[event.segments[0]]);
-        now[receiver.line] = pruned(std::move(clock));
+        clock.join(*clocks_[event.segments[0]]);
+        now[receiver.line] = shared(std::move(clock));
         break;
       }
       case EventKind::collective: {
@@ -193,7 +175,7 @@ void Order::run_clocks() {
           const auto& collective = std::get<Collective>(plan_.ranks[at.rank].lanes[at.lane].steps[at.step]);
           Clock clock = *clocks_[s];
           for (std::size_t i = 0; i < event.segments.size(); ++i)
-            if (receives_of(collective, i)) join(clock, *clocks_[event.segments[i]]);
+            if (receives_of(collective, i)) clock.join(*clocks_[event.segments[i]]);
           finish(at, std::move(clock));
         }
         break;

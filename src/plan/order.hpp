@@ -5,16 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "clock.hpp"
 #include "schedule.hpp"
 
 namespace shingle {
-
-/// What a segment can rely on having happened: all steps of line l up to number lines[l], and besides these
-/// single segments of which this is not so: of tiled steps that have not finished, and of copy lanes.
-struct Clock {
-  std::vector<std::uint32_t> lines;
-  std::vector<std::int32_t> runs;  // ascending
-};
 
 /// A count's adds and awaits by the steps that make them, relative to the epoch: all epochs are alike.
 struct CountPattern {
@@ -36,7 +30,7 @@ class Order {
   /// what those did before whose data it got; an await knows an add if its target cannot be reached without
   /// it. The last depends on the others: the order grows until nothing changes, so that every edge is
   /// justified by earlier ones.
-  Order(const Plan& plan, const Schedule& schedule);
+  Order(const Plan& plan, const Schedule& schedule, Budget& budget);
 
   /// Whether the schedule has too few epochs to tell how far steps may run ahead of an await. Run more.
   bool needs_more_epochs() const { return needs_more_; }
@@ -83,6 +77,7 @@ class Order {
 
   const Plan& plan_;
   const Schedule& schedule_;
+  Budget& budget_;
   std::vector<std::shared_ptr<const Clock>> clocks_;  // by segment: at its start
   std::vector<std::vector<std::int32_t>> instances_;  // by event, the same items of the same step: by epoch
   std::vector<std::int32_t> event_of_;                // by segment

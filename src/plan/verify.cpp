@@ -236,7 +236,9 @@ Failure check_range(const Plan& plan, std::int32_t ahead) {
 
 }  // namespace
 
-Proof verify(const Plan& plan) {
+namespace {
+
+Proof prove(const Plan& plan, Budget& budget) {
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
   if (is_symmetric(plan))
     return failed("symmetry", fmt::format("{} ranks stand for all {}; what is proven has all ranks, at most "
@@ -262,14 +264,14 @@ Proof verify(const Plan& plan) {
   // A buffer is reused after `depth` epochs, so that these show every race. They also tell how far a step may
   // run ahead of an await, unless ranks follow each other in a chain, each an epoch behind the one before.
   std::optional<Order> order;
-  order.emplace(plan, schedule);
+  order.emplace(plan, schedule, budget);
   while (order->needs_more_epochs() && !order->too_large()) {
     if (schedule.epochs * 2 > max_epochs)
       return failed("size", fmt::format("ranks may be more than {} epochs apart: too far to prove",
                                         schedule.epochs - 1));
     order.reset();
     schedule = run_greedily(plan, schedule.epochs * 2, false);
-    order.emplace(plan, schedule);
+    order.emplace(plan, schedule, budget);
   }
   if (order->too_large())
     return failed("size", "too many awaits of counts with many adds: too large to prove");
@@ -286,6 +288,20 @@ Proof verify(const Plan& plan) {
   proof.accesses = memory.accesses();
   proof.epochs = schedule.epochs;
   proof.skew = order->skew();
+  return proof;
+}
+
+}  // namespace
+
+Proof verify(const Plan& plan) {
+  Budget budget;
+  Proof proof;
+  try {
+    proof = prove(plan, budget);
+  } catch (const TooLarge& refused) {
+    proof = failed("size", refused.text);
+  }
+  proof.work = budget.spent();
   return proof;
 }
 

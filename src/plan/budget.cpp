@@ -1,0 +1,43 @@
+#include "budget.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "shingle/base/units.hpp"
+
+namespace shingle {
+namespace {
+
+constexpr std::array<std::string_view, 6> work_names{
+    "comparisons of adds and awaits", "nodes of vector clocks", "attempts of lanes to go on",
+    "tiles and their pieces",         "accesses to memory",     "steps and runs of tiles"};
+constexpr std::array<std::string_view, 3> memory_names{"the schedule", "vector clocks", "cells of memory"};
+
+/// The index of the largest.
+template <class Values>
+std::size_t largest(const Values& values) {
+  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+}  // namespace
+
+/// Names what most of the work went into: the last straw may be anything.
+void Budget::refuse(Work last) const {
+  auto cost = done_;
+  for (std::size_t i = 0; i < cost.size(); ++i) cost[i] = std::min(cost[i], most_spent + 1) * prices[i];
+  const std::size_t most = done_[last] > most_spent ? static_cast<std::size_t>(last) : largest(cost);
+  throw TooLarge{fmt::format("too large to prove: it takes more than {} {}, and a proof at most {}",
+                             std::min(done_[most], most_spent / prices[most]) - 1, work_names[most],
+                             most_spent / prices[most])};
+}
+
+void Budget::refuse(Memory) const {
+  const std::size_t most = largest(held_);
+  throw TooLarge{fmt::format("too large to prove: {} take more than {}, and a proof at most {}",
+                             memory_names[most], format_bytes(static_cast<double>(std::min(held_[most], most_kept))),
+                             format_bytes(static_cast<double>(most_kept)))};
+}
+
+}  // namespace shingle

@@ -1,0 +1,64 @@
+// What a proof may cost, counted in things that are done and kept rather than in seconds and pages: the verdict
+// on a plan is the same on every machine.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace shingle {
+
+/// Leaves the proof of a plan that is too large; never leaves verify().
+struct TooLarge {
+  std::string text;  ///< what there is too much of, and the most that a proof takes
+};
+
+class Budget {
+ public:
+  /// What is done, from cheap to dear. Each has a price (budget.cpp).
+  enum Work : std::uint8_t {
+    compared,  ///< an add or await, compared with another
+    visited,   ///< a node of a clock, joined or copied
+    tried,     ///< a lane, asked whether it can go on
+    expanded,  ///< a tile, or a piece of one
+    accessed,  ///< a rectangle of memory, read or written
+    ran,       ///< a step or run of tiles, or what it adds to a count
+  };
+  /// What is kept until the proof is over.
+  enum Memory : std::uint8_t { schedule, clocks, cells };
+
+  /// Both throw TooLarge once the total is above the limit.
+  void spend(Work what, std::int64_t count) {
+    done_[what] += count;
+    if ((spent_ += count * prices[what]) > most_spent || count > most_spent) refuse(what);
+  }
+  void keep(Memory what, std::int64_t bytes) {
+    held_[what] += bytes;
+    if ((kept_ += bytes) > most_kept || bytes > most_kept) refuse(what);
+  }
+  /// What was kept has been let go.
+  void release(Memory what, std::int64_t bytes) {
+    held_[what] -= bytes;
+    kept_ -= bytes;
+  }
+
+  /// In units of the cheapest work, about a nanosecond of a machine of 2024.
+  std::int64_t spent() const { return spent_; }
+  std::int64_t kept_bytes() const { return kept_; }
+
+  static constexpr std::int64_t most_spent = 1'000'000'000;
+  static constexpr std::int64_t most_kept = std::int64_t{320} << 20;
+
+ private:
+  static constexpr std::array<std::int64_t, 6> prices{2, 16, 4, 32, 64, 256};
+
+  [[noreturn]] void refuse(Work last) const;
+  [[noreturn]] void refuse(Memory last) const;
+
+  std::array<std::int64_t, 6> done_{};
+  std::array<std::int64_t, 3> held_{};
+  std::int64_t spent_ = 0, kept_ = 0;
+};
+
+}  // namespace shingle

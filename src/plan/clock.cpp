@@ -1,0 +1,74 @@
+#include "clock.hpp"
+
+namespace shingle {
+namespace {
+
+/// Levels of inner nodes above leaves of `fan` words.
+int height_of(std::size_t words, std::size_t fan) {
+  int height = 0;
+  for (std::size_t reach = fan; reach < words; reach *= fan) ++height;
+  return height;
+}
+
+}  // namespace
+
+ClockNodes::ClockNodes(std::size_t lines, std::size_t segments, Budget& budget)
+    : budget_(budget),
+      line_height_(height_of(lines, fan)),
+      run_height_(height_of((segments + 31) / 32, fan)) {
+  make({});  // index 0 is no node
+}
+
+ClockNodes::Index ClockNodes::make(const Node& node) {
+  if (next_ == chunks_.size() * chunk) {
+    budget_.keep(Budget::clocks, static_cast<std::int64_t>(chunk * sizeof(Node)));
+    chunks_.push_back(std::make_unique<std::array<Node, chunk>>());
+  }
+  at(next_) = node;
+  return next_++;
+}
+
+std::uint32_t ClockNodes::word(Index node, int height, std::size_t i) const {
+  for (; node != 0 && height > 0; --height) node = at(node).words[i >> 4 * height & (fan - 1)];
+  return node == 0 ? 0 : at(node).words[i & (fan - 1)];
+}
+
+ClockNodes::Index ClockNodes::with(Index node, int height, std::size_t i, std::uint32_t value) {
+  budget_.spend(Budget::visited, 1);
+  const std::size_t slot = i >> 4 * height & (fan - 1);
+  const std::uint32_t old = node == 0 ? 0 : at(node).words[slot];
+  const std::uint32_t changed = height == 0 ? value : with(old, height - 1, i, value);
+  if (changed == old && node != 0) return node;
+  if (node < sealed_ || node == 0) node = make(node == 0 ? Node{} : at(node));
+  at(node).words[slot] = changed;
+  return node;
+}
+
+template <bool bits>
+ClockNodes::Index ClockNodes::join(Index a, Index b, int height) {
+  if (a == b || b == 0) return a;
+  if (a == 0) return b;
+  budget_.spend(Budget::visited, 1);
+  Node joined;
+  bool is_a = true, is_b = true;
+  for (std::size_t i = 0; i < fan; ++i) {
+    const std::uint32_t x = at(a).words[i], y = at(b).words[i];
+    std::uint32_t& word = joined.words[i];
+    if (height > 0)
+      word = join<bits>(x, y, height - 1);
+    else
+      word = bits ? x | y : x > y ? x : y;
+    is_a &= word == x;
+    is_b &= word == y;
+  }
+  if (is_a) return a;
+  if (is_b) return b;
+  if (a < sealed_) return make(joined);
+  at(a) = joined;
+  return a;
+}
+
+template ClockNodes::Index ClockNodes::join<false>(Index a, Index b, int height);
+template ClockNodes::Index ClockNodes::join<true>(Index a, Index b, int height);
+
+}  // namespace shingle
