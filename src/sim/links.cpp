@@ -9,6 +9,11 @@ namespace {
 constexpr double infinite = std::numeric_limits<double>::infinity();
 constexpr double rest_bytes = 1e-3;  // what rounding may leave of a transfer that is over
 
+/// The shortest time that is told from none: a femtosecond, or what two neighbouring numbers are apart.
+double instant(double now) {
+  return std::max(1e-9, 4 * std::numeric_limits<double>::epsilon() * now);
+}
+
 }  // namespace
 
 void Links::begin(double now, std::int32_t transfer, double bytes, const std::vector<Channel>& channels) {
@@ -67,7 +72,7 @@ std::vector<std::int32_t> Links::finished(double now) {
   advance(now);
   std::vector<std::int32_t> over;
   const auto done = [&](const Flow& flow) {
-    return flow.left <= rest_bytes || flow.left <= flow.rate * 1e-9;  // within a femtosecond
+    return flow.left <= rest_bytes || flow.left <= flow.rate * instant(now);
   };
   for (const Flow& flow : flows_)
     if (done(flow)) over.push_back(flow.transfer);

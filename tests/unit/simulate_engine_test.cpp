@@ -70,5 +70,21 @@ TEST(SimulateEngines, ChargeBroadcastsAndSwaps) {
   EXPECT_NEAR(time(Variant::pcpy, engine), launched_us(6, 2), 1e-6);
 }
 
+/// Late in a long run a femtosecond is less than two neighbouring times are apart.
+TEST(SimulateEngines, EndHoweverLateItIs) {
+  for (const double late_us : {1e3, 0x1p31, 0x1p40, 1e12}) {
+    Machine machine;
+    machine.link = {37, 0.1};
+    machine.memory_gbps = 1e3;
+    machine.engine = phases;
+    machine.engine.control_us = late_us;
+    const Problem problem{.op = Op::allgather, .world = 4, .m = 4099, .n = 4096, .k = 4096};
+    const Simulated run = simulate(plan_copy_engine(problem, machine, {}).value(), machine);
+    EXPECT_GT(run.makespan_us, late_us);
+    EXPECT_LT(run.makespan_us, 1e3 * late_us);
+    EXPECT_LT(run.events, 10000);
+  }
+}
+
 }  // namespace
 }  // namespace shingle
