@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 #include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
 
 namespace shingle {
 namespace {
@@ -18,15 +21,78 @@ InvalidArgument not_a(const std::string& name, std::string_view kind, const json
   return InvalidArgument(fmt::format("{} must be {}, not {}", name, kind, show(value)));
 }
 
+/// Walks over a text without keeping it. The estimates are those of nlohmann::json with 64-bit pointers.
+class Scan : public nlohmann::json_sax<json> {
+ public:
+  explicit Scan(const JsonLimits& limits) : limits_(limits) {}
+
+  bool null() override { return take(value_bytes); }
+  bool boolean(bool) override { return take(value_bytes); }
+  bool number_integer(number_integer_t) override { return take(value_bytes); }
+  bool number_unsigned(number_unsigned_t) override { return take(value_bytes); }
+  bool number_float(number_float_t, const string_t&) override { return take(value_bytes); }
+  bool string(string_t& text) override { return take(value_bytes + container_bytes + text.size()); }
+  bool binary(binary_t& bytes) override { return take(value_bytes + container_bytes + bytes.size()); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_array() override { return leave(); }
+  bool start_object(std::size_t) override {
+    if (!limits_.repeated_keys) keys_.emplace_back();
+    return enter();
+  }
+  bool end_object() override {
+    if (!limits_.repeated_keys) keys_.pop_back();
+    return leave();
+  }
+  bool key(string_t& key) override {
+    if (!limits_.repeated_keys && !keys_.back().insert(key).second)
+      throw InvalidArgument(fmt::format("key {} given twice in one object", show(json(key))));
+    return take(node_bytes + key.size());
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    if (const auto* malformed = dynamic_cast<const json::parse_error*>(&error)) throw *malformed;
+    if (const auto* range = dynamic_cast<const json::out_of_range*>(&error)) throw *range;
+    return false;
+  }
+
+ private:
+  static constexpr std::size_t value_bytes = 2 * sizeof(json);  // lists grow by doubling
+  static constexpr std::size_t container_bytes = 64, node_bytes = 96;
+
+  bool take(std::size_t bytes) {
+    taken_ += static_cast<std::int64_t>(bytes);
+    if (taken_ > limits_.memory_bytes)
+      throw InvalidArgument(fmt::format("JSON with values of more than {}, the most that is read",
+                                        format_bytes(static_cast<double>(limits_.memory_bytes))));
+    return true;
+  }
+  bool enter() {
+    if (++depth_ > max_depth)
+      throw InvalidArgument(fmt::format("JSON nested deeper than {} levels", max_depth));
+    return take(value_bytes + container_bytes);
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
+  JsonLimits limits_;
+  int depth_ = 0;
+  std::int64_t taken_ = 0;
+  std::vector<std::set<std::string>> keys_;  // of the objects around, outermost first
+};
+
 }  // namespace
 
+void scan_json(std::string_view text, const JsonLimits& limits) {
+  Scan scan(limits);
+  json::sax_parse(text, &scan);
+}
+
 json parse_json(std::string_view text) {
-  const auto bounded = [](int depth, json::parse_event_t, json&) {
-    if (depth > max_depth) throw InvalidArgument(fmt::format("JSON nested deeper than {} levels", max_depth));
-    return true;
-  };
   try {
-    return json::parse(text, bounded);
+    // Twice, as a parser that calls back for each value takes time quadratic in the length of lists.
+    scan_json(text, {});
+    return json::parse(text);
   } catch (const json::parse_error& error) {
     const std::string_view before = text.substr(0, error.byte > 0 ? error.byte - 1 : 0);
     const auto line = std::count(before.begin(), before.end(), '\n') + 1;

@@ -3,12 +3,23 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace shingle {
+
+struct JsonLimits {
+  bool repeated_keys = true;  ///< whether an object may have a key twice; the last one counts
+  /// Of memory, about, that the values may take: a short text may hold many.
+  std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();
+};
+
+/// Reads all of a text, in time that is linear in its length, and keeps nothing. Throws InvalidArgument where
+/// it is nested too deep or beyond the limits, and what nlohmann::json throws where it is no JSON.
+void scan_json(std::string_view text, const JsonLimits& limits);
 
 /// Parses with a bound on nesting. Throws InvalidArgument: one line with line and column, never the text
 /// itself.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "base/json_fields.hpp"
@@ -122,9 +123,10 @@ TunedTable tuned_table_from_json(std::string_view text) {
   const Json* list = fields.list({"entries"});
   if (list == nullptr) throw InvalidArgument("entries are missing");
   TunedTable table;
+  std::set<TunedKey> keys;
   for (const Json& element : *list) {
     TunedEntry entry = read_entry(element);
-    if (find(table, entry.key) != table.entries.end())
+    if (!keys.insert(entry.key).second)
       throw InvalidArgument(fmt::format("two entries for {}", describe(entry.key)));
     table.entries.push_back(std::move(entry));
   }

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "base/json_fields.hpp"
 #include "plan/json_fields.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/wellformed.hpp"
@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 /// Far above any size, and sums of two still fit 64 bits.
 constexpr std::int64_t max_integer = std::int64_t{1} << 60;
-constexpr int max_depth = 32;
+constexpr std::int64_t max_memory_bytes = std::int64_t{160} << 20;  // five million numbers
 
 /// Text from outside, safe to print on one line.
 std::string in_quotes(const std::string& text) {
@@ -185,22 +185,12 @@ class Reader {
   std::vector<std::string_view> asked_;
 };
 
-/// Refuses while parsing what would cost much later: deep nesting; and what a parser would let pass: a key
-/// given twice.
+/// Refuses what would cost much later, deep nesting and more values than a plan that can be proven has; and
+/// what a parser would let pass: a key given twice.
 Json parse(std::string_view text) {
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    using Event = Json::parse_event_t;
-    if (depth > max_depth) throw InvalidArgument(fmt::format("JSON nested deeper than {} levels", max_depth));
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second)
-      throw InvalidArgument(
-          fmt::format("key {} given twice in one object", in_quotes(parsed.get<std::string>())));
-    return true;
-  };
   try {
-    return Json::parse(text, watch);
+    scan_json(text, {.repeated_keys = false, .memory_bytes = max_memory_bytes});
+    return Json::parse(text);
   } catch (const Json::exception& e) {
     const std::string_view what = e.what();  // "[json.exception.…] parse error at line 1, column 5: …"
     throw InvalidArgument("not JSON: " + std::string(what.substr(what.find("] ") + 2).substr(0, 200)));

@@ -65,7 +65,7 @@ Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOp
 }
 
 Plan read_plan(const std::string& file) {
-  constexpr std::size_t largest_plan_bytes = std::size_t{1} << 30;
+  constexpr std::size_t largest_plan_bytes = std::size_t{64} << 20;
   try {
     return plan_from_json(read_file(file, largest_plan_bytes));
   } catch (const InvalidArgument& error) {

@@ -2,6 +2,7 @@
 // plugin reads and writes.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,7 +42,7 @@ struct TunedKey {
   /// purposes. Empty: any.
   std::optional<int> communicator{};
 
-  bool operator==(const TunedKey&) const = default;
+  auto operator<=>(const TunedKey&) const = default;
 };
 
 struct TunedEntry {
