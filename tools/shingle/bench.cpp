@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <regex>
 
 #include "shingle/base/file.hpp"
 #include "shingle/base/parallel.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/execute.hpp"
 #include "shingle/page.hpp"
+#include "shingle/pattern.hpp"
 #include "shingle/suite.hpp"
 #include "shingle/surroundings.hpp"
 #include "shingle/version.hpp"
@@ -59,10 +59,9 @@ std::vector<NamedProblem> problems_of(const BenchFlags& flags, int ranks) {
   std::vector<NamedProblem> problems =
       flags.suite ? suite_problems(flags, ranks) : swept_problems(flags, ranks);
   try {
-    const std::regex only(flags.only);
-    std::erase_if(problems,
-                  [&](const NamedProblem& named) { return !std::regex_search(describe(named), only); });
-  } catch (const std::regex_error& error) {
+    const Pattern only(flags.only);
+    std::erase_if(problems, [&](const NamedProblem& named) { return !only.in(describe(named)); });
+  } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("--only: {}", error.what()));
   }
   if (problems.empty()) throw InvalidArgument("no shape is left to measure");
