@@ -52,6 +52,8 @@ class Streams {
 
   void enqueue(const Wait& wait) {
     After after = before(wait.stream, wait.correlation);
+    if (behind_.size() > most_streams)
+      throw InvalidArgument(fmt::format("the trace has more than {} streams", most_streams));
     if (wait.on_stream >= 0)
       after.join(before(wait.on_stream, wait.recorded));
     else
@@ -67,6 +69,8 @@ class Streams {
         std::ranges::lower_bound(found->second, correlation, {}, [](const auto& at) { return at.first; });
     return next == found->second.begin() ? After{} : std::prev(next)->second;
   }
+
+  static constexpr std::size_t most_streams = 1024;  // each wait for all of them asks every one
 
   Waits next_, end_;
   /// By stream, after each thing that was enqueued: its correlation.
@@ -137,9 +141,10 @@ class Recording {
 
   /// The size of the groups that move most bytes.
   int busiest() const {
-    std::map<int, std::int64_t> bytes;
+    std::map<int, double> bytes;  // sums of these may be beyond 64 bits
     for (const Work& work : iteration_.work)
-      if (work.call && work.call->kind) bytes[work.call->ranks] += work.call->bytes;
+      if (work.call && work.call->kind)
+        bytes[work.call->ranks] += static_cast<double>(work.call->bytes);
     const auto most = std::ranges::max_element(bytes, {}, [](const auto& group) { return group.second; });
     return most == bytes.end() ? 0 : most->first;
   }
@@ -163,12 +168,29 @@ class Recording {
   }
 
   void by_time() {
-    for (std::size_t i = 0; i < computing_.size(); ++i)
-      for (std::size_t j = 0; j < collectives_.size(); ++j)
-        if (collectives_[j].work->end_us <= computing_[i]->begin_us) awaited_[i] = static_cast<int>(j);
-    for (RecordedCollective& item : collectives_)
-      for (std::size_t i = 0; i < computing_.size(); ++i)
-        if (computing_[i]->end_us <= item.work->begin_us) item.awaits = static_cast<int>(i);
+    std::vector<const Work*> sent;
+    for (const RecordedCollective& item : collectives_) sent.push_back(item.work);
+    awaited_ = last_before(computing_, sent);
+    const std::vector<std::int32_t> awaits = last_before(sent, computing_);
+    for (std::size_t i = 0; i < awaits.size(); ++i) collectives_[i].awaits = awaits[i];
+  }
+
+  /// Of each work, the place of the last of the others that was over when it began, or -1. Both lists are in
+  /// order of begin.
+  static std::vector<std::int32_t> last_before(const std::vector<const Work*>& works,
+                                               const std::vector<const Work*>& others) {
+    std::vector<std::int32_t> by_end(others.size());
+    for (std::size_t i = 0; i < by_end.size(); ++i) by_end[i] = static_cast<std::int32_t>(i);
+    const auto end = [&](std::int32_t i) { return others[static_cast<std::size_t>(i)]->end_us; };
+    std::ranges::sort(by_end, {}, end);
+    std::vector<std::int32_t> last;
+    std::int32_t over = -1;
+    auto next = by_end.begin();
+    for (const Work* work : works) {
+      for (; next != by_end.end() && end(*next) <= work->begin_us; ++next) over = std::max(over, *next);
+      last.push_back(over);
+    }
+    return last;
   }
 
   /// Kernels of one product, and kernels that are of none, become one computation where no collective comes

@@ -10,6 +10,7 @@
 
 #include "base/json_fields.hpp"
 #include "shingle/base/error.hpp"
+#include "shingle/plan/problem.hpp"
 
 namespace shingle::torch {
 namespace {
@@ -41,11 +42,17 @@ std::optional<DType> dtype_of(const std::string& name) {
   return {};
 }
 
-std::vector<std::int64_t> sizes(const Json& dims) {
+/// Extents of a matrix, or of a batch of them.
+std::vector<std::int64_t> sizes(const Json& dims, const std::string& op) {
   std::vector<std::int64_t> all;
-  if (dims.is_array())
-    for (const Json& size : dims)
-      if (size.is_number_integer()) all.push_back(size.get<std::int64_t>());
+  if (!dims.is_array()) return all;
+  for (const Json& size : dims) {
+    if (!size.is_number_integer()) continue;
+    const bool fits = size.is_number_unsigned() && size.get<std::uint64_t>() <= std::uint64_t{max_extent};
+    if (!fits)
+      throw InvalidArgument(fmt::format("{}: size {} in 'Input Dims' is outside [0, {}]", op, show(size), max_extent));
+    all.push_back(size.get<std::int64_t>());
+  }
   return all;
 }
 
@@ -56,7 +63,7 @@ Product product_of(const Json& op, std::size_t at) {
   const Json* dims = fields.list({"args.Input Dims"});
   if (dims == nullptr || dims->size() < at + 2)
     throw InvalidArgument(fmt::format("{} has no sizes: record with record_shapes=True", name));
-  const auto a = sizes((*dims)[at]), b = sizes((*dims)[at + 1]);
+  const auto a = sizes((*dims)[at], name), b = sizes((*dims)[at + 1], name);
   if (a.size() != b.size() || (a.size() != 2 && a.size() != 3) || a.back() != b[b.size() - 2])
     throw InvalidArgument(
         fmt::format("{} multiplies {} by {}", name, (*dims)[at].dump(), (*dims)[at + 1].dump()));

@@ -224,5 +224,44 @@ TEST(RecordedOverlap, RefusesWhatIsNone) {
               HasSubstr("ts must be a number"));
 }
 
+std::string trace_of(const json& events) {
+  return json{{"traceEvents", events}}.dump();
+}
+
+/// Kernels and collectives beside each other, of which no waits are known.
+TEST(RecordedOverlap, LongTracesTakeLinearTime) {
+  json events = json::array();
+  for (int i = 0; i < 60000; ++i) {
+    const json kernel{{"ph", "X"}, {"cat", "kernel"}, {"name", "gemm"}, {"ts", 2 * i}, {"dur", 1}};
+    json call = kernel;
+    call["name"] = "ncclDevKernel_AllReduce";
+    call["args"] = {{"Collective name", "allreduce"}, {"In msg nelems", 1024}, {"dtype", "Float"}, {"Group size", 4}};
+    events.push_back(kernel);
+    events.push_back(call);
+  }
+  try {
+    recorded_overlap(trace_of(events));
+    FAIL() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("an overlap of"));
+  }
+}
+
+TEST(RecordedOverlap, RefusesSizesBeyondAnyMatrix) {
+  for (const json& size : {json(std::uint64_t{18446744073709551615u}), json(-1), json(std::int64_t{1} << 31)}) {
+    const std::string text = changed([&](json& event) {
+      if (event.contains("args") && event["args"].contains("Input Dims") && event["name"] == "aten::mm")
+        event["args"]["Input Dims"] = {{size, 64}, {64, 64}};
+      return true;
+    });
+    try {
+      recorded_overlap(text);
+      FAIL() << "accepted " << size;
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr("aten::mm: size " + size.dump() + " in 'Input Dims' is outside"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shingle
