@@ -14,7 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double most = 1e12;  // of any rate or time
+constexpr double most = 1e12;        // of any rate or time
+constexpr double least_rate = 1e-9;  // of any that is not zero: what is divided by it stays finite
 constexpr std::int64_t most_count = 1 << 20;
 constexpr Origin origins[] = {Origin::measured, Origin::datasheet, Origin::paper, Origin::fitted,
                               Origin::assumed};
@@ -39,7 +40,14 @@ double positive(const Fields& fields, const char* key) {
   const auto value = fields.number({key}, 0, most);
   if (!value) throw InvalidArgument(fmt::format("missing key '{}'", key));
   if (*value <= 0) throw InvalidArgument(fmt::format("{} must be above zero", key));
+  if (*value < least_rate)
+    throw InvalidArgument(fmt::format("{} = {} is outside [{}, {}]", key, *value, least_rate, most));
   return *value;
+}
+
+/// A rate that may be zero, which stands for unknown or unlimited.
+double rate(const Fields& fields, const char* key) {
+  return fields.number({key}, 0, most).value_or(0) == 0 ? 0 : positive(fields, key);
 }
 
 std::int32_t count(const Fields& fields, const char* key, std::int64_t least) {
@@ -165,8 +173,8 @@ Contention read_contention(const Json& json) {
     return fields.number({key}, 0, largest).value_or(0);
   };
   return {.memory_share = number("memory_share", 1),
-          .channel_gbps = number("channel_gbps", most),
-          .chunk_bytes = number("chunk_bytes", most),
+          .channel_gbps = rate(fields, "channel_gbps"),
+          .chunk_bytes = rate(fields, "chunk_bytes"),
           .chunk_us = fields.number({"chunk_us"}, 0, most),
           .collective_slowdown = number("collective_slowdown", most),
           .steals = number("steals", 1),
@@ -185,7 +193,7 @@ EnginePhases read_engine(const Json& json) {
   return {.control_us = number("control_us"),
           .schedule_us = number("schedule_us"),
           .copy_us = number("copy_us"),
-          .gbps = number("gbps"),
+          .gbps = rate(fields, "gbps"),
           .sync_us = number("sync_us"),
           .fetch_us = number("fetch_us"),
           .queued_us = number("queued_us"),
@@ -247,7 +255,7 @@ Machine read(const Json& json) {
     machine.engine = within("engine", [&] { return read_engine(*engine); });
   machine.peer_memory = fields.flag({"peer_memory"}).value_or(true);
   machine.ranks = static_cast<std::int32_t>(fields.integer({"ranks"}, 0, most_count).value_or(0));
-  machine.memory_gbps = fields.number({"memory_gbps"}, 0, most).value_or(0);
+  machine.memory_gbps = rate(fields, "memory_gbps");
   machine.launch_us = fields.number({"launch_us"}, 0, most).value_or(0);
   machine.signal_us = fields.number({"signal_us"}, 0, most).value_or(0);
   machine.sync_us = fields.number({"sync_us"}, 0, most).value_or(0);
@@ -259,9 +267,9 @@ Machine read(const Json& json) {
   machine.hooked_us = fields.number({"hooked_us"}, 0, most).value_or(0);
   machine.split_us = fields.number({"split_us"}, 0, most).value_or(0);
   machine.picking_rate = fields.number({"picking_rate"}, 1e-3, most).value_or(1);
-  machine.pass_gbps = fields.number({"pass_gbps"}, 0, most).value_or(0);
-  machine.store_gbps = fields.number({"store_gbps"}, 0, most).value_or(0);
-  machine.reduce_gbps = fields.number({"reduce_gbps"}, 0, most).value_or(0);
+  machine.pass_gbps = rate(fields, "pass_gbps");
+  machine.store_gbps = rate(fields, "store_gbps");
+  machine.reduce_gbps = rate(fields, "reduce_gbps");
   if (const Json* topology = fields.object({"topology"}))
     machine.topology = within("topology", [&] { return read_topology(*topology); });
   if (const Json* contention = fields.object({"contention"}))
