@@ -24,19 +24,20 @@ std::size_t largest(const Values& values) {
 }  // namespace
 
 /// Names what most of the work went into: the last straw may be anything.
-void Budget::refuse(Work last) const {
+void Budget::refuse() const {
   auto cost = done_;
-  for (std::size_t i = 0; i < cost.size(); ++i) cost[i] = std::min(cost[i], most_spent + 1) * prices[i];
-  const std::size_t most = done_[last] > most_spent ? static_cast<std::size_t>(last) : largest(cost);
-  throw TooLarge{fmt::format("too large to prove: it takes more than {} {}, and a proof at most {}",
-                             std::min(done_[most], most_spent / prices[most]) - 1, work_names[most],
+  for (std::size_t i = 0; i < cost.size(); ++i) cost[i] *= prices[i];
+  const std::size_t most = largest(cost);
+  throw TooLarge{fmt::format("too large to prove: {} {} and more, of which a proof takes {} at most",
+                             std::min(done_[most], most_spent / prices[most]), work_names[most],
                              most_spent / prices[most])};
 }
 
-void Budget::refuse(Memory) const {
+void Budget::refuse_memory() const {
   const std::size_t most = largest(held_);
-  throw TooLarge{fmt::format("too large to prove: {} take more than {}, and a proof at most {}",
-                             memory_names[most], format_bytes(static_cast<double>(std::min(held_[most], most_kept))),
+  throw TooLarge{fmt::format("too large to prove: {} of {} and more, and a proof takes {} at most",
+                             memory_names[most],
+                             format_bytes(static_cast<double>(std::min(held_[most], most_kept))),
                              format_bytes(static_cast<double>(most_kept)))};
 }
 

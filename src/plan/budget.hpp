@@ -30,12 +30,13 @@ class Budget {
 
   /// Both throw TooLarge once the total is above the limit.
   void spend(Work what, std::int64_t count) {
+    if (count > most_spent) count = most_spent + 1;
     done_[what] += count;
-    if ((spent_ += count * prices[what]) > most_spent || count > most_spent) refuse(what);
+    if ((spent_ += count * prices[what]) > most_spent) refuse();
   }
   void keep(Memory what, std::int64_t bytes) {
     held_[what] += bytes;
-    if ((kept_ += bytes) > most_kept || bytes > most_kept) refuse(what);
+    if ((kept_ += bytes) > most_kept) refuse_memory();
   }
   /// What was kept has been let go.
   void release(Memory what, std::int64_t bytes) {
@@ -51,10 +52,10 @@ class Budget {
   static constexpr std::int64_t most_kept = std::int64_t{320} << 20;
 
  private:
-  static constexpr std::array<std::int64_t, 6> prices{2, 16, 4, 32, 64, 256};
+  static constexpr std::array<std::int64_t, 6> prices{2, 20, 20, 10, 130, 300};
 
-  [[noreturn]] void refuse(Work last) const;
-  [[noreturn]] void refuse(Memory last) const;
+  [[noreturn]] void refuse() const;
+  [[noreturn]] void refuse_memory() const;
 
   std::array<std::int64_t, 6> done_{};
   std::array<std::int64_t, 3> held_{};

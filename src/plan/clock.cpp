@@ -1,5 +1,7 @@
 #include "clock.hpp"
 
+#include <algorithm>
+
 namespace shingle {
 namespace {
 
@@ -49,20 +51,14 @@ ClockNodes::Index ClockNodes::join(Index a, Index b, int height) {
   if (a == b || b == 0) return a;
   if (a == 0) return b;
   budget_.spend(Budget::visited, 1);
+  const Node x = at(a), y = at(b);
   Node joined;
-  bool is_a = true, is_b = true;
-  for (std::size_t i = 0; i < fan; ++i) {
-    const std::uint32_t x = at(a).words[i], y = at(b).words[i];
-    std::uint32_t& word = joined.words[i];
-    if (height > 0)
-      word = join<bits>(x, y, height - 1);
-    else
-      word = bits ? x | y : x > y ? x : y;
-    is_a &= word == x;
-    is_b &= word == y;
-  }
-  if (is_a) return a;
-  if (is_b) return b;
+  for (std::size_t i = 0; i < fan; ++i)
+    joined.words[i] = height > 0 ? join<bits>(x.words[i], y.words[i], height - 1)
+                      : bits     ? x.words[i] | y.words[i]
+                                 : std::max(x.words[i], y.words[i]);
+  if (joined.words == x.words) return a;
+  if (joined.words == y.words) return b;
   if (a < sealed_) return make(joined);
   at(a) = joined;
   return a;

@@ -6,8 +6,8 @@
 
 namespace shingle {
 
-MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order)
-    : plan_(plan), schedule_(schedule), memory_(plan, schedule, order) {
+MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget)
+    : plan_(plan), schedule_(schedule), budget_(budget), memory_(plan, schedule, order, budget) {
   const int world = plan.problem.world;
   everyone_ = world == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << world) - 1;
 }
@@ -49,7 +49,7 @@ std::optional<CheckFailure> MemoryCheck::run() {
       if (const auto* g = std::get_if<Gemm>(&step)) gemm(*g, s, index);
       if (const auto* e = std::get_if<Elementwise>(&step)) elementwise(*e, s, index);
       if (const auto* a = std::get_if<Attend>(&step)) {
-        memory_.spend(s.last - s.first);
+        spend_items(a->grid, s.last - s.first);
         for (std::int64_t item = s.first; item < s.last; ++item)
           if (!a->grid.phantom(a->grid.tile(item))) attend_tile(*a, s, index, item);
       }

@@ -24,7 +24,7 @@ inline Slice on_rank(Slice slice, const Piece& piece) {
 
 class MemoryCheck {
  public:
-  MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order);
+  MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
 
   /// The first failure, or nothing when the plan is free of races and computes its problem.
   std::optional<CheckFailure> run();
@@ -46,6 +46,9 @@ class MemoryCheck {
     std::uint64_t ranks = 0;
     TokenRange tokens;
   };
+
+  void spend_items(const TileGrid& grid, std::int64_t items) const;
+  void spend_pieces(const Elementwise& step, std::int64_t item) const;
 
   Place place(const Slice& slice, std::int32_t epoch) const;
   Place piece_place(const Slice& slice, std::int64_t row, std::int64_t rows, std::int64_t col,
@@ -84,6 +87,7 @@ class MemoryCheck {
 
   const Plan& plan_;
   const Schedule& schedule_;
+  Budget& budget_;
   TrackedMemory memory_;
   std::uint64_t everyone_;
   // Neighbouring tiles of a run multiply the same rows of A: they are read once.

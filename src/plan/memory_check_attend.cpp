@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "piece_count.hpp"
 #include "shingle/plan/placement.hpp"
 
 namespace shingle {
@@ -25,6 +26,8 @@ TokenRange MemoryCheck::unread(std::int32_t index, std::int64_t col, const Seen&
 void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item) {
   const Attention& a = plan_.problem.attention;
   const TileRect rect = step.grid.rect(step.grid.tile(item));
+  budget_.spend(Budget::compared, static_cast<std::int64_t>(a.lengths.size()));
+  budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
   const std::int64_t sharing = a.heads / a.kv_heads, token = step.first_token + rect.row;
   std::int64_t col = -1;  // of Q, that the tile's first column is
   std::uint64_t ranks = 0;

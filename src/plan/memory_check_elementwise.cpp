@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "piece_count.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/print.hpp"
 
@@ -13,8 +14,9 @@ void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::in
     fail_content(s, "applies another epilogue than the problem's");
   if (step.norm.enabled && !(step.norm == plan_.problem.norm))
     fail_content(s, "applies another norm than the problem's");
-  memory_.spend(s.last - s.first);
+  spend_items(step.grid, s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item) {
+    spend_pieces(step, item);
     if (row_wise(step))
       finish_rows(step, s, index, item);
     else if (!step.grid.phantom(step.grid.tile(item)))
@@ -75,7 +77,7 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
   const Routing* routing = plan_.problem.routing.get();
   check_in_place(step, s, item);
   // What the tile becomes: first the sum of the sources, in tile coordinates.
-  RegionMap<Content> tile(rect.rows, rect.cols, Content{});
+  RegionMap<Content> tile(rect.rows, rect.cols, Content{}, &budget_);
   for (std::size_t source = 0; source < step.from.size(); ++source) {
     for_each_piece(step.from[source], step.grid, routing, item, [&](const Piece& piece) {
       const Place at =
@@ -125,7 +127,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
     fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
   check_in_place(step, s, tile_row);
   // The rows of the block, in tile coordinates, by all their columns: the logical row of each has to be one.
-  RegionMap<Content> rows(block.rows, step.grid.cols, Content{});
+  RegionMap<Content> rows(block.rows, step.grid.cols, Content{}, &budget_);
   for (const Placement& from : step.from)
     for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
       const TileRect rect = step.grid.rect({tile_row, n});
@@ -172,6 +174,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
       check_owner(s, weight_ranks, c);
       const std::int64_t row = piece.row + part.row - piece.tile_row;
       if (step.norm.residual) {
+        budget_.spend(Budget::expanded, pieces_at_most(step.residual, block) + pieces_at_most(step.sum, block));
         std::int64_t added = 0;
         // `residual` and `sum` lie as `to` does; find the same rows there.
         for_each_piece(step.residual, step.grid, routing, first_tile, [&](const Piece& other) {

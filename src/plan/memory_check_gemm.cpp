@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "piece_count.hpp"
 #include "shingle/plan/placement.hpp"
 
 namespace shingle {
@@ -13,11 +14,12 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
   const Problem& p = plan_.problem;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   if (p.overlaps()) {
+    budget_.spend(Budget::compared, static_cast<std::int64_t>(p.overlap->computations.size()));
     check_listed(step, s, k);
   } else if (k != p.k && !(p.chains() && k == p.inner)) {
     fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
   }
-  memory_.spend(s.last - s.first);
+  spend_items(step.grid, s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
 }
@@ -58,6 +60,7 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
   a_row_ = rect.row;
   a_wanted_ = wanted;
   rows.clear();
+  budget_.spend(Budget::expanded, runs_at_most(step.a_rows, rect.rows));
   const bool t = step.transpose_a;
   step.a_rows.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
     if (run.matrix_row < 0) return;
@@ -74,6 +77,7 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
       const std::int64_t start = t ? at.rect.col : at.rect.row;
       TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks};
       // A cell may be cut along k: the rows are then seen more than once, and have to agree.
+      budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
       bool seen_before = false;
       for (const TileRows& seen : rows) {
         if (next.tile_row >= seen.tile_row + seen.rows || seen.tile_row >= next.tile_row + next.rows)
@@ -137,7 +141,9 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                                plan_.problem.b_cols() / 2 + b.col),
                   b);
   }
+  budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
+    budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
     // Rows of the tile that are phantom in A, but have a place in the output, may be stored as anything.
     std::int64_t next = piece.tile_row;
     const auto phantom_until = [&](std::int64_t row) {

@@ -13,6 +13,8 @@ void MemoryCheck::copy(const Slice& from, const Touch& reader, const Slice& to, 
   std::vector<std::pair<Rect, Content>> parts;
   memory_.read(source, reader.segment, reader.item,
                [&](const Rect& cell, const Content& c) { parts.emplace_back(cell, c); });
+  const auto bytes = static_cast<std::int64_t>(parts.size() * sizeof parts[0]);
+  budget_.keep(Budget::cells, bytes);
   const std::int64_t down = to.row - from.row, right = to.col - from.col;
   for (auto [cell, c] : parts) {
     cell.row += down;
@@ -22,6 +24,7 @@ void MemoryCheck::copy(const Slice& from, const Touch& reader, const Slice& to, 
     at.rect = cell;
     memory_.write(at, writer.segment, writer.item, c);
   }
+  budget_.release(Budget::cells, bytes);
 }
 
 void MemoryCheck::swap(const Swap& step, const Segment& s, std::int32_t index) {
@@ -74,6 +77,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
     Content content;
   };
   std::vector<std::vector<Part>> sent(world);
+  std::int64_t bytes = 0;
   for (std::size_t i = 0; i < world; ++i) {
     const Segment& s = schedule_.segments[segments[i]];
     const Slice& slice = of(i).send;
@@ -84,6 +88,8 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
       c.col += slice.col;
       sent[i].push_back({cell, c});
     });
+    bytes += static_cast<std::int64_t>(sent[i].size() * sizeof(Part));
+    budget_.keep(Budget::cells, static_cast<std::int64_t>(sent[i].size() * sizeof(Part)));
   }
   // Stores what lies at rows [first, first + rows) of a send slice at row `at` of a receive slice.
   const auto deliver = [&](std::size_t i, std::int64_t at, const Rect& cell, Content c) {
@@ -98,6 +104,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
   };
   const auto deliver_rows = [&](std::size_t i, const std::vector<Part>& parts, std::int64_t first,
                                 std::int64_t rows, std::int64_t at) {
+    budget_.spend(Budget::compared, static_cast<std::int64_t>(parts.size()));
     for (const Part& part : parts) {
       const std::int64_t from = larger(part.cell.row, first),
                          to = smaller(part.cell.row + part.cell.rows, first + rows);
@@ -110,6 +117,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
     for (std::size_t i = 0; i < world; ++i)
       for (std::size_t j = 0; j < world; ++j)
         deliver_rows(i, sent[j], 0, of(j).send.rows, static_cast<std::int64_t>(j) * of(j).send.rows);
+    budget_.release(Budget::cells, bytes);
     return;
   }
   if (kind == CollectiveKind::alltoall) {
@@ -122,10 +130,11 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
         at += of(i).recv_rows[j];
       }
     }
+    budget_.release(Budget::cells, bytes);
     return;
   }
   // Reductions: the sum of equal places of all ranks.
-  RegionMap<Content> sum(of(0).send.rows, of(0).send.cols, Content{});
+  RegionMap<Content> sum(of(0).send.rows, of(0).send.cols, Content{}, &budget_);
   for (std::size_t i = 0; i < world; ++i)
     for (const Part& part : sent[i])
       sum.visit(part.cell, [&](const Rect& cell, Content& total) {
@@ -148,6 +157,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
     sum.visit({first, rows, 0, of(i).send.cols},
               [&](const Rect& cell, Content& c) { deliver(i, cell.row - first, cell, c); });
   }
+  budget_.release(Budget::cells, bytes);
 }
 
 }  // namespace shingle

@@ -87,6 +87,7 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
   if (buffer < 0) return;
   const Slice all = whole(plan_, buffer, s.rank);
   if (p.overlaps()) return check_results(s, index, all);
+  int source = 0;  // of the rows at hand, which are in order of their sources
   for (const GlobalRun& run : p.out_runs(s.rank)) {
     Content expected{
         Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
@@ -94,7 +95,6 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
     if (p.op == Op::allgather || p.exchanges_heads()) expected.ranks = 0;
     if (p.exchanges_heads()) expected.of = Content::Of::attended;
     if (p.op == Op::gemm_alltoall || p.op == Op::alltoall) {
-      int source = 0;
       while (p.routing->global_base(source + 1) <= run.global_row) ++source;
       expected.ranks = std::uint64_t{1} << source;
     }

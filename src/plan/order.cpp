@@ -95,6 +95,7 @@ void Order::run_clocks() {
   };
   // What others learn of a segment: all it knows, and the segment itself.
   const auto learn = [&](Clock& clock, std::int32_t segment) {
+    budget_.spend(Budget::visited, 1);
     clock.join(*clocks_[segment]);
     const Segment& s = schedule_.segments[segment];
     if (clock.line(s.line) < s.seq) clock.add(segment);

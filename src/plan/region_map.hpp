@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "budget.hpp"
+
 namespace shingle {
 
 struct Rect {
@@ -19,15 +21,34 @@ struct Rect {
   std::int64_t cols = 0;
 };
 
+/// Bytes that a value keeps beside itself.
+template <class T>
+std::int64_t bytes_beside(const T& value) {
+  if constexpr (requires { value.bytes_beside(); }) return value.bytes_beside();
+  return 0;
+}
+
 /// Bands of rows, each a list of cells by column; O(log n) to find a band that is not near the last one,
-/// cells are copied when they are cut.
+/// cells are copied when they are cut. A budget is told of every cell that is visited, moved or made.
 template <class T>
 class RegionMap {
  public:
-  RegionMap(std::int64_t rows, std::int64_t cols, T value) : rows_(rows), cols_(cols) {
-    if (rows > 0 && cols > 0) bands_.emplace(0, Band{rows, Cell{0, cols, std::move(value)}, {}});
+  RegionMap(std::int64_t rows, std::int64_t cols, T value, Budget* budget = nullptr)
+      : rows_(rows), cols_(cols), budget_(budget) {
+    if (rows <= 0 || cols <= 0) return;
+    bands_.emplace(0, Band{rows, Cell{0, cols, std::move(value)}, {}});
+    if (budget) keep(bytes_of(bands_.begin()->second));
   }
-  RegionMap(RegionMap&&) = default;  // a copy would remember a place of the original
+  RegionMap(RegionMap&& other) noexcept  // a copy would remember a place of the original
+      : rows_(other.rows_),
+        cols_(other.cols_),
+        bands_(std::move(other.bands_)),
+        near_(other.near_),
+        budget_(other.budget_),
+        held_bytes_(std::exchange(other.held_bytes_, 0)) {}
+  ~RegionMap() {
+    if (budget_) budget_->release(Budget::cells, held_bytes_);
+  }
 
   /// Calls visit(Rect, T&) for the cells of a rectangle, after cutting them to its edges.
   template <class Visit>
@@ -41,6 +62,7 @@ class RegionMap {
       if (right < cols_) cut_col(held, right);
       for (; i < held.count() && held.cell(i).begin < right; ++i) {
         Cell& cell = held.cell(i);
+        if (budget_) budget_->spend(Budget::accessed, 1);
         visit(Rect{band->first, held.end - band->first, cell.begin, cell.end - cell.begin}, cell.value);
       }
       if (held.end < end) continue;
@@ -54,8 +76,11 @@ class RegionMap {
     if (rows <= 0 || cols_ <= 0) return;
     const auto first = cut_row(row);
     const auto last = row + rows < rows_ ? cut_row(row + rows) : bands_.end();
+    if (budget_)
+      for (auto band = first; band != last; ++band) keep(-bytes_of(band->second));
     bands_.erase(std::next(first), last);
     first->second = Band{row + rows, Cell{0, cols_, std::move(value)}, {}};
+    if (budget_) keep(bytes_of(first->second));
     near_ = first;
   }
 
@@ -90,6 +115,10 @@ class RegionMap {
   /// Cuts a band in two, of which the second starts at a row inside it.
   Place cut_at(Place band, std::int64_t row) {
     Band lower = band->second;
+    if (budget_) {
+      budget_->spend(Budget::compared, static_cast<std::int64_t>(lower.count()));
+      keep(bytes_of(lower));
+    }
     band->second.end = row;
     return bands_.emplace_hint(std::next(band), row, std::move(lower));
   }
@@ -106,15 +135,35 @@ class RegionMap {
     Cell& cell = band.cell(i);
     if (cell.begin == col) return i;
     Cell right = cell;
+    if (budget_) {
+      budget_->spend(Budget::compared, static_cast<std::int64_t>(band.count() - i));
+      keep(bytes_of(right));
+    }
     right.begin = col;
     cell.end = col;
     band.others.insert(band.others.begin() + static_cast<std::ptrdiff_t>(i), std::move(right));
     return i + 1;
   }
 
+  static std::int64_t bytes_of(const Cell& cell) {
+    return static_cast<std::int64_t>(sizeof cell) + bytes_beside(cell.value);
+  }
+  static std::int64_t bytes_of(const Band& band) {
+    constexpr auto node_bytes = static_cast<std::int64_t>(sizeof(Band) + 48 - sizeof(Cell));
+    std::int64_t bytes = node_bytes + bytes_of(band.first);
+    for (const Cell& cell : band.others) bytes += bytes_of(cell);
+    return bytes;
+  }
+  void keep(std::int64_t bytes) {
+    held_bytes_ += bytes;
+    budget_->keep(Budget::cells, bytes);
+  }
+
   std::int64_t rows_, cols_;
   Bands bands_;
   std::optional<Place> near_;
+  Budget* budget_ = nullptr;
+  std::int64_t held_bytes_ = 0;
 };
 
 }  // namespace shingle

@@ -39,6 +39,9 @@ std::int32_t queue_of(const Step& step) {
 
 namespace {
 
+/// What a segment, its event and what Order keeps of them take.
+constexpr std::size_t segment_bytes = 384;
+
 /// The state of one lane of the run.
 struct LaneState {
   std::int32_t rank, lane, line;
@@ -57,8 +60,8 @@ struct QueueState {
 
 class Run {
  public:
-  Run(const Plan& plan, std::int32_t epochs, bool hardware_queue)
-      : plan_(plan), hardware_queue_(hardware_queue) {
+  Run(const Plan& plan, std::int32_t epochs, bool hardware_queue, Budget* budget)
+      : plan_(plan), hardware_queue_(hardware_queue), budget_(budget) {
     out_.epochs = epochs;
     std::size_t counts = 0;
     for (const Counter& counter : plan.counters) {
@@ -156,6 +159,14 @@ class Run {
     return values_[count_index(at)] >= base(at, epoch) + target;
   }
 
+  void spend(Budget::Work what, std::size_t count) const {
+    if (budget_) budget_->spend(what, static_cast<std::int64_t>(count));
+  }
+  /// The run behind a single hardware queue is not kept.
+  void keep(std::size_t bytes) {
+    if (budget_ && !hardware_queue_) budget_->keep(Budget::schedule, static_cast<std::int64_t>(bytes));
+  }
+
   CountHistory& history(const CounterRef& at) {
     CountHistory& history = out_.counts[count_index(at)];
     history.at = at;
@@ -163,6 +174,8 @@ class Run {
   }
 
   void record_await(const CounterRef& at, std::uint32_t target, std::int32_t epoch, std::int32_t segment) {
+    spend(Budget::tried, 1);
+    keep(2 * sizeof(Signal));
     history(at).awaits.push_back({segment, base(at, epoch) + target, 0});
   }
 
@@ -176,6 +189,8 @@ class Run {
     } else {
       value += amount;
     }
+    spend(Budget::tried, 1);
+    keep(2 * sizeof(Signal));
     history(at).adds.push_back({segment, amount, at_once});
   }
 
@@ -195,6 +210,8 @@ class Run {
       s.seq = static_cast<std::uint32_t>(lane.epoch + 1);
     }
     s.closes = closes;
+    spend(Budget::ran, 1);
+    keep(segment_bytes);
     out_.segments.push_back(s);
     return static_cast<std::int32_t>(out_.segments.size()) - 1;
   }
@@ -223,6 +240,7 @@ class Run {
   }
 
   bool advance(LaneState& lane) {
+    spend(Budget::tried, 1);
     if (lane.epoch == out_.epochs || opened_[lane.rank] < lane.epoch) return false;
     const auto& steps = plan_.ranks[lane.rank].lanes[lane.lane].steps;
     if (steps.empty()) {
@@ -263,6 +281,7 @@ class Run {
     const bool hooked = (gates && !gates->empty()) || (notifies && !notifies->empty());
     const TileGrid* grid = grid_of(step);
     const std::int64_t tiles = hooked ? grid->tiles_before(last) - grid->tiles_before(first) : 0;
+    if (hooked) spend(Budget::tried, gates->size() + notifies->size());
     if (tiles > 0)
       for (const TileGate& gate : *gates)
         if (!reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch)) return false;
@@ -451,6 +470,7 @@ class Run {
 
   const Plan& plan_;
   bool hardware_queue_;
+  Budget* budget_;
   Schedule out_;
   std::vector<LaneState> lanes_;
   std::vector<std::vector<std::vector<std::int64_t>>> boundaries_;  // [line][step]
@@ -495,8 +515,8 @@ std::vector<std::int64_t> run_boundaries(const Step& step) {
   return bounds;
 }
 
-Schedule run_greedily(const Plan& plan, std::int32_t epochs, bool hardware_queue) {
-  return Run(plan, epochs, hardware_queue).go();
+Schedule run_greedily(const Plan& plan, std::int32_t epochs, bool hardware_queue, Budget* budget) {
+  return Run(plan, epochs, hardware_queue, budget).go();
 }
 
 }  // namespace shingle

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "budget.hpp"
 #include "shingle/plan/plan.hpp"
 
 namespace shingle {
@@ -70,8 +71,8 @@ inline const Step& step_of(const Plan& plan, const Segment& s) {
 std::int32_t user_line(const Plan& plan, int rank);
 
 /// `hardware_queue`: steps start in the rank's order of issue, and an await holds back all that is issued
-/// after it.
-Schedule run_greedily(const Plan& plan, std::int32_t epochs, bool hardware_queue);
+/// after it. A budget, where there is one, is told of what is tried and kept.
+Schedule run_greedily(const Plan& plan, std::int32_t epochs, bool hardware_queue, Budget* budget = nullptr);
 
 /// Hooks and grid of a tiled step; null of any other.
 const std::vector<TileGate>* gates_of(const Step& step);

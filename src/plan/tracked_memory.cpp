@@ -8,13 +8,13 @@ std::string text_of(const Rect& r) {
   return fmt::format("rows [{}, {}) columns [{}, {})", r.row, r.row + r.rows, r.col, r.col + r.cols);
 }
 
-TrackedMemory::TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order)
-    : plan_(plan), schedule_(schedule), order_(order) {
+TrackedMemory::TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget)
+    : plan_(plan), schedule_(schedule), order_(order), budget_(budget) {
   for (const Buffer& buffer : plan.buffers) {
     auto& by_rank = maps_.emplace_back();
     for (int r = 0; r < plan.problem.world; ++r) {
       auto& copies = by_rank.emplace_back();
-      for (int c = 0; c < buffer.depth; ++c) copies.emplace_back(buffer.rows[r], buffer.cols, Cell{});
+      for (int c = 0; c < buffer.depth; ++c) copies.emplace_back(buffer.rows[r], buffer.cols, Cell{}, &budget);
     }
   }
 }
@@ -40,7 +40,7 @@ std::string TrackedMemory::describe(const Place& at, const Rect& rect) const {
 void TrackedMemory::write(const Place& at, std::int32_t segment, std::int64_t item, const Content& content) {
   map(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
     ++accesses_;
-    spend(1);
+    budget_.spend(Budget::compared, static_cast<std::int64_t>(cell.earlier.size()));
     const auto conflict = [&](const Touch& other) {
       return other.segment >= 0 && !(other.segment == segment && other.item == item) &&
              !order_.knows(segment, other.segment);
@@ -63,6 +63,7 @@ void TrackedMemory::write(const Place& at, std::int32_t segment, std::int64_t it
     cell.content = content;
     cell.writer = {segment, item};
     cell.reader = {};
+    budget_.release(Budget::cells, cell.bytes_beside());
     cell.earlier.clear();
   });
 }

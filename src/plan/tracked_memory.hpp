@@ -20,10 +20,14 @@ struct CheckFailure {
   std::string text;
 };
 
-/// An access that may still be under way.
+/// An access that may still be under way. Grids have 2^31 positions at most: every item fits 32 bits.
 struct Touch {
   std::int32_t segment = -1;
-  std::int64_t item = -1;  ///< -1: several items of the segment
+  std::int32_t item = -1;  ///< -1: several items of the segment
+
+  Touch() = default;
+  Touch(std::int64_t of, std::int64_t at)
+      : segment(static_cast<std::int32_t>(of)), item(static_cast<std::int32_t>(at)) {}
 };
 
 /// An absolute rectangle of a buffer on a rank, in the copy that an epoch uses.
@@ -38,7 +42,7 @@ std::string text_of(const Rect& r);
 
 class TrackedMemory {
  public:
-  TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order);
+  TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
 
   /// Calls visit(Rect, const Content&) for what lies there. An item of a segment (-1: any of them) reads it;
   /// throws CheckFailure where somebody may be writing.
@@ -51,12 +55,8 @@ class TrackedMemory {
   /// Says what it is that the last writer wrote.
   void hold(const Place& at, const Content& content);
 
-  /// Counts work; a plan too large to be proven fails instead of taking for ever.
-  void spend(std::int64_t items) {
-    if ((work_ += items) > max_work)
-      throw CheckFailure{"size",
-                         fmt::format("more than {} tiles and accesses: too large to prove", max_work)};
-  }
+  /// A plan that is too large to be proven leaves here instead of taking for ever.
+  Budget& budget() const { return budget_; }
   std::int64_t accesses() const { return accesses_; }
 
   std::string describe(std::int32_t segment, std::int64_t item) const;
@@ -68,6 +68,8 @@ class TrackedMemory {
     Touch writer;
     Touch reader;                ///< the last since then; most cells have no other
     std::vector<Touch> earlier;  ///< the readers before it
+
+    std::int64_t bytes_beside() const { return static_cast<std::int64_t>(earlier.size() * sizeof(Touch)); }
   };
 
   RegionMap<Cell>& map(const Place& at) { return maps_[at.buffer][at.rank][at.copy]; }
@@ -76,16 +78,14 @@ class TrackedMemory {
   const Schedule& schedule_;
   const Order& order_;
   std::vector<std::vector<std::vector<RegionMap<Cell>>>> maps_;  // [buffer][rank][copy]
+  Budget& budget_;
   std::int64_t accesses_ = 0;
-  static constexpr std::int64_t max_work = std::int64_t{1} << 30;
-  std::int64_t work_ = 0;
 };
 
 template <class Visit>
 void TrackedMemory::read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit) {
   map(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
     ++accesses_;
-    spend(1);
     const Touch& writer = cell.writer;
     const bool own = writer.segment == segment && writer.item == item;
     if (writer.segment >= 0 && !own && !order_.knows(segment, writer.segment))
@@ -95,7 +95,10 @@ void TrackedMemory::read(const Place& at, std::int32_t segment, std::int64_t ite
     if (cell.reader.segment == segment) {
       if (cell.reader.item != item) cell.reader.item = -1;
     } else {
-      if (cell.reader.segment >= 0) cell.earlier.push_back(cell.reader);
+      if (cell.reader.segment >= 0) {
+        budget_.keep(Budget::cells, sizeof(Touch));
+        cell.earlier.push_back(cell.reader);
+      }
       cell.reader = {segment, item};
     }
     visit(rect, static_cast<const Content&>(cell.content));

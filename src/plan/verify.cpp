@@ -252,12 +252,12 @@ Proof prove(const Plan& plan, Budget& budget) {
   std::int32_t depth = 1;
   for (const Buffer& buffer : plan.buffers) depth = std::max(depth, buffer.depth);
 
-  Schedule schedule = run_greedily(plan, depth + 2, false);
+  Schedule schedule = run_greedily(plan, depth + 2, false, &budget);
   if (!schedule.mismatch.empty()) return failed("collectives", schedule.mismatch);
   if (auto wrong = check_counters(plan, schedule); wrong && schedule.stuck.empty())
     return failed("counters", *wrong);
   if (!schedule.stuck.empty()) return failed("progress", schedule.stuck);
-  if (const Schedule queued = run_greedily(plan, depth + 2, true); !queued.stuck.empty())
+  if (const Schedule queued = run_greedily(plan, depth + 2, true, &budget); !queued.stuck.empty())
     return failed("hardware queue", queued.stuck);
   if (auto wrong = check_global_order(plan, schedule)) return failed("collectives", *wrong);
 
@@ -270,13 +270,13 @@ Proof prove(const Plan& plan, Budget& budget) {
       return failed("size", fmt::format("ranks may be more than {} epochs apart: too far to prove",
                                         schedule.epochs - 1));
     order.reset();
-    schedule = run_greedily(plan, schedule.epochs * 2, false);
+    schedule = run_greedily(plan, schedule.epochs * 2, false, &budget);
     order.emplace(plan, schedule, budget);
   }
   if (order->too_large())
     return failed("size", "too many awaits of counts with many adds: too large to prove");
   if (auto wrong = check_range(plan, std::max(order->most_ahead(), 1))) return failed("counters", *wrong);
-  MemoryCheck memory(plan, schedule, *order);
+  MemoryCheck memory(plan, schedule, *order, budget);
   if (auto wrong = memory.run()) return failed(wrong->rule, wrong->text);
   if (const std::int32_t adder = order->unbounded(); adder >= 0) {
     const Segment& s = schedule.segments[adder];

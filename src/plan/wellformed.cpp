@@ -211,6 +211,7 @@ void check_rank(const Plan& plan, int rank) {
     for (std::size_t step = 0; step < r.lanes[lane].steps.size(); ++step)
       check_step(plan, rank, static_cast<int>(lane), static_cast<int>(step));
   }
+  check_queues(plan, rank);
   const std::string where = fmt::format("rank {}, issue", rank);
   std::vector<std::size_t> issued(r.lanes.size());
   for (const std::int32_t lane : r.issue) {

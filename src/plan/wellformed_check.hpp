@@ -40,5 +40,7 @@ void require_index(std::int64_t index, const Table& table, const std::string& wh
 
 /// A step by itself. Everything of the plan but its steps has been checked.
 void check_step(const Plan& plan, int rank, int lane, int step);
+/// All steps of a queue are one pass, but for the workers that they take, and no two are in one lane.
+void check_queues(const Plan& plan, int rank);
 
 }  // namespace shingle::wellformed

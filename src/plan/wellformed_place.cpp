@@ -124,12 +124,12 @@ void StepCheck::placement(const Field& field, const Placement& p, const TileGrid
   if (g.tiles() == 0) return;
   require(p.ranks.empty() || p.kind == PlacementKind::matrix || p.kind == PlacementKind::slots,
           field.at("ranks"), "{} go to ranks of their own", name(p.kind));
-  for (std::size_t i = 0; i < p.ranks.size(); ++i) {
-    index(p.ranks[i], plan_.ranks, field.at("ranks"), "ranks");
-    require(std::find(p.ranks.begin(), p.ranks.begin() + static_cast<std::ptrdiff_t>(i), p.ranks[i]) ==
-                p.ranks.begin() + static_cast<std::ptrdiff_t>(i),
-            field.at("ranks"), "rank {} twice", p.ranks[i]);
-    reaches(field.at("ranks"), p, p.ranks[i], p.slice.rows);
+  std::vector<bool> seen(p.ranks.empty() ? 0 : plan_.ranks.size());
+  for (const std::int32_t rank : p.ranks) {
+    index(rank, plan_.ranks, field.at("ranks"), "ranks");
+    require(!seen[static_cast<std::size_t>(rank)], field.at("ranks"), "rank {} twice", rank);
+    seen[static_cast<std::size_t>(rank)] = true;
+    reaches(field.at("ranks"), p, rank, p.slice.rows);
   }
   const bool in_place =
       p.kind == PlacementKind::matrix || p.kind == PlacementKind::routed || p.kind == PlacementKind::owners;
@@ -189,6 +189,8 @@ void StepCheck::reaches(const Field& field, const Placement& p, int rank, std::i
 
 void StepCheck::owners(const Field& field, const Placement& p, const TileGrid& g) const {
   require(!is_symmetric(plan_), field, "rows go to all ranks, but some stand for all");
+  require(plan_.problem.world <= max_world, field, "rows go to all of {} ranks, but at most to {}",
+          plan_.problem.world, max_world);
   require(p.rows.stride >= 1, field.at("rows"), "a stride of {}: nobody owns a row", p.rows.stride);
   const std::int64_t all = p.rows.stride * plan_.problem.world;
   row_map(field.at("rows"), p.rows, g.rows, all);

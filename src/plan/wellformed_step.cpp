@@ -2,6 +2,8 @@
 #include "plan/wellformed_step.hpp"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <variant>
 
 namespace shingle::wellformed {
@@ -53,11 +55,19 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
       require(!seen[static_cast<std::size_t>(rank)], field.at("ranks"), "rank {} twice", rank);
       seen[static_cast<std::size_t>(rank)] = true;
     }
+    // Each rank has to have the entries; without owners the lowest and the highest stand for all groups.
+    std::int64_t lowest = 0, highest = -1;
     for (std::size_t group = 0; group < notify.ends.size(); ++group) {
-      const auto g_index = static_cast<std::int64_t>(group);
-      notify.for_each_rank(g_index, [&](std::int32_t rank) {
-        entry_exists(field.at("ends"), notify.counter, rank, notify.entry(g_index));
-      });
+      const std::int64_t entry = notify.entry(static_cast<std::int64_t>(group));
+      if (!notify.owners.empty())
+        entry_exists(field.at("ends"), notify.counter, notify.owners[group], entry);
+      lowest = smaller(lowest, entry);
+      highest = larger(highest, entry);
+    }
+    for (const std::int32_t rank : notify.ranks) {
+      if (highest < 0 && lowest == 0) break;
+      entry_exists(field.at("ends"), notify.counter, rank, lowest);
+      if (highest >= 0) entry_exists(field.at("ends"), notify.counter, rank, highest);
     }
   }
 }
@@ -126,25 +136,8 @@ void StepCheck::operator()(const Elementwise& e) const {
           "a row-wise step has no hooks by tiles");
   require(!row_wise(e) || e.queue < 0, {"queue"}, "a row-wise step is not shared");
   require(e.queue >= -1 && e.queue < max_queues, {"queue"}, "{} is outside [-1, {})", e.queue, max_queues);
-  if (e.queue >= 0) shared(e);
   hooks(e.gates, e.notify, e.grid);
   resources(e.resources);
-}
-
-/// All steps of the queue are this one, but for the workers that they take, and no two are in one lane.
-void StepCheck::shared(const Elementwise& e) const {
-  const auto& lanes = plan_.ranks[static_cast<std::size_t>(rank_)].lanes;
-  for (std::size_t l = 0; l < lanes.size(); ++l) {
-    int here = 0;
-    for (const Step& step : lanes[l].steps) {
-      const auto* other = std::get_if<Elementwise>(&step);
-      if (!other || other->queue != e.queue) continue;
-      require(++here == 1, {"queue"}, "lane {} comes to queue {} twice", lanes[l].name, e.queue);
-      Elementwise same = *other;
-      same.resources = e.resources;
-      require(same == e, {"queue"}, "lane {} shares queue {}, but does another pass", lanes[l].name, e.queue);
-    }
-  }
 }
 
 void StepCheck::operator()(const Attend& a) const {
@@ -257,6 +250,30 @@ void StepCheck::operator()(const Exchange& e) const {
 void check_step(const Plan& plan, int rank, int lane, int step) {
   const auto& steps = plan.ranks[static_cast<std::size_t>(rank)].lanes[static_cast<std::size_t>(lane)].steps;
   std::visit(StepCheck(plan, rank, lane, step), steps[static_cast<std::size_t>(step)]);
+}
+
+void check_queues(const Plan& plan, int rank) {
+  const auto& lanes = plan.ranks[static_cast<std::size_t>(rank)].lanes;
+  struct Queue {
+    const Elementwise* pass;
+    std::size_t last_lane;
+  };
+  std::map<std::int32_t, Queue> queues;
+  for (std::size_t l = 0; l < lanes.size(); ++l)
+    for (std::size_t s = 0; s < lanes[l].steps.size(); ++s) {
+      const auto* pass = std::get_if<Elementwise>(&lanes[l].steps[s]);
+      if (!pass || pass->queue < 0) continue;
+      const auto [known, added] = queues.try_emplace(pass->queue, Queue{pass, l});
+      if (added) continue;
+      const bool again = std::exchange(known->second.last_lane, l) == l;
+      Elementwise same = *pass;
+      same.resources = known->second.pass->resources;
+      if (!again && same == *known->second.pass) continue;
+      throw Flaw{fmt::format("{}: queue: lane {} {} queue {}{}",
+                             where(plan, rank, static_cast<int>(l), static_cast<int>(s)), lanes[l].name,
+                             again ? "comes to" : "shares", pass->queue,
+                             again ? " twice" : ", but does another pass")};
+    }
 }
 
 }  // namespace shingle::wellformed

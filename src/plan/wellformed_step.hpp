@@ -98,7 +98,6 @@ class StepCheck {
   void one_rank(const Field& field, const Placement& p) const;
   void reaches(const Field& field, const Placement& p, int rank, std::int64_t rows) const;
   void owners(const Field& field, const Placement& p, const TileGrid& g) const;
-  void shared(const Elementwise& e) const;
   void source(const Field& field, const Placement& p, const TileGrid& g) const;
   void hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
              const TileGrid& g) const;

@@ -1,0 +1,104 @@
+// What a proof costs: counted, so that a plan that is too large is refused alike on every machine.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plan/budget.hpp"
+#include "shingle/api/routing_patterns.hpp"
+#include "shingle/base/file.hpp"
+#include "shingle/plan/json.hpp"
+#include "shingle/plan/verify.hpp"
+#include "shingle/planner/planner.hpp"
+#include "support/expect_proof.hpp"
+
+namespace shingle {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// All by the rule "size", in one line, and at once: the work that was counted is little above the limit.
+void expect_too_large(const Plan& plan, const std::string& what) {
+  const Proof proof = verify(plan);
+  EXPECT_FALSE(proof.ok);
+  EXPECT_EQ(proof.rule, "size");
+  EXPECT_THAT(proof.failure, AllOf(HasSubstr("too large to prove: "), HasSubstr(what), HasSubstr(" at most")));
+  EXPECT_EQ(proof.failure.find('\n'), std::string::npos);
+}
+
+Plan plan_of(const char* file) {
+  return plan_from_json(read_file(SHINGLE_TEST_SOURCE_DIR "/tests/data/plans/" + std::string(file), 1 << 24));
+}
+
+/// A copy-engine plan for rows that go to other ranks at random.
+Plan shuffled(int world, std::int64_t m, std::int64_t n = 64) {
+  Problem p{.op = Op::alltoall, .world = world};
+  p.m = m, p.n = p.k = n;
+  p.routing = std::make_shared<const Routing>(
+      make_routing(RoutingPattern::random, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), m), 0));
+  Machine machine;
+  return make_plan(p, machine, Mechanism::copy_engine, {}).value();
+}
+
+TEST(Budget, NamesWhatThereIsTooMuchOf) {
+  Budget budget;
+  budget.spend(Budget::accessed, 1000);
+  try {
+    budget.spend(Budget::expanded, std::int64_t{1} << 62);
+    FAIL() << "not refused";
+  } catch (const TooLarge& refused) {
+    EXPECT_THAT(refused.text, HasSubstr("100000000 tiles and their pieces and more"));
+  }
+  EXPECT_THROW(budget.spend(Budget::compared, 1), TooLarge) << "from then on";
+}
+
+TEST(Budget, LetsGoOfWhatIsReleased) {
+  Budget budget;
+  for (int i = 0; i < 1000; ++i) {
+    budget.keep(Budget::cells, Budget::most_kept / 2);
+    budget.release(Budget::cells, Budget::most_kept / 2);
+  }
+  budget.keep(Budget::schedule, Budget::most_kept / 2);
+  EXPECT_THROW(budget.keep(Budget::cells, Budget::most_kept / 2 + 1), TooLarge);
+}
+
+/// 957 bytes that say 64 times two thousand million rows, each a piece of its own.
+TEST(VerifyBounds, RowsOneByOneAreCountedBeforeTheyAreWalkedOver) {
+  expect_too_large(plan_of("rows_one_by_one.json"), "tiles and their pieces");
+}
+
+TEST(VerifyBounds, PositionsAreCountedBeforeTheyAreWalkedOver) {
+  Plan plan = plan_of("rows_one_by_one.json");
+  auto& gemm = std::get<Gemm>(plan.ranks[0].lanes[0].steps[0]);
+  gemm.out.rows = RowMap::identity(plan.problem.m);
+  gemm.grid.loops[1] = {Axis::m, 1 << 25, 0, false};  // of which one is no phantom
+  gemm.grid.loop_count = 2;
+  expect_too_large(plan, "tiles and their pieces");
+}
+
+TEST(VerifyBounds, EpochsOfManySegmentsAreRefused) {
+  Problem p;
+  p.m = p.n = p.k = 8;
+  test::Hand hand(p);
+  const Fill fill{whole(hand.plan, hand.out, 0)};
+  hand.plan.ranks[0].lanes[0].steps.assign(1 << 19, fill);
+  hand.plan.ranks[0].issue.assign(1 << 19, 0);
+  expect_too_large(hand.plan, "schedule");
+}
+
+/// Reading four times as many rows takes some four times the work: nothing in it is quadratic.
+TEST(VerifyBounds, WorkIsProportionalToRows) {
+  const Proof small = verify(shuffled(4, 512)), large = verify(shuffled(4, 2048));
+  ASSERT_TRUE(small.ok) << small.failure;
+  ASSERT_TRUE(large.ok) << large.failure;
+  EXPECT_GT(large.work, 2 * small.work);
+  EXPECT_LT(large.work, 6 * small.work);
+  EXPECT_EQ(verify(shuffled(4, 512)).work, small.work) << "counted, not timed";
+}
+
+TEST(VerifyBounds, SixtyFourRanksFit) {
+  const Proof proof = verify(shuffled(64, 256));
+  EXPECT_TRUE(proof.ok) << proof.failure;
+}
+
+}  // namespace
+}  // namespace shingle
