@@ -10,9 +10,10 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::string_view, 6> work_names{
+constexpr std::array<std::string_view, 7> work_names{
     "comparisons of adds and awaits", "nodes of vector clocks", "attempts of lanes to go on",
-    "tiles and their pieces",         "accesses to memory",     "steps and runs of tiles"};
+    "tiles and their pieces",         "accesses to memory",     "cuts of memory",
+    "steps and runs of tiles"};
 constexpr std::array<std::string_view, 3> memory_names{"the schedule", "vector clocks", "cells of memory"};
 
 /// The index of the largest.

@@ -23,6 +23,7 @@ class Budget {
     tried,     ///< a lane, asked whether it can go on
     expanded,  ///< a tile, or a piece of one
     accessed,  ///< a rectangle of memory, read or written
+    cut,       ///< … of which two were made
     ran,       ///< a step or run of tiles, or what it adds to a count
   };
   /// What is kept until the proof is over.
@@ -48,16 +49,16 @@ class Budget {
   std::int64_t spent() const { return spent_; }
   std::int64_t kept_bytes() const { return kept_; }
 
-  static constexpr std::int64_t most_spent = 1'000'000'000;
+  static constexpr std::int64_t most_spent = 1'400'000'000;
   static constexpr std::int64_t most_kept = std::int64_t{320} << 20;
 
  private:
-  static constexpr std::array<std::int64_t, 6> prices{2, 20, 20, 10, 130, 300};
+  static constexpr std::array<std::int64_t, 7> prices{2, 12, 15, 10, 60, 150, 300};
 
   [[noreturn]] void refuse() const;
   [[noreturn]] void refuse_memory() const;
 
-  std::array<std::int64_t, 6> done_{};
+  std::array<std::int64_t, 7> done_{};
   std::array<std::int64_t, 3> held_{};
   std::int64_t spent_ = 0, kept_ = 0;
 };

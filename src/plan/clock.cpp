@@ -17,7 +17,8 @@ int height_of(std::size_t words, std::size_t fan) {
 ClockNodes::ClockNodes(std::size_t lines, std::size_t segments, Budget& budget)
     : budget_(budget),
       line_height_(height_of(lines, fan)),
-      run_height_(height_of((segments + 31) / 32, fan)) {
+      run_height_(height_of((segments + 31) / 32, fan)),
+      holds_(1 << 14) {
   make({});  // index 0 is no node
 }
 
@@ -50,6 +51,10 @@ template <bool bits>
 ClockNodes::Index ClockNodes::join(Index a, Index b, int height) {
   if (a == b || b == 0) return a;
   if (a == 0) return b;
+  // Nodes only grow: what has been found to hold another always does.
+  const std::uint64_t pair = std::uint64_t{a} << 32 | b;
+  std::uint64_t& known = holds_[pair * 0x9e3779b97f4a7c15u >> 50];
+  if (known == pair) return a;
   budget_.spend(Budget::visited, 1);
   const Node x = at(a), y = at(b);
   Node joined;
@@ -57,7 +62,10 @@ ClockNodes::Index ClockNodes::join(Index a, Index b, int height) {
     joined.words[i] = height > 0 ? join<bits>(x.words[i], y.words[i], height - 1)
                       : bits     ? x.words[i] | y.words[i]
                                  : std::max(x.words[i], y.words[i]);
-  if (joined.words == x.words) return a;
+  if (joined.words == x.words) {
+    known = pair;
+    return a;
+  }
   if (joined.words == y.words) return b;
   if (a < sealed_) return make(joined);
   at(a) = joined;

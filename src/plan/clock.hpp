@@ -66,6 +66,7 @@ class ClockNodes {
   int line_height_, run_height_;  ///< levels of inner nodes
   std::vector<std::unique_ptr<std::array<Node, chunk>>> chunks_;
   Index next_ = 0, sealed_ = 0;
+  std::vector<std::uint64_t> holds_;  ///< by hash: a node, and another that has nothing which it has not
 };
 
 /// What a segment can rely on having happened: all steps of a line up to a number, and besides these single
@@ -85,6 +86,7 @@ class Clock {
   /// Whether it is of no lines, as one by default.
   bool empty() const { return nodes_ == nullptr; }
   std::uint32_t line(std::int32_t line) const { return nodes_->line(lines_, static_cast<std::size_t>(line)); }
+  /// `number`: not below the one before.
   void set_line(std::int32_t line, std::uint32_t number) {
     lines_ = nodes_->with_line(lines_, static_cast<std::size_t>(line), number);
     end_ = nodes_->end();

@@ -62,6 +62,7 @@ void Order::index_counts() {
 }
 
 bool Order::knows(const Clock& clock, std::int32_t earlier) const {
+  budget_.spend(Budget::compared, 8);
   const Segment& s = schedule_.segments[earlier];
   return clock.line(s.line) >= s.seq || clock.has(earlier);
 }

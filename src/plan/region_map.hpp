@@ -116,6 +116,7 @@ class RegionMap {
   Place cut_at(Place band, std::int64_t row) {
     Band lower = band->second;
     if (budget_) {
+      budget_->spend(Budget::cut, 1);
       budget_->spend(Budget::compared, static_cast<std::int64_t>(lower.count()));
       keep(bytes_of(lower));
     }
@@ -136,6 +137,7 @@ class RegionMap {
     if (cell.begin == col) return i;
     Cell right = cell;
     if (budget_) {
+      budget_->spend(Budget::cut, 1);
       budget_->spend(Budget::compared, static_cast<std::int64_t>(band.count() - i));
       keep(bytes_of(right));
     }

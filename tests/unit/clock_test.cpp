@@ -39,8 +39,9 @@ TEST(Clock, IsAVectorOfItsOwn) {
       const auto number = static_cast<std::uint32_t>(dice.size(0, 1000));
       switch (dice.size(0, 3)) {
         case 0:
-          clocks[to].set_line(line, number);
-          plain[to].lines[static_cast<std::size_t>(line)] = number;
+          // As the verifier does, only upwards.
+          plain[to].lines[static_cast<std::size_t>(line)] += number;
+          clocks[to].set_line(line, plain[to].lines[static_cast<std::size_t>(line)]);
           break;
         case 1:
           clocks[to].add(segment);

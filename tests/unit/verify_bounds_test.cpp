@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "plan/budget.hpp"
+
+#include "shingle/api/registry.hpp"
 #include "shingle/api/routing_patterns.hpp"
 #include "shingle/base/file.hpp"
 #include "shingle/plan/json.hpp"
@@ -46,7 +48,7 @@ TEST(Budget, NamesWhatThereIsTooMuchOf) {
     budget.spend(Budget::expanded, std::int64_t{1} << 62);
     FAIL() << "not refused";
   } catch (const TooLarge& refused) {
-    EXPECT_THAT(refused.text, HasSubstr("100000000 tiles and their pieces and more"));
+    EXPECT_THAT(refused.text, HasSubstr("140000000 tiles and their pieces and more"));
   }
   EXPECT_THROW(budget.spend(Budget::compared, 1), TooLarge) << "from then on";
 }
@@ -75,14 +77,19 @@ TEST(VerifyBounds, PositionsAreCountedBeforeTheyAreWalkedOver) {
   expect_too_large(plan, "tiles and their pieces");
 }
 
-TEST(VerifyBounds, EpochsOfManySegmentsAreRefused) {
+TEST(VerifyBounds, ManyRunsOfTilesAreRefused) {
+  constexpr std::int64_t rows = 1 << 20;
   Problem p;
-  p.m = p.n = p.k = 8;
+  p.m = rows, p.n = p.k = 1;
   test::Hand hand(p);
-  const Fill fill{whole(hand.plan, hand.out, 0)};
-  hand.plan.ranks[0].lanes[0].steps.assign(1 << 19, fill);
-  hand.plan.ranks[0].issue.assign(1 << 19, 0);
-  expect_too_large(hand.plan, "schedule");
+  const std::int32_t counter = hand.counter("open");
+  Gemm gemm = hand.gemm(0, hand.all(hand.out, 0), 0, 1);
+  TileGate gate{counter, {}, std::vector<std::uint32_t>(rows, 0), std::vector<std::int32_t>(rows, 0)};
+  for (std::int64_t end = 1; end <= rows; ++end) gate.ends.push_back(end);
+  gemm.gates.push_back(std::move(gate));
+  gemm.resources = {1, 1};
+  hand.step(0, 0, std::move(gemm));
+  expect_too_large(hand.plan, "the schedule of 3");
 }
 
 /// Reading four times as many rows takes some four times the work: nothing in it is quadratic.
