@@ -29,17 +29,15 @@ void Budget::refuse() const {
   auto cost = done_;
   for (std::size_t i = 0; i < cost.size(); ++i) cost[i] *= prices[i];
   const std::size_t most = largest(cost);
-  throw TooLarge{fmt::format("too large to prove: {} {} and more, of which a proof takes {} at most",
-                             std::min(done_[most], most_spent / prices[most]), work_names[most],
-                             most_spent / prices[most])};
+  throw TooLarge{fmt::format("too large to prove: more than {} million units of work, most of which are {} {} or more",
+                             most_spent / 1000000, std::min(done_[most], most_spent / prices[most]),
+                             work_names[most])};
 }
 
 void Budget::refuse_memory() const {
   const std::size_t most = largest(held_);
-  throw TooLarge{fmt::format("too large to prove: {} of {} and more, and a proof takes {} at most",
-                             memory_names[most],
-                             format_bytes(static_cast<double>(std::min(held_[most], most_kept))),
-                             format_bytes(static_cast<double>(most_kept)))};
+  throw TooLarge{fmt::format("too large to prove: more than {} of memory, most of which is {}",
+                             format_bytes(static_cast<double>(most_kept)), memory_names[most])};
 }
 
 }  // namespace shingle

@@ -11,7 +11,7 @@ namespace shingle {
 
 /// Leaves the proof of a plan that is too large; never leaves verify().
 struct TooLarge {
-  std::string text;  ///< what there is too much of, and the most that a proof takes
+  std::string text;  ///< the limit, and what there is most of
 };
 
 class Budget {

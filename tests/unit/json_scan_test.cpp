@@ -28,10 +28,10 @@ std::string refusal(Read read) {
   return "accepted";
 }
 
-/// A reader that went over its list once for each element would need hours.
+/// A reader that went over its list once for each element would need minutes.
 TEST(JsonScan, LongListsTakeLinearTime) {
-  const std::string text = "[" + repeated(R"({"name": "kernel", "ts": 1.5, "args": {"id": 3}},)", 200000) + "0]";
-  EXPECT_EQ(parse_json(text).size(), 200001u);
+  const std::string text = "[" + repeated(R"({"name": "kernel", "ts": 1.5, "args": {"id": 3}},)", 60000) + "0]";
+  EXPECT_EQ(parse_json(text).size(), 60001u);
 }
 
 TEST(JsonScan, ListsOfAPlanTakeLinearTime) {

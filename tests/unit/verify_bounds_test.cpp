@@ -23,7 +23,7 @@ void expect_too_large(const Plan& plan, const std::string& what) {
   const Proof proof = verify(plan);
   EXPECT_FALSE(proof.ok);
   EXPECT_EQ(proof.rule, "size");
-  EXPECT_THAT(proof.failure, AllOf(HasSubstr("too large to prove: "), HasSubstr(what), HasSubstr(" at most")));
+  EXPECT_THAT(proof.failure, AllOf(HasSubstr("too large to prove: more than "), HasSubstr(what)));
   EXPECT_EQ(proof.failure.find('\n'), std::string::npos);
 }
 
@@ -48,7 +48,7 @@ TEST(Budget, NamesWhatThereIsTooMuchOf) {
     budget.spend(Budget::expanded, std::int64_t{1} << 62);
     FAIL() << "not refused";
   } catch (const TooLarge& refused) {
-    EXPECT_THAT(refused.text, HasSubstr("140000000 tiles and their pieces and more"));
+    EXPECT_THAT(refused.text, HasSubstr("140000000 tiles and their pieces or more"));
   }
   EXPECT_THROW(budget.spend(Budget::compared, 1), TooLarge) << "from then on";
 }
@@ -89,7 +89,7 @@ TEST(VerifyBounds, ManyRunsOfTilesAreRefused) {
   gemm.gates.push_back(std::move(gate));
   gemm.resources = {1, 1};
   hand.step(0, 0, std::move(gemm));
-  expect_too_large(hand.plan, "the schedule of 3");
+  expect_too_large(hand.plan, "320.0 MiB of memory, most of which is the schedule");
 }
 
 /// Reading four times as many rows takes some four times the work: nothing in it is quadratic.

@@ -9,9 +9,10 @@
 namespace shingle::cli {
 namespace {
 
-// Searches by sets of states instead of by backtracking, which is exponential and recurs once a character.
+// Searches by sets of states instead of by backtracking, which is exponential and recurs once a character. It
+// keeps no groups: a set of states would copy them for each.
 #ifdef __GLIBCXX__
-constexpr auto syntax = std::regex::ECMAScript | std::regex_constants::__polynomial;
+constexpr auto syntax = std::regex::ECMAScript | std::regex::nosubs | std::regex_constants::__polynomial;
 #else
 #error "Pattern needs a std::regex that does not backtrack: libstdc++'s"
 #endif
@@ -24,8 +25,6 @@ std::string_view reason(const std::regex_error& error) {
       return "a '[' has no ']'";
     case std::regex_constants::error_range:
       return "a range in [ ] is reversed";
-    case std::regex_constants::error_badrepeat:
-      return "a '*', '+' or '?' has nothing to repeat";
     case std::regex_constants::error_escape:
       return "what follows a backslash is no escape";
     case std::regex_constants::error_complexity:
