@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Proves the two commands on a bare Debian 12: builds a minimal root by debootstrap, puts HEAD and make there,
-# and runs make run and make test inside. By hand, as root, from a checkout; needs debootstrap and the network.
+# Proves the commands of the README on a bare Debian 12: builds a minimal root by debootstrap, puts HEAD and make there,
+# and runs make run, make install and make test inside. By hand, as root, from a checkout; needs debootstrap and the network.
 # Another mirror: MIRROR=... The root stays in build/bare for a look; the next proof starts afresh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,5 +38,6 @@ git archive --prefix=shingle/ HEAD | tar -x -C "$root"
 inside apt-get update -qq
 inside apt-get install -qq -y --no-install-recommends make
 inside make -C /shingle run
+inside make -C /shingle install PREFIX=/opt/shingle
 inside make -C /shingle test
-echo "prove_bare: make run and make test pass on a bare Debian $(cat "$root/etc/debian_version")"
+echo "prove_bare: make run, make install and make test pass on a bare Debian $(cat "$root/etc/debian_version")"

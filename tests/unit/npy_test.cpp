@@ -225,7 +225,7 @@ TEST_F(NpyFileTest, WritesNothingOfTheWrongSize) {
 class NumpyTest : public NpyFileTest {
  protected:
   void SetUp() override {
-    ::setenv("PYTHONPATH", SHINGLE_TEST_SOURCE_DIR "/build/python", 0);
+    ::setenv("PYTHONPATH", SHINGLE_TEST_SOURCE_DIR "/build/python/test", 0);
     if (python("pass") != 0) GTEST_SKIP() << "numpy cannot be imported";
   }
   int python(const std::string& program) const {
