@@ -1,26 +1,38 @@
 # A thin door to the CMake presets. PRESET=release (asan, tsan, cuda) builds another one; JOBS=n bounds the cores.
 PRESET ?= host
 JOBS ?= $(shell nproc)
-ARGS ?= --model models/llama-3-8b.json --tp 4 --tokens 512 --layer-ops --link 80MB/s,10us --timeline
+PREFIX ?= /usr/local
+ARGS ?= --model models/llama-3-8b.json --tp 2 --tokens 256 --layer-ops --dtype f32 --link 80MB/s,10us --timeline
 build := build/$(PRESET)
+install_build := build/install/$(PRESET)
 ninja := cmake --build --preset $(PRESET) -j $(JOBS)
+cuda := $(filter cuda,$(PRESET)) # a group of packages, too
+tests := $(if $(filter test,$(MAKECMDGOALS)),ON,OFF)
+
+# $(call configure,arguments): what CMake says goes to a log, which is shown where it fails.
+configure = @echo "cmake $(1)"; cmake $(1) >build/configure.log || { cat build/configure.log >&2; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test format clean
+.PHONY: help setup packages run build test install format clean
 
 help:
-	@echo 'make run     build, then overlap the operators of a transformer layer on four ranks'
-	@echo '             (make run ARGS="..." passes your own arguments to shingle run)'
-	@echo 'make test    build everything and run all tests'
-	@echo 'make build   build the program: $(build)/bin/shingle'
-	@echo 'make format  format the sources in place'
-	@echo 'make clean   remove build/'
+	@echo 'make run      build, then overlap the operators of a transformer layer on two ranks'
+	@echo '              (make run ARGS="..." passes your own arguments to shingle run)'
+	@echo 'make test     build everything and run all tests'
+	@echo 'make build    build the program: $(build)/bin/shingle'
+	@echo 'make install  build program, library and NCCL tuner plugin, install them below PREFIX=$(PREFIX)'
+	@echo 'make format   format the sources in place'
+	@echo 'make clean    remove build/'
 
 setup:
 	@scripts/setup.sh
 
-$(build)/build.ninja: CMakePresets.json | setup
-	cmake --preset $(PRESET)
+packages:
+	@scripts/setup.sh build $(cuda)
+
+# The first configuration is without tests where none are asked for: they need more packages.
+$(build)/build.ninja: CMakePresets.json | packages
+	$(call configure,--preset $(PRESET) $(if $(wildcard $(build)/CMakeCache.txt),,-D SHINGLE_TESTS=$(tests)))
 	@touch $@
 
 build: $(build)/build.ninja
@@ -29,11 +41,28 @@ build: $(build)/build.ninja
 run: build
 	$(build)/bin/shingle run $(ARGS)
 
-test: $(build)/build.ninja
+test: test-packages $(build)/build.ninja
+	@grep -q '^SHINGLE_TESTS:BOOL=ON' $(build)/CMakeCache.txt || cmake --preset $(PRESET) -D SHINGLE_TESTS=ON
 	@$(ninja)
 	ctest --preset $(PRESET) -j $(JOBS)
 
-format: setup
+.PHONY: test-packages
+test-packages:
+	@scripts/setup.sh test
+
+# A folder of its own, where all there is to build is installed; sources of a layer are compiled together.
+install: packages
+	@mkdir -p "$(DESTDIR)$(PREFIX)" && test -w "$(DESTDIR)$(PREFIX)" || { \
+	  echo 'install: cannot write to $(DESTDIR)$(PREFIX): say PREFIX=FOLDER, or install as root' >&2; exit 2; }
+	$(call configure,--preset $(PRESET) -B $(install_build) -D CMAKE_BUILD_TYPE=Release -D SHINGLE_TESTS=OFF \
+	  -D CMAKE_UNITY_BUILD=ON -D CMAKE_UNITY_BUILD_BATCH_SIZE=10)
+	@cmake --build $(install_build) -j $(JOBS)
+	@cmake --install $(install_build) --prefix "$(abspath $(PREFIX))" --strip >build/install.log
+	@echo 'installed below $(abspath $(PREFIX)): CMAKE_PREFIX_PATH is for find_package(shingle); for pkg-config:'
+	@echo "  PKG_CONFIG_PATH=$$(dirname "$$(grep -o '/.*/shingle\.pc' build/install.log)")"
+
+format:
+	@scripts/setup.sh format
 	scripts/check_format.sh --fix
 
 clean:

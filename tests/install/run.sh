@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
-# Installs a build elsewhere and uses it as others would: run.sh <build folder>
-# One consumer, built by find_package and by pkg-config; both must say the same right thing. Then the program.
+# Installs and uses it as others would: run.sh goes the README's way, make install; run.sh <build folder> installs what
+# is built there. One consumer, built by find_package and by pkg-config; both must say the same right thing. Then the
+# program.
 set -euo pipefail
-build=$1
-source=$(cd "$(dirname "$0")/consumer" && pwd)
+source=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 prefix=$scratch/prefix
 
-cmake --install "$build" --prefix "$prefix" --strip >"$scratch/install.log"
-cmake -G Ninja -S "$source" -B "$scratch/consumer" -D CMAKE_BUILD_TYPE=Release -D CMAKE_PREFIX_PATH="$prefix"
+if (($#)); then
+    cmake --install "$1" --prefix "$prefix" --strip >"$scratch/install.log"
+else
+    env -u MAKEFLAGS make -C "$source/../.." install PREFIX="$prefix"
+    # Nothing but what is installed is configured: tests and benchmarks would look for their libraries.
+    if grep "GTest\|benchmark_DIR" "$source/../../build/install/host/CMakeCache.txt"; then exit 1; fi
+fi
+
+cmake -G Ninja -S "$source/consumer" -B "$scratch/consumer" -D CMAKE_BUILD_TYPE=Release -D CMAKE_PREFIX_PATH="$prefix"
 cmake --build "$scratch/consumer"
 
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name shingle.pc)")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046  # flags are words
-c++ -std=c++20 "$source/main.cpp" -o "$scratch/by_pkg_config" $(pkg-config --cflags --libs shingle)
+c++ -std=c++20 "$source/consumer/main.cpp" -o "$scratch/by_pkg_config" $(pkg-config --cflags --libs shingle)
 
 export LD_LIBRARY_PATH=${PKG_CONFIG_PATH%/pkgconfig}
 version=$(pkg-config --modversion shingle)
