@@ -41,6 +41,20 @@ Plan planned(const World& world, const Problem& problem, const Options& options)
   return made(world, problem, options).value();
 }
 
+std::string to_text(const MatrixView& matrix) {
+  return fmt::format("{}x{} {}", matrix.shape.rows, matrix.shape.cols, name(matrix.dtype));
+}
+
+bool fits(std::size_t elements, const MatrixView& wanted) {
+  return static_cast<std::int64_t>(elements) == wanted.shape.elements();
+}
+
+[[noreturn]] void refuse_matrix(int rank, Role role, const std::string& given, const MatrixView& wanted) {
+  throw InvalidArgument(fmt::format("matrix '{}' of rank {}: {} given, expected {} ({} elements)", name(role),
+                                    rank, given, to_text(wanted), wanted.shape.elements()),
+                        rank);
+}
+
 }  // namespace
 
 struct Operator::State {
@@ -125,12 +139,40 @@ std::int64_t Operator::memory_bytes(int rank) const {
   return state_->ready->executable->internal_bytes(rank);
 }
 
-void Operator::bind(int rank, Role role, void* memory) {
+void Operator::require_matrix(int rank, Role role) const {
   const std::vector<Role> roles = roles_of(problem());
   if (std::find(roles.begin(), roles.end(), role) == roles.end())
     throw InvalidArgument(fmt::format("{} has no matrix '{}'", describe(problem()), name(role)), rank);
   if (std::find(state_->ranks.begin(), state_->ranks.end(), rank) == state_->ranks.end())
     throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
+}
+
+void Operator::bind(int rank, Role role, const MatrixView& matrix) {
+  require_matrix(rank, role);
+  const MatrixView wanted{nullptr, shape(role, rank), problem().dtype};
+  if (matrix.shape != wanted.shape || matrix.dtype != wanted.dtype)
+    refuse_matrix(rank, role, to_text(matrix), wanted);
+  bind(rank, role, matrix.data);
+}
+
+void Operator::bind(int rank, Role role, std::span<float> elements) {
+  require_matrix(rank, role);
+  const MatrixView wanted{nullptr, shape(role, rank), problem().dtype};
+  if (wanted.dtype != DType::f32 || !fits(elements.size(), wanted))
+    refuse_matrix(rank, role, fmt::format("{} elements of f32", elements.size()), wanted);
+  bind(rank, role, static_cast<void*>(elements.data()));
+}
+
+void Operator::bind(int rank, Role role, std::span<std::uint16_t> elements) {
+  require_matrix(rank, role);
+  const MatrixView wanted{nullptr, shape(role, rank), problem().dtype};
+  if (size_bytes(wanted.dtype) != sizeof(std::uint16_t) || !fits(elements.size(), wanted))
+    refuse_matrix(rank, role, fmt::format("{} elements of 16 bits", elements.size()), wanted);
+  bind(rank, role, static_cast<void*>(elements.data()));
+}
+
+void Operator::bind(int rank, Role role, void* memory) {
+  require_matrix(rank, role);
   if (memory == nullptr && shape(role, rank).elements() > 0)
     throw InvalidArgument(fmt::format("matrix '{}' of rank {} is null", name(role), rank), rank);
   executable().bind(rank, role, memory);

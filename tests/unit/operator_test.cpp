@@ -91,6 +91,37 @@ TEST(Operator, RefusesWrongAndMissingMatrices) {
   EXPECT_THAT([&] { op.run(); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is not bound"));
 }
 
+TEST(Operator, ChecksShapeAndTypeOfWhatIsBound) {
+  const auto world = threads(2);
+  Operator op(*world, problem_of(Op::gemm_allreduce, 2));  // a: 48x24, b: 24x40, out: 48x40
+  std::vector<float> a(48 * 24), short_by_one(48 * 24 - 1);
+  std::vector<std::uint16_t> bits(48 * 24);
+  op.bind(0, Role::a, a);
+  op.bind(0, Role::a, {a.data(), {48, 24}, DType::f32});
+  EXPECT_THAT([&] { op.bind(1, Role::a, short_by_one); },
+              ThrowsMessage<InvalidArgument>(
+                  "matrix 'a' of rank 1: 1151 elements of f32 given, expected 48x24 f32 (1152 elements)"));
+  EXPECT_THAT(
+      [&] { op.bind(0, Role::a, bits); },
+      ThrowsMessage<InvalidArgument>(
+          "matrix 'a' of rank 0: 1152 elements of 16 bits given, expected 48x24 f32 (1152 elements)"));
+  EXPECT_THAT([&] { op.bind(0, Role::a, {a.data(), {24, 48}, DType::f32}); },
+              ThrowsMessage<InvalidArgument>(
+                  "matrix 'a' of rank 0: 24x48 f32 given, expected 48x24 f32 (1152 elements)"));
+  EXPECT_THAT([&] { op.bind(0, Role::a, {a.data(), {48, 24}, DType::bf16}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("48x24 bf16 given, expected 48x24 f32")));
+  EXPECT_THAT([&] { op.bind(0, Role::a, {nullptr, {48, 24}, DType::f32}); },
+              ThrowsMessage<InvalidArgument>("matrix 'a' of rank 0 is null"));
+  EXPECT_THAT([&] { op.bind(2, Role::a, a); }, ThrowsMessage<InvalidArgument>(HasSubstr("rank 2")));
+
+  Problem half = problem_of(Op::gemm_allreduce, 2);
+  half.dtype = DType::bf16;
+  Operator sixteen(*world, half);
+  sixteen.bind(0, Role::a, bits);
+  EXPECT_THAT([&] { sixteen.bind(0, Role::a, a); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("1152 elements of f32 given, expected 48x24 bf16")));
+}
+
 /// Threads, on which some memory counts as such that peers do not reach: what a backend of devices finds out
 /// when it is bound.
 class ApartWorld final : public World {

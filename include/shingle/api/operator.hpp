@@ -1,6 +1,7 @@
 // Operator: a problem made ready to run on a world.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,18 +18,15 @@ struct Options {
   double timeout_us = 30e6;              ///< deadline of every single wait of a run
 };
 
+/// A row-major, dense matrix in the caller's memory.
+struct MatrixView {
+  void* data = nullptr;
+  Shape shape{};
+  DType dtype = DType::f32;
+};
+
 /// Plans, proves and compiles a problem once; then runs it as often as wanted on matrices that stay the
-/// caller's.
-///
-///     auto world = shingle::make_world(4);
-///     shingle::Problem problem;                        // op, world, m, n, k, dtype, …
-///     shingle::Operator op(*world, problem);
-///     for (int rank : world->local_ranks()) {
-///       op.bind(rank, shingle::Role::a, a[rank]);      // op.shape(role, rank) says how large each has to be
-///       op.bind(rank, shingle::Role::b, b[rank]);
-///       op.bind(rank, shingle::Role::out, out[rank]);
-///     }
-///     op.run();
+/// caller's: examples/first.cpp is a whole program.
 ///
 /// The world must outlive the operator. Not for several threads at once. (src/api/operator.cpp)
 class Operator {
@@ -51,8 +49,14 @@ class Operator {
 
   /// Shape of a rank's matrix as stored, row-major and dense; elements are of problem().dtype.
   Shape shape(Role role, int rank) const { return shape_of(problem(), role, rank); }
-  /// Uses `memory` as a local rank's matrix until it is bound anew. Throws InvalidArgument where the problem
-  /// has no such matrix, the rank is not local, or memory is null though the matrix has elements.
+  /// Uses the memory as a local rank's matrix until it is bound anew. Throws InvalidArgument if the problem
+  /// has no such matrix, the rank is not local, the memory is null though the matrix has elements, or shape
+  /// or type are not those of the operator.
+  void bind(int rank, Role role, const MatrixView& matrix);
+  /// The same of all elements of a matrix; only their number and type are checked.
+  void bind(int rank, Role role, std::span<float> elements);          ///< of f32
+  void bind(int rank, Role role, std::span<std::uint16_t> elements);  ///< of bf16 or f16: their bits
+  /// The same unchecked: the memory must hold shape(role, rank) elements of problem().dtype.
   void bind(int rank, Role role, void* memory);
 
   /// Internal memory of a local rank, in bytes: what the operator holds beside the user's matrices.
@@ -87,6 +91,8 @@ class Operator {
 
  private:
   struct State;
+  void require_matrix(int rank, Role role) const;
+
   std::unique_ptr<State> state_;
 };
 
