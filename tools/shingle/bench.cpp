@@ -69,15 +69,19 @@ std::vector<NamedProblem> problems_of(const BenchFlags& flags, int ranks) {
 }
 
 std::vector<Shape> plan_shapes(const std::vector<NamedProblem>& problems, const Machine& machine,
-                               const BenchFlags& flags, const WorldOptions& where) {
+                               const BenchFlags& flags, const WorldOptions& where, Progress& progress) {
   ShapeOptions options{.contenders = with_comm_workers(flags.contenders, flags.comm_workers),
                        .confirm = flags.confirm,
                        .refuses = refusals(where)};
   std::optional<TuneCache> cache;
   if (!flags.cache.empty()) options.cache = &cache.emplace(machine, flags.cache);
   std::vector<Shape> shapes(problems.size());
-  parallel_for(problems.size(),
-               [&](std::size_t i) { shapes[i] = plan_shape(problems[i], machine, options); });
+  progress.expect(problems.size());
+  progress.now("planning");
+  parallel_for(problems.size(), [&](std::size_t i) {
+    shapes[i] = plan_shape(problems[i], machine, options);
+    progress.advance();
+  });
   return shapes;
 }
 
@@ -101,15 +105,14 @@ class Bench {
                           std::ranges::any_of(flags_.contenders, &Contender::automatic);
     const Machine machine =
         predicts ? machine_to_tune_for(flags_.machine, ranks_, where_, launch_) : machine_of(ranks_, where_);
-    shapes_ = plan_shapes(problems, machine, flags_, where_);
+    auto progress = std::make_unique<Progress>(launch_.speaks());
+    shapes_ = plan_shapes(problems, machine, flags_, where_, *progress);
     planning_s_ = elapsed_us() * 1e-6;
     for (const NamedProblem& named : problems)
       where_.timeout_us = std::max(where_.timeout_us, check_timeout_us(named.problem, flags_.where));
-    {
-      Progress progress(launch_.speaks());
-      if (text()) progress.print(fmt::format("{}\n{}", head(), bench_head()));
-      measure_all(progress);
-    }
+    if (text()) progress->print(fmt::format("{}\n{}", head(), bench_head()));
+    measure_all(*progress);
+    progress.reset();
     if (launch_.speaks()) finish();
     return exit_code();
   }
@@ -122,6 +125,9 @@ class Bench {
 
   void measure_all(Progress& progress) {
     std::unique_ptr<World> world = make_world(ranks_, where_);
+    std::size_t rows = 0;
+    for (const Shape& shape : shapes_) rows += shape.entries.size();
+    progress.expect(rows);
     for (const Shape& shape : shapes_) {
       // All processes have to stop at the same shape.
       if (flags_.budget_us > 0 && world->all_max({elapsed_us()})[0] > flags_.budget_us) return;
@@ -140,6 +146,7 @@ class Bench {
   }
 
   void add(BenchRow row, Progress& progress) {
+    progress.advance();
     if (text()) {
       progress.print(bench_line(row));
       if (!row.row.reason.empty()) progress.print(fmt::format("  {}: {}\n", row.contender, row.row.reason));

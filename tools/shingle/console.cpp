@@ -12,6 +12,13 @@ namespace {
 
 constexpr const char* erase_line = "\r\033[K";
 
+/// "75 s", "12 min"
+std::string rounded(std::chrono::duration<double> time) {
+  constexpr double longest_s = 120;
+  return time.count() < longest_s ? fmt::format("{:.0f} s", time.count())
+                                  : fmt::format("{:.0f} min", time.count() / 60);
+}
+
 }  // namespace
 
 void print_failure(std::string_view message) {
@@ -27,8 +34,9 @@ void print_failure(const std::exception& error, const Launch& launch) {
   print_failure(named ? std::string(what) : fmt::format("rank {}: {}", launch.rank, what));
 }
 
-Progress::Progress(bool enabled) {
-  if (enabled && isatty(STDERR_FILENO) != 0) painter_ = std::thread(&Progress::show, this);
+Progress::Progress(bool enabled, Output output)
+    : output_(output), terminal_(isatty(fileno(output.file)) != 0) {
+  if (enabled) painter_ = std::thread(terminal_ ? &Progress::show : &Progress::report, this);
 }
 
 Progress::~Progress() {
@@ -46,9 +54,20 @@ void Progress::now(std::string what) {
   what_ = std::move(what);
 }
 
+void Progress::expect(std::size_t parts) {
+  const std::lock_guard lock(mutex_);
+  parts_ = parts, parts_done_ = 0;
+  expected_ = Clock::now();
+}
+
+void Progress::advance() {
+  const std::lock_guard lock(mutex_);
+  ++parts_done_;
+}
+
 void Progress::print(const std::string& text) {
   const std::lock_guard lock(mutex_);
-  if (painter_.joinable()) fmt::print(stderr, "{}", erase_line);
+  if (painter_.joinable() && terminal_) fmt::print(output_.file, "{}", erase_line);
   fmt::print("{}", text);
   std::fflush(stdout);
 }
@@ -57,13 +76,31 @@ void Progress::show() {
   std::unique_lock lock(mutex_);
   if (changed_.wait_until(lock, start_ + std::chrono::seconds(2), [this] { return done_; })) return;
   do {
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    const std::chrono::duration<double> elapsed = Clock::now() - start_;
     // One line of any terminal: what wraps could not be erased.
-    fmt::print(stderr, "{}{:.79}", erase_line, fmt::format("{:.0f} s  {}", elapsed.count(), what_));
-    std::fflush(stderr);
+    fmt::print(output_.file, "{}{:.79}", erase_line, fmt::format("{:.0f} s  {}", elapsed.count(), what_));
+    std::fflush(output_.file);
   } while (!changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return done_; }));
-  fmt::print(stderr, "{}", erase_line);
-  std::fflush(stderr);
+  fmt::print(output_.file, "{}", erase_line);
+  std::fflush(output_.file);
+}
+
+void Progress::report() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, output_.every, [this] { return done_; })) {
+    fmt::print(output_.file, "{}\n", line());
+    std::fflush(output_.file);
+  }
+}
+
+std::string Progress::line() const {
+  std::string text = "shingle: " + rounded(Clock::now() - start_);
+  if (parts_ > 0) text += fmt::format(", {} of {} done", parts_done_, parts_);
+  if (parts_done_ > 0 && parts_done_ < parts_)
+    text += fmt::format(", about {} left",
+                        rounded((Clock::now() - expected_) * (static_cast<double>(parts_ - parts_done_) /
+                                                              static_cast<double>(parts_done_))));
+  return what_.empty() ? text : text + ": " + what_;
 }
 
 }  // namespace shingle::cli

@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
+#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -20,23 +22,42 @@ void print_failure(std::string_view message);
 /// reason.
 void print_failure(const std::exception& error, const Launch& launch);
 
-/// Shows what is being done and for how long, on the last line of a terminal, from the third second on.
-/// Silent where stderr is no terminal, and gone when destroyed.
+/// Shows what is being done and for how long. On a terminal: its last line, from the third second on, gone
+/// when destroyed. On a pipe or in a file: a line every ten seconds, with the parts done, all parts and the
+/// time that is left where they are known.
 class Progress {
  public:
-  explicit Progress(bool enabled);
+  struct Output {
+    std::FILE* file = stderr;
+    std::chrono::milliseconds every{10'000};  ///< between lines where it is no terminal
+  };
+
+  explicit Progress(bool enabled, Output output);
+  explicit Progress(bool enabled) : Progress(enabled, Output{}) {}
   ~Progress();
   void now(std::string what);
+  /// The work from here on has so many parts; the time that is left assumes that they take equally long.
+  void expect(std::size_t parts);
+  /// One of them is done.
+  void advance();
   /// Prints to stdout at once, and not into the line above.
   void print(const std::string& text);
 
  private:
-  void show();
+  using Clock = std::chrono::steady_clock;
 
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  void show();
+  void report();
+  std::string line() const;
+
+  const Output output_;
+  const bool terminal_;
+  const Clock::time_point start_ = Clock::now();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string what_;
+  std::size_t parts_ = 0, parts_done_ = 0;  ///< 0 parts: not known
+  Clock::time_point expected_ = start_;     ///< when the parts were begun
   bool done_ = false;
   std::thread painter_;
 };
