@@ -73,4 +73,13 @@ std::string to_chart(const Timeline& timeline, int rank, int width) {
   return text;
 }
 
+std::string chart_legend() {
+  return "A line is a lane of rank 0, from the begin of a run to its end.\n"
+         "  0-9 a-z  a group of tiles: computed in one lane, sent in another\n"
+         "  #        computed or sent without groups\n"
+         "  =        a pass over finished tiles: sum, norm, reorder\n"
+         "  .        waiting for a counter\n"
+         "  gemm 60% share of the run; steps of one lane may overlap each other\n";
+}
+
 }  // namespace shingle

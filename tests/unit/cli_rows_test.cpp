@@ -26,7 +26,8 @@ Row row_that_ran() {
   row.backend = "host";
   row.mechanism = "signal";
   row.params = "{}";
-  row.time = Measurement{.gemm_us = 100, .sequential_us = 200, .overlapped_us = 125};
+  row.time =
+      Measurement{.gemm_us = 100, .sequential_us = 200, .overlapped_us = 125, .spread = 0.04, .rounds = 7};
   row.check = {.passed = true, .max_error = 1e-6, .tolerance = 1e-5, .worst = {}};
   return row;
 }
@@ -36,9 +37,35 @@ TEST(Rows, TableLinesUp) {
   infeasible.time.reset();
   infeasible.reason = "because";
   const std::string table = to_table({row_that_ran(), infeasible});
-  EXPECT_THAT(table, HasSubstr("ffn_down gemm+allreduce  64×64×64  signal         200 us      125 us    "
-                               "1.60x     0.75    1.0e-06  yes"));
+  EXPECT_THAT(table,
+              HasSubstr("ffn_down gemm+allreduce  64×64×64  signal         200 us      125 us    4.0%    "
+                        "1.60x     0.75    1.0e-06  yes"));
   EXPECT_THAT(table, HasSubstr("ffn_down gemm+allreduce signal: because\n"));
+}
+
+TEST(Rows, HaveASpreadOnlyOfSeveralRounds) {
+  Row once = row_that_ran();
+  once.time->rounds = 1;
+  EXPECT_THAT(to_table({once}), HasSubstr("125 us       -    1.60x"));
+  const auto json = nlohmann::json::parse(to_json(std::vector<Row>{row_that_ran()}));
+  EXPECT_EQ(json[0].at("spread"), 0.04);
+  EXPECT_EQ(json[0].at("rounds"), 7);
+}
+
+TEST(Rows, ExplainEveryColumn) {
+  Row more = row_that_ran();
+  more.time->rounds = 20;
+  const std::string text = legend({row_that_ran(), more});
+  const Line head = lines_of({more}).at(0);
+  for (std::size_t i = 1; i < head.size(); ++i)  // "operator" and "mechanism" are the words of the flags
+    if (head[i] != "mechanism") {
+      EXPECT_THAT("\n" + text, HasSubstr("\n" + head[i] + "  "));
+    }
+  EXPECT_THAT(text, HasSubstr("median of 7 to 20 rounds"));
+  for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+    EXPECT_LE(end - begin, 80u) << text.substr(begin, end - begin);
+  more.time.reset();
+  EXPECT_EQ(legend({more}), "") << "nothing ran";
 }
 
 TEST(Rows, SayThatAResultIsWrong) {

@@ -56,6 +56,8 @@ TEST(Chart, ShowsGroupsInOrderAndTheirShares) {
     }
   }
   EXPECT_NE(chart.find("allreduce "), std::string::npos) << chart;
+  for (const char* mark : {"\n  0-9 a-z ", "\n  # ", "\n  = ", "\n  . "})
+    EXPECT_NE(chart_legend().find(mark), std::string::npos) << mark;
 }
 
 TEST(Schematic, KeepsLanesInOrder) {

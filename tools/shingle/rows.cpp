@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -18,22 +19,34 @@ Line head_of(const Row& row) {
           std::move(size), row.mechanism};
 }
 
-/// `time` is measured or predicted: both say the same of it. `us`: of the plan.
+/// `time` is measured or predicted: both say the same of it.
 template <class Time>
-void add_times(const Time& time, double us, Line& line) {
-  line.push_back(format_us(time.sequential_us));
-  line.push_back(format_us(us));
+void add_ratios(const Time& time, Line& line) {
   line.push_back(fmt::format("{:.2f}x", time.speedup()));
   line.push_back(fraction(time.overlap_efficiency()));
 }
 
+/// `us`: of the plan.
+template <class Time>
+void add_times(const Time& time, double us, Line& line) {
+  line.push_back(format_us(time.sequential_us));
+  line.push_back(format_us(us));
+  add_ratios(time, line);
+}
+
+constexpr int least_rounds_of_a_spread = 3;
+
 Line line_of(const Row& row) {
   Line line = head_of(row);
   if (!row.ran()) {
-    line.resize(9, "-");
+    line.resize(10, "-");
     return line;
   }
-  add_times(*row.time, row.time->overlapped_us, line);
+  const Measurement& time = *row.time;
+  line.push_back(format_us(time.sequential_us));
+  line.push_back(format_us(time.overlapped_us));
+  line.push_back(time.rounds >= least_rounds_of_a_spread ? fmt::format("{:.1f}%", 100 * time.spread) : "-");
+  add_ratios(time, line);
   line.push_back(fmt::format("{:.1e}", row.check.max_error));
   line.push_back(row.check.passed ? "yes" : "NO");
   return line;
@@ -143,8 +156,8 @@ bool any_predicted(const std::vector<Row>& rows) {
 }
 
 std::vector<Line> lines_of(const std::vector<Row>& rows) {
-  std::vector<Line> lines{{"operator", "M×N×K", "mechanism", "sequential", "overlapped", "speedup", "overlap",
-                           "max error", "verified"}};
+  std::vector<Line> lines{{"operator", "M×N×K", "mechanism", "sequential", "overlapped", "spread", "speedup",
+                           "overlap", "max error", "verified"}};
   for (const Row& row : rows) lines.push_back(line_of(row));
   return lines;
 }
@@ -165,6 +178,24 @@ std::vector<std::string> reasons(const std::vector<Row>& rows) {
 
 std::string to_table(const std::vector<Row>& rows) {
   return aligned(lines_of(rows)) + below(reasons(rows));
+}
+
+std::string legend(const std::vector<Row>& rows) {
+  int least = std::numeric_limits<int>::max(), most = 0;
+  for (const Row& row : rows)
+    if (row.ran()) least = std::min(least, row.time->rounds), most = std::max(most, row.time->rounds);
+  if (most == 0) return {};
+  const std::string rounds = least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+  return fmt::format(
+      "M×N×K       sizes of one rank's GEMM\n"
+      "sequential  the whole computation, then the collective: median of {} rounds\n"
+      "overlapped  this plan: median of the same rounds, in turn with sequential\n"
+      "spread      of overlapped: interquartile range / median; a smaller gain is noise\n"
+      "speedup     sequential / overlapped\n"
+      "overlap     share of the communication that is hidden: 1 all, 0 none, < 0 slower\n"
+      "max error   largest relative error of a 64x64 tile against fp64\n"
+      "verified    whether that error is within the rounding of the element type\n",
+      rounds);
 }
 
 std::string predicted_table(const Machine& machine, const std::vector<Row>& rows) {

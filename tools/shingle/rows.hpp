@@ -42,6 +42,8 @@ std::vector<std::string> reasons(const std::vector<Row>& rows);
 
 /// A table with a line a row and the reasons below it.
 std::string to_table(const std::vector<Row>& rows);
+/// A line of text for each column of that table which its head does not explain.
+std::string legend(const std::vector<Row>& rows);
 /// The same of rows that are predicted for a machine.
 std::string predicted_table(const Machine& machine, const std::vector<Row>& rows);
 

@@ -45,14 +45,16 @@ void add_time(const Time& time, double us, ordered_json& object) {
 }
 
 void add_results(const Row& row, ordered_json& object) {
-  for (const char* key : {"sequential_us", "overlapped_us", "speedup", "overlap_efficiency", "max_error",
-                          "tolerance", "verified"})
+  for (const char* key : {"sequential_us", "overlapped_us", "spread", "rounds", "speedup",
+                          "overlap_efficiency", "max_error", "tolerance", "verified"})
     object[key] = nullptr;
   if (row.predicted) add_time(*row.predicted, row.predicted->us, object);
   if (row.simulated) return;
   object["verified"] = row.ran() && row.check.passed;
   if (!row.ran()) return;
   add_time(*row.time, row.time->overlapped_us, object);
+  object["spread"] = row.time->spread;
+  object["rounds"] = row.time->rounds;
   object["max_error"] = row.check.max_error;
   object["tolerance"] = row.check.tolerance;
 }

@@ -48,6 +48,7 @@ class Simulations {
     fmt::print("{}{}",
                flags_.format == Format::json ? simulated_json(rows_) : predicted_table(machine_, rows_),
                flags_.format == Format::json ? "" : below_);
+    if (any && flags_.timeline) fmt::print("\n{}", chart_legend());
     return any ? 0 : 1;
   }
 

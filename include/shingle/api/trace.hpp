@@ -39,6 +39,8 @@ std::string to_svg(std::span<const Timeline> timelines, int ranks = max_world);
 /// computed or sent, # either without groups, = a pass over finished tiles, . waiting; then the share of
 /// each.
 std::string to_chart(const Timeline& timeline, int rank, int width = 64);
+/// The same explanation, for those who read charts.
+std::string chart_legend();
 
 /// How a plan would run if a wave of tiles took one unit of 100 us to compute and as long to send, and four
 /// if it is attention, whose every element looks at all keys: the order of things, not a prediction.
