@@ -46,6 +46,7 @@ TEST_F(CliCotune, WritesAPlanThatIsProvenAndSimulated) {
   EXPECT_EQ(proof.code, 0) << proof.err;
   EXPECT_THAT(proof.out, HasSubstr("overlap of 1 computation and 2 collectives"));
   EXPECT_EQ(run("simulate " + plan + a40).code, 0);
+  expect_refused("run " + plan, "has no result to check");
 }
 
 TEST_F(CliCotune, RunsTheOverlapWhereNoMachineIsNamed) {

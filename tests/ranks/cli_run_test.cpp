@@ -1,6 +1,7 @@
 // shingle run, on threads and under mpirun: rows with the keys of the manual, and what the flags do.
 #include "cli_program.hpp"
 
+#include <functional>
 #include <set>
 
 #include "shingle/api/registry.hpp"
@@ -26,6 +27,8 @@ TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
                                    "source",
                                    "sequential_us",
                                    "overlapped_us",
+                                   "spread",
+                                   "rounds",
                                    "speedup",
                                    "overlap_efficiency",
                                    "max_error",
@@ -192,6 +195,46 @@ TEST_F(Cli, PlansForTheMachineOfAProfile) {
   expect_refused("plan --op gemm --m 8 --n 8 --k 8 --machine none", "no machine 'none'");
   const std::string nodes = " --machine '" SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json * 2, 8x400Gb/s'";
   EXPECT_EQ(run("plan --op gemm --m 8 --n 8 --k 8 --world 16" + nodes).code, 0);
+}
+
+TEST_F(Cli, RunsAPlanFromAFile) {
+  const std::string file = path("plan.json");
+  for (const std::string plan : {"--op gemm+allreduce --mechanism chunked --chunks 3 --tile 16x16",
+                                 "--op gemm+alltoall --mechanism signal --routing skewed --seed 5",
+                                 "--op gemm+reducescatter --mechanism sequential"}) {
+    ASSERT_EQ(run("plan --format json --out " + file + " " + plan + " " + small).code, 0);
+    const json all = rows(file + " --seed 3 --link 2GB/s,10us --workers 1");
+    ASSERT_EQ(all.size(), 1u);
+    EXPECT_EQ(all[0].at("verified"), true) << plan;
+    EXPECT_EQ(all[0].at("params"), json::parse(read_file(file, 1 << 26)).value("params", json::object()))
+        << "as it is";
+    EXPECT_EQ(all[0].at("m"), 96);
+  }
+  for (const std::string flag : {"--op gemm", "--m 8", "--mechanism ring", "--tile 8x8", "--world 2",
+                                 "--dtype bf16", "--a x.npy", "--machine h200x8", "--model x.json"})
+    expect_refused("run " + file + " " + flag, flag.substr(0, flag.find(' ')));
+  expect_refused("run " + path("none.json"), "none.json");
+
+  // What is run is the file's plan, and only once it is proven.
+  json plan = json::parse(read_file(file, 1 << 26));
+  const std::function<bool(json&)> forget = [&](json& at) {
+    if (at.is_object() && at.contains("target") && at["target"] == 1) return at["target"] = 0, true;
+    return at.is_structured() && std::ranges::any_of(at, forget);
+  };
+  ASSERT_TRUE(forget(plan.at("ranks")));
+  write("racy.json", plan.dump());
+  const Outcome unproven = run("run " + path("racy.json"));
+  EXPECT_EQ(unproven.code, 1);
+  EXPECT_EQ(unproven.out, "");
+  EXPECT_THAT(unproven.err, HasSubstr("racy.json is not proven, so it is not run: "));
+}
+
+TEST_F(Cli, ExplainsTableAndTimeline) {
+  const Outcome outcome = run("run --op gemm+allreduce --repeat 3 --timeline " + small);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("overlapped +spread +speedup"));
+  EXPECT_THAT(outcome.out, HasSubstr("median of 3 rounds"));
+  EXPECT_THAT(outcome.out, HasSubstr("\n  .        waiting"));
 }
 
 TEST_F(Cli, TellsWhyAMechanismCannotServe) {

@@ -24,6 +24,7 @@ constexpr const char* examples = R"(Examples
   shingle plan --op gemm+reducescatter --m 1K --n 1K --k 512 --mechanism signal --workers 4 --groups 1,2,1 --tile 256x256
   shingle plan --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine h200x8
   shingle verify plan.json
+  shingle run plan.json --link 2GB/s,10us
   shingle simulate --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine machines/h200x8.json --html page.html
   shingle cotune --model models/phi-2.json --pattern fsdp --tokens 4K --sequence 2K --machine a40x8-nvlink
   shingle bench --suite --world 8 --backend cuda --out h200x8.json
@@ -50,7 +51,12 @@ void add_html(CLI::App& app, std::string& html) {
       ->type_name("FILE");
 }
 
+CLI::Option* add_plan_file(CLI::App& app, std::string& file) {
+  return app.add_option("plan", file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
+}
+
 void add_run(CLI::App& app, RunFlags& flags) {
+  CLI::Option* file = add_plan_file(app, flags.file);
   add_problem_flags(app, flags.what);
   add_matrix_flags(app, flags.own);
   add_plan_flags(app, flags.how);
@@ -68,6 +74,8 @@ void add_run(CLI::App& app, RunFlags& flags) {
                  "With --mechanism auto: the profile of this machine (default: measured once, then kept)")
       ->type_name("FILE")
       ->group("Where");
+  exclude(app, file, {"What", "Your own matrices", "How", "Where"},
+          {"--seed", "--backend", "--link", "--engine", "--workers", "--timeout"});
 }
 
 /// `allowed`: flags of the world that say something beside a machine of one's own.
@@ -80,10 +88,6 @@ CLI::Option* add_machine(CLI::App& app, std::string& machine,
           ->group("Where");
   exclude(app, option, {"Where"}, allowed);
   return option;
-}
-
-CLI::Option* add_plan_file(CLI::App& app, std::string& file) {
-  return app.add_option("plan", file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
 }
 
 void add_plan(CLI::App& app, PlanCommandFlags& flags) {

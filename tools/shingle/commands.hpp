@@ -10,6 +10,7 @@
 namespace shingle::cli {
 
 struct RunFlags {
+  std::string file;  ///< of a plan, as JSON; empty: the problem flags say what to plan
   ProblemFlags what;
   MatrixFlags own;
   PlanFlags how;

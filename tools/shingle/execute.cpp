@@ -37,6 +37,7 @@ class Execution {
         serve(*candidate.plan, row);
       }
       done_.rows.push_back(std::move(row));
+      progress_.advance();
     }
     return std::move(done_);
   }
@@ -52,10 +53,11 @@ class Execution {
 
   void serve(const Plan& plan, Row& row) {
     std::optional<Operator> own_operator;
-    if (plan.mechanism != Mechanism::sequential) {
+    if (job_.as_is)
+      own_operator.emplace(world_, plan, run_timeout_us(job_.named.problem, options_.where));
+    else if (plan.mechanism != Mechanism::sequential)
       own_operator.emplace(world_, plan.problem, operator_options(plan.mechanism, plan.params));
-      memory_->bind(*own_operator);
-    }
+    if (own_operator) memory_->bind(*own_operator);
     Operator& op = own_operator ? *own_operator : *sequential_;
     row.params = params_json(op.plan());
     now(row.mechanism + ", verifying");

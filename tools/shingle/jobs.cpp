@@ -9,6 +9,7 @@
 #include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/memory.hpp"
+#include "shingle/plan/verify.hpp"
 #include "shingle/tune/cache.hpp"
 #include "shingle/tune/profile.hpp"
 
@@ -71,6 +72,12 @@ Plan read_plan(const std::string& file) {
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", file, error.what()));
   }
+}
+
+void require_proof(const Plan& plan, const std::string& file) {
+  const Proof proof = verify(plan);
+  if (!proof)
+    throw Error(fmt::format("{} is not proven, so it is not run: {}: {}", file, proof.rule, proof.failure));
 }
 
 Candidate candidate_of(Result<Chosen> chosen) {

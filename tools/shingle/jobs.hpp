@@ -18,6 +18,7 @@ struct Candidate {
 struct Job {
   NamedProblem named;
   std::vector<Candidate> candidates;
+  bool as_is = false;  ///< run these plans, not what the planners here make of their mechanism and params
 };
 
 /// The machine to plan for: as machine_from_spec() reads it, or where nothing is given this one. Throws
@@ -32,6 +33,8 @@ Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOp
 
 /// A plan from a file, as JSON; adds the file's name to what is wrong with it.
 Plan read_plan(const std::string& file);
+/// Throws Error with the rule that a plan breaks: one from elsewhere is not run unproven.
+void require_proof(const Plan& plan, const std::string& file);
 
 /// The mechanism that was chosen, or "auto" and why there is none.
 Candidate candidate_of(Result<Chosen> chosen);

@@ -13,6 +13,19 @@
 namespace shingle::cli {
 namespace {
 
+/// The plan of a file, proven.
+Job job_of(const std::string& file) {
+  Plan plan = read_plan(file);
+  const Problem problem = plan.problem;
+  if (problem.overlaps())
+    throw InvalidArgument(
+        fmt::format("{}: its overlap has no result to check; shingle simulate takes it", file));
+  if (problem.world > max_world)
+    throw InvalidArgument(fmt::format("{}: {} ranks, but at most {} run", file, problem.world, max_world));
+  const std::string mechanism(name(plan.mechanism));
+  return {.named = {"", problem}, .candidates = {{mechanism, std::move(plan), {}}}, .as_is = true};
+}
+
 std::vector<NamedProblem> problems_of(const RunFlags& flags, const std::optional<UserMatrices>& own,
                                       int ranks) {
   if (own) return {{"", own->problem()}};
@@ -77,6 +90,9 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
   Executed all;
   {
     Progress progress(launch.speaks());
+    std::size_t rows = 0;
+    for (const Job& job : jobs) rows += job.candidates.size();
+    progress.expect(rows);
     for (const Job& job : jobs) {
       const auto inputs = own ? own->load() : random_inputs(job.named.problem, flags.what.seed);
       Executed one = execute(world, job, *inputs, own ? &*own : nullptr, options, progress);
@@ -89,9 +105,11 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
     if (flags.format == Format::json) {
       fmt::print("{}", to_json(all.rows));
     } else {
-      fmt::print("{}\n{}", head(world, flags, options.backend), to_table(all.rows));
-      if (flags.timeline)
+      fmt::print("{}\n{}\n{}", head(world, flags, options.backend), to_table(all.rows), legend(all.rows));
+      if (flags.timeline) {
         for (const Timeline& timeline : all.overlapped) fmt::print("\n{}", to_chart(timeline, 0));
+        fmt::print("\n{}", chart_legend());
+      }
     }
     write_pictures(flags, all);
     if (!flags.html.empty())
@@ -108,7 +126,9 @@ int run(const RunFlags& flags, const Launch& launch) {
   require_writable("--html", flags.html);
   require_writable("--out", flags.own.out);
   require_text("--timeline", flags.timeline, flags.format);
-  const int ranks = flags.where.ranks(launch);
+  std::vector<Job> jobs;
+  if (!flags.file.empty()) jobs.push_back(job_of(flags.file));
+  const int ranks = jobs.empty() ? flags.where.ranks(launch) : jobs[0].named.problem.world;
   WorldOptions where = flags.where.options(launch);
   std::optional<UserMatrices> own;
   if (!flags.own.a.empty() || !flags.own.b.empty() || !flags.own.out.empty())
@@ -119,7 +139,10 @@ int run(const RunFlags& flags, const Launch& launch) {
                                               : machine_of(ranks, where);
   PlanFlags how = flags.how;
   how.refuses = refusals(where);
-  const std::vector<Job> jobs = make_jobs(problems_of(flags, own, ranks), how, machine, launch);
+  if (jobs.empty())
+    jobs = make_jobs(problems_of(flags, own, ranks), how, machine, launch);
+  else
+    require_proof(*jobs[0].candidates[0].plan, flags.file);
   require_room(jobs, own, machine, launch);
   for (const Job& job : jobs)
     where.timeout_us = std::max(where.timeout_us, check_timeout_us(job.named.problem, flags.where));
