@@ -23,9 +23,9 @@ int main() {
     a[rank].assign(512 * 128, 1.0f + static_cast<float>(rank));
     b[rank].assign(128 * 384, 0.5f);
     out[rank].resize(512 * 384);
-    op.bind(rank, shingle::Role::a, a[rank].data());
-    op.bind(rank, shingle::Role::b, b[rank].data());
-    op.bind(rank, shingle::Role::out, out[rank].data());
+    op.bind(rank, shingle::Role::a, a[rank]);
+    op.bind(rank, shingle::Role::b, b[rank]);
+    op.bind(rank, shingle::Role::out, out[rank]);
   }
 
   const shingle::RunReport report = op.run();

@@ -54,6 +54,29 @@ TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
   EXPECT_EQ(all[3].at("mechanism"), "signal");
 }
 
+/// The indented lines of the README that call the program; a backslash continues a line.
+std::vector<std::string> commands_of_the_readme() {
+  const std::string program = "\n    build/host/bin/shingle ";
+  std::string text = read_file(SHINGLE_TEST_SOURCE_DIR "/README.md", 1 << 20);
+  for (std::size_t at; (at = text.find("\\\n")) != std::string::npos;) text.replace(at, 2, " ");
+  std::vector<std::string> commands;
+  for (std::size_t at = 0; (at = text.find(program, at)) != std::string::npos;) {
+    at += program.size();
+    commands.push_back(text.substr(at, text.find('\n', at) - at));
+  }
+  return commands;
+}
+
+TEST_F(Cli, RunsTheCommandsOfTheReadme) {
+  const std::vector<std::string> commands = commands_of_the_readme();
+  ASSERT_FALSE(commands.empty());
+  for (const std::string& command : commands) {
+    const Outcome outcome = run(command + (command.starts_with("run ") ? " --repeat 1" : ""));
+    EXPECT_EQ(outcome.code, 0) << command << "\n" << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("sequential")) << command;
+  }
+}
+
 TEST_F(Cli, RunsWhatTheFlagsSay) {
   EXPECT_EQ(rows("--op gemm --mechanism sequential " + small)[0].at("verified"), true);
   const json tiled = rows(

@@ -14,9 +14,9 @@ int main() {
     for (int i = 0; i < m * k; ++i) a[rank].push_back(float(i % 7 - rank));
     for (int i = 0; i < k * n; ++i) b[rank].push_back(float(i % 5 + rank));
     out[rank].resize(m * n, -1);
-    op.bind(rank, shingle::Role::a, a[rank].data());
-    op.bind(rank, shingle::Role::b, b[rank].data());
-    op.bind(rank, shingle::Role::out, out[rank].data());
+    op.bind(rank, shingle::Role::a, a[rank]);
+    op.bind(rank, shingle::Role::b, b[rank]);
+    op.bind(rank, shingle::Role::out, out[rank]);
   }
   op.run();
 

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Draws docs/speedup.svg, the figure of the README, from a record of `shingle bench`: readme_figure.py [--check]
+
+--check changes nothing and exits 1 if the figure is not what the record gives.
+"""
+
+import json
+import math
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RECORD = ROOT / "bench/results/h200x4/suite.json"
+FIGURE = ROOT / "docs/speedup.svg"
+CONTENDER = "auto"
+
+# Middle tones that stand on white and on black alike.
+COLOURS = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#b6992d"]
+LEFT, RIGHT, TOP, BOTTOM = 60, 690, 40, 320
+WIDTH, HEIGHT = 960, 370
+
+
+def series_of(record):
+    """{"attn_out gemm+reducescatter": [(M, speed-up), ...]} of rows that ran and verified."""
+    series = {}
+    for row in record["rows"]:
+        if row["contender"] == CONTENDER and row["verified"]:
+            name = f"{row['layer_op'].split('.')[-1]} {row['op']}"
+            series.setdefault(name, []).append((row["m"], row["sequential_us"] / row["overlapped_us"]))
+    return {name: sorted(points) for name, points in series.items()}
+
+
+def text(x, y, words, anchor="start"):
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+
+
+def line(x1, y1, x2, y2):
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#8c8c8c" stroke-opacity="0.35"/>'
+    )
+
+
+def title_of(record):
+    device = record["machine"]["cuda"]["devices"][0]["name"]
+    model = record["rows"][0]["layer_op"].split(".")[0]
+    return f"{model}, tensor parallelism over {record['world']} {device}, {record['rows'][0]['dtype']}"
+
+
+def draw(record):
+    series = series_of(record)
+    sizes = sorted({m for points in series.values() for m, _ in points})
+    best = max(speedup for points in series.values() for _, speedup in points)
+    low, high = 0.9, math.ceil(best * 10) / 10
+    x = lambda m: LEFT + (RIGHT - LEFT) * math.log(m / sizes[0]) / math.log(sizes[-1] / sizes[0])
+    y = lambda speedup: BOTTOM - (BOTTOM - TOP) * (speedup - low) / (high - low)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        'font-size="14" fill="#808080">',
+        text(LEFT, 20, f"{title_of(record)}: speed-up over GEMM, then collective"),
+    ]
+    for m in sizes:
+        parts += [line(x(m), TOP, x(m), BOTTOM), text(x(m), BOTTOM + 20, m if m < 1024 else f"{m // 1024}K", "middle")]
+    for tenth in range(round(low * 10), round(high * 10) + 1):
+        parts += [line(LEFT, y(tenth / 10), RIGHT, y(tenth / 10)), text(LEFT - 8, y(tenth / 10) + 5, tenth / 10, "end")]
+    parts.append(text((LEFT + RIGHT) / 2, BOTTOM + 42, "M: tokens of the batch", "middle"))
+    ordered = sorted(series.items(), key=lambda item: -item[1][-1][1])
+    for i, (name, points) in enumerate(ordered):
+        colour, at = COLOURS[i % len(COLOURS)], TOP + 30 + 26 * i
+        path = " ".join(f"{x(m):.1f},{y(speedup):.1f}" for m, speedup in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        parts += [f'<circle cx="{x(m):.1f}" cy="{y(s):.1f}" r="3" fill="{colour}"/>' for m, s in points]
+        parts.append(f'<rect x="{RIGHT + 20}" y="{at - 10}" width="14" height="8" fill="{colour}"/>')
+        parts.append(text(RIGHT + 40, at, name))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def main():
+    drawn = draw(json.loads(RECORD.read_text()))
+    if sys.argv[1:] == ["--check"]:
+        if FIGURE.read_text() != drawn:
+            sys.exit(f"{FIGURE} is not what {RECORD} gives: run scripts/readme_figure.py")
+    elif sys.argv[1:]:
+        sys.exit(__doc__)
+    else:
+        FIGURE.write_text(drawn)
+
+
+if __name__ == "__main__":
+    main()
