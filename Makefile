@@ -2,12 +2,18 @@
 PRESET ?= host
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
-ARGS ?= --model models/llama-3-8b.json --tp 2 --tokens 256 --layer-ops --dtype f32 --link 80MB/s,10us --timeline
+# A link so slow that a core takes about as long for a product as the link for what goes over it.
+ARGS ?= --model models/llama-3-8b.json --tp 2 --tokens 128 --layer-ops --dtype f32 --workers 1 \
+  --link 40MB/s,10us --mechanism chunked,fused --timeline
 build := build/$(PRESET)
 install_build := build/install/$(PRESET)
 ninja := cmake --build --preset $(PRESET) -j $(JOBS)
-cuda := $(filter cuda,$(PRESET)) # a group of packages, too
+groups := build $(filter test,$(MAKECMDGOALS)) $(filter cuda,$(PRESET)) # of packages
+# Sources of a layer are compiled together where nobody is going to edit them: that takes less time.
+together := -D CMAKE_UNITY_BUILD=ON -D CMAKE_UNITY_BUILD_BATCH_SIZE=10
+# The first configuration is without tests where none are asked for: they need more packages.
 tests := $(if $(filter test,$(MAKECMDGOALS)),ON,OFF)
+first := -D SHINGLE_TESTS=$(tests) $(if $(filter run,$(MAKECMDGOALS)),$(together))
 
 # $(call configure,arguments): what CMake says goes to a log, which is shown where it fails.
 configure = @echo "cmake $(1)"; cmake $(1) >build/configure.log || { cat build/configure.log >&2; exit 1; }
@@ -28,11 +34,10 @@ setup:
 	@scripts/setup.sh
 
 packages:
-	@scripts/setup.sh build $(cuda)
+	@scripts/setup.sh $(groups)
 
-# The first configuration is without tests where none are asked for: they need more packages.
 $(build)/build.ninja: CMakePresets.json | packages
-	$(call configure,--preset $(PRESET) $(if $(wildcard $(build)/CMakeCache.txt),,-D SHINGLE_TESTS=$(tests)))
+	$(call configure,--preset $(PRESET) $(if $(wildcard $(build)/CMakeCache.txt),,$(first)))
 	@touch $@
 
 build: $(build)/build.ninja
@@ -41,21 +46,17 @@ build: $(build)/build.ninja
 run: build
 	$(build)/bin/shingle run $(ARGS)
 
-test: test-packages $(build)/build.ninja
+test: $(build)/build.ninja
 	@grep -q '^SHINGLE_TESTS:BOOL=ON' $(build)/CMakeCache.txt || cmake --preset $(PRESET) -D SHINGLE_TESTS=ON
 	@$(ninja)
 	ctest --preset $(PRESET) -j $(JOBS)
 
-.PHONY: test-packages
-test-packages:
-	@scripts/setup.sh test
-
-# A folder of its own, where all there is to build is installed; sources of a layer are compiled together.
+# A folder of its own, where all there is to build is installed.
 install: packages
 	@mkdir -p "$(DESTDIR)$(PREFIX)" && test -w "$(DESTDIR)$(PREFIX)" || { \
 	  echo 'install: cannot write to $(DESTDIR)$(PREFIX): say PREFIX=FOLDER, or install as root' >&2; exit 2; }
 	$(call configure,--preset $(PRESET) -B $(install_build) -D CMAKE_BUILD_TYPE=Release -D SHINGLE_TESTS=OFF \
-	  -D CMAKE_UNITY_BUILD=ON -D CMAKE_UNITY_BUILD_BATCH_SIZE=10)
+	  $(together))
 	@cmake --build $(install_build) -j $(JOBS)
 	@cmake --install $(install_build) --prefix "$(abspath $(PREFIX))" --strip >build/install.log
 	@echo 'installed below $(abspath $(PREFIX)): CMAKE_PREFIX_PATH is for find_package(shingle); for pkg-config:'
