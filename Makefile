@@ -18,6 +18,10 @@ first := -D SHINGLE_TESTS=$(tests) $(if $(filter run,$(MAKECMDGOALS)),$(together
 # $(call configure,arguments): what CMake says goes to a log, which is shown where it fails.
 configure = @echo "cmake $(1)"; cmake $(1) >build/configure.log || { cat build/configure.log >&2; exit 1; }
 
+# $(call announce,folder,core-seconds,size): what a first build takes.
+announce = @test -e $(1)/src/libshingle.a || \
+  echo 'the first build takes about $(shell expr $(2) / 60 / $(JOBS) + 1) minutes on $(JOBS) cores and $(3) in $(1)'
+
 .DEFAULT_GOAL := help
 .PHONY: help setup packages run build test install format clean
 
@@ -41,22 +45,25 @@ $(build)/build.ninja: CMakePresets.json | packages
 	@touch $@
 
 build: $(build)/build.ninja
+	$(call announce,$(build),$(if $(filter run,$(MAKECMDGOALS)),300,1200),$(if $(filter run,$(MAKECMDGOALS)),100 MB,350 MB))
 	@$(ninja) --target shingle_program
 
 run: build
 	$(build)/bin/shingle run $(ARGS)
 
 test: $(build)/build.ninja
+	$(call announce,$(build),2000,1.3 GB)
 	@grep -q '^SHINGLE_TESTS:BOOL=ON' $(build)/CMakeCache.txt || cmake --preset $(PRESET) -D SHINGLE_TESTS=ON
 	@$(ninja)
 	ctest --preset $(PRESET) -j $(JOBS)
 
-# A folder of its own, where all there is to build is installed.
+# A folder of its own, where all there is to build is installed. No warning of a user's compiler stops it.
 install: packages
 	@mkdir -p "$(DESTDIR)$(PREFIX)" && test -w "$(DESTDIR)$(PREFIX)" || { \
 	  echo 'install: cannot write to $(DESTDIR)$(PREFIX): say PREFIX=FOLDER, or install as root' >&2; exit 2; }
 	$(call configure,--preset $(PRESET) -B $(install_build) -D CMAKE_BUILD_TYPE=Release -D SHINGLE_TESTS=OFF \
-	  $(together))
+	  -D SHINGLE_WERROR=OFF $(together))
+	$(call announce,$(install_build),360,35 MB)
 	@cmake --build $(install_build) -j $(JOBS)
 	@cmake --install $(install_build) --prefix "$(abspath $(PREFIX))" --strip >build/install.log
 	@echo 'installed below $(abspath $(PREFIX)): CMAKE_PREFIX_PATH is for find_package(shingle); for pkg-config:'
