@@ -199,7 +199,7 @@ std::vector<std::int32_t> Order::lags_of_adds(const CountPattern& count, std::in
   std::vector<std::int32_t> lags;
   lags.reserve(count.adds.size());
   for (const auto& add : count.adds) lags.push_back(lag(add.event, event));
-  work_ += static_cast<std::int64_t>(count.adds.size()) * schedule_.epochs;
+  budget_.spend(Budget::compared, static_cast<std::int64_t>(count.adds.size()));
   return lags;
 }
 
@@ -233,6 +233,8 @@ bool certain(const CountPattern& count, std::int64_t target, std::size_t index, 
 bool Order::find_edges(const CountPattern& count) {
   bool grown = false;
   std::vector<std::vector<std::int32_t>> after_add(count.adds.size());
+  const auto bytes_of_lags = static_cast<std::int64_t>(count.adds.size() * sizeof(std::int32_t));
+  std::int64_t held_bytes = 0;
   for (const auto& await : count.awaits) {
     auto& edges = awaited_[await.event];
     const std::vector<std::int32_t> after_await = lags_of_adds(count, await.event);
@@ -240,10 +242,13 @@ bool Order::find_edges(const CountPattern& count) {
       const std::int32_t add = count.adds[i].event;
       const auto edge = std::find_if(edges.begin(), edges.end(), [&](const Edge& e) { return e.add == add; });
       const std::int32_t worst = edge == edges.end() ? schedule_.epochs : edge->lag;
-      if (after_add[i].empty() && worst > 0) after_add[i] = lags_of_adds(count, add);
+      if (after_add[i].empty() && worst > 0) {
+        budget_.keep(Budget::lags, bytes_of_lags);
+        held_bytes += bytes_of_lags;
+        after_add[i] = lags_of_adds(count, add);
+      }
       for (std::int32_t lag = 0; lag < worst; ++lag) {
-        if (too_large()) return false;
-        work_ += static_cast<std::int64_t>(count.adds.size());
+        budget_.spend(Budget::compared, static_cast<std::int64_t>(count.adds.size()));
         if (!certain(count, await.amount, i, lag, after_await, after_add[i])) continue;
         if (edge == edges.end())
           edges.push_back({add, lag});
@@ -254,17 +259,19 @@ bool Order::find_edges(const CountPattern& count) {
       }
     }
   }
+  budget_.release(Budget::lags, held_bytes);
   return grown;
 }
 
 bool Order::find_edges() {
   bool grown = false;
   for (const CountPattern& count : counts_) grown |= find_edges(count);
-  return grown && !too_large();
+  return grown;
 }
 
 /// The lines of which a line hears sooner or later, whatever the number of epochs that takes.
 std::vector<bool> Order::lines_heard_by(std::int32_t line) const {
+  budget_.spend(Budget::compared, static_cast<std::int64_t>(schedule_.events.size() + awaited_.size()));
   std::vector<std::vector<std::int32_t>> sources(static_cast<std::size_t>(schedule_.lines));
   for (std::size_t rank = 0; rank < schedule_.rank_lines.size(); ++rank) {
     const std::int32_t user = user_line(plan_, static_cast<int>(rank));
@@ -284,6 +291,7 @@ std::vector<bool> Order::lines_heard_by(std::int32_t line) const {
     for (const std::int32_t to : event.segments) {
       const Segment& s = schedule_.segments[to];
       if (event.kind == EventKind::message && to == event.segments[0]) continue;
+      budget_.spend(Budget::tried, static_cast<std::int64_t>(event.segments.size()));
       for (std::size_t i = 0; i < event.segments.size(); ++i)
         if (event.kind == EventKind::message ||
             receives_of(std::get<Collective>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step]), i))
@@ -314,8 +322,6 @@ void Order::find_bounds() {
   for (const CountPattern& count : counts_)
     for (const auto& add : count.adds) {
       for (const auto& await : count.awaits) {
-        if (too_large()) return;
-        work_ += schedule_.epochs;
         const std::int32_t ahead = lag(add.event, await.event);
         if (ahead < never)
           most_ahead_ = std::max(most_ahead_, ahead);
@@ -325,8 +331,7 @@ void Order::find_bounds() {
           unbounded_ = instance(add.event, 0);
       }
       for (const auto& other : count.adds) {
-        if (too_large() || needs_more_) break;
-        work_ += schedule_.epochs;
+        if (needs_more_) break;
         needs_more_ = lag(other.event, add.event) == never && hears(other.event, add.event);
       }
     }

@@ -42,8 +42,6 @@ class Order {
   /// The most epochs by which a rank may be ahead of another: 1 if each begins an epoch only after all others
   /// have begun the one before. -1: without bound, as some rank never hears of another.
   std::int32_t skew() const;
-  /// Whether the plan has more awaits and adds than can be compared in bounded time.
-  bool too_large() const { return work_ > max_work; }
 
   /// Whether `segment` starts after `earlier` has finished, in every interleaving.
   bool knows(std::int32_t segment, std::int32_t earlier) const { return knows(*clocks_[segment], earlier); }
@@ -86,8 +84,6 @@ class Order {
   bool needs_more_ = false;
   std::int32_t unbounded_ = -1;
   std::int32_t most_ahead_ = 0;
-  static constexpr std::int64_t max_work = std::int64_t{1} << 28;
-  std::int64_t work_ = 0;
 };
 
 }  // namespace shingle

@@ -234,10 +234,6 @@ Failure check_range(const Plan& plan, std::int32_t ahead) {
   return std::nullopt;
 }
 
-}  // namespace
-
-namespace {
-
 Proof prove(const Plan& plan, Budget& budget) {
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
   if (is_symmetric(plan))
@@ -265,7 +261,7 @@ Proof prove(const Plan& plan, Budget& budget) {
   // run ahead of an await, unless ranks follow each other in a chain, each an epoch behind the one before.
   std::optional<Order> order;
   order.emplace(plan, schedule, budget);
-  while (order->needs_more_epochs() && !order->too_large()) {
+  while (order->needs_more_epochs()) {
     if (schedule.epochs * 2 > max_epochs)
       return failed("size", fmt::format("ranks may be more than {} epochs apart: too far to prove",
                                         schedule.epochs - 1));
@@ -273,8 +269,6 @@ Proof prove(const Plan& plan, Budget& budget) {
     schedule = run_greedily(plan, schedule.epochs * 2, false, &budget);
     order.emplace(plan, schedule, budget);
   }
-  if (order->too_large())
-    return failed("size", "too many awaits of counts with many adds: too large to prove");
   if (auto wrong = check_range(plan, std::max(order->most_ahead(), 1))) return failed("counters", *wrong);
   MemoryCheck memory(plan, schedule, *order, budget);
   if (auto wrong = memory.run()) return failed(wrong->rule, wrong->text);
