@@ -7,6 +7,7 @@
 #include "report.hpp"
 #include "shingle/api/measure.hpp"
 #include "shingle/api/workspace.hpp"
+#include "shingle/planner/param_table.hpp"
 
 using namespace shingle;
 
@@ -100,8 +101,10 @@ int main(int argc, char** argv) {
     Params params;
     params.slices = slices;
     params.row_parallel = candidate.row_parallel;
-    Operator& op = operators.emplace_back(
-        *world, problem, Options{.mechanism = candidate.mechanism, .params = params, .verify = true});
+    Operator& op = operators.emplace_back(*world, problem,
+                                          Options{.mechanism = candidate.mechanism,
+                                                  .params = taken(candidate.mechanism, problem.op, params),
+                                                  .verify = true});
     memory.bind(op);
     memory.poison_outputs();
     op.executable().poison();

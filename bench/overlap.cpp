@@ -5,6 +5,7 @@
 
 #include "report.hpp"
 #include "shingle/api/measure.hpp"
+#include "shingle/planner/param_table.hpp"
 
 using namespace shingle;
 
@@ -81,9 +82,10 @@ int main(int argc, char** argv) {
       Operator sequential(*world, problem, {.mechanism = Mechanism::sequential});
       memory.bind(sequential);
       for (const std::string& mechanism : mechanisms) {
-        if (!make_plan(problem, world->machine(), parse_mechanism(mechanism), params)) continue;
-        Operator overlapped(*world, problem,
-                            {.mechanism = parse_mechanism(mechanism), .params = params, .verify = true});
+        const Mechanism by = parse_mechanism(mechanism);
+        const Params own = taken(by, problem.op, params);
+        if (!make_plan(problem, world->machine(), by, own)) continue;
+        Operator overlapped(*world, problem, {.mechanism = by, .params = own, .verify = true});
         memory.bind(overlapped);
         memory.poison_outputs();
         overlapped.executable().poison();

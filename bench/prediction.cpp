@@ -9,6 +9,7 @@
 #include "shingle/api/operator.hpp"
 #include "shingle/api/workspace.hpp"
 #include "shingle/machine/profile.hpp"
+#include "shingle/planner/param_table.hpp"
 #include "shingle/sim/simulate.hpp"
 #include "shingle/tune/profile.hpp"
 
@@ -72,6 +73,7 @@ Case draw_case(Draw& draw, int world, const Machine& machine) {
       at.params.tile_rows = draw.one_of({64, 128, 256});
       at.params.tile_cols = draw.one_of({128, 256, 512});
     }
+    at.params = taken(at.mechanism, at.problem.op, at.params);
     // Communication takes between a third of the GEMM and three times as long.
     const double gemm = library_gemm_us(machine, at.problem.m, at.problem.n, at.problem.k, machine.workers);
     const double bytes = static_cast<double>(at.problem.m) * static_cast<double>(at.problem.n) * 4;

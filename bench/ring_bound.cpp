@@ -6,6 +6,7 @@
 #include "report.hpp"
 #include "shingle/api/registry.hpp"
 #include "shingle/api/trace.hpp"
+#include "shingle/planner/param_table.hpp"
 
 using namespace shingle;
 
@@ -60,7 +61,7 @@ int main(int argc, char** argv) {
         problem.n = problem.k = 64;
         Params params;
         params.slices = params.chunks = count;
-        const Plan plan = make_plan(problem, machine, mechanism, params).value();
+        const Plan plan = make_plan(problem, machine, mechanism, taken(mechanism, op, params)).value();
         fmt::print("{:<20} {:<8} {:>6}", name(op), name(mechanism), count);
         for (const double fraction : fractions) {
           const double beyond = exposed(plan, fraction);

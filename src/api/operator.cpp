@@ -21,9 +21,12 @@ constexpr bool always_verify = true;
 
 /// A plan, proven where that is asked for, or why there is none.
 Result<Plan> made(const World& world, const Problem& problem, const Options& options) {
-  Result<Plan> plan = options.mechanism
-                          ? make_plan(problem, world.machine(), *options.mechanism, options.params)
-                          : make_best_plan(problem, world.machine(), options.params);
+  const Machine& machine = options.profile ? *options.profile : world.machine();
+  if (machine.workers != world.machine().workers)
+    throw InvalidArgument(fmt::format("profile: {} has {} workers, this machine {}", machine.name,
+                                      machine.workers, world.machine().workers));
+  Result<Plan> plan = options.mechanism ? make_plan(problem, machine, *options.mechanism, options.params)
+                                        : make_best_plan(problem, machine, options.params);
   if (plan && (options.verify || always_verify)) {
     const Proof proof = verify(*plan);
     const bool refused = proof.rule == "size" && !options.verify;  // nobody asked for this proof

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ranges>
 
 #include "shingle/backend/launch.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/host/host.hpp"
+#include "shingle/planner/param_table.hpp"
+#include "shingle/tune/searched.hpp"
 #ifdef SHINGLE_WITH_CUDA
 #include "shingle/cuda/cuda.hpp"
 #endif
@@ -22,7 +25,7 @@ constexpr PlannerEntry planner_table[] = {
      "messages around a ring; a rank's own shard is computed last (or first), so that nothing waits at the "
      "end"},
     {Mechanism::signal, plan_signal,
-     "one GEMM that counts finished tiles; each group of waves is sent when complete"},
+     "one GEMM that counts finished tiles; each group of waves is sent when complete", searched_groups},
     {Mechanism::copy_engine, plan_copy_engine,
      "copy engines carry out the collective, with no worker but those that sum"},
     {Mechanism::fused, plan_fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
@@ -98,12 +101,12 @@ constexpr BackendEntry backend_table[] = {
 #endif
 };
 
-std::string_view chosen_backend(const WorldOptions& options) {
+}  // namespace
+
+std::string_view backend_name(const WorldOptions& options) {
   if (!options.backend.empty()) return options.backend;
   return launched_by_mpi() ? "mpi" : "host";
 }
-
-}  // namespace
 
 std::span<const PlannerEntry> planners() {
   return planner_table;
@@ -112,23 +115,41 @@ std::span<const BackendEntry> backends() {
   return backend_table;
 }
 
+const PlannerEntry& find_planner(Mechanism mechanism) {
+  const auto found = std::ranges::find(planner_table, mechanism, &PlannerEntry::mechanism);
+  if (found == std::end(planner_table))
+    throw InvalidArgument(fmt::format("this build has no planner for {}", name(mechanism)));
+  return *found;
+}
+
 Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism,
                        const Params& params) {
   problem.validate();
-  for (const PlannerEntry& entry : planners())
-    if (entry.mechanism == mechanism) return entry.plan(problem, machine, params);
-  return Reason{fmt::format("this build has no planner for {}", name(mechanism))};
+  if (const auto reason = untaken(mechanism, problem.op, params)) throw InvalidArgument(reason->text);
+  const PlannerEntry& entry = find_planner(mechanism);
+  if (entry.search != nullptr)
+    if (const auto searched = entry.search(problem, machine, params))
+      if (Result<Plan> plan = entry.plan(problem, machine, *searched)) return plan;
+  return entry.plan(problem, machine, params);
 }
 
 Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const Params& params) {
-  Result<Plan> plan = Reason{"this build has no planners"};
+  Result<Plan> plan = Reason{"no mechanism takes all of these params"};
+  bool taken = false;
   for (const PlannerEntry& entry : planners() | std::views::reverse) {
+    if (untaken(entry.mechanism, problem.op, params)) continue;
+    taken = true;
     plan = make_plan(problem, machine, entry.mechanism, params);
-    if (plan) break;
+    if (plan) return plan;
     // What was asked for must not be dropped for a mechanism that knows nothing of it.
     if (!(params == Params{}) && make_plan(problem, machine, entry.mechanism))
       return Reason{fmt::format("{}: {}", name(entry.mechanism), plan.reason())};
   }
+  if (!taken) throw InvalidArgument(plan.reason());
+  const Mechanism baseline = planners().front().mechanism;
+  if (const auto reason = untaken(baseline, problem.op, params);
+      reason && make_plan(problem, machine, baseline))
+    throw InvalidArgument(reason->text);  // it alone would serve the problem
   return plan;
 }
 
@@ -143,19 +164,19 @@ const BackendEntry& find_backend(std::string_view name) {
 }
 
 std::unique_ptr<World> make_world(int ranks, const WorldOptions& options) {
-  return find_backend(chosen_backend(options)).make(ranks, options);
+  return find_backend(backend_name(options)).make(ranks, options);
 }
 
 Machine machine_of(int ranks, const WorldOptions& options) {
-  return find_backend(chosen_backend(options)).machine(ranks, options);
+  return find_backend(backend_name(options)).machine(ranks, options);
 }
 
 std::function<std::string(const Plan&)> refusals(const WorldOptions& options) {
-  return find_backend(chosen_backend(options)).refuses;
+  return find_backend(backend_name(options)).refuses;
 }
 
 std::vector<TileShape> served_tiles(const WorldOptions& options) {
-  const BackendEntry& backend = find_backend(chosen_backend(options));
+  const BackendEntry& backend = find_backend(backend_name(options));
   return backend.tiles != nullptr ? backend.tiles(options) : std::vector<TileShape>{};
 }
 

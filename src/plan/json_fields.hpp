@@ -403,6 +403,7 @@ void fields(auto& f, P& p) {
   f.optional("order", p.order);
   f.optional("chunks", p.chunks);
   f.optional("group_waves", p.group_waves);
+  f.optional("equal_groups", p.equal_groups);
   std::int32_t helpers = larger(p.helpers, 0);
   bool none = p.helpers == Params::no_helpers;
   f.optional("helpers", helpers);

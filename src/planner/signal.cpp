@@ -4,6 +4,7 @@
 
 #include "builder.hpp"
 #include "pools.hpp"
+#include "shingle/planner/param_table.hpp"
 #include "signal_grid.hpp"
 
 namespace shingle {
@@ -211,10 +212,12 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Para
   const Machine machine = planner::with_comm_workers(host, params);
   const auto served = planner::signal_grid(problem, machine, params);
   if (!served) return Reason{served.reason()};
+  if (params.equal_groups && !params.group_waves.empty())
+    return Reason{"groups of waves are given, and equal ones are asked for as well"};
   const planner::SignalGrid& tiles = served.value();
   const TileGrid& grid = tiles.grid;
-  Params chosen = params;
-  chosen.chunks = 0;
+  Params chosen = taken(Mechanism::signal, problem.op, params);
+  chosen.equal_groups = false;  // group_waves say so from here on
   chosen.tile_rows = grid.tile_rows;
   chosen.tile_cols = grid.tile_cols;
   chosen.order = tiles.order;

@@ -4,7 +4,9 @@
 #include <map>
 
 #include "shingle/plan/json.hpp"
+#include "shingle/planner/param_table.hpp"
 #include "shingle/tune/search.hpp"
+#include "shingle/tune/searched.hpp"
 
 namespace shingle {
 namespace {
@@ -57,9 +59,13 @@ Choice tiles(const Problem& problem, const Machine& machine, const Params& at) {
   return choice;
 }
 
-/// Groups of waves by Alg. 1, and the plainest ones.
-Choice groups(const Problem& problem, const Machine& machine, const Params& at) {
+/// Groups of waves by Alg. 1, also with the workers that it finds for their collectives; and the plainest
+/// ones.
+Choice groups(const Problem& problem, const Machine& machine, const Params& at, const Params& fixed) {
   Choice choice{"groups", {}};
+  Params open = at;
+  open.group_waves.clear(), open.comm_workers = fixed.comm_workers;
+  if (auto found = searched_groups(problem, machine, open)) choice.values.push_back(std::move(*found));
   const auto model = wave_model(problem, machine, at);
   if (!model || model->waves() == 0) return choice;
   const auto with = [&](std::vector<std::int64_t> waves) {
@@ -88,8 +94,9 @@ bool goes_by_engines(const Machine& machine, const Params& fixed) {
          fixed.comm_workers == 0;
 }
 
-/// Numbers of workers whose collectives the machine's curves know, but for the library's own choice.
-std::vector<std::int32_t> comm_workers(const Machine& machine) {
+}  // namespace
+
+std::vector<std::int32_t> known_comm_workers(const Machine& machine) {
   std::vector<std::int32_t> workers;
   for (const Curve& curve : machine.curves)
     if (curve.workers > 0 && curve.workers < machine.workers) workers.push_back(curve.workers);
@@ -97,8 +104,6 @@ std::vector<std::int32_t> comm_workers(const Machine& machine) {
   workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
   return workers;
 }
-
-}  // namespace
 
 std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism mechanism, const Params& at,
                             const Params& fixed) {
@@ -108,7 +113,7 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
   if (mechanism == Mechanism::ring && machine.peer_memory && fixed.engines == 0)
     found.add(ring_engines(at, fixed));
   if (machine.collective_workers > 0 && mechanism != Mechanism::fused && mechanism != Mechanism::copy_engine)
-    found.add("comm_workers", &Params::comm_workers, comm_workers(machine));
+    found.add("comm_workers", &Params::comm_workers, known_comm_workers(machine));
   switch (mechanism) {
     case Mechanism::sequential:
       break;
@@ -121,7 +126,7 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
         found.add("row_parallel", &Params::row_parallel, {false, true});
       break;
     case Mechanism::signal:
-      if (fixed.group_waves.empty()) found.add(groups(p, machine, at));
+      if (fixed.group_waves.empty() && !fixed.equal_groups) found.add(groups(p, machine, at, fixed));
       break;
     case Mechanism::fused: {
       const std::int32_t few = std::max(machine.workers / 32, 1);
@@ -172,10 +177,11 @@ Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mec
       if (std::string reason = options.refuses(*plan); !reason.empty()) plan = Reason{std::move(reason)};
     return plan;
   };
-  Params fixed = options.params;
+  const Params asked = taken(mechanism, problem.op, options.params);
+  Params fixed = asked;
   if (mechanism == Mechanism::ring && goes_by_engines(machine, fixed)) fixed.engines = 1;
   Result<Plan> first = planned(fixed);
-  if (!first) first = planned(fixed = options.params);
+  if (!first) first = planned(fixed = asked);
   if (!first) return Reason{first.reason()};
   Params at = fixed;  // as it was asked for: what the planner chooses may change with other params
   Tuned best{std::move(first).value(), 0, 0};

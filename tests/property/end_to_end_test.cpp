@@ -10,6 +10,7 @@
 #include "shingle/api/workspace.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/verify.hpp"
+#include "shingle/planner/param_table.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle {
@@ -45,7 +46,7 @@ void try_one() {
   if (problem.norm.enabled) problem.n += 32;
   World& world = world_of(problem.world);
   for (const PlannerEntry& entry : planners()) {
-    Params params = test::random_params(draw, problem);
+    Params params = taken(entry.mechanism, problem.op, test::random_params(draw, problem));
     Result<Plan> plan = make_plan(problem, world.machine(), entry.mechanism, params);
     if (plan && entry.mechanism == Mechanism::signal) {
       params.group_waves = test::random_groups(draw, *plan);

@@ -10,6 +10,7 @@
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/verify.hpp"
+#include "shingle/planner/param_table.hpp"
 #include "support/plan_edit.hpp"
 #include "support/random_problem.hpp"
 
@@ -50,7 +51,7 @@ TEST(Mlp, EveryPlanIsProven) {
           params.helpers = static_cast<std::int32_t>(dice.size(0, 2));
           Machine machine = random_machine(dice);
           machine.workers += 4;
-          const Result<Plan> plan = make_plan(p, machine, mechanism, params);
+          const Result<Plan> plan = make_plan(p, machine, mechanism, taken(mechanism, p.op, params));
           ASSERT_TRUE(plan) << describe(p) << ", " << name(mechanism) << ": " << plan.reason();
           expect_proven(*plan);
         }
@@ -81,7 +82,7 @@ TEST(Mlp, IsRightOnTheHost) {
       p.transpose_b = chance(dice, 40);
       Params params = random_params(dice, p);
       params.helpers = static_cast<std::int32_t>(dice.size(0, 1));
-      const Options options{.mechanism = mechanism, .params = params};
+      const Options options{.mechanism = mechanism, .params = taken(mechanism, p.op, params)};
       expect_right(p, options, Values::normal, dice);
       expect_right(p, options, Values::integers, dice);
     }
@@ -127,7 +128,7 @@ void expect_refused(Mechanism mechanism, const std::string& rule,
   Machine machine;
   machine.workers = 4;
   machine.tile_rows = machine.tile_cols = 8;
-  Plan plan = make_plan(p, machine, mechanism, params).value();
+  Plan plan = make_plan(p, machine, mechanism, taken(mechanism, p.op, params)).value();
   ASSERT_TRUE(verify(plan));
   const Plan right = plan;
   for (Lane& lane : plan.ranks[1].lanes)

@@ -6,6 +6,7 @@
 
 #include "shingle/api/registry.hpp"
 #include "shingle/plan/print.hpp"
+#include "shingle/planner/param_table.hpp"
 #include "shingle/sim/metrics.hpp"
 #include "support/random_problem.hpp"
 #include "support/whole_machine.hpp"
@@ -53,7 +54,8 @@ TEST(Simulate, EveryPlanEnds) {
     const Problem problem = random_problem(dice, {.world = 6, .m = 120, .n = 64, .k = 48});
     const Machine machine = whole_machine(dice);
     for (const PlannerEntry& entry : planners()) {
-      const auto plan = make_plan(problem, machine, entry.mechanism, random_params(dice, problem));
+      const auto plan = make_plan(problem, machine, entry.mechanism,
+                                  taken(entry.mechanism, problem.op, random_params(dice, problem)));
       if (!plan) continue;
       const SimOptions options{.epochs = static_cast<int>(dice.size(1, 3))};
       const Simulated run = simulate(*plan, machine, options);

@@ -7,6 +7,7 @@
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/wellformed.hpp"
+#include "shingle/planner/param_table.hpp"
 #include "shingle/sim/simulate.hpp"
 #include "support/random_problem.hpp"
 #include "support/whole_machine.hpp"
@@ -61,7 +62,7 @@ TEST(Symmetry, SomeRanksTakeTheTimeOfAll) {
     const Machine machine = connected_machine(dice);
     const Problem problem = even_problem(dice, machine);
     for (const PlannerEntry& entry : planners()) {
-      Params params = random_params(dice, problem);
+      Params params = taken(entry.mechanism, problem.op, random_params(dice, problem));
       const auto all = make_plan(problem, machine, entry.mechanism, params);
       params.symmetric = true;
       const auto some = make_plan(problem, machine, entry.mechanism, params);

@@ -14,8 +14,10 @@ namespace shingle {
 struct Options {
   std::optional<Mechanism> mechanism{};  ///< empty: the finest that serves the problem
   Params params{};                       ///< empty fields: the planner's choice
-  bool verify = false;                   ///< prove the plan before use; builds with assertions always do
-  double timeout_us = 30e6;              ///< deadline of every single wait of a run
+  /// Figures to plan and to search params by, such as own_profile() has; empty: the world's own.
+  std::optional<Machine> profile{};
+  bool verify = false;       ///< prove the plan before use; builds with assertions always do
+  double timeout_us = 30e6;  ///< deadline of every single wait of a run
 };
 
 /// A row-major, dense matrix in the caller's memory.

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,19 +16,27 @@ namespace shingle {
 
 struct PlannerEntry {
   Mechanism mechanism;
-  Planner plan;
+  Planner plan;  ///< searches nothing
   std::string_view summary;
+  /// The params with what a closed form finds to be fastest in place of what is open; empty: the planner's
+  /// own are taken. Null: it has no such search.
+  std::optional<Params> (*search)(const Problem&, const Machine&, const Params&) = nullptr;
 };
 
 /// All planners; the baseline first, then by how finely they overlap.
 std::span<const PlannerEntry> planners();
 
-/// The plan of one mechanism, or why there is none. Throws InvalidArgument where the problem itself is wrong.
+const PlannerEntry& find_planner(Mechanism mechanism);
+
+/// The plan of one mechanism, or why there is none. Where the machine has figures, params that are open are
+/// searched (PlannerEntry::search). Throws InvalidArgument where the problem itself is wrong, or the
+/// mechanism does not take a param that is given (planner/param_table.hpp).
 Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism,
                        const Params& params = {});
 
-/// The finest mechanism that serves the problem with these params: the last of planners() that has a plan.
-/// The reason, where none has, is that of the baseline.
+/// The finest mechanism that serves the problem with these params: the last of planners() that takes them all
+/// and has a plan. The reason, where none has, is that of the baseline. Throws InvalidArgument where no
+/// mechanism takes all of these params.
 Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const Params& params = {});
 
 struct WorldOptions {
@@ -54,6 +63,9 @@ std::span<const BackendEntry> backends();
 
 /// The entry of a name. Throws InvalidArgument on an unknown one, Unsupported on one that this build lacks.
 const BackendEntry& find_backend(std::string_view name);
+
+/// The backend that these options mean: the one that is named, else the one that the launcher implies.
+std::string_view backend_name(const WorldOptions& options);
 
 /// A world of `ranks` ranks: threads of this process ("host"), GPUs ("cuda", see make_cuda_world), or this
 /// process as one rank of those that mpirun started ("mpi", collective; `ranks` 0 takes as many as there

@@ -417,7 +417,9 @@ struct Params {
   TileOrder order{};
   std::int32_t comm_workers = 0;  ///< of each rank, that its collectives occupy; 0: as the machine has it
   std::int32_t chunks = 0;        ///< chunked: slices of the rows
-  std::vector<std::int64_t> group_waves{};  ///< signal: waves in each group
+  std::vector<std::int64_t> group_waves{};  ///< signal: waves in each group; empty: searched where the
+                                            ///< machine has figures (api/registry.hpp), else equal groups
+  bool equal_groups = false;                ///< signal: nothing is searched, the planner makes equal groups
   std::int32_t helpers = 0;                 ///< fused: workers that reduce or push beside the GEMM; or none:
   static constexpr std::int32_t no_helpers = -1;  ///< … all do so behind it, or before
   bool stage_fp32 = false;     ///< fused: partial products travel in fp32, not in the problem's dtype

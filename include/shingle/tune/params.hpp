@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
@@ -10,7 +11,7 @@
 namespace shingle {
 
 struct TuneOptions {
-  Params params{};  ///< what is not at its default stays as it is
+  Params params{};  ///< what is not at its default stays as it is, where the mechanism takes it
   SimOptions simulate{};
   std::function<std::string(const Plan&)> refuses{};  ///< why who is to run a plan cannot; empty: they can
   int passes = 2;  ///< how often all params are gone through, each while the others stay
@@ -29,6 +30,10 @@ struct Choice {
   std::string param;
   std::vector<Params> values;
 };
+
+/// Numbers of workers whose collectives the machine's curves know, but for the library's own choice;
+/// ascending.
+std::vector<std::int32_t> known_comm_workers(const Machine& machine);
 
 /// The params that matter to a mechanism for a problem, each with the values worth trying on this machine
 /// while the others are as in `at`: tiles and orders, workers for collectives, groups of waves (by the search

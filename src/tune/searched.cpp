@@ -1,0 +1,30 @@
+#include "shingle/tune/searched.hpp"
+
+#include <algorithm>
+
+#include "shingle/tune/params.hpp"
+#include "shingle/tune/search.hpp"
+
+namespace shingle {
+
+std::optional<Params> searched_groups(const Problem& problem, const Machine& machine, const Params& given) {
+  if (!given.group_waves.empty() || given.equal_groups || machine.tiles.empty()) return std::nullopt;
+  std::vector<std::int32_t> workers{given.comm_workers};
+  if (given.comm_workers == 0 && machine.collective_workers > 0)  // where they take workers at all
+    std::ranges::copy(known_comm_workers(machine), std::back_inserter(workers));
+  std::optional<Params> best;
+  double best_us = 0;
+  for (const std::int32_t taken : workers) {
+    Params params = given;
+    params.comm_workers = taken;
+    const Result<WaveModel> model = wave_model(problem, machine, params);
+    if (!model || model->waves() == 0) continue;
+    Partition found = search(*model);
+    if (best && found.us >= best_us) continue;
+    params.group_waves = std::move(found.group_waves);
+    best = std::move(params), best_us = found.us;
+  }
+  return best;
+}
+
+}  // namespace shingle
