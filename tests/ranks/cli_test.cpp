@@ -28,7 +28,9 @@ TEST_F(Cli, RefusesBadUsageInOneLine) {
   expect_refused("run --op gemm+allreduce --m 8 --n 8", "--k");
   expect_refused("run --op gemm+sort --m 8 --n 8 --k 8", "gemm+sort");
   expect_refused("run --op gemm " + small + "--wings 2", "--wings");
-  expect_refused("run --op gemm " + small + "--mechanism magic", "magic");
+  const std::string known = "'magic' (one of sequential, chunked, ring, signal, copy-engine, fused, or ";
+  expect_refused("run --op gemm " + small + "--mechanism magic", known + "all, best or auto");
+  expect_refused("bench --mechanism magic", known + "auto)");
   expect_refused("run --op gemm " + small + "--dtype f8", "f8");
   expect_refused("run --op gemm " + small + "--epilogue relu,gelu", "more than one activation");
   expect_refused("run --op gemm " + small + "--epilogue tanh", "tanh");

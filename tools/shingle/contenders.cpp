@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shingle/flags.hpp"
+#include "shingle/planner/param_table.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -43,6 +44,13 @@ Params parse_params(const std::string& label, const std::vector<std::string>& se
   return flags.params;
 }
 
+/// What is automatic leaves a param to the mechanisms that take it.
+void require_taken(const Contender& contender) {
+  if (contender.automatic) return;
+  if (const auto reason = untaken(contender.mechanism, Op::gemm_allreduce, contender.params))
+    throw InvalidArgument(fmt::format("'{}': {}", contender.label, reason->text));
+}
+
 }  // namespace
 
 std::vector<Contender> parse_contenders(const std::string& text) {
@@ -50,9 +58,10 @@ std::vector<Contender> parse_contenders(const std::string& text) {
   for (const std::string& label : split_contenders(text)) {
     std::vector<std::string> parts = split(label, ':');
     Contender contender{.label = label, .automatic = parts[0] == "auto"};
-    if (!contender.automatic) contender.mechanism = parse_mechanism(parts[0]);
+    if (!contender.automatic) contender.mechanism = mechanism_named(parts[0], "or auto");
     parts.erase(parts.begin());
     contender.params = parse_params(label, parts);
+    require_taken(contender);
     if (std::ranges::find(contenders, contender) == contenders.end()) contenders.push_back(contender);
   }
   return contenders;
@@ -69,6 +78,7 @@ std::vector<Contender> with_comm_workers(const std::vector<Contender>& contender
       all.push_back(contender);
       all.back().label += fmt::format(":comm-workers={}", count);
       all.back().params.comm_workers = count;
+      require_taken(all.back());
     }
   return all;
 }

@@ -64,9 +64,18 @@ std::vector<Mechanism> parse_mechanisms(const std::string& text) {
   if (text == "all") {
     for (const PlannerEntry& entry : planners()) mechanisms.push_back(entry.mechanism);
   } else if (text != "best") {
-    for (const std::string& part : split(text, ',')) mechanisms.push_back(parse_mechanism(part));
+    for (const std::string& part : split(text, ','))
+      mechanisms.push_back(mechanism_named(part, "or all, best or auto, which stand alone"));
   }
   return mechanisms;
+}
+
+/// "equal" or "1,2,4"
+void parse_groups(const std::string& text, Params& params) {
+  params.group_waves.clear();
+  params.equal_groups = text == "equal";
+  if (params.equal_groups) return;
+  for (const std::string& part : split(text, ',')) params.group_waves.push_back(extent(part));
 }
 
 std::uint64_t parse_seed(const std::string& text) {
@@ -231,10 +240,10 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   grouped(add(app, "--slices", "N",
               "ring: slices of each rank's rows; of ulysses-attention first of its heads",
               [&](auto& t) { params.slices = small(t); }));
-  grouped(add(app, "--groups", "LIST", "signal: waves of tiles in each group, such as 1,2,4", [&](auto& t) {
-    params.group_waves.clear();
-    for (const std::string& part : split(t, ',')) params.group_waves.push_back(extent(part));
-  }));
+  grouped(add(app, "--groups", "LIST",
+              "signal: waves of tiles in each group, such as 1,2,4, or equal (default: searched by the "
+              "machine's profile; equal without one)",
+              [&](auto& t) { parse_groups(t, params); }));
   grouped(add(app, "--helpers", "N", "fused: workers that sum or push beside the GEMM, or none",
               [&](auto& t) { params.helpers = t == "none" ? Params::no_helpers : small(t); }));
   grouped(app.add_flag("--stage-fp32", params.stage_fp32, "fused: partial products travel in fp32"));
@@ -283,6 +292,15 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
               [&](auto& t) { std::tie(params.order.cluster_m, params.order.cluster_n) = by(t); }));
   grouped(add(app, "--rotation", "N", "Band of tiles to start at",
               [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); }));
+}
+
+Mechanism mechanism_named(const std::string& text, const std::string& others) {
+  std::string known;
+  for (const PlannerEntry& entry : planners()) {
+    if (text == name(entry.mechanism)) return entry.mechanism;
+    known += fmt::format("{}, ", name(entry.mechanism));
+  }
+  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of {}{})", text, known, others));
 }
 
 PlanFlags parse_plan_flags(std::vector<std::string> arguments) {

@@ -81,6 +81,9 @@ void add_symmetric_flag(CLI::App& app, PlanFlags& flags);
 /// `most`: ranks that the command can do with.
 void add_world_flags(CLI::App& app, WorldFlags& flags, int most = max_world);
 
+/// The mechanism of a name. Throws InvalidArgument with all names; `others`: what the flag takes besides.
+Mechanism mechanism_named(const std::string& text, const std::string& others);
+
 /// The params that `arguments` have set with the flags of how to plan, such as "--chunks=4". Throws
 /// InvalidArgument.
 PlanFlags parse_plan_flags(std::vector<std::string> arguments);
