@@ -39,14 +39,20 @@ Profiler::Profiler(World& world, const ProfileOptions& options)
       machine_(base_of(world, options)),
       size_(world.size()),
       calls_take_(world.machine().collective_workers > 0),
-      watch_(world, options.repeat, options.timeout_us),
+      watch_(world, options.repeat, options.timeout_us, options.most_spread),
       plans_(machine_, size_, dtype_, !can_.tiles.empty()) {}
 
-Machine Profiler::go() && {
+Profiled Profiler::go() && {
+  if (options_.expects) {
+    const double seconds = expected_s(), budget_s = options_.budget_us * 1e-6;
+    options_.expects(budget_s > 0 ? std::min(seconds, budget_s) : seconds);
+    watch_.take_spreads();
+  }
   if (options_.contention_only || options_.chunk_bytes > 0) {
     contention();
+    judge();
     say_what_the_backend_says();
-    return std::move(machine_);
+    return {std::move(machine_), std::move(unsteady_)};
   }
   steps();
   memory();
@@ -70,15 +76,28 @@ Machine Profiler::go() && {
     for (auto ranks = std::bit_floor(static_cast<unsigned>(size_ - 1)); ranks > 1; ranks /= 2)
       collectives(static_cast<int>(ranks));
   }
+  judge();
   say_what_the_backend_says();
   if (!left_.empty() && options_.progress)
     options_.progress(fmt::format("the budget is spent, so as {} has it: {}",
                                   options_.base ? options_.base->name : "the backend",
                                   fmt::join(left_, ", ")));
-  return std::move(machine_);
+  std::ranges::stable_sort(unsteady_, std::ranges::greater{}, &Unsteady::spread);
+  return {std::move(machine_), std::move(unsteady_)};
+}
+
+/// One plan of many may meet a busy moment: the median over the plans counts.
+void Profiler::judge() {
+  std::vector<double> spreads = watch_.take_spreads();
+  if (spreads.empty() || options_.most_spread <= 0) return;
+  std::ranges::sort(spreads);
+  if (const double spread = spreads[spreads.size() / 2]; spread > options_.most_spread)
+    unsteady_.push_back({now_, spread});
 }
 
 bool Profiler::next(const std::string& what) {
+  judge();
+  now_ = what;
   const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin_;
   // All processes have to go on alike.
   if (options_.budget_us > 0 && world_.all_max({spent.count()})[0] > options_.budget_us) {
@@ -117,8 +136,18 @@ void Profiler::say_what_the_backend_says() {
 
 }  // namespace tuning
 
-Machine profile(World& world, const ProfileOptions& options) {
+Profiled profile_steadily(World& world, const ProfileOptions& options) {
   return tuning::Profiler(world, options).go();
+}
+Machine profile(World& world, const ProfileOptions& options) {
+  return profile_steadily(world, options).machine;
+}
+
+std::string describe(const std::vector<Unsteady>& unsteady) {
+  std::string text;
+  for (const Unsteady& at : unsteady)
+    text += fmt::format("{}{} by {:.0f}%", text.empty() ? "" : ", ", at.what, 100 * at.spread);
+  return text;
 }
 
 }  // namespace shingle

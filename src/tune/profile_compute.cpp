@@ -22,6 +22,7 @@ constexpr std::array<std::int64_t, 4> lengths_on_cores{64, 256, 1024, 4096};  //
 constexpr std::array<std::int64_t, 4> lengths_of_kernels{512, 1024, 2048, 8192};
 constexpr TileShape reference{512, 512};  // what a worker has of the product that paces all
 constexpr std::int64_t reference_k = 1024;
+constexpr double most_flops = 1e10;  // of a tile: seconds on a core
 
 /// At least half of it: on a busy machine, what has next to nothing to do may take as long.
 double without(double us, double other_us) {
@@ -165,7 +166,6 @@ const std::array<std::int64_t, 4>& Profiler::lengths() const {
 
 /// The line with the least relative error through the times of a tile and its launch, for all lengths.
 TileRate Profiler::tile(const TileShape& shape) {
-  constexpr double most_flops = 1e10;  // seconds on a core
   double w = 0, wk = 0, wkk = 0, wt = 0, wkt = 0;
   for (const std::int64_t length : lengths()) {
     if (flops_of(shape, length) > most_flops) continue;
@@ -180,9 +180,24 @@ TileRate Profiler::tile(const TileShape& shape) {
   return rate;
 }
 
+std::vector<TileShape> Profiler::shapes() const {
+  return can_.tiles.empty() ? std::vector<TileShape>(std::begin(any_tiles), std::end(any_tiles)) : can_.tiles;
+}
+
+/// By the pace of the product that is timed beside each of them.
+double Profiler::tiles_s() const {
+  const double rate = flops_of(reference, reference_k) / reference_us_.front();
+  double seconds = 0;
+  for (const TileShape& shape : shapes())
+    for (const std::int64_t k : lengths())
+      if (const double us = flops_of(shape, k) / rate; flops_of(shape, k) <= most_flops)
+        seconds +=
+            runs_s(1, std::max(us, watch_.timing().run_us), true) + runs_s(2, reference_us_.front(), true);
+  return seconds;
+}
+
 void Profiler::tiles() {
-  const std::vector<TileShape> shapes =
-      can_.tiles.empty() ? std::vector<TileShape>(std::begin(any_tiles), std::end(any_tiles)) : can_.tiles;
+  const std::vector<TileShape> shapes = this->shapes();
   for (const TileShape& shape : shapes) {
     if (!next(fmt::format("tiles of {}x{}", shape.rows, shape.cols))) continue;
     std::erase_if(machine_.tiles,

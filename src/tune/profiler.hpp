@@ -16,7 +16,7 @@ namespace shingle::tuning {
 class Profiler {
  public:
   Profiler(World& world, const ProfileOptions& options);
-  Machine go() &&;
+  Profiled go() &&;
 
  private:
   // what one rank does (profile_compute.cpp)
@@ -66,6 +66,15 @@ class Profiler {
   /// The same of one of which part is still the base's.
   void note_part(const std::string& of, Origin origin, std::string text);
   void say_what_the_backend_says();
+  /// Judges what was timed since the last call.
+  void judge();
+  /// Seconds, by the pace of a product and how often each plan runs (profile_estimate.cpp).
+  double expected_s();
+  std::vector<TileShape> shapes() const;
+  double tiles_s() const;
+  double collectives_s() const;
+  double contention_s() const;
+  double runs_s(double plans, double us, bool multiplies) const;
 
   World& world_;
   const ProfileOptions& options_;
@@ -83,6 +92,8 @@ class Profiler {
   std::vector<double> reference_us_;  // every time of it
   std::vector<TileShape> sampled_;
   double begin_us_ = 0;  // of a run, beside its steps
+  std::string now_;      // what is measured
+  std::vector<Unsteady> unsteady_;
 };
 
 }  // namespace shingle::tuning

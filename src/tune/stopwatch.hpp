@@ -4,6 +4,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "shingle/backend/backend.hpp"
@@ -23,15 +24,20 @@ class Timed {
 
 class Stopwatch {
  public:
-  Stopwatch(World& world, int repeat, double timeout_us)
-      : world_(world), timing_(world.capabilities().timing), repeat_(repeat), timeout_us_(timeout_us) {}
+  /// `most_spread`: as ProfileOptions has it.
+  Stopwatch(World& world, int repeat, double timeout_us, double most_spread)
+      : world_(world),
+        timing_(world.capabilities().timing),
+        repeat_(repeat),
+        timeout_us_(timeout_us),
+        most_spread_(most_spread) {}
 
   /// Runs a plan once. Inputs of what multiplies are random, as power and so clocks depend on them; others
   /// hold a number of order one. Throws Unsupported where the world cannot carry it out.
   Timed prepare(const Plan& plan);
 
   /// Median over the runs of a plan of the longest time of any rank, in microseconds.
-  double us(Timed& timed) const;
+  double us(Timed& timed);
   double us(const Plan& plan);
   /// The same of one lane of the plan beside its others: from the begin of its first step to the end of its
   /// last.
@@ -48,16 +54,20 @@ class Stopwatch {
   Beside beside(const Plan& plan);
 
   const Timing& timing() const { return timing_; }
+  /// Spreads of what was timed since the last call, one a plan; the same in all processes.
+  std::vector<double> take_spreads() { return std::exchange(spreads_, {}); }
 
  private:
   void write_random(int rank, DType dtype, const DeviceBuffer& buffer);
   template <class Measure>
-  double median(Timed& timed, bool trace, Measure measure) const;
+  double median(Timed& timed, bool trace, Measure measure);
 
   World& world_;
   Timing timing_;
   int repeat_;
   double timeout_us_;
+  double most_spread_;
+  std::vector<double> spreads_;
   std::map<DType, std::vector<std::byte>> random_;  // once made
 };
 

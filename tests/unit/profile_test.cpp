@@ -111,6 +111,23 @@ TEST(Profiler, FindsWhatIsKnown) {
   EXPECT_EQ(machine_from_json(to_json(found)), found) << "every figure has a source";
 }
 
+/// A world whose runs all take the same time has nothing to refuse; how long it takes is told before
+/// anything.
+TEST(Profiler, TellsHowLongAndWhatIsUnsteady) {
+  SimulatedWorld world(like_a_gpu());
+  std::vector<std::string> told;
+  ProfileOptions options{.most_spread = 1e-9};
+  options.expects = [&](double seconds) {
+    EXPECT_GT(seconds, 0);
+    told.emplace_back("expects");
+  };
+  options.progress = [&](const std::string& line) { told.push_back(line); };
+  EXPECT_TRUE(profile_steadily(world, options).unsteady.empty());
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.front(), "expects");
+  EXPECT_EQ(describe({{"tiles of 64x64", 0.312}, {"memory", 0.27}}), "tiles of 64x64 by 31%, memory by 27%");
+}
+
 TEST(Profiler, FindsWhatStoresToOthersReach) {
   SimulatedParts parts = like_a_gpu();
   parts.can.remote_memory = true;

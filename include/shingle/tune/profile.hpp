@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shingle/backend/backend.hpp"
 
@@ -21,7 +22,24 @@ struct ProfileOptions {
   double budget_us = 0;      ///< nothing new is measured after that time; 0: all is, whatever it takes
   double timeout_us = 30e6;  ///< deadline of every wait
   std::function<void(const std::string&)> progress{};  ///< told what is measured next, in one line
+  std::function<void(double)> expects{};  ///< told beforehand how many seconds that may take, roughly
+  /// Interquartile range of the runs of a plan over their median, above which it is run again, up to twice as
+  /// often; 0: any is taken.
+  double most_spread = 0;
 };
+
+/// What was not measured steadily.
+struct Unsteady {
+  std::string what;   ///< as progress calls it
+  double spread = 0;  ///< median over its plans
+};
+
+struct Profiled {
+  Machine machine;
+  std::vector<Unsteady> unsteady{};  ///< spread above most_spread; the largest first
+};
+/// "tiles of 64x64 by 31%, memory by 27%".
+std::string describe(const std::vector<Unsteady>& unsteady);
 
 /// The machine of a world with what it does in so long: tiles of the shapes that the backend serves, passes,
 /// copies, collectives of several sizes, ranks and workers, what a step and a signal cost, and what
@@ -31,5 +49,7 @@ struct ProfileOptions {
 /// median of its runs, the maximum over ranks. Throws InvalidArgument where the base has other workers, or
 /// chunks are said of a world whose collectives share the cores of computation.
 Machine profile(World& world, const ProfileOptions& options = {});
+/// The same, with what varied too much to be relied on.
+Profiled profile_steadily(World& world, const ProfileOptions& options);
 
 }  // namespace shingle
