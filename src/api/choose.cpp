@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
+#include "shingle/planner/param_table.hpp"
 #include "shingle/tune/reuse.hpp"
 
 namespace shingle {
@@ -29,10 +31,14 @@ class Contest {
       Result<Tuned> found = tuned(entry);
       if (!found) {
         if (baseline) return Reason{found.reason()};
-        chosen_.considered.push_back({entry.mechanism, 0, 0, 0, {}, found.reason()});
+        chosen_.considered.push_back({.mechanism = entry.mechanism, .reason = found.reason()});
         continue;
       }
-      chosen_.considered.push_back({entry.mechanism, found->us, 0, found->tried, found->plan.params, ""});
+      chosen_.considered.push_back({.mechanism = entry.mechanism,
+                                    .us = found->us,
+                                    .tried = found->tried,
+                                    .known = known_,
+                                    .params = found->plan.params});
       runners_.push_back({std::move(found->plan), found->us, 0});
     }
     // The first is the baseline, which wins ties.
@@ -57,6 +63,7 @@ class Contest {
 
   /// From the cache, from a neighbour, or by search.
   Result<Tuned> tuned(const PlannerEntry& entry) {
+    known_ = false;
     TuneCache* cache = options_.tune.params == Params{} ? options_.cache : nullptr;
     std::optional<Params> known;
     double measured = 0;
@@ -70,15 +77,27 @@ class Contest {
       if (Result<Plan> plan = entry.plan(problem_, machine_, *known); plan && !refused(*plan)) {
         if (measured > 0 && (!fastest_ || measured < fastest_->us)) fastest_ = {entry.mechanism, measured};
         const double us = simulate(*plan, machine_, options_.tune.simulate).makespan_us;
+        known_ = true;
         return Tuned{std::move(plan).value(), us, 1};
       }
     Result<Tuned> found = tune(problem_, machine_, entry.mechanism, entry.plan, options_.tune);
     if (found && cache)
-      cache->store({.problem = problem_,
-                    .mechanism = entry.mechanism,
-                    .params = found->plan.params,
-                    .predicted_us = found->us});
+      store({.problem = problem_,
+             .mechanism = entry.mechanism,
+             .params = found->plan.params,
+             .predicted_us = found->us});
     return found;
+  }
+
+  /// What cannot be kept is found all the same.
+  void store(TuneEntry entry) {
+    if (!options_.keep || unkept_) return;
+    try {
+      options_.cache->store(std::move(entry));
+    } catch (const IoError& error) {
+      unkept_ = true;
+      options_.cache->warn(fmt::format("{}: what is found is not kept", error.what()));
+    }
   }
 
   void take(Runner& runner, double us, double sequential_us, std::string reason) {
@@ -86,6 +105,9 @@ class Contest {
     chosen_.us = us;
     chosen_.sequential_us = sequential_us;
     chosen_.reason = std::move(reason);
+    for (const Considered& at : chosen_.considered)
+      if (at.known && at.mechanism == chosen_.plan.mechanism && at.params == chosen_.plan.params)
+        chosen_.reason += "; its params were tuned before";
   }
 
   void predict() {
@@ -137,11 +159,11 @@ class Contest {
     chosen_.confirmed = true;
     const double base = runners_.front().measured_us, us = best->measured_us;
     if (options_.cache && options_.tune.params == Params{})
-      options_.cache->store({.problem = problem_,
-                             .mechanism = best->plan.mechanism,
-                             .params = best->plan.params,
-                             .predicted_us = best->us,
-                             .measured_us = us});
+      store({.problem = problem_,
+             .mechanism = best->plan.mechanism,
+             .params = best->plan.params,
+             .predicted_us = best->us,
+             .measured_us = us});
     take(*best, us, base,
          fmt::format("{} took {}, sequential {}: {:.2f} times as fast, measured", name(best->plan.mechanism),
                      format_us(us), format_us(base), base / us));
@@ -155,6 +177,8 @@ class Contest {
     double us;
   };
   std::optional<Known> fastest_{};  ///< of what the cache has confirmed before
+  bool known_ = false;              // the params that were asked for last are the cache's
+  bool unkept_ = false;             // the cache could not be written
   std::vector<Runner> runners_;
   Chosen chosen_;
 };
@@ -162,7 +186,8 @@ class Contest {
 }  // namespace
 
 std::optional<Plan> untuned_plan(const Plan& found, const Machine& machine, const TuneOptions& options) {
-  Result<Plan> plan = make_plan(found.problem, machine, found.mechanism, options.params);
+  const Params asked = taken(found.mechanism, found.problem.op, options.params);
+  Result<Plan> plan = find_planner(found.mechanism).plan(found.problem, machine, asked);
   if (!plan || plan->params == found.params) return std::nullopt;
   if (options.refuses && !options.refuses(*plan).empty()) return std::nullopt;
   return std::move(plan).value();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -47,6 +49,21 @@ std::string default_cache_directory() {
   if (const auto cache = directory_in("XDG_CACHE_HOME")) return (*cache / "shingle").string();
   if (const auto home = directory_in("HOME")) return (*home / ".cache" / "shingle").string();
   throw IoError("no directory for the cache: neither XDG_CACHE_HOME nor HOME is an absolute path");
+}
+
+std::string why_not_kept(const std::string& directory) {
+  std::error_code failure;
+  std::filesystem::create_directories(directory, failure);
+  if (failure) return fmt::format("{}: {}", directory, failure.message());
+  // Only a file that is written tells: rights say nothing of a disk that is full or read-only.
+  const std::filesystem::path probe = std::filesystem::path(directory) / fmt::format(".probe-{}", ::getpid());
+  try {
+    write_file_atomically(probe.string(), "?");
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  std::filesystem::remove(probe, failure);
+  return {};
 }
 
 TuneCache::TuneCache(const Machine& machine, const std::string& directory, Warn warn)

@@ -30,12 +30,13 @@ TEST(Contenders, HaveParamsBehindColons) {
 }
 
 TEST(Contenders, AreRefusedWithTheirName) {
-  for (const auto& [text, why] :
-       std::vector<std::pair<std::string, std::string>>{{"magic", "magic"},
-                                                        {"signal:groups=x", "'signal:groups=x'"},
-                                                        {"signal:wings=2", "'signal:wings=2'"},
-                                                        {"signal:mechanism=ring", "twice"},
-                                                        {"", "''"}}) {
+  for (const auto& [text, why] : std::vector<std::pair<std::string, std::string>>{
+           {"magic", "magic"},
+           {"signal:groups=x", "'signal:groups=x'"},
+           {"signal:wings=2", "'signal:wings=2'"},
+           {"signal:mechanism=ring", "twice"},
+           {"ring:groups=1,2", "ring takes no --groups; its params are"},
+           {"", "''"}}) {
     try {
       parse_contenders(text);
       ADD_FAILURE() << text;
@@ -218,7 +219,8 @@ std::vector<BenchRow> rows_of(World& world, const Problem& problem, const std::s
                               const BenchOptions& options = quick()) {
   std::vector<BenchRow> rows;
   Progress progress(false);
-  bench_shape(world, plan_shape({"", problem}, world.machine(), {.contenders = parse_contenders(contenders)}),
+  bench_shape(world,
+              plan_shape({"", problem}, {world.machine()}, {.contenders = parse_contenders(contenders)}),
               options, progress, [&](BenchRow row) { rows.push_back(std::move(row)); });
   return rows;
 }
@@ -268,8 +270,8 @@ TEST(BenchShape, SaysThatTheWorldIsBroken) {
                                        }});
   std::vector<BenchRow> rows;
   Progress progress(false);
-  const Shape shape =
-      plan_shape({"", small_problem()}, world->machine(), {.contenders = parse_contenders("chunked,signal")});
+  const Shape shape = plan_shape({"", small_problem()}, {world->machine()},
+                                 {.contenders = parse_contenders("chunked,signal")});
   EXPECT_THROW(
       bench_shape(*world, shape, quick(), progress, [&](BenchRow row) { rows.push_back(std::move(row)); }),
       BrokenWorld);

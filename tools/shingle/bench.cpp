@@ -68,18 +68,19 @@ std::vector<NamedProblem> problems_of(const BenchFlags& flags, int ranks) {
   return problems;
 }
 
-std::vector<Shape> plan_shapes(const std::vector<NamedProblem>& problems, const Machine& machine,
+std::vector<Shape> plan_shapes(const std::vector<NamedProblem>& problems, const Target& target,
                                const BenchFlags& flags, const WorldOptions& where, Progress& progress) {
   ShapeOptions options{.contenders = with_comm_workers(flags.contenders, flags.comm_workers),
                        .confirm = flags.confirm,
                        .refuses = refusals(where)};
   std::optional<TuneCache> cache;
-  if (!flags.cache.empty()) options.cache = &cache.emplace(machine, flags.cache);
+  if (const auto folder = flags.cache.empty() ? std::nullopt : folder_to_keep(flags.cache))
+    options.cache = &cache.emplace(target.machine, *folder);
   std::vector<Shape> shapes(problems.size());
   progress.expect(problems.size());
   progress.now("planning");
   parallel_for(problems.size(), [&](std::size_t i) {
-    shapes[i] = plan_shape(problems[i], machine, options);
+    shapes[i] = plan_shape(problems[i], target, options);
     progress.advance();
   });
   return shapes;
@@ -103,10 +104,10 @@ class Bench {
     const std::vector<NamedProblem> problems = problems_of(flags_, ranks_);
     const bool predicts = !flags_.machine.empty() || where_.backend == "cuda" ||
                           std::ranges::any_of(flags_.contenders, &Contender::automatic);
-    const Machine machine =
-        predicts ? machine_to_tune_for(flags_.machine, ranks_, where_, launch_) : machine_of(ranks_, where_);
+    const Target target = predicts ? target_to_tune_for(flags_.machine, ranks_, where_, launch_)
+                                   : target_to_plan_for("", ranks_, where_, launch_);
     auto progress = std::make_unique<Progress>(launch_.speaks());
-    shapes_ = plan_shapes(problems, machine, flags_, where_, *progress);
+    shapes_ = plan_shapes(problems, target, flags_, where_, *progress);
     planning_s_ = elapsed_us() * 1e-6;
     for (const NamedProblem& named : problems)
       where_.timeout_us = std::max(where_.timeout_us, check_timeout_us(named.problem, flags_.where));
@@ -184,8 +185,20 @@ class Bench {
     for (const BenchRow& row : rows_) setup_s += row.setup_s;
     lines.push_back(fmt::format("{:.1f} s in all: {:.1f} s planning, {:.1f} s set-up and first checks",
                                 elapsed_us() * 1e-6, planning_s_, setup_s));
+    for (const std::string& note : params_notes()) lines.push_back(note);
     if (!stopped_.empty()) lines.push_back("stopped, as the world is broken: " + stopped_);
     for (const std::string& shape : left()) lines.push_back("left: " + shape);
+    return lines;
+  }
+
+  /// Where the params of contenders come from, once for all shapes.
+  std::vector<std::string> params_notes() const {
+    std::vector<std::string> lines;
+    for (const BenchRow& row : rows_) {
+      std::string line = fmt::format("{}: {}", row.contender, row.row.note);
+      if (!row.row.note.empty() && std::ranges::find(lines, line) == lines.end())
+        lines.push_back(std::move(line));
+    }
     return lines;
   }
 

@@ -172,7 +172,8 @@ BenchRow row_of(const Shape& shape, const Entry& entry, const std::string& backe
   BenchRow row{.row = {.named = shape.named,
                        .backend = backend,
                        .mechanism = entry.candidate.mechanism,
-                       .choice = entry.candidate.choice},
+                       .choice = entry.candidate.choice,
+                       .note = entry.candidate.note},
                .contender = entry.contender,
                .predicted = entry.predicted};
   if (entry.candidate.plan) {
@@ -184,16 +185,14 @@ BenchRow row_of(const Shape& shape, const Entry& entry, const std::string& backe
 }
 
 /// A plan with a mechanism and params, or what `auto` chooses.
-Candidate planned(const Contender& contender, const Problem& problem, const Machine& machine,
+Candidate planned(const Contender& contender, const Problem& problem, const Target& target,
                   const ShapeOptions& options) {
   try {
     if (contender.automatic)
       return candidate_of(
-          choose(problem, machine,
+          choose(problem, target.machine,
                  {.tune = {.params = contender.params, .refuses = options.refuses}, .cache = options.cache}));
-    return {std::string(name(contender.mechanism)),
-            make_plan(problem, machine, contender.mechanism, contender.params),
-            {}};
+    return candidate_with(contender.mechanism, problem, target, contender.params);
   } catch (const Error& error) {
     return {contender.automatic ? "auto" : std::string(name(contender.mechanism)), Reason{error.what()}, {}};
   }
@@ -217,7 +216,7 @@ std::vector<Entry> rivals_of(const Contender& contender, const Chosen& chosen, c
     rivals.push_back({contender.label, {std::string(name(mechanism)), std::move(plan), {}}});
   };
   for (const Considered& at : considered) {
-    Result<Plan> found = make_plan(problem, machine, at.mechanism, at.params);
+    Result<Plan> found = find_planner(at.mechanism).plan(problem, machine, at.params);
     if (!found) continue;
     std::optional<Plan> untuned =
         untuned_plan(*found, machine, {.params = contender.params, .refuses = options.refuses});
@@ -229,12 +228,13 @@ std::vector<Entry> rivals_of(const Contender& contender, const Chosen& chosen, c
 
 }  // namespace
 
-Shape plan_shape(const NamedProblem& named, const Machine& machine, const ShapeOptions& options) {
+Shape plan_shape(const NamedProblem& named, const Target& target, const ShapeOptions& options) {
+  const Machine& machine = target.machine;
   Shape shape{.named = named, .entries = {}};
   std::vector<Contender> all{{.label = std::string(name(Mechanism::sequential))}};
   all.insert(all.end(), options.contenders.begin(), options.contenders.end());
   for (const Contender& contender : all) {
-    Entry entry{contender.label, planned(contender, named.problem, machine, options)};
+    Entry entry{contender.label, planned(contender, named.problem, target, options)};
     predict(entry, machine);
     if (options.confirm > 0 && entry.candidate.choice)
       entry.rivals = rivals_of(contender, *entry.candidate.choice, named.problem, machine, options);

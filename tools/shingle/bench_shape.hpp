@@ -31,7 +31,7 @@ struct ShapeOptions {
 };
 
 /// Plans, and predicts times where the machine has figures. Safe in several threads at once.
-Shape plan_shape(const NamedProblem& named, const Machine& machine, const ShapeOptions& options);
+Shape plan_shape(const NamedProblem& named, const Target& target, const ShapeOptions& options);
 
 /// How much of each result is compared with the reference, before its timing and after it.
 enum class Checked : std::uint8_t { none, sampled, full };

@@ -30,7 +30,8 @@ class Execution {
       Row row{.named = job_.named,
               .backend = options_.backend,
               .mechanism = candidate.mechanism,
-              .choice = candidate.choice};
+              .choice = candidate.choice,
+              .note = candidate.note};
       if (!candidate.plan) {
         row.reason = candidate.plan.reason();
       } else {

@@ -3,66 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "shingle/base/file.hpp"
-#include "shingle/machine/profile.hpp"
 #include "shingle/memory.hpp"
+#include "shingle/plan/json.hpp"
 #include "shingle/plan/verify.hpp"
-#include "shingle/tune/cache.hpp"
-#include "shingle/tune/profile.hpp"
+#include "shingle/planner/param_table.hpp"
 
 namespace shingle::cli {
 
 std::string describe(const NamedProblem& named) {
   const std::string problem = shingle::describe(named.problem);
   return named.name.empty() ? problem : fmt::format("{} {}", named.name, problem);
-}
-
-Machine machine_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here) {
-  if (spec.empty()) return machine_of(ranks, here);
-  Machine machine = machine_from_spec(spec);
-  if (machine.ranks > 0 && ranks > machine.ranks)
-    throw InvalidArgument(fmt::format("--world {}: {} has {} ranks", ranks, machine.name, machine.ranks));
-  return machine;
-}
-
-Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOptions& here,
-                            const Launch& launch) {
-  Machine machine;
-  if (!profile.empty() || here.backend == "cuda") {
-    machine = machine_to_plan_for(profile, ranks, here);
-  } else {
-    if (launch.processes())
-      throw InvalidArgument(
-          "under mpirun --machine has to say which: a profile that `shingle profile` wrote");
-    if (ranks > max_world)
-      throw InvalidArgument(fmt::format(
-          "--world {}: this machine runs at most {} ranks; say another --machine", ranks, max_world));
-    WorldOptions bare = here;
-    bare.link = {}, bare.engine = {};
-    const Machine own = machine_of(ranks, bare);
-    const std::string file =
-        fmt::format("{}/host-{}x{}-{}.json", default_cache_directory(), ranks, own.workers, fingerprint(own));
-    if (std::filesystem::is_regular_file(file)) {
-      machine = read_machine(file);
-    } else {
-      fmt::print(stderr, "measuring this machine, once: {}\n", file);
-      const auto world = make_world(ranks, bare);
-      machine = shingle::profile(*world);
-      std::filesystem::create_directories(default_cache_directory());
-      write_file_atomically(file, to_json(machine));
-    }
-  }
-  // A profile may know tiles that this build has no kernels for.
-  if (const std::vector<TileShape> served = served_tiles(here); !served.empty())
-    std::erase_if(machine.tiles, [&](const TileRate& tile) {
-      return std::ranges::find(served, TileShape{tile.rows, tile.cols}) == served.end();
-    });
-  if (here.link.paced()) machine.link = here.link;
-  if (here.engine.paced()) machine.engine = here.engine;
-  return machine;
 }
 
 Plan read_plan(const std::string& file) {
@@ -81,30 +34,115 @@ void require_proof(const Plan& plan, const std::string& file) {
 }
 
 Candidate candidate_of(Result<Chosen> chosen) {
-  if (!chosen) return {"auto", Reason{chosen.reason()}, {}};
+  if (!chosen) return {"auto", Reason{chosen.reason()}};
   return {std::string(name(chosen->plan.mechanism)), chosen->plan, std::move(chosen).value()};
 }
 
-std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine) {
+void require_taken(const std::vector<Mechanism>& mechanisms, Op op, const Params& params) {
+  std::string names;
+  for (const Mechanism mechanism : mechanisms)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name(mechanism));
+  for (const ParamEntry& entry : param_table())
+    if (entry.given(params) &&
+        std::ranges::none_of(mechanisms, [&](Mechanism mechanism) { return entry.taken_by(mechanism, op); }))
+      throw InvalidArgument(fmt::format("--{}: none of {} takes it", entry.flag, names));
+}
+
+namespace {
+
+/// Where searched params come from, or why they are not searched; empty: nothing was to be searched.
+std::string note_on(const Plan& plan, const Machine& by, const Target& target, const Params& asked) {
+  const auto search = find_planner(plan.mechanism).search;
+  if (search == nullptr || asked.equal_groups || !asked.group_waves.empty()) return {};
+  if (search(plan.problem, by, asked)) return fmt::format("groups of waves searched by {}", target.figures);
+  return target.figures.empty()
+             ? "equal groups: this machine has no profile, which `shingle profile --keep` measures"
+             : fmt::format("equal groups: {} has no figures to search by", target.figures);
+}
+
+}  // namespace
+
+Candidate candidate_with(Mechanism mechanism, const Problem& problem, const Target& target,
+                         const Params& params) {
+  const bool searched = find_planner(mechanism).search != nullptr;
+  const Machine& machine = searched ? target.searched_by() : target.machine;
+  Candidate candidate{std::string(name(mechanism)), make_plan(problem, machine, mechanism, params)};
+  if (candidate.plan) candidate.note = note_on(*candidate.plan, machine, target, params);
+  return candidate;
+}
+
+std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Target& target) {
   std::vector<Candidate> candidates;
-  if (how.automatic)
-    return {candidate_of(choose(problem, machine, {.tune = {.params = how.params, .refuses = how.refuses}}))};
-  for (const Mechanism mechanism : how.mechanisms)
-    candidates.push_back(
-        {std::string(name(mechanism)), make_plan(problem, machine, mechanism, how.params), {}});
-  if (!how.mechanisms.empty()) return candidates;
-  Result<Plan> plan = make_best_plan(problem, machine, how.params);
-  const std::string served(plan ? name(plan->mechanism) : "best");
-  candidates.push_back({served, std::move(plan), {}});
+  if (how.automatic) {
+    candidates.push_back(candidate_of(choose(problem, target.machine,
+                                             {.tune = {.params = how.params, .refuses = how.refuses},
+                                              .cache = target.tuned.get(),
+                                              .keep = false})));
+    const Candidate& chosen = candidates.front();
+    if (chosen.plan)
+      if (const auto reason = untaken(chosen.plan->mechanism, problem.op, how.params))
+        candidates.front().note = reason->text;
+    return candidates;
+  }
+  if (how.mechanisms.size() == 1)
+    return {candidate_with(how.mechanisms.front(), problem, target, how.params)};
+  if (!how.mechanisms.empty()) {
+    require_taken(how.mechanisms, problem.op, how.params);
+    for (const Mechanism mechanism : how.mechanisms)
+      candidates.push_back(
+          candidate_with(mechanism, problem, target, taken(mechanism, problem.op, how.params)));
+    return candidates;
+  }
+  Result<Plan> plan = make_best_plan(problem, target.machine, how.params);
+  if (plan) return {candidate_with(plan->mechanism, problem, target, how.params)};
+  candidates.push_back({"best", std::move(plan)});
   return candidates;
 }
 
+namespace {
+
+/// What the process of rank 0 says, on all of them. Collective.
+std::string told_by_first(World& world, const std::string& text) {
+  const bool first = world.local_ranks().front() == 0;
+  const double size = world.all_max({first ? static_cast<double>(text.size()) : 0})[0];
+  std::vector<double> bytes(static_cast<std::size_t>(size), 0);
+  if (first)
+    std::ranges::transform(text, bytes.begin(), [](char c) { return static_cast<unsigned char>(c); });
+  std::string told;
+  for (const double byte : world.all_max(std::move(bytes))) told += static_cast<char>(static_cast<int>(byte));
+  return told;
+}
+
+}  // namespace
+
+void agree(World& world, std::vector<Job>& jobs, const Target& target) {
+  auto choices = nlohmann::json::array();
+  for (const Job& job : jobs)
+    for (const Candidate& candidate : job.candidates)
+      if (candidate.choice) choices.push_back({candidate.mechanism, to_json(candidate.plan->params, -1)});
+  const auto told = nlohmann::json::parse(told_by_first(world, choices.dump()));
+  if (told.size() != choices.size())
+    throw Error("the processes have not chosen for the same operators: their machines or problems differ");
+  auto next = told.begin();
+  for (Job& job : jobs)
+    for (Candidate& candidate : job.candidates) {
+      if (!candidate.choice) continue;
+      const auto choice = next->get<std::pair<std::string, std::string>>();
+      ++next;
+      const Mechanism mechanism = parse_mechanism(choice.first);
+      const Params params = params_from_json(choice.second);
+      if (candidate.mechanism == choice.first && candidate.plan->params == params) continue;
+      candidate.mechanism = choice.first;
+      candidate.plan = find_planner(mechanism).plan(job.named.problem, target.machine, params);
+    }
+}
+
 std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how,
-                           const Machine& machine, const Launch& launch) {
+                           const Target& target, const Launch& launch) {
   std::vector<Job> jobs;
   for (const NamedProblem& named : problems) {
     require_memory(user_matrix_bytes(named.problem, launch), describe(named), launch);
-    jobs.push_back({named, make_candidates(named.problem, how, machine)});
+    jobs.push_back({named, make_candidates(named.problem, how, target)});
   }
   return jobs;
 }

@@ -5,6 +5,7 @@
 
 #include "shingle/api/choose.hpp"
 #include "shingle/problems.hpp"
+#include "shingle/target.hpp"
 
 namespace shingle::cli {
 
@@ -13,6 +14,7 @@ struct Candidate {
   std::string mechanism;
   Result<Plan> plan;
   std::optional<Chosen> choice{};  ///< why it is this one, where it was chosen
+  std::string note{};              ///< where its params come from, where that is not said otherwise
 };
 
 struct Job {
@@ -20,16 +22,6 @@ struct Job {
   std::vector<Candidate> candidates;
   bool as_is = false;  ///< run these plans, not what the planners here make of their mechanism and params
 };
-
-/// The machine to plan for: as machine_from_spec() reads it, or where nothing is given this one. Throws
-/// InvalidArgument where it has fewer ranks.
-Machine machine_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here);
-
-/// The machine whose times are to be predicted: that of a profile, with the links and engines that are asked
-/// for here in place of its own; or where none is given this one, measured once and kept beside what was
-/// tuned. Throws InvalidArgument where it has fewer ranks, or under mpirun without a profile.
-Machine machine_to_tune_for(const std::string& profile, int ranks, const WorldOptions& here,
-                            const Launch& launch);
 
 /// A plan from a file, as JSON; adds the file's name to what is wrong with it.
 Plan read_plan(const std::string& file);
@@ -39,12 +31,25 @@ void require_proof(const Plan& plan, const std::string& file);
 /// The mechanism that was chosen, or "auto" and why there is none.
 Candidate candidate_of(Result<Chosen> chosen);
 
-/// The plans of one problem with every mechanism of the flags.
-std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Machine& machine);
+/// Throws InvalidArgument where a param is given that none of several mechanisms takes.
+void require_taken(const std::vector<Mechanism>& mechanisms, Op op, const Params& params);
+
+/// A mechanism's plan; what is searched is searched by the target's figures. Throws InvalidArgument where a
+/// param is given that it does not take.
+Candidate candidate_with(Mechanism mechanism, const Problem& problem, const Target& target,
+                         const Params& params);
+
+/// The plans of one problem with every mechanism of the flags; of several, each has the params that it takes.
+/// Throws InvalidArgument where a param is given that none of them takes.
+std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Target& target);
 
 /// Those of all problems. Throws InvalidArgument where a problem's matrices alone would not fit into memory.
 std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how,
-                           const Machine& machine, const Launch& launch);
+                           const Target& target, const Launch& launch);
+
+/// Takes over on all processes what the first has chosen: each may have kept other results of `tune`.
+/// Collective.
+void agree(World& world, std::vector<Job>& jobs, const Target& target);
 
 /// "attn_out gemm+allreduce 256x4096x1024 bf16, 4 ranks"
 std::string describe(const NamedProblem& named);

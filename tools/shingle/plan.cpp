@@ -18,14 +18,14 @@ bool predicts(const PlanCommandFlags& flags) {
   return !flags.machine.empty() && !of_plans;
 }
 
-int predict(const PlanCommandFlags& flags, int ranks, const Machine& machine) {
+int predict(const PlanCommandFlags& flags, int ranks, const Target& target) {
   PlanFlags how = flags.how;
   if (!how.asked) how.automatic = true;
   std::vector<Row> rows;
   for (const NamedProblem& named : make_problems(flags.what, ranks))
-    for (const Candidate& candidate : make_candidates(named.problem, how, machine))
-      rows.push_back(predicted_row(named, candidate, machine));
-  fmt::print("{}", flags.format == Format::json ? to_json(rows) : planned_table(machine, rows));
+    for (const Candidate& candidate : make_candidates(named.problem, how, target))
+      rows.push_back(predicted_row(named, candidate, target.machine));
+  fmt::print("{}", flags.format == Format::json ? to_json(rows) : planned_table(target.machine, rows));
   return any_predicted(rows) ? 0 : 1;
 }
 
@@ -39,14 +39,15 @@ int plan(const PlanCommandFlags& flags, const Launch& launch) {
   const int ranks = flags.where.ranks(launch);
   if (flags.rank >= ranks) throw InvalidArgument(fmt::format("--rank: there are only {} ranks", ranks));
   const WorldOptions here = flags.where.options(launch);
-  const Machine machine = flags.how.automatic ? machine_to_tune_for(flags.machine, ranks, here, launch)
-                                              : machine_to_plan_for(flags.machine, ranks, here);
-  if (predicts(flags)) return launch.speaks() ? predict(flags, ranks, machine) : 0;
+  const Target target = flags.how.automatic || (predicts(flags) && !flags.how.asked)
+                            ? target_to_tune_for(flags.machine, ranks, here, launch)
+                            : target_to_plan_for(flags.machine, ranks, here, launch);
+  if (predicts(flags)) return launch.speaks() ? predict(flags, ranks, target) : 0;
   std::string text;
   std::vector<Timeline> timelines;
   bool any = false;
   for (const NamedProblem& named : make_problems(flags.what, ranks))
-    for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine)) {
+    for (const Candidate& candidate : make_candidates(named.problem, flags.how, target)) {
       if (!candidate.plan) {
         if (launch.speaks())
           fmt::print(stderr, "shingle: no {} plan for {}: {}\n", candidate.mechanism, describe(named),

@@ -120,7 +120,9 @@ std::vector<Line> planned_lines(const std::vector<Row>& rows) {
 std::string reason_of(const Row& row) {
   const std::string of = head_of(row)[0];
   if (!row.reason.empty()) return fmt::format("{} {}: {}", of, row.mechanism, row.reason);
-  return row.choice ? fmt::format("{}: {}", of, row.choice->reason) : "";
+  if (row.choice)
+    return fmt::format("{}: {}{}{}", of, row.choice->reason, row.note.empty() ? "" : "; ", row.note);
+  return row.note.empty() ? "" : fmt::format("{} {}: {}", of, row.mechanism, row.note);
 }
 
 std::string below(const std::vector<std::string>& lines) {
@@ -141,6 +143,7 @@ Row predicted_row(const NamedProblem& named, const Candidate& candidate, const M
           .backend = machine.name,
           .mechanism = candidate.mechanism,
           .choice = candidate.choice,
+          .note = candidate.note,
           .simulated = true};
   if (candidate.plan) {
     row.params = params_json(*candidate.plan);
@@ -206,7 +209,7 @@ std::string planned_table(const Machine& machine, const std::vector<Row>& rows) 
   std::vector<std::string> notes;
   for (const Row& row : rows) {
     const bool gains = row.predicted && row.mechanism != name(Mechanism::sequential);
-    if (gains) continue;  // the times above are the reason
+    if (gains && row.note.empty()) continue;  // the times above are the reason
     if (std::string line = reason_of(row); !line.empty()) notes.push_back(std::move(line));
   }
   return title(machine) + aligned(planned_lines(rows), word_columns + 1) + below(notes);

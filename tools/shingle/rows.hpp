@@ -23,6 +23,7 @@ struct Row {
   Check check{};
   std::string reason{};            ///< why it did not run or did not pass
   std::optional<Chosen> choice{};  ///< why it is this mechanism, where it was chosen
+  std::string note{};              ///< as Candidate has it
   bool simulated = false;          ///< not run: it is predicted, where it has a plan
 
   bool ran() const { return time.has_value(); }

@@ -79,6 +79,7 @@ ordered_json json_of(const Row& row) {
   object["backend"] = row.backend;
   object["mechanism"] = row.mechanism;
   object["params"] = row.params.empty() ? ordered_json() : ordered_json::parse(row.params);
+  object["params_note"] = row.note.empty() ? ordered_json() : ordered_json(row.note);
   object["source"] = row.simulated ? "predicted" : "measured";
   add_results(row, object);
   if (row.choice) object["choice"] = json_of(*row.choice);

@@ -7,6 +7,7 @@
 #include "shingle/base/file.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/execute.hpp"
+#include "shingle/machine/profile.hpp"
 #include "shingle/memory.hpp"
 #include "shingle/page.hpp"
 
@@ -71,6 +72,19 @@ std::string head(const World& world, const RunFlags& flags, std::string_view bac
       link.paced() ? fmt::format("{} GB/s, {}", link.gbps, format_us(link.latency_us)) : "not paced");
 }
 
+/// A profile says how to choose and to search; runs are on this machine.
+void require_profile_of_here(const RunFlags& flags, int ranks, const WorldOptions& where) {
+  if (flags.machine.empty() || flags.how.automatic) return;
+  if (std::ranges::none_of(flags.how.mechanisms,
+                           [](Mechanism mechanism) { return find_planner(mechanism).search != nullptr; }))
+    throw InvalidArgument("--machine goes with --mechanism auto or signal: runs are on this machine");
+  const Machine given = machine_from_spec(flags.machine), own = machine_of(ranks, where);
+  if (given.workers != own.workers)
+    throw InvalidArgument(
+        fmt::format("--machine: {} has {} workers, a rank here {}: runs are on this machine", given.name,
+                    given.workers, own.workers));
+}
+
 int exit_code(const std::vector<Row>& rows) {
   const bool wrong =
       std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.ran() && !row.check.passed; });
@@ -133,22 +147,23 @@ int run(const RunFlags& flags, const Launch& launch) {
   std::optional<UserMatrices> own;
   if (!flags.own.a.empty() || !flags.own.b.empty() || !flags.own.out.empty())
     own.emplace(flags.own, flags.what, ranks);
-  if (!flags.machine.empty() && !flags.how.automatic)
-    throw InvalidArgument("--machine goes with --mechanism auto: runs are on this machine");
-  const Machine machine = flags.how.automatic ? machine_to_tune_for(flags.machine, ranks, where, launch)
-                                              : machine_of(ranks, where);
+  require_profile_of_here(flags, ranks, where);
+  const Target target = flags.how.automatic || !flags.machine.empty()
+                            ? target_to_tune_for(flags.machine, ranks, where, launch)
+                            : target_to_plan_for("", ranks, where, launch);
   PlanFlags how = flags.how;
   how.refuses = refusals(where);
   if (jobs.empty())
-    jobs = make_jobs(problems_of(flags, own, ranks), how, machine, launch);
+    jobs = make_jobs(problems_of(flags, own, ranks), how, target, launch);
   else
     require_proof(*jobs[0].candidates[0].plan, flags.file);
-  require_room(jobs, own, machine, launch);
+  require_room(jobs, own, target.machine, launch);
   for (const Job& job : jobs)
     where.timeout_us = std::max(where.timeout_us, check_timeout_us(job.named.problem, flags.where));
 
   const auto world = make_world(ranks, where);
   try {
+    if (launch.processes() && how.automatic) agree(*world, jobs, target);
     return run_jobs(*world, jobs, own, flags, launch);
   } catch (const std::exception& error) {
     print_failure(error, launch);  // now, for a broken MPI world takes the process with it when it goes

@@ -104,18 +104,18 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
   require_text("--critical-path", flags.critical_path, flags.format);
   if (!flags.file.empty()) {
     const Plan plan = read_plan(flags.file);
-    const Machine machine =
-        machine_to_tune_for(flags.machine, plan.problem.world, flags.where.options(launch), launch);
-    Simulations all(flags, machine);
+    const Target target =
+        target_to_tune_for(flags.machine, plan.problem.world, flags.where.options(launch), launch);
+    Simulations all(flags, target.machine);
     all.add({"", plan.problem}, {std::string(name(plan.mechanism)), plan});
     return all.print();
   }
   const int ranks = flags.where.ranks(launch);
-  const Machine machine = machine_to_tune_for(flags.machine, ranks, flags.where.options(launch), launch);
-  Simulations all(flags, machine);
+  const Target target = target_to_tune_for(flags.machine, ranks, flags.where.options(launch), launch);
+  Simulations all(flags, target.machine);
   for (const ProblemFlags& what : swept(flags.what, flags.sweeps))
     for (const NamedProblem& named : make_problems(what, ranks))
-      for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine))
+      for (const Candidate& candidate : make_candidates(named.problem, flags.how, target))
         all.add(named, candidate);
   return all.print();
 }

@@ -78,13 +78,16 @@ int tune(const TuneFlags& flags, const Launch& launch) {
     throw InvalidArgument("--confirm measures in one process: run it without a launcher");
   const int ranks = flags.where.ranks(launch);
   const WorldOptions where = flags.where.options(launch);
-  const Machine machine = machine_to_tune_for(flags.machine, ranks, where, launch);
-  TuneCache cache(machine, flags.cache.empty() ? default_cache_directory() : flags.cache);
+  const std::optional<std::string> folder = folder_to_keep(flags.cache);
+  const Target target = target_to_tune_for(flags.machine, ranks, where, launch);
+  const Machine& machine = target.machine;
+  std::optional<TuneCache> cache;
+  if (folder) cache.emplace(machine, *folder);
   auto progress = std::make_unique<Progress>(true);
   ChooseOptions options{.mechanisms = flags.how.mechanisms,
                         .tune = {.params = flags.how.params, .refuses = refusals(where)},
                         .margin = flags.margin,
-                        .cache = &cache,
+                        .cache = cache ? &*cache : nullptr,
                         .nearest = flags.nearest,
                         .confirmed = std::max(flags.confirm, 1)};
   std::unique_ptr<World> world;
@@ -108,7 +111,8 @@ int tune(const TuneFlags& flags, const Launch& launch) {
   if (flags.format == Format::json) {
     fmt::print("{}", simulated_json(rows));
   } else {
-    fmt::print("{}{}\nkept in {}\n", predicted_table(machine, rows), details, cache.path());
+    fmt::print("{}{}\n{}\n", predicted_table(machine, rows), details,
+               cache ? "kept in " + cache->path() : "not kept");
   }
   return any_predicted(rows) ? 0 : 1;
 }

@@ -44,11 +44,11 @@ int verify(const VerifyFlags& flags, const Launch& launch) {
   if (!flags.file.empty()) return prove(read_plan(flags.file)) ? 0 : 1;
   const int ranks = flags.where.ranks(launch);
   const WorldOptions here = flags.where.options(launch);
-  const Machine machine = flags.how.automatic ? machine_to_tune_for(flags.machine, ranks, here, launch)
-                                              : machine_to_plan_for(flags.machine, ranks, here);
+  const Target target = flags.how.automatic ? target_to_tune_for(flags.machine, ranks, here, launch)
+                                            : target_to_plan_for(flags.machine, ranks, here, launch);
   bool all = true, any = false;
   for (const NamedProblem& named : make_problems(flags.what, ranks))
-    for (const Candidate& candidate : make_candidates(named.problem, flags.how, machine)) {
+    for (const Candidate& candidate : make_candidates(named.problem, flags.how, target)) {
       if (candidate.plan) {
         all = prove(*candidate.plan) && all;
         any = true;

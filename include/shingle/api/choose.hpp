@@ -20,6 +20,7 @@ struct ChooseOptions {
   /// Where found params are kept: what it holds for a problem and mechanism is not searched again, and what
   /// was measured to be the fastest is so, whatever is predicted.
   TuneCache* cache = nullptr;
+  bool keep = true;  ///< store there what is found; otherwise the cache is only read
   bool nearest =
       false;  ///< for sizes that the cache does not hold take the params of the nearest, if it has any
   /// Measures a plan, in µs: the best `confirmed` mechanisms, each also with the params that it has untuned,
@@ -35,8 +36,9 @@ struct Considered {
   double measured_us =
       0;               ///< the lesser, where params were found and the planner's are others; 0: not measured
   int tried = 0;       ///< plans that were simulated
+  bool known = false;  ///< the params are those that the cache has
   Params params{};     ///< of the best
-  std::string reason;  ///< why it does not serve the problem
+  std::string reason{};  ///< why it does not serve the problem
 };
 
 struct Chosen {

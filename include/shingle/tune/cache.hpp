@@ -33,6 +33,10 @@ std::string fingerprint(const Machine& machine);
 /// absolute path.
 std::string default_cache_directory();
 
+/// The reason why nothing can be kept in a folder, which is made where it is missing; empty: it can. To be
+/// asked before what is to be kept is measured.
+std::string why_not_kept(const std::string& directory);
+
 /// Entries of one machine. Any number of threads and processes may use a file at once: a store locks it,
 /// takes in what others have stored, and replaces it as a whole, so none is lost and nobody reads half of
 /// one. A file of another version is as good as none. So is one that cannot be read or understood, after a
@@ -57,6 +61,9 @@ class TuneCache {
   /// cannot be written or another process keeps it locked for ten seconds, InvalidArgument where a time is
   /// negative or not finite.
   void store(TuneEntry entry);
+
+  /// Hands a line to who takes warnings.
+  void warn(const std::string& line) const { warn_(line); }
 
  private:
   using Entries = std::map<std::string, TuneEntry>;  // by key
