@@ -70,6 +70,31 @@ TEST_F(CliCotune, WritesATableForNccl) {
   EXPECT_EQ(table.entries[0].key.ranks, 8);
   EXPECT_GT(table.entries[0].config.channels, 0);
   EXPECT_LE(table.entries[0].iteration_us, table.entries[0].default_us);
+  EXPECT_THAT(outcome.out, HasSubstr(file + ": 1 entry\n"));
+}
+
+/// The product is over before any all-gather: no configuration hides it.
+TEST_F(CliCotune, SaysThatNcclsChoiceStandsWhereTheTableIsEmpty) {
+  const std::string file = path("tuned.json"), list = path("exposed.json");
+  write_file_atomically(list, R"({"computations": [{"name": "product", "m": 64, "n": 64, "k": 64}],
+      "collectives": [{"name": "weights", "kind": "allgather", "bytes": 1073741824}]})");
+  const std::string what = "cotune --overlap " + list + a40 + "--table " + file;
+  const Outcome outcome = run(what);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr(file + ": no entries: NCCL's choice stands, none of "));
+  EXPECT_TRUE(read_tuned_table(file).entries.empty());
+  EXPECT_THAT(json::parse(run(what + " --format json").out).at("table"), HasSubstr("NCCL's choice stands"));
+}
+
+/// NCCL asks no tuner about all-to-alls: that is known before anything is searched.
+TEST_F(CliCotune, RefusesATableOfWhatNcclDoesNotAsk) {
+  const std::string file = path("tuned.json");
+  const Outcome outcome = run("cotune --model " + source +
+                              "/models/olmoe-1b-7b.json --pattern ep --tokens 4K" + a40 + "--table " + file);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("8 collectives are all-to-alls, which NCCL asks no tuner about"));
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 TEST_F(CliCotune, TunesAnIterationThatRan) {

@@ -35,7 +35,7 @@ ordered_json config_json(const CollectiveConfig& config) {
   return json;
 }
 
-std::string json_text(const std::vector<Found>& all, const CoTuner& tuner) {
+std::string json_text(const std::vector<Found>& all, const CoTuner& tuner, const std::string& table_note) {
   ordered_json json{
       {"machine", tuner.machine().name}, {"source", tuner.source()}, {"patterns", ordered_json::array()}};
   for (const Found& found : all) {
@@ -59,6 +59,7 @@ std::string json_text(const std::vector<Found>& all, const CoTuner& tuner) {
   }
   for (const auto& [method, result] : all.front().by)
     json["iteration_us"][std::string(cotune::name(method))] = iteration_us(all, method);
+  if (!table_note.empty()) json["table"] = table_note;
   return json.dump(1) + "\n";
 }
 
@@ -131,6 +132,11 @@ std::vector<int> alike_for_nccl(const Overlap& overlap) {
   return alike;
 }
 
+/// Whether NCCL asks a tuner about it.
+bool asks_tuners(const Overlap::Collective& item) {
+  return item.kind != CollectiveKind::alltoall;
+}
+
 /// Those of the collectives that NCCL asks a tuner about. Where it cannot tell two apart, the config of the
 /// pattern that takes longest.
 TunedTable table_of(std::vector<Found> all, const Machine& machine) {
@@ -143,7 +149,7 @@ TunedTable table_of(std::vector<Found> all, const Machine& machine) {
     const int per_node = machine.topology.ranks_per_node;
     for (std::size_t j = 0; j < problem.overlap->collectives.size(); ++j) {
       const Overlap::Collective& item = problem.overlap->collectives[j];
-      if (item.kind == CollectiveKind::alltoall || found.ours().configs[j] == CollectiveConfig{}) continue;
+      if (!asks_tuners(item) || found.ours().configs[j] == CollectiveConfig{}) continue;
       store(table, {.key = {.collective = parse_nccl_collective(name(item.kind)),
                             .size_class = size_class(static_cast<std::uint64_t>(item.bytes)),
                             .ranks = problem.world,
@@ -154,6 +160,34 @@ TunedTable table_of(std::vector<Found> all, const Machine& machine) {
     }
   }
   return table;
+}
+
+/// Before anything is searched. Throws Unsupported where no entry could come of it.
+void require_entries(const std::vector<OverlapPattern>& patterns) {
+  std::size_t collectives = 0;
+  for (const OverlapPattern& pattern : patterns) {
+    const auto& items = pattern.problem.overlap->collectives;
+    if (std::ranges::any_of(items, asks_tuners)) return;
+    collectives += items.size();
+  }
+  throw Unsupported(
+      collectives == 0
+          ? "--table: there is no collective to tune: the table would be empty"
+          : fmt::format(
+                "--table: all {} collectives are all-to-alls, which NCCL asks no tuner about: the table "
+                "would be empty",
+                collectives));
+}
+
+/// What the table holds, and if nothing, why.
+std::string note_on(const TunedTable& table, const std::vector<Found>& all, const std::string& file) {
+  if (!table.entries.empty())
+    return fmt::format("{}: {} {}", file, table.entries.size(),
+                       table.entries.size() == 1 ? "entry" : "entries");
+  int tried = 0;
+  for (const Found& found : all) tried += found.ours().evaluations;
+  return fmt::format("{}: no entries: NCCL's choice stands, none of {} configurations was faster", file,
+                     tried);
 }
 
 }  // namespace
@@ -168,9 +202,11 @@ int cotune(const CotuneFlags& asked, const Launch& launch) {
     require_writable(name, *file);
   const std::optional<RecordedOverlap> recorded = record_of(flags, launch.speaks());
   const CoTuner tuner(flags, launch);
+  std::vector<OverlapPattern> patterns = patterns_of(flags, recorded, tuner.ranks());
+  if (!flags.table.empty()) require_entries(patterns);
   Progress progress(launch.speaks());
   std::vector<Found> all;
-  for (OverlapPattern& pattern : patterns_of(flags, recorded, tuner.ranks())) {
+  for (OverlapPattern& pattern : patterns) {
     progress.now(pattern.name);
     // An iteration has many that NCCL could not tell apart.
     const bool by_class = recorded || !flags.table.empty();
@@ -178,14 +214,21 @@ int cotune(const CotuneFlags& asked, const Launch& launch) {
     all.push_back(tuner.search(std::move(pattern), flags.exhaustive, alike));
   }
   if (!launch.speaks()) return 0;
-  progress.print(flags.format == Format::json ? json_text(all, tuner) : text_of(all, tuner));
+  std::string table_note;
+  if (!flags.table.empty()) {
+    const TunedTable table = table_of(all, tuner.machine());
+    table_note = note_on(table, all, flags.table);
+    write_file_atomically(flags.table, to_json(table));
+  }
+  progress.print(flags.format == Format::json
+                     ? json_text(all, tuner, table_note)
+                     : text_of(all, tuner) + (table_note.empty() ? "" : "\n" + table_note + "\n"));
   if (!flags.plan.empty()) {
     const Params params = overlap_params(tuner.machine(), all.front().ours().configs);
     write_file_atomically(flags.plan,
                           to_json(*plan_chunked(all.front().pattern.problem, tuner.machine(), params)));
   }
   if (!flags.list.empty()) write_file_atomically(flags.list, to_json(recorded->overlap));
-  if (!flags.table.empty()) write_file_atomically(flags.table, to_json(table_of(all, tuner.machine())));
   return 0;
 }
 
