@@ -22,6 +22,28 @@ TEST_F(Cli, ProfilesNoLongerThanItsBudget) {
   EXPECT_TRUE(mine.curves.empty());
 }
 
+TEST_F(Cli, SaysBeforehandHowLongAProfileTakes) {
+  const Outcome outcome = run("profile --world 2 --workers 3 --budget 0.001 --out " + path("mine.json"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              testing::StartsWith("takes about 1 s; nothing new is begun after 0 s (--budget)\n"));
+}
+
+/// No two runs take the same time to a millionth.
+TEST_F(Cli, DoesNotWriteWhatItCouldNotMeasureSteadily) {
+  write("mine.json", "as it was");
+  const Outcome outcome =
+      run("profile --world 2 --workers 2 --contention --most-spread 0.0001 --out " + path("mine.json"));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("nothing is written, as this was not measured steadily: computation beside "
+                        "communication by "));
+  EXPECT_THAT(outcome.err, HasSubstr("accept it with --most-spread"));
+  EXPECT_EQ(read_file(path("mine.json"), 100), "as it was");
+  expect_refused("profile --most-spread much", "'much' is no percentage");
+  expect_refused("profile --keep --contention", "--keep is for a whole profile");
+}
+
 /// Of what communication and computation take from each other it says how far the fit is off.
 TEST_F(Cli, ProfilesContentionOfThreads) {
   const Outcome outcome =

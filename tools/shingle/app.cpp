@@ -70,8 +70,10 @@ void add_run(CLI::App& app, RunFlags& flags) {
   app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")
       ->type_name("FILE");
   add_html(app, flags.html);
-  app.add_option("--machine", flags.machine,
-                 "With --mechanism auto: the profile of this machine (default: measured once, then kept)")
+  app.add_option(
+         "--machine", flags.machine,
+         "With --mechanism auto or signal: the profile of this machine (default: the one that is kept; auto "
+         "measures it once)")
       ->type_name("FILE")
       ->group("Where");
   exclude(app, file, {"What", "Your own matrices", "How", "Where"},
@@ -173,6 +175,18 @@ std::int64_t parse_chunk(const std::string& text) {
   return bytes;
 }
 
+double parse_percent(const std::string& text) {
+  std::size_t end = 0;
+  double percent = -1;
+  try {
+    percent = std::stod(text, &end);
+  } catch (const std::logic_error&) {
+  }
+  if (end != text.size() || !(percent >= 0 && percent <= 1000))
+    throw InvalidArgument(fmt::format("'{}' is no percentage from 0 to 1000", text));
+  return percent / 100;
+}
+
 void add_profile(CLI::App& app, ProfileFlags& flags) {
   add_world_flags(app, flags.where);
   app.add_option("--name", flags.name, "Of the machine, in the profile (default: the base's)");
@@ -199,6 +213,14 @@ void add_profile(CLI::App& app, ProfileFlags& flags) {
   app.add_option("--repeat", flags.repeat, "Runs of each plan, of which the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  add(app, "--most-spread", "PERCENT",
+      fmt::format(
+          "Refuse the profile where times of one plan differ by more: the interquartile range over the "
+          "median (default: {:.0f}; 0: take any)",
+          100 * default_spread),
+      [&](const std::string& text) { flags.most_spread = parse_percent(text); });
+  app.add_flag("--keep", flags.keep,
+               "Also keep it as this machine's profile, by which signal is searched and auto chooses");
   app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
 }
 

@@ -6,6 +6,7 @@
 #include "shingle/bench_shape.hpp"
 #include "shingle/contenders.hpp"
 #include "shingle/flags.hpp"
+#include "shingle/target.hpp"
 
 namespace shingle::cli {
 
@@ -103,8 +104,10 @@ struct ProfileFlags {
   int repeat = 5;
   std::string base;  ///< as machine_from_spec() reads it; empty: what the backend knows
   double budget_s = 120;
-  bool contention = false;       ///< that alone
-  std::int64_t chunk_bytes = 0;  ///< with which it is measured; 0: as NCCL likes
+  bool contention = false;              ///< that alone
+  std::int64_t chunk_bytes = 0;         ///< with which it is measured; 0: as NCCL likes
+  double most_spread = default_spread;  ///< of what is measured, relative; 0: any
+  bool keep = false;                    ///< as this machine's own
   std::string out;
 };
 int profile(const ProfileFlags& flags, const Launch& launch);

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
+#include "shingle/api/own_profile.hpp"
 #include "shingle/base/file.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/cotune/nccl_environment.hpp"
@@ -24,27 +26,59 @@ void tell_nccl(std::int64_t chunk_bytes) {
     setenv(variable.name.c_str(), variable.value.c_str(), 1);
 }
 
+/// Figures of other machines, or of a link that is emulated, are not this machine's; nor is a part of them.
+void require_own(const ProfileFlags& flags) {
+  if (!flags.keep) return;
+  if (!flags.base.empty() || flags.contention || flags.chunk_bytes > 0)
+    throw InvalidArgument("--keep is for a whole profile: leave out --base, --contention and --chunk");
+}
+
 }  // namespace
 
 int profile(const ProfileFlags& flags, const Launch& launch) {
   require_writable("--out", flags.out);
+  require_own(flags);
   ProfileOptions how{.dtype = flags.dtype,
                      .repeat = flags.repeat,
                      .contention_only = flags.contention,
                      .chunk_bytes = flags.chunk_bytes,
-                     .budget_us = flags.budget_s * 1e6};
+                     .budget_us = flags.budget_s * 1e6,
+                     .most_spread = flags.most_spread};
   if (!flags.base.empty()) how.base = machine_from_spec(flags.base);
   how.progress = [&](const std::string& what) {
     if (launch.speaks()) fmt::print(stderr, "{}\n", what);
   };
+  how.expects = [&](double seconds) {
+    if (launch.speaks())
+      fmt::print(stderr, "takes about {:.0f} s{}\n", std::max(seconds, 1.0),
+                 flags.budget_s > 0
+                     ? fmt::format("; nothing new is begun after {:.0f} s (--budget)", flags.budget_s)
+                     : "");
+  };
   WorldOptions options = flags.where.options(launch);
+  std::string kept;
+  if (flags.keep && launch.speaks()) {
+    const std::optional<std::string> folder = folder_to_keep("");
+    if (!folder) throw Error("--keep: there is nowhere to keep the profile (XDG_CACHE_HOME says where)");
+    kept = own_profile_path(flags.where.ranks(launch), options);
+  }
   how.timeout_us = options.timeout_us;
   options.link = {};  // what is asked for is added to the figures, not measured
   options.engine = {};
   if (flags.chunk_bytes > 0) tell_nccl(flags.chunk_bytes);
   const auto world = make_world(flags.where.ranks(launch), options);
-  Machine machine = shingle::profile(*world, how);
+  Profiled measured = profile_steadily(*world, how);
+  if (!measured.unsteady.empty())
+    throw Error(
+        fmt::format("nothing is written, as this was not measured steadily: {} (limit {:.0f}%); stop what "
+                    "else runs here, or accept it with --most-spread",
+                    describe(measured.unsteady), 100 * flags.most_spread));
+  Machine machine = std::move(measured.machine);
   if (!flags.name.empty()) machine.name = flags.name;
+  if (!kept.empty()) {
+    keep_own_profile(machine, kept);
+    fmt::print(stderr, "kept in {}\n", kept);
+  }
   const auto asked_for = [&](const auto& given, auto& figure, const char* key) {
     if (!given.paced()) return;
     figure = given;
