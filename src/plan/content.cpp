@@ -15,6 +15,7 @@ std::string text_of(const Content& c) {
     for (int r = 0; r < 64; ++r)
       if (c.ranks >> r & 1) text += fmt::format(" {}", r);
   }
+  if (c.depth != 0) text += fmt::format(" over K = {}", c.depth);
   if (c.done & epilogue_done) text += ", epilogue applied";
   if (c.done & residual_done) text += ", residual added";
   if (c.done & norm_done) text += ", normalised";
@@ -23,8 +24,9 @@ std::string text_of(const Content& c) {
 
 bool addable(const Content& a, const Content& b) {
   const bool summed = a.of == Content::Of::c || a.of == Content::Of::payload;
-  return summed && a.of == b.of && a.row == b.row && a.col == b.col && a.epoch == b.epoch && a.done == 0 &&
-         b.done == 0 && a.ranks != 0 && b.ranks != 0 && (a.ranks & b.ranks) == 0;
+  return summed && a.of == b.of && a.depth == b.depth && a.row == b.row && a.col == b.col &&
+         a.epoch == b.epoch && a.done == 0 && b.done == 0 && a.ranks != 0 && b.ranks != 0 &&
+         (a.ranks & b.ranks) == 0;
 }
 
 }  // namespace shingle

@@ -30,6 +30,7 @@ struct Content {
   std::int64_t col = 0;
   std::uint64_t ranks =
       0;  ///< whose products are summed in c; whose operand a and b are; 0: no rank's in particular
+  std::int32_t depth = 0;  ///< of an overlap's product: over how many of the K it goes
 
   bool operator==(const Content&) const = default;
 };

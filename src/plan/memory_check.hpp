@@ -58,7 +58,6 @@ class MemoryCheck {
   void check_output(const Segment& s, std::int32_t index, Role role, std::uint8_t done);
   void check_results(const Segment& s, std::int32_t index, const Slice& all);
   void expect(const Place& at, std::int32_t index, const Content& expected);
-  void check_listed(const Gemm& step, const Segment& s, std::int64_t k) const;
   void provide_input(const Segment& s, Role role);
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);

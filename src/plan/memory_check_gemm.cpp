@@ -13,27 +13,12 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
     fail_content(s, "applies another epilogue than the problem's");
   const Problem& p = plan_.problem;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  if (p.overlaps()) {
-    budget_.spend(Budget::compared, static_cast<std::int64_t>(p.overlap->computations.size()));
-    check_listed(step, s, k);
-  } else if (k != p.k && !(p.chains() && k == p.inner)) {
+  // Each computation of an overlap has a K of its own: it goes with the product to where that is looked at.
+  if (!p.overlaps() && k != p.k && !(p.chains() && k == p.inner))
     fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
-  }
   spend_items(step.grid, s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
-}
-
-/// Of an overlap, a product is whole where it goes over the K of the computation whose result it stores.
-void MemoryCheck::check_listed(const Gemm& step, const Segment& s, std::int64_t k) const {
-  const OverlapRows rows = rows_of(plan_.problem);
-  for (std::size_t i = 0; i < rows.computations.size(); ++i) {
-    if (step.out.slice.row != rows.computations[i].first) continue;
-    if (k == plan_.problem.overlap->computations[i].k) return;
-    fail_content(
-        s, fmt::format("multiplies over {} of the K = {}", k, plan_.problem.overlap->computations[i].k));
-  }
-  fail_content(s, "stores where the result of no computation begins");
 }
 
 /// What a product has to take for its A, by what its B is; and over all of which K. A second
@@ -133,6 +118,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   const Content b = read_b(step, s, index, rect);
   const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
   const bool first_of_two = plan_.problem.chains() && b.of == Content::Of::b;
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   if (step.epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
     if (step.epilogue.activation == Activation::swiglu)
@@ -166,7 +152,8 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                 s.epoch,
                 run.global_row + from - run.tile_row - row,
                 b.col - piece.col,
-                b.ranks};
+                b.ranks,
+                plan_.problem.overlaps() ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0};
       // A first product passes the epilogue as it is: it is nobody else's.
       c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);
       memory_.write(

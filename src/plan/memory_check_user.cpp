@@ -131,7 +131,7 @@ void MemoryCheck::check_results(const Segment& s, std::int32_t index, const Slic
   };
   for (std::size_t i = 0; i < rows.computations.size(); ++i)
     holds(rows.computations[i].first, rows.computations[i].rows, p.overlap->computations[i].n,
-          {Content::Of::c, 0, 0, 0, 0, own});
+          {Content::Of::c, 0, 0, 0, 0, own, static_cast<std::int32_t>(p.overlap->computations[i].k)});
   for (std::size_t j = 0; j < rows.collectives.size(); ++j) {
     const auto [first, count] = rows.collectives[j];
     const CollectiveKind kind = p.overlap->collectives[j].kind;

@@ -68,7 +68,7 @@ TEST(OverlapPlan, WrongResultsAreFound) {
   const Plan plan = planned(Mechanism::chunked, 2);
   expect_refused(
       plan, [](Plan& p) { nth<Gemm>(p, 0).a.cols = nth<Gemm>(p, 0).b.rows = 4; }, "content",
-      "multiplies over 4 of the K = 8");
+      "but holds C of ranks 0 over K = 4");
   expect_refused(
       plan, [](Plan& p) { std::swap(nth<Gemm>(p, 1, 0).out.slice.row, nth<Gemm>(p, 1, 1).out.slice.row); },
       "content", "K =");
@@ -86,6 +86,53 @@ TEST(OverlapPlan, WrongResultsAreFound) {
       "well-formed", "send_rows");
   expect_refused(
       plan, [](Plan& p) { nth<Collective>(p, 0, 0).config.channels = -1; }, "well-formed", "config");
+}
+
+/// A product stands for the computation in whose rows it is stored, whatever slice its rows are relative to.
+TEST(OverlapPlan, AProductIsWholeWhereItsRowsAreStored) {
+  Overlap list;
+  list.computations = {{"half", 32, 32, 16}, {"whole", 32, 32, 32}};
+  list.collectives = {{"sum", CollectiveKind::allreduce, 4096}};
+  const Plan plan =
+      make_plan(overlap_problem(list, 2, DType::bf16), small_machine(), Mechanism::chunked).value();
+  ASSERT_TRUE(verify(plan)) << verify(plan).failure;
+  const auto moved = [](Plan& p, std::int64_t k) {
+    for (int r = 0; r < 2; ++r) {
+      Gemm& second = nth<Gemm>(p, r, 1);
+      second.a.cols = second.b.rows = k;
+      second.out.slice.row = 0, second.out.slice.rows = 64;
+      second.out.rows = RowMap::identity(32, 32);
+    }
+  };
+  Plan same = plan;
+  moved(same, 32);
+  EXPECT_TRUE(verify(same)) << verify(same).failure;
+  expect_refused(
+      plan, [&](Plan& p) { moved(p, 16); }, "content",
+      "should be C of ranks 1 over K = 32 of epoch 0, row 0, column 0 at its start, but holds C of ranks 1 "
+      "over K = 16");
+  // By way of another buffer.
+  expect_refused(
+      plan,
+      [](Plan& p) {
+        const auto out = find_buffer(p, Role::out);
+        p.buffers.push_back(p.buffers[static_cast<std::size_t>(out)]);
+        p.buffers.back().name = "elsewhere";
+        p.buffers.back().role = Role::internal;
+        for (int r = 0; r < 2; ++r) {
+          Gemm& second = nth<Gemm>(p, r, 1);
+          second.a.cols = second.b.rows = 16;
+          Elementwise back;
+          back.grid = second.grid;
+          back.to = second.out;
+          second.out.slice.buffer = static_cast<std::int32_t>(p.buffers.size()) - 1;
+          back.from = {second.out};
+          auto& rank = p.ranks[static_cast<std::size_t>(r)];
+          rank.lanes[0].steps.push_back(std::move(back));
+          rank.issue.push_back(0);
+        }
+      },
+      "content", "but holds C of ranks 1 over K = 16");
 }
 
 TEST(OverlapPlan, WhatItsListSaysIsAwaited) {
