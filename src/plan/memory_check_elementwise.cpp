@@ -24,8 +24,10 @@ void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::in
   }
 }
 
-/// An item goes row by row: what it stores over one of its own sources has to be the very row, of a tile the
-/// very element, that was there. What another item reads is found as a race.
+/// An item goes row by row and a row in chunks, each stored as soon as it is computed: what is stored over a
+/// source of the item has to be the very element that was there. (SwiGLU reads column c and column c + half
+/// for column c, so that the upper half is never written where the lower begins.) What another item reads is
+/// found as a race.
 void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std::int64_t item) {
   const Routing* routing = plan_.problem.routing.get();
   const bool wide = row_wise(step);
@@ -34,20 +36,21 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
   const auto pieces_of = [&](const Placement& at, bool row_of_tiles, auto&& visit) {
     for (std::int64_t n = 0; n < (row_of_tiles ? step.grid.tiles_n() : 1); ++n) {
       const std::int64_t position = wide ? step.grid.linear({item, n}) : item;
-      const std::int64_t cols =
-          wide && !row_of_tiles ? out_cols : step.grid.rect(step.grid.tile(position)).cols;
-      for_each_piece(at, step.grid, routing, position, [&](const Piece& piece) { visit(piece, cols); });
+      const TileRect rect = step.grid.rect(step.grid.tile(position));
+      const std::int64_t cols = wide && !row_of_tiles ? out_cols : rect.cols;
+      const std::int64_t first = wide ? rect.col : 0;
+      for_each_piece(at, step.grid, routing, position,
+                     [&](const Piece& piece) { visit(piece, piece.col - first, cols); });
     }
   };
   const auto compare = [&](const Placement& source, bool row_of_tiles, const Placement& target) {
     if (source.slice.buffer != target.slice.buffer) return;
-    pieces_of(source, row_of_tiles, [&](const Piece& from, std::int64_t from_cols) {
-      pieces_of(target, false, [&](const Piece& to, std::int64_t to_cols) {
+    pieces_of(source, row_of_tiles, [&](const Piece& from, std::int64_t from_col, std::int64_t from_cols) {
+      pieces_of(target, false, [&](const Piece& to, std::int64_t to_col, std::int64_t to_cols) {
         const bool apart = from.rank != to.rank || from.row >= to.row + to.rows ||
                            to.row >= from.row + from.rows || from.col >= to.col + to_cols ||
                            to.col >= from.col + from_cols;
-        if (apart || (from.row - from.tile_row == to.row - to.tile_row && (wide || from.col == to.col)))
-          return;
+        if (apart || (from.row - from.tile_row == to.row - to.tile_row && from_col == to_col)) return;
         throw CheckFailure{"race", fmt::format("{}, item {}, stores over rows of {} that it has yet to read",
                                                where(plan_, s.rank, s.lane, s.step), item,
                                                plan_.buffers[source.slice.buffer].name)};

@@ -443,5 +443,43 @@ TEST(VerifyContent, NormsComeAfterTheSum) {
   expect_wrong(hand, "content", {"rank 0, lane compute, step 1", "before all ranks are summed"});
 }
 
+// ----------------------------------------------------------------------------------------------------
+// in place
+
+TEST(VerifyContent, ARowPassInPlaceStoresEveryColumnOverItself) {
+  // SwiGLU makes 4 columns of 8. A row is stored in chunks: those that lie over columns further right would
+  // be read by chunks that come later.
+  const auto made = [](std::int64_t col, bool norm) {
+    Problem p = with_epilogue(Op::gemm_allreduce, 2, false, norm ? Activation::none : Activation::swiglu);
+    p.norm.enabled = norm;
+    Hand hand(p);
+    const std::int64_t width = norm ? 8 : 4;
+    const auto product = hand.buffer("product", 8, 8), wide = hand.buffer("wide", 8, 12);
+    for (int r = 0; r < 2; ++r) {
+      const Slice sum = hand.all(product, r);
+      const auto at = [&](std::int64_t first, std::int64_t cols) {
+        Slice slice = hand.all(wide, r);
+        slice.col = first, slice.cols = cols;
+        return slice;
+      };
+      Elementwise finish = Hand::pass({at(0, 8)}, at(col, width));
+      finish.epilogue = p.epilogue, finish.norm = p.norm;
+      if (norm) finish.norm_weight = hand.all(hand.norm_weight, r);
+      hand.step(r, 0, hand.gemm(r, sum))
+          .step(r, 0, Hand::collective(CollectiveKind::allreduce, sum, sum))
+          .step(r, 0, Hand::pass({sum}, at(0, 8)))
+          .step(r, 0, finish)
+          .step(r, 0, Hand::pass({at(col, width)}, hand.all(hand.out, r)));
+    }
+    return hand;
+  };
+  expect_proven(made(0, false));
+  expect_proven(made(8, false));  // apart
+  expect_wrong(made(4, false), "race",
+               {"step 3 (permute)", "stores over rows of wide that it has yet to read"});
+  expect_proven(made(0, true));
+  expect_wrong(made(4, true), "race", {"stores over rows of wide that it has yet to read"});
+}
+
 }  // namespace
 }  // namespace shingle
