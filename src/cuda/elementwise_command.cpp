@@ -44,21 +44,16 @@ class Pass final : public Command {
 /// order, one thread waits for each group, and its items follow. Not so where lanes share the items: whoever
 /// is there takes the next.
 std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
-  const std::int64_t last = last_item(step);
-  if (!by_groups(step)) return {{nullptr, {}, step.first, last}};
+  if (!by_groups(step)) return {{nullptr, {}, step.first, last_item(step)}};
   const TileGate& gate = step.gates.front();
   std::vector<Pass::Part> parts;
-  std::int64_t begin = step.first;
-  for (std::size_t g = 0; g < gate.ends.size(); ++g) {
-    const std::int64_t end = std::min(gate.ends[g], last);
-    if (end <= begin) continue;
-    const CounterRef ref{gate.counter, context.rank, gate.entry(static_cast<std::int64_t>(g))};
-    parts.push_back(
-        {context.hand_overs->of(ref),
-         {SyncKind::await, context.memory.counter(ref), gate.targets[g], context.memory.growth(ref)},
-         begin,
-         end});
-    begin = end;
+  for (const GroupOfItems& items : awaited_groups(step)) {
+    const CounterRef ref{gate.counter, context.rank, gate.entry(items.group)};
+    parts.push_back({context.hand_overs->of(ref),
+                     {SyncKind::await, context.memory.counter(ref),
+                      gate.targets[static_cast<std::size_t>(items.group)], context.memory.growth(ref)},
+                     items.first,
+                     items.last});
   }
   return parts;
 }

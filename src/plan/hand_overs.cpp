@@ -62,8 +62,9 @@ HandOvers::HandOvers(const Plan& plan) : sizes_(plan.ranks.size(), 0) {
         }
         if (follows_groups(step)) {
           const TileGate& gate = gates_of(step)->front();
-          for (std::size_t g = 0; g < gate.ends.size(); ++g)
-            await({gate.counter, rank, gate.entry(static_cast<std::int64_t>(g))}, gate.targets[g]);
+          for (const GroupOfItems& items : awaited_groups(std::get<Elementwise>(step)))
+            await({gate.counter, rank, gate.entry(items.group)},
+                  gate.targets[static_cast<std::size_t>(items.group)]);
         } else if (const auto* gates = gates_of(step)) {
           for (const TileGate& gate : *gates) hooked.insert(gate.counter);
         }

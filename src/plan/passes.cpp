@@ -15,6 +15,20 @@ bool only_moves(const Plan& plan, const Elementwise& step) {
 
 }  // namespace
 
+std::vector<GroupOfItems> awaited_groups(const Elementwise& step) {
+  std::vector<GroupOfItems> groups;
+  const TileGate& gate = step.gates.front();
+  std::int64_t first = step.first;
+  for (std::size_t g = 0; g < gate.ends.size(); ++g) {
+    const std::int64_t last = smaller(gate.ends[g], last_item(step));
+    if (last <= first) continue;
+    if (step.grid.tiles_before(last) > step.grid.tiles_before(first))
+      groups.push_back({static_cast<std::int64_t>(g), first, last});
+    first = last;
+  }
+  return groups;
+}
+
 bool one_pass(const Plan& plan, const Elementwise& step, const Elementwise& next) {
   if (!only_moves(plan, step) || !only_moves(plan, next)) return false;
   const std::int32_t to = step.to.slice.buffer;

@@ -2,6 +2,9 @@
 // simulator counts them alike.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "shingle/plan/plan.hpp"
 
 namespace shingle {
@@ -10,6 +13,14 @@ namespace shingle {
 inline bool by_groups(const Elementwise& step) {
   return step.gates.size() == 1 && step.queue < 0;
 }
+
+/// Items [first, last) of a pass behind one group of its gate.
+struct GroupOfItems {
+  std::int64_t group = 0, first = 0, last = 0;
+};
+/// What a pass that follows its groups waits for, in order. Groups that hold no tile of its items are not
+/// among these: phantom tiles await nothing, so that their count may never come.
+std::vector<GroupOfItems> awaited_groups(const Elementwise& step);
 
 /// Whether a step and the next one of its lane are one pass: both only move rows, from memory that neither
 /// writes, of the same tiles behind the same gates, to the same buffer.
