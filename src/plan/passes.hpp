@@ -22,6 +22,13 @@ struct GroupOfItems {
 /// among these: phantom tiles await nothing, so that their count may never come.
 std::vector<GroupOfItems> awaited_groups(const Elementwise& step);
 
+/// Whether a step waits in its stream, by a kernel or an event before others: an await, and a pass that
+/// follows its groups. Any other that is gated waits in its own kernel, beside which others run.
+inline bool waits_in_queue(const Step& step) {
+  const auto* pass = std::get_if<Elementwise>(&step);
+  return std::holds_alternative<Await>(step) || (pass != nullptr && by_groups(*pass));
+}
+
 /// Whether a step and the next one of its lane are one pass: both only move rows, from memory that neither
 /// writes, of the same tiles behind the same gates, to the same buffer.
 bool one_pass(const Plan& plan, const Elementwise& step, const Elementwise& next);

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "passes.hpp"
 #include "shingle/plan/print.hpp"
 
 namespace shingle {
@@ -118,12 +119,11 @@ class Run {
   }
 
  private:
-  // One rank's order of issue: where each step stands in it, and at which positions the awaits are.
+  // One rank's order of issue: which step stands where in it, and how far its single hardware queue is.
   struct Issue {
-    std::vector<std::vector<std::int64_t>> position;  // [lane][step]
-    std::vector<std::int64_t> awaits;
-    std::int64_t length = 0;
-    std::size_t passed = 0;  // awaits that have been, all epochs counted
+    std::vector<std::vector<std::int64_t>> position;        // [lane][step]
+    std::vector<std::pair<std::int32_t, std::int32_t>> at;  // lane and step by position
+    std::int64_t head = 0;  // the step that the queue comes to next, all epochs counted
   };
 
   void index_issue(int r) {
@@ -132,21 +132,27 @@ class Run {
     issue.position.resize(rank.lanes.size());
     for (const std::int32_t lane : rank.issue) {
       auto& positions = issue.position[lane];
-      if (std::holds_alternative<Await>(rank.lanes[lane].steps[positions.size()]))
-        issue.awaits.push_back(issue.length);
-      positions.push_back(issue.length++);
+      issue.at.emplace_back(lane, static_cast<std::int32_t>(positions.size()));
+      positions.push_back(static_cast<std::int64_t>(issue.at.size()) - 1);
     }
     issue_.push_back(std::move(issue));
   }
 
-  /// With a single hardware queue: whether an await that was issued earlier still holds the step back.
-  bool held_back(const LaneState& lane) const {
+  /// Where the lane's step stands in the order of issue, all epochs counted.
+  std::int64_t issued_at(const LaneState& lane) const {
     const Issue& issue = issue_[lane.rank];
-    if (!hardware_queue_ || issue.awaits.empty()) return false;
-    const auto in_epoch = static_cast<std::int64_t>(issue.passed % issue.awaits.size());
-    const auto epoch = static_cast<std::int64_t>(issue.passed / issue.awaits.size());
-    const std::int64_t blocking = epoch * issue.length + issue.awaits[in_epoch];
-    return lane.epoch * issue.length + issue.position[lane.lane][lane.step] > blocking;
+    return lane.epoch * static_cast<std::int64_t>(issue.at.size()) + issue.position[lane.lane][lane.step];
+  }
+
+  /// With a single hardware queue: whether the queue has not come to the step, as a step that was issued
+  /// earlier has not left it.
+  bool held_back(const LaneState& lane) const {
+    return hardware_queue_ && issued_at(lane) > issue_[lane.rank].head;
+  }
+
+  /// The lane's step leaves the hardware queue: it runs, or what of it waits in the queue has passed.
+  void leave_queue(const LaneState& lane) {
+    if (hardware_queue_ && issued_at(lane) == issue_[lane.rank].head) ++issue_[lane.rank].head;
   }
 
   std::size_t count_index(const CounterRef& at) const { return first_count_[at.counter][at.rank] + at.entry; }
@@ -230,6 +236,7 @@ class Run {
 
   void next_step(LaneState& lane) {
     const std::size_t steps = boundaries_[lane.line].size();
+    if (steps > 0) leave_queue(lane);
     lane.run = 0;
     lane.waiting = -1;
     if (++lane.step < steps) return;
@@ -249,6 +256,12 @@ class Run {
     }
     if (held_back(lane)) return false;
     const Step& step = steps[lane.step];
+    const std::int64_t head = issue_[lane.rank].head;
+    if (!waits_in_queue(step)) leave_queue(lane);
+    return run_step(lane, step) || issue_[lane.rank].head > head;
+  }
+
+  bool run_step(LaneState& lane, const Step& step) {
     if (const auto* collective = std::get_if<Collective>(&step)) return meet(lane, *collective);
     if (const auto* exchange = std::get_if<Exchange>(&step)) return post(lane, *exchange);
     if (const auto* await = std::get_if<Await>(&step)) {
@@ -256,7 +269,6 @@ class Run {
       const std::int32_t s = segment(lane, 0, 1, true);
       record_await(await->counter, await->target, lane.epoch, s);
       out_.events.push_back({EventKind::segment, {s}});
-      ++issue_[lane.rank].passed;
       next_step(lane);
       return true;
     }
@@ -440,7 +452,11 @@ class Run {
   }
 
   std::string waits_for(const LaneState& lane, const Step& step) const {
-    if (held_back(lane)) return "is issued behind an await that does not pass";
+    if (held_back(lane)) {
+      const Issue& issue = issue_[lane.rank];
+      const auto [other, at] = issue.at[static_cast<std::size_t>(issue.head) % issue.at.size()];
+      return fmt::format("is issued behind {}", where(plan_, lane.rank, other, at));
+    }
     if (const auto* await = std::get_if<Await>(&step))
       return short_of(await->counter, await->target, lane.epoch);
     if (const auto* gates = gates_of(step)) {

@@ -70,8 +70,10 @@ inline const Step& step_of(const Plan& plan, const Segment& s) {
 /// The number of the user's line of a rank.
 std::int32_t user_line(const Plan& plan, int rank);
 
-/// `hardware_queue`: steps start in the rank's order of issue, and an await holds back all that is issued
-/// after it. A budget, where there is one, is told of what is tried and kept.
+/// `hardware_queue`: all lanes of a rank share one queue, in its order of issue. A step leaves the queue when
+/// it starts, behind the step before it in its lane; what waits in the queue (plan/passes.hpp) leaves it when
+/// it has waited. So a step at the head of the queue holds back all that is issued after it. A budget, where
+/// there is one, is told of what is tried and kept.
 Schedule run_greedily(const Plan& plan, std::int32_t epochs, bool hardware_queue, Budget* budget = nullptr);
 
 /// Hooks and grid of a tiled step; null of any other.

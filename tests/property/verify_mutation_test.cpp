@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 
+#include "plan/passes.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/verify.hpp"
@@ -513,6 +514,17 @@ bool swap_exchanges(Plan& plan, Dice& dice) {
   return false;
 }
 
+/// A pass that follows its groups is issued before the lane that opens them.
+bool issue_gated_pass_first(Plan& plan, Dice& dice) {
+  const auto at = pick_gate(plan, dice);
+  if (!at || at->first.lane != 0) return false;
+  const Elementwise& pass = get<Elementwise>(plan, at->first);
+  if (!by_groups(pass) || pass.gates[0].targets[at->second] == 0) return false;
+  auto& issue = plan.ranks[at->first.rank].issue;
+  std::stable_sort(issue.begin(), issue.end());
+  return true;
+}
+
 bool wrong_growth(Plan& plan, Dice& dice) {
   if (plan.counters.empty()) return false;
   auto& ranks = plan.counters[static_cast<std::size_t>(
@@ -556,6 +568,7 @@ const Mutation mutations[] = {{"drop an await", drop_await},
                               {"shift a message", shift_message},
                               {"drop the await before a send", drop_await_before_send},
                               {"swap two exchanges on one rank", swap_exchanges},
+                              {"issue a gated pass first", issue_gated_pass_first},
                               {"declare another growth", wrong_growth}};
 
 /// A correct plan, of a problem in which every rank has rows to compute and to keep.

@@ -359,7 +359,7 @@ TEST(VerifyHardwareQueue, AnAwaitIssuedBeforeItsProducer) {
   expect_proven(hand);
   hand.plan.ranks[1].issue = {1, 0, 0, 1};
   expect_wrong(hand, "hardware queue",
-               {"rank 1, lane compute, step 0 (gemm) is issued behind an await that does not pass",
+               {"rank 1, lane compute, step 0 (gemm) is issued behind rank 1, lane wire, step 0 (await)",
                 "computed[0] on rank 1: 0 of 1"});
 }
 
@@ -377,6 +377,54 @@ TEST(VerifyHardwareQueue, AwaitsOfTwoRanksThatHoldEachOthersNotify) {
   };
   expect_proven(made({0, 0, 1}));
   expect_wrong(made({1, 0, 0}), "hardware queue", {"rank 0", "rank 1", "here[0]"});
+}
+
+/// A GEMM, a collective of what it computes, and a pass behind a gate that the collective opens.
+struct Gated : Hand {
+  std::int32_t product = buffer("product", 8, 8), computed = counter("computed"),
+               received = counter("received", 2);
+  std::int32_t wire = lane("wire");
+
+  /// `groups`: a pass that follows them, with a wait in its stream; else one whose kernel waits itself.
+  explicit Gated(bool groups) : Hand(small(Op::gemm_allreduce)) {
+    for (int r = 0; r < 2; ++r) {
+      Elementwise pass = Hand::pass({all(product, r)}, all(out, r), 4);
+      pass.gates.push_back({received, {1, 2}, {1, 1}, {}});
+      if (!groups) pass.gates.push_back(pass.gates[0]);
+      pass.resources = {1, 1};
+      step(r, 0, gemm(r, all(product, r))).notify(r, 0, computed, r).step(r, 0, pass);
+      await(r, wire, computed)
+          .step(r, wire, collective(CollectiveKind::allreduce, all(product, r), all(product, r)));
+      notify(r, wire, received, r, 0).notify(r, wire, received, r, 1);
+    }
+  }
+  Gated& issued(std::vector<std::int32_t> order) {
+    for (RankPlan& rank : plan.ranks) rank.issue = order;
+    return *this;
+  }
+};
+
+TEST(VerifyHardwareQueue, APassThatFollowsItsGroupsWaitsInTheQueue) {
+  Gated plan(true);
+  expect_wrong(
+      plan, "hardware queue",
+      {"lane wire, step 0 (await) is issued behind rank 0, lane compute, step 2 (permute)", "received[0]"});
+  expect_proven(plan.issued({0, 0, 1, 1, 1, 1, 0}));
+  // Its last group's wait is in the queue, too.
+  expect_wrong(plan.issued({0, 0, 1, 1, 1, 0, 1}), "hardware queue", {"received[1]"});
+}
+
+TEST(VerifyHardwareQueue, AKernelThatWaitsLetsOthersRunBesideIt) {
+  expect_proven(Gated(false));
+}
+
+TEST(VerifyHardwareQueue, WhatIsBehindAWaitingKernelInItsLaneHoldsTheQueue) {
+  Gated plan(false);
+  const auto done = plan.counter("done");
+  for (int r = 0; r < 2; ++r) plan.notify(r, 0, done, r);
+  expect_proven(plan.issued({0, 0, 0, 1, 1, 1, 1, 0}));
+  expect_wrong(plan.issued({0, 0, 0, 0, 1, 1, 1, 1}), "hardware queue",
+               {"lane wire, step 0 (await) is issued behind rank 0, lane compute, step 3 (notify)"});
 }
 
 }  // namespace
