@@ -36,7 +36,8 @@ struct Accesses {
     tiles(step.notify);
   }
   void operator()(const Attend& step) {
-    slices({step.q, step.keys, step.values, step.out.slice});
+    slices({step.q, step.keys, step.values});
+    place(step.out);
     tiles(step.notify);
   }
   void operator()(const Await& step) { counters = {step.counter.rank}; }

@@ -28,9 +28,12 @@ AttendTask::AttendTask(const Plan& plan, const Attend& step, const Memory& memor
       q_(memory.view(step.q, epoch)),
       keys_(memory.view(step.keys, epoch)),
       values_(memory.view(step.values, epoch)),
-      out_(memory.buffer(step.out.slice.buffer, step.out.slice.rank, epoch)),
+      outs_(plan.ranks.size()),
       dim_(plan.problem.attention.head_dim),
-      sharing_(plan.problem.attention.heads / plan.problem.attention.kv_heads) {}
+      sharing_(plan.problem.attention.heads / plan.problem.attention.kv_heads) {
+  for (const std::int32_t rank : ranks_of(step.out, plan.problem.world))
+    outs_[static_cast<std::size_t>(rank)] = memory.buffer(step.out.slice.buffer, rank, epoch);
+}
 
 void AttendTask::run(Worker& worker, std::int64_t position) const {
   const TileRect tile = step_.grid.rect(step_.grid.tile(position));
@@ -42,9 +45,19 @@ void AttendTask::run(Worker& worker, std::int64_t position) const {
     row += rows;
   }
   for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    const View& to = outs_[static_cast<std::size_t>(piece.rank)];
     for (std::int64_t i = 0; i < piece.rows; ++i)
-      narrow(out_.type, out + (piece.tile_row + i) * dim_, out_.at(piece.row + i, piece.col), dim_);
+      narrow(to.type, out + (piece.tile_row + i) * dim_, to.at(piece.row + i, piece.col), dim_);
   });
+}
+
+std::int64_t AttendTask::crossing(std::int64_t position) const {
+  std::int64_t rows = 0;
+  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    if (piece.rank != step_.q.rank) rows += piece.rows;
+  });
+  const DType type = plan_.buffers[static_cast<std::size_t>(step_.out.slice.buffer)].dtype;
+  return rows * dim_ * static_cast<std::int64_t>(size_bytes(type));
 }
 
 AttendTask::Panel AttendTask::panel(const View& view, std::int64_t row, std::int64_t rows, std::int64_t col,

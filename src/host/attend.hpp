@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "memory.hpp"
 #include "products.hpp"
@@ -21,6 +22,8 @@ class AttendTask {
 
   /// Computes the tile at a position that is not phantom.
   void run(Worker& worker, std::int64_t position) const;
+  /// Bytes of the tile at a position that are stored on other ranks than the one that computes it.
+  std::int64_t crossing(std::int64_t position) const;
 
  private:
   /// Queries [row, row + rows) of the tile, all of one sequence; results are fp32 rows of head_dim at `out`.
@@ -36,7 +39,8 @@ class AttendTask {
   const Plan& plan_;
   const Attend& step_;
   Products& products_;
-  View q_, keys_, values_, out_;
+  View q_, keys_, values_;
+  std::vector<View> outs_;  ///< by rank, where the output may lie there
   std::int64_t dim_, sharing_;
 };
 

@@ -111,6 +111,8 @@ void Interpreter::operator()(const Attend& step) {
        .gates = step.gates,
        .notify = step.notify,
        .last = step.grid.positions(),
+       .crossing = leaves(step.out) ? [&](std::int64_t position) { return task.crossing(position); }
+                                    : std::function<std::int64_t(std::int64_t)>(),
        .compute = [&](Worker& worker, std::int64_t position, std::int64_t) { task.run(worker, position); }},
       step.resources);
 }

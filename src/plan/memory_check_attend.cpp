@@ -60,7 +60,7 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
   check_seen(step.values, Content::Of::values);
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
     memory_.write(
-        piece_place(step.out.slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch), index, item,
+        piece_place(on_rank(step.out.slice, piece), piece.row, piece.rows, piece.col, rect.cols, s.epoch), index, item,
         {Content::Of::attended, 0, s.epoch, token + piece.tile_row - piece.row, col - piece.col, ranks});
   });
 }

@@ -224,6 +224,11 @@ TEST(UlyssesWrongPlans, AttentionOfOtherTokensOrHeads) {
     a.values.row = 24 - a.values.row;
     return true;
   });
+  // A result on another rank.
+  expect_refused<Attend>(plan, "", [](Attend& a) {
+    a.out.ranks = {1};
+    return true;
+  });
   // A result in the columns of other heads.
   expect_refused<Attend>(plan, "", [](Attend& a) {
     if (a.out.slice.buffer != 3) return false;  // only own results go to the output at once
