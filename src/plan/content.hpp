@@ -31,6 +31,7 @@ struct Content {
   std::uint64_t ranks =
       0;  ///< whose products are summed in c; whose operand a and b are; 0: no rank's in particular
   std::int32_t depth = 0;  ///< of an overlap's product: over how many of the K it goes
+  std::int32_t value = 0;  ///< how it is computed: Values::Id
 
   bool operator==(const Content&) const = default;
 };
@@ -38,6 +39,12 @@ struct Content {
 enum Done : std::uint8_t { epilogue_done = 1, residual_done = 2, norm_done = 4 };
 
 std::string text_of(const Content& c);
+
+/// Whether two contents are the same elements, however they are computed.
+inline bool same_elements(const Content& a, Content b) {
+  b.value = a.value;
+  return a == b;
+}
 
 /// Whether two contents are parts of one sum: equal places, of disjoint sets of ranks. What is of no rank in
 /// particular, such as the rows that an all-gather brings, is complete: there is nothing to add to it.

@@ -7,7 +7,12 @@
 namespace shingle {
 
 MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget)
-    : plan_(plan), schedule_(schedule), budget_(budget), memory_(plan, schedule, order, budget) {
+    : plan_(plan),
+      schedule_(schedule),
+      budget_(budget),
+      memory_(plan, schedule, order, budget),
+      values_(plan.problem.dtype, plan.problem.world, budget),
+      results_(plan, values_, budget) {
   const int world = plan.problem.world;
   everyone_ = world == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << world) - 1;
 }
@@ -60,6 +65,7 @@ std::optional<CheckFailure> MemoryCheck::run() {
         for (const Slice& to : b->to) copy(b->from, {index, 0}, to, {index, 0});
       if (const auto* w = std::get_if<Swap>(&step)) swap(*w, s, index);
     }
+    results_.check_statement();
   } catch (const CheckFailure& failure) {
     return failure;
   }

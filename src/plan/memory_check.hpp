@@ -10,9 +10,11 @@
 
 #include "content.hpp"
 #include "order.hpp"
+#include "results.hpp"
 #include "schedule.hpp"
 #include "shingle/plan/placement.hpp"
 #include "tracked_memory.hpp"
+#include "values.hpp"
 
 namespace shingle {
 
@@ -81,6 +83,7 @@ class MemoryCheck {
   void copy(const Slice& from, const Touch& reader, const Slice& to, const Touch& writer);
   void swap(const Swap& step, const Segment& s, std::int32_t index);
 
+  DType dtype_of(const Slice& slice) const { return plan_.buffers[slice.buffer].dtype; }
   const Step& step_of(const Segment& s) const { return shingle::step_of(plan_, s); }
   [[noreturn]] void fail_content(const Segment& s, const std::string& text) const;
 
@@ -88,6 +91,8 @@ class MemoryCheck {
   const Schedule& schedule_;
   Budget& budget_;
   TrackedMemory memory_;
+  Values values_;
+  Results results_;
   std::uint64_t everyone_;
   // Neighbouring tiles of a run multiply the same rows of A: they are read once.
   std::int32_t a_segment_ = -1;

@@ -58,10 +58,13 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
   };
   check_seen(step.keys, Content::Of::keys);
   check_seen(step.values, Content::Of::values);
+  const Values::Id value = values_.stored(values_.product(s.rank, s.lane, s.step), dtype_of(step.out.slice));
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
     memory_.write(
-        piece_place(on_rank(step.out.slice, piece), piece.row, piece.rows, piece.col, rect.cols, s.epoch), index, item,
-        {Content::Of::attended, 0, s.epoch, token + piece.tile_row - piece.row, col - piece.col, ranks});
+        piece_place(on_rank(step.out.slice, piece), piece.row, piece.rows, piece.col, rect.cols, s.epoch),
+        index, item,
+        {Content::Of::attended, 0, s.epoch, token + piece.tile_row - piece.row, col - piece.col, ranks, 0,
+         value});
   });
 }
 

@@ -71,6 +71,7 @@ Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, con
   if (!addable(sum, c))
     fail_content(s, fmt::format("adds {} ({}) to {}", memory_.describe(at, cell), text_of(c), text_of(sum)));
   sum.ranks |= c.ranks;
+  sum.value = values_.sum(sum.value, c.value);
   return sum;
 }
 
@@ -109,7 +110,9 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
         check_owner(s, bias_ranks, c);
         bias_known = true;
         c.done = check_epilogue(c, step.epilogue, s);
+        c.value = values_.passed(c.value, c.done);
       }
+      c.value = values_.stored(c.value, dtype_of(step.to.slice));
       const std::int64_t row = piece.row + part.row - piece.tile_row, col = piece.col + part.col;
       c.row += part.row - row;
       c.col += part.col - col;
@@ -163,7 +166,9 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
       if (p.reduces() && c.ranks != everyone_)
         fail_content(s, "works on complete rows before all ranks are summed");
       if (!bands.empty() && bands.back().first.row == part.row) {
-        if (!(bands.back().second == c)) fail_content(s, "takes parts of different rows for one");
+        Content& row = bands.back().second;
+        if (!same_elements(row, c)) fail_content(s, "takes parts of different rows for one");
+        row.value = values_.beside(row.value, c.value);
       } else {
         bands.emplace_back(part, c);
       }
@@ -209,6 +214,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
           Content sum = c;
           sum.row += from - at_row;
           sum.col = -other.col;
+          sum.value = values_.stored(values_.passed(held.value, c.done), dtype_of(step.sum.slice));
           memory_.write(piece_place(step.sum.slice, at_row, to - from, other.col, p.out_cols(), s.epoch),
                         index, tile_row, sum);
         });
@@ -216,6 +222,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
           fail_content(s, fmt::format("keeps the sum of {} of {} rows", kept, part.rows));
       }
       if (step.norm.enabled) c.done |= norm_done;
+      c.value = values_.stored(values_.passed(held.value, c.done), dtype_of(step.to.slice));
       c.row += part.row - row;
       c.col = -piece.col;
       memory_.write(

@@ -119,6 +119,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
   const bool first_of_two = plan_.problem.chains() && b.of == Content::Of::b;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
+  const Values::Id value = values_.stored(values_.product(s.rank, s.lane, s.step), dtype_of(step.out.slice));
   if (step.epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
     if (step.epilogue.activation == Activation::swiglu)
@@ -153,7 +154,8 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                 run.global_row + from - run.tile_row - row,
                 b.col - piece.col,
                 b.ranks,
-                plan_.problem.overlaps() ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0};
+                plan_.problem.overlaps() ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
+                value};
       // A first product passes the epilogue as it is: it is nobody else's.
       c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);
       memory_.write(

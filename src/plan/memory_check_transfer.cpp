@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "shingle/plan/print.hpp"
 
 namespace shingle {
@@ -142,6 +144,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
         const bool undefined = c.of == Content::Of::nothing || (i > 0 && total.of == Content::Of::nothing);
         if (i == 0 || undefined) {
           total = undefined ? Content{} : c;  // padding may be anything, as long as nobody uses it
+          total.value = undefined ? 0 : values_.told(0, c.value);
         } else if (!addable(total, c)) {
           const Segment& s = schedule_.segments[segments[i]];
           fail_content(s, fmt::format("sums {} ({}, row {}, column {}) with {}, row {}, column {}",
@@ -149,13 +152,18 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
                                       text_of(total), cell.row + total.row, cell.col + total.col));
         } else {
           total.ranks |= c.ranks;
+          total.value = values_.told(total.value, c.value);
         }
       });
+  const Segment& caller = schedule_.segments[segments[0]];
+  const std::array<std::int32_t, 3> call{caller.rank, caller.lane, caller.step};
   for (std::size_t i = 0; i < world; ++i) {
     const bool scatter = kind == CollectiveKind::reducescatter;
     const std::int64_t rows = of(i).recv.rows, first = scatter ? static_cast<std::int64_t>(i) * rows : 0;
-    sum.visit({first, rows, 0, of(i).send.cols},
-              [&](const Rect& cell, Content& c) { deliver(i, cell.row - first, cell, c); });
+    sum.visit({first, rows, 0, of(i).send.cols}, [&](const Rect& cell, Content c) {
+      if (c.value != 0) c.value = values_.library(c.value, call, dtype_of(of(i).recv));
+      deliver(i, cell.row - first, cell, c);
+    });
   }
   budget_.release(Budget::cells, bytes);
 }

@@ -55,6 +55,20 @@ void drop_empty_lanes(RankPlan& rank) {
   for (std::int32_t& lane : rank.issue) lane = number[lane];
 }
 
+/// Whether what is rounded already passes an epilogue or a norm.
+bool has_last_pass(const Plan& plan) {
+  const auto reads_rounded = [&](const Step& step) {
+    const auto* pass = std::get_if<Elementwise>(&step);
+    return pass && pass->grid.tiles() > 0 && pass->from.size() == 1 &&
+           (pass->epilogue.any() || pass->norm.enabled) &&
+           plan.buffers[static_cast<std::size_t>(pass->from[0].slice.buffer)].dtype == plan.problem.dtype;
+  };
+  return std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) {
+    return std::ranges::any_of(
+        rank.lanes, [&](const Lane& lane) { return std::ranges::any_of(lane.steps, reads_rounded); });
+  });
+}
+
 }  // namespace
 
 Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params)
@@ -298,8 +312,9 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
   return pass;
 }
 
-Plan Builder::finish(std::string rounding) && {
-  plan_.rounding = std::move(rounding);
+Plan Builder::finish(Rounding rounding) && {
+  rounding.last_pass = has_last_pass(plan_);
+  plan_.rounding = sentence(plan_.problem, rounding);
   for (RankPlan& rank : plan_.ranks) {
     for (Lane& lane : rank.lanes) lane.steps.shrink_to_fit();
     std::set<std::int32_t> queues;  // a shared pass notifies once, whoever does it
@@ -381,33 +396,9 @@ void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows)
                              Builder::in_place(build.all(build.out, rank))));
 }
 
-std::string first_rounding(const Problem& problem) {
-  if (!problem.chains()) return "";
-  return fmt::format(
-      "first products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}; ",
-      name(problem.dtype));
-}
-
-std::string rounding(const Problem& problem) {
-  const std::string_view type = name(problem.dtype);
-  if (problem.is_collective())
-    return problem.reduces()
-               ? fmt::format(
-                     "the collective sums the ranks' {0} values as its library does (host: in fp32, in "
-                     "rank order, rounded once to {0})",
-                     type)
-               : "values are moved as they are";
-  if (problem.reduces())
-    return first_rounding(problem) + fmt::format(
-                                         "products accumulate in fp32 and are rounded once to {0}; the "
-                                         "collective sums the ranks' {0} values "
-                                         "as its library "
-                                         "does (host: in fp32, in rank order, rounded once to {0})",
-                                         type);
-  if (!problem.multiplies())
-    return fmt::format("scores, weights and sums are fp32, and the result is rounded once to {}", type);
-  return first_rounding(problem) + fmt::format("products accumulate in fp32{} and are rounded once to {}",
-                                               problem.chains() ? "" : ", pass the epilogue in fp32", type);
+Rounding rounding(const Problem& problem) {
+  const bool sums = statements(problem).front().summing != Summing::none;
+  return {sums ? Summing::library : Summing::none, problem.dtype};
 }
 
 std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit) {

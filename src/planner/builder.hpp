@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "shingle/plan/rounding.hpp"
 #include "shingle/planner/planner.hpp"
 
 namespace shingle::planner {
@@ -111,8 +112,8 @@ class Builder {
   /// Ranks that are planned: the first ones, where they stand for all.
   int ranks() const { return static_cast<int>(plan_.ranks.size()); }
 
-  /// Computes counter growth and hands the plan over.
-  Plan finish(std::string rounding) &&;
+  /// Computes counter growth, says of the rounding whether there is a last pass, and hands the plan over.
+  Plan finish(Rounding rounding) &&;
 
  private:
   std::int32_t user(Role role, std::vector<std::int64_t> rows, std::int64_t cols);
@@ -132,11 +133,9 @@ void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from
 /// The pass over a rank's `rows` complete rows of `from` into the output, where there is one to make: a sum's
 /// epilogue or a norm, or rows that lie elsewhere than in the output.
 void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows);
-/// Where the first product of an mlp is rounded, to go before the rest; of other operators nothing.
-std::string first_rounding(const Problem& problem);
 
 /// Where a mechanism that uses collectives rounds: the same for all of them.
-std::string rounding(const Problem& problem);
+Rounding rounding(const Problem& problem);
 
 /// Chunk i of `count` as even as can be, in units of `unit`: first row (i = count: the end).
 std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit = 1);

@@ -1,8 +1,6 @@
 // copy-engine: a collective whose bytes are moved by copy engines (DMA collectives; docs/copy-engine.md), by
 // itself or with the GEMM before or after it. Engines cannot add: where ranks are summed, workers do that
 // with what engines have brought.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "engine_params.hpp"
@@ -332,15 +330,9 @@ void plan_allreduce(Builder& build, Variant variant) {
   }
 }
 
-std::string engine_rounding(const Problem& p) {
+Rounding engine_rounding(const Problem& p) {
   if (!p.reduces()) return planner::rounding(p);
-  return fmt::format(
-      "{}ranks' values are summed in fp32 in rank order, bit-identical from run to run, and rounded once to "
-      "{}",
-      p.multiplies() ? fmt::format("products accumulate in fp32 and are rounded once to {} for their way; ",
-                                   name(p.dtype))
-                     : "",
-      name(p.dtype));
+  return {Summing::rank_order, p.dtype};
 }
 
 }  // namespace

@@ -179,14 +179,9 @@ bool ends_with_own(const Problem& p, const Machine& machine, const Params& chose
          !wire_bound(machine, product_of(p, machine, chosen), 1);
 }
 
-std::string rounding(const Problem& p, const Params& params) {
+Rounding rounding(const Problem& p, const Params& params) {
   if (!p.reduces()) return planner::rounding(p);
-  return planner::first_rounding(p) + fmt::format(
-                                          "products accumulate in fp32 and are rounded once to {} for their "
-                                          "way; they are summed in fp32 in rank "
-                                          "order, "
-                                          "bit-identical from run to run, and rounded once to {}",
-                                          name(params.stage_fp32 ? DType::f32 : p.dtype), name(p.dtype));
+  return {Summing::rank_order, params.stage_fp32 ? DType::f32 : p.dtype};
 }
 
 }  // namespace

@@ -91,15 +91,9 @@ void plan_allgather(Builder& build, const Shards& shards) {
   }
 }
 
-std::string ring_rounding(const Problem& problem) {
+Rounding ring_rounding(const Problem& problem) {
   if (!problem.reduces() || problem.world == 1) return planner::rounding(problem);
-  return planner::first_rounding(problem) + fmt::format(
-                                                "products accumulate in fp32 and are rounded once to {0}; "
-                                                "the sum of a row's shard starts at the rank "
-                                                "after its owner and goes around the ring: each rank adds "
-                                                "its product in fp32 and rounds to {0}, the "
-                                                "owner after the epilogue",
-                                                name(problem.dtype));
+  return {Summing::ring, problem.dtype};
 }
 
 /// Engines take no workers; but what waits and counts between them and the GEMMs is one on GPUs.

@@ -11,6 +11,7 @@
 #include "plan/passes.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/print.hpp"
+#include "shingle/plan/rounding.hpp"
 #include "shingle/plan/verify.hpp"
 #include "support/random_problem.hpp"
 
@@ -514,6 +515,21 @@ bool swap_exchanges(Plan& plan, Dice& dice) {
   return false;
 }
 
+/// The plan says something else of its numbers. (A sum of two has several names; so has one that f32 does not
+/// tell apart.)
+bool forge_rounding(Plan& plan, Dice& dice) {
+  if (dice.size(0, 4) == 0) {
+    plan.rounding += '0';
+    return true;
+  }
+  if (plan.problem.world < 3 || plan.problem.dtype == DType::f32) return false;
+  const auto all = statements(plan.problem);  // the last is true of every plan
+  Rounding other = all[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(all.size()) - 2))];
+  if (sentence(plan.problem, other) == plan.rounding) other.last_pass = !other.last_pass;
+  plan.rounding = sentence(plan.problem, other);
+  return true;
+}
+
 /// A pass that follows its groups is issued before the lane that opens them.
 bool issue_gated_pass_first(Plan& plan, Dice& dice) {
   const auto at = pick_gate(plan, dice);
@@ -568,6 +584,7 @@ const Mutation mutations[] = {{"drop an await", drop_await},
                               {"shift a message", shift_message},
                               {"drop the await before a send", drop_await_before_send},
                               {"swap two exchanges on one rank", swap_exchanges},
+                              {"forge the rounding", forge_rounding},
                               {"issue a gated pass first", issue_gated_pass_first},
                               {"declare another growth", wrong_growth}};
 

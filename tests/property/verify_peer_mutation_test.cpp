@@ -224,6 +224,26 @@ bool route_elsewhere(Plan& plan, Dice& dice) {
   return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) { std::swap(g.out.bases[0], g.out.bases[1]); });
 }
 
+/// One rank sums its sources in another order. (Two have none.)
+bool reverse_sources(Plan& plan, Dice& dice) {
+  if (plan.problem.world < 3) return false;
+  return change_sums(plan, dice, [](Elementwise& pass) { std::ranges::reverse(pass.from); });
+}
+
+/// Parts are said to travel in another type than they do.
+bool forge_staging(Plan& plan, Dice&) {
+  if (!plan.problem.reduces() || plan.problem.dtype == DType::f32) return false;
+  const std::string type(name(plan.problem.dtype));
+  const auto swapped = [&](const std::string& from, const std::string& to) {
+    const std::string before = "rounded once to " + from + " for their way";
+    const auto at = plan.rounding.find(before);
+    if (at != std::string::npos)
+      plan.rounding.replace(at, before.size(), "rounded once to " + to + " for their way");
+    return at != std::string::npos;
+  };
+  return swapped(type, "f32") || swapped("f32", type);
+}
+
 bool exceed_workers(Plan& plan, Dice& dice) {
   const std::int32_t workers = plan.workers;
   return change<Gemm>(
@@ -253,6 +273,8 @@ const Mutation mutations[] = {{"drop an await of a peer's begin", drop_begun},
                               {"copy to another rank", copy_to_other_rank},
                               {"push rows elsewhere", push_elsewhere},
                               {"route rows elsewhere", route_elsewhere},
+                              {"reverse the sources of a sum", reverse_sources},
+                              {"forge what parts are rounded to", forge_staging},
                               {"exceed the workers", exceed_workers}};
 
 /// A correct plan in which every rank has rows for every other.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plan_edit.hpp"
-#include "shingle/plan/plan.hpp"
+#include "shingle/plan/rounding.hpp"
 
 namespace shingle::test {
 
@@ -19,7 +19,7 @@ struct Hand {
   explicit Hand(const Problem& problem, std::int32_t workers = 4) {
     plan.problem = problem;
     plan.workers = workers;
-    plan.rounding = "by hand";
+    plan.rounding = sentence(problem, {});
     std::vector<std::int64_t> a_rows, out_rows;
     std::vector<std::int32_t> everyone;
     for (int r = 0; r < problem.world; ++r) {

@@ -1,0 +1,55 @@
+#include "results.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shingle {
+
+Results::Results(const Plan& plan, const Values& values, Budget& budget)
+    : plan_(plan), values_(values), budget_(budget) {
+  for (const Buffer& buffer : plan.buffers) {
+    const bool output = is_output(buffer.role) && !buffer.rows.empty();
+    first_.emplace_back(output ? std::ranges::max(buffer.rows) : 0, buffer.cols, Held{}, &budget);
+  }
+}
+
+void Results::note(const Place& at, const Rect& rect, Content found) {
+  found.epoch = 0;
+  constexpr std::int64_t entry_bytes = 48;
+  if (found_.emplace(found.value, plan_.problem.scatters() ? at.rank : -1).second)
+    budget_.keep(Budget::cells, entry_bytes);
+  budget_.spend(Budget::accessed, 1);
+  first_[static_cast<std::size_t>(at.buffer)].visit(rect, [&](const Rect& cell, Held& held) {
+    if (held.content.of == Content::Of::nothing) held = {found, at.rank};
+    if (!same_elements(held.content, found) || held.content.value == found.value) return;
+    throw CheckFailure{
+        "rounding",
+        fmt::format("{} on rank {}, {}, is {}, but the same elements on rank {} are {}: ranks differ in "
+                    "the last bits",
+                    plan_.buffers[static_cast<std::size_t>(at.buffer)].name, at.rank, text_of(cell),
+                    values_.text_of(found.value), held.rank, values_.text_of(held.content.value))};
+  });
+}
+
+bool Results::holds(const Rounding& statement) const {
+  budget_.spend(Budget::visited, static_cast<std::int64_t>(found_.size()) * plan_.problem.world);
+  return std::ranges::all_of(
+      found_, [&](const auto& found) { return values_.satisfies(found.first, statement, found.second); });
+}
+
+void Results::check_statement() const {
+  const std::vector<Rounding> all = statements(plan_.problem);
+  const auto says = [&](const Rounding& one) { return sentence(plan_.problem, one) == plan_.rounding; };
+  if (std::ranges::any_of(all, [&](const Rounding& one) { return says(one) && holds(one); })) return;
+  const bool known = std::ranges::any_of(all, says);
+  const auto truth = std::ranges::find_if(all, [&](const Rounding& one) { return holds(one); });
+  throw CheckFailure{
+      "rounding",
+      fmt::format("the plan says \"{:.200}\", which is {}: its output holds {}; true is \"{}\"",
+                  plan_.rounding, known ? "not what its steps do" : "none of the sentences that it may hold",
+                  found_.empty() ? "nothing" : values_.text_of(found_.rbegin()->first),
+                  sentence(plan_.problem, *truth))};
+}
+
+}  // namespace shingle

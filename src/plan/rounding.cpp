@@ -1,0 +1,102 @@
+#include "shingle/plan/rounding.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shingle {
+namespace {
+
+/// Where what comes before the last product is rounded.
+std::string before_the_product(const Problem& p) {
+  if (p.chains())
+    return fmt::format(
+        "first products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}; ",
+        name(p.dtype));
+  if (p.op == Op::attention_reducescatter)
+    return fmt::format("attention is computed in fp32 and rounded once to {}; ", name(p.dtype));
+  return "";
+}
+
+std::string by_library(const Problem& p, std::string_view who) {
+  return fmt::format(
+      "{0} the ranks' {1} values as its library does (host: in fp32, in rank order, rounded once to {1})",
+      who, name(p.dtype));
+}
+
+/// A result that is no sum over ranks.
+std::string of_one_rank(const Problem& p) {
+  const std::string_view type = name(p.dtype);
+  if (p.is_collective()) return "values are moved as they are";
+  if (!p.multiplies())
+    return fmt::format("scores, weights and sums are fp32, and the result is rounded once to {}", type);
+  return before_the_product(p) + fmt::format("products accumulate in fp32{} and are rounded once to {}",
+                                             p.chains() ? "" : ", pass the epilogue in fp32", type);
+}
+
+bool has_library_sums(const Problem& p) {
+  return p.overlaps() && std::ranges::any_of(p.overlap->collectives, [](const Overlap::Collective& one) {
+           return one.kind == CollectiveKind::allreduce || one.kind == CollectiveKind::reducescatter;
+         });
+}
+
+std::string result_of(const Problem& p, const Rounding& rounding) {
+  const std::string_view type = name(p.dtype);
+  const auto products = [&](DType to) {
+    if (!p.multiplies()) return std::string();
+    return before_the_product(p) +
+           fmt::format("products accumulate in fp32 and are rounded once to {}", name(to));
+  };
+  switch (rounding.summing) {
+    case Summing::none:
+      return of_one_rank(p);
+    case Summing::library:
+      if (p.overlaps()) return of_one_rank(p) + "; " + by_library(p, "a collective that reduces sums");
+      return products(p.dtype) + (p.multiplies() ? "; " : "") + by_library(p, "the collective sums");
+    case Summing::rank_order:
+      return products(rounding.staged) +
+             fmt::format(
+                 "{} summed in fp32 in rank order, bit-identical from run to run, and rounded once to {}",
+                 p.multiplies() ? " for their way; they are" : "ranks' values are", type);
+    case Summing::ring:
+      return products(p.dtype) +
+             fmt::format(
+                 "; the sum of a row's shard starts at the rank after its owner and goes around the ring: "
+                 "each rank "
+                 "adds its product in fp32 and rounds to {0}, the owner after the epilogue",
+                 type);
+    case Summing::steps:
+      return "every step computes in fp32, sums its sources in their order and rounds once to what it "
+             "stores; "
+             "collectives sum as their library does";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string sentence(const Problem& problem, const Rounding& rounding) {
+  return result_of(problem, rounding) +
+         (rounding.last_pass ? fmt::format("; a last pass works on these in fp32 and rounds once more to {}",
+                                           name(problem.dtype))
+                             : "");
+}
+
+std::vector<Rounding> statements(const Problem& problem) {
+  std::vector<Rounding> all;
+  const auto add = [&](Summing summing, DType staged) {
+    for (const bool last_pass : {false, true}) all.push_back({summing, staged, last_pass});
+  };
+  if (problem.reduces()) {
+    add(Summing::rank_order, problem.dtype);
+    if (problem.multiplies() && problem.dtype != DType::f32) add(Summing::rank_order, DType::f32);
+    if (problem.multiplies()) add(Summing::ring, problem.dtype);
+    add(Summing::library, problem.dtype);
+  } else {
+    add(has_library_sums(problem) ? Summing::library : Summing::none, problem.dtype);
+  }
+  all.push_back({});
+  return all;
+}
+
+}  // namespace shingle

@@ -1,0 +1,184 @@
+#include "values.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace shingle {
+namespace {
+
+constexpr std::size_t most_text = 120;
+constexpr std::int64_t node_bytes = 96;  // in the list and in the table
+
+}  // namespace
+
+std::size_t Values::Hash::operator()(const Node& node) const {
+  std::uint64_t hash = static_cast<std::uint64_t>(node.kind) << 8 | static_cast<std::uint64_t>(node.dtype);
+  for (const std::int32_t part : {node.a, node.b, node.c})
+    hash = (hash ^ static_cast<std::uint32_t>(part)) * 0x9e3779b97f4a7c15u;
+  return static_cast<std::size_t>(hash ^ hash >> 29);
+}
+
+Values::Id Values::intern(const Node& node) {
+  const auto [found, added] = ids_.emplace(node, static_cast<Id>(nodes_.size()));
+  budget_.spend(Budget::expanded, 1);
+  if (added) {
+    budget_.spend(Budget::accessed, 1);
+    budget_.keep(Budget::cells, node_bytes);
+    nodes_.push_back(node);
+  }
+  return found->second;
+}
+
+Values::Id Values::sum(Id a, Id b) {
+  return intern({Kind::sum, DType::f32, std::min(a, b), std::max(a, b), 0});
+}
+
+Values::Id Values::stored(Id value, DType dtype) {
+  if (value == 0 || dtype == DType::f32 || at(value).dtype == dtype) return value;
+  return intern({Kind::rounded, dtype, value, 0, 0});
+}
+
+Values::Id Values::beside(Id row, Id next) {
+  if (row == next || (at(row).kind == Kind::row && at(row).b == next)) return row;
+  return intern({Kind::row, DType::f32, row, next, 0});
+}
+
+Values::Id Values::library(Id told, const std::array<std::int32_t, 3>& call, DType dtype) {
+  const auto number = calls_.emplace(call, static_cast<std::int32_t>(calls_.size())).first->second;
+  return intern({Kind::library, dtype, told, number, 0});
+}
+
+bool Values::is_leaf(Id value, int rank) const {
+  const Node& node = at(value);
+  return (node.kind == Kind::product || node.kind == Kind::input) && (rank < 0 || node.a == rank);
+}
+
+bool Values::is_part(Id value) const {
+  return is_leaf(at(value).kind == Kind::rounded ? at(value).a : value, -1);
+}
+
+/// One rank's part of a sum, as it travels.
+bool Values::is_part(Id value, int rank, DType staged) const {
+  if (at(value).kind == Kind::input) return at(value).a == rank;
+  if (staged == DType::f32) return is_leaf(value, rank);
+  return at(value).kind == Kind::rounded && at(value).dtype == staged && is_leaf(at(value).a, rank);
+}
+
+/// A sum of all ranks' parts, one after the other from `first` on; `rounded`: after each.
+bool Values::is_fold(Id value, int first, DType staged, bool rounded) const {
+  for (int i = world_ - 1; i > 0; --i) {
+    const Node& node = at(value);
+    const int rank = (first + i) % world_;
+    if (node.kind != Kind::sum) return false;
+    if (!is_part(node.a, rank, staged) && !is_part(node.b, rank, staged)) return false;
+    value = is_part(node.a, rank, staged) ? node.b : node.a;
+    if (!rounded || i == 1 || dtype_ == DType::f32) continue;
+    if (at(value).kind != Kind::rounded || at(value).dtype != dtype_) return false;
+    value = at(value).a;
+  }
+  return is_part(value, first, staged);
+}
+
+/// A collective's sum of all ranks' parts, in rank order.
+bool Values::is_library(Id value) const {
+  if (at(value).kind != Kind::library) return false;
+  value = at(value).a;
+  for (int rank = world_ - 1; rank >= 0; --rank) {
+    const Node& list = at(value);
+    if (list.kind != Kind::list || !is_part(list.b, rank, dtype_)) return false;
+    value = list.a;
+  }
+  return value == 0;
+}
+
+bool Values::is_summed(Id value, const Rounding& statement, int owner) const {
+  if (world_ == 1 && is_leaf(value, 0)) return true;
+  switch (statement.summing) {
+    case Summing::none:
+      return is_leaf(value, -1);
+    case Summing::library:  // an overlap has products beside the sums; elsewhere no leaf is a sum of all
+                            // ranks
+      return is_library(value) || is_leaf(value, -1);
+    case Summing::rank_order:
+      return is_fold(value, 0, statement.staged, false);
+    case Summing::ring:
+      for (int last = std::max(owner, 0); last < (owner < 0 ? world_ : owner + 1); ++last)
+        if (is_fold(value, (last + 1) % world_, dtype_, true)) return true;
+      return false;
+    case Summing::steps:
+      return true;
+  }
+  return false;
+}
+
+bool Values::satisfies(Id result, const Rounding& statement, int owner) const {
+  if (statement.summing == Summing::steps) return true;
+  const auto unrounded = [&](Id value) {
+    return at(value).kind == Kind::rounded && at(value).dtype == dtype_ ? at(value).a : value;
+  };
+  Id value = unrounded(result);
+  bool last_pass = false, holds = true;
+  const auto check = [&](Id part) {
+    last_pass = last_pass || at(part).dtype == dtype_;
+    holds = holds && is_summed(unrounded(part), statement, owner);
+  };
+  if (at(value).kind == Kind::pass) {
+    for (value = at(value).a; at(value).kind == Kind::row; value = at(value).a) check(at(value).b);
+    check(value);
+  } else {
+    holds = is_summed(value, statement, owner);
+  }
+  // In f32 memory a value is no less exact than on its way: nothing tells a pass from what it goes on with.
+  return holds && (dtype_ == DType::f32 || last_pass == statement.last_pass);
+}
+
+void Values::write(Id value, std::string& text) const {
+  if (text.size() > most_text) return;
+  const Node& node = at(value);
+  const auto inside = [&](std::string_view before, Id one, std::string_view between, Id other) {
+    text += before;
+    write(one, text);
+    text += between;
+    if (other != 0) write(other, text);
+  };
+  switch (node.kind) {
+    case Kind::nothing:
+      return;
+    case Kind::input:
+      text += fmt::format("A{}", node.a);
+      return;
+    case Kind::product:
+      text += fmt::format("C{}", node.a);
+      return;
+    case Kind::sum: {
+      const bool later = is_part(node.a) && !is_part(node.b);  // what is added to a sum stands behind it
+      inside("(", later ? node.b : node.a, " + ", later ? node.a : node.b);
+      text += ")";
+      return;
+    }
+    case Kind::rounded:
+      inside(fmt::format("{}(", name(node.dtype)), node.a, ")", 0);
+      return;
+    case Kind::pass:
+      inside("pass(", node.a, ")", 0);
+      return;
+    case Kind::row:
+      return inside("", node.b, " | ...", 0);
+    case Kind::list:
+      return inside("", node.a, node.a == 0 ? "" : ", ", node.b);
+    case Kind::library:
+      inside("library(", node.a, ")", 0);
+      return;
+  }
+}
+
+std::string Values::text_of(Id value) const {
+  std::string text;
+  write(value, text);
+  if (text.size() > most_text) text = text.substr(0, most_text) + "...";
+  return text;
+}
+
+}  // namespace shingle
