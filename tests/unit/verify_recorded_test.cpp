@@ -1,0 +1,30 @@
+// Plans that were proven once although they are wrong, as they were found.
+#include "shingle/base/file.hpp"
+#include "shingle/plan/json.hpp"
+#include "support/expect_proof.hpp"
+
+namespace shingle {
+namespace {
+
+using test::expect_wrong;
+
+Plan recorded(const std::string& name) {
+  return plan_from_json(read_file(SHINGLE_TEST_SOURCE_DIR "/tests/data/plans/" + name + ".json", 1 << 20));
+}
+
+TEST(VerifyRecorded, AnOverlapsProductOverHalfOfItsKByWayOfARowMap) {
+  expect_wrong(recorded("overlap_k"), "content", {"over K = 32", "but holds", "over K = 16"});
+}
+
+TEST(VerifyRecorded, AttentionThatOtherRanksGet) {
+  expect_wrong(recorded("attend_ranks"), "content",
+               {"rank 0, lane compute, step 1 (gemm)", "attended on rank 0"});
+}
+
+TEST(VerifyRecorded, AGatedPassIssuedBeforeTheCommunicationThatItWaitsFor) {
+  expect_wrong(recorded("gated_pass_issued_first"), "hardware queue",
+               {"lane communicate, step 0 (await) is issued behind rank 0, lane compute, step 1 (permute)"});
+}
+
+}  // namespace
+}  // namespace shingle
