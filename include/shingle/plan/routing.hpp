@@ -22,7 +22,11 @@ class Routing {
 
   /// Rows of `source` before `row` that go to `dest`; with row = rows(source), all of them.
   std::int64_t count_before(int source, int dest, std::int64_t row) const {
-    return prefix_[source][static_cast<std::size_t>(row) * world() + dest];
+    const std::int64_t block = row / block_rows;
+    std::int64_t count = prefix_[source][static_cast<std::size_t>(block) * world() + dest];
+    const std::int32_t* const to = dest_[source].data();
+    for (std::int64_t i = block * block_rows; i < row; ++i) count += to[i] == dest;
+    return count;
   }
   std::int64_t count(int source, int dest) const { return count_before(source, dest, rows(source)); }
 
@@ -31,13 +35,16 @@ class Routing {
   /// All rows that `dest` receives.
   std::int64_t received(int dest) const { return receive_base(dest, world()); }
   /// Rows of all ranks below `source`: the global index of its row 0.
-  std::int64_t global_base(int source) const;
+  std::int64_t global_base(int source) const { return bases_[static_cast<std::size_t>(source)]; }
 
   bool operator==(const Routing& other) const { return dest_ == other.dest_; }
 
  private:
+  static constexpr std::int64_t block_rows = 16;  // counted one by one: a count for each row would be large
+
   std::vector<std::vector<std::int32_t>> dest_;
-  std::vector<std::vector<std::int32_t>> prefix_;  // [source][row · world + dest]
+  std::vector<std::vector<std::int32_t>> prefix_;  // [source][block · world + dest]: before a block of rows
+  std::vector<std::int64_t> bases_;                // by source, and of all
 };
 
 }  // namespace shingle
