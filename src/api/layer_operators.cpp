@@ -19,7 +19,7 @@ class Layers {
   void add(LayerKind kind) {
     if (kind.mixer == Mixer::attention) {
       attention();
-    } else {
+    } else if (kind.mixer == Mixer::mamba) {
       const std::int64_t inner = share("d_inner", model_.mamba.d_inner);
       column("in_proj", 2 * inner, Activation::none);
       row("out_proj", inner, true);
@@ -80,11 +80,20 @@ class Layers {
   void experts() {
     if (known("moe_down")) return;  // routings are large
     share("experts", model_.experts);
-    Problem problem = base(Op::gemm_alltoall, 0, model_.hidden, model_.moe_ffn);
-    problem.routing = std::make_shared<const Routing>(make_expert_routing(
-        options_.tp, options_.tokens, model_.experts, model_.experts_per_token, options_.seed));
+    const ExpertRoutings routings = make_expert_routings(options_.tp, options_.tokens, model_.experts,
+                                                         model_.experts_per_token, options_.seed);
+    const std::int64_t up = model_.gated ? 2 * model_.moe_ffn : model_.moe_ffn;
+    Problem dispatch = routed(Op::alltoall_gemm, up, model_.hidden, routings.dispatch);
+    dispatch.epilogue.activation = model_.activation;
+    add("moe_up", dispatch);
+    add("moe_down", routed(Op::gemm_alltoall, model_.hidden, model_.moe_ffn, routings.combine));
+  }
+
+  Problem routed(Op op, std::int64_t n, std::int64_t k, const Routing& routing) const {
+    Problem problem = base(op, 0, n, k);
+    problem.routing = std::make_shared<const Routing>(routing);
     for (int rank = 0; rank < options_.tp; ++rank) problem.m = larger(problem.m, problem.routing->rows(rank));
-    add("moe_down", problem);
+    return problem;
   }
 
   /// Weight split by outputs: needs all tokens, leaves no sum.
@@ -151,6 +160,18 @@ class Layers {
   std::vector<LayerOp> operators_;
 };
 
+/// The kind of one layer, or with -1 every kind once.
+std::vector<LayerKind> kinds_of(const ModelConfig& model, int layer) {
+  if (layer < -1 || layer >= static_cast<std::int64_t>(model.kinds.size()))
+    throw InvalidArgument(
+        fmt::format("layer = {}, but the model has {} layers, counted from 0", layer, model.kinds.size()));
+  if (layer >= 0) return {model.kinds[static_cast<std::size_t>(layer)]};
+  std::vector<LayerKind> seen;
+  for (const LayerKind& kind : model.kinds)
+    if (std::find(seen.begin(), seen.end(), kind) == seen.end()) seen.push_back(kind);
+  return seen;
+}
+
 }  // namespace
 
 std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOptions& options) {
@@ -158,21 +179,17 @@ std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOption
     throw InvalidArgument(fmt::format("tp = {} is outside [1, {}]", options.tp, max_planned_world));
   if (options.tokens < 1 || options.tokens > max_extent)
     throw InvalidArgument(fmt::format("tokens = {} is outside [1, {}]", options.tokens, max_extent));
-  if (options.layer < -1 || options.layer >= static_cast<std::int64_t>(model.kinds.size()))
-    throw InvalidArgument(fmt::format("layer = {}, but the model has {} layers, counted from 0",
-                                      options.layer, model.kinds.size()));
   Layers layers(model, options);
-  if (options.layer >= 0) {
-    layers.add(model.kinds[static_cast<std::size_t>(options.layer)]);
-    return layers.take();
-  }
-  std::vector<LayerKind> seen;
-  for (const LayerKind& kind : model.kinds) {
-    if (std::find(seen.begin(), seen.end(), kind) != seen.end()) continue;
-    seen.push_back(kind);
-    layers.add(kind);
-  }
+  for (const LayerKind& kind : kinds_of(model, options.layer)) layers.add(kind);
   return layers.take();
+}
+
+std::vector<LeftOutOp> left_out_operators(const ModelConfig& model, int layer) {
+  const char* reason =
+      "the model has multi-head latent attention (kv_lora_rank), whose projections are not supported";
+  for (const LayerKind& kind : kinds_of(model, layer))
+    if (kind.mixer == Mixer::latent_attention) return {{"qkv", reason}, {"attn_out", reason}};
+  return {};
 }
 
 }  // namespace shingle

@@ -33,9 +33,6 @@ void read_hidden(const Fields& fields, ModelConfig& model) {
 }
 
 void read_attention(const Fields& fields, ModelConfig& model) {
-  for (const char* name : {"kv_lora_rank", "q_lora_rank"})
-    if (fields.has({name}))
-      throw InvalidArgument(fmt::format("{}: multi-head latent attention is not supported", name));
   model.heads = fields.required(head_names, 1, most_heads);
   if (const auto head_dim = fields.integer(head_dim_names, 1, most_size)) {
     model.head_dim = *head_dim;
@@ -110,8 +107,22 @@ LayerKind listed_kind(const json& word, std::size_t layer, const std::string& na
       fmt::format("{}[{}] = {} is no kind of layer that is known here", name, layer, show(word)));
 }
 
-/// Turns the feed-forwards that are mixtures of experts into such: as Jamba, DeepSeek or Qwen say which; else
-/// all.
+/// The layers that a field lists; none without it.
+std::vector<std::size_t> listed_layers(const Fields& fields, const char* name, std::size_t layers) {
+  std::vector<std::size_t> all;
+  const json* listed = fields.list({name});
+  if (listed == nullptr) return all;
+  for (const json& layer : *listed) {
+    if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() >= layers)
+      throw InvalidArgument(
+          fmt::format("{}: {} is no layer; the model has {}, counted from 0", name, show(layer), layers));
+    all.push_back(layer.get<std::size_t>());
+  }
+  return all;
+}
+
+/// Turns the feed-forwards that are mixtures of experts into such: as Jamba, DeepSeek, Qwen or Llama 4 say
+/// which; else all.
 void mark_experts(const Fields& fields, std::vector<LayerKind>& kinds) {
   const auto layers = static_cast<std::int64_t>(kinds.size());
   std::vector<bool> moe(kinds.size(), true);
@@ -122,16 +133,16 @@ void mark_experts(const Fields& fields, std::vector<LayerKind>& kinds) {
   }
   const std::int64_t first = fields.integer({"first_k_dense_replace"}, 0, most_layers).value_or(0);
   const std::int64_t every = fields.integer({"moe_layer_freq"}, 1, most_layers).value_or(1);
-  const std::int64_t step = fields.integer({"decoder_sparse_step"}, 1, most_layers).value_or(1);
+  const std::int64_t step =
+      fields.integer({"decoder_sparse_step", "interleave_moe_layer_step"}, 1, most_layers).value_or(1);
   for (std::int64_t layer = 0; layer < layers; ++layer)
     if (layer < first || layer % every != 0 || (layer + 1) % step != 0)
       moe[static_cast<std::size_t>(layer)] = false;
-  if (const json* dense = fields.list({"mlp_only_layers"}))
-    for (const json& layer : *dense) {
-      if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() >= kinds.size())
-        throw InvalidArgument(fmt::format("mlp_only_layers: {} is no layer", show(layer)));
-      moe[layer.get<std::size_t>()] = false;
-    }
+  if (fields.has({"moe_layers"})) {
+    moe.assign(kinds.size(), false);
+    for (const std::size_t layer : listed_layers(fields, "moe_layers", kinds.size())) moe[layer] = true;
+  }
+  for (const std::size_t layer : listed_layers(fields, "mlp_only_layers", kinds.size())) moe[layer] = false;
   for (std::size_t layer = 0; layer < kinds.size(); ++layer)
     if (moe[layer]) kinds[layer].feed_forward = FeedForward::moe;
 }
@@ -156,6 +167,9 @@ bool read_kinds(const Fields& fields, ModelConfig& model) {
     for (std::int64_t layer = 0; layer < model.layers; ++layer)
       if (!attention(layer)) model.kinds[static_cast<std::size_t>(layer)].mixer = Mixer::mamba;
   }
+  if (fields.has({"kv_lora_rank", "q_lora_rank"}))
+    for (LayerKind& kind : model.kinds)
+      if (kind.mixer == Mixer::attention) kind.mixer = Mixer::latent_attention;
   if (model.experts > 0) mark_experts(fields, model.kinds);
   return false;
 }
@@ -178,7 +192,10 @@ ModelConfig read_model(std::string_view json_text) {
   const Fields fields(nested != nullptr && Fields(*nested).has(hidden_names) ? *nested : document);
 
   ModelConfig model;
-  model.family = fields.text({"model_type"}).value_or("");
+  // A text_config may leave the name to the whole model's.
+  const Fields named = fields.has({"model_type", "architectures"}) ? fields : Fields(document);
+  model.family = named.text({"model_type"}).value_or("");
+  const Family* family = find_family(named);
   model.layers = fields.required(layer_names, 1, most_layers);
   // One expert is a plain feed-forward.
   model.experts = fields.integer(expert_names, 0, most_heads).value_or(0);
@@ -187,7 +204,7 @@ ModelConfig read_model(std::string_view json_text) {
   read_hidden(fields, model);
   if (model.has(Mixer::attention)) read_attention(fields, model);
   if (model.has(Mixer::mamba)) read_mamba(fields, model, pure_mamba);
-  read_feed_forward(fields, model);
+  read_feed_forward(fields, family, model);
   read_norm(fields, model);
   return model;
 }

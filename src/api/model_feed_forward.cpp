@@ -9,48 +9,40 @@
 namespace shingle::config {
 namespace {
 
-/// What a name of the field means for the up projection: the epilogue that it may carry, and whether there is
-/// a gate. `none`: known to the field but not to an epilogue; the GEMM goes without, and it runs as a step of
-/// its own.
+/// What a name of the field means: the function, and whether the name itself says that there is a gate.
+/// `none`: no epilogue computes it; the GEMM goes without, and it runs as a step of its own.
 struct Known {
   std::string_view name;
   Activation activation;
-  bool gated;
+  bool gated = false;
 };
-// config.json does not say whether a feed-forward is gated: SiLU ones are, in every family that has them. The
-// forms of GELU differ by less than bf16 resolves.
+// The forms of GELU differ by less than bf16 resolves.
 constexpr Known known_activations[] = {
-    {"silu", Activation::swiglu, true},
-    {"swish", Activation::swiglu, true},
-    {"swiglu", Activation::swiglu, true},
-    {"gelu", Activation::gelu, false},
-    {"gelu_new", Activation::gelu, false},
-    {"gelu_fast", Activation::gelu, false},
-    {"gelu_python", Activation::gelu, false},
-    {"gelu_accurate", Activation::gelu, false},
-    {"gelu_pytorch_tanh", Activation::gelu, false},
-    {"gelu-approximate", Activation::gelu, false},
-    {"quick_gelu", Activation::none, false},
-    {"geglu", Activation::none, true},
-    {"geglu-approximate", Activation::none, true},
-    {"gated-gelu", Activation::none, true},
-    {"relu", Activation::relu, false},
-    {"relu2", Activation::none, false},
-    {"relu_squared", Activation::none, false},
-    {"squared_relu", Activation::none, false},
-    {"relu6", Activation::none, false},
-    {"leaky_relu", Activation::none, false},
-    {"tanh", Activation::none, false},
-    {"sigmoid", Activation::none, false},
-    {"mish", Activation::none, false},
-    {"linear", Activation::none, false},
+    {"silu", Activation::silu},
+    {"swish", Activation::silu},
+    {"swiglu", Activation::silu, true},
+    {"gelu", Activation::gelu},
+    {"gelu_new", Activation::gelu},
+    {"gelu_fast", Activation::gelu},
+    {"gelu_python", Activation::gelu},
+    {"gelu_accurate", Activation::gelu},
+    {"gelu_pytorch_tanh", Activation::gelu},
+    {"gelu-approximate", Activation::gelu},
+    {"quick_gelu", Activation::none},
+    {"geglu", Activation::gelu, true},
+    {"geglu-approximate", Activation::gelu, true},
+    {"gated-gelu", Activation::gelu, true},
+    {"relu", Activation::relu},
+    {"relu2", Activation::none},
+    {"relu_squared", Activation::none},
+    {"squared_relu", Activation::none},
+    {"relu6", Activation::none},
+    {"leaky_relu", Activation::none},
+    {"tanh", Activation::none},
+    {"sigmoid", Activation::none},
+    {"mish", Activation::none},
+    {"linear", Activation::none},
 };
-
-/// Families whose files may leave the activation out and mean a plain GELU; other silent ones are Llama's
-/// kin.
-constexpr std::string_view plain_families[] = {
-    "gpt2",  "gpt_bigcode", "gpt_neo",         "gpt_neox", "gptj", "codegen",   "mpt",
-    "bloom", "RefinedWeb",  "RefinedWebModel", "falcon",   "phi",  "starcoder2"};
 
 /// Meta's params.json gives no inner size but the rule for it: 2/3 of 4·hidden, scaled, rounded up.
 std::int64_t llama_rule(const Fields& fields, std::int64_t hidden, std::int64_t multiple_of) {
@@ -80,33 +72,45 @@ std::int64_t read_ffn(const Fields& fields, const ModelConfig& model) {
   return ffn;
 }
 
-void read_activation(const Fields& fields, ModelConfig& model) {
-  const bool plain = std::ranges::find(plain_families, model.family) != std::end(plain_families) ||
-                     !(fields.has(ffn_names) || fields.has({"multiple_of"}));
-  const std::string word = fields.text(activation_names).value_or(plain ? "gelu" : "silu");
+/// The activation that the file states, or else that its family has.
+std::string activation_word(const Fields& fields, const Family* family) {
+  if (auto stated = fields.text(activation_names)) return *stated;
+  if (family != nullptr) return std::string(family->activation);
+  if (fields.has({"multiple_of"})) return "silu";  // Meta's params.json
+  throw InvalidArgument(
+      fmt::format("{} and model_type are missing: one of them has to say how the feed-forward is built",
+                  *activation_names.begin()));
+}
+
+void read_activation(const Fields& fields, const Family* family, ModelConfig& model) {
+  const std::string word = activation_word(fields, family);
   const auto known = std::ranges::find(known_activations, word, &Known::name);
   if (known == std::end(known_activations))
     throw InvalidArgument(fmt::format("{} = {} is no activation that is known here",
                                       fields.name(activation_names), show(nlohmann::json(word))));
-  model.gated = known->gated;
+  // Without a family: feed-forwards with SiLU are gated, in every family that has them.
+  model.gated = known->gated ||
+                (family != nullptr ? family->form != Form::plain : known->activation == Activation::silu);
   model.activation = known->activation;
-  if (model.family.starts_with("gemma") && !known->gated) {  // GeGLU, though the file says GELU
-    model.gated = true;
-    model.activation = Activation::none;
-  }
+  if (!model.gated) return;
+  const bool swiglu =
+      known->activation == Activation::silu && (family == nullptr || family->form != Form::gated_own);
+  model.activation = swiglu ? Activation::swiglu : Activation::none;
 }
 
-void read_experts(const Fields& fields, ModelConfig& model) {
+void read_experts(const Fields& fields, const Family* family, ModelConfig& model) {
   model.experts_per_token = fields.required(top_k_names, 1, most_heads);
   if (model.experts_per_token > model.experts)
     throw InvalidArgument(fmt::format("{} = {} is more than {} = {}", fields.name(top_k_names),
                                       model.experts_per_token, fields.name(expert_names), model.experts));
   const auto own = fields.integer({"moe_intermediate_size"}, 1, most_size);
   model.moe_ffn = own ? *own : read_ffn(fields, model);
+  const bool one = family != nullptr && family->shared_expert;
   model.shared_experts =
-      fields.integer({"n_shared_experts", "num_shared_experts"}, 0, most_heads).value_or(0);
+      fields.integer({"n_shared_experts", "num_shared_experts"}, 0, most_heads).value_or(one ? 1 : 0);
   model.shared_ffn = model.shared_experts * model.moe_ffn;
-  if (const auto size = fields.integer({"shared_expert_intermediate_size"}, 0, most_size)) {
+  if (const auto size =
+          fields.integer({"shared_expert_intermediate_size", "shared_intermediate_size"}, 0, most_size)) {
     model.shared_ffn = *size;
     model.shared_experts = *size > 0 ? larger(model.shared_experts, 1) : 0;
   }
@@ -117,13 +121,17 @@ void read_experts(const Fields& fields, ModelConfig& model) {
 
 }  // namespace
 
-void read_feed_forward(const Fields& fields, ModelConfig& model) {
+void read_feed_forward(const Fields& fields, const Family* family, ModelConfig& model) {
   const bool dense = model.has(FeedForward::dense);
   const bool moe = model.has(FeedForward::moe);
-  if (dense || moe) read_activation(fields, model);
-  if (dense) model.ffn = read_ffn(fields, model);
+  if (dense || moe) read_activation(fields, family, model);
+  // Llama 4 has a size of its own for layers without experts.
+  if (dense) {
+    const auto own = fields.integer({"intermediate_size_mlp"}, 1, most_size);
+    model.ffn = own ? *own : read_ffn(fields, model);
+  }
   if (moe) {
-    read_experts(fields, model);
+    read_experts(fields, family, model);
   } else {
     model.experts = 0;
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "api/model_family.hpp"
 #include "base/json_fields.hpp"
 #include "shingle/api/model.hpp"
 
@@ -35,6 +36,7 @@ inline constexpr Fields::Aliases kind_names{"layers_block_type", "layer_types"};
 
 /// Read `experts` and, after `kinds` is known, everything that concerns feed-forwards: sizes, gating,
 /// activation, experts.
-void read_feed_forward(const Fields& fields, ModelConfig& model);
+/// `family`: null where the file does not state one.
+void read_feed_forward(const Fields& fields, const Family* family, ModelConfig& model);
 
 }  // namespace shingle::config

@@ -149,6 +149,8 @@ void validate(const ModelConfig& model, const PatternOptions& options) {
     throw InvalidArgument(fmt::format("tokens = {} is outside [2, {}]", options.tokens, max_extent));
   if (model.has(Mixer::mamba))
     throw InvalidArgument("overlaps are those of transformers: the model has Mamba layers");
+  if (const auto left = left_out_operators(model); !left.empty())
+    throw InvalidArgument(fmt::format("overlaps need the operator {}: {}", left[0].name, left[0].reason));
   if (options.parallelism == Parallelism::ep && !model.has(FeedForward::moe))
     throw InvalidArgument("expert parallelism needs experts, of which the model has none");
   if (options.parallelism == Parallelism::tp && !model.has(FeedForward::dense))

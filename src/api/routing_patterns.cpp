@@ -177,8 +177,8 @@ Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::i
   return Routing(std::move(dest));
 }
 
-Routing make_expert_routing(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
-                            std::uint64_t seed) {
+ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
+                                    std::uint64_t seed) {
   require_world(world);
   if (experts < 1 || experts % world != 0)
     throw InvalidArgument(fmt::format("experts = {} do not divide among {} ranks", experts, world));
@@ -197,14 +197,16 @@ Routing make_expert_routing(int world, std::int64_t tokens, std::int64_t experts
   for (std::int64_t token = 0; token < tokens; ++token)
     for (const std::int64_t expert : lottery.draw(top_k, random))
       by_expert[static_cast<std::size_t>(expert)].push_back(static_cast<std::int32_t>(token / shard));
-  Table dest(static_cast<std::size_t>(world));
+  Table dispatch(static_cast<std::size_t>(world)), combine(static_cast<std::size_t>(world));
   const std::int64_t per_rank = experts / world;
   for (std::int64_t expert = 0; expert < experts; ++expert) {
-    auto& rows = dest[static_cast<std::size_t>(expert / per_rank)];
-    const auto& more = by_expert[static_cast<std::size_t>(expert)];
-    rows.insert(rows.end(), more.begin(), more.end());
+    const auto holder = static_cast<std::int32_t>(expert / per_rank);
+    for (const std::int32_t owner : by_expert[static_cast<std::size_t>(expert)]) {
+      dispatch[static_cast<std::size_t>(owner)].push_back(holder);
+      combine[static_cast<std::size_t>(holder)].push_back(owner);
+    }
   }
-  return Routing(std::move(dest));
+  return {Routing(std::move(dispatch)), Routing(std::move(combine))};
 }
 
 Routing routing_from_json(std::string_view text) {

@@ -129,5 +129,27 @@ TEST_F(CliPlan, RefusesInOneLine) {
   expect_refused("plan --op gemm --steps " + small, "--steps requires --machine");
 }
 
+TEST_F(CliPlan, SaysWhichOperatorsOfAModelAreLeftOut) {
+  const std::string deepseek =
+      "plan --model " SHINGLE_TEST_SOURCE_DIR "/models/deepseek-v3.json --tokens 256 --tp 8 " + h200;
+  const std::string mechanism = "--mechanism sequential --layer-ops ";
+  EXPECT_EQ(
+      layer_ops_of(printed(deepseek + mechanism)),
+      (std::vector<std::string>{"ffn_up", "ffn_down", "moe_up", "moe_down", "shared_up", "shared_down"}));
+  EXPECT_THAT(run(deepseek + mechanism).err,
+              HasSubstr("without qkv, attn_out: the model has multi-head latent"));
+  EXPECT_EQ(run(deepseek + mechanism + "moe_up").err, "");
+  expect_refused(deepseek + mechanism + "attn_out",
+                 "there is no 'attn_out': the model has multi-head latent");
+}
+
+TEST_F(CliPlan, RefusesAModelThatItDoesNotKnow) {
+  write("own.json", R"({"model_type": "own", "hidden_size": 64, "num_hidden_layers": 1,
+                        "num_attention_heads": 4, "intermediate_size": 128})");
+  expect_refused("plan --tp 2 --tokens 64 --layer-ops --model " + path("own.json"),
+                 "own.json: model_type \"own\" is not known; if the layers are those of a known model, state "
+                 "its model_type: ");
+}
+
 }  // namespace
 }  // namespace shingle

@@ -115,7 +115,7 @@ TEST(LayerOperators, FewKeyValueHeadsAreReplicated) {
 TEST(LayerOperators, ExpertsSendTheirRowsHome) {
   const auto model = shipped("mixtral-8x7b");
   const auto operators = layer_operators(model, {.tp = 4, .tokens = 1000});
-  ASSERT_EQ(operators.size(), 3u);
+  ASSERT_EQ(operators.size(), 4u);
   const Problem& down = find(operators, "moe_down").problem;
   EXPECT_EQ(down.op, Op::gemm_alltoall);
   EXPECT_EQ(down.n, 4096);
@@ -132,6 +132,41 @@ TEST(LayerOperators, ExpertsSendTheirRowsHome) {
                find(layer_operators(model, {.tp = 4, .tokens = 1000, .seed = 1}), "moe_down").problem);
 }
 
+TEST(LayerOperators, TokensAreDispatchedToTheirExperts) {
+  const auto operators = layer_operators(shipped("mixtral-8x7b"), {.tp = 4, .tokens = 1000});
+  const Problem& up = find(operators, "moe_up").problem;
+  const Problem& down = find(operators, "moe_down").problem;
+  EXPECT_EQ(up.op, Op::alltoall_gemm);
+  EXPECT_EQ(up.m, 500);  // two copies of each of a rank's 250 tokens
+  EXPECT_EQ(up.n, 2 * 14336);
+  EXPECT_EQ(up.k, 4096);
+  EXPECT_EQ(up.epilogue.activation, Activation::swiglu);
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(up.out_rows(rank), down.a_rows(rank));  // what an expert gets is what it sends back
+}
+
+TEST(LayerOperators, LatentAttentionIsLeftOutWithAReason) {
+  const auto model = shipped("deepseek-v3");
+  EXPECT_THAT(briefs(model, {.tp = 8, .tokens = 64, .dtype = DType::bf16, .mlp = true}).at(0),
+              HasSubstr("ffn: mlp 64x7168x7168 bf16, 2304 inner"));
+  const auto operators = layer_operators(model, {.tp = 8, .tokens = 64});
+  EXPECT_EQ(find(operators, "shared_down").problem.k, 2048 / 8);
+  EXPECT_EQ(find(operators, "moe_up").problem.n, 2 * 2048);
+  const auto left_out = left_out_operators(model);
+  ASSERT_EQ(left_out.size(), 2u);
+  EXPECT_EQ(left_out[0].name, "qkv");
+  EXPECT_EQ(left_out[1].name, "attn_out");
+  EXPECT_THAT(left_out[0].reason, HasSubstr("multi-head latent attention"));
+  EXPECT_TRUE(left_out_operators(shipped("llama-3-8b")).empty());
+  EXPECT_THROW(left_out_operators(model, 61), InvalidArgument);
+}
+
+TEST(LayerOperators, Llama4HasASharedExpert) {
+  const auto operators = layer_operators(shipped("llama-4-scout"), {.tp = 8, .tokens = 64});
+  EXPECT_EQ(find(operators, "shared_up").problem.n, 2 * 8192 / 8);
+  EXPECT_EQ(find(operators, "shared_down").problem.k, 8192 / 8);
+}
+
 std::vector<std::string> names(const std::vector<LayerOp>& operators) {
   std::vector<std::string> all;
   for (const LayerOp& op : operators) all.push_back(op.name);
@@ -140,10 +175,11 @@ std::vector<std::string> names(const std::vector<LayerOp>& operators) {
 
 TEST(LayerOperators, EveryKindOfLayerOnceOrASingleLayer) {
   const auto jamba = shipped("jamba-v0.1");
-  EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64})),
-              ElementsAre("in_proj", "out_proj", "ffn_up", "ffn_down", "moe_down", "qkv", "attn_out"));
+  EXPECT_THAT(
+      names(layer_operators(jamba, {.tp = 2, .tokens = 64})),
+      ElementsAre("in_proj", "out_proj", "ffn_up", "ffn_down", "moe_up", "moe_down", "qkv", "attn_out"));
   EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64, .layer = 1})),
-              ElementsAre("in_proj", "out_proj", "moe_down"));
+              ElementsAre("in_proj", "out_proj", "moe_up", "moe_down"));
   EXPECT_THAT(names(layer_operators(jamba, {.tp = 2, .tokens = 64, .layer = 4})),
               ElementsAre("qkv", "attn_out", "ffn_up", "ffn_down"));
   const auto mamba = layer_operators(shipped("mamba-2.8b"), {.tp = 4, .tokens = 64});
@@ -151,8 +187,8 @@ TEST(LayerOperators, EveryKindOfLayerOnceOrASingleLayer) {
   EXPECT_EQ(brief(mamba[1]), "out_proj: gemm+reducescatter 64x2560x1280 bf16, B transposed, 4 ranks");
   const auto deepseek =
       layer_operators(shipped("deepseek-moe-16b"), {.tp = 8, .tokens = 64, .sequence_parallel = false});
-  EXPECT_THAT(names(deepseek),
-              ElementsAre("qkv", "attn_out", "ffn_up", "ffn_down", "moe_down", "shared_up", "shared_down"));
+  EXPECT_THAT(names(deepseek), ElementsAre("qkv", "attn_out", "ffn_up", "ffn_down", "moe_up", "moe_down",
+                                           "shared_up", "shared_down"));
   EXPECT_EQ(find(deepseek, "shared_up").problem.n, 2 * 2816 / 8);
   EXPECT_FALSE(find(deepseek, "shared_down").problem.norm.enabled);  // the routed experts are still missing
 }

@@ -149,6 +149,59 @@ TEST(ReadModel, TellsWhichLayersAreWhat) {
   EXPECT_FALSE(read(with(llama(), {{"num_experts", 1}})).has(FeedForward::moe));
 }
 
+TEST(ReadModel, TheFamilyIsKnownOrRefused) {
+  const auto family = [](const json& changes) { return read(with(llama(), changes)).family; };
+  EXPECT_EQ(family({{"model_type", "qwen3_moe"}}), "qwen3_moe");
+  EXPECT_EQ(family({{"model_type", "llama4_text"}}), "llama4_text");
+  // Without a model_type the class decides, as it does in vLLM.
+  const json unnamed = {{"model_type", nullptr}, {"hidden_act", nullptr}};
+  const json phi = with(unnamed, {{"architectures", {"PhiForCausalLM"}}});
+  EXPECT_EQ(read(with(llama(), phi)).activation, Activation::gelu);
+  EXPECT_EQ(read(with(llama(), with(unnamed, {{"architectures", {"GPTNeoXForCausalLM"}}}))).activation,
+            Activation::gelu);
+  EXPECT_EQ(read(with(llama(), {{"model_type", nullptr}})).activation, Activation::swiglu);
+}
+
+TEST(ReadModel, TheFamilySaysWhatTheFileDoesNot) {
+  // Llama's feed-forward has a gate whatever its activation; Phi's has none.
+  const ModelConfig geglu = read(with(llama(), {{"hidden_act", "gelu"}}));
+  EXPECT_TRUE(geglu.gated);
+  EXPECT_EQ(geglu.activation, Activation::none);
+  const ModelConfig plain = read(with(llama(), {{"model_type", "phi"}, {"hidden_act", "silu"}}));
+  EXPECT_FALSE(plain.gated);
+  EXPECT_EQ(plain.activation, Activation::silu);
+  const ModelConfig own =
+      read(with(llama(), {{"model_type", "gpt_oss"}, {"num_local_experts", 32}, {"num_experts_per_tok", 4}}));
+  EXPECT_TRUE(own.gated);
+  EXPECT_EQ(own.activation, Activation::none);
+}
+
+TEST(ReadModel, SharedExpertsGoByManyNames) {
+  const json mixture = {{"num_local_experts", 16}, {"num_experts_per_tok", 1}};
+  const auto shared = [&](const json& changes) {
+    return read(with(with(llama(), mixture), changes)).shared_ffn;
+  };
+  EXPECT_EQ(shared(json::object()), 0);
+  EXPECT_EQ(shared({{"model_type", "llama4_text"}}), 14336);  // no field states it
+  EXPECT_EQ(shared({{"model_type", "qwen2_moe"}, {"shared_expert_intermediate_size", 5632}}), 5632);
+  EXPECT_EQ(shared({{"model_type", "granitemoeshared"}, {"shared_intermediate_size", 1024}}), 1024);
+  EXPECT_EQ(shared({{"model_type", "glm4_moe"}, {"n_shared_experts", 2}, {"moe_intermediate_size", 64}}),
+            128);
+
+  // Llama 4 Maverick: every second layer, and a size of its own for the others.
+  const ModelConfig maverick = read(with(with(llama(), mixture), {{"model_type", "llama4_text"},
+                                                                  {"num_hidden_layers", 4},
+                                                                  {"interleave_moe_layer_step", 2},
+                                                                  {"intermediate_size_mlp", 16384}}));
+  EXPECT_EQ(maverick.ffn, 16384);
+  EXPECT_EQ(maverick.kinds[0].feed_forward, FeedForward::dense);
+  EXPECT_EQ(maverick.kinds[1].feed_forward, FeedForward::moe);
+  const ModelConfig listed =
+      read(with(with(llama(), mixture), {{"model_type", "llama4_text"}, {"moe_layers", {0, 31}}}));
+  EXPECT_EQ(listed.kinds[0].feed_forward, FeedForward::moe);
+  EXPECT_EQ(listed.kinds[30].feed_forward, FeedForward::dense);
+}
+
 TEST(ReadModel, NullIsAbsentAndUnknownFieldsAreIgnored) {
   const ModelConfig model =
       read(with(llama(), {{"head_dim", nullptr}, {"quantum_flux", {{"deep", {1, 2}}}}}));
@@ -206,7 +259,13 @@ TEST(ReadModel, ErrorsAreOneLineThatNamesTheField) {
       {{{"layer_types", {"linear_attention"}}, {"num_hidden_layers", 1}},
        "layer_types[0] = \"linear_attention\""},
       {{{"layer_types", "attention"}}, "layer_types must be a list"},
-      {{{"kv_lora_rank", 512}}, "kv_lora_rank"},
+      {{{"model_type", "llamma"}}, "model_type \"llamma\" is not known"},
+      {{{"model_type", "mamba2"}}, "model_type \"mamba2\" is not known"},
+      {{{"model_type", nullptr}, {"architectures", {"FooForCausalLM"}}},
+       "architectures[0] \"FooForCausalLM\" is not known"},
+      {{{"model_type", nullptr}, {"architectures", {1}}}, "architectures[0] 1 is not known"},
+      {{{"model_type", nullptr}, {"hidden_act", nullptr}}, "hidden_act and model_type are missing"},
+      {{{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_layers", {32}}}, "moe_layers: 32 is no layer"},
       {{{"rms_norm_eps", -1}}, "rms_norm_eps"},
       {{{"rms_norm_eps", "small"}}, "rms_norm_eps must be a number"},
       {{{"text_config", 5}}, "text_config must be an object"},

@@ -67,6 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Sizes{"mpt-7b", 4096, 32, 32, 32, 128, 16384, false, Activation::gelu, false},
                       Sizes{"olmoe-1b-7b", 2048, 16, 16, 16, 128, 0, true, Activation::swiglu, true},
                       Sizes{"deepseek-moe-16b", 2048, 28, 16, 16, 128, 10944, true, Activation::swiglu, true},
+                      Sizes{"deepseek-v3", 7168, 61, 0, 0, 0, 18432, true, Activation::swiglu, true},
+                      Sizes{"llama-4-scout", 5120, 48, 40, 8, 128, 0, true, Activation::swiglu, true},
                       Sizes{"step-video-t2v", 6144, 48, 48, 48, 128, 24576, false, Activation::gelu, false},
                       Sizes{"mamba-2.8b", 2560, 64, 0, 0, 0, 0, false, Activation::none, true},
                       Sizes{"jamba-v0.1", 4096, 32, 32, 8, 128, 14336, true, Activation::swiglu, true}),
@@ -80,7 +82,7 @@ TEST(Models, AllThatAreShippedAreTested) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(SHINGLE_TEST_SOURCE_DIR "/models"))
     files += entry.path().extension() == ".json";
-  EXPECT_EQ(files, 13u);
+  EXPECT_EQ(files, 15u);
 }
 
 TEST(Models, MixturesHaveTheirExperts) {
@@ -99,6 +101,20 @@ TEST(Models, MixturesHaveTheirExperts) {
   EXPECT_EQ(deepseek.kinds[0].feed_forward, FeedForward::dense);
   for (std::size_t layer = 1; layer < 28; ++layer)
     EXPECT_EQ(deepseek.kinds[layer].feed_forward, FeedForward::moe);
+
+  const ModelConfig v3 = shipped("deepseek-v3");
+  EXPECT_EQ(v3.experts, 256);
+  EXPECT_EQ(v3.moe_ffn, 2048);
+  EXPECT_EQ(v3.shared_ffn, 2048);
+  EXPECT_EQ(v3.kinds[2], (LayerKind{Mixer::latent_attention, FeedForward::dense}));
+  EXPECT_EQ(v3.kinds[3], (LayerKind{Mixer::latent_attention, FeedForward::moe}));
+
+  const ModelConfig scout = shipped("llama-4-scout");
+  EXPECT_EQ(scout.experts, 16);
+  EXPECT_EQ(scout.experts_per_token, 1);
+  EXPECT_EQ(scout.moe_ffn, 8192);
+  EXPECT_EQ(scout.shared_experts, 1);
+  EXPECT_EQ(scout.shared_ffn, 8192);
 
   EXPECT_EQ(shipped("llama-3-8b").experts, 0);
 }

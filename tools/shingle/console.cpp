@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
+#include <set>
 
 namespace shingle::cli {
 namespace {
@@ -32,6 +33,11 @@ void print_failure(const std::exception& error, const Launch& launch) {
   const std::string_view what = no_memory ? "out of memory" : error.what();
   const bool named = !launch.processes() || what.starts_with("rank ");
   print_failure(named ? std::string(what) : fmt::format("rank {}: {}", launch.rank, what));
+}
+
+void print_note(const std::string& message) {
+  static std::set<std::string> said;
+  if (find_launch().speaks() && said.insert(message).second) print_failure("note: " + message);
 }
 
 Progress::Progress(bool enabled, Output output)

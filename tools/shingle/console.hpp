@@ -22,6 +22,9 @@ void print_failure(std::string_view message);
 /// reason.
 void print_failure(const std::exception& error, const Launch& launch);
 
+/// Something that the user should know, in one line on stderr: said once, and by one process of a launcher's.
+void print_note(const std::string& message);
+
 /// Shows what is being done and for how long. On a terminal: its last line, from the third second on, gone
 /// when destroyed. On a pipe or in a file: a line every ten seconds, with the parts done, all parts and the
 /// time that is left where they are known.

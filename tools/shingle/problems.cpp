@@ -7,6 +7,7 @@
 
 #include "shingle/api/model.hpp"
 #include "shingle/api/routing_patterns.hpp"
+#include "shingle/console.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -28,10 +29,16 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
     if (names.empty() || std::find(names.begin(), names.end(), op.name) != names.end())
       problems.push_back({std::move(op.name), std::move(op.problem)});
   }
-  for (const std::string& name : flags.op_names)
-    if (std::ranges::find(problems, name, &NamedProblem::name) == problems.end())
+  const std::vector<LeftOutOp> left_out = left_out_operators(model);
+  for (const std::string& name : flags.op_names) {
+    if (std::ranges::find(problems, name, &NamedProblem::name) != problems.end()) continue;
+    if (const auto at = std::ranges::find(left_out, name, &LeftOutOp::name); at != left_out.end())
       throw InvalidArgument(
-          fmt::format("--layer-ops: the layer has no operator '{}' (it has {})", name, known));
+          fmt::format("--layer-ops: there is no '{}': {} (known are {})", name, at->reason, known));
+    throw InvalidArgument(
+        fmt::format("--layer-ops: the layer has no operator '{}' (it has {})", name, known));
+  }
+  if (flags.op_names.empty()) note_left_out(flags.model, model);
   return problems;
 }
 
@@ -82,6 +89,14 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
 }
 
 }  // namespace
+
+void note_left_out(const std::string& file, const ModelConfig& model) {
+  const std::vector<LeftOutOp> left_out = left_out_operators(model);
+  if (left_out.empty()) return;
+  std::string names;
+  for (const LeftOutOp& op : left_out) names += (names.empty() ? "" : ", ") + op.name;
+  print_note(fmt::format("{}: without {}: {}", file, names, left_out[0].reason));
+}
 
 std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world,
                                             const std::vector<std::int64_t>& rows) {

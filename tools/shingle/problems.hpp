@@ -1,6 +1,7 @@
 // From flags to problems.
 #pragma once
 
+#include "shingle/api/model.hpp"
 #include "shingle/flags.hpp"
 
 namespace shingle::cli {
@@ -13,6 +14,9 @@ struct NamedProblem {
 /// The problems that the flags ask for, all valid. Throws InvalidArgument or IoError with one line for the
 /// user: flags that contradict each other, a model that cannot be read or divided.
 std::vector<NamedProblem> make_problems(const ProblemFlags& flags, int world);
+
+/// Says once which operators of the model's layers are left out, and why.
+void note_left_out(const std::string& file, const ModelConfig& model);
 
 /// The routing that `flags.routing` names, for `rows` rows of each rank (a file has its own).
 std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world,

@@ -96,12 +96,14 @@ std::vector<NamedProblem> read_suite(const std::string& path, int world, DType d
   std::vector<NamedProblem> problems;
   for (const std::string& file : suite.models) {
     const std::filesystem::path model = std::filesystem::path(path).parent_path() / file;
+    const ModelConfig config = read_model_file(model.string());
+    note_left_out(model.string(), config);
     for (const std::int64_t tokens : suite.tokens) {
       LayerOptions options;
       options.tp = world;
       options.tokens = tokens;
       options.dtype = dtype;
-      add_layer(read_model_file(model.string()), model.stem().string(), options, problems);
+      add_layer(config, model.stem().string(), options, problems);
     }
   }
   try {

@@ -12,7 +12,11 @@
 namespace shingle {
 
 /// How a layer mixes tokens.
-enum class Mixer : std::uint8_t { attention, mamba };
+enum class Mixer : std::uint8_t {
+  attention,
+  latent_attention,  ///< multi-head latent attention (DeepSeek-V2): its projections are not made
+  mamba,
+};
 /// What follows the mixer.
 enum class FeedForward : std::uint8_t { none, dense, moe };
 
@@ -35,7 +39,7 @@ struct MambaSizes {
 
 /// A model's sizes, in elements, whole (not yet divided among ranks).
 struct ModelConfig {
-  std::string family;  ///< "llama", "mixtral", …: the file's model_type; may be empty
+  std::string family;  ///< "llama", "mixtral", …: the file's model_type, or empty
   std::int64_t hidden = 0;
   std::int64_t layers = 0;
   std::int64_t heads = 0;     ///< of queries; this and the next two are 0 where no layer is attention
@@ -60,12 +64,16 @@ struct ModelConfig {
   bool has(FeedForward feed_forward) const;
 };
 
-/// Reads a config.json of the Llama, Qwen, Mistral, GPT-2, GPT-NeoX, OPT, MPT, Falcon, BLOOM, Phi, Mixtral,
-/// OLMoE, DeepSeek-MoE, Mamba, Jamba and kindred families, Meta's params.json and diffusers' transformer
-/// configs, by whichever of their names a field has; of a multimodal model its `text_config`. Other fields
-/// are ignored. Throws InvalidArgument in one line that names the field: malformed JSON, missing, of a wrong
-/// type, out of range, or contradicting another. Multi-head latent attention and Mamba-2, whose projections
-/// have other shapes, are refused and not guessed.
+/// Reads a Hugging Face config.json, Meta's params.json or a config of diffusers' transformers. A field is
+/// read by any of the names that the known families give it; other fields are ignored. Of a multimodal model
+/// the `text_config` is read.
+///
+/// The model_type, or without one `architectures`, has to name a known family: families differ in what their
+/// files do not state, such as the gate of a feed-forward. A file that states neither has to state the
+/// activation.
+///
+/// Throws InvalidArgument in one line that names the field: malformed JSON, an unknown family, a field that
+/// is missing, of a wrong type, out of range or contradicting another, and Mamba-2.
 ModelConfig read_model(std::string_view json_text);
 /// The same from a file; the message starts with its path. Throws IoError where it cannot be read.
 ModelConfig read_model_file(const std::string& path);
@@ -87,7 +95,7 @@ struct LayerOp {
   Problem problem;
 };
 
-/// The GEMMs of a layer as Megatron splits them over `tp` ranks; M = tokens but for moe_down.
+/// The GEMMs of a layer as Megatron splits them over `tp` ranks; M = tokens but for moe_up and moe_down.
 ///
 /// | name                            | op      | N                                    | K                  |
 /// |---------------------------------|---------|--------------------------------------|--------------------|
@@ -97,22 +105,27 @@ struct LayerOp {
 /// | out_proj, of the same           | row     | hidden                               | d_inner/tp         |
 /// | ffn_up, shared_up               | column  | ffn/tp, twice that if gated          | hidden             |
 /// | ffn_down, shared_down           | row     | hidden                               | ffn/tp             |
-/// | moe_down                        | experts | hidden                               | moe_ffn            |
+/// | moe_up                          | dispatch| moe_ffn, twice that if gated         | hidden             |
+/// | moe_down                        | combine | hidden                               | moe_ffn            |
 ///
 /// With `mlp` (which needs sequence parallelism) ffn and shared are one operator each, in place of their up
 /// and down: N = K = hidden, inner = ffn/tp.
 ///
 /// column: allgather+gemm with sequence parallelism, else gemm. row: gemm+reducescatter, else gemm+allreduce.
-/// experts: gemm+alltoall. kv is kv_heads/tp, or 1 where there are fewer of them than ranks (they are
-/// replicated). Weights are stored as Linear layers keep them (n×k, transpose_b); biases are left out.
+/// dispatch: alltoall+gemm. combine: gemm+alltoall. kv is kv_heads/tp, or 1 where there are fewer of them
+/// than ranks (they are replicated). Weights are stored as Linear layers keep them (n×k, transpose_b); biases
+/// are left out.
 ///
 /// Up projections carry the activation; gated ones are [gate | up] with swiglu. With gemm+allreduce, row
 /// carries the residual and RMSNorm that follow: none in LayerNorm models, none for shared_down, to which the
 /// routed experts are still to be added.
 ///
-/// moe_down sends the experts' output rows back to the ranks that own the tokens. Rank r holds the r-th part
-/// of the experts and, by seeded top-k choice without a capacity limit, about tokens·k/tp rows, ordered by
-/// expert and token; M is the largest rank's count. One weight stands for those of all experts of a rank.
+/// moe_up sends each token's row to the ranks of its experts, once for each expert; moe_down sends the
+/// experts' output rows back. Rank r owns the r-th part of the tokens and of the experts. Experts are chosen
+/// by seeded top-k without a capacity limit. M is the count of the rank that sends most: tokens/tp·k for
+/// moe_up, about the same for moe_down. One weight stands for those of all experts of a rank.
+///
+/// Multi-head latent attention has no operators here: see left_out_operators().
 ///
 /// `backward` adds dW = Xᵀ·dY for every weight but the routed experts' (transpose_a, M×N = a rank's part of
 /// the weight, in × out, K = tokens), summed over data-parallel ranks, taken to be as many as tp:
@@ -122,5 +135,13 @@ struct LayerOp {
 /// among the ranks (as Megatron does), or tokens, tp or layer is out of range; and with `mlp`, where the
 /// activation is none that an epilogue has.
 std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOptions& options);
+
+/// An operator that a layer has, but layer_operators() does not make.
+struct LeftOutOp {
+  std::string name;
+  std::string reason;
+};
+/// Those of one layer, or with -1 of all. Throws InvalidArgument where there is no such layer.
+std::vector<LeftOutOp> left_out_operators(const ModelConfig& model, int layer = -1);
 
 }  // namespace shingle

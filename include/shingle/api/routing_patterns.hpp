@@ -30,13 +30,18 @@ RoutingPattern parse_routing_pattern(std::string_view text);
 Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& rows_per_rank,
                      std::uint64_t seed);
 
-/// A mixture of experts' way back. Token t belongs to rank t / ceil(tokens / world); rank r holds the r-th
-/// part of the `experts`; each token is sent to `top_k` different ones, chosen at random without a capacity
-/// limit. A rank's rows are the outputs of its experts, ordered by expert, then by token; each goes to the
-/// rank of its token. Throws InvalidArgument where experts do not divide among the ranks, top_k is not in [1,
-/// experts], or the rows are too many.
-Routing make_expert_routing(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
-                            std::uint64_t seed);
+/// The two all-to-alls of a mixture of experts.
+struct ExpertRoutings {
+  Routing dispatch;  ///< tokens to their experts
+  Routing combine;   ///< the experts' outputs back: each rank returns to each as many rows as it got from it
+};
+
+/// Token t belongs to rank t / ceil(tokens / world); rank r holds the r-th part of the `experts`; each token
+/// is sent to `top_k` different experts, chosen at random without a capacity limit. The rows that a rank
+/// sends are ordered by expert, then by token, in both directions. Throws InvalidArgument where experts do
+/// not divide among the ranks, top_k is not in [1, experts], or the rows are too many.
+ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
+                                    std::uint64_t seed);
 
 /// {"dest": [[rank of row 0 of rank 0, …], [of rank 1], …]} and nothing else. Throws InvalidArgument that
 /// says where it is wrong.
