@@ -20,8 +20,16 @@
 namespace shingle {
 namespace {
 
+std::string reason(const std::string& path, int error) {
+  return fmt::format("{}: {}", path, std::strerror(error));
+}
+
 IoError failed(const std::string& path, int error) {
-  return IoError(fmt::format("{}: {}", path, std::strerror(error)));
+  return IoError(reason(path, error));
+}
+
+WriteError not_written(const std::string& path, int error) {
+  return WriteError(reason(path, error));
 }
 
 class Descriptor {
@@ -45,6 +53,7 @@ Descriptor open_or_throw(const std::string& path, int flags, const std::string& 
   int fd;
   do fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
   while (fd < 0 && errno == EINTR);
+  if (fd < 0 && (flags & O_WRONLY) != 0) throw not_written(asked, errno);
   if (fd < 0) throw failed(asked, errno);
   return Descriptor(fd);
 }
@@ -53,7 +62,7 @@ void write_all(const Descriptor& file, std::string_view bytes, const std::string
   while (!bytes.empty()) {
     const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw failed(path, errno);
+    if (written < 0) throw not_written(path, errno);
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
 }
@@ -121,7 +130,7 @@ void write_file_atomically(const std::string& path, std::string_view bytes) {
 void write_file_atomically(const std::string& path, std::span<const std::string_view> pieces) {
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode)) throw failed(path, EISDIR);
+  if (exists && S_ISDIR(status.st_mode)) throw not_written(path, EISDIR);
   if (exists && !S_ISREG(status.st_mode)) {
     // Renaming over a device would destroy it.
     const Descriptor device = open_or_throw(path, O_WRONLY, path);
@@ -134,9 +143,9 @@ void write_file_atomically(const std::string& path, std::span<const std::string_
   Temporary temporary{name};
   if (exists) static_cast<void>(::fchmod(file.get(), status.st_mode & 07777));
   for (const std::string_view piece : pieces) write_all(file, piece, path);
-  if (::fsync(file.get()) != 0) throw failed(path, errno);
-  if (file.close() != 0) throw failed(path, errno);
-  if (std::rename(name.c_str(), target.c_str()) != 0) throw failed(path, errno);
+  if (::fsync(file.get()) != 0) throw not_written(path, errno);
+  if (file.close() != 0) throw not_written(path, errno);
+  if (std::rename(name.c_str(), target.c_str()) != 0) throw not_written(path, errno);
   temporary.renamed = true;
   sync_directory_of(target);
 }

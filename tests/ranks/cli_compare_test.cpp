@@ -107,6 +107,7 @@ TEST_F(CliCompare, RefusesOtherFiles) {
   const json good = json::parse(read_file(path("a.json"), 1 << 20))[0];
   for (const auto& [key, value] : std::map<std::string, json>{{"m", "8"},
                                                               {"n", -1},
+                                                              {"k", UINT64_MAX},
                                                               {"world", 1.5},
                                                               {"mechanism", 7},
                                                               {"source", "guessed"},
@@ -117,7 +118,11 @@ TEST_F(CliCompare, RefusesOtherFiles) {
     refuses(bad.dump(), "row 2 ");
     expect_refused(files(), "'" + key + "'");
   }
-  expect_refused("compare " + path("a.json"), "required");
+  expect_refused("compare " + path("a.json"),
+                 "compare needs B.json (those to hold against A's: a later run, or measurements of "
+                 "predictions): shingle compare A.json B.json");
+  expect_refused("compare", "compare needs A.json (rows of run, simulate or plan with --format json");
+
   expect_refused("compare " + path("a.json") + " nowhere.json", "nowhere.json");
   expect_refused("compare " + path("a.json") + " " + path("a.json") + " --threshold -1", "--threshold");
   expect_refused("compare " + path("a.json") + " " + path("a.json") + " --html nowhere/page.html", "--html");

@@ -116,6 +116,45 @@ TEST_F(Cli, RefusesBadFiles) {
   EXPECT_FALSE(std::filesystem::exists(path("y.npy")));
 }
 
+TEST_F(Cli, RefusesEmptyValues) {
+  for (const std::string flag : {"--out", "--html", "--trace", "--svg"})
+    expect_refused("run --op gemm " + small + flag + " ''", flag + " is empty; give FILE");
+  expect_refused("plan --op gemm " + small + "--out ''", "--out is empty; give FILE or leave it out");
+  expect_refused("verify ''", "plan is empty; give FILE");
+  EXPECT_EQ(
+      run("plan --tokens 16 --layer-ops --model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json").code, 0);
+}
+
+/// Every command that writes: exit code 1 and one line that names the file.
+TEST_F(Cli, AFullDiskIsAFailure) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const std::string gemm = "--op gemm+allreduce " + small;
+  const std::string h200 = "--machine " SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json ";
+  write("a.json", run("simulate --format json --mechanism sequential " + h200 + gemm).out);
+  write("list.json", R"({"computations": [{"name": "p", "m": 64, "n": 64, "k": 64}],
+                         "collectives": [{"name": "c", "kind": "allreduce", "bytes": 4096}]})");
+  const std::string overlap = "cotune --world 2 " + h200 + "--overlap " + path("list.json");
+  for (const std::string& arguments :
+       {"run --repeat 1 " + gemm + "--html", "run --repeat 1 " + gemm + "--trace",
+        "run --repeat 1 " + gemm + "--svg", "plan " + gemm + "--out", "plan " + gemm + "--trace",
+        "simulate " + h200 + gemm + "--html", "simulate " + h200 + gemm + "--svg",
+        "bench --iters 1 --mechanism chunked " + gemm + "--out",
+        "bench --iters 1 --mechanism chunked " + gemm + "--html",
+        "compare " + path("a.json") + " " + path("a.json") + " --html", overlap + " --plan"}) {
+    const Outcome outcome = run(arguments + " /dev/full");
+    EXPECT_EQ(outcome.code, 1) << arguments << outcome.err;
+    EXPECT_EQ(outcome.err, "shingle: /dev/full: No space left on device\n") << arguments;
+  }
+  for (const std::string& arguments : {"plan --format json " + gemm, "simulate " + h200 + gemm,
+                                       "verify " + gemm, "run --repeat 1 " + gemm, std::string("info")}) {
+    const std::string command = SHINGLE_TEST_PROGRAM " " + arguments + " 2>" + path("stderr") + " >/dev/full";
+    const int status = std::system(command.c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << arguments;
+    EXPECT_EQ(read_file(path("stderr"), 1 << 20), "shingle: standard output could not be written\n")
+        << arguments;
+  }
+}
+
 TEST_F(Cli, ShowsInfo) {
   const Outcome text = run("info");
   EXPECT_EQ(text.code, 0);

@@ -1,13 +1,15 @@
 #include "shingle/app.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
 #include "shingle/base/error.hpp"
-
+#include "shingle/base/file.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/console.hpp"
 
@@ -20,7 +22,7 @@ constexpr const char* examples = R"(Examples
   shingle run --model models/llama-3-8b.json --tp 4 --tokens 512 --layer-ops
   shingle run --op gemm+allreduce --m 2K --n 4K --k 1K --world 2 --link 2GB/s,10us --mechanism all
   shingle run --op gemm+reducescatter --a x.npy --b w.npy --out y.npy --world 4
-  mpirun -n 4 shingle run --op gemm+alltoall --m 512 --n 1K --k 1K --routing skewed --format json
+  mpirun --oversubscribe -n 4 shingle run --op gemm+alltoall --m 512 --n 1K --k 1K --routing skewed --format json
   shingle plan --op gemm+reducescatter --m 1K --n 1K --k 512 --mechanism signal --workers 4 --groups 1,2,1 --tile 256x256
   shingle plan --model models/llama-3-8b.json --tp 8 --tokens 8K --layer-ops --machine h200x8
   shingle verify plan.json
@@ -155,10 +157,12 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
 }
 
 void add_compare(CLI::App& app, CompareFlags& flags) {
-  app.add_option("a", flags.a, "Rows, as `run` or `simulate --format json` print them")
+  app.add_option("a", flags.a, "rows of run, simulate or plan with --format json, or a record of bench")
       ->required()
       ->type_name("A.json");
-  app.add_option("b", flags.b, "Those to hold against them")->required()->type_name("B.json");
+  app.add_option("b", flags.b, "those to hold against A's: a later run, or measurements of predictions")
+      ->required()
+      ->type_name("B.json");
   app.add_option("--threshold", flags.threshold,
                  "Exit with 1 if a row of B is slower by more than so many percent")
       ->check(CLI::Range(0.0, 1e6))
@@ -277,6 +281,9 @@ int guarded(const Launch& launch, Work work) {
     return work();
   } catch (const InvalidArgument& error) {
     return refuse(error);
+  } catch (const WriteError& error) {  // of a result: the work is done, and lost
+    print_failure(error, launch);
+    return failure;
   } catch (const IoError& error) {
     return refuse(error);
   } catch (const std::exception& error) {
@@ -296,13 +303,47 @@ void refuse_unknown_command(const CLI::App& app, int argc, const char* const* ar
   throw InvalidArgument(fmt::format("there is no command '{}' (one of {})", argv[1], known));
 }
 
+/// An empty word, as of a variable that is not set, is not taken for a flag that was left out.
+void refuse_empty_values(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands())
+    for (const CLI::Option* option : command->get_options()) {
+      if (option->count() == 0 || option->get_items_expected_min() == 0) continue;
+      if (std::ranges::any_of(option->results(), &std::string::empty))
+        throw InvalidArgument(
+            fmt::format("{} is empty; give {} or leave it out", option->get_name(), option->get_type_name()));
+    }
+}
+
+/// What a command must be given, "compare needs A.json and B.json", for one that has required arguments.
+std::string usage_of_required(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands()) {
+    std::vector<std::string> missing, types;
+    for (const CLI::Option* option : command->get_options()) {
+      if (!option->get_required()) continue;
+      types.push_back(option->get_type_name());
+      if (option->count() == 0)
+        missing.push_back(fmt::format("{} ({})", option->get_type_name(), option->get_description()));
+    }
+    if (!missing.empty())
+      return fmt::format("{} needs {}: shingle {} {}", command->get_name(), fmt::join(missing, " and "),
+                         command->get_name(), fmt::join(types, " "));
+  }
+  return {};
+}
+
 /// The exit code where the arguments were answered (help, version) or refused; empty where there is work to
 /// do.
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const Launch& launch) {
   refuse_unknown_command(app, argc, argv);
   try {
     app.parse(argc, argv);
+    refuse_empty_values(app);
     return std::nullopt;
+  } catch (const CLI::RequiredError& error) {
+    const std::string usage = usage_of_required(app);
+    if (launch.speaks())
+      print_failure(fmt::format("{} (see shingle --help)", usage.empty() ? error.what() : usage));
+    return bad_usage;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) {
       if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", error.what()));
@@ -350,7 +391,7 @@ int main(int argc, const char* const* argv) {
     const std::optional<int> answered = parse(app, argc, argv, launch);
     const int code = answered ? *answered : dispatch(app, commands, launch);
     if (std::cout.flush(); std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout)
-      throw Error("standard output could not be written");
+      throw Error(unwritable_output);
     return code;
   });
 }

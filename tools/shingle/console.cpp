@@ -30,7 +30,9 @@ void print_failure(std::string_view message) {
 
 void print_failure(const std::exception& error, const Launch& launch) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  const std::string_view what = no_memory ? "out of memory" : error.what();
+  // fmt says no more than that "a file" could not be written.
+  const bool no_output = std::ferror(stdout) != 0;
+  const std::string_view what = no_memory ? "out of memory" : no_output ? unwritable_output : error.what();
   const bool named = !launch.processes() || what.starts_with("rank ");
   print_failure(named ? std::string(what) : fmt::format("rank {}: {}", launch.rank, what));
 }

@@ -18,6 +18,8 @@ namespace shingle::cli {
 /// "shingle: …" on stderr, in one line whatever the message holds.
 void print_failure(std::string_view message);
 
+inline constexpr const char* unwritable_output = "standard output could not be written";
+
 /// What failed in the middle of work. Every process of an MPI run says so for itself: each may have its own
 /// reason.
 void print_failure(const std::exception& error, const Launch& launch);

@@ -7,6 +7,7 @@
 
 #include "shingle/base/error.hpp"
 #include "shingle/base/file.hpp"
+#include "shingle/plan/problem.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -29,8 +30,8 @@ class Fields {
     return row_.at(key).get<std::string>();
   }
   std::int64_t count(const char* key) const {
-    if (!has(key) || !row_.at(key).is_number_integer() || row_.at(key) < 0)
-      throw InvalidArgument(fmt::format("has no whole number as '{}'", key));
+    if (!has(key) || !row_.at(key).is_number_integer() || row_.at(key) < 0 || row_.at(key) > max_extent)
+      throw InvalidArgument(fmt::format("has no whole number up to {} as '{}'", max_extent, key));
     return row_.at(key).get<std::int64_t>();
   }
   std::optional<double> above_zero(const char* key) const {
