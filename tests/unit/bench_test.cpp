@@ -112,14 +112,25 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
   };
   expect("[]", "no suite");
   expect(R"({"tokens": [16]})", "no suite");
-  expect(R"({"shapes": [{"op": "gemm+allreduce", "m": 16, "n": [16], "k": [16]}]})", "not such as");
+  expect(R"({"shapes": [{"op": "gemm+allreduce", "m": 16, "n": [16], "k": [16]}]})",
+         "shapes[0].m is 16; expected a list of positive integers, such as [96, 768]");
+  const std::string first = R"({"shapes": [{"op": "gemm", "m": [16], "n": [16], "k": [16]}, )";
+  expect(first + R"({"op": "gemm", "m": [16], "n": [16, 1e300], "k": [16]}]})", "shapes[1].n[1] is 1e+300");
+  expect(first + R"({"op": "gemm", "m": [16], "n": [16], "k": [18446744073709551615]}]})",
+         "shapes[1].k[0] is 18446744073709551615; expected an integer from 1 to 2147483647");
+  expect(first + R"({"op": "gemm", "m": [16], "n": [16]}]})", "shapes[1].k is missing");
+  expect(first + R"(7]})", "shapes[1] is 7; expected an object such as");
+  expect(R"({"models": ["a.json"], "tokens": 16})", "tokens is 16; expected a list of positive integers");
+  expect(R"({"models": "a.json", "tokens": [16]})", "models is \"a.json\"; expected a list of files");
+  expect(R"({"shapes": {}})", "shapes is an object; expected a list");
   expect(R"({"shapes": [{"op": "gemm+sum", "m": [16], "n": [16], "k": [16]}]})", "gemm+sum");
   expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16]}]})", "needs 'routing'");
   expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [16], "n": [16], "k": [16], "routing": ["random"]}]})",
          "has no 'routing'");
   expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16], "routing": ["odd"]}]})",
          "odd");
-  expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [-1], "n": [16], "k": [16]}]})", "");
+  expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [-1], "n": [16], "k": [16]}]})",
+         "shapes[0].m[0] is -1");
   std::remove(path.c_str());
 }
 

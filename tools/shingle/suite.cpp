@@ -27,30 +27,73 @@ struct Suite {
   std::vector<Sweep> shapes;
 };
 
+/// What a message shows of a value: a scalar as it stands, else its kind.
+std::string shown(const json& value) {
+  constexpr std::size_t most = 40;
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "an object";
+  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  return text.size() > most ? text.substr(0, most) + "…" : text;
+}
+
+InvalidArgument wrong(const std::string& where, const json& value, const std::string& expected) {
+  return InvalidArgument(fmt::format("{} is {}; expected {}", where, shown(value), expected));
+}
+
+/// The elements of a list that has at least one, by `element`; `such` describes the list.
+template <class Element>
+auto list_at(const json& object, const char* key, const std::string& path, const char* such,
+             Element element) {
+  const std::string where = path + key;
+  if (!object.contains(key)) throw InvalidArgument(fmt::format("{} is missing; expected {}", where, such));
+  const json& list = object.at(key);
+  if (!list.is_array() || list.empty()) throw wrong(where, list, such);
+  std::vector<decltype(element(list[0], where))> all;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    all.push_back(element(list[i], fmt::format("{}[{}]", where, i)));
+  return all;
+}
+
+std::vector<std::int64_t> sizes_at(const json& object, const char* key, const std::string& path) {
+  return list_at(object, key, path, "a list of positive integers, such as [96, 768]",
+                 [](const json& value, const std::string& where) {
+                   if (!value.is_number_unsigned() || value == 0 || value > max_extent)
+                     throw wrong(where, value, fmt::format("an integer from 1 to {}", max_extent));
+                   return value.get<std::int64_t>();
+                 });
+}
+
+std::string word(const json& value, const std::string& where) {
+  if (!value.is_string()) throw wrong(where, value, "a string");
+  return value.get<std::string>();
+}
+
+Sweep sweep_of(const json& shape, const std::string& where) {
+  constexpr const char* such = R"({"op": "gemm+allreduce", "m": [4096], "n": [8192], "k": [4096]})";
+  if (!shape.is_object()) throw wrong(where, shape, fmt::format("an object such as {}", such));
+  const std::string path = where + ".";
+  if (!shape.contains("op")) throw InvalidArgument(fmt::format("{}op is missing", path));
+  Sweep sweep{.op = word(shape.at("op"), path + "op")};
+  sweep.m = sizes_at(shape, "m", path);
+  sweep.n = sizes_at(shape, "n", path);
+  sweep.k = sizes_at(shape, "k", path);
+  if (shape.contains("routing"))
+    sweep.routing = list_at(shape, "routing", path, "a list of routings, such as [\"skewed\"]", word);
+  return sweep;
+}
+
 Suite parse(const std::string& path) {
   constexpr std::size_t largest_bytes = 1 << 20;
   const json object = json::parse(read_file(path, largest_bytes), nullptr, false);
   const auto has = [&](const char* key) { return object.is_object() && object.contains(key); };
   if (!has("shapes") && !(has("models") && has("tokens")))
-    throw InvalidArgument(fmt::format("{}: no suite, which has 'models' and 'tokens', or 'shapes'", path));
+    throw InvalidArgument("no suite, which has 'models' and 'tokens', or 'shapes'");
   Suite suite;
-  try {
-    suite.models = object.value("models", suite.models);
-    suite.tokens = object.value("tokens", suite.tokens);
-    for (const json& shape : object.value("shapes", json::array())) {
-      Sweep& sweep = suite.shapes.emplace_back();
-      shape.at("op").get_to(sweep.op);
-      shape.at("m").get_to(sweep.m);
-      shape.at("n").get_to(sweep.n);
-      shape.at("k").get_to(sweep.k);
-      sweep.routing = shape.value("routing", sweep.routing);
-    }
-  } catch (const json::exception&) {
-    throw InvalidArgument(fmt::format(
-        "{}: 'models' are not files, 'tokens' not numbers, or 'shapes' not such as {{\"op\": "
-        "\"gemm+alltoall\", \"m\": [4096], \"n\": [8192], \"k\": [4096], \"routing\": [\"skewed\"]}}",
-        path));
+  if (has("models")) {
+    suite.models = list_at(object, "models", "", "a list of files, such as [\"config.json\"]", word);
+    suite.tokens = sizes_at(object, "tokens", "");
   }
+  if (has("shapes")) suite.shapes = list_at(object, "shapes", "", "a list of objects", sweep_of);
   return suite;
 }
 
@@ -89,10 +132,7 @@ void add_layer(const ModelConfig& model, const std::string& name, LayerOptions o
   }
 }
 
-}  // namespace
-
-std::vector<NamedProblem> read_suite(const std::string& path, int world, DType dtype) {
-  const Suite suite = parse(path);
+std::vector<NamedProblem> problems_of(const Suite& suite, const std::string& path, int world, DType dtype) {
   std::vector<NamedProblem> problems;
   for (const std::string& file : suite.models) {
     const std::filesystem::path model = std::filesystem::path(path).parent_path() / file;
@@ -106,13 +146,19 @@ std::vector<NamedProblem> read_suite(const std::string& path, int world, DType d
       add_layer(config, model.stem().string(), options, problems);
     }
   }
+  for (const Sweep& sweep : suite.shapes) add_shapes(sweep, world, dtype, problems);
+  for (const NamedProblem& named : problems) named.problem.validate();
+  return problems;
+}
+
+}  // namespace
+
+std::vector<NamedProblem> read_suite(const std::string& path, int world, DType dtype) {
   try {
-    for (const Sweep& sweep : suite.shapes) add_shapes(sweep, world, dtype, problems);
-    for (const NamedProblem& named : problems) named.problem.validate();
+    return problems_of(parse(path), path, world, dtype);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", path, error.what()));
   }
-  return problems;
 }
 
 std::string shipped_suite() {
