@@ -1,4 +1,6 @@
 // shingle run on the user's own matrices: whatever the operator splits, the result is A·B.
+#include <limits>
+
 #include "cli_program.hpp"
 
 #include "shingle/api/npy.hpp"
@@ -67,6 +69,40 @@ TEST_F(Cli, MultipliesTheUsersMatricesInBf16) {
   const NpyArray y = read_npy(path("y.npy"));
   EXPECT_EQ(y.dtype, DType::bf16);
   EXPECT_EQ(load_element(y.dtype, y.data.data(), 5 * 12 + 3), 29.0f);
+}
+
+TEST_F(Cli, NamesElementsThatAreNotFinite) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const auto save = [&](const char* name, std::int64_t rows, std::int64_t cols, float value, std::int64_t row,
+                        std::int64_t col) {
+    Product::save(path(name), DType::f32, rows, cols,
+                  [&](auto i, auto j) { return i == row && j == col ? value : 1.0f; });
+  };
+  const auto multiply = [&](const std::string& op) {
+    return "run --world 2 --op " + op + " --a " + path("a.npy") + " --b " + path("b.npy") + " ";
+  };
+  save("a.npy", 6, 8, nan, 3, 5);
+  save("b.npy", 8, 4, 1, 0, 0);
+  // Its place in the file, and the rank whose part it is: of the inner dimension, of the rows, or all.
+  const std::string a = "a.npy: row 3, column 5 of A is nan (of ";
+  expect_refused(multiply("gemm+allreduce"), a + "rank 1); results can be verified for finite matrices only");
+  expect_refused(multiply("allgather+gemm"), a + "rank 1)");
+  expect_refused(multiply("gemm+alltoall"), a + "rank 1)");
+  expect_refused(multiply("gemm"), a + "all ranks)");
+  save("a.npy", 6, 8, 1, 0, 0);
+  save("b.npy", 8, 4, -inf, 2, 1);
+  expect_refused(multiply("gemm+reducescatter"), "b.npy: row 2, column 1 of B is -inf (of rank 0)");
+  expect_refused(multiply("allgather+gemm"), "row 2, column 1 of B is -inf (of rank 0)");
+  Product::save(path("b.npy"), DType::f32, 8, 4, [&](auto, auto j) { return j == 3 ? nan : 1.0f; });
+  expect_refused(multiply("allgather+gemm"),
+                 "row 0, column 3 of B is nan (of rank 1), and 7 more elements are not finite");
+}
+
+TEST_F(Cli, MatricesOfTwoTypesAreNamed) {
+  Product::save(path("a.npy"), DType::f16, 4, 4, [](auto, auto) { return 1.0f; });
+  Product::save(path("b.npy"), DType::f32, 4, 4, [](auto, auto) { return 1.0f; });
+  expect_refused("run --op gemm --a " + path("a.npy") + " --b " + path("b.npy"),
+                 "a.npy holds f16, but " + path("b.npy") + " holds f32: both need one element type");
 }
 
 TEST_F(Cli, SavesTheUsersResultUnderMpirun) {

@@ -22,6 +22,7 @@ TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
                                    "world",
                                    "dtype",
                                    "backend",
+                                   "machine",
                                    "mechanism",
                                    "params",
                                    "source",
@@ -34,6 +35,7 @@ TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
                                    "max_error",
                                    "tolerance",
                                    "verified",
+                                   "noise",
                                    "reason"};
   for (const json& row : all) {
     std::set<std::string> found;
@@ -75,6 +77,13 @@ TEST_F(Cli, RunsTheCommandsOfTheReadme) {
     EXPECT_EQ(outcome.code, 0) << command << "\n" << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr("sequential")) << command;
   }
+}
+
+TEST_F(Cli, SaysHowItsLinkIsPaced) {
+  const std::string gemm = "run --repeat 1 --op gemm " + small;
+  EXPECT_THAT(run(gemm + "--link 10us").out, HasSubstr("link 10 us latency, rate not paced\n"));
+  EXPECT_THAT(run(gemm + "--link 2GB/s,10us").out, HasSubstr("link 2 GB/s, 10 us\n"));
+  EXPECT_THAT(run(gemm).out, HasSubstr("link not paced\n"));
 }
 
 TEST_F(Cli, RunsWhatTheFlagsSay) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 
 #include "shingle/api/npy.hpp"
@@ -56,6 +57,23 @@ class SplitInputs final : public Inputs {
   NpyArray a_, b_;
 };
 
+/// Refuses NaN and infinity: what they make of a sum cannot be told from a wrong result.
+template <class Holder>
+void require_finite(const std::string& file, const char* matrix, const NpyArray& array, Holder holder) {
+  std::int64_t first = -1, count = 0;
+  for (std::int64_t i = 0; i < array.rows * array.cols; ++i) {
+    if (std::isfinite(load_element(array.dtype, array.data.data(), static_cast<std::size_t>(i)))) continue;
+    if (count++ == 0) first = i;
+  }
+  if (count == 0) return;
+  const std::int64_t row = first / array.cols, col = first % array.cols;
+  const float value = load_element(array.dtype, array.data.data(), static_cast<std::size_t>(first));
+  throw InvalidArgument(fmt::format(
+      "{}: row {}, column {} of {} is {} (of {}){}; results can be verified for finite matrices only", file,
+      row, col, matrix, value, holder(row, col),
+      count > 1 ? fmt::format(", and {} more elements are not finite", count - 1) : ""));
+}
+
 std::string shape_text(const NpyHeader& header) {
   return fmt::format("{}x{} {}", header.rows, header.cols, name(header.dtype));
 }
@@ -90,7 +108,10 @@ UserMatrices::UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, 
   k_ = flags.transpose_a ? a.rows : a.cols;
   n_ = flags.transpose_b ? b.rows : b.cols;
   const std::int64_t b_k = flags.transpose_b ? b.cols : b.rows;
-  if (a.dtype != b.dtype || k_ != b_k)
+  if (a.dtype != b.dtype)
+    throw InvalidArgument(fmt::format("{} holds {}, but {} holds {}: both need one element type", files.a,
+                                      name(a.dtype), files.b, name(b.dtype)));
+  if (k_ != b_k)
     throw InvalidArgument(
         fmt::format("{} ({}) and {} ({}) cannot be multiplied: op(A) is {}x{}, op(B) is {}x{}", files.a,
                     shape_text(a), files.b, shape_text(b), m_, k_, b_k, n_));
@@ -133,7 +154,31 @@ double UserMatrices::bytes() const {
 }
 
 std::unique_ptr<Inputs> UserMatrices::load() const {
-  return std::make_unique<SplitInputs>(problem_, read_npy(files_.a), read_npy(files_.b));
+  NpyArray a = read_npy(files_.a), b = read_npy(files_.b);
+  require_finite(files_.a, "A", a, [&](std::int64_t row, std::int64_t col) {
+    return holder(Role::a, problem_.transpose_a ? col : row, problem_.transpose_a ? row : col);
+  });
+  require_finite(files_.b, "B", b, [&](std::int64_t row, std::int64_t col) {
+    return holder(Role::b, problem_.transpose_b ? col : row, problem_.transpose_b ? row : col);
+  });
+  return std::make_unique<SplitInputs>(problem_, std::move(a), std::move(b));
+}
+
+/// "rank 2" for a position in op(A) or op(B); "all ranks" where each has a copy.
+std::string UserMatrices::holder(Role role, std::int64_t row, std::int64_t col) const {
+  const Problem& p = problem_;
+  const std::int64_t k = role == Role::a ? col : row;
+  std::int64_t rank = -1;
+  if (p.reduces()) {
+    rank = k / p.k;
+  } else if (p.op == Op::allgather_gemm) {
+    const std::int64_t half = n_ / 2, own = p.n / 2;
+    const bool halves = p.epilogue.activation == Activation::swiglu;
+    rank = role == Role::a ? row / p.shard_rows() : halves ? col % half / own : col / p.n;
+  } else if (p.routes() && role == Role::a) {
+    for (rank = 0; p.routing->global_base(static_cast<int>(rank) + 1) <= row;) ++rank;
+  }
+  return rank < 0 ? "all ranks" : fmt::format("rank {}", rank);
 }
 
 void UserMatrices::save(World& world, const std::vector<Output>& outputs, bool writes) const {

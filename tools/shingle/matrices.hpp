@@ -24,7 +24,7 @@ class UserMatrices {
   /// Memory for both matrices and the whole result.
   double bytes() const;
 
-  /// Reads the matrices.
+  /// Reads the matrices. Throws InvalidArgument where an element is NaN or infinite, with its place.
   std::unique_ptr<Inputs> load() const;
 
   /// Gathers the whole M×N result (N/2 columns for swiglu) from the outputs of all processes, and writes it
@@ -32,6 +32,8 @@ class UserMatrices {
   void save(World& world, const std::vector<Output>& outputs, bool writes) const;
 
  private:
+  std::string holder(Role role, std::int64_t row, std::int64_t col) const;
+
   MatrixFlags files_;
   Problem problem_;
   std::int64_t m_, n_, k_;  // of the whole

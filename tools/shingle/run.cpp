@@ -27,17 +27,22 @@ Job job_of(const std::string& file) {
   return {.named = {"", problem}, .candidates = {{mechanism, std::move(plan), {}}}, .as_is = true};
 }
 
-std::vector<NamedProblem> problems_of(const RunFlags& flags, const std::optional<UserMatrices>& own,
-                                      int ranks) {
-  if (own) return {{"", own->problem()}};
+/// The user's matrices; empty where inputs are random.
+struct Own {
+  std::optional<UserMatrices> matrices;
+  std::unique_ptr<Inputs> inputs;
+};
+
+std::vector<NamedProblem> problems_of(const RunFlags& flags, const Own& own, int ranks) {
+  if (own.matrices) return {{"", own.matrices->problem()}};
   return make_problems(flags.what, ranks);
 }
 
-void require_room(const std::vector<Job>& jobs, const std::optional<UserMatrices>& own,
-                  const Machine& machine, const Launch& launch) {
+void require_room(const std::vector<Job>& jobs, const Own& own, const Machine& machine,
+                  const Launch& launch) {
   constexpr double slack = 1.1;  // what libraries and the system take beside us
   for (const Job& job : jobs)
-    require_memory(slack * (execute_bytes(job, machine, launch) + (own ? own->bytes() : 0)),
+    require_memory(slack * (execute_bytes(job, machine, launch) + (own.matrices ? own.matrices->bytes() : 0)),
                    describe(job.named), launch);
 }
 
@@ -64,12 +69,17 @@ Report page_of(const std::string& head, const Executed& all) {
   return page;
 }
 
+std::string link_text(const Link& link) {
+  if (!link.paced()) return "not paced";
+  const std::string latency = format_us(link.latency_us);
+  return link.gbps > 0 ? fmt::format("{} GB/s, {}", link.gbps, latency)
+                       : fmt::format("{} latency, rate not paced", latency);
+}
+
 std::string head(const World& world, const RunFlags& flags, std::string_view backend) {
-  const Link& link = flags.where.link;
-  return fmt::format(
-      "{} ranks on {}, {} worker{} each, link {}", world.size(), backend, world.machine().workers,
-      world.machine().workers == 1 ? "" : "s",
-      link.paced() ? fmt::format("{} GB/s, {}", link.gbps, format_us(link.latency_us)) : "not paced");
+  return fmt::format("{} ranks on {}, {} worker{} each, link {}", world.size(), backend,
+                     world.machine().workers, world.machine().workers == 1 ? "" : "s",
+                     link_text(flags.where.link));
 }
 
 /// A profile says how to choose and to search; runs are on this machine.
@@ -93,8 +103,8 @@ int exit_code(const std::vector<Row>& rows) {
 }
 
 /// Runs all jobs and prints what came of them.
-int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<UserMatrices>& own,
-             const RunFlags& flags, const Launch& launch) {
+int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const RunFlags& flags,
+             const Launch& launch) {
   const ExecuteOptions options{
       .how = flags.how,
       .where = flags.where,
@@ -108,8 +118,9 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const std::optional<Use
     for (const Job& job : jobs) rows += job.candidates.size();
     progress.expect(rows);
     for (const Job& job : jobs) {
-      const auto inputs = own ? own->load() : random_inputs(job.named.problem, flags.what.seed);
-      Executed one = execute(world, job, *inputs, own ? &*own : nullptr, options, progress);
+      const auto random = own.inputs ? nullptr : random_inputs(job.named.problem, flags.what.seed);
+      const Inputs& inputs = own.inputs ? *own.inputs : *random;
+      Executed one = execute(world, job, inputs, own.matrices ? &*own.matrices : nullptr, options, progress);
       std::ranges::move(one.rows, std::back_inserter(all.rows));
       std::ranges::move(one.baselines, std::back_inserter(all.baselines));
       std::ranges::move(one.overlapped, std::back_inserter(all.overlapped));
@@ -144,9 +155,9 @@ int run(const RunFlags& flags, const Launch& launch) {
   if (!flags.file.empty()) jobs.push_back(job_of(flags.file));
   const int ranks = jobs.empty() ? flags.where.ranks(launch) : jobs[0].named.problem.world;
   WorldOptions where = flags.where.options(launch);
-  std::optional<UserMatrices> own;
+  Own own;
   if (!flags.own.a.empty() || !flags.own.b.empty() || !flags.own.out.empty())
-    own.emplace(flags.own, flags.what, ranks);
+    own.matrices.emplace(flags.own, flags.what, ranks);
   require_profile_of_here(flags, ranks, where);
   const Target target = flags.how.automatic || !flags.machine.empty()
                             ? target_to_tune_for(flags.machine, ranks, where, launch)
@@ -158,6 +169,7 @@ int run(const RunFlags& flags, const Launch& launch) {
   else
     require_proof(*jobs[0].candidates[0].plan, flags.file);
   require_room(jobs, own, target.machine, launch);
+  if (own.matrices) own.inputs = own.matrices->load();
   for (const Job& job : jobs)
     where.timeout_us = std::max(where.timeout_us, check_timeout_us(job.named.problem, flags.where));
 
