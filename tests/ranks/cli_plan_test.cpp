@@ -42,7 +42,7 @@ class CliPlan : public Cli {
     const std::string what = "plan " + model + "--tokens 8192 " + where;
     const json rows = printed(what);
     EXPECT_EQ(layer_ops_of(rows), layer);
-    const Outcome table = run(what);
+    const Outcome table = run(what, "COLUMNS=200");
     EXPECT_EQ(table.code, 0) << table.err;
     double sequential = 0, predicted = 0;
     for (const json& row : rows) {
@@ -80,7 +80,9 @@ TEST_F(CliPlan, PrintsTheKeysOfRun) {
   for (std::size_t i = 0; i < measured.size(); ++i) {
     EXPECT_EQ(keys_of(predicted[i]), keys_of(measured[i]));
     EXPECT_EQ(predicted[i].at("mechanism"), measured[i].at("mechanism"));
-    EXPECT_EQ(predicted[i].at("backend"), "h200x8");
+    EXPECT_EQ(predicted[i].at("backend"), "simulator");
+    EXPECT_EQ(predicted[i].at("machine"), "h200x8");
+    EXPECT_TRUE(measured[i].at("machine").is_null());
     for (const char* key : {"max_error", "tolerance", "verified"})
       EXPECT_TRUE(predicted[i].at(key).is_null());
   }

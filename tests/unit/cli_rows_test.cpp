@@ -4,13 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "shingle/console.hpp"
 #include "shingle/execute.hpp"
 #include "shingle/flags.hpp"
 #include "shingle/memory.hpp"
+#include "shingle/params_text.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -32,10 +35,23 @@ Row row_that_ran() {
   return row;
 }
 
+Row row_that_is_predicted(const std::string& name, double sequential_us, double us) {
+  Row row{.named = row_that_ran().named,
+          .backend = "simulator",
+          .machine = "h200x8",
+          .mechanism = "ring",
+          .simulated = true};
+  row.named.name = name;
+  row.params = R"({"slices": 2, "mover": "store"})";
+  row.predicted = Metrics{.us = us, .sequential_us = sequential_us, .compute_us = 100};
+  return row;
+}
+
 TEST(Rows, TableLinesUp) {
   Row infeasible = row_that_ran();
   infeasible.time.reset();
   infeasible.reason = "because";
+  setenv("COLUMNS", "200", 1);
   const std::string table = to_table({row_that_ran(), infeasible});
   EXPECT_THAT(table,
               HasSubstr("ffn_down gemm+allreduce  64×64×64  signal         200 us      125 us    4.0%    "
@@ -68,6 +84,75 @@ TEST(Rows, ExplainEveryColumn) {
   EXPECT_EQ(legend({more}), "") << "nothing ran";
 }
 
+std::vector<std::string> lines_in(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream all(text);
+  for (std::string line; std::getline(all, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Rows, FoldWhereThePageIsNarrow) {
+  setenv("COLUMNS", "80", 1);
+  Row other = row_that_ran();
+  other.mechanism = "copy-engine";
+  const std::vector<std::string> lines = lines_in(to_table({row_that_ran(), other}));
+  ASSERT_EQ(lines.size(), 8u);
+  EXPECT_EQ(lines[0], "operator                 M×N×K");
+  EXPECT_EQ(lines[3], "ffn_down gemm+allreduce  64×64×64");  // once for both
+  EXPECT_THAT(lines[4], HasSubstr("  signal           200 us      125 us    4.0%    1.60x"));
+  EXPECT_THAT(lines[6], HasSubstr("  copy-engine      200 us      125 us    4.0%    1.60x"));
+  for (const std::string& line : lines) EXPECT_LE(line.size(), 80u + 4) << line;
+  unsetenv("COLUMNS");
+  EXPECT_EQ(page_width(), 80u);  // in a pipe
+}
+
+TEST(Rows, FoldedTablesOfAllKindsFitThePage) {
+  Machine machine;
+  machine.name = "h200x8";
+  Row row = row_that_is_predicted("shared_down", 400e3, 275e3);
+  row.mechanism = "copy-engine";
+  row.named.problem.m = row.named.problem.n = row.named.problem.k = 16384;
+  row.params = R"({"tile_rows": 128, "tile_cols": 256, "order": {"raster": "along_m", "swizzle": 8},
+                   "group_waves": [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29],
+                   "prelaunch": true, "comm_order": "interleaved"})";
+  for (const std::string& table : {planned_table(machine, {row}), predicted_table(machine, {row})})
+    for (const std::string& line : lines_in(table))
+      EXPECT_LE(line.size(), 80u + 4) << line;  // × are of two bytes
+  // Whole, in the words of the flags.
+  EXPECT_THAT(planned_table(machine, {row}),
+              HasSubstr("    params: tile=128x256 raster=m swizzle=8\n"
+                        "    groups=11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29 prelaunch\n"
+                        "    comm-order=interleaved\n"));
+}
+
+TEST(Rows, FlagFractionsThatNoPlanCanReach) {
+  Row row = row_that_ran();
+  row.time->overlapped_us = 90;  // less than the computation alone
+  EXPECT_THAT(to_table({row}), HasSubstr("1.10*"));
+  EXPECT_THAT(to_table({row}), HasSubstr("* above 1 is noise of the measurement"));
+  EXPECT_EQ(nlohmann::json::parse(to_json(std::vector<Row>{row}))[0].at("noise"),
+            nlohmann::json({"overlap_efficiency"}));
+  EXPECT_THAT(to_table({row_that_ran()}), testing::Not(HasSubstr("*")));
+  EXPECT_TRUE(nlohmann::json::parse(to_json(std::vector<Row>{row_that_ran()}))[0].at("noise").empty());
+
+  Row predicted = row_that_is_predicted("ffn_down", 200, 90);
+  Machine machine;
+  EXPECT_THAT(predicted_table(machine, {predicted}), HasSubstr("1.11*"));  // of the roofline
+  EXPECT_THAT(predicted_table(machine, {predicted}), HasSubstr("* above 1 is an error of the prediction"));
+  EXPECT_EQ(nlohmann::json::parse(simulated_json(std::vector<Row>{predicted}))[0].at("noise"),
+            nlohmann::json({"overlap_efficiency", "roofline_fraction"}));
+}
+
+TEST(Params, AreWordsOfFlags) {
+  EXPECT_EQ(params_text("{}"), "");
+  EXPECT_EQ(params_text(""), "");
+  EXPECT_EQ(params_text(R"({"comm_workers": 16, "without_helpers": true, "one_shot": true, "pull": false})"),
+            "comm-workers=16 helpers=none one-shot");
+  EXPECT_EQ(params_text(R"({"order": {"cluster_m": 2, "cluster_n": 1, "rotation": 3}, "configs": [
+                           {"channels": 4, "chunk_bytes": 1024}, {}]})"),
+            "cluster=2x1 rotation=3 configs=channels:4/chunk_bytes:1024,");
+}
+
 TEST(Rows, SayThatAResultIsWrong) {
   Row wrong = row_that_ran();
   wrong.check = {.passed = false,
@@ -93,15 +178,8 @@ TEST(Rows, AreNullWhereNothingRan) {
   EXPECT_EQ(to_json(std::vector<Row>{}), "[]\n");
 }
 
-Row row_that_is_predicted(const std::string& name, double sequential_us, double us) {
-  Row row{.named = row_that_ran().named, .backend = "h200x8", .mechanism = "ring", .simulated = true};
-  row.named.name = name;
-  row.params = R"({"slices": 2, "mover": "store"})";
-  row.predicted = Metrics{.us = us, .sequential_us = sequential_us, .compute_us = 100};
-  return row;
-}
-
 TEST(Rows, AddUpToALayer) {
+  setenv("COLUMNS", "200", 1);
   Machine machine;
   machine.name = "h200x8";
   std::vector<Row> rows{row_that_is_predicted("attn_out", 200, 125),

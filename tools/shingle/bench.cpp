@@ -111,7 +111,7 @@ class Bench {
     planning_s_ = elapsed_us() * 1e-6;
     for (const NamedProblem& named : problems)
       where_.timeout_us = std::max(where_.timeout_us, check_timeout_us(named.problem, flags_.where));
-    if (text()) progress->print(fmt::format("{}\n{}", head(), bench_head()));
+    if (text()) progress->print(fmt::format("{}\n{}", head(), bench_head(table_)));
     measure_all(*progress);
     progress.reset();
     if (launch_.speaks()) finish();
@@ -149,7 +149,7 @@ class Bench {
   void add(BenchRow row, Progress& progress) {
     progress.advance();
     if (text()) {
-      progress.print(bench_line(row));
+      progress.print(bench_line(table_, row));
       if (!row.row.reason.empty()) progress.print(fmt::format("  {}: {}\n", row.contender, row.row.reason));
     }
     rows_.push_back(std::move(row));
@@ -163,7 +163,7 @@ class Bench {
       return;
     }
     const std::vector<ClassSummary> classes = summarize(rows_);
-    if (!classes.empty()) fmt::print("\n{}", aligned(summary_lines(classes), summary_words));
+    if (!classes.empty()) fmt::print("\n{}", aligned(summary_lines(classes), {.words = summary_words}));
     for (const std::string& note : notes()) fmt::print("{}\n", note);
   }
 
@@ -180,6 +180,8 @@ class Bench {
   /// What is not in the tables, a line each.
   std::vector<std::string> notes() const {
     std::vector<std::string> lines;
+    if (std::ranges::any_of(rows_, [](const BenchRow& row) { return noisy(row); }))
+      lines.emplace_back(measured_noise);
     if (const auto errors = summarize_predictions(rows_)) lines.push_back(to_text(*errors));
     double setup_s = 0;
     for (const BenchRow& row : rows_) setup_s += row.setup_s;
@@ -275,6 +277,7 @@ class Bench {
   const ordered_json surroundings_ = surroundings_json();
   double planning_s_ = 0;
   std::vector<Shape> shapes_;
+  Table table_ = bench_table();
   std::vector<BenchRow> rows_;
   std::size_t done_ = 0;  ///< shapes
   std::string stopped_;   ///< why the others were not begun

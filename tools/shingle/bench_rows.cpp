@@ -14,7 +14,6 @@ namespace {
 using nlohmann::ordered_json;
 
 const std::vector<std::size_t> widths{39, 16, 20, 8, 10, 10, 6, 7, 7, 8, 7, 9, 8};
-constexpr std::size_t words = 3;
 
 Line head() {
   return {"operator", "M×N×K",   "mechanism", "compute", "sequential", "overlapped", "spread",
@@ -49,12 +48,21 @@ std::optional<double> BenchRow::prediction_error() const {
   return (predicted->us - row.time->overlapped_us) / row.time->overlapped_us;
 }
 
-std::string bench_head() {
-  return padded(head(), widths, words);
+Table bench_table() {
+  return {widths, {.keys = {0, 1, 3}}};
 }
 
-std::string bench_line(const BenchRow& row) {
-  return padded(bench_lines({row}).at(1), widths, words);
+std::string bench_head(Table& table) {
+  return table.head(head());
+}
+
+std::string bench_line(Table& table, const BenchRow& row) {
+  return table.row(bench_lines({row}).at(1));
+}
+
+bool noisy(const BenchRow& row) {
+  const std::optional<double> roofline = row.roofline_fraction();
+  return row.row.ran() && (noisy(row.row) || (roofline && above_one(*roofline)));
 }
 
 std::vector<Line> bench_lines(const std::vector<BenchRow>& rows) {
@@ -101,6 +109,7 @@ ordered_json json_of(const BenchRow& row) {
       row.predicted ? ordered_json(row.predicted->sequential_us) : ordered_json();
   object["prediction_error"] = number(row.prediction_error());
   object["roofline_fraction"] = number(row.roofline_fraction());
+  flag_noise(object);
   if (!row.row.ran()) return object;
   const Measurement& time = *row.row.time;
   object["compute_us"] = time.gemm_us;

@@ -31,8 +31,11 @@ struct BenchRow {
 };
 
 /// The table, whose lines come one by one.
-std::string bench_head();
-std::string bench_line(const BenchRow& row);
+Table bench_table();
+std::string bench_head(Table& table);
+std::string bench_line(Table& table, const BenchRow& row);
+/// Whether a fraction of the row is above 1, which no plan can reach.
+bool noisy(const BenchRow& row);
 std::vector<Line> bench_lines(const std::vector<BenchRow>& rows);
 
 /// The keys of `run`, and more (docs/benchmarks.md).

@@ -11,13 +11,14 @@
 #include "shingle/commands.hpp"
 #include "shingle/comparison.hpp"
 #include "shingle/page.hpp"
+#include "shingle/params_text.hpp"
 
 namespace shingle::cli {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t compared_words = 5;  // columns that begin at the left
+constexpr std::size_t params_column = 5;  // where there is one: the last of the words
 
 /// Of the rows that have a time.
 std::string source_of(const std::vector<ResultRow>& rows) {
@@ -29,8 +30,15 @@ std::string source_of(const std::vector<ResultRow>& rows) {
   return any(false) ? "measured" : "no times";
 }
 
-std::string called(const ResultRow& row, bool with_params) {
-  return with_params ? fmt::format("{} {}", row.mechanism, row.params) : row.mechanism;
+/// Whether params have to tell rows from each other.
+bool shows_params(const Comparison& comparison) {
+  return std::ranges::any_of(comparison.matches, &Match::several);
+}
+
+Columns columns_of(const Comparison& comparison) {
+  Columns columns{.words = params_column, .keys = {0, 1, 2, 3}};
+  if (shows_params(comparison)) ++columns.words, columns.prose = params_column;
+  return columns;
 }
 
 Line line_of(const Match& match) {
@@ -40,7 +48,8 @@ Line line_of(const Match& match) {
           match.a.size(),
           fmt::format("{}", match.a.world),
           match.a.dtype,
-          called(match.a, match.several),
+          match.a.mechanism,
+          match.several ? params_text(match.a.params) : "",
           time(match.a),
           time(match.b),
           match.timed() ? fmt::format("{:.3f}", match.ratio()) : "-",
@@ -48,14 +57,18 @@ Line line_of(const Match& match) {
 }
 
 std::vector<Line> lines_of(const Comparison& comparison) {
-  std::vector<Line> lines{{"operator", "M×N×K", "ranks", "type", "mechanism", "A", "B", "B/A", "error"}};
+  std::vector<Line> lines{
+      {"operator", "M×N×K", "ranks", "type", "mechanism", "params", "A", "B", "B/A", "error"}};
   for (const Match& match : comparison.matches) lines.push_back(line_of(match));
+  if (!shows_params(comparison))
+    for (Line& line : lines) line.erase(line.begin() + params_column);
   return lines;
 }
 
 std::string describe(const ResultRow& row) {
+  const std::string params = params_text(row.params);
   return fmt::format("{} {} {} ranks {} {}{}", row.op, row.size(), row.world, row.dtype, row.mechanism,
-                     row.params.empty() || row.params == "{}" ? "" : " " + row.params);
+                     params.empty() ? "" : " " + params);
 }
 
 /// What stands below the table, a line each.
@@ -145,8 +158,10 @@ Report page_of(const Comparison& comparison, const CompareFlags& flags, const st
                const std::vector<ResultRow>& b) {
   Report page = make_page("Comparison", head(flags, a, b));
   std::vector<Line> lines = lines_of(comparison);
-  ReportTable table{
-      .title = "Results", .head = lines[0], .words = compared_words, .notes = notes(comparison, flags)};
+  ReportTable table{.title = "Results",
+                    .head = lines[0],
+                    .words = columns_of(comparison).words,
+                    .notes = notes(comparison, flags)};
   table.rows.assign(std::make_move_iterator(lines.begin() + 1), std::make_move_iterator(lines.end()));
   page.tables.push_back(std::move(table));
   for (const Match& match : comparison.matches)
@@ -170,7 +185,7 @@ int compare(const CompareFlags& flags, const Launch& launch) {
     fmt::print("{}", to_json(comparison, flags));
   } else {
     for (const std::string& line : head(flags, a, b)) fmt::print("{}\n", line);
-    fmt::print("{}", aligned(lines_of(comparison), compared_words));
+    fmt::print("{}", aligned(lines_of(comparison), columns_of(comparison)));
     for (const std::string& line : notes(comparison, flags)) fmt::print("{}\n", line);
   }
   const bool slower = flags.threshold && std::ranges::any_of(comparison.matches, [&](const Match& match) {

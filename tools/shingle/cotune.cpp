@@ -111,10 +111,10 @@ std::string text_of(const std::vector<Found>& all, const CoTuner& tuner) {
         [&](Method method) { return found.us(method); }, std::to_string(found.ours().evaluations));
   if (all.size() > 1)
     add({"iteration", "", ""}, [&](Method method) { return iteration_us(all, method); }, "");
-  std::string text = fmt::format("{}\n\n{}", tuner.title(), aligned(lines, 1));
+  std::string text = fmt::format("{}\n\n{}", tuner.title(), aligned(lines, {.words = 1, .keys = {0}}));
   for (const Found& found : all) {
     text += fmt::format("\n{}\n", found.pattern.name);
-    text += aligned(configs_of(found), 2);
+    text += aligned(configs_of(found), {.words = 2});
   }
   return text;
 }

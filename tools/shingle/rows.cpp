@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
+
+#include "shingle/params_text.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -67,26 +68,14 @@ Line predicted_line(const Row& row) {
   return line;
 }
 
-/// "slices=2 mover=store"; "-" where all are the planner's defaults. Of many groups of waves the first.
-std::string params_text(const std::string& params) {
-  constexpr std::size_t widest = 24;
-  const auto object = nlohmann::ordered_json::parse(params);
-  std::string text;
-  for (const auto& [key, value] : object.items()) {
-    std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
-    if (shown.size() > widest) shown = shown.substr(0, widest) + "…";
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, shown);
-  }
-  return text.empty() ? "-" : text;
-}
-
 Line planned_line(const Row& row) {
   Line line = head_of(row);
   if (!row.predicted) {
     line.resize(8, "-");
     return line;
   }
-  line.push_back(params_text(row.params));
+  const std::string params = params_text(row.params);
+  line.push_back(params.empty() ? "-" : params);
   add_times(*row.predicted, row.predicted->us, line);
   return line;
 }
@@ -125,6 +114,13 @@ std::string reason_of(const Row& row) {
   return row.note.empty() ? "" : fmt::format("{} {}: {}", of, row.mechanism, row.note);
 }
 
+/// What the stars of a table mean.
+std::vector<std::string> noise_notes(const std::vector<Row>& rows) {
+  if (std::ranges::none_of(rows, [](const Row& row) { return noisy(row); })) return {};
+  const bool measured = std::ranges::any_of(rows, &Row::ran);
+  return {measured ? measured_noise : "* above 1 is an error of the prediction: there is no more to hide"};
+}
+
 std::string below(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
@@ -140,7 +136,8 @@ std::string title(const Machine& machine) {
 Row predicted_row(const NamedProblem& named, const Candidate& candidate, const Machine& machine,
                   const SimOptions& options) {
   Row row{.named = named,
-          .backend = machine.name,
+          .backend = "simulator",
+          .machine = machine.name,
           .mechanism = candidate.mechanism,
           .choice = candidate.choice,
           .note = candidate.note,
@@ -173,10 +170,16 @@ std::vector<Line> predicted_lines(const std::vector<Row>& rows) {
 }
 
 std::vector<std::string> reasons(const std::vector<Row>& rows) {
-  std::vector<std::string> lines;
+  std::vector<std::string> lines = noise_notes(rows);
   for (const Row& row : rows)
     if (std::string line = reason_of(row); !line.empty()) lines.push_back(std::move(line));
   return lines;
+}
+
+bool noisy(const Row& row) {
+  if (row.ran()) return above_one(row.time->overlap_efficiency());
+  return row.predicted &&
+         (above_one(row.predicted->overlap_efficiency()) || above_one(row.predicted->roofline_fraction()));
 }
 
 std::string to_table(const std::vector<Row>& rows) {
@@ -202,17 +205,18 @@ std::string legend(const std::vector<Row>& rows) {
 }
 
 std::string predicted_table(const Machine& machine, const std::vector<Row>& rows) {
-  return title(machine) + aligned(predicted_lines(rows)) + below(reasons(rows));
+  return title(machine) + aligned(predicted_lines(rows), {.keys = {0, 1, 3}}) + below(reasons(rows));
 }
 
 std::string planned_table(const Machine& machine, const std::vector<Row>& rows) {
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = noise_notes(rows);
   for (const Row& row : rows) {
     const bool gains = row.predicted && row.mechanism != name(Mechanism::sequential);
     if (gains && row.note.empty()) continue;  // the times above are the reason
     if (std::string line = reason_of(row); !line.empty()) notes.push_back(std::move(line));
   }
-  return title(machine) + aligned(planned_lines(rows), word_columns + 1) + below(notes);
+  return title(machine) + aligned(planned_lines(rows), {.words = word_columns + 1, .prose = word_columns}) +
+         below(notes);
 }
 
 }  // namespace shingle::cli

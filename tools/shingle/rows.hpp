@@ -15,7 +15,8 @@ namespace shingle::cli {
 
 struct Row {
   NamedProblem named;
-  std::string backend;                ///< or the machine that times are predicted for
+  std::string backend;                ///< that ran it, or "simulator"
+  std::string machine{};              ///< that times are predicted for; empty where it ran
   std::string mechanism;              ///< that was asked for, or that served
   std::string params{};               ///< as JSON, of the plan; empty where there is none
   std::optional<Measurement> time{};  ///< empty where it did not run
@@ -38,7 +39,12 @@ bool any_predicted(const std::vector<Row>& rows);
 /// The cells of a table of rows, the head first; of measured and of predicted ones.
 std::vector<Line> lines_of(const std::vector<Row>& rows);
 std::vector<Line> predicted_lines(const std::vector<Row>& rows);
-/// Why rows did not run or did not pass, or why their mechanism was chosen; a line each.
+/// Whether a fraction of the row is above 1, which no plan can reach.
+bool noisy(const Row& row);
+inline constexpr const char* measured_noise =
+    "* above 1 is noise of the measurement: there is no more to hide";
+/// What stars mean, if there are any; why rows did not run or did not pass, or why their mechanism was
+/// chosen; a line each.
 std::vector<std::string> reasons(const std::vector<Row>& rows);
 
 /// A table with a line a row and the reasons below it.

@@ -65,6 +65,14 @@ std::string text_of(const ordered_json& array) {
 
 }  // namespace
 
+void flag_noise(ordered_json& object) {
+  ordered_json noise = ordered_json::array();
+  for (const char* key : {"overlap_efficiency", "roofline_fraction"})
+    if (object.contains(key) && object[key].is_number() && above_one(object[key].get<double>()))
+      noise.push_back(key);
+  object["noise"] = std::move(noise);
+}
+
 ordered_json json_of(const Row& row) {
   const Problem& p = row.named.problem;
   ordered_json object;
@@ -77,11 +85,13 @@ ordered_json json_of(const Row& row) {
   object["world"] = p.world;
   object["dtype"] = name(p.dtype);
   object["backend"] = row.backend;
+  object["machine"] = row.machine.empty() ? ordered_json() : ordered_json(row.machine);
   object["mechanism"] = row.mechanism;
   object["params"] = row.params.empty() ? ordered_json() : ordered_json::parse(row.params);
   object["params_note"] = row.note.empty() ? ordered_json() : ordered_json(row.note);
   object["source"] = row.simulated ? "predicted" : "measured";
   add_results(row, object);
+  flag_noise(object);
   if (row.choice) object["choice"] = json_of(*row.choice);
   object["reason"] = row.reason.empty() ? ordered_json() : ordered_json(row.reason);
   return object;
@@ -97,7 +107,9 @@ std::string simulated_json(const std::vector<Row>& rows) {
   ordered_json array = ordered_json::array();
   for (const Row& row : rows) {
     array.push_back(json_of(row));
-    if (row.predicted) add_metrics(*row.predicted, array.back());
+    if (!row.predicted) continue;
+    add_metrics(*row.predicted, array.back());
+    flag_noise(array.back());
   }
   return text_of(array);
 }

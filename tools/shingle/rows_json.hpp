@@ -10,4 +10,7 @@ namespace shingle::cli {
 /// With the keys that docs/cli.md lists.
 nlohmann::ordered_json json_of(const Row& row);
 
+/// Lists as `noise` which fractions of a row are above 1 (see above_one()).
+void flag_noise(nlohmann::ordered_json& object);
+
 }  // namespace shingle::cli

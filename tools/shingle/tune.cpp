@@ -10,6 +10,7 @@
 #include "shingle/console.hpp"
 #include "shingle/cotune/nccl_environment.hpp"
 #include "shingle/jobs.hpp"
+#include "shingle/params_text.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/rows.hpp"
 
@@ -48,6 +49,12 @@ std::string considered_text(const Chosen& chosen) {
                         at.tried);
   }
   return text;
+}
+
+/// The params that were found, as the flags that set them.
+std::string params_line(const std::string& params) {
+  const std::string text = params_text(params);
+  return text.empty() ? "" : fmt::format("  params: {}\n", text);
 }
 
 /// As a word of a shell.
@@ -104,8 +111,8 @@ int tune(const TuneFlags& flags, const Launch& launch) {
     const Candidate candidate = candidate_of(choose(named.problem, machine, options));
     rows.push_back(predicted_row(named, candidate, machine));
     if (candidate.choice)
-      details += fmt::format("\n{}\n{}  {}\n", describe(named), considered_text(*candidate.choice),
-                             candidate.choice->reason);
+      details += fmt::format("\n{}\n{}  {}\n{}", describe(named), considered_text(*candidate.choice),
+                             candidate.choice->reason, params_line(rows.back().params));
   }
   progress.reset();
   if (flags.format == Format::json) {
