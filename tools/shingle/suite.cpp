@@ -57,7 +57,8 @@ auto list_at(const json& object, const char* key, const std::string& path, const
 std::vector<std::int64_t> sizes_at(const json& object, const char* key, const std::string& path) {
   return list_at(object, key, path, "a list of positive integers, such as [96, 768]",
                  [](const json& value, const std::string& where) {
-                   if (!value.is_number_unsigned() || value == 0 || value > max_extent)
+                   if (!value.is_number_unsigned() || value == 0 ||
+                       value.get<std::uint64_t>() > static_cast<std::uint64_t>(max_extent))
                      throw wrong(where, value, fmt::format("an integer from 1 to {}", max_extent));
                    return value.get<std::int64_t>();
                  });
