@@ -30,7 +30,8 @@ class Fields {
     return row_.at(key).get<std::string>();
   }
   std::int64_t count(const char* key) const {
-    if (!has(key) || !row_.at(key).is_number_integer() || row_.at(key) < 0 || row_.at(key) > max_extent)
+    if (!has(key) || !row_.at(key).is_number_unsigned() ||
+        row_.at(key).get<std::uint64_t>() > static_cast<std::uint64_t>(max_extent))
       throw InvalidArgument(fmt::format("has no whole number up to {} as '{}'", max_extent, key));
     return row_.at(key).get<std::int64_t>();
   }
