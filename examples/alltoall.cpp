@@ -1,6 +1,6 @@
 // gemm+alltoall, the way back from the experts of a mixture: rows go to whom the routing says. The same
-// program runs on threads (./alltoall) and on processes (mpirun -n 4 ./alltoall): it only ever touches its
-// local ranks.
+// program runs on threads (./alltoall) and on processes (mpirun --oversubscribe -n 4 ./alltoall): it
+// only ever touches its local ranks.
 #include <cstdio>
 #include <memory>
 #include <vector>
