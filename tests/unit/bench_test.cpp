@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "shingle/base/file.hpp"
 #include "shingle/bench_shape.hpp"
@@ -192,6 +194,31 @@ TEST(BenchRows, SayWhatTheMachineCouldDoAtBest) {
   EXPECT_EQ(json.at("verified"), true);
   row.checked.clear();
   EXPECT_TRUE(json_of(row).at("verified").is_null()) << "nobody looked";
+}
+
+TEST(BenchRows, FlagFractionsThatNoPlanCanReach) {
+  BenchRow row = row_of("signal", 4096, 200, 40);  // less than the 50 us of the computation
+  EXPECT_TRUE(noisy(row));
+  row.predicted = Metrics{.us = 40, .wire_us = 60};
+  const Line line = bench_lines({row}).at(1);
+  EXPECT_THAT(line, testing::Contains("1.07*"));  // (200 - 40) / (200 - 50)
+  EXPECT_THAT(line, testing::Contains("1.50*"));  // 60 / 40
+  EXPECT_EQ(json_of(row).at("noise"), nlohmann::ordered_json({"overlap_efficiency", "roofline_fraction"}));
+  EXPECT_FALSE(noisy(row_of("signal", 4096, 200, 100)));
+}
+
+TEST(BenchRows, FoldWhereThePageIsNarrow) {
+  setenv("COLUMNS", "80", 1);
+  Table table = bench_table();
+  std::string text = bench_head(table);
+  for (const char* contender : {"sequential", "signal"})
+    text += bench_line(table, row_of(contender, 4096, 200, 100));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 84u) << line;
+  const auto first = text.find("4096×64×3584");
+  EXPECT_NE(first, std::string::npos);
+  EXPECT_EQ(text.find("4096×64×3584", first + 1), std::string::npos) << "once for both rows";
+  unsetenv("COLUMNS");
 }
 
 /// A world of threads whose results change on their way to the host.

@@ -13,6 +13,7 @@
 #include "shingle/execute.hpp"
 #include "shingle/flags.hpp"
 #include "shingle/memory.hpp"
+#include "shingle/page.hpp"
 #include "shingle/params_text.hpp"
 
 namespace shingle::cli {
@@ -134,6 +135,10 @@ TEST(Rows, FlagFractionsThatNoPlanCanReach) {
             nlohmann::json({"overlap_efficiency"}));
   EXPECT_THAT(to_table({row_that_ran()}), testing::Not(HasSubstr("*")));
   EXPECT_TRUE(nlohmann::json::parse(to_json(std::vector<Row>{row_that_ran()}))[0].at("noise").empty());
+
+  Report page;
+  add_rows({row}, lines_of({row}), page);
+  EXPECT_THAT(page.tables.at(0).notes, testing::Contains(measured_noise));
 
   Row predicted = row_that_is_predicted("ffn_down", 200, 90);
   Machine machine;

@@ -113,7 +113,7 @@ std::string Table::part_of(const Line& cells, const std::vector<std::size_t>& of
     const std::size_t taken = width(cells[i]);
     const std::string space(widths_[i] > taken ? widths_[i] - taken : 0, ' ');
     // What is said of results reads from the left, too.
-    const bool left = i < columns_.words || names_[i] == "verified";
+    const bool left = i < columns_.words || names_.at(i) == "verified";
     text += left ? cells[i] + space : space + cells[i];
     if (at + 1 < count) text += std::string(gap, ' ');
   }

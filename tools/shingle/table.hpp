@@ -36,6 +36,7 @@ class Table {
  public:
   Table(std::vector<std::size_t> widths, Columns columns, std::size_t page = page_width());
 
+  /// First of all: rows need the names.
   std::string head(const Line& names);
   std::string row(const Line& cells);
 
