@@ -42,7 +42,7 @@ class CliPlan : public Cli {
     const std::string what = "plan " + model + "--tokens 8192 " + where;
     const json rows = printed(what);
     EXPECT_EQ(layer_ops_of(rows), layer);
-    const Outcome table = run(what, "COLUMNS=200");
+    const Outcome table = run(what, "COLUMNS=1000");
     EXPECT_EQ(table.code, 0) << table.err;
     double sequential = 0, predicted = 0;
     for (const json& row : rows) {
