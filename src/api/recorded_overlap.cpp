@@ -143,8 +143,7 @@ class Recording {
   int busiest() const {
     std::map<int, double> bytes;  // sums of these may be beyond 64 bits
     for (const Work& work : iteration_.work)
-      if (work.call && work.call->kind)
-        bytes[work.call->ranks] += static_cast<double>(work.call->bytes);
+      if (work.call && work.call->kind) bytes[work.call->ranks] += static_cast<double>(work.call->bytes);
     const auto most = std::ranges::max_element(bytes, {}, [](const auto& group) { return group.second; });
     return most == bytes.end() ? 0 : most->first;
   }

@@ -50,7 +50,8 @@ std::vector<std::int64_t> sizes(const Json& dims, const std::string& op) {
     if (!size.is_number_integer()) continue;
     const bool fits = size.is_number_unsigned() && size.get<std::uint64_t>() <= std::uint64_t{max_extent};
     if (!fits)
-      throw InvalidArgument(fmt::format("{}: size {} in 'Input Dims' is outside [0, {}]", op, show(size), max_extent));
+      throw InvalidArgument(
+          fmt::format("{}: size {} in 'Input Dims' is outside [0, {}]", op, show(size), max_extent));
     all.push_back(size.get<std::int64_t>());
   }
   return all;

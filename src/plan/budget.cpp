@@ -14,7 +14,8 @@ constexpr std::array<std::string_view, 7> work_names{
     "comparisons of adds and awaits", "nodes of vector clocks", "attempts of lanes to go on",
     "tiles and their pieces",         "accesses to memory",     "cuts of memory",
     "steps and runs of tiles"};
-constexpr std::array<std::string_view, 4> memory_names{"the schedule", "vector clocks", "lags of adds", "cells of memory"};
+constexpr std::array<std::string_view, 4> memory_names{"the schedule", "vector clocks", "lags of adds",
+                                                       "cells of memory"};
 
 /// The index of the largest.
 template <class Values>
@@ -29,9 +30,9 @@ void Budget::refuse() const {
   auto cost = done_;
   for (std::size_t i = 0; i < cost.size(); ++i) cost[i] *= prices[i];
   const std::size_t most = largest(cost);
-  throw TooLarge{fmt::format("too large to prove: more than {} million units of work, most of which are {} {} or more",
-                             most_spent / 1000000, std::min(done_[most], most_spent / prices[most]),
-                             work_names[most])};
+  throw TooLarge{
+      fmt::format("too large to prove: more than {} million units of work, most of which are {} {} or more",
+                  most_spent / 1000000, std::min(done_[most], most_spent / prices[most]), work_names[most])};
 }
 
 void Budget::refuse_memory() const {

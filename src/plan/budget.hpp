@@ -1,5 +1,5 @@
-// What a proof may cost, counted in things that are done and kept rather than in seconds and pages: the verdict
-// on a plan is the same on every machine.
+// What a proof may cost, counted in things that are done and kept rather than in seconds and pages: the
+// verdict on a plan is the same on every machine.
 #pragma once
 
 #include <array>

@@ -53,9 +53,7 @@ class ClockNodes {
 
   Node& at(Index i) { return (*chunks_[i / chunk])[i % chunk]; }
   const Node& at(Index i) const { return (*chunks_[i / chunk])[i % chunk]; }
-  std::int64_t held_bytes() const {
-    return static_cast<std::int64_t>(chunks_.size() * chunk * sizeof(Node));
-  }
+  std::int64_t held_bytes() const { return static_cast<std::int64_t>(chunks_.size() * chunk * sizeof(Node)); }
   std::uint32_t word(Index node, int height, std::size_t i) const;
   Index with(Index node, int height, std::size_t i, std::uint32_t value);
   template <bool bits>

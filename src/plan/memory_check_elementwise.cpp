@@ -182,7 +182,8 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
       check_owner(s, weight_ranks, c);
       const std::int64_t row = piece.row + part.row - piece.tile_row;
       if (step.norm.residual) {
-        budget_.spend(Budget::expanded, pieces_at_most(step.residual, block) + pieces_at_most(step.sum, block));
+        budget_.spend(Budget::expanded,
+                      pieces_at_most(step.residual, block) + pieces_at_most(step.sum, block));
         std::int64_t added = 0;
         // `residual` and `sum` lie as `to` does; find the same rows there.
         for_each_piece(step.residual, step.grid, routing, first_tile, [&](const Piece& other) {

@@ -14,7 +14,8 @@ TrackedMemory::TrackedMemory(const Plan& plan, const Schedule& schedule, const O
     auto& by_rank = maps_.emplace_back();
     for (int r = 0; r < plan.problem.world; ++r) {
       auto& copies = by_rank.emplace_back();
-      for (int c = 0; c < buffer.depth; ++c) copies.emplace_back(buffer.rows[r], buffer.cols, Cell{}, &budget);
+      for (int c = 0; c < buffer.depth; ++c)
+        copies.emplace_back(buffer.rows[r], buffer.cols, Cell{}, &budget);
     }
   }
 }

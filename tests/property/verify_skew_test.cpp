@@ -126,6 +126,7 @@ void draw_targets(Plan& plan, Random& random) {
 }
 
 struct Known {
+  Budget budget;
   Schedule schedule;
   std::unique_ptr<Order> order;
 };
@@ -136,7 +137,7 @@ std::unique_ptr<Known> known(const Plan& plan) {
     auto result = std::make_unique<Known>();
     result->schedule = run_greedily(plan, epochs, false);
     if (!result->schedule.stuck.empty()) return nullptr;
-    result->order = std::make_unique<Order>(plan, result->schedule);
+    result->order = std::make_unique<Order>(plan, result->schedule, result->budget);
     if (!result->order->needs_more_epochs())
       return result->order->unbounded() < 0 ? std::move(result) : nullptr;
   }

@@ -9,8 +9,8 @@ using testing::HasSubstr;
 
 class CliVerifyBounds : public Cli {
  protected:
-  /// A process that may take so much: memory as a whole, libraries included; time is what the processor spent, with
-  /// room for slow machines and sanitizers.
+  /// A process that may take so much: memory as a whole, libraries included; time is what the processor
+  /// spent, with room for slow machines and sanitizers.
   Outcome bounded(const std::string& arguments) const {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return run(arguments, "ulimit -t 120;");
@@ -33,7 +33,8 @@ TEST_F(CliVerifyBounds, ProvesOrRefusesPlansOf64Ranks) {
                            "gemm+reducescatter --m 8K --n 8K --k 1K --mechanism signal"}) {
     const Outcome outcome = bounded("verify --world 64 --op " + std::string(what));
     EXPECT_THAT(outcome.code, AnyOf(0, 1)) << what << "\n" << outcome.err;
-    EXPECT_THAT(outcome.out, AnyOf(HasSubstr("proven: "), HasSubstr("\n  size: too large to prove: "))) << what;
+    EXPECT_THAT(outcome.out, AnyOf(HasSubstr("proven: "), HasSubstr("\n  size: too large to prove: ")))
+        << what;
     EXPECT_EQ(outcome.err, "") << what;
   }
 }

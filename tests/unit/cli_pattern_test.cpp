@@ -24,8 +24,9 @@ std::string refusal(const std::string& pattern) {
 
 TEST(Pattern, FindsWhatUsersWrite) {
   for (const char* pattern :
-       {"", "llama-3-70b", "llama-3-70b.ffn_down gemm.reducescatter", "allreduce|reducescatter", "llama.*scatter",
-        R"(ffn_(up|down).*\b(4096|16384)x)", "^llama", "ranks$", "[0-9]+x[0-9]+", R"(\d+x\d+x3584 bf16)"})
+       {"", "llama-3-70b", "llama-3-70b.ffn_down gemm.reducescatter", "allreduce|reducescatter",
+        "llama.*scatter", R"(ffn_(up|down).*\b(4096|16384)x)", "^llama", "ranks$", "[0-9]+x[0-9]+",
+        R"(\d+x\d+x3584 bf16)"})
     EXPECT_TRUE(Pattern(pattern).in(shape)) << pattern;
   for (const char* pattern : {"Llama", "allreduce", "ffn_up", "4096x$", "^ffn", "9 ranks|16 ranks"})
     EXPECT_FALSE(Pattern(pattern).in(shape)) << pattern;
@@ -47,9 +48,8 @@ TEST(Pattern, TakesNoTimeToMiss) {
   const std::string text(120, 'a');
   std::string nested = "a";
   for (int i = 0; i < 80; ++i) nested = "(" + nested + ")*";
-  for (const std::string& pattern :
-       {std::string("(a*)*b"), std::string("(a|a)*b"), std::string("(a|aa)+$b"), std::string("(.*)*(.*)*(.*)*b"),
-        std::string("((a+)+)+b"), nested + "b"})
+  for (const std::string& pattern : {std::string("(a*)*b"), std::string("(a|a)*b"), std::string("(a|aa)+$b"),
+                                     std::string("(.*)*(.*)*(.*)*b"), std::string("((a+)+)+b"), nested + "b"})
     EXPECT_FALSE(Pattern(pattern).in(text)) << pattern;
 }
 

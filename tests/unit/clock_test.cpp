@@ -33,7 +33,8 @@ TEST(Clock, IsAVectorOfItsOwn) {
     std::vector<Clock> clocks(6, Clock(nodes));
     std::vector<Plain> plain(6, Plain{std::vector<std::uint32_t>(static_cast<std::size_t>(lines)), {}});
     for (int i = 0; i < 400; ++i) {
-      const auto to = static_cast<std::size_t>(dice.size(0, 5)), from = static_cast<std::size_t>(dice.size(0, 5));
+      const auto to = static_cast<std::size_t>(dice.size(0, 5)),
+                 from = static_cast<std::size_t>(dice.size(0, 5));
       const auto line = static_cast<std::int32_t>(dice.size(0, lines - 1));
       const auto segment = static_cast<std::int32_t>(dice.size(0, segments - 1));
       const auto number = static_cast<std::uint32_t>(dice.size(0, 1000));
@@ -94,7 +95,8 @@ TEST(Clock, IsRefusedWhereItIsTooLarge) {
   try {
     fill();
   } catch (const TooLarge& refused) {
-    EXPECT_EQ(refused.text, "too large to prove: more than 320.0 MiB of memory, most of which is vector clocks");
+    EXPECT_EQ(refused.text,
+              "too large to prove: more than 320.0 MiB of memory, most of which is vector clocks");
   }
   EXPECT_GT(clocks.size(), 100u);
 }

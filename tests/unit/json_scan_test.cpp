@@ -30,13 +30,16 @@ std::string refusal(Read read) {
 
 /// A reader that went over its list once for each element would need minutes.
 TEST(JsonScan, LongListsTakeLinearTime) {
-  const std::string text = "[" + repeated(R"({"name": "kernel", "ts": 1.5, "args": {"id": 3}},)", 60000) + "0]";
+  const std::string text =
+      "[" + repeated(R"({"name": "kernel", "ts": 1.5, "args": {"id": 3}},)", 60000) + "0]";
   EXPECT_EQ(parse_json(text).size(), 60001u);
 }
 
 TEST(JsonScan, ListsOfAPlanTakeLinearTime) {
   const std::string ends = "[" + repeated("{},", 400000) + "{}]";
-  EXPECT_THAT(refusal([&] { plan_from_json(R"({"format": "shingle-plan", "version": 1, "buffers": )" + ends + "}"); }),
+  EXPECT_THAT(refusal([&] {
+                plan_from_json(R"({"format": "shingle-plan", "version": 1, "buffers": )" + ends + "}");
+              }),
               HasSubstr("missing key 'problem'"));
 }
 
@@ -50,7 +53,8 @@ TEST(JsonScan, TunedTablesTakeLinearTime) {
 
 TEST(JsonScan, DepthIsBounded) {
   EXPECT_NO_THROW(parse_json(repeated("[", 32) + repeated("]", 32)));
-  EXPECT_EQ(refusal([] { parse_json(repeated("[", 33) + repeated("]", 33)); }), "JSON nested deeper than 32 levels");
+  EXPECT_EQ(refusal([] { parse_json(repeated("[", 33) + repeated("]", 33)); }),
+            "JSON nested deeper than 32 levels");
   EXPECT_EQ(refusal([] { parse_json(repeated("[", 10000000)); }), "JSON nested deeper than 32 levels");
   EXPECT_EQ(refusal([] { parse_json(repeated(R"({"a":)", 1000000)); }), "JSON nested deeper than 32 levels");
   EXPECT_EQ(parse_json(repeated("[[]],", 0) + "[[],[],[]]").size(), 3u) << "siblings are not nested";
@@ -63,13 +67,15 @@ TEST(JsonScan, MemoryIsBounded) {
     EXPECT_EQ(refusal([&] { scan_json("[" + repeated(element + ",", 40000) + "1]", limits); }),
               "JSON with values of more than 1.0 MiB, the most that is read")
         << element;
-  EXPECT_THAT(refusal([&] { plan_from_json("[" + repeated("[],", 5000000) + "1]"); }), HasSubstr("160.0 MiB"));
+  EXPECT_THAT(refusal([&] { plan_from_json("[" + repeated("[],", 5000000) + "1]"); }),
+              HasSubstr("160.0 MiB"));
 }
 
 TEST(JsonScan, KeysMayBeHadOnce) {
   const JsonLimits once{.repeated_keys = false};
   EXPECT_NO_THROW(scan_json(R"({"a": {"a": 1, "b": [{"a": 1}, {"a": 2}]}, "b": 1})", once));
-  EXPECT_EQ(refusal([&] { scan_json(R"({"a": {"b": 1}, "a": 1})", once); }), R"(key "a" given twice in one object)");
+  EXPECT_EQ(refusal([&] { scan_json(R"({"a": {"b": 1}, "a": 1})", once); }),
+            R"(key "a" given twice in one object)");
   EXPECT_EQ(parse_json(R"({"a": 1, "a": 2})")["a"], 2);
 }
 

@@ -251,7 +251,8 @@ TEST(Profile, RefusesWhatIsWrong) {
   EXPECT_THAT(refused_value("pass_gbps", 1e-300), HasSubstr("pass_gbps = 1e-300 is outside [1e-09, 1"));
   EXPECT_THAT(refused_value("memory_gbps", 1e300), HasSubstr("memory_gbps = 1e+300 is outside [0, 1"));
   EXPECT_THAT(refused_value("workers", 18446744073709551615u), HasSubstr("workers = 18446744073709551615"));
-  EXPECT_THAT(refused_sample("us", 1e-300), HasSubstr("contention_samples[0]: us = 1e-300 is outside [1e-09, 1"));
+  EXPECT_THAT(refused_sample("us", 1e-300),
+              HasSubstr("contention_samples[0]: us = 1e-300 is outside [1e-09, 1"));
   EXPECT_THROW(machine_from_json("["), InvalidArgument);
   EXPECT_THROW(machine_from_json("[]"), InvalidArgument);
   EXPECT_THROW(read_machine("/nowhere/at/all.json"), IoError);

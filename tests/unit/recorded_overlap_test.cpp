@@ -235,7 +235,8 @@ TEST(RecordedOverlap, LongTracesTakeLinearTime) {
     const json kernel{{"ph", "X"}, {"cat", "kernel"}, {"name", "gemm"}, {"ts", 2 * i}, {"dur", 1}};
     json call = kernel;
     call["name"] = "ncclDevKernel_AllReduce";
-    call["args"] = {{"Collective name", "allreduce"}, {"In msg nelems", 1024}, {"dtype", "Float"}, {"Group size", 4}};
+    call["args"] = {
+        {"Collective name", "allreduce"}, {"In msg nelems", 1024}, {"dtype", "Float"}, {"Group size", 4}};
     events.push_back(kernel);
     events.push_back(call);
   }
@@ -248,7 +249,8 @@ TEST(RecordedOverlap, LongTracesTakeLinearTime) {
 }
 
 TEST(RecordedOverlap, RefusesSizesBeyondAnyMatrix) {
-  for (const json& size : {json(std::uint64_t{18446744073709551615u}), json(-1), json(std::int64_t{1} << 31)}) {
+  for (const json& size :
+       {json(std::uint64_t{18446744073709551615u}), json(-1), json(std::int64_t{1} << 31)}) {
     const std::string text = changed([&](json& event) {
       if (event.contains("args") && event["args"].contains("Input Dims") && event["name"] == "aten::mm")
         event["args"]["Input Dims"] = {{size, 64}, {64, 64}};

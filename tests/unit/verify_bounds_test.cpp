@@ -35,8 +35,8 @@ Plan plan_of(const char* file) {
 Plan shuffled(int world, std::int64_t m, std::int64_t n = 64) {
   Problem p{.op = Op::alltoall, .world = world};
   p.m = m, p.n = p.k = n;
-  p.routing = std::make_shared<const Routing>(
-      make_routing(RoutingPattern::random, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), m), 0));
+  p.routing = std::make_shared<const Routing>(make_routing(
+      RoutingPattern::random, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), m), 0));
   Machine machine;
   return make_plan(p, machine, Mechanism::copy_engine, {}).value();
 }

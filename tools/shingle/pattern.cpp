@@ -46,7 +46,8 @@ std::regex compiled(const std::string& text) {
   if (text.size() > most) refuse_pattern(text, fmt::format("{} characters, at most {}", text.size(), most));
   for (const unsigned char c : text)
     if (c < ' ' || c == 0x7f) throw InvalidArgument("a pattern must not hold control characters");
-  if (text.find('{') != std::string::npos) refuse_pattern(text, "counted repetition with { } is not supported");
+  if (text.find('{') != std::string::npos)
+    refuse_pattern(text, "counted repetition with { } is not supported");
   if (text.find("(?=") != std::string::npos || text.find("(?!") != std::string::npos)
     refuse_pattern(text, "look-ahead is not supported");
   try {

@@ -1,4 +1,5 @@
-// What `--only` takes: a regular expression whose search takes time in proportion to its length and the text's.
+// What `--only` takes: a regular expression whose search takes time in proportion to its length and the
+// text's.
 #pragma once
 
 #include <regex>
@@ -8,8 +9,9 @@ namespace shingle::cli {
 
 class Pattern {
  public:
-  /// As ECMAScript has it, of 256 characters at most, without counted repetition, look-ahead and back references:
-  /// these take time without bound. Empty: everything matches. Throws InvalidArgument that says what is wrong.
+  /// As ECMAScript has it, of 256 characters at most, without counted repetition, look-ahead and back
+  /// references: these take time without bound. Empty: everything matches. Throws InvalidArgument that says
+  /// what is wrong.
   explicit Pattern(const std::string& text);
 
   /// Whether any part of the text matches.
