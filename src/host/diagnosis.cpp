@@ -100,10 +100,11 @@ Cause cause_of_meeting(const Engine& engine, std::int32_t communicator, std::spa
   return cause;
 }
 
+/// The first group of tiles whose gate is still shut.
 Cause cause_of_gates(const Engine& engine, const Caller& caller, const std::vector<TileGate>& gates) {
   for (const TileGate& gate : gates)
     for (int group = 0; group < static_cast<int>(gate.targets.size()); ++group) {
-      const CounterRef counter{gate.counter, caller.rank, group};
+      const CounterRef counter{gate.counter, caller.rank, gate.entry(group)};
       if (!reached(seen_in_epoch(engine, counter, caller.epoch), at(gate.targets, group)))
         return cause_of_count(engine, counter, caller.epoch, at(gate.targets, group));
     }

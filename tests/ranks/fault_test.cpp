@@ -142,6 +142,36 @@ TEST(Fault, CounterThatIsMissingIsNamed) {
                     HasSubstr("rank 2, lane lane0, step 1 (notify), epoch 0 waits for nobody")));
 }
 
+/// Two groups of tiles await one entry of a counter. The diagnosis reads the entry that the gate names.
+TEST(Fault, GateThatSharesAnEntryNamesWhoIsMissing) {
+  contract::Maker make(2);
+  const std::int32_t a = make.buffer(Role::a, 32, 8), b = make.buffer(Role::b, 8, 16),
+                     out = make.buffer(Role::out, 32, 16);
+  const std::int32_t done = make.counter({2}), go = make.counter({2});
+  Gemm gated;
+  gated.grid = make_grid(32, 16, 16, 16);
+  gated.a = make.all(a, 0), gated.b = make.all(b, 0);
+  gated.a_rows = RowMap::identity(32);
+  gated.out = contract::Maker::in_place(make.all(out, 0));
+  gated.gates = {{.counter = go, .ends = {1, 2}, .targets = {1, 2}, .entries = {0, 0}}};
+  gated.notify = {{.counter = done, .ranks = {0}, .ends = {2}}};
+  make.step(0, 0, gated);
+  make.step(0, 1, Await{{done, 0, 0}, 2});
+  for (int i = 0; i < 2; ++i) make.step(1, 0, Notify{{go, 0, 0}, 1});
+  warm_up();
+  const auto world = make_thread_world(2, {.workers_per_rank = 1, .on_step = [](const StepEvent& at) {
+                                             if (at.rank == 1 && at.step == 1) stall(at);
+                                             if (at.rank == 0 && at.lane == 0)  // the other lane gives up first
+                                               std::this_thread::sleep_for(1s);
+                                           }});
+  contract::Bench bench(*world, make.plan);
+  EXPECT_THAT(run(bench, 1).error,
+              AllOf(HasSubstr("rank 0, lane lane1, step 0 (await), epoch 0: waited 8"),
+                    HasSubstr("rank 0, lane lane0, step 0 (gemm), epoch 0 waits for counter count1[0] of "
+                              "rank 0: saw 1, target 2; still to add: rank 1;"),
+                    HasSubstr("rank 1, lane lane0, step 1 (notify), epoch 0 waits for nobody")));
+}
+
 TEST(Fault, RankMissingInACollectiveIsNamed) {
   const Outcome outcome = run_with([](const StepEvent& at) {
     if (Place{2, communicate, 1, 0}(at)) stall(at);
