@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "backend/neighbours.hpp"
 #include "shingle/plan/print.hpp"
 
 namespace shingle::host {
@@ -161,7 +162,7 @@ std::string diagnose(const Engine& engine, const Caller& caller, const Cause& fi
     for (const auto& further : next.lanes)
       if (std::ranges::find(lanes, further) == lanes.end()) lanes.push_back(further);
   }
-  return text;
+  return text + stopped_neighbours();
 }
 
 }  // namespace

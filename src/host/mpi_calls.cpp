@@ -8,9 +8,16 @@
 #include <cstdlib>
 #include <thread>
 
+#include "overdue.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::host {
+namespace {
+
+// Looked at when the process exits, behind the end of all static objects.
+bool initialised_here = false, leaves_by_abort = false;
+
+}  // namespace
 
 void require_success(int code, std::string_view call) {
   if (code == MPI_SUCCESS) return;
@@ -26,56 +33,79 @@ std::mutex& mpi_mutex() {
   return *mutex;
 }
 
-MpiProcess& MpiProcess::get() {
-  static MpiProcess* const process = new MpiProcess;  // leave() may run after static destructors
+MpiProcess& MpiProcess::get(double timeout_us) {
+  static MpiProcess* const process = new MpiProcess(timeout_us);  // leave() may run after static destructors
   return *process;
 }
 
-MpiProcess::MpiProcess() {
+MpiProcess::MpiProcess(double timeout_us) {
+  const Overdue overdue("MPI's start", from_us(timeout_us), Overdue::Means::anybody_late);
+  join();
+}
+
+void MpiProcess::join() {
   int initialised = 0, level = MPI_THREAD_SINGLE;
   mpi("MPI_Initialized", MPI_Initialized, &initialised);
   if (initialised) {
     mpi("MPI_Query_thread", MPI_Query_thread, &level);
   } else {
     mpi("MPI_Init_thread", MPI_Init_thread, nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
-    initialised_here_ = true;
+    initialised_here = true;
   }
   std::atexit(leave);
   if (level < MPI_THREAD_SERIALIZED)
     throw Unsupported("MPI was initialised without MPI_THREAD_SERIALIZED, which lanes need");
-  mpi("MPI_Comm_dup", MPI_Comm_dup, MPI_COMM_WORLD, &control_);
-  mpi("MPI_Comm_set_errhandler", MPI_Comm_set_errhandler, control_, MPI_ERRORS_RETURN);
-  mpi("MPI_Comm_rank", MPI_Comm_rank, control_, &rank_);
-  mpi("MPI_Comm_size", MPI_Comm_size, control_, &size_);
+  mpi("MPI_Comm_dup", MPI_Comm_dup, MPI_COMM_WORLD, &comm_);
+  mpi("MPI_Comm_set_errhandler", MPI_Comm_set_errhandler, comm_, MPI_ERRORS_RETURN);
+  mpi("MPI_Comm_rank", MPI_Comm_rank, comm_, &rank_);
+  mpi("MPI_Comm_size", MPI_Comm_size, comm_, &size_);
   MPI_Comm host = MPI_COMM_NULL;
-  mpi("MPI_Comm_split_type", MPI_Comm_split_type, control_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL,
-      &host);
+  mpi("MPI_Comm_split_type", MPI_Comm_split_type, comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
   mpi("MPI_Comm_size", MPI_Comm_size, host, &on_host_);
   mpi("MPI_Comm_free", MPI_Comm_free, &host);
+  int* most = nullptr;
+  int found = 0;
+  mpi("MPI_Comm_get_attr", MPI_Comm_get_attr, comm_, MPI_TAG_UB, &most, &found);
+  constexpr int least_that_mpi_promises = 32767;
+  last_tag_ = found ? *most : least_that_mpi_promises;
 }
 
 void MpiProcess::leave() {
-  MpiProcess& process = get();
   int finalised = 0;
   MPI_Finalized(&finalised);
   if (finalised) return;
-  if (process.abort_) {
+  if (leaves_by_abort) {
     std::this_thread::sleep_for(5 * attention);  // the others may still be saying what they know
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
-  if (process.initialised_here_) MPI_Finalize();
+  if (!initialised_here) return;
+  // Others may be at work for as long as they like; one that is stopped never comes.
+  constexpr std::chrono::seconds patience{10};
+  const Overdue overdue("MPI_Finalize", patience, Overdue::Means::somebody_stopped);
+  MPI_Finalize();
 }
 
-MPI_Comm MpiProcess::communicator(const std::vector<int>& ranks, int n) {
-  for (const Kept& kept : kept_)
-    if (kept.ranks == ranks && kept.n == n) return kept.comm;
-  const auto place = std::ranges::find(ranks, rank_);
-  MPI_Comm comm = MPI_COMM_NULL;
-  mpi("MPI_Comm_split", MPI_Comm_split, control_, place == ranks.end() ? MPI_UNDEFINED : 0,
-      static_cast<int>(place - ranks.begin()), &comm);
-  if (comm != MPI_COMM_NULL) mpi("MPI_Comm_set_errhandler", MPI_Comm_set_errhandler, comm, MPI_ERRORS_RETURN);
-  kept_.push_back({ranks, n, comm});
-  return comm;
+void MpiProcess::leave_by_abort() {
+  leaves_by_abort = true;
+}
+
+int MpiProcess::channel(const std::vector<int>& ranks, int n) {
+  auto found = std::ranges::find_if(
+      channels_, [&](const Channel& channel) { return channel.ranks == ranks && channel.n == n; });
+  const auto index = static_cast<int>(found - channels_.begin());
+  if (index >= (last_tag_ - first_channel_tag) / tags_of_a_channel)
+    throw Unsupported(fmt::format("MPI has no tags left behind {} communicators", index));
+  if (found == channels_.end()) channels_.push_back({ranks, n});
+  return first_channel_tag + index * tags_of_a_channel;
+}
+
+std::vector<int> Requests::late() const {
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < requests_.size(); ++i)
+    if (requests_[i] != MPI_REQUEST_NULL && std::ranges::find(ranks, peers_[i]) == ranks.end())
+      ranks.push_back(peers_[i]);
+  std::ranges::sort(ranks);
+  return ranks;
 }
 
 bool Requests::test(std::atomic<std::uint64_t>* pending) {

@@ -35,38 +35,50 @@ void mpi(std::string_view call, Function function, const Arguments&... arguments
 /// has initialised (or aborts, where leave_by_abort() was called).
 class MpiProcess {
  public:
-  static MpiProcess& get();
+  /// `timeout_us`: for all processes to come, at the first call. A call of MPI that blocks cannot be given
+  /// up: if they do not come, the process says who is missing and exits with 1.
+  static MpiProcess& get(double timeout_us);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   int ranks_on_this_host() const { return on_host_; }
-  /// For what concerns the whole world; used by one thread at a time.
-  MPI_Comm control() const { return control_; }
-  /// A communicator of these ranks of the world for messages of our own; MPI_COMM_NULL on others. Collective
-  /// over the world. Kept for the life of the process: the n-th of the same ranks is the same again.
-  MPI_Comm communicator(const std::vector<int>& ranks, int n);
+  /// All ranks, for messages of our own.
+  MPI_Comm comm() const { return comm_; }
+  /// The first of `tags_of_a_channel` tags for messages among these ranks. All processes ask in the same
+  /// order. Kept for the life of the process: the n-th channel of the same ranks is the same again. Throws
+  /// Unsupported where MPI has no tags left.
+  int channel(const std::vector<int>& ranks, int n);
   /// From now on the process cannot leave MPI in order: others may be gone.
-  void leave_by_abort() { abort_ = true; }
+  void leave_by_abort();
 
  private:
-  MpiProcess();
+  explicit MpiProcess(double timeout_us);
+  void join();
   static void leave();
-  struct Kept {
+  struct Channel {
     std::vector<int> ranks;
     int n;
-    MPI_Comm comm;
   };
   int rank_ = 0, size_ = 1, on_host_ = 1;
-  bool initialised_here_ = false, abort_ = false;
-  MPI_Comm control_ = MPI_COMM_NULL;
-  std::vector<Kept> kept_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int last_tag_ = 0;
+  std::vector<Channel> channels_;
 };
+
+/// Tags of messages that concern the whole world; those of channels follow.
+enum class ControlTag : int { failure = 1, meeting = 2 };
+inline constexpr int first_channel_tag = 8, tags_of_a_channel = 4;
 
 /// Requests that complete together.
 class Requests {
  public:
-  /// To be handed to MPI at once.
-  MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+  /// To be handed to MPI at once. `peer`: the rank of the world that has to come for it to complete.
+  MPI_Request* add(int peer) {
+    peers_.push_back(peer);
+    return &requests_.emplace_back(MPI_REQUEST_NULL);
+  }
+  /// Ranks whose requests are not complete, each once. After wait().
+  std::vector<int> late() const;
   /// Polls until all are complete: true; or until the deadline: false. Throws Stopped. Between polls it
   /// yields, then sleeps up to `nap_us`. Of the first 64 requests, bit i of `pending` says whether the i-th
   /// is not complete.
@@ -76,6 +88,7 @@ class Requests {
  private:
   bool test(std::atomic<std::uint64_t>* pending);
   std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;
 };
 
 /// Memory of an operation that MPI may go on using when waiting for it fails: it is then left to MPI.

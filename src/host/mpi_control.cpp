@@ -2,17 +2,22 @@
 
 #ifdef SHINGLE_WITH_MPI
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <csignal>
-#include <numeric>
+#include <cstring>
+#include <limits>
 
+#include "backend/neighbours.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 
 namespace shingle::host {
 namespace {
 
-constexpr int failure_tag = 1;
+constexpr auto failure_tag = static_cast<int>(ControlTag::failure);
+constexpr auto meeting_tag = static_cast<int>(ControlTag::meeting);
 constexpr std::size_t longest_reason = 4096;
 
 volatile std::sig_atomic_t told_to_end = 0;
@@ -49,13 +54,13 @@ void MpiControl::watch(const std::function<std::string()>& standing) {
   }
   int there = 0;
   MPI_Status status;
-  mpi("MPI_Iprobe", MPI_Iprobe, MPI_ANY_SOURCE, failure_tag, process_.control(), &there, &status);
+  mpi("MPI_Iprobe", MPI_Iprobe, MPI_ANY_SOURCE, failure_tag, process_.comm(), &there, &status);
   if (!there) return;
   int length = 0;
   mpi("MPI_Get_count", MPI_Get_count, &status, MPI_CHAR, &length);
   std::string reason(static_cast<std::size_t>(length), '\0');
-  mpi("MPI_Recv", MPI_Recv, reason.data(), length, MPI_CHAR, status.MPI_SOURCE, failure_tag,
-      process_.control(), MPI_STATUS_IGNORE);
+  mpi("MPI_Recv", MPI_Recv, reason.data(), length, MPI_CHAR, status.MPI_SOURCE, failure_tag, process_.comm(),
+      MPI_STATUS_IGNORE);
   health_.fail(std::make_exception_ptr(
       Timeout(fmt::format("rank {} has failed: {}; here {}", status.MPI_SOURCE, reason, standing()),
               status.MPI_SOURCE)));
@@ -69,68 +74,98 @@ void MpiControl::tell(const std::string& reason) noexcept {
       MPI_Request request = MPI_REQUEST_NULL;
       if (rank != process_.rank())
         mpi("MPI_Isend", MPI_Isend, text->data(), static_cast<int>(text->size()), MPI_CHAR, rank, failure_tag,
-            process_.control(), &request);
+            process_.comm(), &request);
     }
     // MPI moves messages inside its calls only: a short while is given to it.
     const auto until = Clock::now() + attention;
     for (int there = 0; Clock::now() < until;)
-      mpi("MPI_Iprobe", MPI_Iprobe, MPI_ANY_SOURCE, failure_tag, process_.control(), &there,
-          MPI_STATUS_IGNORE);
+      mpi("MPI_Iprobe", MPI_Iprobe, MPI_ANY_SOURCE, failure_tag, process_.comm(), &there, MPI_STATUS_IGNORE);
   } catch (...) {  // MPI has failed too: the others will notice by their deadlines
   }
+}
+
+/// Everybody tells everybody: so each process knows by name who has not come.
+std::vector<std::string> MpiControl::meet(std::string own, const std::vector<std::size_t>& bytes,
+                                          double timeout_us, const char* what) {
+  struct Letters {
+    std::string own;
+    std::vector<std::string> all;
+  };
+  Lent<Letters> letters({std::move(own), {}});
+  for (const std::size_t size : bytes) letters->all.emplace_back(size, '\0');
+  const int self = process_.rank();
+  letters->all[static_cast<std::size_t>(self)] = letters->own;
+  Requests requests;
+  for (int rank = 0; rank < process_.size(); ++rank) {
+    if (rank == self) continue;
+    std::string& letter = letters->all[static_cast<std::size_t>(rank)];
+    mpi("MPI_Irecv", MPI_Irecv, letter.data(), static_cast<int>(letter.size()), MPI_BYTE, rank, meeting_tag,
+        process_.comm(), requests.add(rank));
+    mpi("MPI_Isend", MPI_Isend, letters->own.data(), static_cast<int>(letters->own.size()), MPI_BYTE, rank,
+        meeting_tag, process_.comm(), requests.add(rank));
+  }
+  wait(requests, timeout_us, what);
+  return std::move(letters->all);
 }
 
 void MpiControl::wait(Requests& requests, double timeout_us, const char* what) {
   constexpr double nap_us = 100;
   const auto deadline = Clock::now() + from_us(timeout_us);
   while (!requests.wait(health_, std::min(deadline, Clock::now() + attention), nap_us)) {
-    watch([&] { return fmt::format("rank {} is in {}", process_.rank(), what); });
+    const auto awaited = [&] {
+      const std::vector<int> late = requests.late();
+      return fmt::format("rank{} {}", late.size() == 1 ? "" : "s", fmt::join(late, ", "));
+    };
+    watch([&] { return fmt::format("rank {} waits in {} for {}", process_.rank(), what, awaited()); });
     if (Clock::now() < deadline) continue;
-    health_.fail(
-        std::make_exception_ptr(Timeout(fmt::format("rank {}: waited {} in {} for the other processes",
-                                                    process_.rank(), format_us(timeout_us), what),
-                                        process_.rank())));
+    health_.fail(std::make_exception_ptr(
+        Timeout(fmt::format("rank {}: waited {} in {} for {} to come{}", process_.rank(),
+                            format_us(timeout_us), what, awaited(), stopped_neighbours()),
+                process_.rank())));
   }
 }
 
 void MpiControl::barrier(double timeout_us) {
-  Requests requests;
-  mpi("MPI_Ibarrier", MPI_Ibarrier, process_.control(), requests.add());
-  wait(requests, timeout_us, "a barrier");
+  meet({}, std::vector<std::size_t>(static_cast<std::size_t>(process_.size()), 0), timeout_us, "a barrier");
 }
 
 std::vector<double> MpiControl::all_max(std::vector<double> values, double timeout_us) {
-  Lent<std::vector<double>> result(std::move(values));
-  Requests requests;
-  mpi("MPI_Iallreduce", MPI_Iallreduce, MPI_IN_PLACE, result->data(), static_cast<int>(result->size()),
-      MPI_DOUBLE, MPI_MAX, process_.control(), requests.add());
-  wait(requests, timeout_us, "a maximum over all");
-  return std::move(*result);
+  const std::size_t bytes = values.size() * sizeof(double);
+  const std::string own(reinterpret_cast<const char*>(values.data()), bytes);
+  const std::vector<std::size_t> sizes(static_cast<std::size_t>(process_.size()), bytes);
+  for (const std::string& letter : meet(own, sizes, timeout_us, "a maximum over all"))
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      double other = 0;
+      std::memcpy(&other, letter.data() + i * sizeof other, sizeof other);
+      values[i] = std::max(values[i], other);
+    }
+  return values;
 }
 
 std::vector<Span> MpiControl::gather(const std::vector<Span>& own, double timeout_us) {
-  struct Message {
-    std::vector<Span> own, all;
-    int count;
-    std::vector<int> counts, firsts;
-  };
-  const auto ranks = static_cast<std::size_t>(process_.size());
-  Lent<Message> message({own,
-                         {},
-                         static_cast<int>(own.size() * sizeof(Span)),
-                         std::vector<int>(ranks),
-                         std::vector<int>(ranks)});
-  Requests sizes, data;
-  mpi("MPI_Iallgather", MPI_Iallgather, &message->count, 1, MPI_INT, message->counts.data(), 1, MPI_INT,
-      process_.control(), sizes.add());
-  wait(sizes, timeout_us, "gathering the timeline");
-  std::exclusive_scan(message->counts.begin(), message->counts.end(), message->firsts.begin(), 0);
-  message->all.resize(static_cast<std::size_t>(message->firsts.back() + message->counts.back()) /
-                      sizeof(Span));
-  mpi("MPI_Iallgatherv", MPI_Iallgatherv, message->own.data(), message->count, MPI_BYTE, message->all.data(),
-      message->counts.data(), message->firsts.data(), MPI_BYTE, process_.control(), data.add());
-  wait(data, timeout_us, "gathering the timeline");
-  return std::move(message->all);
+  constexpr const char* what = "gathering the timeline";
+  const std::uint64_t bytes = own.size() * sizeof(Span);
+  if (bytes > std::numeric_limits<int>::max())
+    throw Unsupported(
+        fmt::format("a timeline of {} intervals is more than an MPI message holds: trace fewer "
+                    "epochs",
+                    own.size()));
+  const std::vector<std::size_t> words(static_cast<std::size_t>(process_.size()), sizeof bytes);
+  std::vector<std::size_t> sizes;
+  for (const std::string& letter :
+       meet({reinterpret_cast<const char*>(&bytes), sizeof bytes}, words, timeout_us, what)) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, letter.data(), sizeof size);
+    sizes.push_back(size);
+  }
+  std::vector<Span> all;
+  for (const std::string& letter :
+       meet({reinterpret_cast<const char*>(own.data()), bytes}, sizes, timeout_us, what)) {
+    const std::size_t before = all.size();
+    all.resize(before + letter.size() / sizeof(Span));
+    if (!letter.empty()) std::memcpy(all.data() + before, letter.data(), letter.size());
+  }
+  return all;
 }
 
 }  // namespace shingle::host

@@ -13,7 +13,7 @@
 namespace shingle::host {
 
 /// All calls but tell() are collective over the world, made by one thread at a time, and throw Timeout when
-/// the others do not come within `timeout_us`.
+/// the others do not come within `timeout_us`: it names them.
 class MpiControl {
  public:
   MpiControl(MpiProcess& process, Health& health) : process_(process), health_(health) {}
@@ -36,6 +36,9 @@ class MpiControl {
   void tell(const std::string& reason) noexcept;
 
  private:
+  /// What each process gives, in order of rank: as many bytes as said.
+  std::vector<std::string> meet(std::string own, const std::vector<std::size_t>& bytes, double timeout_us,
+                                const char* what);
   void wait(Requests& requests, double timeout_us, const char* what);
 
   MpiProcess& process_;

@@ -2,17 +2,18 @@
 
 #ifdef SHINGLE_WITH_MPI
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 
+#include "backend/neighbours.hpp"
 #include "diagnosis.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::host {
 namespace {
 
-constexpr int note_tag = 1, exchange_tag = 2;
 /// Naps between polls: while others compute, and while data is on its way, which MPI moves in its calls only.
 constexpr double waiting_nap_us = 200, moving_nap_us = 20;
 
@@ -24,7 +25,7 @@ MpiTransport::MpiTransport(Engine& engine, MpiProcess& process, MpiControl& cont
   for (const Communicator& communicator : engine.plan.communicators) {
     Room& room = rooms_->emplace_back();
     room.ranks = communicator.ranks;
-    room.comm = process.communicator(room.ranks, same[room.ranks]++);
+    room.first_tag = process.channel(room.ranks, same[room.ranks]++);
     room.me = static_cast<std::size_t>(std::max(index_in(communicator, process.rank()), 0));
     room.sent.resize(room.ranks.size());
     room.received.resize(room.ranks.size());
@@ -81,8 +82,10 @@ void MpiTransport::await_ranks(Room& room, Requests& requests, std::vector<std::
 
 void MpiTransport::finish(Requests& requests, const Caller& caller) const {
   if (requests.wait(engine_.health(), engine_.deadline(), moving_nap_us)) return;
-  throw Timeout(fmt::format("{}: waited {} for data of ranks that have come", describe(engine_, caller),
-                            format_us(engine_.timeout_us)),
+  const std::vector<int> late = requests.late();
+  throw Timeout(fmt::format("{}: waited {} for data to or from rank{} {}, which came to the step{}",
+                            describe(engine_, caller), format_us(engine_.timeout_us),
+                            late.size() == 1 ? "" : "s", fmt::join(late, ", "), stopped_neighbours()),
                 caller.rank);
 }
 
@@ -137,15 +140,16 @@ void MpiTransport::meet(Room& room, const Call& call) {
   room.received[room.me] = room.sent[room.me];
   Requests requests;
   for (std::size_t i = 0; i < ranks; ++i) {
-    MPI_Request* request = requests.add();  // the i-th, also where there is nothing to receive
+    const int peer = room.ranks[i];
+    MPI_Request* request = requests.add(peer);  // the i-th, also where there is nothing to receive
     if (i != room.me)
-      mpi("MPI_Irecv", MPI_Irecv, &room.received[i], sizeof(Note), MPI_BYTE, static_cast<int>(i), note_tag,
-          room.comm, request);
+      mpi("MPI_Irecv", MPI_Irecv, &room.received[i], sizeof(Note), MPI_BYTE, peer, tag(room, Tag::note),
+          process_.comm(), request);
   }
   for (std::size_t i = 0; i < ranks; ++i)
     if (i != room.me)
-      mpi("MPI_Isend", MPI_Isend, &room.sent[i], sizeof(Note), MPI_BYTE, static_cast<int>(i), note_tag,
-          room.comm, requests.add());
+      mpi("MPI_Isend", MPI_Isend, &room.sent[i], sizeof(Note), MPI_BYTE, room.ranks[i], tag(room, Tag::note),
+          process_.comm(), requests.add(room.ranks[i]));
   auto others = room.ranks;
   await_ranks(room, requests, std::move(others), call.caller, call.step.communicator);
   require_agreement(room, call);
@@ -176,7 +180,6 @@ void MpiTransport::require_agreement(const Room& room, const Call& call) const {
 void MpiTransport::exchange(const Caller& caller, const Exchange& step, std::span<const View> sends,
                             std::span<const View> receives) {
   Room& room = (*rooms_)[static_cast<std::size_t>(step.communicator)];
-  const Communicator& communicator = engine_.plan.communicators[static_cast<std::size_t>(step.communicator)];
   const auto shape_of = [](const View& view) {
     MPI_Datatype row = MPI_DATATYPE_NULL, rows = MPI_DATATYPE_NULL;
     mpi("MPI_Type_contiguous", MPI_Type_contiguous, static_cast<int>(view.cols), mpi_type(view.type), &row);
@@ -191,12 +194,12 @@ void MpiTransport::exchange(const Caller& caller, const Exchange& step, std::spa
   std::int64_t sent = 0, received = 0;
   const auto post = [&](bool sending, const Exchange::Message& message, const View& view) {
     MPI_Datatype shape = shape_of(view);
-    const int peer = index_in(communicator, message.peer);
-    if (sending) {
-      mpi("MPI_Isend", MPI_Isend, view.data, 1, shape, peer, exchange_tag, room.comm, requests.add());
-    } else {
-      mpi("MPI_Irecv", MPI_Irecv, view.data, 1, shape, peer, exchange_tag, room.comm, requests.add());
-    }
+    mpi(sending ? "MPI_Isend" : "MPI_Irecv", [&] {
+      return sending ? MPI_Isend(view.data, 1, shape, message.peer, tag(room, Tag::exchange), process_.comm(),
+                                 requests.add(message.peer))
+                     : MPI_Irecv(view.data, 1, shape, message.peer, tag(room, Tag::exchange), process_.comm(),
+                                 requests.add(message.peer));
+    });
     mpi("MPI_Type_free", MPI_Type_free, &shape);  // once the message is through
     peers.push_back(message.peer);
     if (message.peer != caller.rank) (sending ? sent : received) += view.bytes();

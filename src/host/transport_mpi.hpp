@@ -43,7 +43,7 @@ class MpiTransport final : public Transport {
   };
   /// A communicator of the plan; its lane is the only one to use it.
   struct Room {
-    MPI_Comm comm = MPI_COMM_NULL;
+    int first_tag = 0;  ///< of its channel
     std::vector<std::int32_t> ranks;
     std::size_t me = 0;
     std::vector<Note> sent, received;
@@ -63,12 +63,15 @@ class MpiTransport final : public Transport {
   void require_agreement(const Room& room, const Call& call) const;
   void allreduce(Room& room, const Call& call) const;
   void reducescatter(Room& room, const Call& call) const;
-  void allgather(const Room& room, const Call& call) const;
-  void alltoall(const Room& room, const Call& call) const;
+  void allgather(Room& room, const Call& call) const;
+  void alltoall(Room& room, const Call& call) const;
+  /// Tags of a room's channel, one for each kind of message.
+  enum class Tag : int { note, exchange, part, sum };
+  static int tag(const Room& room, Tag kind) { return room.first_tag + static_cast<int>(kind); }
   /// Waits for those whom the first requests are with; throws Timeout with their names.
   void await_ranks(Room& room, Requests& requests, std::vector<std::int32_t> ranks, const Caller& caller,
                    std::int32_t communicator) const;
-  /// Waits for data on its way.
+  /// Waits for data on its way; throws Timeout with the ranks that it comes from or goes to.
   void finish(Requests& requests, const Caller& caller) const;
 
   Engine& engine_;

@@ -77,7 +77,7 @@ class MpiWorld final : public host::HostWorld {
 }  // namespace
 
 std::unique_ptr<World> make_mpi_world(const HostOptions& options) {
-  MpiProcess& process = MpiProcess::get();
+  MpiProcess& process = MpiProcess::get(options.timeout_us);
   if (process.size() > max_world)
     throw InvalidArgument(
         fmt::format("a world of {} processes is outside [1, {}]", process.size(), max_world));

@@ -159,11 +159,12 @@ TEST(Fault, GateThatSharesAnEntryNamesWhoIsMissing) {
   make.step(0, 1, Await{{done, 0, 0}, 2});
   for (int i = 0; i < 2; ++i) make.step(1, 0, Notify{{go, 0, 0}, 1});
   warm_up();
-  const auto world = make_thread_world(2, {.workers_per_rank = 1, .on_step = [](const StepEvent& at) {
-                                             if (at.rank == 1 && at.step == 1) stall(at);
-                                             if (at.rank == 0 && at.lane == 0)  // the other lane gives up first
-                                               std::this_thread::sleep_for(1s);
-                                           }});
+  const auto world =
+      make_thread_world(2, {.workers_per_rank = 1, .on_step = [](const StepEvent& at) {
+                              if (at.rank == 1 && at.step == 1) stall(at);
+                              if (at.rank == 0 && at.lane == 0)  // the other lane gives up first
+                                std::this_thread::sleep_for(1s);
+                            }});
   contract::Bench bench(*world, make.plan);
   EXPECT_THAT(run(bench, 1).error,
               AllOf(HasSubstr("rank 0, lane lane1, step 0 (await), epoch 0: waited 8"),

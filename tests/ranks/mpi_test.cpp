@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +14,7 @@
 #include "shingle/api/shapes.hpp"
 #include "shingle/host/host.hpp"
 #include "shingle/planner/planner.hpp"
+#include "support/under_mpirun.hpp"
 
 namespace shingle {
 namespace {
@@ -172,7 +171,7 @@ std::vector<Part> parts() {
                while (!at.stopped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
              });
            }},
-          {"Stops", [] { run_with_fault([](const StepEvent&) { raise(SIGSTOP); }); }},
+          {"Stops", [] { run_with_fault([](const StepEvent&) { test::stop_this_process(); }); }},
           {"Dies", [] { run_with_fault([](const StepEvent&) { raise(SIGKILL); }); }},
           {"Late", [] {
              run_with_fault(
@@ -191,28 +190,8 @@ INSTANTIATE_TEST_SUITE_P(MpiRank, MpiRank, testing::ValuesIn(parts()),
 // ------------------------------------------------------------------------------------------------- in the
 // test itself
 
-struct Outcome {
-  int code = -1;
-  std::string text;
-  std::chrono::duration<double> time{};
-};
-
-/// This program under mpirun with `ranks` processes, running the tests that match `filter`.
-Outcome launch(int ranks, const std::string& filter) {
-  const std::string command = std::string(SHINGLE_TEST_MPIEXEC) + " -n " + std::to_string(ranks) +
-                              " --oversubscribe --allow-run-as-root --bind-to none /proc/" +
-                              std::to_string(getpid()) + "/exe --gtest_filter='" + filter + "' 2>&1";
-  const auto begin = std::chrono::steady_clock::now();
-  Outcome outcome;
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> part{};
-  while (const std::size_t n = fread(part.data(), 1, part.size(), pipe)) outcome.text.append(part.data(), n);
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  outcome.time = std::chrono::steady_clock::now() - begin;
-  return outcome;
-}
+using Outcome = test::MpiOutcome;
+using test::under_mpirun;
 
 class Mpi : public testing::Test {
  protected:
@@ -223,7 +202,7 @@ class Mpi : public testing::Test {
 
 TEST_F(Mpi, KeepsTheContract) {
   for (const int ranks : {1, 2, 3}) {
-    const Outcome outcome = launch(ranks, "MpiRank/BackendContract.*");
+    const Outcome outcome = under_mpirun(ranks, "MpiRank/BackendContract.*");
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, AllOf(HasSubstr("[  PASSED  ]"), Not(HasSubstr("FAILED"))));
   }
@@ -231,14 +210,14 @@ TEST_F(Mpi, KeepsTheContract) {
 
 TEST_F(Mpi, RunsPlans) {
   for (const int ranks : {2, 4}) {
-    const Outcome outcome = launch(ranks, "*/Plans:*/Remote:*/Different");
+    const Outcome outcome = under_mpirun(ranks, "*/Plans:*/Remote:*/Different");
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, AllOf(HasSubstr("[  PASSED  ]"), Not(HasSubstr("FAILED"))));
   }
 }
 
 TEST_F(Mpi, RankThatThrowsStopsTheOthersAtOnce) {
-  const Outcome outcome = launch(3, "*/Throws");
+  const Outcome outcome = under_mpirun(3, "*/Throws");
   EXPECT_NE(outcome.code, 0);
   EXPECT_THAT(outcome.text, AllOf(HasSubstr("[rank 1 error: rank 1 fell over]"),
                                   HasSubstr("[rank 0 timeout: rank 1 has failed: rank 1 fell over"),
@@ -248,7 +227,7 @@ TEST_F(Mpi, RankThatThrowsStopsTheOthersAtOnce) {
 
 TEST_F(Mpi, RankThatStallsIsNamed) {
   for (const char* test : {"*/Stalls", "*/Stops"}) {
-    const Outcome outcome = launch(3, test);
+    const Outcome outcome = under_mpirun(3, test);
     EXPECT_NE(outcome.code, 0);
     EXPECT_THAT(outcome.text, testing::ContainsRegex("\\[rank [02] timeout: .*waited 1.50 s for .*rank 1"))
         << test;
@@ -258,7 +237,7 @@ TEST_F(Mpi, RankThatStallsIsNamed) {
 
 /// mpirun notices the death and ends the others, which say what they were waiting for before they go.
 TEST_F(Mpi, RankThatDiesIsNamed) {
-  const Outcome outcome = launch(3, "*/Dies");
+  const Outcome outcome = under_mpirun(3, "*/Dies");
   EXPECT_NE(outcome.code, 0);
   EXPECT_THAT(outcome.text,
               testing::ContainsRegex("\\[rank [02] timeout: .*rank 1 to come to communicator world"));
@@ -266,7 +245,7 @@ TEST_F(Mpi, RankThatDiesIsNamed) {
 }
 
 TEST_F(Mpi, LateRankIsWaitedFor) {
-  const Outcome outcome = launch(3, "*/Late");
+  const Outcome outcome = under_mpirun(3, "*/Late");
   EXPECT_EQ(outcome.code, 0) << outcome.text;
   EXPECT_THAT(outcome.text, AllOf(HasSubstr("[rank 0 succeeded]"), HasSubstr("[rank 1 succeeded]"),
                                   HasSubstr("[rank 2 succeeded]")));
