@@ -1,0 +1,51 @@
+#include "alarm.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace shingle {
+namespace {
+
+std::chrono::steady_clock::duration exit_patience{};
+
+/// Runs before the handlers that were registered before, and beside them.
+void end_in_time(int status, void*) {
+  std::thread([status] {
+    std::this_thread::sleep_for(exit_patience);
+    std::fputs("shingle: the process ends without the rest of its exit handlers: one of them blocks\n",
+               stderr);
+    ::_exit(status);
+  }).detach();
+}
+
+}  // namespace
+
+Alarm::Alarm(std::chrono::steady_clock::duration after, std::function<void()> ring)
+    : thread_([this, after, ring = std::move(ring)] {
+        std::unique_lock lock(mutex_);
+        if (changed_.wait_for(lock, after, [this] { return off_; })) return;
+        lock.unlock();
+        ring();
+      }) {}
+
+Alarm::~Alarm() {
+  {
+    const std::lock_guard lock(mutex_);
+    off_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void bound_exit(std::chrono::steady_clock::duration patience) {
+  static const int registered = [patience] {
+    exit_patience = patience;
+    return ::on_exit(end_in_time, nullptr);
+  }();
+  static_cast<void>(registered);
+}
+
+}  // namespace shingle
