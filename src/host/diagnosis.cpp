@@ -7,6 +7,7 @@
 #include <set>
 
 #include "backend/neighbours.hpp"
+#include "plan/adders.hpp"
 #include "shingle/plan/print.hpp"
 
 namespace shingle::host {
@@ -29,25 +30,6 @@ const std::vector<Step>& steps_of(const Engine& engine, int rank, int lane) {
 
 bool local(const Engine& engine, int rank) {
   return std::ranges::find(engine.world->local_ranks, rank) != engine.world->local_ranks.end();
-}
-
-/// Whether a tiled step's hook adds to this count.
-bool adds(const std::vector<TileNotify>& hooks, const CounterRef& to) {
-  return std::ranges::any_of(hooks, [&](const TileNotify& hook) {
-    bool found = false;
-    for (std::int64_t group = 0; group < static_cast<std::int64_t>(hook.ends.size()) && !found; ++group)
-      if (hook.counter == to.counter && hook.entry(group) == to.entry)
-        hook.for_each_rank(group, [&](std::int32_t rank) { found = found || rank == to.rank; });
-    return found;
-  });
-}
-
-bool adds(const Step& step, const CounterRef& to) {
-  if (const auto* notify = std::get_if<Notify>(&step)) return notify->counter == to;
-  if (const auto* gemm = std::get_if<Gemm>(&step)) return adds(gemm->notify, to);
-  if (const auto* pass = std::get_if<Elementwise>(&step)) return adds(pass->notify, to);
-  if (const auto* attend = std::get_if<Attend>(&step)) return adds(attend->notify, to);
-  return false;
 }
 
 bool meets(const Step& step, std::int32_t communicator) {
