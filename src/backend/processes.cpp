@@ -1,6 +1,7 @@
 #include "processes.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -24,6 +25,12 @@ class Alone final : public Processes {
 };
 
 }  // namespace
+
+std::string who_are_silent(const std::vector<int>& ranks) {
+  if (ranks.empty()) return {};
+  const bool one = ranks.size() == 1;
+  return fmt::format("; rank{} {} do{} not answer", one ? "" : "s", fmt::join(ranks, ", "), one ? "es" : "");
+}
 
 std::vector<std::string> Processes::all_gather(std::string_view own, double timeout_us,
                                                std::size_t most_bytes) {

@@ -28,6 +28,15 @@ class Processes {
                                       std::size_t most_bytes = most_given);
   /// Lets the others know that this process has failed.
   virtual void tell(std::string_view reason) noexcept = 0;
+  /// Roll call after a wait elsewhere, such as on a device, has passed its deadline for `reason`. Sends a
+  /// summons; other processes answer it from watch() or from the collective call they are in.
+  /// Rank 0 asks all processes, and returns the ranks that do not answer within `timeout_us`. Any other rank
+  /// asks rank 0: it throws Timeout with rank 0's result, or returns rank 0 if no result comes.
+  /// Not collective. Afterwards only tell() may be called.
+  virtual std::vector<int> silent([[maybe_unused]] std::string_view reason,
+                                  [[maybe_unused]] double timeout_us) {
+    return {};
+  }
   /// Throws Timeout where another process is known to have failed or to be gone. Not collective, returns at
   /// once.
   virtual void watch() = 0;
@@ -42,6 +51,11 @@ class Processes {
   virtual std::vector<std::string> gather(std::string_view own, double timeout_us,
                                           std::size_t most_bytes) = 0;
 };
+
+/// How long a process may take to answer a summons.
+inline constexpr double roll_call_us = 1e6;
+/// "; ranks 1, 2 do not answer", to append to a reason; empty for no ranks.
+std::string who_are_silent(const std::vector<int>& ranks);
 
 /// This process, which holds all ranks.
 std::unique_ptr<Processes> alone();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "neighbours.hpp"
 #include "net/wire.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
@@ -31,19 +32,14 @@ struct Star::Hello {
   }
 };
 
-namespace {
-
-constexpr std::size_t most_reason = std::size_t{64} << 10;  // bytes of why a process failed
-
-}  // namespace
-
-/// What fails in it, said so that a user understands it.
+/// Runs an action on the connection to `rank`; its network errors become Timeouts that name the rank.
 template <class Action>
 void Star::exchange(int rank, double timeout_us, Action action) {
   try {
     action();
   } catch (const net::Late&) {
-    throw Timeout(fmt::format("rank {} did not come within {}", rank, format_us(timeout_us)));
+    throw Timeout(
+        fmt::format("rank {} did not come within {}{}", rank, format_us(timeout_us), stopped_neighbours()));
   } catch (const net::Broken& error) {
     throw Timeout(fmt::format("rank {} sent what makes no sense: {}", rank, error.what()));
   } catch (const net::NetError&) {
@@ -91,8 +87,8 @@ void Star::await_others(const net::Address& at, const net::Meeting& meeting, dou
   for (int missing = size_ - 1; missing > 0;) {
     auto guest = acceptor.next(deadline);
     if (!guest)
-      throw Timeout(fmt::format("{} did not join within {}{}", missing_ranks(), format_us(timeout_us),
-                                acceptor.turned_away()),
+      throw Timeout(fmt::format("{} did not join within {}{}{}", missing_ranks(), format_us(timeout_us),
+                                acceptor.turned_away(), stopped_neighbours()),
                     0);
     if (admit(*std::move(guest), meeting.token)) --missing;
   }
@@ -151,8 +147,8 @@ void Star::join(const net::Address& at, const net::Meeting& meeting, double time
       // The deadline may have cut short the last try: earlier ones say more.
       if (why.empty() || dynamic_cast<const net::Late*>(&error) == nullptr) why = error.what();
       if (Clock::now() + pause >= deadline)
-        throw Timeout(fmt::format("rank 0 cannot be reached at {}:{} within {}: {}", at.host, at.port,
-                                  format_us(timeout_us), why));
+        throw Timeout(fmt::format("rank 0 cannot be reached at {}:{} within {}: {}{}", at.host, at.port,
+                                  format_us(timeout_us), why, stopped_neighbours()));
       std::this_thread::sleep_for(pause);
     }
   net::Parser parser(reply);
@@ -176,27 +172,37 @@ std::string Star::missing_ranks() const {
 // ---- What they tell each other.
 
 std::vector<std::string> Star::gather(std::string_view own, double timeout_us, std::size_t most_bytes) {
+  if (rank_ == 0) try {
+      return gather_at_first(own, timeout_us, most_bytes);
+    } catch (const Timeout& missing) {
+      tell(missing.what());  // all ranks report the same
+      throw;
+    }
   const auto deadline = net::deadline_in(timeout_us);
   const auto count = static_cast<std::size_t>(size_);
-  if (rank_ == 0) {
-    std::vector<std::string> all(count);
-    all[0] = own;
-    gather_here(all, deadline, timeout_us, most_bytes);
-    const std::string whole = net::packed(all);
-    for (int rank = 1; rank < size_; ++rank)
-      exchange(rank, timeout_us, [&] { peer(rank).send(Kind::data, whole, deadline); });
-    return all;
-  }
   std::optional<std::vector<std::string>> all;
   exchange(0, timeout_us, [&] {
     look(0);  // for a failure: it says more than a connection that ended
     peer(0).send(Kind::data, own, deadline);
     const std::size_t most = count * (sizeof(std::uint64_t) + most_bytes);
-    Frame frame = peer(0).receive(std::max(most, most_reason), deadline);
+    Frame frame = peer(0).receive(std::max(most, most_reason), deadline + grace);
     all = net::unpacked(payload_of(0, std::move(frame), most), count);
     if (!all) throw net::Broken("not what each process gave");
   });
   return *std::move(all);
+}
+
+/// Rank 0's part: receives from all, sends the whole to each.
+std::vector<std::string> Star::gather_at_first(std::string_view own, double timeout_us,
+                                               std::size_t most_bytes) {
+  const auto deadline = net::deadline_in(timeout_us);
+  std::vector<std::string> all(static_cast<std::size_t>(size_));
+  all[0] = own;
+  gather_here(all, deadline, timeout_us, most_bytes);
+  const std::string whole = net::packed(all);
+  for (int rank = 1; rank < size_; ++rank)
+    exchange(rank, timeout_us, [&] { peer(rank).send(Kind::data, whole, deadline); });
+  return all;
 }
 
 /// From everybody as it comes: nobody's slow frame holds up another's.
@@ -216,16 +222,17 @@ void Star::gather_here(std::vector<std::string>& all, Clock::time_point deadline
     });
     if (waiting.empty()) return;
     if (Clock::now() >= deadline)
-      throw Timeout(fmt::format("rank{} {} did not come within {}", waiting.size() == 1 ? "" : "s",
-                                fmt::join(waiting, ", "), format_us(timeout_us)));
+      throw Timeout(fmt::format("rank{} {} did not come within {}{}", waiting.size() == 1 ? "" : "s",
+                                fmt::join(waiting, ", "), format_us(timeout_us), stopped_neighbours()));
     std::vector<pollfd> polled;
     for (const int rank : waiting) polled.push_back({peer(rank).fd(), POLLIN, 0});
     ::poll(polled.data(), polled.size(), net::milliseconds_until(deadline));
   }
 }
 
-std::string Star::payload_of(int rank, Frame frame, std::size_t most_bytes) const {
+std::string Star::payload_of(int rank, Frame frame, std::size_t most_bytes) {
   if (frame.kind == Kind::failure) throw Timeout(frame.payload);
+  if (frame.kind == Kind::summons) answer(frame.payload);
   if (frame.kind == Kind::goodbye) throw Timeout(fmt::format("rank {} has left the world", rank));
   if (frame.kind != Kind::data || frame.payload.size() > most_bytes)
     throw net::Broken(fmt::format("a frame of kind {} and {}", static_cast<int>(frame.kind),
@@ -235,8 +242,11 @@ std::string Star::payload_of(int rank, Frame frame, std::size_t most_bytes) cons
 
 void Star::look(int rank) {
   constexpr double rest_us = 1e6;  // of a frame whose beginning is there
-  if (peer(rank).next_kind() == Kind::failure)
-    throw Timeout(peer(rank).receive(most_reason, net::deadline_in(rest_us)).payload);
+  const auto kind = peer(rank).next_kind();
+  if (kind != Kind::failure && kind != Kind::summons) return;
+  const std::string reason = peer(rank).receive(most_reason, net::deadline_in(rest_us)).payload;
+  if (kind == Kind::summons) answer(reason);
+  throw Timeout(reason);
 }
 
 /// To whoever still listens; nobody waits for it long.

@@ -1,6 +1,8 @@
 // Processes of a world as a star of connections around rank 0.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,21 +20,29 @@ class Star final : public Processes {
   ~Star() override;
 
   void tell(std::string_view reason) noexcept override;
+  std::vector<int> silent(std::string_view reason, double timeout_us) override;
   void watch() override;
 
  private:
+  static constexpr std::size_t most_reason = std::size_t{64} << 10;  // bytes of why a process failed
+  /// Rank 0 says who is missing when its deadline has passed: the others wait this much longer for it.
+  static constexpr std::chrono::seconds grace{1};
+
   enum class Verdict : std::uint8_t { welcome, other_size, no_rank, taken };
   struct Hello;
 
   std::vector<std::string> gather(std::string_view own, double timeout_us, std::size_t most_bytes) override;
+  std::vector<std::string> gather_at_first(std::string_view own, double timeout_us, std::size_t most_bytes);
   void gather_here(std::vector<std::string>& all, net::Clock::time_point deadline, double timeout_us,
                    std::size_t most_bytes);
   void await_others(const net::Address& at, const net::Meeting& meeting, double timeout_us);
   bool admit(net::Guest guest, const net::Token& token);
   Verdict judge(const Hello& hello) const;
   void join(const net::Address& at, const net::Meeting& meeting, double timeout_us);
-  std::string payload_of(int rank, net::Frame frame, std::size_t most_bytes) const;
+  std::string payload_of(int rank, net::Frame frame, std::size_t most_bytes);
   void look(int rank);
+  [[noreturn]] void answer(const std::string& reason);
+  bool await_word_of_first(net::Clock::time_point deadline);
   void broadcast(net::Kind kind, std::string_view payload) noexcept;
   std::string missing_ranks() const;
   template <class Action>

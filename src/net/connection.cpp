@@ -49,7 +49,7 @@ void FrameReader::read_header(std::size_t most_bytes) {
   header.number<std::uint32_t>();
   const auto kind = header.number<std::uint32_t>();
   const auto bytes = header.number<std::uint64_t>();
-  if (kind > static_cast<std::uint32_t>(Kind::goodbye))
+  if (kind > static_cast<std::uint32_t>(last_kind))
     throw Broken(fmt::format("a frame of kind {}, which is none", kind));
   if (bytes > most_bytes)
     throw Broken(fmt::format("a frame of {} where at most {} are expected",

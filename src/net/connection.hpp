@@ -12,7 +12,8 @@
 
 namespace shingle::net {
 
-enum class Kind : std::uint32_t { challenge, hello, welcome, data, failure, goodbye };
+enum class Kind : std::uint32_t { challenge, hello, welcome, data, failure, goodbye, summons };
+inline constexpr Kind last_kind = Kind::summons;
 
 struct Frame {
   Kind kind = Kind::data;

@@ -90,7 +90,9 @@ class FrameFuzz : public testing::Test {
   static std::string frame(Kind kind, const std::string& payload) {
     return net::header_of(kind, payload.size()) + payload;
   }
-  std::string any_frame() { return frame(static_cast<Kind>(below(6)), payload()); }
+  std::string any_frame() {
+    return frame(static_cast<Kind>(below(static_cast<std::uint32_t>(net::last_kind) + 1)), payload());
+  }
 
   std::string mutated(std::string bytes) {
     static constexpr std::uint64_t numbers[] = {0,

@@ -77,8 +77,52 @@ TEST(Processes, WhoDoesNotComeToABarrierIsNamed) {
   together(3, [](int rank, int port) {
     const auto processes = connect(process(rank, 3, port), 10e6);
     if (rank == 2) return std::this_thread::sleep_for(milliseconds(500));
-    EXPECT_THAT(timeout_of([&] { processes->barrier(0.2e6); }),
-                HasSubstr(rank == 0 ? "rank 2 did not come within" : "rank 0 "));
+    EXPECT_THAT(timeout_of([&] { processes->barrier(0.2e6); }), HasSubstr("rank 2 did not come within 200"));
+  });
+}
+
+/// A wait elsewhere has failed: one process asks, those that watch or wait answer, and all name who does not.
+TEST(Processes, WhoDoesNotAnswerIsNamedToAll) {
+  for (const int asking : {0, 1})
+    together(4, [asking](int rank, int port) {
+      const auto processes = connect(process(rank, 4, port), 10e6);
+      processes->barrier(10e6);
+      if (rank == 2) return std::this_thread::sleep_for(milliseconds(4000));
+      const std::string heard = timeout_of([&] {
+        if (rank == asking) {
+          const std::string reason = "no epoch has ended";
+          const std::string text = reason + who_are_silent(processes->silent(reason, roll_call_us));
+          processes->tell(text);
+          throw Timeout(text);
+        }
+        if (rank == 3) processes->barrier(10e6);
+        for (int i = 0; i < 1000; ++i, std::this_thread::sleep_for(milliseconds(10))) processes->watch();
+      });
+      EXPECT_EQ(heard, "no epoch has ended; rank 2 does not answer")
+          << "rank " << rank << ", asking " << asking;
+    });
+}
+
+TEST(Processes, AllMayAnswer) {
+  together(3, [](int rank, int port) {
+    const auto processes = connect(process(rank, 3, port), 10e6);
+    processes->barrier(10e6);
+    // At one time, as where each waits for the next.
+    const std::string heard = timeout_of([&] {
+      const std::string text = "a ring" + who_are_silent(processes->silent("a ring", roll_call_us));
+      processes->tell(text);
+      throw Timeout(text);
+    });
+    EXPECT_EQ(heard, "a ring") << "rank " << rank;
+  });
+}
+
+TEST(Processes, TheFirstMayNotAnswer) {
+  together(2, [](int rank, int port) {
+    const auto processes = connect(process(rank, 2, port), 10e6);
+    processes->barrier(10e6);
+    if (rank == 0) return std::this_thread::sleep_for(milliseconds(3000));
+    EXPECT_THAT(processes->silent("a wait", 0.3e6), ElementsAre(0));
   });
 }
 
