@@ -14,6 +14,7 @@
 #include "shingle/api/shapes.hpp"
 #include "shingle/host/host.hpp"
 #include "shingle/planner/planner.hpp"
+#include "support/stop_process.hpp"
 #include "support/under_mpirun.hpp"
 
 namespace shingle {

@@ -38,22 +38,4 @@ inline MpiOutcome under_mpirun(int ranks, const std::string& filter) {
   return outcome;
 }
 
-/// Stops this process, as SIGSTOP from outside would. A child of it kills it after a minute, if the launcher
-/// has not: nothing is left behind, whatever happens.
-inline void stop_this_process() {
-  constexpr int looks_a_second = 10, longest_s = 60;
-  const pid_t self = ::getpid();
-  if (::fork() == 0) {
-    for (int fd = 0; fd < 1024; ++fd) ::close(fd);  // nobody waits for the end of an output because of it
-    ::signal(SIGTERM, SIG_IGN);
-    for (int look = 0; look < longest_s * looks_a_second; ++look) {
-      if (::getppid() != self) ::_exit(0);
-      ::usleep(1000000 / looks_a_second);
-    }
-    ::kill(self, SIGKILL);
-    ::_exit(0);
-  }
-  ::raise(SIGSTOP);
-}
-
 }  // namespace shingle::test

@@ -110,7 +110,7 @@ class Bench {
     shapes_ = plan_shapes(problems, target, flags_, where_, *progress);
     planning_s_ = elapsed_us() * 1e-6;
     for (const NamedProblem& named : problems)
-      where_.timeout_us = std::max(where_.timeout_us, check_timeout_us(named.problem, flags_.where));
+      where_.timeout_us = std::max(where_.timeout_us, run_timeout_us(named.problem, flags_.where));
     if (text()) progress->print(fmt::format("{}\n{}", head(), bench_head(table_)));
     measure_all(*progress);
     progress.reset();
@@ -136,6 +136,8 @@ class Bench {
         bench_shape(*world, shape, options_, progress, [&](BenchRow row) { add(std::move(row), progress); });
       } catch (const BrokenWorld& failure) {
         stopped_ = failure.what();
+        // Now, by every process: to let go of the world may take long, and end this process.
+        if (launch_.processes()) print_failure(failure, launch_);
         if (where_.backend != "host") return;
         world.reset();
         world = make_world(ranks_, where_);

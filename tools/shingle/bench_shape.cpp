@@ -7,6 +7,7 @@
 
 #include "shingle/execute.hpp"
 #include "shingle/memory.hpp"
+#include "shingle/together.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -59,10 +60,10 @@ class ShapeRun {
     if (world_.capabilities().host_accessible)
       require_memory(user_matrix_bytes(problem_, options_.launch), describe(shape_.named), options_.launch);
     now("filling inputs");
-    memory_.emplace(world_, *inputs_);
+    together(world_, [&] { memory_.emplace(world_, *inputs_); });
     now("preparing the reference");
     if (options_.checked == Checked::sampled && RowSample::serves(problem_))
-      sample_.emplace(*inputs_, world_.local_ranks(), options_.seed);
+      together(world_, [&] { sample_.emplace(*inputs_, world_.local_ranks(), options_.seed); });
     if (!problem_.is_collective()) gemm_.emplace(world_, *inputs_, *memory_, timeout_us());
     sequential_.emplace(world_, *shape_.entries.at(0).candidate.plan, timeout_us());
     memory_->bind(*sequential_);

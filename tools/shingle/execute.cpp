@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shingle/memory.hpp"
+#include "shingle/together.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -18,7 +19,7 @@ class Execution {
                              [](const Candidate& candidate) { return candidate.plan.has_value(); }))
       return;
     now("filling inputs");
-    memory_.emplace(world, inputs);
+    together(world, [&] { memory_.emplace(world, inputs); });
     if (!job.named.problem.is_collective())
       gemm_.emplace(world, inputs, *memory_, run_timeout_us(job.named.problem, options.where));
     sequential_.emplace(world, inputs.problem(), operator_options(Mechanism::sequential, {}));
@@ -134,7 +135,8 @@ Check checked_run(World& world, Operator& op, Workspace& memory, const std::func
   op.executable().poison();
   world.barrier();
   op.run();
-  Check result = check();
+  Check result;
+  together(world, [&] { result = check(); });
   const std::vector<double> all = world.all_max({result.max_error, result.passed ? 0.0 : 1.0});
   if (all[1] > 0 && result.passed) result.worst = "the outputs of another process";
   result.max_error = all[0];
@@ -151,11 +153,6 @@ double run_timeout_us(const Problem& problem, const WorldFlags& where) {
   const double bytes = most_bytes(problem);
   return where.timeout_us.value_or(default_timeout_us + gemm_us(problem) + where.link.transfer_us(bytes) +
                                    engines_us(where.engine, bytes, problem.world));
-}
-
-double check_timeout_us(const Problem& problem, const WorldFlags& where) {
-  const bool sees_all_ranks = problem.reduces() || problem.routes();
-  return run_timeout_us(problem, where) + gemm_us(problem) * (sees_all_ranks ? problem.world : 1);
 }
 
 double execute_bytes(const Job& job, const Machine& machine, const Launch& launch) {

@@ -38,8 +38,6 @@ std::string wrong_result(const Check& check);
 /// Deadline of the waits of a run: what the user said, else the default and what a GEMM and its transfer take
 /// on a slow core. Nobody should give up on a healthy rank.
 double run_timeout_us(const Problem& problem, const WorldFlags& where);
-/// The same for waits between runs, where one process may have more outputs to check than another.
-double check_timeout_us(const Problem& problem, const WorldFlags& where);
 
 /// Memory that execute() takes in this process, at most.
 double execute_bytes(const Job& job, const Machine& machine, const Launch& launch);

@@ -171,7 +171,7 @@ int run(const RunFlags& flags, const Launch& launch) {
   require_room(jobs, own, target.machine, launch);
   if (own.matrices) own.inputs = own.matrices->load();
   for (const Job& job : jobs)
-    where.timeout_us = std::max(where.timeout_us, check_timeout_us(job.named.problem, flags.where));
+    where.timeout_us = std::max(where.timeout_us, run_timeout_us(job.named.problem, flags.where));
 
   const auto world = make_world(ranks, where);
   try {
