@@ -60,7 +60,7 @@ void Launchers::run(std::function<void(std::size_t)> action, double timeout_us,
     failed_ = true;
     const auto at = static_cast<std::size_t>(std::ranges::find(back_, false) - back_.begin());
     if (error_) break;
-    throw Timeout(
+    throw UnnamedTimeout(
         fmt::format("rank {} is stuck in a call that launches, for {}", ranks_[at], format_us(timeout_us)),
         ranks_[at]);
   }

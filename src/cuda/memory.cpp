@@ -1,6 +1,7 @@
 #include "memory.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -8,6 +9,7 @@
 #include "cuda/peer/access.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/world.hpp"
+#include "plan/adders.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -93,9 +95,9 @@ void Memory::map_internal() {
   mapped_ = true;
 }
 
-void Memory::map_bound(const std::function<void()>& finish) {
+void Memory::map_bound(const std::function<void()>& finish, bool replayed, double timeout_us) {
   if (!mapped_ || reached_.empty()) return;
-  if (world_.all_max({exchanged_ == version_ ? 0.0 : 1.0})[0] == 0) return;
+  if (world_.all_max({exchanged_ == version_ ? 0.0 : 1.0}, timeout_us)[0] == 0) return;
   finish();
   const LocalRank& own = world_.local().front();
   const DeviceGuard guard(own.device());
@@ -105,8 +107,9 @@ void Memory::map_bound(const std::function<void()>& finish) {
     bound.push_back(found == ranks_.at(own.rank()).buffers.end() ? nullptr : found->second);
   }
   world_.in_step([&] {
-    const auto all =
-        bound_mappings_.exchange(world_.processes(), own.rank(), bound, world_.options().timeout_us);
+    Mappings next;
+    const auto all = next.exchange(world_.processes(), own.rank(), bound, timeout_us);
+    bound_mappings_.replace(std::move(next), replayed);
     for (int other = 0; other < world_.size(); ++other)
       for (std::size_t i = 0; i < reached_.size() && other != own.rank(); ++i)
         ranks_.at(other).buffers[reached_[i]] = all[static_cast<std::size_t>(other)][i];
@@ -208,8 +211,12 @@ std::string Memory::describe(const std::uint32_t* counter) const {
     const auto at = static_cast<std::size_t>(counter - rank.first);
     std::size_t c = rank.first_count.size() - 2;
     while (rank.first_count[c] > at) --c;
-    return fmt::format("counter '{}'[{}] of rank {}", plan_.counters[c].name, at - rank.first_count[c],
-                       number);
+    const CounterRef ref{static_cast<std::int32_t>(c), number,
+                         static_cast<std::int32_t>(at - rank.first_count[c])};
+    const std::vector<int> adders = ranks_that_add(plan_, ref);
+    return fmt::format("counter '{}'[{}] of rank {}, to which rank{} {} add{}", plan_.counters[c].name,
+                       ref.entry, number, adders.size() == 1 ? "" : "s", fmt::join(adders, ", "),
+                       adders.size() == 1 ? "s" : "");
   }
   return "the start of the run";
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/local_rank.hpp"
+#include "cuda/peer/generations.hpp"
 #include "cuda/peer/mapping.hpp"
 #include "cuda/raii/memory.hpp"
 #include "shingle/plan/plan.hpp"
@@ -26,10 +27,10 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// Maps the user buffers of other processes that the plan reaches, where one has been bound anew; before it
-  /// lets go of those that were mapped it calls `finish`, behind which nobody uses them any more. Collective
-  /// over the processes. Throws as Mappings::exchange.
-  void map_bound(const std::function<void()>& finish);
+  /// Maps the user buffers of other processes that the plan reaches, where one has been bound anew, and lets
+  /// go of those that were mapped: `finish` waits until no epoch uses them. Those that graphs of the user's
+  /// `replay` stay mapped. Collective over the processes. Throws as Mappings::exchange.
+  void map_bound(const std::function<void()>& finish, bool replayed, double timeout_us);
 
   /// Uses `memory` as a user buffer of a local rank. Where peers access that buffer and do not reach this
   /// memory, they access a copy of our own, which each epoch brings and takes (staged()). Throws
@@ -63,7 +64,8 @@ class Memory {
   std::uint32_t* counter(const CounterRef& ref) const;
   std::uint32_t growth(const CounterRef& ref) const;
 
-  /// A counter by its address: "'computed'[3] of rank 0".
+  /// A counter by its address, and the ranks that add to it: "counter 'computed'[3] of rank 0, to which rank
+  /// 1 adds".
   std::string describe(const std::uint32_t* counter) const;
 
   std::int64_t internal_bytes(int rank) const;
@@ -94,7 +96,8 @@ class Memory {
   std::uint64_t number_ = 0;           // of the memory that is mapped
   std::vector<std::int32_t> reached_;  // user buffers that the plan reaches on other ranks
   std::uint64_t exchanged_ = 0;        // version of the last exchange of these
-  Mappings internal_mappings_, bound_mappings_;
+  Mappings internal_mappings_;
+  Generations<Mappings> bound_mappings_;
 };
 
 }  // namespace shingle::cuda

@@ -1,6 +1,8 @@
 // One rank's part of a plan on its device: lanes become streams, steps become what is enqueued on them.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -26,6 +28,15 @@ class Backlog {
   int most() const { return static_cast<int>(ends_.size()); }
   /// Whether another epoch has to wait for an earlier one.
   bool full() const { return count_ >= ends_.size() && !ends_[count_ % ends_.size()].done(); }
+  /// How many have ended, as far as is known; also while another thread adds.
+  std::size_t ended() const {
+    const std::size_t count = count_;
+    std::size_t under_way = 0;
+    while (under_way < std::min(count, ends_.size()) && !ends_[(count - 1 - under_way) % ends_.size()].done())
+      ++under_way;
+    return count - under_way;
+  }
+  std::size_t added() const { return count_; }
   /// Whether all of them are done.
   bool empty() const { return count_ == 0 || last().done(); }
   /// What is enqueued to the stream from now on comes behind the last of them.
@@ -33,13 +44,16 @@ class Backlog {
     if (count_ > 0) last().make_wait(stream);
   }
   /// An epoch has been enqueued to the stream, behind all others.
-  void add(cudaStream_t stream) { ends_[count_++ % ends_.size()].record(stream); }
+  void add(cudaStream_t stream) {
+    ends_[count_ % ends_.size()].record(stream);
+    ++count_;
+  }
 
  private:
   const Event& last() const { return ends_[(count_ - 1) % ends_.size()]; }
 
   std::vector<Event> ends_;
-  std::size_t count_ = 0;
+  std::atomic<std::size_t> count_{0};
 };
 
 /// Epochs of one rank follow one another in the order of the calls, whatever streams they are given.
@@ -69,6 +83,8 @@ class RankProgram {
   /// buffers, as what is captured would use one of them again and again.
   void lend(cudaStream_t stream);
   bool alternates() const { return parities_ > 1; }
+  /// Whether somebody's graph may replay what the present commands hold addresses of.
+  bool is_lent() const { return binding_ && binding_->lent; }
   const Backlog& backlog() const { return backlog_; }
   /// Whether nothing is left on the device of what was enqueued, also of an epoch that failed halfway.
   bool idle() const;

@@ -73,7 +73,7 @@ void Runner::connect() {
           connect(index);
           if (!known) (*trials)[index] = run_side_by_side(lanes) ? 1 : 0;
         },
-        timeout_us_);
+        connect_us());
     if (!known) {
       const bool any_not = std::ranges::find(*trials, 0) != trials->end();
       world_.side_by_side()[lanes] = world_.all_max({any_not ? 1.0 : 0.0})[0] == 0;
@@ -107,16 +107,18 @@ void Runner::connect(std::size_t index) {
     check(ncclGroupEnd(), "ncclGroupEnd");
   }
   done.record(stream.get());
-  const auto deadline = deadline_in(timeout_us_);
+  const auto deadline = deadline_in(connect_us());
   while (!done.done()) {
     if (launchers_.failed() || Clock::now() > deadline)
-      throw Timeout(fmt::format("not all ranks came to be connected within {}", format_us(timeout_us_)),
-                    rank);
+      throw UnnamedTimeout(
+          fmt::format("rank {}: not all ranks came to be connected within {}", rank, format_us(connect_us())),
+          rank);
     std::this_thread::sleep_for(nap);
   }
 }
 
 void Runner::on_all(std::function<void(std::size_t)> action, double timeout_us) {
+  begin_watch();
   launchers_.run(std::move(action), timeout_us + slack_us, [this] { watch(); });
 }
 
@@ -124,7 +126,11 @@ void Runner::prepare(double timeout_us) {
   require_working();
   timeout_us_ = timeout_us;
   for (LocalRank& rank : world_.local()) rank.set_timeout_us(timeout_us);
-  memory_.map_bound([this] { synchronize(); });
+  const bool replayed = std::ranges::any_of(ranks_, [](const auto& rank) { return rank->is_lent(); });
+  memory_.map_bound([this] { synchronize(); }, replayed, timeout_us);
+  const bool ready = std::ranges::all_of(
+      ranks_, [this](const auto& rank) { return graphs_ ? rank->captured() : rank->prepared(); });
+  if (world_.all_max({ready ? 0.0 : 1.0}, timeout_us)[0] == 0) return;
   std::exception_ptr error;
   if (!std::ranges::all_of(ranks_, [](const auto& rank) { return rank->prepared(); })) {
     synchronize();
@@ -140,7 +146,7 @@ void Runner::prepare(double timeout_us) {
   // What one cannot do, none does; and what one has to capture anew, all do.
   const bool stale =
       graphs_ && !std::ranges::all_of(ranks_, [](const auto& rank) { return rank->captured(); });
-  const auto most = world_.all_max({error ? 1.0 : 0.0, stale ? 1.0 : 0.0});
+  const auto most = world_.all_max({error ? 1.0 : 0.0, stale ? 1.0 : 0.0}, connect_us());
   if (error) std::rethrow_exception(error);
   if (most[0] > 0) throw Error("another process could not make its part of the plan ready");
   if (most[1] > 0) capture();
@@ -158,13 +164,15 @@ void Runner::capture() {
 
 RunReport Runner::run(const RunOptions& options) {
   prepare(options.timeout_us);
+  const auto begin = Clock::now();
   try {
     start(options.trace ? By::traced_streams : graphs_ ? By::graph : By::streams, options);
-    wait_until([this] { return std::ranges::all_of(times_, [](const Times& at) { return at.end.done(); }); },
-               options.timeout_us * (options.epochs + enqueued_ + 1));
+    wait_until([this] { return std::ranges::all_of(times_, [](const Times& at) { return at.end.done(); }); });
     enqueued_ = 0;
     warm_ = true;
-    return report(options);
+    // The other processes may take as long again, where nothing in the plan has this one wait for them.
+    return report(options,
+                  timeout_us_ + std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   } catch (...) {
     fail(std::current_exception());
   }
@@ -174,11 +182,10 @@ RunReport Runner::run(const RunOptions& options) {
 /// only once. Of a run of many epochs, those that the devices' queues take are there before it begins; but
 /// for plans that are submitted in their time, whose ranks' threads begin together.
 void Runner::start(By by, const RunOptions& options) {
-  const double timeout_us = options.timeout_us * (options.epochs + enqueued_ + 1);
   const bool lines_up = warm_ && !submits(plan_);
   const bool alone = world_.local().size() == static_cast<std::size_t>(world_.size());
   arrived_ = 0;
-  if (!lines_up && !alone) world_.barrier();
+  if (!lines_up && !alone) world_.barrier(timeout_us_);
   on_all(
       [this, by, options, lines_up](std::size_t index) {
         RankProgram& rank = *ranks_[index];
@@ -189,9 +196,9 @@ void Runner::start(By by, const RunOptions& options) {
         times_[index].begin.record(rank.stream());
         launch(index, by, 0, std::min(options.epochs, rank.backlog().most()), options.epochs);
       },
-      timeout_us);
+      options.timeout_us * (enqueued_ + 1));
   if (lines_up) {
-    if (!alone) world_.barrier();
+    if (!alone) world_.barrier(timeout_us_);
     start_.go();
   }
   if (std::ranges::all_of(ranks_, [&](const auto& rank) { return options.epochs <= rank->backlog().most(); }))
@@ -201,7 +208,7 @@ void Runner::start(By by, const RunOptions& options) {
         launch(index, by, std::min(options.epochs, ranks_[index]->backlog().most()), options.epochs,
                options.epochs);
       },
-      timeout_us);
+      options.timeout_us * (options.epochs + enqueued_ + 1));
 }
 
 /// The threads of all local ranks wait for each other.
@@ -209,7 +216,8 @@ void Runner::meet() {
   ++arrived_;
   const auto deadline = deadline_in(timeout_us_);
   while (arrived_ < ranks_.size()) {
-    if (launchers_.failed() || Clock::now() > deadline) throw Timeout("not all ranks came to begin a run");
+    if (launchers_.failed() || Clock::now() > deadline)
+      throw UnnamedTimeout("not all ranks of this process came to begin a run");
     std::this_thread::yield();
   }
 }
@@ -232,14 +240,14 @@ void Runner::launch(std::size_t index, By by, int first, int last, int all) {
 /// Waits until the device's queues take another epoch: a launch that found them full would block without a
 /// deadline.
 void Runner::make_room(const RankProgram& rank) const {
-  const auto deadline = deadline_in(timeout_us_ * (rank.backlog().most() + 1));
+  const auto deadline = deadline_in(timeout_us_ + epoch_slack_us);
   while (rank.backlog().full()) {
     require_sound();
     if (launchers_.failed()) throw Timeout("another rank has failed");
     if (Clock::now() > deadline)
-      throw Timeout(fmt::format("rank {} has not come through its last {} epochs within {} each",
-                                rank.local().rank(), rank.backlog().most(), format_us(timeout_us_)),
-                    rank.local().rank());
+      throw UnnamedTimeout(
+          fmt::format("rank {}: no epoch has ended for {}", rank.local().rank(), format_us(timeout_us_)),
+          rank.local().rank());
     std::this_thread::sleep_for(nap);
   }
 }
@@ -301,23 +309,19 @@ bool Runner::require_ready(std::span<void* const> streams) const {
 void Runner::synchronize() {
   world_.health().require();
   try {
-    wait_until(
-        [this] {
-          return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->backlog().empty(); });
-        },
-        timeout_us_ * (enqueued_ + 1));
+    wait_until([this] {
+      return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->backlog().empty(); });
+    });
     enqueued_ = 0;
   } catch (...) {
     fail(std::current_exception());
   }
 }
 
-void Runner::wait_until(const std::function<bool()>& done, double timeout_us) {
-  const auto deadline = deadline_in(timeout_us);
+void Runner::wait_until(const std::function<bool()>& done) {
+  begin_watch();
   for (auto look = Clock::now() + attention; !done(); std::this_thread::sleep_for(nap)) {
     const auto now = Clock::now();
-    if (now > deadline)
-      throw Timeout(fmt::format("not all ranks have finished within {}", format_us(timeout_us)));
     if (now < look) continue;
     watch();
     look = now + attention;
@@ -328,11 +332,34 @@ void Runner::wait_until(const std::function<bool()>& done, double timeout_us) {
 void Runner::watch() {
   require_sound();
   world_.watch();
+  require_progress();
+}
+
+void Runner::begin_watch() {
+  next_end_ = deadline_in(timeout_us_ + epoch_slack_us);
+}
+
+/// Waits of the collective library have no deadline: where epochs are under way, one has to end now and then.
+void Runner::require_progress() {
+  std::size_t ended = 0, added = 0;
+  for (const auto& rank : ranks_) ended += rank->backlog().ended(), added += rank->backlog().added();
+  if (ended != ended_ || ended == added) {
+    ended_ = ended;
+    return begin_watch();
+  }
+  if (Clock::now() > next_end_)
+    throw UnnamedTimeout(fmt::format("rank {}: no epoch has ended for {}", ranks_.front()->local().rank(),
+                                     format_us(timeout_us_)),
+                         ranks_.front()->local().rank());
+}
+
+double Runner::connect_us() const {
+  return std::max(timeout_us_, least_connect_us);
 }
 
 void Runner::require_sound() const {
   for (const auto& rank : ranks_)
-    if (rank->local().aborted()) throw Timeout(diagnosis(), rank->local().rank());
+    if (rank->local().aborted()) throw UnnamedTimeout(diagnosis(), rank->local().rank());
 }
 
 /// Where epochs that nobody has waited for have failed, the call that comes next says so.
@@ -365,7 +392,7 @@ void Runner::fail(std::exception_ptr error) {
   std::rethrow_exception(error);
 }
 
-RunReport Runner::report(const RunOptions& options) {
+RunReport Runner::report(const RunOptions& options, double timeout_us) {
   RunReport report;
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
     report.elapsed_us =
@@ -374,7 +401,7 @@ RunReport Runner::report(const RunOptions& options) {
     const auto spans = ranks_[index]->spans(times_[index].begin);
     report.spans.insert(report.spans.end(), spans.begin(), spans.end());
   }
-  report.elapsed_us = world_.all_max({report.elapsed_us})[0];
+  report.elapsed_us = world_.all_max({report.elapsed_us}, timeout_us)[0];
   return report;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/deadline.hpp"
 #include "cuda/launchers.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/rank_program.hpp"
@@ -48,13 +49,16 @@ class Runner final : public Resident {
   void launch(std::size_t index, By by, int first, int last, int all);
   void make_room(const RankProgram& rank) const;
   bool require_ready(std::span<void* const> streams) const;
-  void wait_until(const std::function<bool()>& done, double timeout_us);
+  void wait_until(const std::function<bool()>& done);
   void watch();
+  double connect_us() const;
+  void begin_watch();
+  void require_progress();
   void require_sound() const;
   void require_working();
   std::string diagnosis() const;
   [[noreturn]] void fail(std::exception_ptr error);
-  RunReport report(const RunOptions& options);
+  RunReport report(const RunOptions& options, double timeout_us);
 
   CudaWorld& world_;
   const Plan plan_;
@@ -70,6 +74,8 @@ class Runner final : public Resident {
   std::vector<const Communicator*> exchanging_;  // whose ranks send each other messages
   std::vector<DeviceMemory> greetings_;          // by local rank: what connect() sends
   double timeout_us_;                            // of a wait, as said last
+  std::size_t ended_ = 0;                        // epochs of the local ranks, when last looked at
+  Clock::time_point next_end_{};                 // by when another one has to end
   int enqueued_ = 0;                             // epochs since all were waited for
   bool graphs_ = false;                          // lanes run as branches of a graph
   bool warm_ = false;                            // a run has gone before

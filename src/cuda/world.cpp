@@ -6,8 +6,11 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <optional>
 #include <thread>
 
+#include "backend/alarm.hpp"
+#include "backend/neighbours.hpp"
 #include "cuda/deadline.hpp"
 #include "cuda/devices.hpp"
 #include "cuda/executable.hpp"
@@ -65,14 +68,14 @@ DeviceBuffer allocate_on(int device, int rank, std::size_t bytes, std::shared_pt
 CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(std::move(parts)) {
   const double timeout_us = parts_.options.timeout_us;
   const LocalRank& first = parts_.local.front();
+  const double connect_us = std::max(timeout_us, least_connect_us);
   if (adopted.empty()) {
     const ncclUniqueId id = agreed_id(processes(), first.rank() == 0, timeout_us);
-    communicators_ = std::make_unique<Communicators>(parts_.local, size(), id, timeout_us);
+    in_step([&] { communicators_ = std::make_unique<Communicators>(parts_.local, size(), id, connect_us); });
   } else {
     const std::vector<ncclComm_t> parent(adopted.begin(), adopted.end());
-    communicators_ = std::make_unique<Communicators>(parts_.local, size(), parent, timeout_us);
-    if (static_cast<int>(parts_.local.size()) < size())
-      parts_.processes = connect_by_nccl(*communicators_, first, size());
+    communicators_ = std::make_unique<Communicators>(parts_.local, size(), parent, connect_us);
+    if (!is_alone()) parts_.processes = connect_by_nccl(*communicators_, first, size());
   }
   machine_ = cuda_machine(size(), {.first_device = first.device()});
   // All processes have to make the same plans, so they need the same machine.
@@ -91,7 +94,7 @@ CudaWorld::~CudaWorld() {
 
 /// Lets ranks reach each other's memory, where they can.
 void CudaWorld::join_memory() {
-  if (static_cast<int>(parts_.local.size()) < size()) {
+  if (!is_alone()) {
     const LocalRank& own = parts_.local.front();
     in_step([&] { apart_ = no_mapping(processes(), own.rank(), own.device(), parts_.options.timeout_us); });
   } else {
@@ -172,7 +175,7 @@ void CudaWorld::fill(int rank, void* device, std::uint8_t value, std::size_t byt
 }
 
 void CudaWorld::require_same(const Plan& plan) {
-  if (static_cast<int>(parts_.local.size()) == size()) return;
+  if (is_alone()) return;
   const double hash = static_cast<double>(std::hash<std::string>{}(to_json(plan, -1)) >> 12);
   if (const auto most = all_max({hash, -hash}); most[0] != -most[1])
     throw InvalidArgument(
@@ -185,17 +188,16 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
         fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
   health_->require();
   require_same(plan);
-  if (static_cast<int>(parts_.local.size()) < size())
-    in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
+  if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return cuda::compile(*this, plan);
 }
 
-void CudaWorld::barrier() {
-  in_step([&] { processes().barrier(parts_.options.timeout_us); });
+void CudaWorld::barrier(double timeout_us) {
+  in_step([&] { processes().barrier(timeout_us); });
 }
 
-std::vector<double> CudaWorld::all_max(std::vector<double> values) {
-  in_step([&] { values = processes().all_max(std::move(values), parts_.options.timeout_us); });
+std::vector<double> CudaWorld::all_max(std::vector<double> values, double timeout_us) {
+  in_step([&] { values = processes().all_max(std::move(values), timeout_us); });
   return values;
 }
 
@@ -213,18 +215,40 @@ void CudaWorld::watch() {
 
 void CudaWorld::fail(std::exception_ptr error) noexcept {
   constexpr double patience_us = 10e6;
-  if (!health_->fail(std::move(error))) return;
+  constexpr std::chrono::seconds usual{1}, exit_patience{10};
+  if (health_->stopped() || !health_->fail(named(std::move(error)))) return;
   for (LocalRank& rank : parts_.local) rank.abort();
+  std::optional<Alarm> late;
   try {
     processes().tell(health_->reason());
-  } catch (...) {  // out of memory: they will notice by themselves
+    bound_exit(exit_patience);
+    late.emplace(usual, [reason = health_->reason(), rank = parts_.local.front().rank()] {
+      fmt::print(stderr, "shingle: rank {} releases its devices after a failure: {}\n", rank, reason);
+    });
+  } catch (...) {  // no memory, or no thread: they will notice by themselves
   }
-  if (!health_->hopeless() && !release(patience_us)) health_->give_up();
   const auto deadline = deadline_in(patience_us);
+  if (!health_->hopeless() && !release(patience_us)) health_->give_up();
   while (!health_->hopeless() && !std::ranges::all_of(residents_, &Resident::idle)) {
     if (Clock::now() > deadline) health_->give_up();
     std::this_thread::sleep_for(nap);
   }
+}
+
+/// Who keeps a wait waiting, where it does not know.
+std::exception_ptr CudaWorld::named(std::exception_ptr error) noexcept try {
+  std::rethrow_exception(error);
+} catch (const UnnamedTimeout& timeout) {
+  try {
+    const std::string silent = who_are_silent(processes().silent(timeout.what(), roll_call_us));
+    return std::make_exception_ptr(Timeout(timeout.what() + silent + stopped_neighbours(), timeout.rank()));
+  } catch (const Timeout&) {
+    return std::current_exception();  // another process has found out
+  } catch (...) {
+    return error;
+  }
+} catch (...) {
+  return error;
 }
 
 /// Communicators and the graphs that have operations of theirs. Neither ends before the other: NCCL keeps a

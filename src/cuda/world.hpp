@@ -51,11 +51,16 @@ class CudaWorld final : public World {
   void download(int rank, void* host, const void* device, std::size_t bytes) override;
   void fill(int rank, void* device, std::uint8_t value, std::size_t bytes) override;
   std::unique_ptr<Executable> compile(const Plan& plan) override;
-  void barrier() override;
-  std::vector<double> all_max(std::vector<double> values) override;
+  void barrier() override { barrier(parts_.options.timeout_us); }
+  std::vector<double> all_max(std::vector<double> values) override {
+    return all_max(std::move(values), parts_.options.timeout_us);
+  }
 
   // For executables.
 
+  /// The same within a run, whose deadline is its own.
+  void barrier(double timeout_us);
+  std::vector<double> all_max(std::vector<double> values, double timeout_us);
   std::vector<LocalRank>& local() { return parts_.local; }
   /// Throws InvalidArgument where the rank is not local.
   LocalRank& local(int rank);
@@ -86,9 +91,10 @@ class CudaWorld final : public World {
   /// say so by LocalRank::aborted().
   void watch();
   /// Breaks the world, once: kernels' waits end, the other processes are told, communicators are aborted.
-  /// Returns once they are and the devices have nothing left to do, or after a while gives up on them. Never
-  /// throws. No thread may be in an operation of a communicator, but in a hopeless world, whose communicators
-  /// stay as they are.
+  /// Asks the other processes first whom an UnnamedTimeout waits for. Returns once communicators are aborted
+  /// and the devices have nothing left to do, or after ten seconds gives up on them; if that takes long, the
+  /// reason is printed meanwhile. Never throws. No thread may be in an operation of a communicator, but in a
+  /// hopeless world, whose communicators stay as they are.
   void fail(std::exception_ptr error) noexcept;
   /// Runs `action`, which all processes run together; a failure breaks the world.
   template <class Action>
@@ -98,11 +104,13 @@ class CudaWorld final : public World {
       action();
     } catch (...) {
       fail(std::current_exception());
-      throw;
+      std::rethrow_exception(health_->error());
     }
   }
 
  private:
+  std::exception_ptr named(std::exception_ptr error) noexcept;
+  bool is_alone() const { return static_cast<int>(parts_.local.size()) == parts_.size; }
   bool release(double timeout_us) noexcept;
   void require_same(const Plan& plan);
   void join_memory();

@@ -5,6 +5,7 @@
 
 #ifdef SHINGLE_WITH_CUDA
 
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -18,12 +19,15 @@
 #include <thread>
 
 #include "cuda/devices.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
 #include "shingle/api/operator.hpp"
 #include "shingle/api/workspace.hpp"
 #include "shingle/backend/launch.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/cuda/cuda.hpp"
 #include "support/free_port.hpp"
+#include "support/stop_process.hpp"
 
 namespace shingle::test {
 namespace {
@@ -57,11 +61,12 @@ Problem problem_of(Op op, int world) {
 
 /// An operator on matrices of its own.
 struct Job {
-  Job(World& world, const Problem& problem, Mechanism mechanism, const Params& params = {})
+  Job(World& world, const Problem& problem, Mechanism mechanism, const Params& params = {},
+      double timeout_us = deadline_us)
       : inputs(random_inputs(problem, 5, Values::integers)),
         workspace(world, *inputs),
         op(world, problem,
-           {.mechanism = mechanism, .params = params, .verify = true, .timeout_us = deadline_us}) {
+           {.mechanism = mechanism, .params = params, .verify = true, .timeout_us = timeout_us}) {
     workspace.bind(op);
   }
   std::unique_ptr<Inputs> inputs;
@@ -103,12 +108,18 @@ void operators_are_exact() {
   std::printf("[rank %d: %d operators are exact]\n", world->local_ranks()[0], ran);
 }
 
+/// How an operator is run: by NCCL, or through each other's memory, where processes reach that.
+enum class By { messages, memory };
+
 /// Runs an operator again and again; `fault(rank, run)` comes before each run. Says what ended that, and
 /// expects that it took no longer than it may and that the world is broken for good.
-void run_with_fault(const std::function<void(int rank, int run)>& fault) {
+void run_with_fault(const std::function<void(int rank, int run)>& fault, By by = By::messages,
+                    double timeout_us = deadline_us) {
   const auto world = make_cuda_world(0, {.timeout_us = deadline_us});
   const int rank = world->local_ranks()[0];
-  Job job(*world, problem_of(Op::gemm_allreduce, world->size()), Mechanism::signal);
+  const bool memory = by == By::memory && world->capabilities().remote_memory;
+  Job job(*world, problem_of(Op::gemm_allreduce, world->size()), memory ? Mechanism::ring : Mechanism::signal,
+          memory ? Params{.engines = 1} : Params{}, timeout_us);
   const auto failing_run = [&] {
     for (int run = 0;; ++run) {
       fault(rank, run);
@@ -122,7 +133,7 @@ void run_with_fault(const std::function<void(int rank, int run)>& fault) {
     }
   };
   const auto [reason, seconds] = failing_run();
-  EXPECT_LT(seconds, deadline_us * 1e-6 + 15);  // and what it takes to abort communicators
+  EXPECT_LT(seconds, timeout_us * 1e-6 + 15);  // and what it takes to abort communicators
   std::printf("[rank %d timeout after %.1f s: %s]\n", rank, seconds, reason.c_str());
   EXPECT_THAT([&] { job.op.run(); }, testing::ThrowsMessage<Timeout>(AllOf(
                                          HasSubstr("broken by an earlier failure"), HasSubstr(reason))));
@@ -134,6 +145,48 @@ void soon(void (*end)()) {
     std::this_thread::sleep_for(200ms);
     end();
   }).detach();
+}
+
+/// Rank `which` is stopped, not dead, in the middle of a run or between two.
+template <int which, bool in_a_run, By by>
+void run_with_a_stop() {
+  constexpr double timeout_us = 5e6;
+  run_with_fault(
+      [](int rank, int run) {
+        constexpr int longest_s = 40;
+        const auto stop = [] { stop_this_process(longest_s); };
+        if (rank != which || run != 3) return;
+        in_a_run ? soon(stop) : stop();
+      },
+      by, timeout_us);
+}
+
+/// Matrices are bound anew again and again, as with a framework's allocator: what peers had mapped is let go.
+void bind_anew() {
+  constexpr std::size_t bytes = 64 << 20;
+  constexpr int rounds = 16;
+  const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us});
+  const int rank = world->local_ranks()[0];
+  if (!world->capabilities().remote_memory) return void(std::printf("[rank %d: no peer memory]\n", rank));
+  Params pull;
+  pull.pull = true;
+  Job job(*world, problem_of(Op::allgather_gemm, world->size()), Mechanism::fused, pull);
+  const cuda::DeviceGuard guard(rank);
+  std::size_t before = 0, after = 0, total = 0;
+  DeviceBuffer bound;
+  for (int round = 0; round < rounds; ++round) {
+    DeviceBuffer next = world->allocate(rank, bytes);
+    write_input(*world, *job.inputs, rank, Role::a, next.data());
+    job.op.bind(rank, Role::a, next.data());
+    job.workspace.poison_outputs();
+    job.op.run();
+    ASSERT_TRUE(check(*job.inputs, job.workspace.outputs()).passed) << "round " << round;
+    bound = std::move(next);  // what was bound before goes: nobody has it mapped any more
+    if (round == 1) cuda::check(cudaMemGetInfo(&before, &total), "cudaMemGetInfo");
+  }
+  cuda::check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
+  EXPECT_LT(static_cast<double>(before) - static_cast<double>(after), 4.0 * bytes);
+  std::printf("[rank %d: bound %d times]\n", rank, rounds);
 }
 
 void say_why_there_is_no_world() {
@@ -174,6 +227,11 @@ std::vector<Part> parts() {
                if (rank == 1 && run == 3) std::this_thread::sleep_for(20s);
              });
            }},
+          {"StopsInARun", run_with_a_stop<1, true, By::messages>},
+          {"StopsInARunByMemory", run_with_a_stop<1, true, By::memory>},
+          {"StopsBetweenRuns", run_with_a_stop<1, false, By::messages>},
+          {"FirstStops", run_with_a_stop<0, true, By::messages>},
+          {"BindsAnew", bind_anew},
           {"Alone", say_why_there_is_no_world}};
 }
 
@@ -190,16 +248,19 @@ INSTANTIATE_TEST_SUITE_P(GpuRank, GpuRank, testing::ValuesIn(parts()),
 struct Outcome {
   int code = -1;  ///< as of a shell: 128 + n of a process that signal n ended
   std::string text;
+  double seconds = 0;
 };
 
 Outcome run(const std::string& command) {
   Outcome outcome;
+  const auto begin = Clock::now();
   FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 4096> part{};
   while (const std::size_t n = fread(part.data(), 1, part.size(), pipe)) outcome.text.append(part.data(), n);
   const int status = pclose(pipe);
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  outcome.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return outcome;
 }
 
@@ -308,6 +369,40 @@ TEST_F(GpuProcesses, StalledOneIsNamedToAll) {
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, testing::ContainsRegex(fmt::format(
                                   "\\[rank {} timeout after .* s: rank 1 did not come within 15", rank)));
+  }
+}
+
+/// Its connection stays open, so only deadlines notice.
+TEST_F(GpuProcesses, StoppedOneIsNamedByTheDeadline) {
+  constexpr double deadline_s = 5, margin_s = 5;  // 2 s of it are the epoch's, 2 s the roll call's
+  struct Case {
+    const char* part;
+    int stopped;
+  };
+  for (const auto& [part, stopped] : {Case{"StopsInARun", 1}, Case{"StopsInARunByMemory", 1},
+                                      Case{"StopsBetweenRuns", 1}, Case{"FirstStops", 0}}) {
+    const std::vector<Outcome> outcomes = launch(2, {0, 1}, part, on_one_host);
+    const Outcome& other = outcomes[static_cast<std::size_t>(1 - stopped)];
+    EXPECT_EQ(other.code, 0) << part << '\n' << other.text;
+    EXPECT_THAT(other.text, testing::ContainsRegex(fmt::format(
+                                "\\[rank {} timeout after .* s: .*rank {} (does not answer|did not come).*"
+                                "rank {} is stopped \\(process",
+                                1 - stopped, stopped, stopped)))
+        << part;
+    double seconds = 1e9;
+    const auto at = other.text.find(" timeout after ");
+    if (at != std::string::npos) std::sscanf(other.text.c_str() + at, " timeout after %lf s", &seconds);
+    EXPECT_LT(seconds, deadline_s + margin_s) << part;
+    EXPECT_LT(other.seconds, 90) << part << ": to exit took long";
+    EXPECT_EQ(outcomes[static_cast<std::size_t>(stopped)].code, 128 + SIGKILL) << part;
+  }
+}
+
+TEST_F(GpuProcesses, MatricesBoundAnewAreLetGo) {
+  const std::vector<Outcome> outcomes = launch(2, {0, 1}, "BindsAnew", on_one_host);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, testing::ContainsRegex("bound 16 times|no peer memory"));
   }
 }
 

@@ -40,7 +40,7 @@ void settle(const Communicator& communicator, const char* call, double timeout_u
       check(state, call);
       if (state != ncclInProgress) break;
       if (Clock::now() > deadline)
-        throw Timeout(fmt::format("{}: not all ranks came within {}", call, format_us(timeout_us)));
+        throw UnnamedTimeout(fmt::format("{}: not all ranks came within {}", call, format_us(timeout_us)));
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
   }

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "cuda/deadline.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/memory.hpp"
@@ -89,7 +90,8 @@ class NcclProcesses final : public Processes {
       communicators_.check();
       const std::chrono::duration<double, std::micro> waited = std::chrono::steady_clock::now() - begin;
       if (waited.count() > timeout_us)
-        throw Timeout(fmt::format("not all processes came within {}", format_us(timeout_us)), rank_.rank());
+        throw UnnamedTimeout(fmt::format("not all processes came within {}", format_us(timeout_us)),
+                             rank_.rank());
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
