@@ -136,8 +136,6 @@ class Bench {
         bench_shape(*world, shape, options_, progress, [&](BenchRow row) { add(std::move(row), progress); });
       } catch (const BrokenWorld& failure) {
         stopped_ = failure.what();
-        // Now, by every process: to let go of the world may take long, and end this process.
-        if (launch_.processes()) print_failure(failure, launch_);
         if (where_.backend != "host") return;
         world.reset();
         world = make_world(ranks_, where_);

@@ -257,6 +257,8 @@ void bench_shape(World& world, const Shape& shape, const BenchOptions& options, 
     } catch (const std::exception& failure) {
       row.row.reason = failure_text(failure);
       lost = broken(world, failure);
+      // Now, by every process: to let go of a broken world may take long, or end this process.
+      if (lost && options.launch.processes()) print_failure(failure, options.launch);
     }
     const std::string reason = row.row.reason;
     emit(std::move(row));
