@@ -24,8 +24,9 @@ struct CudaStepEvent {
 };
 
 struct CudaOptions {
-  double timeout_us = 30e6;  ///< deadline of waits outside a run: for ranks to join, communicators, barriers
-  int first_device = 0;      ///< of one process: rank r is on device first_device + r
+  /// Deadline of waits outside a run: for ranks to join, barriers, communicators (30 s at least).
+  double timeout_us = 30e6;
+  int first_device = 0;  ///< of one process: rank r is on device first_device + r
   /// Called before each step (waits and counts that follow one another are one) in the thread that launches,
   /// for fault tests: it may enqueue a delay, or throw.
   std::function<void(const CudaStepEvent&)> on_step{};

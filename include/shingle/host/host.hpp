@@ -27,7 +27,8 @@ struct HostOptions {
   EnginePhases engine{};  ///< of every copy engine; its transfers really copy, and take at least this long
   int workers_per_rank =
       0;  ///< threads that compute tiles; 0: the cores of this machine shared among its ranks
-  double timeout_us = 30e6;  ///< deadline of waits outside a run: World::barrier and World::all_max over MPI
+  double timeout_us = 30e6;  ///< over MPI: deadline of waits outside a run, for processes to come to MPI's
+                             ///< start, World::barrier and World::all_max
   /// Called in the lane's thread before each step, for fault tests: it may delay, throw, or block until
   /// `stopped`.
   std::function<void(const StepEvent&)> on_step{};
@@ -42,9 +43,11 @@ std::unique_ptr<World> make_thread_world(int ranks, const HostOptions& options =
 ///
 /// When a run fails, run() throws as on threads, and the other processes are told and throw too. MPI cannot
 /// be finalised with a rank missing: a process with a broken world, when it exits, ends all processes of its
-/// job by MPI_Abort, with exit code 1. It should exit soon. While a run is going on, a first SIGTERM is held
-/// off and makes it fail (mpirun sends it to the survivors of a process that died). Throws Unsupported
-/// without MPI in this build or without MPI_THREAD_SERIALIZED, MpiError where MPI fails.
+/// job by MPI_Abort, with exit code 1. It should exit soon. If a rank is missing at MPI's start, or is
+/// stopped while others leave, the process says so and exits with 1: those calls cannot be given up. While a
+/// run is going on, a first SIGTERM is held off and makes it fail (mpirun sends it to the survivors of a
+/// process that died). Throws Unsupported without MPI in this build or without MPI_THREAD_SERIALIZED,
+/// MpiError where MPI fails.
 std::unique_ptr<World> make_mpi_world(const HostOptions& options = {});
 
 /// Whether this process was started by an MPI launcher (mpirun), so that make_mpi_world joins several.
