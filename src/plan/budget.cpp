@@ -14,8 +14,8 @@ constexpr std::array<std::string_view, 7> work_names{
     "comparisons of adds and awaits", "nodes of vector clocks", "attempts of lanes to go on",
     "tiles and their pieces",         "accesses to memory",     "cuts of memory",
     "steps and runs of tiles"};
-constexpr std::array<std::string_view, 4> memory_names{"the schedule", "vector clocks", "lags of adds",
-                                                       "cells of memory"};
+constexpr std::array<std::string_view, 5> memory_names{"the plan itself", "the schedule", "vector clocks",
+                                                       "lags of adds", "cells of memory"};
 
 /// The index of the largest.
 template <class Values>

@@ -27,7 +27,7 @@ class Budget {
     ran,       ///< a step or run of tiles, or what it adds to a count
   };
   /// What is kept until the proof is over.
-  enum Memory : std::uint8_t { schedule, clocks, lags, cells };
+  enum Memory : std::uint8_t { steps, schedule, clocks, lags, cells };
 
   /// Both throw TooLarge once the total is above the limit.
   void spend(Work what, std::int64_t count) {
@@ -59,7 +59,7 @@ class Budget {
   [[noreturn]] void refuse_memory() const;
 
   std::array<std::int64_t, 7> done_{};
-  std::array<std::int64_t, 4> held_{};
+  std::array<std::int64_t, 5> held_{};
   std::int64_t spent_ = 0, kept_ = 0;
 };
 

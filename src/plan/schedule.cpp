@@ -168,9 +168,12 @@ class Run {
   void spend(Budget::Work what, std::size_t count) const {
     if (budget_) budget_->spend(what, static_cast<std::int64_t>(count));
   }
-  /// The run behind a single hardware queue is not kept.
   void keep(std::size_t bytes) {
     if (budget_ && !hardware_queue_) budget_->keep(Budget::schedule, static_cast<std::int64_t>(bytes));
+  }
+  /// Of the run behind a single hardware queue only its end is of use: what happened is not kept.
+  void happened(Event event) {
+    if (!hardware_queue_) out_.events.push_back(std::move(event));
   }
 
   CountHistory& history(const CounterRef& at) {
@@ -181,6 +184,7 @@ class Run {
 
   void record_await(const CounterRef& at, std::uint32_t target, std::int32_t epoch, std::int32_t segment) {
     spend(Budget::tried, 1);
+    if (hardware_queue_) return;
     keep(2 * sizeof(Signal));
     history(at).awaits.push_back({segment, base(at, epoch) + target, 0});
   }
@@ -196,6 +200,7 @@ class Run {
       value += amount;
     }
     spend(Budget::tried, 1);
+    if (hardware_queue_) return;
     keep(2 * sizeof(Signal));
     history(at).adds.push_back({segment, amount, at_once});
   }
@@ -231,7 +236,7 @@ class Run {
     s.line = user_line(plan_, rank);
     s.seq = static_cast<std::uint32_t>(s.epoch + 1);
     out_.segments.push_back(s);
-    out_.events.push_back({EventKind::segment, {static_cast<std::int32_t>(out_.segments.size()) - 1}});
+    happened({EventKind::segment, {static_cast<std::int32_t>(out_.segments.size()) - 1}});
   }
 
   void next_step(LaneState& lane) {
@@ -268,7 +273,7 @@ class Run {
       if (!reached(await->counter, await->target, lane.epoch)) return false;
       const std::int32_t s = segment(lane, 0, 1, true);
       record_await(await->counter, await->target, lane.epoch, s);
-      out_.events.push_back({EventKind::segment, {s}});
+      happened({EventKind::segment, {s}});
       next_step(lane);
       return true;
     }
@@ -280,7 +285,7 @@ class Run {
     QueueState* queue = queue_at(lane, step);
     if (queue &&
         queue->epoch > lane.epoch) {  // all items are done: the lane passes, and knows nothing of them
-      out_.events.push_back({EventKind::segment, {segment(lane, bounds.back(), bounds.back(), true)}});
+      happened({EventKind::segment, {segment(lane, bounds.back(), bounds.back(), true)}});
       next_step(lane);
       return true;
     }
@@ -298,7 +303,7 @@ class Run {
       for (const TileGate& gate : *gates)
         if (!reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch)) return false;
     const std::int32_t s = segment(lane, first, last, run + 2 == bounds.size(), queue);
-    out_.events.push_back({EventKind::segment, {s}});
+    happened({EventKind::segment, {s}});
     if (tiles > 0) {
       for (const TileGate& gate : *gates)
         record_await(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch, s);
@@ -354,7 +359,7 @@ class Run {
       };
       std::sort(calls[call].begin(), calls[call].end(), [&](auto a, auto b) { return place(a) < place(b); });
       check_match(plan_.communicators[collective.communicator], calls[call]);
-      out_.events.push_back({EventKind::collective, calls[call]});
+      happened({EventKind::collective, calls[call]});
       complete_.insert(calls[call].begin(), calls[call].end());
     } else if (!complete_.count(lane.waiting)) {
       return false;
@@ -402,7 +407,7 @@ class Run {
   bool post(LaneState& lane, const Exchange& exchange) {
     if (lane.waiting < 0) {
       lane.waiting = segment(lane, 0, 1, true);
-      out_.events.push_back({EventKind::segment, {lane.waiting}});
+      happened({EventKind::segment, {lane.waiting}});
       unmatched_[lane.waiting] = exchange.sends.size() + exchange.receives.size();
       for (std::size_t i = 0; i < exchange.sends.size(); ++i)
         channel(exchange.communicator, lane.rank, exchange.sends[i].peer)
@@ -428,7 +433,7 @@ class Run {
     while (channel.matched < std::min(channel.sends.size(), channel.receives.size())) {
       const Posted &send = channel.sends[channel.matched], &receive = channel.receives[channel.matched];
       ++channel.matched;
-      out_.events.push_back({EventKind::message, {send.segment, receive.segment}, send.index, receive.index});
+      happened({EventKind::message, {send.segment, receive.segment}, send.index, receive.index});
       --unmatched_[send.segment];
       --unmatched_[receive.segment];
     }

@@ -234,7 +234,16 @@ Failure check_range(const Plan& plan, std::int32_t ahead) {
   return std::nullopt;
 }
 
+/// The plan is in memory beside its proof.
+std::int64_t bytes_of_steps(const Plan& plan) {
+  std::int64_t steps = 0;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes) steps += static_cast<std::int64_t>(lane.steps.size());
+  return steps * static_cast<std::int64_t>(sizeof(Step));
+}
+
 Proof prove(const Plan& plan, Budget& budget) {
+  budget.keep(Budget::steps, bytes_of_steps(plan));
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
   if (is_symmetric(plan))
     return failed("symmetry", fmt::format("{} ranks stand for all {}; what is proven has all ranks, at most "

@@ -43,6 +43,9 @@ Profiler::Profiler(World& world, const ProfileOptions& options)
       plans_(machine_, size_, dtype_, !can_.tiles.empty()) {}
 
 Profiled Profiler::go() && {
+  if (options_.chunk_bytes > 0 && !(calls_take_ && size_ > 1))
+    throw InvalidArgument(
+        "a chunk size is for collectives of several ranks, on workers that a library takes for them");
   if (options_.expects) {
     const double seconds = expected_s(), budget_s = options_.budget_us * 1e-6;
     options_.expects(budget_s > 0 ? std::min(seconds, budget_s) : seconds);

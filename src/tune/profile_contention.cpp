@@ -22,9 +22,6 @@ constexpr double messages[] = {8 << 20, 64 << 20};
 }  // namespace
 
 void Profiler::contention() {
-  if (options_.chunk_bytes > 0 && !(calls_take_ && size_ > 1))
-    throw InvalidArgument(
-        "a chunk size is for collectives of several ranks, on workers that a library takes for them");
   if (size_ < 2) return;
   if (calls_take_)
     own_workers();

@@ -25,6 +25,7 @@ TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
                                    "machine",
                                    "mechanism",
                                    "params",
+                                   "params_note",
                                    "source",
                                    "sequential_us",
                                    "overlapped_us",
@@ -231,7 +232,7 @@ TEST_F(Cli, PlansForTheMachineOfAProfile) {
 
 TEST_F(Cli, RunsAPlanFromAFile) {
   const std::string file = path("plan.json");
-  for (const std::string plan : {"--op gemm+allreduce --mechanism chunked --chunks 3 --tile 16x16",
+  for (const std::string plan : {"--op gemm+allreduce --mechanism chunked --chunks 3",
                                  "--op gemm+alltoall --mechanism signal --routing skewed --seed 5",
                                  "--op gemm+reducescatter --mechanism sequential"}) {
     ASSERT_EQ(run("plan --format json --out " + file + " " + plan + " " + small).code, 0);

@@ -331,6 +331,14 @@ std::string usage_of_required(const CLI::App& app) {
   return {};
 }
 
+/// "--wings 2", where no command knows --wings: what a command with a positional file leaves over.
+std::string unknown_flag(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands())
+    for (const std::string& word : command->remaining())
+      if (word.starts_with('-')) return word;
+  return {};
+}
+
 /// The exit code where the arguments were answered (help, version) or refused; empty where there is work to
 /// do.
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const Launch& launch) {
@@ -343,6 +351,12 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const
     const std::string usage = usage_of_required(app);
     if (launch.speaks())
       print_failure(fmt::format("{} (see shingle --help)", usage.empty() ? error.what() : usage));
+    return bad_usage;
+  } catch (const CLI::ExcludesError& error) {
+    // A misspelt flag's value is taken for the file, which then excludes others: the flag is what is wrong.
+    const std::string unknown = unknown_flag(app);
+    const std::string what = unknown.empty() ? error.what() : fmt::format("there is no flag {}", unknown);
+    if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", what));
     return bad_usage;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) {

@@ -84,8 +84,10 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
         candidates.front().note = reason->text;
     return candidates;
   }
-  if (how.mechanisms.size() == 1)
-    return {candidate_with(how.mechanisms.front(), problem, target, how.params)};
+  if (how.mechanisms.size() == 1) {
+    candidates.push_back(candidate_with(how.mechanisms.front(), problem, target, how.params));
+    return candidates;
+  }
   if (!how.mechanisms.empty()) {
     require_taken(how.mechanisms, problem.op, how.params);
     for (const Mechanism mechanism : how.mechanisms)
@@ -94,8 +96,13 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
     return candidates;
   }
   Result<Plan> plan = make_best_plan(problem, target.machine, how.params);
-  if (plan) return {candidate_with(plan->mechanism, problem, target, how.params)};
-  candidates.push_back({"best", std::move(plan)});
+  if (!plan) {
+    candidates.push_back({"best", std::move(plan)});
+    return candidates;
+  }
+  const Mechanism best = plan->mechanism;
+  plan = Reason{};  // a large plan, which the next line makes anew with its note
+  candidates.push_back(candidate_with(best, problem, target, how.params));
   return candidates;
 }
 
