@@ -54,7 +54,7 @@ std::string_view without(std::string_view text, std::string_view end) {
 }
 
 const Family* family_named(std::string_view word) {
-  const std::string whole = plain(word), text_part = plain(without(word, "_text"));
+  const std::string whole = plain(word), text_part = plain(without(without(word, "_text_model"), "_text"));
   for (const Family& family : families)
     for (const std::string_view name : family.names)
       if (plain(name) == whole || plain(name) == text_part) return &family;

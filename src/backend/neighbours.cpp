@@ -80,8 +80,11 @@ std::vector<Neighbour> neighbours() {
   const Variables own = variables_of("/proc/self");
   const std::optional<Launched> self = launch_of(own);
   if (!self || !self->several()) return found;
-  std::error_code none;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", none)) {
+  // Processes come and go meanwhile, and a thread that only watches must not end this one.
+  std::error_code error_of;
+  for (fs::directory_iterator at("/proc", error_of), end_of; !error_of && at != end_of;
+       at.increment(error_of)) {
+    const fs::directory_entry& entry = *at;
     const std::string name = entry.path().filename();
     int process = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), process);

@@ -168,7 +168,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
       if (!bands.empty() && bands.back().first.row == part.row) {
         Content& row = bands.back().second;
         if (!same_elements(row, c)) fail_content(s, "takes parts of different rows for one");
-        row.value = values_.beside(row.value, c.value);
+        row.value = values_.beside(row.value, c.value, part.col);
       } else {
         bands.emplace_back(part, c);
       }

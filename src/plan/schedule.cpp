@@ -72,8 +72,9 @@ class Run {
         counts += entries.size();
       }
     }
+    keep(counts * (sizeof(CountHistory) + sizeof(std::int64_t)));
     values_.assign(counts, 0);
-    out_.counts.resize(counts);
+    if (!hardware_queue_) out_.counts.resize(counts);
     for (int r = 0; r < plan.problem.world; ++r) {
       finished_.push_back(0);
       opened_.push_back(-1);

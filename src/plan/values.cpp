@@ -40,9 +40,9 @@ Values::Id Values::stored(Id value, DType dtype) {
   return intern({Kind::rounded, dtype, value, 0, 0});
 }
 
-Values::Id Values::beside(Id row, Id next) {
+Values::Id Values::beside(Id row, Id next, std::int64_t col) {
   if (row == next || (at(row).kind == Kind::row && at(row).b == next)) return row;
-  return intern({Kind::row, DType::f32, row, next, 0});
+  return intern({Kind::row, DType::f32, row, next, static_cast<std::int32_t>(col)});
 }
 
 Values::Id Values::library(Id told, const std::array<std::int32_t, 3>& call, DType dtype) {

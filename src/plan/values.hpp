@@ -30,8 +30,8 @@ class Values {
   Id stored(Id value, DType dtype);
   /// The same behind a pass that applies what `done` says.
   Id passed(Id value, std::uint8_t done) { return intern({Kind::pass, DType::f32, value, done, 0}); }
-  /// A row of which parts are computed differently, from left to right.
-  Id beside(Id row, Id next);
+  /// A row of which parts are computed differently, from left to right; `next` begins at column `col`.
+  Id beside(Id row, Id next, std::int64_t col);
   /// What a collective's library makes of the values of its ranks, which are told one after the other. `call`
   /// is the step of the first of them: different calls may sum in different orders.
   Id told(Id before, Id value) { return intern({Kind::list, DType::f32, before, value, 0}); }

@@ -26,5 +26,12 @@ TEST(VerifyRecorded, AGatedPassIssuedBeforeTheCommunicationThatItWaitsFor) {
                {"lane communicate, step 0 (await) is issued behind rank 0, lane compute, step 1 (permute)"});
 }
 
+/// Rank 0 cuts its rows elsewhere than the others, and sums some columns in another order.
+TEST(VerifyRecorded, RowsWhosePartsAreCutElsewhereOnARank) {
+  const Proof proof = verify(recorded("rows_cut_elsewhere"));
+  EXPECT_FALSE(proof);
+  EXPECT_THAT(proof.failure, testing::HasSubstr("rank"));
+}
+
 }  // namespace
 }  // namespace shingle
