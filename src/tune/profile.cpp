@@ -55,7 +55,7 @@ Profiled Profiler::go() && {
     contention();
     judge();
     say_what_the_backend_says();
-    return {std::move(machine_), std::move(unsteady_)};
+    return {std::move(machine_), std::move(unsteady_), std::move(left_)};
   }
   steps();
   memory();
@@ -86,7 +86,7 @@ Profiled Profiler::go() && {
                                   options_.base ? options_.base->name : "the backend",
                                   fmt::join(left_, ", ")));
   std::ranges::stable_sort(unsteady_, std::ranges::greater{}, &Unsteady::spread);
-  return {std::move(machine_), std::move(unsteady_)};
+  return {std::move(machine_), std::move(unsteady_), std::move(left_)};
 }
 
 /// One plan of many may meet a busy moment: the median over the plans counts.

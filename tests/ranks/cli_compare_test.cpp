@@ -100,6 +100,7 @@ TEST_F(CliCompare, RefusesOtherFiles) {
     expect_refused(files(), why);
     expect_refused(files(), "b.json: ");
   };
+  expect_refused(files() + " --threshold nan", "'nan' is not a number from 0 to 1000000");
   refuses("{\"op\": ", "not JSON");
   refuses("{\"op\": \"gemm\"}", "no array of rows");
   refuses("[3]", "row 1 is no object");

@@ -29,6 +29,13 @@ TEST_F(Cli, SaysBeforehandHowLongAProfileTakes) {
               testing::StartsWith("takes about 1 s; nothing new is begun after 0 s (--budget)\n"));
 }
 
+/// `auto` and `signal` would trust it.
+TEST_F(Cli, KeepsNoProfileThatTheBudgetCutShort) {
+  const Outcome outcome = run("profile --world 2 --workers 3 --most-spread 0 --budget 0.001 --keep");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("nothing is kept, as the budget of 0.001 s did not reach "));
+}
+
 /// No two runs take the same time to a millionth.
 TEST_F(Cli, DoesNotWriteWhatItCouldNotMeasureSteadily) {
   write("mine.json", "as it was");

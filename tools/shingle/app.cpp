@@ -138,15 +138,15 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
       ->check(CLI::Range(1, 1000))
       ->group(group);
   app.add_option("--noise", flags.options.noise, "Standard deviation of every duration, relative to it")
-      ->check(CLI::Range(0.0, 0.99))
+      ->check(number_between(0.0, 0.99))
       ->group(group);
   app.add_option("--noise-seed", flags.options.seed, "Of the noise")->group(group);
   app.add_option("--slowdown", flags.options.slowdown, "By rank: its computation takes so many times as long")
       ->delimiter(',')
-      ->check(CLI::Range(0.01, 1000.0))
+      ->check(number_between(0.01, 1000.0))
       ->group(group);
   app.add_option("--worker-share", flags.options.worker_share, "Of the machine's workers, those to be used")
-      ->check(CLI::Range(0.001, 1.0))
+      ->check(number_between(0.001, 1.0))
       ->group(group);
   add_format_flag(app, flags.format, "table");
   app.add_flag("--timeline", flags.timeline, "Show below the table where the time of rank 0 goes");
@@ -165,7 +165,7 @@ void add_compare(CLI::App& app, CompareFlags& flags) {
       ->type_name("B.json");
   app.add_option("--threshold", flags.threshold,
                  "Exit with 1 if a row of B is slower by more than so many percent")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_between(0.0, 1e6))
       ->type_name("PERCENT");
   add_format_flag(app, flags.format, "table");
   add_html(app, flags.html);
@@ -211,7 +211,7 @@ void add_profile(CLI::App& app, ProfileFlags& flags) {
          "Measure that alone with NCCL's chunks of so many bytes")
       ->type_name("BYTES");
   app.add_option("--budget", flags.budget_s, "After so long nothing new is measured; 0: no bound")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_between(0.0, 1e6))
       ->type_name("SECONDS")
       ->capture_default_str();
   app.add_option("--repeat", flags.repeat, "Runs of each plan, of which the median counts")
@@ -235,7 +235,7 @@ void add_tune(CLI::App& app, TuneFlags& flags) {
   add_machine(app, flags.machine, {"--world", "--link", "--engine", "--workers", "--timeout"});
   const std::string group = "Search";
   app.add_option("--margin", flags.margin, "A smaller gain over sequential, relative, counts as none")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_between(0.0, 1.0))
       ->capture_default_str()
       ->group(group);
   app.add_option("--confirm", flags.confirm,

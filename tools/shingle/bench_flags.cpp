@@ -92,7 +92,7 @@ void add_measuring(CLI::App& app, BenchFlags& flags) {
       app.add_option_function<double>(
              "--idle-ms", [&flags](double ms) { flags.idle_us = 1e3 * ms; },
              "Before each timed run, so that clocks are those of a single shot (default: 40 on cuda, else 0)")
-          ->check(CLI::Range(0.0, 60000.0))
+          ->check(number_between(0.0, 60000.0))
           ->group(group);
   app.add_flag("--sustained", flags.sustained, "Ten runs back to back instead, with no idle between")
       ->excludes(idle)

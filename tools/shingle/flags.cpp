@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 
 namespace shingle::cli {
@@ -352,6 +353,15 @@ void add_world_flags(CLI::App& app, WorldFlags& flags, int most) {
                 flags.timeout_us = parse_time_us(t);
                 if (*flags.timeout_us <= 0) throw InvalidArgument("a deadline must be above zero");
               }));
+}
+
+std::function<std::string(const std::string&)> number_between(double least, double most) {
+  return [least, most](const std::string& text) -> std::string {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (!text.empty() && *end == '\0' && value >= least && value <= most) return {};
+    return fmt::format("'{}' is not a number from {} to {}", text, least, most);
+  };
 }
 
 void add_format_flag(CLI::App& app, Format& format, const std::string& text_name) {

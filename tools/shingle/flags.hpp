@@ -93,6 +93,8 @@ void exclude(CLI::App& app, CLI::Option* option, const std::vector<std::string>&
              const std::vector<std::string>& but = {});
 
 enum class Format : std::uint8_t { text, json };
+/// Checks a flag's number; unlike CLI::Range it refuses "nan", which is neither below nor above a bound.
+std::function<std::string(const std::string&)> number_between(double least, double most);
 void add_format_flag(CLI::App& app, Format& format, const std::string& text_name);
 /// Throws InvalidArgument where a flag was given that JSON does not heed.
 void require_text(const std::string& flag, bool given, Format format);

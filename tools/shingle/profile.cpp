@@ -2,6 +2,7 @@
 #include "shingle/tune/profile.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -73,6 +74,10 @@ int profile(const ProfileFlags& flags, const Launch& launch) {
         fmt::format("nothing is written, as this was not measured steadily: {} (limit {:.0f}%); stop what "
                     "else runs here, or accept it with --most-spread",
                     describe(measured.unsteady), 100 * flags.most_spread));
+  if (!kept.empty() && !measured.left.empty())
+    throw Error(
+        fmt::format("nothing is kept, as the budget of {:g} s did not reach {}; give a larger --budget",
+                    flags.budget_s, fmt::join(measured.left, ", ")));
   Machine machine = std::move(measured.machine);
   if (!flags.name.empty()) machine.name = flags.name;
   if (!kept.empty()) {

@@ -37,6 +37,7 @@ struct Unsteady {
 struct Profiled {
   Machine machine;
   std::vector<Unsteady> unsteady{};  ///< spread above most_spread; the largest first
+  std::vector<std::string> left{};   ///< what the budget did not reach
 };
 /// "tiles of 64x64 by 31%, memory by 27%".
 std::string describe(const std::vector<Unsteady>& unsteady);
