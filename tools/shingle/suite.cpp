@@ -74,7 +74,8 @@ Sweep sweep_of(const json& shape, const std::string& where) {
   if (!shape.is_object()) throw wrong(where, shape, fmt::format("an object such as {}", such));
   const std::string path = where + ".";
   if (!shape.contains("op")) throw InvalidArgument(fmt::format("{}op is missing", path));
-  Sweep sweep{.op = word(shape.at("op"), path + "op")};
+  Sweep sweep;
+  sweep.op = word(shape.at("op"), path + "op");
   sweep.m = sizes_at(shape, "m", path);
   sweep.n = sizes_at(shape, "n", path);
   sweep.k = sizes_at(shape, "k", path);
