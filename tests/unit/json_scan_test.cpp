@@ -63,7 +63,7 @@ TEST(JsonScan, DepthIsBounded) {
 TEST(JsonScan, MemoryIsBounded) {
   const JsonLimits limits{.memory_bytes = 1 << 20};
   EXPECT_NO_THROW(scan_json("[" + repeated("1,", 30000) + "1]", limits));
-  for (const std::string& element : {"1", "[]", "{}", R"({"a":0})", R"("text")"})
+  for (const std::string element : {"1", "[]", "{}", R"({"a":0})", R"("text")"})
     EXPECT_EQ(refusal([&] { scan_json("[" + repeated(element + ",", 40000) + "1]", limits); }),
               "JSON with values of more than 1.0 MiB, the most that is read")
         << element;
