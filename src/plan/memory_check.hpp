@@ -40,6 +40,7 @@ class MemoryCheck {
     std::int64_t rows;
     std::int64_t global_row;  ///< of tile_row
     std::uint64_t ranks;
+    Values::Id value;  ///< how they are computed, over all of K; 0: inputs
   };
 
   /// Keys and values that tiles of a run have read: of which head of whose, and of which tokens.

@@ -60,20 +60,23 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
                      fmt::format("takes {} ({}) for its rows of A", memory_.describe(at, cell), text_of(c)));
       const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
       const std::int64_t start = t ? at.rect.col : at.rect.row;
-      TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks};
+      TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks,
+                    c.value};
       // A cell may be cut along k: the rows are then seen more than once, and have to agree.
       budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
       bool seen_before = false;
-      for (const TileRows& seen : rows) {
+      for (TileRows& seen : rows) {
         if (next.tile_row >= seen.tile_row + seen.rows || seen.tile_row >= next.tile_row + next.rows)
           continue;
         if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks)
           fail_content(
               s, fmt::format("multiplies parts of different rows of A in {}", memory_.describe(at, cell)));
+        seen.value = values_.beside(seen.value, next.value, cell.col);
         seen_before = true;
       }
       if (seen_before) return;
-      if (!rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row &&
+      // Computed rows are not joined: parts of theirs that follow along k may be of different values.
+      if (next.value == 0 && !rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row &&
           rows.back().ranks == next.ranks && rows.back().global_row + rows.back().rows == next.global_row) {
         rows.back().rows += next.rows;
       } else {
@@ -119,7 +122,6 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
   const bool first_of_two = plan_.problem.chains() && b.of == Content::Of::b;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  const Values::Id value = values_.stored(values_.product(s.rank, s.lane, s.step), dtype_of(step.out.slice));
   if (step.epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
     if (step.epilogue.activation == Activation::swiglu)
@@ -155,7 +157,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                 b.col - piece.col,
                 b.ranks,
                 plan_.problem.overlaps() ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
-                value};
+                values_.stored(values_.product(s.rank, s.lane, s.step, run.value), dtype_of(step.out.slice))};
       // A first product passes the epilogue as it is: it is nobody else's.
       c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);
       memory_.write(

@@ -15,7 +15,7 @@ constexpr std::int64_t node_bytes = 96;  // in the list and in the table
 
 std::size_t Values::Hash::operator()(const Node& node) const {
   std::uint64_t hash = static_cast<std::uint64_t>(node.kind) << 8 | static_cast<std::uint64_t>(node.dtype);
-  for (const std::int32_t part : {node.a, node.b, node.c})
+  for (const std::int32_t part : {node.a, node.b, node.c, node.d})
     hash = (hash ^ static_cast<std::uint32_t>(part)) * 0x9e3779b97f4a7c15u;
   return static_cast<std::size_t>(hash ^ hash >> 29);
 }

@@ -23,8 +23,11 @@ class Values {
   Values(DType dtype, int world, Budget& budget) : budget_(budget), dtype_(dtype), world_(world), nodes_(1) {}
 
   Id input(int rank) { return intern({Kind::input, dtype_, rank, 0, 0}); }
-  /// What a GEMM or an attention step computes. Two steps may accumulate in different orders.
-  Id product(int rank, int lane, int step) { return intern({Kind::product, DType::f32, rank, lane, step}); }
+  /// What a GEMM or an attention step computes of rows of A, themselves 0 where they are inputs. Two steps may
+  /// accumulate in different orders.
+  Id product(int rank, int lane, int step, Id a) {
+    return intern({Kind::product, DType::f32, rank, lane, step, a});
+  }
   Id sum(Id a, Id b);
   /// What memory of this type holds of it.
   Id stored(Id value, DType dtype);
@@ -47,7 +50,7 @@ class Values {
   struct Node {
     Kind kind = Kind::nothing;
     DType dtype = DType::f32;  ///< that the value is exact in
-    std::int32_t a = 0, b = 0, c = 0;
+    std::int32_t a = 0, b = 0, c = 0, d = 0;
     bool operator==(const Node&) const = default;
   };
   struct Hash {
