@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 
 #include "neighbours.hpp"
@@ -96,8 +97,8 @@ void Star::await_others(const net::Address& at, const net::Meeting& meeting, dou
     exchange(rank, timeout_us, [&] { peer(rank).send(Kind::hello, {}, deadline); });
 }
 
-/// Whether one more is there. Who is not of this world is told so. Where only those who were given a secret
-/// can be, that is a mistake of the user's; else it may be a stranger's, and the others are awaited.
+/// Returns true if one more rank has joined. A process that is not of this world is told so. If the token is
+/// secret, such a process is a mistake of the user and an error; otherwise it may be a stranger's: ignored.
 bool Star::admit(net::Guest guest, const net::Token& token) {
   const auto hello = Hello::parse(guest.hello());
   if (!hello) return false;
@@ -133,7 +134,7 @@ Star::Verdict Star::judge(const Hello& hello) const {
   return Verdict::taken;
 }
 
-/// Who holds the port and is not rank 0 may go, or rank 0 may still come: tried again until the deadline.
+/// Tries until the deadline: rank 0 may still come, and a stranger that holds its port may go.
 void Star::join(const net::Address& at, const net::Meeting& meeting, double timeout_us) {
   constexpr std::chrono::milliseconds pause{50};
   const auto deadline = net::deadline_in(timeout_us);
@@ -180,16 +181,26 @@ std::vector<std::string> Star::gather(std::string_view own, double timeout_us, s
     }
   const auto deadline = net::deadline_in(timeout_us);
   const auto count = static_cast<std::size_t>(size_);
+  const std::size_t most = count * (sizeof(std::uint64_t) + most_bytes);
+  most_frame_ = std::max(most_frame_, most);
   std::optional<std::vector<std::string>> all;
   exchange(0, timeout_us, [&] {
     look(0);  // for a failure: it says more than a connection that ended
     peer(0).send(Kind::data, own, deadline);
-    const std::size_t most = count * (sizeof(std::uint64_t) + most_bytes);
-    Frame frame = peer(0).receive(std::max(most, most_reason), deadline + grace);
-    all = net::unpacked(payload_of(0, std::move(frame), most), count);
+    all = net::unpacked(payload_of(0, reply_of_first(deadline + grace, timeout_us), most), count);
     if (!all) throw net::Broken("not what each process gave");
   });
   return *std::move(all);
+}
+
+/// If rank 0 came later than this rank, it may still wait for others, and knows for which: it is asked.
+Frame Star::reply_of_first(Clock::time_point deadline, double timeout_us) {
+  try {
+    return peer(0).receive(most_frame_, deadline);
+  } catch (const net::Late&) {
+    silent(fmt::format("rank {} waited {}", rank_, format_us(timeout_us)), roll_call_us);
+    throw;
+  }
 }
 
 /// Rank 0's part: receives from all, sends the whole to each.
@@ -198,6 +209,7 @@ std::vector<std::string> Star::gather_at_first(std::string_view own, double time
   const auto deadline = net::deadline_in(timeout_us);
   std::vector<std::string> all(static_cast<std::size_t>(size_));
   all[0] = own;
+  most_frame_ = std::max(most_frame_, most_bytes);
   gather_here(all, deadline, timeout_us, most_bytes);
   const std::string whole = net::packed(all);
   for (int rank = 1; rank < size_; ++rank)
@@ -205,29 +217,38 @@ std::vector<std::string> Star::gather_at_first(std::string_view own, double time
   return all;
 }
 
-/// From everybody as it comes: nobody's slow frame holds up another's.
+/// From all ranks as frames come: a slow one delays no other. A rank that has sent its data may still fail.
 void Star::gather_here(std::vector<std::string>& all, Clock::time_point deadline, double timeout_us,
                        std::size_t most_bytes) {
-  std::vector<int> waiting;
-  for (int rank = 1; rank < size_; ++rank) waiting.push_back(rank);
+  std::vector<int> waiting = others();
+  const auto receive = [&](int rank) {
+    if (auto frame = peer(rank).try_receive(most_frame_)) {
+      std::string payload = payload_of(rank, *std::move(frame), most_bytes);
+      if (std::erase(waiting, rank) == 0) throw net::Broken("data a second time");
+      all[static_cast<std::size_t>(rank)] = std::move(payload);
+    }
+  };
   for (;;) {
-    std::erase_if(waiting, [&](int rank) {
-      std::optional<Frame> frame;
-      exchange(rank, timeout_us, [&] { frame = peer(rank).try_receive(std::max(most_bytes, most_reason)); });
-      if (!frame) return false;
-      exchange(rank, timeout_us, [&] {
-        all[static_cast<std::size_t>(rank)] = payload_of(rank, *std::move(frame), most_bytes);
-      });
-      return true;
-    });
+    for (const int rank : others()) exchange(rank, timeout_us, [&] { receive(rank); });
     if (waiting.empty()) return;
     if (Clock::now() >= deadline)
       throw Timeout(fmt::format("rank{} {} did not come within {}{}", waiting.size() == 1 ? "" : "s",
                                 fmt::join(waiting, ", "), format_us(timeout_us), stopped_neighbours()));
-    std::vector<pollfd> polled;
-    for (const int rank : waiting) polled.push_back({peer(rank).fd(), POLLIN, 0});
-    ::poll(polled.data(), polled.size(), net::milliseconds_until(deadline));
+    await_any(others(), deadline);
   }
+}
+
+/// Until one of these ranks has sent something.
+void Star::await_any(const std::vector<int>& ranks, Clock::time_point deadline) {
+  std::vector<pollfd> polled;
+  for (const int rank : ranks) polled.push_back({peer(rank).fd(), POLLIN, 0});
+  ::poll(polled.data(), polled.size(), net::milliseconds_until(deadline));
+}
+
+std::vector<int> Star::others() const {
+  std::vector<int> ranks(static_cast<std::size_t>(size_ - 1));
+  std::iota(ranks.begin(), ranks.end(), 1);
+  return ranks;
 }
 
 std::string Star::payload_of(int rank, Frame frame, std::size_t most_bytes) {
@@ -249,7 +270,7 @@ void Star::look(int rank) {
   throw Timeout(reason);
 }
 
-/// To whoever still listens; nobody waits for it long.
+/// To all connected processes that still read; waits for none of them for long.
 void Star::broadcast(Kind kind, std::string_view payload) noexcept {
   constexpr double patience_us = 1e5;
   for (const Connection& connection : peers_) try {

@@ -35,6 +35,9 @@ class Star final : public Processes {
   std::vector<std::string> gather_at_first(std::string_view own, double timeout_us, std::size_t most_bytes);
   void gather_here(std::vector<std::string>& all, net::Clock::time_point deadline, double timeout_us,
                    std::size_t most_bytes);
+  net::Frame reply_of_first(net::Clock::time_point deadline, double timeout_us);
+  void await_any(const std::vector<int>& ranks, net::Clock::time_point deadline);
+  std::vector<int> others() const;
   void await_others(const net::Address& at, const net::Meeting& meeting, double timeout_us);
   bool admit(net::Guest guest, const net::Token& token);
   Verdict judge(const Hello& hello) const;
@@ -42,7 +45,8 @@ class Star final : public Processes {
   std::string payload_of(int rank, net::Frame frame, std::size_t most_bytes);
   void look(int rank);
   [[noreturn]] void answer(const std::string& reason);
-  bool await_word_of_first(net::Clock::time_point deadline);
+  bool has_answered(int rank);
+  void await_word_of_first(net::Clock::time_point deadline);
   void broadcast(net::Kind kind, std::string_view payload) noexcept;
   std::string missing_ranks() const;
   template <class Action>
@@ -52,6 +56,7 @@ class Star final : public Processes {
 
   int rank_;
   int size_;
+  std::size_t most_frame_ = most_reason;  // bytes of the largest frame that another rank may send
   std::vector<net::Connection> peers_;  // by rank; of all but rank 0 only its own
 };
 

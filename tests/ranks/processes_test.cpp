@@ -17,18 +17,8 @@ namespace shingle {
 namespace {
 
 using std::chrono::milliseconds;
-using test::free_port;
+using test::free_port, test::process;
 using testing::ElementsAre, testing::HasSubstr;
-
-Launched process(int rank, int size, int port) {
-  return {.by = "torchrun",
-          .rank = rank,
-          .size = size,
-          .local_rank = rank,
-          .local_size = size,
-          .master_host = "127.0.0.1",
-          .master_port = port};
-}
 
 /// Each as a thread; what they throw is thrown here.
 void together(int size, const std::function<void(int rank, int port)>& action) {
@@ -101,6 +91,30 @@ TEST(Processes, WhoDoesNotAnswerIsNamedToAll) {
       EXPECT_EQ(heard, "no epoch has ended; rank 2 does not answer")
           << "rank " << rank << ", asking " << asking;
     });
+}
+
+/// Rank 0 has more time than rank 1: it is not rank 0 that is missing.
+TEST(Processes, ARankThatHasWaitedLongEnoughLearnsWhoIsMissing) {
+  together(3, [](int rank, int port) {
+    const auto processes = connect(process(rank, 3, port), 10e6);
+    if (rank == 2) return std::this_thread::sleep_for(milliseconds(4000));
+    EXPECT_EQ(timeout_of([&] { processes->barrier(rank == 0 ? 20e6 : 0.2e6); }),
+              "rank 1 waited 200 ms; rank 2 does not answer");
+  });
+}
+
+TEST(Processes, DataFromBeforeASummonsAreNoAnswer) {
+  together(2, [](int rank, int port) {
+    if (rank == 1) {
+      auto [connection, reply] = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 1, 2);
+      connection.receive(0, net::deadline_in(10e6));
+      connection.send(net::Kind::data, "of a barrier", net::deadline_in(10e6));
+      return std::this_thread::sleep_for(milliseconds(2000));
+    }
+    const auto processes = connect(process(rank, 2, port), 10e6);
+    std::this_thread::sleep_for(milliseconds(200));
+    EXPECT_THAT(processes->silent("a wait", 0.3e6), ElementsAre(1));
+  });
 }
 
 TEST(Processes, AllMayAnswer) {

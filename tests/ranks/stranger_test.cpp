@@ -33,15 +33,7 @@ void allow_files(rlim_t count) {
 
 class Strangers : public testing::Test {
  protected:
-  Launched process(int rank, int size) const {
-    return {.by = "torchrun",
-            .rank = rank,
-            .size = size,
-            .local_rank = rank,
-            .local_size = size,
-            .master_host = "127.0.0.1",
-            .master_port = at.port - 1};
-  }
+  Launched process(int rank, int size) const { return test::process(rank, size, at.port - 1); }
   /// Rank 0 of two.
   std::future<std::unique_ptr<Processes>> first(double timeout_us, const net::Token& token = secret) const {
     return std::async(std::launch::async, [=, this] { return connect(process(0, 2), timeout_us, token); });

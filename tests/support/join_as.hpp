@@ -1,4 +1,4 @@
-// Somebody who speaks the protocol of a world's processes, and says of itself what a test likes.
+// Processes of a world, real ones and impostors that speak its protocol.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,20 @@
 
 #include "net/rendezvous.hpp"
 #include "net/wire.hpp"
+#include "shingle/backend/launch.hpp"
 
 namespace shingle::test {
+
+/// A process of this host, as a launcher describes it.
+inline Launched process(int rank, int size, int port) {
+  return {.by = "torchrun",
+          .rank = rank,
+          .size = size,
+          .local_rank = rank,
+          .local_size = size,
+          .master_host = "127.0.0.1",
+          .master_port = port};
+}
 
 /// Tries until somebody listens there. Throws net::NetError where it is turned away.
 inline net::Joined join_as(const net::Address& at, const net::Token& token, std::int32_t rank,
