@@ -186,6 +186,10 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
   if (static_cast<int>(plan.ranks.size()) != size())
     throw InvalidArgument(
         fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
+  // A kernel of more CTAs than are resident at a time would wait for some that cannot start.
+  if (plan.workers > machine_.workers)
+    throw InvalidArgument(fmt::format("the plan is for {} SMs a rank, a GPU here has {}: plan for this one",
+                                      plan.workers, machine_.workers));
   health_->require();
   require_same(plan);
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
@@ -216,7 +220,10 @@ void CudaWorld::watch() {
 void CudaWorld::fail(std::exception_ptr error) noexcept {
   constexpr double patience_us = 10e6;
   constexpr std::chrono::seconds usual{1}, exit_patience{10};
-  if (health_->stopped() || !health_->fail(named(std::move(error)))) return;
+  {
+    const std::lock_guard lock(failing_);  // one roll call at a time; the second finds the world stopped
+    if (health_->stopped() || !health_->fail(named(std::move(error)))) return;
+  }
   for (LocalRank& rank : parts_.local) rank.abort();
   std::optional<Alarm> late;
   try {

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <span>
 #include <vector>
@@ -117,6 +118,7 @@ class CudaWorld final : public World {
   void settle() noexcept;
 
   std::shared_ptr<Health> health_ = std::make_shared<Health>();  // outlived by memory that users hold
+  std::mutex failing_;
   Parts parts_;
   std::unique_ptr<Communicators> communicators_;
   Machine machine_;
