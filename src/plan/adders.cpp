@@ -2,27 +2,26 @@
 
 #include <algorithm>
 
+#include "schedule.hpp"
+
 namespace shingle {
 namespace {
 
-bool hook_adds(const std::vector<TileNotify>& hooks, const CounterRef& to) {
-  return std::ranges::any_of(hooks, [&](const TileNotify& hook) {
-    bool found = false;
-    for (std::int64_t group = 0; group < static_cast<std::int64_t>(hook.ends.size()) && !found; ++group)
-      if (hook.counter == to.counter && hook.entry(group) == to.entry)
-        hook.for_each_rank(group, [&](std::int32_t rank) { found = found || rank == to.rank; });
-    return found;
-  });
+bool adds(const TileNotify& hook, const CounterRef& to) {
+  if (hook.counter != to.counter) return false;
+  bool found = false;
+  for (std::int64_t group = 0; group < static_cast<std::int64_t>(hook.ends.size()) && !found; ++group)
+    if (hook.entry(group) == to.entry)
+      hook.for_each_rank(group, [&](std::int32_t rank) { found = found || rank == to.rank; });
+  return found;
 }
 
 }  // namespace
 
 bool adds(const Step& step, const CounterRef& to) {
   if (const auto* notify = std::get_if<Notify>(&step)) return notify->counter == to;
-  if (const auto* gemm = std::get_if<Gemm>(&step)) return hook_adds(gemm->notify, to);
-  if (const auto* pass = std::get_if<Elementwise>(&step)) return hook_adds(pass->notify, to);
-  if (const auto* attend = std::get_if<Attend>(&step)) return hook_adds(attend->notify, to);
-  return false;
+  const std::vector<TileNotify>* hooks = notifies_of(step);
+  return hooks && std::ranges::any_of(*hooks, [&](const TileNotify& hook) { return adds(hook, to); });
 }
 
 std::vector<int> ranks_that_add(const Plan& plan, const CounterRef& to) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace shingle {
 
@@ -16,29 +17,22 @@ struct TooLarge {
 
 class Budget {
  public:
-  /// What is done, from cheap to dear. Each has a price (budget.cpp).
-  enum Work : std::uint8_t {
-    compared,  ///< an add or await, compared with another
-    visited,   ///< a node of a clock, joined or copied
-    tried,     ///< a lane, asked whether it can go on
-    expanded,  ///< a tile, or a piece of one
-    accessed,  ///< a rectangle of memory, read or written
-    cut,       ///< … of which two were made
-    ran,       ///< a step or run of tiles, or what it adds to a count
-  };
-  /// What is kept until the proof is over.
+  /// What is done; `works` has a row for each.
+  enum Work : std::uint8_t { compared, visited, tried, expanded, accessed, cut, ran };
+  /// What is kept until the proof is over; `memories` names each.
   enum Memory : std::uint8_t { steps, schedule, clocks, lags, cells };
 
   /// Both throw TooLarge once the total is above the limit.
   void spend(Work what, std::int64_t count) {
     if (count > most_spent) count = most_spent + 1;
     done_[what] += count;
-    if ((spent_ += count * prices[what]) > most_spent) refuse();
+    if ((spent_ += count * works[what].price) > most_spent) refuse();
   }
   void keep(Memory what, std::int64_t bytes) {
     held_[what] += bytes;
     if ((kept_ += bytes) > most_kept) refuse_memory();
   }
+  void release_all(Memory what) { release(what, held_[what]); }
   /// What was kept has been let go.
   void release(Memory what, std::int64_t bytes) {
     held_[what] -= bytes;
@@ -53,13 +47,26 @@ class Budget {
   static constexpr std::int64_t most_kept = std::int64_t{320} << 20;
 
  private:
-  static constexpr std::array<std::int64_t, 7> prices{2, 12, 15, 10, 60, 150, 300};
+  struct Kind {
+    std::int64_t price;
+    std::string_view name;
+  };
+  static constexpr std::array<Kind, 7> works{{{2, "comparisons of adds and awaits"},
+                                              {12, "nodes of vector clocks, joined or copied"},
+                                              {15, "attempts of lanes to go on"},
+                                              {10, "tiles and their pieces"},
+                                              {60, "accesses to rectangles of memory"},
+                                              {150, "cuts of memory"},
+                                              {300, "steps, runs of tiles and what they add to counts"}}};
+  static constexpr std::array<std::string_view, 5> memories{"the plan itself", "the schedule",
+                                                            "vector clocks", "lags of adds",
+                                                            "cells of memory"};
 
   [[noreturn]] void refuse() const;
   [[noreturn]] void refuse_memory() const;
 
-  std::array<std::int64_t, 7> done_{};
-  std::array<std::int64_t, 5> held_{};
+  std::array<std::int64_t, works.size()> done_{};
+  std::array<std::int64_t, memories.size()> held_{};
   std::int64_t spent_ = 0, kept_ = 0;
 };
 

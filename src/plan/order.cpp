@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace shingle {
@@ -338,11 +339,14 @@ void Order::find_bounds() {
 }
 
 std::int32_t Order::skew() const {
+  std::set<std::int32_t> lines;
+  for (int rank = 0; rank < plan_.problem.world; ++rank) lines.insert(user_line(plan_, rank));
   std::vector<std::int32_t> users;
-  for (int rank = 0; rank < plan_.problem.world; ++rank)
-    for (std::size_t event = 0; event < instances_.size(); ++event)
-      if (line_of(static_cast<std::int32_t>(event)) == user_line(plan_, rank))
-        users.push_back(static_cast<std::int32_t>(event));
+  for (std::size_t event = 0; event < instances_.size(); ++event)
+    if (lines.contains(line_of(static_cast<std::int32_t>(event))))
+      users.push_back(static_cast<std::int32_t>(event));
+  budget_.spend(Budget::compared,
+                static_cast<std::int64_t>(instances_.size() + users.size() * users.size()) * schedule_.epochs);
   std::int32_t most = 0;
   for (const std::int32_t user : users)
     for (const std::int32_t other : users) {

@@ -33,7 +33,10 @@ void Results::note(const Place& at, const Rect& rect, Content found) {
 }
 
 bool Results::holds(const Rounding& statement) const {
-  budget_.spend(Budget::visited, static_cast<std::int64_t>(found_.size()) * plan_.problem.world);
+  // A ring's sum that all ranks hold alike may begin on any of them.
+  const std::int64_t world = plan_.problem.world;
+  const std::int64_t tried = statement.summing == Summing::ring && !plan_.problem.scatters() ? world : 1;
+  budget_.spend(Budget::visited, static_cast<std::int64_t>(found_.size()) * world * tried);
   return std::ranges::all_of(
       found_, [&](const auto& found) { return values_.satisfies(found.first, statement, found.second); });
 }

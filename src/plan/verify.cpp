@@ -274,8 +274,11 @@ Proof prove(const Plan& plan, Budget& budget) {
     if (schedule.epochs * 2 > max_epochs)
       return failed("size", fmt::format("ranks may be more than {} epochs apart: too far to prove",
                                         schedule.epochs - 1));
+    const std::int32_t epochs = schedule.epochs * 2;
     order.reset();
-    schedule = run_greedily(plan, schedule.epochs * 2, false, &budget);
+    schedule = {};
+    budget.release_all(Budget::schedule);
+    schedule = run_greedily(plan, epochs, false, &budget);
     order.emplace(plan, schedule, budget);
   }
   if (auto wrong = check_range(plan, std::max(order->most_ahead(), 1))) return failed("counters", *wrong);
