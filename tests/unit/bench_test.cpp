@@ -114,6 +114,10 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
   };
   expect("[]", "no suite");
   expect(R"({"tokens": [16]})", "no suite");
+  expect(R"({"shapes": [)", "malformed JSON");
+  expect(R"({"shapes": []})", "shapes is an empty list; expected a list of objects");
+  expect(R"({"shapes": [{"op": "gemm", "m": [16], "n": [16], "K": [16]}]})",
+         "shapes[0].K is unknown; expected one of: op, m, n, k, routing");
   expect(R"({"shapes": [{"op": "gemm+allreduce", "m": 16, "n": [16], "k": [16]}]})",
          "shapes[0].m is 16; expected a list of positive integers, such as [96, 768]");
   const std::string first = R"({"shapes": [{"op": "gemm", "m": [16], "n": [16], "k": [16]}, )";

@@ -1,8 +1,11 @@
 #include "shingle/suite.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "shingle/api/model.hpp"
@@ -47,7 +50,8 @@ auto list_at(const json& object, const char* key, const std::string& path, const
   const std::string where = path + key;
   if (!object.contains(key)) throw InvalidArgument(fmt::format("{} is missing; expected {}", where, such));
   const json& list = object.at(key);
-  if (!list.is_array() || list.empty()) throw wrong(where, list, such);
+  if (!list.is_array()) throw wrong(where, list, such);
+  if (list.empty()) throw InvalidArgument(fmt::format("{} is an empty list; expected {}", where, such));
   std::vector<decltype(element(list[0], where))> all;
   for (std::size_t i = 0; i < list.size(); ++i)
     all.push_back(element(list[i], fmt::format("{}[{}]", where, i)));
@@ -69,10 +73,18 @@ std::string word(const json& value, const std::string& where) {
   return value.get<std::string>();
 }
 
+void require_known(const json& object, const std::string& path, std::initializer_list<const char*> keys) {
+  for (const auto& [key, value] : object.items())
+    if (std::ranges::find(keys, key) == keys.end())
+      throw InvalidArgument(
+          fmt::format("{}{:.40} is unknown; expected one of: {}", path, key, fmt::join(keys, ", ")));
+}
+
 Sweep sweep_of(const json& shape, const std::string& where) {
   constexpr const char* such = R"({"op": "gemm+allreduce", "m": [4096], "n": [8192], "k": [4096]})";
   if (!shape.is_object()) throw wrong(where, shape, fmt::format("an object such as {}", such));
   const std::string path = where + ".";
+  require_known(shape, path, {"op", "m", "n", "k", "routing"});
   if (!shape.contains("op")) throw InvalidArgument(fmt::format("{}op is missing", path));
   Sweep sweep;
   sweep.op = word(shape.at("op"), path + "op");
@@ -87,9 +99,11 @@ Sweep sweep_of(const json& shape, const std::string& where) {
 Suite parse(const std::string& path) {
   constexpr std::size_t largest_bytes = 1 << 20;
   const json object = json::parse(read_file(path, largest_bytes), nullptr, false);
+  if (object.is_discarded()) throw InvalidArgument("malformed JSON");
   const auto has = [&](const char* key) { return object.is_object() && object.contains(key); };
   if (!has("shapes") && !(has("models") && has("tokens")))
     throw InvalidArgument("no suite, which has 'models' and 'tokens', or 'shapes'");
+  require_known(object, "", {"models", "tokens", "shapes"});
   Suite suite;
   if (has("models")) {
     suite.models = list_at(object, "models", "", "a list of files, such as [\"config.json\"]", word);
