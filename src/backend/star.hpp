@@ -57,7 +57,7 @@ class Star final : public Processes {
   int rank_;
   int size_;
   std::size_t most_frame_ = most_reason;  // bytes of the largest frame that another rank may send
-  std::vector<net::Connection> peers_;  // by rank; of all but rank 0 only its own
+  std::vector<net::Connection> peers_;    // by rank; of all but rank 0 only its own
 };
 
 }  // namespace shingle

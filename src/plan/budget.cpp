@@ -22,10 +22,9 @@ void Budget::refuse() const {
   auto cost = done_;
   for (std::size_t i = 0; i < cost.size(); ++i) cost[i] *= works[i].price;
   const std::size_t most = largest(cost);
-  throw TooLarge{
-      fmt::format("too large to prove: more than {} million units of work, most of which are {} {} or more",
-                  most_spent / 1000000, std::min(done_[most], most_spent / works[most].price),
-                  works[most].name)};
+  throw TooLarge{fmt::format(
+      "too large to prove: more than {} million units of work, most of which are {} {} or more",
+      most_spent / 1000000, std::min(done_[most], most_spent / works[most].price), works[most].name)};
 }
 
 void Budget::refuse_memory() const {

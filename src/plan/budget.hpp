@@ -58,9 +58,8 @@ class Budget {
                                               {60, "accesses to rectangles of memory"},
                                               {150, "cuts of memory"},
                                               {300, "steps, runs of tiles and what they add to counts"}}};
-  static constexpr std::array<std::string_view, 5> memories{"the plan itself", "the schedule",
-                                                            "vector clocks", "lags of adds",
-                                                            "cells of memory"};
+  static constexpr std::array<std::string_view, 5> memories{
+      "the plan itself", "the schedule", "vector clocks", "lags of adds", "cells of memory"};
 
   [[noreturn]] void refuse() const;
   [[noreturn]] void refuse_memory() const;

@@ -345,8 +345,8 @@ std::int32_t Order::skew() const {
   for (std::size_t event = 0; event < instances_.size(); ++event)
     if (lines.contains(line_of(static_cast<std::int32_t>(event))))
       users.push_back(static_cast<std::int32_t>(event));
-  budget_.spend(Budget::compared,
-                static_cast<std::int64_t>(instances_.size() + users.size() * users.size()) * schedule_.epochs);
+  budget_.spend(Budget::compared, static_cast<std::int64_t>(instances_.size() + users.size() * users.size()) *
+                                      schedule_.epochs);
   std::int32_t most = 0;
   for (const std::int32_t user : users)
     for (const std::int32_t other : users) {

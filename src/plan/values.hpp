@@ -23,8 +23,8 @@ class Values {
   Values(DType dtype, int world, Budget& budget) : budget_(budget), dtype_(dtype), world_(world), nodes_(1) {}
 
   Id input(int rank) { return intern({Kind::input, dtype_, rank, 0, 0}); }
-  /// What a GEMM or an attention step computes of rows of A, themselves 0 where they are inputs. Two steps may
-  /// accumulate in different orders.
+  /// What a GEMM or an attention step computes of rows of A, themselves 0 where they are inputs. Two steps
+  /// may accumulate in different orders.
   Id product(int rank, int lane, int step, Id a) {
     return intern({Kind::product, DType::f32, rank, lane, step, a});
   }
