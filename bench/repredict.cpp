@@ -9,8 +9,8 @@
 #include <map>
 #include <optional>
 
+#include "base/statistics.hpp"
 #include "partition_trial.hpp"
-#include "shingle/base/statistics.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/plan/json.hpp"
 

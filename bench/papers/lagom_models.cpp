@@ -7,11 +7,11 @@
 // with a memory traffic of a channel that makes it 35%.
 #include <algorithm>
 
+#include "base/file.hpp"
 #include "comparison.hpp"
-#include "shingle/api/overlap_patterns.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
-#include "shingle/tune/co_tuning.hpp"
+#include "tune/co_tuning.hpp"
+#include "workload/overlap_patterns.hpp"
 
 using namespace shingle;
 using cotune::Method;
