@@ -8,7 +8,7 @@
 #include <functional>
 #include <optional>
 
-#include "lower/passes.hpp"
+#include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/rounding.hpp"

@@ -1,5 +1,6 @@
 // Passes as kernels carry them out: what of them waits, and for what.
 #include "lower/passes.hpp"
+#include "plan/steps.hpp"
 
 #include <gtest/gtest.h>
 
