@@ -29,6 +29,10 @@ VENDOR = re.compile(
 )
 BACKENDS = {"host", "cuda"}
 
+# Below the planners the plan says what to do, not which mechanism it is of.
+BLIND = {"verify", "lower", "backend", "sim", "host", "cuda"}
+MECHANISM = re.compile(r"\bplan(_|\(\))?(\.|->)(mechanism|params)\b")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -91,6 +95,8 @@ def violations(root):
         for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
             match = INCLUDE.match(line)
             rule = match and broken_rule(root, file, folder, public, match[1])
+            if folder in BLIND and MECHANISM.search(line):
+                rule = f"{folder} asks for the mechanism of a plan, or its params: what it needs is a field of the plan"
             if rule:
                 yield f"{file.relative_to(root)}:{number}: {rule}"
 
@@ -116,12 +122,15 @@ def self_test():
         ("include/shingle/api/a.hpp", "cuda_runtime.h", "public header"),
         ("include/shingle/cuda/a.hpp", "cuda_runtime.h", None),
         ("tools/shingle/main.cpp", "shingle/shingle.hpp", None),
+        ("src/sim/a.cpp", "if (plan_.mechanism == Mechanism::ring) {", "mechanism"),
+        ("src/cuda/runtime/a.cpp", "return plan.params.engines + 1;", "mechanism"),
+        ("src/planner/a.cpp", "if (plan_.mechanism == Mechanism::ring) {", None),
     ]
     for path, include, expected in cases:
         with tempfile.TemporaryDirectory() as tree:
             file = pathlib.Path(tree, path)
             file.parent.mkdir(parents=True)
-            file.write_text(f"#pragma once\n#include <{include}>\n")
+            file.write_text(f"#pragma once\n#include <{include}>\n" if " " not in include else f"#pragma once\n{include}\n")
             found = list(violations(pathlib.Path(tree)))
             if expected is None:
                 assert not found, found

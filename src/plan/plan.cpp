@@ -30,7 +30,7 @@ std::string_view name(CollectiveKind kind) {
 }
 
 std::string_view name(LaneKind kind) {
-  static constexpr std::string_view names[] = {"compute", "communicate", "copy"};
+  static constexpr std::string_view names[] = {"compute", "communicate", "copy", "host"};
   return names[static_cast<std::size_t>(kind)];
 }
 

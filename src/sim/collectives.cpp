@@ -103,8 +103,7 @@ void Simulation::begin(Meeting& meeting) {
   const auto c = static_cast<std::size_t>(meeting.step->communicator);
   const auto size = static_cast<int>(plan_.communicators[c].ranks.size());
   CollectiveConfig config = meeting.step->config;
-  // The baseline's calls take what the library likes.
-  if (plan_.mechanism != Mechanism::sequential) config.channels = meeting.workers;
+  if (meeting.step->resources.most > 0) config.channels = meeting.workers;
   const double us =
       size > 1 ? noisy(costs_.collective_us(meeting.step->kind, size, config, meeting.bytes)) : 0;
   if (machine_.contention.steals > 0 && size > 1)

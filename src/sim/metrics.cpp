@@ -112,8 +112,7 @@ double flops_of(const Problem& p) {
 }
 
 Result<Metrics> measure(const Plan& plan, const Machine& machine, const SimOptions& options) {
-  const Result<Plan> sequential =
-      plan_sequential(plan.problem, machine, {.symmetric = plan.params.symmetric});
+  const Result<Plan> sequential = plan_sequential(plan.problem, machine, {.symmetric = is_symmetric(plan)});
   if (!sequential) return Reason{sequential.reason()};
   Metrics metrics;
   const Simulated simulated = simulate(plan, machine, options);

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "lower/early.hpp"
-#include "lower/passes.hpp"
 #include "plan/steps.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/print.hpp"
@@ -37,14 +35,6 @@ std::uint64_t next_bits(std::uint64_t& state) {
 
 bool works(const Step& step) {
   return !synchronises(step);
-}
-
-/// A pass that the one before it in its lane does, too.
-bool done_before(const Plan& plan, const Lane& lane, std::size_t step) {
-  if (step == 0) return false;
-  const auto* pass = std::get_if<Elementwise>(&lane.steps[step]);
-  const auto* before = std::get_if<Elementwise>(&lane.steps[step - 1]);
-  return pass && before && one_pass(plan, *before, *pass);
 }
 
 void check(const Plan& plan, const SimOptions& options) {
@@ -91,11 +81,15 @@ Index group_at(const Step& step, std::int64_t position) {
 }
 
 Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOptions& options)
-    : plan_(plan), machine_(machine), options_(options), costs_(plan, machine), bits_(options.seed) {
+    : plan_(plan),
+      machine_(machine),
+      options_(options),
+      launches_(machine.sync_us > 0),
+      costs_(plan, machine),
+      bits_(options.seed) {
   const auto world = plan.ranks.size();
   check(plan, options);
   check_symmetry(plan, machine, options);
-  if (machine.sync_us > 0) hand_overs_ = HandOvers(plan);
   capacity_ = std::max(1, static_cast<std::int32_t>(machine.workers * options.worker_share));
   free_.assign(world, capacity_);
   computing_.assign(world, 0);
@@ -122,6 +116,7 @@ Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOption
               planned.submission.launcher < 0 ? lane.rank : planned.submission.launcher;
     }
   }
+  if (launches_ || machine.early_kernels) index_launches();
   engine_until_.assign(lanes_.size(), 0);
   for (const Counter& counter : plan.counters) {
     auto& first = first_count_.emplace_back();
@@ -142,6 +137,23 @@ Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOption
     node_out_.push_back(links_.add_channel(machine.topology.node.gbps));
     node_in_.push_back(links_.add_channel(machine.topology.node.gbps));
   }
+}
+
+void Simulation::index_launches() {
+  program_ = lower(plan_);
+  for (const LaneState& lane : lanes_) launch_of_.emplace_back(lane_plan(lane).steps.size(), nullptr);
+  for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank)
+    for (const Launch& launch : program_.ranks[rank].launches) {
+      auto& steps = launch_of_[static_cast<std::size_t>(lane_index(static_cast<Index>(rank), launch.stream))];
+      for (std::int32_t step = launch.first; step < launch.last; ++step)
+        steps[static_cast<std::size_t>(step)] = &launch;
+    }
+}
+
+/// The launch that a step is, or is a part of; null if nothing is launched for it.
+const Launch* Simulation::launch_of(const LaneState& lane, std::size_t step) const {
+  return launch_of_.empty() ? nullptr
+                            : launch_of_[static_cast<std::size_t>(lane_index(lane.rank, lane.lane))][step];
 }
 
 Simulated Simulation::run() && {
@@ -241,7 +253,8 @@ bool Simulation::step(LaneState& lane) {
   if (const auto* call = std::get_if<Collective>(&step)) return collective(lane, *call);
   if (const auto* messages = std::get_if<Exchange>(&step)) return exchange(lane, *messages);
   if (is_command(step)) return command(lane, step);
-  if (machine_.sync_us > 0 && done_before(plan_, lane_plan(lane), lane.step)) return true;
+  const Launch* const launch = launch_of(lane, lane.step);
+  if (launches_ && launch && static_cast<std::size_t>(launch->first) < lane.step) return true;  // fused
   return compute(lane, step);
 }
 
@@ -265,24 +278,21 @@ void Simulation::unblock(LaneState& lane) {
   wake(lane_index(lane.rank, lane.lane));
 }
 
-/// Waits and counts that follow one another in a lane are one kernel, which takes so long whatever it waits
-/// for. Hand-overs are none, and copy engines have their own.
+/// Awaits and notifies that are one launch cost one kernel. Event edges cost nothing, and copy engines have
+/// their own phases.
 bool Simulation::synced(LaneState& lane) {
-  const std::vector<Step>& steps = lane_plan(lane).steps;
-  const auto is_kernel = [&](const Step& step) {
-    return !works(step) && hand_overs_.of(step) == HandOvers::none;
-  };
-  if (machine_.sync_us == 0 || lane_plan(lane).kind == LaneKind::copy) return true;
-  if (!is_kernel(steps[lane.step]) || (lane.step > 0 && is_kernel(steps[lane.step - 1]))) return true;
-  std::size_t behind = lane.step;
-  while (behind < steps.size() && is_kernel(steps[behind])) ++behind;
-  if (behind < steps.size() && early(lane, behind)) return true;
+  if (!launches_ || lane_plan(lane).kind == LaneKind::copy) return true;
+  const Launch& launch = *launch_of(lane, lane.step);
+  if (launch.event >= 0 || static_cast<std::size_t>(launch.first) < lane.step) return true;
+  const auto behind = static_cast<std::size_t>(launch.last);
+  if (behind < lane_plan(lane).steps.size() && may_start_early(lane, behind)) return true;
   return delayed(lane, noisy(machine_.sync_us));
 }
 
-/// Whether a step of the lane is there before those in front of it are done.
-bool Simulation::early(const LaneState& lane, std::size_t step) const {
-  return machine_.early_kernels && begins_early(plan_, lane.rank, lane_plan(lane), step);
+/// Returns true if a step's kernel is resident before the kernels in front of it have ended.
+bool Simulation::may_start_early(const LaneState& lane, std::size_t step) const {
+  const Launch* const launch = machine_.early_kernels ? launch_of(lane, step) : nullptr;
+  return launch && launch->may_start_early;
 }
 
 bool Simulation::await(LaneState& lane, const Await& step) {
@@ -308,7 +318,7 @@ bool Simulation::notify(LaneState& lane, const Notify& step) {
     double us = kind == LaneKind::copy ? noisy(machine_.engine.sync_us) : 0;
     // A thread of the host writes the place that engines poll (DMA collectives §4.2.5).
     const auto polled = polled_.find({step.counter.counter, step.counter.rank});
-    if (kind == LaneKind::communicate && polled != polled_.end())
+    if (kind == LaneKind::host && polled != polled_.end())
       us = launch(polled->second, machine_.engine.control_us) - now_;
     if (us > 0) {
       wake(lane_index(lane.rank, lane.lane), us);
@@ -339,8 +349,9 @@ void Simulation::add(const CounterRef& at, std::int64_t value, std::int32_t epoc
     if (counted.value < waiter.target) return false;
     // Engines and tiles look for themselves; what waits as a step is told, or comes next in any case.
     const LaneState& lane = lanes_[static_cast<std::size_t>(waiter.lane)];
-    const bool polls =
-        lane.job != none || lane_plan(lane).kind == LaneKind::copy || hand_overs_.of(at) != HandOvers::none;
+    const Launch* const launch = launches_ ? launch_of(lane, lane.step) : nullptr;
+    const bool polls = lane.job != none || lane_plan(lane).kind == LaneKind::copy ||
+                       (launch && launch->kind == LaunchKind::wait);
     wake(waiter.lane, polls ? 0 : noisy(machine_.signal_us));
     return true;
   });

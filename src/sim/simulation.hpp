@@ -9,7 +9,7 @@
 #include "costs.hpp"
 #include "events.hpp"
 #include "links.hpp"
-#include "lower/hand_overs.hpp"
+#include "lower/launch_program.hpp"
 #include "shingle/sim/simulate.hpp"
 
 namespace shingle::sim {
@@ -131,6 +131,7 @@ class Simulation {
 
  private:
   // lanes (simulation.cpp)
+  void index_launches();
   void resume(Index lane);
   bool step(LaneState& lane);
   void next_step(LaneState& lane);
@@ -139,7 +140,8 @@ class Simulation {
   bool blocked(LaneState& lane);
   void unblock(LaneState& lane);
   bool synced(LaneState& lane);
-  bool early(const LaneState& lane, std::size_t step) const;
+  const Launch* launch_of(const LaneState& lane, std::size_t step) const;
+  bool may_start_early(const LaneState& lane, std::size_t step) const;
   bool await(LaneState& lane, const Await& step);
   bool notify(LaneState& lane, const Notify& step);
   void add(const CounterRef& at, std::int64_t value, std::int32_t epoch, Cause cause);
@@ -155,7 +157,7 @@ class Simulation {
   Index pass_of(const LaneState& lane, const Step& step);
   void claim(Index job);
   bool gates_open(Index job);
-  bool has_kernels(const Step& step) const;
+  bool has_parts(const LaneState& lane) const;
   bool launched(Index job, bool waited);
   void start(Index job, std::int64_t last);
   void run(Index batch);
@@ -209,7 +211,7 @@ class Simulation {
   const Plan& plan_;
   const Machine& machine_;
   SimOptions options_;
-  HandOvers hand_overs_;   ///< where waits and counts are kernels
+  bool launches_;          ///< steps are launches on a GPU's streams, as the plan is lowered
   std::int32_t capacity_;  ///< workers of a rank
   Costs costs_;
   Simulated out_;
@@ -221,7 +223,10 @@ class Simulation {
   bool links_changed_ = false;
 
   std::deque<LaneState> lanes_;
-  std::vector<Index> first_lane_;         // by rank
+  std::vector<Index> first_lane_;  // by rank
+  LaunchProgram program_;
+  std::vector<std::vector<const Launch*>>
+      launch_of_;                         // [lane][step]: where launches_; null: nothing to launch
   std::vector<std::int32_t> lanes_done_;  // by rank: of all epochs
   std::vector<Count> counts_;
   std::vector<std::vector<Index>> first_count_;  // [counter][rank]

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "lower/passes.hpp"
 #include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "simulation.hpp"
@@ -75,9 +74,9 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
 
 bool Simulation::compute(LaneState& lane, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
-  const double launch_us = gemm == nullptr && early(lane, lane.step) ? 0 : machine_.launch_us;
+  const double launch_us = gemm == nullptr && may_start_early(lane, lane.step) ? 0 : machine_.launch_us;
   const double begins_us = launch_us + (gemm && !Costs::is_library(*gemm) ? machine_.hooked_us : 0);
-  if (!has_kernels(step) && !delayed(lane, noisy(begins_us))) return false;
+  if (!has_parts(lane) && !delayed(lane, noisy(begins_us))) return false;
   if (lane.job == none) {
     Job job;
     job.lane = lane_index(lane.rank, lane.lane);
@@ -131,28 +130,28 @@ bool Simulation::gates_open(Index index) {
   return true;
 }
 
-/// Whether a step is a kernel for each of its groups.
-bool Simulation::has_kernels(const Step& step) const {
-  const auto* pass = std::get_if<Elementwise>(&step);
-  return machine_.sync_us > 0 && pass && by_groups(*pass);
+/// Returns true if the lane's pass is a wait and a kernel for each group of its gate.
+bool Simulation::has_parts(const LaneState& lane) const {
+  const Launch* const launch = launches_ ? launch_of(lane, lane.step) : nullptr;
+  return launch && !launch->parts.empty();
 }
 
 /// Whether the kernel of the next group runs; if not, its lane is woken when it does. Unless the group is
-/// handed over, it follows one that waits for the group, and that follows the group before.
+/// ordered by an event, it follows one that waits for the group, and that follows the group before.
 bool Simulation::launched(Index index, bool waited) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
-  if (!has_kernels(*pass.step)) return true;
+  const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
+  if (!has_parts(lane)) return true;
   const Index group = group_at(*pass.step, pass.next);
   if (job.kernel == group) return true;
   if (job.active > 0) return false;
   job.kernel = group;
   job.gated = true;
-  const TileGate& gate = gates_of(*pass.step)->front();
-  const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
-  const CounterRef awaited{gate.counter, lane.rank, gate.entry(group_of(gate.ends, pass.next))};
-  const bool handed = hand_overs_.of(awaited) != HandOvers::none;
-  const double told_us = handed ? 0 : noisy(waited ? machine_.signal_us : machine_.sync_us);
+  const auto& parts = launch_of(lane, lane.step)->parts;
+  const auto part = std::ranges::find_if(parts, [&](const LaunchPart& at) { return pass.next < at.last; });
+  const bool by_event = part != parts.end() && part->event >= 0;
+  const double told_us = by_event ? 0 : noisy(waited ? machine_.signal_us : machine_.sync_us);
   wake(job.lane, told_us + noisy(machine_.launch_us));
   return false;
 }

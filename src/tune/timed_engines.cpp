@@ -35,8 +35,6 @@ Step command(const EngineWork& work, const Regions& regions, int rank, int next,
 Plan TimedPlans::engines(const EngineWork& work) const {
   Plan plan = sequential(moving(Op::allreduce, 64, 16));
   plan.mechanism = Mechanism::copy_engine;
-  plan.params.prelaunch = work.prelaunched;
-  plan.params.trigger = Trigger::direct;
   const auto by_rank = [&](auto value) { return std::vector(static_cast<std::size_t>(world_), value); };
   const auto row_bytes = static_cast<double>(kibi) * static_cast<double>(size_bytes(dtype_));
   const auto first = static_cast<std::int32_t>(plan.buffers.size());
@@ -56,7 +54,8 @@ Plan TimedPlans::engines(const EngineWork& work) const {
     for (int e = 0; e < work.engines; ++e) compute.steps.push_back(Notify{{0, rank, e}, 1});
     made.lanes.resize(1);
     for (int e = 0; e < work.engines; ++e) {
-      Lane engine{LaneKind::copy, "engine", {Await{{0, rank, e}, 1}}, {-1, work.prelaunched, {}}};
+      Lane engine{
+          LaneKind::copy, "engine", {Await{{0, rank, e}, 1}}, {-1, work.prelaunched, !work.prelaunched, {}}};
       engine.steps.insert(engine.steps.end(), static_cast<std::size_t>(work.commands),
                           command(work, regions, rank, next, e));
       for (int i = 0; i < work.notifies; ++i)

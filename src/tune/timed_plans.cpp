@@ -262,7 +262,6 @@ TimedPlans::Calls TimedPlans::calls(Op op, int ranks, std::int32_t workers, doub
   const auto element = static_cast<double>(size_bytes(dtype_));
   const std::int64_t cols = larger(static_cast<std::int64_t>(bytes / element) / all, 1);
   Plan base = sequential(moving(op, world_ * part, cols));
-  base.mechanism = Mechanism::chunked;  // the baseline's calls take what the library likes
   base.communicators.front().ranks.resize(static_cast<std::size_t>(ranks));
   const std::vector<std::int64_t> parts(op == Op::alltoall ? static_cast<std::size_t>(ranks) : 0, part);
   Plan plan = with_lanes(base, [&](int rank) {
@@ -300,6 +299,8 @@ Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
   const double row_bytes = static_cast<double>(kibi * static_cast<std::int64_t>(size_bytes(dtype_)));
   const std::int64_t part = larger(static_cast<std::int64_t>(what.bytes / row_bytes) / world_, 1);
   const std::int64_t rows = part * world_;
+  const bool baseline =
+      product.mechanism == Mechanism::sequential;  // whose library chooses how much it takes
   base.buffers.push_back({"moved", Role::internal, dtype_,
                           std::vector<std::int64_t>(static_cast<std::size_t>(world_), rows), kibi, 1});
   return with_lanes(base, [&](int rank) {
@@ -324,7 +325,7 @@ Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
                             .recv = what.kind == CollectiveKind::reducescatter ? own : matrix,
                             .send_rows = {},
                             .recv_rows = {},
-                            .resources = {what.workers, what.workers},
+                            .resources = {what.workers, baseline ? 0 : what.workers},
                             .config = {.channels = what.workers, .chunk_bytes = what.chunk_bytes}};
       steps.insert(steps.end(), static_cast<std::size_t>(what.calls), call);
       lanes.push_back(communicate_lane(std::move(steps)));

@@ -13,7 +13,7 @@ bool on_copy_lane(const Plan& plan, const At& at) {
   return lane_of(plan, at).kind == LaneKind::copy;
 }
 bool on_host_lane(const Plan& plan, const At& at) {
-  return lane_of(plan, at).kind == LaneKind::communicate;
+  return lane_of(plan, at).kind == LaneKind::host;
 }
 
 template <class S>

@@ -9,7 +9,7 @@ namespace {
 TEST_F(Cli, DrawsTheFiguresOfTheManual) {
   const std::string source = SHINGLE_TEST_SOURCE_DIR "/";
   int figures = 0;
-  for (const auto& page : std::filesystem::directory_iterator(source + "docs")) {
+  for (const auto& page : std::filesystem::recursive_directory_iterator(source + "docs")) {
     if (page.path().extension() != ".md") continue;
     std::string text = read_file(page.path().string(), 1 << 20);
     std::ranges::replace_if(text, [](char c) { return c == '\n' || c == '\\' || c == '`'; }, ' ');

@@ -99,7 +99,7 @@ TEST(Processes, ARankThatHasWaitedLongEnoughLearnsWhoIsMissing) {
     const auto processes = connect(process(rank, 3, port), 10e6);
     if (rank == 2) return std::this_thread::sleep_for(milliseconds(4000));
     EXPECT_EQ(timeout_of([&] { processes->barrier(rank == 0 ? 20e6 : 0.2e6); }),
-              "rank 1 waited 200 ms; rank 2 does not answer");
+              "rank 1 waited 200.00 ms; rank 2 does not answer");
   });
 }
 

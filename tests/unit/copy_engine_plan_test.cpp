@@ -208,8 +208,8 @@ TEST(CopyEngine, DirectTriggerHasNoHost) {
   for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
     const Plan plan = planned(p, {.variant = Variant::pcpy, .prelaunch = true, .trigger = trigger});
     EXPECT_TRUE(verify(plan));
-    const bool host = std::ranges::any_of(
-        plan.ranks[0].lanes, [](const Lane& lane) { return lane.kind == LaneKind::communicate; });
+    const bool host = std::ranges::any_of(plan.ranks[0].lanes,
+                                          [](const Lane& lane) { return lane.kind == LaneKind::host; });
     EXPECT_EQ(host, trigger == Trigger::host);
     const auto& steps = plan.ranks[0].lanes[0].steps;
     const auto gemm =

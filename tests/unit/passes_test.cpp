@@ -1,10 +1,10 @@
 // Passes as kernels carry them out: what of them waits, and for what.
-#include "lower/passes.hpp"
 #include "plan/steps.hpp"
 
 #include <gtest/gtest.h>
 
-#include "lower/hand_overs.hpp"
+#include "lower/event_edges.hpp"
+#include "lower/launch_rules.hpp"
 #include "support/expect_proof.hpp"
 
 namespace shingle {
@@ -81,7 +81,7 @@ TEST(Passes, ACountThatOnlyPhantomsNameMayNeverCome) {
                 pass.gates[0].targets[static_cast<std::size_t>(items.group)]);
   hand.step(0, wire, pass);
   expect_proven(hand);
-  EXPECT_EQ(HandOvers(hand.plan).size(0), static_cast<int>(groups.size()));
+  EXPECT_EQ(EventEdges(hand.plan).size(0), static_cast<int>(groups.size()));
 }
 
 /// The same where the phantoms name a count of others with a target of their own.
@@ -100,7 +100,7 @@ TEST(Passes, APhantomsTargetKeepsNoCountFromBeingHandedOver) {
   pass.resources = {1, 1};
   hand.step(0, 0, hand.gemm(0, hand.all(product, 0))).notify(0, 0, moved, 0).step(0, wire, pass);
   expect_proven(hand);
-  EXPECT_EQ(HandOvers(hand.plan).of(CounterRef{moved, 0, 0}), 0);
+  EXPECT_EQ(EventEdges(hand.plan).of(CounterRef{moved, 0, 0}), 0);
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ void add_plan(CLI::App& app, PlanCommandFlags& flags) {
   app.add_option("--rank", flags.rank, "Print this rank (default: 0, and how others differ)")
       ->check(CLI::Range(0, max_planned_world));
   add_format_flag(app, flags.format, "text");
+  app.add_flag("--lowered", flags.lowered, "Print the launches on streams that a GPU makes of the plan");
   app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
   app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")
       ->type_name("FILE");

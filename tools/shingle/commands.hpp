@@ -28,8 +28,9 @@ struct PlanCommandFlags {
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
-  std::string machine;  ///< to plan for instead of this one: as machine_from_spec() reads it
-  bool steps = false;   ///< of its plans, instead of how long they take there
+  std::string machine;   ///< to plan for instead of this one: as machine_from_spec() reads it
+  bool lowered = false;  ///< the launches of the plans, instead of their steps
+  bool steps = false;    ///< of its plans, instead of how long they take there
   int rank = -1;
   Format format = Format::text;
   std::string out, trace, svg;

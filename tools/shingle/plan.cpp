@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/file.hpp"
+#include "lower/launch_program.hpp"
 #include "report/trace.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/common/rows.hpp"
@@ -13,8 +14,8 @@ namespace {
 
 /// Of another machine one asks how long things take there, unless a flag is of the plans themselves.
 bool predicts(const PlanCommandFlags& flags) {
-  const bool of_plans =
-      flags.steps || flags.rank >= 0 || !flags.out.empty() || !flags.trace.empty() || !flags.svg.empty();
+  const bool of_plans = flags.steps || flags.lowered || flags.rank >= 0 || !flags.out.empty() ||
+                        !flags.trace.empty() || !flags.svg.empty();
   return !flags.machine.empty() && !of_plans;
 }
 
@@ -27,6 +28,13 @@ int predict(const PlanCommandFlags& flags, int ranks, const Target& target) {
       rows.push_back(predicted_row(named, candidate, target.machine));
   fmt::print("{}", flags.format == Format::json ? to_json(rows) : planned_table(target.machine, rows));
   return any_predicted(rows) ? 0 : 1;
+}
+
+std::string shown(const Plan& plan, const PlanCommandFlags& flags) {
+  const bool json = flags.format == Format::json;
+  if (!flags.lowered) return json ? to_json(plan) : to_text(plan, flags.rank);
+  const LaunchProgram program = lower(plan);
+  return json ? to_json(program) : to_text(plan, program);
 }
 
 }  // namespace
@@ -55,8 +63,7 @@ int plan(const PlanCommandFlags& flags, const Launch& launch) {
         continue;
       }
       any = true;
-      text += flags.format == Format::json ? to_json(*candidate.plan) + "\n"
-                                           : to_text(*candidate.plan, flags.rank) + "\n";
+      text += shown(*candidate.plan, flags) + "\n";
       if (!flags.trace.empty() || !flags.svg.empty()) timelines.push_back(schematic(*candidate.plan));
     }
   if (!launch.speaks()) return any ? 0 : 1;

@@ -273,7 +273,8 @@ struct Fill {
 /// except for alltoall. allreduce: send and recv equal or disjoint, the same shape. reducescatter: part i of
 /// `send` (equal parts by rows) summed over ranks to rank i's `recv`. allgather: `send` of rank i to part i
 /// of `recv`. alltoall: consecutive rows of `send`, send_rows[i] of them to rank i; `recv` takes recv_rows[i]
-/// from rank i. Slices are whole rows of their buffers, so that they are contiguous.
+/// from rank i. Slices are whole rows of their buffers, so that they are contiguous. `resources.most` is what
+/// the library may take; 0: the library chooses.
 struct Collective {
   CollectiveKind kind = CollectiveKind::allreduce;
   std::int32_t communicator = 0;
@@ -326,7 +327,8 @@ std::string_view name(const Step& step);
 // ------------------------------------------------------------------------------------------------------------
 // plan
 
-enum class LaneKind : std::uint8_t { compute, communicate, copy };
+/// `host`: a thread of the host that awaits and notifies, between kernels and copy engines; nothing else.
+enum class LaneKind : std::uint8_t { compute, communicate, copy, host };
 std::string_view name(LaneKind kind);
 
 /// How the commands of a copy lane get to its engine (DMA collectives §3.2): a thread of the host creates
@@ -337,6 +339,9 @@ struct Submission {
   /// All commands are with the engine before the epoch begins, and the lane's awaits are polls of the engine.
   /// Otherwise the launching thread waits where a batch begins with awaits, and creates it then.
   bool prelaunched = false;
+  /// The host's calls are part of the epoch's time: a backend creates no command before the epoch is asked
+  /// for.
+  bool timed = false;
   std::vector<std::int32_t> doorbells{};  ///< steps at which a new batch begins, after the first
   bool operator==(const Submission&) const = default;
 };

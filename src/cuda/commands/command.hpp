@@ -9,6 +9,8 @@
 
 #include "cuda/kernels/hooks.hpp"
 #include "cuda/nccl/communicators.hpp"
+#include "cuda/raii/stream.hpp"
+#include "lower/launch_program.hpp"
 #include "shingle/plan/plan.hpp"
 #include "tables.hpp"
 
@@ -16,7 +18,6 @@ namespace shingle::cuda {
 
 class CudaWorld;
 class FlagWords;
-class HandOverEvents;
 class LibraryCache;
 
 class Command {
@@ -38,23 +39,21 @@ class Sequence final : public Command {
   std::vector<std::unique_ptr<Command>> parts_;
 };
 
-/// What the commands of one rank are made from. Its device is current while they are made and enqueued.
+/// What the command of a launch is made from. The rank's device is current while it is made and enqueued.
 struct Context {
   CudaWorld& world;
   const Plan& plan;
+  const Launch& launch;
   const Memory& memory;
   Arena& arena;
   LibraryCache& library;
-  DeviceMemory& workspace;  ///< of the lane; grows with what its commands need
+  DeviceMemory& workspace;           ///< of the stream; grows with what its commands need
+  const std::vector<Event>& events;  ///< of the rank's event edges
+  FlagWords& flags;
   int rank = 0;
   int parity = 0;
   Watch watch{};
-  std::uint32_t* queues = nullptr;  ///< by queue of the plan: items that were claimed, ever growing
-  const HandOverEvents* hand_overs = nullptr;
-  FlagWords* flags = nullptr;  ///< in copy lanes, whose counts are copies as well
-  bool last = false;           ///< nothing follows in the lane
-  bool by_host = false;        ///< in lanes whose waits and counts are a thread's of the host
-  bool early = false;          ///< a kernel may begin beside the one before it in the lane
+  std::uint32_t* queues = nullptr;  ///< by work queue: items that were claimed, ever growing
 
   Tables tables() const { return {plan, memory, arena, parity}; }
 };

@@ -159,9 +159,7 @@ CopyRows::Part part_of(const Context& context, const Slice& from, const Slice& t
 }  // namespace
 
 CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& resources) {
-  // The baseline is the library as it stands.
-  const int ctas = plan.mechanism == Mechanism::sequential ? 0 : resources.most;
-  return {plan.communicators[static_cast<std::size_t>(communicator)].ranks, ctas, communicator};
+  return {plan.communicators[static_cast<std::size_t>(communicator)].ranks, resources.most, communicator};
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Collective& step) {

@@ -7,8 +7,6 @@
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "elements.hpp"
-#include "hand_over_events.hpp"
-#include "lower/passes.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -44,17 +42,14 @@ class Pass final : public Command {
 /// order, one thread waits for each group, and its items follow. Not so where lanes share the items: whoever
 /// is there takes the next.
 std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
-  if (!by_groups(step)) return {{nullptr, {}, step.first, last_item(step)}};
-  const TileGate& gate = step.gates.front();
+  if (context.launch.parts.empty()) return {{nullptr, {}, step.first, last_item(step)}};
   std::vector<Pass::Part> parts;
-  for (const GroupOfItems& items : awaited_groups(step)) {
-    const CounterRef ref{gate.counter, context.rank, gate.entry(items.group)};
-    parts.push_back({context.hand_overs->of(ref),
-                     {SyncKind::await, context.memory.counter(ref),
-                      gate.targets[static_cast<std::size_t>(items.group)], context.memory.growth(ref)},
-                     items.first,
-                     items.last});
-  }
+  for (const LaunchPart& part : context.launch.parts)
+    parts.push_back({part.event >= 0 ? &context.events[static_cast<std::size_t>(part.event)] : nullptr,
+                     {SyncKind::await, context.memory.counter(part.counter), part.target,
+                      context.memory.growth(part.counter)},
+                     part.first,
+                     part.last});
   return parts;
 }
 
@@ -164,7 +159,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
     args.sum = tables.route(step.sum, tiling);
   }
   auto parts = parts_of(context, step);
-  const bool waits = !step.gates.empty() && !by_groups(step);
+  const bool waits = !step.gates.empty() && context.launch.parts.empty();
   if (waits) args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   if (step.queue >= 0) args.queue = context.queues + step.queue;
@@ -173,7 +168,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   // leave these their own.
   args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
   args.pairs = step.gates.empty() && args.ctas > 0;
-  args.early = context.early;
+  args.early = context.launch.may_start_early;
   return std::make_unique<Pass>(args, std::move(parts));
 }
 

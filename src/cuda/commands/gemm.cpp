@@ -265,7 +265,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;
-  args.early = context.early;
+  args.early = context.launch.may_start_early;
   // While it waits for other ranks to begin, there is room for what these wait for.
   if (args.early) args.ctas = std::max(std::min(args.ctas, context.plan.workers - 1), 1);
   if (choice.instance->splits) args.split = split_k(args, split_parts(args.positions, args.k, args.ctas));

@@ -55,8 +55,7 @@ class ByHost final : public Command {
   std::vector<Turn> turns_;
 };
 
-/// Counts of a copy lane: copies of four bytes, in one queue with those that they tell of. A kernel's would
-/// cost the engine a pause before and behind it: which it is worth where many come last.
+/// Counts of a copy lane as copies of 4 bytes, in the queue of the copies that they follow.
 class CopyFlags final : public Command {
  public:
   struct Flag {
@@ -85,11 +84,11 @@ SyncOp op_of(const Context& context, const Step& step) {
           context.memory.growth(notify.counter), notify.counter.rank != context.rank};
 }
 
-/// The copies that carry out these; none where some of them are no flags.
+/// The copies that set these counts; none if there is no room for their values.
 std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp>& ops) {
   std::vector<CopyFlags::Flag> flags;
   for (const SyncOp& op : ops) {
-    const std::uint32_t* const word = op.kind == SyncKind::set ? words.get(op.value, op.growth) : nullptr;
+    const std::uint32_t* const word = words.get(op.value, op.growth);
     if (word == nullptr) return {};
     flags.push_back({op.counter, word});
   }
@@ -101,11 +100,10 @@ std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps) {
   std::vector<SyncOp> ops;
   for (const Step& step : steps) ops.push_back(op_of(context, step));
-  constexpr std::size_t many = 3;
-  if (context.flags != nullptr && !(context.last && ops.size() > many))
-    if (auto flags = flags_of(*context.flags, ops); !flags.empty())
+  if (context.launch.kind == LaunchKind::flags)
+    if (auto flags = flags_of(context.flags, ops); !flags.empty())
       return std::make_unique<CopyFlags>(std::move(flags));
-  if (context.by_host) return std::make_unique<ByHost>(ops, context.watch);
+  if (context.launch.kind == LaunchKind::host) return std::make_unique<ByHost>(ops, context.watch);
   return std::make_unique<Synchronise>(std::move(ops), context.watch);
 }
 

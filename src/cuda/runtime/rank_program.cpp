@@ -5,8 +5,6 @@
 #include "cuda/kernels/elementwise.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
-#include "lower/early.hpp"
-#include "lower/passes.hpp"
 #include "shingle/base/error.hpp"
 #include "world.hpp"
 
@@ -24,10 +22,10 @@ std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
       step);
 }
 
-/// A lane hands over to another one of the rank, or is handed over to.
-class HandOver final : public Command {
+/// One end of an event edge between two lanes.
+class EventEdge final : public Command {
  public:
-  HandOver(const Event& event, bool waits) : event_(event), waits_(waits) {}
+  EventEdge(const Event& event, bool waits) : event_(event), waits_(waits) {}
   void enqueue(cudaStream_t stream) override {
     if (waits_)
       event_.make_wait(stream);
@@ -40,62 +38,22 @@ class HandOver final : public Command {
   bool waits_;
 };
 
-/// Waits and counts of a lane that follow one another: by events where they hand over, else by kernels.
-std::unique_ptr<Command> make_syncs(const Context& context, const std::vector<Step>& steps) {
-  std::vector<std::unique_ptr<Command>> parts;
-  std::vector<Step> together;
-  const auto flush = [&] {
-    if (!together.empty()) parts.push_back(make_sync_command(context, std::exchange(together, {})));
-  };
-  for (const Step& step : steps) {
-    const Event* const event = context.hand_overs->of(step);
-    if (event == nullptr) {
-      together.push_back(step);
-    } else {
-      flush();
-      parts.push_back(std::make_unique<HandOver>(*event, std::holds_alternative<Await>(step)));
-    }
+std::unique_ptr<Command> make(const Context& context, const Launch& launch, const std::vector<Step>& steps) {
+  switch (launch.kind) {
+    case LaunchKind::record:
+    case LaunchKind::wait:
+      return std::make_unique<EventEdge>(context.events[static_cast<std::size_t>(launch.event)],
+                                         launch.kind == LaunchKind::wait);
+    case LaunchKind::sync:
+    case LaunchKind::flags:
+    case LaunchKind::host:
+      return make_sync_command(context, steps);
+    default:
+      if (steps.size() == 1) return make_any(context, steps.front());
+      std::vector<Elementwise> passes;
+      for (const Step& step : steps) passes.push_back(std::get<Elementwise>(step));
+      return make_command(context, passes);
   }
-  flush();
-  return parts.size() == 1 ? std::move(parts.front()) : std::make_unique<Sequence>(std::move(parts));
-}
-
-/// What carries out the steps of an item that neither wait nor count.
-std::unique_ptr<Command> make_item(const Context& context, const std::vector<Step>& steps) {
-  if (steps.size() == 1) return make_any(context, steps.front());
-  std::vector<Elementwise> passes;
-  for (const Step& step : steps) passes.push_back(std::get<Elementwise>(step));
-  return make_command(context, passes);
-}
-
-/// How many queues the steps of a rank share.
-std::size_t count_queues(const RankPlan& rank) {
-  std::int32_t last = -1;
-  for (const Lane& lane : rank.lanes)
-    for (const Step& step : lane.steps)
-      if (const auto* pass = std::get_if<Elementwise>(&step)) last = std::max(last, pass->queue);
-  return static_cast<std::size_t>(last + 1);
-}
-
-/// The end of the steps from `first` on that are one command: waits and counts, or passes that merge, which
-/// follow one another also in the order of issue. Any other would have a wait issued before what it waits
-/// for, and all behind it in a hardware queue.
-std::size_t end_of_item(const Plan& plan, const RankPlan& rank, std::size_t lane, std::size_t first) {
-  const std::vector<Step>& steps = rank.lanes[lane].steps;
-  const auto* const pass = std::get_if<Elementwise>(&steps[first]);
-  const auto joins = [&](const Step& next) {
-    const auto* const other = std::get_if<Elementwise>(&next);
-    return pass != nullptr ? other != nullptr && one_pass(plan, *pass, *other) : synchronises(next);
-  };
-  std::size_t last = first + 1;
-  if (pass == nullptr && !synchronises(steps[first])) return last;
-  std::size_t seen = 0;  // steps of the lane that have been issued
-  for (std::size_t i = 0; i < rank.issue.size() && last < steps.size(); ++i) {
-    const bool own = static_cast<std::size_t>(rank.issue[i]) == lane;
-    if (seen > first && (!own || !joins(steps[last]))) break;
-    if (own && ++seen > last) ++last;
-  }
-  return last;
 }
 
 void move(const std::vector<Memory::Staged::Move>& moves, cudaStream_t stream) {
@@ -111,19 +69,21 @@ std::size_t epochs_at_once(const RankPlan& rank) {
 
 }  // namespace
 
-RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const Memory& memory, LocalRank& local)
+RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches& launches,
+                         const Memory& memory, LocalRank& local)
     : world_(world),
       plan_(plan),
+      launches_(launches),
       memory_(memory),
       local_(local),
       on_step_(world.options().on_step),
-      hand_overs_(plan, local.rank()),
+      edges_(static_cast<std::size_t>(launches.events)),
       backlog_(epochs_at_once(plan.ranks[static_cast<std::size_t>(local.rank())])) {
   for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
   epoch_word_ = DeviceMemory(sizeof(std::uint32_t));
   epoch_word_.fill(0xff);  // the first epoch adds one: it is 0
   const RankPlan& rank = plan.ranks[static_cast<std::size_t>(local.rank())];
-  queues_ = DeviceMemory(count_queues(rank) * sizeof(std::uint32_t));
+  queues_ = DeviceMemory(static_cast<std::size_t>(launches.work_queues) * sizeof(std::uint32_t));
   queues_.fill(0);
   for (std::size_t lane = 0; lane < std::max<std::size_t>(rank.lanes.size(), 1); ++lane) {
     streams_.emplace_back();
@@ -150,55 +110,46 @@ void RankProgram::prepare() {
 RankProgram::Program RankProgram::make(Binding& binding, int parity) {
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
   Program program;
-  for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
-    const std::vector<Step>& steps = rank.lanes[lane].steps;
-    Context context{world_,        plan_,
-                    memory_,       binding.arena,
-                    library_,      binding.workspaces[lane],
-                    local_.rank(), parity,
-                    watch(),       queues_.get<std::uint32_t>()};
-    context.hand_overs = &hand_overs_;
-    context.flags = rank.lanes[lane].kind == LaneKind::copy ? &flags_ : nullptr;
-    context.by_host =
-        plan_.mechanism == Mechanism::copy_engine && rank.lanes[lane].kind == LaneKind::communicate;
-    auto& items = program.emplace_back();
-    for (std::size_t first = 0, last = 0; first < steps.size(); first = last) {
-      last = end_of_item(plan_, rank, lane, first);
-      context.last = last == steps.size();
-      context.early = begins_early(plan_, local_.rank(), rank.lanes[lane], first);
-      const std::vector<Step> item(steps.begin() + static_cast<std::ptrdiff_t>(first),
-                                   steps.begin() + static_cast<std::ptrdiff_t>(last));
-      items.push_back(
-          {first, last, synchronises(item.front()) ? make_syncs(context, item) : make_item(context, item)});
-    }
+  for (const Launch& launch : launches_.launches) {
+    const auto lane = static_cast<std::size_t>(launch.stream);
+    const auto first = rank.lanes[lane].steps.begin();
+    const Context context{.world = world_,
+                          .plan = plan_,
+                          .launch = launch,
+                          .memory = memory_,
+                          .arena = binding.arena,
+                          .library = library_,
+                          .workspace = binding.workspaces[lane],
+                          .events = edges_,
+                          .flags = flags_,
+                          .rank = local_.rank(),
+                          .parity = parity,
+                          .watch = watch(),
+                          .queues = queues_.get<std::uint32_t>()};
+    program.push_back(cuda::make(context, launch, {first + launch.first, first + launch.last}));
   }
   return program;
 }
 
-/// Lanes fork from the stream behind the begin of the epoch and join it again. Lane 0 is the stream itself.
-/// Steps are issued in the plan's order, in which they would pass through one hardware queue.
+/// Streams fork from the first one after the begin of the epoch, and join it again. Launches are issued in
+/// the plan's order, in which they would pass through a single hardware queue.
 template <class Issue>
 void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) {
-  const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
-  Program& program = binding_->programs[static_cast<std::size_t>(parity)];
+  const std::size_t lanes = plan_.ranks[static_cast<std::size_t>(local_.rank())].lanes.size();
+  const Program& program = binding_->programs[static_cast<std::size_t>(parity)];
   check(launch_begin(epoch_word_.get<std::uint32_t>(), stream, flags_.all()), "launch the begin");
   move(binding_->staged.inputs, stream);
   const auto of = [&](std::size_t lane) { return lane == 0 ? stream : streams_[lane].get(); };
   begun_.record(stream);
-  for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) begun_.make_wait(of(lane));
-  std::vector<std::size_t> step(rank.lanes.size(), 0), item(rank.lanes.size(), 0);
-  for (const std::int32_t at : rank.issue) {
-    const auto lane = static_cast<std::size_t>(at);
-    auto& items = program[lane];
-    if (item[lane] < items.size() && items[item[lane]].first == step[lane]) {
-      Item& next = items[item[lane]++];
-      const int number = static_cast<int>(next.first);
-      if (on_step_) on_step_({local_.rank(), at, number, epoch_word_.get<const std::uint32_t>(), of(lane)});
-      if (next.command) issue(*next.command, of(lane), at, number);
-    }
-    ++step[lane];
+  for (std::size_t lane = 1; lane < lanes; ++lane) begun_.make_wait(of(lane));
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    const Launch& launch = launches_.launches[i];
+    const cudaStream_t on = of(static_cast<std::size_t>(launch.stream));
+    if (on_step_)
+      on_step_({local_.rank(), launch.stream, launch.first, epoch_word_.get<const std::uint32_t>(), on});
+    if (program[i]) issue(*program[i], on, launch.stream, launch.first);
   }
-  for (std::size_t lane = 1; lane < rank.lanes.size(); ++lane) {
+  for (std::size_t lane = 1; lane < lanes; ++lane) {
     ended_[lane].record(of(lane));
     ended_[lane].make_wait(stream);
   }

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "cuda/commands/command.hpp"
-#include "cuda/commands/hand_over_events.hpp"
 #include "cuda/commands/library.hpp"
 #include "cuda/memory/flag_words.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
+#include "lower/launch_program.hpp"
 #include "shingle/backend/backend.hpp"
 #include "shingle/cuda/cuda.hpp"
 
@@ -60,7 +60,8 @@ class Backlog {
 class RankProgram {
  public:
   /// The rank's device is current, as for all that follows.
-  RankProgram(CudaWorld& world, const Plan& plan, const Memory& memory, LocalRank& local);
+  RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches& launches, const Memory& memory,
+              LocalRank& local);
 
   /// Makes the commands, where user buffers have been bound anew since; nothing is under way then.
   /// Communicators exist. What somebody else has captured before stays as it was.
@@ -98,13 +99,8 @@ class RankProgram {
   std::int64_t bytes() const;
 
  private:
-  /// Steps [first, last) of a lane.
-  struct Item {
-    std::size_t first = 0, last = 0;
-    std::unique_ptr<Command> command;  ///< null: nothing to do
-  };
-  /// The steps of an epoch of one parity, by lane.
-  using Program = std::vector<std::vector<Item>>;
+  /// The launches of an epoch of one parity, in order; null: nothing to do.
+  using Program = std::vector<std::unique_ptr<Command>>;
   /// All that holds addresses of the matrices that are bound. It does not change once it is made, as graphs
   /// hold its own addresses in turn.
   struct Binding {
@@ -130,6 +126,7 @@ class RankProgram {
 
   CudaWorld& world_;
   const Plan& plan_;
+  const RankLaunches& launches_;
   const Memory& memory_;
   LocalRank& local_;
   const std::function<void(const CudaStepEvent&)> on_step_;
@@ -138,7 +135,7 @@ class RankProgram {
   DeviceMemory epoch_word_;
   DeviceMemory queues_;  // as Context has them
   FlagWords flags_;
-  const HandOverEvents hand_overs_;
+  const std::vector<Event> edges_;
   LibraryCache library_;
   std::unique_ptr<Binding> binding_;
   std::vector<std::unique_ptr<Binding>> lent_;  // earlier ones, for as long as graphs may hold them

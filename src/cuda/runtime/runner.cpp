@@ -11,7 +11,6 @@
 #include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
-#include "submission.hpp"
 
 namespace shingle::cuda {
 namespace {
@@ -49,6 +48,7 @@ std::size_t most_lanes(const Plan& plan) {
 Runner::Runner(CudaWorld& world, const Plan& plan)
     : world_(world),
       plan_(plan),
+      program_(lower(plan_)),
       memory_(plan_, world),
       launchers_(world.local()),
       start_(world),
@@ -56,7 +56,8 @@ Runner::Runner(CudaWorld& world, const Plan& plan)
   for (const CommKey& key : make_communicators(world, plan_)) exchanging_.push_back(&world.communicator(key));
   for (LocalRank& local : world.local()) {
     const DeviceGuard guard(local.device());
-    ranks_.push_back(std::make_unique<RankProgram>(world, plan_, memory_, local));
+    ranks_.push_back(std::make_unique<RankProgram>(
+        world, plan_, program_.ranks[static_cast<std::size_t>(local.rank())], memory_, local));
     times_.emplace_back();
     greetings_.emplace_back(static_cast<std::size_t>(world.size()) + 1);
   }
@@ -81,7 +82,7 @@ void Runner::connect() {
     graphs_ = world_.side_by_side()[lanes];
     if (!known && !graphs_)
       spdlog::info("{} lanes do not run side by side as branches of a graph: streams serve", lanes);
-    if (!unfit_for_graph(plan_).empty()) graphs_ = false;
+    if (!program_.unfit_for_graph.empty()) graphs_ = false;
   } catch (...) {
     fail(std::current_exception());
   }
@@ -182,7 +183,7 @@ RunReport Runner::run(const RunOptions& options) {
 /// only once. Of a run of many epochs, those that the devices' queues take are there before it begins; but
 /// for plans that are submitted in their time, whose ranks' threads begin together.
 void Runner::start(By by, const RunOptions& options) {
-  const bool lines_up = warm_ && !submits(plan_);
+  const bool lines_up = warm_ && !program_.host_creates_commands;
   const bool alone = world_.local().size() == static_cast<std::size_t>(world_.size());
   arrived_ = 0;
   if (!lines_up && !alone) world_.barrier(timeout_us_);
@@ -298,8 +299,8 @@ bool Runner::require_ready(std::span<void* const> streams) const {
     throw InvalidArgument("some of the streams are being captured, and others are not");
   if (!graphs_)
     throw Unsupported(
-        !unfit_for_graph(plan_).empty()
-            ? unfit_for_graph(plan_)
+        !program_.unfit_for_graph.empty()
+            ? program_.unfit_for_graph
             : fmt::format("the plan's {} lanes do not run side by side as branches of a graph here (with "
                           "CUDA_DEVICE_MAX_CONNECTIONS below that they never do)",
                           most_lanes(plan_)));

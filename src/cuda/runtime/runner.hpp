@@ -62,6 +62,7 @@ class Runner final : public Resident {
 
   CudaWorld& world_;
   const Plan plan_;
+  const LaunchProgram program_;
   Memory memory_;
   Launchers launchers_;
   std::vector<std::unique_ptr<RankProgram>> ranks_;

@@ -133,7 +133,7 @@ void Interpreter::operator()(const Await& step) {
 
 void Interpreter::operator()(const Notify& step) {
   sleep_until(lane_->kind == LaneKind::copy ? queue_.synchronised() : delivered_, engine_.health());
-  if (lane_->kind == LaneKind::communicate) signal(step.counter);
+  if (lane_->kind == LaneKind::host) signal(step.counter);
   engine_.notify(caller_, step.counter, step.value);
 }
 

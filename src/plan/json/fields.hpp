@@ -49,7 +49,7 @@ inline constexpr Protocol last<Protocol> = Protocol::simple;
 template <>
 inline constexpr Transport last<Transport> = Transport::net;
 template <>
-inline constexpr LaneKind last<LaneKind> = LaneKind::copy;
+inline constexpr LaneKind last<LaneKind> = LaneKind::host;
 template <>
 inline constexpr Mechanism last<Mechanism> = Mechanism::copy_engine;
 template <>
@@ -376,6 +376,7 @@ void fields(auto& f, Is<Swap> auto& s) {
 void fields(auto& f, Is<Submission> auto& s) {
   f.optional("launcher", s.launcher, -1);
   f.optional("prelaunched", s.prelaunched);
+  f.optional("timed", s.timed);
   f.optional("doorbells", s.doorbells);
 }
 

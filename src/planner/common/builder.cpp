@@ -136,8 +136,15 @@ std::int32_t Builder::engine(int rank, std::size_t number) {
     }
   const std::int32_t made = lane(rank, LaneKind::copy, name);
   lanes[made].submission = {
-      static_cast<std::int32_t>(std::int64_t{rank} * params().launchers / world()), params().prelaunch, {}};
+      static_cast<std::int32_t>(std::int64_t{rank} * params().launchers / world()),
+      params().prelaunch,
+      plan_.mechanism == Mechanism::copy_engine && !params().prelaunch,  // as that paper measures
+      {}};
   return made;
+}
+
+void Builder::communicate_by_host() {
+  for (RankPlan& rank : plan_.ranks) rank.lanes[communicate_lane].kind = LaneKind::host;
 }
 
 void Builder::ring_doorbell(int rank, std::int32_t lane) {
@@ -184,7 +191,8 @@ void Builder::collective(int rank, CollectiveKind kind, Slice send, Slice recv,
                   recv,
                   std::move(send_rows),
                   std::move(recv_rows),
-                  {collective_workers_, collective_workers_}});
+                  // The baseline is the collective library as it stands, which chooses how many it takes.
+                  {collective_workers_, plan_.mechanism == Mechanism::sequential ? 0 : collective_workers_}});
 }
 
 void Builder::exchange(int rank, std::vector<Exchange::Message> sends,

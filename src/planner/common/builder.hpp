@@ -44,6 +44,8 @@ class Builder {
   /// The lane of a rank's copy engine `number`, submitted as the params say. Steps that are appended to one
   /// that has some already are a new batch.
   std::int32_t engine(int rank, std::size_t number);
+  /// On all ranks the communicate lane is a thread of the host.
+  void communicate_by_host();
   /// What follows in a copy lane is a batch of its own, unless all is prelaunched.
   void ring_doorbell(int rank, std::int32_t lane);
   /// An internal buffer of the problem's dtype; the same rows on every rank, or by rank.

@@ -73,6 +73,7 @@ Transfer::Transfer(Builder& build, const Parcels& parcels, Variant variant, cons
   const auto most = static_cast<std::int64_t>(most_engines_);
   trigger_count_ = build.counter("trigger", poll_ == Poll::engine ? most : 1);
   if (host) {
+    build.communicate_by_host();
     computed_ = build.counter("computed", 1);
     come_ = build.counter("come", 1);
     if (poll_ == Poll::collective) ready_ = build.counter("ready", world);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "check.hpp"
+#include "plan/steps.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
@@ -182,6 +183,9 @@ void check_communicators(const Plan& plan) {
 
 void check_submission(const Plan& plan, const Lane& lane, const std::string& where) {
   const Submission& how = lane.submission;
+  for (const Step& step : lane.steps)
+    require(lane.kind != LaneKind::host || synchronises(step), where,
+            "a thread of the host awaits and notifies; it does no {}", name(step));
   for (const Step& step : lane.steps)
     require(lane.kind != LaneKind::copy || is_command(step) || std::holds_alternative<Await>(step) ||
                 std::holds_alternative<Notify>(step),

@@ -1,9 +1,8 @@
-#include "hand_overs.hpp"
+#include "event_edges.hpp"
 
 #include <set>
 #include <utility>
 
-#include "passes.hpp"
 #include "plan/steps.hpp"
 
 namespace shingle {
@@ -15,7 +14,7 @@ using At = std::pair<std::size_t, std::size_t>;  // lane and step
 struct Uses {
   std::vector<At> notifies, awaits;
   std::vector<std::uint32_t> values, targets;
-  bool others = false;  // other ranks, or engines
+  bool others = false;  // other ranks, engines, or the host
 };
 
 /// The place of every step in the rank's order of issue.
@@ -36,8 +35,7 @@ bool follows_groups(const Step& step) {
 
 }  // namespace
 
-HandOvers::HandOvers(const Plan& plan) : sizes_(plan.ranks.size(), 0) {
-  if (plan.mechanism == Mechanism::copy_engine) return;  // whose lanes stand for threads of the host
+EventEdges::EventEdges(const Plan& plan) : sizes_(plan.ranks.size(), 0) {
   std::map<Key, Uses> counts;
   std::set<std::int32_t> hooked;  // counters that tiles look at or make
   for (std::size_t r = 0; r < plan.ranks.size(); ++r)
@@ -46,7 +44,8 @@ HandOvers::HandOvers(const Plan& plan) : sizes_(plan.ranks.size(), 0) {
       const auto rank = static_cast<std::int32_t>(r);
       const auto use = [&](const CounterRef& at) -> Uses& {
         Uses& uses = counts[{at.rank, at.counter, at.entry}];
-        uses.others = uses.others || at.rank != rank || of.kind == LaneKind::copy;
+        uses.others =
+            uses.others || at.rank != rank || of.kind == LaneKind::copy || of.kind == LaneKind::host;
         return uses;
       };
       for (std::size_t i = 0; i < of.steps.size(); ++i) {
@@ -86,12 +85,12 @@ HandOvers::HandOvers(const Plan& plan) : sizes_(plan.ranks.size(), 0) {
   }
 }
 
-int HandOvers::of(const CounterRef& count) const {
+int EventEdges::of(const CounterRef& count) const {
   const auto found = counts_.find({count.rank, count.counter, count.entry});
   return found == counts_.end() ? none : found->second;
 }
 
-int HandOvers::of(const Step& step) const {
+int EventEdges::of(const Step& step) const {
   if (const auto* notify = std::get_if<Notify>(&step)) return of(notify->counter);
   if (const auto* await = std::get_if<Await>(&step)) return of(await->counter);
   return none;

@@ -1,5 +1,5 @@
-// What lanes of a rank hand over to each other without a kernel that waits.
-#include "lower/hand_overs.hpp"
+// Which counts become events between the lanes of a rank.
+#include "lower/event_edges.hpp"
 
 #include <gtest/gtest.h>
 
@@ -25,35 +25,35 @@ Problem problem(Op op, bool norm = false) {
 
 /// How many waits and counts of rank 0 are handed over, and how many are not.
 std::pair<int, int> counted(const Plan& plan) {
-  const HandOvers hand_overs(plan);
+  const EventEdges edges(plan);
   std::pair<int, int> found;
   for (const Lane& lane : plan.ranks[0].lanes)
     for (const Step& step : lane.steps)
       if (std::holds_alternative<Await>(step) || std::holds_alternative<Notify>(step))
-        ++(hand_overs.of(step) == HandOvers::none ? found.second : found.first);
+        ++(edges.of(step) == EventEdges::none ? found.second : found.first);
   return found;
 }
 
-TEST(HandOvers, OrderAProductAndItsCollective) {
+TEST(EventEdges, OrderAProductAndItsCollective) {
   EXPECT_EQ(counted(plan_sequential(problem(Op::gemm_allreduce), machine()).value()), std::pair(2, 0));
 }
 
 /// Of `signal` the collectives are handed over to the passes behind them; the groups that tiles count are
 /// not.
-TEST(HandOvers, OrderCollectivesAndThePassesOfTheirGroups) {
+TEST(EventEdges, OrderCollectivesAndThePassesOfTheirGroups) {
   const Plan plan =
       plan_signal(problem(Op::gemm_allreduce), machine(), {.tile_rows = 16, .tile_cols = 16}).value();
-  const HandOvers hand_overs(plan);
+  const EventEdges edges(plan);
   const auto of = [&](std::string_view name, std::int32_t entry) {
     const auto at = std::ranges::find(plan.counters, name, &Counter::name) - plan.counters.begin();
-    return hand_overs.of(CounterRef{static_cast<std::int32_t>(at), 0, entry});
+    return edges.of(CounterRef{static_cast<std::int32_t>(at), 0, entry});
   };
   const auto groups = static_cast<std::int32_t>(plan.counters[0].growth[0].size());
   ASSERT_GT(groups, 1);
-  EXPECT_EQ(hand_overs.size(0), groups);
+  EXPECT_EQ(edges.size(0), groups);
   for (std::int32_t g = 0; g < groups; ++g) {
     EXPECT_EQ(of("received", g), g);
-    EXPECT_EQ(of("computed", g), HandOvers::none);
+    EXPECT_EQ(of("computed", g), EventEdges::none);
   }
   // With a norm the lane awaits each group itself.
   const Plan norm =
@@ -61,13 +61,13 @@ TEST(HandOvers, OrderCollectivesAndThePassesOfTheirGroups) {
   EXPECT_EQ(counted(norm), std::pair(2 * groups, groups));
 }
 
-TEST(HandOvers, AreNoneWhereOthersLookOrMoreThanOneCounts) {
+TEST(EventEdges, AreNoneWhereOthersLookOrMoreThanOneCounts) {
   const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
   const auto edited = [&](auto edit) {
     Plan other = plan;
     for (Lane& lane : other.ranks[0].lanes)
       for (Step& step : lane.steps) edit(step);
-    return HandOvers(other).size(0);
+    return EventEdges(other).size(0);
   };
   EXPECT_EQ(edited([](Step&) {}), 1);
   EXPECT_EQ(edited([](Step& step) {
@@ -84,10 +84,10 @@ TEST(HandOvers, AreNoneWhereOthersLookOrMoreThanOneCounts) {
   for (Lane& lane : twice.ranks[0].lanes)
     if (std::ranges::any_of(lane.steps, [](const Step& s) { return std::holds_alternative<Notify>(s); }))
       lane.steps.push_back(lane.steps.back()), twice.ranks[0].issue.push_back(0);
-  EXPECT_EQ(HandOvers(twice).size(0), 0) << "two notifies";
+  EXPECT_EQ(EventEdges(twice).size(0), 0) << "two notifies";
   Plan early = plan;
   std::ranges::reverse(early.ranks[0].issue);
-  EXPECT_EQ(HandOvers(early).size(0), 0) << "a stream is ordered behind what has been issued";
+  EXPECT_EQ(EventEdges(early).size(0), 0) << "a stream is ordered behind what has been issued";
 }
 
 }  // namespace

@@ -1,18 +1,18 @@
-#include "submission.hpp"
+#include "graph_fitness.hpp"
 
 #include <algorithm>
 
-namespace shingle::cuda {
+#include "plan/steps.hpp"
+
+namespace shingle {
 namespace {
 
 bool notifies(const Step& step) {
-  const auto* const gemm = std::get_if<Gemm>(&step);
-  const auto* const pass = std::get_if<Elementwise>(&step);
-  return std::holds_alternative<Notify>(step) || (gemm != nullptr && !gemm->notify.empty()) ||
-         (pass != nullptr && !pass->notify.empty());
+  const auto* const hooks = notifies_of(step);
+  return std::holds_alternative<Notify>(step) || (hooks != nullptr && !hooks->empty());
 }
 
-/// Whether somebody waits for a copy of the lane: another rank, or who awaits what the lane counts behind it.
+/// Returns true if somebody waits for a copy of the lane: another rank, or a step that awaits a later notify.
 bool is_copied_for_others(const Lane& lane) {
   bool copied = false;
   for (const Step& step : lane.steps) {
@@ -26,16 +26,16 @@ bool is_copied_for_others(const Lane& lane) {
   return false;
 }
 
-/// Lanes of a rank that copy what others wait for, of the rank that has most.
-std::size_t most_copying_lanes(const Plan& plan) {
+/// The number of such lanes, of the rank that has most.
+std::ptrdiff_t most_copying_lanes(const Plan& plan) {
   std::ptrdiff_t most = 0;
   for (const RankPlan& rank : plan.ranks)
     most = std::max(most, std::ranges::count_if(rank.lanes, is_copied_for_others));
-  return static_cast<std::size_t>(most);
+  return most;
 }
 
-/// Whether a copy lane waits for kernels of its rank behind a copy. In a graph the kernel of such a wait
-/// could come before those in one queue, and they behind it.
+/// Returns true if a copy lane waits for kernels of its rank after a copy. A graph could put the kernel of
+/// such a wait before those kernels in one queue: they would wait for each other.
 bool waits_behind_copies(const Plan& plan, const Lane& lane) {
   if (lane.kind != LaneKind::copy) return false;
   bool copied = false;
@@ -52,21 +52,17 @@ bool waits_behind_copies(const Plan& plan, const Lane& lane) {
 }  // namespace
 
 std::string unfit_for_graph(const Plan& plan) {
-  // A graph may put the copies of all its branches into one queue of the engine, in an order of its own: one
-  // that waits would hold up what it waits for. Streams have the plan's order of issue.
+  // A graph may put the copies of all its branches into one queue of the engine, in its own order: a copy
+  // that waits would hold up the one that it waits for. Streams keep the plan's order of issue.
   if (most_copying_lanes(plan) > 1)
     return "several lanes of the plan copy, which in a graph could hold each other up";
-  if (plan.mechanism == Mechanism::copy_engine && plan.params.trigger == Trigger::host)
-    return "threads of the host take their turn between lanes of the plan";
   for (const RankPlan& rank : plan.ranks)
-    for (const Lane& lane : rank.lanes)
+    for (const Lane& lane : rank.lanes) {
+      if (lane.kind == LaneKind::host) return "threads of the host take their turn between lanes of the plan";
       if (waits_behind_copies(plan, lane))
         return "a lane that copies waits for others again, which in a graph could hold each other up";
+    }
   return {};
 }
 
-bool submits(const Plan& plan) {
-  return plan.mechanism == Mechanism::copy_engine && !plan.params.prelaunch;
-}
-
-}  // namespace shingle::cuda
+}  // namespace shingle

@@ -1,5 +1,5 @@
-// Which steps need not wait for those in front of them.
-#include "lower/early.hpp"
+// Which launches may start before the previous kernel of their stream ends.
+#include "lower/launch_rules.hpp"
 
 #include <gtest/gtest.h>
 
@@ -33,14 +33,14 @@ Found find(const Plan& plan) {
   Found found;
   const Lane& lane = plan.ranks[0].lanes[0];
   for (std::size_t i = 0; i < lane.steps.size(); ++i) {
-    if (std::holds_alternative<Gemm>(lane.steps[i])) found.gemms.push_back(begins_early(plan, 0, lane, i));
+    if (std::holds_alternative<Gemm>(lane.steps[i])) found.gemms.push_back(may_start_early(plan, 0, lane, i));
     if (std::holds_alternative<Elementwise>(lane.steps[i]))
-      found.passes.push_back(begins_early(plan, 0, lane, i));
+      found.passes.push_back(may_start_early(plan, 0, lane, i));
   }
   return found;
 }
 
-TEST(Early, AGemmOfTheUsersMatricesAndTheSumsBehindIt) {
+TEST(MayStartEarly, AGemmOfTheUsersMatricesAndTheSumsBehindIt) {
   for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce}) {
     const Found found = find(plan_fused(problem(op), gpus(), {}).value());
     EXPECT_EQ(found.gemms, std::vector<bool>{true});
@@ -48,19 +48,19 @@ TEST(Early, AGemmOfTheUsersMatricesAndTheSumsBehindIt) {
   }
 }
 
-TEST(Early, NotWhatReadsWhatOthersWrote) {
+TEST(MayStartEarly, NotWhatReadsWhatOthersWrote) {
   EXPECT_EQ(find(plan_fused(problem(Op::allgather_gemm), gpus(), {}).value()).gemms, std::vector<bool>{false})
       << "its tiles await their rows";
   EXPECT_EQ(find(plan_fused(problem(Op::mlp), gpus(), {}).value()).gemms, (std::vector<bool>{false, false}))
       << "the second reads the first's product";
   const Plan fused = plan_fused(problem(Op::gemm_reducescatter), gpus(), {.helpers = 2}).value();
   const Lane& helpers = fused.ranks[0].lanes[1];
-  for (std::size_t i = 0; i < helpers.steps.size(); ++i) EXPECT_FALSE(begins_early(fused, 0, helpers, i));
+  for (std::size_t i = 0; i < helpers.steps.size(); ++i) EXPECT_FALSE(may_start_early(fused, 0, helpers, i));
   const Plan sequential = plan_sequential(problem(Op::gemm_reducescatter), gpus(), {}).value();
   EXPECT_EQ(find(sequential).gemms, std::vector<bool>{false}) << "there is nothing in front of it";
 }
 
-TEST(Early, NotWhatOthersHaveOrWhatNoGateTellsOf) {
+TEST(MayStartEarly, NotWhatOthersHaveOrWhatNoGateTellsOf) {
   Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpus(), {}).value();
   for (Step& step : plan.ranks[0].lanes[0].steps)
     if (auto* gemm = std::get_if<Gemm>(&step))
@@ -71,7 +71,7 @@ TEST(Early, NotWhatOthersHaveOrWhatNoGateTellsOf) {
   EXPECT_EQ(find(plan).passes, std::vector<bool>{false});
 }
 
-TEST(Early, NoPassBehindAGemmThatWaitsOrHasNoTiles) {
+TEST(MayStartEarly, NoPassBehindAGemmThatWaitsOrHasNoTiles) {
   for (const bool gated : {true, false}) {
     Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpus(), {}).value();
     for (Step& step : plan.ranks[0].lanes[0].steps)
@@ -85,7 +85,7 @@ TEST(Early, NoPassBehindAGemmThatWaitsOrHasNoTiles) {
   }
 }
 
-TEST(Early, TheSimulatorHidesWhatIsInFront) {
+TEST(MayStartEarly, TheSimulatorHidesWhatIsInFront) {
   Machine machine = gpus();
   const Plan plan = plan_fused(problem(Op::gemm_reducescatter), machine, {}).value();
   const double late = simulate(plan, machine).makespan_us;

@@ -1,0 +1,13 @@
+// Whether the lanes of a plan can be branches of one graph.
+#pragma once
+
+#include <string>
+
+#include "shingle/plan/plan.hpp"
+
+namespace shingle {
+
+/// Returns why the lanes of a plan cannot be branches of a graph; empty if they can.
+std::string unfit_for_graph(const Plan& plan);
+
+}  // namespace shingle

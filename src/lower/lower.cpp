@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "event_edges.hpp"
+#include "graph_fitness.hpp"
+#include "launch_program.hpp"
+#include "launch_rules.hpp"
+#include "plan/steps.hpp"
+
+namespace shingle {
+namespace {
+
+/// Lowers the lanes of one rank.
+class RankLowering {
+ public:
+  RankLowering(const Plan& plan, const EventEdges& edges, std::int32_t rank)
+      : plan_(plan), edges_(edges), rank_(rank), of_(plan.ranks[static_cast<std::size_t>(rank)]) {}
+
+  RankLaunches run() {
+    RankLaunches out{{}, edges_.size(rank_), 0};
+    std::vector<std::size_t> step(of_.lanes.size(), 0), next(of_.lanes.size(), 0);
+    for (const std::int32_t at : of_.issue) {
+      const auto lane = static_cast<std::size_t>(at);
+      if (step[lane]++ != next[lane]) continue;
+      const std::size_t first = next[lane];
+      next[lane] = end_of_fused(lane, first);
+      append(out.launches, at, first, next[lane]);
+    }
+    for (const Lane& lane : of_.lanes)
+      for (const Step& one : lane.steps) out.work_queues = std::max(out.work_queues, queue_of(one) + 1);
+    return out;
+  }
+
+ private:
+  /// The end of the steps from `first` on that become one launch: awaits and notifies, or passes that fuse.
+  /// They follow one another in the order of issue too. Otherwise a wait would be issued before what it waits
+  /// for, and would hold back everything behind it in a single hardware queue.
+  std::size_t end_of_fused(std::size_t lane, std::size_t first) const {
+    const std::vector<Step>& steps = of_.lanes[lane].steps;
+    const auto* const pass = std::get_if<Elementwise>(&steps[first]);
+    if (pass == nullptr && !synchronises(steps[first])) return first + 1;
+    const auto joins = [&](const Step& next) {
+      const auto* const other = std::get_if<Elementwise>(&next);
+      return pass != nullptr ? other != nullptr && fuse(plan_, *pass, *other) : synchronises(next);
+    };
+    std::size_t last = first + 1, seen = 0;  // seen: steps of the lane that have been issued
+    for (std::size_t i = 0; i < of_.issue.size() && last < steps.size(); ++i) {
+      const bool own = static_cast<std::size_t>(of_.issue[i]) == lane;
+      if (seen > first && (!own || !joins(steps[last]))) break;
+      if (own && ++seen > last) ++last;
+    }
+    return last;
+  }
+
+  void append(std::vector<Launch>& launches, std::int32_t stream, std::size_t first, std::size_t last) const {
+    const Lane& lane = of_.lanes[static_cast<std::size_t>(stream)];
+    const Step& step = lane.steps[first];
+    if (synchronises(step)) return append_syncs(launches, stream, first, last);
+    Launch launch{kind_of(step),
+                  stream,
+                  static_cast<std::int32_t>(first),
+                  static_cast<std::int32_t>(last),
+                  -1,
+                  may_start_early(plan_, rank_, lane, first),
+                  {}};
+    if (const auto* pass = std::get_if<Elementwise>(&step); pass && by_groups(*pass)) {
+      launch.parts = parts_of(*pass);
+      if (launch.parts.empty()) return;  // it has no tiles
+    }
+    launches.push_back(std::move(launch));
+  }
+
+  /// Awaits and notifies: event edges each by themselves, what is between them together.
+  void append_syncs(std::vector<Launch>& launches, std::int32_t stream, std::size_t first,
+                    std::size_t last) const {
+    const Lane& lane = of_.lanes[static_cast<std::size_t>(stream)];
+    std::size_t begin = first;
+    const auto flush = [&](std::size_t end) {
+      if (begin < end)
+        launches.push_back({sync_kind(lane, begin, end),
+                            stream,
+                            static_cast<std::int32_t>(begin),
+                            static_cast<std::int32_t>(end),
+                            -1,
+                            false,
+                            {}});
+    };
+    for (std::size_t i = first; i < last; ++i) {
+      const int event = edges_.of(lane.steps[i]);
+      if (event == EventEdges::none) continue;
+      flush(i);
+      const bool waits = std::holds_alternative<Await>(lane.steps[i]);
+      launches.push_back({waits ? LaunchKind::wait : LaunchKind::record,
+                          stream,
+                          static_cast<std::int32_t>(i),
+                          static_cast<std::int32_t>(i) + 1,
+                          event,
+                          false,
+                          {}});
+      begin = i + 1;
+    }
+    flush(last);
+  }
+
+  /// A copy engine sets counts by copies of 4 bytes, in the queue of the copies that they follow. A kernel
+  /// makes the engine pause before and after it, which many counts at the lane's end are worth.
+  LaunchKind sync_kind(const Lane& lane, std::size_t first, std::size_t last) const {
+    constexpr std::size_t many = 3;
+    if (lane.kind == LaneKind::host) return LaunchKind::host;
+    if (lane.kind != LaneKind::copy || (last == lane.steps.size() && last - first > many))
+      return LaunchKind::sync;
+    const auto sets = [&](const Step& step) {
+      const auto* notify = std::get_if<Notify>(&step);
+      return notify &&
+             plan_.counters[static_cast<std::size_t>(notify->counter.counter)].kind == CounterKind::set;
+    };
+    return std::all_of(lane.steps.begin() + static_cast<std::ptrdiff_t>(first),
+                       lane.steps.begin() + static_cast<std::ptrdiff_t>(last), sets)
+               ? LaunchKind::flags
+               : LaunchKind::sync;
+  }
+
+  static LaunchKind kind_of(const Step& step) {
+    if (std::holds_alternative<Collective>(step) || std::holds_alternative<Exchange>(step))
+      return LaunchKind::library;
+    return is_command(step) ? LaunchKind::copy : LaunchKind::kernel;
+  }
+
+  std::vector<LaunchPart> parts_of(const Elementwise& pass) const {
+    const TileGate& gate = pass.gates.front();
+    std::vector<LaunchPart> parts;
+    for (const GroupOfItems& items : awaited_groups(pass)) {
+      const CounterRef count{gate.counter, rank_, gate.entry(items.group)};
+      parts.push_back({edges_.of(count), count, gate.targets[static_cast<std::size_t>(items.group)],
+                       items.first, items.last});
+    }
+    return parts;
+  }
+
+  const Plan& plan_;
+  const EventEdges& edges_;
+  std::int32_t rank_;
+  const RankPlan& of_;
+};
+
+bool creates_commands(const Plan& plan) {
+  return std::ranges::any_of(plan.ranks, [](const RankPlan& rank) {
+    return std::ranges::any_of(rank.lanes, [](const Lane& lane) { return lane.submission.timed; });
+  });
+}
+
+}  // namespace
+
+LaunchProgram lower(const Plan& plan) {
+  const EventEdges edges(plan);
+  LaunchProgram program{{}, unfit_for_graph(plan), creates_commands(plan)};
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
+    program.ranks.push_back(RankLowering(plan, edges, static_cast<std::int32_t>(rank)).run());
+  return program;
+}
+
+}  // namespace shingle

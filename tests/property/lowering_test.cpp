@@ -1,0 +1,103 @@
+// Lowering keeps every order that a plan has: in any interleaving of its streams no await is passed too
+// early, no step is left out, and nothing stops.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "shingle/plan/print.hpp"
+#include "shingle/planner/planner.hpp"
+#include "support/launch_machine.hpp"
+
+namespace shingle {
+namespace {
+
+using namespace test;
+
+constexpr Planner planners[] = {plan_sequential, plan_chunked, plan_signal,
+                                plan_ring,       plan_fused,   plan_copy_engine};
+
+/// Each random plan of a mechanism in several interleavings of two epochs. Returns the number of plans.
+int check_plans(int draws, int orders) {
+  int plans = 0;
+  for (int draw = 0; draw < draws; ++draw) {
+    Dice dice(static_cast<std::uint64_t>(draw));
+    const Problem problem = random_problem(dice, {.world = 5, .m = 60, .n = 40, .k = 16});
+    const Machine machine = random_machine(dice);
+    const Params params = random_params(dice, problem);
+    for (const Planner planner : planners) {
+      const Result<Plan> plan = planner(problem, machine, params);
+      if (!plan) continue;
+      ++plans;
+      const LaunchProgram program = lower(*plan);
+      for (int order = 0; order < orders; ++order) {
+        const std::string wrong = LaunchMachine(*plan, program, static_cast<std::uint64_t>(order)).run(2);
+        if (wrong.empty()) continue;
+        ADD_FAILURE() << "draw " << draw << ", order " << order << ": " << wrong << "\n"
+                      << to_text(*plan) << to_text(*plan, program);
+        return plans;
+      }
+    }
+  }
+  return plans;
+}
+
+TEST(Lowering, KeepsEveryOrderOfAPlan) {
+  EXPECT_GT(check_plans(400, 6), 800);
+}
+
+Plan signal_plan() {
+  const Problem problem{.op = Op::gemm_allreduce, .world = 2, .m = 64, .n = 64, .k = 64};
+  Machine machine;
+  machine.ranks = machine.workers = 2;
+  return plan_signal(problem, machine, {.tile_rows = 16, .tile_cols = 16}).value();
+}
+
+/// In some order; whether the machine notices.
+bool notices(const Plan& plan, const LaunchProgram& program) {
+  for (std::uint64_t order = 0; order < 50; ++order)
+    if (!LaunchMachine(plan, program, order).run(2).empty()) return true;
+  return false;
+}
+
+TEST(Lowering, AProgramThatLosesAnOrderIsNoticed) {
+  const Plan plan = signal_plan();
+  const LaunchProgram good = lower(plan);
+  ASSERT_FALSE(notices(plan, good));
+  const auto edited = [&](auto edit) {
+    LaunchProgram program = good;
+    edit(program.ranks[0].launches);
+    return notices(plan, program);
+  };
+  EXPECT_TRUE(edited([](std::vector<Launch>& all) {
+    std::erase_if(all, [](const Launch& launch) { return launch.kind == LaunchKind::record; });
+  })) << "no record";
+  EXPECT_TRUE(edited([](std::vector<Launch>& all) {
+    const auto waits = [](const Launch& launch) { return !launch.parts.empty(); };
+    std::ranges::stable_partition(all, waits);
+  })) << "waits are issued before their records";
+  EXPECT_TRUE(edited([](std::vector<Launch>& all) {
+    for (Launch& launch : all)
+      for (LaunchPart& part : launch.parts) part.event = launch.parts.front().event;
+  })) << "parts wait for the event of the first group";
+  EXPECT_TRUE(edited([](std::vector<Launch>& all) {
+    std::erase_if(all, [](const Launch& launch) { return launch.kind == LaunchKind::kernel; });
+  })) << "no kernels";
+}
+
+TEST(Lowering, IssuesLaunchesInTheOrderOfThePlan) {
+  const Plan plan = signal_plan();
+  const LaunchProgram program = lower(plan);
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    std::vector<std::int32_t> next(plan.ranks[rank].lanes.size(), 0);
+    std::size_t issued = 0;
+    for (const Launch& launch : program.ranks[rank].launches) {
+      auto& step = next[static_cast<std::size_t>(launch.stream)];
+      EXPECT_EQ(launch.first, step);
+      step = launch.last;
+      while (plan.ranks[rank].issue[issued] != launch.stream) ++issued;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shingle
