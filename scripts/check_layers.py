@@ -30,7 +30,7 @@ VENDOR = re.compile(
 BACKENDS = {"host", "cuda"}
 
 # Below the planners the plan says what to do, not which mechanism it is of.
-BLIND = {"verify", "lower", "backend", "sim", "host", "cuda"}
+BLIND = {"lower", "backend", "sim", "host", "cuda"}
 MECHANISM = re.compile(r"\bplan(_|\(\))?(\.|->)(mechanism|params)\b")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
