@@ -39,7 +39,7 @@ DROPPED = {
 RENAMED = {"layer_op": "layer", "overlapped_us": "median_us", "max_error": "error", "roofline_fraction": "roofline"}
 FIRST = ["layer", "op", "m", "n", "k", "dtype", "world", "contender", "mechanism", "plan", "timed"]
 TIMES = ["median_us", "p25_us", "p75_us"]
-DIGITS = {"error": 2, "predicted_us": 4}  # of others: six of a time, else four
+DIGITS = {"error": 2, "predicted_us": 5}  # of others: six of a time, else four
 
 # Of a record, beside its rows: what is in every CSV, and what the command says or the rows give.
 NOTES = ["command", "commit", "date", "machine"]
@@ -74,7 +74,7 @@ def text_of(value, digits=6):
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.{digits}g}" if abs(value) < 1e6 else f"{value:.0f}"
+        return f"{float(f'{value:.{digits}g}'):.15g}"
     if isinstance(value, list):
         return " ".join(text_of(item) for item in value)
     return str(value)
@@ -136,7 +136,7 @@ def flat(row):
     if isinstance(row.get("overlapped"), dict):  # `shingle bench`: what else was timed has its median in a column
         case = quartiles(row["overlapped"])
         row = without(row, "overlapped", "overlapped_us", "sequential", "compute")
-    if "points" in row:  # bench_partitions
+    if isinstance(row.get("points"), list):  # bench_partitions
         row = {"problem": row["problem"], "points": [partition(point, row) for point in row["points"]]}
     for key, value in row.items():
         if key in DROPPED:
@@ -203,7 +203,7 @@ def convert(record, date, table="rows"):
         notes["command"] = "\n".join(notes["command"])
     rows = [part for row in record[table] for part in flat(row)]
     columns = columns_of(rows)
-    digits = {key: DIGITS.get(key, 6 if key.endswith("_us") else 4) for key in columns}
+    digits = {key: DIGITS.get(key, 6 if key.endswith("us") else 4) for key in columns}
     rows = [{key: text_of(row.get(key), digits[key]) for key in columns} for row in rows]
     shared = [key for key in columns if len(rows) > 1 and key not in TIMES and len({row[key] for row in rows}) == 1]
     notes.update({key: rows[0][key] for key in shared})
