@@ -19,11 +19,8 @@ def table(name, *sources):
 
 
 def pick(record, /, **wanted):
-    """Its rows whose columns have these values: one, or any of a tuple."""
-    as_tuple = lambda value: value if isinstance(value, tuple) else (value,)
-    return [
-        row for row in record.rows if all(row.get(key) in map(str, as_tuple(value)) for key, value in wanted.items())
-    ]
+    """Its rows whose columns have these values."""
+    return [row for row in record.rows if all(row.get(key) == str(value) for key, value in wanted.items())]
 
 
 def one(record, /, **wanted):

@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^(<!-- table: (\S+) -->\n).*?^(<!-- end -->)$", re.DOTALL |
 
 
 def markdown(head, rows):
-    line = lambda cells: f"| {' | '.join(map(str, cells))} |".replace("|  |", "| |")
+    line = lambda cells: "".join(f"| {cell} " if cell else "| " for cell in map(str, cells)) + "|"
     return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)])
 
 
@@ -47,7 +47,7 @@ def written(text, render):
 def bare_tables(text):
     """The first lines of tables outside marks whose cells are mostly figures."""
     text = BLOCK.sub("", text)
-    for match in re.finditer(r"^\|.*\n\|(?:-+\|)+\n((?:\|.*\n)+)", text, re.MULTILINE):
+    for match in re.finditer(r"^\|.*\n\|(?:[ :]*-+[ :]*\|)+\n((?:\|.*\n)+)", text, re.MULTILINE):
         cells = [cell.strip() for line in match[1].splitlines() for cell in line.strip("|").split("|")[1:]]
         figures = [cell for cell in cells if re.match(r"[−+-]?\d+([.,]\d+)?\b", cell)]
         if 2 * len(figures) > len(cells):
