@@ -4,10 +4,10 @@
 // heads and queries. Measured round by round in one run, every result checked.
 #include <CLI/CLI.hpp>
 
+#include "api/measure.hpp"
+#include "api/workspace.hpp"
+#include "planner/common/param_table.hpp"
 #include "report.hpp"
-#include "shingle/api/measure.hpp"
-#include "shingle/api/workspace.hpp"
-#include "shingle/planner/param_table.hpp"
 
 using namespace shingle;
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <random>
 
+#include "api/choose.hpp"
+#include "api/workspace.hpp"
 #include "report.hpp"
-#include "shingle/api/choose.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/tune/profile.hpp"

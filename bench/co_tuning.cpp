@@ -4,9 +4,9 @@
 #include <chrono>
 
 #include "report.hpp"
-#include "shingle/api/overlap_patterns.hpp"
 #include "shingle/machine/profile.hpp"
-#include "shingle/tune/co_tuning.hpp"
+#include "tune/co_tuning.hpp"
+#include "workload/overlap_patterns.hpp"
 
 using namespace shingle;
 using cotune::Method;

@@ -6,9 +6,9 @@
 #include <map>
 #include <random>
 
+#include "api/workspace.hpp"
 #include "report.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/workspace.hpp"
 
 namespace shingle::bench {
 

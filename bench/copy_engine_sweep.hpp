@@ -4,10 +4,10 @@
 
 #include <optional>
 
+#include "base/statistics.hpp"
 #include "copy_engine_beside.hpp"
 #include "energy_meter.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/statistics.hpp"
 
 namespace shingle::bench {
 

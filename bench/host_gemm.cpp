@@ -3,8 +3,8 @@
 // first.
 #include <CLI/CLI.hpp>
 
+#include "api/workspace.hpp"
 #include "report.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/planner/planner.hpp"
 
 using namespace shingle;

@@ -4,8 +4,8 @@
 
 #include <map>
 
+#include "api/choose.hpp"
 #include "report.hpp"
-#include "shingle/api/choose.hpp"
 #include "shingle/machine/profile.hpp"
 
 using namespace shingle;

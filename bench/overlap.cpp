@@ -3,9 +3,9 @@
 // and every result is checked.
 #include <CLI/CLI.hpp>
 
+#include "api/measure.hpp"
+#include "planner/common/param_table.hpp"
 #include "report.hpp"
-#include "shingle/api/measure.hpp"
-#include "shingle/planner/param_table.hpp"
 
 using namespace shingle;
 

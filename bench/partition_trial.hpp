@@ -6,13 +6,13 @@
 #include <random>
 #include <thread>
 
+#include "api/workspace.hpp"
 #include "report.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/routing_patterns.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/sim/simulate.hpp"
-#include "shingle/tune/search.hpp"
+#include "tune/search.hpp"
+#include "workload/routing_patterns.hpp"
 
 namespace shingle::bench {
 

@@ -6,8 +6,8 @@
 
 #include <cmath>
 
+#include "base/statistics.hpp"
 #include "partition_trial.hpp"
-#include "shingle/base/statistics.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/tune/profile.hpp"
 

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <random>
 
+#include "api/workspace.hpp"
+#include "planner/common/param_table.hpp"
 #include "report.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/machine/profile.hpp"
-#include "shingle/planner/param_table.hpp"
 #include "shingle/sim/simulate.hpp"
 #include "shingle/tune/profile.hpp"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle::bench {
 

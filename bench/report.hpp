@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "shingle/base/file.hpp"
-#include "shingle/surroundings.hpp"
+#include "base/file.hpp"
+#include "shingle/common/surroundings.hpp"
 #include "shingle/version.hpp"
 
 namespace shingle::bench {

@@ -9,10 +9,10 @@
 #include <map>
 #include <optional>
 
+#include "base/statistics.hpp"
 #include "partition_trial.hpp"
 #include "records.hpp"
-#include "shingle/base/statistics.hpp"
-#include "shingle/contenders.hpp"
+#include "shingle/bench/contenders.hpp"
 #include "shingle/machine/profile.hpp"
 
 using namespace shingle;

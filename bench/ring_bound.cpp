@@ -3,10 +3,10 @@
 // read: the figures are those of the plans (tests/property/ring_test.cpp proves the pattern).
 #include <CLI/CLI.hpp>
 
+#include "planner/common/param_table.hpp"
 #include "report.hpp"
+#include "report/trace.hpp"
 #include "shingle/api/registry.hpp"
-#include "shingle/api/trace.hpp"
-#include "shingle/planner/param_table.hpp"
 
 using namespace shingle;
 

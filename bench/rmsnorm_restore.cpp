@@ -2,8 +2,8 @@
 // pass on the same thread, each timed inside its whole plan, in turn.
 #include <CLI/CLI.hpp>
 
+#include "api/workspace.hpp"
 #include "report.hpp"
-#include "shingle/api/workspace.hpp"
 
 using namespace shingle;
 

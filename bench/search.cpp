@@ -6,8 +6,8 @@
 
 #include "report.hpp"
 #include "shingle/machine/profile.hpp"
-#include "shingle/tune/predict.hpp"
-#include "shingle/tune/search.hpp"
+#include "tune/predict.hpp"
+#include "tune/search.hpp"
 
 using namespace shingle;
 

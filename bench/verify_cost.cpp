@@ -7,8 +7,8 @@
 #include <random>
 
 #include "report.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/verify/verify.hpp"
 
 using namespace shingle;
 

@@ -13,10 +13,10 @@ import tempfile
 LEVELS = {
     "base": 0, "grid": 0,
     "net": 1, "cotune": 1, "plan": 1, "machine": 1,
-    "planner": 2, "backend": 2,
+    "verify": 2, "lower": 2, "planner": 2, "backend": 2,
     "sim": 3, "host": 3, "cuda": 3,
-    "tune": 4,
-    "api": 5,
+    "tune": 4, "workload": 4, "check": 4,
+    "api": 5, "report": 5,
     "tools": 6, "plugins": 6, "python": 6,
 }  # fmt: skip
 # Headers directly in include/shingle, by the folder they count as; the umbrella is the facade's.

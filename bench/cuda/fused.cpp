@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "../report.hpp"
-#include "shingle/api/measure.hpp"
+#include "api/measure.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
 

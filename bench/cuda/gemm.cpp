@@ -9,9 +9,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "cuda/blas.hpp"
+#include "base/parallel.hpp"
+#include "cuda/commands/blas.hpp"
 #include "hooked_gemm.hpp"
-#include "shingle/base/parallel.hpp"
 
 using namespace shingle;
 using namespace shingle::bench;

@@ -15,12 +15,12 @@
 #include "../report.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/kernels/sync.hpp"
-#include "cuda/local_rank.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
+#include "cuda/runtime/local_rank.hpp"
+#include "grid/split.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/grid/split.hpp"
 
 namespace shingle::bench {
 
@@ -77,7 +77,7 @@ inline DeviceMemory uniform(std::int64_t count, unsigned seed) {
   return memory;
 }
 
-/// Where `signal` has the GEMM store its tiles (docs/signal.md).
+/// Where `signal` has the GEMM store its tiles (docs/mechanisms/signal.md).
 enum class Granularity : std::uint8_t {
   none,      ///< at their places in the output: hooks idle
   tile,      ///< before an all-reduce: tile by tile in the order of execution

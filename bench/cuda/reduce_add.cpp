@@ -6,12 +6,12 @@
 #include <random>
 
 #include "../report.hpp"
-#include "cuda/devices.hpp"
 #include "cuda/peer/access.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
+#include "cuda/runtime/devices.hpp"
 #include "shard_sums.hpp"
 #include "shingle/base/dtype.hpp"
 

@@ -4,10 +4,10 @@
 #include <chrono>
 
 #include "../report.hpp"
+#include "api/workspace.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/stream.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 #include "shingle/cuda/cuda.hpp"

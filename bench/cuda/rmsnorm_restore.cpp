@@ -7,10 +7,10 @@
 #include <numeric>
 #include <random>
 
+#include "base/parallel.hpp"
 #include "cuda/kernels/elementwise.hpp"
 #include "hooked_gemm.hpp"
 #include "shingle/base/dtype.hpp"
-#include "shingle/base/parallel.hpp"
 
 using namespace shingle;
 using namespace shingle::bench;

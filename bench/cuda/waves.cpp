@@ -5,8 +5,8 @@
 
 #include <cmath>
 
+#include "base/statistics.hpp"
 #include "hooked_gemm.hpp"
-#include "shingle/base/statistics.hpp"
 #include "watch.hpp"
 
 using namespace shingle;

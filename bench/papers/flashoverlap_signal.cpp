@@ -8,7 +8,7 @@
 #include "shingle/machine/profile.hpp"
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
-#include "shingle/tune/search.hpp"
+#include "tune/search.hpp"
 
 using namespace shingle;
 

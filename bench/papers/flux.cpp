@@ -4,8 +4,8 @@
 // too small. Bands of overlap efficiency are printed beside the paper's.
 #include <algorithm>
 
+#include "api/choose.hpp"
 #include "comparison.hpp"
-#include "shingle/api/choose.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/sim/metrics.hpp"
 

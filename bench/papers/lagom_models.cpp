@@ -10,11 +10,11 @@
 #include <algorithm>
 
 #include "../report.hpp"
+#include "base/file.hpp"
 #include "comparison.hpp"
-#include "shingle/api/overlap_patterns.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
-#include "shingle/tune/co_tuning.hpp"
+#include "tune/co_tuning.hpp"
+#include "workload/overlap_patterns.hpp"
 
 using namespace shingle;
 using cotune::Method;

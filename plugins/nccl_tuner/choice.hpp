@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "shingle/cotune/tuned_table.hpp"
+#include "cotune/tuned_table.hpp"
 
 namespace shingle::nccl_tuner {
 

@@ -6,7 +6,7 @@
 
 #include "abi.hpp"
 #include "agreement.hpp"
-#include "shingle/base/statistics.hpp"
+#include "base/statistics.hpp"
 
 namespace shingle::nccl_tuner {
 namespace {

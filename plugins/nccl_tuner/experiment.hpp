@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "call.hpp"
-#include "shingle/cotune/search.hpp"
+#include "cotune/search.hpp"
 
 namespace shingle::nccl_tuner {
 

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <utility>
 
+#include "base/file.hpp"
 #include "segment.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/base/units.hpp"
 #include "star.hpp"
 #include "tune/file_lock.hpp"

@@ -1,13 +1,13 @@
-#include "shingle/api/choose.hpp"
+#include "choose.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "planner/common/param_table.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
-#include "shingle/planner/param_table.hpp"
-#include "shingle/tune/reuse.hpp"
+#include "tune/reuse.hpp"
 
 namespace shingle {
 namespace {

@@ -1,11 +1,11 @@
-#include "shingle/api/measure.hpp"
+#include "measure.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <thread>
 
-#include "shingle/base/statistics.hpp"
+#include "base/statistics.hpp"
 
 namespace shingle {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "shingle/base/error.hpp"
-#include "shingle/plan/verify.hpp"
+#include "shingle/verify/verify.hpp"
 
 namespace shingle {
 namespace {

@@ -1,4 +1,4 @@
-#include "shingle/api/overlap_runner.hpp"
+#include "overlap_runner.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -7,8 +7,8 @@
 #include <map>
 #include <thread>
 
-#include "shingle/api/workspace.hpp"
-#include "shingle/tune/co_tuning.hpp"
+#include "tune/co_tuning.hpp"
+#include "workspace.hpp"
 
 namespace shingle {
 namespace {

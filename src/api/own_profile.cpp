@@ -1,4 +1,4 @@
-#include "shingle/api/own_profile.hpp"
+#include "own_profile.hpp"
 
 #include <fmt/format.h>
 
@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
-#include "shingle/tune/cache.hpp"
+#include "tune/cache.hpp"
 
 namespace shingle {
 namespace {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <ranges>
 
-#include "shingle/backend/launch.hpp"
+#include "backend/launch.hpp"
+#include "planner/common/param_table.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/host/host.hpp"
-#include "shingle/planner/param_table.hpp"
-#include "shingle/tune/searched.hpp"
+#include "tune/searched.hpp"
 #ifdef SHINGLE_WITH_CUDA
 #include "shingle/cuda/cuda.hpp"
 #endif

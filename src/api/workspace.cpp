@@ -1,6 +1,6 @@
-#include "shingle/api/workspace.hpp"
+#include "workspace.hpp"
 
-#include "shingle/base/parallel.hpp"
+#include "base/parallel.hpp"
 
 namespace shingle {
 

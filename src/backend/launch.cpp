@@ -1,4 +1,4 @@
-#include "shingle/backend/launch.hpp"
+#include "launch.hpp"
 
 #include <fmt/format.h>
 

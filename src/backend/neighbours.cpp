@@ -12,7 +12,7 @@
 #include <optional>
 #include <set>
 
-#include "shingle/backend/launch.hpp"
+#include "launch.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "launch.hpp"
 #include "net/token.hpp"
-#include "shingle/backend/launch.hpp"
 
 namespace shingle {
 

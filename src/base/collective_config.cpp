@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "base/names.hpp"
+#include "names.hpp"
 #include "shingle/base/units.hpp"
 
 namespace shingle {

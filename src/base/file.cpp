@@ -1,4 +1,4 @@
-#include "shingle/base/file.hpp"
+#include "file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "base/json_fields.hpp"
+#include "json_fields.hpp"
 
 #include <fmt/format.h>
 

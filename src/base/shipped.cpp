@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "shingle/base/file.hpp"
+#include "file.hpp"
 
 namespace shingle {
 namespace {

@@ -1,4 +1,4 @@
-#include "shingle/base/statistics.hpp"
+#include "statistics.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "shingle/cotune/space.hpp"
+#include "space.hpp"
 
 namespace shingle::cotune {
 

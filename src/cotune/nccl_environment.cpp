@@ -1,4 +1,4 @@
-#include "shingle/cotune/nccl_environment.hpp"
+#include "cotune/nccl_environment.hpp"
 
 #include <fmt/format.h>
 

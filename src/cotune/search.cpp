@@ -1,4 +1,4 @@
-#include "shingle/cotune/search.hpp"
+#include "search.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "shingle/cotune/space.hpp"
+#include "space.hpp"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "shingle/cotune/search.hpp"
+#include "search.hpp"
 
 namespace shingle::cotune {
 

@@ -1,4 +1,5 @@
-// Lagom's Alg. 1 and 2, as the paper intends them (docs/co-tuning.md says where its text is wrong).
+// Lagom's Alg. 1 and 2, as the paper intends them (docs/mechanisms/co-tuning.md says where its text is
+// wrong).
 //
 // All collectives begin with the least resources. Alg. 1 gives the next step to the one that costs
 // computation least for what it gains communication, by the metric H; Alg. 2 takes a step over the grid. It

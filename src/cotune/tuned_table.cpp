@@ -1,4 +1,4 @@
-#include "shingle/cotune/tuned_table.hpp"
+#include "tuned_table.hpp"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <set>
 #include <utility>
 
+#include "base/file.hpp"
 #include "base/json_fields.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/base/units.hpp"
 
 namespace shingle {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/file.hpp"
 #include "base/json_fields.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle {
 namespace {

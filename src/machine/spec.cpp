@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
 
 namespace shingle {

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle::net {
 namespace {

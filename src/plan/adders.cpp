@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "schedule.hpp"
+#include "steps.hpp"
 
 namespace shingle {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "grid/split.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/grid/split.hpp"
 #include "shingle/sim/simulate.hpp"
 
 namespace shingle {

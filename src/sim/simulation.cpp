@@ -6,9 +6,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "plan/early.hpp"
-#include "plan/passes.hpp"
-#include "plan/schedule.hpp"
+#include "lower/early.hpp"
+#include "lower/passes.hpp"
+#include "plan/steps.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/print.hpp"
 

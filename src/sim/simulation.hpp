@@ -9,7 +9,7 @@
 #include "costs.hpp"
 #include "events.hpp"
 #include "links.hpp"
-#include "plan/hand_overs.hpp"
+#include "lower/hand_overs.hpp"
 #include "shingle/sim/simulate.hpp"
 
 namespace shingle::sim {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/passes.hpp"
-#include "plan/schedule.hpp"
+#include "lower/passes.hpp"
+#include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "simulation.hpp"
 

@@ -1,4 +1,4 @@
-#include "shingle/tune/cache.hpp"
+#include "cache.hpp"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/file.hpp"
 #include "cache_json.hpp"
 #include "file_lock.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/version.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "shingle/tune/cache.hpp"
+#include "cache.hpp"
 
 namespace shingle::tuning {
 

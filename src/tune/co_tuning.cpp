@@ -1,4 +1,4 @@
-#include "shingle/tune/co_tuning.hpp"
+#include "co_tuning.hpp"
 
 #include <fmt/format.h>
 

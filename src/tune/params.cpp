@@ -1,12 +1,12 @@
-#include "shingle/tune/params.hpp"
+#include "params.hpp"
 
 #include <algorithm>
 #include <map>
 
+#include "planner/common/param_table.hpp"
+#include "search.hpp"
+#include "searched.hpp"
 #include "shingle/plan/json.hpp"
-#include "shingle/planner/param_table.hpp"
-#include "shingle/tune/search.hpp"
-#include "shingle/tune/searched.hpp"
 
 namespace shingle {
 namespace {
@@ -88,7 +88,7 @@ Choice ring_engines(const Params& at, const Params& fixed) {
 }
 
 /// Whether a ring is not even tried by messages: where these take workers that products need, and engines are
-/// there, messages are slower than they are predicted to be (docs/cuda.md).
+/// there, messages are slower than they are predicted to be (docs/backends/cuda.md).
 bool goes_by_engines(const Machine& machine, const Params& fixed) {
   return machine.collective_workers > 0 && machine.peer_memory && fixed.engines == 0 &&
          fixed.comm_workers == 0;

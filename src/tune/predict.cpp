@@ -1,4 +1,4 @@
-#include "shingle/tune/predict.hpp"
+#include "predict.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "shingle/tune/reuse.hpp"
+#include "reuse.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "planner/signal_grid.hpp"
+#include "planner/signal/grid.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {

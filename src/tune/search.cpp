@@ -22,15 +22,15 @@
 // equally fast, and the least pair is then that of many small groups. Fewer collectives are better where
 // prediction sees no difference: the smallest g with which the least time is reached. Both passes do the same
 // arithmetic on the same numbers, and rounding is monotone too, so equality needs no tolerance.
-#include "shingle/tune/search.hpp"
+#include "search.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 
+#include "predict.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/tune/predict.hpp"
 
 namespace shingle {
 namespace {

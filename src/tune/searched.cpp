@@ -1,9 +1,9 @@
-#include "shingle/tune/searched.hpp"
+#include "searched.hpp"
 
 #include <algorithm>
 
-#include "shingle/tune/params.hpp"
-#include "shingle/tune/search.hpp"
+#include "params.hpp"
+#include "search.hpp"
 
 namespace shingle {
 

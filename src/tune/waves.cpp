@@ -1,11 +1,11 @@
-#include "shingle/tune/waves.hpp"
+#include "waves.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "planner/pools.hpp"
-#include "planner/signal_grid.hpp"
+#include "planner/common/pools.hpp"
+#include "planner/signal/grid.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {

@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "shingle/base/file.hpp"
+#include "base/file.hpp"
 #include "support/free_port.hpp"
 #include "support/in_processes.hpp"
 #include "support/nccl_harness.hpp"

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "shingle/api/model.hpp"
-#include "shingle/api/routing_patterns.hpp"
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
+#include "shingle/workload/model.hpp"
+#include "workload/routing_patterns.hpp"
 
 namespace shingle {
 namespace {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <random>
 
-#include "shingle/api/npy.hpp"
+#include "check/npy.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {

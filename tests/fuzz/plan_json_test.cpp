@@ -11,7 +11,7 @@
 #include "shingle/base/error.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/wellformed.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 namespace shingle {
 namespace {

@@ -9,14 +9,14 @@
 #include <map>
 #include <thread>
 
-#include "cuda/devices.hpp"
+#include "api/workspace.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
+#include "cuda/runtime/devices.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/cuda/cuda.hpp"
 
 namespace shingle::cuda::test {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "cuda/blas.hpp"
+#include "cuda/commands/blas.hpp"
 #include "device.hpp"
 
 namespace shingle::cuda::test {

@@ -9,7 +9,7 @@
 
 #include "asynchronous.hpp"
 #include "cuda/raii/graph.hpp"
-#include "cuda/submission.hpp"
+#include "cuda/runtime/submission.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda::test {

@@ -7,7 +7,7 @@
 #include <atomic>
 
 #include "asynchronous.hpp"
-#include "cuda/world.hpp"
+#include "cuda/runtime/world.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda::test {

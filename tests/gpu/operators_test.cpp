@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "cuda/devices.hpp"
+#include "api/workspace.hpp"
+#include "cuda/runtime/devices.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
 #include "support/random_problem.hpp"

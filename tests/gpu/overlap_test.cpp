@@ -3,7 +3,7 @@
 
 #ifdef SHINGLE_WITH_CUDA
 
-#include "cuda/devices.hpp"
+#include "cuda/runtime/devices.hpp"
 #include "support/overlap_run.hpp"
 
 namespace shingle::test {

@@ -9,14 +9,14 @@
 #include <cstring>
 #include <thread>
 
+#include "api/workspace.hpp"
 #include "backend/remote.hpp"
-#include "cuda/devices.hpp"
-#include "cuda/executable.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/peer/access.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/runtime/devices.hpp"
+#include "cuda/runtime/executable.hpp"
 #include "device.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda::test {

@@ -18,12 +18,12 @@
 #include <future>
 #include <thread>
 
-#include "cuda/devices.hpp"
+#include "api/workspace.hpp"
+#include "backend/launch.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/runtime/devices.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/workspace.hpp"
-#include "shingle/backend/launch.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/cuda/cuda.hpp"
 #include "support/free_port.hpp"

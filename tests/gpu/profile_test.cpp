@@ -10,7 +10,7 @@
 #include "shingle/machine/profile.hpp"
 
 #ifdef SHINGLE_WITH_CUDA
-#include "cuda/devices.hpp"
+#include "cuda/runtime/devices.hpp"
 #endif
 
 namespace shingle {

@@ -6,8 +6,8 @@
 #include "shingle/api/registry.hpp"
 
 #ifdef SHINGLE_WITH_CUDA
-#include "cuda/devices.hpp"
-#include "cuda/world.hpp"
+#include "cuda/runtime/devices.hpp"
+#include "cuda/runtime/world.hpp"
 #endif
 
 namespace shingle::contract {
@@ -20,7 +20,7 @@ int gpus() {
   return cuda::count_gpus(why);
 }
 
-/// What docs/cuda.md says.
+/// What docs/backends/cuda.md says.
 Served served() {
   Served served;
   served.tiled_types = {DType::bf16, DType::f16};

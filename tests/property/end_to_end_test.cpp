@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <map>
 
-#include "shingle/api/workspace.hpp"
+#include "api/workspace.hpp"
+#include "planner/common/param_table.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
-#include "shingle/planner/param_table.hpp"
+#include "shingle/verify/verify.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle {

@@ -5,12 +5,13 @@
 
 #include <functional>
 
+#include "api/workspace.hpp"
+#include "planner/common/param_table.hpp"
 #include "shingle/api/registry.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
-#include "shingle/planner/param_table.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/plan_edit.hpp"
 #include "support/random_problem.hpp"
 

@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "shingle/plan/json.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/sim/simulate.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/overlap_run.hpp"
 #include "support/random_problem.hpp"
 

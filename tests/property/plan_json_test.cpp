@@ -5,8 +5,8 @@
 #include <rapidcheck/gtest.h>
 
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/wellformed.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 namespace shingle {
 namespace {

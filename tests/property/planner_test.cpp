@@ -14,7 +14,8 @@
 #include "backend/remote.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle {

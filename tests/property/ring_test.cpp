@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "shingle/api/trace.hpp"
+#include "report/trace.hpp"
 #include "shingle/planner/planner.hpp"
 
 namespace shingle {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <map>
 
+#include "planner/common/param_table.hpp"
 #include "shingle/api/registry.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/planner/param_table.hpp"
 #include "shingle/sim/metrics.hpp"
 #include "support/random_problem.hpp"
 #include "support/whole_machine.hpp"

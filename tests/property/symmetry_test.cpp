@@ -2,13 +2,13 @@
 // time.
 #include <gtest/gtest.h>
 
+#include "planner/common/param_table.hpp"
 #include "shingle/api/registry.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/wellformed.hpp"
-#include "shingle/planner/param_table.hpp"
 #include "shingle/sim/simulate.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/random_problem.hpp"
 #include "support/whole_machine.hpp"
 

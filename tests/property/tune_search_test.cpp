@@ -1,5 +1,5 @@
 // The search of wave groups against trying all partitions, on random curves and waves.
-#include "shingle/tune/search.hpp"
+#include "tune/search.hpp"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -8,8 +8,8 @@
 
 #include "shingle/base/error.hpp"
 #include "shingle/planner/planner.hpp"
-#include "shingle/tune/predict.hpp"
 #include "support/random_problem.hpp"
+#include "tune/predict.hpp"
 
 namespace shingle {
 namespace {

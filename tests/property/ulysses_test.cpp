@@ -7,12 +7,13 @@
 #include <functional>
 #include <random>
 
-#include "shingle/api/trace.hpp"
-#include "shingle/api/workspace.hpp"
+#include "api/workspace.hpp"
+#include "report/trace.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 namespace shingle {
 namespace {

@@ -8,11 +8,11 @@
 #include <functional>
 #include <optional>
 
-#include "plan/passes.hpp"
+#include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/plan/rounding.hpp"
-#include "shingle/plan/verify.hpp"
+#include "shingle/verify/verify.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle {

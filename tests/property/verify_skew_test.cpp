@@ -1,16 +1,17 @@
 // How far ranks may run ahead of each other: what the order of the verifier claims, against every
-// interleaving of random plans that notify and await (docs/proofs.md, "Epochs").
+// interleaving of random plans that notify and await (docs/concepts/proofs.md, "Epochs").
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <random>
 
-#include "plan/order.hpp"
-#include "shingle/base/file.hpp"
+#include "base/file.hpp"
 #include "shingle/plan/json.hpp"
-#include "shingle/plan/verify.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/hand_plan.hpp"
 #include "support/interleavings.hpp"
+#include "verify/order/order.hpp"
 
 namespace shingle {
 namespace {

@@ -1,6 +1,6 @@
 // shingle cotune: configurations for a model's collectives, a list's, a plan to prove and a table for NCCL.
 #include "cli_program.hpp"
-#include "shingle/cotune/tuned_table.hpp"
+#include "cotune/tuned_table.hpp"
 
 namespace shingle {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "cli_program.hpp"
 
-#include "shingle/api/npy.hpp"
+#include "check/npy.hpp"
 
 namespace shingle {
 namespace {

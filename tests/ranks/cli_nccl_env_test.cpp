@@ -1,6 +1,6 @@
 // shingle tune --nccl-env: what a shell makes of what is printed.
 #include "cli_program.hpp"
-#include "shingle/cotune/tuned_table.hpp"
+#include "cotune/tuned_table.hpp"
 
 namespace shingle {
 namespace {

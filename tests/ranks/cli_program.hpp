@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "shingle/base/file.hpp"
+#include "base/file.hpp"
 
 namespace shingle {
 

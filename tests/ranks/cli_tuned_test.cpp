@@ -1,7 +1,7 @@
 // What is kept is used: results of `tune` by --mechanism auto, a kept profile by --mechanism signal; and what
 // cannot be kept costs a line.
+#include "api/own_profile.hpp"
 #include "cli_program.hpp"
-#include "shingle/api/own_profile.hpp"
 #include "shingle/machine/profile.hpp"
 
 namespace shingle {

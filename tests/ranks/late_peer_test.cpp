@@ -9,8 +9,8 @@
 
 #include "contract/contract_support.hpp"
 #include "shingle/host/host.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/verify/verify.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle {

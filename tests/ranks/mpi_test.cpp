@@ -9,10 +9,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "check/oracle.hpp"
 #include "contract/backend_contract.hpp"
-#include "shingle/api/oracle.hpp"
-#include "shingle/api/shapes.hpp"
 #include "shingle/host/host.hpp"
+#include "shingle/plan/shapes.hpp"
 #include "shingle/planner/planner.hpp"
 #include "support/stop_process.hpp"
 #include "support/under_mpirun.hpp"

@@ -14,7 +14,7 @@
 #include "contract/contract_support.hpp"
 #include "shingle/host/host.hpp"
 #include "shingle/planner/planner.hpp"
-#include "shingle/together.hpp"
+#include "shingle/run/together.hpp"
 #include "support/stop_process.hpp"
 #include "support/under_mpirun.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "hand_plan.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
+#include "shingle/verify/verify.hpp"
 
 namespace shingle::test {
 

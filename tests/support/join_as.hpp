@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <thread>
 
+#include "backend/launch.hpp"
 #include "net/rendezvous.hpp"
 #include "net/wire.hpp"
-#include "shingle/backend/launch.hpp"
 
 namespace shingle::test {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
+#include "shingle/verify/verify.hpp"
 #include "support/plan_edit.hpp"
 #include "support/random_problem.hpp"
 

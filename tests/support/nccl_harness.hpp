@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "cotune/tuned_table.hpp"
 #include "nccl_tuner/abi.hpp"
-#include "shingle/cotune/tuned_table.hpp"
 
 namespace shingle::test {
 

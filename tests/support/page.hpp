@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "shingle/base/file.hpp"
+#include "base/file.hpp"
 
 namespace shingle::test {
 

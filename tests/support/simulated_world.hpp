@@ -10,8 +10,8 @@
 
 #include "shingle/backend/backend.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/plan/wellformed.hpp"
 #include "shingle/sim/simulate.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 namespace shingle::test {
 

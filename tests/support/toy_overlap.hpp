@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "shingle/cotune/search.hpp"
+#include "cotune/search.hpp"
 
 namespace shingle::test {
 

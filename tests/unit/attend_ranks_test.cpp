@@ -1,6 +1,6 @@
 // Attention that is stored on other ranks: verifier and host go by `out.ranks`, not by the slice alone.
+#include "api/workspace.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/planner/planner.hpp"
 #include "support/expect_proof.hpp"
 

@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "shingle/base/file.hpp"
-#include "shingle/bench_shape.hpp"
+#include "base/file.hpp"
+#include "shingle/bench/shape.hpp"
+#include "shingle/bench/suite.hpp"
 #include "shingle/host/host.hpp"
-#include "shingle/suite.hpp"
 
 namespace shingle::cli {
 namespace {

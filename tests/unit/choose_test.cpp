@@ -1,5 +1,5 @@
 // Search of params and of the mechanism.
-#include "shingle/api/choose.hpp"
+#include "api/choose.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 #include "shingle/api/operator.hpp"
 #include "shingle/machine/profile.hpp"
-#include "shingle/tune/search.hpp"
-#include "shingle/tune/searched.hpp"
+#include "tune/search.hpp"
+#include "tune/searched.hpp"
 
 namespace shingle {
 namespace {

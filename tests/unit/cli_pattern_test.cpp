@@ -1,5 +1,5 @@
 // What --only takes, and what it refuses in time.
-#include "shingle/pattern.hpp"
+#include "shingle/common/pattern.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "shingle/console.hpp"
+#include "shingle/common/console.hpp"
 
 namespace shingle::cli {
 namespace {

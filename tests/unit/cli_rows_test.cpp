@@ -1,5 +1,5 @@
 // What `run` and `plan` print, also where things went wrong.
-#include "shingle/rows.hpp"
+#include "shingle/common/rows.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "shingle/console.hpp"
-#include "shingle/execute.hpp"
-#include "shingle/flags.hpp"
-#include "shingle/memory.hpp"
-#include "shingle/page.hpp"
-#include "shingle/params_text.hpp"
+#include "shingle/common/console.hpp"
+#include "shingle/common/flags.hpp"
+#include "shingle/common/page.hpp"
+#include "shingle/common/params_text.hpp"
+#include "shingle/run/execute.hpp"
+#include "shingle/run/memory.hpp"
 
 namespace shingle::cli {
 namespace {

@@ -1,5 +1,5 @@
 // Clocks that share nodes beside clocks that share nothing.
-#include "plan/clock.hpp"
+#include "verify/order/clock.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,17 +1,17 @@
 // Overlaps in the simulator against Lagom's Eq. 1-6, co-tuning against all configurations, and the patterns
 // of models.
-#include "shingle/tune/co_tuning.hpp"
+#include "tune/co_tuning.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "shingle/api/overlap_patterns.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/verify/verify.hpp"
+#include "workload/overlap_patterns.hpp"
 
 namespace shingle {
 namespace {

@@ -1,5 +1,5 @@
 // Which rows of two files belong together, and what is said of them.
-#include "shingle/comparison.hpp"
+#include "shingle/compare/comparison.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/verify/verify.hpp"
 
 namespace shingle {
 namespace {

@@ -1,5 +1,5 @@
 // Searches of configurations: what they ask, how they deal with noise, and what they find.
-#include "shingle/cotune/search.hpp"
+#include "cotune/search.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Which steps need not wait for those in front of them.
-#include "plan/early.hpp"
+#include "lower/early.hpp"
 
 #include <gtest/gtest.h>
 

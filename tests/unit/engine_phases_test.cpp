@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "host/copy_queue.hpp"
+#include "host/executor/copy_queue.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
 

@@ -1,4 +1,4 @@
-#include "shingle/base/file.hpp"
+#include "base/file.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

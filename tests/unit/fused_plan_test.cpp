@@ -8,8 +8,9 @@
 #include "shingle/machine/profile.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/placement.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/plan_edit.hpp"
 
 namespace shingle {

@@ -1,5 +1,5 @@
 // What lanes of a rank hand over to each other without a kernel that waits.
-#include "plan/hand_overs.hpp"
+#include "lower/hand_overs.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "base/json_fields.hpp"
+#include "cotune/tuned_table.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/cotune/tuned_table.hpp"
 #include "shingle/plan/json.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 namespace shingle {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "shingle/backend/launch.hpp"
+#include "backend/launch.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {

@@ -1,4 +1,4 @@
-#include "shingle/api/model.hpp"
+#include "shingle/workload/model.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <functional>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/machine/profile.hpp"
 
 namespace shingle {

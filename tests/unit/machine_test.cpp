@@ -1,5 +1,5 @@
 // Machine profiles: curves inside and outside their samples, what profiles say, and what is refused.
-#include "shingle/grid/split.hpp"
+#include "grid/split.hpp"
 #include "shingle/machine/profile.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "shingle/api/model.hpp"
+#include "shingle/workload/model.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle {
 namespace {

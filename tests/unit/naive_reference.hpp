@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "shingle/api/oracle.hpp"
+#include "check/oracle.hpp"
 
 namespace shingle {
 

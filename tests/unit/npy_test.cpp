@@ -1,4 +1,4 @@
-#include "shingle/api/npy.hpp"
+#include "check/npy.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <fstream>
 #include <random>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle {
 namespace {

@@ -9,9 +9,9 @@
 #include <set>
 #include <tuple>
 
+#include "api/measure.hpp"
+#include "api/workspace.hpp"
 #include "backend/remote.hpp"
-#include "shingle/api/measure.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "shingle/api/oracle.hpp"
-#include "shingle/api/shapes.hpp"
+#include "check/oracle.hpp"
+#include "shingle/plan/shapes.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // The oracle against loops that anyone can read.
-#include "shingle/api/oracle.hpp"
+#include "check/oracle.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "api/reference.hpp"
+#include "check/reference.hpp"
 #include "naive_reference.hpp"
 
 namespace shingle {

@@ -6,8 +6,9 @@
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/sim/simulate.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/overlap_run.hpp"
 
 namespace shingle {

@@ -1,13 +1,13 @@
 // Overlaps measured on threads: what comes back is of the configs' plan, and a search can go on it.
-#include "shingle/api/overlap_runner.hpp"
+#include "api/overlap_runner.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "shingle/api/registry.hpp"
-#include "shingle/tune/co_tuning.hpp"
 #include "support/overlap_run.hpp"
+#include "tune/co_tuning.hpp"
 
 namespace shingle {
 namespace {

@@ -1,5 +1,5 @@
 // The table of params: every mechanism × param is either honoured or refused, by flags and by the API alike.
-#include "shingle/planner/param_table.hpp"
+#include "planner/common/param_table.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "shingle/api/registry.hpp"
-#include "shingle/flags.hpp"
+#include "shingle/common/flags.hpp"
 #include "shingle/planner/planner.hpp"
 
 namespace shingle {

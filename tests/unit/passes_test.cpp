@@ -1,9 +1,10 @@
 // Passes as kernels carry them out: what of them waits, and for what.
-#include "plan/passes.hpp"
+#include "lower/passes.hpp"
+#include "plan/steps.hpp"
 
 #include <gtest/gtest.h>
 
-#include "plan/hand_overs.hpp"
+#include "lower/hand_overs.hpp"
 #include "support/expect_proof.hpp"
 
 namespace shingle {

@@ -7,6 +7,7 @@
 
 #include "sample_plans.hpp"
 #include "shingle/base/error.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 namespace shingle {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/describe.hpp"
+#include "plan/text/describe.hpp"
 #include "sample_plans.hpp"
 #include "shingle/base/error.hpp"
 

@@ -1,4 +1,4 @@
-#include "shingle/plan/wellformed.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

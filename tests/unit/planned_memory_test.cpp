@@ -8,7 +8,7 @@ namespace shingle {
 namespace {
 
 /// M×N of the dtype, and half a MiB; a reduce-scatter holds what it receives as well, 1/world of that. Tables
-/// (docs/cuda.md) come on top.
+/// (docs/backends/cuda.md) come on top.
 TEST(PlannedMemory, IsOneOutputAndWhatAReduceScatterReceives) {
   const Machine machine = read_machine(SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json");
   int planned = 0;

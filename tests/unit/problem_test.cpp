@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "shingle/api/shapes.hpp"
 #include "shingle/base/error.hpp"
+#include "shingle/plan/shapes.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle {

@@ -1,7 +1,7 @@
 // The overlap of an iteration, from a trace in torch.profiler's format. The sample is made up: three layers
 // of two products, each of which awaits the all-gather that was begun a layer before, then a reduce-scatter,
 // an all-reduce of another group, and an optimizer.
-#include "shingle/api/recorded_overlap.hpp"
+#include "workload/recorded_overlap.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle {
 namespace {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "shingle/contenders.hpp"
+#include "shingle/bench/contenders.hpp"
 
 namespace shingle::bench {
 namespace {

@@ -1,5 +1,5 @@
 // The verifier's map of a matrix beside one that keeps every element.
-#include "plan/region_map.hpp"
+#include "verify/memory/region_map.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Pages and their figures: complete, escaped, and with numbers where they belong.
-#include "shingle/api/report.hpp"
+#include "report/report.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "shingle/api/routing_patterns.hpp"
+#include "workload/routing_patterns.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle {
 namespace {

@@ -1,5 +1,5 @@
 // The oracle's sample against loops that anyone can read, and what it finds.
-#include "shingle/api/sample.hpp"
+#include "check/sample.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +7,11 @@
 #include <limits>
 #include <numeric>
 
+#include "api/workspace.hpp"
 #include "naive_reference.hpp"
 #include "shingle/api/operator.hpp"
-#include "shingle/api/routing_patterns.hpp"
-#include "shingle/api/workspace.hpp"
 #include "shingle/base/error.hpp"
+#include "workload/routing_patterns.hpp"
 
 namespace shingle {
 namespace {

@@ -1,5 +1,5 @@
 // Which cores the ranks of a world of threads compute on.
-#include "host/scheduling.hpp"
+#include "host/executor/scheduling.hpp"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "host/host_world.hpp"
+#include "host/executor/host_world.hpp"
 
 namespace shingle::host {
 namespace {

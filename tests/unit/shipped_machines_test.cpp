@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <map>
 
-#include "shingle/base/file.hpp"
+#include "base/file.hpp"
 #include "shingle/machine/profile.hpp"
 
 namespace shingle {

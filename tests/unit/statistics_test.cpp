@@ -1,11 +1,11 @@
-#include "shingle/base/statistics.hpp"
+#include "base/statistics.hpp"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <stdexcept>
 
-#include "shingle/base/parallel.hpp"
+#include "base/parallel.hpp"
 
 namespace shingle {
 namespace {

@@ -2,13 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shingle/api/trace.hpp"
+#include "report/trace.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/plan/verify.hpp"
-#include "shingle/plan/wellformed.hpp"
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 namespace shingle {
 namespace {

@@ -1,5 +1,5 @@
 // Timelines: of plans laid out without running, of runs, as Chrome traces and as pictures.
-#include "shingle/api/trace.hpp"
+#include "report/trace.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "api/workspace.hpp"
 #include "shingle/api/registry.hpp"
-#include "shingle/api/workspace.hpp"
 
 namespace shingle {
 namespace {

@@ -1,5 +1,5 @@
 // The cache of tuned params: what is stored is found, whoever stores beside; what is broken is ignored.
-#include "shingle/tune/cache.hpp"
+#include "tune/cache.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <memory>
 #include <thread>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle {
 namespace {

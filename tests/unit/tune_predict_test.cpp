@@ -1,5 +1,5 @@
 // The recurrence against examples by hand, and what it takes from problem and machine.
-#include "shingle/tune/predict.hpp"
+#include "tune/predict.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/planner/planner.hpp"
-#include "shingle/tune/search.hpp"
+#include "tune/search.hpp"
 
 namespace shingle {
 namespace {

@@ -1,5 +1,5 @@
 // Params of the nearest tuned problem, for sizes that were not tuned.
-#include "shingle/tune/reuse.hpp"
+#include "tune/reuse.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

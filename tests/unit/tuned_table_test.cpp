@@ -1,11 +1,11 @@
 // Tables of what was tuned for NCCL: as JSON, and as the environment that carries what a tuner cannot set.
-#include "shingle/cotune/tuned_table.hpp"
+#include "cotune/tuned_table.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cotune/nccl_environment.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/cotune/nccl_environment.hpp"
 
 namespace shingle {
 namespace {

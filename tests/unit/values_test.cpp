@@ -1,5 +1,5 @@
 // Values by how they are computed: equal numbers are equal bits.
-#include "plan/values.hpp"
+#include "verify/memory/values.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,15 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/budget.hpp"
+#include "verify/budget.hpp"
 
+#include "base/file.hpp"
 #include "shingle/api/registry.hpp"
-#include "shingle/api/routing_patterns.hpp"
-#include "shingle/base/file.hpp"
-#include "shingle/plan/json.hpp"
-#include "shingle/plan/verify.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/expect_proof.hpp"
+#include "workload/routing_patterns.hpp"
 
 namespace shingle {
 namespace {

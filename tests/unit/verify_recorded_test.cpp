@@ -1,6 +1,6 @@
 // Plans that were proven once although they are wrong, as they were found.
-#include "shingle/base/file.hpp"
-#include "shingle/plan/json.hpp"
+#include "base/file.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/expect_proof.hpp"
 
 namespace shingle {

@@ -4,6 +4,7 @@
 
 #include "shingle/plan/json.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/verify/wellformed.hpp"
 #include "support/expect_proof.hpp"
 
 namespace shingle {

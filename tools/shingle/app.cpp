@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <iostream>
 
+#include "base/file.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 #include "shingle/commands.hpp"
-#include "shingle/console.hpp"
+#include "shingle/common/console.hpp"
 
 namespace shingle::cli {
 namespace {

@@ -2,11 +2,11 @@
 // They throw InvalidArgument, IoError or Unsupported for what the user asked wrongly, before any work.
 #pragma once
 
-#include "shingle/api/overlap_patterns.hpp"
-#include "shingle/bench_shape.hpp"
-#include "shingle/contenders.hpp"
-#include "shingle/flags.hpp"
-#include "shingle/target.hpp"
+#include "shingle/bench/contenders.hpp"
+#include "shingle/bench/shape.hpp"
+#include "shingle/common/flags.hpp"
+#include "shingle/common/target.hpp"
+#include "workload/overlap_patterns.hpp"
 
 namespace shingle::cli {
 

@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "shingle/api/oracle.hpp"
+#include "check/oracle.hpp"
 #include "shingle/commands.hpp"
+#include "shingle/common/surroundings.hpp"
 #include "shingle/host/host.hpp"
-#include "shingle/memory.hpp"
-#include "shingle/surroundings.hpp"
+#include "shingle/run/memory.hpp"
 
 namespace shingle::cli {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <cstdio>
 
-#include "shingle/api/trace.hpp"
-#include "shingle/base/file.hpp"
+#include "base/file.hpp"
+#include "report/trace.hpp"
 #include "shingle/commands.hpp"
-#include "shingle/rows.hpp"
+#include "shingle/common/rows.hpp"
 
 namespace shingle::cli {
 namespace {

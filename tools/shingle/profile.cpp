@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "shingle/api/own_profile.hpp"
-#include "shingle/base/file.hpp"
+#include "api/own_profile.hpp"
+#include "base/file.hpp"
+#include "cotune/nccl_environment.hpp"
 #include "shingle/commands.hpp"
-#include "shingle/cotune/nccl_environment.hpp"
 #include "shingle/machine/profile.hpp"
 
 namespace shingle::cli {

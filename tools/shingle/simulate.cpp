@@ -3,14 +3,14 @@
 
 #include <cstdio>
 
-#include "shingle/api/trace.hpp"
-#include "shingle/base/file.hpp"
+#include "base/file.hpp"
+#include "report/trace.hpp"
+#include "shingle/bench/sweep.hpp"
 #include "shingle/commands.hpp"
-#include "shingle/jobs.hpp"
-#include "shingle/page.hpp"
+#include "shingle/common/jobs.hpp"
+#include "shingle/common/page.hpp"
+#include "shingle/common/rows.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/rows.hpp"
-#include "shingle/sweep.hpp"
 
 namespace shingle::cli {
 namespace {

@@ -5,14 +5,14 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "shingle/api/workspace.hpp"
+#include "api/workspace.hpp"
+#include "cotune/nccl_environment.hpp"
 #include "shingle/commands.hpp"
-#include "shingle/console.hpp"
-#include "shingle/cotune/nccl_environment.hpp"
-#include "shingle/jobs.hpp"
-#include "shingle/params_text.hpp"
+#include "shingle/common/console.hpp"
+#include "shingle/common/jobs.hpp"
+#include "shingle/common/params_text.hpp"
+#include "shingle/common/rows.hpp"
 #include "shingle/plan/print.hpp"
-#include "shingle/rows.hpp"
 
 namespace shingle::cli {
 namespace {

@@ -1,5 +1,5 @@
 // shingle verify: proves plans, of our planners or of anyone who writes the JSON.
-#include "shingle/plan/verify.hpp"
+#include "shingle/verify/verify.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "shingle/commands.hpp"
-#include "shingle/jobs.hpp"
+#include "shingle/common/jobs.hpp"
 
 namespace shingle::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "shingle/api/registry.hpp"
-#include "shingle/api/shapes.hpp"
+#include "shingle/plan/shapes.hpp"
 
 namespace shingle {
 

@@ -30,7 +30,7 @@ const PlannerEntry& find_planner(Mechanism mechanism);
 
 /// The plan of one mechanism, or why there is none. Where the machine has figures, params that are open are
 /// searched (PlannerEntry::search). Throws InvalidArgument where the problem itself is wrong, or the
-/// mechanism does not take a param that is given (planner/param_table.hpp).
+/// mechanism does not take a param that is given (planner/common/param_table.hpp).
 Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism,
                        const Params& params = {});
 

@@ -1,4 +1,5 @@
-// Machine profiles: a machine as a JSON file, every figure with where it comes from (docs/machines.md).
+// Machine profiles: a machine as a JSON file, every figure with where it comes from
+// (docs/reference/machines.md).
 #pragma once
 
 #include <string>

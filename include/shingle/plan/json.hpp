@@ -14,10 +14,10 @@ inline constexpr int plan_json_version = 1;
 std::string to_json(const Plan& plan, int indent = 1);
 
 /// Strict: unknown, missing and repeated keys, wrong types, values out of range, and another version throw
-/// InvalidArgument with the path to the field ("ranks[1].lanes[0].steps[2].target: …"); values that do not
-/// fit together, such as an index that points nowhere, with rank, lane, step and field (plan/wellformed.hpp).
-/// Never crashes on any input.
-Plan plan_from_json(std::string_view text);
+/// InvalidArgument with the path to the field ("ranks[1].lanes[0].steps[2].target: …"). Never crashes on any
+/// input. Checks each value by itself: an index may point nowhere. plan_from_json (verify/wellformed.hpp)
+/// checks how the values fit.
+Plan parse_plan(std::string_view text);
 
 /// The problem alone, as it stands in a plan.
 std::string to_json(const Problem& problem, int indent = 1);

@@ -1,4 +1,4 @@
-// Plan: for every rank its lanes, for every lane its steps. Data, nothing else (docs/plan.md).
+// Plan: for every rank its lanes, for every lane its steps. Data, nothing else (docs/concepts/plan.md).
 //
 // A planner writes plans, the verifier proves them, a backend executes them. What a step does to which
 // element is said by closed forms and small tables only; `for_each_piece` (plan/placement.hpp) is the one

@@ -1,4 +1,4 @@
-// The simulator: how long a plan takes on a machine, in virtual time (docs/simulator.md).
+// The simulator: how long a plan takes on a machine, in virtual time (docs/concepts/simulator.md).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The one way in which device code counts.
 #pragma once
 
-#include "ptx/memory.cuh"
+#include "cuda/kernels/ptx/memory.cuh"
 
 namespace shingle::cuda {
 

@@ -1,5 +1,5 @@
-// The hooks of a tiled kernel (docs/plan.md), as tables that an executor lays into device memory once a plan.
-// Plain data, C++17: host and device read it.
+// The hooks of a tiled kernel (docs/concepts/plan.md), as tables that an executor lays into device memory
+// once a plan. Plain data, C++17: host and device read it.
 #pragma once
 
 #include <cstdint>

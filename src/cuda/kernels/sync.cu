@@ -6,7 +6,7 @@
 // release of a count covers it all; what one lane has acquired, all have behind the barrier of the warp; what
 // follows in the stream comes after the acquire of the awaits, or waits for this kernel itself.
 #include "count.cuh"
-#include "ptx/grids.cuh"
+#include "cuda/kernels/ptx/grids.cuh"
 #include "sync.hpp"
 #include "wait.cuh"
 

@@ -1,9 +1,9 @@
 // The one way in which device code waits for a count.
 #pragma once
 
+#include "cuda/kernels/ptx/clock.cuh"
+#include "cuda/kernels/ptx/memory.cuh"
 #include "hooks.hpp"
-#include "ptx/clock.cuh"
-#include "ptx/memory.cuh"
 
 namespace shingle::cuda {
 

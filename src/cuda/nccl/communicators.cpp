@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "cuda/deadline.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "cuda/runtime/deadline.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/local_rank.hpp"
+#include "cuda/runtime/local_rank.hpp"
 
 namespace shingle::cuda {
 

@@ -8,10 +8,10 @@
 #include <numeric>
 #include <thread>
 
-#include "cuda/deadline.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/memory.hpp"
+#include "cuda/runtime/deadline.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "backend/processes.hpp"
-#include "cuda/nccl/communicators.hpp"
+#include "communicators.hpp"
 
 namespace shingle::cuda {
 

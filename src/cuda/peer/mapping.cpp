@@ -9,6 +9,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "base/file.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/driver.hpp"
@@ -16,7 +17,6 @@
 #include "cuda/raii/tolerate.hpp"
 #include "exported.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/base/file.hpp"
 
 namespace shingle::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cuda/raii/check.hpp"
+#include "check.hpp"
 
 namespace shingle::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "cuda/raii/check.hpp"
+#include "check.hpp"
 
 namespace shingle::cuda {
 

@@ -1,7 +1,7 @@
 // Activations in fp32, as the host has them.
 #pragma once
 
-#include "../elementwise.hpp"
+#include "cuda/kernels/elementwise.hpp"
 
 namespace shingle::cuda {
 

@@ -9,7 +9,7 @@
 
 #include <type_traits>
 
-#include "../ptx/memory.cuh"
+#include "cuda/kernels/ptx/memory.cuh"
 
 namespace shingle::cuda {
 

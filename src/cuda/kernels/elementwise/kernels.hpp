@@ -1,7 +1,7 @@
 // The kernels of elementwise.hpp, by what they are made for, and how they are laid out.
 #pragma once
 
-#include "../elementwise.hpp"
+#include "cuda/kernels/elementwise.hpp"
 
 namespace shingle::cuda {
 

@@ -1,7 +1,7 @@
 // Which kernel does a pass, and on how many CTAs.
 #include <algorithm>
 
-#include "../ptx/grids.cuh"
+#include "cuda/kernels/ptx/grids.cuh"
 #include "kernels.hpp"
 
 namespace shingle::cuda {

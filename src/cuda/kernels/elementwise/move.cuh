@@ -1,10 +1,10 @@
 // What the movers of a tile do with it: copy it, or sum its sources.
 #pragma once
 
-#include "../ptx/copy_groups.cuh"
-#include "../ptx/shared.cuh"
 #include "activation.cuh"
 #include "chunk.cuh"
+#include "cuda/kernels/ptx/copy_groups.cuh"
+#include "cuda/kernels/ptx/shared.cuh"
 #include "tiles.cuh"
 
 namespace shingle::cuda {

@@ -1,7 +1,7 @@
 // Where a row of a tile lies, on the device.
 #pragma once
 
-#include "../hooks.hpp"
+#include "cuda/kernels/hooks.hpp"
 
 namespace shingle::cuda {
 

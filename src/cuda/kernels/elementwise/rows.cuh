@@ -15,9 +15,9 @@
 // residual and a sum.
 #pragma once
 
-#include "../ptx/barrier.cuh"
 #include "activation.cuh"
 #include "chunk.cuh"
+#include "cuda/kernels/ptx/barrier.cuh"
 #include "kernels.hpp"
 #include "route.cuh"
 

@@ -16,10 +16,10 @@
 // is moved by one thread, so that `to` may be a source in place.
 #pragma once
 
-#include "../count.cuh"
-#include "../ptx/barrier.cuh"
-#include "../ptx/grids.cuh"
-#include "../wait.cuh"
+#include "cuda/kernels/count.cuh"
+#include "cuda/kernels/ptx/barrier.cuh"
+#include "cuda/kernels/ptx/grids.cuh"
+#include "cuda/kernels/wait.cuh"
 #include "kernels.hpp"
 #include "route.cuh"
 

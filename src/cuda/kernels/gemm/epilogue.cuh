@@ -27,12 +27,12 @@
 
 #include <cute/tensor.hpp>
 
-#include "../ptx/barrier.cuh"
-#include "../ptx/clock.cuh"
-#include "../ptx/grids.cuh"
-#include "../ptx/memory.cuh"
-#include "../ptx/shared.cuh"
-#include "../ptx/stmatrix.cuh"
+#include "cuda/kernels/ptx/barrier.cuh"
+#include "cuda/kernels/ptx/clock.cuh"
+#include "cuda/kernels/ptx/grids.cuh"
+#include "cuda/kernels/ptx/memory.cuh"
+#include "cuda/kernels/ptx/shared.cuh"
+#include "cuda/kernels/ptx/stmatrix.cuh"
 #include "output.cuh"
 #include "split.cuh"
 

@@ -1,4 +1,4 @@
-#include "../gemm.hpp"
+#include "cuda/kernels/gemm.hpp"
 
 namespace shingle::cuda {
 

@@ -5,9 +5,9 @@
 
 #include <cutlass/gemm/collective/collective_mma.hpp>
 
-#include "../gemm.hpp"
-#include "../ptx/memory.cuh"
-#include "../wait.cuh"
+#include "cuda/kernels/gemm.hpp"
+#include "cuda/kernels/ptx/memory.cuh"
+#include "cuda/kernels/wait.cuh"
 #include "split.cuh"
 
 namespace shingle::cuda {

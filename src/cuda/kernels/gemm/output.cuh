@@ -1,11 +1,11 @@
 // What becomes of the sums of a tile: C, bias, activation, one rounding, stores along its route; the counts.
 #pragma once
 
-#include "../count.cuh"
-#include "../elementwise/activation.cuh"
-#include "../elementwise/chunk.cuh"
-#include "../elementwise/route.cuh"
-#include "../gemm.hpp"
+#include "cuda/kernels/count.cuh"
+#include "cuda/kernels/elementwise/activation.cuh"
+#include "cuda/kernels/elementwise/chunk.cuh"
+#include "cuda/kernels/elementwise/route.cuh"
+#include "cuda/kernels/gemm.hpp"
 
 namespace shingle::cuda {
 

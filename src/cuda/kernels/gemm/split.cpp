@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "../gemm.hpp"
+#include "cuda/kernels/gemm.hpp"
 #include "shingle/grid/tile_grid.hpp"
 
 namespace shingle::cuda {

@@ -4,10 +4,10 @@
 
 #include <cutlass/cutlass.h>
 
-#include "../count.cuh"
-#include "../gemm.hpp"
-#include "../ptx/shared.cuh"
-#include "../wait.cuh"
+#include "cuda/kernels/count.cuh"
+#include "cuda/kernels/gemm.hpp"
+#include "cuda/kernels/ptx/shared.cuh"
+#include "cuda/kernels/wait.cuh"
 
 namespace shingle::cuda {
 

@@ -6,7 +6,7 @@
 
 #include <cutlass/numeric_types.h>
 
-#include "../elementwise.hpp"
+#include "cuda/kernels/elementwise.hpp"
 
 namespace shingle::cuda {
 

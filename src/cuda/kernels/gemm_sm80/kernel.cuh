@@ -14,9 +14,9 @@
 #include <cutlass/gemm/threadblock/mma_multistage.h>
 #include <cutlass/version.h>
 
-#include "../gemm/output.cuh"
-#include "../gemm/types.cuh"
-#include "../wait.cuh"
+#include "cuda/kernels/gemm/output.cuh"
+#include "cuda/kernels/gemm/types.cuh"
+#include "cuda/kernels/wait.cuh"
 #include "operand.cuh"
 
 static_assert(

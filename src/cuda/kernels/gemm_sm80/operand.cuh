@@ -5,7 +5,7 @@
 #include <cutlass/array.h>
 #include <cutlass/matrix_coord.h>
 
-#include "../gemm.hpp"
+#include "cuda/kernels/gemm.hpp"
 
 namespace shingle::cuda {
 

@@ -1,0 +1,88 @@
+#include "attention_reference.hpp"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shingle {
+namespace {
+
+// Queries of a sequence that are scored at a time: the scores of all would grow with its square.
+constexpr std::int64_t queries_at_once = 256;
+
+/// Softmax of scores / sqrt(d) over the keys that the query sees; no weight for the others.
+void softmax(double* scores, std::int64_t count, std::int64_t visible, double factor) {
+  const double most = *std::max_element(scores, scores + visible);
+  double sum = 0;
+  for (std::int64_t j = 0; j < visible; ++j) sum += scores[j] = std::exp((scores[j] - most) * factor);
+  for (std::int64_t j = 0; j < visible; ++j) scores[j] /= sum;
+  std::fill(scores + visible, scores + count, 0.0);
+}
+
+std::int64_t longest_sequence(const Problem& p) {
+  const auto& lengths = p.attention.lengths;
+  return lengths.empty() ? p.m : *std::max_element(lengths.begin(), lengths.end());
+}
+
+/// Tokens [first, first + rows) of Q, K or V, whichever ranks hold them.
+void read_tokens(const Inputs& inputs, int rank, Role role, Area area, double* out) {
+  const Problem& p = inputs.problem();
+  if (!p.exchanges_heads()) return inputs.read(rank, role, area, out);
+  for (const std::int64_t end = area.row + area.rows; area.row < end;) {
+    const std::int64_t owner = area.row / p.shard_rows(), local = area.row % p.shard_rows();
+    const std::int64_t rows = smaller(p.shard_rows() - local, end - area.row);
+    inputs.read(static_cast<int>(owner), role, {local, rows, area.col, area.cols}, out);
+    area.row += rows;
+    out += rows * area.cols;
+  }
+}
+
+}  // namespace
+
+std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows) {
+  const Problem& p = inputs.problem();
+  const std::int64_t dim = p.attention.head_dim, heads = p.k / dim;
+  const std::int64_t sharing = p.attention.heads / p.attention.kv_heads;
+  const std::int64_t longest = longest_sequence(p);
+  const auto doubles = [](std::int64_t count) {
+    return std::vector<double>(static_cast<std::size_t>(count));
+  };
+  const auto dims = [](std::int64_t size) { return static_cast<int>(size); };
+  std::vector<double> out = doubles(rows * p.k), q = doubles(queries_at_once * dim),
+                      scores = doubles(queries_at_once * longest);
+  std::vector<double> k = doubles(longest * dim), v = doubles(longest * dim);
+  for (std::int64_t row = 0; row < rows;) {
+    const std::int64_t token = first + row;
+    const TokenRange sequence = p.sequence_of(token);
+    const std::int64_t queries = smaller(sequence.end - token, rows - row);
+    const std::int64_t keys = sequence.end - sequence.first;
+    for (std::int64_t head = 0; head < heads; ++head) {
+      read_tokens(inputs, rank, Role::keys, {sequence.first, keys, head / sharing * dim, dim}, k.data());
+      read_tokens(inputs, rank, Role::values, {sequence.first, keys, head / sharing * dim, dim}, v.data());
+      for (std::int64_t query = 0; query < queries; query += queries_at_once) {
+        const std::int64_t count = smaller(queries_at_once, queries - query);
+        read_tokens(inputs, rank, Role::a, {token + query, count, head * dim, dim}, q.data());
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(count), dims(keys), dims(dim), 1.0,
+                    q.data(), dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
+        for (std::int64_t i = 0; i < count; ++i)
+          softmax(scores.data() + i * keys, keys,
+                  p.attention.causal ? token + query + i + 1 - sequence.first : keys,
+                  1 / std::sqrt(static_cast<double>(dim)));
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, dims(count), dims(dim), dims(keys), 1.0,
+                    scores.data(), dims(keys), v.data(), dims(dim), 0.0,
+                    out.data() + (row + query) * p.k + head * dim, dims(p.k));
+      }
+    }
+    row += queries;
+  }
+  return out;
+}
+
+std::int64_t attend_bytes(const Problem& problem, std::int64_t rows) {
+  const std::int64_t longest = longest_sequence(problem), dim = problem.attention.head_dim;
+  return static_cast<std::int64_t>(sizeof(double)) *
+         (rows * problem.k + queries_at_once * (dim + longest) + 2 * longest * dim);
+}
+
+}  // namespace shingle

@@ -1,0 +1,194 @@
+#include "inputs.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace shingle {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood 2014): a counter in, 64 well-mixed bits out.
+constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;
+std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// Mean 0, variance 1: four uniform 16-bit numbers summed are near enough to normal.
+float bell(std::uint64_t bits) {
+  const auto sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+  return (static_cast<float>(sum) - 131070.0f) * (1.0f / 37837.0f);
+}
+
+/// How large sums may get: as far as all integers are values of the type, and for swiglu no further than to
+/// where the product of two is a finite f16.
+std::int64_t exact_limit(const Problem& problem) {
+  const auto limit = static_cast<std::int64_t>(2.0 / epsilon(problem.dtype));
+  return problem.epilogue.activation == Activation::swiglu ? smaller(limit, 240) : limit;
+}
+
+/// Whether a role's matrix is the same on all ranks: parameters of a summed or routed result, and the
+/// residual of a whole one.
+bool replicated(const Problem& problem, Role role) {
+  if (problem.chains() && (role == Role::b || role == Role::bias))  // of an mlp: of the rank's inner columns
+    return problem.op == Op::gemm_allgather_gemm;
+  if (role == Role::bias || role == Role::norm_weight)
+    return problem.reduces() || problem.op == Op::gemm_alltoall;
+  return role == Role::residual && problem.op == Op::gemm_allreduce;
+}
+
+class RandomInputs : public Inputs {
+ public:
+  RandomInputs(const Problem& problem, std::uint64_t seed) : Inputs(problem), seed_(seed) {}
+
+ protected:
+  /// State of a matrix; the element at index i is made of mixed(state + i · golden).
+  std::uint64_t state(int rank, Role role) const {
+    const int key = replicated(problem(), role) ? 0 : rank;
+    return mixed(seed_ + golden * static_cast<std::uint64_t>(key * 16 + static_cast<int>(role) + 1));
+  }
+  std::uint64_t first_index(Role role, int rank, std::int64_t row, std::int64_t col) const {
+    return static_cast<std::uint64_t>(row * shape_of(problem(), role, rank).cols + col);
+  }
+
+ private:
+  std::uint64_t seed_;
+};
+
+class NormalInputs final : public RandomInputs {
+ public:
+  using RandomInputs::RandomInputs;
+
+ private:
+  /// What it multiplies is of order one; so is what it yields, where ranks are summed with all of them.
+  float weight_scale(Role role) const {
+    const Problem& p = problem();
+    const bool last = role == Role::down || !p.chains();
+    const double terms = static_cast<double>(role == Role::down ? p.inner : p.k);
+    return static_cast<float>(1 / std::sqrt(terms * (last && p.reduces() ? p.world : 1)));
+  }
+
+  void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
+           float* out) const override {
+    const bool weight = role == Role::norm_weight;
+    const float scale = role == Role::b || role == Role::down ? weight_scale(role) : weight ? 0.25f : 1.0f;
+    std::uint64_t x = state(rank, role) + first_index(role, rank, row, col) * golden;
+    for (std::int64_t i = 0; i < cols; ++i, x += golden)
+      out[i] = bell(mixed(x)) * scale + (weight ? 1.0f : 0.0f);
+  }
+};
+
+/// A matrix of which every line along K has `nonzeros` entries of up to ±most, each somewhere in its own
+/// stretch of K.
+struct Thin {
+  std::int64_t most = 1, nonzeros = 1, stretch = 1;
+
+  float entry(std::uint64_t base, std::int64_t line, std::int64_t k) const {
+    const auto cell = static_cast<std::uint64_t>(line * nonzeros + k / stretch);
+    const std::uint64_t bits = mixed(base + cell * golden);
+    if (static_cast<std::int64_t>((bits >> 8) % static_cast<std::uint64_t>(stretch)) != k % stretch) return 0;
+    const auto value = static_cast<float>(1 + bits % 128 % static_cast<std::uint64_t>(most));
+    return bits & 128 ? -value : value;
+  }
+};
+
+/// A thin op(A) and a dense B of up to ±b_: no partial sum of any rank can exceed nonzeros · most · b_, which
+/// with all ranks and a bias stays within the exact limit. Of two products that bounds the first product,
+/// which a thin `down` then multiplies: its columns have so few entries that the sums of all ranks stay
+/// exact, too.
+class IntegerInputs final : public RandomInputs {
+ public:
+  IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
+    const std::int64_t ranks = problem.reduces() ? problem.world : 1;
+    if (problem.is_collective()) {  // dense: every element goes its own way
+      moved_ = std::clamp<std::int64_t>(exact_limit(problem) / ranks, 1, 64);
+      return;
+    }
+    std::int64_t budget = larger((exact_limit(problem) - 2 * addend_) / ranks, 1);
+    if (problem.chains()) {
+      const auto inner = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget)));
+      down_ = thin(problem.inner, budget / inner, 1).first;
+      bias_ = problem.epilogue.bias ? smaller(addend_, inner / 2) : 0;
+      budget = inner - bias_;
+    }
+    std::tie(a_, b_) = thin(problem.k, budget, 8);
+  }
+
+  bool exact() const override { return true; }
+
+ private:
+  /// A thin matrix and the largest element of what it meets, for sums of up to `budget`.
+  static std::pair<Thin, std::int64_t> thin(std::int64_t k, std::int64_t budget, std::int64_t most) {
+    const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget / k)));
+    const std::int64_t each = budget < 4 || most == 1 ? 1 : std::clamp<std::int64_t>(root, 2, most);
+    const std::int64_t nonzeros = smaller(k, budget / (each * each));
+    return {{each, nonzeros, ceil_div(k, nonzeros)}, each};
+  }
+
+  void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
+           float* out) const override {
+    const std::uint64_t base = state(rank, role);
+    if ((role == Role::a && !problem().is_collective()) || role == Role::down) {
+      const Thin& matrix = role == Role::a ? a_ : down_;
+      // Lines along K are the rows of op(A), and the columns of op(down).
+      const bool turned = role == Role::a ? problem().transpose_a : !problem().transpose_b;
+      for (std::int64_t i = 0; i < cols; ++i)
+        out[i] = turned ? matrix.entry(base, col + i, row) : matrix.entry(base, row, col + i);
+      return;
+    }
+    const std::int64_t limit = role == Role::a ? moved_ : largest(role);
+    const auto span = static_cast<std::uint64_t>(2 * limit + 1);
+    std::uint64_t x = base + first_index(role, rank, row, col) * golden;
+    for (std::int64_t i = 0; i < cols; ++i, x += golden)
+      out[i] = static_cast<float>(static_cast<std::int64_t>(mixed(x) % span) - limit);
+  }
+
+  std::int64_t largest(Role role) const {
+    if (role == Role::b) return b_;
+    if (role == Role::bias) return bias_;
+    return role == Role::norm_weight ? 2 : addend_;
+  }
+
+  static constexpr std::int64_t addend_ = 8;  // of a bias or residual
+  Thin a_, down_;
+  std::int64_t b_ = 1, bias_ = addend_, moved_ = 1;
+};
+
+}  // namespace
+
+void Inputs::read(int rank, Role role, const Area& area, double* out) const {
+  std::vector<float> values(static_cast<std::size_t>(area.cols));
+  std::vector<std::uint16_t> rounded(problem_.dtype == DType::f32 ? 0 : values.size());
+  for (std::int64_t r = 0; r < area.rows; ++r, out += area.cols) {
+    row(rank, role, area.row + r, area.col, area.cols, values.data());
+    if (!rounded.empty()) {
+      narrow(problem_.dtype, values.data(), rounded.data(), values.size());
+      widen(problem_.dtype, rounded.data(), values.data(), values.size());
+    }
+    std::copy(values.begin(), values.end(), out);
+  }
+}
+
+void Inputs::write(int rank, Role role, void* memory) const {
+  write_rows(rank, role, 0, shape_of(problem_, role, rank).rows, memory);
+}
+
+void Inputs::write_rows(int rank, Role role, std::int64_t first, std::int64_t rows, void* memory) const {
+  const std::int64_t cols = shape_of(problem_, role, rank).cols;
+  std::vector<float> values(static_cast<std::size_t>(cols));
+  auto* to = static_cast<std::byte*>(memory);
+  for (std::int64_t r = first; r < first + rows; ++r, to += values.size() * size_bytes(problem_.dtype)) {
+    row(rank, role, r, 0, cols, values.data());
+    narrow(problem_.dtype, values.data(), to, values.size());
+  }
+}
+
+std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed, Values values) {
+  if (values == Values::integers) return std::make_unique<IntegerInputs>(problem, seed);
+  return std::make_unique<NormalInputs>(problem, seed);
+}
+
+}  // namespace shingle

@@ -1,0 +1,55 @@
+// Input matrices of all ranks, by formula: whoever needs an element computes it. So the oracle never trusts
+// memory that a plan may have overwritten, and a process checks its rank against the inputs of ranks that
+// live elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "shingle/plan/shapes.hpp"
+
+namespace shingle {
+
+/// A rectangle of a stored matrix.
+struct Area {
+  std::int64_t row = 0;
+  std::int64_t rows = 0;
+  std::int64_t col = 0;
+  std::int64_t cols = 0;
+};
+
+class Inputs {
+ public:
+  explicit Inputs(Problem problem) : problem_(std::move(problem)) {}
+  virtual ~Inputs() = default;
+
+  const Problem& problem() const { return problem_; }
+
+  /// Whether all sums of products are exact in fp32 and in the problem's dtype, whatever their order.
+  virtual bool exact() const { return false; }
+
+  /// The elements of an area as they stand in memory (rounded to the dtype), row-major and dense.
+  void read(int rank, Role role, const Area& area, double* out) const;
+
+  /// The whole matrix of a rank to its memory.
+  void write(int rank, Role role, void* memory) const;
+  /// Rows [first, first + rows) of the stored matrix alone, to `memory`.
+  void write_rows(int rank, Role role, std::int64_t first, std::int64_t rows, void* memory) const;
+
+ private:
+  /// Elements [col, col + cols) of a row, before rounding to the dtype.
+  virtual void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
+                   float* out) const = 0;
+
+  Problem problem_;
+};
+
+/// Random inputs, a function of (seed, rank, role, index). `normal`: bell-shaped, scaled so that outputs are
+/// of order one. `integers`: small integers whose sums are exact in the dtype, so that every correct plan
+/// gives the same bits; op(A) is thinned out where its dense sums would not be exact. What an operator
+/// replicates (the bias of a sum, say) is the same on all ranks.
+enum class Values : std::uint8_t { normal, integers };
+std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed,
+                                      Values values = Values::normal);
+
+}  // namespace shingle

@@ -1,0 +1,46 @@
+// What the oracle says of results, tile by tile.
+#pragma once
+
+#include <string>
+
+#include "oracle.hpp"
+#include "reference.hpp"
+
+namespace shingle {
+
+/// Side of the tiles whose errors are judged, in elements.
+inline constexpr std::int64_t judged_tile = 64;
+
+/// Consecutive rows of a rank's output, as a plan has left them.
+struct GotRows {
+  int rank = 0;
+  Role role = Role::out;
+  std::int64_t row = 0;            ///< the first, in the rank's matrix
+  std::int64_t rows = 0;           ///< at most judged_tile
+  const void* elements = nullptr;  ///< dense, of the problem's dtype
+};
+
+/// Whether a result of this role passes a function that rounds, so that it is not exact for exact inputs.
+bool rounds(const Problem& problem, Role role);
+
+/// Compares rows with the reference, and keeps the worst of their tiles. For one thread.
+class Judge {
+ public:
+  explicit Judge(const Inputs& inputs) : inputs_(inputs) {}
+
+  /// `x`: the product of these rows, `of.rows` × n; `scale`: its size with random signs (Product::scale).
+  void compare(const GotRows& of, Finish& finish, const double* x, double scale);
+
+  void merge_into(Check& check) const;
+
+ private:
+  struct Squares;
+  void judge(const GotRows& of, std::int64_t col, std::int64_t cols, const Squares& sums, double least);
+
+  const Inputs& inputs_;
+  bool passed_ = true;
+  double worst_ = 0;
+  std::string where_;
+};
+
+}  // namespace shingle

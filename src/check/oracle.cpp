@@ -1,0 +1,110 @@
+#include "oracle.hpp"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <thread>
+
+#include "attention_reference.hpp"
+#include "base/parallel.hpp"
+#include "judge.hpp"
+
+namespace shingle {
+namespace {
+
+constexpr std::int64_t panel_bytes = std::int64_t{64} << 20;
+
+std::int64_t threads() {
+  return larger(std::thread::hardware_concurrency(), 1);
+}
+
+/// Rows that keep a panel within its bytes and give every thread one to work on.
+std::int64_t panel_rows(const Problem& problem) {
+  const std::int64_t widest = larger(problem.n, problem.b_cols());
+  const std::int64_t fit = panel_bytes / (widest * static_cast<std::int64_t>(sizeof(double)));
+  return std::max<std::int64_t>(std::min(fit, ceil_div(problem.m, threads())), 16);
+}
+
+/// Compares all rows of the panel that an output holds.
+void compare(const Inputs& inputs, const Panel& panel, const Product& product, const Output& output,
+             Judge& judge) {
+  Finish finish(inputs, output.rank);
+  const Problem& p = inputs.problem();
+  const auto row_bytes = static_cast<std::size_t>(p.out_cols()) * size_bytes(p.dtype);
+  for (const GlobalRun& run : p.out_runs(output.rank)) {
+    const std::int64_t end = smaller(run.global_row + run.rows, panel.row + panel.rows);
+    for (std::int64_t row = larger(run.global_row, panel.row); row < end; row += judged_tile) {
+      const std::int64_t local = run.local_row + row - run.global_row;
+      const auto* elements =
+          static_cast<const std::byte*>(output.memory) + static_cast<std::size_t>(local) * row_bytes;
+      judge.compare({output.rank, output.role, local, smaller(judged_tile, end - row), elements}, finish,
+                    product.x.data() + (row - panel.row) * p.n, product.scale);
+    }
+  }
+}
+
+}  // namespace
+
+double tolerance(const Problem& problem) {
+  constexpr double c = 4;
+  if (problem.is_collective() && !problem.reduces()) return 0;  // bytes are moved as they are
+  // Attention rounds its result once more, and its weights have the errors of its scores.
+  const double attention =
+      problem.attends() ? 2 * epsilon(problem.dtype) +
+                              c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
+                        : 0;
+  if (problem.exchanges_heads()) return attention;
+  // The first of two products is rounded once, element by element, and its accumulation errors pass the
+  // activation, whose slope is about one.
+  const double first =
+      problem.chains()
+          ? epsilon(problem.dtype) + c * std::sqrt(static_cast<double>(problem.inner)) * std::ldexp(1.0, -24)
+          : 0;
+  return (2 + problem.world) * epsilon(problem.dtype) +
+         c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24) + attention + first;
+}
+
+Check check(const Inputs& inputs, std::span<const Output> outputs) {
+  const Problem& problem = inputs.problem();
+  std::vector<int> ranks;
+  bool any_rounds = false;
+  for (const Output& output : outputs) {
+    if (std::find(ranks.begin(), ranks.end(), output.rank) == ranks.end()) ranks.push_back(output.rank);
+    any_rounds = any_rounds || rounds(problem, output.role);
+  }
+  Check result;
+  result.tolerance = inputs.exact() && !any_rounds ? 0 : tolerance(problem);
+
+  openblas_set_num_threads(1);  // every thread here calls it for itself
+  const std::vector<Panel> panels = make_panels(problem, ranks, panel_rows(problem));
+  std::mutex mutex;
+  parallel_for(panels.size(), [&](std::size_t i) {
+    Judge judge(inputs);
+    const Product product = multiply(inputs, panels[i]);
+    for (const Output& output : outputs)
+      if (std::find(panels[i].readers.begin(), panels[i].readers.end(), output.rank) !=
+          panels[i].readers.end())
+        compare(inputs, panels[i], product, output, judge);
+    const std::lock_guard lock(mutex);
+    judge.merge_into(result);
+  });
+  return result;
+}
+
+std::string oracle_library() {
+  return openblas_get_config();
+}
+
+std::int64_t check_bytes(const Problem& problem) {
+  const std::int64_t rows = panel_rows(problem);
+  const std::int64_t block = smaller(512, problem.k);
+  const std::int64_t product =
+      static_cast<std::int64_t>(sizeof(double)) *
+      (rows * (problem.n + block + (problem.chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
+       block * 512 + 8 * larger(problem.n, problem.b_cols()));
+  return threads() * (product + (problem.attends() ? attend_bytes(problem, rows) : 0));
+}
+
+}  // namespace shingle

@@ -1,0 +1,263 @@
+#include "reference.hpp"
+
+#include "attention_reference.hpp"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shingle {
+namespace {
+
+// Blocks of B (512×512 doubles: 2 MiB) stay in a core's cache while dgemm runs over the rows of the panel.
+constexpr std::int64_t block = 512;
+
+/// The owners of global rows [row, row + rows) of a gathered A, in order.
+std::vector<ARows> owners(const Problem& problem, std::int64_t row, std::int64_t rows) {
+  struct Owned {
+    std::int64_t global;
+    ARows local;
+  };
+  std::vector<Owned> found;
+  for (int rank = 0; rank < problem.world; ++rank)
+    for (const GlobalRun& run : problem.a_runs(rank)) {
+      const std::int64_t first = larger(run.global_row, row),
+                         end = smaller(run.global_row + run.rows, row + rows);
+      if (first < end) found.push_back({first, {rank, run.local_row + first - run.global_row, end - first}});
+    }
+  std::sort(found.begin(), found.end(), [](const Owned& a, const Owned& b) { return a.global < b.global; });
+  std::vector<ARows> in_order;
+  for (const Owned& owned : found) in_order.push_back(owned.local);
+  return in_order;
+}
+
+bool holds(const Problem& problem, int rank, const Panel& panel) {
+  for (const GlobalRun& run : problem.out_runs(rank))
+    if (run.global_row < panel.row + panel.rows && panel.row < run.global_row + run.rows) return true;
+  return false;
+}
+
+double squares(const std::vector<double>& values) {
+  return cblas_ddot(static_cast<int>(values.size()), values.data(), 1, values.data(), 1);
+}
+
+/// Where a panel's rows of A are, as a term has them.
+std::vector<ARows> sources_of(const Problem& p, const Panel& panel, int term) {
+  if (!panel.gathered.empty()) return panel.gathered;
+  return {{term, panel.row - (p.routing ? p.routing->global_base(term) : 0), panel.rows}};
+}
+
+/// Adds the rows of one term to x, and returns their mean square.
+double add_rows(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
+  const std::int64_t n = inputs.problem().n;
+  std::vector<double> a;
+  double total = 0;
+  std::int64_t done = 0;
+  for (const ARows& s : sources_of(inputs.problem(), panel, term)) {
+    a.resize(static_cast<std::size_t>(s.rows * n));
+    inputs.read(s.owner, Role::a, {s.row, s.rows, 0, n}, a.data());
+    total += squares(a);
+    cblas_daxpy(static_cast<int>(a.size()), 1.0, a.data(), 1, x.data() + done * n, 1);
+    done += s.rows;
+  }
+  return total / static_cast<double>(panel.rows * n);
+}
+
+/// The attention of a panel's rows, and its mean square.
+double take_attention(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
+  x = attend(inputs, term, panel.row, panel.rows);
+  return squares(x) / static_cast<double>(x.size());
+}
+
+/// A product of one term: rows of op(A), read from their owners or, already on hand, `held` (rows × k), times
+/// a weight of the term.
+struct Factors {
+  int term;
+  std::vector<ARows> sources;
+  const double* held;
+  Role weight;
+  std::int64_t k, n;
+
+  std::int64_t rows() const {
+    std::int64_t count = 0;
+    for (const ARows& source : sources) count += source.rows;
+    return count;
+  }
+};
+
+/// Adds a product to x (rows × n), and returns the mean square that products of its size have with random
+/// signs.
+double add_product(const Inputs& inputs, const Factors& f, std::vector<double>& x) {
+  const Problem& p = inputs.problem();
+  const bool turned = p.transpose_a && f.held == nullptr;
+  std::vector<double> a, b;
+  double a_squares = 0, b_squares = 0;
+  for (std::int64_t k = 0; k < f.k; k += block) {
+    const std::int64_t ks = smaller(block, f.k - k);
+    a.resize(static_cast<std::size_t>(f.rows() * ks));
+    std::int64_t done = 0;
+    for (const ARows& s : f.sources) {
+      const Area area = turned ? Area{k, ks, s.row, s.rows} : Area{s.row, s.rows, k, ks};
+      if (f.held == nullptr) inputs.read(s.owner, Role::a, area, a.data() + done * ks);
+      for (std::int64_t i = done; i < done + s.rows && f.held != nullptr; ++i)
+        std::copy_n(f.held + i * f.k + k, ks, a.data() + i * ks);
+      done += s.rows;
+    }
+    a_squares += squares(a);
+    for (std::int64_t col = 0; col < f.n; col += block) {
+      const std::int64_t cols = smaller(block, f.n - col);
+      b.resize(static_cast<std::size_t>(ks * cols));
+      inputs.read(f.term, f.weight, p.transpose_b ? Area{col, cols, k, ks} : Area{k, ks, col, cols},
+                  b.data());
+      b_squares += squares(b);
+      done = 0;
+      for (const ARows& s : f.sources) {
+        cblas_dgemm(
+            CblasRowMajor, turned ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
+            static_cast<int>(s.rows), static_cast<int>(cols), static_cast<int>(ks), 1.0, a.data() + done * ks,
+            static_cast<int>(turned ? s.rows : ks), b.data(), static_cast<int>(p.transpose_b ? ks : cols),
+            1.0, x.data() + done * f.n + col, static_cast<int>(f.n));
+        done += s.rows;
+      }
+    }
+  }
+  const auto size = [](std::int64_t rows, std::int64_t cols) {
+    return static_cast<double>(rows) * static_cast<double>(cols);
+  };
+  return a_squares / size(f.rows(), f.k) * (b_squares / size(f.k, f.n)) * static_cast<double>(f.k);
+}
+
+double activate(Activation activation, double x) {
+  switch (activation) {
+    case Activation::relu:
+      return std::max(x, 0.0);
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x * std::sqrt(0.5));
+    case Activation::silu:
+    case Activation::swiglu:
+      return x / (1 + std::exp(-x));
+    case Activation::none:
+      break;
+  }
+  return x;
+}
+
+/// Row vectors of a rank.
+std::vector<double> read_vector(const Inputs& inputs, int rank, Role role) {
+  const std::int64_t cols = shape_of(inputs.problem(), role, rank).cols;
+  std::vector<double> values(static_cast<std::size_t>(cols));
+  inputs.read(rank, role, {0, 1, 0, cols}, values.data());
+  return values;
+}
+
+/// out = activation(x + bias), where bias may be empty; of swiglu x is [gate | up].
+void apply(Activation activation, const double* x, const std::vector<double>& bias, std::span<double> out) {
+  const std::size_t cols = out.size();
+  const auto biased = [&](std::size_t i) { return bias.empty() ? x[i] : x[i] + bias[i]; };
+  for (std::size_t i = 0; i < cols; ++i) {
+    out[i] = activate(activation, biased(i));
+    if (activation == Activation::swiglu) out[i] *= biased(cols + i);
+  }
+}
+
+/// The activated first of two products, rows × inner: what the second one multiplies.
+std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>& sources, int term) {
+  const Problem& p = inputs.problem();
+  const Factors factors{term, sources, nullptr, Role::b, p.k, p.b_cols()};
+  const std::int64_t rows = factors.rows();
+  std::vector<double> x(static_cast<std::size_t>(rows * p.b_cols()));
+  add_product(inputs, factors, x);
+  const std::vector<double> bias =
+      p.epilogue.bias ? read_vector(inputs, term, Role::bias) : std::vector<double>{};
+  std::vector<double> hidden(static_cast<std::size_t>(rows * p.inner));
+  for (std::int64_t row = 0; row < rows; ++row)
+    apply(p.epilogue.activation, x.data() + row * p.b_cols(), bias,
+          std::span(hidden).subspan(static_cast<std::size_t>(row * p.inner),
+                                    static_cast<std::size_t>(p.inner)));
+  return hidden;
+}
+
+/// Adds the product of one term that is summed.
+double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
+  const Problem& p = inputs.problem();
+  const std::vector<ARows> sources = sources_of(p, panel, term);
+  if (p.chains()) {
+    const std::vector<double> hidden = first_product(inputs, sources, term);
+    return add_product(inputs, {term, {{term, 0, panel.rows}}, hidden.data(), Role::down, p.inner, p.n}, x);
+  }
+  const std::vector<double> attended =
+      p.attends() ? attend(inputs, term, sources.front().row, panel.rows) : std::vector<double>{};
+  return add_product(inputs, {term, sources, p.attends() ? attended.data() : nullptr, Role::b, p.k, p.n}, x);
+}
+
+}  // namespace
+
+std::vector<Panel> make_panels(const Problem& problem, std::span<const int> ranks, std::int64_t most_rows) {
+  std::vector<Panel> panels;
+  const auto cut = [&](std::int64_t row, std::int64_t rows, const std::vector<int>& terms,
+                       std::span<const int> readers) {
+    for (const std::int64_t end = row + rows; row < end; row += most_rows) {
+      Panel panel{row, smaller(most_rows, end - row), terms, {}, {}};
+      if (problem.gathers()) panel.gathered = owners(problem, panel.row, panel.rows);
+      for (const int rank : readers)
+        if (holds(problem, rank, panel)) panel.readers.push_back(rank);
+      if (!panel.readers.empty()) panels.push_back(std::move(panel));
+    }
+  };
+  if (problem.reduces()) {
+    std::vector<int> all(static_cast<std::size_t>(problem.world));
+    for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
+    cut(0, problem.m, all, ranks);
+  } else if (problem.op == Op::gemm_alltoall || problem.op == Op::alltoall) {
+    for (int source = 0; source < problem.world; ++source)
+      cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);
+  } else if (problem.exchanges_heads()) {
+    for (const int& rank : ranks)  // rows of another's shard would be attended to in vain
+      for (const GlobalRun& run : problem.out_runs(rank)) cut(run.global_row, run.rows, {rank}, {&rank, 1});
+  } else {
+    for (const int& rank : ranks) cut(0, problem.global_rows(), {rank}, {&rank, 1});
+  }
+  return panels;
+}
+
+Product multiply(const Inputs& inputs, const Panel& panel) {
+  Product product;
+  product.x.resize(static_cast<std::size_t>(panel.rows * inputs.problem().n));
+  double mean_square = 0;
+  const Problem& p = inputs.problem();
+  const auto add = p.multiplies() ? add_term : p.is_collective() ? add_rows : take_attention;
+  for (const int term : panel.terms) mean_square += add(inputs, panel, term, product.x);
+  product.scale = std::sqrt(mean_square);
+  return product;
+}
+
+Finish::Finish(const Inputs& inputs, int rank) : inputs_(inputs), rank_(rank) {
+  const Problem& p = inputs.problem();
+  if (p.result_epilogue().bias) bias_ = read_vector(inputs, rank, Role::bias);
+  if (p.norm.enabled) weight_ = read_vector(inputs, rank, Role::norm_weight);
+  result_.out.resize(static_cast<std::size_t>(p.out_cols()));
+  if (p.norm.residual) residual_ = result_.sum = result_.out;
+}
+
+double Finish::norm_scale() const {
+  return std::sqrt(squares(weight_) / static_cast<double>(weight_.size()));
+}
+
+const RowResult& Finish::operator()(const double* x, std::int64_t row) {
+  const Problem& p = inputs_.problem();
+  std::vector<double>& out = result_.out;
+  const std::size_t cols = out.size();
+  apply(p.result_epilogue().activation, x, bias_, out);
+  if (!p.norm.enabled) return result_;
+  if (p.norm.residual) {
+    inputs_.read(rank_, Role::residual, {row, 1, 0, static_cast<std::int64_t>(cols)}, residual_.data());
+    for (std::size_t i = 0; i < cols; ++i) result_.sum[i] = out[i] += residual_[i];
+  }
+  const double mean = squares(out) / static_cast<double>(cols);
+  result_.factor = 1 / std::sqrt(mean + static_cast<double>(p.norm.epsilon));
+  for (std::size_t i = 0; i < cols; ++i) out[i] *= result_.factor * weight_[i];
+  return result_;
+}
+
+}  // namespace shingle

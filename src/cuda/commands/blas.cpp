@@ -1,0 +1,216 @@
+// Row-major by way of a column-major library: what is C to us is its transpose to the library, and
+// Cᵀ = op(B)ᵀ · op(A)ᵀ. So B is the library's first operand, and a matrix that we call transposed is, too.
+#include "blas.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "cuda/raii/memory.hpp"
+#include "cuda/raii/stream.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+constexpr int most_candidates = 8;
+constexpr std::size_t most_workspace_bytes = std::size_t{32} << 20;
+
+void check_blas(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw CudaError(fmt::format("{}: {}", call, cublasLtGetStatusString(status)), status, -1);
+}
+
+template <auto destroy>
+struct Destroyer {
+  template <class T>
+  void operator()(T* made) const {
+    destroy(made);
+  }
+};
+using Description =
+    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroyer<cublasLtMatmulDescDestroy>>;
+using Layout =
+    std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroyer<cublasLtMatrixLayoutDestroy>>;
+using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
+                                   Destroyer<cublasLtMatmulPreferenceDestroy>>;
+
+cudaDataType_t library_type(DType type) {
+  switch (type) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+  }
+  throw InvalidArgument("an element type that there is not");
+}
+
+template <class T>
+void set(const Description& product, cublasLtMatmulDescAttributes_t which, T value) {
+  check_blas(cublasLtMatmulDescSetAttribute(product.get(), which, &value, sizeof value),
+             "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t which, T value) {
+  check_blas(cublasLtMatmulPreferenceSetAttribute(preference.get(), which, &value, sizeof value),
+             "cublasLtMatmulPreferenceSetAttribute");
+}
+
+/// A row-major matrix of rows × cols.
+Layout layout(DType type, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check_blas(cublasLtMatrixLayoutCreate(&made, library_type(type), static_cast<std::uint64_t>(cols),
+                                        static_cast<std::uint64_t>(rows), leading),
+             "cublasLtMatrixLayoutCreate");
+  return Layout(made);
+}
+
+Description description(const LibraryProblem& p) {
+  cublasLtMatmulDesc_t made = nullptr;
+  check_blas(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  Description product(made);
+  set(product, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(product, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.bias != nullptr) {
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        p.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS);
+    set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(p.type));
+  } else if (p.relu) {
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_RELU);
+  }
+  if (p.sms > 0) set(product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, p.sms);
+  return product;
+}
+
+Preference preference(const LibraryProblem& p) {
+  cublasLtMatmulPreference_t made = nullptr;
+  check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  Preference wish(made);
+  set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace_bytes);
+  // Parts of a split sum meet in fp32, in the workspace, or not at all.
+  set(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  for (const auto which :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    set(wish, which, static_cast<std::uint32_t>(p.alignment));
+  return wish;
+}
+
+}  // namespace
+
+BlasHandle::BlasHandle() {
+  check_blas(cublasLtCreate(&handle_), "cublasLtCreate");
+}
+
+BlasHandle::~BlasHandle() {
+  cublasLtDestroy(handle_);
+}
+
+struct LibraryGemm::Descriptors {
+  const BlasHandle& handle;
+  Description product;
+  Layout a, b, c;
+  struct Algorithm {
+    cublasLtMatmulAlgo_t algorithm;
+    std::size_t workspace_bytes;
+  };
+  std::vector<Algorithm> algorithms{};
+  std::size_t result_bytes = 0;  // of C
+  std::size_t chosen = 0;
+
+  /// Without algorithms there is nothing to multiply.
+  void run(std::size_t which, cudaStream_t stream, const void* from_a, const void* from_b, void* to,
+           void* workspace) const {
+    if (algorithms.empty()) return;
+    const float one = 1, zero = 0;
+    const Algorithm& by = algorithms[which];
+    check_blas(cublasLtMatmul(handle.get(), product.get(), &one, from_b, b.get(), from_a, a.get(), &zero, to,
+                              c.get(), to, c.get(), &by.algorithm, workspace, by.workspace_bytes, stream),
+               "cublasLtMatmul");
+  }
+
+  /// Of one product, in microseconds.
+  double time(std::size_t which, cudaStream_t stream, const void* from_a, const void* from_b, void* to,
+              void* workspace) const {
+    constexpr int rounds = 3, products = 4;
+    const Event begin(Event::Timing::on), end(Event::Timing::on);
+    double best = std::numeric_limits<double>::infinity();
+    run(which, stream, from_a, from_b, to, workspace);
+    for (int round = 0; round < rounds; ++round) {
+      begin.record(stream);
+      for (int i = 0; i < products; ++i) run(which, stream, from_a, from_b, to, workspace);
+      end.record(stream);
+      end.synchronize();
+      best = std::min(best, 1e3 * static_cast<double>(end.milliseconds_since(begin)) / products);
+    }
+    return best;
+  }
+};
+
+LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p) {
+  const bool empty = p.m == 0 || p.n == 0;
+  if (p.m < 0 || p.n < 0 || (p.k < 1 && !empty))
+    throw InvalidArgument(fmt::format("a product of {}×{}×{}", p.m, p.n, p.k));
+  if (empty) {
+    made_.reset(new Descriptors{handle, {}, {}, {}, {}});
+    return;
+  }
+  made_.reset(new Descriptors{handle, description(p),
+                              layout(p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda),
+                              layout(p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb),
+                              layout(p.out_type, p.m, p.n, p.ldc)});
+  made_->result_bytes = static_cast<std::size_t>(p.m * p.ldc) * size_bytes(p.out_type);
+  const Preference wish = preference(p);
+  cublasLtMatmulHeuristicResult_t found[most_candidates];
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle.get(), made_->product.get(), made_->b.get(), made_->a.get(), made_->c.get(), made_->c.get(),
+      wish.get(), most_candidates, found, &count);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
+  for (int i = 0; i < count; ++i)
+    if (found[i].state == CUBLAS_STATUS_SUCCESS)
+      made_->algorithms.push_back({found[i].algo, found[i].workspaceSize});
+  if (made_->algorithms.empty())
+    throw Unsupported(fmt::format("cuBLASLt has no algorithm for a product of {}×{}×{} in {} to {}", p.m, p.n,
+                                  p.k, name(p.type), name(p.out_type)));
+}
+
+LibraryGemm::~LibraryGemm() = default;
+LibraryGemm::LibraryGemm(LibraryGemm&&) noexcept = default;
+LibraryGemm& LibraryGemm::operator=(LibraryGemm&&) noexcept = default;
+
+void LibraryGemm::run(cudaStream_t stream, const void* a, const void* b, void* c, void* workspace) const {
+  made_->run(made_->chosen, stream, a, b, c, workspace);
+}
+
+std::size_t LibraryGemm::workspace_bytes() const noexcept {
+  return made_->algorithms.empty() ? 0 : made_->algorithms[made_->chosen].workspace_bytes;
+}
+
+double LibraryGemm::tune(cudaStream_t stream, const void* a, const void* b) {
+  if (made_->algorithms.empty()) return 0;
+  std::size_t most = 0;
+  for (const auto& algorithm : made_->algorithms) most = std::max(most, algorithm.workspace_bytes);
+  const DeviceMemory result(made_->result_bytes), workspace(most);
+  double best = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < made_->algorithms.size(); ++i) {
+    const double us = made_->time(i, stream, a, b, result.get(), workspace.get());
+    if (us >= best) continue;
+    best = us;
+    made_->chosen = i;
+  }
+  return best;
+}
+
+std::size_t LibraryGemm::candidates() const noexcept {
+  return made_->algorithms.size();
+}
+
+}  // namespace shingle::cuda

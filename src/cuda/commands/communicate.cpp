@@ -1,0 +1,235 @@
+// Steps that move data between ranks, or within one by no kernel of ours.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "command.hpp"
+#include "cuda/nccl/communicators.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/memory.hpp"
+#include "cuda/runtime/world.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+ncclDataType_t nccl_type(DType type) {
+  return type == DType::f32 ? ncclFloat32 : type == DType::bf16 ? ncclBfloat16 : ncclFloat16;
+}
+
+/// A contiguous slice, as NCCL takes it.
+struct Span1d {
+  char* data = nullptr;
+  std::size_t count = 0;  ///< elements
+};
+
+Span1d contiguous(const Context& context, const Slice& slice) {
+  if (slice.rows == 0) return {};
+  return {context.memory.at(slice, context.parity), static_cast<std::size_t>(slice.rows * slice.cols)};
+}
+
+DType dtype_of(const Context& context, const Slice& slice) {
+  return context.plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype;
+}
+
+ncclComm_t communicator(const Context& context, std::int32_t communicator, const Resources& resources) {
+  return context.world.communicator(comm_key(context.plan, communicator, resources)).of(context.rank);
+}
+
+class NcclCollective final : public Command {
+ public:
+  NcclCollective(const Context& context, const Collective& step)
+      : kind_(step.kind),
+        comm_(communicator(context, step.communicator, step.resources)),
+        send_(contiguous(context, step.send)),
+        recv_(contiguous(context, step.recv)),
+        type_(nccl_type(dtype_of(context, step.send))) {}
+
+  void enqueue(cudaStream_t stream) override {
+    switch (kind_) {
+      case CollectiveKind::allreduce:
+        return check(ncclAllReduce(send_.data, recv_.data, send_.count, type_, ncclSum, comm_, stream),
+                     "ncclAllReduce");
+      case CollectiveKind::reducescatter:
+        return check(ncclReduceScatter(send_.data, recv_.data, recv_.count, type_, ncclSum, comm_, stream),
+                     "ncclReduceScatter");
+      default:
+        return check(ncclAllGather(send_.data, recv_.data, send_.count, type_, comm_, stream),
+                     "ncclAllGather");
+    }
+  }
+
+ private:
+  CollectiveKind kind_;
+  ncclComm_t comm_;
+  Span1d send_, recv_;
+  ncclDataType_t type_;
+};
+
+/// Messages that progress as one: an exchange, or an all-to-all with counts.
+class NcclMessages final : public Command {
+ public:
+  struct Message {
+    int peer = 0;  ///< in the communicator
+    Span1d at;
+  };
+  NcclMessages(ncclComm_t comm, DType type, std::vector<Message> sends, std::vector<Message> receives)
+      : comm_(comm), type_(nccl_type(type)), sends_(std::move(sends)), receives_(std::move(receives)) {}
+
+  void enqueue(cudaStream_t stream) override {
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (const Message& m : sends_)
+      check(ncclSend(m.at.data, m.at.count, type_, m.peer, comm_, stream), "ncclSend");
+    for (const Message& m : receives_)
+      check(ncclRecv(m.at.data, m.at.count, type_, m.peer, comm_, stream), "ncclRecv");
+    check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+ private:
+  ncclComm_t comm_;
+  ncclDataType_t type_;
+  std::vector<Message> sends_, receives_;
+};
+
+std::vector<NcclMessages::Message> parts(const Context& context, Slice slice,
+                                         const std::vector<std::int64_t>& rows) {
+  std::vector<NcclMessages::Message> messages;
+  for (std::size_t peer = 0; peer < rows.size(); ++peer) {
+    slice.rows = rows[peer];
+    if (slice.rows > 0) messages.push_back({static_cast<int>(peer), contiguous(context, slice)});
+    slice.row += rows[peer];
+  }
+  return messages;
+}
+
+class Set final : public Command {
+ public:
+  Set(void* to, std::int64_t pitch, std::int64_t width, std::int64_t rows)
+      : to_(to), pitch_(pitch), width_(width), rows_(rows) {}
+  void enqueue(cudaStream_t stream) override {
+    check(cudaMemset2DAsync(to_, static_cast<std::size_t>(pitch_), 0, static_cast<std::size_t>(width_),
+                            static_cast<std::size_t>(rows_), stream),
+          "cudaMemset2DAsync");
+  }
+
+ private:
+  void* to_;
+  std::int64_t pitch_, width_, rows_;
+};
+
+/// Copies, one after the other: between two devices a copy engine carries them out, within one its SMs do.
+class CopyRows final : public Command {
+ public:
+  struct Part {
+    char* to = nullptr;
+    const char* from = nullptr;
+    std::size_t to_pitch = 0, from_pitch = 0;
+    std::size_t width = 0, rows = 0;  ///< bytes of a row, and rows
+  };
+  explicit CopyRows(std::vector<Part> parts, DeviceMemory scratch = {})
+      : parts_(std::move(parts)), scratch_(std::move(scratch)) {}
+  void enqueue(cudaStream_t stream) override {
+    for (const Part& part : parts_)
+      if (part.width == part.to_pitch && part.width == part.from_pitch)
+        check(cudaMemcpyAsync(part.to, part.from, part.width * part.rows, cudaMemcpyDefault, stream),
+              "cudaMemcpyAsync");
+      else
+        check(cudaMemcpy2DAsync(part.to, part.to_pitch, part.from, part.from_pitch, part.width, part.rows,
+                                cudaMemcpyDefault, stream),
+              "cudaMemcpy2DAsync");
+  }
+
+ private:
+  std::vector<Part> parts_;
+  DeviceMemory scratch_;  // that some of them pass through
+};
+
+CopyRows::Part part_of(const Context& context, const Slice& from, const Slice& to) {
+  const auto pitch = [&](const Slice& slice) {
+    return static_cast<std::size_t>(context.memory.row_bytes(slice.buffer));
+  };
+  return {context.memory.at(to, context.parity),
+          context.memory.at(from, context.parity),
+          pitch(to),
+          pitch(from),
+          static_cast<std::size_t>(to.cols) * size_bytes(dtype_of(context, to)),
+          static_cast<std::size_t>(to.rows)};
+}
+
+}  // namespace
+
+CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& resources) {
+  // The baseline is the library as it stands.
+  const int ctas = plan.mechanism == Mechanism::sequential ? 0 : resources.most;
+  return {plan.communicators[static_cast<std::size_t>(communicator)].ranks, ctas, communicator};
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Collective& step) {
+  if (step.kind != CollectiveKind::alltoall) return std::make_unique<NcclCollective>(context, step);
+  return std::make_unique<NcclMessages>(
+      communicator(context, step.communicator, step.resources), dtype_of(context, step.send),
+      parts(context, step.send, step.send_rows), parts(context, step.recv, step.recv_rows));
+}
+
+void require_served(const Plan& plan, const Exchange& step) {
+  for (const auto* list : {&step.sends, &step.receives})
+    for (const Exchange::Message& message : *list) {
+      const Slice& at = message.slice;
+      const Buffer& buffer = plan.buffers[static_cast<std::size_t>(at.buffer)];
+      if (at.rows > 1 && at.cols != buffer.cols)
+        throw Unsupported(fmt::format("NCCL sends whole rows, not {} columns of the {} of '{}'", at.cols,
+                                      buffer.cols, buffer.name));
+    }
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Exchange& step) {
+  const auto& ranks = context.plan.communicators[static_cast<std::size_t>(step.communicator)].ranks;
+  const auto messages = [&](const std::vector<Exchange::Message>& list) {
+    std::vector<NcclMessages::Message> made;
+    for (const Exchange::Message& message : list) {
+      const auto peer = std::find(ranks.begin(), ranks.end(), message.peer) - ranks.begin();
+      if (message.slice.rows > 0)
+        made.push_back({static_cast<int>(peer), contiguous(context, message.slice)});
+    }
+    return made;
+  };
+  const auto& any = step.sends.empty() ? step.receives : step.sends;
+  if (any.empty()) return nullptr;
+  return std::make_unique<NcclMessages>(communicator(context, step.communicator, step.resources),
+                                        dtype_of(context, any.front().slice), messages(step.sends),
+                                        messages(step.receives));
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Copy& step) {
+  if (step.to.rows == 0 || step.to.cols == 0) return nullptr;
+  const CopyRows::Part part = part_of(context, step.from, step.to);
+  if (part.to == part.from && part.to_pitch == part.from_pitch) return nullptr;  // bound in place
+  return std::make_unique<CopyRows>(std::vector{part});
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step) {
+  if (step.from.rows == 0 || step.from.cols == 0) return nullptr;
+  return std::make_unique<CopyRows>(
+      std::vector{part_of(context, step.from, step.to[0]), part_of(context, step.from, step.to[1])});
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Swap& step) {
+  if (step.a.rows == 0 || step.a.cols == 0) return nullptr;
+  const CopyRows::Part there = part_of(context, step.a, step.b), back = part_of(context, step.b, step.a);
+  DeviceMemory scratch(there.width * there.rows);
+  char* const held = scratch.get<char>();
+  std::vector<CopyRows::Part> parts{{held, back.from, there.width, back.from_pitch, there.width, there.rows},
+                                    there,
+                                    {back.to, held, back.to_pitch, there.width, there.width, there.rows}};
+  return std::make_unique<CopyRows>(std::move(parts), std::move(scratch));
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Fill& step) {
+  const Slice& to = step.slice;
+  if (to.rows == 0 || to.cols == 0) return nullptr;
+  return std::make_unique<Set>(context.memory.at(to, context.parity), context.memory.row_bytes(to.buffer),
+                               to.cols * static_cast<std::int64_t>(size_bytes(dtype_of(context, to))),
+                               to.rows);
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,180 @@
+// Elementwise steps.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "command.hpp"
+#include "cuda/kernels/sync.hpp"
+#include "cuda/raii/check.hpp"
+#include "elements.hpp"
+#include "hand_over_events.hpp"
+#include "lower/passes.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+/// A pass, or parts of one that each follow a wait.
+class Pass final : public Command {
+ public:
+  struct Part {
+    const Event* event = nullptr;  ///< that it waits for; null: for a count,
+    SyncOp await{};                ///< and of a null counter for nothing
+    std::int64_t first = 0, last = 0;
+  };
+  Pass(const ElementwiseArgs& args, std::vector<Part> parts) : args_(args), parts_(std::move(parts)) {}
+  void enqueue(cudaStream_t stream) override {
+    for (const Part& part : parts_) {
+      if (part.event != nullptr)
+        part.event->make_wait(stream);
+      else if (part.await.counter != nullptr)
+        check(launch_sync(&part.await, 1, args_.watch, stream), "launch a wait");
+      args_.first = part.first, args_.last = part.last;
+      check(launch_elementwise(args_, stream), "launch a pass");
+    }
+  }
+
+ private:
+  ElementwiseArgs args_;
+  std::vector<Part> parts_;
+};
+
+/// One kernel that waits for its items as they come would hold its SMs the while, and its many waits slow
+/// down whoever moves data by a factor (a collective of NCCL: by ten). Where items come by groups, in their
+/// order, one thread waits for each group, and its items follow. Not so where lanes share the items: whoever
+/// is there takes the next.
+std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
+  if (!by_groups(step)) return {{nullptr, {}, step.first, last_item(step)}};
+  const TileGate& gate = step.gates.front();
+  std::vector<Pass::Part> parts;
+  for (const GroupOfItems& items : awaited_groups(step)) {
+    const CounterRef ref{gate.counter, context.rank, gate.entry(items.group)};
+    parts.push_back({context.hand_overs->of(ref),
+                     {SyncKind::await, context.memory.counter(ref),
+                      gate.targets[static_cast<std::size_t>(items.group)], context.memory.growth(ref)},
+                     items.first,
+                     items.last});
+  }
+  return parts;
+}
+
+std::vector<TileAt> order_of(const TileGrid& grid) {
+  std::vector<TileAt> order;
+  for (std::int64_t p = 0; p < grid.positions(); ++p) {
+    const Tile tile = grid.tile(p);
+    order.push_back(grid.phantom(tile)
+                        ? TileAt{-1, -1}
+                        : TileAt{static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
+  }
+  return order;
+}
+
+std::vector<std::int32_t> positions_of(const TileGrid& grid) {
+  std::vector<std::int32_t> positions;
+  for (std::int64_t m = 0; m < grid.tiles_m(); ++m)
+    for (std::int64_t n = 0; n < grid.tiles_n(); ++n)
+      positions.push_back(static_cast<std::int32_t>(grid.linear({m, n})));
+  return positions;
+}
+
+}  // namespace
+
+void require_served(const Plan& plan, const Elementwise& step) {
+  if (step.from.empty()) return;
+  const auto dtype = [&](const Slice& slice) {
+    return plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype;
+  };
+  const DType type = dtype(step.to.slice), source = dtype(step.from.front().slice);
+  for (const Placement& from : step.from)
+    if (dtype(from.slice) != source || (source != type && source != DType::f32))
+      throw Unsupported(
+          fmt::format("a pass on GPUs reads all its sources in f32 or in the type that it writes: "
+                      "not {} and {} to {}",
+                      name(source), name(dtype(from.slice)), name(type)));
+  const auto same = [&](bool used, const Slice& slice) {
+    if (used && dtype(slice) != type)
+      throw Unsupported(
+          fmt::format("a pass on GPUs has bias, weights and residual in the type that it writes: "
+                      "not {} beside {}",
+                      name(dtype(slice)), name(type)));
+  };
+  same(step.epilogue.bias, step.bias);
+  same(step.norm.enabled, step.norm_weight);
+  same(step.norm.residual, step.residual.slice);
+  same(step.norm.residual, step.sum.slice);
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps) {
+  const Elementwise& first = steps.front();
+  const TileGrid& grid = first.grid;
+  if (grid.tiles() == 0 || first.first >= last_item(first)) return nullptr;
+  std::vector<std::pair<Placement, Placement>> passes;
+  for (const Elementwise& step : steps) passes.emplace_back(step.from.front(), step.to);
+  const auto moves =
+      context.tables().moves(passes, {grid, all_positions(grid), grid.tile_rows, 1, grid.tile_rows});
+  if (!moves) {
+    std::vector<std::unique_ptr<Command>> parts;
+    for (const Elementwise& step : steps) parts.push_back(make_command(context, step));
+    return std::make_unique<Sequence>(std::move(parts));
+  }
+  ElementwiseArgs args;
+  args.type = args.source_type =
+      element(context.plan.buffers[static_cast<std::size_t>(first.to.slice.buffer)].dtype);
+  args.rows = grid.tiles_m() * moves->rows, args.cols = grid.cols;
+  args.tile_rows = moves->rows, args.tile_cols = grid.tile_cols;
+  args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
+  args.order = context.arena.put(order_of(grid));
+  args.sources = context.arena.put(std::vector<Route>{moves->from});
+  args.source_count = 1;
+  args.to = moves->to;
+  args.watch = context.watch;
+  return std::make_unique<Pass>(args, parts_of(context, first));
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step) {
+  const TileGrid& grid = step.grid;
+  if (grid.tiles() == 0 || step.first >= last_item(step)) return nullptr;
+  const auto& dtype = [&](const Placement& at) {
+    return context.plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
+  };
+  const Tables tables = context.tables();
+  const Tiling tiling{grid, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
+  ElementwiseArgs args;
+  args.source_type = element(dtype(step.from.front()));
+  args.type = element(dtype(step.to));
+  args.rows = grid.rows, args.cols = grid.cols;
+  args.tile_rows = grid.tile_rows, args.tile_cols = grid.tile_cols;
+  args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
+  args.first = step.first, args.last = last_item(step);
+  args.order = context.arena.put(order_of(grid));
+  if (row_wise(step)) args.position_of = context.arena.put(positions_of(grid));
+  std::vector<Route> sources;
+  for (const Placement& from : step.from) sources.push_back(tables.route(from, tiling));
+  args.sources = context.arena.put(sources);
+  args.source_count = static_cast<std::int32_t>(sources.size());
+  args.to = tables.route(step.to, tiling);
+  args.activate = activate(step.epilogue.activation);
+  if (step.epilogue.bias) args.bias = context.memory.at(step.bias, context.parity);
+  args.norm = step.norm.enabled;
+  args.epsilon = step.norm.epsilon;
+  if (args.norm) args.norm_weight = context.memory.at(step.norm_weight, context.parity);
+  args.has_residual = step.norm.residual;
+  if (args.has_residual) {
+    args.residual = tables.route(step.residual, tiling);
+    args.sum = tables.route(step.sum, tiling);
+  }
+  auto parts = parts_of(context, step);
+  const bool waits = !step.gates.empty() && !by_groups(step);
+  if (waits) args.gate = tables.gates(step.gates, tiling, context.rank);
+  args.notify = tables.notifies(step.notify, tiling, context.rank);
+  if (step.queue >= 0) args.queue = context.queues + step.queue;
+  args.watch = context.watch;
+  // One that waits holds the SMs that it has, and one whose tiles are waited for runs beside others: they
+  // leave these their own.
+  args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
+  args.pairs = step.gates.empty() && args.ctas > 0;
+  args.early = context.early;
+  return std::make_unique<Pass>(args, std::move(parts));
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,279 @@
+// Gemm steps: the instrumented kernel where there are hooks, the library where there are none.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "command.hpp"
+#include "cuda/kernels/gemm.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/runtime/devices.hpp"
+#include "elements.hpp"
+#include "grid/split.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+/// Of stores that leave an SM: faster than its share of NVLink 4 by half, as not all SMs have some at a time.
+constexpr std::uint32_t cycles_per_kib = 400;
+
+class InstrumentedGemm final : public Command {
+ public:
+  /// Parts of a sum meet in the lane's workspace.
+  InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args, DeviceMemory& workspace)
+      : instance_(instance), args_(args), workspace_(workspace), params_(std::make_unique<GemmParams>()) {
+    if (const std::size_t bytes = args.split.sum_bytes(args); workspace.bytes() < bytes)
+      workspace = DeviceMemory(bytes);
+    check(instance.load(), "load a GEMM kernel");
+    prepare();
+  }
+  void enqueue(cudaStream_t stream) override {
+    if (args_.split.parts > 1 && args_.split.sums != workspace_.get()) prepare();
+    check(instance_.launch(params_.get(), args_.ctas, stream), "launch a GEMM kernel");
+  }
+
+ private:
+  void prepare() {
+    args_.split.sums = workspace_.get<float>();
+    check(instance_.prepare(args_, params_.get()), "prepare a GEMM kernel");
+  }
+
+  const GemmInstance& instance_;
+  GemmArgs args_;
+  const DeviceMemory& workspace_;  // which may yet grow while commands are made
+  std::unique_ptr<GemmParams> params_;
+};
+
+/// Where a tile's rows of A come from.
+struct RowsOfA {
+  std::int64_t base = 0;
+  std::int64_t rows = 0;  ///< of op(A), from base on
+  std::int32_t parts = 1;
+  std::int32_t part_rows = 0;
+  std::int64_t stride = 0;
+  std::vector<std::int32_t> first{};  ///< by row of tiles, where they follow no rule
+};
+
+RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
+  const RowMap& map = step.a_rows;
+  const TileGrid& grid = step.grid;
+  if (map.world == 1 && map.pitch == 0)
+    return {map.base, std::min(map.limit, stored_rows) - map.base, 1, grid.tile_rows, 0, {}};
+  if (map.pitch == 0 && map.world * map.block == grid.tile_rows)
+    return {map.base,   std::min(map.limit, stored_rows) - map.base,
+            map.world,  static_cast<std::int32_t>(map.block),
+            map.stride, {}};
+  RowsOfA rows{0, std::min(map.limit, stored_rows), 1, grid.tile_rows, 0, {}};
+  bool in_order = true;
+  for (std::int64_t m = 0; m < grid.tiles_m(); ++m) {
+    const TileRect rect = grid.rect({m, 0});
+    std::int64_t begin = -1, found = 0;
+    map.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
+      if (run.matrix_row < 0) return;
+      if (begin < 0 && run.virtual_row == rect.row) begin = run.matrix_row;
+      found += begin >= 0 && run.matrix_row == begin + (run.virtual_row - rect.row) ? 0 : 1;
+    });
+    if (found > 0)
+      throw Unsupported(
+          fmt::format("tiles of {} rows hold rows of A that lie apart in no regular way", grid.tile_rows));
+    rows.first.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(begin, 0)));
+    in_order = in_order && (begin < 0 || begin == m * grid.tile_rows);
+  }
+  if (in_order) rows.first.clear();
+  return rows;
+}
+
+/// Positions of the grid without clusters of which no tile holds output; empty where consecutive positions
+/// are no clusters of `cluster` tiles down the rows.
+std::vector<std::int64_t> positions_for(const TileGrid& grid, std::int32_t cluster) {
+  std::vector<std::int64_t> positions;
+  const std::int64_t count = grid.positions();
+  if (count % cluster != 0) return {};
+  for (std::int64_t p = 0; p < count; p += cluster) {
+    bool any = false;
+    for (std::int64_t i = 0; i < cluster; ++i) {
+      const Tile tile = grid.tile(p + i), first = grid.tile(p);
+      if (tile.m != first.m + i || tile.n != first.n) return {};
+      any = any || !grid.phantom(tile);
+    }
+    for (std::int64_t i = 0; any && i < cluster; ++i) positions.push_back(p + i);
+  }
+  return positions;
+}
+
+std::vector<TileAt> order_of(const TileGrid& grid, const std::vector<std::int64_t>& positions) {
+  std::vector<TileAt> order;
+  for (const std::int64_t position : positions) {
+    const Tile tile = grid.tile(position);
+    order.push_back({static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
+  }
+  return order;
+}
+
+struct Choice {
+  const GemmInstance* instance = nullptr;
+  std::vector<std::int64_t> positions{};
+};
+
+/// Of the current device.
+GemmFamily family_here() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  return family_of(device);
+}
+
+/// The instance of the grid's tiles, in the largest clusters that its order allows.
+Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
+  Choice best;
+  for (const GemmInstance& one : gemm_instances(family_here())) {
+    if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
+      continue;
+    // Halves of B's columns, where they are consecutive in memory, come in boxes of 64.
+    if (gated && !one.transpose_b && one.tile.cols % 128 != 0) continue;
+    const std::int32_t cols = one.tile.cols / (gated ? 2 : 1);
+    const bool fits = (one.tile.rows == grid.tile_rows ||
+                       (one.tile.rows > grid.tile_rows && (grid.tiles_m() == 1 || !one.transpose_a))) &&
+                      (cols == grid.tile_cols || (cols > grid.tile_cols && grid.tiles_n() == 1));
+    if (!fits) continue;
+    if (best.instance &&
+        (one.tile.rows * one.tile.cols > best.instance->tile.rows * best.instance->tile.cols ||
+         (one.tile.rows * one.tile.cols == best.instance->tile.rows * best.instance->tile.cols &&
+          one.tile.cluster <= best.instance->tile.cluster)))
+      continue;
+    auto positions = positions_for(grid, one.tile.cluster);
+    if (!positions.empty()) best = {&one, std::move(positions)};
+  }
+  return best;
+}
+
+std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base, bool scattered) {
+  if (args.type == Element::f32)
+    return "f32 has no tensor cores that keep its precision: use bf16 or f16, or sequential";
+  const auto odd = [](std::int64_t elements) { return elements % 8 != 0; };
+  if (odd(args.cols) || odd(args.k) || odd(args.lda) || odd(args.ldb))
+    return fmt::format("bulk loads need N = {} and K = {} (and with transpose_a M) to be multiples of 8",
+                       args.cols, args.k);
+  if (args.a_parts > 1 && args.transpose_a)
+    return "a transposed A has no rows that could be picked from all shards: use row order block-cyclic";
+  if (args.transpose_a && scattered)
+    return "a transposed A has no rows that tiles could take from anywhere: choose M so that whole tiles "
+           "divide every "
+           "rank's rows";
+  if (args.transpose_a && odd(base))
+    return fmt::format("bulk loads need columns of a transposed A from a multiple of 8 on, not from {}",
+                       base);
+  return std::nullopt;
+}
+
+/// A step as the kernels take it, but for its addresses.
+struct Served {
+  TileGrid grid;
+  RowsOfA rows;
+  Choice choice;
+  GemmArgs args;
+};
+
+/// Throws Unsupported where no instance serves the step.
+Served serve(const Plan& plan, const Gemm& step) {
+  const auto& buffer = [&](const Slice& slice) -> const Buffer& {
+    return plan.buffers[static_cast<std::size_t>(slice.buffer)];
+  };
+  const bool gated = step.epilogue.activation == Activation::swiglu;
+  Gemm tiled = step;
+  // What was planned as one call is cut into tiles here.
+  if (step.grid.positions() == 1 && step.gates.empty() && step.notify.empty())
+    tiled.grid =
+        make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0});
+  Served served{tiled.grid, rows_of_a(tiled, step.transpose_a ? step.a.cols : step.a.rows), {}, {}};
+  const TileGrid& grid = served.grid;
+  const RowsOfA& rows = served.rows;
+  GemmArgs& args = served.args;
+  args.type = element(buffer(step.a).dtype);
+  args.out_type = element(buffer(step.out.slice).dtype);
+  args.rows = rows.parts > 1 ? step.a_rows.len : grid.rows;
+  args.cols = grid.cols;
+  args.transpose_a = step.transpose_a;
+  args.transpose_b = step.transpose_b;
+  args.k = step.transpose_a ? step.a.rows : step.a.cols;
+  args.lda = buffer(step.a).cols;
+  args.ldb = buffer(step.b).cols;
+  args.activate = activate(step.epilogue.activation);
+  args.ctas = step.resources.most > 0 ? step.resources.most : plan.workers;
+  // What opens gates may be kernels, too: of one warp, but they need an SM that nothing waits on.
+  if (!step.gates.empty()) args.ctas = std::max(std::min(args.ctas, plan.workers - 1), 1);
+  args.a_rows = rows.rows;
+  args.a_parts = rows.parts;
+  args.a_stride = rows.stride;
+  if (auto reason = unserved(args, rows.base, !rows.first.empty())) throw Unsupported(*reason);
+  served.choice = choose(args, grid, gated);
+  const GemmInstance* const instance = served.choice.instance;
+  if (instance == nullptr)
+    throw Unsupported(fmt::format("no GEMM kernel of this build for {} has tiles of {}x{} in this order{}",
+                                  name(family_here()), grid.tile_rows, grid.tile_cols,
+                                  step.transpose_a ? " for a transposed A" : ""));
+  args.tile = instance->tile;
+  args.part_rows =
+      rows.parts == 1 && rows.first.empty() && grid.tiles_m() == 1 ? args.tile.rows : rows.part_rows;
+  return served;
+}
+
+}  // namespace
+
+bool instrumented(const Gemm& step) {
+  return !step.gates.empty() || !step.notify.empty() || step.grid.positions() > 1 ||
+         step.out.kind != PlacementKind::matrix || !step.out.ranks.empty() ||
+         (step.epilogue.activation != Activation::none && step.epilogue.activation != Activation::relu);
+}
+
+void require_served(const Plan& plan, const Step& step) {
+  const auto* gemm = std::get_if<Gemm>(&step);
+  if (gemm != nullptr && gemm->grid.tiles() > 0 && instrumented(*gemm)) serve(plan, *gemm);
+  const auto* pass = std::get_if<Elementwise>(&step);
+  if (pass != nullptr) require_served(plan, *pass);
+  if (const auto* exchange = std::get_if<Exchange>(&step)) require_served(plan, *exchange);
+  if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))
+    throw Unsupported("lanes share no passes over complete rows on GPUs");
+  if (std::holds_alternative<Attend>(step))
+    throw Unsupported(fmt::format("no step '{}' is carried out on GPUs", name(step)));
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {
+  if (step.grid.tiles() == 0) return nullptr;
+  if (!instrumented(step)) return make_library_gemm(context, step);
+  auto [grid, rows, choice, args] = serve(context.plan, step);
+  const std::int64_t skipped = rows.base * (step.transpose_a ? 1 : args.lda);
+  args.a = context.memory.at(step.a, context.parity) + skipped * 2;
+  args.b = context.memory.at(step.b, context.parity);
+  if (step.epilogue.bias) args.bias = context.memory.at(step.bias, context.parity);
+  for (const void* at : {args.a, args.b, args.bias})
+    if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0)
+      throw InvalidArgument(
+          fmt::format("A, B and bias of rank {} have to begin at multiples of 16 bytes", context.rank),
+          context.rank);
+  const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
+                      rows.parts, rows.part_rows};
+  const Tables tables = context.tables();
+  // The loads of a cluster's phantom tiles look behind the last row of tiles.
+  if (!rows.first.empty()) rows.first.resize(rows.first.size() + choice.instance->tile.cluster - 1, 0);
+  args.a_first = context.arena.put(rows.first);
+  args.order = context.arena.put(order_of(grid, choice.positions));
+  args.positions = static_cast<std::int32_t>(choice.positions.size());
+  args.out = tables.route(step.out, tiling);
+  args.leaving = tables.leaving(step.out, tiling, context.rank);
+  args.pace = cycles_per_kib;
+  args.gate = tables.gates(step.gates, tiling, context.rank);
+  args.notify = tables.notifies(step.notify, tiling, context.rank);
+  args.watch = context.watch;
+  args.early = context.early;
+  // While it waits for other ranks to begin, there is room for what these wait for.
+  if (args.early) args.ctas = std::max(std::min(args.ctas, context.plan.workers - 1), 1);
+  if (choice.instance->splits) args.split = split_k(args, split_parts(args.positions, args.k, args.ctas));
+  if (args.split.parts > 1) {
+    const std::vector<std::uint32_t> none(SplitK::arrived_words(args.positions), 0);
+    args.split.arrived = const_cast<std::uint32_t*>(context.arena.put(none));
+  }
+  return std::make_unique<InstrumentedGemm>(*choice.instance, args, context.workspace);
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,113 @@
+// Gemm steps without hooks: one product of the library, or one for each run of rows that lie together.
+#include <fmt/format.h>
+
+#include "command.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/stream.hpp"
+#include "cuda/runtime/world.hpp"
+#include "library.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+class LibraryCommand final : public Command {
+ public:
+  struct Part {
+    std::shared_ptr<const LibraryGemm> product;
+    const void* a;
+    const void* b;
+    void* c;
+  };
+  /// Its products, one behind the other, share the lane's workspace.
+  LibraryCommand(std::vector<Part> parts, DeviceMemory& workspace)
+      : parts_(std::move(parts)), workspace_(workspace) {
+    for (const Part& part : parts_)
+      if (const std::size_t bytes = part.product->workspace_bytes(); workspace.bytes() < bytes)
+        workspace = DeviceMemory(bytes);
+  }
+  void enqueue(cudaStream_t stream) override {
+    for (const Part& part : parts_) part.product->run(stream, part.a, part.b, part.c, workspace_.get());
+  }
+
+ private:
+  std::vector<Part> parts_;
+  const DeviceMemory& workspace_;  // which may yet grow while commands are made
+};
+
+/// Rows of op(A) that lie together, and so do their results.
+struct Run {
+  std::int64_t from = 0, to = 0, rows = 0;
+};
+
+std::vector<Run> runs_of(const Gemm& step) {
+  std::vector<Run> runs;
+  for (std::int64_t row = 0; row < step.grid.rows;) {
+    const RowRun a = step.a_rows.run_at(row, step.grid.rows - row), c = step.out.rows.run_at(row, a.rows);
+    if (a.matrix_row >= 0 && c.matrix_row >= 0) {
+      Run* last = runs.empty() ? nullptr : &runs.back();
+      if (last && last->from + last->rows == a.matrix_row && last->to + last->rows == c.matrix_row)
+        last->rows += c.rows;
+      else
+        runs.push_back({a.matrix_row, c.matrix_row, c.rows});
+    }
+    row += c.rows;
+  }
+  return runs;
+}
+
+std::int32_t alignment_of(std::uintptr_t bits) {
+  std::int32_t alignment = 16;
+  while (bits % static_cast<std::uintptr_t>(alignment) != 0) alignment /= 2;
+  return alignment;
+}
+
+}  // namespace
+
+std::shared_ptr<const LibraryGemm> LibraryCache::get(const BlasHandle& handle, const LibraryProblem& problem,
+                                                     const void* a, const void* b) {
+  for (const auto& [known, product] : made_)
+    if (known == problem) return product;
+  auto product = std::make_shared<LibraryGemm>(handle, problem);
+  const Stream stream;
+  product->tune(stream.get(), a, b);
+  made_.emplace_back(problem, product);
+  return product;
+}
+
+std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& step) {
+  const auto& buffer = [&](const Slice& slice) -> const Buffer& {
+    return context.plan.buffers[static_cast<std::size_t>(slice.buffer)];
+  };
+  LibraryProblem problem;
+  problem.type = buffer(step.a).dtype;
+  problem.out_type = buffer(step.out.slice).dtype;
+  problem.n = step.grid.cols;
+  problem.k = step.transpose_a ? step.a.rows : step.a.cols;
+  problem.transpose_a = step.transpose_a;
+  problem.transpose_b = step.transpose_b;
+  problem.lda = buffer(step.a).cols;
+  problem.ldb = buffer(step.b).cols;
+  problem.ldc = buffer(step.out.slice).cols;
+  problem.relu = step.epilogue.activation == Activation::relu;
+  if (step.epilogue.bias) problem.bias = context.memory.at(step.bias, context.parity);
+  const std::int32_t sms = step.resources.most;
+  if (sms < context.plan.workers) problem.sms = sms;
+  const auto element = static_cast<std::int64_t>(size_bytes(problem.type));
+  const char* const a = context.memory.at(step.a, context.parity);
+  const char* const b = context.memory.at(step.b, context.parity);
+  char* const c = context.memory.at(step.out.slice, context.parity);
+  std::vector<LibraryCommand::Part> parts;
+  for (const Run& run : runs_of(step)) {
+    const char* const from = a + run.from * element * (step.transpose_a ? 1 : problem.lda);
+    char* const to = c + run.to * context.memory.row_bytes(step.out.slice.buffer);
+    problem.m = run.rows;
+    problem.alignment =
+        alignment_of(reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(b) |
+                     reinterpret_cast<std::uintptr_t>(to));
+    parts.push_back({context.library.get(context.world.blas(context.rank), problem, from, b), from, b, to});
+  }
+  return std::make_unique<LibraryCommand>(std::move(parts), context.workspace);
+}
+
+}  // namespace shingle::cuda

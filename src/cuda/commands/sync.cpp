@@ -1,0 +1,112 @@
+// Steps that wait and count.
+#include <algorithm>
+
+#include "command.hpp"
+#include "cuda/kernels/sync.hpp"
+#include "cuda/memory/flag_words.hpp"
+#include "cuda/raii/check.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+class Synchronise final : public Command {
+ public:
+  Synchronise(std::vector<SyncOp> ops, const Watch& watch) : ops_(std::move(ops)), watch_(watch) {}
+  void enqueue(cudaStream_t stream) override {
+    for (std::size_t first = 0; first < ops_.size(); first += most_sync_ops) {
+      const auto count = std::min<std::size_t>(ops_.size() - first, most_sync_ops);
+      check(launch_sync(ops_.data() + first, static_cast<int>(count), watch_, stream),
+            "launch a sync kernel");
+    }
+  }
+
+ private:
+  std::vector<SyncOp> ops_;
+  Watch watch_;
+};
+
+void CUDART_CB take_turn(void*) {}
+
+/// What a thread of the host waits for and then counts, where it mediates between kernels and copy engines:
+/// kernels see and set the counts, which it does not reach, and it takes its turn before each that sets some.
+class ByHost final : public Command {
+ public:
+  ByHost(const std::vector<SyncOp>& ops, const Watch& watch) {
+    for (auto first = ops.begin(); first != ops.end();) {
+      const bool counts = first->kind != SyncKind::await;
+      const auto last = std::find_if(
+          first, ops.end(), [&](const SyncOp& op) { return (op.kind != SyncKind::await) != counts; });
+      turns_.push_back({counts, {std::vector(first, last), watch}});
+      first = last;
+    }
+  }
+  void enqueue(cudaStream_t stream) override {
+    for (Turn& turn : turns_) {
+      if (turn.counts) check(cudaLaunchHostFunc(stream, take_turn, nullptr), "cudaLaunchHostFunc");
+      turn.steps.enqueue(stream);
+    }
+  }
+
+ private:
+  struct Turn {
+    bool counts = false;
+    Synchronise steps;
+  };
+  std::vector<Turn> turns_;
+};
+
+/// Counts of a copy lane: copies of four bytes, in one queue with those that they tell of. A kernel's would
+/// cost the engine a pause before and behind it: which it is worth where many come last.
+class CopyFlags final : public Command {
+ public:
+  struct Flag {
+    std::uint32_t* to = nullptr;
+    const std::uint32_t* from = nullptr;
+  };
+  explicit CopyFlags(std::vector<Flag> flags) : flags_(std::move(flags)) {}
+  void enqueue(cudaStream_t stream) override {
+    for (const Flag& flag : flags_)
+      check(cudaMemcpyAsync(flag.to, flag.from, sizeof *flag.to, cudaMemcpyDefault, stream),
+            "cudaMemcpyAsync");
+  }
+
+ private:
+  std::vector<Flag> flags_;
+};
+
+SyncOp op_of(const Context& context, const Step& step) {
+  if (const auto* await = std::get_if<Await>(&step))
+    return {SyncKind::await, context.memory.counter(await->counter), await->target,
+            context.memory.growth(await->counter), false};
+  const auto& notify = std::get<Notify>(step);
+  const bool set =
+      context.plan.counters[static_cast<std::size_t>(notify.counter.counter)].kind == CounterKind::set;
+  return {set ? SyncKind::set : SyncKind::add, context.memory.counter(notify.counter), notify.value,
+          context.memory.growth(notify.counter), notify.counter.rank != context.rank};
+}
+
+/// The copies that carry out these; none where some of them are no flags.
+std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp>& ops) {
+  std::vector<CopyFlags::Flag> flags;
+  for (const SyncOp& op : ops) {
+    const std::uint32_t* const word = op.kind == SyncKind::set ? words.get(op.value, op.growth) : nullptr;
+    if (word == nullptr) return {};
+    flags.push_back({op.counter, word});
+  }
+  return flags;
+}
+
+}  // namespace
+
+std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps) {
+  std::vector<SyncOp> ops;
+  for (const Step& step : steps) ops.push_back(op_of(context, step));
+  constexpr std::size_t many = 3;
+  if (context.flags != nullptr && !(context.last && ops.size() > many))
+    if (auto flags = flags_of(*context.flags, ops); !flags.empty())
+      return std::make_unique<CopyFlags>(std::move(flags));
+  if (context.by_host) return std::make_unique<ByHost>(ops, context.watch);
+  return std::make_unique<Synchronise>(std::move(ops), context.watch);
+}
+
+}  // namespace shingle::cuda

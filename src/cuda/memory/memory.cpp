@@ -1,0 +1,240 @@
+#include "memory.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "backend/remote.hpp"
+#include "cuda/peer/access.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "cuda/runtime/world.hpp"
+#include "plan/adders.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+constexpr std::int64_t alignment = 1024;  // of a buffer: more than any load or store asks for
+
+// What shares a block of this size with other allocations is mapped with all of them.
+constexpr std::size_t shared_unit = 2 << 20;
+
+std::int64_t padded(std::int64_t bytes) {
+  return ceil_div(bytes, alignment) * alignment;
+}
+
+}  // namespace
+
+Memory::Memory(const Plan& plan, CudaWorld& world) : plan_(plan), world_(world) {
+  const bool maps = static_cast<int>(world.local().size()) < world.size() && !remote_access(plan).empty();
+  for (const LocalRank& at : world.local()) allocate(at, maps ? shared_unit : 1);
+  if (world.size() > 1) reached_ = remote_user_buffers(plan);
+  if (!maps) return;
+  world.in_step([&] { map_internal(); });
+}
+
+Memory::~Memory() {
+  if (!mapped_) return;
+  bound_mappings_ = {};
+  internal_mappings_ = {};
+  std::vector<DeviceMemory> own;
+  for (auto& [number, rank] : ranks_) {
+    own.push_back(std::move(rank.internal));
+    own.push_back(std::move(rank.counts));
+    for (auto& [buffer, copy] : rank.copies) own.push_back(std::move(copy));
+  }
+  world_.retired().add(number_, std::move(own));
+}
+
+/// Allocates multiples of `unit` bytes.
+void Memory::allocate(const LocalRank& at, std::size_t unit) {
+  const DeviceGuard guard(at.device());
+  const int number = at.rank();
+  Rank& rank = ranks_[number];
+  rank.local = true;
+  rank.device = at.device();
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : plan_.buffers)
+    if (buffer.role == Role::internal) bytes += padded(buffer.bytes(number));
+  std::size_t counts = 0;
+  for (const Counter& counter : plan_.counters)
+    counts += counter.growth[static_cast<std::size_t>(number)].size();
+  const auto whole = [&](std::size_t wanted) { return (wanted + unit - 1) / unit * unit; };
+  rank.internal = DeviceMemory(whole(static_cast<std::size_t>(bytes)));
+  rank.counts = DeviceMemory(whole(counts * sizeof(std::uint32_t)));
+  rank.counts.fill(0);
+  place(number, rank.internal.get<char>(), rank.counts.get<char>());
+}
+
+/// Lays a rank's internal buffers and counts out, from these addresses on.
+void Memory::place(int number, char* internal, char* counts) {
+  Rank& rank = ranks_[number];
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+    if (plan_.buffers[b].role != Role::internal) continue;
+    rank.buffers[static_cast<std::int32_t>(b)] = internal;
+    internal += padded(plan_.buffers[b].bytes(number));
+  }
+  rank.first = reinterpret_cast<std::uint32_t*>(counts);
+  rank.first_count = {0};
+  for (const Counter& counter : plan_.counters)
+    rank.first_count.push_back(rank.first_count.back() +
+                               counter.growth[static_cast<std::size_t>(number)].size());
+}
+
+void Memory::map_internal() {
+  const LocalRank& own = world_.local().front();
+  const DeviceGuard guard(own.device());
+  const Rank& rank = ranks_.at(own.rank());
+  number_ = world_.retired().number();
+  const auto all = internal_mappings_.exchange(
+      world_.processes(), own.rank(), {rank.internal.get(), rank.counts.get()}, world_.options().timeout_us);
+  for (int other = 0; other < world_.size(); ++other)
+    if (other != own.rank())
+      place(other, all[static_cast<std::size_t>(other)][0], all[static_cast<std::size_t>(other)][1]);
+  mapped_ = true;
+}
+
+void Memory::map_bound(const std::function<void()>& finish, bool replayed, double timeout_us) {
+  if (!mapped_ || reached_.empty()) return;
+  if (world_.all_max({exchanged_ == version_ ? 0.0 : 1.0}, timeout_us)[0] == 0) return;
+  finish();
+  const LocalRank& own = world_.local().front();
+  const DeviceGuard guard(own.device());
+  std::vector<void*> bound;
+  for (const std::int32_t buffer : reached_) {
+    const auto found = ranks_.at(own.rank()).buffers.find(buffer);
+    bound.push_back(found == ranks_.at(own.rank()).buffers.end() ? nullptr : found->second);
+  }
+  world_.in_step([&] {
+    Mappings next;
+    const auto all = next.exchange(world_.processes(), own.rank(), bound, timeout_us);
+    bound_mappings_.replace(std::move(next), replayed);
+    for (int other = 0; other < world_.size(); ++other)
+      for (std::size_t i = 0; i < reached_.size() && other != own.rank(); ++i)
+        ranks_.at(other).buffers[reached_[i]] = all[static_cast<std::size_t>(other)][i];
+  });
+  exchanged_ = ++version_;
+}
+
+const Memory::Rank& Memory::at_hand(int rank) const {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end())
+    throw Unsupported(
+        fmt::format("the plan reaches into the memory of rank {}, which is not of this process", rank));
+  return found->second;
+}
+
+void Memory::bind(int rank, Role role, void* memory) {
+  const std::int32_t buffer = find_buffer(plan_, role);
+  if (role == Role::internal || buffer < 0)
+    throw InvalidArgument(fmt::format("the plan has no buffer '{}' to bind", name(role)), rank);
+  const auto owner = ranks_.find(rank);
+  if (owner == ranks_.end() || !owner->second.local)
+    throw InvalidArgument(fmt::format("bind: rank {} is not a rank of this process", rank), rank);
+  Rank& own = owner->second;
+  if (const auto before = own.bound.find(buffer);
+      before != own.bound.end() && before->second == memory && memory != nullptr)
+    return;
+  char* used = static_cast<char*>(memory);
+  if (memory != nullptr && std::ranges::find(reached_, buffer) != reached_.end() &&
+      !shared_with_peers(memory)) {
+    DeviceMemory& copy = own.copies[buffer];
+    const auto bytes = static_cast<std::size_t>(plan_.buffers[static_cast<std::size_t>(buffer)].bytes(rank));
+    const DeviceGuard guard(own.device);
+    if (copy.bytes() < bytes) copy = DeviceMemory((bytes + shared_unit - 1) / shared_unit * shared_unit);
+    used = copy.get<char>();
+  }
+  own.buffers[buffer] = used;
+  own.bound[buffer] = static_cast<char*>(memory);
+  ++version_;
+}
+
+Memory::Staged Memory::staged(int rank) const {
+  Staged staged;
+  const Rank& own = at_hand(rank);
+  for (const auto& [buffer, user] : own.bound) {
+    char* const used = own.buffers.at(buffer);
+    const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+    const auto bytes = static_cast<std::size_t>(planned.bytes(rank));
+    if (used == user || bytes == 0) continue;
+    if (is_input(planned.role))
+      staged.inputs.push_back({used, user, bytes});
+    else
+      staged.outputs.push_back({user, used, bytes});
+  }
+  return staged;
+}
+
+bool Memory::copies_whole() {
+  if (reached_.empty()) return false;
+  double copies = 0;
+  for (const auto& [number, rank] : ranks_)
+    for (const auto& [buffer, user] : rank.bound)
+      if (rank.buffers.at(buffer) != user) copies = 1;
+  return (mapped_ ? world_.all_max({copies})[0] : copies) > 0;
+}
+
+char* Memory::buffer(std::int32_t buffer, int rank, int parity) const {
+  const Rank& owner = at_hand(rank);
+  const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+  const auto found = owner.buffers.find(buffer);
+  if (found == owner.buffers.end())
+    throw InvalidArgument(fmt::format("matrix '{}' of rank {} is not bound", planned.name, rank), rank);
+  return found->second + (planned.depth > 1 ? parity * (planned.bytes(rank) / planned.depth) : 0);
+}
+
+std::int64_t Memory::row_bytes(std::int32_t buffer) const {
+  const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+  return planned.cols * static_cast<std::int64_t>(size_bytes(planned.dtype));
+}
+
+char* Memory::at(const Slice& slice, int parity) const {
+  const auto element =
+      static_cast<std::int64_t>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+  return buffer(slice.buffer, slice.rank, parity) + slice.row * row_bytes(slice.buffer) + slice.col * element;
+}
+
+std::uint32_t* Memory::counter(const CounterRef& ref) const {
+  const Rank& owner = at_hand(ref.rank);
+  return owner.first + owner.first_count[static_cast<std::size_t>(ref.counter)] + ref.entry;
+}
+
+std::uint32_t Memory::growth(const CounterRef& ref) const {
+  return plan_.counters[static_cast<std::size_t>(ref.counter)]
+      .growth[static_cast<std::size_t>(ref.rank)][static_cast<std::size_t>(ref.entry)];
+}
+
+std::string Memory::describe(const std::uint32_t* counter) const {
+  for (const auto& [number, rank] : ranks_) {
+    if (counter < rank.first || counter >= rank.first + rank.first_count.back()) continue;
+    const auto at = static_cast<std::size_t>(counter - rank.first);
+    std::size_t c = rank.first_count.size() - 2;
+    while (rank.first_count[c] > at) --c;
+    const CounterRef ref{static_cast<std::int32_t>(c), number,
+                         static_cast<std::int32_t>(at - rank.first_count[c])};
+    const std::vector<int> adders = ranks_that_add(plan_, ref);
+    return fmt::format("counter '{}'[{}] of rank {}, to which rank{} {} add{}", plan_.counters[c].name,
+                       ref.entry, number, adders.size() == 1 ? "" : "s", fmt::join(adders, ", "),
+                       adders.size() == 1 ? "s" : "");
+  }
+  return "the start of the run";
+}
+
+std::int64_t Memory::internal_bytes(int rank) const {
+  const Rank& owner = at_hand(rank);
+  auto bytes = static_cast<std::int64_t>(owner.internal.bytes() + owner.counts.bytes());
+  for (const auto& [buffer, copy] : owner.copies) bytes += static_cast<std::int64_t>(copy.bytes());
+  return bytes;
+}
+
+void Memory::poison() {
+  for (auto& [number, rank] : ranks_) {
+    if (!rank.local) continue;
+    const DeviceGuard guard(rank.device);
+    rank.internal.fill(0xff);                                  // a NaN in every dtype
+    for (auto& [buffer, copy] : rank.copies) copy.fill(0xff);  // an epoch brings inputs anew
+  }
+}
+
+}  // namespace shingle::cuda

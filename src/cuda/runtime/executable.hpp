@@ -1,0 +1,37 @@
+// Plans at work on a CUDA world.
+#pragma once
+
+#include <memory>
+
+#include "runner.hpp"
+
+namespace shingle::cuda {
+
+/// What the user holds: checks what it is told, and leaves the rest to the runner.
+class CudaExecutable final : public Executable {
+ public:
+  CudaExecutable(CudaWorld& world, const Plan& plan);
+  /// Waits, under the deadline, for what is still under way.
+  ~CudaExecutable() override;
+  CudaExecutable(const CudaExecutable&) = delete;
+  CudaExecutable& operator=(const CudaExecutable&) = delete;
+
+  void bind(int rank, Role role, void* memory) override { runner_->memory().bind(rank, role, memory); }
+  RunReport run(const RunOptions& options) override;
+  void prepare(double timeout_us) override;
+  void enqueue(std::span<void* const> streams) override { runner_->enqueue(streams); }
+  void synchronize() override { runner_->synchronize(); }
+  bool copies_whole() override { return runner_->memory().copies_whole(); }
+  std::int64_t internal_bytes(int rank) const override { return runner_->bytes(rank); }
+  void poison() override { runner_->memory().poison(); }
+
+ private:
+  CudaWorld& world_;
+  Kept<Runner> runner_;
+};
+
+/// The plan is for this world's ranks, and the same on all processes. Collective. Throws Unsupported where
+/// the plan needs what the world cannot do.
+std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan);
+
+}  // namespace shingle::cuda

@@ -1,0 +1,84 @@
+// All local ranks of an executable at work: made ready, launched, waited for.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/memory/memory.hpp"
+#include "deadline.hpp"
+#include "launchers.hpp"
+#include "rank_program.hpp"
+#include "start_line.hpp"
+#include "world.hpp"
+
+namespace shingle::cuda {
+
+class Runner final : public Resident {
+ public:
+  /// Makes communicators and memory. Collective; connect() comes next.
+  Runner(CudaWorld& world, const Plan& plan);
+
+  /// Connects the ranks wherever the library would do so in the middle of a plan. Collective.
+  void connect();
+  /// Makes commands and graphs, where matrices have been bound anew. Collective. What throws before anything
+  /// is captured leaves the world as it was.
+  void prepare(double timeout_us);
+  RunReport run(const RunOptions& options);
+  void enqueue(std::span<void* const> streams);
+  void synchronize();
+
+  Memory& memory() { return memory_; }
+  std::int64_t bytes(int rank) const;
+
+  bool idle() const noexcept override;
+  void drop_graphs() noexcept override;
+
+ private:
+  /// How a rank's epoch gets to its device.
+  enum class By { streams, traced_streams, graph };
+
+  void on_all(std::function<void(std::size_t)> action, double timeout_us);
+  void connect(std::size_t index);
+  void capture();
+  void start(By by, const RunOptions& options);
+  void meet();
+  void launch(std::size_t index, By by, int first, int last, int all);
+  void make_room(const RankProgram& rank) const;
+  bool require_ready(std::span<void* const> streams) const;
+  void wait_until(const std::function<bool()>& done);
+  void watch();
+  double connect_us() const;
+  void begin_watch();
+  void require_progress();
+  void require_sound() const;
+  void require_working();
+  std::string diagnosis() const;
+  [[noreturn]] void fail(std::exception_ptr error);
+  RunReport report(const RunOptions& options, double timeout_us);
+
+  CudaWorld& world_;
+  const Plan plan_;
+  Memory memory_;
+  Launchers launchers_;
+  std::vector<std::unique_ptr<RankProgram>> ranks_;
+  struct Times {
+    Event begin{Event::Timing::on}, end{Event::Timing::on};
+  };
+  std::vector<Times> times_;
+  StartLine start_;
+  std::atomic<std::size_t> arrived_{0};          // threads that are ready to begin a run
+  std::vector<const Communicator*> exchanging_;  // whose ranks send each other messages
+  std::vector<DeviceMemory> greetings_;          // by local rank: what connect() sends
+  double timeout_us_;                            // of a wait, as said last
+  std::size_t ended_ = 0;                        // epochs of the local ranks, when last looked at
+  Clock::time_point next_end_{};                 // by when another one has to end
+  int enqueued_ = 0;                             // epochs since all were waited for
+  bool graphs_ = false;                          // lanes run as branches of a graph
+  bool warm_ = false;                            // a run has gone before
+};
+
+}  // namespace shingle::cuda

@@ -1,0 +1,277 @@
+#include "world.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "backend/alarm.hpp"
+#include "backend/neighbours.hpp"
+#include "cuda/nccl/processes.hpp"
+#include "cuda/peer/access.hpp"
+#include "cuda/peer/mapping.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "deadline.hpp"
+#include "devices.hpp"
+#include "executable.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
+#include "shingle/plan/json.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+ncclUniqueId agreed_id(Processes& processes, bool first, double timeout_us) {
+  ncclUniqueId id{};
+  if (first) id = new_unique_id();
+  const std::string agreed =
+      processes.from_first({reinterpret_cast<const char*>(&id), sizeof id}, timeout_us);
+  if (agreed.size() != sizeof id)
+    throw Timeout(fmt::format("rank 0 gives {} bytes as NCCL's id, which has {}", agreed.size(), sizeof id));
+  std::memcpy(&id, agreed.data(), sizeof id);
+  return id;
+}
+
+DeviceBuffer allocate_on(int device, int rank, std::size_t bytes, std::shared_ptr<Health> health) {
+  if (bytes == 0) return {};
+  const DeviceGuard guard(device);
+  void* memory = nullptr;
+  if (const cudaError_t result = cudaMalloc(&memory, bytes); result != cudaSuccess) {
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    cudaGetLastError();
+    throw CudaError(
+        fmt::format("rank {} has no {} of device memory: {} ({} of {} are free)", rank,
+                    format_bytes(static_cast<double>(bytes)), cudaGetErrorString(result),
+                    format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(total))),
+        result, rank);
+  }
+  return {std::shared_ptr<void>(memory,
+                                [device, health = std::move(health)](void* owned) {
+                                  if (health->hopeless()) return;
+                                  int before = 0;
+                                  cudaGetDevice(&before);
+                                  cudaSetDevice(device);
+                                  cudaFree(owned);
+                                  cudaSetDevice(before);
+                                }),
+          bytes};
+}
+
+}  // namespace
+
+CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(std::move(parts)) {
+  const double timeout_us = parts_.options.timeout_us;
+  const LocalRank& first = parts_.local.front();
+  const double connect_us = std::max(timeout_us, least_connect_us);
+  if (adopted.empty()) {
+    const ncclUniqueId id = agreed_id(processes(), first.rank() == 0, timeout_us);
+    in_step([&] { communicators_ = std::make_unique<Communicators>(parts_.local, size(), id, connect_us); });
+  } else {
+    const std::vector<ncclComm_t> parent(adopted.begin(), adopted.end());
+    communicators_ = std::make_unique<Communicators>(parts_.local, size(), parent, connect_us);
+    if (!is_alone()) parts_.processes = connect_by_nccl(*communicators_, first, size());
+  }
+  machine_ = cuda_machine(size(), {.first_device = first.device()});
+  // All processes have to make the same plans, so they need the same machine.
+  machine_.workers = -static_cast<int>(all_max({-double(machine_.workers)})[0]);
+  join_memory();
+}
+
+CudaWorld::~CudaWorld() {
+  settle();
+  if (!health_->hopeless()) return;
+  // Whatever a device or a thread may still use stays until the end of the process.
+  for (LocalRank& rank : parts_.local) rank.abandon();
+  static_cast<void>(communicators_.release());
+  static_cast<void>(parts_.processes.release());
+}
+
+/// Lets ranks reach each other's memory, where they can.
+void CudaWorld::join_memory() {
+  if (!is_alone()) {
+    const LocalRank& own = parts_.local.front();
+    in_step([&] { apart_ = no_mapping(processes(), own.rank(), own.device(), parts_.options.timeout_us); });
+  } else {
+    std::vector<int> devices;
+    for (const LocalRank& rank : parts_.local) devices.push_back(rank.device());
+    apart_ = no_peer_access(devices);
+    if (apart_.empty()) enable_peer_access(devices);
+  }
+  machine_.peer_memory = apart_.empty();
+}
+
+/// The others may still use what this process has shared with them, or have died: then it is left to its end.
+void CudaWorld::settle() noexcept try {
+  constexpr double patience_us = 5e6;
+  if (!retired_.empty() && !health_->stopped()) retired_.settle(processes(), patience_us);
+} catch (const std::exception&) {
+}
+
+const BlasHandle& CudaWorld::blas(int rank) {
+  auto& handle = blas_[rank];
+  if (!handle) {
+    const DeviceGuard guard(local(rank).device());
+    handle = Kept<BlasHandle>(new BlasHandle, UnlessHopeless{health_});
+  }
+  return *handle;
+}
+
+std::vector<int> CudaWorld::local_ranks() const {
+  std::vector<int> ranks;
+  for (const LocalRank& rank : parts_.local) ranks.push_back(rank.rank());
+  return ranks;
+}
+
+Capabilities CudaWorld::capabilities() const {
+  return {.remote_memory = apart_.empty(),
+          .native_dtypes = {DType::bf16, DType::f16},
+          .host_accessible = false,
+          .tiles = cuda_tiles({.first_device = parts_.local.front().device()}),
+          .timing = {.run_us = 500, .rest_us = 40e3}};
+}
+
+LocalRank& CudaWorld::local(int rank) {
+  const auto found = std::ranges::find(parts_.local, rank, &LocalRank::rank);
+  if (found == parts_.local.end())
+    throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
+  return *found;
+}
+
+DeviceBuffer CudaWorld::allocate(int rank, std::size_t bytes) {
+  health_->require();
+  return allocate_on(local(rank).device(), rank, bytes, health_);
+}
+
+// Copies of pageable memory, and fills, may return before the device is done: the legacy stream's end is
+// theirs.
+
+void CudaWorld::upload(int rank, void* device, const void* host, std::size_t bytes) {
+  if (bytes == 0) return;
+  health_->require();
+  const DeviceGuard guard(local(rank).device());
+  check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
+}
+
+void CudaWorld::download(int rank, void* host, const void* device, std::size_t bytes) {
+  if (bytes == 0) return;
+  health_->require();
+  const DeviceGuard guard(local(rank).device());
+  check(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+void CudaWorld::fill(int rank, void* device, std::uint8_t value, std::size_t bytes) {
+  if (bytes == 0) return;
+  health_->require();
+  const DeviceGuard guard(local(rank).device());
+  check(cudaMemset(device, value, bytes), "cudaMemset");
+  check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
+}
+
+void CudaWorld::require_same(const Plan& plan) {
+  if (is_alone()) return;
+  const double hash = static_cast<double>(std::hash<std::string>{}(to_json(plan, -1)) >> 12);
+  if (const auto most = all_max({hash, -hash}); most[0] != -most[1])
+    throw InvalidArgument(
+        "the processes compile different plans: check that all were started with the same arguments");
+}
+
+std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
+  if (static_cast<int>(plan.ranks.size()) != size())
+    throw InvalidArgument(
+        fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
+  // A kernel of more CTAs than are resident at a time would wait for some that cannot start.
+  if (plan.workers > machine_.workers)
+    throw InvalidArgument(fmt::format("the plan is for {} SMs a rank, a GPU here has {}: plan for this one",
+                                      plan.workers, machine_.workers));
+  health_->require();
+  require_same(plan);
+  if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
+  return cuda::compile(*this, plan);
+}
+
+void CudaWorld::barrier(double timeout_us) {
+  in_step([&] { processes().barrier(timeout_us); });
+}
+
+std::vector<double> CudaWorld::all_max(std::vector<double> values, double timeout_us) {
+  in_step([&] { values = processes().all_max(std::move(values), timeout_us); });
+  return values;
+}
+
+const Communicator& CudaWorld::communicator(const CommKey& key) {
+  const Communicator* found = nullptr;
+  in_step([&] { found = &communicators_->get(key); });
+  return *found;
+}
+
+void CudaWorld::watch() {
+  health_->require();
+  processes().watch();
+  communicators_->check();
+}
+
+void CudaWorld::fail(std::exception_ptr error) noexcept {
+  constexpr double patience_us = 10e6;
+  constexpr std::chrono::seconds usual{1}, exit_patience{10};
+  {
+    const std::lock_guard lock(failing_);  // one roll call at a time; the second finds the world stopped
+    if (health_->stopped() || !health_->fail(named(std::move(error)))) return;
+  }
+  for (LocalRank& rank : parts_.local) rank.abort();
+  std::optional<Alarm> late;
+  try {
+    processes().tell(health_->reason());
+    bound_exit(exit_patience);
+    late.emplace(usual, [reason = health_->reason(), rank = parts_.local.front().rank()] {
+      fmt::print(stderr, "shingle: rank {} releases its devices after a failure: {}\n", rank, reason);
+    });
+  } catch (...) {  // no memory, or no thread: they will notice by themselves
+  }
+  const auto deadline = deadline_in(patience_us);
+  if (!health_->hopeless() && !release(patience_us)) health_->give_up();
+  while (!health_->hopeless() && !std::ranges::all_of(residents_, &Resident::idle)) {
+    if (Clock::now() > deadline) health_->give_up();
+    std::this_thread::sleep_for(nap);
+  }
+}
+
+/// Who keeps a wait waiting, where it does not know.
+std::exception_ptr CudaWorld::named(std::exception_ptr error) noexcept try {
+  std::rethrow_exception(error);
+} catch (const UnnamedTimeout& timeout) {
+  try {
+    const std::string silent = who_are_silent(processes().silent(timeout.what(), roll_call_us));
+    return std::make_exception_ptr(Timeout(timeout.what() + silent + stopped_neighbours(), timeout.rank()));
+  } catch (const Timeout&) {
+    return std::current_exception();  // another process has found out
+  } catch (...) {
+    return error;
+  }
+} catch (...) {
+  return error;
+}
+
+/// Communicators and the graphs that have operations of theirs. Neither ends before the other: NCCL keeps a
+/// communicator as long as a graph has it, and the driver a graph until the device has done what it was
+/// given, which NCCL's kernels are part of and end when their communicator is aborted.
+bool CudaWorld::release(double timeout_us) noexcept try {
+  std::packaged_task<void()> drop([residents = residents_] {
+    for (Resident* resident : residents) resident->drop_graphs();
+  });
+  const std::future<void> dropped = drop.get_future();
+  std::thread(std::move(drop)).detach();
+  const auto deadline = deadline_in(timeout_us);
+  const bool aborted = !communicators_ || communicators_->abort(timeout_us);
+  return dropped.wait_until(deadline) == std::future_status::ready && aborted;
+} catch (...) {  // no memory, or no thread
+  return false;
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,49 @@
+// One execution of an Elementwise step: reorder, sum, epilogue, residual and norm, row by row.
+//
+// An item first looks up where each of its rows lies in every placement; then rows are processed one by one
+// in fp32. A pure reorder copies bytes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "host/executor/memory.hpp"
+#include "host/executor/worker.hpp"
+#include "shingle/plan/plan.hpp"
+
+namespace shingle::host {
+
+class ElementwiseTask {
+ public:
+  ElementwiseTask(const Plan& plan, const Elementwise& step, const Memory& memory, std::uint32_t epoch);
+
+  /// One item of the step: the tile at a position that is not phantom, or a row of tiles.
+  void run(Worker& worker, std::int64_t item) const;
+  /// Bytes of an item that `rank`, which does it, reads and stores on other ranks.
+  std::int64_t crossing(int rank, std::int64_t item) const;
+
+ private:
+  struct Rows;
+  /// A placement and its buffer in the memory of every rank that it reaches.
+  struct Views {
+    Placement at;
+    std::vector<View> by_rank;
+    DType type = DType::f32;
+  };
+  Views views(const Memory& memory, const Placement& at, std::uint32_t epoch) const;
+  void run_tile(Worker& worker, std::int64_t position) const;
+  void run_row_of_tiles(Worker& worker, std::int64_t tile_m) const;
+  void store_again(std::int64_t position, std::int64_t cols) const;
+  void locate(const Views& views, std::int64_t position, std::byte** rows, std::int64_t count) const;
+  void gather_row(const Worker& worker, std::size_t i, std::size_t count, float* x) const;
+  void finish_row(float* x, const Rows& rows, std::int64_t row) const;
+
+  const Plan& plan_;
+  const Elementwise& step_;
+  std::vector<Views> from_;
+  Views to_, residual_, sum_;  ///< `to_`: of several ranks that get the same the first
+  View bias_, weight_;
+  std::int64_t out_cols_;
+};
+
+}  // namespace shingle::host

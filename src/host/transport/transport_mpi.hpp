@@ -1,0 +1,84 @@
+// Ranks that are MPI processes. Whoever comes to a collective tells the others what it is about to do; once
+// all are there, they agree or know on what they do not, and the link's time starts. So a late rank is known
+// by name.
+#pragma once
+
+#ifdef SHINGLE_WITH_MPI
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "host/executor/engine.hpp"
+#include "host/executor/worker.hpp"
+#include "mpi_control.hpp"
+
+namespace shingle::host {
+
+class MpiTransport final : public Transport {
+ public:
+  /// Collective over the world.
+  MpiTransport(Engine& engine, MpiProcess& process, MpiControl& control);
+  ~MpiTransport() override;
+
+  void collective(const Caller& caller, const Collective& step, const View& send, const View& recv) override;
+  void exchange(const Caller& caller, const Exchange& step, std::span<const View> sends,
+                std::span<const View> receives) override;
+  std::vector<int> missing(std::int32_t communicator, int rank) override;
+
+  void begin_run() override;
+  void end_run(RunReport& report) override;
+  void watch() override;
+  void abandon(const std::string& reason) override;
+
+ private:
+  /// What a rank tells each other one on arrival.
+  struct Note {
+    std::int32_t kind = 0, type = 0, lane = 0, step = 0;
+    std::uint32_t epoch = 0;
+    std::int32_t unused = 0;
+    std::int64_t bytes = 0;  ///< that it sends to the reader (alltoall), or in all
+    double wire_bytes = 0;   ///< on its own link
+  };
+  /// A communicator of the plan; its lane is the only one to use it.
+  struct Room {
+    int first_tag = 0;  ///< of its channel
+    std::vector<std::int32_t> ranks;
+    std::size_t me = 0;
+    std::vector<Note> sent, received;
+    Scratch scratch;
+    std::mutex mutex;  ///< of the next two, for missing()
+    std::vector<std::int32_t> awaited;
+    std::atomic<std::uint64_t> pending{0};  ///< bit i: awaited[i] has not come
+  };
+  struct Call {
+    const Caller& caller;
+    const Collective& step;
+    const View& send;
+    const View& recv;
+  };
+
+  void meet(Room& room, const Call& call);
+  void require_agreement(const Room& room, const Call& call) const;
+  void allreduce(Room& room, const Call& call) const;
+  void reducescatter(Room& room, const Call& call) const;
+  void allgather(Room& room, const Call& call) const;
+  void alltoall(Room& room, const Call& call) const;
+  /// Tags of a room's channel, one for each kind of message.
+  enum class Tag : int { note, exchange, part, sum };
+  static int tag(const Room& room, Tag kind) { return room.first_tag + static_cast<int>(kind); }
+  /// Waits for those whom the first requests are with; throws Timeout with their names.
+  void await_ranks(Room& room, Requests& requests, std::vector<std::int32_t> ranks, const Caller& caller,
+                   std::int32_t communicator) const;
+  /// Waits for data on its way; throws Timeout with the ranks that it comes from or goes to.
+  void finish(Requests& requests, const Caller& caller) const;
+
+  Engine& engine_;
+  MpiProcess& process_;
+  MpiControl& control_;
+  std::unique_ptr<std::deque<Room>> rooms_;
+};
+
+}  // namespace shingle::host
+#endif

@@ -1,0 +1,137 @@
+// Plans as JSON: writing.
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "fields.hpp"
+#include "shingle/plan/json.hpp"
+
+namespace shingle {
+namespace {
+
+using nlohmann::ordered_json;  // keys stay in the order of json_fields.hpp
+
+constexpr std::size_t line_width = 110;
+
+/// Text that is not UTF-8 is repaired, so that writing never throws.
+std::string on_one_line(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+/// The shortest decimal that reads back as the same float: 1e-05, not 9.999999747378752e-06.
+double shortest(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  double decimal = value;
+  std::from_chars(text, end, decimal);
+  return static_cast<float>(decimal) == value ? decimal : value;
+}
+
+/// The object of one struct.
+class Writer {
+ public:
+  template <class T>
+  static ordered_json write(const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      using plan_json::name;
+      return name(value);
+    } else if constexpr (std::is_same_v<T, float>) {
+      return shortest(value);
+    } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+      return value;
+    } else if constexpr (std::is_array_v<T>) {
+      return list(value);
+    } else {
+      Writer object;
+      if constexpr (std::is_same_v<T, Plan>) {
+        object.json_["format"] = plan_json::format;
+        object.json_["version"] = plan_json_version;
+      }
+      plan_json::fields(object, value);
+      return std::move(object.json_);
+    }
+  }
+  template <class T>
+  static ordered_json write(const std::vector<T>& values) {
+    return list(values);
+  }
+  static ordered_json write(const Step& step) {
+    Writer object;
+    object.json_["step"] = plan_json::step_names[step.index()];
+    std::visit([&](const auto& s) { plan_json::fields(object, s); }, step);
+    return std::move(object.json_);
+  }
+
+  template <class T>
+  void required(const char* key, const T& value) {
+    json_[key] = write(value);
+  }
+  template <class T>
+  void optional(const char* key, const T& value, const T& absent = {}) {
+    if (!(value == absent)) required(key, value);
+  }
+  template <class T, class U>
+  void optional(const char* key, const T& value, const U& absent) {
+    optional(key, value, static_cast<T>(absent));
+  }
+
+ private:
+  static ordered_json list(const auto& values) {
+    ordered_json json = ordered_json::array();
+    for (const auto& value : values) json.push_back(write(value));
+    return json;
+  }
+
+  ordered_json json_ = ordered_json::object();
+};
+
+/// What fits a line stays on one; long lists of numbers are filled like text.
+void lay_out(const ordered_json& json, int indent, std::size_t margin, std::string& out) {
+  const std::string line = on_one_line(json);
+  if (!json.is_structured() || json.empty() ||
+      out.size() - (out.rfind('\n') + 1) + line.size() < line_width) {
+    out += line;
+    return;
+  }
+  const bool fill = json.is_array() && std::none_of(json.begin(), json.end(),
+                                                    [](const ordered_json& j) { return j.is_structured(); });
+  const std::size_t inner = margin + static_cast<std::size_t>(indent);
+  const std::string newline = '\n' + std::string(inner, ' ');
+  out += json.is_array() ? '[' : '{';
+  bool first = true;
+  for (auto it = json.begin(); it != json.end(); ++it) {
+    if (!first) out += ',';
+    if (first || !fill || out.size() - (out.rfind('\n') + 1) + on_one_line(*it).size() > line_width)
+      out += newline;
+    first = false;
+    if (json.is_object()) out += on_one_line(it.key()) + ": ";
+    lay_out(*it, indent, inner, out);
+  }
+  out += '\n' + std::string(margin, ' ') + (json.is_array() ? ']' : '}');
+}
+
+std::string text_of(const ordered_json& json, int indent) {
+  if (indent < 0) return on_one_line(json);
+  std::string out;
+  lay_out(json, indent, 0, out);
+  return out + '\n';
+}
+
+}  // namespace
+
+std::string to_json(const Plan& plan, int indent) {
+  return text_of(Writer::write(plan), indent);
+}
+
+std::string to_json(const Problem& problem, int indent) {
+  return text_of(Writer::write(problem), indent);
+}
+
+std::string to_json(const Overlap& overlap, int indent) {
+  return text_of(Writer::write(overlap), indent);
+}
+
+std::string to_json(const Params& params, int indent) {
+  return text_of(Writer::write(params), indent);
+}
+
+}  // namespace shingle

@@ -1,0 +1,59 @@
+#include "shingle/plan/shapes.hpp"
+
+namespace shingle {
+
+std::vector<Role> roles_of(const Problem& problem) {
+  std::vector<Role> roles{Role::a};
+  if (problem.multiplies()) roles.push_back(Role::b);
+  if (problem.epilogue.bias) roles.push_back(Role::bias);
+  if (problem.norm.residual) roles.push_back(Role::residual);
+  if (problem.norm.enabled) roles.push_back(Role::norm_weight);
+  if (problem.chains()) roles.push_back(Role::down);
+  if (problem.attends()) roles.insert(roles.end(), {Role::keys, Role::values});
+  if (problem.overlaps()) roles.push_back(Role::payload);
+  roles.push_back(Role::out);
+  if (problem.norm.residual) roles.push_back(Role::sum);
+  return roles;
+}
+
+Shape shape_of(const Problem& problem, Role role, int rank) {
+  const auto turned = [](Shape shape, bool transpose) {
+    return transpose ? Shape{shape.cols, shape.rows} : shape;
+  };
+  switch (role) {
+    case Role::a:
+      return turned({problem.a_rows(rank), problem.k}, problem.transpose_a);
+    case Role::b:
+      return turned({problem.k, problem.b_cols()}, problem.transpose_b);
+    case Role::down:
+      return turned({problem.inner, problem.n}, problem.transpose_b);
+    case Role::payload:
+      return {rows_of(problem).payload, problem.n};
+    case Role::bias:
+      return {1, problem.b_cols()};
+    case Role::norm_weight:
+      return {1, problem.out_cols()};
+    case Role::keys:
+    case Role::values:
+      return {problem.kv_rows(rank), problem.kv_cols()};
+    case Role::residual:
+    case Role::out:
+    case Role::sum:
+      return {problem.out_rows(rank), problem.out_cols()};
+    case Role::internal:
+      break;
+  }
+  return {};
+}
+
+std::int64_t bytes_of(const Problem& problem, Role role, int rank) {
+  return shape_of(problem, role, rank).elements() * static_cast<std::int64_t>(size_bytes(problem.dtype));
+}
+
+std::int64_t user_bytes(const Problem& problem, int rank) {
+  std::int64_t bytes = 0;
+  for (const Role role : roles_of(problem)) bytes += bytes_of(problem, role, rank);
+  return bytes;
+}
+
+}  // namespace shingle

@@ -1,0 +1,363 @@
+// copy-engine: a collective whose bytes are moved by copy engines (DMA collectives;
+// docs/mechanisms/copy-engine.md), by itself or with the GEMM before or after it. Engines cannot add: where
+// ranks are summed, workers do that with what engines have brought.
+#include <algorithm>
+
+#include "engine_params.hpp"
+#include "planner/common/pools.hpp"
+#include "planner/common/symmetry.hpp"
+#include "planner/common/transfers.hpp"
+
+namespace shingle {
+namespace {
+
+using planner::Builder;
+using planner::compute_lane;
+using planner::Handshake;
+using planner::Parcels;
+using planner::rows_of_shard;
+using planner::Transfer;
+using Use = planner::Transfer::Use;
+
+/// Where the rows that ranks exchange lie, by source and destination.
+struct Layout {
+  std::vector<std::vector<std::int64_t>> rows, first_sent, first_received;  // [source][dest]
+  bool sorted = true;     ///< every rank's rows are in the order of their destinations
+  bool symmetric = true;  ///< two ranks send each other the same number of rows
+
+  explicit Layout(const Routing& routing) {
+    const int world = routing.world();
+    const auto table = [&] { return std::vector(world, std::vector<std::int64_t>(world)); };
+    rows = first_sent = first_received = table();
+    std::vector<std::int64_t> received(world, 0);
+    for (int s = 0; s < world; ++s) {
+      std::int64_t sent = 0;
+      for (int d = 0; d < world; ++d) {
+        rows[s][d] = routing.count(s, d);
+        first_sent[s][d] = sent;
+        first_received[s][d] = received[d];
+        sent += rows[s][d];
+        received[d] += rows[s][d];
+        symmetric = symmetric && routing.count(s, d) == routing.count(d, s);
+      }
+      for (std::int64_t row = 1; row < routing.rows(s); ++row)
+        sorted = sorted && routing.dest(s, row - 1) <= routing.dest(s, row);
+    }
+  }
+};
+
+/// The rows of shard `index` in a whole matrix on a rank.
+Slice shard_of(const Builder& build, std::int32_t buffer, int rank, int index) {
+  const std::int64_t rows = rows_of_shard(build.problem(), index);
+  return build.rows(buffer, rank, rows > 0 ? index * build.problem().shard_rows() : 0, rows);
+}
+
+/// A copy within a rank, on the compute lane.
+void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
+  if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
+}
+
+/// A GEMM before engines. Where its tiles trigger them they are the machine's, or those that params say; else
+/// it is a library's. On GPUs kernels wait beside it, of which it leaves one of many workers.
+Gemm triggering(const Builder& build, Gemm gemm) {
+  const Params& params = build.params();
+  if (params.trigger == Trigger::direct)
+    gemm.grid = make_grid(gemm.grid.rows, gemm.grid.cols,
+                          static_cast<std::int32_t>(larger(smaller(params.tile_rows, gemm.grid.rows), 1)),
+                          static_cast<std::int32_t>(smaller(params.tile_cols, gemm.grid.cols)), params.order);
+  constexpr std::int32_t many = 32;
+  if (build.workers() > many) gemm.resources = {1, build.workers() - 1};
+  return gemm;
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// gathers
+
+/// Shards of rows that start at `own(rank)` to all ranks' `to`, at their place in the whole matrix.
+Parcels shards(const Builder& build, std::function<Slice(int)> own, std::int32_t to) {
+  Parcels parcels;
+  parcels.same_for_all = true;
+  parcels.from = [own = std::move(own)](int source, int) { return own(source); };
+  parcels.to = [&build, to](int source, int dest) { return shard_of(build, to, dest, source); };
+  return parcels;
+}
+
+void plan_gather(Builder& build, Variant variant) {
+  const Problem& p = build.problem();
+  const bool multiplies = p.multiplies(), produces = p.op == Op::gemm_allgather_gemm;
+  const bool fills = build.params().unregistered && !multiplies;
+  const std::int32_t gathered =
+      multiplies || fills ? build.buffer("gathered", p.m, p.gathered_cols()) : build.out;
+  const std::int32_t product =
+      multiplies && build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
+  const Handshake handshake(build);
+  const auto own = [&](int r) {  // what a first product makes is made where it is wanted
+    return produces ? shard_of(build, gathered, r, r) : build.all(build.a, r);
+  };
+  Transfer transfer(build, shards(build, own, gathered), variant, &handshake);
+  for (int r = 0; r < p.world; ++r) {
+    if (const Slice made = own(r); produces && made.rows > 0) {
+      Gemm gemm = triggering(build, build.up_gemm(r, build.one_tile(made.rows, made.cols),
+                                                  RowMap::identity(made.rows), Builder::in_place(made)));
+      transfer.hook(gemm.grid, gemm.notify, r);
+      build.step(r, compute_lane, std::move(gemm));
+    }
+    transfer.ready(build, r);
+    if (!produces) copy_rows(build, r, own(r), shard_of(build, fills ? build.out : gathered, r, r));
+    const auto fill = [&](int s) {
+      copy_rows(build, r, shard_of(build, gathered, r, s), shard_of(build, build.out, r, s));
+    };
+    transfer.arrived(build, r, fills ? fill : Use{});
+    if (!multiplies) continue;
+    Gemm gemm =
+        build.gemm(r, build.one_tile(p.m), RowMap::identity(p.m), Builder::in_place(build.all(product, r)));
+    gemm.a = build.all(gathered, r);
+    build.step(r, compute_lane, std::move(gemm));
+    planner::finish_rows(build, r, product, p.m);
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// exchanges of rows
+
+/// Routed rows from `source` to `target`; exchanged in place where these are the same buffer.
+Parcels routed(const Builder& build, const Layout& layout, std::int32_t source, std::int32_t target) {
+  Parcels parcels;
+  parcels.from = [&build, &layout, source](int s, int d) {
+    return build.rows(source, s, layout.first_sent[s][d], layout.rows[s][d]);
+  };
+  parcels.to = [&build, &layout, target](int s, int d) {
+    return build.rows(target, d, layout.first_received[s][d], layout.rows[s][d]);
+  };
+  return parcels;
+}
+
+/// The columns that travel: of the product, or of A.
+std::int64_t routed_cols(const Builder& build) {
+  return build.problem().op == Op::alltoall_gemm ? build.problem().k : build.product_cols();
+}
+
+void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
+  const Problem& p = build.problem();
+  const Routing& routing = *p.routing;
+  const bool before = p.op == Op::gemm_alltoall, after = p.op == Op::alltoall_gemm;
+  const bool in_place = variant == Variant::swap;
+  std::vector<std::int64_t> sent, received;
+  for (int r = 0; r < p.world; ++r) {
+    sent.push_back(routing.rows(r));
+    received.push_back(routing.received(r));
+  }
+  const std::int64_t cols = routed_cols(build);
+  const bool finishing = build.needs_finishing();
+  const bool fills = build.params().unregistered && !after && !finishing;
+  const std::int32_t target =
+      after || finishing || fills ? build.buffer("arrivals", received, cols) : build.out;
+  const std::int32_t landed = fills ? build.out : target;
+  const std::int32_t made =
+      before ? (layout.sorted && in_place ? target : build.buffer("product", sent, cols)) : build.a;
+  // What is sent lies in the order of destinations.
+  std::int32_t source = made;
+  if (in_place) {
+    source = target;
+  } else if (!layout.sorted) {
+    source = build.buffer("packed", sent, cols);
+  }
+  const std::int32_t result =
+      after && finishing ? build.buffer("product", received, build.product_cols()) : build.out;
+  const Handshake handshake(build);
+  Transfer transfer(build, routed(build, layout, source, target), variant, &handshake);
+  const auto from = [&](int s, int r, std::int32_t buffer) {  // the rows of s on r
+    return build.rows(buffer, r, layout.first_received[s][r], layout.rows[s][r]);
+  };
+  const auto fill = [&](int s, int r) { copy_rows(build, r, from(s, r, target), from(s, r, build.out)); };
+  for (int r = 0; r < p.world; ++r) {
+    if (before) {
+      Gemm gemm = build.gemm(r, build.one_tile(sent[r]), RowMap::identity(sent[r]),
+                             Builder::in_place(build.all(made, r)));
+      if (source == made) {
+        gemm = triggering(build, std::move(gemm));
+        transfer.hook(gemm.grid, gemm.notify, r);
+      }
+      build.step(r, compute_lane, std::move(gemm));
+    }
+    if (source != made && layout.sorted) {
+      copy_rows(build, r, build.all(made, r), build.all(source, r));
+    } else if (source != made) {
+      Elementwise pass = planner::pack(routing, r, build.row_blocks(sent[r], cols),
+                                       Builder::in_place(build.all(made, r)), build.all(source, r));
+      transfer.hook(pass.grid, pass.notify, r);
+      build.step(r, compute_lane, std::move(pass));
+    }
+    transfer.ready(build, r);
+    if (!in_place)
+      copy_rows(build, r, build.rows(source, r, layout.first_sent[r][r], layout.rows[r][r]),
+                from(r, r, landed));
+    else if (fills)
+      fill(r, r);
+    transfer.arrived(build, r, fills ? Use([&](int s) { fill(s, r); }) : Use{});
+    if (after) {
+      Gemm gemm = build.gemm(r, build.one_tile(received[r]), RowMap::identity(received[r]),
+                             Builder::in_place(build.all(result, r)));
+      gemm.a = build.all(target, r);
+      build.step(r, compute_lane, std::move(gemm));
+      planner::finish_rows(build, r, result, received[r]);
+    } else {
+      planner::finish_rows(build, r, landed, received[r]);
+    }
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// reductions
+
+/// The partial sums of all ranks for one rank's shard: where they are sent from, and where they lie then.
+class Partials {
+ public:
+  Partials(Builder& build, bool in_place)
+      : shard_(build.problem().shard_rows()), world_(build.world()), in_place_(in_place) {
+    const Problem& p = build.problem();
+    const bool own_copy = p.multiplies() || in_place;  // the user's A must stay as it is
+    source_ = own_copy ? build.buffer("product", in_place ? world_ * shard_ : p.m, p.n) : build.a;
+    if (!in_place) staging_ = build.buffer("staging", (world_ - 1) * shard_, p.n);
+  }
+
+  std::int32_t source() const { return source_; }
+
+  /// Rows that `source` has for `dest`. In place whole shards are exchanged, also where the last are short.
+  Slice from(const Builder& build, int source, int dest) const {
+    const std::int64_t rows = rows_of_shard(build.problem(), dest);
+    const bool any = rows > 0 || (in_place_ && rows_of_shard(build.problem(), source) > 0);
+    return part(build, source_, source, dest, in_place_ ? (any ? shard_ : 0) : rows);
+  }
+  /// Where these lie at `dest`.
+  Slice to(const Builder& build, int source, int dest) const {
+    const std::int64_t rows = rows_of_shard(build.problem(), dest);
+    if (source == dest || in_place_) return part(build, source_, dest, source, rows);
+    return part(build, staging_, dest, (source - dest - 1 + world_) % world_, rows);
+  }
+  Parcels parcels(const Builder& build) const {
+    Parcels parcels;
+    parcels.from = [this, &build](int s, int d) { return from(build, s, d); };
+    parcels.to = [this, &build](int s, int d) { return to(build, s, d); };
+    return parcels;
+  }
+
+ private:
+  Slice part(const Builder& build, std::int32_t buffer, int rank, int index, std::int64_t rows) const {
+    return build.rows(buffer, rank, rows > 0 ? index * shard_ : 0, rows);
+  }
+
+  std::int64_t shard_;
+  int world_;
+  bool in_place_;
+  std::int32_t source_, staging_ = -1;
+};
+
+/// Rows of a sum: as many blocks as workers, of no more rows than are a worker's at a time.
+TileGrid sum_blocks(const Builder& build, std::int64_t rows, std::int64_t cols) {
+  const TileGrid blocks = build.row_blocks(rows, cols);
+  const std::int64_t each = larger(smaller(ceil_div(rows, build.workers()), blocks.tile_rows), 1);
+  return make_grid(rows, cols, static_cast<std::int32_t>(each), blocks.tile_cols);
+}
+
+/// The sum of all ranks' parts of the own shard, in rank order.
+Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, Placement to, bool finishing) {
+  const std::int64_t rows = rows_of_shard(build.problem(), rank);
+  Elementwise pass = build.finishing(rank, sum_blocks(build, rows, build.problem().n), {}, std::move(to));
+  pass.from.clear();
+  for (int source = 0; source < build.world(); ++source) {
+    pass.from.push_back(Builder::in_place(partials.to(build, source, rank)));
+  }
+  if (!finishing) {
+    pass.epilogue = {};
+    pass.norm = {};
+    pass.bias = pass.norm_weight = {};
+    pass.residual = pass.sum = {};
+  }
+  return pass;
+}
+
+void make_partials(Builder& build, const Partials& partials, Transfer& exchange, int rank) {
+  const Problem& p = build.problem();
+  if (p.multiplies()) {
+    Gemm gemm = triggering(build, build.gemm(rank, build.one_tile(p.m), RowMap::identity(p.m),
+                                             Builder::in_place(build.rows(partials.source(), rank, 0, p.m))));
+    exchange.hook(gemm.grid, gemm.notify, rank);
+    build.step(rank, compute_lane, std::move(gemm));
+  } else if (partials.source() != build.a) {
+    copy_rows(build, rank, build.all(build.a, rank), build.rows(partials.source(), rank, 0, p.m));
+  }
+}
+
+void plan_reducescatter(Builder& build, Variant variant) {
+  const Partials partials(build, variant == Variant::swap);
+  const Handshake handshake(build);
+  Transfer exchange(build, partials.parcels(build), variant, &handshake);
+  for (int r = 0; r < build.world(); ++r) {
+    make_partials(build, partials, exchange, r);
+    exchange.ready(build, r);
+    exchange.arrived(build, r);
+    build.step(r, compute_lane,
+               sum_pass(build, partials, r, Builder::in_place(build.all(build.out, r)), true));
+  }
+}
+
+/// A reduce-scatter whose sums are gathered; an epilogue or a norm is applied to the whole by every rank.
+void plan_allreduce(Builder& build, Variant variant) {
+  const Problem& p = build.problem();
+  const Variant first = planner::exchange_of(variant), second = planner::gather_of(variant);
+  const Partials partials(build, first == Variant::swap);
+  const bool finishing = build.needs_finishing(), fills = build.params().unregistered && !finishing;
+  const std::int32_t reduced = finishing || fills ? build.buffer("reduced", p.m, p.n) : build.out;
+  const Handshake handshake(build);
+  const auto own = [&](int r) { return shard_of(build, reduced, r, r); };
+  Transfer exchange(build, partials.parcels(build), first, &handshake);
+  Transfer gather(build, shards(build, own, reduced), second, nullptr);
+  for (int r = 0; r < p.world; ++r) {
+    make_partials(build, partials, exchange, r);
+    exchange.ready(build, r);
+    exchange.arrived(build, r);
+    Elementwise pass = sum_pass(build, partials, r, Builder::in_place(own(r)), false);
+    gather.hook(pass.grid, pass.notify, r);
+    build.step(r, compute_lane, std::move(pass));
+    gather.ready(build, r);
+    const auto fill = [&](int s) {
+      copy_rows(build, r, shard_of(build, reduced, r, s), shard_of(build, build.out, r, s));
+    };
+    if (fills) fill(r);
+    gather.arrived(build, r, fills ? fill : Use{});
+    planner::finish_rows(build, r, fills ? build.out : reduced, p.m);
+  }
+}
+
+Rounding engine_rounding(const Problem& p) {
+  if (!p.reduces()) return planner::rounding(p);
+  return {Summing::rank_order, p.dtype};
+}
+
+}  // namespace
+
+Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const Params& params) {
+  problem.validate();
+  Machine machine = host;
+  machine.collective_workers = 0;  // no library takes part
+  if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
+  if (auto reason = planner::needs_all_ranks(problem, params, "copy-engine")) return *reason;
+  std::optional<Layout> layout;
+  if (problem.routes()) layout.emplace(*problem.routing);
+  const auto chosen = planner::engine_params(problem, machine, params, !layout || layout->symmetric);
+  if (!chosen) return Reason{chosen.reason()};
+  Builder build(problem, machine, Mechanism::copy_engine, *chosen);
+  if (problem.routes()) {
+    plan_exchange(build, chosen->variant, *layout);
+  } else if (problem.shards_a()) {
+    plan_gather(build, chosen->variant);
+  } else if (problem.scatters()) {
+    plan_reducescatter(build, chosen->variant);
+  } else {
+    plan_allreduce(build, chosen->variant);
+  }
+  return std::move(build).finish(engine_rounding(problem));
+}
+
+}  // namespace shingle

@@ -1,0 +1,134 @@
+#include "engine_params.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "planner/common/builder.hpp"
+#include "planner/common/transfer_time.hpp"
+
+namespace shingle::planner {
+namespace {
+
+bool is_gather(const Problem& p) {
+  return p.shards_a();
+}
+
+std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machine, const Params& params) {
+  if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
+  if (p.overlaps()) return Reason{"an overlap's collectives are a library's: use chunked"};
+  if (p.attends()) return Reason{"attention is cut into slices by ring"};
+  if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
+  if (!machine.peer_memory && p.world > 1)
+    return Reason{"copy engines write into other ranks' memory, which ranks cannot reach here"};
+  if (p.row_order == RowOrder::block_cyclic)
+    return Reason{"copy engines move every rank's rows together: rows dealt in blocks are signal's"};
+  if (params.engines < 0 || params.engines > max_world)
+    return Reason{fmt::format("engines = {} is outside [1, {}]", params.engines, max_world)};
+  if (params.launchers < 0 || params.launchers > p.world)
+    return Reason{fmt::format("launchers = {} is outside [1, {}]: a rank has no more than one",
+                              params.launchers, p.world)};
+  // Ranks that count into one place could run an epoch ahead of others and be taken for them.
+  if (params.poll == Poll::collective && params.trigger == Trigger::direct)
+    return Reason{"one place to poll for all ranks is the host's to set: use --trigger host"};
+  return std::nullopt;
+}
+
+/// Why a variant cannot carry out the problem's collective.
+std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& params, bool symmetric) {
+  const bool reduces_to_all = p.reduces() && !p.scatters();
+  if (variant == Variant::bcst && !is_gather(p) && !reduces_to_all)
+    return Reason{fmt::format(
+        "bcst gives two ranks the same rows, but {} has other rows for each: use pcpy, b2b or swap",
+        name(p.op))};
+  if (variant == Variant::swap && is_gather(p))
+    return Reason{fmt::format(
+        "swap exchanges rows with another rank, but {} only gives: use pcpy, b2b, bcst or ring", name(p.op))};
+  if (variant == Variant::swap && !symmetric)
+    return Reason{"swap exchanges rows in place: any two ranks must send each other the same number of rows"};
+  if (variant == Variant::ring && params.engines > 1)
+    return Reason{fmt::format("ring has one engine a rank, not {}", params.engines)};
+  return std::nullopt;
+}
+
+/// Engines of a rank so that each has one command; or one for all (§4.2).
+std::int32_t engines_for(const Problem& p, Variant variant) {
+  if (variant == Variant::b2b || variant == Variant::ring) return 1;
+  const bool in_pairs = variant == Variant::bcst || variant == Variant::swap;
+  const bool both = p.reduces() && !p.scatters();  // an allreduce also has copies, one by one
+  return static_cast<std::int32_t>(larger(in_pairs && !both ? p.world / 2 : p.world - 1, 1));
+}
+
+/// As many as the params say, but none without a command.
+std::int32_t engines_of(const Problem& p, Variant variant, const Params& params) {
+  if (params.engines == 0) return engines_for(p, variant);
+  return std::min(params.engines, engines_for(p, variant == Variant::b2b ? Variant::pcpy : variant));
+}
+
+/// What all ranks have in the end, or reduce; of what is routed, what a rank sends in the mean.
+std::int64_t total_bytes(const Problem& p) {
+  const std::int64_t rows = p.routes() ? p.routing->global_base(p.world) / larger(p.world, 1) : p.m;
+  const std::int64_t cols = is_gather(p) ? p.gathered_cols() : p.op == Op::alltoall_gemm ? p.k : p.n;
+  return rows * cols * static_cast<std::int64_t>(size_bytes(p.dtype));
+}
+
+/// The variant that was fastest for this size on the paper's machine (Tables 1 and 2).
+Variant by_tables(const Problem& p, bool symmetric) {
+  const std::int64_t bytes = total_bytes(p);
+  constexpr std::int64_t kib = 1024, mib = 1024 * kib;
+  if (is_gather(p)) return bytes < 256 * kib ? Variant::b2b : bytes < mib ? Variant::bcst : Variant::pcpy;
+  if (bytes < 64 * kib) return Variant::b2b;
+  const bool exchanges = p.routes() && symmetric;
+  return bytes >= 4 * mib ? Variant::pcpy : exchanges ? Variant::swap : Variant::b2b;
+}
+
+/// The fastest by the phases of the machine's engines; by the paper's tables where they are not known. What
+/// no phase tells is that ranks drift apart, and that two engines that meet at one rank's link slow each
+/// other down (by 40% between eight GPUs): there the one that keeps them in step is chosen if it is nearly as
+/// fast.
+Variant by_size(const Problem& p, const Machine& machine, const Params& params, bool symmetric) {
+  if (!machine.engine.paced() || p.world < 2) return by_tables(p, symmetric);
+  const auto us = [&](Variant variant) {
+    TransferShape shape{variant, p.world, static_cast<double>(total_bytes(p)) / p.world, is_gather(p),
+                        engines_of(p, variant, params)};
+    if (!p.reduces() || p.scatters()) return transfer_us(machine, shape, params);
+    shape.variant = exchange_of(variant);
+    const double exchange_us = transfer_us(machine, shape, params);
+    shape.variant = gather_of(variant), shape.same_for_all = true;
+    return exchange_us + transfer_us(machine, shape, params);
+  };
+  Variant fastest = Variant::b2b;
+  for (const Variant variant : {Variant::bcst, Variant::swap, Variant::pcpy, Variant::ring})
+    if (!unfit(p, variant, params, symmetric) && us(variant) < us(fastest)) fastest = variant;
+  constexpr double nearly = 1.2;
+  const bool may_meet = p.world > 2 && machine.topology.pair.gbps == 0;
+  if (may_meet && !unfit(p, Variant::ring, params, symmetric) && us(Variant::ring) < nearly * us(fastest))
+    return Variant::ring;
+  return fastest;
+}
+
+}  // namespace
+
+Result<Params> engine_params(const Problem& problem, const Machine& machine, const Params& params,
+                             bool symmetric) {
+  if (auto reason = unserved_by_engines(problem, machine, params)) return *reason;
+  Params chosen;
+  chosen.variant =
+      params.variant == Variant::automatic ? by_size(problem, machine, params, symmetric) : params.variant;
+  if (auto reason = unfit(problem, chosen.variant, params, symmetric)) return *reason;
+  chosen.engines = engines_of(problem, chosen.variant, params);
+  if (problem.multiplies() && params.trigger == Trigger::direct) {  // tiles that are counted
+    const TileSize tile = tile_size(machine, params);
+    chosen.tile_rows = tile.rows, chosen.tile_cols = tile.cols;
+    chosen.order = params.order == TileOrder{} ? machine.order : params.order;
+  }
+  chosen.prelaunch = params.prelaunch;
+  chosen.unregistered = params.unregistered;
+  chosen.poll = params.poll;
+  chosen.trigger = params.trigger;
+  chosen.launchers = params.launchers > 0 ? params.launchers : 1;
+  return chosen;
+}
+
+}  // namespace shingle::planner

@@ -1,0 +1,251 @@
+// allgather+gemm whose tiles wait for the rows that they need (FLUX §3.2, Algorithms 2 and 3).
+//
+// Shards travel in communication tiles of some bands each; the GEMM runs over them in the order in which they
+// come, the own ones first, and a tile awaits the communication tile that holds its rows. At any step the
+// transfers form a permutation: nobody sends to, or fetches from, whom another does.
+#include "gather.hpp"
+
+namespace shingle::planner {
+
+Gather::Gather(Builder& build, const ShardTiles& tiles, const Machine& machine)
+    : build_(build),
+      tiles_(tiles),
+      comm_rows_(smaller(ceil_div(build.params().comm_rows, tiles.band_rows), tiles.bands) * tiles.band_rows),
+      pieces_(ceil_div(tiles.shard, comm_rows_)) {
+  const CounterKind kind = by_engine() ? CounterKind::set : CounterKind::add;
+  Machine same = machine;
+  same.tile_rows = tiles.inner.tile_rows, same.tile_cols = tiles.inner.tile_cols;
+  piece_ = ShardTiles(1, comm_rows_, tiles.inner.cols, same, build.params()).inner;
+  arrived_ = build.counter("arrived", build.world() * pieces_, kind);
+  // Where ranks are summed after it, whoever has the products of its shard knows that it has been fetched.
+  const bool tells = build.params().pull && !build.problem().reduces();
+  fetched_ = tells ? build.counter("fetched", build.world(), kind) : -1;
+  gathered_ = build.buffer("gathered", build.world() * tiles.shard, build.problem().k);
+}
+
+bool Gather::interleaved() const {
+  return build_.params().comm_order == CommOrder::interleaved && pieces_ > 1;
+}
+
+int Gather::source(int rank, int i) const {
+  const int world = build_.world();
+  return (build_.params().comm_order == CommOrder::reverse ? rank - i + world : rank + i) % world;
+}
+
+int Gather::dest(int rank, int i) const {
+  const int world = build_.world();
+  return (build_.params().comm_order == CommOrder::reverse ? rank + i : rank - i + world) % world;
+}
+
+std::int64_t Gather::rows(int shard, std::int64_t piece) const {
+  return larger(smaller(tiles_.rows_of(shard) - first(piece), comm_rows_), 0);
+}
+
+std::int32_t Gather::entry(int source, std::int64_t piece) const {
+  return static_cast<std::int32_t>(source * pieces_ + piece);
+}
+
+void Gather::move(const Handshake& handshake, int rank) const {
+  if (by_engine())
+    move_by_engine(handshake, rank);
+  else
+    move_by_workers(handshake, rank);
+}
+
+/// One piece from `source`'s A to the gathered matrix of `dest`, and the word that it is there.
+void Gather::move_piece(int rank, std::int32_t lane, int source, int dest, std::int64_t piece) const {
+  const std::int64_t count = rows(source, piece);
+  if (count == 0) return;
+  build_.step(rank, lane,
+              Copy{build_.rows(build_.a, source, first(piece), count),
+                   build_.rows(gathered_, dest, source * tiles_.shard + first(piece), count)});
+  build_.step(rank, lane, Notify{{arrived_, dest, entry(source, piece)}, 1});
+}
+
+void Gather::move_by_engine(const Handshake& handshake, int rank) const {
+  const int world = build_.world();
+  const bool pull = build_.params().pull;
+  // The own rows, which the GEMM begins with, by all workers before it: within a GPU an engine copies with
+  // workers, and would get those alone that the GEMM leaves.
+  Elementwise own = pass(rank, rank, 0, pieces_);
+  own.resources = {1, build_.workers()};
+  if (own.count != 0) build_.step(rank, compute_lane, std::move(own));
+  const std::int32_t lane = build_.lane(rank, LaneKind::copy, "copy");
+  handshake.await_all(build_, rank, lane);  // at once: a wait between two copies is a pause of the engine
+  const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
+  for (std::int64_t turn = 0; turn < turns; ++turn)
+    for (int i = 1; i < world; ++i) {
+      const int peer = pull ? source(rank, i) : dest(rank, i);
+      for (std::int64_t piece = turn * each; piece < (turn + 1) * each; ++piece)
+        move_piece(rank, lane, pull ? peer : rank, pull ? rank : peer, piece);
+      if (fetched_ >= 0 && turn + 1 == turns) build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
+    }
+}
+
+/// Workers push, or fetch, the same pieces: helpers beside the GEMM if there are any, else all before it,
+/// which their stores then overlap.
+void Gather::move_by_workers(const Handshake& handshake, int rank) const {
+  const int world = build_.world();
+  const bool pull = build_.params().pull;
+  const std::int32_t lane = build_.helpers() > 0 ? build_.helper_lane(rank, "push") : compute_lane;
+  const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
+  for (std::int64_t turn = 0; turn < turns; ++turn)
+    for (int i = 0; i < world; ++i) {
+      const int peer = pull ? source(rank, i) : dest(rank, i);
+      if (turn == 0 && peer != rank) handshake.await(build_, rank, lane, peer);
+      push(rank, lane, pull ? peer : rank, pull ? rank : peer, turn * each, each);
+      if (fetched_ >= 0 && peer != rank && turn + 1 == turns)
+        build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
+    }
+}
+
+/// What workers move of a shard, in items of which each communication tile has several for them to share.
+TileGrid Gather::items(int source) const {
+  constexpr std::int64_t most_cols = 1024;
+  const std::int64_t cols = build_.problem().k;
+  return make_grid(tiles_.rows_of(source), cols, tiles_.inner.tile_rows,
+                   static_cast<std::int32_t>(smaller(cols, most_cols)));
+}
+
+/// Where the items of a piece end.
+std::int64_t Gather::items_before(const TileGrid& items, std::int64_t piece) const {
+  return smaller(first(piece) / items.tile_rows * items.tiles_n(), items.positions());
+}
+
+/// What `arrived` of a rank grows by once a piece is there: by nothing where the rank copies it in its GEMM's
+/// lane.
+std::uint32_t Gather::arrivals(int rank, int source, std::int64_t piece) const {
+  if (rows(source, piece) == 0) return 0;
+  if (by_engine()) return source == rank ? 0 : 1;
+  const TileGrid grid = items(source);
+  return static_cast<std::uint32_t>(items_before(grid, piece + 1) - items_before(grid, piece));
+}
+
+/// Copies `count` pieces from one on, or as many as there are; of no items if there are none.
+Elementwise Gather::pass(int source, int dest, std::int64_t piece, std::int64_t count) const {
+  const std::int64_t all = tiles_.rows_of(source);
+  Elementwise pass;
+  pass.grid = items(source);
+  pass.first = items_before(pass.grid, piece);
+  const std::int64_t end = items_before(pass.grid, piece + count);
+  pass.count = end == pass.grid.positions() && pass.first == 0 && end > 0 ? -1 : larger(end - pass.first, 0);
+  pass.from.push_back(Builder::in_place(build_.rows(build_.a, source, 0, all)));
+  pass.to = Builder::in_place(build_.rows(gathered_, dest, source * tiles_.shard, all));
+  return pass;
+}
+
+void Gather::push(int rank, std::int32_t lane, int source, int dest, std::int64_t piece,
+                  std::int64_t count) const {
+  const std::int32_t helpers = build_.helpers();
+  Elementwise pieces = pass(source, dest, piece, count);
+  if (pieces.count == 0) return;
+  TileNotify notify{arrived_, {dest}, {}};
+  for (std::int64_t i = 0; i < pieces_ && rows(source, i) > 0; ++i) {
+    notify.ends.push_back(items_before(pieces.grid, i + 1));
+    notify.entries.push_back(entry(source, i));
+  }
+  pieces.notify.push_back(std::move(notify));
+  pieces.resources = {1, helpers > 0 ? helpers : build_.workers()};
+  build_.step(rank, lane, std::move(pieces));
+}
+
+void Gather::feed(int rank, Gemm& gemm) const {
+  gemm.a = build_.all(gathered_, rank);
+  if (interleaved())
+    feed_by_pieces(rank, gemm);
+  else
+    feed_by_shards(rank, gemm);
+  gemm.out.rows = gemm.a_rows;
+  gemm.resources = {1, build_.workers() - build_.helpers()};
+}
+
+void Gather::feed_together(int rank, Gemm& gemm) const {
+  gemm.a = build_.all(gathered_, rank);
+  for (int i = 0; i < build_.world(); ++i)
+    for (std::int64_t piece = 0; piece < pieces_; ++piece) {
+      const std::uint32_t target = arrivals(rank, source(rank, i), piece);
+      if (target > 0)
+        gemm.gates.push_back({arrived_, {gemm.grid.positions()}, {target}, {entry(source(rank, i), piece)}});
+    }
+  gemm.resources = {1, build_.workers() - build_.helpers()};
+}
+
+void Gather::feed_by_shards(int rank, Gemm& gemm) const {
+  gemm.grid = tiles_.grid(rank, build_.params().comm_order == CommOrder::reverse);
+  gemm.a_rows = tiles_.rows();
+  TileGate gate{arrived_, tiles_.ends(), {}};
+  for (int i = 0; i < build_.world(); ++i)
+    for (std::int64_t band = 0; band < tiles_.bands; ++band) {
+      const std::int64_t piece = smaller(band * tiles_.band_rows / comm_rows_, pieces_ - 1);
+      gate.entries.push_back(entry(source(rank, i), piece));
+      gate.targets.push_back(arrivals(rank, source(rank, i), piece));
+    }
+  gemm.gates.push_back(std::move(gate));
+}
+
+/// Virtual rows by pieces: the first of every shard, then the second of every shard, …, the own in front.
+void Gather::feed_by_pieces(int rank, Gemm& gemm) const {
+  const int world = build_.world();
+  TileGrid all = piece_;
+  all.rows = pieces_ * world * piece_.rows;
+  all.loop_count = piece_.loop_count + 2;
+  all.loops[0] = {Axis::m, static_cast<std::int32_t>(pieces_)};
+  all.loops[1] = {Axis::m, world, rank};
+  for (int i = 0; i < piece_.loop_count; ++i) all.loops[i + 2] = piece_.loops[i];
+  gemm.grid = all;
+  gemm.a_rows = {world, comm_rows_, tiles_.shard, tiles_.shard, 0, tiles_.limit, piece_.rows};
+  TileGate gate{arrived_, {}, {}};
+  for (std::int64_t piece = 0; piece < pieces_; ++piece)
+    for (int i = 0; i < world; ++i) {
+      gate.ends.push_back((piece * world + i + 1) * piece_.positions());
+      gate.entries.push_back(entry(source(rank, i), piece));
+      gate.targets.push_back(arrivals(rank, source(rank, i), piece));
+    }
+  gemm.gates.push_back(std::move(gate));
+}
+
+void Gather::release(int rank) const {
+  for (int i = 1; fetched_ >= 0 && i < build_.world(); ++i)
+    build_.await(rank, compute_lane, fetched_, (rank + i) % build_.world());
+}
+
+namespace {
+
+/// A tile of swiglu's output takes a tile of gates and one of ups.
+Machine with_tiles_of(const Problem& p, const Machine& machine) {
+  Machine halved = machine;
+  if (p.epilogue.activation == Activation::swiglu) halved.tile_cols = larger(machine.tile_cols / 2, 1);
+  return halved;
+}
+
+}  // namespace
+
+ShardTiles gathered_tiles(const Builder& build, std::int64_t cols, const Machine& machine) {
+  const Problem& p = build.problem();
+  return {p.world, p.m, cols, with_tiles_of(p, machine), build.params()};
+}
+
+void fuse_gather(Builder& build, const Machine& machine) {
+  const Problem& p = build.problem();
+  const std::int64_t cols = build.product_cols();
+  const ShardTiles tiles = gathered_tiles(build, cols, machine);
+  const auto together = ShardTiles::together(p, cols, with_tiles_of(p, machine), build.params());
+  const Gather gather(build, tiles, machine);
+  const std::int32_t product = build.needs_finishing() ? build.buffer("product", p.m, cols) : build.out;
+  const Handshake handshake(build);
+  for (int r = 0; r < p.world; ++r) {
+    gather.move(handshake, r);
+    Gemm gemm =
+        build.gemm(r, together ? together->inner : tiles.grid(r),
+                   together ? RowMap::identity(p.m) : tiles.rows(), Builder::in_place(build.all(product, r)));
+    if (together)
+      gather.feed_together(r, gemm);
+    else
+      gather.feed(r, gemm);
+    build.step(r, compute_lane, std::move(gemm));
+    finish_rows(build, r, product, p.m);
+    gather.release(r);
+  }
+}
+
+}  // namespace shingle::planner

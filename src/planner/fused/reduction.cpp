@@ -1,0 +1,268 @@
+// gemm+reducescatter and gemm+allreduce without a collective (FLUX §3.1, Algorithm 1; the reduction is ours).
+//
+// A GEMM's tile is stored into its owner's staging, in a region of the source's own, and counted there. The
+// owner sums the regions in rank order, band by band as they are complete: by a few workers beside its own
+// GEMM, and by all of them after it, from one queue. For allreduce whoever sums a band stores it on every
+// rank; in one shot, everybody sums everything. Where ranks do not reach each other's output, sums go to a
+// buffer beside it and from there, band by band as they come, to the output.
+#include "reduction.hpp"
+
+namespace shingle::planner {
+namespace {
+
+/// One sum over `rows` rows: who stores into the staging of whom, and what the sums become.
+struct Reduction {
+  std::int32_t staging;  ///< a region for each source
+  std::int64_t region;   ///< its rows
+  std::int32_t stored;   ///< by band: tiles that have come from all ranks
+};
+
+/// Of the tiles of a sum: as tall as the GEMM's, or less where these leave workers with none.
+std::int32_t height(const ShardTiles& tiles, std::int64_t rows, std::int64_t cols, std::int64_t workers) {
+  constexpr std::int32_t least = 32;
+  std::int32_t tall = tiles.inner.tile_rows;
+  while (tall % 2 == 0 && tall > least &&
+         ceil_div(rows, tall) * ceil_div(cols, tiles.inner.tile_cols) < 2 * workers)
+    tall /= 2;
+  return tall;
+}
+
+/// The tiles of a sum of `rows` of a region's rows, band by band.
+TileGrid sum_grid(const Builder& build, const ShardTiles& tiles, std::int64_t region, std::int64_t rows) {
+  const std::int64_t cols = build.problem().n;
+  const auto across = static_cast<std::int32_t>(tiles.band_cols / tiles.inner.tile_cols);
+  return make_grid(rows, cols, height(tiles, region, cols, build.workers()), tiles.inner.tile_cols,
+                   across > 0 ? TileOrder{Raster::along_m, across, 1, 1, 0} : TileOrder{});
+}
+
+/// Where a band's tiles end there.
+std::int64_t end_of_band(const TileGrid& sums, const ShardTiles& tiles, std::int64_t band) {
+  if (tiles.band_cols > 0) return sums.positions() / tiles.bands * (band + 1);
+  const std::int64_t tall = ceil_div((band + 1) * tiles.band_rows, sums.tile_rows);
+  return smaller(tall, sums.tiles_m()) * sums.tiles_n();
+}
+
+std::uint32_t tiles_of_band(const TileGrid& sums, const ShardTiles& tiles, std::int64_t band) {
+  const auto before = [&](std::int64_t bands) {
+    return bands == 0 ? 0 : sums.tiles_before(end_of_band(sums, tiles, bands - 1));
+  };
+  return static_cast<std::uint32_t>(before(band + 1) - before(band));
+}
+
+/// The sum of the sources' regions on a rank, band by band, as a pass of which `to` gets the result.
+Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& at, int rank,
+                     std::int64_t rows, Placement to) {
+  const Problem& p = build.problem();
+  Elementwise pass;
+  pass.grid = sum_grid(build, tiles, at.region, rows);
+  for (int source = 0; source < p.world; ++source)
+    pass.from.push_back(Builder::in_place(build.rows(at.staging, rank, source * at.region, rows)));
+  pass.to = std::move(to);
+  if (!build.row_wise_finishing()) {
+    pass.epilogue = p.result_epilogue();
+    if (pass.epilogue.bias) pass.bias = build.all(build.bias, rank);
+  }
+  TileGate gate{at.stored, {}, {}};
+  for (std::int64_t band = 0; band < tiles.bands; ++band) {
+    gate.ends.push_back(end_of_band(pass.grid, tiles, band));
+    gate.targets.push_back(static_cast<std::uint32_t>(p.world) * tiles.tiles_in(band));
+  }
+  pass.gates.push_back(std::move(gate));
+  pass.queue = 0;
+  return pass;
+}
+
+/// A sum by the helpers but `fillers` of them, and by everybody else.
+void share_sum(Builder& build, int rank, Elementwise pass, std::int32_t fillers = 0) {
+  const std::int32_t helpers = build.helpers();
+  const std::int32_t lane = helpers > 0 ? build.helper_lane(rank, "reduce") : compute_lane;
+  share(build, rank, std::move(pass), lane, helpers - fillers, build.workers() - helpers);
+}
+
+void await_tiles(Builder& build, int rank, std::int32_t counter, std::int64_t entry, const TileGrid& grid) {
+  if (grid.tiles() > 0)
+    build.await(rank, compute_lane, counter, entry, static_cast<std::uint32_t>(grid.tiles()));
+}
+
+/// Counts every tile of a pass on `ranks`: those before ends[i] and not before ends[i - 1] in entry
+/// first + i.
+TileNotify count_tiles(std::int32_t counter, std::vector<std::int32_t> ranks, std::vector<std::int64_t> ends,
+                       std::int64_t first) {
+  TileNotify notify{counter, std::move(ranks), std::move(ends)};
+  for (std::size_t i = 0; i < notify.ends.size(); ++i)
+    notify.entries.push_back(static_cast<std::int32_t>(first) + static_cast<std::int32_t>(i));
+  return notify;
+}
+
+std::int32_t staging_buffer(Builder& build, std::int64_t rows) {
+  return build.typed_buffer("staging", build.params().stage_fp32 ? DType::f32 : build.problem().dtype, rows,
+                            build.problem().n);
+}
+
+/// All ranks, from one on: who stores to all does not meet the others at one.
+std::vector<std::int32_t> everyone(int world, int first) {
+  std::vector<std::int32_t> ranks;
+  for (int i = 0; i < world; ++i) ranks.push_back((first + i) % world);
+  return ranks;
+}
+
+}  // namespace
+
+ShardSums::ShardSums(Builder& build, const ShardTiles& tiles) : build_(build), tiles_(tiles) {
+  const Problem& p = build.problem();
+  gathers_ = p.op == Op::gemm_allreduce;
+  shard_ = p.shard_rows();
+  staging_ = staging_buffer(build, p.world * shard_);
+  stored_ = build.counter("stored", tiles.bands);
+  const bool finishes = build.row_wise_finishing();
+  fills_ = gathers_ && build.params().unregistered && !finishes;
+  summed_ = finishes || fills_ ? build.buffer("summed", gathers_ ? p.m : shard_, p.n) : build.out;
+  // Who has to know that a shard is summed: for a scatter its rank, and only if rows are finished after that.
+  parts_ = fills_ ? tiles.bands : 1;
+  complete_ = gathers_ || finishes ? build.counter("summed", p.world * parts_) : -1;
+  // One in eight keeps up with what the others sum, to which more of them would matter more.
+  if (fills_) fillers_ = (build.helpers() + 6) / 8;
+}
+
+/// The own shard comes last, as nobody waits for its way, unless all ranks go by the same order.
+int ShardSums::first(int rank) const {
+  return build_.params().comm_order == CommOrder::same ? 0 : (rank + 1) % build_.world();
+}
+
+void ShardSums::multiply(int rank, const Slice* a) const {
+  Placement store;
+  store.kind = PlacementKind::owners;
+  store.slice = build_.rows(staging_, rank, rank * shard_, shard_);
+  Gemm gemm = build_.gemm(rank, tiles_.grid(first(rank)), tiles_.rows(), std::move(store));
+  if (a != nullptr) gemm.a = *a;
+  if (tiles_.shards == build_.world())
+    store_by_shards(rank, gemm);
+  else
+    store_from_each(rank, gemm);
+  gemm.resources = {1, build_.workers() - build_.helpers()};
+  build_.step(rank, compute_lane, std::move(gemm));
+}
+
+void ShardSums::store_by_shards(int rank, Gemm& gemm) const {
+  const int world = build_.world();
+  gemm.out.rows = tiles_.rows();
+  TileNotify notify{stored_, {}, tiles_.ends()};
+  for (const ShardTiles::Run& run : tiles_.runs()) {
+    notify.entries.push_back(static_cast<std::int32_t>(run.band));
+    notify.owners.push_back((first(rank) + run.place) % world);
+  }
+  gemm.notify.push_back(std::move(notify));
+}
+
+void ShardSums::store_from_each(int rank, Gemm& gemm) const {
+  gemm.out.rows = {build_.world(), shard_, shard_, shard_, 0, build_.problem().m};
+  gemm.notify.push_back({stored_, everyone(build_.world(), rank), tiles_.ends()});
+}
+
+TileGrid ShardSums::sums_of(int rank) const {
+  return sum_grid(build_, tiles_, shard_, rows_of(rank));
+}
+
+void ShardSums::sum(int rank) const {
+  const Problem& p = build_.problem();
+  const std::int64_t rows = rows_of(rank);
+  Placement to =
+      Builder::in_place(build_.rows(summed_, rank, gathers_ ? smaller(rank * shard_, p.m) : 0, rows));
+  if (gathers_) to.ranks = everyone(p.world, rank);
+  Elementwise pass = sum_pass(build_, tiles_, {staging_, shard_, stored_}, rank, rows, std::move(to));
+  const std::vector<std::int64_t> ends =
+      fills_ ? pass.gates.front().ends : std::vector{pass.grid.positions()};
+  if (complete_ >= 0)
+    pass.notify.push_back(count_tiles(complete_,
+                                      gathers_ ? everyone(p.world, rank) : std::vector<std::int32_t>{rank},
+                                      ends, rank * parts_));
+  share_sum(build_, rank, std::move(pass), fillers_);
+  if (fills_) return fill(rank);
+  if (complete_ < 0) return;
+  for (int s = 0; s < p.world; ++s)
+    if (gathers_ || s == rank) await_tiles(build_, rank, complete_, s, sums_of(s));
+  if (build_.row_wise_finishing()) finish_rows(build_, rank, summed_, p.out_rows(rank));
+}
+
+/// The sums go from the operator's memory to the output, each tile of the product once the band of its rows'
+/// rank is complete: by a few helpers as soon as any is, and by everybody in the end.
+void ShardSums::fill(int rank) const {
+  const int world = build_.world();
+  Elementwise pass;
+  pass.grid = tiles_.grid(first(rank));
+  pass.from.push_back(Builder::in_place(build_.all(summed_, rank)));
+  pass.to = Builder::in_place(build_.all(build_.out, rank));
+  pass.from.front().rows = pass.to.rows = tiles_.rows();
+  const auto await = [&](TileGate& gate, int owner, std::int64_t band) {
+    gate.entries.push_back(static_cast<std::int32_t>(owner * parts_ + band));
+    gate.targets.push_back(tiles_of_band(sums_of(owner), tiles_, band));
+  };
+  if (tiles_.shards == world) {
+    TileGate gate{complete_, tiles_.ends(), {}};
+    for (const ShardTiles::Run& run : tiles_.runs()) await(gate, (first(rank) + run.place) % world, run.band);
+    pass.gates.push_back(std::move(gate));
+  } else {  // a tile has rows of all
+    for (int owner = 0; owner < world; ++owner) {
+      TileGate gate{complete_, tiles_.ends(), {}};
+      for (const ShardTiles::Run& run : tiles_.runs()) await(gate, owner, run.band);
+      pass.gates.push_back(std::move(gate));
+    }
+  }
+  pass.queue = 1;
+  const std::int32_t lane = fillers_ > 0 ? build_.lane(rank, LaneKind::compute, "fill") : compute_lane;
+  share(build_, rank, std::move(pass), lane, fillers_, build_.workers() - build_.helpers());
+}
+
+namespace {
+
+/// Every rank sends all it has to everybody, who sums it all: more bytes, one hop less.
+void in_one_shot(Builder& build, const Machine& machine) {
+  const Problem& p = build.problem();
+  const ShardTiles tiles(1, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);
+  const Reduction at{staging_buffer(build, p.world * p.m), p.m, build.counter("stored", tiles.bands)};
+  const bool finishes = build.row_wise_finishing();
+  const std::int32_t summed = finishes ? build.buffer("summed", p.m, p.n) : build.out;
+  const std::int32_t complete = finishes ? build.counter("summed", 1) : -1;
+  const Handshake handshake(build);
+  for (int r = 0; r < p.world; ++r) {
+    handshake.await_all(build, r, compute_lane);
+    Placement store = Builder::in_place(build.rows(at.staging, r, r * p.m, p.m));
+    store.rows = tiles.rows();
+    store.ranks = everyone(p.world, r);
+    Gemm gemm = build.gemm(r, tiles.grid(0), tiles.rows(), std::move(store));
+    TileNotify notify{at.stored, everyone(p.world, r), tiles.ends()};
+    gemm.notify.push_back(std::move(notify));
+    gemm.resources = {1, build.workers() - build.helpers()};
+    build.step(r, compute_lane, std::move(gemm));
+    Elementwise pass = sum_pass(build, tiles, at, r, p.m, Builder::in_place(build.rows(summed, r, 0, p.m)));
+    if (finishes) pass.notify.push_back(count_tiles(complete, {r}, {pass.grid.positions()}, 0));
+    const TileGrid grid = pass.grid;
+    share_sum(build, r, std::move(pass));
+    if (!finishes) continue;
+    await_tiles(build, r, complete, 0, grid);
+    finish_rows(build, r, summed, p.m);
+  }
+}
+
+}  // namespace
+
+void fuse_reduction(Builder& build, const Machine& machine, bool ends_with_own) {
+  if (build.params().one_shot) {
+    in_one_shot(build, machine);
+  } else {
+    const Problem& p = build.problem();
+    constexpr auto bands = ShardTiles::Bands::of_any;
+    const auto together = ShardTiles::together(p, p.n, machine, build.params(), bands);
+    ShardTiles tiles = together ? *together : ShardTiles(p.world, p.m, p.n, machine, build.params(), bands);
+    if (ends_with_own) tiles.stretch_to(build.workers() - build.helpers());
+    const ShardSums sums(build, tiles);
+    const Handshake handshake(build);
+    for (int r = 0; r < build.world(); ++r) {
+      handshake.await_all(build, r, compute_lane);
+      sums.multiply(r);
+      sums.sum(r);
+    }
+  }
+}
+
+}  // namespace shingle::planner

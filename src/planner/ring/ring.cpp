@@ -1,0 +1,160 @@
+// ring: Flash-Overlap (docs/mechanisms/ring.md). No collective but messages to the next rank, or copies: each
+// carries one slice of one shard while the slice behind it is computed, and the order in which a rank
+// computes the shards leaves no message to wait for at the end (reduce-scatter: its own last) or at the
+// beginning (all-gather: its own first).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/common/symmetry.hpp"
+#include "planner/common/ulysses.hpp"
+#include "ring.hpp"
+
+namespace shingle {
+namespace {
+
+using planner::Builder;
+using planner::compute_lane;
+using planner::OutputGather;
+using planner::Reducer;
+using planner::RingGather;
+using planner::Run;
+using planner::Shards;
+using planner::Sums;
+
+/// Eight slices in all: where messages take longer than computation, that of one slice is exposed; but two
+/// of a rank at least, so that a message may come late without anyone waiting for it. In an allreduce the
+/// all-gather of one slice of every rank is exposed, however many ranks there are. Where many workers share
+/// a product, one of less than a wave of tiles takes as long as one of a whole wave.
+std::int32_t default_slices(const Problem& problem, const Machine& machine) {
+  if (problem.exchanges_heads()) return planner::default_ulysses_slices(problem);
+  const std::int32_t wanted = problem.op == Op::gemm_allreduce ? 8 : std::max(8 / problem.world, 2);
+  if (machine.workers == 1) return wanted;
+  const double wave = static_cast<double>(machine.workers) * machine.tile_rows * machine.tile_cols;
+  const double waves = static_cast<double>(problem.shard_rows()) * static_cast<double>(problem.n) / wave;
+  return static_cast<std::int32_t>(std::clamp(std::round(waves), 1.0, static_cast<double>(wanted)));
+}
+
+/// All slices of a shard, then the next shard: a message has the time of all slices to arrive.
+void plan_reducescatter(Builder& build, const Shards& shards) {
+  const Sums sums = make_sums(build, shards, build.problem().shard_rows());
+  std::vector<std::int64_t> rows;
+  for (std::int64_t s = 0; s < shards.slices(); ++s) rows.push_back(shards.begin(s));
+  for (int r = 0; r < build.ranks(); ++r) {
+    Reducer reducer(build, shards, sums, r, rows);
+    if (build.params().row_parallel) reducer.attend_all();
+    for (std::int64_t i = 0; i < build.world(); ++i)
+      for (std::int64_t s = 0; s < shards.slices(); ++s) reducer.step(i, s);
+  }
+}
+
+/// Slice by slice, so that the all-gather of a slice runs beside the reduce-scatter of the next one.
+void plan_allreduce(Builder& build, const Shards& shards) {
+  Sums sums = make_sums(build, shards, shards.longest());
+  const std::int64_t steps = build.world() - 1;
+  if (steps > 0) sums.finished = build.counter("finished", shards.slices());
+  const OutputGather gather(build, shards, sums.finished);
+  for (int r = 0; r < build.ranks(); ++r) {
+    Reducer reducer(build, shards, sums, r, {0});
+    for (std::int64_t s = 0; s <= shards.slices(); ++s)
+      for (std::int64_t i = 0; i <= steps; ++i) {
+        if (s > 0 && i < steps) gather.step(r, i, s - 1);
+        if (s < shards.slices()) reducer.step(i, s);
+      }
+    gather.await_last(r);
+  }
+}
+
+void plan_allgather(Builder& build, const Shards& shards) {
+  const Problem& p = build.problem();
+  const std::int32_t product =
+      p.norm.enabled ? build.buffer("product", p.m, build.product_cols()) : build.out;
+  const RingGather gather(build, shards);
+  for (int r = 0; r < build.ranks(); ++r) {
+    for (std::int64_t i = 0; i < p.world; ++i)
+      for (std::int64_t s = 0; s < shards.slices(); ++s) {
+        gather.pass_on(r, i, s);
+        const Slice slice = gather.held(r, i, s);
+        if (slice.rows == 0) continue;
+        gather.await(r, i, s);
+        for (const Run& run : shards.runs(shards.behind(r, i), s)) {
+          Placement store = Builder::in_place(build.all(product, r));
+          store.rows = run.rows;
+          Gemm gemm = build.gemm(r, build.one_tile(run.count), RowMap::identity(run.count, run.first),
+                                 std::move(store));
+          gemm.a = slice;
+          build.step(r, compute_lane, std::move(gemm));
+        }
+      }
+    planner::finish_rows(build, r, product, p.m);
+  }
+}
+
+Rounding ring_rounding(const Problem& problem) {
+  if (!problem.reduces() || problem.world == 1) return planner::rounding(problem);
+  return {Summing::ring, problem.dtype};
+}
+
+/// Engines take no workers; but what waits and counts between them and the GEMMs is one on GPUs.
+Machine with_engines(Machine machine, const Params& params) {
+  if (params.engines > 0) machine.collective_workers = std::min(machine.collective_workers, 1);
+  return planner::with_comm_workers(std::move(machine), params);
+}
+
+/// Why engines cannot copy slices to the next rank, where they are asked to.
+std::optional<Reason> no_engines(const Problem& problem, const Machine& machine, const Params& params) {
+  if (params.engines == 0 || problem.world == 1) return std::nullopt;
+  if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
+  if (!machine.peer_memory)
+    return Reason{
+        "engines copy into the next rank's memory, which ranks do not reach here: without --engines they "
+        "send messages"};
+  if (problem.exchanges_heads())
+    return Reason{"engines copy to the next rank alone, but what is exchanged for heads goes to all"};
+  return planner::needs_all_ranks(problem, params, "an engine");
+}
+
+}  // namespace
+
+Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& asked) {
+  problem.validate();
+  Params params = asked;
+  // Engines gather sums in the next rank's output; a library's messages come in from any memory.
+  if (params.unregistered && problem.op == Op::gemm_allreduce) params.engines = 0;
+  const Machine machine = with_engines(host, params);
+  if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
+  if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
+  if (problem.routes())
+    return Reason{fmt::format("ring passes shards from rank to rank; rows of {} go to any: use fused",
+                              name(problem.op))};
+  if (problem.op == Op::gemm_allgather_gemm)
+    return Reason{"ring gathers rows that are there when it begins: use chunked or copy-engine"};
+  if (auto reason = no_engines(problem, machine, params)) return *reason;
+  const auto most = static_cast<std::int32_t>(planner::max_slices) / problem.world;
+  if (params.slices < 0 || params.slices > most)
+    return Reason{fmt::format("slices = {} must be at least 1 and at most {} for {} ranks", params.slices,
+                              most, problem.world)};
+  Params chosen;
+  chosen.comm_workers = params.comm_workers;
+  chosen.symmetric = params.symmetric;
+  chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem, machine), most);
+  chosen.engines = std::min(params.engines, chosen.slices);
+  chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
+  Builder build(problem, machine, Mechanism::ring, chosen);
+  if (problem.exchanges_heads()) {
+    planner::ulysses_by_slices(build);
+    return std::move(build).finish(ring_rounding(problem));
+  }
+  const Shards shards(build);
+  planner::begin_engines(build, shards);
+  if (problem.op == Op::mlp)
+    planner::plan_ring_mlp(build, shards);
+  else if (problem.scatters())
+    plan_reducescatter(build, shards);
+  if (problem.op == Op::gemm_allreduce) plan_allreduce(build, shards);
+  if (problem.op == Op::allgather_gemm) plan_allgather(build, shards);
+  return std::move(build).finish(ring_rounding(problem));
+}
+
+}  // namespace shingle

@@ -1,0 +1,199 @@
+// What plans of the mechanism ring share: shards cut into slices, and a rank's side of a reduce-scatter.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "planner/common/builder.hpp"
+
+namespace shingle::planner {
+
+/// Rows of a shard that one row map describes.
+struct Run {
+  RowMap rows;             ///< row of the run → row of the global matrix
+  std::int64_t first = 0;  ///< from the beginning of the slice on
+  std::int64_t count = 0;
+};
+
+/// The shards of the rows, and where each is cut: slice s is rows [begin(s), begin(s + 1)) of every shard,
+/// of which the last shards may have fewer, or none.
+class Shards {
+ public:
+  explicit Shards(const Builder& build) : p_(build.problem()) {
+    const std::int64_t unit = dealt() ? p_.row_block : 1;
+    const std::int64_t count = smaller(build.params().slices, ceil_div(p_.shard_rows(), unit));
+    for (std::int64_t s = 0; s <= count; ++s) begins_.push_back(chunk_begin(p_.shard_rows(), count, s, unit));
+  }
+
+  std::int64_t slices() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
+  std::int64_t begin(std::int64_t s) const { return begins_[static_cast<std::size_t>(s)]; }
+  std::int64_t longest() const {
+    std::int64_t rows = 0;
+    for (std::int64_t s = 0; s < slices(); ++s) rows = larger(rows, begin(s + 1) - begin(s));
+    return rows;
+  }
+  std::int64_t rows(int shard, std::int64_t s) const {
+    return larger(smaller(begin(s + 1), shard_rows(shard)) - begin(s), 0);
+  }
+  /// The shard `behind` places behind a rank on the ring.
+  int behind(int rank, std::int64_t places) const {
+    return static_cast<int>((rank + p_.world - places % p_.world) % p_.world);
+  }
+
+  /// The rows of a slice of a shard: one run, or two where the last block of a dealt shard is short.
+  std::vector<Run> runs(int shard, std::int64_t s) const {
+    const std::int64_t first = begin(s), count = rows(shard, s), block = p_.row_block;
+    if (!dealt()) return {{RowMap::identity(count, shard * p_.shard_rows() + first), 0, count}};
+    const std::int64_t whole = p_.shard_rows() / block * block;
+    const std::int64_t in_whole = larger(smaller(count, whole - first), 0);
+    std::vector<Run> runs;
+    if (in_whole > 0)
+      runs.push_back({{static_cast<std::int32_t>(ceil_div(in_whole, block)), block, block, p_.world * block,
+                       p_.world * first + shard * block, p_.m},
+                      0,
+                      in_whole});
+    if (count > in_whole) {
+      const std::int64_t base = p_.world * whole + shard * (p_.shard_rows() - whole);
+      runs.push_back({RowMap::identity(count - in_whole, base), in_whole, count - in_whole});
+    }
+    return runs;
+  }
+
+ private:
+  bool dealt() const { return p_.row_order == RowOrder::block_cyclic; }
+  std::int64_t shard_rows(int shard) const {
+    if (p_.scatters()) return p_.out_rows(shard);
+    if (p_.op == Op::allgather_gemm) return p_.a_rows(shard);
+    return rows_of_shard(p_, shard);
+  }
+
+  const Problem& p_;
+  std::vector<std::int64_t> begins_;
+};
+
+/// Whether slices go to the next rank as copies by engines of the rank's own, into that rank's memory, rather
+/// than as messages of a collective library.
+inline bool by_engines(const Builder& build) {
+  return build.params().engines > 0 && build.world() > 1;
+}
+/// The engines' lanes, behind those that every rank has: slices are dealt to them in turn.
+inline std::int32_t engine_of(const Builder& build, std::int64_t slice) {
+  return static_cast<std::int32_t>(communicate_lane + 1 + slice % build.params().engines);
+}
+/// Makes these lanes, where there are any. Nothing goes to a rank that has not begun the epoch: until then
+/// its user, or its own lanes, may still use what would be written.
+void begin_engines(Builder& build, const Shards& shards);
+
+/// Flash-AG: shards of A go around the ring, slice by slice, into memory in order of arrival; the own shard
+/// stays where it is.
+class RingGather {
+ public:
+  RingGather(Builder& build, const Shards& shards);
+
+  /// The slice of the shard `places` behind a rank, in its memory.
+  Slice held(int rank, std::int64_t places, std::int64_t s) const;
+  /// Passes on the shard `places` behind, and gets the one behind that; the last one stays.
+  void pass_on(int rank, std::int64_t places, std::int64_t s) const;
+  /// The lane goes on when the shard `places` behind has come.
+  void await(int rank, std::int64_t places, std::int64_t s, std::int32_t lane = compute_lane) const;
+
+ private:
+  void copy_on(int rank, std::int64_t places, std::int64_t s) const;
+
+  Builder& build_;
+  const Shards& shards_;
+  std::int64_t shard_;
+  std::int32_t gathered_ = -1;  // buffer
+  std::int32_t arrived_ = -1;   // counter, by place and slice
+};
+
+/// The all-gather of an allreduce's output: a slice of every shard at a time, from one rank's output to the
+/// next one's.
+class OutputGather {
+ public:
+  /// `finished`: counter, by slice: the own part is in the output.
+  OutputGather(Builder& build, const Shards& shards, std::int32_t finished);
+
+  /// Step i for slice s: passes on the shard i places behind the rank.
+  void step(int rank, std::int64_t i, std::int64_t s) const;
+  /// The rank does not end before the last shard has come; the others it has passed on.
+  void await_last(int rank) const;
+
+ private:
+  std::vector<Slice> parts(int shard, std::int64_t s, int rank) const;
+  void copy_on(int rank, std::int64_t i, std::int64_t s) const;
+
+  Builder& build_;
+  const Shards& shards_;
+  std::int32_t finished_;
+  std::int32_t arrived_ = -1;  // counter of engines, by step and slice
+};
+
+/// What all ranks of a plan that reduces have alike; -1: not needed. A pass takes one slice's sum to the next
+/// rank, and brings that of another from the rank before; all ranks count theirs alike.
+struct Sums {
+  std::int32_t partial;        ///< buffer, in two halves: while one is on the wire, the other is computed
+  std::int32_t received = -1;  ///< buffer for the sums of the ranks before
+  std::int64_t half;           ///< rows of half of `partial`
+  std::int32_t summed = -1;    ///< counter: what the i-th pass takes may go
+  std::int32_t arrived = -1;   ///< counter: what it brings has come
+  std::int32_t sent = -1;      ///< counter: what it takes has gone; of a message the same as `arrived`
+  std::int32_t freed = -1;     ///< counter of engines: the next rank has added what the i-th pass took there
+  std::int32_t finished = -1;  ///< counter: the own shard's slice is in the output
+  std::int32_t attended = -1;  ///< buffer: what attention makes of the queries; else A is multiplied as it is
+};
+
+/// One rank's side of a reduce-scatter. The sum of a slice starts at the rank after its owner and goes around
+/// the ring to the owner; every rank adds its own partial product to it.
+class Reducer {
+ public:
+  /// `rows`: where in half of `partial`, and in `received`, the slices that are under way together lie.
+  Reducer(Builder& build, const Shards& shards, const Sums& sums, int rank,
+          const std::vector<std::int64_t>& rows);
+
+  /// What a slice of a shard is multiplied by, ahead of the product that is summed; changes that product's A.
+  using Before = std::function<void(int shard, std::int64_t slice, Gemm& product)>;
+  void before_products(Before before) { before_ = std::move(before); }
+
+  /// The attention of all queries at once, before any product (row-parallel, Algorithm 3).
+  void attend_all() { attend(0, build_.problem().m); }
+
+  /// Step i of the ring for slice s: the shard i + 1 places behind the rank, and so its own at last.
+  void step(std::int64_t i, std::int64_t s);
+
+ private:
+  /// Where slices lie, and the passes that have read or written them last (-1: none).
+  struct Slot {
+    std::int64_t row;
+    std::size_t turn = 0;
+    std::int64_t sent[2] = {-1, -1};  ///< from either half
+    std::int64_t received = -1;
+    std::int64_t copied = -1;  ///< to the next rank's
+  };
+
+  void await(std::int32_t counter, std::int64_t pass);
+  void multiply(int shard, std::int64_t s, const Slice& partial);
+  void attend(std::int64_t first, std::int64_t rows);
+  TileGrid blocks(std::int64_t rows) const;
+  void add(const Slice& partial, std::vector<Placement> terms);
+  void store(std::int64_t first, std::int64_t rows, std::vector<Placement> terms);
+  void exchange(const Slot& slot, const Slice& partial, std::int64_t incoming);
+  void copy_on(Slot& slot, std::int64_t s, const Slice& partial);
+
+  Builder& build_;
+  const Shards& shards_;
+  const Sums& sums_;
+  int rank_;
+  std::vector<Slot> slots_;
+  Before before_{};
+  std::int64_t known_ = -1;  ///< the last exchange that the compute lane has awaited
+  std::int64_t passes_ = 0;  ///< so far
+};
+
+/// `rows`: of half of the partial sums, and of those received.
+Sums make_sums(Builder& build, const Shards& shards, std::int64_t rows);
+
+/// mlp: both products of a shard while the one before it is passed on.
+void plan_ring_mlp(Builder& build, const Shards& shards);
+
+}  // namespace shingle::planner

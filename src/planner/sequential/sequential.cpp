@@ -1,0 +1,224 @@
+// sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
+#include "sequential.hpp"
+#include "planner/common/mlp.hpp"
+#include "planner/common/overlap.hpp"
+#include "planner/common/pools.hpp"
+#include "planner/common/shard.hpp"
+#include "planner/common/ulysses.hpp"
+
+namespace shingle {
+namespace {
+
+using planner::Builder;
+using planner::communicate_lane;
+using planner::compute_lane;
+using planner::finish_rows;
+using planner::hand_over;
+using planner::pack;
+
+void plan_gemm(Builder& build) {
+  const std::int64_t m = build.problem().m;
+  const std::int32_t product =
+      build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
+  for (int r = 0; r < build.ranks(); ++r) {
+    build.step(
+        r, compute_lane,
+        build.gemm(r, build.one_tile(m), RowMap::identity(m), Builder::in_place(build.all(product, r))));
+    finish_rows(build, r, product, m);
+  }
+}
+
+void sequential_allreduce(Builder& build) {
+  const std::int64_t m = build.problem().m;
+  const std::int32_t product =
+      build.needs_finishing() ? build.buffer("product", m, build.product_cols()) : build.out;
+  const std::int32_t computed = build.counter("computed", 1);
+  const std::int32_t received = build.needs_finishing() ? build.counter("received", 1) : -1;
+  for (int r = 0; r < build.ranks(); ++r) {
+    build.step(
+        r, compute_lane,
+        build.gemm(r, build.one_tile(m), RowMap::identity(m), Builder::in_place(build.all(product, r))));
+    hand_over(build, r, computed, compute_lane, communicate_lane);
+    build.collective(r, CollectiveKind::allreduce, build.all(product, r), build.all(product, r));
+    if (received >= 0) {
+      hand_over(build, r, received, communicate_lane, compute_lane);
+      finish_rows(build, r, product, m);
+    }
+  }
+}
+
+void sequential_reducescatter(Builder& build) {
+  const Problem& p = build.problem();
+  const std::int64_t shard = p.shard_rows();
+  const std::int32_t product = build.buffer("product", p.world * shard, p.n);
+  const std::int32_t attended = p.attends() ? build.buffer("attended", p.m, p.k) : -1;
+  // Collective libraries want equal parts; where M leaves a short last shard, its rows are copied out of a
+  // full one.
+  const bool direct = !build.needs_finishing() && p.m == p.world * shard;
+  const std::int32_t part = direct ? build.out : build.buffer("part", shard, p.n);
+  const std::int32_t computed = build.counter("computed", 1);
+  const std::int32_t received = direct ? -1 : build.counter("received", 1);
+  for (int r = 0; r < build.ranks(); ++r) {
+    Placement store = Builder::in_place(build.all(product, r));
+    store.rows = planner::sharded_rows(p, shard);
+    Gemm gemm = build.gemm(r, build.one_tile(p.m), RowMap::identity(p.m), std::move(store));
+    if (p.attends()) {
+      gemm.a = build.all(attended, r);
+      build.step(r, compute_lane, build.attend(r, 0, p.m, gemm.a));
+    }
+    build.step(r, compute_lane, std::move(gemm));
+    hand_over(build, r, computed, compute_lane, communicate_lane);
+    build.collective(r, CollectiveKind::reducescatter, build.all(product, r), build.all(part, r));
+    if (!direct) {
+      hand_over(build, r, received, communicate_lane, compute_lane);
+      finish_rows(build, r, part, p.out_rows(r));
+    }
+  }
+}
+
+void sequential_allgather(Builder& build) {
+  const Problem& p = build.problem();
+  const std::int64_t shard = p.shard_rows();
+  const planner::Shard send(build, 1);
+  const std::int32_t gathered = build.buffer("gathered", p.world * shard, p.gathered_cols());
+  const std::int32_t product =
+      build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
+  const std::int32_t arrived = build.counter("arrived", 1);
+  for (int r = 0; r < build.ranks(); ++r) {
+    send.make(build, r, 0, 0, shard);
+    build.collective(r, CollectiveKind::allgather, send.rows(build, r, 0, shard), build.all(gathered, r));
+    hand_over(build, r, arrived, communicate_lane, compute_lane);
+    Gemm gemm = build.gemm(r, build.one_tile(p.m), planner::sharded_rows(p, shard),
+                           Builder::in_place(build.all(product, r)));
+    gemm.a = build.all(gathered, r);
+    build.step(r, compute_lane, std::move(gemm));
+    finish_rows(build, r, product, p.m);
+  }
+}
+
+void sequential_alltoall(Builder& build) {
+  const Problem& p = build.problem();
+  const Routing& routing = *p.routing;
+  std::vector<std::int64_t> sent, received_rows;
+  for (int r = 0; r < p.world; ++r) {
+    sent.push_back(routing.rows(r));
+    received_rows.push_back(routing.received(r));
+  }
+  const std::int32_t product = build.buffer("product", sent, build.product_cols());
+  const std::int32_t packed = build.buffer("packed", sent, build.product_cols());
+  const bool direct = !build.needs_finishing();
+  const std::int32_t target =
+      direct ? build.out : build.buffer("received", received_rows, build.product_cols());
+  const std::int32_t ready = build.counter("packed", 1);
+  const std::int32_t arrived = direct ? -1 : build.counter("arrived", 1);
+  for (int r = 0; r < p.world; ++r) {
+    const std::int64_t rows = sent[r];
+    build.step(r, compute_lane,
+               build.gemm(r, build.one_tile(rows), RowMap::identity(rows),
+                          Builder::in_place(build.all(product, r))));
+    build.step(r, compute_lane,
+               pack(routing, r, build.row_blocks(rows, build.product_cols()),
+                    Builder::in_place(build.all(product, r)), build.all(packed, r)));
+    std::vector<std::int64_t> send_rows, recv_rows;
+    for (int peer = 0; peer < p.world; ++peer) {
+      send_rows.push_back(routing.count(r, peer));
+      recv_rows.push_back(routing.count(peer, r));
+    }
+    hand_over(build, r, ready, compute_lane, communicate_lane);
+    build.collective(r, CollectiveKind::alltoall, build.all(packed, r), build.all(target, r), send_rows,
+                     recv_rows);
+    if (!direct) {
+      hand_over(build, r, arrived, communicate_lane, compute_lane);
+      finish_rows(build, r, target, received_rows[r]);
+    }
+  }
+}
+
+void plan_dispatch(Builder& build) {
+  const Problem& p = build.problem();
+  const Routing& routing = *p.routing;
+  const bool finishing = build.needs_finishing();
+  std::vector<std::int64_t> sent, received;
+  for (int r = 0; r < p.world; ++r) {
+    sent.push_back(routing.rows(r));
+    received.push_back(routing.received(r));
+  }
+  const std::int32_t packed = build.buffer("packed", sent, p.k);
+  const std::int32_t arrivals = build.buffer("arrivals", received, p.k);
+  const std::int32_t product =
+      finishing ? build.buffer("product", received, build.product_cols()) : build.out;
+  const std::int32_t ready = build.counter("packed", 1);
+  const std::int32_t arrived = build.counter("arrived", 1);
+  for (int r = 0; r < p.world; ++r) {
+    build.step(r, compute_lane,
+               pack(routing, r, build.row_blocks(sent[r], p.k), Builder::in_place(build.all(build.a, r)),
+                    build.all(packed, r)));
+    hand_over(build, r, ready, compute_lane, communicate_lane);
+    std::vector<std::int64_t> send_rows, recv_rows;
+    for (int peer = 0; peer < p.world; ++peer) {
+      send_rows.push_back(routing.count(r, peer));
+      recv_rows.push_back(routing.count(peer, r));
+    }
+    build.collective(r, CollectiveKind::alltoall, build.all(packed, r), build.all(arrivals, r), send_rows,
+                     recv_rows);
+    hand_over(build, r, arrived, communicate_lane, compute_lane);
+    Gemm gemm = build.gemm(r, build.one_tile(received[r]), RowMap::identity(received[r]),
+                           Builder::in_place(build.all(product, r)));
+    gemm.a = build.all(arrivals, r);
+    build.step(r, compute_lane, std::move(gemm));
+    finish_rows(build, r, product, received[r]);
+  }
+}
+
+}  // namespace
+
+Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const Params& params) {
+  problem.validate();
+  Params chosen;
+  chosen.comm_workers = params.comm_workers;
+  chosen.symmetric = params.symmetric;
+  if (problem.overlaps()) planner::take_overlap_params(params, host, chosen);
+  const Machine machine = planner::with_comm_workers(host, chosen);
+  if (auto reason = planner::infeasible(problem, machine, chosen)) return *reason;
+  Builder build(problem, machine, Mechanism::sequential, chosen);
+  switch (problem.op) {
+    case Op::gemm:
+      plan_gemm(build);
+      break;
+    case Op::gemm_allreduce:
+      sequential_allreduce(build);
+      break;
+    case Op::gemm_reducescatter:
+    case Op::attention_reducescatter:
+      sequential_reducescatter(build);
+      break;
+    case Op::ulysses_attention:
+      planner::ulysses_in_sequence(build);
+      break;
+    case Op::allgather_gemm:
+    case Op::gemm_allgather_gemm:
+      sequential_allgather(build);
+      break;
+    case Op::gemm_alltoall:
+      sequential_alltoall(build);
+      break;
+    case Op::alltoall_gemm:
+      plan_dispatch(build);
+      break;
+    case Op::mlp:
+      planner::plan_mlp_slices(build, {0, problem.shard_rows()});
+      break;
+    case Op::allgather:
+    case Op::reducescatter:
+    case Op::allreduce:
+    case Op::alltoall:
+      planner::call_library(build);
+      break;
+    case Op::overlap:
+      planner::plan_overlap(build, false);
+      break;
+  }
+  return std::move(build).finish(planner::rounding(problem));
+}
+
+}  // namespace shingle

@@ -1,0 +1,60 @@
+#include "grid.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "planner/common/builder.hpp"
+
+namespace shingle::planner {
+namespace {
+
+std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& machine,
+                                         const Params& params) {
+  problem.validate();
+  if (auto reason = infeasible(problem, machine, params)) return reason;
+  if (auto reason = nothing_to_overlap(problem)) return reason;
+  if (problem.attends()) return Reason{"attention is cut into slices by ring"};
+  if (problem.op == Op::mlp)
+    return Reason{
+        "signal sends what a GEMM has finished; mlp communicates before its first: use ring or fused"};
+  if (problem.op == Op::gemm_allgather_gemm)
+    return Reason{
+        "signal's groups of tiles are no rows that an all-gather could bring: use chunked or copy-engine"};
+  if (problem.gathers())
+    return Reason{
+        fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",
+                    name(problem.op), problem.routes() ? "fused" : "chunked, ring or fused")};
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, const Params& params) {
+  const Machine machine = with_comm_workers(host, params);
+  if (auto reason = unserved_by_signal(problem, machine, params)) return *reason;
+  const std::int64_t cols = problem.reduces() ? problem.n : problem.out_cols();
+  auto [tile_rows, tile_cols] = tile_size(machine, params).within(problem.m, cols);
+  std::int64_t rows = problem.m;
+  if (problem.op == Op::gemm_reducescatter) {
+    const bool dealt = problem.row_order == RowOrder::block_cyclic;
+    const std::int64_t block =
+        dealt ? problem.row_block : smaller(larger(tile_rows / problem.world, 1), problem.shard_rows());
+    if (block * problem.world > std::int64_t{1} << 30)
+      return Reason{fmt::format("blocks of {} rows a rank make tiles that are too tall", block)};
+    tile_rows = static_cast<std::int32_t>(block * problem.world);
+    rows = problem.world * problem.shard_rows();
+  }
+  const TileOrder order = params.order == TileOrder{} ? machine.order : params.order;
+  const auto grid_of = [&](std::int64_t r) { return make_grid(r, cols, tile_rows, tile_cols, order); };
+  SignalGrid tiles{
+      grid_of(rows), {}, machine.workers - machine.collective_workers, machine.collective_workers, order};
+  if (tiles.grid.positions() > std::int64_t{1} << 31)
+    return Reason{fmt::format("tiles of {}x{} are too small: {} of them", tile_rows, tile_cols,
+                              tiles.grid.positions())};
+  if (problem.op == Op::gemm_alltoall)
+    for (int r = 0; r < problem.world; ++r) tiles.ranks.push_back(grid_of(problem.routing->rows(r)));
+  return tiles;
+}
+
+}  // namespace shingle::planner

@@ -1,0 +1,246 @@
+// signal: FlashOverlap (docs/mechanisms/signal.md). One GEMM, untouched but for where it stores its tiles and
+// what it counts; the collective library, untouched; and between them a buffer in the order of execution.
+#include <fmt/format.h>
+
+#include "grid.hpp"
+#include "planner/common/builder.hpp"
+#include "planner/common/param_table.hpp"
+#include "planner/common/pools.hpp"
+
+namespace shingle {
+namespace {
+
+using planner::Builder;
+using planner::communicate_lane;
+using planner::compute_lane;
+
+constexpr std::int64_t default_groups = 12;
+constexpr std::int64_t max_tiles = std::int64_t{1} << 28;  // counts of several epochs stay below 2^31
+
+/// Equal groups, but a short last one: what it sends is exposed, whatever came before (FlashOverlap §4.1.3).
+std::vector<std::int64_t> default_partition(std::int64_t waves) {
+  const std::int64_t groups = smaller(waves, default_groups);
+  if (groups <= 1) return {waves};
+  const std::int64_t last = larger(waves / (2 * groups), 1);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t g = 0; g + 1 < groups; ++g)
+    sizes.push_back((waves - last) * (g + 1) / (groups - 1) - (waves - last) * g / (groups - 1));
+  sizes.push_back(last);
+  return sizes;
+}
+
+/// Positions at which the groups end, from waves in each.
+Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t workers,
+                                             std::vector<std::int64_t>& sizes) {
+  if (grid.positions() > max_tiles)
+    return Reason{fmt::format("a grid of {} tiles is more than is counted in 32 bits; take larger tiles",
+                              grid.positions())};
+  if (sizes.size() > planner::max_slices)
+    return Reason{fmt::format("{} groups are more than {}", sizes.size(), planner::max_slices)};
+  const std::int64_t waves = ceil_div(grid.positions(), workers);
+  if (waves == 0 && sizes.empty()) return std::vector<std::int64_t>{0};  // no rank has any row
+  if (sizes.empty()) sizes = default_partition(waves);
+  std::vector<std::int64_t> ends;
+  std::int64_t sum = 0;
+  for (const std::int64_t size : sizes) {
+    if (size < 1) return Reason{fmt::format("a group has {} waves; it needs at least 1", size)};
+    if (size > waves - sum) {
+      sum = -1;
+      break;
+    }
+    ends.push_back(smaller((sum += size) * workers, grid.positions()));
+  }
+  if (sum != waves)
+    return Reason{fmt::format("the groups do not add up: the GEMM has {} waves of {} tiles ({} in all)",
+                              waves, workers, grid.positions())};
+  return ends;
+}
+
+/// A counter's target for each group: the tiles that it counts.
+std::vector<std::uint32_t> tiles_in_groups(const TileGrid& grid, const std::vector<std::int64_t>& ends) {
+  std::vector<std::uint32_t> counts;
+  std::int64_t before = 0;
+  for (const std::int64_t end : ends) {
+    const std::int64_t tiles = grid.tiles_before(end);
+    counts.push_back(static_cast<std::uint32_t>(tiles - before));
+    before = tiles;
+  }
+  return counts;
+}
+
+/// What the mechanism adds to a plan: the two counter tables and the hooks that use them.
+struct Signals {
+  std::int32_t computed;
+  std::int32_t received;
+
+  Signals(Builder& build, std::int64_t groups)
+      : computed(build.counter("computed", groups)), received(build.counter("received", groups)) {}
+
+  TileNotify count_tiles(int rank, const std::vector<std::int64_t>& ends) const {
+    return {computed, {rank}, ends};
+  }
+  TileGate await_group(const std::vector<std::int64_t>& ends) const {
+    return {received, ends, std::vector<std::uint32_t>(ends.size(), 1)};
+  }
+};
+
+/// The restore: a pass that puts the tiles back, alone or with the epilogue and norm. It follows the groups
+/// as they arrive, unless it needs complete rows: then the first pass of the lane awaits them all.
+void restore(Builder& build, int rank, const Signals& signals, Elementwise pass,
+             const std::vector<std::int64_t>& ends, bool first = true) {
+  if (row_wise(pass)) {
+    for (std::size_t g = 0; first && g < ends.size(); ++g)
+      build.await(rank, compute_lane, signals.received, static_cast<std::int64_t>(g));
+  } else {
+    pass.gates.push_back(signals.await_group(ends));
+  }
+  build.step(rank, compute_lane, std::move(pass));
+}
+
+Placement slots(const Slice& buffer) {
+  Placement at;
+  at.kind = PlacementKind::slots;
+  at.slice = buffer;
+  return at;
+}
+
+void plan_allreduce(Builder& build, const TileGrid& grid, const std::vector<std::int64_t>& ends) {
+  const Problem& p = build.problem();
+  const std::int32_t staging = build.buffer("staging", grid.rows_before(grid.positions()), grid.tile_cols);
+  const Signals signals(build, static_cast<std::int64_t>(ends.size()));
+  const auto targets = tiles_in_groups(grid, ends);
+  for (int r = 0; r < build.ranks(); ++r) {
+    Gemm gemm = build.gemm(r, grid, RowMap::identity(p.m), slots(build.all(staging, r)));
+    gemm.notify.push_back(signals.count_tiles(r, ends));
+    build.step(r, compute_lane, std::move(gemm));
+    for (std::size_t g = 0; g < ends.size(); ++g) {
+      const std::int64_t first = g == 0 ? 0 : grid.rows_before(ends[g - 1]);
+      const Slice slice = build.rows(staging, r, first, grid.rows_before(ends[g]) - first);
+      build.await(r, communicate_lane, signals.computed, static_cast<std::int64_t>(g), targets[g]);
+      build.collective(r, CollectiveKind::allreduce, slice, slice);
+      build.notify(r, communicate_lane, signals.received, static_cast<std::int64_t>(g));
+    }
+    restore(
+        build, r, signals,
+        build.finishing(r, grid, slots(build.all(staging, r)), Builder::in_place(build.all(build.out, r))),
+        ends);
+  }
+}
+
+/// Every tile holds `block` rows of each rank's shard. Contiguous shards: the tile's rows of A are picked
+/// from all of them, so that no row has to be exchanged afterwards. Block-cyclic ones: A is read as it
+/// stands, and the rows stay dealt out.
+RowMap tile_rows_of_a(const Problem& p, std::int64_t block) {
+  const std::int64_t shard = p.shard_rows();
+  if (p.row_order == RowOrder::block_cyclic) return {1, p.world * shard, p.world * shard, 0, 0, p.m};
+  return {p.world, block, shard, shard, 0, p.m};
+}
+
+void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<std::int64_t>& ends) {
+  const Problem& p = build.problem();
+  const std::int64_t block = grid.tile_rows / p.world;
+  // The same tiles, traversed in the same order, as far as one rank sees them: `block` rows of each.
+  TileGrid own = grid;
+  own.rows = p.shard_rows();
+  own.tile_rows = static_cast<std::int32_t>(block);
+  const std::int32_t staging = build.buffer("staging", grid.rows_before(grid.positions()), grid.tile_cols);
+  const Signals signals(build, static_cast<std::int64_t>(ends.size()));
+  const auto targets = tiles_in_groups(grid, ends);
+  for (int r = 0; r < build.ranks(); ++r) {
+    Placement store = slots(build.all(staging, r));
+    store.kind = PlacementKind::subtiles;
+    store.ends = ends;
+    store.parts = p.world;
+    Gemm gemm = build.gemm(r, grid, tile_rows_of_a(p, block), std::move(store));
+    gemm.notify.push_back(signals.count_tiles(r, ends));
+    build.step(r, compute_lane, std::move(gemm));
+    // In place: the sum of a group's own part is received where that part was computed.
+    Placement arrived = slots(build.all(staging, r));
+    arrived.ends = ends;
+    for (std::size_t g = 0; g < ends.size(); ++g) {
+      const std::int64_t from = g == 0 ? 0 : grid.rows_before(ends[g - 1]), to = grid.rows_before(ends[g]);
+      const std::int64_t part = (to - from) / p.world;
+      arrived.bases.push_back(from + r * part);
+      build.await(r, communicate_lane, signals.computed, static_cast<std::int64_t>(g), targets[g]);
+      build.collective(r, CollectiveKind::reducescatter, build.rows(staging, r, from, to - from),
+                       build.rows(staging, r, arrived.bases.back(), part));
+      build.notify(r, communicate_lane, signals.received, static_cast<std::int64_t>(g));
+    }
+    Placement out = Builder::in_place(build.all(build.out, r));
+    out.rows = {1, larger(own.rows, 1), own.rows, 0, 0, p.out_rows(r)};  // the last shards may be short
+    restore(build, r, signals, build.finishing(r, own, std::move(arrived), std::move(out)), ends);
+  }
+}
+
+void plan_alltoall(Builder& build, const planner::Pools& pools) {
+  const Problem& p = build.problem();
+  std::vector<std::int64_t> sent_rows, received_rows;
+  for (int r = 0; r < p.world; ++r) {
+    sent_rows.push_back(pools.send_rows(r));
+    received_rows.push_back(pools.receive_rows(r));
+  }
+  const std::int32_t staging = build.buffer("staging", sent_rows, pools.grid(0).tile_cols);
+  const std::int32_t arrivals = build.buffer("arrivals", received_rows, pools.grid(0).tile_cols);
+  const Signals signals(build, pools.groups());
+  for (int r = 0; r < p.world; ++r) {
+    const auto& ends = pools.ends(r);
+    const auto targets = tiles_in_groups(pools.grid(r), ends);
+    Gemm gemm = build.gemm(r, pools.grid(r), RowMap::identity(p.routing->rows(r)),
+                           pools.send(r, build.all(staging, r)));
+    gemm.notify.push_back(signals.count_tiles(r, ends));
+    build.step(r, compute_lane, std::move(gemm));
+    for (std::int64_t g = 0; g < pools.groups(); ++g) {
+      const std::int64_t out = pools.send_first(r, g), in = pools.receive_first(r, g);
+      build.await(r, communicate_lane, signals.computed, g, targets[static_cast<std::size_t>(g)]);
+      build.collective(r, CollectiveKind::alltoall,
+                       build.rows(staging, r, out, pools.send_first(r, g + 1) - out),
+                       build.rows(arrivals, r, in, pools.receive_first(r, g + 1) - in), pools.sent(r, g),
+                       pools.received(r, g));
+      build.notify(r, communicate_lane, signals.received, g);
+    }
+    for (int s = 0; s < p.world; ++s)
+      restore(build, r, signals,
+              build.finishing(r, pools.grid(s), pools.receive(s, r, build.all(arrivals, r)),
+                              planner::routed_rows(*p.routing, s, r, build.all(build.out, r))),
+              pools.ends(s), s == 0);
+  }
+}
+
+}  // namespace
+
+Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Params& params) {
+  const Machine machine = planner::with_comm_workers(host, params);
+  const auto served = planner::signal_grid(problem, machine, params);
+  if (!served) return Reason{served.reason()};
+  if (params.equal_groups && !params.group_waves.empty())
+    return Reason{"groups of waves are given, and equal ones are asked for as well"};
+  const planner::SignalGrid& tiles = served.value();
+  const TileGrid& grid = tiles.grid;
+  Params chosen = taken(Mechanism::signal, problem.op, params);
+  chosen.equal_groups = false;  // group_waves say so from here on
+  chosen.tile_rows = grid.tile_rows;
+  chosen.tile_cols = grid.tile_cols;
+  chosen.order = tiles.order;
+  const auto ends = group_ends(grid, tiles.workers, chosen.group_waves);
+  if (!ends) return Reason{ends.reason()};
+
+  Builder build(problem, machine, Mechanism::signal, chosen);
+  switch (problem.op) {
+    case Op::gemm_allreduce:
+      plan_allreduce(build, grid, *ends);
+      break;
+    case Op::gemm_reducescatter:
+      plan_reducescatter(build, grid, *ends);
+      break;
+    default: {
+      // Ranks with fewer rows have as many groups, each in proportion.
+      std::vector<std::vector<std::int64_t>> rank_ends(problem.world);
+      for (int r = 0; r < problem.world; ++r)
+        for (const std::int64_t end : *ends) rank_ends[r].push_back(tiles.end_on(r, end));
+      plan_alltoall(build, {*problem.routing, tiles.ranks, std::move(rank_ends)});
+    }
+  }
+  return std::move(build).finish(planner::rounding(problem));
+}
+
+}  // namespace shingle

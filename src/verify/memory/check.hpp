@@ -1,0 +1,108 @@
+// Races and content: every access of a schedule, in its order. Each kind of step has a file of its own,
+// memory_check_<kind>.cpp; what is common to them is in memory_check.cpp.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "content.hpp"
+#include "results.hpp"
+#include "shingle/plan/placement.hpp"
+#include "tracked_memory.hpp"
+#include "values.hpp"
+#include "verify/order/order.hpp"
+#include "verify/progress/schedule.hpp"
+
+namespace shingle {
+
+/// The same slice in the memory of the rank that a piece lies on.
+inline Slice on_rank(Slice slice, const Piece& piece) {
+  slice.rank = piece.rank;
+  return slice;
+}
+
+class MemoryCheck {
+ public:
+  MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
+
+  /// The first failure, or nothing when the plan is free of races and computes its problem.
+  std::optional<CheckFailure> run();
+
+  std::int64_t accesses() const { return memory_.accesses(); }
+
+ private:
+  /// Rows [tile_row, tile_row + rows) of a tile and what they are.
+  struct TileRows {
+    std::int64_t tile_row;
+    std::int64_t rows;
+    std::int64_t global_row;  ///< of tile_row
+    std::uint64_t ranks;
+    Values::Id value;  ///< how they are computed, over all of K; 0: inputs
+  };
+
+  /// Keys and values that tiles of a run have read: of which head of whose, and of which tokens.
+  struct Seen {
+    std::int64_t col = 0;
+    std::uint64_t ranks = 0;
+    TokenRange tokens;
+  };
+
+  void spend_items(const TileGrid& grid, std::int64_t items) const;
+  void spend_pieces(const Elementwise& step, std::int64_t item) const;
+
+  Place place(const Slice& slice, std::int32_t epoch) const;
+  Place piece_place(const Slice& slice, std::int64_t row, std::int64_t rows, std::int64_t col,
+                    std::int64_t cols, std::int32_t epoch) const;
+
+  void user(const Segment& s, std::int32_t index);
+  void check_output(const Segment& s, std::int32_t index, Role role, std::uint8_t done);
+  void check_results(const Segment& s, std::int32_t index, const Slice& all);
+  void expect(const Place& at, std::int32_t index, const Content& expected);
+  void provide_input(const Segment& s, Role role);
+  void gemm(const Gemm& step, const Segment& s, std::int32_t index);
+  void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
+  void attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item);
+  TokenRange unread(std::int32_t index, std::int64_t col, const Seen& wanted);
+  const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,
+                                      const TileRect& rect, Content::Of wanted);
+  Content::Of wanted_a(const Gemm& step, const Segment& s, Content::Of b) const;
+  Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
+  void elementwise(const Elementwise& step, const Segment& s, std::int32_t index);
+  Content summed(Content sum, const Content& c, const Segment& s, const Place& at, const Rect& cell);
+  void move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);
+  void finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row);
+  void check_in_place(const Elementwise& step, const Segment& s, std::int64_t item);
+  std::uint64_t check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index,
+                             std::int64_t first, std::int64_t cols, std::int64_t logical);
+  void check_owner(const Segment& s, std::uint64_t ranks, const Content& product) const;
+  std::uint8_t check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s);
+  void collective(const std::vector<std::int32_t>& segments);
+  void message(const Event& event);
+  void copy(const Slice& from, const Touch& reader, const Slice& to, const Touch& writer);
+  void swap(const Swap& step, const Segment& s, std::int32_t index);
+
+  DType dtype_of(const Slice& slice) const { return plan_.buffers[slice.buffer].dtype; }
+  const Step& step_of(const Segment& s) const { return shingle::step_of(plan_, s); }
+  [[noreturn]] void fail_content(const Segment& s, const std::string& text) const;
+
+  const Plan& plan_;
+  const Schedule& schedule_;
+  Budget& budget_;
+  TrackedMemory memory_;
+  Values values_;
+  Results results_;
+  std::uint64_t everyone_;
+  // Neighbouring tiles of a run multiply the same rows of A: they are read once.
+  std::int32_t a_segment_ = -1;
+  std::int64_t a_row_ = -1;
+  Content::Of a_wanted_ = Content::Of::nothing;
+  std::vector<TileRows> a_tile_rows_;
+  // Those of a head see the same keys and values, or more of them: each token's are read once.
+  std::int32_t seen_segment_ = -1;
+  std::map<std::int64_t, Seen> seen_;  // by the column of K and V in the step
+};
+
+}  // namespace shingle

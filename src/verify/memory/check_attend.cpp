@@ -1,0 +1,72 @@
+// What attention reads: queries, and the keys and values of all tokens that they see.
+#include "check.hpp"
+
+#include <fmt/format.h>
+
+#include "piece_count.hpp"
+#include "shingle/plan/placement.hpp"
+
+namespace shingle {
+
+/// Of the tokens that a tile sees, those whose keys and values no tile of the run has read before.
+TokenRange MemoryCheck::unread(std::int32_t index, std::int64_t col, const Seen& wanted) {
+  if (seen_segment_ != index) seen_.clear();
+  seen_segment_ = index;
+  Seen& seen = seen_[col];
+  const bool goes_on = seen.col == wanted.col && seen.ranks == wanted.ranks &&
+                       seen.tokens.first <= wanted.tokens.first && wanted.tokens.first <= seen.tokens.end;
+  if (!goes_on) seen = {wanted.col, wanted.ranks, {wanted.tokens.first, wanted.tokens.first}};
+  const std::int64_t first = seen.tokens.end;
+  seen.tokens.end = larger(first, wanted.tokens.end);
+  return {first, seen.tokens.end};
+}
+
+/// Queries have to be the tokens that the step says, of one head of one rank; K and V those of the head's
+/// group, of the same rank, and all of the tokens that the queries see.
+void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item) {
+  const Attention& a = plan_.problem.attention;
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  budget_.spend(Budget::compared, static_cast<std::int64_t>(a.lengths.size()));
+  budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
+  const std::int64_t sharing = a.heads / a.kv_heads, token = step.first_token + rect.row;
+  std::int64_t col = -1;  // of Q, that the tile's first column is
+  std::uint64_t ranks = 0;
+  const Place queries =
+      piece_place(step.q, step.q.row + rect.row, rect.rows, step.q.col + rect.col, rect.cols, s.epoch);
+  memory_.read(queries, index, -1, [&](const Rect& cell, const Content& c) {
+    const std::int64_t found = c.col + queries.rect.col;
+    if (c.of != Content::Of::a || c.epoch != s.epoch || queries.rect.row + c.row != token ||
+        found % a.head_dim != 0 || (col >= 0 && (found != col || c.ranks != ranks)))
+      fail_content(s, fmt::format("takes {} ({}) for the queries of tokens {} to {}",
+                                  memory_.describe(queries, cell), text_of(c), token, token + rect.rows));
+    col = found;
+    ranks = c.ranks;
+  });
+  const std::int64_t local = rect.col / a.head_dim / sharing * a.head_dim;
+  const std::int64_t wanted = col / a.head_dim / sharing * a.head_dim;
+  const TokenRange seen = unread(index, local, {wanted, ranks, plan_.problem.seen_by(token, rect.rows)});
+  const auto check_seen = [&](const Slice& slice, Content::Of of) {
+    const Place at = piece_place(slice, slice.row + seen.first, seen.end - seen.first, slice.col + local,
+                                 a.head_dim, s.epoch);
+    memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
+      if (c.of != of || c.epoch != s.epoch || c.ranks != ranks || slice.row + c.row != 0 ||
+          at.rect.col + c.col != wanted)
+        fail_content(
+            s, fmt::format("takes {} ({}) for {} of tokens {} to {}", memory_.describe(at, cell), text_of(c),
+                           of == Content::Of::keys ? "keys" : "values", seen.first, seen.end));
+    });
+  };
+  check_seen(step.keys, Content::Of::keys);
+  check_seen(step.values, Content::Of::values);
+  const Values::Id value =
+      values_.stored(values_.product(s.rank, s.lane, s.step, 0), dtype_of(step.out.slice));
+  for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
+    memory_.write(
+        piece_place(on_rank(step.out.slice, piece), piece.row, piece.rows, piece.col, rect.cols, s.epoch),
+        index, item,
+        {Content::Of::attended, 0, s.epoch, token + piece.tile_row - piece.row, col - piece.col, ranks, 0,
+         value});
+  });
+}
+
+}  // namespace shingle

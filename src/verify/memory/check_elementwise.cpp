@@ -1,0 +1,236 @@
+// What a pass makes of tiles and of complete rows: sums, epilogue, residual and norm.
+#include "check.hpp"
+
+#include <fmt/format.h>
+
+#include "piece_count.hpp"
+#include "shingle/plan/placement.hpp"
+#include "shingle/plan/print.hpp"
+
+namespace shingle {
+
+void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::int32_t index) {
+  if (step.epilogue.any() && !(step.epilogue == plan_.problem.result_epilogue()))
+    fail_content(s, "applies another epilogue than the problem's");
+  if (step.norm.enabled && !(step.norm == plan_.problem.norm))
+    fail_content(s, "applies another norm than the problem's");
+  spend_items(step.grid, s.last - s.first);
+  for (std::int64_t item = s.first; item < s.last; ++item) {
+    spend_pieces(step, item);
+    if (row_wise(step))
+      finish_rows(step, s, index, item);
+    else if (!step.grid.phantom(step.grid.tile(item)))
+      move_tile(step, s, index, item);
+  }
+}
+
+/// An item goes row by row and a row in chunks, each stored as soon as it is computed: what is stored over a
+/// source of the item has to be the very element that was there. (SwiGLU reads column c and column c + half
+/// for column c, so that the upper half is never written where the lower begins.) What another item reads is
+/// found as a race.
+void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std::int64_t item) {
+  const Routing* routing = plan_.problem.routing.get();
+  const bool wide = row_wise(step);
+  const std::int64_t out_cols =
+      step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols;
+  const auto pieces_of = [&](const Placement& at, bool row_of_tiles, auto&& visit) {
+    for (std::int64_t n = 0; n < (row_of_tiles ? step.grid.tiles_n() : 1); ++n) {
+      const std::int64_t position = wide ? step.grid.linear({item, n}) : item;
+      const TileRect rect = step.grid.rect(step.grid.tile(position));
+      const std::int64_t cols = wide && !row_of_tiles ? out_cols : rect.cols;
+      const std::int64_t first = wide ? rect.col : 0;
+      for_each_piece(at, step.grid, routing, position,
+                     [&](const Piece& piece) { visit(piece, piece.col - first, cols); });
+    }
+  };
+  const auto compare = [&](const Placement& source, bool row_of_tiles, const Placement& target) {
+    if (source.slice.buffer != target.slice.buffer) return;
+    pieces_of(source, row_of_tiles, [&](const Piece& from, std::int64_t from_col, std::int64_t from_cols) {
+      pieces_of(target, false, [&](const Piece& to, std::int64_t to_col, std::int64_t to_cols) {
+        const bool apart = from.rank != to.rank || from.row >= to.row + to.rows ||
+                           to.row >= from.row + from.rows || from.col >= to.col + to_cols ||
+                           to.col >= from.col + from_cols;
+        if (apart || (from.row - from.tile_row == to.row - to.tile_row && from_col == to_col)) return;
+        throw CheckFailure{"race", fmt::format("{}, item {}, stores over rows of {} that it has yet to read",
+                                               where(plan_, s.rank, s.lane, s.step), item,
+                                               plan_.buffers[source.slice.buffer].name)};
+      });
+    });
+  };
+  const auto against = [&](const Placement& target) {
+    for (const Placement& source : step.from) compare(source, wide, target);
+    if (step.norm.residual) compare(step.residual, false, target);
+  };
+  against(step.to);
+  if (step.norm.residual) against(step.sum);
+}
+
+/// The sum of equal places of disjoint sets of ranks; `c` was found in `cell`.
+Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, const Place& at,
+                            const Rect& cell) {
+  if (!addable(sum, c))
+    fail_content(s, fmt::format("adds {} ({}) to {}", memory_.describe(at, cell), text_of(c), text_of(sum)));
+  sum.ranks |= c.ranks;
+  sum.value = values_.sum(sum.value, c.value);
+  return sum;
+}
+
+void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index,
+                            std::int64_t item) {
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const Routing* routing = plan_.problem.routing.get();
+  check_in_place(step, s, item);
+  // What the tile becomes: first the sum of the sources, in tile coordinates.
+  RegionMap<Content> tile(rect.rows, rect.cols, Content{}, &budget_);
+  for (std::size_t source = 0; source < step.from.size(); ++source) {
+    for_each_piece(step.from[source], step.grid, routing, item, [&](const Piece& piece) {
+      const Place at =
+          piece_place(step.from[source].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+      memory_.read(at, index, item, [&](const Rect& cell, Content c) {
+        const std::int64_t down = piece.row - piece.tile_row;
+        c.row += down;
+        c.col += piece.col;
+        tile.visit({cell.row - down, cell.rows, cell.col - piece.col, cell.cols},
+                   [&](const Rect&, Content& sum) { sum = source == 0 ? c : summed(sum, c, s, at, cell); });
+      });
+    });
+  }
+  bool bias_known = false;
+  std::int64_t bias_col = 0;  // the column of C that the tile's first one is
+  std::uint64_t bias_ranks = 0;
+  for_each_piece(step.to, step.grid, routing, item, [&](const Piece& piece) {
+    tile.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& part, Content& held) {
+      Content c = held;
+      if (step.epilogue.any()) {
+        if (c.of != Content::Of::c || (step.epilogue.bias && bias_known && c.col != bias_col))
+          fail_content(s, fmt::format("applies the epilogue to {} in the wrong place", text_of(c)));
+        if (step.epilogue.bias && !bias_known)
+          bias_ranks =
+              check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, bias_col = c.col);
+        check_owner(s, bias_ranks, c);
+        bias_known = true;
+        c.done = check_epilogue(c, step.epilogue, s);
+        c.value = values_.passed(c.value, c.done);
+      }
+      c.value = values_.stored(c.value, dtype_of(step.to.slice));
+      const std::int64_t row = piece.row + part.row - piece.tile_row, col = piece.col + part.col;
+      c.row += part.row - row;
+      c.col += part.col - col;
+      if (c.of == Content::Of::nothing) c = Content{};
+      memory_.write(piece_place(on_rank(step.to.slice, piece), row, part.rows, col, part.cols, s.epoch),
+                    index, item, c);
+    });
+  });
+}
+
+void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::int32_t index,
+                              std::int64_t tile_row) {
+  const Problem& p = plan_.problem;
+  const Routing* routing = p.routing.get();
+  const TileRect block = step.grid.rect({tile_row, 0});
+  const std::int64_t complete = step.epilogue.activation == Activation::swiglu ? p.n : p.out_cols();
+  if (step.grid.cols != complete)
+    fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
+  check_in_place(step, s, tile_row);
+  // The rows of the block, in tile coordinates, by all their columns: the logical row of each has to be one.
+  RegionMap<Content> rows(block.rows, step.grid.cols, Content{}, &budget_);
+  for (const Placement& from : step.from)
+    for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
+      const TileRect rect = step.grid.rect({tile_row, n});
+      for_each_piece(from, step.grid, routing, step.grid.linear({tile_row, n}), [&](const Piece& piece) {
+        const Place at = piece_place(from.slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+        memory_.read(at, index, tile_row, [&](const Rect& cell, Content c) {
+          const std::int64_t down = piece.row - piece.tile_row, right = piece.col - rect.col;
+          c.row += down;
+          c.col += right;
+          rows.visit({cell.row - down, cell.rows, cell.col - right, cell.cols},
+                     [&](const Rect&, Content& held) {
+                       held = &from == &step.from.front() ? c : summed(held, c, s, at, cell);
+                     });
+        });
+      });
+    }
+  const std::uint64_t bias_ranks =
+      step.epilogue.bias ? check_vector(step.bias, Content::Of::bias, s, index, 0, step.grid.cols, 0) : 0;
+  const std::uint64_t weight_ranks =
+      step.norm.enabled
+          ? check_vector(step.norm_weight, Content::Of::norm_weight, s, index, 0, p.out_cols(), 0)
+          : 0;
+  const std::int64_t first_tile = step.grid.linear({tile_row, 0});
+  for_each_piece(step.to, step.grid, routing, first_tile, [&](const Piece& piece) {
+    std::vector<std::pair<Rect, Content>> bands;
+    rows.visit({piece.tile_row, piece.rows, 0, step.grid.cols}, [&](const Rect& part, Content& c) {
+      if (c.of != Content::Of::c || c.epoch != s.epoch || c.col != 0)
+        fail_content(s, fmt::format("takes {} for columns [{}, {}) of complete rows", text_of(c), part.col,
+                                    part.col + part.cols));
+      if (p.reduces() && c.ranks != everyone_)
+        fail_content(s, "works on complete rows before all ranks are summed");
+      if (!bands.empty() && bands.back().first.row == part.row) {
+        Content& row = bands.back().second;
+        if (!same_elements(row, c)) fail_content(s, "takes parts of different rows for one");
+        row.value = values_.beside(row.value, c.value, part.col);
+      } else {
+        bands.emplace_back(part, c);
+      }
+    });
+    for (const auto& [part, held] : bands) {
+      Content c = held;
+      if (step.norm.enabled && (c.done & (residual_done | norm_done)))
+        fail_content(s, "normalises what is already normalised");
+      c.done = check_epilogue(c, step.epilogue, s);
+      check_owner(s, bias_ranks, c);
+      check_owner(s, weight_ranks, c);
+      const std::int64_t row = piece.row + part.row - piece.tile_row;
+      if (step.norm.residual) {
+        budget_.spend(Budget::expanded,
+                      pieces_at_most(step.residual, block) + pieces_at_most(step.sum, block));
+        std::int64_t added = 0;
+        // `residual` and `sum` lie as `to` does; find the same rows there.
+        for_each_piece(step.residual, step.grid, routing, first_tile, [&](const Piece& other) {
+          const std::int64_t from = larger(other.tile_row, part.row),
+                             to = smaller(other.tile_row + other.rows, part.row + part.rows);
+          if (from >= to) return;
+          const std::int64_t at_row = other.row + from - other.tile_row;
+          const Place at =
+              piece_place(step.residual.slice, at_row, to - from, other.col, p.out_cols(), s.epoch);
+          added += to - from;
+          memory_.read(at, index, tile_row, [&](const Rect& cell, const Content& r) {
+            check_owner(s, r.ranks, c);
+            if (r.of != Content::Of::residual || r.epoch != s.epoch || r.col + other.col != 0 ||
+                r.row + at_row != c.row + from)
+              fail_content(s, fmt::format("adds {} ({}) as the residual of other rows",
+                                          memory_.describe(at, cell), text_of(r)));
+          });
+        });
+        if (added != part.rows)
+          fail_content(s, fmt::format("has a residual for {} of {} rows", added, part.rows));
+        c.done |= residual_done;
+        std::int64_t kept = 0;
+        for_each_piece(step.sum, step.grid, routing, first_tile, [&](const Piece& other) {
+          const std::int64_t from = larger(other.tile_row, part.row),
+                             to = smaller(other.tile_row + other.rows, part.row + part.rows);
+          if (from >= to) return;
+          const std::int64_t at_row = other.row + from - other.tile_row;
+          kept += to - from;
+          Content sum = c;
+          sum.row += from - at_row;
+          sum.col = -other.col;
+          sum.value = values_.stored(values_.passed(held.value, c.done), dtype_of(step.sum.slice));
+          memory_.write(piece_place(step.sum.slice, at_row, to - from, other.col, p.out_cols(), s.epoch),
+                        index, tile_row, sum);
+        });
+        if (kept != part.rows)
+          fail_content(s, fmt::format("keeps the sum of {} of {} rows", kept, part.rows));
+      }
+      if (step.norm.enabled) c.done |= norm_done;
+      c.value = values_.stored(values_.passed(held.value, c.done), dtype_of(step.to.slice));
+      c.row += part.row - row;
+      c.col = -piece.col;
+      memory_.write(
+          piece_place(on_rank(step.to.slice, piece), row, part.rows, piece.col, p.out_cols(), s.epoch), index,
+          tile_row, c);
+    }
+  });
+}
+
+}  // namespace shingle

@@ -1,0 +1,171 @@
+// What a GEMM multiplies: rows of A and columns of B that belong together, over the whole of K.
+#include "check.hpp"
+
+#include <fmt/format.h>
+
+#include "piece_count.hpp"
+#include "shingle/plan/placement.hpp"
+
+namespace shingle {
+
+void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
+  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue))
+    fail_content(s, "applies another epilogue than the problem's");
+  const Problem& p = plan_.problem;
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
+  // Each computation of an overlap has a K of its own: it goes with the product to where that is looked at.
+  if (!p.overlaps() && k != p.k && !(p.chains() && k == p.inner))
+    fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
+  spend_items(step.grid, s.last - s.first);
+  for (std::int64_t item = s.first; item < s.last; ++item)
+    if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
+}
+
+/// What a product has to take for its A, by what its B is; and over all of which K. A second
+/// product goes over all inner columns of the first one, which has passed the epilogue.
+Content::Of MemoryCheck::wanted_a(const Gemm& step, const Segment& s, Content::Of b) const {
+  const Problem& p = plan_.problem;
+  const bool second = b == Content::Of::down;
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols, all = p.overlaps() ? k
+                                                                             : second     ? p.inner
+                                                                                          : p.k;
+  if (k != all) fail_content(s, fmt::format("multiplies over {} of the K = {}", k, all));
+  if (second && step.epilogue.any())
+    fail_content(s, "applies the epilogue of the first product to the second");
+  if (second) return Content::Of::hidden;
+  return p.attends() ? Content::Of::attended : Content::Of::a;
+}
+
+const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, const Segment& s,
+                                                              std::int32_t index, const TileRect& rect,
+                                                              Content::Of wanted) {
+  std::vector<TileRows>& rows = a_tile_rows_;
+  if (a_segment_ == index && a_row_ == rect.row && a_wanted_ == wanted) return rows;
+  a_segment_ = index;
+  a_row_ = rect.row;
+  a_wanted_ = wanted;
+  rows.clear();
+  budget_.spend(Budget::expanded, runs_at_most(step.a_rows, rect.rows));
+  const bool t = step.transpose_a;
+  step.a_rows.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
+    if (run.matrix_row < 0) return;
+    const Place at =
+        t ? piece_place(step.a, step.a.row, step.a.rows, step.a.col + run.matrix_row, run.rows, s.epoch)
+          : piece_place(step.a, step.a.row + run.matrix_row, run.rows, step.a.col, step.a.cols, s.epoch);
+    memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
+      const std::int64_t k_offset = t ? c.row + step.a.row : c.col + step.a.col;
+      const bool passed = c.of != Content::Of::hidden || !plan_.problem.epilogue.any() || c.done != 0;
+      if (c.of != wanted || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_a || !passed)
+        fail_content(s,
+                     fmt::format("takes {} ({}) for its rows of A", memory_.describe(at, cell), text_of(c)));
+      const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
+      const std::int64_t start = t ? at.rect.col : at.rect.row;
+      TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks,
+                    c.value};
+      // A cell may be cut along k: the rows are then seen more than once, and have to agree.
+      budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
+      bool seen_before = false;
+      for (TileRows& seen : rows) {
+        if (next.tile_row >= seen.tile_row + seen.rows || seen.tile_row >= next.tile_row + next.rows)
+          continue;
+        if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks)
+          fail_content(
+              s, fmt::format("multiplies parts of different rows of A in {}", memory_.describe(at, cell)));
+        seen.value = values_.beside(seen.value, next.value, cell.col);
+        seen_before = true;
+      }
+      if (seen_before) return;
+      // Computed rows are not joined: parts of theirs that follow along k may be of different values.
+      if (next.value == 0 && !rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row &&
+          rows.back().ranks == next.ranks && rows.back().global_row + rows.back().rows == next.global_row) {
+        rows.back().rows += next.rows;
+      } else {
+        rows.push_back(next);
+      }
+    });
+  });
+  return rows;
+}
+
+/// Which weight it is (there may be two), the column of the product that the tile's first column is,
+/// and the ranks whose weight it is.
+Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect) {
+  Content result;
+  const bool t = step.transpose_b, gated = step.epilogue.activation == Activation::swiglu;
+  for (int half = 0; half < (gated ? 2 : 1); ++half) {
+    // `up` lies behind `gate` in B as the step sees it, which may be some columns of each only.
+    const std::int64_t shift = half * (plan_.problem.b_cols() / 2);
+    const std::int64_t col = rect.col + half * step.grid.cols;
+    const Place at = t ? piece_place(step.b, step.b.row + col, rect.cols, step.b.col, step.b.cols, s.epoch)
+                       : piece_place(step.b, step.b.row, step.b.rows, step.b.col + col, rect.cols, s.epoch);
+    bool first = half == 0;
+    memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
+      const std::int64_t k_offset = t ? c.col + step.b.col : c.row + step.b.row;
+      const std::int64_t c_col = (t ? at.rect.row + c.row : at.rect.col + c.col) - shift;
+      const bool weight = c.of == Content::Of::b || c.of == Content::Of::down;
+      if (!weight || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_b ||
+          (!first && (c.of != result.of || c_col != result.col || c.ranks != result.ranks)))
+        fail_content(
+            s, fmt::format("takes {} ({}) for its columns of B", memory_.describe(at, cell), text_of(c)));
+      result.of = c.of;
+      result.col = c_col;
+      result.ranks = c.ranks;
+      first = false;
+    });
+  }
+  return result;
+}
+
+void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item) {
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const Content b = read_b(step, s, index, rect);
+  const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
+  const bool first_of_two = plan_.problem.chains() && b.of == Content::Of::b;
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
+  if (step.epilogue.bias) {
+    check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
+    if (step.epilogue.activation == Activation::swiglu)
+      check_owner(s,
+                  check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols,
+                               plan_.problem.b_cols() / 2 + b.col),
+                  b);
+  }
+  budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
+  for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
+    budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
+    // Rows of the tile that are phantom in A, but have a place in the output, may be stored as anything.
+    std::int64_t next = piece.tile_row;
+    const auto phantom_until = [&](std::int64_t row) {
+      if (next < row)
+        memory_.write(piece_place(on_rank(step.out.slice, piece), piece.row + next - piece.tile_row,
+                                  row - next, piece.col, rect.cols, s.epoch),
+                      index, item, Content{});
+    };
+    for (const TileRows& run : rows) {
+      const std::int64_t from = larger(run.tile_row, piece.tile_row);
+      const std::int64_t to = smaller(run.tile_row + run.rows, piece.tile_row + piece.rows);
+      if (from >= to) continue;
+      phantom_until(from);
+      next = to;
+      if (run.ranks != 0 && run.ranks != b.ranks)
+        fail_content(s, "multiplies A of one rank with B of another");
+      const std::int64_t row = piece.row + from - piece.tile_row;
+      Content c{first_of_two ? Content::Of::hidden : Content::Of::c,
+                0,
+                s.epoch,
+                run.global_row + from - run.tile_row - row,
+                b.col - piece.col,
+                b.ranks,
+                plan_.problem.overlaps() ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
+                values_.stored(values_.product(s.rank, s.lane, s.step, run.value), dtype_of(step.out.slice))};
+      // A first product passes the epilogue as it is: it is nobody else's.
+      c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);
+      memory_.write(
+          piece_place(on_rank(step.out.slice, piece), row, to - from, piece.col, rect.cols, s.epoch), index,
+          item, c);
+    }
+    phantom_until(piece.tile_row + piece.rows);
+  });
+}
+
+}  // namespace shingle

@@ -1,0 +1,152 @@
+// What the user does between two epochs: it provides the inputs, and looks whether the outputs are right.
+#include "check.hpp"
+
+#include <fmt/format.h>
+
+namespace shingle {
+
+void MemoryCheck::user(const Segment& s, std::int32_t index) {
+  const Problem& p = plan_.problem;
+  if (s.epoch > 0) {
+    const std::uint8_t before_norm = static_cast<std::uint8_t>(
+        (p.result_epilogue().any() ? epilogue_done : 0) | (p.norm.residual ? residual_done : 0));
+    check_output(s, index, Role::out,
+                 static_cast<std::uint8_t>(before_norm | (p.norm.enabled ? norm_done : 0)));
+    check_output(s, index, Role::sum, before_norm);
+  }
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.role == Role::internal) continue;
+    // Inputs of the last epoch may be overwritten, outputs are poisoned: whatever is still under way there is
+    // a race.
+    const Slice all = whole(plan_, static_cast<std::int32_t>(b), s.rank);
+    memory_.overwrite(place(all, s.epoch), index);
+    if (is_input(buffer.role)) provide_input(s, buffer.role);
+  }
+}
+
+void MemoryCheck::provide_input(const Segment& s, Role role) {
+  const Problem& p = plan_.problem;
+  const Place all = place(whole(plan_, find_buffer(plan_, role), s.rank), s.epoch);
+  const std::uint64_t own = std::uint64_t{1} << s.rank;
+  // Where every rank has a result of its own, so are parameters and residual.
+  const std::uint64_t whose = p.op == Op::gemm || (p.gathers() && !p.reduces()) ? own : 0;
+  // Any rank's rows go through a first product whose result is gathered: its weight is everyone's.
+  const std::uint64_t made_with = p.op == Op::gemm_allgather_gemm ? 0 : own;
+  const auto set = [&](const Rect& rect, Content content) {
+    content.epoch = s.epoch;
+    memory_.hold({all.buffer, all.rank, all.copy, rect}, content);
+  };
+  switch (role) {
+    case Role::a:
+      for (const GlobalRun& run : p.a_runs(s.rank)) {
+        const std::int64_t offset = run.global_row - run.local_row;
+        const std::uint64_t ranks = p.gathers() || p.exchanges_heads() ? 0 : own;
+        if (p.is_collective())  // the matrix that is moved or summed is C itself
+          set({run.local_row, run.rows, 0, p.k},
+              {Content::Of::c, 0, 0, offset, 0, ranks, 0, values_.input(s.rank)});
+        else if (p.transpose_a)
+          set({0, p.k, run.local_row, run.rows}, {Content::Of::a, 0, 0, 0, offset, ranks});
+        else
+          set({run.local_row, run.rows, 0, p.k}, {Content::Of::a, 0, 0, offset, 0, ranks});
+      }
+      return;
+    case Role::residual:
+      for (const GlobalRun& run : p.out_runs(s.rank))
+        set({run.local_row, run.rows, 0, p.out_cols()},
+            {Content::Of::residual, 0, 0, run.global_row - run.local_row, 0, whose});
+      return;
+    case Role::b:
+      set(all.rect, {Content::Of::b, 0, 0, 0, 0, made_with});
+      return;
+    case Role::down:
+      set(all.rect, {Content::Of::down, 0, 0, 0, 0, own});
+      return;
+    case Role::payload:
+      set(all.rect, {Content::Of::payload, 0, 0, 0, 0, own, 0, values_.input(s.rank)});
+      return;
+    case Role::bias:
+      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.chains() ? made_with : whose});
+      return;
+    case Role::keys:
+    case Role::values:
+      // As with A, a row of a whole matrix is itself wherever it is; a rank's own heads are its own.
+      for (const GlobalRun& run : p.a_runs(s.rank))
+        set({run.local_row, run.rows, 0, p.kv_cols()},
+            {role == Role::keys ? Content::Of::keys : Content::Of::values, 0, 0,
+             run.global_row - run.local_row, 0, p.exchanges_heads() ? 0 : own});
+      return;
+    default:
+      set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, whose});
+      return;
+  }
+}
+
+void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, std::uint8_t done) {
+  const Problem& p = plan_.problem;
+  const std::int32_t buffer = find_buffer(plan_, role);
+  if (buffer < 0) return;
+  const Slice all = whole(plan_, buffer, s.rank);
+  if (p.overlaps()) return check_results(s, index, all);
+  int source = 0;  // of the rows at hand, which are in order of their sources
+  for (const GlobalRun& run : p.out_runs(s.rank)) {
+    Content expected{
+        Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
+    if (p.reduces()) expected.ranks = everyone_;
+    if (p.op == Op::allgather || p.exchanges_heads()) expected.ranks = 0;
+    if (p.exchanges_heads()) expected.of = Content::Of::attended;
+    if (p.op == Op::gemm_alltoall || p.op == Op::alltoall) {
+      while (p.routing->global_base(source + 1) <= run.global_row) ++source;
+      expected.ranks = std::uint64_t{1} << source;
+    }
+    Place at = place(all, s.epoch - 1);
+    at.rect = {run.local_row, run.rows, 0, all.cols};
+    expect(at, index, expected);
+  }
+}
+
+void MemoryCheck::expect(const Place& at, std::int32_t index, const Content& expected) {
+  memory_.read(at, index, 0, [&](const Rect& rect, const Content& found) {
+    if (same_elements(found, expected)) return results_.note(at, rect, found);
+    const auto text = [&](const Content& c) {
+      return c.of == Content::Of::nothing
+                 ? std::string("nothing")
+                 : fmt::format("{}, row {}, column {}", text_of(c), rect.row + c.row, rect.col + c.col);
+    };
+    throw CheckFailure{"content", fmt::format("{} should be {} at its start, but holds {}",
+                                              memory_.describe(at, rect), text(expected), text(found))};
+  });
+}
+
+/// Of an overlap: each product, and what each collective brings, at its place.
+void MemoryCheck::check_results(const Segment& s, std::int32_t index, const Slice& all) {
+  const Problem& p = plan_.problem;
+  const OverlapRows rows = rows_of(p);
+  const auto own = std::uint64_t{1} << s.rank;
+  const auto holds = [&](std::int64_t first, std::int64_t count, std::int64_t cols, Content expected) {
+    Place at = place(all, s.epoch - 1);
+    at.rect = {first, count, 0, cols};
+    expected.epoch = s.epoch - 1;
+    expected.row -= first;
+    expect(at, index, expected);
+  };
+  for (std::size_t i = 0; i < rows.computations.size(); ++i)
+    holds(rows.computations[i].first, rows.computations[i].rows, p.overlap->computations[i].n,
+          {Content::Of::c, 0, 0, 0, 0, own, static_cast<std::int32_t>(p.overlap->computations[i].k)});
+  for (std::size_t j = 0; j < rows.collectives.size(); ++j) {
+    const auto [first, count] = rows.collectives[j];
+    const CollectiveKind kind = p.overlap->collectives[j].kind;
+    if (kind == CollectiveKind::allreduce || kind == CollectiveKind::reducescatter) {
+      const std::int64_t row = kind == CollectiveKind::reducescatter ? s.rank * count : 0;
+      holds(first, count, p.n, {Content::Of::payload, 0, 0, row, 0, everyone_});
+      continue;
+    }
+    const std::int64_t part = count / p.world;
+    for (int r = 0; r < p.world; ++r)
+      holds(first + r * part, part, p.n,
+            {Content::Of::payload, 0, 0, kind == CollectiveKind::alltoall ? s.rank * part : 0, 0,
+             std::uint64_t{1} << r});
+  }
+}
+
+}  // namespace shingle

@@ -1,0 +1,108 @@
+// Memory that knows what it holds and who touched it: an access that may be at the same time as another is
+// found when it is made.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "content.hpp"
+#include "region_map.hpp"
+#include "verify/order/order.hpp"
+#include "verify/progress/schedule.hpp"
+
+namespace shingle {
+
+struct CheckFailure {
+  std::string rule;
+  std::string text;
+};
+
+/// An access that may still be under way. Grids have 2^31 positions at most: every item fits 32 bits.
+struct Touch {
+  std::int32_t segment = -1;
+  std::int32_t item = -1;  ///< -1: several items of the segment
+
+  Touch() = default;
+  Touch(std::int64_t of, std::int64_t at)
+      : segment(static_cast<std::int32_t>(of)), item(static_cast<std::int32_t>(at)) {}
+};
+
+/// An absolute rectangle of a buffer on a rank, in the copy that an epoch uses.
+struct Place {
+  std::int32_t buffer;
+  std::int32_t rank;
+  std::int32_t copy;
+  Rect rect;
+};
+
+std::string text_of(const Rect& r);
+
+class TrackedMemory {
+ public:
+  TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
+
+  /// Calls visit(Rect, const Content&) for what lies there. An item of a segment (-1: any of them) reads it;
+  /// throws CheckFailure where somebody may be writing.
+  template <class Visit>
+  void read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit);
+  /// Throws CheckFailure where somebody may be reading or writing.
+  void write(const Place& at, std::int32_t segment, std::int64_t item, const Content& content);
+  /// Writes nothing over whole rows and forgets what was known of their parts.
+  void overwrite(const Place& at, std::int32_t segment);
+  /// Says what it is that the last writer wrote.
+  void hold(const Place& at, const Content& content);
+
+  /// A plan that is too large to be proven leaves here instead of taking for ever.
+  Budget& budget() const { return budget_; }
+  std::int64_t accesses() const { return accesses_; }
+
+  std::string describe(std::int32_t segment, std::int64_t item) const;
+  std::string describe(const Place& at, const Rect& rect) const;
+
+ private:
+  struct Cell {
+    Content content;
+    Touch writer;
+    Touch reader;                ///< the last since then; most cells have no other
+    std::vector<Touch> earlier;  ///< the readers before it
+
+    std::int64_t bytes_beside() const { return static_cast<std::int64_t>(earlier.size() * sizeof(Touch)); }
+  };
+
+  RegionMap<Cell>& map(const Place& at) { return maps_[at.buffer][at.rank][at.copy]; }
+
+  const Plan& plan_;
+  const Schedule& schedule_;
+  const Order& order_;
+  std::vector<std::vector<std::vector<RegionMap<Cell>>>> maps_;  // [buffer][rank][copy]
+  Budget& budget_;
+  std::int64_t accesses_ = 0;
+};
+
+template <class Visit>
+void TrackedMemory::read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit) {
+  map(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
+    ++accesses_;
+    const Touch& writer = cell.writer;
+    const bool own = writer.segment == segment && writer.item == item;
+    if (writer.segment >= 0 && !own && !order_.knows(segment, writer.segment))
+      throw CheckFailure{"race", fmt::format("{} reads {}, which {} writes with no order between them",
+                                             describe(segment, item), describe(at, rect),
+                                             describe(writer.segment, writer.item))};
+    if (cell.reader.segment == segment) {
+      if (cell.reader.item != item) cell.reader.item = -1;
+    } else {
+      if (cell.reader.segment >= 0) {
+        budget_.keep(Budget::cells, sizeof(Touch));
+        cell.earlier.push_back(cell.reader);
+      }
+      cell.reader = {segment, item};
+    }
+    visit(rect, static_cast<const Content&>(cell.content));
+  });
+}
+
+}  // namespace shingle

@@ -1,0 +1,497 @@
+#include "schedule.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "plan/steps.hpp"
+#include "shingle/plan/print.hpp"
+
+namespace shingle {
+
+namespace {
+
+/// What a segment, its event and what Order keeps of them take.
+constexpr std::size_t segment_bytes = 384;
+
+/// The state of one lane of the run.
+struct LaneState {
+  std::int32_t rank, lane, line;
+  std::int32_t epoch = 0;
+  std::size_t step = 0;
+  std::size_t run = 0;
+  std::int32_t waiting = -1;  ///< segment of a rendezvous that has been entered
+};
+
+/// The items of a pass that several lanes share: whoever of them is there goes on with the next run.
+struct QueueState {
+  std::int32_t line = 0;
+  std::int32_t epoch = 0;
+  std::size_t run = 0;
+};
+
+class Run {
+ public:
+  Run(const Plan& plan, std::int32_t epochs, bool hardware_queue, Budget* budget)
+      : plan_(plan), hardware_queue_(hardware_queue), budget_(budget) {
+    out_.epochs = epochs;
+    std::size_t counts = 0;
+    for (const Counter& counter : plan.counters) {
+      first_count_.emplace_back();
+      for (const auto& entries : counter.growth) {
+        first_count_.back().push_back(counts);
+        counts += entries.size();
+      }
+    }
+    keep(counts * (sizeof(CountHistory) + sizeof(std::int64_t)));
+    values_.assign(counts, 0);
+    if (!hardware_queue_) out_.counts.resize(counts);
+    for (int r = 0; r < plan.problem.world; ++r) {
+      finished_.push_back(0);
+      opened_.push_back(-1);
+      for (int l = 0; l < static_cast<int>(plan.ranks[r].lanes.size()); ++l) {
+        lanes_.push_back({r, l, static_cast<std::int32_t>(lanes_.size())});
+        boundaries_.emplace_back();
+        for (const Step& step : plan.ranks[r].lanes[l].steps)
+          boundaries_.back().push_back(run_boundaries(step));
+      }
+      index_issue(r);
+    }
+    out_.lines = user_line(plan, plan.problem.world);
+    number_lines();
+    calls_.resize(plan.communicators.size());
+    entered_.assign(plan.communicators.size(), std::vector<std::size_t>(plan.problem.world, 0));
+  }
+
+  /// Lists the lines of each rank, and gives every queue one of its own.
+  void number_lines() {
+    out_.rank_lines.resize(plan_.ranks.size());
+    for (const LaneState& lane : lanes_) out_.rank_lines[lane.rank].push_back(lane.line);
+    for (const LaneState& lane : lanes_) {
+      for (const Step& step : plan_.ranks[lane.rank].lanes[lane.lane].steps)
+        if (queue_of(step) >= 0 &&
+            queues_.emplace(std::pair{lane.rank, queue_of(step)}, QueueState{out_.lines}).second)
+          out_.rank_lines[lane.rank].push_back(out_.lines++);
+    }
+  }
+
+  Schedule go() {
+    for (int r = 0; r < plan_.problem.world; ++r) {
+      open_epoch(r);
+      // A rank without lanes has nothing to wait for; its user still looks at its outputs.
+      while (plan_.ranks[r].lanes.empty() && opened_[r] < out_.epochs) open_epoch(r);
+    }
+    for (bool progress = true; progress && out_.mismatch.empty();) {
+      progress = false;
+      for (LaneState& lane : lanes_)
+        while (out_.mismatch.empty() && advance(lane)) progress = true;
+    }
+    if (out_.mismatch.empty()) explain_stop();
+    return std::move(out_);
+  }
+
+ private:
+  // One rank's order of issue: which step stands where in it, and how far its single hardware queue is.
+  struct Issue {
+    std::vector<std::vector<std::int64_t>> position;        // [lane][step]
+    std::vector<std::pair<std::int32_t, std::int32_t>> at;  // lane and step by position
+    std::int64_t head = 0;  // the step that the queue comes to next, all epochs counted
+  };
+
+  void index_issue(int r) {
+    Issue issue;
+    const RankPlan& rank = plan_.ranks[r];
+    issue.position.resize(rank.lanes.size());
+    for (const std::int32_t lane : rank.issue) {
+      auto& positions = issue.position[lane];
+      issue.at.emplace_back(lane, static_cast<std::int32_t>(positions.size()));
+      positions.push_back(static_cast<std::int64_t>(issue.at.size()) - 1);
+    }
+    issue_.push_back(std::move(issue));
+  }
+
+  /// Where the lane's step stands in the order of issue, all epochs counted.
+  std::int64_t issued_at(const LaneState& lane) const {
+    const Issue& issue = issue_[lane.rank];
+    return lane.epoch * static_cast<std::int64_t>(issue.at.size()) + issue.position[lane.lane][lane.step];
+  }
+
+  /// With a single hardware queue: whether the queue has not come to the step, as a step that was issued
+  /// earlier has not left it.
+  bool held_back(const LaneState& lane) const {
+    return hardware_queue_ && issued_at(lane) > issue_[lane.rank].head;
+  }
+
+  /// The lane's step leaves the hardware queue: it runs, or what of it waits in the queue has passed.
+  void leave_queue(const LaneState& lane) {
+    if (hardware_queue_ && issued_at(lane) == issue_[lane.rank].head) ++issue_[lane.rank].head;
+  }
+
+  std::size_t count_index(const CounterRef& at) const { return first_count_[at.counter][at.rank] + at.entry; }
+
+  std::int64_t base(const CounterRef& at, std::int32_t epoch) const {
+    return std::int64_t{epoch} * plan_.counters[at.counter].growth[at.rank][at.entry];
+  }
+
+  bool reached(const CounterRef& at, std::uint32_t target, std::int32_t epoch) const {
+    return values_[count_index(at)] >= base(at, epoch) + target;
+  }
+
+  void spend(Budget::Work what, std::size_t count) const {
+    if (budget_) budget_->spend(what, static_cast<std::int64_t>(count));
+  }
+  void keep(std::size_t bytes) {
+    if (budget_ && !hardware_queue_) budget_->keep(Budget::schedule, static_cast<std::int64_t>(bytes));
+  }
+  /// Of the run behind a single hardware queue only its end is of use: what happened is not kept.
+  void happened(Event event) {
+    if (!hardware_queue_) out_.events.push_back(std::move(event));
+  }
+
+  CountHistory& history(const CounterRef& at) {
+    CountHistory& history = out_.counts[count_index(at)];
+    history.at = at;
+    return history;
+  }
+
+  void record_await(const CounterRef& at, std::uint32_t target, std::int32_t epoch, std::int32_t segment) {
+    spend(Budget::tried, 1);
+    if (hardware_queue_) return;
+    keep(2 * sizeof(Signal));
+    history(at).awaits.push_back({segment, base(at, epoch) + target, 0});
+  }
+
+  void add(const CounterRef& at, std::int64_t amount, std::int64_t at_once, std::int32_t epoch,
+           std::int32_t segment) {
+    if (amount == 0) return;
+    std::int64_t& value = values_[count_index(at)];
+    if (plan_.counters[at.counter].kind == CounterKind::set) {
+      amount += base(at, epoch);
+      value = std::max(value, amount);
+    } else {
+      value += amount;
+    }
+    spend(Budget::tried, 1);
+    if (hardware_queue_) return;
+    keep(2 * sizeof(Signal));
+    history(at).adds.push_back({segment, amount, at_once});
+  }
+
+  std::int32_t segment(const LaneState& lane, std::int64_t first, std::int64_t last, bool closes,
+                       const QueueState* queue = nullptr) {
+    Segment s;
+    s.rank = lane.rank;
+    s.lane = lane.lane;
+    s.step = static_cast<std::int32_t>(lane.step);
+    s.epoch = lane.epoch;
+    s.first = first;
+    s.last = last;
+    s.line = lane.line;
+    s.seq = static_cast<std::uint32_t>(lane.epoch * boundaries_[lane.line].size() + lane.step + 1);
+    if (queue) {
+      s.line = queue->line;
+      s.seq = static_cast<std::uint32_t>(lane.epoch + 1);
+    }
+    s.closes = closes;
+    spend(Budget::ran, 1);
+    keep(segment_bytes);
+    out_.segments.push_back(s);
+    return static_cast<std::int32_t>(out_.segments.size()) - 1;
+  }
+
+  /// The user's turn: the outputs of the last epoch are read, the inputs of the next are written.
+  void open_epoch(int rank) {
+    Segment s;
+    s.rank = rank;
+    s.lane = -1;
+    s.epoch = ++opened_[rank];
+    s.line = user_line(plan_, rank);
+    s.seq = static_cast<std::uint32_t>(s.epoch + 1);
+    out_.segments.push_back(s);
+    happened({EventKind::segment, {static_cast<std::int32_t>(out_.segments.size()) - 1}});
+  }
+
+  void next_step(LaneState& lane) {
+    const std::size_t steps = boundaries_[lane.line].size();
+    if (steps > 0) leave_queue(lane);
+    lane.run = 0;
+    lane.waiting = -1;
+    if (++lane.step < steps) return;
+    lane.step = 0;
+    ++lane.epoch;
+    const auto lanes = static_cast<std::int32_t>(plan_.ranks[lane.rank].lanes.size());
+    if (++finished_[lane.rank] % lanes == 0) open_epoch(lane.rank);
+  }
+
+  bool advance(LaneState& lane) {
+    spend(Budget::tried, 1);
+    if (lane.epoch == out_.epochs || opened_[lane.rank] < lane.epoch) return false;
+    const auto& steps = plan_.ranks[lane.rank].lanes[lane.lane].steps;
+    if (steps.empty()) {
+      next_step(lane);
+      return true;
+    }
+    if (held_back(lane)) return false;
+    const Step& step = steps[lane.step];
+    const std::int64_t head = issue_[lane.rank].head;
+    if (!waits_in_queue(step)) leave_queue(lane);
+    return run_step(lane, step) || issue_[lane.rank].head > head;
+  }
+
+  bool run_step(LaneState& lane, const Step& step) {
+    if (const auto* collective = std::get_if<Collective>(&step)) return meet(lane, *collective);
+    if (const auto* exchange = std::get_if<Exchange>(&step)) return post(lane, *exchange);
+    if (const auto* await = std::get_if<Await>(&step)) {
+      if (!reached(await->counter, await->target, lane.epoch)) return false;
+      const std::int32_t s = segment(lane, 0, 1, true);
+      record_await(await->counter, await->target, lane.epoch, s);
+      happened({EventKind::segment, {s}});
+      next_step(lane);
+      return true;
+    }
+    return run_items(lane, step);
+  }
+
+  bool run_items(LaneState& lane, const Step& step) {
+    const auto& bounds = boundaries_[lane.line][lane.step];
+    QueueState* queue = queue_at(lane, step);
+    if (queue &&
+        queue->epoch > lane.epoch) {  // all items are done: the lane passes, and knows nothing of them
+      happened({EventKind::segment, {segment(lane, bounds.back(), bounds.back(), true)}});
+      next_step(lane);
+      return true;
+    }
+    std::size_t& run = queue ? queue->run : lane.run;
+    const std::int64_t first = bounds[run], last = bounds[run + 1];
+    // Phantom tiles wait for nothing and notify nobody. Row-wise steps, whose items are no positions, have no
+    // hooks.
+    const auto* gates = gates_of(step);
+    const auto* notifies = notifies_of(step);
+    const bool hooked = (gates && !gates->empty()) || (notifies && !notifies->empty());
+    const TileGrid* grid = grid_of(step);
+    const std::int64_t tiles = hooked ? grid->tiles_before(last) - grid->tiles_before(first) : 0;
+    if (hooked) spend(Budget::tried, gates->size() + notifies->size());
+    if (tiles > 0)
+      for (const TileGate& gate : *gates)
+        if (!reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch)) return false;
+    const std::int32_t s = segment(lane, first, last, run + 2 == bounds.size(), queue);
+    happened({EventKind::segment, {s}});
+    if (tiles > 0) {
+      for (const TileGate& gate : *gates)
+        record_await(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch, s);
+      for (const TileNotify& notify : *notifies) {
+        const std::int64_t group = group_of(notify.ends, first);
+        notify.for_each_rank(group, [&](std::int32_t rank) {
+          add({notify.counter, rank, notify.entry(group)}, tiles, 1, lane.epoch, s);
+        });
+      }
+    }
+    if (const auto* notify = std::get_if<Notify>(&step))
+      add(notify->counter, notify->value, notify->value, lane.epoch, s);
+    if (!out_.segments[s].closes) {
+      ++run;
+    } else if (queue) {
+      *queue = {queue->line, queue->epoch + 1, 0};
+    } else {
+      next_step(lane);
+    }
+    return true;
+  }
+
+  QueueState* queue_at(const LaneState& lane, const Step& step) {
+    const std::int32_t queue = queue_of(step);
+    return queue < 0 ? nullptr : &queues_.at({lane.rank, queue});
+  }
+
+  static CounterRef gate_at(int rank, const TileGate& gate, std::int64_t item) {
+    return {gate.counter, rank, gate.entry(group_of(gate.ends, item))};
+  }
+  static std::uint32_t gate_target(const TileGate& gate, std::int64_t item) {
+    return gate.targets[static_cast<std::size_t>(group_of(gate.ends, item))];
+  }
+
+  const Collective& collective_of(std::int32_t segment) const {
+    const Segment& s = out_.segments[segment];
+    return std::get<Collective>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step]);
+  }
+
+  /// Enters a collective; the last rank to come completes it for all.
+  bool meet(LaneState& lane, const Collective& collective) {
+    auto& calls = calls_[collective.communicator];
+    if (lane.waiting < 0) {
+      const std::size_t call = entered_[collective.communicator][lane.rank]++;
+      if (call == calls.size()) calls.emplace_back();
+      lane.waiting = segment(lane, 0, 1, true);
+      calls[call].push_back(lane.waiting);
+      if (calls[call].size() < plan_.communicators[collective.communicator].ranks.size()) return false;
+      // Parts count in the communicator's order of ranks.
+      const auto& ranks = plan_.communicators[collective.communicator].ranks;
+      const auto place = [&](std::int32_t s) {
+        return std::find(ranks.begin(), ranks.end(), out_.segments[s].rank);
+      };
+      std::sort(calls[call].begin(), calls[call].end(), [&](auto a, auto b) { return place(a) < place(b); });
+      check_match(plan_.communicators[collective.communicator], calls[call]);
+      happened({EventKind::collective, calls[call]});
+      complete_.insert(calls[call].begin(), calls[call].end());
+    } else if (!complete_.count(lane.waiting)) {
+      return false;
+    }
+    next_step(lane);
+    return true;
+  }
+
+  void check_match(const Communicator& communicator, const std::vector<std::int32_t>& call) {
+    const Collective& first = collective_of(call[0]);
+    for (std::size_t i = 0; i < call.size(); ++i) {
+      const Collective& other = collective_of(call[i]);
+      bool fits = other.kind == first.kind && other.send.cols == first.send.cols &&
+                  other.recv.cols == first.recv.cols &&
+                  plan_.buffers[other.send.buffer].dtype == plan_.buffers[first.send.buffer].dtype;
+      if (first.kind == CollectiveKind::alltoall) {
+        for (std::size_t j = 0; fits && j < call.size(); ++j) {
+          const Collective& to = collective_of(call[j]);
+          fits = to.kind == first.kind && other.send_rows[j] == to.recv_rows[i];
+        }
+      } else {
+        fits = fits && other.send.rows == first.send.rows && other.recv.rows == first.recv.rows;
+      }
+      if (fits) continue;
+      const Segment &a = out_.segments[call[0]], &b = out_.segments[call[i]];
+      out_.mismatch =
+          fmt::format("on communicator {}, {} meets {}, which does not fit: {} against {}", communicator.name,
+                      where(plan_, a.rank, a.lane, a.step), where(plan_, b.rank, b.lane, b.step),
+                      describe(plan_, plan_.ranks[a.rank].lanes[a.lane].steps[a.step]),
+                      describe(plan_, plan_.ranks[b.rank].lanes[b.lane].steps[b.step]));
+      return;
+    }
+  }
+
+  struct Posted {
+    std::int32_t segment;
+    std::int32_t index;
+  };
+  struct Channel {
+    std::vector<Posted> sends, receives;
+    std::size_t matched = 0;
+  };
+
+  /// Posts the messages of an exchange; it is over when all of them have met their counterparts.
+  bool post(LaneState& lane, const Exchange& exchange) {
+    if (lane.waiting < 0) {
+      lane.waiting = segment(lane, 0, 1, true);
+      happened({EventKind::segment, {lane.waiting}});
+      unmatched_[lane.waiting] = exchange.sends.size() + exchange.receives.size();
+      for (std::size_t i = 0; i < exchange.sends.size(); ++i)
+        channel(exchange.communicator, lane.rank, exchange.sends[i].peer)
+            .sends.push_back({lane.waiting, static_cast<std::int32_t>(i)});
+      for (std::size_t i = 0; i < exchange.receives.size(); ++i)
+        channel(exchange.communicator, exchange.receives[i].peer, lane.rank)
+            .receives.push_back({lane.waiting, static_cast<std::int32_t>(i)});
+      for (const auto& message : exchange.sends)
+        match(channel(exchange.communicator, lane.rank, message.peer));
+      for (const auto& message : exchange.receives)
+        match(channel(exchange.communicator, message.peer, lane.rank));
+    }
+    if (unmatched_[lane.waiting] > 0) return false;
+    next_step(lane);
+    return true;
+  }
+
+  Channel& channel(std::int32_t communicator, std::int32_t from, std::int32_t to) {
+    return channels_[{communicator, from, to}];
+  }
+
+  void match(Channel& channel) {
+    while (channel.matched < std::min(channel.sends.size(), channel.receives.size())) {
+      const Posted &send = channel.sends[channel.matched], &receive = channel.receives[channel.matched];
+      ++channel.matched;
+      happened({EventKind::message, {send.segment, receive.segment}, send.index, receive.index});
+      --unmatched_[send.segment];
+      --unmatched_[receive.segment];
+    }
+  }
+
+  /// Says of every lane that has not finished what it waits for.
+  void explain_stop() {
+    for (const LaneState& lane : lanes_) {
+      if (lane.epoch == out_.epochs) continue;
+      if (!out_.stuck.empty()) out_.stuck += "; ";
+      const auto& steps = plan_.ranks[lane.rank].lanes[lane.lane].steps;
+      if (opened_[lane.rank] < lane.epoch) {
+        out_.stuck += fmt::format("rank {}, lane {} waits for the other lanes of its rank", lane.rank,
+                                  plan_.ranks[lane.rank].lanes[lane.lane].name);
+        continue;
+      }
+      out_.stuck += where(plan_, lane.rank, lane.lane, static_cast<int>(lane.step)) + " " +
+                    waits_for(lane, steps[lane.step]);
+      if (lane.epoch > 0) out_.stuck += fmt::format(" in epoch {}", lane.epoch);
+    }
+  }
+
+  std::string waits_for(const LaneState& lane, const Step& step) const {
+    if (held_back(lane)) {
+      const Issue& issue = issue_[lane.rank];
+      const auto [other, at] = issue.at[static_cast<std::size_t>(issue.head) % issue.at.size()];
+      return fmt::format("is issued behind {}", where(plan_, lane.rank, other, at));
+    }
+    if (const auto* await = std::get_if<Await>(&step))
+      return short_of(await->counter, await->target, lane.epoch);
+    if (const auto* gates = gates_of(step)) {
+      const std::int32_t queue = queue_of(step);
+      const std::int64_t item =
+          boundaries_[lane.line][lane.step][queue < 0 ? lane.run : queues_.at({lane.rank, queue}).run];
+      for (const TileGate& gate : *gates)
+        if (!reached(gate_at(lane.rank, gate, item), gate_target(gate, item), lane.epoch))
+          return short_of(gate_at(lane.rank, gate, item), gate_target(gate, item), lane.epoch);
+    }
+    if (const auto* collective = std::get_if<Collective>(&step)) {
+      const std::size_t call = entered_[collective->communicator][lane.rank] - 1;
+      std::string missing;
+      for (const std::int32_t rank : plan_.communicators[collective->communicator].ranks)
+        if (entered_[collective->communicator][rank] <= call)
+          missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+      return fmt::format("waits for rank {}", missing);
+    }
+    return "waits for its messages";
+  }
+
+  std::string short_of(const CounterRef& at, std::uint32_t target, std::int32_t epoch) const {
+    const Counter& counter = plan_.counters[at.counter];
+    return fmt::format("waits for {}[{}] on rank {}: {} of {}", counter.name, at.entry, at.rank,
+                       values_[count_index(at)] - base(at, epoch), target);
+  }
+
+  const Plan& plan_;
+  bool hardware_queue_;
+  Budget* budget_;
+  Schedule out_;
+  std::vector<LaneState> lanes_;
+  std::vector<std::vector<std::vector<std::int64_t>>> boundaries_;  // [line][step]
+  std::vector<Issue> issue_;
+  std::map<std::pair<std::int32_t, std::int32_t>, QueueState> queues_;  // [rank, queue]
+  std::vector<std::vector<std::size_t>> first_count_;                   // [counter][rank]
+  std::vector<std::int64_t> values_;
+  std::vector<std::int32_t> finished_, opened_;                // by rank
+  std::vector<std::vector<std::vector<std::int32_t>>> calls_;  // [communicator][call]: segments
+  std::vector<std::vector<std::size_t>> entered_;              // [communicator][rank]
+  std::set<std::int32_t> complete_;  // segments of collectives that all ranks have entered
+  std::map<std::array<std::int32_t, 3>, Channel> channels_;
+  std::map<std::int32_t, std::size_t> unmatched_;
+};
+
+}  // namespace
+
+std::int32_t user_line(const Plan& plan, int rank) {
+  std::int32_t lanes = 0;
+  for (const RankPlan& ranks : plan.ranks) lanes += static_cast<std::int32_t>(ranks.lanes.size());
+  return lanes + rank;
+}
+
+Schedule run_greedily(const Plan& plan, std::int32_t epochs, bool hardware_queue, Budget* budget) {
+  return Run(plan, epochs, hardware_queue, budget).go();
+}
+
+}  // namespace shingle

@@ -1,0 +1,315 @@
+// The rules in the order in which they build on each other; docs/concepts/proofs.md argues why they are
+// enough.
+#include "shingle/verify/verify.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "shingle/plan/print.hpp"
+#include "shingle/verify/wellformed.hpp"
+#include "verify/memory/check.hpp"
+#include "verify/order/order.hpp"
+#include "verify/progress/schedule.hpp"
+
+namespace shingle {
+namespace {
+
+using Failure = std::optional<std::string>;
+
+/// Unrolled at most. A plan whose ranks may be further apart is refused.
+constexpr std::int32_t max_epochs = 256;
+
+/// Workers that a step may hold while it waits for others: as many as it may take, for it gives none back
+/// before it is done. 0 for a step that runs to completion once it has started.
+std::int64_t blocking_workers(const Plan& plan, const Step& step) {
+  const auto gated = [&](const std::vector<TileGate>& gates, const Resources& r) -> std::int64_t {
+    return gates.empty() ? 0 : std::max(r.least, r.most > 0 ? r.most : plan.workers);
+  };
+  if (const auto* gemm = std::get_if<Gemm>(&step)) return gated(gemm->gates, gemm->resources);
+  if (const auto* pass = std::get_if<Elementwise>(&step)) return gated(pass->gates, pass->resources);
+  if (const auto* attend = std::get_if<Attend>(&step)) return gated(attend->gates, attend->resources);
+  if (const auto* collective = std::get_if<Collective>(&step))
+    return std::max(collective->resources.least, collective->resources.most);
+  if (const auto* exchange = std::get_if<Exchange>(&step))
+    return std::max(exchange->resources.least, exchange->resources.most);
+  return 0;
+}
+
+/// Workers without which a step that runs to completion cannot start.
+std::int64_t completing_workers(const Step& step) {
+  if (const auto* gemm = std::get_if<Gemm>(&step))
+    return gemm->gates.empty() ? std::max(gemm->resources.least, 1) : 0;
+  if (const auto* pass = std::get_if<Elementwise>(&step))
+    return pass->gates.empty() ? std::max(pass->resources.least, 1) : 0;
+  if (const auto* attend = std::get_if<Attend>(&step))
+    return attend->gates.empty() ? std::max(attend->resources.least, 1) : 0;
+  return 0;
+}
+
+/// Rule 2: whatever is waiting, what others wait for finds workers. Steps of one lane never run together,
+/// those of the adjacent epoch included, so that a lane counts with its largest step.
+Failure check_residency(const Plan& plan) {
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
+    const auto& lanes = plan.ranks[r].lanes;
+    std::vector<std::int64_t> blocking(lanes.size(), 0);
+    std::int64_t all = 0;
+    for (std::size_t l = 0; l < lanes.size(); ++l) {
+      for (const Step& step : lanes[l].steps)
+        blocking[l] = std::max(blocking[l], blocking_workers(plan, step));
+      all += blocking[l];
+    }
+    if (all > plan.workers)
+      return fmt::format("rank {}: steps that wait hold {} workers when all lanes do, but there are {}", r,
+                         all, plan.workers);
+    for (std::size_t l = 0; l < lanes.size(); ++l)
+      for (std::size_t s = 0; s < lanes[l].steps.size(); ++s) {
+        const std::int64_t needed = completing_workers(lanes[l].steps[s]) + all - blocking[l];
+        if (needed > plan.workers)
+          return fmt::format(
+              "{} needs {} workers beside those that waiting steps of other lanes hold ({}), but there are "
+              "{}",
+              where(plan, static_cast<int>(r), static_cast<int>(l), static_cast<int>(s)),
+              completing_workers(lanes[l].steps[s]), all - blocking[l], plan.workers);
+      }
+  }
+  return std::nullopt;
+}
+
+/// The communicator of a rendezvous, or -1.
+std::int32_t communicator_of(const Step& step) {
+  if (const auto* collective = std::get_if<Collective>(&step)) return collective->communicator;
+  if (const auto* exchange = std::get_if<Exchange>(&step)) return exchange->communicator;
+  return -1;
+}
+
+/// Rule 3, the part that needs no run: on each rank a communicator is used by one lane.
+Failure check_collectives(const Plan& plan) {
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
+    std::map<std::int32_t, const Lane*> lane_of;
+    for (const Lane& lane : plan.ranks[r].lanes)
+      for (const Step& step : lane.steps) {
+        const std::int32_t communicator = communicator_of(step);
+        if (communicator < 0) continue;
+        const Lane* other = lane_of.emplace(communicator, &lane).first->second;
+        if (other != &lane)
+          return fmt::format("rank {}: lanes {} and {} both use communicator {}", r, other->name, lane.name,
+                             plan.communicators[communicator].name);
+      }
+  }
+  return std::nullopt;
+}
+
+/// Rule 3: where there are several communicators, there is an order of all that meet on any of them that
+/// every rank's order of issue follows. Which exchanges meet is known from the run.
+Failure check_global_order(const Plan& plan, const Schedule& schedule) {
+  // Whoever meets is one node: of each segment, the first of those it meets, directly or not.
+  std::vector<std::int32_t> node(schedule.segments.size());
+  for (std::size_t i = 0; i < node.size(); ++i) node[i] = static_cast<std::int32_t>(i);
+  const auto find = [&](std::int32_t s) {
+    while (node[s] != s) s = node[s] = node[node[s]];
+    return s;
+  };
+  for (const Event& event : schedule.events)
+    for (const std::int32_t other : event.segments) {
+      const std::int32_t a = find(event.segments[0]), b = find(other);
+      node[std::max(a, b)] = std::min(a, b);
+    }
+  std::map<std::array<std::int32_t, 3>, std::int32_t> segment_of;  // rank, lane, step → in epoch 0
+  std::set<std::int32_t> used;
+  for (std::size_t i = 0; i < node.size(); ++i) {
+    const Segment& s = schedule.segments[i];
+    if (s.lane < 0 || s.epoch > 0) continue;
+    const std::int32_t communicator = communicator_of(plan.ranks[s.rank].lanes[s.lane].steps[s.step]);
+    if (communicator < 0) continue;
+    segment_of[{s.rank, s.lane, s.step}] = static_cast<std::int32_t>(i);
+    used.insert(communicator);
+  }
+  if (used.size() < 2) return std::nullopt;  // one communicator has the order in which its calls meet
+
+  std::map<std::int32_t, std::vector<std::int32_t>> next;
+  std::map<std::int32_t, int> before;
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
+    std::vector<std::int32_t> at(plan.ranks[r].lanes.size(), 0);
+    std::int32_t last = -1;
+    for (const std::int32_t lane : plan.ranks[r].issue) {
+      const auto found = segment_of.find({static_cast<std::int32_t>(r), lane, at[lane]++});
+      if (found == segment_of.end()) continue;
+      const std::int32_t call = find(found->second);
+      before.emplace(call, 0);
+      if (last >= 0 && last != call) {
+        next[last].push_back(call);
+        ++before[call];
+      }
+      last = call;
+    }
+  }
+  std::vector<std::int32_t> ready;
+  for (const auto& [call, count] : before)
+    if (count == 0) ready.push_back(call);
+  for (std::size_t i = 0; i < ready.size(); ++i)
+    for (const std::int32_t other : next[ready[i]])
+      if (--before[other] == 0) ready.push_back(other);
+  for (const auto& [call, count] : before) {
+    if (count == 0) continue;
+    const Segment& s = schedule.segments[call];
+    return fmt::format(
+        "ranks disagree on the order of calls on different communicators: {} comes both before and after "
+        "others",
+        where(plan, s.rank, s.lane, s.step));
+  }
+  return std::nullopt;
+}
+
+/// Rule 6: what a counter says of itself is what happens, and no target ever leaves the range of a cyclic
+/// comparison.
+Failure check_counters(const Plan& plan, const Schedule& schedule) {
+  std::size_t index = 0;
+  for (const Counter& counter : plan.counters)
+    for (std::size_t rank = 0; rank < counter.growth.size(); ++rank)
+      for (std::size_t entry = 0; entry < counter.growth[rank].size(); ++entry)
+        if (schedule.counts[index++].at.counter < 0 && counter.growth[rank][entry] != 0)
+          return fmt::format(
+              "counter {}[{}] on rank {} declares to grow by {} an epoch, but nobody adds to it",
+              counter.name, entry, rank, counter.growth[rank][entry]);
+  for (const CountHistory& count : schedule.counts) {
+    if (count.at.counter < 0) continue;  // never used
+    const Counter& counter = plan.counters[count.at.counter];
+    const std::int64_t growth = counter.growth[count.at.rank][count.at.entry];
+    const std::string name =
+        fmt::format("counter {}[{}] on rank {}", counter.name, count.at.entry, count.at.rank);
+    std::vector<std::int64_t> grown(schedule.epochs, 0);
+    const Segment* writer = nullptr;
+    std::int64_t value = 0;
+    for (const Signal& add : count.adds) {
+      const Segment& s = schedule.segments[add.segment];
+      if (counter.kind == CounterKind::add) {
+        grown[s.epoch] += add.amount;
+        continue;
+      }
+      grown[s.epoch] = std::max(grown[s.epoch], add.amount - s.epoch * growth);
+      if (writer && writer->line != s.line)
+        return fmt::format("{} is set by {} and by {}: a set counter has one writer", name,
+                           where(plan, writer->rank, writer->lane, writer->step),
+                           where(plan, s.rank, s.lane, s.step));
+      if (writer && add.amount < value)
+        return fmt::format("{} is set back by {}, from {} to {}", name, where(plan, s.rank, s.lane, s.step),
+                           value - s.epoch * growth, add.amount - s.epoch * growth);
+      writer = &s;
+      value = add.amount;
+    }
+    for (const std::int64_t sum : grown)
+      if (sum != growth)
+        return fmt::format("{} declares to grow by {} an epoch, but grows by {}", name, growth, sum);
+    for (const Signal& await : count.awaits) {
+      const Segment& s = schedule.segments[await.segment];
+      if (await.amount - s.epoch * growth > growth)
+        return fmt::format("{} awaits {} of {}, which grows by {} an epoch",
+                           where(plan, s.rank, s.lane, s.step), await.amount - s.epoch * growth, name,
+                           growth);
+    }
+  }
+  return std::nullopt;
+}
+
+Proof failed(std::string rule, std::string failure) {
+  Proof proof;
+  proof.ok = false;
+  proof.rule = std::move(rule);
+  proof.failure = std::move(failure);
+  return proof;
+}
+
+/// A count stays comparable: an await and the adds that are ahead of it are less than 2^31 apart.
+Failure check_range(const Plan& plan, std::int32_t ahead) {
+  for (const Counter& counter : plan.counters)
+    for (std::size_t rank = 0; rank < counter.growth.size(); ++rank)
+      for (std::size_t entry = 0; entry < counter.growth[rank].size(); ++entry)
+        if (counter.growth[rank][entry] * (std::int64_t{ahead} + 1) >= std::int64_t{1} << 31)
+          return fmt::format("counter {}[{}] on rank {} grows by {} an epoch, too much for a 32-bit count",
+                             counter.name, entry, rank, counter.growth[rank][entry]);
+  return std::nullopt;
+}
+
+/// The plan is in memory beside its proof.
+std::int64_t bytes_of_steps(const Plan& plan) {
+  std::int64_t steps = 0;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes) steps += static_cast<std::int64_t>(lane.steps.size());
+  return steps * static_cast<std::int64_t>(sizeof(Step));
+}
+
+Proof prove(const Plan& plan, Budget& budget) {
+  budget.keep(Budget::steps, bytes_of_steps(plan));
+  if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
+  if (is_symmetric(plan))
+    return failed("symmetry", fmt::format("{} ranks stand for all {}; what is proven has all ranks, at most "
+                                          "{}: verify the same problem so",
+                                          plan.ranks.size(), plan.problem.world, max_world));
+  if (plan.problem.world > max_world)
+    return failed("size",
+                  fmt::format("{} ranks, of which at most {} can be proven", plan.problem.world, max_world));
+  if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
+  if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
+  std::int32_t depth = 1;
+  for (const Buffer& buffer : plan.buffers) depth = std::max(depth, buffer.depth);
+
+  Schedule schedule = run_greedily(plan, depth + 2, false, &budget);
+  if (!schedule.mismatch.empty()) return failed("collectives", schedule.mismatch);
+  if (auto wrong = check_counters(plan, schedule); wrong && schedule.stuck.empty())
+    return failed("counters", *wrong);
+  if (!schedule.stuck.empty()) return failed("progress", schedule.stuck);
+  if (const Schedule queued = run_greedily(plan, depth + 2, true, &budget); !queued.stuck.empty())
+    return failed("hardware queue", queued.stuck);
+  if (auto wrong = check_global_order(plan, schedule)) return failed("collectives", *wrong);
+
+  // A buffer is reused after `depth` epochs, so that these show every race. They also tell how far a step may
+  // run ahead of an await, unless ranks follow each other in a chain, each an epoch behind the one before.
+  std::optional<Order> order;
+  order.emplace(plan, schedule, budget);
+  while (order->needs_more_epochs()) {
+    if (schedule.epochs * 2 > max_epochs)
+      return failed("size", fmt::format("ranks may be more than {} epochs apart: too far to prove",
+                                        schedule.epochs - 1));
+    const std::int32_t epochs = schedule.epochs * 2;
+    order.reset();
+    schedule = {};
+    budget.release_all(Budget::schedule);
+    schedule = run_greedily(plan, epochs, false, &budget);
+    order.emplace(plan, schedule, budget);
+  }
+  if (auto wrong = check_range(plan, std::max(order->most_ahead(), 1))) return failed("counters", *wrong);
+  MemoryCheck memory(plan, schedule, *order, budget);
+  if (auto wrong = memory.run()) return failed(wrong->rule, wrong->text);
+  if (const std::int32_t adder = order->unbounded(); adder >= 0) {
+    const Segment& s = schedule.segments[adder];
+    return failed("counters", fmt::format("{} may add to a count any number of epochs ahead of its await",
+                                          where(plan, s.rank, s.lane, s.step)));
+  }
+  Proof proof;
+  proof.segments = static_cast<std::int64_t>(schedule.segments.size());
+  proof.accesses = memory.accesses();
+  proof.epochs = schedule.epochs;
+  proof.skew = order->skew();
+  return proof;
+}
+
+}  // namespace
+
+Proof verify(const Plan& plan) {
+  Budget budget;
+  Proof proof;
+  try {
+    proof = prove(plan, budget);
+  } catch (const TooLarge& refused) {
+    proof = failed("size", refused.text);
+  }
+  proof.work = budget.spent();
+  return proof;
+}
+
+}  // namespace shingle

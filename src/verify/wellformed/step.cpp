@@ -1,0 +1,278 @@
+// Well-formed: tiled steps and communication.
+#include "step.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <variant>
+
+namespace shingle::wellformed {
+
+// ----------------------------------------------------------------------------------------------------------
+// tiled steps
+
+void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
+                      const TileGrid& g) const {
+  const auto entry_exists = [&](const Field& field, std::int32_t counter, std::int32_t rank,
+                                std::int64_t entry) {
+    const std::size_t have =
+        plan_.counters[static_cast<std::size_t>(counter)].growth[static_cast<std::size_t>(rank)].size();
+    require(entry >= 0 && entry < static_cast<std::int64_t>(have), field,
+            "entry {}, but counter '{}' has {} entries on rank {}", entry,
+            plan_.counters[static_cast<std::size_t>(counter)].name, have, rank);
+  };
+  const auto by_group = [&](const Field& field, std::size_t given, std::size_t wanted) {
+    require(given == 0 || given == wanted, field, "{} of them for {} groups", given, wanted);
+  };
+  for (std::size_t i = 0; i < gates.size(); ++i) {
+    const TileGate& gate = gates[i];
+    const Field field{"gates", i};
+    index(gate.counter, plan_.counters, field.at("counter"), "counters");
+    groups(field.at("ends"), gate.ends, g);
+    require(gate.targets.size() == gate.ends.size(), field.at("targets"), "{} of them for {} groups",
+            gate.targets.size(), gate.ends.size());
+    for (const std::uint32_t target : gate.targets)
+      require(target <= max_count, field.at("targets"), "{} is above {}", target, max_count);
+    by_group(field.at("entries"), gate.entries.size(), gate.ends.size());
+    for (std::size_t group = 0; group < gate.ends.size(); ++group)
+      entry_exists(field.at("ends"), gate.counter, rank_, gate.entry(static_cast<std::int64_t>(group)));
+  }
+  for (std::size_t i = 0; i < notifies.size(); ++i) {
+    const TileNotify& notify = notifies[i];
+    const Field field{"notify", i};
+    index(notify.counter, plan_.counters, field.at("counter"), "counters");
+    require(plan_.counters[static_cast<std::size_t>(notify.counter)].kind == CounterKind::add,
+            field.at("counter"), "tiles add, but the counter is set by one writer");
+    groups(field.at("ends"), notify.ends, g);
+    by_group(field.at("entries"), notify.entries.size(), notify.ends.size());
+    by_group(field.at("owners"), notify.owners.size(), notify.ends.size());
+    require(notify.owners.empty() || notify.ranks.empty(), field.at("owners"),
+            "are given beside ranks for all groups");
+    std::vector<bool> seen(plan_.ranks.size());
+    for (const std::int32_t rank : notify.owners) index(rank, plan_.ranks, field.at("owners"), "ranks");
+    for (const std::int32_t rank : notify.ranks) {
+      index(rank, plan_.ranks, field.at("ranks"), "ranks");
+      require(!seen[static_cast<std::size_t>(rank)], field.at("ranks"), "rank {} twice", rank);
+      seen[static_cast<std::size_t>(rank)] = true;
+    }
+    // Each rank has to have the entries; without owners the lowest and the highest stand for all groups.
+    std::int64_t lowest = 0, highest = -1;
+    for (std::size_t group = 0; group < notify.ends.size(); ++group) {
+      const std::int64_t entry = notify.entry(static_cast<std::int64_t>(group));
+      if (!notify.owners.empty()) entry_exists(field.at("ends"), notify.counter, notify.owners[group], entry);
+      lowest = smaller(lowest, entry);
+      highest = larger(highest, entry);
+    }
+    for (const std::int32_t rank : notify.ranks) {
+      if (highest < 0 && lowest == 0) break;
+      entry_exists(field.at("ends"), notify.counter, rank, lowest);
+      if (highest >= 0) entry_exists(field.at("ends"), notify.counter, rank, highest);
+    }
+  }
+}
+
+void StepCheck::resources(const Resources& r) const {
+  require(r.least >= 0 && r.least <= max_workers && r.most >= 0 && r.most <= max_workers, {"resources"},
+          "{} to {} workers are outside [0, {}]", r.least, r.most, max_workers);
+  require(r.most == 0 || r.least <= r.most, {"resources"}, "at least {} workers, but at most {}", r.least,
+          r.most);
+}
+
+void StepCheck::operator()(const Gemm& g) const {
+  require(plan_.problem.multiplies(), {"b"}, "the problem has no product");
+  grid(g.grid);
+  own({"a"}, g.a);
+  own({"b"}, g.b);
+  const std::int64_t m = g.transpose_a ? g.a.cols : g.a.rows, k = g.transpose_a ? g.a.rows : g.a.cols;
+  const std::int64_t b_k = g.transpose_b ? g.b.cols : g.b.rows, n = g.transpose_b ? g.b.rows : g.b.cols;
+  require(k >= 1 && k == b_k, {"b"}, "op(A) has {} columns, op(B) {} rows", k, b_k);
+  require(n == (g.epilogue.activation == Activation::swiglu ? 2 : 1) * g.grid.cols, {"b"},
+          "op(B) has {} columns, but the grid {}{}", n, g.grid.cols,
+          g.epilogue.activation == Activation::swiglu ? " of gate and up each" : "");
+  require(buffer(g.a).dtype == buffer(g.b).dtype, {"b"}, "{}, but A is {}", name(buffer(g.b).dtype),
+          name(buffer(g.a).dtype));
+  row_map({"a_rows"}, g.a_rows, g.grid.rows, m);
+  vector({"bias"}, g.bias, g.epilogue.bias, n);
+  placement({"out"}, g.out, g.grid);
+  store({"out"}, g.out.slice);
+  hooks(g.gates, g.notify, g.grid);
+  resources(g.resources);
+}
+
+void StepCheck::operator()(const Elementwise& e) const {
+  const bool swiglu = e.epilogue.activation == Activation::swiglu;
+  grid(e.grid);
+  require(!swiglu || e.grid.cols % 2 == 0, {"grid"},
+          "swiglu takes gate and up together, but there are {} columns", e.grid.cols);
+  const std::int64_t out_cols = swiglu ? e.grid.cols / 2 : e.grid.cols;
+  const std::int64_t items = row_wise(e) ? e.grid.tiles_m() : e.grid.positions();
+  require(e.first >= 0 && e.first <= items && e.count >= -1 && e.count <= items - e.first, {"count"},
+          "{} items from {} on, but there are {}", e.count, e.first, items);
+  require(!e.from.empty(), {"from"}, "nothing to read");
+  for (std::size_t i = 0; i < e.from.size(); ++i) {
+    one_rank({"from", i}, e.from[i]);
+    placement({"from", i}, e.from[i], e.grid);
+  }
+  // Of a row of tiles the result is one piece, as wide as the output.
+  const std::int64_t wide = row_wise(e) ? out_cols : 0;
+  placement({"to"}, e.to, e.grid, wide);
+  store({"to"}, e.to.slice);
+  vector({"bias"}, e.bias, e.epilogue.bias, e.grid.cols);
+  vector({"norm_weight"}, e.norm_weight, e.norm.enabled, out_cols);
+  require(!e.norm.enabled || (e.norm.epsilon >= 0 && e.norm.epsilon < 1e30f), {"norm"}, "epsilon {}",
+          e.norm.epsilon);
+  require(e.norm.enabled || !e.norm.residual, {"norm"}, "a residual needs the norm enabled");
+  if (e.norm.residual) {
+    one_rank({"residual"}, e.residual);
+    one_rank({"sum"}, e.sum);
+    placement({"residual"}, e.residual, e.grid, wide);
+    placement({"sum"}, e.sum, e.grid, wide);
+    store({"sum"}, e.sum.slice);
+  } else {
+    require(e.residual == Placement{} && e.sum == Placement{}, {"residual"}, "is given, but not used");
+  }
+  require(!row_wise(e) || (e.gates.empty() && e.notify.empty()), {"gates"},
+          "a row-wise step has no hooks by tiles");
+  require(!row_wise(e) || e.queue < 0, {"queue"}, "a row-wise step is not shared");
+  require(e.queue >= -1 && e.queue < max_queues, {"queue"}, "{} is outside [-1, {})", e.queue, max_queues);
+  hooks(e.gates, e.notify, e.grid);
+  resources(e.resources);
+}
+
+void StepCheck::operator()(const Attend& a) const {
+  const Problem& p = plan_.problem;
+  require(p.attends(), {"grid"}, "the problem has no attention");
+  grid(a.grid);
+  const std::int64_t dim = p.attention.head_dim;
+  require(a.grid.tile_cols == dim && a.grid.cols % dim == 0, {"grid"},
+          "{} columns in tiles of {}, but a head has {}", a.grid.cols, a.grid.tile_cols, dim);
+  own({"q"}, a.q);
+  own({"keys"}, a.keys);
+  own({"values"}, a.values);
+  require(a.q.rows == a.grid.rows && a.q.cols == a.grid.cols, {"q"}, "{}x{}, but the grid is {}x{}", a.q.rows,
+          a.q.cols, a.grid.rows, a.grid.cols);
+  require(a.first_token >= 0 && a.first_token <= p.m - a.grid.rows, {"first_token"},
+          "{} queries from token {} on, but there are {}", a.grid.rows, a.first_token, p.m);
+  const std::int64_t sharing = p.attention.heads / p.attention.kv_heads;
+  for (const auto& [name, slice] : {std::pair{"keys", a.keys}, std::pair{"values", a.values}}) {
+    require(slice.rows == p.m && slice.cols * sharing == a.grid.cols, {name}, "{}x{}, not {}x{}", slice.rows,
+            slice.cols, p.m, a.grid.cols / sharing);
+    require(buffer(slice).dtype == buffer(a.q).dtype, {name}, "{}, but q is {}",
+            shingle::name(buffer(slice).dtype), shingle::name(buffer(a.q).dtype));
+  }
+  placement({"out"}, a.out, a.grid);
+  store({"out"}, a.out.slice);
+  hooks(a.gates, a.notify, a.grid);
+  resources(a.resources);
+}
+
+// --------------------------------------------------------------------------------------------------------
+// communication
+
+const Communicator& StepCheck::communicator(std::int32_t i) const {
+  index(i, plan_.communicators, {"communicator"}, "communicators");
+  const Communicator& c = plan_.communicators[static_cast<std::size_t>(i)];
+  require(std::find(c.ranks.begin(), c.ranks.end(), rank_) != c.ranks.end(), {"communicator"},
+          "'{}' does not hold rank {}", c.name, rank_);
+  return c;
+}
+
+void StepCheck::operator()(const Collective& c) const {
+  const Communicator& comm = communicator(c.communicator);
+  const auto size = static_cast<std::int64_t>(comm.ranks.size());
+  const std::int64_t me = std::find(comm.ranks.begin(), comm.ranks.end(), rank_) - comm.ranks.begin();
+  contiguous({"send"}, c.send);
+  contiguous({"recv"}, c.recv);
+  store({"recv"}, c.recv);
+  require(c.send.cols == c.recv.cols && buffer(c.send).dtype == buffer(c.recv).dtype, {"recv"},
+          "rows of {} {}, but sent are rows of {} {}", c.recv.cols, name(buffer(c.recv).dtype), c.send.cols,
+          name(buffer(c.send).dtype));
+  Slice in_place = c.send;  // what may be received over what is sent
+  const auto counts = [&](const Field& field, const std::vector<std::int64_t>& rows, std::int64_t sum) {
+    if (c.kind != CollectiveKind::alltoall)
+      return require(rows.empty(), field, "only an alltoall has counts by rank");
+    require(static_cast<std::int64_t>(rows.size()) == size, field, "{} of them for {} ranks", rows.size(),
+            size);
+    for (const std::int64_t count : rows) {
+      require(count >= 0 && count <= sum, field, "{} of {} rows", count, sum);
+      sum -= count;
+    }
+    require(sum == 0, field, "they leave {} rows of the slice", sum);
+  };
+  counts({"send_rows"}, c.send_rows, c.send.rows);
+  counts({"recv_rows"}, c.recv_rows, c.recv.rows);
+  switch (c.kind) {
+    case CollectiveKind::allreduce:
+      require(c.send.rows == c.recv.rows, {"recv"}, "{} rows, but {} are sent", c.recv.rows, c.send.rows);
+      break;
+    case CollectiveKind::reducescatter:
+      require(c.send.rows / size == c.recv.rows && c.send.rows % size == 0, {"send"},
+              "{} rows are not {} for each of {} ranks", c.send.rows, c.recv.rows, size);
+      in_place.row += me * c.recv.rows;
+      in_place.rows = c.recv.rows;
+      break;
+    case CollectiveKind::allgather:
+      require(c.recv.rows / size == c.send.rows && c.recv.rows % size == 0, {"recv"},
+              "{} rows are not {} of each of {} ranks", c.recv.rows, c.send.rows, size);
+      in_place.row -= me * c.send.rows;
+      in_place.rows = c.recv.rows;
+      break;
+    case CollectiveKind::alltoall:
+      in_place.rows = 0;
+      break;
+  }
+  require(!overlap(c.send, c.recv) || c.recv == in_place, {"recv"}, "overlaps send other than in place");
+  const CollectiveConfig& config = c.config;
+  require(config.channels >= 0 && config.channels <= max_workers && config.chunk_bytes >= 0 &&
+              config.threads >= 0,
+          {"config"}, "{} channels, chunks of {} bytes, {} threads", config.channels, config.chunk_bytes,
+          config.threads);
+  resources(c.resources);
+}
+
+void StepCheck::operator()(const Exchange& e) const {
+  const Communicator& comm = communicator(e.communicator);
+  const auto messages = [&](std::string_view what, const std::vector<Exchange::Message>& list, bool stores) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Field field{what, i};
+      require(std::find(comm.ranks.begin(), comm.ranks.end(), list[i].peer) != comm.ranks.end(),
+              field.at("peer"), "rank {} is not in '{}'", list[i].peer, comm.name);
+      contiguous(field.at("slice"), list[i].slice);
+      if (stores) store(field.at("slice"), list[i].slice);
+    }
+  };
+  messages("sends", e.sends, false);
+  messages("receives", e.receives, true);
+  resources(e.resources);
+}
+
+void check_step(const Plan& plan, int rank, int lane, int step) {
+  const auto& steps = plan.ranks[static_cast<std::size_t>(rank)].lanes[static_cast<std::size_t>(lane)].steps;
+  std::visit(StepCheck(plan, rank, lane, step), steps[static_cast<std::size_t>(step)]);
+}
+
+void check_queues(const Plan& plan, int rank) {
+  const auto& lanes = plan.ranks[static_cast<std::size_t>(rank)].lanes;
+  struct Queue {
+    const Elementwise* pass;
+    std::size_t last_lane;
+  };
+  std::map<std::int32_t, Queue> queues;
+  for (std::size_t l = 0; l < lanes.size(); ++l)
+    for (std::size_t s = 0; s < lanes[l].steps.size(); ++s) {
+      const auto* pass = std::get_if<Elementwise>(&lanes[l].steps[s]);
+      if (!pass || pass->queue < 0) continue;
+      const auto [known, added] = queues.try_emplace(pass->queue, Queue{pass, l});
+      if (added) continue;
+      const bool again = std::exchange(known->second.last_lane, l) == l;
+      Elementwise same = *pass;
+      same.resources = known->second.pass->resources;
+      if (!again && same == *known->second.pass) continue;
+      throw Flaw{fmt::format("{}: queue: lane {} {} queue {}{}",
+                             where(plan, rank, static_cast<int>(l), static_cast<int>(s)), lanes[l].name,
+                             again ? "comes to" : "shares", pass->queue,
+                             again ? " twice" : ", but does another pass")};
+    }
+}
+
+}  // namespace shingle::wellformed

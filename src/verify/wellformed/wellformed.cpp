@@ -1,0 +1,253 @@
+// Well-formed: the plan's tables. The steps are in wellformed_step.cpp.
+#include "shingle/verify/wellformed.hpp"
+
+#include <algorithm>
+
+#include "check.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/plan/json.hpp"
+#include "shingle/plan/print.hpp"
+
+namespace shingle {
+namespace wellformed {
+namespace {
+
+void check_name(const std::string& text, const std::string& where, std::size_t most = 256) {
+  require(text.size() <= most, where, "{} characters, at most {}", text.size(), most);
+  const bool plain = std::all_of(text.begin(), text.end(),
+                                 [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
+  require(plain, where, "holds control characters");
+}
+
+void check_head(const Plan& plan) {
+  plan.problem.validate();
+  const Params& p = plan.params;
+  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0 && p.slices >= 0, "params",
+          "tile_rows, tile_cols, chunks and slices must not be negative");
+  require(p.order.swizzle >= 1 && p.order.cluster_m >= 1 && p.order.cluster_n >= 1 && p.order.rotation >= 0,
+          "params.order", "swizzle and cluster must be at least 1, rotation at least 0");
+  for (const std::int64_t waves : p.group_waves)
+    require(waves >= 1 && waves <= max_positions, "params.group_waves", "{} is outside [1, {}]", waves,
+            max_positions);
+  require(plan.workers >= 1 && plan.workers <= max_workers, "workers", "{} is outside [1, {}]", plan.workers,
+          max_workers);
+  check_name(plan.rounding, "rounding", 4096);
+}
+
+void check_ranks(const Plan& plan) {
+  const auto world = static_cast<std::size_t>(plan.problem.world);
+  require(!plan.ranks.empty() && world % plan.ranks.size() == 0, "ranks", "{} of them, but the world has {}",
+          plan.ranks.size(), world);
+  if (!is_symmetric(plan)) return;
+  const std::string reason = asymmetry(plan.problem);
+  require(reason.empty(), "ranks", "{} of them cannot stand for all {}: {}", plan.ranks.size(), world,
+          reason);
+}
+
+/// Rows of the shard of m rows that a rank holds, without listing its runs: only the last block of every rank
+/// can be short.
+std::int64_t rows_of_shard(const Problem& p, int rank) {
+  const std::int64_t shard = p.shard_rows(), padding = p.world * shard - p.m;
+  const std::int64_t block = p.row_order == RowOrder::block_cyclic ? p.row_block : shard;
+  const std::int64_t last = shard % block == 0 ? smaller(block, shard) : shard % block;
+  return shard - last + larger(smaller(p.world * last - padding - rank * last, last), 0);
+}
+
+struct Shape {
+  std::int64_t rows;
+  std::int64_t cols;
+};
+
+/// What the problem says a user's buffer is on a rank.
+Shape user_shape(const Problem& p, Role role, int rank) {
+  switch (role) {
+    case Role::a:
+      // Stored by columns, A is equally wide on all ranks, as wide as the one that has the most rows needs
+      // it.
+      if (p.transpose_a) return {p.k, p.shards_a() ? p.shard_rows() : p.m};
+      return {p.shards_a() ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
+    case Role::b:
+      return p.transpose_b ? Shape{p.b_cols(), p.k} : Shape{p.k, p.b_cols()};
+    case Role::down:
+      return p.transpose_b ? Shape{p.n, p.inner} : Shape{p.inner, p.n};
+    case Role::payload:
+      return {rows_of(p).payload, p.n};
+    case Role::bias:
+      return {1, p.b_cols()};
+    case Role::norm_weight:
+      return {1, p.out_cols()};
+    case Role::keys:
+    case Role::values:
+      return {p.kv_rows(rank), p.kv_cols()};
+    default:
+      return {p.shards_out() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
+  }
+}
+
+bool is_asked_for(const Problem& p, Role role) {
+  switch (role) {
+    case Role::b:
+      return p.multiplies();
+    case Role::bias:
+      return p.epilogue.bias;
+    case Role::norm_weight:
+      return p.norm.enabled;
+    case Role::keys:
+    case Role::values:
+      return p.attends();
+    case Role::down:
+      return p.chains();
+    case Role::payload:
+      return p.overlaps();
+    case Role::residual:
+    case Role::sum:
+      return p.norm.residual;
+    default:
+      return true;
+  }
+}
+
+/// Adds the bytes of a buffer to `total`.
+void check_size(const Plan& plan, const Buffer& b, std::int64_t& total, const std::string& where) {
+  require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but planned are {}", b.rows.size(),
+          plan.ranks.size());
+  require(b.depth == 1 || b.depth == 2, where, "depth {} is neither 1 nor 2", b.depth);
+  require(b.cols >= 1 && b.cols <= max_rows, where, "{} columns", b.cols);
+  const std::int64_t row_bytes = b.cols * static_cast<std::int64_t>(size_bytes(b.dtype)) * b.depth;
+  for (const std::int64_t rows : b.rows) {
+    require(rows >= 0, where, "{} rows", rows);
+    require(rows <= (max_bytes - total) / row_bytes, where,
+            "the plan's buffers take more than 2^60 bytes together");
+    total += rows * row_bytes;
+  }
+}
+
+void check_buffers(const Plan& plan) {
+  const Problem& p = plan.problem;
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& b = plan.buffers[i];
+    check_name(b.name, fmt::format("buffers[{}].name", i));
+    const std::string where = fmt::format("buffer '{}'", b.name);
+    check_size(plan, b, total, where);
+    require(b.dtype == p.dtype || (b.role == Role::internal && b.dtype == DType::f32), where,
+            "is {}, but the problem {}", name(b.dtype), name(p.dtype));
+    if (b.role == Role::internal) continue;
+    require(find_buffer(plan, b.role) == static_cast<std::int32_t>(i), where,
+            "a second buffer for the user's {}", name(b.role));
+    require(is_asked_for(p, b.role), where, "the problem has no {}", name(b.role));
+    require(b.depth == 1, where, "a user's buffer has depth 1, not {}", b.depth);
+    for (int r = 0; r < static_cast<int>(plan.ranks.size()); ++r) {
+      const Shape shape = user_shape(p, b.role, r);
+      require(b.rows[static_cast<std::size_t>(r)] == shape.rows && b.cols == shape.cols, where,
+              "{}x{} on rank {}, but the problem asks for {}x{}", b.rows[static_cast<std::size_t>(r)], b.cols,
+              r, shape.rows, shape.cols);
+    }
+  }
+  for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys,
+                          Role::values, Role::down, Role::payload, Role::out, Role::sum})
+    require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
+            name(role));
+}
+
+void check_counters(const Plan& plan) {
+  for (std::size_t i = 0; i < plan.counters.size(); ++i) {
+    const Counter& c = plan.counters[i];
+    check_name(c.name, fmt::format("counters[{}].name", i));
+    const std::string where = fmt::format("counter '{}'", c.name);
+    require(c.growth.size() == plan.ranks.size(), where, "growth on {} ranks, but planned are {}",
+            c.growth.size(), plan.ranks.size());
+    for (const auto& entries : c.growth)
+      for (const std::uint32_t growth : entries)
+        require(growth <= max_count, where, "grows by {} an epoch, at most {}", growth, max_count);
+  }
+}
+
+void check_communicators(const Plan& plan) {
+  for (std::size_t i = 0; i < plan.communicators.size(); ++i) {
+    const Communicator& c = plan.communicators[i];
+    check_name(c.name, fmt::format("communicators[{}].name", i));
+    const std::string where = fmt::format("communicator '{}'", c.name);
+    require(!c.ranks.empty(), where, "has no ranks");
+    std::vector<bool> seen(static_cast<std::size_t>(plan.problem.world));
+    for (const std::int32_t rank : c.ranks) {
+      require_index(rank, seen, where, "ranks");
+      require(!seen[static_cast<std::size_t>(rank)], where, "rank {} twice", rank);
+      seen[static_cast<std::size_t>(rank)] = true;
+    }
+    require(!is_symmetric(plan) || c.ranks.size() == seen.size(), where,
+            "holds {} of {} ranks, but some stand for all", c.ranks.size(), seen.size());
+  }
+}
+
+void check_submission(const Plan& plan, const Lane& lane, const std::string& where) {
+  const Submission& how = lane.submission;
+  for (const Step& step : lane.steps)
+    require(lane.kind != LaneKind::copy || is_command(step) || std::holds_alternative<Await>(step) ||
+                std::holds_alternative<Notify>(step),
+            where, "a copy engine knows commands, awaits and notifies, but no {}", name(step));
+  require(!how.prelaunched || (!lane.steps.empty() && std::holds_alternative<Await>(lane.steps.front())),
+          where, "what is prelaunched begins with an await, or it would begin before its epoch");
+  require(lane.kind == LaneKind::copy || how == Submission{}, where, "lane is no copy lane");
+  require(lane.kind != LaneKind::copy || !is_symmetric(plan), where,
+          "launching threads differ from rank to rank, but some ranks stand for all");
+  require(how.launcher >= -1 && how.launcher < plan.problem.world, where, "launcher {} is outside [-1, {})",
+          how.launcher, plan.problem.world);
+  std::int32_t last = 0;
+  for (const std::int32_t end : how.doorbells) {
+    require(end > last && static_cast<std::size_t>(end) < lane.steps.size(), where,
+            "doorbell at {} of {} steps, after one at {}", end, lane.steps.size(), last);
+    last = end;
+  }
+}
+
+void check_rank(const Plan& plan, int rank) {
+  const RankPlan& r = plan.ranks[static_cast<std::size_t>(rank)];
+  require(r.lanes.size() <= max_lanes, fmt::format("rank {}", rank), "{} lanes, at most {}", r.lanes.size(),
+          max_lanes);
+  for (std::size_t lane = 0; lane < r.lanes.size(); ++lane) {
+    check_name(r.lanes[lane].name, fmt::format("rank {}, lane {}, name", rank, lane));
+    check_submission(plan, r.lanes[lane],
+                     fmt::format("rank {}, lane {}, submission", rank, r.lanes[lane].name));
+    for (std::size_t step = 0; step < r.lanes[lane].steps.size(); ++step)
+      check_step(plan, rank, static_cast<int>(lane), static_cast<int>(step));
+  }
+  check_queues(plan, rank);
+  const std::string where = fmt::format("rank {}, issue", rank);
+  std::vector<std::size_t> issued(r.lanes.size());
+  for (const std::int32_t lane : r.issue) {
+    require_index(lane, r.lanes, where, "lanes");
+    ++issued[static_cast<std::size_t>(lane)];
+  }
+  for (std::size_t lane = 0; lane < r.lanes.size(); ++lane)
+    require(issued[lane] == r.lanes[lane].steps.size(), where, "{} steps of lane {}, which has {}",
+            issued[lane], r.lanes[lane].name, r.lanes[lane].steps.size());
+}
+
+}  // namespace
+}  // namespace wellformed
+
+std::optional<std::string> malformed(const Plan& plan) {
+  using namespace wellformed;
+  try {
+    check_head(plan);
+    check_ranks(plan);
+    check_buffers(plan);
+    check_counters(plan);
+    check_communicators(plan);
+    for (int rank = 0; rank < static_cast<int>(plan.ranks.size()); ++rank) check_rank(plan, rank);
+  } catch (const Flaw& flaw) {
+    return flaw.text;
+  } catch (const InvalidArgument& e) {
+    return fmt::format("problem: {}", e.what());
+  }
+  return std::nullopt;
+}
+
+Plan plan_from_json(std::string_view text) {
+  Plan plan = parse_plan(text);
+  if (const auto problem = malformed(plan)) throw InvalidArgument(*problem);
+  return plan;
+}
+
+}  // namespace shingle

@@ -1,0 +1,214 @@
+#include "overlap_patterns.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+namespace {
+
+using Products = std::vector<Overlap::Computation>;
+
+constexpr std::array<std::string_view, 3> names{"fsdp", "tp", "ep"};
+
+/// The products of a model's blocks on one rank, of which `tp` ranks share each weight.
+class Blocks {
+ public:
+  Blocks(const ModelConfig& model, const PatternOptions& options, int tp)
+      : model_(model), options_(options), tp_(tp) {}
+
+  Products attention(std::int64_t tokens) const {
+    const std::int64_t cols = share("heads", model_.heads) * model_.head_dim;
+    const std::int64_t kv = larger(model_.kv_heads / tp_, 1) * model_.head_dim;
+    const std::int64_t seen = options_.sequence > 0 ? smaller(options_.sequence, tokens) : tokens;
+    // Scores and weighted sums go over half of the sequence each, on average.
+    return {{"qkv", tokens, cols + 2 * kv, model_.hidden},
+            {"attention", tokens, cols, seen},
+            {"attn_out", tokens, model_.hidden, cols}};
+  }
+
+  Products dense(std::int64_t tokens) const {
+    const std::int64_t inner = share("ffn", model_.ffn);
+    return {{"ffn_up", tokens, gated(inner), model_.hidden}, {"ffn_down", tokens, model_.hidden, inner}};
+  }
+
+  /// A rank's experts, which get as many rows as it sends, and the shared ones.
+  Products experts(std::int64_t tokens) const {
+    Products all{{"moe_up", routed(tokens), gated(model_.moe_ffn), model_.hidden},
+                 {"moe_down", routed(tokens), model_.hidden, model_.moe_ffn}};
+    if (model_.shared_ffn > 0) {
+      all.push_back({"shared_up", tokens, gated(model_.shared_ffn), model_.hidden});
+      all.push_back({"shared_down", tokens, model_.hidden, model_.shared_ffn});
+    }
+    return all;
+  }
+  std::int64_t routed(std::int64_t tokens) const { return tokens * model_.experts_per_token; }
+
+ private:
+  std::int64_t gated(std::int64_t inner) const { return model_.gated ? 2 * inner : inner; }
+  std::int64_t share(std::string_view what, std::int64_t size) const {
+    if (size == 0 || size % tp_ != 0)
+      throw InvalidArgument(fmt::format("{} = {} does not divide among {} ranks", what, size, tp_));
+    return size / tp_;
+  }
+
+  const ModelConfig& model_;
+  const PatternOptions& options_;
+  int tp_;
+};
+
+/// For each product dX = dY · Wᵀ and dW = Xᵀ · dY, last product first; attention's own, twice.
+Products backward(const Products& forward) {
+  Products all;
+  for (auto it = forward.rbegin(); it != forward.rend(); ++it) {
+    all.push_back({it->name + "_dx", it->m, it->k, it->n});
+    all.push_back({it->name + "_dw", it->k, it->n, it->m});
+  }
+  return all;
+}
+
+Products joined(Products first, const Products& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+std::int64_t weights_of(const Products& products) {
+  std::int64_t weights = 0;
+  for (const Overlap::Computation& item : products)
+    if (item.name != "attention") weights += item.n * item.k;
+  return weights;
+}
+
+class Patterns {
+ public:
+  explicit Patterns(const PatternOptions& options) : options_(options) {}
+
+  /// One layer's products beside the collectives of the layers around it.
+  void fsdp(const std::string& kind, const Products& layer, std::int64_t weights, std::int64_t times) {
+    const std::int64_t bytes = weights * element();
+    const Overlap::Collective gather{"allgather", CollectiveKind::allgather, bytes};
+    add(kind + " forward", {layer, {gather}}, times);
+    add(kind + " backward",
+        {backward(layer), {gather, {"reducescatter", CollectiveKind::reducescatter, bytes}}}, times);
+  }
+
+  /// Two halves take turns in a block; the collective behind a half's block is beside the other half's.
+  /// `blocks`: what the two blocks of a layer multiply for one half; `bytes`: of the collective behind each.
+  void two_halves(CollectiveKind kind, const std::array<Products, 2>& blocks,
+                  const std::array<std::int64_t, 2>& bytes, std::int64_t times) {
+    add("forward", halves(kind, blocks, bytes), times);
+    add("backward", halves(kind, {backward(blocks[1]), backward(blocks[0])}, {bytes[1], bytes[0]}), times);
+  }
+
+  std::vector<OverlapPattern> take() { return std::move(patterns_); }
+
+ private:
+  std::int64_t element() const { return static_cast<std::int64_t>(size_bytes(options_.dtype)); }
+
+  /// In the steady state a layer begins with the collective that is behind the second half's last block.
+  static Overlap halves(CollectiveKind kind, const std::array<Products, 2>& blocks,
+                        const std::array<std::int64_t, 2>& bytes) {
+    Overlap list;
+    const auto send = [&](std::string name, std::size_t block, std::vector<std::int32_t> after) {
+      list.collectives.push_back(
+          {fmt::format("{} {}", shingle::name(kind), name), kind, bytes[block], std::move(after)});
+    };
+    send("of the layer before", 1, {});
+    for (std::size_t block = 0; block < 2; ++block)
+      for (std::size_t half = 0; half < 2; ++half) {
+        const auto turn = static_cast<std::int32_t>(2 * block + half);
+        const std::size_t first = list.computations.size();
+        for (Overlap::Computation item : blocks[block]) {
+          item.name += fmt::format(" {}", half + 1);
+          list.computations.push_back(std::move(item));
+        }
+        // This half's last collective; the first half's is over when the layer begins.
+        if (turn > 0) list.computations[first].after = {turn - 1};
+        if (turn < 3)
+          send(fmt::format("{}", turn + 1), block, {static_cast<std::int32_t>(list.computations.size()) - 1});
+      }
+    return list;
+  }
+
+  void add(std::string name, Overlap list, std::int64_t times) {
+    patterns_.push_back(
+        {std::move(name), overlap_problem(std::move(list), options_.ranks, options_.dtype), times});
+  }
+
+  const PatternOptions& options_;
+  std::vector<OverlapPattern> patterns_;
+};
+
+void validate(const ModelConfig& model, const PatternOptions& options) {
+  if (options.ranks < 2 || options.ranks > max_planned_world)
+    throw InvalidArgument(fmt::format("{} ranks: not in [2, {}]", options.ranks, max_planned_world));
+  if (options.tokens < 2 || options.tokens > max_extent)
+    throw InvalidArgument(fmt::format("tokens = {} is outside [2, {}]", options.tokens, max_extent));
+  if (model.has(Mixer::mamba))
+    throw InvalidArgument("overlaps are those of transformers: the model has Mamba layers");
+  if (const auto left = left_out_operators(model); !left.empty())
+    throw InvalidArgument(fmt::format("overlaps need the operator {}: {}", left[0].name, left[0].reason));
+  if (options.parallelism == Parallelism::ep && !model.has(FeedForward::moe))
+    throw InvalidArgument("expert parallelism needs experts, of which the model has none");
+  if (options.parallelism == Parallelism::tp && !model.has(FeedForward::dense))
+    throw InvalidArgument(
+        "tensor parallelism of half-batches needs dense layers, of which the model has none");
+}
+
+}  // namespace
+
+std::string_view name(Parallelism parallelism) {
+  return names[static_cast<std::size_t>(parallelism)];
+}
+
+Parallelism parse_parallelism(std::string_view text) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (names[i] == text) return static_cast<Parallelism>(i);
+  throw InvalidArgument(fmt::format("unknown pattern '{}' (one of fsdp, tp, ep)", text));
+}
+
+std::vector<OverlapPattern> overlap_patterns(const ModelConfig& model, const PatternOptions& options) {
+  validate(model, options);
+  const std::int64_t half = options.tokens / 2;
+  const auto element = static_cast<std::int64_t>(size_bytes(options.dtype));
+  std::int64_t dense = 0, moe = 0;
+  for (const LayerKind& kind : model.kinds) ++(kind.feed_forward == FeedForward::moe ? moe : dense);
+  Patterns patterns(options);
+  switch (options.parallelism) {
+    case Parallelism::fsdp: {
+      const Blocks blocks(model, options, 1);
+      const Products attention = blocks.attention(options.tokens);
+      if (dense > 0) {
+        const Products layer = joined(attention, blocks.dense(options.tokens));
+        patterns.fsdp(moe > 0 ? "dense" : "layer", layer, weights_of(layer), dense);
+      }
+      if (moe > 0) {  // all experts' weights, whichever of them a token meets
+        const Products experts = blocks.experts(options.tokens);
+        const Products layer = joined(attention, experts);
+        const std::int64_t one = weights_of({experts[0], experts[1]});
+        patterns.fsdp("moe", layer, weights_of(layer) + (model.experts - 1) * one, moe);
+      }
+      break;
+    }
+    case Parallelism::tp: {
+      const Blocks blocks(model, options, options.ranks);
+      const std::int64_t bytes = half * model.hidden * element;
+      patterns.two_halves(CollectiveKind::allreduce, {blocks.attention(half), blocks.dense(half)},
+                          {bytes, bytes}, dense);
+      break;
+    }
+    case Parallelism::ep: {
+      const Blocks blocks(model, options, 1);
+      const std::int64_t bytes = blocks.routed(half) * model.hidden * element;
+      patterns.two_halves(CollectiveKind::alltoall, {blocks.attention(half), blocks.experts(half)},
+                          {bytes, bytes}, moe);
+      break;
+    }
+  }
+  return patterns.take();
+}
+
+}  // namespace shingle

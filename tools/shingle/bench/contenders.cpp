@@ -1,0 +1,86 @@
+#include "shingle/bench/contenders.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "planner/common/param_table.hpp"
+#include "shingle/common/flags.hpp"
+
+namespace shingle::cli {
+namespace {
+
+bool names_mechanism(const std::string& word) {
+  const std::string head = word.substr(0, word.find(':'));
+  return head == "auto" || std::ranges::any_of(planners(), [&](const PlannerEntry& entry) {
+           return head == name(entry.mechanism);
+         });
+}
+
+/// The words between commas, each from one mechanism's name to the next.
+std::vector<std::string> split_contenders(const std::string& text) {
+  std::vector<std::string> parts;
+  for (const std::string& word : split(text, ','))
+    if (parts.empty() || names_mechanism(word)) {
+      parts.push_back(word);
+    } else {
+      parts.back() += "," + word;
+    }
+  return parts;
+}
+
+/// Params by the flags that `run` has for them.
+Params parse_params(const std::string& label, const std::vector<std::string>& settings) {
+  if (settings.empty()) return {};
+  std::vector<std::string> arguments;
+  for (const std::string& setting : settings) arguments.push_back("--" + setting);
+  PlanFlags flags;
+  try {
+    flags = parse_plan_flags(std::move(arguments));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("'{}': {}", label, error.what()));
+  }
+  if (flags.asked) throw InvalidArgument(fmt::format("'{}' says twice which mechanism", label));
+  return flags.params;
+}
+
+/// What is automatic leaves a param to the mechanisms that take it.
+void require_taken(const Contender& contender) {
+  if (contender.automatic) return;
+  if (const auto reason = untaken(contender.mechanism, Op::gemm_allreduce, contender.params))
+    throw InvalidArgument(fmt::format("'{}': {}", contender.label, reason->text));
+}
+
+}  // namespace
+
+std::vector<Contender> parse_contenders(const std::string& text) {
+  std::vector<Contender> contenders;
+  for (const std::string& label : split_contenders(text)) {
+    std::vector<std::string> parts = split(label, ':');
+    Contender contender{.label = label, .automatic = parts[0] == "auto"};
+    if (!contender.automatic) contender.mechanism = mechanism_named(parts[0], "or auto");
+    parts.erase(parts.begin());
+    contender.params = parse_params(label, parts);
+    require_taken(contender);
+    if (std::ranges::find(contenders, contender) == contenders.end()) contenders.push_back(contender);
+  }
+  return contenders;
+}
+
+std::vector<Contender> with_comm_workers(const std::vector<Contender>& contenders,
+                                         const std::vector<std::int32_t>& workers) {
+  if (workers.empty()) return contenders;
+  std::vector<Contender> all;
+  for (const Contender& contender : contenders)
+    for (const std::int32_t count : workers) {
+      if (contender.params.comm_workers != 0)
+        throw InvalidArgument(fmt::format("--comm-workers: '{}' has its own", contender.label));
+      all.push_back(contender);
+      all.back().label += fmt::format(":comm-workers={}", count);
+      all.back().params.comm_workers = count;
+      require_taken(all.back());
+    }
+  return all;
+}
+
+}  // namespace shingle::cli

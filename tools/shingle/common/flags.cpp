@@ -1,0 +1,393 @@
+#include "shingle/common/flags.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+
+namespace shingle::cli {
+namespace {
+
+/// A whole number in [least, most].
+std::int64_t whole(const std::string& text, std::int64_t least, std::int64_t most) {
+  const std::int64_t value = parse_size(text);
+  if (value < least || value > most)
+    throw InvalidArgument(fmt::format("{} is outside [{}, {}]", text, least, most));
+  return value;
+}
+
+std::int64_t extent(const std::string& text) {
+  return whole(text, 1, max_extent);
+}
+
+std::int32_t small(const std::string& text) {
+  return static_cast<std::int32_t>(whole(text, 1, 1 << 20));
+}
+
+/// "256x512"
+std::pair<std::int32_t, std::int32_t> by(const std::string& text) {
+  const auto parts = split(text, 'x');
+  if (parts.size() != 2) throw InvalidArgument(fmt::format("'{}' is not two sizes such as 256x512", text));
+  return {small(parts[0]), small(parts[1])};
+}
+
+Epilogue parse_epilogue(const std::string& text) {
+  Epilogue epilogue;
+  for (const std::string& part : split(text, ',')) {
+    if (part == "bias") {
+      epilogue.bias = true;
+    } else if (epilogue.activation == Activation::none) {
+      epilogue.activation = parse_activation(part);
+    } else {
+      throw InvalidArgument(fmt::format("'{}' has more than one activation", text));
+    }
+  }
+  return epilogue;
+}
+
+template <class T>
+T choose(const std::string& text, std::initializer_list<std::pair<const char*, T>> known) {
+  std::string names;
+  for (const auto& [name, value] : known) {
+    if (text == name) return value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  }
+  throw InvalidArgument(fmt::format("'{}' is none of {}", text, names));
+}
+
+std::vector<Mechanism> parse_mechanisms(const std::string& text) {
+  std::vector<Mechanism> mechanisms;
+  if (text == "auto") return mechanisms;
+  if (text == "all") {
+    for (const PlannerEntry& entry : planners()) mechanisms.push_back(entry.mechanism);
+  } else if (text != "best") {
+    for (const std::string& part : split(text, ','))
+      mechanisms.push_back(mechanism_named(part, "or all, best or auto, which stand alone"));
+  }
+  return mechanisms;
+}
+
+/// "equal" or "1,2,4"
+void parse_groups(const std::string& text, Params& params) {
+  params.group_waves.clear();
+  params.equal_groups = text == "equal";
+  if (params.equal_groups) return;
+  for (const std::string& part : split(text, ',')) params.group_waves.push_back(extent(part));
+}
+
+std::uint64_t parse_seed(const std::string& text) {
+  std::uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, seed);
+  if (error != std::errc{} || rest != end) throw InvalidArgument(fmt::format("'{}' is not a number", text));
+  return seed;
+}
+
+}  // namespace
+
+CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& type, const std::string& help,
+                 std::function<void(const std::string&)> store) {
+  const std::string name = flag.substr(flag.find("--"));
+  const auto checked = [shown = name.substr(0, name.find(',')),
+                        store = std::move(store)](const std::string& text) {
+    try {
+      store(text);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("{}: {}", shown, error.what()));
+    }
+  };
+  return app.add_option_function<std::string>(flag, checked, help)->type_name(type);
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
+  }
+  return parts;
+}
+
+int WorldFlags::ranks(const Launch& launch) const {
+  if (world > 0) return world;
+  const std::string_view used = options(launch).backend;
+  return used != "host" && launch.processes() ? launch.size : find_backend(used).ranks();
+}
+
+WorldOptions WorldFlags::options(const Launch& launch) const {
+  const std::string_view implied = launch.mpi ? "mpi" : "host";
+  return {.backend = backend.empty() ? implied : backend,
+          .link = link,
+          .engine = engine,
+          .workers_per_rank = workers,
+          .timeout_us = timeout_us.value_or(default_timeout_us)};
+}
+
+void exclude(CLI::App& app, CLI::Option* option, const std::vector<std::string>& groups,
+             const std::vector<std::string>& but) {
+  const auto in = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  for (CLI::Option* other : app.get_options())
+    if (other != option && in(groups, other->get_group()) && !in(but, other->get_name()))
+      option->excludes(other);
+}
+
+void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
+  const std::string group = "What";
+  const auto grouped = [&](CLI::Option* option) { option->group(group); };
+  CLI::Option* model =
+      app.add_option("--model", flags.model, "Operators of a model: its Hugging Face config.json")
+          ->type_name("FILE");
+  grouped(model);
+  grouped(add(app, "--tokens", "N", "With --model: tokens of the batch", [&](auto& t) {
+            flags.tokens = extent(t);
+          })->needs(model));
+  grouped(add(app, "--layer-ops", "[NAME,…]", "With --model: the operators of a layer; all, or those named",
+              [&](auto& t) {
+                flags.layer_ops = true;
+                if (!t.empty()) flags.op_names = split(t, ',');
+              })
+              ->expected(0, 1)
+              ->default_str("")
+              ->needs(model));
+  grouped(app.add_flag("--mlp", flags.mlp,
+                       "With --model: a feed-forward as one operator instead of ffn_up and ffn_down")
+              ->needs(model));
+  grouped(add(app, "--op", "OP", "One of " + op_list(), [&](auto& t) { flags.op = parse_op(t); }));
+  grouped(
+      add(app, "--m", "M",
+          "Rows of one rank's GEMM, or of what a collective makes of all; sizes read like 4096, 8K or 128M",
+          [&](auto& t) { flags.m = extent(t); }));
+  grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of what a collective moves",
+              [&](auto& t) { flags.n = extent(t); }));
+  grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
+  grouped(add(app, "--inner", "I", "mlp, gemm+allgather+gemm: columns of one rank's activated first product",
+              [&](auto& t) { flags.inner = extent(t); }));
+  Attention& attention = flags.attention;
+  grouped(add(app, "--heads", "H", "attention: query heads of all ranks",
+              [&](auto& t) { attention.heads = extent(t); }));
+  grouped(add(app, "--kv-heads", "G",
+              "attention: heads of K and V, which divide the query heads (default: H)",
+              [&](auto& t) { attention.kv_heads = extent(t); }));
+  grouped(add(app, "--head-dim", "D", "attention: columns of a head",
+              [&](auto& t) { attention.head_dim = extent(t); }));
+  grouped(app.add_flag("--causal", attention.causal, "attention: a token sees none that come after it"));
+  grouped(add(app, "--seq-lens", "LIST",
+              "attention: tokens of each sequence, such as 512,300 (default: one of M)", [&](auto& t) {
+                attention.lengths.clear();
+                for (const std::string& part : split(t, ',')) attention.lengths.push_back(extent(part));
+              }));
+  grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)",
+              [&](auto& t) { flags.dtype = parse_dtype(t); }));
+  grouped(app.add_flag("--transpose-a", flags.transpose_a, "A is stored K×M (the weight gradient)"));
+  grouped(app.add_flag("--transpose-b", flags.transpose_b, "B is stored N×K (a Linear layer's weight)"));
+  grouped(add(app, "--epilogue", "LIST", "bias and one of relu, gelu, silu, swiglu: bias,silu",
+              [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
+  grouped(add(app, "--activation", "NAME",
+              "The same of an activation alone; of two products that between them", [&](auto& t) {
+                if (flags.epilogue.activation != Activation::none)
+                  throw InvalidArgument("--epilogue has an activation already");
+                flags.epilogue.activation = parse_activation(t);
+              }));
+  grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
+  grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));
+  grouped(app.add_option("--routing", flags.routing,
+                         "all-to-alls: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
+              ->type_name("ROUTING"));
+  grouped(
+      add(app, "--row-order", "ORDER", "Rows of a sharded matrix: contiguous or block-cyclic", [&](auto& t) {
+        flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},
+                                               {"block-cyclic", RowOrder::block_cyclic},
+                                               {"block_cyclic", RowOrder::block_cyclic}});
+      }));
+  grouped(add(app, "--row-block", "ROWS", "Rows of a block, for block-cyclic",
+              [&](auto& t) { flags.row_block = extent(t); }));
+  grouped(add(app, "--seed", "N", "Of the random inputs and routings",
+              [&](auto& t) { flags.seed = parse_seed(t); }));
+  exclude(app, model, {group}, {"--tokens", "--layer-ops", "--mlp", "--dtype", "--seed"});
+}
+
+void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
+  const auto file = [&](const char* name, std::string& path, const char* help) {
+    app.add_option(name, path, help)->type_name("FILE.npy")->group("Your own matrices");
+  };
+  file("--a", flags.a, "The whole A (M×K), split over the ranks as the operator has it");
+  file("--b", flags.b, "The whole B (K×N)");
+  file("--out", flags.out, "Where the assembled result goes, once it is verified");
+}
+
+void add_plan_flags(CLI::App& app, PlanFlags& flags) {
+  const auto grouped = [&](CLI::Option* option) { option->group("How"); };
+  Params& params = flags.params;
+  grouped(add(
+      app, "--mechanism", "NAME",
+      "sequential, chunked, ring, signal, fused, copy-engine, several of them, all, best (the default), or "
+      "auto: what is predicted to be fastest",
+      [&](auto& t) {
+        flags.mechanisms = parse_mechanisms(t);
+        flags.automatic = t == "auto";
+        flags.asked = true;
+      }));
+  grouped(add(app, "--comm-workers", "N",
+              "Of each rank, that its collectives occupy (default: the machine's)",
+              [&](auto& t) { params.comm_workers = small(t); }));
+  grouped(
+      add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
+  grouped(add(app, "--slices", "N",
+              "ring: slices of each rank's rows; of ulysses-attention first of its heads",
+              [&](auto& t) { params.slices = small(t); }));
+  grouped(add(app, "--groups", "LIST",
+              "signal: waves of tiles in each group, such as 1,2,4, or equal (default: searched by the "
+              "machine's profile; equal without one)",
+              [&](auto& t) { parse_groups(t, params); }));
+  grouped(add(app, "--helpers", "N", "fused: workers that sum or push beside the GEMM, or none",
+              [&](auto& t) { params.helpers = t == "none" ? Params::no_helpers : small(t); }));
+  grouped(app.add_flag("--stage-fp32", params.stage_fp32, "fused: partial products travel in fp32"));
+  grouped(app.add_flag("--one-shot", params.one_shot, "fused allreduce: everybody sends all to everybody"));
+  grouped(add(app, "--comm-rows", "ROWS", "fused: rows of a communication tile of allgather+gemm and mlp",
+              [&](auto& t) { params.comm_rows = extent(t); }));
+  grouped(app.add_flag("--pull", params.pull, "fused: shards are fetched by who needs them"));
+  grouped(app.add_flag("--unregistered", params.unregistered,
+                       "fused, copy-engine: peers do not reach the matrices; what they store comes by way of "
+                       "the operator's memory"));
+  grouped(add(app, "--mover", "NAME", "fused: who moves shards: copy-engine (the default) or store",
+              [&](auto& t) { params.mover = parse_mover(t); }));
+  grouped(add(
+      app, "--comm-order", "ORDER",
+      "fused: how communication tiles come: ring (the default), reverse or interleaved; where products are "
+      "summed: ring, interleaved (the default where links are the bound) or same",
+      [&](auto& t) { params.comm_order = parse_comm_order(t); }));
+  grouped(app.add_flag("--row-parallel", params.row_parallel,
+                       "ring, attention: all queries first, and only the projection by slices"));
+  grouped(add(app, "--variant", "NAME",
+              "copy-engine: pcpy, bcst, swap, b2b, ring, or auto (the default, by size)",
+              [&](auto& t) { params.variant = parse_variant(t); }));
+  grouped(add(app, "--engines", "N",
+              "copy-engine: engines of each rank (default: the variant's); ring: engines that copy slices to "
+              "the next rank (default: none, messages)",
+              [&](auto& t) { params.engines = small(t); }));
+  grouped(app.add_flag("--prelaunch", params.prelaunch,
+                       "copy-engine: commands wait in the engines for their trigger"));
+  grouped(add(app, "--poll", "WHOSE",
+              "copy-engine: where engines look for it: engine (the default), rank, collective",
+              [&](auto& t) { params.poll = parse_poll(t); }));
+  grouped(add(app, "--trigger", "WHO",
+              "copy-engine: host (the default) or direct, by the GEMM that made the data",
+              [&](auto& t) { params.trigger = parse_trigger(t); }));
+  grouped(add(app, "--launchers", "N",
+              "copy-engine: threads that create the commands of all ranks (default: 1)",
+              [&](auto& t) { params.launchers = small(t); }));
+  grouped(add(app, "--tile", "MxN", "Tile of the GEMM, such as 256x512",
+              [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); }));
+  grouped(add(app, "--raster", "AXIS", "The axis along which tiles run first: n or m", [&](auto& t) {
+    params.order.raster = choose<Raster>(t, {{"n", Raster::along_n}, {"m", Raster::along_m}});
+  }));
+  grouped(add(app, "--swizzle", "N", "Rows of tiles taken together",
+              [&](auto& t) { params.order.swizzle = small(t); }));
+  grouped(add(app, "--cluster", "MxN", "Tiles that start together, such as 2x1",
+              [&](auto& t) { std::tie(params.order.cluster_m, params.order.cluster_n) = by(t); }));
+  grouped(add(app, "--rotation", "N", "Band of tiles to start at",
+              [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); }));
+}
+
+Mechanism mechanism_named(const std::string& text, const std::string& others) {
+  std::string known;
+  for (const PlannerEntry& entry : planners()) {
+    if (text == name(entry.mechanism)) return entry.mechanism;
+    known += fmt::format("{}, ", name(entry.mechanism));
+  }
+  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of {}{})", text, known, others));
+}
+
+PlanFlags parse_plan_flags(std::vector<std::string> arguments) {
+  CLI::App app;
+  PlanFlags flags;
+  add_plan_flags(app, flags);
+  std::ranges::reverse(arguments);  // CLI11 takes them from the end
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    throw InvalidArgument(error.what());
+  }
+  return flags;
+}
+
+void add_symmetric_flag(CLI::App& app, PlanFlags& flags) {
+  app.add_flag("--symmetric", flags.params.symmetric,
+               fmt::format("Plan some ranks only, which stand for all (above {} ranks always)", max_world))
+      ->group("How");
+}
+
+void add_world_flags(CLI::App& app, WorldFlags& flags, int most) {
+  const auto grouped = [&](CLI::Option* option) { option->group("Where"); };
+  grouped(add(app, "--world,--tp", "RANKS",
+              "Ranks (default: 4, or all GPUs; under a launcher as many as it started)",
+              [&flags, most](auto& t) {
+                flags.world = static_cast<int>(whole(t, 1, max_planned_world));
+                if (flags.world > most)
+                  throw InvalidArgument(fmt::format(
+                      "{} ranks, but at most {} run or are proven: simulate takes more", flags.world, most));
+              }));
+  grouped(add(app, "--backend", "NAME",
+              "host (threads), mpi (processes; the default under mpirun) or cuda (GPUs)", [&](auto& t) {
+                find_backend(t);
+                flags.backend = t;
+              }));
+  grouped(add(app, "--link", "LINK", "Pace transfers as a link would: 8GB/s,10us",
+              [&](auto& t) { flags.link = parse_link(t); }));
+  grouped(
+      add(app, "--engine", "PHASES",
+          "Pace copy engines: control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s; also fetch, queued, "
+          "poll, broadcast, swap",
+          [&](auto& t) { flags.engine = parse_engine(t); }));
+  grouped(add(app, "--workers", "N",
+              "Threads of a rank that compute tiles (default: the cores, shared among the ranks)",
+              [&](auto& t) { flags.workers = static_cast<int>(whole(t, 1, 1024)); }));
+  grouped(add(app, "--timeout", "TIME",
+              "Deadline of every wait (default: 30s; more where one GEMM may take that long)", [&](auto& t) {
+                flags.timeout_us = parse_time_us(t);
+                if (*flags.timeout_us <= 0) throw InvalidArgument("a deadline must be above zero");
+              }));
+}
+
+std::function<std::string(const std::string&)> number_between(double least, double most) {
+  return [least, most](const std::string& text) -> std::string {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (!text.empty() && *end == '\0' && value >= least && value <= most) return {};
+    return fmt::format("'{}' is not a number from {} to {}", text, least, most);
+  };
+}
+
+void add_format_flag(CLI::App& app, Format& format, const std::string& text_name) {
+  add(app, "--format", "FORMAT", fmt::format("{} (default) or json", text_name),
+      [&format, text_name](auto& t) {
+        format = choose<Format>(t, {{text_name.c_str(), Format::text}, {"json", Format::json}});
+      });
+}
+
+void require_text(const std::string& flag, bool given, Format format) {
+  if (given && format != Format::text)
+    throw InvalidArgument(fmt::format("{} is of the text: leave out --format json", flag));
+}
+
+void require_writable(const std::string& flag, const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    throw InvalidArgument(fmt::format("{}: {} is a folder", flag, path));
+  if (!std::filesystem::is_directory(folder.empty() ? "." : folder, error))
+    throw InvalidArgument(fmt::format("{}: there is no folder {}", flag, folder.string()));
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
+    return;  // /dev/stdout, a pipe
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+    throw InvalidArgument(fmt::format("{}: {} cannot be written to", flag, folder.string()));
+}
+
+}  // namespace shingle::cli

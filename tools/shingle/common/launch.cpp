@@ -1,0 +1,15 @@
+#include "shingle/common/launch.hpp"
+
+#include "backend/launch.hpp"
+
+namespace shingle::cli {
+
+Launch find_launch() {
+  const Launched launched = find_launcher();
+  return {.mpi = launched.by == "mpirun",
+          .rank = launched.rank,
+          .size = launched.size,
+          .on_this_host = launched.local_size};
+}
+
+}  // namespace shingle::cli

@@ -1,0 +1,136 @@
+#include "shingle/common/problems.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "shingle/common/console.hpp"
+#include "shingle/workload/model.hpp"
+#include "workload/routing_patterns.hpp"
+
+namespace shingle::cli {
+namespace {
+
+std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
+  if (flags.tokens == 0) throw InvalidArgument("--model needs --tokens");
+  const ModelConfig model = read_model_file(flags.model);
+  LayerOptions options;
+  options.tp = world;
+  options.tokens = flags.tokens;
+  options.dtype = flags.dtype.value_or(DType::bf16);
+  options.seed = flags.seed;
+  options.mlp = flags.mlp;
+  std::vector<NamedProblem> problems;
+  std::string known;
+  for (LayerOp& op : layer_operators(model, options)) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", op.name);
+    const auto& names = flags.op_names;
+    if (names.empty() || std::find(names.begin(), names.end(), op.name) != names.end())
+      problems.push_back({std::move(op.name), std::move(op.problem)});
+  }
+  const std::vector<LeftOutOp> left_out = left_out_operators(model);
+  for (const std::string& name : flags.op_names) {
+    if (std::ranges::find(problems, name, &NamedProblem::name) != problems.end()) continue;
+    if (const auto at = std::ranges::find(left_out, name, &LeftOutOp::name); at != left_out.end())
+      throw InvalidArgument(
+          fmt::format("--layer-ops: there is no '{}': {} (known are {})", name, at->reason, known));
+    throw InvalidArgument(
+        fmt::format("--layer-ops: the layer has no operator '{}' (it has {})", name, known));
+  }
+  if (flags.op_names.empty()) note_left_out(flags.model, model);
+  return problems;
+}
+
+NamedProblem from_sizes(const ProblemFlags& flags, int world) {
+  if (!flags.op)
+    throw InvalidArgument("say what to run: --op with --m, --n and --k, or --model with --tokens");
+  Problem problem;
+  problem.op = *flags.op;
+  problem.world = world;
+  problem.m = flags.m;
+  problem.n = flags.n;
+  problem.k = flags.k;
+  problem.inner = flags.inner;
+  problem.dtype = flags.dtype.value_or(DType::f32);
+  if (problem.is_collective()) {
+    if (flags.k != 0) throw InvalidArgument(fmt::format("{} has no GEMM: leave out --k", name(problem.op)));
+    problem.k = problem.n;
+  }
+  apply_flags(flags, problem);
+  if (problem.attends()) {
+    if (flags.attention.heads == 0) throw InvalidArgument(fmt::format("{} needs --heads", name(problem.op)));
+    if (flags.attention.head_dim == 0)
+      throw InvalidArgument(fmt::format("{} needs --head-dim", name(problem.op)));
+    if (flags.k != 0 || (flags.n != 0 && !problem.multiplies()))
+      throw InvalidArgument(fmt::format("{} has --heads and --head-dim instead of {}", name(problem.op),
+                                        problem.multiplies() ? "--k" : "--n and --k"));
+    if (problem.attention.kv_heads == 0) problem.attention.kv_heads = problem.attention.heads;
+    const std::int64_t ranks = problem.exchanges_heads() ? 1 : world;
+    problem.k = larger(problem.attention.heads / ranks, 1) * problem.attention.head_dim;
+    if (!problem.multiplies()) problem.n = problem.k;
+  }
+  const bool routed = problem.routes();
+  const auto need = [&](const char* flag, std::int64_t size) {
+    if (size == 0) throw InvalidArgument(fmt::format("{} needs {}", name(problem.op), flag));
+  };
+  if (!routed) need("--m", flags.m);
+  need("--n", problem.n);
+  need("--k", problem.k);
+  if (problem.chains()) need("--inner", flags.inner);
+  if (routed) {
+    problem.routing =
+        make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
+    if (problem.m == 0)
+      for (int rank = 0; rank < problem.routing->world(); ++rank)
+        problem.m = larger(problem.m, problem.routing->rows(rank));
+  }
+  return {"", problem};
+}
+
+}  // namespace
+
+void note_left_out(const std::string& file, const ModelConfig& model) {
+  const std::vector<LeftOutOp> left_out = left_out_operators(model);
+  if (left_out.empty()) return;
+  std::string names;
+  for (const LeftOutOp& op : left_out) names += (names.empty() ? "" : ", ") + op.name;
+  print_note(fmt::format("{}: without {}: {}", file, names, left_out[0].reason));
+}
+
+std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world,
+                                            const std::vector<std::int64_t>& rows) {
+  if (flags.routing.find_first_of("./") != std::string::npos ||
+      std::filesystem::is_regular_file(flags.routing))
+    return std::make_shared<Routing>(read_routing_file(flags.routing));
+  const RoutingPattern pattern = parse_routing_pattern(flags.routing.empty() ? "random" : flags.routing);
+  if (*std::max_element(rows.begin(), rows.end()) == 0)
+    throw InvalidArgument("an all-to-all needs --m, or a routing of your own");
+  return std::make_shared<Routing>(shingle::make_routing(pattern, world, rows, flags.seed));
+}
+
+void apply_flags(const ProblemFlags& flags, Problem& problem) {
+  if (!flags.routing.empty() && !problem.routes())
+    throw InvalidArgument(fmt::format("{} sends rows nowhere: leave out --routing", name(problem.op)));
+  problem.transpose_a = flags.transpose_a;
+  problem.transpose_b = flags.transpose_b;
+  problem.epilogue = flags.epilogue;
+  problem.attention = flags.attention;
+  problem.norm.enabled = flags.norm;
+  problem.norm.residual = flags.residual;
+  problem.row_order = flags.row_order;
+  problem.row_block = flags.row_block;
+}
+
+std::vector<NamedProblem> make_problems(const ProblemFlags& flags, int world) {
+  std::vector<NamedProblem> problems;
+  if (!flags.model.empty()) {
+    problems = from_model(flags, world);
+  } else {
+    problems.push_back(from_sizes(flags, world));
+  }
+  for (const NamedProblem& named : problems) named.problem.validate();
+  return problems;
+}
+
+}  // namespace shingle::cli

@@ -1,0 +1,69 @@
+#include "shingle/cotune/co_tuner.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "api/overlap_runner.hpp"
+#include "shingle/machine/profile.hpp"
+
+namespace shingle::cli {
+namespace {
+
+using cotune::Method;
+
+constexpr double measured_gain = 0.01;  // less is noise
+constexpr std::size_t rounds = 7;
+
+/// What was found, in turn, so that a drift of the machine meets all alike: the round of the median.
+void compare(OverlapRunner& runner, Found& found) {
+  std::vector<std::vector<cotune::Measurement>> samples(found.by.size());
+  for (std::size_t round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      samples[i].push_back(runner.measure(found.by[i].second.configs));
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    std::ranges::sort(samples[i], {}, &cotune::Measurement::makespan_us);
+    found.by[i].second.measured = samples[i][rounds / 2];
+  }
+}
+
+}  // namespace
+
+CoTuner::CoTuner(const CotuneFlags& flags, const Launch& launch) {
+  if (!flags.machine.empty()) {
+    machine_ = machine_from_spec(flags.machine);
+    ranks_ = flags.where.world > 0 ? flags.where.world : std::max(machine_.ranks, 2);
+    space_ = config_space(machine_);
+    return;
+  }
+  world_ = make_world(flags.where.ranks(launch), flags.where.options(launch));
+  machine_ = world_->machine();
+  ranks_ = world_->size();
+  space_.channels = config_space(machine_).channels;  // chunk sizes are a whole process's
+  options_ = {.least_gain = measured_gain, .repeats = flags.repeat};
+}
+
+std::string CoTuner::title() const {
+  return world_ ? fmt::format("measured on {} ranks, {}", ranks_, world_->backend())
+                : fmt::format("predicted on {}", machine_.name);
+}
+
+Found CoTuner::search(OverlapPattern pattern, bool exhaustive, const std::vector<int>& alike) const {
+  std::vector<Method> methods{Method::library, Method::alone, Method::together};
+  if (exhaustive) methods.insert(methods.begin() + 2, Method::exhaustive);
+  Found found{std::move(pattern), {}};
+  const Problem& problem = found.pattern.problem;
+  if (!world_) {
+    for (const Method method : methods)
+      found.by.emplace_back(method, co_tune(problem, machine_, method, space_, options_, alike));
+    return found;
+  }
+  OverlapRunner runner(*world_, problem);
+  const auto measure = [&](const std::vector<CollectiveConfig>& configs) { return runner.measure(configs); };
+  for (const Method method : methods)
+    found.by.emplace_back(method, co_tune(problem, measure, method, space_, options_, alike));
+  compare(runner, found);
+  return found;
+}
+
+}  // namespace shingle::cli

@@ -1,0 +1,50 @@
+// Searches of `shingle cotune`: on a machine that is predicted, or on a world that is there.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shingle/commands.hpp"
+#include "tune/co_tuning.hpp"
+#include "workload/overlap_patterns.hpp"
+
+namespace shingle::cli {
+
+/// A pattern, and what each method finds for it; "lagom" last.
+struct Found {
+  OverlapPattern pattern;
+  std::vector<std::pair<cotune::Method, CoTuned>> by;
+
+  const CoTuned& ours() const { return by.back().second; }
+  double us(cotune::Method method) const {
+    for (const auto& [known, found] : by)
+      if (known == method) return found.measured.makespan_us;
+    return 0;
+  }
+};
+
+class CoTuner {
+ public:
+  CoTuner(const CotuneFlags& flags, const Launch& launch);
+
+  const Machine& machine() const { return machine_; }
+  int ranks() const { return ranks_; }
+  std::string_view source() const { return world_ ? "measured" : "predicted"; }
+  std::string title() const;
+
+  /// All methods; those that are alike, as in co_tune(), get one configuration. Collective over the world's
+  /// processes where there is a world.
+  Found search(OverlapPattern pattern, bool exhaustive, const std::vector<int>& alike) const;
+
+ private:
+  std::unique_ptr<World> world_;
+  Machine machine_;
+  int ranks_ = 0;
+  cotune::Space space_;
+  cotune::Options options_;
+};
+
+}  // namespace shingle::cli

@@ -1,0 +1,85 @@
+#include "shingle/cotune/overlap_source.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/file.hpp"
+#include "shingle/plan/json.hpp"
+
+namespace shingle::cli {
+namespace {
+
+constexpr std::size_t most_list_bytes = std::size_t{1} << 24, most_trace_bytes = std::size_t{1} << 28;
+constexpr DType usual_dtype = DType::bf16;
+
+/// What a file has, by name in what is wrong with it.
+template <class Read>
+auto read_as(const std::string& path, std::size_t most, Read read) {
+  const std::string text = read_file(path, most);
+  try {
+    return read(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+std::string describe(const RecordedOverlap& recorded) {
+  std::string text =
+      fmt::format("{}: {} in {} computations, of which {} are products, and {} collectives of {} ranks\n",
+                  recorded.step.empty() ? "the trace" : recorded.step, format_us(recorded.us),
+                  recorded.overlap.computations.size(), recorded.products,
+                  recorded.overlap.collectives.size(), recorded.ranks);
+  if (recorded.left_out > 0)
+    text += fmt::format("{} other calls of NCCL are left out: of other groups, or no such collectives\n",
+                        recorded.left_out);
+  if (!recorded.exact)
+    text +=
+        "it does not say what streams await, so what was over when another thing began counts as awaited: "
+        "record with enable_cuda_sync_events=True\n";
+  return text;
+}
+
+}  // namespace
+
+void check_sources(const CotuneFlags& flags) {
+  if (flags.model.empty() + flags.overlap.empty() + flags.trace.empty() != 2)
+    throw InvalidArgument(
+        "say what overlaps: --model with --pattern and --tokens, --overlap with a list, or --trace of a job");
+  if (flags.model.empty() && (flags.pattern || flags.tokens > 0 || flags.sequence > 0))
+    throw InvalidArgument("--pattern, --tokens and --sequence are for a --model");
+  if (flags.trace.empty() && (flags.step >= 0 || !flags.list.empty()))
+    throw InvalidArgument("--step and --list are for a --trace");
+  if (!flags.plan.empty() && !flags.model.empty())
+    throw InvalidArgument("--plan is for one --overlap or --trace; a model has several");
+}
+
+std::optional<RecordedOverlap> record_of(CotuneFlags& flags, bool speaks) {
+  if (flags.trace.empty()) return {};
+  auto recorded = read_as(flags.trace, most_trace_bytes, [&](const std::string& text) {
+    return recorded_overlap(text, {.ranks = flags.where.world, .step = flags.step});
+  });
+  if (speaks) fmt::print(stderr, "{}", describe(recorded));
+  flags.where.world = recorded.ranks;
+  if (!flags.dtype) flags.dtype = recorded.dtype;
+  return recorded;
+}
+
+std::vector<OverlapPattern> patterns_of(const CotuneFlags& flags,
+                                        const std::optional<RecordedOverlap>& recorded, int ranks) {
+  const DType dtype = flags.dtype.value_or(usual_dtype);
+  if (recorded) return {{"iteration", overlap_problem(recorded->overlap, ranks, dtype)}};
+  if (!flags.overlap.empty())
+    return read_as(flags.overlap, most_list_bytes, [&](const std::string& text) {
+      return std::vector<OverlapPattern>{{"overlap", overlap_problem(overlap_from_json(text), ranks, dtype)}};
+    });
+  if (!flags.pattern || flags.tokens == 0)
+    throw InvalidArgument("--model needs --pattern (fsdp, tp or ep) and --tokens");
+  return overlap_patterns(read_model_file(flags.model), {.parallelism = *flags.pattern,
+                                                         .ranks = ranks,
+                                                         .tokens = flags.tokens,
+                                                         .sequence = flags.sequence,
+                                                         .dtype = dtype});
+}
+
+}  // namespace shingle::cli
