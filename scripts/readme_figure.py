@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Draws docs/speedup.svg, the figure of the README, from a record of `shingle bench`: readme_figure.py [--check]
+"""Draws docs/speedup.svg, the figure of the README, from a record of bench/results: readme_figure.py [--check]
 
 --check changes nothing and exits 1 if the figure is not what the record gives.
 """
 
-import json
 import math
 import pathlib
+import re
 import sys
 
+import records
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RECORD = ROOT / "bench/results/h200x4/suite.json"
+RECORD = records.RESULTS / "h200x4/suite.csv"
 FIGURE = ROOT / "docs/speedup.svg"
 CONTENDER = "auto"
 
@@ -23,10 +25,10 @@ WIDTH, HEIGHT = 960, 370
 def series_of(record):
     """{"attn_out gemm+reducescatter": [(M, speed-up), ...]} of rows that ran and verified."""
     series = {}
-    for row in record["rows"]:
-        if row["contender"] == CONTENDER and row["verified"]:
-            name = f"{row['layer_op'].split('.')[-1]} {row['op']}"
-            series.setdefault(name, []).append((row["m"], row["sequential_us"] / row["overlapped_us"]))
+    for row in record.rows:
+        if row["contender"] == CONTENDER and row["verified"] == "yes":
+            name = f"{row['layer'].split('.')[-1]} {row['op']}"
+            series.setdefault(name, []).append((int(row["m"]), float(row["sequential_us"]) / float(row["median_us"])))
     return {name: sorted(points) for name, points in series.items()}
 
 
@@ -41,9 +43,9 @@ def line(x1, y1, x2, y2):
 
 
 def title_of(record):
-    device = record["machine"]["cuda"]["devices"][0]["name"]
-    model = record["rows"][0]["layer_op"].split(".")[0]
-    return f"{model}, tensor parallelism over {record['world']} {device}, {record['rows'][0]['dtype']}"
+    row = record.rows[0]
+    device = re.match(r"\d+ x (.+?) \(", row["machine"])[1]
+    return f"{row['layer'].split('.')[0]}, tensor parallelism over {row['world']} {device}, {row['dtype']}"
 
 
 def draw(record):
@@ -75,7 +77,7 @@ def draw(record):
 
 
 def main():
-    drawn = draw(json.loads(RECORD.read_text()))
+    drawn = draw(records.read(RECORD))
     if sys.argv[1:] == ["--check"]:
         if FIGURE.read_text() != drawn:
             sys.exit(f"{FIGURE} is not what {RECORD} gives: run scripts/readme_figure.py")

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
+from record import write_record
+
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 SLEEP_CYCLES = 4_000_000  # longer than the host takes to launch either
 
@@ -111,12 +113,8 @@ def main():
             print("%-20s %6d x %6d x %6d  sequential %8.1f us  async-TP %8.1f us  error %.1e" % (
                 *shape, row["sequential"]["median_us"], row["async_tp"]["median_us"], row["error"]), flush=True)
         torch.cuda.empty_cache()
-    record = {"command": "bench/torch/async_tp.py " + os.path.basename(args.suite),
-              "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-              "repeat": args.repeat, "idle_ms": args.idle_ms, "rows": rows}
     if rank == 0 and args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
+        write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
     dist.destroy_process_group()
 
 

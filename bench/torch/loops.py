@@ -28,6 +28,8 @@ import sys
 import torch
 import torch.distributed as dist
 
+from record import write_record
+
 HIDDEN, FFN, QKV = 4096, 14336, 6144
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 
@@ -256,6 +258,7 @@ def main():
     parser.add_argument("--online", metavar="FILE")
     parser.add_argument("--online-iterations", type=int, default=1500)
     parser.add_argument("--table", action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--json", metavar="FILE", help="for the record")
     parser.add_argument("--profile-trace", metavar="FILE", help="record a trace instead of measuring")
     flags = parser.parse_args()
     if (flags.autoccl or flags.online or flags.table) and "NCCL_TUNER_PLUGIN" not in os.environ:
@@ -291,7 +294,7 @@ def main():
                 alone[name].append(quiet)
                 alone["compute"].append(computed)
     compute_alone = statistics.median(slowest(alone["compute"]))
-    baseline = None
+    baseline, rows = None, []
     for name in groups:
         iteration = slowest([i for i, _ in samples[name]])
         compute = slowest([c for _, c in samples[name]])
@@ -304,8 +307,11 @@ def main():
                "communication_alone_us": spread(slowest(alone[name])),
                **({"tuned_in_iterations": tuned_in[name]} if name in tuned_in else {}),
                "nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
+        rows.append(row)
         if dist.get_rank() == 0:
             print(json.dumps(row), flush=True)
+    if dist.get_rank() == 0 and flags.json:
+        write_record(flags.json, rows)
     dist.destroy_process_group()
 
 

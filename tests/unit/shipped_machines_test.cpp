@@ -160,7 +160,7 @@ TEST(ShippedMachines, TheA40sSlowAnFfnByChannels) {
               1, 0.02);
 }
 
-// On the SMs that all-reduces leave it a GEMM slows by 6.8%, measured (bench/results/h200x4/profile.json).
+// On the SMs that all-reduces leave it a GEMM slows by 6.8%, measured by shingle profile on four of the GPUs.
 TEST(ShippedMachines, TheH200sGemmSlowsAsMeasured) {
   const Machine m = shipped("h200x8");
   const double traffic = m.contention.traffic_gbps(m.collective_workers, 0),

@@ -1,0 +1,164 @@
+"""The rows of a CSV that a row of a record of JSON becomes, for scripts/records.py."""
+
+import re
+
+# What a row of JSON has and a row of CSV does not: samples, what other columns or the command give, how it was checked.
+DROPPED = {
+    "samples_us", "spread", "min_us", "max_us", "tile_us", "by_tile_us",
+    "speedup", "overlap_efficiency", "tflops", "compute_tflops", "memory_of_output", "prediction_error", "hooks_cost",
+    "cost", "ratio", "of_library_hooks", "of_library_idle", "over_default", "step_us", "slowdown",
+    "tolerance", "checked", "setup_s", "choice", "predicted_sequential_us", "memory_bytes", "target", "target_us",
+    "backend", "source", "params_note", "noise", "machine",
+}  # fmt: skip
+RENAMED = {"layer_op": "layer", "overlapped_us": "median_us", "max_error": "error", "roofline_fraction": "roofline"}
+FIRST = ["layer", "op", "m", "n", "k", "dtype", "world", "contender", "mechanism", "plan", "timed"]
+TIMES = ["median_us", "p25_us", "p75_us"]
+DIGITS = {"error": 2, "predicted_us": 5}  # of others: six of a time, else four
+
+
+def text_of(value, digits=6):
+    """A cell; six significant digits are more than a clock has."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{float(f'{value:.{digits}g}'):.15g}"
+    if isinstance(value, list):
+        return " ".join(text_of(item) for item in value)
+    return str(value)
+
+
+def plan_text(mechanism, params):
+    """A mechanism with its params, as `shingle bench --mechanism` takes it: signal:tile=128x256:groups=1,2."""
+    words = [mechanism] if mechanism else []
+    order = params.get("order", {})
+    flat = {**{key: value for key, value in params.items() if key != "order"}, **order}
+    for key, value in flat.items():
+        if key == "tile_rows":
+            words.append(f"tile={value}x{flat['tile_cols']}")
+        elif key == "cluster_m":
+            words.append(f"cluster={value}x{flat.get('cluster_n', 1)}")
+        elif key == "without_helpers":
+            words.append("helpers=none")
+        elif key == "raster":
+            words.append(f"raster={value[-1]}")
+        elif key == "group_waves":
+            words.append("groups=" + ",".join(map(str, value)))
+        elif key not in ("tile_cols", "cluster_n") and value is not False:
+            words.append(key.replace("_", "-") + ("" if value is True else f"={value}"))
+    return ":".join(words)
+
+
+def problem_columns(text):
+    """The columns of a problem such as "gemm+allreduce 1024x8192x3584 bf16, B transposed, 4 ranks"."""
+    match = re.fullmatch(r"(\S+) (\d+)x(\d+)x(\d+) (\w+), (?:B transposed, )?(\d+) ranks", text)
+    return dict(zip(("op", "m", "n", "k", "dtype", "world"), match.groups())) if match else {"problem": text}
+
+
+def quartiles(value):
+    """Median and quartiles of an object with times, quartiles as bench/report.hpp has them; None if it has no times."""
+    us = {key.removesuffix("_us"): item for key, item in value.items()}
+    if "median" not in us:
+        return None
+    samples = sorted(us.get("samples", []))
+    at = lambda fraction: samples[int(fraction * (len(samples) - 1) + 0.5)] if samples else None
+    return dict(zip(TIMES, (us["median"], us.get("p25", at(0.25)), us.get("p75", at(0.75)))))
+
+
+def without(row, *keys):
+    return {key: value for key, value in row.items() if key not in keys}
+
+
+def partition(point, shape):
+    """A point of a shape of bench_partitions: the fastest is named so; the searched one has the time of the search.
+
+    Its prediction is left out, as bench_repredict makes it anew.
+    """
+    names, us = point["names"], shape["search_us"] if "searched" in point["names"] else None
+    fastest = point["group_waves"] and point["time"]["median_us"] == shape["best_us"]
+    names = [*names, "fastest"] if fastest else names
+    return {**without(point, "predicted_us"), "names": names, "search_us": us}
+
+
+def flat(row):
+    """The rows of CSV that an object of JSON is: one for each thing that was timed, or for each object of a list."""
+    case, timed, inner = {}, {}, []
+    if row.get("mechanism") and isinstance(row.get("params"), dict):
+        row = {**without(row, "mechanism", "params"), "plan": plan_text(row["mechanism"], row["params"])}
+    if isinstance(row.get("overlapped"), dict):  # `shingle bench`: what else was timed has its median in a column
+        case = quartiles(row["overlapped"])
+        row = without(row, "overlapped", "overlapped_us", "sequential", "compute")
+    if isinstance(row.get("points"), list):  # bench_partitions
+        row = {"problem": row["problem"], "points": [partition(point, row) for point in row["points"]]}
+    for key, value in row.items():
+        if key in DROPPED:
+            continue
+        if key == "problem":
+            case.update(problem_columns(value))
+        elif key == "group_waves":
+            case["plan"] = plan_text("signal", {key: value}) if value else "sequential"
+        elif key == "names":
+            case[key] = "/".join(value)
+        elif key == "params":
+            case[key] = plan_text("", value)
+        elif isinstance(value, dict):
+            for name, item in {key: value, **value}.items():
+                if isinstance(item, dict) and (time := quartiles(item)):
+                    timed[name.removesuffix("_us")] = time
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            inner += [part for item in value for part in flat(item)]
+        else:
+            case[RENAMED.get(key, key)] = value
+    case.update(quartiles(row) or {})
+    if "time" in timed:
+        case.update(timed.pop("time"))
+    if timed:
+        return [{**case, "timed": name, **time} for name, time in timed.items()]
+    return [{**case, **part} for part in inner] or [case]
+
+
+def columns_of(rows):
+    """Those of the case, then times, then other figures; without those that are empty in every row."""
+    found = list(dict.fromkeys(key for row in rows for key, value in row.items() if value not in (None, "")))
+    figures = [key for key in found if any(isinstance(row.get(key), (float, bool)) for row in rows)]
+    case = [key for key in found if key not in figures]
+    ordered = [*FIRST, *case, *TIMES, *figures]
+    return [key for key in dict.fromkeys(ordered) if key in found]
+
+
+def machine_text(machine):
+    """One line of what a record says about its machine."""
+    if not isinstance(machine, dict):
+        return str(machine)
+    words = [machine["gpu"]] if "gpu" in machine else []
+    if cuda := machine.get("cuda"):
+        gpus, memory = cuda["devices"], cuda["devices"][0]["memory_bytes"] / 2**30
+        words.append(f"{len(gpus)} x {gpus[0]['name']} ({gpus[0]['sms']} SMs, {memory:.0f} GiB)")
+        words.append(f"CUDA {cuda['runtime']}, NCCL {cuda['nccl']}")
+    if "cpu" in machine:
+        words.append(f"{machine['cores']} cores of {machine['cpu']}")
+    if machine.get("onednn") and "cuda" not in machine:
+        words.append(f"oneDNN {machine['onednn']}")
+    return ", ".join(words)
+
+
+def self_test():
+    """Each form of row."""
+    time = {"median_us": 2.0, "samples_us": [4.0, 1.0, 2.0], "spread": 1.5}
+    got = {"median_us": 2.0, "p25_us": 2.0, "p75_us": 4.0}
+    assert quartiles(time) == got, quartiles(time)
+    assert flat({"k": 8, "hooks": {"tile": time}, "idle": time}) == [
+        {"k": 8, "timed": "tile", **got},
+        {"k": 8, "timed": "idle", **got},
+    ]
+    points = [{"names": ["searched"], "group_waves": [1, 2], "time": time}]
+    shape = {"problem": "gemm+allreduce 1x2x3 bf16, 4 ranks", "best_us": 2.0, "search_us": 5.0, "points": points}
+    problem = {"op": "gemm+allreduce", "m": "1", "n": "2", "k": "3", "dtype": "bf16", "world": "4"}
+    point = {"plan": "signal:groups=1,2", "names": "searched/fastest", "search_us": 5.0}
+    assert flat(shape) == [{**problem, **point, **got}], flat(shape)
+    params = {"tile_rows": 8, "tile_cols": 16, "without_helpers": True}
+    bench = {"op": "a", "mechanism": "fused", "params": params, "overlapped_us": 2.0, "compute_us": 1.0}
+    assert flat({**bench, "overlapped": time, "sequential": time, "compute": None}) == [
+        {**got, "op": "a", "compute_us": 1.0, "plan": "fused:tile=8x16:helpers=none"}
+    ]
