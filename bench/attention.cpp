@@ -29,8 +29,8 @@ std::vector<Candidate> candidates_of(Op op) {
 
 /// What a rank sends: of a sum all rows but its shard; or Q, K and V of its tokens, and a result like Q.
 double sent_bytes(const Problem& p) {
-  const double all =
-      p.exchanges_heads() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world : static_cast<double>(p.n);
+  const double all = p.traits().exchanges_heads() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world
+                                                  : static_cast<double>(p.n);
   return static_cast<double>(p.m) * all * static_cast<double>(size_bytes(p.dtype)) * (p.world - 1) / p.world;
 }
 
@@ -82,9 +82,9 @@ int main(int argc, char** argv) {
   app.add_option("--json", json, "file for the record");
   CLI11_PARSE(app, argc, argv);
   problem.op = parse_op(op_name);
-  problem.k =
-      problem.attention.heads / (problem.exchanges_heads() ? 1 : problem.world) * problem.attention.head_dim;
-  if (!problem.multiplies()) problem.n = problem.k;
+  problem.k = problem.attention.heads / (problem.traits().exchanges_heads() ? 1 : problem.world) *
+              problem.attention.head_dim;
+  if (!problem.traits().multiplies()) problem.n = problem.k;
 
   const auto inputs = random_inputs(problem, 11);
   Computation computation(problem, *inputs);

@@ -20,7 +20,7 @@ inline Problem collective_problem(Op op, int world, std::int64_t bytes) {
   std::int64_t cols = most_cols;
   while (cols > part) cols /= 2;
   Problem problem{.op = op, .world = world, .m = world * (part / cols), .n = cols, .k = cols};
-  if (problem.routes()) {
+  if (problem.traits().routes()) {
     std::vector<std::int32_t> dest;
     for (std::int64_t row = 0; row < problem.m; ++row)
       dest.push_back(static_cast<std::int32_t>(row * world / problem.m));
@@ -56,8 +56,8 @@ inline CollectiveKind kind_of(Op op) {
 /// The library's one call, without the passes that put an all-to-all's rows in order: here they are.
 inline Plan library_plan(const Problem& problem, const Machine& machine) {
   Plan plan = make_plan(problem, machine, Mechanism::sequential).value();
-  const std::vector<std::int64_t> parts(problem.routes() ? static_cast<std::size_t>(problem.world) : 0,
-                                        problem.m / problem.world);
+  const std::vector<std::int64_t> parts(
+      problem.traits().routes() ? static_cast<std::size_t>(problem.world) : 0, problem.m / problem.world);
   for (int rank = 0; rank < problem.world; ++rank) {
     Collective call;
     call.kind = kind_of(problem.op);

@@ -27,7 +27,7 @@ class Summary {
       sampled_.push_back(trial.best_us() / trial.us("searched"));
     search_us_.us.push_back(trial.search_us());
     for (const Contender& one : trial.contenders()) {
-      if (!one.overlaps()) continue;
+      if (!one.traits().is_workload) continue;
       const double error = std::abs(one.predicted_us / one.us() - 1);
       errors_["all"].us.push_back(error);
       errors_[std::string(name(one.op->problem().op))].us.push_back(error);
@@ -101,7 +101,7 @@ Problem problem_of(Op op, const std::string& shape, const World& world, const Se
     throw InvalidArgument(fmt::format("'{}' is no shape MxNxK", shape));
   problem.dtype = world.capabilities().native_dtypes.at(0);
   problem.transpose_b = true;
-  if (problem.routes())
+  if (problem.traits().routes())
     problem.routing = std::make_shared<const Routing>(make_routing(
         settings.routing, problem.world,
         std::vector<std::int64_t>(static_cast<std::size_t>(problem.world), problem.m), settings.seed));

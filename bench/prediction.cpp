@@ -52,7 +52,7 @@ Problem draw_problem(Draw& draw, int world) {
   p.m = draw.extent(256, 2048, 1);
   p.n = draw.extent(256, 2048, 8);
   p.k = draw.extent(256, 2048, 8);
-  if (p.routes()) {
+  if (p.traits().routes()) {
     std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
     for (auto& rows : dest)
       for (std::int64_t row = 0; row < p.m; ++row)

@@ -97,7 +97,7 @@ class Repredicted {
   void add_run(const RecordRow& row) {
     if (row.text("median_us").empty()) return;
     const Problem problem = problem_of(row);
-    if (problem.routes() || problem.chains() || problem.attends()) {
+    if (problem.traits().routes() || problem.traits().chains() || problem.traits().attends) {
       ++left_out_;
       return;
     }
@@ -111,7 +111,7 @@ class Repredicted {
   /// The rows of a shape of bench_partitions.
   void add_partitions(const std::vector<RecordRow>& rows) {
     Problem problem = problem_of(rows.at(0));
-    if (problem.routes()) route(problem);
+    if (problem.traits().routes()) route(problem);
     const std::string op(name(problem.op));
     std::map<Groups, double> measured;
     Groups simulated;

@@ -138,13 +138,13 @@ inline std::vector<Plan> planned(int world = 3, std::int64_t m = 100) {
     p.op = op;
     p.world = world;
     p.m = m, p.n = 64, p.k = 24;
-    if (!p.is_collective()) {
+    if (!p.traits().is_collective()) {
       p.epilogue = {true, Activation::swiglu};
       p.norm = {true, true};
     } else {
       p.k = p.n;
     }
-    if (p.routes()) {
+    if (p.traits().routes()) {
       std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
       for (int s = 0; s < world; ++s)
         for (std::int64_t row = 0; row < m / (s + 1); ++row)

@@ -52,7 +52,7 @@ struct Range {
 Problem problem_of(Op op, double bytes) {
   Problem problem{.op = op, .world = world, .m = world};
   problem.n = problem.k = static_cast<std::int64_t>(bytes / world / sizeof(float));
-  if (problem.routes()) {
+  if (problem.traits().routes()) {
     std::vector<std::int32_t> dest;
     for (int rank = 0; rank < world; ++rank) dest.push_back(rank);
     problem.routing = std::make_shared<const Routing>(std::vector(world, dest));

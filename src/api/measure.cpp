@@ -22,19 +22,19 @@ struct Part {
 
 std::vector<Part> parts_of(const Problem& problem) {
   Problem gemm;
-  if (problem.attends()) {
+  if (problem.traits().attends) {
     gemm.op = Op::attention_reducescatter;
     gemm.attention = problem.attention;
   }
   gemm.world = problem.world;
   gemm.m = larger(problem.op == Op::gemm_allgather_gemm ? problem.shard_rows() : problem.m, 1);
-  gemm.n = problem.multiplies() ? problem.b_cols() : 1;
-  gemm.k = problem.exchanges_heads() ? problem.k / problem.world : problem.k;
+  gemm.n = problem.traits().multiplies() ? problem.b_cols() : 1;
+  gemm.k = problem.traits().exchanges_heads() ? problem.k / problem.world : problem.k;
   gemm.dtype = problem.dtype;
   gemm.transpose_a = problem.transpose_a;
   gemm.transpose_b = problem.transpose_b;
   std::vector<Part> products{{Role::b, gemm}};
-  if (!problem.chains()) return products;
+  if (!problem.traits().chains()) return products;
   gemm.m = problem.m;
   gemm.n = problem.n;
   gemm.k = problem.inner;
@@ -45,12 +45,12 @@ std::vector<Part> parts_of(const Problem& problem) {
 /// The steps of the sequential plan that compute, without what communicates or waits.
 Plan computation_alone(const Problem& problem, const Part& part, const Machine& machine) {
   Plan plan = make_plan(part.problem, machine, Mechanism::sequential).value();
-  if (!problem.attends()) return plan;
+  if (!problem.traits().attends) return plan;
   for (RankPlan& rank : plan.ranks) {
     std::vector<Step> steps;
     for (Step& step : rank.lanes[0].steps)
       if (std::holds_alternative<Attend>(step) ||
-          (std::holds_alternative<Gemm>(step) && problem.multiplies()))
+          (std::holds_alternative<Gemm>(step) && problem.traits().multiplies()))
         steps.push_back(std::move(step));
     rank.issue.assign(steps.size(), 0);
     rank.lanes.resize(1);
@@ -105,7 +105,7 @@ std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
     for (const Role role : roles_of(gemm))
       if (!shares(problem, part, role, rank)) bytes += bytes_of(gemm, role, rank);
     // What attention makes, and its product.
-    if (gemm.attends())
+    if (gemm.traits().attends)
       bytes += gemm.m * (gemm.k + gemm.n) * static_cast<std::int64_t>(size_bytes(gemm.dtype));
   }
   return bytes;

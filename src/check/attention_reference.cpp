@@ -28,7 +28,7 @@ std::int64_t longest_sequence(const Problem& p) {
 /// Tokens [first, first + rows) of Q, K or V, whichever ranks hold them.
 void read_tokens(const Inputs& inputs, int rank, Role role, Area area, double* out) {
   const Problem& p = inputs.problem();
-  if (!p.exchanges_heads()) return inputs.read(rank, role, area, out);
+  if (!p.traits().exchanges_heads()) return inputs.read(rank, role, area, out);
   for (const std::int64_t end = area.row + area.rows; area.row < end;) {
     const std::int64_t owner = area.row / p.shard_rows(), local = area.row % p.shard_rows();
     const std::int64_t rows = smaller(p.shard_rows() - local, end - area.row);

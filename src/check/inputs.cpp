@@ -33,10 +33,11 @@ std::int64_t exact_limit(const Problem& problem) {
 /// Whether a role's matrix is the same on all ranks: parameters of a summed or routed result, and the
 /// residual of a whole one.
 bool replicated(const Problem& problem, Role role) {
-  if (problem.chains() && (role == Role::b || role == Role::bias))  // of an mlp: of the rank's inner columns
+  if (problem.traits().chains() &&
+      (role == Role::b || role == Role::bias))  // of an mlp: of the rank's inner columns
     return problem.op == Op::gemm_allgather_gemm;
   if (role == Role::bias || role == Role::norm_weight)
-    return problem.reduces() || problem.op == Op::gemm_alltoall;
+    return problem.traits().reduces() || problem.op == Op::gemm_alltoall;
   return role == Role::residual && problem.op == Op::gemm_allreduce;
 }
 
@@ -66,9 +67,9 @@ class NormalInputs final : public RandomInputs {
   /// What it multiplies is of order one; so is what it yields, where ranks are summed with all of them.
   float weight_scale(Role role) const {
     const Problem& p = problem();
-    const bool last = role == Role::down || !p.chains();
+    const bool last = role == Role::down || !p.traits().chains();
     const double terms = static_cast<double>(role == Role::down ? p.inner : p.k);
-    return static_cast<float>(1 / std::sqrt(terms * (last && p.reduces() ? p.world : 1)));
+    return static_cast<float>(1 / std::sqrt(terms * (last && p.traits().reduces() ? p.world : 1)));
   }
 
   void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
@@ -102,13 +103,13 @@ struct Thin {
 class IntegerInputs final : public RandomInputs {
  public:
   IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
-    const std::int64_t ranks = problem.reduces() ? problem.world : 1;
-    if (problem.is_collective()) {  // dense: every element goes its own way
+    const std::int64_t ranks = problem.traits().reduces() ? problem.world : 1;
+    if (problem.traits().is_collective()) {  // dense: every element goes its own way
       moved_ = std::clamp<std::int64_t>(exact_limit(problem) / ranks, 1, 64);
       return;
     }
     std::int64_t budget = larger((exact_limit(problem) - 2 * addend_) / ranks, 1);
-    if (problem.chains()) {
+    if (problem.traits().chains()) {
       const auto inner = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget)));
       down_ = thin(problem.inner, budget / inner, 1).first;
       bias_ = problem.epilogue.bias ? smaller(addend_, inner / 2) : 0;
@@ -131,7 +132,7 @@ class IntegerInputs final : public RandomInputs {
   void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
            float* out) const override {
     const std::uint64_t base = state(rank, role);
-    if ((role == Role::a && !problem().is_collective()) || role == Role::down) {
+    if ((role == Role::a && !problem().traits().is_collective()) || role == Role::down) {
       const Thin& matrix = role == Role::a ? a_ : down_;
       // Lines along K are the rows of op(A), and the columns of op(down).
       const bool turned = role == Role::a ? problem().transpose_a : !problem().transpose_b;

@@ -49,17 +49,19 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
 
 double tolerance(const Problem& problem) {
   constexpr double c = 4;
-  if (problem.is_collective() && !problem.reduces()) return 0;  // bytes are moved as they are
+  if (problem.traits().is_collective() && !problem.traits().reduces())
+    return 0;  // bytes are moved as they are
   // Attention rounds its result once more, and its weights have the errors of its scores.
   const double attention =
-      problem.attends() ? 2 * epsilon(problem.dtype) +
-                              c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
-                        : 0;
-  if (problem.exchanges_heads()) return attention;
+      problem.traits().attends
+          ? 2 * epsilon(problem.dtype) +
+                c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
+          : 0;
+  if (problem.traits().exchanges_heads()) return attention;
   // The first of two products is rounded once, element by element, and its accumulation errors pass the
   // activation, whose slope is about one.
   const double first =
-      problem.chains()
+      problem.traits().chains()
           ? epsilon(problem.dtype) + c * std::sqrt(static_cast<double>(problem.inner)) * std::ldexp(1.0, -24)
           : 0;
   return (2 + problem.world) * epsilon(problem.dtype) +
@@ -102,9 +104,9 @@ std::int64_t check_bytes(const Problem& problem) {
   const std::int64_t block = smaller(512, problem.k);
   const std::int64_t product =
       static_cast<std::int64_t>(sizeof(double)) *
-      (rows * (problem.n + block + (problem.chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
+      (rows * (problem.n + block + (problem.traits().chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
        block * 512 + 8 * larger(problem.n, problem.b_cols()));
-  return threads() * (product + (problem.attends() ? attend_bytes(problem, rows) : 0));
+  return threads() * (product + (problem.traits().attends ? attend_bytes(problem, rows) : 0));
 }
 
 }  // namespace shingle

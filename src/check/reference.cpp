@@ -182,13 +182,14 @@ std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>
 double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const std::vector<ARows> sources = sources_of(p, panel, term);
-  if (p.chains()) {
+  if (p.traits().chains()) {
     const std::vector<double> hidden = first_product(inputs, sources, term);
     return add_product(inputs, {term, {{term, 0, panel.rows}}, hidden.data(), Role::down, p.inner, p.n}, x);
   }
   const std::vector<double> attended =
-      p.attends() ? attend(inputs, term, sources.front().row, panel.rows) : std::vector<double>{};
-  return add_product(inputs, {term, sources, p.attends() ? attended.data() : nullptr, Role::b, p.k, p.n}, x);
+      p.traits().attends ? attend(inputs, term, sources.front().row, panel.rows) : std::vector<double>{};
+  return add_product(inputs,
+                     {term, sources, p.traits().attends ? attended.data() : nullptr, Role::b, p.k, p.n}, x);
 }
 
 }  // namespace
@@ -199,20 +200,20 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
                        std::span<const int> readers) {
     for (const std::int64_t end = row + rows; row < end; row += most_rows) {
       Panel panel{row, smaller(most_rows, end - row), terms, {}, {}};
-      if (problem.gathers()) panel.gathered = owners(problem, panel.row, panel.rows);
+      if (problem.traits().gathers()) panel.gathered = owners(problem, panel.row, panel.rows);
       for (const int rank : readers)
         if (holds(problem, rank, panel)) panel.readers.push_back(rank);
       if (!panel.readers.empty()) panels.push_back(std::move(panel));
     }
   };
-  if (problem.reduces()) {
+  if (problem.traits().reduces()) {
     std::vector<int> all(static_cast<std::size_t>(problem.world));
     for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
     cut(0, problem.m, all, ranks);
   } else if (problem.op == Op::gemm_alltoall || problem.op == Op::alltoall) {
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);
-  } else if (problem.exchanges_heads()) {
+  } else if (problem.traits().exchanges_heads()) {
     for (const int& rank : ranks)  // rows of another's shard would be attended to in vain
       for (const GlobalRun& run : problem.out_runs(rank)) cut(run.global_row, run.rows, {rank}, {&rank, 1});
   } else {
@@ -226,7 +227,9 @@ Product multiply(const Inputs& inputs, const Panel& panel) {
   product.x.resize(static_cast<std::size_t>(panel.rows * inputs.problem().n));
   double mean_square = 0;
   const Problem& p = inputs.problem();
-  const auto add = p.multiplies() ? add_term : p.is_collective() ? add_rows : take_attention;
+  const auto add = p.traits().multiplies()      ? add_term
+                   : p.traits().is_collective() ? add_rows
+                                                : take_attention;
   for (const int term : panel.terms) mean_square += add(inputs, panel, term, product.x);
   product.scale = std::sqrt(mean_square);
   return product;

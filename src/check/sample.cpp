@@ -71,7 +71,7 @@ std::vector<Group> draw_groups(const Problem& p, std::span<const int> ranks, std
   std::mt19937_64 bits(seed);
   const std::int64_t apart = rows_apart(p);
   std::vector<Group> groups;
-  if (p.reduces()) {
+  if (p.traits().reduces()) {
     Group& all = groups.emplace_back();
     for (int rank = 0; rank < p.world; ++rank) all.terms.push_back(rank);
     all.rows = draw(0, p.m, apart, bits);
@@ -134,7 +134,7 @@ struct RowSample::State {
   void read_a() {
     const Problem& p = problem();
     RowIndex owners;
-    if (p.gathers() || p.op == Op::gemm_alltoall)
+    if (p.traits().gathers() || p.op == Op::gemm_alltoall)
       for (int rank = 0; rank < p.world; ++rank) owners.add(rank, p.a_runs(rank));
     std::vector<std::pair<Group*, std::size_t>> parts;
     for (Group& group : groups) {
@@ -204,7 +204,7 @@ struct RowSample::State {
 };
 
 bool RowSample::serves(const Problem& problem) {
-  return problem.multiplies() && !problem.chains() && !problem.attends();
+  return problem.traits().multiplies() && !problem.traits().chains() && !problem.traits().attends;
 }
 
 RowSample::RowSample(const Inputs& inputs, std::span<const int> ranks, std::uint64_t seed)

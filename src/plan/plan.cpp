@@ -126,9 +126,9 @@ std::string_view name(const Step& step) {
 }
 
 std::string asymmetry(const Problem& problem) {
-  if (problem.routes()) return "a routing sends each rank other rows";
-  if (problem.attends()) return "attention takes longer for some tokens than for others";
-  if (problem.overlaps()) return {};
+  if (problem.traits().routes()) return "a routing sends each rank other rows";
+  if (problem.traits().attends) return "attention takes longer for some tokens than for others";
+  if (problem.traits().is_workload) return {};
   if (problem.m % problem.world != 0)
     return fmt::format("m = {} rows are no equal shards for {} ranks", problem.m, problem.world);
   return {};

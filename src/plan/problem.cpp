@@ -10,22 +10,6 @@
 namespace shingle {
 namespace {
 
-constexpr Names<Op, 15> op_names{{{Op::gemm, "gemm"},
-                                  {Op::gemm_allreduce, "gemm+allreduce"},
-                                  {Op::gemm_reducescatter, "gemm+reducescatter"},
-                                  {Op::allgather_gemm, "allgather+gemm"},
-                                  {Op::gemm_alltoall, "gemm+alltoall"},
-                                  {Op::alltoall_gemm, "alltoall+gemm"},
-                                  {Op::attention_reducescatter, "attention+reducescatter"},
-                                  {Op::mlp, "mlp"},
-                                  {Op::gemm_allgather_gemm, "gemm+allgather+gemm"},
-                                  {Op::ulysses_attention, "ulysses-attention"},
-                                  {Op::allgather, "allgather"},
-                                  {Op::reducescatter, "reducescatter"},
-                                  {Op::allreduce, "allreduce"},
-                                  {Op::alltoall, "alltoall"},
-                                  {Op::overlap, "overlap"}}};
-
 constexpr Names<Activation, 5> activation_names{{{Activation::none, "none"},
                                                  {Activation::relu, "relu"},
                                                  {Activation::gelu, "gelu"},
@@ -47,7 +31,7 @@ void validate_attention(const Problem& p) {
     throw InvalidArgument(fmt::format("heads = {} are not a multiple of kv_heads = {}", a.heads, a.kv_heads));
   if (a.kv_heads % p.world != 0)
     throw InvalidArgument(fmt::format("kv_heads = {} cannot be dealt to {} ranks", a.kv_heads, p.world));
-  const std::int64_t heads = p.exchanges_heads() ? a.heads : a.heads / p.world;
+  const std::int64_t heads = p.traits().exchanges_heads() ? a.heads : a.heads / p.world;
   if (heads > p.k || heads * a.head_dim != p.k)
     throw InvalidArgument(
         fmt::format("k = {} must be the {} columns of a rank's {} heads", p.k, heads * a.head_dim, heads));
@@ -58,7 +42,7 @@ void validate_attention(const Problem& p) {
   }
   if (!a.lengths.empty() && tokens != p.m)
     throw InvalidArgument(fmt::format("the sequences have {} tokens, but m = {}", tokens, p.m));
-  if (p.exchanges_heads()) {
+  if (p.traits().exchanges_heads()) {
     if (p.n != p.k)
       throw InvalidArgument(
           fmt::format("n = {} must be k = {}: the result has the columns of the queries", p.n, p.k));
@@ -107,15 +91,6 @@ void validate_overlap(const Problem& p) {
 
 }  // namespace
 
-std::string_view name(Op op) {
-  return name_in(op_names, op);
-}
-Op parse_op(std::string_view text) {
-  return parse_in(op_names, "operator", text);
-}
-std::string op_list() {
-  return list_of(op_names);
-}
 std::string_view name(Activation activation) {
   return name_in(activation_names, activation);
 }
@@ -126,7 +101,7 @@ Activation parse_activation(std::string_view text) {
 void Problem::validate() const {
   if (world < 1 || world > max_planned_world)
     throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_planned_world));
-  require_extent("m", m, routes() ? 0 : 1);
+  require_extent("m", m, traits().routes() ? 0 : 1);
   require_extent("n", n, 1);
   require_extent("k", k, 1);
   if (result_epilogue().activation == Activation::swiglu && n % 2 != 0)
@@ -134,9 +109,9 @@ void Problem::validate() const {
   if (norm.residual && !norm.enabled) throw InvalidArgument("a residual needs norm = rmsnorm");
   if (norm.enabled && !(norm.epsilon >= 0 && std::isfinite(norm.epsilon)))
     throw InvalidArgument(fmt::format("norm epsilon = {} must be finite and not negative", norm.epsilon));
-  if (routes() != (routing != nullptr))
-    throw InvalidArgument(routes() ? fmt::format("{} needs a routing", name(op))
-                                   : "only all-to-alls take a routing");
+  if (traits().routes() != (routing != nullptr))
+    throw InvalidArgument(traits().routes() ? fmt::format("{} needs a routing", name(op))
+                                            : "only all-to-alls take a routing");
   if (routing) {
     if (routing->world() != world)
       throw InvalidArgument(fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
@@ -145,18 +120,18 @@ void Problem::validate() const {
     if (most != m)
       throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
   }
-  if (overlaps() != (overlap != nullptr))
-    throw InvalidArgument(overlaps()
+  if (traits().is_workload != (overlap != nullptr))
+    throw InvalidArgument(traits().is_workload
                               ? "an overlap needs its list of computations and collectives"
                               : fmt::format("{} takes no list of computations and collectives", name(op)));
-  if (overlaps()) validate_overlap(*this);
-  if (is_collective()) validate_collective(*this);
-  if (attends()) {
+  if (traits().is_workload) validate_overlap(*this);
+  if (traits().is_collective()) validate_collective(*this);
+  if (traits().attends) {
     validate_attention(*this);
   } else if (attention != Attention{}) {
     throw InvalidArgument(fmt::format("{} has no attention", name(op)));
   }
-  if (chains()) {
+  if (traits().chains()) {
     validate_chain(*this);
   } else if (inner != 0) {
     throw InvalidArgument(fmt::format("inner = {}, but {} has one product at most", inner, name(op)));
@@ -175,24 +150,24 @@ void Problem::validate() const {
 }
 
 std::int64_t Problem::a_rows(int rank) const {
-  if (routes()) return routing->rows(rank);
-  if (!shards_a()) return m;
+  if (traits().routes()) return routing->rows(rank);
+  if (!traits().shards_a()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
   return rows;
 }
 
 std::int64_t Problem::out_rows(int rank) const {
-  if (overlaps()) return rows_of(*this).out;
-  if (routes()) return routing->received(rank);
-  if (!shards_out()) return m;
+  if (traits().is_workload) return rows_of(*this).out;
+  if (traits().routes()) return routing->received(rank);
+  if (!traits().shards_out()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
   return rows;
 }
 
 std::int64_t Problem::global_rows() const {
-  return routes() ? routing->global_base(world) : m;
+  return traits().routes() ? routing->global_base(world) : m;
 }
 
 TokenRange Problem::sequence_of(std::int64_t token) const {
@@ -232,14 +207,14 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
 }
 
 std::vector<GlobalRun> Problem::a_runs(int rank) const {
-  if (shards_a()) return shard_runs(rank);
-  if (routes()) return {{0, routing->global_base(rank), routing->rows(rank)}};
+  if (traits().shards_a()) return shard_runs(rank);
+  if (traits().routes()) return {{0, routing->global_base(rank), routing->rows(rank)}};
   return {{0, 0, m}};
 }
 
 std::vector<GlobalRun> Problem::out_runs(int rank) const {
-  if (shards_out()) return shard_runs(rank);
-  if (!routes()) return {{0, 0, m}};
+  if (traits().shards_out()) return shard_runs(rank);
+  if (!traits().routes()) return {{0, 0, m}};
   std::vector<GlobalRun> runs;
   std::int64_t local = 0;
   for (int s = 0; s < world; ++s) {
@@ -283,7 +258,7 @@ Problem overlap_problem(Overlap overlap, int world, DType dtype) {
 }
 
 std::string describe(const Problem& p) {
-  if (p.overlaps()) {
+  if (p.traits().is_workload) {
     const auto counted = [](std::size_t count, std::string_view what) {
       return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
     };
@@ -292,10 +267,11 @@ std::string describe(const Problem& p) {
                        counted(p.overlap->collectives.size(), "collective"), name(p.dtype),
                        counted(static_cast<std::size_t>(p.world), "rank"));
   }
-  std::string text = p.multiplies() ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
-                                    : fmt::format("{} {}x{} {}", name(p.op), p.m, p.n, name(p.dtype));
-  if (p.chains()) text += fmt::format(", {} inner", p.inner);
-  if (p.attends()) {
+  std::string text = p.traits().multiplies()
+                         ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
+                         : fmt::format("{} {}x{} {}", name(p.op), p.m, p.n, name(p.dtype));
+  if (p.traits().chains()) text += fmt::format(", {} inner", p.inner);
+  if (p.traits().attends) {
     const Attention& a = p.attention;
     text += fmt::format(", {} heads of {}", a.heads, a.head_dim);
     if (a.kv_heads != a.heads) text += fmt::format(" ({} of K and V)", a.kv_heads);

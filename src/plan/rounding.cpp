@@ -9,7 +9,7 @@ namespace {
 
 /// Where what comes before the last product is rounded.
 std::string before_the_product(const Problem& p) {
-  if (p.chains())
+  if (p.traits().chains())
     return fmt::format(
         "first products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}; ",
         name(p.dtype));
@@ -27,15 +27,16 @@ std::string by_library(const Problem& p, std::string_view who) {
 /// A result that is no sum over ranks.
 std::string of_one_rank(const Problem& p) {
   const std::string_view type = name(p.dtype);
-  if (p.is_collective()) return "values are moved as they are";
-  if (!p.multiplies())
+  if (p.traits().is_collective()) return "values are moved as they are";
+  if (!p.traits().multiplies())
     return fmt::format("scores, weights and sums are fp32, and the result is rounded once to {}", type);
   return before_the_product(p) + fmt::format("products accumulate in fp32{} and are rounded once to {}",
-                                             p.chains() ? "" : ", pass the epilogue in fp32", type);
+                                             p.traits().chains() ? "" : ", pass the epilogue in fp32", type);
 }
 
 bool has_library_sums(const Problem& p) {
-  return p.overlaps() && std::ranges::any_of(p.overlap->collectives, [](const Overlap::Collective& one) {
+  return p.traits().is_workload &&
+         std::ranges::any_of(p.overlap->collectives, [](const Overlap::Collective& one) {
            return one.kind == CollectiveKind::allreduce || one.kind == CollectiveKind::reducescatter;
          });
 }
@@ -43,7 +44,7 @@ bool has_library_sums(const Problem& p) {
 std::string result_of(const Problem& p, const Rounding& rounding) {
   const std::string_view type = name(p.dtype);
   const auto products = [&](DType to) {
-    if (!p.multiplies()) return std::string();
+    if (!p.traits().multiplies()) return std::string();
     return before_the_product(p) +
            fmt::format("products accumulate in fp32 and are rounded once to {}", name(to));
   };
@@ -51,13 +52,14 @@ std::string result_of(const Problem& p, const Rounding& rounding) {
     case Summing::none:
       return of_one_rank(p);
     case Summing::library:
-      if (p.overlaps()) return of_one_rank(p) + "; " + by_library(p, "a collective that reduces sums");
-      return products(p.dtype) + (p.multiplies() ? "; " : "") + by_library(p, "the collective sums");
+      if (p.traits().is_workload)
+        return of_one_rank(p) + "; " + by_library(p, "a collective that reduces sums");
+      return products(p.dtype) + (p.traits().multiplies() ? "; " : "") + by_library(p, "the collective sums");
     case Summing::rank_order:
       return products(rounding.staged) +
              fmt::format(
                  "{} summed in fp32 in rank order, bit-identical from run to run, and rounded once to {}",
-                 p.multiplies() ? " for their way; they are" : "ranks' values are", type);
+                 p.traits().multiplies() ? " for their way; they are" : "ranks' values are", type);
     case Summing::ring:
       return products(p.dtype) +
              fmt::format(
@@ -87,10 +89,10 @@ std::vector<Rounding> statements(const Problem& problem) {
   const auto add = [&](Summing summing, DType staged) {
     for (const bool last_pass : {false, true}) all.push_back({summing, staged, last_pass});
   };
-  if (problem.reduces()) {
+  if (problem.traits().reduces()) {
     add(Summing::rank_order, problem.dtype);
-    if (problem.multiplies() && problem.dtype != DType::f32) add(Summing::rank_order, DType::f32);
-    if (problem.multiplies()) add(Summing::ring, problem.dtype);
+    if (problem.traits().multiplies() && problem.dtype != DType::f32) add(Summing::rank_order, DType::f32);
+    if (problem.traits().multiplies()) add(Summing::ring, problem.dtype);
     add(Summing::library, problem.dtype);
   } else {
     add(has_library_sums(problem) ? Summing::library : Summing::none, problem.dtype);

@@ -4,13 +4,13 @@ namespace shingle {
 
 std::vector<Role> roles_of(const Problem& problem) {
   std::vector<Role> roles{Role::a};
-  if (problem.multiplies()) roles.push_back(Role::b);
+  if (problem.traits().multiplies()) roles.push_back(Role::b);
   if (problem.epilogue.bias) roles.push_back(Role::bias);
   if (problem.norm.residual) roles.push_back(Role::residual);
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
-  if (problem.chains()) roles.push_back(Role::down);
-  if (problem.attends()) roles.insert(roles.end(), {Role::keys, Role::values});
-  if (problem.overlaps()) roles.push_back(Role::payload);
+  if (problem.traits().chains()) roles.push_back(Role::down);
+  if (problem.traits().attends) roles.insert(roles.end(), {Role::keys, Role::values});
+  if (problem.traits().is_workload) roles.push_back(Role::payload);
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);
   return roles;

@@ -47,7 +47,7 @@ int group_at(const Step& step, std::int64_t position) {
 double work(const Plan& plan, const Gemm& gemm) {
   const auto k = static_cast<double>(gemm.transpose_a ? gemm.a.rows : gemm.a.cols);
   const double products = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
-  return plan.problem.chains() ? products * k / static_cast<double>(plan.problem.k) : 1;
+  return plan.problem.traits().chains() ? products * k / static_cast<double>(plan.problem.k) : 1;
 }
 
 double size_of(const Slice& slice) {

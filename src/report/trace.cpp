@@ -54,7 +54,7 @@ int group_of_span(const Plan& plan, const Span& span) {
   if (const auto* await = std::get_if<Await>(&steps[at])) return await->counter.entry;
   if (const auto* notify = std::get_if<Notify>(&steps[at])) return notify->counter.entry;
   // Of ulysses-attention, the entry of an item is notified right behind it, or it has none …
-  if (plan.problem.exchanges_heads() && std::holds_alternative<Attend>(steps[at])) {
+  if (plan.problem.traits().exchanges_heads() && std::holds_alternative<Attend>(steps[at])) {
     const auto* behind = at + 1 < steps.size() ? std::get_if<Notify>(&steps[at + 1]) : nullptr;
     return behind != nullptr ? behind->counter.entry : -1;
   }

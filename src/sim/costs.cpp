@@ -94,7 +94,7 @@ Costs::Costs(const Plan& plan, const Machine& machine)
     if (!there)
       throw InvalidArgument(fmt::format("machine '{}' has no {}: times cannot be told", machine.name, what));
   };
-  need(!machine.tiles.empty() || plan.problem.is_collective(), "tiles");
+  need(!machine.tiles.empty() || plan.problem.traits().is_collective(), "tiles");
   need(machine.memory_gbps > 0, "memory_gbps");
   need(plan.problem.world == 1 || plan.problem.op == Op::gemm || machine.link.gbps > 0 ||
            !machine.curves.empty(),

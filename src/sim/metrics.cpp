@@ -83,7 +83,7 @@ double peak_tflops(const Machine& machine) {
 }  // namespace
 
 double flops_of(const Problem& p) {
-  if (p.overlaps()) {
+  if (p.traits().is_workload) {
     double flops = 0;
     for (const Overlap::Computation& item : p.overlap->computations)
       flops += 2 * product(item.m, item.n, item.k);
@@ -95,10 +95,10 @@ double flops_of(const Problem& p) {
                               : p.op == Op::gemm_alltoall       ? p.a_rows(rank)
                               : p.op == Op::gemm_allgather_gemm ? p.a_rows(rank)
                                                                 : p.m;
-    double flops = p.multiplies() ? 2 * product(rows, p.b_cols(), p.k) : 0;
-    if (p.chains()) flops += 2 * product(p.m, p.n, p.inner);
-    if (p.attends()) {
-      const std::int64_t cols = p.exchanges_heads() ? p.k / p.world : p.k;
+    double flops = p.traits().multiplies() ? 2 * product(rows, p.b_cols(), p.k) : 0;
+    if (p.traits().chains()) flops += 2 * product(p.m, p.n, p.inner);
+    if (p.traits().attends) {
+      const std::int64_t cols = p.traits().exchanges_heads() ? p.k / p.world : p.k;
       constexpr std::int64_t block = 64;
       for (std::int64_t row = 0; row < p.m; row += block) {
         const std::int64_t queries = smaller(block, p.m - row);
@@ -119,7 +119,7 @@ Result<Metrics> measure(const Plan& plan, const Machine& machine, const SimOptio
   metrics.us = simulated.makespan_us / options.epochs;
   metrics.exposed_us = simulated.exposed_us() / options.epochs;
   metrics.sequential_us = simulate(*sequential, machine, options).makespan_us / options.epochs;
-  if (!plan.problem.is_collective())
+  if (!plan.problem.traits().is_collective())
     metrics.compute_us = simulate(computation_of(*sequential), machine, options).makespan_us / options.epochs;
   const double gbps = best_gbps(machine);
   metrics.wire_us = gbps > 0 ? wire_bytes(*sequential) / (gbps * 1e3) : 0;

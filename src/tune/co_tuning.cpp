@@ -104,7 +104,7 @@ cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& mach
 
 CoTuned co_tune(const Problem& overlap, const OverlapMeter& measure, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
-  if (!overlap.overlaps()) throw InvalidArgument("co-tuning is for the collectives of an overlap");
+  if (!overlap.traits().is_workload) throw InvalidArgument("co-tuning is for the collectives of an overlap");
   const Alike classes(alike, overlap.overlap->collectives.size());
   cotune::Search search(method, space, classes.count(), options);
   while (const auto configs = search.next()) search.tell(classes.together(measure(classes.each(*configs))));
@@ -114,7 +114,7 @@ CoTuned co_tune(const Problem& overlap, const OverlapMeter& measure, cotune::Met
 
 CoTuned co_tune(const Problem& overlap, const Machine& machine, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
-  if (!overlap.overlaps()) throw InvalidArgument("co-tuning is for the collectives of an overlap");
+  if (!overlap.traits().is_workload) throw InvalidArgument("co-tuning is for the collectives of an overlap");
   // The library's default always has a plan, unless nothing has.
   plan_chunked(overlap, machine, {.symmetric = symmetric(machine, {})}).value();
   const auto measure = [&](const std::vector<CollectiveConfig>& configs) {

@@ -133,8 +133,8 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
       if (machine.workers > 1)
         found.add("helpers", &Params::helpers, {Params::no_helpers, few, 2 * few, 4 * few});
       if (p.op == Op::gemm_allreduce) found.add("one_shot", &Params::one_shot, {false, true});
-      if (!p.shards_a()) {  // an order is one of two hops, of which `automatic` may make one shot
-        if (p.reduces())
+      if (!p.traits().shards_a()) {  // an order is one of two hops, of which `automatic` may make one shot
+        if (p.traits().reduces())
           found.add("comm_order", &Params::comm_order,
                     {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved});
         break;

@@ -123,7 +123,7 @@ Plan TimedPlans::sequential(const Problem& problem) const {
 
 Problem TimedPlans::moving(Op op, std::int64_t rows, std::int64_t cols) const {
   Problem problem{.op = op, .world = world_, .m = rows, .n = cols, .k = cols, .dtype = dtype_};
-  if (problem.routes()) problem.routing = even_routing(world_, rows);
+  if (problem.traits().routes()) problem.routing = even_routing(world_, rows);
   return problem;
 }
 

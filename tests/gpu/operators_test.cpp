@@ -37,8 +37,8 @@ Problem draw_problem(Dice& dice, int world) {
   p.n = 8 * dice.size(1, chance(dice, 30) ? 300 : 80);
   p.k = 8 * dice.size(1, 100);
   p.dtype = one_of(dice, {DType::bf16, DType::f16});
-  if (p.chains()) p.inner = 8 * dice.size(1, 60);
-  p.transpose_a = !p.gathers() && p.op != Op::gemm_alltoall && chance(dice, 20);
+  if (p.traits().chains()) p.inner = 8 * dice.size(1, 60);
+  p.transpose_a = !p.traits().gathers() && p.op != Op::gemm_alltoall && chance(dice, 20);
   if (p.transpose_a) p.m = (p.m + 7) / 8 * 8;
   p.transpose_b = chance(dice, 60);
   if (chance(dice, 40)) {
@@ -52,7 +52,7 @@ Problem draw_problem(Dice& dice, int world) {
     p.row_order = RowOrder::block_cyclic;
     p.row_block = dice.size(1, 128 / world);
   }
-  if (p.routes()) {
+  if (p.traits().routes()) {
     p.routing = random_routing(dice, world, p.m);
     p.m = 0;
     for (int rank = 0; rank < world; ++rank) p.m = larger(p.m, p.routing->rows(rank));
@@ -69,10 +69,10 @@ Problem draw_peer_problem(Dice& dice, int world) {
                     Op::gemm_allreduce, Op::allgather_gemm, Op::gemm_alltoall, Op::alltoall_gemm, Op::mlp});
   p.routing = nullptr;
   if (p.m == 0) p.m = 8;
-  if (p.gathers() || p.routes()) p.transpose_a = false;
+  if (p.traits().gathers() || p.traits().routes()) p.transpose_a = false;
   if (p.transpose_a) p.m = (p.m + 7) / 8 * 8;
-  p.inner = p.chains() ? 8 * dice.size(1, 60) : 0;
-  if (p.routes()) {
+  p.inner = p.traits().chains() ? 8 * dice.size(1, 60) : 0;
+  if (p.traits().routes()) {
     p.routing = random_routing(dice, world, p.m);
     p.m = 0;
     for (int rank = 0; rank < world; ++rank) p.m = larger(p.m, p.routing->rows(rank));
@@ -102,14 +102,14 @@ Params draw_peer_params(Dice& dice, const Problem& problem) {
   params.unregistered = chance(dice, 30);
   params.mover = one_of(dice, {Mover::copy_engine, Mover::store});
   params.comm_order = one_of(dice, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
-  if (!problem.shards_a() && chance(dice, 20)) params.comm_order = CommOrder::same;
+  if (!problem.traits().shards_a() && chance(dice, 20)) params.comm_order = CommOrder::same;
   return params;
 }
 
 /// What messages between neighbours are for.
 Problem draw_ring_problem(Dice& dice, int world) {
   Problem p = draw_peer_problem(dice, world);
-  while (p.routes()) p = draw_peer_problem(dice, world);
+  while (p.traits().routes()) p = draw_peer_problem(dice, world);
   return p;
 }
 
@@ -129,9 +129,9 @@ Problem draw_engine_problem(Dice& dice, int world) {
                        Op::gemm_alltoall, Op::gemm_reducescatter, Op::gemm_allreduce});
   p.m = dice.size(1, 700);
   p.n = 8 * dice.size(1, 80);
-  p.k = p.multiplies() ? 8 * dice.size(1, 60) : p.n;
+  p.k = p.traits().multiplies() ? 8 * dice.size(1, 60) : p.n;
   p.dtype = one_of(dice, {DType::bf16, DType::f16});
-  if (!p.routes()) return p;
+  if (!p.traits().routes()) return p;
   p.routing = random_routing(dice, world, p.m);
   p.m = 0;
   for (int rank = 0; rank < world; ++rank) p.m = larger(p.m, p.routing->rows(rank));

@@ -48,9 +48,9 @@ Problem problem_of(Op op, int world) {
   problem.m = 1000;
   problem.n = 512;
   problem.k = 192;
-  if (problem.chains()) problem.inner = 320;
+  if (problem.traits().chains()) problem.inner = 320;
   problem.dtype = DType::bf16;
-  if (!problem.routes()) return problem;
+  if (!problem.traits().routes()) return problem;
   std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank)
     for (int row = 0; row < problem.m - 300 * rank; ++row)

@@ -68,7 +68,7 @@ std::optional<std::string> excuse_of_engines(const Problem& p, const Params& par
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mechanism mechanism,
                                   const Params& params) {
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
-  if (p.gathers() && p.transpose_a) return "transpose_a";
+  if (p.traits().gathers() && p.transpose_a) return "transpose_a";
   // A column of A is a row of C: as A is equally wide everywhere, so must every rank's rows be many; and a
   // matrix has a column.
   if (p.op == Op::gemm_alltoall && p.transpose_a)
@@ -76,7 +76,7 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
       if (p.routing->rows(rank) != p.m || p.m == 0) return "transpose_a";
   if (mechanism == Mechanism::copy_engine) return excuse_of_engines(p, params);
   if (mechanism == Mechanism::fused) {
-    if (p.op == Op::gemm || p.is_collective()) return "nothing to overlap";
+    if (p.op == Op::gemm || p.traits().is_collective()) return "nothing to overlap";
     if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
     if (params.helpers >= machine.workers) return "workers";
     if (p.op == Op::gemm_allgather_gemm) return "made rows";
@@ -88,18 +88,18 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   const std::int32_t taken = engines ? std::min(machine.collective_workers, 1) : machine.collective_workers;
   if (p.op != Op::gemm && machine.workers <= taken) return "workers";
   // There is nothing to overlap.
-  if ((p.op == Op::gemm || p.is_collective()) && mechanism != Mechanism::sequential)
+  if ((p.op == Op::gemm || p.traits().is_collective()) && mechanism != Mechanism::sequential)
     return "nothing to overlap";
   // Signal sends what a GEMM has finished.
-  if (p.gathers() && mechanism == Mechanism::signal) return "gathers";
+  if (p.traits().gathers() && mechanism == Mechanism::signal) return "gathers";
   // Rows of a slice are scattered over what a rank multiplies.
   if (p.op == Op::alltoall_gemm && mechanism == Mechanism::chunked) return "dispatch";
   // What it gathers is there from the beginning.
   if (p.op == Op::gemm_allgather_gemm && mechanism == Mechanism::ring) return "made rows";
   // Engines copy to the next rank alone.
-  if (engines && p.exchanges_heads() && p.world > 1) return "to all ranks";
+  if (engines && p.traits().exchanges_heads() && p.world > 1) return "to all ranks";
   // Rows go to any rank, not around the ring.
-  if (p.routes() && mechanism == Mechanism::ring) return "routed";
+  if (p.traits().routes() && mechanism == Mechanism::ring) return "routed";
   return std::nullopt;
 }
 
@@ -136,7 +136,7 @@ std::vector<std::int64_t> sent_elements(const Plan& plan) {
 /// all shards but the next rank's: nothing is padded.
 std::int64_t expected_on_ring(const Problem& p, int rank) {
   const auto shard = [&](int r) {
-    if (p.scatters()) return p.out_rows(r);
+    if (p.traits().scatters()) return p.out_rows(r);
     if (p.op == Op::allgather_gemm) return p.a_rows(r);
     return std::clamp<std::int64_t>(p.m - r * p.shard_rows(), 0, p.shard_rows());
   };
@@ -154,7 +154,7 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
   if (plan.mechanism == Mechanism::fused || plan.mechanism == Mechanism::copy_engine)
     return 0;  // no library takes part
   if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
-  const std::int64_t cols = p.reduces() ? p.n : p.out_cols();
+  const std::int64_t cols = p.traits().reduces() ? p.n : p.out_cols();
   const std::int64_t wire_cols = plan.mechanism == Mechanism::signal
                                      ? ceil_div(cols, plan.params.tile_cols) * plan.params.tile_cols
                                      : cols;

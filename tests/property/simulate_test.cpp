@@ -72,7 +72,7 @@ TEST(Simulate, ComputationIsNeverLost) {
   Dice dice(12);
   for (int i = 0; i < 150; ++i) {
     const Problem problem = random_problem(dice, {.world = 4, .m = 120, .n = 64, .k = 48});
-    if (problem.is_collective()) continue;
+    if (problem.traits().is_collective()) continue;
     Machine machine = whole_machine(dice);
     machine.whole_tiles = false;
     machine.tiles = {{16, 16, 0, 0.01}};  // an element costs the same whatever the tile

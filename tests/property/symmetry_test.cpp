@@ -34,7 +34,7 @@ Machine connected_machine(Dice& dice) {
 /// A problem with equal shards, in a world that often fills the machine's nodes.
 Problem even_problem(Dice& dice, const Machine& machine) {
   Problem problem = random_problem(dice, {.world = 12, .m = 120, .n = 64, .k = 48});
-  while (problem.routes()) problem = random_problem(dice, {.world = 12, .m = 120, .n = 64, .k = 48});
+  while (problem.traits().routes()) problem = random_problem(dice, {.world = 12, .m = 120, .n = 64, .k = 48});
   const int node = larger(machine.topology.ranks_per_node, 1);
   if (chance(dice, 70)) problem.world = static_cast<int>(ceil_div(problem.world, node) * node);
   problem.m = problem.world * dice.size(1, 12);

@@ -24,7 +24,7 @@ bool remove_one(Plan& plan, Dice& dice, const Wanted<S>& wanted) {
 }
 
 bool summed_for_all(const Plan& plan) {
-  return plan.problem.reduces() && !plan.problem.scatters();
+  return plan.problem.traits().reduces() && !plan.problem.traits().scatters();
 }
 
 /// Whether an engine's next command after a step reads what the user gave, which is there from the begin.
@@ -324,7 +324,7 @@ const Mutation mutations[] = {{"drop an engine's poll", drop_poll},
 std::optional<Plan> random_plan(Dice& dice) {
   Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10});
   if (p.world == 1 || p.op == Op::gemm) return std::nullopt;
-  if (p.routes()) {
+  if (p.traits().routes()) {
     const std::int64_t rows = dice.size(1, 5);
     std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(p.world));
     for (auto& list : dest)

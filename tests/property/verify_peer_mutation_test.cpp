@@ -17,7 +17,7 @@ using namespace test;
 
 /// Ranks whose rows other ranks' tiles and sums go to, by their owner.
 bool sums_shards(const Plan& plan) {
-  return plan.problem.reduces() && !plan.params.one_shot;
+  return plan.problem.traits().reduces() && !plan.params.one_shot;
 }
 
 bool any_gemm(const At&, const Gemm&) {
@@ -50,7 +50,7 @@ bool forget_to_say_begun(Plan& plan, Dice& dice) {
 
 /// Whether rows that a GEMM needs are moved by its own lane, which then knows of the own ones without a gate.
 bool moves_rows_itself(const Plan& plan) {
-  return plan.params.helpers == 0 && (plan.problem.routes() || plan.params.mover == Mover::store);
+  return plan.params.helpers == 0 && (plan.problem.traits().routes() || plan.params.mover == Mover::store);
 }
 
 bool drop_gate(Plan& plan, Dice& dice) {
@@ -131,7 +131,7 @@ bool store_to_next_owner(Plan& plan, Dice& dice) {
 }
 
 bool store_into_neighbours_region(Plan& plan, Dice& dice) {
-  if (!plan.problem.reduces()) return false;
+  if (!plan.problem.traits().reduces()) return false;
   return change<Gemm>(
       plan, dice, [](const At&, const Gemm& g) { return g.out.slice.row > 0; },
       [](Gemm& g) { g.out.slice.row -= g.out.slice.rows; });
@@ -232,7 +232,7 @@ bool reverse_sources(Plan& plan, Dice& dice) {
 
 /// Parts are said to travel in another type than they do.
 bool forge_staging(Plan& plan, Dice&) {
-  if (!plan.problem.reduces() || plan.problem.dtype == DType::f32) return false;
+  if (!plan.problem.traits().reduces() || plan.problem.dtype == DType::f32) return false;
   const std::string type(name(plan.problem.dtype));
   const auto swapped = [&](const std::string& from, const std::string& to) {
     const std::string before = "rounded once to " + from + " for their way";
@@ -281,7 +281,7 @@ const Mutation mutations[] = {{"drop an await of a peer's begin", drop_begun},
 std::optional<Plan> random_plan(Dice& dice) {
   Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10});
   if (p.world == 1 || p.op == Op::gemm) return std::nullopt;
-  if (p.routes()) {
+  if (p.traits().routes()) {
     for (int s = 0; s < p.world; ++s)
       for (int d = 0; d < p.world; ++d)
         if (p.routing->count(s, d) == 0) return std::nullopt;

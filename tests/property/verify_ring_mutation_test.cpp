@@ -25,7 +25,8 @@ bool drop_await(Plan& plan, Dice& dice, std::string_view counter) {
 /// Where sums alone go around, what a rank awaits is told it by nothing else. Shards that go around besides
 /// may bring the same news.
 bool only_sums(const Plan& plan) {
-  return plan.problem.reduces() && !plan.problem.gathers() && plan.problem.op != Op::gemm_allreduce;
+  return plan.problem.traits().reduces() && !plan.problem.traits().gathers() &&
+         plan.problem.op != Op::gemm_allreduce;
 }
 
 /// A slice goes to a rank that may still be in the last epoch.
@@ -50,7 +51,7 @@ bool drop_freed(Plan& plan, Dice& dice) {
 }
 /// A shard of A is multiplied, or passed on, before it has come.
 bool drop_arrived(Plan& plan, Dice& dice) {
-  return plan.problem.gathers() && drop_await(plan, dice, "arrived");
+  return plan.problem.traits().gathers() && drop_await(plan, dice, "arrived");
 }
 
 bool forget_to_tell(Plan& plan, Dice& dice) {
@@ -117,7 +118,7 @@ const Mutation mutations[] = {{"drop an await of the next rank's begin", drop_be
 /// A correct plan in which every rank has rows of its own.
 std::optional<Plan> random_plan(Dice& dice) {
   Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10});
-  if (p.world == 1 || p.exchanges_heads() || p.m <= p.world * (p.world - 1)) return std::nullopt;
+  if (p.world == 1 || p.traits().exchanges_heads() || p.m <= p.world * (p.world - 1)) return std::nullopt;
   Params params = random_params(dice, p);
   params.engines = static_cast<std::int32_t>(dice.size(1, 3));
   auto plan = plan_ring(p, random_machine(dice), params);

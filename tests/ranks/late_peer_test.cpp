@@ -35,12 +35,12 @@ Params with(auto&& change) {
 
 Problem problem(Op op) {
   Problem p{.op = op, .world = world, .m = 70, .n = 40, .k = 20};
-  if (p.is_collective()) p.k = p.n;
-  if (p.chains()) p.inner = 30;
-  if (!p.routes()) return p;
+  if (p.traits().is_collective()) p.k = p.n;
+  if (p.traits().chains()) p.inner = 30;
+  if (!p.traits().routes()) return p;
   test::Dice dice(3);
   p.routing = test::random_routing(dice, world, 70);
-  if (p.is_collective()) {  // as many rows each way, so that they can be exchanged in place
+  if (p.traits().is_collective()) {  // as many rows each way, so that they can be exchanged in place
     std::vector<std::vector<std::int32_t>> dest(world);
     for (auto& rows : dest)
       for (int i = 0; i < 60; ++i) rows.push_back(i % world);

@@ -85,22 +85,22 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
   p.n = draw.size(1, limits.n);
   p.k = draw.size(1, limits.k);
   p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
-  if (!p.multiplies()) p.k = p.n;
-  if (p.chains()) p.inner = draw.size(1, limits.n);
-  p.transpose_a = p.multiplies() && !p.chains() && chance(draw, 25);
-  p.transpose_b = p.multiplies() && chance(draw, 25);
-  if (p.multiplies() && chance(draw, 40)) {
+  if (!p.traits().multiplies()) p.k = p.n;
+  if (p.traits().chains()) p.inner = draw.size(1, limits.n);
+  p.transpose_a = p.traits().multiplies() && !p.traits().chains() && chance(draw, 25);
+  p.transpose_b = p.traits().multiplies() && chance(draw, 25);
+  if (p.traits().multiplies() && chance(draw, 40)) {
     p.epilogue.bias = chance(draw, 50);
     p.epilogue.activation = one_of(
         draw, {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu});
-    if (p.epilogue.activation == Activation::swiglu && !p.chains()) p.n *= 2;
+    if (p.epilogue.activation == Activation::swiglu && !p.traits().chains()) p.n *= 2;
   }
-  if (p.multiplies() && chance(draw, 35)) p.norm = {true, chance(draw, 50)};
+  if (p.traits().multiplies() && chance(draw, 35)) p.norm = {true, chance(draw, 50)};
   if ((p.op == Op::gemm_reducescatter || p.op == Op::allgather_gemm) && chance(draw, 40)) {
     p.row_order = RowOrder::block_cyclic;
     p.row_block = draw.size(1, 20);
   }
-  if (p.routes()) {
+  if (p.traits().routes()) {
     p.routing = random_routing(draw, p.world, p.m);
     p.m = 0;
     for (int rank = 0; rank < p.world; ++rank) p.m = larger(p.m, p.routing->rows(rank));

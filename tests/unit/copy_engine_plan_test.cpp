@@ -29,7 +29,7 @@ Problem collective(Op op, int world) {
   p.world = world;
   p.m = 2 * world;
   p.n = p.k = 8;
-  if (p.routes()) p.routing = even_routing(world);
+  if (p.traits().routes()) p.routing = even_routing(world);
   return p;
 }
 
@@ -306,7 +306,7 @@ TEST(CopyEngine, Submission) {
 TEST(CopyEngine, ChoosesByTheTotalSize) {
   const auto chosen = [](Op op, std::int64_t bytes) {
     Problem p = collective(op, 8);
-    if (p.routes()) {
+    if (p.traits().routes()) {
       std::vector<std::vector<std::int32_t>> dest(8);
       for (auto& rows : dest)
         for (int d = 0; d < 8; ++d) rows.push_back(d);

@@ -26,7 +26,7 @@ class Naive {
         for (std::size_t i = 0; i < memory.size() / size_bytes(p_.dtype); ++i)
           values.push_back(static_cast<double>(load_element(p_.dtype, memory.data(), i)));
       }
-    for (int rank = 0; rank < p_.world && p_.chains(); ++rank) make_hidden(rank);
+    for (int rank = 0; rank < p_.world && p_.traits().chains(); ++rank) make_hidden(rank);
     for (int rank = 0; rank < p_.world; ++rank)
       for (std::int64_t row = 0; row < p_.out_rows(rank); ++row)
         finish(rank, row, global_row(p_.out_runs(rank), row));
@@ -100,9 +100,9 @@ class Naive {
     for (int r = 0; r < p_.world; ++r) {
       if (p_.op == Op::mlp)
         sum += dot_hidden(r, global, col);
-      else if (p_.reduces())
+      else if (p_.traits().reduces())
         sum += dot(r, global, r, col);
-      for (const GlobalRun& run : p_.reduces() ? std::vector<GlobalRun>{} : p_.a_runs(r))
+      for (const GlobalRun& run : p_.traits().reduces() ? std::vector<GlobalRun>{} : p_.a_runs(r))
         if (global >= run.global_row && global < run.global_row + run.rows)
           return dot(r, run.local_row + global - run.global_row, p_.op == Op::allgather_gemm ? rank : r, col);
     }

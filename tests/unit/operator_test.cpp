@@ -27,7 +27,7 @@ Problem problem_of(Op op, int world) {
   p.m = 48;
   p.n = 40;
   p.k = 24;
-  if (p.chains()) p.inner = 32;
+  if (p.traits().chains()) p.inner = 32;
   return p;
 }
 
@@ -302,8 +302,8 @@ TEST(Measure, TimesTheComputationOfAttentionAlone) {
     problem.world = 2;
     problem.m = 33;
     problem.attention = {.heads = 4, .kv_heads = 2, .head_dim = 8, .causal = true, .lengths = {20, 13}};
-    problem.k = problem.exchanges_heads() ? 32 : 16;
-    problem.n = problem.exchanges_heads() ? 32 : 24;
+    problem.k = problem.traits().exchanges_heads() ? 32 : 16;
+    problem.n = problem.traits().exchanges_heads() ? 32 : 24;
     const auto inputs = random_inputs(problem, 3);
     Workspace memory(*world, *inputs);
     GemmAlone alone(*world, *inputs, memory);
@@ -312,7 +312,7 @@ TEST(Measure, TimesTheComputationOfAttentionAlone) {
       for (const Lane& lane : rank.lanes)
         for (const Step& step : lane.steps) steps.emplace_back(name(step));
     const std::vector<std::string> attention{"attend", "attend"}, both{"attend", "gemm", "attend", "gemm"};
-    EXPECT_EQ(steps, problem.multiplies() ? both : attention);
+    EXPECT_EQ(steps, problem.traits().multiplies() ? both : attention);
     EXPECT_EQ(std::get<Attend>(alone.products()[0].plan().ranks[1].lanes[0].steps[0]).grid.cols, 16);
     EXPECT_GT(alone.products()[0].run().elapsed_us, 0);
     EXPECT_GT(GemmAlone::bytes(problem, 0), 0);

@@ -21,7 +21,7 @@ Problem problem_of(Op op, int world, std::int64_t m, std::int64_t n, std::int64_
   p.m = m;
   p.n = n;
   p.k = k;
-  if (p.chains()) p.inner = 45;
+  if (p.traits().chains()) p.inner = 45;
   if (op != Op::gemm_alltoall) return p;
   std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
   for (int s = 0; s < world; ++s)
@@ -50,7 +50,7 @@ TEST_P(EveryOp, AgreesWithLoops) {
       Problem p = problem_of(GetParam(), 3, 70, 37, 41);
       p.dtype = dtype;
       p.transpose_a = transposes & 1;
-      if (p.chains() && p.transpose_a) continue;
+      if (p.traits().chains() && p.transpose_a) continue;
       p.transpose_b = transposes & 2;
       expect_agreement(p);
     }

@@ -18,7 +18,7 @@ namespace {
 
 Problem problem_of(Op op, std::int64_t m, std::int64_t n = 37, std::int64_t k = 41) {
   Problem p{.op = op, .world = 3, .m = m, .n = n, .k = k};
-  if (p.routes())
+  if (p.traits().routes())
     p.routing = std::make_shared<Routing>(make_routing(RoutingPattern::random, 3, {m, 0, m - 3}, 5));
   return p;
 }
@@ -56,7 +56,7 @@ TEST_P(SampleOf, AgreesWithLoops) {
       for (const std::int64_t m : {7, 300}) {
         Problem p = problem_of(GetParam(), m, 38);
         p.dtype = dtype;
-        p.transpose_a = variant == 1 && !p.gathers();
+        p.transpose_a = variant == 1 && !p.traits().gathers();
         p.transpose_b = variant >= 2;
         if (variant == 3) p.epilogue = {true, Activation::swiglu};
         p.norm.enabled = p.norm.residual = variant == 4;
@@ -79,7 +79,7 @@ TEST_P(SampleOf, FindsATileThatIsWrong) {
   Naive naive(*inputs);
   ASSERT_TRUE(judged(sample, p, naive).passed);
   const std::int64_t rows = p.out_rows(2);
-  for (std::int64_t row = rows / 2; row < rows / 2 + (p.routes() ? rows / 3 : 9); ++row)
+  for (std::int64_t row = rows / 2; row < rows / 2 + (p.traits().routes() ? rows / 3 : 9); ++row)
     naive.set(2, Role::out, row, 20, 20 + static_cast<double>(naive.get(2, Role::out, row, 20)));
   const Check check = judged(sample, p, naive);
   EXPECT_FALSE(check.passed);

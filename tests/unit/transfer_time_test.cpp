@@ -16,7 +16,7 @@ constexpr double kib = 1024;
 Problem problem_of(Op op, int world, double bytes) {
   Problem p{.op = op, .world = world, .m = world};
   p.n = p.k = static_cast<std::int64_t>(bytes / world / sizeof(float));
-  if (p.routes()) {
+  if (p.traits().routes()) {
     std::vector<std::int32_t> dest;
     for (int rank = 0; rank < world; ++rank) dest.push_back(rank);
     p.routing = std::make_shared<const Routing>(std::vector(static_cast<std::size_t>(world), dest));

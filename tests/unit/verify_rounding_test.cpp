@@ -23,7 +23,7 @@ Problem problem(Op op, int world = 3, DType dtype = DType::bf16) {
   Problem p = small(op, world);
   p.dtype = dtype;
   p.m = 12;
-  if (!p.multiplies()) p.k = p.n;
+  if (!p.traits().multiplies()) p.k = p.n;
   return p;
 }
 

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
@@ -48,13 +51,31 @@ struct Commands {
   WorldFlags info_world;
 };
 
+using Groups = std::vector<std::string>;
+
+Groups all_of(const std::vector<Groups>& lists) {
+  Groups all;
+  for (const Groups& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+/// Without the lists of flags that an option needs or excludes: the refusal of a pair names both.
+class Formatter final : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return {};
+    return " " + option->get_type_name() + (option->get_required() ? " (required)" : "");
+  }
+};
+
 void add_html(CLI::App& app, std::string& html) {
   app.add_option("--html", html, "Write a page with table and figures, one file that needs no network")
       ->type_name("FILE");
 }
 
 CLI::Option* add_plan_file(CLI::App& app, std::string& file) {
-  return app.add_option("plan", file, "A plan as JSON, as `plan --format json` prints it")->type_name("FILE");
+  return app.add_option("plan", file, "Plan file, as `shingle plan --format json` prints it")
+      ->type_name("FILE");
 }
 
 void add_run(CLI::App& app, RunFlags& flags) {
@@ -63,10 +84,10 @@ void add_run(CLI::App& app, RunFlags& flags) {
   add_matrix_flags(app, flags.own);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
-  app.add_option("--repeat", flags.repeat, "Rounds to take the median of (default: 5 to 20)")
+  app.add_option("--repeat", flags.repeat, "Rounds of which the median counts (default: 5 to 20)")
       ->check(CLI::Range(1, 1000000));
   add_format_flag(app, flags.format, "table");
-  app.add_flag("--timeline", flags.timeline, "Show below the table where the time of rank 0 went");
+  app.add_flag("--timeline", flags.timeline, "Show where the time of rank 0 went");
   app.add_option("--trace", flags.trace, "Write a Chrome trace of a run, for ui.perfetto.dev")
       ->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")
@@ -77,8 +98,8 @@ void add_run(CLI::App& app, RunFlags& flags) {
          "With --mechanism auto or signal: the profile of this machine (default: the one that is kept; auto "
          "measures it once)")
       ->type_name("FILE")
-      ->group("Where");
-  exclude(app, file, {"What", "Your own matrices", "How", "Where"},
+      ->group(group::world);
+  exclude(app, file, all_of({group::problems, {group::matrices}, group::plans, {group::world}}),
           {"--seed", "--backend", "--link", "--engine", "--workers", "--timeout"});
 }
 
@@ -89,8 +110,8 @@ CLI::Option* add_machine(CLI::App& app, std::string& machine,
       app.add_option("--machine", machine,
                      "Plan for another machine: h200x8, a profile's file, or 'h200x8 * 512, 8x400Gb/s'")
           ->type_name("MACHINE")
-          ->group("Where");
-  exclude(app, option, {"Where"}, allowed);
+          ->group(group::world);
+  exclude(app, option, {group::world}, allowed);
   return option;
 }
 
@@ -99,11 +120,11 @@ void add_plan(CLI::App& app, PlanCommandFlags& flags) {
   add_plan_flags(app, flags.how);
   add_symmetric_flag(app, flags.how);
   add_world_flags(app, flags.where, max_planned_world);
-  app.add_option("--rank", flags.rank, "Print this rank (default: 0, and how others differ)")
+  app.add_option("--rank", flags.rank, "Rank to print (default: 0, and how others differ)")
       ->check(CLI::Range(0, max_planned_world));
   add_format_flag(app, flags.format, "text");
   app.add_flag("--lowered", flags.lowered, "Print the launches on streams that a GPU makes of the plan");
-  app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
+  app.add_option("--out", flags.out, "File for the output")->type_name("FILE");
   app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")
       ->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
@@ -120,7 +141,7 @@ void add_verify(CLI::App& app, VerifyFlags& flags) {
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
   add_machine(app, flags.machine);
-  exclude(app, file, {"What", "How", "Where"});
+  exclude(app, file, all_of({group::problems, group::plans, {group::world}}));
 }
 
 void add_simulate(CLI::App& app, SimulateFlags& flags) {
@@ -132,8 +153,8 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
   add_machine(app, flags.machine, {"--world", "--link", "--engine"});
   app.add_option("--sweep", flags.sweeps, "Many sizes: k=1K,2K,4K; for m, n, k or inner, may be repeated")
       ->type_name("SIZES")
-      ->group("What");
-  exclude(app, file, {"What", "How", "Where"}, {"--machine"});
+      ->group(group::problem);
+  exclude(app, file, all_of({group::problems, group::plans, {group::world}}), {"--machine"});
   const std::string group = "Simulation";
   app.add_option("--epochs", flags.options.epochs, "Runs back to back; times are of one")
       ->check(CLI::Range(1, 1000))
@@ -141,7 +162,7 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
   app.add_option("--noise", flags.options.noise, "Standard deviation of every duration, relative to it")
       ->check(number_between(0.0, 0.99))
       ->group(group);
-  app.add_option("--noise-seed", flags.options.seed, "Of the noise")->group(group);
+  app.add_option("--noise-seed", flags.options.seed, "Seed of the noise")->group(group);
   app.add_option("--slowdown", flags.options.slowdown, "By rank: its computation takes so many times as long")
       ->delimiter(',')
       ->check(number_between(0.01, 1000.0))
@@ -150,7 +171,7 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
       ->check(number_between(0.001, 1.0))
       ->group(group);
   add_format_flag(app, flags.format, "table");
-  app.add_flag("--timeline", flags.timeline, "Show below the table where the time of rank 0 goes");
+  app.add_flag("--timeline", flags.timeline, "Show where the time of rank 0 goes");
   app.add_flag("--critical-path", flags.critical_path, "Show which steps make the time");
   app.add_option("--trace", flags.trace, "Write a Chrome trace, for ui.perfetto.dev")->type_name("FILE");
   app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
@@ -226,7 +247,7 @@ void add_profile(CLI::App& app, ProfileFlags& flags) {
       [&](const std::string& text) { flags.most_spread = parse_percent(text); });
   app.add_flag("--keep", flags.keep,
                "Also keep it as this machine's profile, by which signal is searched and auto chooses");
-  app.add_option("--out", flags.out, "Write there instead")->type_name("FILE");
+  app.add_option("--out", flags.out, "File for the output")->type_name("FILE");
 }
 
 void add_tune(CLI::App& app, TuneFlags& flags) {
@@ -379,26 +400,27 @@ int main(int argc, const char* const* argv) {
     return bad_usage;
   }
   CLI::App app{"Overlaps matrix products with the communication that depends on them.", "shingle"};
+  app.formatter(std::make_shared<Formatter>());
   app.set_version_flag("--version", fmt::format("shingle {} ({})", SHINGLE_VERSION, commit()));
   app.footer(examples);
   app.require_subcommand(1);
   Commands commands;
   add_run(*app.add_subcommand("run", "Run operators, check the results and time them"), commands.run);
-  add_plan(*app.add_subcommand("plan", "Print a plan; with --machine how long it takes there"),
+  add_plan(*app.add_subcommand("plan", "Print a plan; with --machine predict how long it takes there"),
            commands.plan);
   add_verify(*app.add_subcommand("verify", "Prove a plan"), commands.verify);
   add_simulate(*app.add_subcommand("simulate", "Predict how long a plan takes on a machine"),
                commands.simulate);
-  add_compare(*app.add_subcommand("compare", "Hold results against other results"), commands.compare);
+  add_compare(*app.add_subcommand("compare", "Compare two results"), commands.compare);
   add_tune(*app.add_subcommand("tune", "Search the fastest mechanism and params for a machine"),
            commands.tune);
-  add_cotune(*app.add_subcommand("cotune", "Search configurations for collectives beside computation"),
-             commands.cotune);
+  add_cotune(
+      *app.add_subcommand("cotune", "Search configurations of collectives that run beside computation"),
+      commands.cotune);
   add_profile(*app.add_subcommand("profile", "Measure this machine, for simulate and tune"),
               commands.profile);
   for (int i = 0; i < argc; ++i) commands.bench.command += fmt::format("{}{}", i == 0 ? "" : " ", argv[i]);
-  add_bench(*app.add_subcommand("bench", "Measure many shapes, mechanisms and params beside each other"),
-            commands.bench);
+  add_bench(*app.add_subcommand("bench", "Measure many shapes, mechanisms and parameters"), commands.bench);
   CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
   add_format_flag(info, commands.info_format, "text");
   add_world_flags(info, commands.info_world);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,39 @@ enum class Op : std::uint8_t {
   alltoall,             ///< the routing sends rows of A to their ranks
   overlap,              ///< concurrent computations and collectives (Lagom), as listed in Problem::overlap
 };
+
+/// What an operator is made of. One row an operator (src/plan/operators.cpp); everything below asks the row.
+struct OperatorTraits {
+  Op op = Op::gemm;
+  std::string_view name;
+  /// Brings rows to where they are computed with. ulysses-attention: heads for tokens.
+  std::optional<CollectiveKind> before{};
+  /// Takes the result to where it is kept.
+  std::optional<CollectiveKind> after{};
+  int products = 0;          ///< 1: with B; 2: the second with `down`
+  bool attends = false;      ///< A is the queries of an attention
+  bool is_workload = false;  ///< a list of computations and collectives, not one operator
+
+  bool multiplies() const { return products > 0; }
+  bool chains() const { return products == 2; }
+  bool is_collective() const { return products == 0 && !attends; }
+  /// Ranks hold all heads of some tokens, and attend to all tokens with some heads.
+  bool exchanges_heads() const { return attends && products == 0; }
+  bool reduces() const { return after == CollectiveKind::allreduce || scatters(); }
+  /// Each rank keeps its shard of the rows of the sum.
+  bool scatters() const { return after == CollectiveKind::reducescatter; }
+  /// A routing says where rows go.
+  bool routes() const {
+    return !attends && (before == CollectiveKind::alltoall || after == CollectiveKind::alltoall);
+  }
+  /// A rank's result is made of rows of A that other ranks hold.
+  bool gathers() const { return before && !attends; }
+  /// A rank's A is its shard of the m rows.
+  bool shards_a() const { return before == CollectiveKind::allgather || exchanges_heads(); }
+  /// A rank's output is its shard of the m rows.
+  bool shards_out() const { return scatters() || exchanges_heads(); }
+};
+const OperatorTraits& traits(Op op);
 
 /// "gemm+allreduce", …
 std::string_view name(Op op);
@@ -158,58 +192,27 @@ struct Problem {
   /// of range, a routing that does not fit, an odd N for swiglu, a meaningless combination.
   void validate() const;
 
-  /// True if the operator is one collective without a product.
-  bool is_collective() const {
-    return op == Op::allgather || op == Op::reducescatter || op == Op::allreduce || op == Op::alltoall;
-  }
-  /// True if the operator is a list of computations and collectives.
-  bool overlaps() const { return op == Op::overlap; }
-  /// True if there is a product, and so a matrix B.
-  bool multiplies() const { return !is_collective() && !exchanges_heads(); }
-  /// True if the operator sums over ranks.
-  bool reduces() const { return op == Op::gemm_allreduce || op == Op::allreduce || scatters(); }
-  /// True if each rank keeps its shard of the rows of the sum.
-  bool scatters() const {
-    return op == Op::gemm_reducescatter || op == Op::reducescatter || op == Op::attention_reducescatter ||
-           op == Op::mlp;
-  }
-  /// True if a routing says where rows go.
-  bool routes() const { return op == Op::gemm_alltoall || op == Op::alltoall_gemm || op == Op::alltoall; }
-  /// True if a rank's result is made of rows of A that other ranks hold.
-  bool gathers() const {
-    return op == Op::allgather_gemm || op == Op::allgather || op == Op::alltoall_gemm || chains();
-  }
-  /// True if a second product, with `down`, takes the result of the first one.
-  bool chains() const { return op == Op::mlp || op == Op::gemm_allgather_gemm; }
-  /// True if A holds the queries of an attention.
-  bool attends() const { return op == Op::attention_reducescatter || exchanges_heads(); }
-  /// True if ranks hold all heads of some tokens, and attend to all tokens with some heads.
-  bool exchanges_heads() const { return op == Op::ulysses_attention; }
-  /// True if a rank's A is its shard of the m rows.
-  bool shards_a() const {
-    return op == Op::allgather_gemm || op == Op::allgather || chains() || exchanges_heads();
-  }
-  /// True if a rank's output is its shard of the m rows.
-  bool shards_out() const { return scatters() || exchanges_heads(); }
+  const OperatorTraits& traits() const { return shingle::traits(op); }
+
   /// Columns of K and of V on a rank.
   std::int64_t kv_cols() const {
-    return attention.kv_heads / (exchanges_heads() ? 1 : world) * attention.head_dim;
+    return attention.kv_heads / (traits().exchanges_heads() ? 1 : world) * attention.head_dim;
   }
   /// Rows of K and of V on a rank.
-  std::int64_t kv_rows(int rank) const { return exchanges_heads() ? a_rows(rank) : m; }
+  std::int64_t kv_rows(int rank) const { return traits().exchanges_heads() ? a_rows(rank) : m; }
   /// The sequence that holds a token.
   TokenRange sequence_of(std::int64_t token) const;
   /// The tokens whose K and V at least one of the queries [first, first + rows) sees.
   TokenRange seen_by(std::int64_t first, std::int64_t rows) const;
   /// Columns of op(B): n. With two products: the columns of the first one, inner, or 2 · inner for swiglu.
-  std::int64_t b_cols() const { return chains() ? (swiglu() ? 2 : 1) * inner : n; }
+  std::int64_t b_cols() const { return traits().chains() ? (swiglu() ? 2 : 1) * inner : n; }
   /// Columns of the rows that an all-gather moves: those of A, or of the first product.
   std::int64_t gathered_cols() const { return op == Op::gemm_allgather_gemm ? inner : k; }
   /// Epilogue of the complete result: none if there are two products, because it then applies to the first
   /// one.
-  Epilogue result_epilogue() const { return chains() ? Epilogue{} : epilogue; }
+  Epilogue result_epilogue() const { return traits().chains() ? Epilogue{} : epilogue; }
   /// Columns of the output: n, or n/2 if swiglu is applied to the result.
-  std::int64_t out_cols() const { return swiglu() && !chains() ? n / 2 : n; }
+  std::int64_t out_cols() const { return swiglu() && !traits().chains() ? n / 2 : n; }
   /// Rows of the largest shard of m rows: ceil(m / world).
   std::int64_t shard_rows() const { return ceil_div(m, world); }
   /// Rows of A (not of its storage) on a rank.

@@ -211,16 +211,16 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
         "chunked slices the rows that ranks send; those of one slice are scattered over what a rank "
         "multiplies: "
         "use fused"};
-  if (!problem.overlaps())
+  if (!problem.traits().is_workload)
     if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
-  if (problem.attends()) return Reason{"attention is cut into slices by ring"};
+  if (problem.traits().attends) return Reason{"attention is cut into slices by ring"};
   if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
     return Reason{
         fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
   Params chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  if (problem.overlaps())
+  if (problem.traits().is_workload)
     planner::take_overlap_params(params, host, chosen);
   else
     chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;

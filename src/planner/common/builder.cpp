@@ -88,18 +88,18 @@ Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mecha
   std::iota(everyone.begin(), everyone.end(), 0);
   const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(planned, rows); };
   a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
-  if (problem.multiplies())
+  if (problem.traits().multiplies())
     b = problem.transpose_b ? user(Role::b, same(problem.b_cols()), problem.k)
                             : user(Role::b, same(problem.k), problem.b_cols());
-  if (problem.chains())
+  if (problem.traits().chains())
     down = problem.transpose_b ? user(Role::down, same(problem.n), problem.inner)
                                : user(Role::down, same(problem.inner), problem.n);
-  if (problem.overlaps()) payload = user(Role::payload, same(rows_of(problem).payload), problem.n);
+  if (problem.traits().is_workload) payload = user(Role::payload, same(rows_of(problem).payload), problem.n);
   if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.b_cols());
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
-  if (problem.attends()) {
-    const std::vector<std::int64_t> kv_rows = problem.exchanges_heads() ? a_rows : same(problem.m);
+  if (problem.traits().attends) {
+    const std::vector<std::int64_t> kv_rows = problem.traits().exchanges_heads() ? a_rows : same(problem.m);
     keys = user(Role::keys, kv_rows, problem.kv_cols());
     values = user(Role::values, kv_rows, problem.kv_cols());
   }
@@ -227,16 +227,16 @@ Placement Builder::in_place(const Slice& slice) {
 
 bool Builder::needs_finishing() const {
   const Problem& p = plan_.problem;
-  return p.norm.enabled || (p.reduces() && p.result_epilogue().any());
+  return p.norm.enabled || (p.traits().reduces() && p.result_epilogue().any());
 }
 
 bool Builder::row_wise_finishing() const {
   const Problem& p = plan_.problem;
-  return p.norm.enabled || (p.reduces() && p.result_epilogue().activation == Activation::swiglu);
+  return p.norm.enabled || (p.traits().reduces() && p.result_epilogue().activation == Activation::swiglu);
 }
 
 std::int64_t Builder::product_cols() const {
-  return plan_.problem.reduces() ? plan_.problem.n : plan_.problem.out_cols();
+  return plan_.problem.traits().reduces() ? plan_.problem.n : plan_.problem.out_cols();
 }
 
 TileGrid Builder::one_tile(std::int64_t rows) const {
@@ -256,11 +256,11 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
   Gemm gemm;
   gemm.grid = grid;
   gemm.a = all(a, rank);
-  gemm.b = all(p.chains() ? down : b, rank);
+  gemm.b = all(p.traits().chains() ? down : b, rank);
   gemm.a_rows = a_rows;
   gemm.transpose_a = p.transpose_a;
   gemm.transpose_b = p.transpose_b;
-  if (!p.reduces()) {
+  if (!p.traits().reduces()) {
     gemm.epilogue = p.result_epilogue();
     if (gemm.epilogue.bias) gemm.bias = all(bias, rank);
   }
@@ -304,7 +304,7 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
   Elementwise pass;
   pass.grid = grid;
   pass.from.push_back(std::move(from));
-  if (p.reduces()) {
+  if (p.traits().reduces()) {
     pass.epilogue = p.result_epilogue();
     if (pass.epilogue.bias) pass.bias = all(bias, rank);
   }
@@ -343,7 +343,7 @@ Machine with_comm_workers(Machine machine, const Params& params) {
 
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params) {
   if (auto reason = asymmetric(problem, machine, params)) return reason;
-  if (problem.gathers() && problem.transpose_a)
+  if (problem.traits().gathers() && problem.transpose_a)
     return Reason{
         fmt::format("{} moves rows of A: A must be stored by rows (transpose_a is off), as no collective "
                     "moves columns",
@@ -372,8 +372,9 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
 
 std::optional<Reason> nothing_to_overlap(const Problem& problem) {
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
-  if (problem.overlaps()) return Reason{"an overlap's computations and collectives stay whole: use chunked"};
-  if (problem.is_collective())
+  if (problem.traits().is_workload)
+    return Reason{"an overlap's computations and collectives stay whole: use chunked"};
+  if (problem.traits().is_collective())
     return Reason{
         fmt::format("{} has no computation to overlap: use sequential or copy-engine", name(problem.op))};
   return std::nullopt;

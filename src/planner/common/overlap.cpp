@@ -42,7 +42,7 @@ Collective transfer(const Builder& build, int rank, std::size_t index, const Ove
 
 std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machine, const Params& params) {
   if (params.configs.empty()) return std::nullopt;
-  if (!problem.overlaps()) return Reason{"configs are for the collectives of an overlap"};
+  if (!problem.traits().is_workload) return Reason{"configs are for the collectives of an overlap"};
   const std::size_t collectives = problem.overlap->collectives.size();
   if (params.configs.size() != collectives)
     return Reason{fmt::format("{} configs for {} collectives", params.configs.size(), collectives)};

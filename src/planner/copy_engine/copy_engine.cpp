@@ -84,7 +84,7 @@ Parcels shards(const Builder& build, std::function<Slice(int)> own, std::int32_t
 
 void plan_gather(Builder& build, Variant variant) {
   const Problem& p = build.problem();
-  const bool multiplies = p.multiplies(), produces = p.op == Op::gemm_allgather_gemm;
+  const bool multiplies = p.traits().multiplies(), produces = p.op == Op::gemm_allgather_gemm;
   const bool fills = build.params().unregistered && !multiplies;
   const std::int32_t gathered =
       multiplies || fills ? build.buffer("gathered", p.m, p.gathered_cols()) : build.out;
@@ -216,7 +216,7 @@ class Partials {
   Partials(Builder& build, bool in_place)
       : shard_(build.problem().shard_rows()), world_(build.world()), in_place_(in_place) {
     const Problem& p = build.problem();
-    const bool own_copy = p.multiplies() || in_place;  // the user's A must stay as it is
+    const bool own_copy = p.traits().multiplies() || in_place;  // the user's A must stay as it is
     source_ = own_copy ? build.buffer("product", in_place ? world_ * shard_ : p.m, p.n) : build.a;
     if (!in_place) staging_ = build.buffer("staging", (world_ - 1) * shard_, p.n);
   }
@@ -279,7 +279,7 @@ Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, P
 
 void make_partials(Builder& build, const Partials& partials, Transfer& exchange, int rank) {
   const Problem& p = build.problem();
-  if (p.multiplies()) {
+  if (p.traits().multiplies()) {
     Gemm gemm = triggering(build, build.gemm(rank, build.one_tile(p.m), RowMap::identity(p.m),
                                              Builder::in_place(build.rows(partials.source(), rank, 0, p.m))));
     exchange.hook(gemm.grid, gemm.notify, rank);
@@ -331,7 +331,7 @@ void plan_allreduce(Builder& build, Variant variant) {
 }
 
 Rounding engine_rounding(const Problem& p) {
-  if (!p.reduces()) return planner::rounding(p);
+  if (!p.traits().reduces()) return planner::rounding(p);
   return {Summing::rank_order, p.dtype};
 }
 
@@ -344,15 +344,15 @@ Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::needs_all_ranks(problem, params, "copy-engine")) return *reason;
   std::optional<Layout> layout;
-  if (problem.routes()) layout.emplace(*problem.routing);
+  if (problem.traits().routes()) layout.emplace(*problem.routing);
   const auto chosen = planner::engine_params(problem, machine, params, !layout || layout->symmetric);
   if (!chosen) return Reason{chosen.reason()};
   Builder build(problem, machine, Mechanism::copy_engine, *chosen);
-  if (problem.routes()) {
+  if (problem.traits().routes()) {
     plan_exchange(build, chosen->variant, *layout);
-  } else if (problem.shards_a()) {
+  } else if (problem.traits().shards_a()) {
     plan_gather(build, chosen->variant);
-  } else if (problem.scatters()) {
+  } else if (problem.traits().scatters()) {
     plan_reducescatter(build, chosen->variant);
   } else {
     plan_allreduce(build, chosen->variant);

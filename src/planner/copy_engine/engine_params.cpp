@@ -12,13 +12,13 @@ namespace shingle::planner {
 namespace {
 
 bool is_gather(const Problem& p) {
-  return p.shards_a();
+  return p.traits().shards_a();
 }
 
 std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machine, const Params& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
-  if (p.overlaps()) return Reason{"an overlap's collectives are a library's: use chunked"};
-  if (p.attends()) return Reason{"attention is cut into slices by ring"};
+  if (p.traits().is_workload) return Reason{"an overlap's collectives are a library's: use chunked"};
+  if (p.traits().attends) return Reason{"attention is cut into slices by ring"};
   if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
   if (!machine.peer_memory && p.world > 1)
     return Reason{"copy engines write into other ranks' memory, which ranks cannot reach here"};
@@ -37,7 +37,7 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
 
 /// Why a variant cannot carry out the problem's collective.
 std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& params, bool symmetric) {
-  const bool reduces_to_all = p.reduces() && !p.scatters();
+  const bool reduces_to_all = p.traits().reduces() && !p.traits().scatters();
   if (variant == Variant::bcst && !is_gather(p) && !reduces_to_all)
     return Reason{fmt::format(
         "bcst gives two ranks the same rows, but {} has other rows for each: use pcpy, b2b or swap",
@@ -56,7 +56,8 @@ std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& par
 std::int32_t engines_for(const Problem& p, Variant variant) {
   if (variant == Variant::b2b || variant == Variant::ring) return 1;
   const bool in_pairs = variant == Variant::bcst || variant == Variant::swap;
-  const bool both = p.reduces() && !p.scatters();  // an allreduce also has copies, one by one
+  const bool both =
+      p.traits().reduces() && !p.traits().scatters();  // an allreduce also has copies, one by one
   return static_cast<std::int32_t>(larger(in_pairs && !both ? p.world / 2 : p.world - 1, 1));
 }
 
@@ -68,7 +69,7 @@ std::int32_t engines_of(const Problem& p, Variant variant, const Params& params)
 
 /// What all ranks have in the end, or reduce; of what is routed, what a rank sends in the mean.
 std::int64_t total_bytes(const Problem& p) {
-  const std::int64_t rows = p.routes() ? p.routing->global_base(p.world) / larger(p.world, 1) : p.m;
+  const std::int64_t rows = p.traits().routes() ? p.routing->global_base(p.world) / larger(p.world, 1) : p.m;
   const std::int64_t cols = is_gather(p) ? p.gathered_cols() : p.op == Op::alltoall_gemm ? p.k : p.n;
   return rows * cols * static_cast<std::int64_t>(size_bytes(p.dtype));
 }
@@ -79,7 +80,7 @@ Variant by_tables(const Problem& p, bool symmetric) {
   constexpr std::int64_t kib = 1024, mib = 1024 * kib;
   if (is_gather(p)) return bytes < 256 * kib ? Variant::b2b : bytes < mib ? Variant::bcst : Variant::pcpy;
   if (bytes < 64 * kib) return Variant::b2b;
-  const bool exchanges = p.routes() && symmetric;
+  const bool exchanges = p.traits().routes() && symmetric;
   return bytes >= 4 * mib ? Variant::pcpy : exchanges ? Variant::swap : Variant::b2b;
 }
 
@@ -92,7 +93,7 @@ Variant by_size(const Problem& p, const Machine& machine, const Params& params, 
   const auto us = [&](Variant variant) {
     TransferShape shape{variant, p.world, static_cast<double>(total_bytes(p)) / p.world, is_gather(p),
                         engines_of(p, variant, params)};
-    if (!p.reduces() || p.scatters()) return transfer_us(machine, shape, params);
+    if (!p.traits().reduces() || p.traits().scatters()) return transfer_us(machine, shape, params);
     shape.variant = exchange_of(variant);
     const double exchange_us = transfer_us(machine, shape, params);
     shape.variant = gather_of(variant), shape.same_for_all = true;
@@ -118,7 +119,7 @@ Result<Params> engine_params(const Problem& problem, const Machine& machine, con
       params.variant == Variant::automatic ? by_size(problem, machine, params, symmetric) : params.variant;
   if (auto reason = unfit(problem, chosen.variant, params, symmetric)) return *reason;
   chosen.engines = engines_of(problem, chosen.variant, params);
-  if (problem.multiplies() && params.trigger == Trigger::direct) {  // tiles that are counted
+  if (problem.traits().multiplies() && params.trigger == Trigger::direct) {  // tiles that are counted
     const TileSize tile = tile_size(machine, params);
     chosen.tile_rows = tile.rows, chosen.tile_cols = tile.cols;
     chosen.order = params.order == TileOrder{} ? machine.order : params.order;

@@ -30,7 +30,7 @@ using planner::Builder;
 
 std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const Params& params) {
   if (auto reason = planner::nothing_to_overlap(p)) return *reason;
-  if (p.attends()) return Reason{"attention is cut into slices by ring"};
+  if (p.traits().attends) return Reason{"attention is cut into slices by ring"};
   if (!machine.peer_memory && p.world > 1)
     return Reason{"fused stores into other ranks' memory, which ranks cannot reach here"};
   if (p.op == Op::gemm_allgather_gemm)
@@ -40,7 +40,7 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
   if (params.helpers < Params::no_helpers || params.helpers >= larger(machine.workers, 1))
     return Reason{
         fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers, machine.workers)};
-  if (params.comm_order == CommOrder::same && p.shards_a())
+  if (params.comm_order == CommOrder::same && p.traits().shards_a())
     return Reason{
         "a rank gathers its own rows first: no order of communication tiles is the same on all ranks"};
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
@@ -146,14 +146,14 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   chosen.tile_cols = params.tile_cols;
   chosen.order = params.order;
   chosen.unregistered = params.unregistered;
-  if (p.reduces()) {
+  if (p.traits().reduces()) {
     chosen.stage_fp32 = params.stage_fp32;
     const bool asked = params.comm_order != CommOrder::automatic;  // for an order, which one shot has not
     const Product product = product_of(p, machine, params);
     chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && !asked &&
                                           one_shot_is_faster(p, machine, params, product));
     const double share = chosen.one_shot ? 1 : 1.0 / p.world;  // of the rows that a rank sums
-    const bool bound = !p.shards_a() && wire_bound(machine, product, share * (p.world - 1));
+    const bool bound = !p.traits().shards_a() && wire_bound(machine, product, share * (p.world - 1));
     chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
     const double moved = share * (p.world + (for_all ? p.world : 1));
@@ -161,7 +161,7 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
-  if (p.shards_a()) {
+  if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull && !params.unregistered;
     chosen.mover = params.mover;
@@ -180,7 +180,7 @@ bool ends_with_own(const Problem& p, const Machine& machine, const Params& chose
 }
 
 Rounding rounding(const Problem& p, const Params& params) {
-  if (!p.reduces()) return planner::rounding(p);
+  if (!p.traits().reduces()) return planner::rounding(p);
   return {Summing::rank_order, params.stage_fp32 ? DType::f32 : p.dtype};
 }
 

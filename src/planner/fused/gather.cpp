@@ -18,7 +18,7 @@ Gather::Gather(Builder& build, const ShardTiles& tiles, const Machine& machine)
   piece_ = ShardTiles(1, comm_rows_, tiles.inner.cols, same, build.params()).inner;
   arrived_ = build.counter("arrived", build.world() * pieces_, kind);
   // Where ranks are summed after it, whoever has the products of its shard knows that it has been fetched.
-  const bool tells = build.params().pull && !build.problem().reduces();
+  const bool tells = build.params().pull && !build.problem().traits().reduces();
   fetched_ = tells ? build.counter("fetched", build.world(), kind) : -1;
   gathered_ = build.buffer("gathered", build.world() * tiles.shard, build.problem().k);
 }

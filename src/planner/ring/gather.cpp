@@ -13,8 +13,8 @@ bool passes_on(const Builder& build, const Shards& shards, int rank, std::int64_
   const Problem& p = build.problem();
   for (int shard = 0; shard < p.world; ++shard) {
     if (shards.rows(shard, s) == 0) continue;
-    if (p.reduces() && shard != rank) return true;
-    if ((p.gathers() || p.op == Op::gemm_allreduce) && shard != shards.behind(rank, -1)) return true;
+    if (p.traits().reduces() && shard != rank) return true;
+    if ((p.traits().gathers() || p.op == Op::gemm_allreduce) && shard != shards.behind(rank, -1)) return true;
   }
   return false;
 }

@@ -130,7 +130,7 @@ void Reducer::copy_on(Slot& slot, std::int64_t s, const Slice& partial) {
 Sums make_sums(Builder& build, const Shards& shards, std::int64_t rows) {
   const std::int64_t passes = (build.world() - 1) * shards.slices();
   Sums sums{.partial = build.buffer("partial", 2 * rows, build.product_cols()), .half = rows};
-  if (build.problem().attends())
+  if (build.problem().traits().attends)
     sums.attended = build.buffer("attended", build.problem().m, build.problem().k);
   if (passes == 0) return sums;
   sums.received = build.buffer("received", rows, build.product_cols());

@@ -28,7 +28,7 @@ using planner::Sums;
 /// all-gather of one slice of every rank is exposed, however many ranks there are. Where many workers share
 /// a product, one of less than a wave of tiles takes as long as one of a whole wave.
 std::int32_t default_slices(const Problem& problem, const Machine& machine) {
-  if (problem.exchanges_heads()) return planner::default_ulysses_slices(problem);
+  if (problem.traits().exchanges_heads()) return planner::default_ulysses_slices(problem);
   const std::int32_t wanted = problem.op == Op::gemm_allreduce ? 8 : std::max(8 / problem.world, 2);
   if (machine.workers == 1) return wanted;
   const double wave = static_cast<double>(machine.workers) * machine.tile_rows * machine.tile_cols;
@@ -92,7 +92,7 @@ void plan_allgather(Builder& build, const Shards& shards) {
 }
 
 Rounding ring_rounding(const Problem& problem) {
-  if (!problem.reduces() || problem.world == 1) return planner::rounding(problem);
+  if (!problem.traits().reduces() || problem.world == 1) return planner::rounding(problem);
   return {Summing::ring, problem.dtype};
 }
 
@@ -110,7 +110,7 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
     return Reason{
         "engines copy into the next rank's memory, which ranks do not reach here: without --engines they "
         "send messages"};
-  if (problem.exchanges_heads())
+  if (problem.traits().exchanges_heads())
     return Reason{"engines copy to the next rank alone, but what is exchanged for heads goes to all"};
   return planner::needs_all_ranks(problem, params, "an engine");
 }
@@ -125,7 +125,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
   const Machine machine = with_engines(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
-  if (problem.routes())
+  if (problem.traits().routes())
     return Reason{fmt::format("ring passes shards from rank to rank; rows of {} go to any: use fused",
                               name(problem.op))};
   if (problem.op == Op::gemm_allgather_gemm)
@@ -142,7 +142,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
   chosen.engines = std::min(params.engines, chosen.slices);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   Builder build(problem, machine, Mechanism::ring, chosen);
-  if (problem.exchanges_heads()) {
+  if (problem.traits().exchanges_heads()) {
     planner::ulysses_by_slices(build);
     return std::move(build).finish(ring_rounding(problem));
   }
@@ -150,7 +150,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
   planner::begin_engines(build, shards);
   if (problem.op == Op::mlp)
     planner::plan_ring_mlp(build, shards);
-  else if (problem.scatters())
+  else if (problem.traits().scatters())
     plan_reducescatter(build, shards);
   if (problem.op == Op::gemm_allreduce) plan_allreduce(build, shards);
   if (problem.op == Op::allgather_gemm) plan_allgather(build, shards);

@@ -62,7 +62,7 @@ class Shards {
  private:
   bool dealt() const { return p_.row_order == RowOrder::block_cyclic; }
   std::int64_t shard_rows(int shard) const {
-    if (p_.scatters()) return p_.out_rows(shard);
+    if (p_.traits().scatters()) return p_.out_rows(shard);
     if (p_.op == Op::allgather_gemm) return p_.a_rows(shard);
     return rows_of_shard(p_, shard);
   }

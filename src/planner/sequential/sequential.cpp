@@ -51,7 +51,7 @@ void sequential_reducescatter(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const std::int32_t product = build.buffer("product", p.world * shard, p.n);
-  const std::int32_t attended = p.attends() ? build.buffer("attended", p.m, p.k) : -1;
+  const std::int32_t attended = p.traits().attends ? build.buffer("attended", p.m, p.k) : -1;
   // Collective libraries want equal parts; where M leaves a short last shard, its rows are copied out of a
   // full one.
   const bool direct = !build.needs_finishing() && p.m == p.world * shard;
@@ -62,7 +62,7 @@ void sequential_reducescatter(Builder& build) {
     Placement store = Builder::in_place(build.all(product, r));
     store.rows = planner::sharded_rows(p, shard);
     Gemm gemm = build.gemm(r, build.one_tile(p.m), RowMap::identity(p.m), std::move(store));
-    if (p.attends()) {
+    if (p.traits().attends) {
       gemm.a = build.all(attended, r);
       build.step(r, compute_lane, build.attend(r, 0, p.m, gemm.a));
     }
@@ -177,7 +177,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
   Params chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  if (problem.overlaps()) planner::take_overlap_params(params, host, chosen);
+  if (problem.traits().is_workload) planner::take_overlap_params(params, host, chosen);
   const Machine machine = planner::with_comm_workers(host, chosen);
   if (auto reason = planner::infeasible(problem, machine, chosen)) return *reason;
   Builder build(problem, machine, Mechanism::sequential, chosen);

@@ -14,17 +14,17 @@ std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& 
   problem.validate();
   if (auto reason = infeasible(problem, machine, params)) return reason;
   if (auto reason = nothing_to_overlap(problem)) return reason;
-  if (problem.attends()) return Reason{"attention is cut into slices by ring"};
+  if (problem.traits().attends) return Reason{"attention is cut into slices by ring"};
   if (problem.op == Op::mlp)
     return Reason{
         "signal sends what a GEMM has finished; mlp communicates before its first: use ring or fused"};
   if (problem.op == Op::gemm_allgather_gemm)
     return Reason{
         "signal's groups of tiles are no rows that an all-gather could bring: use chunked or copy-engine"};
-  if (problem.gathers())
+  if (problem.traits().gathers())
     return Reason{
         fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",
-                    name(problem.op), problem.routes() ? "fused" : "chunked, ring or fused")};
+                    name(problem.op), problem.traits().routes() ? "fused" : "chunked, ring or fused")};
   return std::nullopt;
 }
 
@@ -33,7 +33,7 @@ std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& 
 Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, const Params& params) {
   const Machine machine = with_comm_workers(host, params);
   if (auto reason = unserved_by_signal(problem, machine, params)) return *reason;
-  const std::int64_t cols = problem.reduces() ? problem.n : problem.out_cols();
+  const std::int64_t cols = problem.traits().reduces() ? problem.n : problem.out_cols();
   auto [tile_rows, tile_cols] = tile_size(machine, params).within(problem.m, cols);
   std::int64_t rows = problem.m;
   if (problem.op == Op::gemm_reducescatter) {

@@ -75,7 +75,7 @@ std::optional<CheckFailure> MemoryCheck::run() {
 std::uint8_t MemoryCheck::check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s) {
   if (!epilogue.any()) return content.done;
   if (content.done != 0) fail_content(s, "applies the epilogue to what has already passed it");
-  if (plan_.problem.reduces() && content.ranks != everyone_)
+  if (plan_.problem.traits().reduces() && content.ranks != everyone_)
     fail_content(s, "applies the epilogue before all ranks are summed");
   return epilogue_done;
 }

@@ -163,7 +163,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
       if (c.of != Content::Of::c || c.epoch != s.epoch || c.col != 0)
         fail_content(s, fmt::format("takes {} for columns [{}, {}) of complete rows", text_of(c), part.col,
                                     part.col + part.cols));
-      if (p.reduces() && c.ranks != everyone_)
+      if (p.traits().reduces() && c.ranks != everyone_)
         fail_content(s, "works on complete rows before all ranks are summed");
       if (!bands.empty() && bands.back().first.row == part.row) {
         Content& row = bands.back().second;

@@ -14,7 +14,7 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
   const Problem& p = plan_.problem;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   // Each computation of an overlap has a K of its own: it goes with the product to where that is looked at.
-  if (!p.overlaps() && k != p.k && !(p.chains() && k == p.inner))
+  if (!p.traits().is_workload && k != p.k && !(p.traits().chains() && k == p.inner))
     fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
   spend_items(step.grid, s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
@@ -26,14 +26,14 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
 Content::Of MemoryCheck::wanted_a(const Gemm& step, const Segment& s, Content::Of b) const {
   const Problem& p = plan_.problem;
   const bool second = b == Content::Of::down;
-  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols, all = p.overlaps() ? k
-                                                                             : second     ? p.inner
-                                                                                          : p.k;
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols, all = p.traits().is_workload ? k
+                                                                             : second               ? p.inner
+                                                                                                    : p.k;
   if (k != all) fail_content(s, fmt::format("multiplies over {} of the K = {}", k, all));
   if (second && step.epilogue.any())
     fail_content(s, "applies the epilogue of the first product to the second");
   if (second) return Content::Of::hidden;
-  return p.attends() ? Content::Of::attended : Content::Of::a;
+  return p.traits().attends ? Content::Of::attended : Content::Of::a;
 }
 
 const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, const Segment& s,
@@ -120,7 +120,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Content b = read_b(step, s, index, rect);
   const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
-  const bool first_of_two = plan_.problem.chains() && b.of == Content::Of::b;
+  const bool first_of_two = plan_.problem.traits().chains() && b.of == Content::Of::b;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   if (step.epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
@@ -156,7 +156,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                 run.global_row + from - run.tile_row - row,
                 b.col - piece.col,
                 b.ranks,
-                plan_.problem.overlaps() ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
+                plan_.problem.traits().is_workload ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
                 values_.stored(values_.product(s.rank, s.lane, s.step, run.value), dtype_of(step.out.slice))};
       // A first product passes the epilogue as it is: it is nobody else's.
       c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);

@@ -30,7 +30,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
   const Place all = place(whole(plan_, find_buffer(plan_, role), s.rank), s.epoch);
   const std::uint64_t own = std::uint64_t{1} << s.rank;
   // Where every rank has a result of its own, so are parameters and residual.
-  const std::uint64_t whose = p.op == Op::gemm || (p.gathers() && !p.reduces()) ? own : 0;
+  const std::uint64_t whose = p.op == Op::gemm || (p.traits().gathers() && !p.traits().reduces()) ? own : 0;
   // Any rank's rows go through a first product whose result is gathered: its weight is everyone's.
   const std::uint64_t made_with = p.op == Op::gemm_allgather_gemm ? 0 : own;
   const auto set = [&](const Rect& rect, Content content) {
@@ -41,8 +41,8 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::a:
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
-        const std::uint64_t ranks = p.gathers() || p.exchanges_heads() ? 0 : own;
-        if (p.is_collective())  // the matrix that is moved or summed is C itself
+        const std::uint64_t ranks = p.traits().gathers() || p.traits().exchanges_heads() ? 0 : own;
+        if (p.traits().is_collective())  // the matrix that is moved or summed is C itself
           set({run.local_row, run.rows, 0, p.k},
               {Content::Of::c, 0, 0, offset, 0, ranks, 0, values_.input(s.rank)});
         else if (p.transpose_a)
@@ -66,7 +66,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       set(all.rect, {Content::Of::payload, 0, 0, 0, 0, own, 0, values_.input(s.rank)});
       return;
     case Role::bias:
-      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.chains() ? made_with : whose});
+      set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.traits().chains() ? made_with : whose});
       return;
     case Role::keys:
     case Role::values:
@@ -74,7 +74,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       for (const GlobalRun& run : p.a_runs(s.rank))
         set({run.local_row, run.rows, 0, p.kv_cols()},
             {role == Role::keys ? Content::Of::keys : Content::Of::values, 0, 0,
-             run.global_row - run.local_row, 0, p.exchanges_heads() ? 0 : own});
+             run.global_row - run.local_row, 0, p.traits().exchanges_heads() ? 0 : own});
       return;
     default:
       set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, whose});
@@ -87,14 +87,14 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
   const std::int32_t buffer = find_buffer(plan_, role);
   if (buffer < 0) return;
   const Slice all = whole(plan_, buffer, s.rank);
-  if (p.overlaps()) return check_results(s, index, all);
+  if (p.traits().is_workload) return check_results(s, index, all);
   int source = 0;  // of the rows at hand, which are in order of their sources
   for (const GlobalRun& run : p.out_runs(s.rank)) {
     Content expected{
         Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
-    if (p.reduces()) expected.ranks = everyone_;
-    if (p.op == Op::allgather || p.exchanges_heads()) expected.ranks = 0;
-    if (p.exchanges_heads()) expected.of = Content::Of::attended;
+    if (p.traits().reduces()) expected.ranks = everyone_;
+    if (p.op == Op::allgather || p.traits().exchanges_heads()) expected.ranks = 0;
+    if (p.traits().exchanges_heads()) expected.of = Content::Of::attended;
     if (p.op == Op::gemm_alltoall || p.op == Op::alltoall) {
       while (p.routing->global_base(source + 1) <= run.global_row) ++source;
       expected.ranks = std::uint64_t{1} << source;

@@ -17,7 +17,7 @@ Results::Results(const Plan& plan, const Values& values, Budget& budget)
 void Results::note(const Place& at, const Rect& rect, Content found) {
   found.epoch = 0;
   constexpr std::int64_t entry_bytes = 48;
-  if (found_.emplace(found.value, plan_.problem.scatters() ? at.rank : -1).second)
+  if (found_.emplace(found.value, plan_.problem.traits().scatters() ? at.rank : -1).second)
     budget_.keep(Budget::cells, entry_bytes);
   budget_.spend(Budget::accessed, 1);
   first_[static_cast<std::size_t>(at.buffer)].visit(rect, [&](const Rect& cell, Held& held) {
@@ -35,7 +35,8 @@ void Results::note(const Place& at, const Rect& rect, Content found) {
 bool Results::holds(const Rounding& statement) const {
   // A ring's sum that all ranks hold alike may begin on any of them.
   const std::int64_t world = plan_.problem.world;
-  const std::int64_t tried = statement.summing == Summing::ring && !plan_.problem.scatters() ? world : 1;
+  const std::int64_t tried =
+      statement.summing == Summing::ring && !plan_.problem.traits().scatters() ? world : 1;
   budget_.spend(Budget::visited, static_cast<std::int64_t>(found_.size()) * world * tried);
   return std::ranges::all_of(
       found_, [&](const auto& found) { return values_.satisfies(found.first, statement, found.second); });

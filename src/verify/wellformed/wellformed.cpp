@@ -65,8 +65,8 @@ Shape user_shape(const Problem& p, Role role, int rank) {
     case Role::a:
       // Stored by columns, A is equally wide on all ranks, as wide as the one that has the most rows needs
       // it.
-      if (p.transpose_a) return {p.k, p.shards_a() ? p.shard_rows() : p.m};
-      return {p.shards_a() ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
+      if (p.transpose_a) return {p.k, p.traits().shards_a() ? p.shard_rows() : p.m};
+      return {p.traits().shards_a() ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
     case Role::b:
       return p.transpose_b ? Shape{p.b_cols(), p.k} : Shape{p.k, p.b_cols()};
     case Role::down:
@@ -81,25 +81,25 @@ Shape user_shape(const Problem& p, Role role, int rank) {
     case Role::values:
       return {p.kv_rows(rank), p.kv_cols()};
     default:
-      return {p.shards_out() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
+      return {p.traits().shards_out() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
   }
 }
 
 bool is_asked_for(const Problem& p, Role role) {
   switch (role) {
     case Role::b:
-      return p.multiplies();
+      return p.traits().multiplies();
     case Role::bias:
       return p.epilogue.bias;
     case Role::norm_weight:
       return p.norm.enabled;
     case Role::keys:
     case Role::values:
-      return p.attends();
+      return p.traits().attends;
     case Role::down:
-      return p.chains();
+      return p.traits().chains();
     case Role::payload:
-      return p.overlaps();
+      return p.traits().is_workload;
     case Role::residual:
     case Role::sum:
       return p.norm.residual;

@@ -20,7 +20,7 @@ Checked parse_checked(const std::string& text) {
 }
 
 void add_shapes(CLI::App& app, BenchFlags& flags) {
-  const std::string group = "What";
+  const char* const group = group::problem;
   add_problem_flags(app, flags.what);
   CLI::Option* suite = add(app, "--suite", "[FILE]", "The shapes of a suite: the one that ships, or a file's",
                            [&flags](const std::string& file) {
@@ -30,7 +30,7 @@ void add_shapes(CLI::App& app, BenchFlags& flags) {
                            ->expected(0, 1)
                            ->default_str("")
                            ->group(group);
-  exclude(app, suite, {group}, {"--op", "--dtype", "--seed"});
+  exclude(app, suite, group::problems, {"--op", "--dtype", "--seed"});
   add(app, "-b,--begin", "M", "First M, or number of tokens of a --model; of a suite the least",
       [&flags](const std::string& text) { flags.begin = rows_of(text); })
       ->group(group);

@@ -64,7 +64,7 @@ class ShapeRun {
     now("preparing the reference");
     if (options_.checked == Checked::sampled && RowSample::serves(problem_))
       together(world_, [&] { sample_.emplace(*inputs_, world_.local_ranks(), options_.seed); });
-    if (!problem_.is_collective()) gemm_.emplace(world_, *inputs_, *memory_, timeout_us());
+    if (!problem_.traits().is_collective()) gemm_.emplace(world_, *inputs_, *memory_, timeout_us());
     sequential_.emplace(world_, *shape_.entries.at(0).candidate.plan, timeout_us());
     memory_->bind(*sequential_);
     setup_s_ = watch.seconds();

@@ -117,16 +117,18 @@ void add_shapes(const Sweep& sweep, int world, DType dtype, std::vector<NamedPro
   Problem problem{.op = parse_op(sweep.op), .world = world};
   problem.dtype = dtype;
   problem.transpose_b = true;
-  if (problem.routes() == sweep.routing.empty())
-    throw InvalidArgument(fmt::format("{} {} 'routing'", sweep.op, problem.routes() ? "needs" : "has no"));
+  if (problem.traits().routes() == sweep.routing.empty())
+    throw InvalidArgument(
+        fmt::format("{} {} 'routing'", sweep.op, problem.traits().routes() ? "needs" : "has no"));
   // What routes goes by the name of how; what does not needs none.
-  const std::vector<std::string> names = problem.routes() ? sweep.routing : std::vector<std::string>{""};
+  const std::vector<std::string> names =
+      problem.traits().routes() ? sweep.routing : std::vector<std::string>{""};
   for (const std::string& name : names)
     for (const std::int64_t m : sweep.m)
       for (const std::int64_t n : sweep.n)
         for (const std::int64_t k : sweep.k) {
           problem.m = m, problem.n = n, problem.k = k;
-          if (problem.routes())
+          if (problem.traits().routes())
             problem.routing = std::make_shared<const Routing>(
                 shingle::make_routing(parse_routing_pattern(name), world,
                                       std::vector<std::int64_t>(static_cast<std::size_t>(world), m), 0));
@@ -140,7 +142,7 @@ void add_layer(const ModelConfig& model, const std::string& name, LayerOptions o
     options.sequence_parallel = sequence_parallel;
     for (LayerOp& op : layer_operators(model, options)) {
       // Without sequence parallelism column-parallel products do not communicate.
-      if (!sequence_parallel && !op.problem.reduces()) continue;
+      if (!sequence_parallel && !op.problem.traits().reduces()) continue;
       op.problem.epilogue = {};
       op.problem.norm = {};
       problems.push_back({name + "." + op.name, std::move(op.problem)});

@@ -55,7 +55,7 @@ auto distinct(const std::vector<BenchRow>& rows, Key key) {
 /// Its operator, and of one that routes the name: how.
 std::pair<Op, std::string> kind_of(const BenchRow& row) {
   const NamedProblem& named = row.row.named;
-  return {named.problem.op, named.problem.routes() ? named.name : ""};
+  return {named.problem.op, named.problem.traits().routes() ? named.name : ""};
 }
 
 }  // namespace

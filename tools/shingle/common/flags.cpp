@@ -138,161 +138,176 @@ void exclude(CLI::App& app, CLI::Option* option, const std::vector<std::string>&
 }
 
 void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
-  const std::string group = "What";
-  const auto grouped = [&](CLI::Option* option) { option->group(group); };
+  const auto in_model = [](CLI::Option* option) { option->group(group::model); };
+  const auto in_attention = [](CLI::Option* option) { option->group(group::attention); };
+  const auto grouped = [](CLI::Option* option) { option->group(group::problem); };
   CLI::Option* model =
-      app.add_option("--model", flags.model, "Operators of a model: its Hugging Face config.json")
-          ->type_name("FILE");
-  grouped(model);
-  grouped(add(app, "--tokens", "N", "With --model: tokens of the batch", [&](auto& t) {
-            flags.tokens = extent(t);
-          })->needs(model));
-  grouped(add(app, "--layer-ops", "[NAME,…]", "With --model: the operators of a layer; all, or those named",
-              [&](auto& t) {
-                flags.layer_ops = true;
-                if (!t.empty()) flags.op_names = split(t, ',');
-              })
-              ->expected(0, 1)
-              ->default_str("")
-              ->needs(model));
-  grouped(app.add_flag("--mlp", flags.mlp,
-                       "With --model: a feed-forward as one operator instead of ffn_up and ffn_down")
-              ->needs(model));
+      app.add_option("--model", flags.model, "Hugging Face config.json of the model")->type_name("FILE");
+  in_model(model);
+  in_model(add(app, "--tokens", "N", "Tokens of the batch", [&](auto& t) {
+             flags.tokens = extent(t);
+           })->needs(model));
+  in_model(add(app, "--layer-ops", "[NAME,…]", "Operators of a layer: all, or the named ones",
+               [&](auto& t) {
+                 flags.layer_ops = true;
+                 if (!t.empty()) flags.op_names = split(t, ',');
+               })
+               ->expected(0, 1)
+               ->default_str("")
+               ->needs(model));
+  in_model(app.add_flag("--mlp", flags.mlp,
+                        "The feed-forward as one operator (mlp) instead of ffn_up and ffn_down")
+               ->needs(model));
   grouped(add(app, "--op", "OP", "One of " + op_list(), [&](auto& t) { flags.op = parse_op(t); }));
-  grouped(
-      add(app, "--m", "M",
-          "Rows of one rank's GEMM, or of what a collective makes of all; sizes read like 4096, 8K or 128M",
-          [&](auto& t) { flags.m = extent(t); }));
-  grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of what a collective moves",
+  grouped(add(app, "--m", "M", "Rows of one rank's GEMM, or of a collective's whole matrix: 4096, 8K or 128M",
+              [&](auto& t) { flags.m = extent(t); }));
+  grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of a collective's matrix",
               [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
   grouped(add(app, "--inner", "I", "mlp, gemm+allgather+gemm: columns of one rank's activated first product",
               [&](auto& t) { flags.inner = extent(t); }));
   Attention& attention = flags.attention;
-  grouped(add(app, "--heads", "H", "attention: query heads of all ranks",
-              [&](auto& t) { attention.heads = extent(t); }));
-  grouped(add(app, "--kv-heads", "G",
-              "attention: heads of K and V, which divide the query heads (default: H)",
-              [&](auto& t) { attention.kv_heads = extent(t); }));
-  grouped(add(app, "--head-dim", "D", "attention: columns of a head",
-              [&](auto& t) { attention.head_dim = extent(t); }));
-  grouped(app.add_flag("--causal", attention.causal, "attention: a token sees none that come after it"));
-  grouped(add(app, "--seq-lens", "LIST",
-              "attention: tokens of each sequence, such as 512,300 (default: one of M)", [&](auto& t) {
-                attention.lengths.clear();
-                for (const std::string& part : split(t, ',')) attention.lengths.push_back(extent(part));
-              }));
+  in_attention(
+      add(app, "--heads", "H", "Query heads of all ranks", [&](auto& t) { attention.heads = extent(t); }));
+  in_attention(add(app, "--kv-heads", "G", "Heads of K and V of all ranks, a divisor of H (default: H)",
+                   [&](auto& t) { attention.kv_heads = extent(t); }));
+  in_attention(
+      add(app, "--head-dim", "D", "Columns of a head", [&](auto& t) { attention.head_dim = extent(t); }));
+  in_attention(app.add_flag("--causal", attention.causal, "Causal mask"));
+  in_attention(add(app, "--seq-lens", "LIST",
+                   "Tokens of each sequence, such as 512,300 (default: one sequence of M)", [&](auto& t) {
+                     attention.lengths.clear();
+                     for (const std::string& part : split(t, ',')) attention.lengths.push_back(extent(part));
+                   }));
   grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)",
               [&](auto& t) { flags.dtype = parse_dtype(t); }));
   grouped(app.add_flag("--transpose-a", flags.transpose_a, "A is stored K×M (the weight gradient)"));
   grouped(app.add_flag("--transpose-b", flags.transpose_b, "B is stored N×K (a Linear layer's weight)"));
-  grouped(add(app, "--epilogue", "LIST", "bias and one of relu, gelu, silu, swiglu: bias,silu",
+  grouped(add(app, "--epilogue", "LIST", "bias, or one of relu, gelu, silu, swiglu, or both: bias,silu",
               [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
-  grouped(add(app, "--activation", "NAME",
-              "The same of an activation alone; of two products that between them", [&](auto& t) {
+  grouped(add(app, "--activation", "NAME", "Activation alone; with two products, the one between them",
+              [&](auto& t) {
                 if (flags.epilogue.activation != Activation::none)
                   throw InvalidArgument("--epilogue has an activation already");
                 flags.epilogue.activation = parse_activation(t);
               }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
-  grouped(app.add_flag("--residual", flags.residual, "Add a residual before the norm"));
+  grouped(app.add_flag("--residual", flags.residual, "Residual that is added before the norm"));
   grouped(app.add_option("--routing", flags.routing,
-                         "all-to-alls: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
+                         "All-to-all: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
               ->type_name("ROUTING"));
-  grouped(
-      add(app, "--row-order", "ORDER", "Rows of a sharded matrix: contiguous or block-cyclic", [&](auto& t) {
-        flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},
-                                               {"block-cyclic", RowOrder::block_cyclic},
-                                               {"block_cyclic", RowOrder::block_cyclic}});
-      }));
-  grouped(add(app, "--row-block", "ROWS", "Rows of a block, for block-cyclic",
+  grouped(add(app, "--row-order", "ORDER", "Rows of a shard: contiguous (the default) or block-cyclic",
+              [&](auto& t) {
+                flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},
+                                                       {"block-cyclic", RowOrder::block_cyclic},
+                                                       {"block_cyclic", RowOrder::block_cyclic}});
+              }));
+  grouped(add(app, "--row-block", "ROWS", "Rows of a block with block-cyclic",
               [&](auto& t) { flags.row_block = extent(t); }));
-  grouped(add(app, "--seed", "N", "Of the random inputs and routings",
+  grouped(add(app, "--seed", "N", "Seed of the random inputs and routings",
               [&](auto& t) { flags.seed = parse_seed(t); }));
-  exclude(app, model, {group}, {"--tokens", "--layer-ops", "--mlp", "--dtype", "--seed"});
+  exclude(app, model, {group::problem, group::attention}, {"--dtype", "--seed"});
 }
 
 void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
   const auto file = [&](const char* name, std::string& path, const char* help) {
-    app.add_option(name, path, help)->type_name("FILE.npy")->group("Your own matrices");
+    app.add_option(name, path, help)->type_name("FILE.npy")->group(group::matrices);
   };
-  file("--a", flags.a, "The whole A (M×K), split over the ranks as the operator has it");
+  file("--a", flags.a, "The whole A (M×K), split over the ranks by the operator");
   file("--b", flags.b, "The whole B (K×N)");
-  file("--out", flags.out, "Where the assembled result goes, once it is verified");
+  file("--out", flags.out, "File for the assembled result, written once it is verified");
 }
 
 void add_plan_flags(CLI::App& app, PlanFlags& flags) {
-  const auto grouped = [&](CLI::Option* option) { option->group("How"); };
   Params& params = flags.params;
-  grouped(add(
-      app, "--mechanism", "NAME",
-      "sequential, chunked, ring, signal, fused, copy-engine, several of them, all, best (the default), or "
-      "auto: what is predicted to be fastest",
+  const auto in = [&](const char* group) {
+    return [&app, group](const std::string& flag, const std::string& type, const std::string& help,
+                         std::function<void(const std::string&)> store) {
+      add(app, flag, type, help, std::move(store))->group(group);
+    };
+  };
+  const auto flag_in = [&](const char* group) {
+    return [&app, group](const std::string& flag, bool& value, const std::string& help) {
+      app.add_flag(flag, value, help)->group(group);
+    };
+  };
+  const auto any = in(group::mechanism);
+  any("--mechanism", "NAME",
+      "sequential, chunked, ring, signal, fused, copy-engine, a list of these, all, best (the default), or "
+      "auto: "
+      "the one predicted to be fastest",
       [&](auto& t) {
         flags.mechanisms = parse_mechanisms(t);
         flags.automatic = t == "auto";
         flags.asked = true;
-      }));
-  grouped(add(app, "--comm-workers", "N",
-              "Of each rank, that its collectives occupy (default: the machine's)",
-              [&](auto& t) { params.comm_workers = small(t); }));
-  grouped(
-      add(app, "--chunks", "N", "chunked: slices of the rows", [&](auto& t) { params.chunks = small(t); }));
-  grouped(add(app, "--slices", "N",
-              "ring: slices of each rank's rows; of ulysses-attention first of its heads",
-              [&](auto& t) { params.slices = small(t); }));
-  grouped(add(app, "--groups", "LIST",
-              "signal: waves of tiles in each group, such as 1,2,4, or equal (default: searched by the "
-              "machine's profile; equal without one)",
-              [&](auto& t) { parse_groups(t, params); }));
-  grouped(add(app, "--helpers", "N", "fused: workers that sum or push beside the GEMM, or none",
-              [&](auto& t) { params.helpers = t == "none" ? Params::no_helpers : small(t); }));
-  grouped(app.add_flag("--stage-fp32", params.stage_fp32, "fused: partial products travel in fp32"));
-  grouped(app.add_flag("--one-shot", params.one_shot, "fused allreduce: everybody sends all to everybody"));
-  grouped(add(app, "--comm-rows", "ROWS", "fused: rows of a communication tile of allgather+gemm and mlp",
-              [&](auto& t) { params.comm_rows = extent(t); }));
-  grouped(app.add_flag("--pull", params.pull, "fused: shards are fetched by who needs them"));
-  grouped(app.add_flag("--unregistered", params.unregistered,
-                       "fused, copy-engine: peers do not reach the matrices; what they store comes by way of "
-                       "the operator's memory"));
-  grouped(add(app, "--mover", "NAME", "fused: who moves shards: copy-engine (the default) or store",
-              [&](auto& t) { params.mover = parse_mover(t); }));
-  grouped(add(
-      app, "--comm-order", "ORDER",
-      "fused: how communication tiles come: ring (the default), reverse or interleaved; where products are "
-      "summed: ring, interleaved (the default where links are the bound) or same",
-      [&](auto& t) { params.comm_order = parse_comm_order(t); }));
-  grouped(app.add_flag("--row-parallel", params.row_parallel,
-                       "ring, attention: all queries first, and only the projection by slices"));
-  grouped(add(app, "--variant", "NAME",
-              "copy-engine: pcpy, bcst, swap, b2b, ring, or auto (the default, by size)",
-              [&](auto& t) { params.variant = parse_variant(t); }));
-  grouped(add(app, "--engines", "N",
-              "copy-engine: engines of each rank (default: the variant's); ring: engines that copy slices to "
-              "the next rank (default: none, messages)",
-              [&](auto& t) { params.engines = small(t); }));
-  grouped(app.add_flag("--prelaunch", params.prelaunch,
-                       "copy-engine: commands wait in the engines for their trigger"));
-  grouped(add(app, "--poll", "WHOSE",
-              "copy-engine: where engines look for it: engine (the default), rank, collective",
-              [&](auto& t) { params.poll = parse_poll(t); }));
-  grouped(add(app, "--trigger", "WHO",
-              "copy-engine: host (the default) or direct, by the GEMM that made the data",
-              [&](auto& t) { params.trigger = parse_trigger(t); }));
-  grouped(add(app, "--launchers", "N",
-              "copy-engine: threads that create the commands of all ranks (default: 1)",
-              [&](auto& t) { params.launchers = small(t); }));
-  grouped(add(app, "--tile", "MxN", "Tile of the GEMM, such as 256x512",
-              [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); }));
-  grouped(add(app, "--raster", "AXIS", "The axis along which tiles run first: n or m", [&](auto& t) {
+      });
+  any("--comm-workers", "N", "Workers of each rank that collectives occupy (default: the machine's)",
+      [&](auto& t) { params.comm_workers = small(t); });
+  flag_in(group::mechanism)(
+      "--unregistered", params.unregistered,
+      "ring, fused, copy-engine: peers cannot access the matrices; data goes through the "
+      "operator's staging memory");
+
+  in(group::chunked)("--chunks", "N", "Slices of the rows", [&](auto& t) { params.chunks = small(t); });
+
+  const auto ring = in(group::ring);
+  ring("--slices", "N", "Slices of each rank's rows; with ulysses-attention also of its heads",
+       [&](auto& t) { params.slices = small(t); });
+  ring("--engines", "N",
+       "ring: copy engines that move slices (default: none, messages); copy-engine: engines of each rank "
+       "(default: "
+       "the variant's)",
+       [&](auto& t) { params.engines = small(t); });
+  flag_in(group::ring)("--row-parallel", params.row_parallel,
+                       "Attention of all queries first, then the projection in slices");
+
+  in(group::signal)(
+      "--groups", "LIST",
+      "Waves of tiles in each group, such as 1,2,4, or equal (default: searched with the machine's "
+      "profile; equal without one)",
+      [&](auto& t) { parse_groups(t, params); });
+
+  const auto fused = in(group::fused);
+  const auto fused_flag = flag_in(group::fused);
+  fused("--helpers", "N", "Workers that sum or push beside the GEMM, or none",
+        [&](auto& t) { params.helpers = t == "none" ? Params::no_helpers : small(t); });
+  fused_flag("--stage-fp32", params.stage_fp32, "Send partial products in fp32");
+  fused_flag("--one-shot", params.one_shot, "All-reduce: each rank sends its product to all ranks");
+  fused("--comm-rows", "ROWS", "Rows of a communication tile (allgather+gemm, mlp)",
+        [&](auto& t) { params.comm_rows = extent(t); });
+  fused_flag("--pull", params.pull, "The receiver fetches a shard; by default its holder sends it");
+  fused("--mover", "NAME", "What moves shards: copy-engine (the default) or store",
+        [&](auto& t) { params.mover = parse_mover(t); });
+  fused("--comm-order", "ORDER",
+        "Order of communication tiles. Gathers: ring (the default), reverse, interleaved. Sums: ring, same, "
+        "interleaved (the default if links are the bound)",
+        [&](auto& t) { params.comm_order = parse_comm_order(t); });
+
+  const auto engines = in(group::copy_engine);
+  engines("--variant", "NAME", "pcpy, bcst, swap, b2b, ring, or auto (the default: by size)",
+          [&](auto& t) { params.variant = parse_variant(t); });
+  flag_in(group::copy_engine)("--prelaunch", params.prelaunch,
+                              "Queue commands in the engines ahead of their trigger");
+  engines("--poll", "WHOSE", "Flag that engines poll: engine (one each, the default), rank or collective",
+          [&](auto& t) { params.poll = parse_poll(t); });
+  engines("--trigger", "WHO",
+          "What starts engines: host (the default), or direct: the GEMM that made the data",
+          [&](auto& t) { params.trigger = parse_trigger(t); });
+  engines("--launchers", "N", "Host threads that create the commands of all ranks (default: 1)",
+          [&](auto& t) { params.launchers = small(t); });
+
+  const auto tiles = in(group::tiles);
+  tiles("--tile", "MxN", "Tile of the GEMM, such as 256x512",
+        [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); });
+  tiles("--raster", "AXIS", "Axis along which tiles run first: n or m", [&](auto& t) {
     params.order.raster = choose<Raster>(t, {{"n", Raster::along_n}, {"m", Raster::along_m}});
-  }));
-  grouped(add(app, "--swizzle", "N", "Rows of tiles taken together",
-              [&](auto& t) { params.order.swizzle = small(t); }));
-  grouped(add(app, "--cluster", "MxN", "Tiles that start together, such as 2x1",
-              [&](auto& t) { std::tie(params.order.cluster_m, params.order.cluster_n) = by(t); }));
-  grouped(add(app, "--rotation", "N", "Band of tiles to start at",
-              [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); }));
+  });
+  tiles("--swizzle", "N", "Rows of tiles that run together",
+        [&](auto& t) { params.order.swizzle = small(t); });
+  tiles("--cluster", "MxN", "Tiles that start together, such as 2x1",
+        [&](auto& t) { std::tie(params.order.cluster_m, params.order.cluster_n) = by(t); });
+  tiles("--rotation", "N", "Band of tiles that runs first",
+        [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); });
 }
 
 Mechanism mechanism_named(const std::string& text, const std::string& others) {
@@ -319,12 +334,12 @@ PlanFlags parse_plan_flags(std::vector<std::string> arguments) {
 
 void add_symmetric_flag(CLI::App& app, PlanFlags& flags) {
   app.add_flag("--symmetric", flags.params.symmetric,
-               fmt::format("Plan some ranks only, which stand for all (above {} ranks always)", max_world))
-      ->group("How");
+               fmt::format("Plan some ranks that stand for all (always above {} ranks)", max_world))
+      ->group(group::mechanism);
 }
 
 void add_world_flags(CLI::App& app, WorldFlags& flags, int most) {
-  const auto grouped = [&](CLI::Option* option) { option->group("Where"); };
+  const auto grouped = [&](CLI::Option* option) { option->group(group::world); };
   grouped(add(app, "--world,--tp", "RANKS",
               "Ranks (default: 4, or all GPUs; under a launcher as many as it started)",
               [&flags, most](auto& t) {

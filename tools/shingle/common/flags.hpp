@@ -66,6 +66,18 @@ struct WorldFlags {
   WorldOptions options(const Launch& launch) const;
 };
 
+/// Headings of flags in `--help`.
+namespace group {
+inline constexpr const char *problem = "Operator", *attention = "Attention", *model = "Operators of a model",
+                            *matrices = "Your own matrices", *mechanism = "Mechanism", *chunked = "chunked",
+                            *ring = "ring", *signal = "signal", *fused = "fused",
+                            *copy_engine = "copy-engine", *tiles = "Tiles of the GEMM",
+                            *world = "Ranks and machine";
+/// What the operators are, and how they are planned.
+inline const std::vector<std::string> problems{problem, attention, model},
+    plans{mechanism, chunked, ring, signal, fused, copy_engine, tiles};
+}  // namespace group
+
 /// An option whose text goes through `store`; what that refuses as InvalidArgument is said with the flag's
 /// name.
 CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& type, const std::string& help,

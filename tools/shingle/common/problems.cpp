@@ -53,31 +53,31 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   problem.k = flags.k;
   problem.inner = flags.inner;
   problem.dtype = flags.dtype.value_or(DType::f32);
-  if (problem.is_collective()) {
+  if (problem.traits().is_collective()) {
     if (flags.k != 0) throw InvalidArgument(fmt::format("{} has no GEMM: leave out --k", name(problem.op)));
     problem.k = problem.n;
   }
   apply_flags(flags, problem);
-  if (problem.attends()) {
+  if (problem.traits().attends) {
     if (flags.attention.heads == 0) throw InvalidArgument(fmt::format("{} needs --heads", name(problem.op)));
     if (flags.attention.head_dim == 0)
       throw InvalidArgument(fmt::format("{} needs --head-dim", name(problem.op)));
-    if (flags.k != 0 || (flags.n != 0 && !problem.multiplies()))
+    if (flags.k != 0 || (flags.n != 0 && !problem.traits().multiplies()))
       throw InvalidArgument(fmt::format("{} has --heads and --head-dim instead of {}", name(problem.op),
-                                        problem.multiplies() ? "--k" : "--n and --k"));
+                                        problem.traits().multiplies() ? "--k" : "--n and --k"));
     if (problem.attention.kv_heads == 0) problem.attention.kv_heads = problem.attention.heads;
-    const std::int64_t ranks = problem.exchanges_heads() ? 1 : world;
+    const std::int64_t ranks = problem.traits().exchanges_heads() ? 1 : world;
     problem.k = larger(problem.attention.heads / ranks, 1) * problem.attention.head_dim;
-    if (!problem.multiplies()) problem.n = problem.k;
+    if (!problem.traits().multiplies()) problem.n = problem.k;
   }
-  const bool routed = problem.routes();
+  const bool routed = problem.traits().routes();
   const auto need = [&](const char* flag, std::int64_t size) {
     if (size == 0) throw InvalidArgument(fmt::format("{} needs {}", name(problem.op), flag));
   };
   if (!routed) need("--m", flags.m);
   need("--n", problem.n);
   need("--k", problem.k);
-  if (problem.chains()) need("--inner", flags.inner);
+  if (problem.traits().chains()) need("--inner", flags.inner);
   if (routed) {
     problem.routing =
         make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
@@ -110,7 +110,7 @@ std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world
 }
 
 void apply_flags(const ProblemFlags& flags, Problem& problem) {
-  if (!flags.routing.empty() && !problem.routes())
+  if (!flags.routing.empty() && !problem.traits().routes())
     throw InvalidArgument(fmt::format("{} sends rows nowhere: leave out --routing", name(problem.op)));
   problem.transpose_a = flags.transpose_a;
   problem.transpose_b = flags.transpose_b;

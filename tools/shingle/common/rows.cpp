@@ -14,8 +14,9 @@ namespace {
 
 Line head_of(const Row& row) {
   const Problem& p = row.named.problem;
-  std::string size = p.multiplies() ? fmt::format("{}×{}×{}", p.m, p.n, p.k) : fmt::format("{}×{}", p.m, p.n);
-  if (p.chains()) size += fmt::format(" ({})", p.inner);
+  std::string size =
+      p.traits().multiplies() ? fmt::format("{}×{}×{}", p.m, p.n, p.k) : fmt::format("{}×{}", p.m, p.n);
+  if (p.traits().chains()) size += fmt::format(" ({})", p.inner);
   return {row.named.name.empty() ? std::string(name(p.op)) : fmt::format("{} {}", row.named.name, name(p.op)),
           std::move(size), row.mechanism};
 }

@@ -81,7 +81,7 @@ ordered_json json_of(const Row& row) {
   object["m"] = p.m;
   object["n"] = p.n;
   object["k"] = p.k;
-  if (p.chains()) object["inner"] = p.inner;
+  if (p.traits().chains()) object["inner"] = p.inner;
   object["world"] = p.world;
   object["dtype"] = name(p.dtype);
   object["backend"] = row.backend;

@@ -7,10 +7,10 @@ namespace shingle::cli {
 
 void add_cotune(CLI::App& app, CotuneFlags& flags) {
   const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
-    return app.add_option(name, value, help)->type_name(type)->group("What");
+    return app.add_option(name, value, help)->type_name(type)->group(group::problem);
   };
   const auto parsed = [&](const char* name, auto store, const char* help, const char* type) {
-    add(app, name, type, help, store)->group("What");
+    add(app, name, type, help, store)->group(group::problem);
   };
   option("--model", flags.model, "The iteration of a model: its Hugging Face config.json", "FILE");
   parsed(
@@ -34,8 +34,8 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
       app.add_option("--machine", flags.machine,
                      "Predict for a machine instead: h200x8, a profile's file, or 'h200x8 * 2, 8x400Gb/s'")
           ->type_name("MACHINE")
-          ->group("Where");
-  exclude(app, machine, {"Where"}, {"--world"});
+          ->group(group::world);
+  exclude(app, machine, {group::world}, {"--world"});
   app.add_option("--repeat", flags.repeat, "Measurements of each configuration")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str()

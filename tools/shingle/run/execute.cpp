@@ -20,7 +20,7 @@ class Execution {
       return;
     now("filling inputs");
     together(world, [&] { memory_.emplace(world, inputs); });
-    if (!job.named.problem.is_collective())
+    if (!job.named.problem.traits().is_collective())
       gemm_.emplace(world, inputs, *memory_, run_timeout_us(job.named.problem, options.where));
     sequential_.emplace(world, inputs.problem(), operator_options(Mechanism::sequential, {}));
     memory_->bind(*sequential_);
@@ -100,9 +100,10 @@ double gemm_us(const Problem& p) {
   constexpr double flops_per_us = 2e3;
   const auto m = static_cast<double>(p.m);
   double flops = 0;
-  if (p.attends()) flops += 4 * m * m * static_cast<double>(p.exchanges_heads() ? p.k / p.world : p.k);
-  if (p.multiplies()) flops += 2 * m * static_cast<double>(p.b_cols()) * static_cast<double>(p.k);
-  if (p.chains()) flops += 2 * m * static_cast<double>(p.n) * static_cast<double>(p.inner);
+  if (p.traits().attends)
+    flops += 4 * m * m * static_cast<double>(p.traits().exchanges_heads() ? p.k / p.world : p.k);
+  if (p.traits().multiplies()) flops += 2 * m * static_cast<double>(p.b_cols()) * static_cast<double>(p.k);
+  if (p.traits().chains()) flops += 2 * m * static_cast<double>(p.n) * static_cast<double>(p.inner);
   return flops / flops_per_us;
 }
 
@@ -164,7 +165,7 @@ double execute_bytes(const Job& job, const Machine& machine, const Launch& launc
   if (baseline) internal += internal_bytes(*baseline, launch);
   double alone = 0;
   for (int rank = 0; rank < problem.world; ++rank)
-    if (!problem.is_collective() && (!launch.processes() || rank == launch.rank))
+    if (!problem.traits().is_collective() && (!launch.processes() || rank == launch.rank))
       alone += static_cast<double>(GemmAlone::bytes(problem, rank));
   return user_matrix_bytes(problem, launch) + internal + alone + static_cast<double>(check_bytes(problem));
 }

@@ -37,14 +37,14 @@ class SplitInputs final : public Inputs {
   }
   float a(int rank, std::int64_t row, std::int64_t k) const {
     const Problem& p = problem();
-    if (p.reduces()) k += rank * p.k;
+    if (p.traits().reduces()) k += rank * p.k;
     if (p.op == Op::allgather_gemm) row += smaller(rank * p.shard_rows(), p.m);
-    if (p.routes()) row += p.routing->global_base(rank);
+    if (p.traits().routes()) row += p.routing->global_base(rank);
     return element(a_, p.transpose_a, row, k);
   }
   float b(int rank, std::int64_t k, std::int64_t col) const {
     const Problem& p = problem();
-    if (p.reduces()) k += rank * p.k;
+    if (p.traits().reduces()) k += rank * p.k;
     return element(b_, p.transpose_b, k, whole_column(p, rank, col, p.transpose_b ? b_.rows : b_.cols));
   }
   /// Of op(matrix); zero beyond it.
@@ -82,10 +82,10 @@ void refuse_what_has_no_matrix(const ProblemFlags& flags) {
   if (!flags.model.empty() || !flags.op) throw InvalidArgument("--a and --b need --op");
   Problem asked;
   asked.op = *flags.op;
-  if (asked.attends() || !asked.multiplies())
+  if (asked.traits().attends || !asked.traits().multiplies())
     throw InvalidArgument(
         fmt::format("--a and --b are for products of two matrices, not for {}", name(asked.op)));
-  if (asked.chains())
+  if (asked.traits().chains())
     throw InvalidArgument(
         fmt::format("--a and --b are for operators of one weight: {} has two", name(asked.op)));
   if (flags.m || flags.n || flags.k || flags.inner)
@@ -129,10 +129,10 @@ UserMatrices::UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, 
     throw InvalidArgument(fmt::format("swiglu takes [gate | up]: {} columns cannot be halved", n_));
   problem_.m = m_;
   problem_.n = n_;
-  problem_.k = problem_.reduces() ? ceil_div(k_, world) : k_;
+  problem_.k = problem_.traits().reduces() ? ceil_div(k_, world) : k_;
   if (problem_.op == Op::allgather_gemm)
     problem_.n = halves ? 2 * ceil_div(n_ / 2, world) : ceil_div(n_, world);
-  if (problem_.routes()) {
+  if (problem_.traits().routes()) {
     std::vector<std::int64_t> rows;
     const std::int64_t part = ceil_div(m_, world);
     for (int rank = 0; rank < world; ++rank) rows.push_back(smaller(part, m_ - smaller(rank * part, m_)));
@@ -169,13 +169,13 @@ std::string UserMatrices::holder(Role role, std::int64_t row, std::int64_t col) 
   const Problem& p = problem_;
   const std::int64_t k = role == Role::a ? col : row;
   std::int64_t rank = -1;
-  if (p.reduces()) {
+  if (p.traits().reduces()) {
     rank = k / p.k;
   } else if (p.op == Op::allgather_gemm) {
     const std::int64_t half = n_ / 2, own = p.n / 2;
     const bool halves = p.epilogue.activation == Activation::swiglu;
     rank = role == Role::a ? row / p.shard_rows() : halves ? col % half / own : col / p.n;
-  } else if (p.routes() && role == Role::a) {
+  } else if (p.traits().routes() && role == Role::a) {
     for (rank = 0; p.routing->global_base(static_cast<int>(rank) + 1) <= row;) ++rank;
   }
   return rank < 0 ? "all ranks" : fmt::format("rank {}", rank);

@@ -18,7 +18,7 @@ namespace {
 Job job_of(const std::string& file) {
   Plan plan = read_plan(file);
   const Problem problem = plan.problem;
-  if (problem.overlaps())
+  if (problem.traits().is_workload)
     throw InvalidArgument(
         fmt::format("{}: its overlap has no result to check; shingle simulate takes it", file));
   if (problem.world > max_world)
