@@ -85,10 +85,10 @@ def summary(record):
     points = [point for series in series_of(record).values() for point in series]
     large = [speedup for m, speedup in points if m >= 2048]
     slower = sum(speedup < 1 for _, speedup in points)
-    device = record["machine"]["cuda"]["devices"][0]["name"]
-    model = record["rows"][0]["layer_op"].split(".")[0].replace("-", " ").title().replace("Llama 3", "Llama-3")
+    model, devices = re.match(r"(.*), tensor parallelism over (.*), ", title_of(record)).groups()
+    model = re.sub(r"-(\d+)b$", r" \1B", model).replace("llama", "Llama")
     return textwrap.fill(
-        f"**On {record['world']} {device}, the tensor-parallel GEMMs of {model} and their collectives run up to "
+        f"**On {devices}, the tensor-parallel GEMMs of {model} and their collectives run up to "
         f"{max(speedup for _, speedup in points):.2f} times as fast as cuBLASLt followed by NCCL.** The geometric "
         f"mean from 2,048 to {max(m for m, _ in points):,} tokens is {statistics.geometric_mean(large):.2f}. Of "
         f"{len(points)} measured shapes, {slower or 'none'} {'are' if slower > 1 else 'is'} slower than that baseline, "
