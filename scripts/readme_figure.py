@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws docs/speedup.svg and writes its summary into pages, from a record of `shingle bench`: readme_figure.py [--check]
+"""Draws docs/speedup.svg, and writes what it shows into pages: readme_figure.py [--check]
 
-The summary stands between <!-- figures: suite --> and <!-- end -->. --check changes nothing and exits 1 if figure or
+Both come from a record of `shingle bench`. The summary stands between <!-- figures: suite --> and <!-- end -->. --check changes nothing and exits 1 if figure or
 summary are not what the record gives.
 """
 
