@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws docs/speedup.svg, and writes what it shows into pages: readme_figure.py [--check]
 
-Both come from a record of `shingle bench`. The summary stands between <!-- figures: suite --> and <!-- end -->. --check changes nothing and exits 1 if figure or
-summary are not what the record gives.
+Both come from a record of `shingle bench`. The summary stands between <!-- figures: suite --> and <!-- end -->.
+--check changes nothing and exits 1 if figure or summary are not what the record gives.
 """
 
 import json
