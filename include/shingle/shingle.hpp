@@ -1,9 +1,10 @@
-// Shingle's library: all that a user of it needs.
+// Shingle's umbrella header: everything that a user of the library needs.
 //
-// Describe a `Problem` (plan/problem.hpp), make a `World` of ranks (api/registry.hpp), let an `Operator`
-// (api/operator.hpp) plan, prove and run it on your matrices. A `Plan` can be printed (plan/print.hpp),
-// stored (plan/json.hpp) and proven (verify/verify.hpp) by itself. Whatever fails throws a shingle::Error
-// (base/error.hpp). Sizes are in elements, names say where they are in bytes or microseconds.
+// `Problem` (plan/problem.hpp) describes an operator. `make_world()` (api/registry.hpp) makes a `World` of
+// ranks. `Operator` (api/operator.hpp) plans, proves and runs the problem on your matrices. A `Plan` can also
+// be printed (plan/print.hpp), stored as JSON (plan/json.hpp) and proven (verify/verify.hpp) without a world.
+// Every failure throws a shingle::Error (base/error.hpp). Sizes are in elements unless the name says bytes;
+// names also say microseconds.
 #pragma once
 
 #include "shingle/api/operator.hpp"

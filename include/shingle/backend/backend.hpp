@@ -1,7 +1,7 @@
 // The contract of a backend: a World of ranks with memory, and Executables that run a plan on it.
 //
-// The same calls serve a backend that holds all ranks in one process (threads) and one that holds a single
-// rank of many processes (MPI): whatever is "by rank" concerns the local ranks only.
+// A backend holds all ranks in one process (threads) or a single rank in each of many processes (MPI). The
+// same calls serve both: arguments and results "by rank" are of the local ranks only.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace shingle {
 
-/// Owner of a block of a rank's device memory (host memory on the host backend). Move-only, freed on
-/// destruction. Read and written by World::download and World::upload, unless the host can reach it.
+/// Owner of a block of a rank's device memory (host memory on the host backend). Move-only; the destructor
+/// frees it. Access it by World::download and World::upload, unless Capabilities::host_accessible.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -43,29 +43,32 @@ struct TileShape {
   bool operator==(const TileShape&) const = default;
 };
 
-/// How runs are timed, so that one is like another.
+/// How to time runs, so that they are comparable.
 struct Timing {
-  double run_us = 3e3;  ///< that a run should take: far shorter ones are noise, far longer ones heat a device
-  double rest_us = 0;   ///< idle before a run that multiplies: it finds the clocks of a cool device
+  /// Target time of a run. Much shorter runs are noise, much longer ones heat the device.
+  double run_us = 3e3;
+  /// Idle time before a run that multiplies, so that it starts with the clocks of a cool device.
+  double rest_us = 0;
 };
 
-/// What a World can do; a plan that needs more is refused at compile() with the reason.
+/// What a World supports. compile() refuses a plan that needs more, with the reason.
 struct Capabilities {
-  bool remote_memory = false;        ///< a rank may load, store and count in another's memory
+  bool remote_memory = false;        ///< a rank may load, store and count in another rank's memory
   std::vector<DType> native_dtypes;  ///< multiplied without widening, the best first
   bool host_accessible = true;       ///< the host may read and write a DeviceBuffer by its pointer
-  /// Of which products are tiled, by a kernel of its own beside a library's; empty: any, as the library does.
+  /// Tiles of the backend's own GEMM kernel, if it has one beside cuBLASLt. Empty: any tile, computed by
+  /// oneDNN.
   std::vector<TileShape> tiles{};
   Timing timing{};
 };
 
-/// One interval of a run on the clock of the world, for timelines.
+/// One interval of a run on the world's clock, for timelines.
 struct Span {
   std::int32_t rank = 0;
   std::int32_t lane = 0;
-  std::int32_t step = 0;  ///< in the lane
-  std::int32_t group =
-      -1;  ///< of a tiled step that notifies or is gated by groups: the group whose tiles these are
+  std::int32_t step = 0;  ///< index in the lane
+  /// Group of the tiles, if the step is tiled and notifies or is gated by groups; else -1.
+  std::int32_t group = -1;
   std::int32_t epoch = 0;
   double begin_us = 0;
   double end_us = 0;
@@ -78,56 +81,61 @@ struct RunOptions {
 };
 
 struct RunReport {
-  double elapsed_us = 0;    ///< first begin to last end over all ranks of the world and all epochs
-  std::vector<Span> spans;  ///< of all ranks (on every process), when traced
+  double elapsed_us = 0;    ///< first begin to last end, over all ranks of the world and all epochs
+  std::vector<Span> spans;  ///< of all ranks, on every process; only if traced
 };
 
-/// A plan, compiled for a World. Bind every user buffer of every local rank before the first run.
+/// A plan compiled for a World. Bind every user buffer of every local rank before the first run.
 class Executable {
  public:
   virtual ~Executable() = default;
 
-  /// `memory` holds the rank's part of the plan's buffer, row-major and densely packed; it must stay valid.
+  /// `memory` holds the rank's part of the plan's buffer, row-major and densely packed. It must stay valid
+  /// while it is bound.
   virtual void bind(int rank, Role role, void* memory) = 0;
 
-  /// Runs the plan; collective over the world's processes. Returns when all local ranks are done.
-  /// Throws Timeout with the diagnosis when a wait passes its deadline or another rank fails; the World is
-  /// then broken and every later run throws.
+  /// Runs the plan. Collective over the world's processes. Returns when all local ranks are done. Throws
+  /// Timeout with the diagnosis if a wait passes its deadline or another rank fails. The World is then
+  /// broken, and every later run throws.
   virtual RunReport run(const RunOptions& options = {}) = 0;
 
-  /// Makes ready what enqueue() needs: after the first bind() of all matrices, and whenever one has been
-  /// bound anew. Collective over the world's processes, also where only one of them has bound anything; run()
-  /// does it by itself. `timeout_us` is the deadline of every single wait of the epochs that are enqueued.
-  /// Throws what keeps the plan from running; nothing has run then, and the world is as it was.
+  /// Prepares enqueue(). Call it after the first bind() of all matrices, and again after any later bind().
+  /// Collective over the world's processes, even if only one of them has bound a matrix. run() calls it
+  /// itself. `timeout_us` is the deadline of every single wait of enqueued epochs.
+  ///
+  /// Throws the reason if the plan cannot run. Nothing has then run, and the world is unchanged.
   virtual void prepare([[maybe_unused]] double timeout_us = 30e6) {}
 
-  /// One epoch on streams of the devices (for CUDA: cudaStream_t), one for each local rank in the order of
-  /// local_ranks(): behind what is in the stream, and before what comes into it later. Returns at once.
-  /// Epochs follow one another in the order of the calls, whatever their streams; all processes make the same
-  /// calls. A failure on the device is thrown by the next call of whatever kind, or by synchronize(); the
-  /// World is then broken, and the outputs since the call before are void.
+  /// Enqueues one epoch on streams of the devices (CUDA: cudaStream_t) and returns at once. It takes one
+  /// stream for each local rank, in the order of local_ranks(). The epoch starts after earlier work of its
+  /// stream, and later work waits for it. Epochs run in the order of the calls, on any streams. All processes
+  /// must make the same calls.
   ///
-  /// Streams that are being captured get the epoch as part of that capture: all of them, on all ranks alike.
-  /// Each replay is an epoch then, on the matrices that were bound at the time of the capture, also once
-  /// others are bound; in order with other epochs it is only by its stream. The graph goes before the
-  /// executable. Throws InvalidArgument where prepare() has not been called, Unsupported where there are no
-  /// streams, or where the plan cannot be captured.
+  /// The next call of any kind, or synchronize(), throws a failure on the device. The World is then broken,
+  /// and the outputs since the previous call are void.
+  ///
+  /// If the streams are being captured, the epoch becomes part of the capture. All streams of all ranks must
+  /// then be capturing. Each replay is an epoch on the matrices that were bound at capture, also after a
+  /// later bind(). Only its stream orders a replay with other epochs. Destroy the graph before the
+  /// executable.
+  ///
+  /// Throws InvalidArgument without a prior prepare(), or if only some of the streams are being captured.
+  /// Throws Unsupported if the backend has no streams or the plan cannot be captured.
   virtual void enqueue(std::span<void* const> streams);
 
-  /// Waits until the epochs that were enqueued, other than in a capture, are done on the local ranks. What is
-  /// in front of them in their streams counts against the deadline, too. Throws Timeout as run() does.
+  /// Waits until enqueued epochs, except captured ones, are done on the local ranks. Work in front of them in
+  /// their streams counts against the deadline. Throws Timeout as run() does.
   virtual void synchronize() {}
 
-  /// Whether peers do not reach a matrix that is bound to any rank, although the plan has them do so: each
-  /// epoch then copies all of it, before its first step or behind its last. Collective over the world's
-  /// processes.
+  /// True if the plan has peers access a bound matrix, on any rank, that they cannot reach. Each epoch then
+  /// copies the whole matrix, before its first step or after its last. Collective over the world's processes.
   virtual bool copies_whole() { return false; }
 
   /// Memory that the executable holds for a rank, in bytes.
   virtual std::int64_t internal_bytes(int rank) const = 0;
 
-  /// Overwrites the internal buffers of the local ranks with NaN, so that a result cannot come from an
-  /// earlier run.
+  /// Overwrites the internal buffers of the local ranks with NaN, so that no result can come from an earlier
+  /// run.
   virtual void poison() = 0;
 };
 
@@ -143,12 +151,12 @@ class World {
 
   virtual DeviceBuffer allocate(int rank, std::size_t bytes) = 0;
 
-  /// Copies from the host's memory to a local rank's. This and the next two are done when they return, must
-  /// not overlap a run, and may be called by several threads at once.
+  /// Copies from host memory to a local rank's memory. upload(), download() and fill() are done when they
+  /// return. They must not overlap a run. Several threads may call them at once.
   virtual void upload([[maybe_unused]] int rank, void* device, const void* host, std::size_t bytes) {
     if (bytes > 0) std::memcpy(device, host, bytes);
   }
-  /// Copies from a local rank's memory to the host's.
+  /// Copies from a local rank's memory to host memory.
   virtual void download([[maybe_unused]] int rank, void* host, const void* device, std::size_t bytes) {
     if (bytes > 0) std::memcpy(host, device, bytes);
   }
@@ -157,11 +165,11 @@ class World {
     if (bytes > 0) std::memset(device, value, bytes);
   }
 
-  /// Throws Unsupported when the plan needs what the world cannot do, InvalidArgument when it is for another
-  /// world.
+  /// Throws Unsupported if the plan needs what the world cannot do. Throws InvalidArgument if it is for
+  /// another world.
   virtual std::unique_ptr<Executable> compile(const Plan& plan) = 0;
 
-  /// All processes wait for each other.
+  /// Barrier over all processes.
   virtual void barrier() = 0;
   /// Maximum over all processes of each value.
   virtual std::vector<double> all_max(std::vector<double> values) = 0;

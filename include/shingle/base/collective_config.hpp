@@ -1,4 +1,4 @@
-// How a collective library carries out one collective: what its tuner may set.
+// Settings of one collective of NCCL: what a tuner may choose for it.
 #pragma once
 
 #include <compare>
@@ -15,16 +15,16 @@ enum class Transport : std::uint8_t { automatic, p2p, shm, net };
 std::string_view name(Algorithm algorithm);
 std::string_view name(Protocol protocol);
 std::string_view name(Transport transport);
-/// Throw InvalidArgument.
+/// Inverse of name(). Throw InvalidArgument on an unknown name.
 Algorithm parse_algorithm(std::string_view text);
 Protocol parse_protocol(std::string_view text);
 Transport parse_transport(std::string_view text);
 
-/// Zero or automatic is left to the library, so that {} is its default.
+/// Zero or `automatic` leaves a setting to NCCL; {} is NCCL's default in everything.
 struct CollectiveConfig {
-  std::int32_t channels = 0;     ///< NC: thread blocks, each of which occupies an SM
-  std::int64_t chunk_bytes = 0;  ///< C: what a channel moves at a time
-  std::int32_t threads = 0;      ///< NT: of a channel
+  std::int32_t channels = 0;     ///< NC: thread blocks; each occupies an SM
+  std::int64_t chunk_bytes = 0;  ///< C: bytes that a channel moves at a time
+  std::int32_t threads = 0;      ///< NT: threads of a channel
   Algorithm algorithm = Algorithm::automatic;
   Protocol protocol = Protocol::automatic;
   Transport transport = Transport::automatic;
@@ -32,7 +32,7 @@ struct CollectiveConfig {
   auto operator<=>(const CollectiveConfig&) const = default;
 };
 
-/// "4 channels, 512.0 KiB, ring, simple"; "default" where all is left to the library.
+/// "4 channels, 512.0 KiB, ring, simple". "default" if every setting is left to NCCL.
 std::string describe(const CollectiveConfig& config);
 
 }  // namespace shingle

@@ -1,4 +1,4 @@
-// The one hierarchy of exceptions (DESIGN: "Errors"). Expected failure is a Result, not an exception.
+// The hierarchy of exceptions (DESIGN: "Errors"). An expected failure is a Result (base/result.hpp) instead.
 #pragma once
 
 #include <source_location>
@@ -7,16 +7,16 @@
 
 namespace shingle {
 
-/// Base of everything that Shingle throws. `what()` is one line that a user can act on.
+/// Base of every exception that Shingle throws. `what()` is one line that tells the user what to do.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, int rank = -1,
                  std::source_location where = std::source_location::current())
       : std::runtime_error(message), rank_(rank), where_(where) {}
 
-  /// The rank that failed, or -1 where no single rank did.
+  /// The rank that failed; -1 if the failure is not of one rank.
   int rank() const noexcept { return rank_; }
-  /// Where it was thrown.
+  /// Source location of the throw.
   const std::source_location& where() const noexcept { return where_; }
 
  private:
@@ -24,13 +24,13 @@ class Error : public std::runtime_error {
   std::source_location where_;
 };
 
-/// A value from outside is wrong: a size, a flag, a field of a file.
+/// A value from the caller is wrong: a size, a flag, a field of a file.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-/// The request is meaningful, but this build or this machine cannot serve it.
+/// The request has a meaning, but this build or this machine cannot serve it.
 class Unsupported : public Error {
  public:
   using Error::Error;
@@ -42,14 +42,14 @@ class IoError : public Error {
   using Error::Error;
 };
 
-/// A wait passed its deadline, or was aborted because another rank failed. The message carries the diagnosis:
+/// A wait passed its deadline, or was aborted because another rank failed. The message holds the diagnosis:
 /// rank, lane, step, counter, value seen, target, and the ranks that should have added.
 class Timeout : public Error {
  public:
   using Error::Error;
 };
 
-/// A call of the CUDA runtime failed; `code()` is its cudaError_t.
+/// A call of the CUDA runtime failed. `code()` is its cudaError_t.
 class CudaError : public Error {
  public:
   CudaError(const std::string& call, int code, int rank,
@@ -61,7 +61,7 @@ class CudaError : public Error {
   int code_;
 };
 
-/// A call of NCCL failed; `code()` is its ncclResult_t.
+/// A call of NCCL failed. `code()` is its ncclResult_t.
 class NcclError : public Error {
  public:
   NcclError(const std::string& call, int code, int rank,
@@ -73,7 +73,7 @@ class NcclError : public Error {
   int code_;
 };
 
-/// An MPI call failed; `code()` is MPI's error code.
+/// A call of MPI failed. `code()` is MPI's error code.
 class MpiError : public Error {
  public:
   MpiError(const std::string& call, int code, int rank,

@@ -1,4 +1,5 @@
-// A value, or the reason why there is none: for failure that a caller expects, such as an infeasible plan.
+// Result: a value, or the reason why there is none. It reports failures that a caller expects, for example an
+// infeasible plan.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace shingle {
 
-/// Why something cannot be had, in one line fit for a user.
+/// Why there is no value: one line for the user.
 struct Reason {
   std::string text;
 };
@@ -23,7 +24,7 @@ class [[nodiscard]] Result {
   explicit operator bool() const noexcept { return std::holds_alternative<T>(state_); }
   bool has_value() const noexcept { return static_cast<bool>(*this); }
 
-  /// The value; throws Unsupported with the reason where there is none.
+  /// The value. Throws Unsupported with the reason if there is none.
   T& value() & {
     require();
     return std::get<T>(state_);
@@ -41,7 +42,7 @@ class [[nodiscard]] Result {
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
-  /// The reason; only where there is no value.
+  /// The reason. Call it only if there is no value.
   const std::string& reason() const { return std::get<Reason>(state_).text; }
 
  private:

@@ -1,18 +1,20 @@
-// Which row of a matrix a GEMM's virtual row is.
+// RowMap: the matrix row of each virtual row of a GEMM.
 //
-// A row-sharded result belongs to `world` ranks, `stride` rows each. If every tile is to hold the same number
-// of rows of every rank, so that a group of tiles can be reduce-scattered as soon as it is done, the tile's
-// rows have to be picked from all shards: virtual rows run over blocks of `world` × `block` rows, of which
-// the j-th `block` rows come from rank j's shard. The other way round, one rank's blocks of rows that are
-// dealt to the ranks in turn are picked by a map whose `world` is the number of the blocks.
+// A row-sharded result belongs to `world` ranks, `stride` rows each. A reduce-scatter of a finished group of
+// tiles needs the same number of rows of every rank in every tile. The rows of a tile are therefore picked
+// from all shards: virtual rows run over blocks of `world` × `block` rows. The j-th `block` rows of such a
+// block come from rank j's shard.
+//
+// The same map picks one rank's rows if blocks of rows are dealt to the ranks in turn. The map's `world` is
+// then the number of these blocks.
 #pragma once
 
 #include "shingle/grid/tile_grid.hpp"
 
 namespace shingle {
 
-/// A run of consecutive virtual rows that are also consecutive in the matrix. `matrix_row` is -1 where the
-/// rows are phantom: beyond the last row of the matrix.
+/// A run of virtual rows that are also consecutive in the matrix. `matrix_row` is -1 for phantom rows: rows
+/// beyond the last row of the matrix.
 struct RowRun {
   std::int64_t virtual_row = 0;
   std::int64_t matrix_row = 0;
@@ -21,13 +23,14 @@ struct RowRun {
 
 struct RowMap {
   std::int32_t world = 1;
-  std::int64_t block = 1;   ///< rows of one rank in a full tile
-  std::int64_t len = 0;     ///< rows of each rank that the map covers; virtual rows are [0, world · len)
+  std::int64_t block = 1;  ///< rows of one rank in a full tile
+  /// Rows of each rank that the map covers. Without `pitch`, virtual rows are [0, world · len).
+  std::int64_t len = 0;
   std::int64_t stride = 0;  ///< matrix rows between the shards of neighbouring ranks
   std::int64_t base = 0;    ///< first row of each shard that the map covers
   std::int64_t limit = 0;   ///< rows of the matrix; rows from here on are phantom
-  /// Not 0: every block is padded to this many virtual rows (no tile then holds rows of two ranks, if tiles
-  /// divide it); the padding is phantom.
+  /// Not 0: every block is padded to this many virtual rows, and the padding is phantom. If tiles divide the
+  /// pitch, no tile holds rows of two ranks.
   std::int64_t pitch = 0;
 
   /// Virtual row i is matrix row base + i, up to `limit`.
@@ -44,7 +47,7 @@ struct RowMap {
            limit == o.limit && pitch == o.pitch;
   }
 
-  /// The longest run that starts at a virtual row, at most `count` rows.
+  /// The longest run that starts at a virtual row, of `count` rows at most.
   SHINGLE_HD constexpr RowRun run_at(std::int64_t virtual_row, std::int64_t count) const {
     if (pitch > 0) {
       const std::int64_t first = virtual_row / (world * pitch) * block, i = virtual_row % pitch;

@@ -1,13 +1,13 @@
-// Tile grids: which tiles a step has and the order in which they start, in closed form.
+// Tile grids: the tiles of a step and the order in which they start, in closed form.
 //
 // A grid covers `rows` × `cols` output elements with tiles of tile_rows × tile_cols; tiles at the far edges
-// may be ragged. The order is a loop nest over factors of the two tile axes: every loop runs over one digit
-// of the m- or the n-index (outer loops hold the more significant digits), and may start rotated. Raster,
-// swizzle and clusters are such nests. Where the factors overshoot the tiles there are phantom tiles:
-// positions of the nest that hold no output.
+// may be ragged. The order is a loop nest over factors of the two tile axes. Every loop runs over one digit
+// of the m-index or the n-index, and may start rotated. Outer loops hold the more significant digits. Raster,
+// swizzle and clusters are such nests. If the factors overshoot the tiles, the nest has phantom tiles:
+// positions that hold no output.
 //
-// C++17 and constexpr throughout, so that host, device and verifier compute the same numbers from the same
-// source.
+// The code is C++17 and constexpr throughout, so that host, device and verifier compute the same numbers from
+// one source.
 #pragma once
 
 #include <cstdint>
@@ -32,15 +32,15 @@ SHINGLE_HD constexpr std::int64_t larger(std::int64_t a, std::int64_t b) {
 
 enum class Axis : std::uint8_t { m, n };
 
-/// One loop of a nest: runs `extent` values of one axis's digit, the first of which is `rotation`, upwards or
-/// downwards, cyclically.
+/// One loop of a nest. It takes `extent` values of a digit of one axis. It starts at `rotation` and runs
+/// upwards or downwards, cyclically.
 struct Loop {
   Axis axis = Axis::m;
   std::int32_t extent = 1;
   std::int32_t rotation = 0;
   bool descending = false;
 
-  /// The digit of the loop's value-th turn, and the turn of a digit; both in [0, extent).
+  /// digit() is the digit of the loop's value-th iteration; value() is the inverse. Both are in [0, extent).
   SHINGLE_HD constexpr std::int64_t digit(std::int64_t value) const {
     return (descending ? rotation - value + extent : rotation + value) % extent;
   }
@@ -52,7 +52,7 @@ struct Loop {
   }
 };
 
-/// A tile by its indices along the two axes (not elements).
+/// A tile by its indices along the two axes, not by elements.
 struct Tile {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -78,9 +78,9 @@ struct TileGrid {
 
   SHINGLE_HD constexpr std::int64_t tiles_m() const { return ceil_div(rows, tile_rows); }
   SHINGLE_HD constexpr std::int64_t tiles_n() const { return ceil_div(cols, tile_cols); }
-  /// Tiles that hold output.
+  /// Number of tiles that hold output.
   SHINGLE_HD constexpr std::int64_t tiles() const { return tiles_m() * tiles_n(); }
-  /// Positions of the loop nest, phantom tiles included: linear indices run over [0, positions()).
+  /// Number of positions of the loop nest, phantom tiles included. Linear indices run over [0, positions()).
   SHINGLE_HD constexpr std::int64_t positions() const {
     std::int64_t count = 1;
     for (int i = 0; i < loop_count; ++i) count *= loops[i].extent;
@@ -117,21 +117,20 @@ struct TileGrid {
     return position;
   }
 
-  /// The elements of a tile, clipped at the ragged edges; zero rows or columns for a phantom tile.
+  /// The elements of a tile, clipped at the ragged edges. A phantom tile has zero rows or columns.
   SHINGLE_HD constexpr TileRect rect(Tile tile) const {
     const std::int64_t row = smaller(tile.m * tile_rows, rows), col = smaller(tile.n * tile_cols, cols);
     return {row, col, smaller(row + tile_rows, rows) - row, smaller(col + tile_cols, cols) - col};
   }
 
-  /// The wave of a position when `workers` tiles are in flight together (phantom tiles take a worker too).
+  /// The wave of a position if `workers` tiles are in flight together. Phantom tiles take a worker too.
   SHINGLE_HD static constexpr std::int64_t wave(std::int64_t linear, std::int64_t workers) {
     return linear / workers;
   }
 
-  /// Sum over the tiles that hold output at positions before `linear` of weight_m · weight_n, where
-  /// weight_m(lo, hi) is the summed weight of the tile rows [lo, hi) and weight_n(lo, hi) that of the tile
-  /// columns. Costs one step a loop, whatever the number of tiles: this is what makes slots, counts and
-  /// offsets closed forms.
+  /// Sum of weight_m · weight_n over the tiles with output at positions before `linear`. weight_m(lo, hi) is
+  /// the summed weight of the tile rows [lo, hi), weight_n(lo, hi) that of the tile columns. The cost is one
+  /// step a loop, independent of the number of tiles. Slots, counts and offsets are therefore closed forms.
   template <class WeightM, class WeightN>
   SHINGLE_HD constexpr std::int64_t sum_before(std::int64_t linear, WeightM weight_m,
                                                WeightN weight_n) const {
@@ -160,13 +159,13 @@ struct TileGrid {
     return total;
   }
 
-  /// Tiles that hold output before a position: the slot of the tile at that position.
+  /// Number of tiles with output before a position: the slot of the tile at that position.
   SHINGLE_HD constexpr std::int64_t tiles_before(std::int64_t linear) const {
     return sum_before(linear, Count{}, Count{});
   }
 
-  /// Output rows of the tiles before a position, summed tile by tile: where the tile's rows start when the
-  /// finished tiles are stacked in one column.
+  /// Output rows of the tiles before a position, summed tile by tile. If finished tiles are stacked in one
+  /// column, the rows of the tile at this position start there.
   SHINGLE_HD constexpr std::int64_t rows_before(std::int64_t linear) const {
     return sum_before(linear, Extent{rows, tile_rows}, Count{});
   }
@@ -178,11 +177,11 @@ struct TileGrid {
     return same;
   }
 
-  /// Weight of a tile interval: the number of tiles in it.
+  /// Weight of a tile interval: the number of its tiles.
   struct Count {
     SHINGLE_HD constexpr std::int64_t operator()(std::int64_t lo, std::int64_t hi) const { return hi - lo; }
   };
-  /// Weight of a tile interval: the elements that it covers.
+  /// Weight of a tile interval: the number of elements that it covers.
   struct Extent {
     std::int64_t size, tile;
     SHINGLE_HD constexpr std::int64_t operator()(std::int64_t lo, std::int64_t hi) const {
@@ -209,14 +208,14 @@ struct TileGrid {
 
 enum class Raster : std::uint8_t { along_n, along_m };  ///< the axis that runs first
 
-/// How a grid is traversed, in the words of GEMM libraries.
+/// Traversal of a grid, in the terms of GEMM libraries.
 struct TileOrder {
   Raster raster = Raster::along_n;
   std::int32_t swizzle = 1;    ///< clusters of the slow axis taken together, so that operands stay in cache
   std::int32_t cluster_m = 1;  ///< tiles that start together
   std::int32_t cluster_n = 1;
-  std::int32_t rotation =
-      0;  ///< bands of the slow axis (swizzle · cluster tiles each) to start at, modulo their number
+  /// First band of the slow axis, modulo the number of bands. A band is swizzle · cluster tiles.
+  std::int32_t rotation = 0;
 
   constexpr bool operator==(const TileOrder& o) const {
     return raster == o.raster && swizzle == o.swizzle && cluster_m == o.cluster_m &&
@@ -224,7 +223,7 @@ struct TileOrder {
   }
 };
 
-/// The grid of a rows × cols output in tiles of tile_rows × tile_cols, traversed by `order`.
+/// The grid of a rows × cols output in tiles of tile_rows × tile_cols, traversed in `order`.
 SHINGLE_HD constexpr TileGrid make_grid(std::int64_t rows, std::int64_t cols, std::int32_t tile_rows,
                                         std::int32_t tile_cols, const TileOrder& order = {}) {
   TileGrid grid;

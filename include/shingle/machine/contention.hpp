@@ -1,4 +1,4 @@
-// What computation and communication beside each other take from each other.
+// Contention: how much computation and communication slow each other down.
 #pragma once
 
 #include <cstdint>
@@ -8,49 +8,53 @@
 
 namespace shingle {
 
-/// Lagom Eq. 4-6; FlashOverlap §4.1.3. A tile takes (1 - s) + s · B / (B - V) of its time alone, where s is
-/// `memory_share`, B the memory's rate and V what collectives take of it.
+/// Model of contention (Lagom Eq. 4-6; FlashOverlap §4.1.3). Beside collectives, the time of a tile is
+/// multiplied by (1 - s) + s · B / (B - V). Here s is `memory_share`, B the memory's bandwidth and V the
+/// memory bandwidth that collectives use.
 struct Contention {
-  double memory_share = 0;  ///< of a tile's time, in [0, 1]: waiting for memory
-  double channel_gbps = 0;  ///< of the memory, that each worker of a collective takes with large chunks
-  double chunk_bytes = 0;   ///< chunk with which it takes half of that
-  /// What a collective takes longer for each chunk of a channel; absent: half of the link's latency, as two
-  /// of them are under way.
+  double memory_share = 0;  ///< part of a tile's time that waits for memory, in [0, 1]
+  double channel_gbps = 0;  ///< memory bandwidth that a worker of a collective uses with large chunks
+  double chunk_bytes = 0;   ///< chunk size at which a worker uses half of that
+  /// Added time of a collective for each chunk of a channel. Absent: half of the link's latency, because two
+  /// chunks are in flight.
   std::optional<double> chunk_us{};
-  double collective_slowdown = 0;  ///< a collective beside a GEMM takes longer by this part
-  double steals = 0;  ///< of the time in which bytes are moved, the part that a worker beside loses
-  double wake_us =
-      0;  ///< what a collective takes longer that meets beside computation: its threads need cores
-  double lone_latency = 0;  ///< what a collective beside computation takes longer that follows no other at
-                            ///< once, as Machine::lone_latency; 0: what it does alone
-  bool persistent = false;  ///< a GEMM's workers leave when all of its tiles are done, not one by one
-  /// Of what was fitted: root mean square of predicted over measured time less one, of products beside
-  /// collectives, and of collectives beside products.
+  double collective_slowdown = 0;  ///< relative time added to a collective beside a GEMM
+  double steals = 0;  ///< cores shared with communication: lost computing time, as a part of the time in
+                      ///< which bytes are moved
+  /// Added time of a collective that starts beside computation: its threads must first get a core.
+  double wake_us = 0;
+  /// As Machine::lone_latency, for a collective beside computation. 0: Machine::lone_latency holds there too.
+  double lone_latency = 0;
+  bool persistent = false;  ///< all workers of a GEMM are released when its last tile is done, not one by one
+  /// Residuals of the fit: root mean square of predicted / measured time - 1. The first is of products beside
+  /// collectives, the second of collectives beside products.
   std::optional<double> product_residual{}, collective_residual{};
 
-  /// V of `channels` workers of a collective that move chunks of so many bytes; 0: large ones.
+  /// V in 1e9 bytes/s: memory bandwidth that `channels` workers of a collective use with chunks of `bytes`.
+  /// 0: large chunks.
   double traffic_gbps(double channels, double bytes) const {
     return channels * channel_gbps * (bytes > 0 ? bytes / (bytes + chunk_bytes) : 1);
   }
-  /// What a tile beside collectives that take `taken` of the memory's `all` takes, over its time alone
-  /// (Eq. 6); they leave it a twentieth at least.
+  /// Time of a tile relative to its time alone (Eq. 6), while collectives use `taken_gbps` of the memory's
+  /// `all_gbps`. At least a twentieth of the bandwidth is left to the tile.
   double slowed(double taken_gbps, double all_gbps) const;
 
   bool operator==(const Contention&) const = default;
 };
 
-/// One measurement that contention is fitted on: a product, and collectives beside it.
+/// One measurement for the fit of Contention: a product, and collectives beside it.
 struct ContentionSample {
   Traffic traffic = Traffic::allreduce;
   std::int32_t ranks = 2;
-  std::int32_t workers = 0;      ///< NC, of each rank; 0: the library's choice
-  std::int64_t chunk_bytes = 0;  ///< C; 0: the library's choice
-  double bytes = 0;              ///< as Sample has them
-  double us = 0;                 ///< of a collective alone
-  double beside_us = 0;          ///< of a collective beside the product
-  double product_us = 0;         ///< of the product alone, on the workers that it gets beside
-  double product_beside_us = 0;  ///< of the product beside the collectives
-  std::int32_t calls = 0;        ///< beside the product; 0: one after the other, as long as it takes
+  std::int32_t workers = 0;      ///< NC of each rank; 0: NCCL's choice
+  std::int64_t chunk_bytes = 0;  ///< C; 0: NCCL's choice
+  double bytes = 0;              ///< of the collective, as in Sample
+  double us = 0;                 ///< time of a collective alone
+  double beside_us = 0;          ///< time of a collective beside the product
+  double product_us = 0;         ///< time of the product alone, on the workers that the collectives leave
+  double product_beside_us = 0;  ///< time of the product beside the collectives
+  /// Number of collectives beside the product. 0: they run back to back for as long as the product takes.
+  std::int32_t calls = 0;
 
   bool operator==(const ContentionSample&) const = default;
 };

@@ -1,4 +1,4 @@
-// Curves: how long a collective takes, from samples of it.
+// Curves: the time of a collective, from samples.
 #pragma once
 
 #include <cstdint>
@@ -7,43 +7,49 @@
 
 namespace shingle {
 
-/// What a library moves between ranks at once.
+/// Kind of a collective, for its time.
 enum class Traffic : std::uint8_t { allreduce, reducescatter, allgather, alltoall };
 std::string_view name(Traffic traffic);
-/// Throws InvalidArgument.
+/// Inverse of name(). Throws InvalidArgument.
 Traffic parse_traffic(std::string_view text);
 
-/// Bytes over the busiest link in each direction, for each byte of the whole matrix, by an algorithm that
-/// wastes nothing: 2(n−1)/n for an allreduce, (n−1)/n for the others (nccl-tests' bus bandwidth).
+/// Bytes over the busiest link in each direction per byte of the whole matrix, for a bandwidth-optimal
+/// algorithm. It is 2(n−1)/n for an allreduce and (n−1)/n for the others, as in the bus bandwidth of
+/// nccl-tests.
 double wire_factor(Traffic traffic, int ranks);
 
-/// One sample: `bytes` of the whole matrix (an allreduce's or reduce-scatter's input, an all-gather's output,
-/// what one rank of an all-to-all sends), and the time.
+/// One sample: bytes of the whole matrix, and the time. The whole matrix is the input of an allreduce or
+/// reduce-scatter, the output of an all-gather, or what one rank of an all-to-all sends.
 struct Sample {
   double bytes = 0;
   double us = 0;
   bool operator==(const Sample&) const = default;
 };
 
-/// Samples of a collective of `ranks` that occupies `workers` of each (0: as many as the library likes), by
-/// ascending bytes.
+/// Samples of a collective of `ranks` ranks, by ascending bytes. It occupies `workers` workers of each rank;
+/// 0: as many as NCCL chooses.
 struct Curve {
   Traffic traffic = Traffic::allreduce;
   std::int32_t ranks = 2;
   std::int32_t workers = 0;
   std::vector<Sample> samples;
 
-  /// Between samples straight in log bytes and log time; below the first its time, which is latency; beyond
-  /// the last at the rate of the last (FlashOverlap §4.1.2: bandwidth falls off below some size). Never
-  /// falls: where a sample took less time than one of fewer bytes, that is noise, and the longer time holds.
+  /// Time of a collective of `bytes`. Between samples it is interpolated linearly in log bytes and log time.
+  /// Below the first sample it is the first time, a latency. Beyond the last sample the last rate holds
+  /// (FlashOverlap §4.1.2: bandwidth drops below some size).
+  ///
+  /// The time never falls with more bytes: a sample that is faster than one of fewer bytes is noise, and the
+  /// longer time holds.
   double us(double bytes) const;
   bool operator==(const Curve&) const = default;
 };
 
-/// The time of a collective from the curves that are nearest to it: of the same traffic, of the nearest
-/// number of ranks (scaled by what goes over the wire), between the two nearest numbers of workers straight
-/// in logarithms (in proportion below the fewest). Where these ranks have the library's own choice alone, it
-/// is no faster than so many workers of other ranks. Negative where no curve has this traffic.
+/// Time of a collective from the nearest curves of the same traffic. It takes the nearest number of ranks,
+/// scaled by the bytes on the wire. It interpolates between the two nearest numbers of workers in logarithms;
+/// below the fewest workers it is inversely proportional.
+///
+/// If the curves of these ranks have NCCL's own choice of workers only, the time is at least that of
+/// `workers` workers on other ranks. Negative if no curve has this traffic.
 double collective_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers, double bytes);
 
 }  // namespace shingle

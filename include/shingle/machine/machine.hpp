@@ -1,4 +1,4 @@
-// Machine: what a planner needs to know of the hardware.
+// Machine: the figures of the hardware that planners and the simulator use.
 #pragma once
 
 #include <cstdint>
@@ -14,49 +14,49 @@
 
 namespace shingle {
 
-/// What the phases of a transfer by a copy engine cost (DMA collectives §3.2, Figure 5). All zero: engines
-/// that take no longer than their bytes.
+/// Cost of each phase of a transfer by a copy engine (DMA collectives §3.2, Figure 5). All zero: a transfer
+/// takes only the time of its bytes.
 struct EnginePhases {
-  double control_us = 0;    ///< a command, or a write where engines poll: a thread of the host, one by one
-  double schedule_us = 0;   ///< a batch: the same thread rings the doorbell
-  double copy_us = 0;       ///< a copy: from its first to its last byte, beyond the time that its bytes take
-  double gbps = 0;          ///< 1e9 bytes/s that an engine writes; 0: as fast as memory
-  double sync_us = 0;       ///< a notify
-  double fetch_us = 0;      ///< a batch: after the doorbell its engine, beside others, fetches the commands
-  double queued_us = 0;     ///< a command behind another: begins so much later than that (§4.1.2)
-  double poll_us = 0;       ///< a poll of a prelaunched batch: until its engine has seen the write (§4.1.3)
-  double broadcast_us = 0;  ///< a broadcast: beyond a copy (§4.1.1)
-  double swap_us = 0;       ///< a swap: beyond a copy (§4.1.1)
+  double control_us = 0;   ///< of a command or a write to a polled word; one host thread issues them in turn
+  double schedule_us = 0;  ///< of a batch: the same host thread rings the doorbell
+  double copy_us = 0;      ///< of a copy: from its first to its last byte, beyond the time of its bytes
+  double gbps = 0;         ///< 1e9 bytes/s that an engine writes; 0: as fast as memory
+  double sync_us = 0;      ///< of a notify
+  double fetch_us = 0;   ///< of a batch: the engine fetches it after the doorbell; engines do so in parallel
+  double queued_us = 0;  ///< of a command behind another one: its start is delayed by this (§4.1.2)
+  double poll_us = 0;    ///< of a poll of a prelaunched batch: until its engine has seen the write (§4.1.3)
+  double broadcast_us = 0;  ///< of a broadcast, beyond a copy (§4.1.1)
+  double swap_us = 0;       ///< of a swap, beyond a copy (§4.1.1)
 
   bool paced() const { return *this != EnginePhases{}; }
   bool operator==(const EnginePhases&) const = default;
 };
 
-/// How long a worker takes for a tile of a GEMM, and so a wave of them: fixed + K · per_k (all of a machine's
-/// workers busy, elements of two bytes).
+/// Time that a worker takes for a tile of a GEMM, and so the time of a wave: fixed_us + K · us_per_k. All
+/// workers of the machine are busy; elements have two bytes.
 struct TileRate {
   std::int32_t rows = 0;
   std::int32_t cols = 0;
   double fixed_us = 0;  ///< prologue and epilogue
-  double us_per_k = 0;  ///< main loop
+  double us_per_k = 0;  ///< main loop, per element of K
 
   double us(double k) const { return fixed_us + k * us_per_k; }
   bool operator==(const TileRate&) const = default;
 };
 
-/// How ranks are connected beside the link that each has into a switch (Machine::link, either direction).
+/// Links beside the one that each rank has into a switch (Machine::link, either direction).
 struct Topology {
-  Link pair;                    ///< that any two ranks of a group have to themselves; unpaced: they have none
-  std::int32_t pair_ranks = 2;  ///< of such a group: 2 where ranks are bridged in pairs, all in a mesh
-  std::int32_t ranks_per_node = 0;  ///< 0: all are in one node
-  Link node;                        ///< of a whole node to other nodes, shared by its ranks
-  /// A rank's link carries one transfer at a time, in either direction (the host's emulated links); otherwise
-  /// transfers share it fairly, each direction by itself.
+  Link pair;                        ///< private link of any two ranks of a group; unpaced: there is none
+  std::int32_t pair_ranks = 2;      ///< ranks of such a group: 2 for bridged pairs, all for a mesh
+  std::int32_t ranks_per_node = 0;  ///< 0: all ranks are in one node
+  Link node;                        ///< link of a node to the other nodes, shared by its ranks
+  /// True: a rank's link carries one transfer at a time, in either direction (the host's emulated links).
+  /// False: transfers share the link fairly, each direction by itself.
   bool serial = false;
 
-  /// The ranks after which a world of so many looks the same again, so that its first ones stand for all: 1
-  /// where all are connected alike, those of a node or group where there are several, and the whole world
-  /// where one of these is not full.
+  /// The number of ranks after which a world of this size repeats, so that the first ones stand for all. It
+  /// is 1 if all ranks are connected alike, and the ranks of a node or group if there are several. It is the
+  /// whole world if the last node or group is not full.
   int period(int world) const;
   bool operator==(const Topology&) const = default;
 };
@@ -66,7 +66,7 @@ enum class Origin : std::uint8_t { measured, datasheet, paper, fitted, assumed }
 std::string_view name(Origin origin);
 
 struct Source {
-  std::string of;  ///< the profile's key: "tiles", "curves", …
+  std::string of;  ///< key of the profile: "tiles", "curves", …
   Origin origin = Origin::assumed;
   std::string note;
   bool operator==(const Source&) const = default;
@@ -75,80 +75,86 @@ struct Source {
 struct Machine {
   std::string name = "host";
   std::int32_t workers = 1;             ///< SMs or cores of one rank
-  std::int32_t collective_workers = 0;  ///< of these, how many a collective occupies while it runs
-  std::int32_t tile_rows = 256;         ///< tile that computes well here
+  std::int32_t collective_workers = 0;  ///< workers that a collective occupies while it runs
+  std::int32_t tile_rows = 256;         ///< tile size that computes well here
   std::int32_t tile_cols = 512;
-  TileOrder order{};           ///< in which its GEMMs run their tiles, unless params say another
-  Link link;                   ///< of one rank
-  EnginePhases engine;         ///< of one copy engine
-  bool peer_memory = true;     ///< whether ranks can load from and store to each other's memory
-  std::int32_t ranks = 0;      ///< that there are; 0: any number
-  double memory_gbps = 0;      ///< 1e9 bytes/s that a rank reads and writes of its own memory
-  double launch_us = 0;        ///< from a step's inputs being there to its first tile, on an idle rank
-  double signal_us = 0;        ///< from an add to a count to the step that awaits it
-  double sync_us = 0;          ///< of waits and counts that follow one another in a lane, where these are a
-                               ///< kernel; 0: they are none, and cost nothing beside signal_us
-  bool early_kernels = false;  ///< a step is there before the one in front of it in the lane has ended, where
-                               ///< that is not what it reads (GPUs: programmatic dependent launch)
-  double lone_latency = 0;     ///< what a collective takes longer that follows no other at once, as those of
-                               ///< `curves` do: this many times what its curve begins with
-  double pass_gbps = 0;        ///< 1e9 bytes/s that a worker reads and writes in an elementwise pass; 0: all
-                               ///< workers together saturate memory
-  double reduce_gbps = 0;      ///< the same in a pass that sums what several ranks stored; 0: as any pass
-  double store_gbps = 0;       ///< 1e9 bytes/s of a rank's link that workers reach who store to other ranks'
-                               ///< memory, all together; 0: all of it
-  bool whole_tiles = true;     ///< a tile at the edge of a matrix takes as long as a whole one
-  double hooked_us =
-      0;                ///< beyond launch_us, before the first tile and behind the last of a GEMM whose tiles
-                        ///< are counted, awaited or stored along a route, where another kernel computes these
-  double split_us = 0;  ///< for each part beyond the first that the sums of a GEMM with too few tiles are
-                        ///< split into (split_parts()); 0: they are not split
-  double attention_rate = 1;  ///< multiply-adds of attention, relative to those of the fastest tile
-  double library_rate = 1;  ///< those of a library's GEMM, relative to its best tile's: where another kernel
-                            ///< computes tiles
-  double picking_rate = 1;  ///< those of a GEMM that picks the rows of its tiles from several shards of A,
-                            ///< relative to one that reads A as it stands
+  TileOrder order{};        ///< tile order of its GEMMs, unless params give one
+  Link link;                ///< of one rank
+  EnginePhases engine;      ///< of one copy engine
+  bool peer_memory = true;  ///< true if ranks can load from and store to each other's memory
+  std::int32_t ranks = 0;   ///< number of ranks; 0: any number
+  double memory_gbps = 0;   ///< 1e9 bytes/s that a rank reads and writes of its own memory
+  double launch_us = 0;     ///< from a step's inputs being ready to its first tile, on an idle rank
+  double signal_us = 0;     ///< from an add to a count to the step that awaits it
+  double sync_us = 0;  ///< cost of consecutive awaits and notifies in a lane, if they are a kernel (GPUs); 0:
+                       ///< they are none, and cost nothing beyond signal_us
+  bool early_kernels = false;  ///< a step may start before the step in front of it ends, unless it reads that
+                               ///< step's output (GPUs: programmatic dependent launch)
+  double lone_latency = 0;  ///< added latency of a collective that does not directly follow another one, as
+                            ///< samples of `curves` do; a multiple of its curve's first time
+  double pass_gbps = 0;  ///< 1e9 bytes/s that one worker reads and writes in an elementwise pass; 0: only all
+                         ///< workers together saturate memory
+  double reduce_gbps = 0;  ///< pass_gbps of a pass that sums what several ranks stored; 0: as any pass
+  double store_gbps = 0;  ///< 1e9 bytes/s that all workers of a rank together reach when they store to remote
+                          ///< memory; 0: the link's rate
+  bool whole_tiles = true;  ///< true: a tile at the edge of a matrix takes as long as a whole one
+  /// Time before the first tile of a GEMM and after the last, beyond launch_us. It holds for GEMMs whose
+  /// tiles are counted, gated or stored along a route, if a kernel other than cuBLASLt's computes them.
+  double hooked_us = 0;
+  double split_us = 0;  ///< split-K of a GEMM with too few tiles (split_parts()): time of each part beyond
+                        ///< the first; 0: no split-K
+  double attention_rate = 1;  ///< multiply-add rate of attention, relative to the fastest tile
+  /// Multiply-add rate of the GEMM of cuBLASLt (host: oneDNN), relative to its best tile in `tiles`. It
+  /// differs from 1 if another kernel computes those tiles.
+  double library_rate = 1;
+  /// Multiply-add rate of a GEMM that picks its tiles' rows from several shards of A, relative to one that
+  /// reads A as it is.
+  double picking_rate = 1;
   Topology topology{};
   Contention contention{};
   std::vector<TileRate> tiles{};
   std::vector<Curve> curves{};
-  std::vector<ContentionSample> contention_samples{};  ///< that `contention` was fitted on
+  std::vector<ContentionSample> contention_samples{};  ///< measurements that `contention` was fitted on
   std::vector<Source> sources{};
 
-  /// Of a collective while its ranks compute, or do not.
+  /// lone_latency of a collective: that of `contention` if it is set and the ranks compute, else the
+  /// machine's.
   double lone_latency_of(bool beside) const {
     return beside && contention.lone_latency > 0 ? contention.lone_latency : lone_latency;
   }
   bool operator==(const Machine&) const = default;
 };
 
-/// The time of a wave of tiles of a GEMM over `k`: of this tile; where tiles are whole, of the fastest that
-/// holds it; else between the nearest smaller and the
-/// nearest larger one straight in log area and log time; beyond all in proportion to the area; negative
-/// without any.
+/// Time of a wave of tiles of a GEMM over `k`. A size in `tiles` has its own time. If tiles are whole,
+/// another size has the time of the fastest tile that holds it.
+///
+/// Otherwise the time is interpolated between the nearest smaller and larger tile, linearly in log area and
+/// log time. Outside their range it is proportional to the area. Negative if there are no tiles.
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k);
 
-/// The time of a collective of `bytes` (as Sample counts them) between so many ranks on `workers` of each.
-/// Within a node: by the curves; where none has this traffic, from the link's rate and latency. Across nodes:
-/// that of a full node, then over the nodes' links wire_factor(nodes) · bytes and a latency for each of
-/// ⌈log2 nodes⌉ steps (an all-reduce: twice); of an all-to-all the node's share within it, the others' from
-/// all of its ranks over its link at once. Never negative, never falls with more bytes.
+/// Time of a collective of `bytes` (as in Sample) between `ranks` ranks, on `workers` workers of each. Never
+/// negative, and never falls with more bytes.
+///
+/// Within a node the curves give it; without a curve of this traffic, the link's rate and latency. Across
+/// nodes it is the time of a full node plus the time over the nodes' links. The links carry
+/// wire_factor(nodes) · bytes and add ⌈log2 nodes⌉ latencies (an all-reduce: twice as many). An all-to-all
+/// moves the node's share of its bytes within the node. All ranks of the node send the rest over the node's
+/// link at once.
 double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes);
 
-/// The same with a library's settings for it. Curves are of the library's own choice of algorithm, protocol
-/// and transport, and of large chunks: another algorithm, protocol or transport takes longer, by what NCCL's
-/// own tuning model has of their rates and latencies; each chunk of a channel costs what the contention says.
-/// Threads make no difference (Lagom §3.2).
+/// As above, with NCCL settings. Curves hold NCCL's own choice of algorithm, protocol and transport, and
+/// large chunks. Another algorithm, protocol or transport takes longer, by the rates and latencies of NCCL's
+/// tuning model. Each chunk of a channel adds contention.chunk_us. Threads make no difference (Lagom §3.2).
 double collective_us(const Machine& machine, Traffic traffic, int ranks, const CollectiveConfig& config,
                      double bytes);
-/// The chunks that each of so many channels moves of it.
+/// Chunks that each of `channels` channels moves in a collective of `bytes`.
 double chunks_of(Traffic traffic, int ranks, int channels, std::int64_t chunk_bytes, double bytes);
-/// The workers that a collective with these settings occupies: those of the library, where they leave it
-/// the choice.
+/// Workers that a collective with these settings occupies: its channels, or collective_workers if NCCL
+/// chooses.
 int channels_of(const Machine& machine, const CollectiveConfig& config);
 
-/// "control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s", and fetch, queued, poll, broadcast, swap →
-/// phases; parts that are left out are 0. Throws InvalidArgument.
+/// Parses "control=1us,schedule=2us,copy=3us,sync=2us,rate=60GB/s"; fetch, queued, poll, broadcast and swap
+/// are also accepted. Phases left out are 0. Throws InvalidArgument.
 EnginePhases parse_engine(std::string_view text);
 
 }  // namespace shingle

@@ -1,4 +1,5 @@
-// Plans as JSON, both ways. Versioned; closed forms stay closed forms; what is written reads back equal.
+// Plans as JSON, both ways. The format is versioned and keeps closed forms. parse_plan() of to_json() is
+// equal to the plan.
 #pragma once
 
 #include <string>
@@ -10,26 +11,28 @@ namespace shingle {
 
 inline constexpr int plan_json_version = 1;
 
-/// Throws nothing; `indent` < 0 is one line.
+/// Throws nothing. `indent` < 0 writes one line.
 std::string to_json(const Plan& plan, int indent = 1);
 
-/// Strict: unknown, missing and repeated keys, wrong types, values out of range, and another version throw
-/// InvalidArgument with the path to the field ("ranks[1].lanes[0].steps[2].target: …"). Never crashes on any
-/// input. Checks each value by itself: an index may point nowhere. plan_from_json (verify/wellformed.hpp)
-/// checks how the values fit.
+/// Strict parser. Unknown, missing and repeated keys, wrong types, values out of range and another version
+/// throw InvalidArgument. The message holds the path to the field ("ranks[1].lanes[0].steps[2].target: …").
+/// No input crashes it. It checks each value alone: an index may be out of range. plan_from_json()
+/// (verify/wellformed.hpp) also checks that the values fit together.
 Plan parse_plan(std::string_view text);
 
-/// The problem alone, as it stands in a plan.
+/// The problem alone, in the format that it has in a plan.
 std::string to_json(const Problem& problem, int indent = 1);
 Problem problem_from_json(std::string_view text);
-/// A problem whose routing, if it needs one, is kept elsewhere: each value is checked, not how they fit.
+/// As problem_from_json(), for a problem whose routing is stored elsewhere. It checks each value, not that
+/// they fit together.
 Problem unrouted_problem_from_json(std::string_view text);
 
-/// An overlap's list alone, as it stands in a problem.
+/// An overlap's lists alone, in the format that they have in a problem.
 std::string to_json(const Overlap& overlap, int indent = 1);
 Overlap overlap_from_json(std::string_view text);
 
-/// Params alone, as they stand in a plan. Whether a planner takes them is not checked.
+/// Params alone, in the format that they have in a plan. The parser does not check that a planner accepts
+/// them.
 std::string to_json(const Params& params, int indent = 1);
 Params params_from_json(std::string_view text);
 

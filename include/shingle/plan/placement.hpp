@@ -1,5 +1,5 @@
-// Placement, expanded: the pieces of a buffer that the rows of one tile lie in. Verifier and executors all
-// ask here.
+// Expansion of a Placement: the pieces of a buffer that hold the rows of one tile. Verifier and executors
+// share it.
 #pragma once
 
 #include "shingle/plan/plan.hpp"
@@ -7,7 +7,7 @@
 namespace shingle {
 
 /// Rows [tile_row, tile_row + rows) of a tile are rows [row, row + rows) of the placement's buffer in the
-/// memory of `rank` (absolute), from column `col` on, as wide as the tile.
+/// memory of `rank` (absolute). They start at column `col` and are as wide as the tile.
 struct Piece {
   std::int64_t tile_row = 0;
   std::int64_t rows = 0;
@@ -16,9 +16,9 @@ struct Piece {
   std::int32_t rank = 0;
 };
 
-/// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row, and where rows
-/// go to several ranks for each of them in turn. Rows that are phantom, or that go elsewhere than to the
-/// placement's `dest`, have no piece; phantom tiles have none at all.
+/// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. If rows go to
+/// several ranks, it visits each rank in turn. Phantom rows and rows for another rank than the placement's
+/// `dest` have no piece. Phantom tiles have no pieces. `routing` is read only for `pools` and `routed`.
 template <class Visit>
 void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
                     Visit&& visit_one) {

@@ -1,8 +1,7 @@
-// Plan: for every rank its lanes, for every lane its steps. Data, nothing else (docs/concepts/plan.md).
+// Plan: for every rank its lanes, for every lane its steps. A plan is data only (docs/concepts/plan.md).
 //
-// A planner writes plans, the verifier proves them, a backend executes them. What a step does to which
-// element is said by closed forms and small tables only; `for_each_piece` (plan/placement.hpp) is the one
-// place that expands them.
+// A planner writes plans, the verifier proves them, a backend executes them. Closed forms and small tables
+// say which elements a step touches. Only `for_each_piece` (plan/placement.hpp) expands them to rectangles.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,7 @@ namespace shingle {
 // ----------------------------------------------------------------------------------------------------------
 // memory
 
-/// What a buffer is to the user. The user binds every role but `internal`, which the backend allocates.
+/// What a buffer is to the user. The user binds every role except `internal`; the backend allocates that one.
 enum class Role : std::uint8_t {
   a,
   b,
@@ -45,14 +44,14 @@ constexpr bool is_output(Role role) {
   return role == Role::out || role == Role::sum;
 }
 
-/// A row-major matrix in every rank's memory; ranks may hold different numbers of rows, also none.
+/// A row-major matrix in every rank's memory. Ranks may hold different numbers of rows, or none.
 struct Buffer {
   std::string name;
   Role role = Role::internal;
   DType dtype = DType::f32;
   std::vector<std::int64_t> rows;  ///< by planned rank
   std::int64_t cols = 0;
-  std::int32_t depth = 1;  ///< copies that successive epochs alternate between: 1 or 2; user buffers have 1
+  std::int32_t depth = 1;  ///< copies that successive epochs alternate between: 1 or 2; user buffers: 1
 
   std::int64_t bytes(int rank) const {
     return rows[static_cast<std::size_t>(rank)] * cols * static_cast<std::int64_t>(size_bytes(dtype)) * depth;
@@ -63,7 +62,7 @@ struct Buffer {
 /// A rectangle of a buffer in one rank's memory.
 struct Slice {
   std::int32_t buffer = -1;  ///< index into Plan::buffers
-  std::int32_t rank = 0;     ///< whose memory
+  std::int32_t rank = 0;     ///< the rank whose memory holds it
   std::int64_t row = 0;
   std::int64_t rows = 0;
   std::int64_t col = 0;
@@ -72,16 +71,17 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-/// `add`: grows by what adders add. `set`: one writer sets it to base + value; copy engines cannot add.
+/// `add`: the count grows by the values that steps add. `set`: one writer sets the count to base + value;
+/// copy engines need it, as they cannot add.
 enum class CounterKind : std::uint8_t { add, set };
 
-/// A table of 32-bit counts in every rank's memory that only grow; anyone may await `>= target`. Never reset:
-/// in epoch e a target t means e · growth + t.
+/// A table of 32-bit counts in every rank's memory. Counts only grow and are never reset; any rank may await
+/// `>= target`. In epoch e a target t means e · growth + t.
 struct Counter {
   std::string name;
   CounterKind kind = CounterKind::add;
-  std::vector<std::vector<std::uint32_t>>
-      growth;  ///< [planned rank][entry]: how much an entry grows an epoch
+  /// growth[planned rank][entry]: how much the entry grows in one epoch.
+  std::vector<std::vector<std::uint32_t>> growth;
 
   bool operator==(const Counter&) const = default;
 };
@@ -89,7 +89,7 @@ struct Counter {
 /// One count.
 struct CounterRef {
   std::int32_t counter = -1;  ///< index into Plan::counters
-  std::int32_t rank = 0;      ///< whose memory
+  std::int32_t rank = 0;      ///< the rank whose memory holds it
   std::int32_t entry = 0;
 
   bool operator==(const CounterRef&) const = default;
@@ -98,43 +98,41 @@ struct CounterRef {
 // -----------------------------------------------------------------------------------------------------------
 // hooks of a tiled step
 
-/// Where the rows of a tile lie in a buffer: the `route` hook of a store, and its mirror for a load.
+/// How the rows of a tile map to a buffer: the `route` hook of a store, and the same map for a load.
 enum class PlacementKind : std::uint8_t {
-  matrix,    ///< at their own rows and columns, rows by `rows`
-  slots,     ///< stacked in the order of execution in one column of tiles, tile_cols wide; with `bases`, the
-             ///< tiles of each group from a row of its own on
-  subtiles,  ///< as slots, but per group of tiles first all rows of rank 0's part of each tile, then rank
-             ///< 1's, …
-  pools,     ///< per group one pool a destination; in a pool, runs of rows in the order of execution
-  routed,    ///< the rows that go to `dest`, compacted: row i at the number of such rows before it
-  owners,  ///< row R = rows(v) of a matrix that ranks share by `rows.stride` rows each: with rank R / stride,
-           ///< at row R mod stride
+  matrix,    ///< rows go through `rows`; columns stay
+  slots,     ///< tiles are stacked in execution order in one column, tile_cols wide; with `bases`, each group
+             ///< starts at a row of its own
+  subtiles,  ///< as `slots`, but each group holds rank 0's part of every tile first, then rank 1's, …
+  pools,     ///< each group has one pool for each destination; a pool holds runs of rows in execution order
+  routed,    ///< rows for `dest`, compacted: row i lies at the number of such rows before it
+  owners,  ///< ranks share a matrix, `rows.stride` rows each: row R = rows(v) lies on rank R / stride at row
+           ///< R mod stride
 };
 std::string_view name(PlacementKind kind);
 
-/// A store may leave the own rank: to one other rank (slice.rank), to each of `ranks`, to every row's owner,
-/// or to every row's destination (routed, dest -1). The slice then says buffer, first row and columns on each
-/// of them.
+/// Where a step loads or stores the rows of its tiles. A store may go to remote memory. It goes to one other
+/// rank (slice.rank), to each of `ranks`, to every row's owner, or to every row's destination (`routed` with
+/// dest -1). The slice then gives buffer, first row and columns on each of these ranks.
 struct Placement {
   PlacementKind kind = PlacementKind::matrix;
-  Slice slice;                     ///< rows and columns below are relative to it
-  RowMap rows;                     ///< matrix: virtual row of the grid → row of the slice
-  std::vector<std::int64_t> ends;  ///< subtiles, pools, slots with bases: position in the grid's order at
-                                   ///< which each group ends
-  std::int32_t parts = 1;          ///< subtiles: into how many equal row parts each tile is split
-  std::int32_t source = -1;  ///< pools, routed: the rank whose rows (by the problem's routing) these are
-  std::int32_t dest = -1;  ///< pools, routed: the destination whose rows these are; -1: all, a pool each, or
-                           ///< every row with its destination
-  std::vector<std::int64_t> bases;  ///< first row of each pool, [group · destinations + destination]; routed:
-                                    ///< by destination; slots: of each group
-  std::vector<std::int32_t> ranks;  ///< matrix, slots: the same rows in the memory of each of these; empty:
-                                    ///< of slice.rank
+  Slice slice;  ///< the fields below count rows and columns from its corner
+  RowMap rows;  ///< matrix, owners: virtual row of the grid → row of the slice
+  /// subtiles, pools, slots with bases: the position in the grid's order at which each group ends
+  std::vector<std::int64_t> ends;
+  std::int32_t parts = 1;    ///< subtiles: number of equal row parts of a tile
+  std::int32_t source = -1;  ///< pools, routed: source rank of the rows, for the problem's routing
+  std::int32_t dest = -1;    ///< pools, routed: destination rank of the rows. -1: all destinations, each with
+                             ///< its own pool or on its own rank
+  std::vector<std::int64_t> bases;  ///< pools: first row of each pool, index group · destinations +
+                                    ///< destination; routed: by destination; slots: by group
+  std::vector<std::int32_t> ranks;  ///< matrix, slots: ranks that each hold the same rows; empty: slice.rank
 
   bool operator==(const Placement&) const = default;
 };
 
-/// Before a tile's input is read: await one entry of a counter on the own rank, by the group that the tile's
-/// position is in. Phantom tiles await nothing.
+/// Gate: before a tile's input is read, the step awaits one entry of a counter on its own rank. The tile's
+/// position selects the group, and the group selects the entry. Phantom tiles await nothing.
 struct TileGate {
   std::int32_t counter = -1;
   std::vector<std::int64_t> ends;       ///< position at which each group ends
@@ -147,19 +145,19 @@ struct TileGate {
   bool operator==(const TileGate&) const = default;
 };
 
-/// Once a tile's output is visible: add one to an entry of a counter on each of `ranks`, by the tile's group.
-/// Phantom tiles add nothing.
+/// After a tile's output is visible, the step adds one to an entry of a counter on each of `ranks`. The
+/// tile's group selects the entry. Phantom tiles add nothing.
 struct TileNotify {
   std::int32_t counter = -1;
   std::vector<std::int32_t> ranks;
   std::vector<std::int64_t> ends;
   std::vector<std::int32_t> entries{};  ///< by group; empty: group g adds to entry g
-  std::vector<std::int32_t> owners{};   ///< by group: the one rank that it adds on; empty: `ranks`
+  std::vector<std::int32_t> owners{};   ///< by group: the one rank to add on; empty: all of `ranks`
 
   std::int32_t entry(std::int64_t group) const {
     return entries.empty() ? static_cast<std::int32_t>(group) : entries[static_cast<std::size_t>(group)];
   }
-  /// Calls visit(rank) for the ranks on which a group adds.
+  /// Calls visit(rank) for every rank on which a group adds.
   template <class Visit>
   void for_each_rank(std::int64_t group, Visit&& visit) const {
     if (!owners.empty()) return visit(owners[static_cast<std::size_t>(group)]);
@@ -168,8 +166,9 @@ struct TileNotify {
   bool operator==(const TileNotify&) const = default;
 };
 
-/// Workers (SMs, cores) that a step takes: at least `least` to make progress, at most `most` (0: all that are
-/// free). A gated step is counted with `most`: what it has taken it holds while it waits.
+/// Workers (SMs or cores) of a step: it needs `least` to make progress and takes `most` at most (0: all free
+/// ones). The residency proof counts a gated step with `most`, because the step keeps its workers while it
+/// waits.
 struct Resources {
   std::int32_t least = 0;
   std::int32_t most = 0;
@@ -179,7 +178,7 @@ struct Resources {
 // -----------------------------------------------------------------------------------------------------------
 // steps
 
-/// Tiled product: virtual row v of the grid is row a_rows(v) of op(A); columns of the grid are columns of
+/// Tiled product. Virtual row v of the grid is row a_rows(v) of op(A). Columns of the grid are columns of
 /// op(B), or output columns of [gate | up] for swiglu.
 struct Gemm {
   TileGrid grid;
@@ -189,7 +188,7 @@ struct Gemm {
   bool transpose_a = false;
   bool transpose_b = false;
   Epilogue epilogue;
-  Slice bias;  ///< 1×n, where the epilogue has one
+  Slice bias;  ///< 1×n; used if epilogue.bias
   Placement out;
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
@@ -198,52 +197,54 @@ struct Gemm {
 };
 
 /// Tiled pass over a matrix: reorder, sum, epilogue, norm. Sources are summed in their order in fp32 and
-/// rounded once. An item is a tile; of a row-wise step (a norm or swiglu needs complete rows) a row of tiles,
-/// in order of their m-index: `from` is then asked for every tile of the row, `to`, `residual` and `sum` for
-/// its tile of column 0 only, and their pieces are out columns wide. Row-wise steps have no gates and notify
-/// nothing by tiles.
+/// rounded once.
+///
+/// The items of a pass are tiles, by position. A row-wise pass (norm, swiglu) needs complete rows: its items
+/// are rows of tiles, by m-index. It reads `from` for every tile of the row. It reads or writes `to`,
+/// `residual` and `sum` only for the tile of column 0; their pieces are as wide as the output. A row-wise
+/// pass has no gates and no tile notifies.
 struct Elementwise {
   TileGrid grid;
-  std::int64_t first = 0;   ///< the step does items [first, first + count) only: positions, or rows of tiles
-  std::int64_t count = -1;  ///< -1: up to the last
+  std::int64_t first = 0;   ///< first item of the step; the step does items [first, first + count)
+  std::int64_t count = -1;  ///< number of items; -1: up to the last
   std::vector<Placement> from;
   Placement to;
   Epilogue epilogue;
   Slice bias;
   Norm norm;
   Slice norm_weight;   ///< 1×n
-  Placement residual;  ///< where norm.residual: read from here …
-  Placement sum;       ///< … and x + residual is stored here
+  Placement residual;  ///< if norm.residual: the residual to add
+  Placement sum;       ///< if norm.residual: destination of x + residual
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
   Resources resources{1, 0};
-  /// Steps of a rank with one queue number, one a lane, are one pass: each item is done once an epoch, by
-  /// whichever of the lanes is there to claim it. What follows such a step in its lane knows nothing of the
-  /// items; it awaits their notifies. -1: not shared.
+  /// Work queue that lanes share. Steps of one rank with the same queue number, one in each lane, are one
+  /// pass. Each item is done once an epoch, by the lane that claims it. Steps behind it in a lane must await
+  /// the items' notifies, because the lane itself does not know which items are done. -1: not shared.
   std::int32_t queue = -1;
   bool operator==(const Elementwise&) const = default;
 };
 
-/// Whether items of the step are rows of tiles.
+/// True if the items of the step are rows of tiles.
 inline bool row_wise(const Elementwise& step) {
   return step.norm.enabled || step.epilogue.activation == Activation::swiglu;
 }
 
-/// Where the items of a step end.
+/// End of the step's items, exclusive.
 inline std::int64_t last_item(const Elementwise& step) {
   const std::int64_t items = row_wise(step) ? step.grid.tiles_m() : step.grid.positions();
   return step.count < 0 ? items : step.first + step.count;
 }
 
-/// Tiled attention of some of a rank's tokens, as the problem's `attention` has it: rows of the grid are
-/// consecutive queries, columns those of the heads in `q`. An item is a tile, head_dim wide: a block of
-/// queries of one head. It reads the K and V that its queries see, no others, and accumulates in fp32.
+/// Tiled attention for some of a rank's tokens, as Problem::attention defines it. Rows of the grid are
+/// consecutive queries, columns are those of the heads in `q`. An item is a tile of head_dim columns: a block
+/// of queries of one head. It reads only the K and V rows that its queries see, and accumulates in fp32.
 struct Attend {
   TileGrid grid;
-  std::int64_t first_token = 0;  ///< of the queries
-  Slice q;                       ///< a row a query of the grid
-  Slice keys;                    ///< a row a token, all m of them
-  Slice values;                  ///< as keys
+  std::int64_t first_token = 0;  ///< first token of the queries
+  Slice q;                       ///< one row for each query of the grid
+  Slice keys;                    ///< one row for each of the m tokens
+  Slice values;                  ///< as `keys`
   Placement out;
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
@@ -252,14 +253,14 @@ struct Attend {
 };
 
 struct Await {
-  CounterRef counter;  ///< on the own rank
+  CounterRef counter;  ///< on the step's own rank; a copy lane may await any rank's
   std::uint32_t target = 0;
   bool operator==(const Await&) const = default;
 };
 
 struct Notify {
   CounterRef counter;
-  std::uint32_t value = 1;  ///< added, or for a `set` counter the value within the epoch
+  std::uint32_t value = 1;  ///< added; for a `set` counter: the value within the epoch
   bool operator==(const Notify&) const = default;
 };
 
@@ -287,7 +288,8 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
-/// Sends and receives that progress as one; the i-th message from a to b meets the i-th that b expects of a.
+/// Sends and receives that progress together. The i-th message from rank a to rank b matches the i-th receive
+/// that b posts from a.
 struct Exchange {
   struct Message {
     std::int32_t peer = 0;
@@ -301,7 +303,8 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
-/// Commands of a copy engine: one source to one or two destinations of the same shape; two slices in place.
+/// Commands of a copy engine. Copy and Broadcast move one source to one or two destinations of the same
+/// shape. Swap exchanges two slices in place.
 struct Copy {
   Slice from;
   Slice to;
@@ -321,7 +324,7 @@ struct Swap {
 using Step =
     std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap, Attend>;
 
-/// "gemm", "permute", "reduce", "push", "await", …: an elementwise step is named for what it does.
+/// "gemm", "permute", "reduce", "push", "await", …: the name of an elementwise step says what it does.
 std::string_view name(const Step& step);
 
 // ------------------------------------------------------------------------------------------------------------
@@ -346,21 +349,20 @@ struct Submission {
   bool operator==(const Submission&) const = default;
 };
 
-/// A queue on one rank, in order; but a copy lane's commands (fills, copies, broadcasts, swaps) between two
-/// notifies are under way together, in no order. A notify, and the end of the lane, wait for those before it;
-/// an await holds back those behind it only.
+/// An in-order queue of one rank. Exception: the commands (fill, copy, broadcast, swap) of a copy lane are
+/// concurrent and unordered between two notifies. A notify and the end of the lane wait for all commands
+/// before them. An await delays only the steps behind it.
 struct Lane {
   LaneKind kind = LaneKind::compute;
   std::string name;
   std::vector<Step> steps;
-  Submission submission{};  ///< of a copy lane
+  Submission submission{};  ///< for copy lanes only
   bool operator==(const Lane&) const = default;
 };
 
 struct RankPlan {
   std::vector<Lane> lanes;
-  /// The order in which a host with a single hardware queue issues the steps: lane indices, one for each
-  /// step.
+  /// Order in which a host with one hardware queue issues the steps: one lane index for each step.
   std::vector<std::int32_t> issue;
   bool operator==(const RankPlan&) const = default;
 };
@@ -371,82 +373,92 @@ struct Communicator {
   bool operator==(const Communicator&) const = default;
 };
 
-/// Whether steps of this kind may overtake each other on a copy lane.
+/// True for commands of a copy engine: on a copy lane they are unordered between two notifies.
 bool is_command(const Step& step);
 
 enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring, fused, copy_engine };
 std::string_view name(Mechanism mechanism);
 Mechanism parse_mechanism(std::string_view text);
 
-/// Who moves bytes without a collective library.
+/// What moves bytes if no NCCL collective does: copy engines, or stores of the workers.
 enum class Mover : std::uint8_t { copy_engine, store };
 std::string_view name(Mover mover);
 Mover parse_mover(std::string_view text);
 
-/// The order in which the communication tiles of other ranks' shards come to a rank r: all of rank r + 1,
-/// then of r + 2, … (`ring`); of r - 1, r - 2, … (`reverse`); or the first tile of each rank in turn, then
-/// the second of each, … (`interleaved`). Where products are summed, that of the shards in which a rank
-/// computes them: from r + 1 on (`ring`), some rows of each in turn (`interleaved`), or from rank 0 on all
-/// alike (`same`), so that all store to one rank at a time. `automatic`: as the planner finds best.
+/// Order of the shards on a rank r.
+///
+/// Gathering: the order in which communication tiles of other ranks' shards arrive. `ring`: all of rank r +
+/// 1, then all of r + 2, and so on. `reverse`: all of r - 1, then all of r - 2, and so on. `interleaved`: the
+/// first tile of every rank, then the second of every rank, and so on.
+///
+/// Summing: the order in which a rank computes the shards. `ring`: from r + 1 on. `interleaved`: some rows of
+/// each shard in turn. `same`: from rank 0 on for all ranks, so that all store to one rank at a time.
+///
+/// `automatic`: the planner chooses the fastest.
 enum class CommOrder : std::uint8_t { automatic, ring, reverse, interleaved, same };
 std::string_view name(CommOrder order);
 CommOrder parse_comm_order(std::string_view text);
-/// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by size.
+/// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by the machine's engine
+/// phases, else by size.
 enum class Variant : std::uint8_t {
   automatic,
-  pcpy,  ///< an engine for each copy
-  bcst,  ///< an engine for each broadcast to two ranks
-  swap,  ///< an engine for each exchange in place with another rank
-  b2b,   ///< one engine a rank, whose copies are under way together
-  ring,  ///< one engine a rank: shards go from rank to rank, or other rows to each rank in turn, in step
+  pcpy,  ///< one engine for each copy
+  bcst,  ///< one engine for each broadcast to two ranks
+  swap,  ///< one engine for each in-place exchange with another rank
+  b2b,   ///< one engine a rank; all copies of a rank are in flight together
+  ring,  ///< one engine a rank; shards pass from rank to rank, or other rows go to each rank in turn, in step
 };
 std::string_view name(Variant variant);
 Variant parse_variant(std::string_view text);
 
-/// Where engines look whether they may start: a place of each engine's own, of each rank, or one for all
-/// ranks (DMA collectives §4.2.5).
+/// What prelaunched engines poll before they start (DMA collectives §4.2.5): one word for each engine, for
+/// each rank, or one for all ranks.
 enum class Poll : std::uint8_t { engine, rank, collective };
 std::string_view name(Poll poll);
 Poll parse_poll(std::string_view text);
 
-/// Who tells engines that their data is there, and others that it has come: threads of the host (DMA
-/// collectives §4.3.2), or whoever made it and the engines themselves.
+/// What starts the engines and reports their completion. `host`: threads of the host (DMA collectives
+/// §4.3.2). `direct`: the steps that produce the data, and the engines themselves.
 enum class Trigger : std::uint8_t { host, direct };
 std::string_view name(Trigger trigger);
 Trigger parse_trigger(std::string_view text);
 
-/// What a mechanism lets a tuner choose. Zero or empty: the planner's default; a plan holds what was chosen.
+/// Parameters of a mechanism that a tuner may choose. Zero or empty means the planner's default. The params
+/// in a plan hold the values chosen.
 struct Params {
   std::int32_t tile_rows = 0;
   std::int32_t tile_cols = 0;
   TileOrder order{};
-  std::int32_t comm_workers = 0;  ///< of each rank, that its collectives occupy; 0: as the machine has it
+  std::int32_t comm_workers = 0;  ///< workers of each rank that collectives occupy; 0: the machine's default
   std::int32_t chunks = 0;        ///< chunked: slices of the rows
-  std::vector<std::int64_t> group_waves{};  ///< signal: waves in each group; empty: searched where the
-                                            ///< machine has figures (api/registry.hpp), else equal groups
-  bool equal_groups = false;                ///< signal: nothing is searched, the planner makes equal groups
-  std::int32_t helpers = 0;                 ///< fused: workers that reduce or push beside the GEMM; or none:
-  static constexpr std::int32_t no_helpers = -1;  ///< … all do so behind it, or before
-  bool stage_fp32 = false;     ///< fused: partial products travel in fp32, not in the problem's dtype
-  bool one_shot = false;       ///< fused allreduce: everybody sends all to all and sums all
-  std::int64_t comm_rows = 0;  ///< fused: rows of a communication tile
-  bool pull = false;           ///< fused: shards are fetched by who needs them, not sent by who has them
-  Mover mover = Mover::copy_engine;             ///< fused: who moves shards
-  CommOrder comm_order = CommOrder::automatic;  ///< fused: the order in which communication tiles come
+  std::vector<std::int64_t> group_waves{};  ///< signal: waves in each group; empty: searched if the machine
+                                            ///< has figures (api/registry.hpp), else equal groups
+  bool equal_groups = false;                ///< signal: no search; the planner makes equal groups
+  std::int32_t helpers = 0;  ///< fused: workers that reduce or push beside the GEMM; or no_helpers
+  /// Value of `helpers`: all workers reduce after the GEMM, or push before it.
+  static constexpr std::int32_t no_helpers = -1;
+  bool stage_fp32 = false;  ///< fused: partial products travel in fp32, not in the problem's dtype
+  bool one_shot = false;    ///< fused allreduce: every rank sends its product to all ranks and sums all rows
+  std::int64_t comm_rows = 0;        ///< fused: rows of a communication tile
+  bool pull = false;                 ///< fused: the receiver fetches a shard; else its holder sends it
+  Mover mover = Mover::copy_engine;  ///< fused: what moves the shards
+  CommOrder comm_order = CommOrder::automatic;  ///< fused: order of the shards
   std::int32_t slices = 0;                      ///< ring: slices of each rank's shard of the rows
-  bool row_parallel = false;  ///< ring, attention: all queries first, and only the projection by slices
+  bool row_parallel = false;  ///< ring, attention: all queries first, then only the projection in slices
   Variant variant = Variant::automatic;  ///< copy-engine
-  std::int32_t engines = 0;         ///< of each rank: copy-engine; ring, instead of messages: 0 for these
-  bool prelaunch = false;           ///< copy-engine: commands wait in the engines for their trigger
-  Poll poll = Poll::engine;         ///< copy-engine
-  Trigger trigger = Trigger::host;  ///< copy-engine
-  std::int32_t launchers = 0;       ///< copy-engine: threads that create all ranks' commands
-  std::vector<CollectiveConfig> configs{};  ///< of an overlap's collectives; empty: the library's choice
-  /// Peers do not reach the user's matrices. fused, copy-engine: shards are sent, not fetched, and what peers
-  /// store goes to the operator's memory and from there to the output, part by part as it comes. ring: an
-  /// allreduce goes by messages.
+  /// Engines of each rank. copy-engine: 0 is the planner's default. ring: engines copy instead of messages; 0
+  /// keeps the messages.
+  std::int32_t engines = 0;
+  bool prelaunch = false;    ///< copy-engine: commands are queued in the engines and wait for their trigger
+  Poll poll = Poll::engine;  ///< copy-engine
+  Trigger trigger = Trigger::host;          ///< copy-engine
+  std::int32_t launchers = 0;               ///< copy-engine: threads that create the commands of all ranks
+  std::vector<CollectiveConfig> configs{};  ///< overlap: settings of each collective; empty: NCCL's choice
+  /// Peers cannot access the user's matrices. fused, copy-engine: shards are sent, not fetched; peers store
+  /// to the operator's memory, and each part is copied to the output as it arrives. ring: an allreduce uses
+  /// messages.
   bool unregistered = false;
-  bool symmetric = false;  ///< plan only the ranks that stand for all; above max_world ranks always so
+  bool symmetric = false;  ///< plan only the ranks that stand for all; always so above max_world ranks
   bool operator==(const Params&) const = default;
 };
 
@@ -454,33 +466,33 @@ struct Plan {
   Problem problem;
   Mechanism mechanism = Mechanism::sequential;
   Params params;
-  std::int32_t workers = 1;  ///< of each rank, for which waves and resources were planned
+  std::int32_t workers = 1;  ///< workers of each rank that waves and resources assume
   std::string rounding;  ///< where values are rounded, and in which order they are summed (DESIGN: "Numbers")
   std::vector<Buffer> buffers;
   std::vector<Counter> counters;
   std::vector<Communicator> communicators;
-  /// Those that are planned: all of the world, or the first P, which divide it and stand for all of it: rank
-  /// r does as rank r mod P, with every rank that its steps name as far on from it. The plan is then
-  /// symmetric; it can be simulated, not run.
+  /// The planned ranks: the whole world, or its first P ranks, where P divides the world. In the second case
+  /// the plan is symmetric. Rank r runs the steps of rank r mod P, with every rank number in them shifted by
+  /// the same distance. A symmetric plan can be simulated, not run.
   std::vector<RankPlan> ranks;
 
   bool operator==(const Plan&) const = default;
 };
 
-/// Whether some of the ranks stand for all.
+/// True if the planned ranks stand for all ranks.
 inline bool is_symmetric(const Plan& plan) {
   return plan.ranks.size() < static_cast<std::size_t>(plan.problem.world);
 }
-/// Why the ranks of a problem do not all do the same, so that no plan of it is symmetric; empty: they do.
+/// Why the ranks of a problem differ, so that it has no symmetric plan. Empty if they do not differ.
 std::string asymmetry(const Problem& problem);
 
-/// The buffer of a role, or -1.
+/// Index of the first buffer with this role; -1 if there is none.
 std::int32_t find_buffer(const Plan& plan, Role role);
-/// All of a buffer on a rank.
+/// The slice that covers a whole buffer on a rank.
 Slice whole(const Plan& plan, std::int32_t buffer, std::int32_t rank);
-/// The ranks in whose memory the pieces of a placement may lie.
+/// All ranks whose memory the pieces of a placement may lie in.
 std::vector<std::int32_t> ranks_of(const Placement& at, int world);
-/// Group of a position, given where the groups end.
+/// Group of a position, given the end of each group.
 std::int64_t group_of(const std::vector<std::int64_t>& ends, std::int64_t position);
 
 }  // namespace shingle

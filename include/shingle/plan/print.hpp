@@ -1,4 +1,4 @@
-// Plans for people.
+// Plans as text for people.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace shingle {
 
-/// The plan of one rank, a line a step, after a head with problem, params, buffers, counters and rounding.
-/// Ranks whose plan differs only in rank numbers are not repeated; rank < 0 prints rank 0 and says what
-/// differs. Throws InvalidArgument for a rank beyond the world.
+/// The plan of one rank, one line a step. A head gives problem, params, buffers, counters and rounding. Ranks
+/// whose plans differ only in rank numbers are not repeated. `rank` < 0 prints rank 0 and says what differs
+/// on others. Throws InvalidArgument for a rank outside the world.
 std::string to_text(const Plan& plan, int rank = -1);
 
 /// One step on one line: "gemm 2048x4096 in 64 tiles of 256x512, notifies done[g]".

@@ -1,5 +1,5 @@
-// What a plan says of its numbers: where values are rounded, and in which order ranks are summed.
-// Plan::rounding holds one of these statements as a sentence; verify() proves it from the steps.
+// Rounding: where a plan rounds values, and in which order it sums ranks. Plan::rounding holds one such
+// statement as a sentence; verify() proves it from the steps.
 #pragma once
 
 #include <string>
@@ -11,16 +11,17 @@ namespace shingle {
 
 enum class Summing : std::uint8_t {
   none,        ///< no sum over ranks
-  library,     ///< by collectives, in the order of their library
+  library,     ///< by collectives: in NCCL's order, or in rank order on the host backend
   rank_order,  ///< in one pass, from rank 0 on
-  ring,        ///< rank by rank around the ring, rounded at each
-  steps,       ///< as the steps have it; true of every plan
+  ring,        ///< rank by rank around the ring, rounded on each rank
+  steps,       ///< as the steps say; true of every plan
 };
 
 struct Rounding {
   Summing summing = Summing::steps;
-  DType staged = DType::f32;  ///< rank_order: what each rank's part is rounded to on the way
-  bool last_pass = false;     ///< a pass behind the rounded result applies epilogue or norm, and rounds again
+  DType staged = DType::f32;  ///< rank_order: type that each rank's part is rounded to before the sum
+  /// A pass after the rounded result applies the epilogue or the norm, and rounds again.
+  bool last_pass = false;
 
   bool operator==(const Rounding&) const = default;
 };

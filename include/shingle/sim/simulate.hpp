@@ -1,4 +1,4 @@
-// The simulator: how long a plan takes on a machine, in virtual time (docs/concepts/simulator.md).
+// The simulator: the time of a plan on a machine, in virtual time (docs/concepts/simulator.md).
 #pragma once
 
 #include <cstdint>
@@ -9,38 +9,42 @@
 namespace shingle {
 
 struct SimOptions {
-  int epochs = 1;                  ///< back to back, with no barrier between ranks
-  double noise = 0;                ///< standard deviation of every duration, relative to it
-  std::uint64_t seed = 0;          ///< of the noise: equal seeds, equal results
-  std::vector<double> slowdown{};  ///< by rank: its computation takes so many times as long (a throttled
-                                   ///< clock, FlashOverlap §4.2.3); empty: 1
-  double worker_share = 1;         ///< of the machine's workers, those that this process may use (§4.2.3)
+  int epochs = 1;          ///< back to back, with no barrier between ranks
+  double noise = 0;        ///< standard deviation of every duration, relative to the duration, in [0, 1)
+  std::uint64_t seed = 0;  ///< seed of the noise; equal seeds give equal results
+  std::vector<double> slowdown{};  ///< by rank: factor on the time of its computation (a throttled clock,
+                                   ///< FlashOverlap §4.2.3); empty: 1
+  double worker_share =
+      1;  ///< part of the machine's workers that this process may use, in (0, 1] (FlashOverlap §4.2.3)
 };
 
-/// What a simulated run did.
+/// Result of a simulated run.
 struct Simulated {
-  double makespan_us = 0;                    ///< from the begin to the end of the last lane, all epochs
-  std::vector<Span> spans;                   ///< by begin; as a real run traces them
-  std::vector<std::vector<double>> busy_us;  ///< [planned rank][lane]: in which a step of it was under way
-  std::vector<double> computing_us;        ///< by planned rank: in which any of its tiled steps was under way
-  std::vector<std::size_t> critical_path;  ///< spans, in order of time: each began when the one before ended
-  std::int64_t events = 0;                 ///< of the simulation: what its own speed is counted in
+  double makespan_us = 0;                    ///< from the begin to the end of the last lane, over all epochs
+  std::vector<Span> spans;                   ///< ordered by begin; the same as a traced real run gives
+  std::vector<std::vector<double>> busy_us;  ///< [planned rank][lane]: time with a step in progress
+  std::vector<double> computing_us;          ///< by planned rank: time with a tiled step in progress
+  std::vector<std::size_t>
+      critical_path;        ///< indices of spans in order of time; each began when the one before it ended
+  std::int64_t events = 0;  ///< events of the simulation: the unit of its own speed
 
-  /// Time in which the rank that computes least does not compute: it waits, or communicates with nothing
-  /// beside it.
+  /// Time in which the rank that computes least does not compute: it waits, or its communication is exposed.
   double exposed_us() const;
 };
 
-/// Runs a plan in virtual time: lanes in order, tiles by waves on the workers that communication leaves,
-/// collectives on the machine's curves, messages and commands of copy engines on links that are shared
-/// fairly. Deterministic. Of a symmetric plan the ranks that are planned run, and what they send to others
-/// comes to those that stand for them; the time is that of the whole world. Throws InvalidArgument where the
-/// machine has too few figures to tell times (tiles, link), where the plan cannot finish (say `verify`
-/// first), or where ranks stand for others that differ from them: by the machine's links, noise, a
-/// slowdown, or threads that share cores.
+/// Runs a plan in virtual time. Lanes run in order, and tiles by waves on the workers that communication
+/// leaves. Collectives follow the machine's curves. Messages and commands of copy engines share links fairly.
+/// Deterministic.
+///
+/// For a symmetric plan only the planned ranks run; data for another rank goes to the planned rank that
+/// stands for it. The time is that of the whole world.
+///
+/// Throws InvalidArgument if the machine has too few figures (tiles, link), or if the plan cannot finish (run
+/// verify() first). Also throws if the ranks of a symmetric plan differ, because of the machine's links,
+/// noise, a slowdown, or threads that share cores.
 Simulated simulate(const Plan& plan, const Machine& machine, const SimOptions& options = {});
 
-/// A GEMM of a library, m×n×k, on all of a machine's workers: by the tile that serves it best.
+/// Time of a cuBLASLt or oneDNN GEMM, m×n×k, on `workers` workers, with the tile that serves it best.
 double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k, int workers);
 
 }  // namespace shingle

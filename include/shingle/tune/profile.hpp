@@ -1,4 +1,4 @@
-// Measuring a machine: its profile, from small plans that any backend can run.
+// Measures a machine: derives its profile from small plans that any backend can run.
 #pragma once
 
 #include <functional>
@@ -11,46 +11,49 @@
 namespace shingle {
 
 struct ProfileOptions {
-  std::optional<DType> dtype{};   ///< of what is timed; the backend's first native one, if nobody says
-  int repeat = 5;                 ///< runs of each plan, of which the median counts
-  std::optional<Machine> base{};  ///< has the figures that are not measured; the world's machine without
-  /// Whether only computation beside communication is measured, and fitted together with the base's samples.
+  std::optional<DType> dtype{};   ///< type of the plans; empty: the backend's first native type
+  int repeat = 5;                 ///< runs of each plan; the median counts
+  std::optional<Machine> base{};  ///< figures for what is not measured; empty: the world's machine
+  /// True: measures only contention, and fits it together with the base's samples.
   bool contention_only = false;
-  /// Chunks with which the world's library was told to move its collectives, which the program sees to, as
-  /// NCCL reads them from its environment; 0: its own choice. With a size contention alone is measured.
+  /// Chunk size, in bytes, that NCCL uses in this world; 0: NCCL's choice. The caller must set it, because
+  /// NCCL reads it from the environment. If set, only contention is measured.
   std::int64_t chunk_bytes = 0;
-  double budget_us = 0;      ///< nothing new is measured after that time; 0: all is, whatever it takes
+  double budget_us = 0;      ///< nothing new is measured after this time; 0: no limit
   double timeout_us = 30e6;  ///< deadline of every wait
-  std::function<void(const std::string&)> progress{};  ///< told what is measured next, in one line
-  std::function<void(double)> expects{};  ///< told beforehand how many seconds that may take, roughly
-  /// Interquartile range of the runs of a plan over their median, above which it is run again, up to twice as
-  /// often; 0: any is taken.
+  std::function<void(const std::string&)> progress{};  ///< receives one line that says what is measured next
+  std::function<void(double)> expects{};  ///< receives the expected duration in seconds, before the first run
+  /// Limit on the interquartile range of a plan's runs, relative to their median. Above it the plan is run
+  /// again, up to twice as often. 0: no limit.
   double most_spread = 0;
 };
 
-/// What was not measured steadily.
+/// A figure that was not measured steadily.
 struct Unsteady {
-  std::string what;   ///< as progress calls it
+  std::string what;   ///< the name that `progress` uses
   double spread = 0;  ///< median over its plans
 };
 
 struct Profiled {
   Machine machine;
-  std::vector<Unsteady> unsteady{};  ///< spread above most_spread; the largest first
-  std::vector<std::string> left{};   ///< what the budget did not reach
+  std::vector<Unsteady> unsteady{};  ///< figures with a spread above most_spread, the largest first
+  std::vector<std::string> left{};   ///< figures that the budget did not reach
 };
 /// "tiles of 64x64 by 31%, memory by 27%".
 std::string describe(const std::vector<Unsteady>& unsteady);
 
-/// The machine of a world with what it does in so long: tiles of the shapes that the backend serves, passes,
-/// copies, collectives of several sizes, ranks and workers, what a step and a signal cost, and what
-/// communication and computation take from each other. What the backend cannot carry out, what has more ranks
-/// than there are, and what the budget does not reach is as the base has it, and so are its sources. The
-/// world's links and engines should not be paced. Collective over the world's processes. Every figure is the
-/// median of its runs, the maximum over ranks. Throws InvalidArgument where the base has other workers, or
-/// chunks are said of a world whose collectives share the cores of computation.
+/// Measures the machine of a world. It times tiles of the shapes that the backend serves, passes, copies, and
+/// collectives of several sizes, ranks and workers. It also times steps, signals and contention.
+///
+/// The base supplies each figure that is not measured, with its source. A figure is not measured if the
+/// backend does not serve it, the world has too few ranks, or the budget does not reach it. The world's links
+/// and engines should not be paced. Every figure is the median of its runs, the maximum over ranks.
+///
+/// Collective over the world's processes. Throws InvalidArgument if the base has another number of workers.
+/// Throws it also if chunk_bytes is set and the world has one rank, or its collectives run on the cores of
+/// the computation.
 Machine profile(World& world, const ProfileOptions& options = {});
-/// The same, with what varied too much to be relied on.
+/// As profile(), and also reports what varied too much to rely on.
 Profiled profile_steadily(World& world, const ProfileOptions& options);
 
 }  // namespace shingle

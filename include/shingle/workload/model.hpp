@@ -1,4 +1,4 @@
-// Models: the sizes of a network from its Hugging Face config.json, and the operators of its layers that
+// Models: the sizes of a network from its Hugging Face config.json, and its layers' operators that
 // communicate.
 #pragma once
 
@@ -14,10 +14,11 @@ namespace shingle {
 /// How a layer mixes tokens.
 enum class Mixer : std::uint8_t {
   attention,
-  latent_attention,  ///< multi-head latent attention (DeepSeek-V2): its projections are not made
+  latent_attention,  ///< multi-head latent attention (DeepSeek-V2); layer_operators() does not make its
+                     ///< projections
   mamba,
 };
-/// What follows the mixer.
+/// The block after the mixer.
 enum class FeedForward : std::uint8_t { none, dense, moe };
 
 struct LayerKind {
@@ -27,7 +28,7 @@ struct LayerKind {
   bool operator==(const LayerKind&) const = default;
 };
 
-/// A Mamba (version 1) mixer; all zero where the model has none.
+/// Sizes of a Mamba (version 1) mixer. All zero if the model has none.
 struct MambaSizes {
   std::int64_t d_inner = 0;
   std::int64_t d_state = 0;
@@ -37,26 +38,26 @@ struct MambaSizes {
   bool operator==(const MambaSizes&) const = default;
 };
 
-/// A model's sizes, in elements, whole (not yet divided among ranks).
+/// A model's sizes in elements, for the whole model, not yet divided among ranks.
 struct ModelConfig {
   std::string family;  ///< "llama", "mixtral", …: the file's model_type, or empty
   std::int64_t hidden = 0;
   std::int64_t layers = 0;
-  std::int64_t heads = 0;     ///< of queries; this and the next two are 0 where no layer is attention
-  std::int64_t kv_heads = 0;  ///< heads where not grouped, 1 for multi-query
+  std::int64_t heads = 0;     ///< query heads; this and the next two are 0 if no layer is attention
+  std::int64_t kv_heads = 0;  ///< equal to heads if not grouped, 1 for multi-query
   std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;  ///< inner size of a dense feed-forward; 0 where no layer has one
+  std::int64_t ffn = 0;  ///< inner size of a dense feed-forward; 0 if no layer has one
   bool gated = false;    ///< act(x·gate) · (x·up) rather than act(x·up)
-  /// Applied by the up projection: swiglu or silu/gelu/relu; none where the epilogue does not know it (GeGLU,
-  /// relu²).
+  /// Activation of the up projection: swiglu, or silu, gelu, relu. none if the epilogue does not support the
+  /// model's (GeGLU, relu²).
   Activation activation = Activation::none;
   bool rms_norm = false;  ///< else LayerNorm
   float norm_epsilon = 1e-5f;
-  std::int64_t experts = 0;  ///< routed ones; this and the next four are 0 for a dense model
+  std::int64_t experts = 0;  ///< routed experts; this and the next four are 0 for a dense model
   std::int64_t experts_per_token = 0;
   std::int64_t moe_ffn = 0;         ///< inner size of one expert
   std::int64_t shared_experts = 0;  ///< applied to every token
-  std::int64_t shared_ffn = 0;      ///< their inner sizes together
+  std::int64_t shared_ffn = 0;      ///< sum of the inner sizes of the shared experts
   MambaSizes mamba;
   std::vector<LayerKind> kinds;  ///< by layer
 
@@ -64,38 +65,38 @@ struct ModelConfig {
   bool has(FeedForward feed_forward) const;
 };
 
-/// Reads a Hugging Face config.json, Meta's params.json or a config of diffusers' transformers. A field is
-/// read by any of the names that the known families give it; other fields are ignored. Of a multimodal model
-/// the `text_config` is read.
+/// Reads a Hugging Face config.json, Meta's params.json or a config of diffusers' transformers. It accepts a
+/// field under any of the names that the known families give it, and ignores other fields. It reads the
+/// `text_config` of a multimodal model.
 ///
-/// The model_type, or without one `architectures`, has to name a known family: families differ in what their
-/// files do not state, such as the gate of a feed-forward. A file that states neither has to state the
+/// The model_type, or without one `architectures`, must name a known family. Families differ in what their
+/// files do not state, for example the gate of a feed-forward. A file that states neither must state the
 /// activation.
 ///
-/// Throws InvalidArgument in one line that names the field: malformed JSON, an unknown family, a field that
-/// is missing, of a wrong type, out of range or contradicting another, and Mamba-2.
+/// Throws InvalidArgument in one line that names the field. Reasons: malformed JSON, an unknown family,
+/// Mamba-2, or a field that is missing, of a wrong type, out of range or in contradiction to another.
 ModelConfig read_model(std::string_view json_text);
-/// The same from a file; the message starts with its path. Throws IoError where it cannot be read.
+/// As read_model(), from a file; the message starts with its path. Throws IoError if the file cannot be read.
 ModelConfig read_model_file(const std::string& path);
 
 struct LayerOptions {
-  int tp = 1;               ///< tensor parallel (and expert parallel) ranks: the world of every operator
+  int tp = 1;               ///< tensor-parallel (and expert-parallel) ranks: the world of every operator
   std::int64_t tokens = 0;  ///< of the whole batch: sequence length times batch size
   DType dtype = DType::bf16;
   bool sequence_parallel = true;  ///< activations between the blocks are sharded by tokens
-  bool mlp = false;               ///< a feed-forward as one operator: mlp instead of up and down
-  int layer = -1;                 ///< one layer; -1: every distinct kind of layer, each operator once
-  bool backward = false;          ///< also the weight gradients
-  std::uint64_t seed = 0;         ///< of the experts that tokens choose
+  bool mlp = false;               ///< a feed-forward is one operator, mlp, instead of up and down
+  int layer = -1;          ///< index of the layer; -1: every distinct kind of layer, each operator once
+  bool backward = false;   ///< also the weight gradients
+  std::uint64_t seed = 0;  ///< seed of the experts that tokens choose
 };
 
-/// One GEMM of a layer with its communication; sizes are one rank's.
+/// One GEMM of a layer with its communication. Sizes are those of one rank.
 struct LayerOp {
   std::string name;
   Problem problem;
 };
 
-/// The GEMMs of a layer as Megatron splits them over `tp` ranks; M = tokens but for moe_up and moe_down.
+/// The GEMMs of a layer, split over `tp` ranks as in Megatron. M = tokens, except for moe_up and moe_down.
 ///
 /// | name                            | op      | N                                    | K                  |
 /// |---------------------------------|---------|--------------------------------------|--------------------|
@@ -111,37 +112,38 @@ struct LayerOp {
 /// With `mlp` (which needs sequence parallelism) ffn and shared are one operator each, in place of their up
 /// and down: N = K = hidden, inner = ffn/tp.
 ///
-/// column: allgather+gemm with sequence parallelism, else gemm. row: gemm+reducescatter, else gemm+allreduce.
-/// dispatch: alltoall+gemm. combine: gemm+alltoall. kv is kv_heads/tp, or 1 where there are fewer of them
-/// than ranks (they are replicated). Weights are stored as Linear layers keep them (n×k, transpose_b); biases
-/// are left out.
+/// column: allgather+gemm with sequence parallelism, else gemm. row: gemm+reducescatter with sequence
+/// parallelism, else gemm+allreduce. dispatch: alltoall+gemm. combine: gemm+alltoall. kv is kv_heads/tp, or 1
+/// if there are fewer kv_heads than ranks, which then hold copies. Weights are stored as in Linear layers
+/// (n×k, transpose_b). Biases are left out.
 ///
 /// Up projections carry the activation; gated ones are [gate | up] with swiglu. With gemm+allreduce, row
-/// carries the residual and RMSNorm that follow: none in LayerNorm models, none for shared_down, to which the
-/// routed experts are still to be added.
+/// operators carry the residual and RMSNorm that follow. Exceptions are LayerNorm models, and shared_down,
+/// because the routed experts are still to be added to it.
 ///
-/// moe_up sends each token's row to the ranks of its experts, once for each expert; moe_down sends the
+/// moe_up sends each token's row to the ranks of its experts, once for each expert. moe_down sends the
 /// experts' output rows back. Rank r owns the r-th part of the tokens and of the experts. Experts are chosen
 /// by seeded top-k without a capacity limit. M is the count of the rank that sends most: tokens/tp·k for
 /// moe_up, about the same for moe_down. One weight stands for those of all experts of a rank.
 ///
 /// Multi-head latent attention has no operators here: see left_out_operators().
 ///
-/// `backward` adds dW = Xᵀ·dY for every weight but the routed experts' (transpose_a, M×N = a rank's part of
-/// the weight, in × out, K = tokens), summed over data-parallel ranks, taken to be as many as tp:
-/// NAME_wgrad_allreduce, and NAME_wgrad_reducescatter as a sharded optimizer has it.
+/// `backward` adds dW = Xᵀ·dY for every weight except those of routed experts. It uses transpose_a; M×N is a
+/// rank's part of the weight, in × out, and K = tokens. The sum is over as many data-parallel ranks as tp.
+/// The operators are NAME_wgrad_allreduce, and NAME_wgrad_reducescatter for a sharded optimizer.
 ///
-/// Throws InvalidArgument that names the field where heads, kv_heads, ffn, d_inner or experts do not divide
-/// among the ranks (as Megatron does), or tokens, tp or layer is out of range; and with `mlp`, where the
-/// activation is none that an epilogue has.
+/// Throws InvalidArgument that names the field:
+/// - heads, kv_heads, ffn, d_inner or experts do not divide among the ranks (as in Megatron)
+/// - tokens, tp or layer is out of range
+/// - with `mlp`, the epilogue does not support the activation
 std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOptions& options);
 
-/// An operator that a layer has, but layer_operators() does not make.
+/// An operator of a layer that layer_operators() does not make.
 struct LeftOutOp {
   std::string name;
   std::string reason;
 };
-/// Those of one layer, or with -1 of all. Throws InvalidArgument where there is no such layer.
+/// The left-out operators of one layer; -1: of all layers. Throws InvalidArgument if there is no such layer.
 std::vector<LeftOutOp> left_out_operators(const ModelConfig& model, int layer = -1);
 
 }  // namespace shingle
