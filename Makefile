@@ -23,7 +23,7 @@ announce = @test -e $(1)/src/libshingle.a || \
   echo 'the first build takes about $(shell expr $(2) / 60 / $(JOBS) + 1) minutes on $(JOBS) cores and $(3) in $(1)'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages run build test install format clean
+.PHONY: help setup packages run build test install format docs clean
 
 help:
 	@echo 'make run      build, then overlap the operators of a transformer layer on two ranks'
@@ -32,6 +32,7 @@ help:
 	@echo 'make build    build the program: $(build)/bin/shingle'
 	@echo 'make install  build program, library and NCCL tuner plugin, install them below PREFIX=$(PREFIX)'
 	@echo 'make format   format the sources in place'
+	@echo 'make docs     build the documentation site: build/site/index.html'
 	@echo 'make clean    remove build/'
 
 setup:
@@ -72,6 +73,11 @@ install: packages
 format:
 	@scripts/setup.sh format
 	scripts/check_format.sh --fix
+
+# Strict: a broken link or anchor, or a page that the navigation lacks, is an error.
+docs:
+	@scripts/setup.sh docs
+	PYTHONPATH=build/python/docs /usr/bin/python3 -m mkdocs build --strict
 
 clean:
 	rm -rf build

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Draws docs/speedup.svg, the figure of the README, from a record of bench/results: readme_figure.py [--check]
+"""Draws docs/speedup.svg, and writes what it shows into pages: readme_figure.py [--check]
 
---check changes nothing and exits 1 if the figure is not what the record gives.
+Both come from a record of `shingle bench`. The summary stands between <!-- figures: suite --> and <!-- end -->.
+--check changes nothing and exits 1 if figure or summary are not what the record gives.
 """
 
 import math
 import pathlib
 import re
+import statistics
 import sys
+import textwrap
 
 import records
 
@@ -15,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = records.RESULTS / "h200x4/suite.csv"
 FIGURE = ROOT / "docs/speedup.svg"
 CONTENDER = "auto"
+PAGES = [ROOT / "README.md", ROOT / "docs/index.md"]
+SUMMARY = re.compile(r"(<!-- figures: suite -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # Middle tones that stand on white and on black alike.
 COLOURS = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#b6992d"]
@@ -76,15 +81,43 @@ def draw(record):
     return "\n".join([*parts, "</svg>", ""])
 
 
+def summary(record):
+    """What the record shows, in one paragraph."""
+    points = [point for series in series_of(record).values() for point in series]
+    large = [speedup for m, speedup in points if m >= 2048]
+    slower = sum(speedup < 1 for _, speedup in points)
+    model, devices = re.match(r"(.*), tensor parallelism over (.*), ", title_of(record)).groups()
+    model = re.sub(r"-(\d+)b$", r" \1B", model).replace("llama", "Llama")
+    return textwrap.fill(
+        f"**On {devices}, the tensor-parallel GEMMs of {model} and their collectives run up to "
+        f"{max(speedup for _, speedup in points):.2f} times as fast as cuBLASLt followed by NCCL.** The geometric "
+        f"mean from 2,048 to {max(m for m, _ in points):,} tokens is {statistics.geometric_mean(large):.2f}. Of "
+        f"{len(points)} measured shapes, {slower or 'none'} {'are' if slower > 1 else 'is'} slower than that baseline, "
+        "and every result was verified.",
+        width=120,
+    )
+
+
+def written():
+    """{file: its content as the record gives it}."""
+    record = records.read(RECORD)
+    files = {FIGURE: draw(record)}
+    for page in PAGES:
+        text = summary(record)
+        files[page], count = SUMMARY.subn(lambda match: f"{match[1]}{text}\n{match[2]}", page.read_text())
+        if count != 1:
+            sys.exit(f"{page} has {count} paragraphs between <!-- figures: suite --> and <!-- end -->; expected one")
+    return files
+
+
 def main():
-    drawn = draw(records.read(RECORD))
-    if sys.argv[1:] == ["--check"]:
-        if FIGURE.read_text() != drawn:
-            sys.exit(f"{FIGURE} is not what {RECORD} gives: run scripts/readme_figure.py")
-    elif sys.argv[1:]:
+    if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
-    else:
-        FIGURE.write_text(drawn)
+    for file, content in written().items():
+        if not sys.argv[1:]:
+            file.write_text(content)
+        elif file.read_text() != content:
+            sys.exit(f"{file} is not what {RECORD} gives: run scripts/readme_figure.py")
 
 
 if __name__ == "__main__":

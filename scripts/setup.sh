@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Brings what Shingle builds on: scripts/setup.sh [group]... A group is what one wants to do:
 #   build   the program and the library          test    build and run the tests
-#   format  format the sources                   cuda    build the CUDA backend (nvcc is not brought)
+#   format  format the sources                   docs    build the documentation site
+#   cuda    build the CUDA backend (nvcc is not brought)
 # Without arguments: all; cuda where there is an nvcc. System packages are those of scripts/packages.txt, Python
 # wheels (scripts/requirements/) go to build/python/<group>. Cheap when nothing is missing. Exits 2 for an unknown
 # group, 3 with the line to run where it may not install packages, 1 where an installation fails.
@@ -17,10 +18,11 @@ fail() {
 }
 
 groups=("$@")
-((${#groups[@]})) || groups=(build test format)
+((${#groups[@]})) || groups=(build test format docs)
 ((${#})) || ! command -v nvcc >/dev/null || groups+=(cuda)
 for group in "${groups[@]}"; do
-    [[ " build test format cuda " == *" $group "* ]] || fail 2 "there is no group '$group' (one of build, test, format, cuda)"
+    [[ " build test format docs cuda " == *" $group "* ]] ||
+        fail 2 "there is no group '$group' (one of build, test, format, docs, cuda)"
 done
 command -v dpkg-query >/dev/null ||
     fail 3 "this is not Debian or Ubuntu; install what scripts/packages.txt names, then use cmake --preset host"
@@ -105,7 +107,7 @@ bring_wheels() {
     [[ -f $file ]] || return 0
     stamp=$("$python" --version && cat "$file")
     [[ "$(cat "$folder/stamp" 2>/dev/null)" != "$stamp" ]] || return 0
-    echo "setup: fetching $(grep -o '^[a-z-]*==[0-9.]*' "$file" | xargs) into $folder (some seconds, $(sed -n '1s/.*; //p' "$file"))"
+    echo "setup: fetching $(grep -o '^[a-z0-9-]*==[0-9.]*' "$file" | xargs) into $folder (some seconds, $(sed -n '1s/.*; //p' "$file"))"
     rm -rf "$folder" "$folder.part"
     # No dependencies: of CUTLASS only the headers are wanted.
     quietly "$python" -m pip install --disable-pip-version-check --root-user-action=ignore --only-binary :all: \

@@ -92,6 +92,47 @@ def cuda_gemm(record):
     return ["M×N×K", "tile", "hooks idle", "slots and signals"], rows
 
 
+def over(record, name, base, key, case):
+    """By how much the times named by a column exceed those of a base, of each of the cases."""
+    return us(one(record, **{key: name}, **case)) / us(one(record, **{key: base}, **case)) - 1
+
+
+@table("cuda-gemm-hooks", "h200x1/gemm_overhead")
+def cuda_gemm_hooks(record):
+    """Median cost of hooks over idle ones."""
+    cases = [{key: row[key] for key in "mnk"} for row in pick(record, timed="idle")]
+    hooks = {"tiles": "tile", "subtokens": "subtoken", "subtiles": "subtile"}
+    costs = [quantile([over(record, hook, "idle", "timed", case) for case in cases], 0.5) for hook in hooks.values()]
+    return ["", *hooks], [[f"median of {len(cases)}", *map(percent, costs)]]
+
+
+@table("cuda-gemm-small", "h200x1/gemm_small")
+def cuda_gemm_small(record):
+    """Of the library's speed, with idle hooks."""
+    shapes = list(dict.fromkeys((row["n"], row["k"]) for row in record.rows if row["m"] == "16"))
+    rows = []
+    for m in values_of(record, "m"):
+        cells = []
+        for n, k in shapes:
+            case = {"m": m, "n": n, "k": k}
+            cells.append(f"{us(one(record, timed='library', **case)) / us(one(record, timed='idle', **case)):.2f}")
+        rows.append([m, *cells])
+    names = [f"{n}×{k}" for n, k in shapes]
+    return ["M", f"N×K: {names[0]}", *names[1:]], rows
+
+
+@table("cuda-rmsnorm-restore", "h200x1/rmsnorm_restore")
+def cuda_rmsnorm_restore(record):
+    """Cost of rows that come from tiles, over rows of a plain matrix."""
+    rows = []
+    for granularity in ("tile", "subtile", "subtoken"):
+        keys = ("granularity", "hidden", "rows", "residual")
+        cases = [{key: row[key] for key in keys} for row in pick(record, granularity=granularity, timed="plain")]
+        costs = [over(record, "fused", "plain", "timed", case) for case in cases]
+        rows.append([f"{granularity}s", percent(sum(costs) / len(costs)), percent(max(costs))])
+    return ["rows come from", "mean", "most"], rows
+
+
 def flashoverlap(of):
     """Geometric means of speed-ups by operator and mechanism; `of` gives the rows of both, by routing."""
     mechanisms = ["chunked", "signal", "fused"]
@@ -176,6 +217,46 @@ def cuda_layers_4(record):
     return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
 
 
+@table("cuda-layers-2", "h200x2/layers_tp8")
+def cuda_layers_2(record):
+    return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
+
+
+@table("cuda-auto", "h200x4/suite", "h200x2/suite", "h200x4/suite_predicted")
+def cuda_auto(four, two, predicted):
+    """Geometric mean and least of the speed-ups, and how many shapes stay sequential."""
+    rows = []
+    ranges = {"16, 64": (16, 64), "256 to 1024": (256, 1024), "2048 to 8192": (2048, 8192), "all": (16, 8192)}
+    for name, (first, last) in ranges.items():
+        cells = []
+        for record in (four, two, predicted):
+            found = [row for row in pick(record, contender="auto") if first <= int(row["m"]) <= last]
+            kept = sum(row["plan"].startswith("sequential") for row in found)
+            cells += [f"{geomean(map(speedup, found)):.2f}", f"{min(map(speedup, found)):.2f}"]
+            cells += [f"{kept} of {len(found)}"] if record is not predicted else []
+        rows.append([name, *cells])
+    return ["M", "four GPUs", "least", "`sequential`", "two GPUs", "least", "`sequential`",
+            "four, predictions alone", "least"], rows  # fmt: skip
+
+
+@table("cuda-partitions", "h200x4/partitions")
+def cuda_partitions(record):
+    """Partitions that have a name, against the one that Alg. 1 finds: geometric means."""
+    shapes = {}
+    for row in record.rows:
+        for name in row["names"].split("/"):
+            shapes.setdefault(tuple(row[key] for key in ("op", "m", "n", "k")), {})[name] = us(row)
+    against = lambda name: [times[name] / times["searched"] for times in shapes.values() if name in times]
+    searches = [float(row["search_us"]) for row in record.rows if row["search_us"]]
+    equal = ", ".join(f"{geomean(against(f'equal {waves}')):.2f}" for waves in (1, 2, 4))
+    return ["", f"{len(shapes)} shapes"], [
+        ["the fastest partition takes, of the time of Alg. 1's", f"{geomean(against('fastest')):.3f}"],
+        ["equal groups of 1, 2, 4 waves take", f"{equal} times as long"],
+        ["a wave mistaken by 20 tiles takes", f"{geomean(against('mistaken')):.2f} times as long"],
+        ["time of the search, median", f"{quantile(searches, 0.5):.0f} µs"],
+    ]
+
+
 @table("cuda-async-tp", "h200x2/async_tp", "h200x2/layers_tp8")
 def cuda_async_tp(record, layers):
     """Microseconds of async-TP, then of `auto`."""
@@ -215,6 +296,17 @@ def fused_helpers_2(record):
     ]
 
 
+@table("fused-unregistered-2", "h200x2/unregistered")
+def fused_unregistered_2(record):
+    sizes = values_of(record, "m")
+    ours = {"fused": "fused:comm-order=ring", "fused, unregistered": "fused:comm-order=ring:unregistered"}
+    line = lambda name, contender, key: [name, *(f"{us(one(record, m=m, contender=contender), key):.0f}" for m in sizes)]
+    rows = [line("sequential", "sequential", "median_us")]
+    for name, contender in ours.items():
+        rows += [line(name, contender, "median_us"), line(f"{name}, predicted", contender, "predicted_us")]
+    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
 def fastest_copies(record, op, count):
     ours = [row for row in pick(record, op=op, bytes=count) if row["contender"] != "NCCL"]
     return us(one(record, op=op, bytes=count, contender="NCCL")), min(ours, key=us)
@@ -247,6 +339,51 @@ def copy_engine_4(record):
             ]
         )
     return ["µs", *(size(int(count)) for count in sizes), "GB/s out of each"], rows
+
+
+@table("copy-engine-4-variants", "h200x4/copy_engine")
+def copy_engine_4_variants(record):
+    """GB/s out of each GPU at 1 GiB."""
+    variants = {"`b2b`": "b2b", "`b2b`, prelaunched": "b2b'", "`pcpy`": "pcpy", "`pcpy`, prelaunched": "pcpy'"}
+    rate = lambda op, variant: float(one(record, op=op, contender=variant, bytes=2**30)["gbps_out"])
+    rows = [[op, *(f"{rate(op, variant):.0f}" for variant in variants.values())] for op in ("allgather", "alltoall")]
+    return ["", *variants], rows
+
+
+@table("copy-engine-beside", "h200x2/copy_engine_beside")
+def copy_engine_beside(record):
+    rows = []
+    for row in pick(record, bytes=2**29):
+        name = f"{row['op']}, {'NCCL' if row['contender'] == 'NCCL' else 'engines'}"
+        times = [f"{us(row, key):.0f}" for key in ("collective_us", "collective_beside_us")]
+        rows.append([name, f"{100 * float(row['product_slowdown']):.0f}%", *times])
+    return ["", "GEMM slows by", "collective alone, µs", "beside the GEMM, µs"], rows
+
+
+@table("copy-engine-energy", "h200x2/copy_engine_energy")
+def copy_engine_energy(record):
+    rows = []
+    for row in record.rows:
+        name = "NCCL" if row["contender"] == "NCCL" else "engines"
+        rows.append([name, *(f"{float(row[key]):.0f}" for key in ("mj", "beyond_idle_mj"))])
+    return ["", "in all", "beyond idle"], rows
+
+
+@table("copy-engine-emulated", "epyc-2core/copy_engine")
+def copy_engine_emulated(record):
+    """The largest sizes at which a variant is the fastest."""
+    rows = []
+    for op in ("allgather", "alltoall"):
+        for prelaunch in ("no", "yes"):
+            case = {"op": op, "prelaunch": prelaunch}
+            largest = {}
+            for count in values_of(record, "bytes", **case):
+                largest[min(pick(record, bytes=count, **case), key=us)["variant"]] = int(count)
+            middle = largest.get("bcst", largest.get("swap"))
+            assert largest.keys() <= {"b2b", "bcst", "swap", "pcpy"} and largest["b2b"] < middle < largest["pcpy"]
+            name = op + (", prelaunched" if prelaunch == "yes" else "")
+            rows.append([name, size(largest["b2b"]), size(middle), "beyond"])
+    return ["", "`b2b`", "`bcst` or `swap`", "`pcpy`"], rows
 
 
 @table("co-tuning-cost", "predicted/co_tuning_a40x8-nvlink")
@@ -286,6 +423,15 @@ def nccl_tuner_loops(record):
         rows.append([f"{loop}, {'once more' if loop in seen else tokens}", *times, *beside])
         seen.add(loop)
     return ["loop", *configs.values(), "GEMMs beside / alone", "exposed"], rows
+
+
+@table("nccl-tuner-cost", "epyc-2core/nccl_tuner")
+def nccl_tuner_cost(record):
+    nanoseconds = lambda mode, rank: f"{float(one(record, mode=mode, rank=rank)['median_ns']):.0f}"
+    modes = {"no table": "nothing to do", "a table": "table", "online tuning": "online, tuning"}
+    return ["ns, median", "leader", "other ranks"], [
+        [name, *(nanoseconds(mode, rank) for rank in ("leader", "follower"))] for name, mode in modes.items()
+    ]
 
 
 @table("simulator-accuracy", "epyc-2core/prediction")

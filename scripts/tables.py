@@ -10,6 +10,7 @@ import pathlib
 import re
 import sys
 import tempfile
+import textwrap
 
 import records
 from table_definitions import TABLES
@@ -32,7 +33,8 @@ def rendered(name):
         f"`bench/results/{source}.csv` ({record.notes['commit']}, {record.notes['date']})"
         for source, record in zip(sources, loaded)
     ]
-    return f"{markdown(head, rows)}\n\nFrom {', '.join(origins)}.\n"
+    origin = textwrap.fill(f"From {', '.join(origins)}.", width=120, break_on_hyphens=False)
+    return f"{markdown(head, rows)}\n\n{origin}\n"
 
 
 def pages(root):
