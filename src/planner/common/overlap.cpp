@@ -21,7 +21,8 @@ Gemm product(const Builder& build, int rank, const Overlap::Computation& item, s
   return gemm;
 }
 
-Collective transfer(const Builder& build, int rank, std::size_t index, const OverlapRows& rows) {
+Collective transfer(const Builder& build, int rank, std::size_t index, const OverlapRows& rows,
+                    bool beside) {
   const auto& [first, count] = rows.collectives[index];
   Collective step;
   step.kind = build.problem().overlap->collectives[index].kind;
@@ -32,9 +33,10 @@ Collective transfer(const Builder& build, int rank, std::size_t index, const Ove
     step.recv_rows = step.send_rows;
   }
   if (!build.params().configs.empty()) step.config = build.params().configs[index];
-  // How many it takes is the library's choice, unless it is told.
+  // Untold, NCCL chooses the number of its channels. Beside computation the machine's number is assumed.
   const std::int32_t told = step.config.channels;
   step.resources = {told > 0 ? told : build.collective_workers(), told};
+  if (beside) step.config.channels = step.resources.least;
   return step;
 }
 
@@ -84,7 +86,7 @@ void plan_overlap(Builder& build, bool beside) {
         build.await(r, lane, awaited, before->index);
       }
       if (item.communicates) {
-        build.step(r, lane, transfer(build, r, i, rows));
+        build.step(r, lane, transfer(build, r, i, rows, beside));
       } else {
         build.step(r, lane, product(build, r, list.computations[i], rows.computations[i].first));
       }
