@@ -11,7 +11,7 @@
 namespace shingle::host {
 namespace {
 
-/// With 64 queries and heads of 128, scores, K and V of a block take 320 KiB: the second-level cache.
+/// With 64 queries and heads of 128, one block's scores, K and V take 320 KiB, which fits the L2 cache.
 constexpr std::int64_t key_block = 256;
 
 const std::byte* bytes(const float* data) {

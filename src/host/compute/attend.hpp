@@ -1,7 +1,9 @@
-// One execution of an Attend step: attention of a block of queries of one head, a block of keys at a time.
+// One execution of an Attend step: attention of a block of queries of one head, over one block of keys at a
+// time.
 //
-// Scores and weights of a block stay in the cache. A row keeps its largest score so far, the sum of its
-// weights and the weighted sum of V relative to it, and rescales both when a larger score comes (online
+//
+// The scores and weights of a block stay in the cache. Each row keeps its maximum score, the sum of its
+// weights and its weighted sum of V relative to that maximum. A larger score rescales both sums (online
 // softmax: Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022).
 #pragma once
 
@@ -20,15 +22,16 @@ class AttendTask {
   AttendTask(const Plan& plan, const Attend& step, const Memory& memory, Products& products,
              std::uint32_t epoch);
 
-  /// Computes the tile at a position that is not phantom.
+  /// Computes the tile at `position`, which is not phantom.
   void run(Worker& worker, std::int64_t position) const;
-  /// Bytes of the tile at a position that are stored on other ranks than the one that computes it.
+  /// Bytes of the tile at `position` that are stored on ranks other than the computing one.
   std::int64_t crossing(std::int64_t position) const;
 
  private:
-  /// Queries [row, row + rows) of the tile, all of one sequence; results are fp32 rows of head_dim at `out`.
+  /// Queries [row, row + rows) of the tile, all of one sequence. The results are fp32 rows of head_dim at
+  /// `out`.
   void attend(Worker& worker, const TileRect& tile, std::int64_t row, std::int64_t rows, float* out) const;
-  /// A block of a view as fp32, head_dim columns from `col` on: in place, or widened into scratch.
+  /// A block of a view as fp32: head_dim columns from `col` on, either in place or widened into scratch.
   struct Panel {
     const float* data;
     std::int64_t ld;
@@ -40,7 +43,7 @@ class AttendTask {
   const Attend& step_;
   Products& products_;
   View q_, keys_, values_;
-  std::vector<View> outs_;  ///< by rank, where the output may lie there
+  std::vector<View> outs_;  ///< by rank; empty for a rank that the output cannot reach
   std::int64_t dim_, sharing_;
 };
 

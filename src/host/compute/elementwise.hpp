@@ -1,7 +1,8 @@
 // One execution of an Elementwise step: reorder, sum, epilogue, residual and norm, row by row.
 //
-// An item first looks up where each of its rows lies in every placement; then rows are processed one by one
-// in fp32. A pure reorder copies bytes.
+//
+// An item first looks up where each of its rows lies in every placement. It then processes its rows one by
+// one in fp32. A pure reorder copies bytes.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,14 @@ class ElementwiseTask {
  public:
   ElementwiseTask(const Plan& plan, const Elementwise& step, const Memory& memory, std::uint32_t epoch);
 
-  /// One item of the step: the tile at a position that is not phantom, or a row of tiles.
+  /// Runs one item of the step: the tile at a position that is not phantom, or a row of tiles.
   void run(Worker& worker, std::int64_t item) const;
-  /// Bytes of an item that `rank`, which does it, reads and stores on other ranks.
+  /// Bytes that `rank` reads and stores on other ranks when it runs the item.
   std::int64_t crossing(int rank, std::int64_t item) const;
 
  private:
   struct Rows;
-  /// A placement and its buffer in the memory of every rank that it reaches.
+  /// A placement, with its buffer in the memory of every rank that it reaches.
   struct Views {
     Placement at;
     std::vector<View> by_rank;
@@ -41,7 +42,7 @@ class ElementwiseTask {
   const Plan& plan_;
   const Elementwise& step_;
   std::vector<Views> from_;
-  Views to_, residual_, sum_;  ///< `to_`: of several ranks that get the same the first
+  Views to_, residual_, sum_;  ///< `to_`: only the first of several ranks that receive the same output
   View bias_, weight_;
   std::int64_t out_cols_;
 };

@@ -9,10 +9,11 @@
 namespace shingle::host {
 namespace {
 
-/// Below this many rows oneDNN's own packing of B, once a call, costs more than ours of A and C (measured by
-/// rows a call: 64 rows 71, 128 87, 256 95 GFLOP/s; a tile of two pieces of 128 rows is faster packed).
+/// Min. rows a oneDNN call for reading and writing the matrices in place. Below it, oneDNN's own packing of
+/// B, once a call, costs more than our packing of A and C. Measured GFLOP/s by rows a call: 64 rows 71, 128
+/// 87, 256 95; a tile of two pieces of 128 rows is faster packed.
 constexpr std::int64_t least_direct_rows = 256;
-/// A block whose fp32 product stays in the second-level cache.
+/// Max. size of a block: its fp32 product stays in the L2 cache.
 constexpr std::int64_t block_rows = 512, block_cols = 512;
 
 }  // namespace
@@ -66,7 +67,7 @@ void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, st
   if (step_.out.ranks.size() > 1) store_again(position, part);
 }
 
-/// Copies what the first of several ranks got to the others.
+/// Copies the block stored on the first destination rank to the other destination ranks.
 void GemmTask::store_again(std::int64_t position, const Block& block) const {
   const View& first = outs_[static_cast<std::size_t>(to_.ranks.front())];
   for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
@@ -89,8 +90,8 @@ std::int64_t GemmTask::crossing(std::int64_t position) const {
   return elements * static_cast<std::int64_t>(size_bytes(out_type_));
 }
 
-/// The common refinement of the runs of A's rows and of the pieces of the output, without phantom rows and
-/// rows that go nowhere.
+/// Intersects the runs of A's rows with the pieces of the output. Drops phantom rows and rows without a
+/// destination.
 void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block& block) const {
   auto& segments = worker.segments;
   segments.clear();
@@ -125,8 +126,7 @@ void GemmTask::run_direct(Worker& worker, const TileRect& tile, const Block& blo
 }
 
 void GemmTask::run_blocked(Worker& worker, const TileRect& tile, const Block& block) const {
-  // Segments are cut into batches of block_rows; a segment that does not fit whole is continued in the next
-  // batch.
+  // Batches hold block_rows rows. A segment that does not fit whole continues in the next batch.
   std::vector<Segment> batch;
   std::int64_t rows = 0;
   const auto flush = [&] {
@@ -179,7 +179,7 @@ void GemmTask::multiply(Worker& worker, const Operand& a, const Operand& b, std:
   product.run(a.data, b.data, c, worker.onednn.reserve(static_cast<std::int64_t>(product.scratch_bytes())));
 }
 
-/// Bias, activation and one rounding, from the fp32 product in scratch to the pieces of the output.
+/// Applies bias, activation and one rounding: from the fp32 product in scratch to the pieces of the output.
 void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const TileRect& tile,
                       std::int64_t col, std::int64_t cols) const {
   float* bias = worker.vectors.reserve<float>(2 * cols);

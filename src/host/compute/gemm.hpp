@@ -1,9 +1,10 @@
-// One execution of a Gemm step: products of tiles, from the rows of A that the row map picks to the pieces of
-// the output.
+// One execution of a Gemm step: products of tiles, from the rows of A that the row map selects to the pieces
+// of the output.
 //
-// Where a tile's rows lie together and nothing follows the product, oneDNN reads and writes the matrices
-// themselves. Otherwise blocks of the tile go through scratch: rows of A are packed (and widened where oneDNN
-// lacks the type), the product is kept in fp32, passes the epilogue and is rounded once into its pieces.
+//
+// If a tile's rows are contiguous and nothing follows the product, oneDNN reads and writes the matrices in
+// place. Otherwise blocks of the tile go through scratch. Rows of A are packed, and widened if oneDNN lacks
+// the type. The product is kept in fp32, passes the epilogue and is rounded once into its pieces.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +19,15 @@ namespace shingle::host {
 
 class GemmTask {
  public:
-  /// `execution` differs from that of every other task, so that workers know whose panels they hold.
+  /// `execution` is unique to this task, so that workers know which task their cached panels belong to.
   GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Products& products, std::uint32_t epoch,
            std::int64_t execution);
 
-  /// Blocks into which every tile is cut so that `workers` threads have something to do.
+  /// Number of blocks to cut every tile into, so that `workers` threads have work.
   std::int64_t blocks(int workers) const;
-  /// Computes one of `blocks` blocks of the tile at a position that is not phantom.
+  /// Computes one of `blocks` blocks of the tile at `position`, which is not phantom.
   void run(Worker& worker, std::int64_t position, std::int64_t block, std::int64_t blocks) const;
-  /// Bytes of the tile at a position that are stored on other ranks than the one that computes it.
+  /// Bytes of the tile at `position` that are stored on ranks other than the computing one.
   std::int64_t crossing(std::int64_t position) const;
 
  private:
@@ -55,9 +56,9 @@ class GemmTask {
   const Plan& plan_;
   const Gemm& step_;
   Products& products_;
-  Placement to_;  ///< step.out, of several ranks that get the same only the first
+  Placement to_;  ///< step.out; only the first of several ranks that receive the same output
   View a_, b_, bias_;
-  std::vector<View> outs_;  ///< by rank, where the output may lie there
+  std::vector<View> outs_;  ///< by rank; empty for a rank that the output cannot reach
   DType out_type_;
   std::int64_t k_, gate_cols_;
   std::int64_t execution_;

@@ -1,4 +1,4 @@
-// Operands of a tile's product: the matrices themselves where oneDNN can read them, else panels in scratch.
+// Operands of a tile's product: the matrices themselves if oneDNN can read them, else panels in scratch.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace shingle::host {
 namespace {
 
-/// Copies `count` elements, widened to fp32 where `as_fp32`.
+/// Copies `count` elements, widened to fp32 if `as_fp32`.
 void copy(DType type, const std::byte* source, std::byte* target, std::int64_t count, bool as_fp32) {
   if (as_fp32) {
     widen(type, source, reinterpret_cast<float*>(target), count);

@@ -10,7 +10,7 @@
 
 #include "shingle/base/error.hpp"
 
-// oneDNN runs its threads through OpenMP. Named weakly, so that a oneDNN without OpenMP serves as well.
+// oneDNN may run its threads through OpenMP. The symbol is weak, so that a oneDNN without OpenMP links too.
 extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 
 namespace shingle::host {
@@ -34,8 +34,9 @@ dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, DType type, std:
   return {{rows, cols}, type_of(type), dnnl::memory::dims{row, col}};
 }
 
-/// oneDNN up to 3.1 (its issue 1661) executes illegal instructions on processors with AMX where K is 63 or
-/// near: it does without, unless the environment chooses. Before oneDNN has looked at the processor.
+/// oneDNN before 3.2 (its issue 1661) executes illegal instructions on processors with AMX if K is 63 or
+/// near. This disables AMX unless the environment chooses the ISA. Call it before oneDNN detects the
+/// processor.
 void avoid_amx() {
   const dnnl_version_t& version = *dnnl_version();
   const bool chosen =
@@ -44,7 +45,7 @@ void avoid_amx() {
     dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
 }
 
-/// oneDNN's engine of this processor: whoever calls oneDNN has it first.
+/// oneDNN's engine of this processor. Every oneDNN call gets the engine here, so avoid_amx() runs first.
 const dnnl::engine& cpu() {
   static const dnnl::engine engine = [] {
     avoid_amx();
@@ -97,7 +98,7 @@ class DnnlProduct final : public Product {
 
   void run(const std::byte* a, const std::byte* b, std::byte* c, void* scratch) const override {
     thread_local dnnl::stream stream(cpu());
-    // oneDNN has one type of memory, for input and output alike.
+    // oneDNN has one memory type for input and output; it takes a mutable pointer.
     const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
       return dnnl::memory(desc, cpu(), const_cast<void*>(data));
     };

@@ -1,4 +1,4 @@
-// Matrix products of one tile through oneDNN: primitives by shape, and their execution on one thread.
+// Matrix products of one tile through oneDNN: primitives by shape, each run on one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace shingle::host {
 
-/// C[rows×cols] = A[rows×k] · B[k×cols], any strides. Ordered so that it can key a map.
+/// C[rows×cols] = A[rows×k] · B[k×cols], any strides. Ordered, so that it can key a map.
 struct ProductShape {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
@@ -34,19 +34,19 @@ class Product {
   virtual void run(const std::byte* a, const std::byte* b, std::byte* c, void* scratch) const = 0;
 };
 
-/// Whether oneDNN multiplies this type here with fp32 accumulation and without a plain reference loop.
+/// True if oneDNN multiplies this type on this processor with fp32 accumulation and an optimised kernel.
 bool multiplies_natively(DType type);
 
-/// The library's version and the newest instructions that it uses here.
+/// oneDNN's version and the newest instruction set that it uses on this processor.
 std::string onednn_version();
 
-/// Keeps the calling thread's products on this thread: each worker is one.
+/// Makes oneDNN use only the calling thread for that thread's products: each worker is one thread.
 void compute_on_this_thread_only();
 
-/// Products made so far, shared by all threads of an executable.
+/// Cache of the products made so far, shared by all threads of an executable.
 class Products {
  public:
-  /// Throws Error where oneDNN has no such product.
+  /// Throws Error if oneDNN has no such product.
   const Product& get(const ProductShape& shape);
 
  private:

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-// The build is for any x86-64; these loops are compiled several times and chosen when the program is loaded.
-// Sanitizers cannot be used that early, so they see the plain version.
+// The build targets any x86-64. These loops are compiled once per instruction set, and the loader chooses
+// (target_clones). Sanitizers cannot run that early, so they get the plain version.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define SHINGLE_VECTOR                                                         \
@@ -31,7 +31,7 @@ SHINGLE_INLINE std::uint16_t round_bf16(float value) {
   return static_cast<std::uint16_t>(nan ? (bits >> 16) | 0x40u : rounded);
 }
 
-/// e^x to 2 units in the last place: 2^n · e^r with |r| ≤ ln2/2 and the Taylor polynomial of degree 7 for
+/// e^x to 2 units in the last place: 2^n · e^r with |r| ≤ ln2/2, and the Taylor polynomial of degree 7 for
 /// e^r.
 SHINGLE_INLINE float exponential(float x) {
   x = x < -87.0f ? -87.0f : x;
@@ -130,7 +130,7 @@ void widen_add(DType type, const std::byte* source, float* target, std::int64_t 
 
 void sum(DType type, std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
          std::int64_t count) {
-  constexpr std::int64_t block = 2048;  // of the first-level cache
+  constexpr std::int64_t block = 2048;  // elements; fits the L1 cache
   float total[block];
   const auto size = static_cast<std::int64_t>(size_bytes(type));
   for (std::int64_t first = 0; first < count; first += block) {
@@ -174,7 +174,7 @@ SHINGLE_VECTOR float exponentials(float* x, float shift, std::int64_t count) {
 }
 
 SHINGLE_VECTOR float sum_squares(const float* x, std::int64_t count) {
-  // As many partial sums as two vectors hold: a single one would be added to in sequence.
+  // Two vectors of partial sums: additions to a single sum would run in sequence.
   constexpr int lanes = 32;
   float partial[lanes] = {};
   std::int64_t i = 0;

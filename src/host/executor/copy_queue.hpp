@@ -1,9 +1,11 @@
-// A copy engine's queue on the clock: when its commands are with the engine, and when they are done.
+// Simulated timing of a copy engine's queue: when the engine has its commands, and when the commands are
+// done.
 //
-// The bytes are copied by the lane's thread as a command is reached. What an engine adds to that is time
-// (DMA collectives §3.2): the thread of the host that creates commands (control) and rings the doorbell
-// (schedule), which may serve many engines in turn; the engine, which fetches them or polls; the copy; the
-// notify (sync). Copies between two notifies share the engine's rate and are under way together.
+//
+// The lane's thread copies the bytes when it reaches a command. This file adds the phases of an engine (DMA
+// collectives §3.2). A host thread creates commands (control) and rings the doorbell (schedule); it may serve
+// many engines in turn. The engine fetches the commands or polls, copies, and notifies (sync). Copies between
+// two notifies overlap and share the engine's rate.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +18,7 @@
 
 namespace shingle::host {
 
-/// The launching threads of a world: each creates the commands of one batch at a time.
+/// The launching threads of a world. Each creates the commands of one batch at a time.
 class Launchers {
  public:
   Launchers(const EnginePhases& phases, int count)
@@ -24,7 +26,7 @@ class Launchers {
 
   const EnginePhases& phases() const { return phases_; }
 
-  /// When all commands of a rank's lane are with their engine, if the thread is asked now.
+  /// Time when the engine has all commands of a rank's lane, if the launching thread is asked now.
   Clock::time_point submit(const Lane& lane, int rank) {
     const Submission& how = lane.submission;
     return submit(launcher(lane, rank), static_cast<int>(lane.steps.size()),
@@ -34,10 +36,10 @@ class Launchers {
     return lane.submission.launcher < 0 ? rank : lane.submission.launcher;
   }
 
-  /// When the thread has written a place that engines poll, if it is asked now.
+  /// Time when the launching thread has written a flag that engines poll, if it is asked now.
   Clock::time_point signal(int launcher) { return book(launcher, phases_.control_us); }
 
-  /// When `commands` in `batches` are with their engine, if the thread is asked now.
+  /// Time when the engine has `commands` in `batches`, if the launching thread is asked now.
   Clock::time_point submit(int launcher, int commands, int batches) {
     return book(launcher, commands * phases_.control_us + batches * phases_.schedule_us) +
            from_us(phases_.fetch_us);
@@ -60,8 +62,8 @@ class CopyQueue {
  public:
   explicit CopyQueue(const EnginePhases& phases) : phases_(phases) {}
 
-  /// A command that writes `bytes` in all starts now, or as soon as commands before it let it; `delivered` is
-  /// when the link has carried them, `beyond_us` what it takes beyond a copy.
+  /// Starts a command that writes `bytes` in all, now or as soon as earlier commands permit. `delivered` is
+  /// the time when the link has carried the bytes. `beyond_us` is what the command takes beyond a copy.
   void start(double bytes, Clock::time_point delivered, double beyond_us) {
     const double us = phases_.gbps > 0 ? bytes / (phases_.gbps * 1e3) : 0;
     const auto begin = std::max(next_, Clock::now());
@@ -69,9 +71,9 @@ class CopyQueue {
     writing_until_ = std::max(writing_until_, begin) + from_us(us);
     done_ = std::max({done_, delivered, writing_until_ + from_us(phases_.copy_us + beyond_us)});
   }
-  /// When all commands so far are done.
+  /// Time when all commands so far are done.
   Clock::time_point done() const { return done_; }
-  /// When a notify behind them is.
+  /// Time when a notify after them is done.
   Clock::time_point synchronised() const { return std::max(done_, Clock::now()) + from_us(phases_.sync_us); }
 
  private:

@@ -19,9 +19,9 @@ CounterTable::CounterTable(const Plan& plan, int rank) : values_(entries(plan, r
   }
 }
 
-// Counting and looking for sleepers here, and announcing a sleeper and looking at the count in await(), are
-// both sequentially consistent: at least one of the two sides sees the other, so no wake-up is lost. Without
-// sleepers an add takes no lock.
+// Both sides are sequentially consistent: here the add and the check for sleepers, in await() the sleeper's
+// announcement and its read of the count. At least one side therefore sees the other, and no wake-up is lost.
+// Without sleepers an add takes no lock.
 void CounterTable::add(std::int32_t counter, std::int64_t entry, std::uint32_t value) {
   const std::size_t at = index(counter, entry);
   values_[at].fetch_add(value);
@@ -56,7 +56,7 @@ bool CounterTable::await(std::int32_t counter, std::int64_t entry, std::uint32_t
   waiter->index = at;
   waiter->target = target;
   waiting_.fetch_add(1);
-  struct Leave {  // also when Stopped is thrown; the lock is held then
+  struct Leave {  // runs also when Stopped is thrown; the lock is held then
     CounterTable& table;
     std::list<Waiter>::iterator waiter;
     ~Leave() {

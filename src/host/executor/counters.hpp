@@ -1,5 +1,5 @@
-// The counters of one rank: 32-bit counts that only grow, which any thread may add to and await without
-// burning a core.
+// The counters of one rank: 32-bit counts that only grow. Any thread may add to them, and may await them
+// without spinning.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,15 @@ class CounterTable {
  public:
   CounterTable(const Plan& plan, int rank);
 
-  /// Releases what the caller has stored before. `add` counts up, `raise` never lowers.
+  /// Releases the caller's earlier stores. `add` adds `value`; `raise` sets `value` and never lowers the
+  /// count.
   void add(std::int32_t counter, std::int64_t entry, std::uint32_t value);
   void raise(std::int32_t counter, std::int64_t entry, std::uint32_t value);
 
   std::uint32_t value(std::int32_t counter, std::int64_t entry) const;
 
-  /// Acquires what was stored before the count reached `target` (compared cyclically). False when the
-  /// deadline passed; throws Stopped.
+  /// Acquires what was stored before the count reached `target` (compared modulo 2^32). Returns false if the
+  /// deadline passes first; throws Stopped.
   bool await(std::int32_t counter, std::int64_t entry, std::uint32_t target, const Health& health,
              Clock::time_point deadline);
 
@@ -40,14 +41,14 @@ class CounterTable {
   }
   void wake(std::size_t index);
 
-  std::vector<std::size_t> first_;  // of each counter in values_
+  std::vector<std::size_t> first_;  // index of each counter's first entry in values_
   std::vector<std::atomic<std::uint32_t>> values_;
   std::mutex mutex_;
   std::list<Waiter> waiters_;
   std::atomic<int> waiting_{0};
 };
 
-/// Whether `value` has reached `target`, both counted modulo 2^32 and less than 2^31 apart.
+/// True if `value` has reached `target`. Both are modulo 2^32 and less than 2^31 apart.
 inline bool reached(std::uint32_t value, std::uint32_t target) {
   return value - target < 0x8000'0000u;
 }

@@ -13,7 +13,7 @@
 namespace shingle::host {
 namespace {
 
-/// Why a lane does not go on: in words, and the lanes whose turn it is.
+/// Why a lane is blocked, and the lanes that it waits for.
 struct Cause {
   std::string text;
   std::vector<std::pair<int, int>> lanes;  // rank, lane
@@ -44,7 +44,7 @@ std::uint32_t seen_in_epoch(const Engine& engine, const CounterRef& counter, std
          epoch * growth(engine.plan, counter);
 }
 
-/// Who has not added what it adds to a count in this epoch.
+/// Names the ranks that have not yet added to a count in this epoch.
 Cause cause_of_count(const Engine& engine, const CounterRef& counter, std::uint32_t epoch,
                      std::uint32_t target) {
   Cause cause;
@@ -70,7 +70,7 @@ Cause cause_of_count(const Engine& engine, const CounterRef& counter, std::uint3
   return cause;
 }
 
-/// Which ranks have not come to a rendezvous.
+/// Names the ranks that have not reached a rendezvous.
 Cause cause_of_meeting(const Engine& engine, std::int32_t communicator, std::span<const int> missing) {
   Cause cause;
   cause.text = fmt::format("rank{} {} to come to communicator {}", missing.size() > 1 ? "s" : "",
@@ -83,7 +83,7 @@ Cause cause_of_meeting(const Engine& engine, std::int32_t communicator, std::spa
   return cause;
 }
 
-/// The first group of tiles whose gate is still shut.
+/// Names the first group of tiles whose gate is still closed.
 Cause cause_of_gates(const Engine& engine, const Caller& caller, const std::vector<TileGate>& gates) {
   for (const TileGate& gate : gates)
     for (int group = 0; group < static_cast<int>(gate.targets.size()); ++group) {
@@ -94,7 +94,7 @@ Cause cause_of_gates(const Engine& engine, const Caller& caller, const std::vect
   return {};
 }
 
-/// What a local lane waits for, as far as the plan, the counters and the transport tell; empty where it waits
+/// What a local lane waits for, as far as the plan, the counters and the transport show. Empty if it waits
 /// for nothing.
 Cause cause_of(const Engine& engine, const Caller& caller) {
   const auto& steps = steps_of(engine, caller.rank, caller.lane);
@@ -124,8 +124,8 @@ Caller position_of(const Engine& engine, int rank, int lane) {
   return {rank, lane, position.step, position.epoch};
 }
 
-/// Follows the causes from lane to lane down to those that wait for nobody: they have stalled, or are at
-/// work.
+/// Follows the causes from lane to lane, down to lanes that wait for nobody: these have stalled or still
+/// compute.
 std::string diagnose(const Engine& engine, const Caller& caller, const Cause& first) {
   constexpr std::size_t most_lanes = 16;
   std::string text =

@@ -1,5 +1,5 @@
-// What to say when a wait has passed its deadline: who waits for what, who should have come, and what those
-// wait for in turn.
+// The message of a wait that has passed its deadline: the waiting lane, what is missing, the ranks that are
+// late, and what those ranks wait for in turn.
 #pragma once
 
 #include <span>
@@ -15,19 +15,19 @@ inline std::uint32_t growth(const Plan& plan, const CounterRef& counter) {
       .growth[static_cast<std::size_t>(counter.rank)][static_cast<std::size_t>(counter.entry)];
 }
 
-/// Of a caller that has waited for a count to reach `target` within its epoch.
+/// Diagnosis for a caller that waits for a count to reach `target` within its epoch.
 std::string missing_adds(const Engine& engine, const Caller& caller, const CounterRef& counter,
                          std::uint32_t target);
 
-/// Of a caller that has waited for ranks of a communicator to come to its collective or exchange. The caller
-/// holds no lock.
+/// Diagnosis for a caller that waits for `missing` ranks of a communicator at a collective or exchange. The
+/// caller holds no lock.
 std::string missing_ranks(const Engine& engine, const Caller& caller, std::int32_t communicator,
                           std::span<const int> missing);
 
-/// What each local lane that waits waits for.
+/// What each blocked local lane waits for.
 std::string standing(const Engine& engine);
 
-/// "rank 1, lane communicate, step 2 (await), epoch 0".
+/// Returns, for example, "rank 1, lane communicate, step 2 (await), epoch 0".
 std::string describe(const Engine& engine, const Caller& caller);
 
 }  // namespace shingle::host

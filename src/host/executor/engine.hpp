@@ -1,4 +1,4 @@
-// What all threads of an executable share.
+// State shared by all threads of an executable.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace shingle::host {
 
-/// What all executables of a world share.
+/// State shared by all executables of a world.
 struct WorldState {
   HostOptions options;
   Machine machine;
@@ -48,32 +48,32 @@ struct Engine {
   Progress progress;
   std::unique_ptr<Transport> transport;
 
-  // Of the current run; written while no lane runs.
+  // State of the current run; written only while no lane runs.
   double timeout_us = 0;
   Clock::time_point start;
   std::uint32_t first_epoch = 0;
   bool trace = false;
 
-  /// Launching threads by the counter and rank that prelaunched engines poll.
+  /// Launching threads, by the counter and rank that prelaunched engines poll.
   std::map<std::pair<int, int>, int> polled;
 
-  std::atomic<std::int64_t> executions{0};  ///< of tiled steps
-  /// Items that are claimed of a shared pass, by rank and queue: the epoch in the upper half, the next in the
-  /// lower.
+  std::atomic<std::int64_t> executions{0};  ///< number of tiled steps started
+  /// Claim word of each work queue, by rank and queue: the epoch in the upper half, the next item in the
+  /// lower half.
   std::map<std::pair<int, int>, std::atomic<std::uint64_t>> queues;
 
   const Health& health() const { return world->health; }
   Clock::time_point deadline() const { return Clock::now() + from_us(timeout_us); }
   double now_us() const { return to_us(Clock::now() - start); }
 
-  /// Hands what is prelaunched to the copy engines; when they have it.
+  /// Submits prelaunched commands to the copy engines. Returns the time when the engines have them.
   Clock::time_point prelaunch();
   /// Awaits `target` of the current epoch. Throws Timeout with the diagnosis, or Stopped.
   void await(const Caller& caller, const CounterRef& counter, std::uint32_t target);
-  /// Adds, or for a `set` counter sets, within the current epoch.
+  /// Adds to the counter, or sets a `set` counter, within the current epoch.
   void notify(const Caller& caller, const CounterRef& counter, std::uint32_t value);
 
-  Deliveries deliveries;  ///< last: what is under way uses the rest
+  Deliveries deliveries;  ///< declared last, destroyed first: pending deliveries use the other members
 };
 
 }  // namespace shingle::host

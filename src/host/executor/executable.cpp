@@ -17,7 +17,8 @@ HostExecutable::HostExecutable(std::unique_ptr<Engine> engine) : engine_(std::mo
   const auto ranks = static_cast<int>(engine_->plan.ranks.size());
   for (const int rank : world.local_ranks) {
     const int workers = world.machine.workers;
-    const bool here = static_cast<int>(world.local_ranks.size()) == ranks;  // other processes bind their own
+    // Other processes bind the matrices of their own ranks
+    const bool here = static_cast<int>(world.local_ranks.size()) == ranks;
     ranks_.push_back(std::make_unique<Rank>(
         rank, workers - 1, here ? cores_of(rank, ranks, workers) : std::vector<int>{}, world.health));
     const auto lanes = engine_->plan.ranks[static_cast<std::size_t>(rank)].lanes.size();
@@ -101,7 +102,7 @@ RunReport HostExecutable::run(const RunOptions& options) {
   std::rethrow_exception(health.error());
 }
 
-/// Waits until all lanes are done, and looks now and then for what no lane can notice.
+/// Waits until all lanes are done. Meanwhile polls for failures that no lane can notice.
 void HostExecutable::wait_for_lanes(std::unique_lock<std::mutex>& lock) {
   while (!idle_.wait_for(lock, attention, [&] { return running_ == 0; })) {
     if (engine_->health().stopped()) continue;
@@ -110,8 +111,8 @@ void HostExecutable::wait_for_lanes(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-/// Only in a hook can a lane be stuck without a deadline of its own. Others that wait for it give up after
-/// one timeout and have more to say, so the hook is given two.
+/// A lane can be stuck without a deadline of its own only in a hook. Lanes that wait for that lane time out
+/// after one timeout, with more detail, so the hook gets two.
 void HostExecutable::watch_hooks() {
   for (const auto& lane : lanes_) {
     const double since = lane->in_hook_since_us.load();
@@ -138,8 +139,7 @@ RunReport HostExecutable::report() {
   return result;
 }
 
-// ------------------------------------------------------------------------------------------------ in the
-// lanes' threads
+// The functions below run in the lanes' threads.
 
 void HostExecutable::serve(LaneThread& lane) {
   const Lane& plan = engine_->plan.ranks[static_cast<std::size_t>(lane.rank->number)]
@@ -164,8 +164,8 @@ void HostExecutable::serve(LaneThread& lane) {
   }
 }
 
-/// Lanes that compute begin once all lanes have been given a core: otherwise they may keep others of their
-/// core from their first step until the kernel's next tick.
+/// Compute lanes begin once every lane's thread has run on a core. Otherwise a compute lane may keep another
+/// lane off a shared core until the kernel's next tick.
 void HostExecutable::start(LaneKind kind) {
   ++up_;
   if (kind != LaneKind::compute) return;
@@ -210,8 +210,8 @@ void HostExecutable::run_steps(LaneThread& lane, Worker& worker, std::uint32_t e
   engine_->progress.enter(caller);
 }
 
-/// The lanes of a rank begin an epoch together. No deadline: a lane that is late has one itself wherever it
-/// can be stuck.
+/// The lanes of a rank begin an epoch together. This wait needs no deadline: a late lane has a deadline of
+/// its own wherever it can be stuck.
 void HostExecutable::join_lanes(Rank& rank, int lanes) {
   std::unique_lock lock(rank.mutex);
   const std::uint64_t join = rank.joins;

@@ -1,4 +1,5 @@
-// A plan at work: for every lane of every local rank a thread, which runs the lane's steps epoch after epoch.
+// A compiled plan: one thread for every lane of every local rank, which runs the lane's steps epoch after
+// epoch.
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,7 @@ namespace shingle::host {
 
 class HostExecutable final : public Executable {
  public:
-  /// The engine's transport is set.
+  /// Requires the engine's transport to be set.
   explicit HostExecutable(std::unique_ptr<Engine> engine);
   ~HostExecutable() override;
   HostExecutable(const HostExecutable&) = delete;
@@ -28,12 +29,12 @@ class HostExecutable final : public Executable {
   void poison() override;
 
  private:
-  /// What the lanes of a rank share.
+  /// State shared by the lanes of a rank.
   struct Rank {
     Rank(int rank_number, int helpers, std::vector<int> own_cores, Health& health)
         : number(rank_number), cores(std::move(own_cores)), pool(helpers, cores, health) {}
     int number;
-    std::vector<int> cores;  ///< on which it computes; none: on any
+    std::vector<int> cores;  ///< on which the rank computes; empty: any core
     Pool pool;
     std::mutex mutex;
     std::condition_variable changed;
@@ -45,7 +46,7 @@ class HostExecutable final : public Executable {
     int lane = 0;
     std::vector<Span> spans;
     double begin_us = 0, end_us = 0;
-    std::atomic<double> in_hook_since_us{-1};  ///< -1: not in a hook
+    std::atomic<double> in_hook_since_us{-1};  ///< start of the current hook; -1: not in a hook
     std::thread thread;
   };
 
@@ -65,10 +66,10 @@ class HostExecutable final : public Executable {
 
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  std::uint64_t generation_ = 0;    // of runs
-  std::size_t running_ = 0;         // lanes
+  std::uint64_t generation_ = 0;    // counts runs
+  std::size_t running_ = 0;         // lanes that have not finished the run
   int epochs_ = 0;                  // of the current run
-  std::atomic<std::size_t> up_{0};  // lanes that a core runs since it began
+  std::atomic<std::size_t> up_{0};  // lanes whose thread has run on a core since the run began
   bool quit_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Whether a world still works: a flag that is raised by the first failure and never lowered, and the waits
-// that watch it.
+// Whether a world still works: a flag that the first failure raises and nothing lowers, and the waits that
+// watch it.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace shingle::host {
 
 using Clock = std::chrono::steady_clock;
 
-/// Times beyond three years are three years: what is added to a point in time must not overflow.
+/// Caps times at three years, so that adding them to a time point cannot overflow.
 inline Clock::duration from_us(double us) {
   constexpr double longest_us = 1e14;
   return std::chrono::duration_cast<Clock::duration>(
@@ -24,14 +24,13 @@ inline double to_us(Clock::duration time) {
   return std::chrono::duration<double, std::micro>(time).count();
 }
 
-/// Thrown in a thread that stops because another one failed. Never leaves the backend.
+/// Thrown in a thread that stops because another thread failed. Never leaves the backend.
 struct Stopped {};
 
-/// How long a sleeper may overlook that the world has stopped. Waking it would need a list of all sleepers;
-/// this needs none.
+/// Longest time that a sleeper takes to notice that the world has stopped. Polling needs no list of all
+/// sleepers; waking them would.
 inline constexpr std::chrono::milliseconds attention{20};
-/// Of how many sleepers one looks about in a millisecond at most: thousands would keep the cores busy with
-/// it.
+/// Max. sleepers that poll in one millisecond. Polling by thousands of sleepers would keep the cores busy.
 inline constexpr int glances_per_ms = 8;
 
 class Health : public FirstFailure {
@@ -40,19 +39,19 @@ class Health : public FirstFailure {
     if (stopped().load(std::memory_order_acquire)) throw Stopped{};
   }
 
-  /// There are as many threads as this that may sleep at once.
+  /// Announces how many threads may sleep at once.
   void expect(std::size_t sleepers) {
     attention_ = std::max(attention_.load(), static_cast<std::int64_t>(sleepers) / glances_per_ms);
   }
-  /// How long a sleeper of this world sleeps before it looks whether the world has stopped.
+  /// Interval at which a sleeper of this world polls for a stop.
   std::chrono::milliseconds attention() const { return std::chrono::milliseconds(attention_.load()); }
 
  private:
   std::atomic<std::int64_t> attention_{host::attention.count()};
 };
 
-/// Waits until `ready()` holds: true; or until the deadline: false. Throws Stopped when the world stops.
-/// `lock` guards what ready() reads, and whoever makes it true notifies `changed`.
+/// Returns true once `ready()` holds, false at the deadline. Throws Stopped when the world stops. `lock`
+/// guards what ready() reads. The thread that makes ready() true must notify `changed`.
 template <class Ready>
 bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Health& health,
                 Clock::time_point deadline, Ready ready) {
@@ -65,7 +64,7 @@ bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& cha
   return true;
 }
 
-/// Sleeps, unless the world stops: then throws Stopped.
+/// Sleeps until `time`. Throws Stopped if the world stops first.
 void sleep_until(Clock::time_point time, const Health& health);
 
 }  // namespace shingle::host

@@ -1,4 +1,4 @@
-// What thread and MPI worlds share.
+// Code shared by the thread world and the MPI world.
 #pragma once
 
 #include <functional>
@@ -29,9 +29,9 @@ class HostWorld : public World {
   int size_;
 };
 
-/// Element types that oneDNN multiplies here without our widening them.
+/// Element types that oneDNN multiplies on this processor without widening them first.
 std::vector<DType> native_dtypes();
-/// Cores that this process may run on.
+/// Number of cores that this process may run on.
 int usable_cores();
 
 }  // namespace shingle::host

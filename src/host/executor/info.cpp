@@ -1,4 +1,4 @@
-// What this machine is.
+// Description of the host machine.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sched.h>

@@ -48,8 +48,7 @@ void Interpreter::submit() {
   Launchers& launchers = engine_.world->launchers;
   if (!phases().paced()) return;
   if (how.prelaunched) {
-    if (caller_.step > 0 || caller_.epoch == engine_.first_epoch)
-      return;  // with the engine since before the run
+    if (caller_.step > 0 || caller_.epoch == engine_.first_epoch) return;  // submitted before the run
     sleep_until(launchers.submit(*lane_, caller_.rank), engine_.health());
     return;
   }
@@ -101,7 +100,7 @@ void Interpreter::operator()(const Elementwise& step) {
              .crossing = std::move(crossing),
              .compute = [&](Worker& worker, std::int64_t item, std::int64_t) { task.run(worker, item); }},
             step.resources);
-  if (reads) sleep_until(delivered_, engine_.health());  // the lane goes on with what it has fetched
+  if (reads) sleep_until(delivered_, engine_.health());  // the lane's next steps use what it has fetched
 }
 
 void Interpreter::operator()(const Attend& step) {
@@ -171,7 +170,7 @@ void Interpreter::operator()(const Swap& step) {
   const View a = view(step.a), b = view(step.b);
   for (std::int64_t row = 0; row < a.rows; ++row)
     std::swap_ranges(a.at(row), a.at(row) + a.row_bytes(), b.at(row));
-  // A link carries both directions at once; an engine writes both.
+  // A link carries both directions at once, but the engine writes both.
   pace(2 * a.bytes(), std::max(crossing(step.a), crossing(step.b)), phases().swap_us);
 }
 

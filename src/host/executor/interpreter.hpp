@@ -1,4 +1,4 @@
-// Executes the steps of a plan, one by one, on behalf of a lane.
+// Executes the steps of a lane, one by one.
 #pragma once
 
 #include <vector>
@@ -18,9 +18,9 @@ class Interpreter {
         spans_(spans),
         queue_(engine.world->launchers.phases()) {}
 
-  /// Throws what the step throws; Timeout or Stopped from its waits.
+  /// Runs the caller's step. Throws what the step throws; its waits throw Timeout or Stopped.
   void run(const Caller& caller);
-  /// Waits for what the lane's steps have set going.
+  /// Waits for all transfers that the lane's steps have started.
   void finish();
 
   void operator()(const Gemm& step);
@@ -37,15 +37,17 @@ class Interpreter {
 
  private:
   void run_tiled(TiledStep step, const Resources& resources);
-  /// Whether a placement reaches into other ranks' memory.
+  /// True if a placement reaches into other ranks' memory.
   bool leaves(const Placement& at) const;
-  /// A copy lane's commands are created by a launching thread: waits until the engine has those of the batch
-  /// that begins here.
+  /// A launching thread creates a copy lane's commands. Waits until the engine has the commands of the batch
+  /// that begins at this step.
   void submit();
-  /// The host writes a place that engines poll: its launching thread does so in turn with its other work.
+  /// Models the host's write of a flag that engines poll. The flag's launching thread writes it in turn with
+  /// its other work.
   void signal(const CounterRef& counter);
-  /// Waits until `written` bytes are copied, `crossed` of them to or from another rank over this rank's link;
-  /// on a copy lane that is left to the notify behind, and a command may take so much `beyond` a copy.
+  /// Waits until `written` bytes are copied. `crossed` of them go to or from another rank over this rank's
+  /// link. A copy lane does not wait here but at its next notify, and a command may take `beyond_us` beyond a
+  /// copy.
   void pace(std::int64_t written, std::int64_t crossed, double beyond_us = 0);
   const EnginePhases& phases() const { return engine_.world->launchers.phases(); }
   View view(const Slice& slice) const { return engine_.memory.view(slice, caller_.epoch); }
@@ -57,8 +59,8 @@ class Interpreter {
   std::vector<Span>& spans_;
   Caller caller_;
   const Lane* lane_ = nullptr;
-  CopyQueue queue_;                ///< of a copy lane
-  Clock::time_point delivered_{};  ///< when all that the lane's tiled steps stored elsewhere is there
+  CopyQueue queue_;                ///< used by copy lanes only
+  Clock::time_point delivered_{};  ///< when all remote stores of the lane's tiled steps have arrived
 };
 
 }  // namespace shingle::host

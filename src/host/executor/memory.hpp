@@ -1,4 +1,4 @@
-// Where a plan's buffers lie, and rectangles of them.
+// The memory of a plan's buffers, and rectangles of it.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace shingle::host {
 
-/// Memory for numbers: on cache lines, in large pages where it is large. Not initialised.
+/// Uninitialised memory, aligned to cache lines. Large blocks use huge pages.
 std::shared_ptr<void> allocate(std::size_t bytes);
 
 /// A rectangle in memory, row-major.
@@ -34,11 +34,11 @@ class Memory {
   Memory(const Plan& plan, std::vector<int> local_ranks);
 
   void bind(int rank, Role role, void* memory);
-  /// Throws InvalidArgument that names the first user buffer of a local rank which is not bound.
+  /// Throws InvalidArgument that names the first unbound user buffer of a local rank.
   void require_bound() const;
   /// The rectangle in the copy of the buffer that `epoch` uses.
   View view(const Slice& slice, std::uint32_t epoch) const;
-  /// All of a buffer on a rank.
+  /// The whole buffer on a rank.
   View buffer(std::int32_t buffer, std::int32_t rank, std::uint32_t epoch) const;
 
   std::int64_t internal_bytes(int rank) const;

@@ -1,4 +1,4 @@
-// Deadlines of calls that nobody can give up.
+// Deadlines of calls that cannot be cancelled.
 #pragma once
 
 #include <condition_variable>
@@ -9,15 +9,15 @@
 
 namespace shingle::host {
 
-/// Guards a blocking call of a library. If the call is overdue, the process says so, with the ranks that are
-/// stopped as far as this host shows them, and exits with 1: a launcher then ends the others.
+/// Guards a blocking call of MPI. If the call is overdue, the process names the stopped ranks that this host
+/// shows. It then exits with 1, and the launcher ends the other processes.
 class Overdue {
  public:
   enum class Means {
     anybody_late,      ///< the call takes longer than `patience`
     somebody_stopped,  ///< a rank of this host is stopped for longer than `patience`
   };
-  /// `what` outlives it.
+  /// `what` must outlive this object.
   Overdue(const char* what, Clock::duration patience, Means means);
   ~Overdue();
   Overdue(const Overdue&) = delete;

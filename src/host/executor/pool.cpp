@@ -50,7 +50,8 @@ void Pool::run(Job& job, Worker& worker, int helpers) {
     close(open);
     throw;
   } catch (...) {
-    health_.fail(std::current_exception());  // so that the helpers leave the job, which dies with this frame
+    // So that the helpers leave the job, which is destroyed with this frame
+    health_.fail(std::current_exception());
     close(open);
     throw Stopped{};
   }

@@ -12,26 +12,26 @@
 
 namespace shingle::host {
 
-/// Work that any number of threads may join; each returns when nothing is left to claim.
+/// Work that any number of threads may join. Each thread returns when nothing is left to claim.
 class Job {
  public:
   virtual ~Job() = default;
   virtual void work(Worker& worker) = 0;
 };
 
-/// Helpers join whatever job has room. A job never waits for them to come: the calling lane works itself, so
-/// that a pool that is busy elsewhere only costs time.
+/// Helpers join any job with room. A job never waits for helpers: the calling lane works too, so a busy pool
+/// only costs time.
 class Pool {
  public:
-  /// The helpers stay on these cores, if there are any.
+  /// Pins the helpers to `cores`, unless it is empty.
   Pool(int helpers, const std::vector<int>& cores, Health& health);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   int helpers() const { return static_cast<int>(threads_.size()); }
-  /// Works on the job with the calling thread as `worker` and at most `helpers` others; returns when all of
-  /// them have left it.
+  /// Works on the job with the calling thread as `worker` and at most `helpers` other threads. Returns when
+  /// all of them have left the job.
   void run(Job& job, Worker& worker, int helpers);
 
  private:

@@ -1,4 +1,4 @@
-// Where every lane stands, for diagnoses and for noticing a lane that does not move.
+// Where every lane stands: for diagnoses, and to detect a lane that makes no progress.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ class Progress {
  public:
   struct Position {
     std::uint32_t epoch = 0;
-    std::int32_t step = 0;  ///< the number of steps where the lane has finished the epoch
+    std::int32_t step = 0;  ///< the number of steps once the lane has finished the epoch
     auto operator<=>(const Position&) const = default;
   };
 
@@ -34,14 +34,14 @@ class Progress {
         .position.store(std::uint64_t{at.epoch} << 32 | static_cast<std::uint32_t>(at.step));
     advance(at);
   }
-  /// The lane did something within its step.
+  /// Records progress of the lane within its step.
   void advance(const Caller& at) { lane(at.rank, at.lane).advances.fetch_add(1, std::memory_order_relaxed); }
 
   Position position(int rank, int lane_index) const {
     const std::uint64_t packed = lane(rank, lane_index).position.load();
     return {static_cast<std::uint32_t>(packed >> 32), static_cast<std::int32_t>(packed & 0xffff'ffffu)};
   }
-  /// Grows whenever any lane of the rank does something; rank -1: of all.
+  /// Grows with every recorded progress of the rank's lanes; rank -1: of all lanes.
   std::uint64_t advances(int rank = -1) const {
     std::uint64_t total = 0;
     for (std::size_t r = 0; r < lanes_.size(); ++r)

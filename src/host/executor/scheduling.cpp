@@ -10,7 +10,7 @@
 namespace shingle::host {
 namespace {
 
-/// The kernel's sched_attr, of which the C library knows nothing.
+/// The kernel's sched_attr, which the C library does not declare.
 struct Attributes {
   std::uint32_t size, policy;
   std::uint64_t flags;
@@ -35,7 +35,7 @@ void stay_on(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (const int core : cores) CPU_SET(core, &set);
-  sched_setaffinity(0, sizeof set, &set);  // where that is forbidden, the kernel goes on deciding
+  sched_setaffinity(0, sizeof set, &set);  // may be forbidden; the kernel then chooses the core
 }
 
 void sleep_precisely() {

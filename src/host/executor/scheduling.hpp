@@ -1,24 +1,25 @@
-// Where the kernel runs the threads of a rank, and how soon. Its defaults are made for throughput: they leave
-// two threads that compute on one core while another is idle, and a thread that a transfer wakes behind one
-// that computes, for milliseconds at a time.
+// Where the kernel runs the threads of a rank, and how soon. Its defaults favour throughput. They may leave
+// two compute threads on one core while another core is idle. They may also delay a thread that a transfer
+// wakes behind a compute thread, for milliseconds at a time.
 #pragma once
 
 #include <vector>
 
 namespace shingle::host {
 
-/// The cores of a rank on this machine, in a world of so many ranks with so many workers each; none where
-/// they are not enough for all.
+/// Cores of `rank` on this machine, in a world of `ranks` ranks with `workers` workers each. Empty if there
+/// are too few cores for all.
 std::vector<int> cores_of(int rank, int ranks, int workers);
 
-/// Keeps the calling thread on these cores, if there are any.
+/// Pins the calling thread to `cores`, unless it is empty.
 void stay_on(const std::vector<int>& cores);
 
-/// The calling thread, once woken, is soon given a core by those that compute: it asks for short slices, as
-/// it has little to do at a time.
+/// Requests short time slices for the calling thread. The kernel then soon gives it a core ahead of compute
+/// threads once it wakes.
 void wake_promptly();
 
-/// The calling thread sleeps to the microsecond: paced links take tens of them.
+/// Sets microsecond sleep precision for the calling thread: transfers on paced links take tens of
+/// microseconds.
 void sleep_precisely();
 
 }  // namespace shingle::host

@@ -58,10 +58,10 @@ void TiledJob::work(Worker& worker) {
   }
 }
 
-/// The next block of an item that nobody has taken, in order.
+/// Claims the next block, in order.
 std::int64_t TiledJob::claim() {
   if (step_.queue == nullptr) return next_.fetch_add(1, std::memory_order_relaxed);
-  const std::uint64_t none = std::uint64_t{caller_.epoch} << 32;  // of this epoch
+  const std::uint64_t none = std::uint64_t{caller_.epoch} << 32;  // nothing claimed in this epoch
   std::uint64_t seen = step_.queue->load(std::memory_order_relaxed), taken;
   do {
     taken = seen >> 32 == caller_.epoch ? seen : none;
@@ -73,13 +73,13 @@ std::int64_t TiledJob::claim() {
 void TiledJob::compute(Worker& worker, std::int64_t item, std::int64_t block) {
   wait_at_gates(item);
   step_.compute(worker, item, block);
-  // Whoever finishes an item's last block has acquired what the others released with theirs.
+  // The thread that finishes an item's last block acquires what the other threads released with their blocks.
   if (!blocks_left_ || blocks_left_[static_cast<std::size_t>(item - step_.first)].fetch_sub(1) == 1)
     complete(item);
   engine_.progress.advance(caller_);
 }
 
-/// Counts the item, once what it stored on other ranks is there.
+/// Notifies for the item, once its remote stores have arrived.
 void TiledJob::complete(std::int64_t item) {
   const std::int64_t bytes = step_.crossing ? step_.crossing(item) : 0;
   if (bytes == 0) return notify(item);
@@ -90,7 +90,7 @@ void TiledJob::complete(std::int64_t item) {
     delivered_ = std::max(delivered_, there);
   }
   if (step_.notify.empty()) return;
-  // The job may be gone by then: the plan's hooks stay.
+  // The job may be destroyed by then, so the callback uses the plan's hooks.
   engine_.deliveries.post(there, [&engine = engine_, caller = caller_, &hooks = step_.notify, item] {
     notify_all(engine, caller, hooks, item);
   });

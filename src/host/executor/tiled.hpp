@@ -1,5 +1,5 @@
-// A tiled step at work: its items are claimed in order by any number of threads, each waits at the item's
-// gates, computes it and notifies.
+// A tiled step at work. Any number of threads claim its items in order. Each thread waits at the item's
+// gates, computes the item and notifies.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,14 @@ struct TiledStep {
   const std::vector<TileGate>& gates;
   const std::vector<TileNotify>& notify;
   std::int64_t first =
-      0;  ///< items [first, last): positions of the grid, or of a row-wise step its rows of tiles
+      0;  ///< items [first, last): positions of the grid; for a row-wise step, its rows of tiles
   std::int64_t last = 0;
   bool row_wise = false;
-  std::int64_t blocks = 1;                      ///< into which every item is cut
-  std::atomic<std::uint64_t>* queue = nullptr;  ///< of a shared pass: its cell in Engine::queues
-  std::function<std::int64_t(std::int64_t item)> crossing{};  ///< bytes of an item that leave the rank; none:
-                                                              ///< no item's do
+  std::int64_t blocks = 1;  ///< number of blocks in every item
+  /// Claim word in Engine::queues, if the step has a work queue
+  std::atomic<std::uint64_t>* queue = nullptr;
+  /// Bytes of an item that leave the rank; empty: none of any item
+  std::function<std::int64_t(std::int64_t item)> crossing{};
   std::function<void(Worker&, std::int64_t item, std::int64_t block)> compute;
 };
 
@@ -33,9 +34,9 @@ class TiledJob final : public Job {
   TiledJob(Engine& engine, const Caller& caller, TiledStep step);
 
   void work(Worker& worker) override;
-  /// When the last of what left the rank is there.
+  /// Time when the last remote store has arrived.
   Clock::time_point delivered() const { return delivered_; }
-  /// One span a group, or one for all where the step has none. Only when the run is traced.
+  /// One span per group, or one for the step if it has no groups. Only when the run is traced.
   std::vector<Span> spans() const;
 
  private:
@@ -52,9 +53,10 @@ class TiledJob final : public Job {
   Engine& engine_;
   const Caller caller_;
   const TiledStep step_;
-  const std::vector<std::int64_t>* ends_ = nullptr;  // of the groups that spans tell apart
+  const std::vector<std::int64_t>* ends_ = nullptr;  // ends of the groups that spans tell apart
   std::atomic<std::int64_t> next_{0};
-  std::unique_ptr<std::atomic<std::int64_t>[]> blocks_left_;  // of each item, where it is cut
+  // By item; null unless items are cut into blocks
+  std::unique_ptr<std::atomic<std::int64_t>[]> blocks_left_;
   std::mutex mutex_;
   std::vector<Interval> intervals_;
   Clock::time_point delivered_{};

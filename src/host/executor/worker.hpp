@@ -1,5 +1,4 @@
-// What a thread that computes tiles keeps between them: scratch memory, and operands that the next tile may
-// need again.
+// What a compute thread keeps between tiles: scratch memory, and operands that the next tile may reuse.
 #pragma once
 
 #include <cstddef>
@@ -30,17 +29,17 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
-/// Rows of a tile that are consecutive both in A and in the output.
+/// Rows of a tile that are contiguous both in A and in the output.
 struct Segment {
   std::int64_t tile_row = 0;
   std::int64_t rows = 0;
   std::int64_t a_row = 0;     ///< row of op(A)
-  std::int32_t out_rank = 0;  ///< in whose memory the output is
-  std::int64_t out_row = 0;   ///< of the output buffer
-  std::int64_t out_col = 0;   ///< where the tile's column 0 is
+  std::int32_t out_rank = 0;  ///< rank whose memory holds the output
+  std::int64_t out_row = 0;   ///< row of the output buffer
+  std::int64_t out_col = 0;   ///< column of the output buffer for the tile's column 0
 };
 
-/// Which operand a panel holds: of an execution of a step, the rows or columns from `first` on.
+/// Identifies the operand in a panel: the rows or columns from `first` on, in one execution of a step.
 struct PanelKey {
   std::int64_t execution = -1;
   std::int64_t first = 0;
@@ -50,12 +49,12 @@ struct PanelKey {
 
 struct Worker {
   std::vector<Segment> segments;
-  std::vector<std::byte*> rows;  ///< where the rows of a pass lie
+  std::vector<std::byte*> rows;  ///< address of each row of a row-wise pass
   PanelKey a_key, b_key[2];
-  Scratch a_panel, b_panel[2];                          ///< packed or widened operands; two of B for swiglu
+  Scratch a_panel, b_panel[2];                          ///< packed or widened operands; two of B for SwiGLU
   Scratch product[2];                                   ///< fp32 tiles before the epilogue
-  Scratch row, vectors;                                 ///< of passes over rows
-  Scratch q_panel, k_panel, v_panel, scores, weighted;  ///< of attention: fp32
+  Scratch row, vectors;                                 ///< for row-wise passes
+  Scratch q_panel, k_panel, v_panel, scores, weighted;  ///< for attention, in fp32
   Scratch onednn;
 };
 

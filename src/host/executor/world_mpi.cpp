@@ -24,7 +24,7 @@ class MpiWorld final : public host::HostWorld {
  public:
   MpiWorld(std::shared_ptr<host::WorldState> shared, MpiProcess& process)
       : HostWorld(std::move(shared), process.size()), process_(process), control_(process, state()->health) {
-    // All processes have to make the same plans, so they need the same machine.
+    // All processes must make the same plans, so they need the same machine profile.
     state()->machine.peer_memory = false;
     state()->machine.workers = -static_cast<int>(all_max({-double(state()->machine.workers)})[0]);
   }
@@ -57,7 +57,7 @@ class MpiWorld final : public host::HostWorld {
   }
 
  private:
-  /// Does what all processes do together, unless one has failed.
+  /// Does a collective action of all processes, unless one of them has failed.
   template <class Action>
   void in_step(Action action) {
     Health& health = state()->health;

@@ -1,6 +1,6 @@
-// The data of collectives between processes: messages between each two ranks, so that a rank that does not go
-// on is known by name. What is summed is summed here in rank order in fp32 and rounded once, so that the
-// result has the same bits on all ranks, in all runs and in the world of threads.
+// The data of collectives between processes: point-to-point messages between each two ranks, so that errors
+// can name a late rank. Sums are computed here, in fp32 in rank order, and rounded once. The result therefore
+// has the same bits on all ranks, in all runs and in the thread world.
 #include "transport_mpi.hpp"
 
 #ifdef SHINGLE_WITH_MPI
@@ -12,7 +12,7 @@
 namespace shingle::host {
 namespace {
 
-/// Elements to or from a peer, in messages whose count is an int.
+/// Elements to or from a peer, split into messages whose count fits an int.
 struct Messages {
   MPI_Comm comm;
   int tag;
@@ -48,7 +48,7 @@ void keep_own(const std::byte* from, std::byte* to, std::int64_t bytes) {
 
 }  // namespace
 
-/// In two halves: each rank sums one part for all, then all receive the sums.
+/// Two phases: each rank sums one part for all ranks, then every rank receives the other parts' sums.
 void MpiTransport::allreduce(Room& room, const Call& call) const {
   const std::size_t ranks = room.ranks.size(), me = room.me;
   const auto size = static_cast<std::int64_t>(size_bytes(call.send.type));

@@ -1,5 +1,5 @@
-// Stores to other ranks, on their way: a device's stores are posted, so whoever stored goes on at once, and
-// the count that says "it is there" grows when the paced link has carried them.
+// Stores to other ranks in flight. Device stores are posted, so the storing lane goes on at once. The
+// notification follows when the paced link has carried the bytes.
 #pragma once
 
 #include <condition_variable>
@@ -22,15 +22,15 @@ class Deliveries {
   Deliveries(const Deliveries&) = delete;
   Deliveries& operator=(const Deliveries&) = delete;
 
-  /// Calls `arrive` at the given time, from a thread of its own; at once where that has passed.
+  /// Calls `arrive` at `time` from this object's thread, or at once if `time` has passed.
   void post(Clock::time_point time, std::function<void()> arrive);
-  /// Returns when all that was posted has arrived. Throws Stopped.
+  /// Returns when everything posted has arrived. Throws Stopped.
   void drain(const Health& health);
 
  private:
   struct Posted {
     Clock::time_point time;
-    std::uint64_t number;  ///< what was posted first arrives first
+    std::uint64_t number;  ///< order of posting; breaks ties in time
     std::function<void()> arrive;
     bool operator>(const Posted& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
   };

@@ -1,5 +1,5 @@
-// Exchanges between threads: senders post, receivers take and copy, and nobody leaves before what it posted
-// was taken.
+// Exchanges between threads. Senders post, receivers take and copy. A sender leaves only after its messages
+// are taken.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -61,7 +61,7 @@ void ThreadTransport::exchange(const Caller& caller, const Exchange& step, std::
               engine_.health());
 }
 
-/// The next message from `peer`, still marked as not taken.
+/// The next message from `peer`, not yet marked as taken.
 std::shared_ptr<ThreadTransport::Message> ThreadTransport::take(std::unique_lock<std::mutex>& lock,
                                                                 Room& room, const Caller& caller,
                                                                 const Exchange& step, int peer,

@@ -1,4 +1,4 @@
-// The paced links of a world's ranks: each carries one transfer at a time.
+// The paced links of a world's ranks. Each link carries one transfer at a time.
 #pragma once
 
 #include <mutex>
@@ -14,8 +14,8 @@ class Links {
  public:
   Links(const Link& link, int ranks) : link_(link), busy_until_(static_cast<std::size_t>(ranks)) {}
 
-  /// Books a transfer that begins once everybody is `ready` and the links of `ranks` are free, and that moves
-  /// `bytes` over the busiest of them. Returns when it is done; at once on links that are not paced.
+  /// Books a transfer that moves `bytes` over the busiest link. It begins at `ready`, or later when the links
+  /// of `ranks` are free. Returns the time when the transfer is done; on links that are not paced, `ready`.
   Clock::time_point book(std::span<const int> ranks, Clock::time_point ready, double bytes) {
     if (!link_.paced()) return ready;
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// What the rest of the backend may know of MPI, with or without it in the build.
+// What the rest of the backend may know of MPI, in builds with or without MPI.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@
 namespace shingle::host {
 namespace {
 
-// Looked at when the process exits, behind the end of all static objects.
+// Read at process exit, after the lifetime of all static objects.
 bool initialised_here = false, leaves_by_abort = false;
 
 }  // namespace
@@ -29,17 +29,18 @@ void require_success(int code, std::string_view call) {
 }
 
 std::mutex& mpi_mutex() {
-  static auto* const mutex = new std::mutex;  // also while the process exits
+  static auto* const mutex = new std::mutex;  // never destroyed: used during process exit
   return *mutex;
 }
 
 MpiProcess& MpiProcess::get(double timeout_us) {
-  static MpiProcess* const process = new MpiProcess(timeout_us);  // leave() may run after static destructors
+  // Never destroyed: leave() may run after static destructors
+  static MpiProcess* const process = new MpiProcess(timeout_us);
   return *process;
 }
 
 MpiProcess::MpiProcess(double timeout_us) {
-  // A deadline for runs says nothing of how long a busy machine takes to start processes.
+  // The deadline of runs does not cover how long a busy machine takes to start processes.
   constexpr double least_start_us = 12e6;
   const Overdue overdue("MPI's start", from_us(std::max(timeout_us, least_start_us)),
                         Overdue::Means::anybody_late);
@@ -78,11 +79,11 @@ void MpiProcess::leave() {
   MPI_Finalized(&finalised);
   if (finalised) return;
   if (leaves_by_abort) {
-    std::this_thread::sleep_for(5 * attention);  // the others may still be saying what they know
+    std::this_thread::sleep_for(5 * attention);  // the others may still be sending their diagnosis
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
   if (!initialised_here) return;
-  // Others may be at work for as long as they like; one that is stopped never comes.
+  // Other ranks may work without limit; a stopped rank never reaches MPI_Finalize.
   constexpr std::chrono::seconds patience{10};
   const Overdue overdue("MPI_Finalize", patience, Overdue::Means::somebody_stopped);
   MPI_Finalize();

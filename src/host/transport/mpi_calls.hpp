@@ -1,5 +1,5 @@
-// MPI with our errors and deadlines: every wait is a nonblocking call that is polled. One thread at a time is
-// in MPI: lanes call it briefly, and libraries are at their best that way.
+// MPI with Shingle's errors and deadlines: every wait polls a nonblocking call. Only one thread at a time is
+// in MPI, and only briefly. MPI libraries perform best that way.
 #pragma once
 
 #ifdef SHINGLE_WITH_MPI
@@ -19,36 +19,36 @@
 
 namespace shingle::host {
 
-/// Throws MpiError with MPI's words where `code` is not MPI_SUCCESS.
+/// Throws MpiError with MPI's message if `code` is not MPI_SUCCESS.
 void require_success(int code, std::string_view call);
 
 std::mutex& mpi_mutex();
 
-/// mpi("MPI_Test", MPI_Test, &request, &flag, &status): the call, checked, and alone in MPI.
+/// mpi("MPI_Test", MPI_Test, &request, &flag, &status) calls MPI under the lock and checks the result.
 template <class Function, class... Arguments>
 void mpi(std::string_view call, Function function, const Arguments&... arguments) {
   const std::lock_guard lock(mpi_mutex());
   require_success(function(arguments...), call);
 }
 
-/// This process among those of MPI_COMM_WORLD. Initialises MPI at first use, and finalises at exit what it
-/// has initialised (or aborts, where leave_by_abort() was called).
+/// This process in MPI_COMM_WORLD. Initialises MPI at first use. At exit it finalises MPI if it initialised
+/// it, or aborts after leave_by_abort().
 class MpiProcess {
  public:
-  /// `timeout_us`: for all processes to come, at the first call. A call of MPI that blocks cannot be given
-  /// up: if they do not come, the process says who is missing and exits with 1.
+  /// `timeout_us`: deadline of the first call, for all processes to start. A blocking MPI call cannot be
+  /// cancelled. If processes are missing, this process names them and exits with 1.
   static MpiProcess& get(double timeout_us);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   int ranks_on_this_host() const { return on_host_; }
-  /// All ranks, for messages of our own.
+  /// Communicator of all ranks, for Shingle's own messages.
   MPI_Comm comm() const { return comm_; }
-  /// The first of `tags_of_a_channel` tags for messages among these ranks. All processes ask in the same
-  /// order. Kept for the life of the process: the n-th channel of the same ranks is the same again. Throws
-  /// Unsupported where MPI has no tags left.
+  /// The first of `tags_of_a_channel` tags for messages among `ranks`. All processes must ask in the same
+  /// order. A channel lives as long as the process: the n-th channel of the same ranks is always the same.
+  /// Throws Unsupported if MPI has no tags left.
   int channel(const std::vector<int>& ranks, int n);
-  /// From now on the process cannot leave MPI in order: others may be gone.
+  /// Makes the process leave by MPI_Abort: other processes may be gone, so MPI_Finalize could block.
   void leave_by_abort();
 
  private:
@@ -65,23 +65,23 @@ class MpiProcess {
   std::vector<Channel> channels_;
 };
 
-/// Tags of messages that concern the whole world; those of channels follow.
+/// Tags of messages that concern the whole world. The tags of channels follow them.
 enum class ControlTag : int { failure = 1, meeting = 2 };
 inline constexpr int first_channel_tag = 8, tags_of_a_channel = 4;
 
 /// Requests that complete together.
 class Requests {
  public:
-  /// To be handed to MPI at once. `peer`: the rank of the world that has to come for it to complete.
+  /// A new request, to be passed to MPI at once. It completes once `peer`, a rank of the world, has come.
   MPI_Request* add(int peer) {
     peers_.push_back(peer);
     return &requests_.emplace_back(MPI_REQUEST_NULL);
   }
-  /// Ranks whose requests are not complete, each once. After wait().
+  /// Ranks whose requests are not complete, each once. Call it after wait().
   std::vector<int> late() const;
-  /// Polls until all are complete: true; or until the deadline: false. Throws Stopped. Between polls it
-  /// yields, then sleeps up to `nap_us`. Of the first 64 requests, bit i of `pending` says whether the i-th
-  /// is not complete.
+  /// Polls until all requests are complete (returns true) or the deadline passes (false). Throws Stopped.
+  /// Between polls it yields, then sleeps up to `nap_us`. Bit i of `pending` is set while request i is
+  /// incomplete, for the first 64 requests.
   bool wait(const Health& health, Clock::time_point deadline, double nap_us,
             std::atomic<std::uint64_t>* pending = nullptr);
 
@@ -91,7 +91,7 @@ class Requests {
   std::vector<int> peers_;
 };
 
-/// Memory of an operation that MPI may go on using when waiting for it fails: it is then left to MPI.
+/// Memory of an operation that MPI may use even after waiting for it fails. It is then never freed.
 template <class T>
 class Lent {
  public:

@@ -69,14 +69,15 @@ void MpiControl::watch(const std::function<std::string()>& standing) {
 void MpiControl::tell(const std::string& reason) noexcept {
   process_.leave_by_abort();
   try {
-    auto* text = new std::string(reason, 0, longest_reason);  // MPI may read it until the process ends
+    // Never freed: MPI may read it until the process ends
+    auto* text = new std::string(reason, 0, longest_reason);
     for (int rank = 0; rank < process_.size(); ++rank) {
       MPI_Request request = MPI_REQUEST_NULL;
       if (rank != process_.rank())
         mpi("MPI_Isend", MPI_Isend, text->data(), static_cast<int>(text->size()), MPI_CHAR, rank, failure_tag,
             process_.comm(), &request);
     }
-    // MPI moves messages inside its calls only: a short while is given to it.
+    // MPI moves messages only inside its calls, so this gives it a short while.
     const auto until = Clock::now() + attention;
     for (int there = 0; Clock::now() < until;)
       mpi("MPI_Iprobe", MPI_Iprobe, MPI_ANY_SOURCE, failure_tag, process_.comm(), &there, MPI_STATUS_IGNORE);
@@ -84,7 +85,7 @@ void MpiControl::tell(const std::string& reason) noexcept {
   }
 }
 
-/// Everybody tells everybody: so each process knows by name who has not come.
+/// Every process sends to every other, so that each knows which ranks are late.
 std::vector<std::string> MpiControl::meet(std::string own, const std::vector<std::size_t>& bytes,
                                           double timeout_us, const char* what) {
   struct Letters {

@@ -1,4 +1,4 @@
-// What concerns all processes of an MPI world: barriers, maxima, and the news that one of them has failed.
+// World-wide messages of MPI processes: barriers, maxima, and the notice that a process has failed.
 #pragma once
 
 #ifdef SHINGLE_WITH_MPI
@@ -12,31 +12,31 @@
 
 namespace shingle::host {
 
-/// All calls but tell() are collective over the world, made by one thread at a time, and throw Timeout when
-/// the others do not come within `timeout_us`: it names them.
+/// All calls but tell() are collective over the world, and one thread at a time makes them. They throw
+/// Timeout with the late ranks if others do not come within `timeout_us`.
 class MpiControl {
  public:
   MpiControl(MpiProcess& process, Health& health) : process_(process), health_(health) {}
 
   void barrier(double timeout_us);
   std::vector<double> all_max(std::vector<double> values, double timeout_us);
-  /// Everybody's spans, in order of rank.
+  /// The spans of all processes, in order of rank.
   std::vector<Span> gather(const std::vector<Span>& own, double timeout_us);
 
-  /// Takes note of a SIGTERM until released: mpirun ends the survivors with it when a process has died, and
-  /// they should say what they were waiting for. Only the first one is held off, and only where nobody else
+  /// Defers a SIGTERM until released. mpirun ends the survivors with it after a process has died, and they
+  /// should first report what they wait for. Only the first SIGTERM is deferred, and only if nothing else
   /// handles it.
   static void hold_sigterm();
   static void release_sigterm();
 
-  /// Fails the world where another process has failed or this one was told to end. `standing` says what this
+  /// Fails the world if another process has failed or this one was told to end. `standing` says what this
   /// process waits for.
   void watch(const std::function<std::string()>& standing);
-  /// Lets the others know that this process has failed. Never throws.
+  /// Tells the other processes that this one has failed. Never throws.
   void tell(const std::string& reason) noexcept;
 
  private:
-  /// What each process gives, in order of rank: as many bytes as said.
+  /// Gathers the data of all processes, in order of rank. `bytes` holds the size for each rank.
   std::vector<std::string> meet(std::string own, const std::vector<std::size_t>& bytes, double timeout_us,
                                 const char* what);
   void wait(Requests& requests, double timeout_us, const char* what);

@@ -15,28 +15,29 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  /// Returns when the rank's part is done and its slices may be used again. Throws Timeout with who is
-  /// missing, InvalidArgument where ranks disagree on what they do, Stopped.
+  /// Returns when the rank's part is done and its slices may be reused. Throws Timeout with the missing
+  /// ranks, InvalidArgument if the ranks' calls disagree, or Stopped.
   virtual void collective(const Caller& caller, const Collective& step, const View& send,
                           const View& recv) = 0;
   virtual void exchange(const Caller& caller, const Exchange& step, std::span<const View> sends,
                         std::span<const View> receives) = 0;
 
-  /// Ranks that have not come to the rendezvous at which `rank` waits in a communicator, as far as is known
-  /// here.
+  /// Ranks that have not reached the rendezvous at which `rank` waits in a communicator, as far as this
+  /// process knows.
   virtual std::vector<int> missing(std::int32_t communicator, int rank) = 0;
 
-  /// All processes are about to run; and have run: completes the report with those of the others.
+  /// This process is about to run. end_run() follows the run and completes the report with those of other
+  /// processes.
   virtual void begin_run() {}
   virtual void end_run(RunReport&) {}
-  /// Called now and then during a run: has another process failed?
+  /// Called periodically during a run: checks whether another process has failed.
   virtual void watch() {}
-  /// This process has failed: lets the others know.
+  /// Tells the other processes that this one has failed.
   virtual void abandon(const std::string&) {}
 };
 
-/// Bytes that the busiest link carries in one direction: what a bandwidth-optimal algorithm needs. For
-/// alltoall, of this rank.
+/// Bytes that the busiest link carries in one direction with a bandwidth-optimal algorithm. For alltoall: on
+/// this rank's link.
 double wire_bytes(const Collective& step, int index, int ranks, const View& send, const View& recv);
 
 /// Why a rank's own slices do not fit the collective, or an empty string.

@@ -14,7 +14,8 @@
 namespace shingle::host {
 namespace {
 
-/// Naps between polls: while others compute, and while data is on its way, which MPI moves in its calls only.
+/// Sleep between polls: while other ranks compute, and while data moves, which MPI does only inside its
+/// calls.
 constexpr double waiting_nap_us = 200, moving_nap_us = 20;
 
 }  // namespace
@@ -33,7 +34,7 @@ MpiTransport::MpiTransport(Engine& engine, MpiProcess& process, MpiControl& cont
 }
 
 MpiTransport::~MpiTransport() {
-  if (engine_.health().stopped()) (void)rooms_.release();  // messages may still be on their way into it
+  if (engine_.health().stopped()) (void)rooms_.release();  // messages may still arrive in its memory
 }
 
 void MpiTransport::begin_run() {
@@ -119,7 +120,7 @@ void MpiTransport::collective(const Caller& caller, const Collective& step, cons
   sleep_until(done, engine_.health());
 }
 
-/// Everybody tells everybody that it is here and what for.
+/// Every rank tells every other that it has come, and for which call.
 void MpiTransport::meet(Room& room, const Call& call) {
   const std::size_t ranks = room.ranks.size();
   const double wire =
@@ -141,7 +142,7 @@ void MpiTransport::meet(Room& room, const Call& call) {
   Requests requests;
   for (std::size_t i = 0; i < ranks; ++i) {
     const int peer = room.ranks[i];
-    MPI_Request* request = requests.add(peer);  // the i-th, also where there is nothing to receive
+    MPI_Request* request = requests.add(peer);  // the i-th, even if nothing is received
     if (i != room.me)
       mpi("MPI_Irecv", MPI_Irecv, &room.received[i], sizeof(Note), MPI_BYTE, peer, tag(room, Tag::note),
           process_.comm(), request);
@@ -155,7 +156,7 @@ void MpiTransport::meet(Room& room, const Call& call) {
   require_agreement(room, call);
 }
 
-/// Throws InvalidArgument where another rank's call is not the same collective.
+/// Throws InvalidArgument if another rank's call is not the same collective.
 void MpiTransport::require_agreement(const Room& room, const Call& call) const {
   const Note& own = room.received[room.me];
   for (std::size_t i = 0; i < room.ranks.size(); ++i) {
@@ -200,7 +201,7 @@ void MpiTransport::exchange(const Caller& caller, const Exchange& step, std::spa
                      : MPI_Irecv(view.data, 1, shape, message.peer, tag(room, Tag::exchange), process_.comm(),
                                  requests.add(message.peer));
     });
-    mpi("MPI_Type_free", MPI_Type_free, &shape);  // once the message is through
+    mpi("MPI_Type_free", MPI_Type_free, &shape);  // MPI keeps the type until the message is done
     peers.push_back(message.peer);
     if (message.peer != caller.rank) (sending ? sent : received) += view.bytes();
   };
@@ -208,7 +209,7 @@ void MpiTransport::exchange(const Caller& caller, const Exchange& step, std::spa
   for (std::size_t i = 0; i < sends.size(); ++i) post(true, step.sends[i], sends[i]);
   await_ranks(room, requests, std::move(peers), caller, step.communicator);
   if (sent + received == 0) return;
-  // When the peers came is not known: the link's time starts when the messages are through.
+  // The peers' arrival times are unknown, so the link's time starts when the messages are through.
   const int own[] = {caller.rank};
   sleep_until(engine_.world->links.book(own, Clock::now(), static_cast<double>(std::max(sent, received))),
               engine_.health());

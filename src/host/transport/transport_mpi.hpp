@@ -1,6 +1,6 @@
-// Ranks that are MPI processes. Whoever comes to a collective tells the others what it is about to do; once
-// all are there, they agree or know on what they do not, and the link's time starts. So a late rank is known
-// by name.
+// Ranks that are MPI processes. A rank that reaches a collective first tells the others which call it makes.
+// Once all have come, they agree or report the difference, and the link's time starts. Errors can therefore
+// name a late rank.
 #pragma once
 
 #ifdef SHINGLE_WITH_MPI
@@ -33,22 +33,22 @@ class MpiTransport final : public Transport {
   void abandon(const std::string& reason) override;
 
  private:
-  /// What a rank tells each other one on arrival.
+  /// What a rank tells each other rank on arrival.
   struct Note {
     std::int32_t kind = 0, type = 0, lane = 0, step = 0;
     std::uint32_t epoch = 0;
     std::int32_t unused = 0;
-    std::int64_t bytes = 0;  ///< that it sends to the reader (alltoall), or in all
-    double wire_bytes = 0;   ///< on its own link
+    std::int64_t bytes = 0;  ///< sent to the reader (alltoall), or in all
+    double wire_bytes = 0;   ///< on the sender's own link
   };
-  /// A communicator of the plan; its lane is the only one to use it.
+  /// A communicator of the plan. Only one lane uses it.
   struct Room {
-    int first_tag = 0;  ///< of its channel
+    int first_tag = 0;  ///< first tag of its channel
     std::vector<std::int32_t> ranks;
     std::size_t me = 0;
     std::vector<Note> sent, received;
     Scratch scratch;
-    std::mutex mutex;  ///< of the next two, for missing()
+    std::mutex mutex;  ///< guards `awaited` and `pending`, for missing()
     std::vector<std::int32_t> awaited;
     std::atomic<std::uint64_t> pending{0};  ///< bit i: awaited[i] has not come
   };
@@ -68,10 +68,10 @@ class MpiTransport final : public Transport {
   /// Tags of a room's channel, one for each kind of message.
   enum class Tag : int { note, exchange, part, sum };
   static int tag(const Room& room, Tag kind) { return room.first_tag + static_cast<int>(kind); }
-  /// Waits for those whom the first requests are with; throws Timeout with their names.
+  /// Waits for `ranks`, the peers of the first requests. Throws Timeout with the names of late ranks.
   void await_ranks(Room& room, Requests& requests, std::vector<std::int32_t> ranks, const Caller& caller,
                    std::int32_t communicator) const;
-  /// Waits for data on its way; throws Timeout with the ranks that it comes from or goes to.
+  /// Waits for data in flight. Throws Timeout with the ranks that it comes from or goes to.
   void finish(Requests& requests, const Caller& caller) const;
 
   Engine& engine_;

@@ -89,7 +89,7 @@ std::vector<int> ThreadTransport::missing(std::int32_t communicator, int rank) {
   return ranks;
 }
 
-/// Throws InvalidArgument where the ranks' calls are not one collective.
+/// Throws InvalidArgument if the ranks' calls are not one collective.
 void ThreadTransport::require_agreement(const Meeting& meeting) const {
   const auto fail = [&](const Part& part, const std::string& what) {
     throw InvalidArgument(describe(engine_, part.caller) + ": " + what, part.caller.rank);
@@ -121,8 +121,8 @@ void ThreadTransport::require_agreement(const Meeting& meeting) const {
   }
 }
 
-/// Every rank moves what ends in its own memory, except that an allreduce is summed in parts: one rank sums a
-/// part for all.
+/// Every rank writes its own memory only. For an allreduce, each rank sums one part and writes it to all
+/// ranks.
 void ThreadTransport::move_share(const Meeting& meeting, std::size_t index) {
   const Part& own = meeting.parts[index];
   const std::size_t ranks = meeting.parts.size();

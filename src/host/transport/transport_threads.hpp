@@ -1,4 +1,4 @@
-// Ranks that are threads of one process: they meet under a lock and read each other's memory.
+// Ranks that are threads of one process. They meet under a lock and read each other's memory.
 #pragma once
 
 #include <condition_variable>
@@ -28,20 +28,19 @@ class ThreadTransport final : public Transport {
     View send, recv;
     Caller caller;
   };
-  /// One collective: everybody arrives, moves its share, and leaves when all shares are moved.
+  /// One collective: every rank arrives, moves its share, and leaves when all shares are moved.
   struct Meeting {
     std::vector<Part> parts;
     std::size_t arrived = 0, moved = 0, left = 0;
-    bool agreed = false;     ///< all have arrived, with calls that fit together
-    Clock::time_point done;  ///< when the links have carried it
+    bool agreed = false;     ///< all have arrived, with calls that match
+    Clock::time_point done;  ///< when the links have carried the data
   };
   struct Message {
     View view;
     Clock::time_point sender_came, receiver_came;
     bool taken = false;
   };
-  using Channel =
-      std::deque<std::shared_ptr<Message>>;  ///< posted and not yet taken, from one rank to another
+  using Channel = std::deque<std::shared_ptr<Message>>;  ///< posted and not yet taken, by sender and receiver
 
   struct Room {
     std::mutex mutex;
