@@ -7,12 +7,12 @@
 namespace shingle::sim {
 namespace {
 
-/// Bytes of a collective as curves count them, on one rank.
+/// Bytes of a collective on one rank, as the curves count them.
 double counted_bytes(const Costs& costs, const Collective& step, std::size_t index) {
   if (step.kind == CollectiveKind::allgather) return costs.bytes_of(step.recv);
   const double sent = costs.bytes_of(step.send);
   if (step.kind != CollectiveKind::alltoall) return sent;
-  // What is on the wire decides: as if it were an even exchange of which a part of all stays.
+  // The bytes on the wire decide: they are scaled to an even exchange, in which each rank keeps its own part.
   const auto others = [&](const Slice& slice, const std::vector<std::int64_t>& rows) {
     const double row = slice.rows > 0 ? costs.bytes_of(slice) / static_cast<double>(slice.rows) : 0;
     std::int64_t moved = 0;
@@ -58,8 +58,8 @@ bool Simulation::collective(LaneState& lane, const Collective& step) {
   return false;
 }
 
-/// Collectives that all ranks have entered take their workers rank by rank as these become free, in order,
-/// and begin when they have all.
+/// Begins collectives that all ranks have entered. Each collective takes its workers rank by rank as they
+/// become free, in order. It begins when it has the workers of all ranks.
 void Simulation::begin_meetings() {
   for (std::size_t i = 0; i < ready_.size();) {
     const Index index = ready_[i];
@@ -83,7 +83,7 @@ void Simulation::begin_meetings() {
   }
 }
 
-/// Whether a lane's collective comes right behind another one.
+/// True if the lane's previous step is a collective too.
 bool Simulation::follows_another(Index index) const {
   const LaneState& lane = lanes_[static_cast<std::size_t>(index)];
   return lane.step > 0 && std::holds_alternative<Collective>(lane_plan(lane).steps[lane.step - 1]);
@@ -97,7 +97,7 @@ void Simulation::begin(Meeting& meeting) {
     ranks.push_back(state.rank);
     traffic_gbps_[static_cast<std::size_t>(state.rank)] +=
         machine_.contention.traffic_gbps(meeting.workers, chunk);
-    state.begin = now_;  // until now it has waited
+    state.begin = now_;  // the time before now was waiting
     state.cause = meeting.cause;
   }
   const auto c = static_cast<std::size_t>(meeting.step->communicator);
@@ -125,14 +125,14 @@ bool Simulation::beside_computation(std::span<const Index> ranks) const {
                              [&](Index rank) { return computing_[static_cast<std::size_t>(rank)] > 0; });
 }
 
-/// Threads that sleep until their link has carried something take a while to see it; longer where all cores
-/// compute, of which they are given one when it is their turn.
+/// Delay until a sleeping host thread notices that its link is done. It is longer while all cores compute,
+/// because the thread must first get a core.
 double Simulation::wake_us(std::span<const Index> ranks) {
   return noisy(costs_.wake_us() + (beside_computation(ranks) ? machine_.contention.wake_us : 0));
 }
 
-/// Collectives that run at once share the links of the ranks that are in both, max-min fairly; none takes
-/// more than it moves alone.
+/// Concurrent collectives share the links of their common ranks max-min fairly. No collective gets more than
+/// its rate alone.
 void Simulation::share_links() {
   if (machine_.link.gbps == 0 || machine_.topology.serial) return;
   const auto get = [&](Index index, double share) {
@@ -157,7 +157,7 @@ void Simulation::share_links() {
   }
 }
 
-/// A collective goes on, more slowly beside computation.
+/// Updates a running collective's remaining time and rate; it is slower beside computation.
 void Simulation::retime(Index index) {
   Meeting& meeting = meetings_[static_cast<std::size_t>(index)];
   meeting.left_us = std::max(meeting.left_us - (now_ - meeting.since) * meeting.rate, 0.0);
@@ -182,7 +182,7 @@ void Simulation::end(Index index) {
         machine_.contention.traffic_gbps(meeting.workers, chunk_bytes(*meeting.step));
     state.met = true;
   }
-  // The lanes go on first: what they begin next comes before what has waited for workers.
+  // Resumes the lanes first: their next steps come before jobs that wait for workers.
   for (const Index lane : lanes) resume(lane);
   for (const Index lane : lanes) give_back(lanes_[static_cast<std::size_t>(lane)].rank, workers);
 }

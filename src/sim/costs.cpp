@@ -13,16 +13,17 @@ namespace shingle {
 
 namespace {
 
-/// Memory's rate is that of reads and writes; a library's product of few rows only reads, this much faster
-/// (H200, bench_cuda_gemm, 16x8192x14336: 4.1 of 3.77 TB/s), which ours does not reach.
+/// Read-only speed-up of memory. Machine::memory_gbps is the rate of reads and writes, but a cuBLASLt product
+/// of few rows only reads. Measured on H200 (bench_cuda_gemm, 16x8192x14336): 4.1 against 3.77 TB/s.
+/// Shingle's own GEMM does not reach it.
 constexpr double only_reads = 1.09;
 
-/// The least time for operands of a product that have so many rows and columns between them.
+/// Min. time to read operands with `rows_and_cols` rows and columns in all.
 double operands_us(const Machine& machine, std::int64_t rows_and_cols, double k) {
   return 2 * static_cast<double>(rows_and_cols) * k / (machine.memory_gbps * 1e3);
 }
 
-/// A wave of tiles, so many in all on so many workers, whose sums are split where the machine does that.
+/// Time of a wave of `tiles` tiles on `workers` workers, with split-K if the machine uses it.
 double split_wave_us(const Machine& machine, const TileRect& tile, std::int64_t tiles, double k,
                      std::int64_t workers) {
   const std::int64_t parts =
@@ -34,7 +35,7 @@ double split_wave_us(const Machine& machine, const TileRect& tile, std::int64_t 
 }  // namespace
 
 double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k, int workers) {
-  // Where edges cost what they hold, a library cuts the matrix into a part for each worker.
+  // If edge tiles cost only what they hold, oneDNN cuts the matrix into one part per worker.
   const auto depth = static_cast<double>(k);
   if (!machine.whole_tiles)
     return wave_us(machine, m, ceil_div(n, larger(workers, 1)), depth) / machine.library_rate;
@@ -70,12 +71,12 @@ double area(std::int64_t rows, std::int64_t cols) {
   return static_cast<double>(rows) * static_cast<double>(cols);
 }
 
-/// Whether tiles hold rows of several shards of A.
+/// True if a tile holds rows of several shards of A.
 bool picks_rows(const Gemm& gemm) {
   return gemm.a_rows.world > 1 && gemm.a_rows.block < gemm.grid.tile_rows;
 }
 
-/// Of a multiply-add, from the tile that is fastest for long sums.
+/// Time of a multiply-add, in µs, with the tile that is fastest for long sums.
 double fastest_flop(const Machine& machine) {
   double us = std::numeric_limits<double>::infinity();
   for (const TileRate& tile : machine.tiles)
@@ -109,7 +110,8 @@ double Costs::width_of(const Slice& slice) const {
   return static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
 }
 
-/// What several ranks get, threads that move bytes themselves store to one after the other.
+/// Added time if several ranks receive the same output: threads that move the bytes themselves store to one
+/// rank after the other.
 double Costs::store_again_us(const Placement& at, double bytes) const {
   const auto ranks = static_cast<double>(at.ranks.size());
   return ranks > 1 ? machine_.contention.steals * (ranks - 1) * memory_us(bytes) : 0;
@@ -172,7 +174,7 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
       const double us = gated * one / rate +
                         store_again_us(gemm->out, area(rect.rows, rect.cols) * width_of(gemm->out.slice));
       longest = std::max(longest, us);
-      if (machine_.whole_tiles) break;  // all are alike
+      if (machine_.whole_tiles) break;  // all tiles take the same time
     }
   } else if (const auto* attend = std::get_if<Attend>(&step)) {
     for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, attend_us(*attend, i));
@@ -182,7 +184,7 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
   return longest;
 }
 
-/// What an item reads and writes, at the rate of a worker, or of its part of the memory.
+/// Time of an item's reads and writes, at a worker's rate or at its share of the memory bandwidth.
 double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const {
   const bool rows = row_wise(step);
   const TileRect rect = step.grid.rect(step.grid.tile(rows ? step.grid.linear({item, 0}) : item));
@@ -196,16 +198,16 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
   const double gbps = sums ? machine_.reduce_gbps : machine_.pass_gbps;
   if (gbps == 0) return in_memory + store_again_us(step.to, written);
-  // What ranks get beyond the first a kernel's worker stores there itself; on cores see store_again_us.
+  // A kernel's worker stores to the second and later ranks itself; for host threads see store_again_us.
   const double more = machine_.contention.steals > 0 ? 0 : std::max(ranks_stored - 1, 0.0) * written;
   return std::max((bytes + more) / (gbps * 1e3), in_memory) + store_again_us(step.to, written);
 }
 
-/// Scores and weighted sums of a block of queries over the keys that they see.
+/// Time of the scores and weighted sums of a block of queries over the keys that they see.
 double Costs::attend_us(const Attend& step, std::int64_t item) const {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const TokenRange seen = plan_.problem.seen_by(step.first_token + rect.row, rect.rows);
-  // Of a causal block, the last query sees all of these, the first one as many fewer as there are rows.
+  // In a causal block, the last query sees all these keys, and each earlier query sees one fewer.
   const double keys = static_cast<double>(seen.end - seen.first) -
                       (plan_.problem.attention.causal ? static_cast<double>(rect.rows) / 2 : 0);
   return 4 * static_cast<double>(rect.rows) * keys * static_cast<double>(rect.cols) * us_per_flop_ /
@@ -226,7 +228,7 @@ double Costs::wake_us() const {
 }
 
 double Costs::message_gbps(std::int32_t workers) const {
-  constexpr double bytes = 64 << 20;  // far beyond latencies
+  constexpr double bytes = 64 << 20;  // large enough that latency does not matter
   if (machine_.collective_workers == 0 || workers == 0) return 0;
   const double us = shingle::collective_us(machine_.curves, Traffic::alltoall, 2, workers, bytes);
   return us > 0 ? wire_factor(Traffic::alltoall, 2) * bytes / us * 1e-3 : 0;

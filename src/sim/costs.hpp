@@ -1,4 +1,4 @@
-// How long things take on a machine when nothing else goes on.
+// Durations of steps on a machine that runs nothing else.
 #pragma once
 
 #include <map>
@@ -11,38 +11,39 @@ namespace shingle::sim {
 
 class Costs {
  public:
-  /// Throws InvalidArgument where the machine lacks the figures that the plan's steps need.
+  /// Throws InvalidArgument if the machine lacks figures that the plan's steps need.
   Costs(const Plan& plan, const Machine& machine);
 
-  /// The longest of items [first, last) of a tiled step, which `workers` do at once.
+  /// Time of the longest of items [first, last) of a tiled step, which `workers` workers run at once.
   double items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const;
-  /// A GEMM of one tile is a library's, which does it with all workers that it gets.
+  /// True if cuBLASLt or oneDNN computes the GEMM: its grid has one tile, and it uses all workers it gets.
   static bool is_library(const Gemm& gemm) { return gemm.grid.tiles() == 1; }
   double library_us(const Gemm& gemm, std::int32_t workers) const;
 
-  /// A collective that all `ranks` of its communicator have entered; `bytes` as curves count them.
+  /// Time of a collective after all `ranks` of its communicator have entered; `bytes` as the curves count
+  /// them.
   double collective_us(CollectiveKind kind, int ranks, const CollectiveConfig& config, double bytes) const;
-  /// What it moves over a rank's link in either direction.
+  /// Bytes that the collective moves over a rank's link in either direction.
   double wire_bytes(CollectiveKind kind, int ranks, double bytes) const;
-  /// The part of that in which a rank's own threads move bytes: all, unless a link is emulated.
+  /// The part of that time in which a rank's own threads move bytes. All of it, unless links are emulated.
   double moving_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const;
-  /// What so many workers of a rank send, and receive, where communication takes workers; 0: as much as
-  /// links.
+  /// Rate at which `workers` workers of a rank send, and receive, if communication takes workers. 0: the
+  /// links' rate.
   double message_gbps(std::int32_t workers) const;
-  /// Until a thread of the host that sleeps has seen that its link has carried something: as long as it takes
-  /// them to meet with nothing to move. Nothing where links are not emulated.
+  /// Delay until a sleeping host thread notices that its link is done. It is measured as the time of an empty
+  /// alltoall. 0 unless links are emulated.
   double wake_us() const;
-  /// A copy within a rank's memory.
+  /// Time of a copy within a rank's memory.
   double memory_us(double bytes) const;
 
   double bytes_of(const Slice& slice) const;
-  /// Of an element.
+  /// Bytes of an element.
   double width_of(const Slice& slice) const;
 
  private:
-  /// Of an item, where tiles are whole, beside those that have the other workers then.
+  /// Time of the item's whole wave, for machines whose tiles always cost a whole tile.
   double wave_of_us(const Gemm& gemm, std::int64_t item, double k) const;
-  /// Where edges cost what they hold.
+  /// Time of a tile, for machines whose edge tiles cost only what they hold.
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
@@ -52,7 +53,8 @@ class Costs {
   const Plan& plan_;
   const Machine& machine_;
   double memory_bytes_per_us_, us_per_flop_;
-  mutable std::map<std::pair<const Gemm*, std::int64_t>, double> waves_;  // by step and wave: wave_of_us()
+  // Cache of wave_of_us(), by step and wave
+  mutable std::map<std::pair<const Gemm*, std::int64_t>, double> waves_;
 };
 
 }  // namespace shingle::sim

@@ -1,4 +1,4 @@
-// What is to happen, by time.
+// Queue of future events, ordered by time.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 namespace shingle::sim {
 
 enum class What : std::uint8_t {
-  resume,      ///< a lane goes on
+  resume,      ///< a lane continues
   batch,       ///< tiles of a job are done
-  transfer,    ///< bytes have come
+  transfer,    ///< bytes have arrived
   links,       ///< a transfer on the links may be over
-  collective,  ///< may be over
+  collective,  ///< a collective may be over
 };
 
 struct Event {
   double at = 0;
-  std::int64_t order = 0;  ///< of two at the same time, the one that was asked for first comes first
+  std::int64_t order = 0;  ///< breaks ties in time: earlier requests come first
   What what = What::resume;
   std::int32_t id = 0;
-  std::int64_t version = 0;  ///< of what it is about; outdated events are dropped
+  std::int64_t version = 0;  ///< version of the event's subject; outdated events are dropped
 
   bool operator>(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
 };

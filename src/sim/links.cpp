@@ -7,9 +7,9 @@ namespace shingle::sim {
 namespace {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
-constexpr double rest_bytes = 1e-3;  // what rounding may leave of a transfer that is over
+constexpr double rest_bytes = 1e-3;  // rounding may leave this much of a finished transfer
 
-/// The shortest time that is told from none: a femtosecond, or what two neighbouring numbers are apart.
+/// Min. time difference that counts: a femtosecond, or a few units in the last place of `now`.
 double instant(double now) {
   return std::max(1e-9, 4 * std::numeric_limits<double>::epsilon() * now);
 }
@@ -22,8 +22,8 @@ void Links::begin(double now, std::int32_t transfer, double bytes, const std::ve
   changed_ = true;
 }
 
-/// Progressive filling: the channel that leaves least to each of its transfers fixes their rate, and gives
-/// back what they do not use elsewhere.
+/// Progressive filling. The channel with the least rate per transfer fixes the rate of its transfers. Their
+/// unused share of other channels goes to the other transfers.
 void Links::share() {
   if (!changed_) return;
   changed_ = false;
@@ -37,7 +37,7 @@ void Links::share() {
     double least = infinite;
     for (std::size_t c = 0; c < channels_.size(); ++c)
       if (channels_[c].crossing > 0) least = std::min(least, left[c] / channels_[c].crossing);
-    // All transfers of the channels that are as tight as the tightest.
+    // Treats channels within rounding of the tightest as equally tight.
     const double tight = least * (1 + 1e-12);
     std::vector<char> full(channels_.size(), 0);
     for (std::size_t c = 0; c < channels_.size(); ++c)

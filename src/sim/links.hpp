@@ -1,4 +1,4 @@
-// Transfers that share links: every link's rate is divided max-min fairly among those that cross it.
+// Transfers that share links. Transfers that cross a link share its rate max-min fairly.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace shingle::sim {
 
-/// Something of limited rate that transfers cross: a rank's link in one direction, a copy engine, a node's
-/// link.
+/// A resource of limited rate that transfers cross: one direction of a rank's link, a copy engine, or a
+/// node's link.
 using Channel = std::int32_t;
 
 class Links {
@@ -18,27 +18,28 @@ class Links {
     return static_cast<Channel>(channels_.size()) - 1;
   }
 
-  /// `bytes` begin to cross all of `channels` at once. `transfer` is told by finished().
+  /// Starts a transfer of `bytes` across all of `channels` at once. finished() returns `transfer` as its
+  /// identifier.
   void begin(double now, std::int32_t transfer, double bytes, const std::vector<Channel>& channels);
 
-  /// Shares the rates anew if transfers have come or gone.
+  /// Recomputes the rates if transfers have begun or ended.
   void share();
-  /// Bytes an us that a transfer gets, as they were shared last.
+  /// Bytes per µs of a transfer, as of the last share().
   double rate(std::int32_t transfer) const;
-  /// When the next transfer is over if none comes or goes before; infinite without any.
+  /// Time when the next transfer ends if none begins or ends before. Infinite without transfers.
   double next_end() const;
-  /// Lets time pass; returns the transfers that are over then.
+  /// Advances time to `now`. Returns the transfers that have ended.
   std::vector<std::int32_t> finished(double now);
 
  private:
   struct Capacity {
     double bytes_per_us;
-    std::int32_t crossing;  ///< transfers without a rate yet, while rates are shared
+    std::int32_t crossing;  ///< transfers without a rate yet, used by share()
   };
   struct Flow {
     std::int32_t transfer;
     double left;  ///< bytes
-    double rate;  ///< bytes an us
+    double rate;  ///< bytes per µs
     std::vector<Channel> channels;
   };
 

@@ -12,7 +12,7 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c) {
   return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
-/// The steps of a plan that compute, lane by lane, with nothing to wait for.
+/// Reduces each rank to one lane with its Gemm and Attend steps and nothing to wait for.
 Plan computation_of(Plan plan) {
   for (RankPlan& rank : plan.ranks) {
     std::vector<Step> steps;
@@ -27,7 +27,7 @@ Plan computation_of(Plan plan) {
   return plan;
 }
 
-/// The best rate of a rank's link: the highest that any of its collectives reaches, or its own.
+/// Max. rate of a rank's link: over its collectives, and the link's own.
 double best_gbps(const Machine& machine) {
   double best = machine.link.gbps;
   for (const Curve& curve : machine.curves)

@@ -50,7 +50,7 @@ void check(const Plan& plan, const SimOptions& options) {
     throw InvalidArgument(fmt::format("noise = {} is outside [0, 1)", options.noise));
 }
 
-/// Ranks that stand for others must have the same links, and the same to do in the same time.
+/// Requires that ranks with one representative have the same links, steps and durations.
 void check_symmetry(const Plan& plan, const Machine& machine, const SimOptions& options) {
   const int world = plan.problem.world, period = machine.topology.period(world);
   if (plan.ranks.size() % static_cast<std::size_t>(period) != 0)
@@ -62,7 +62,8 @@ void check_symmetry(const Plan& plan, const Machine& machine, const SimOptions& 
   const Contention& contention = machine.contention;
   const char* unlike = !options.slowdown.empty() ? "a slowdown by rank"
                        : options.noise > 0       ? "noise"
-                       // Who gives way to whom is decided by turns, as events of one instant come.
+                       // Ranks that share cores take turns in the order of events at one instant, so they
+                       // differ.
                        : contention.steals > 0 || contention.wake_us > 0 ? "that threads share cores"
                                                                          : nullptr;
   if (unlike)
@@ -150,7 +151,7 @@ void Simulation::index_launches() {
     }
 }
 
-/// The launch that a step is, or is a part of; null if nothing is launched for it.
+/// The launch of a step, alone or with others. Null if the step launches nothing.
 const Launch* Simulation::launch_of(const LaneState& lane, std::size_t step) const {
   return launch_of_.empty() ? nullptr
                             : launch_of_[static_cast<std::size_t>(lane_index(lane.rank, lane.lane))][step];
@@ -159,7 +160,7 @@ const Launch* Simulation::launch_of(const LaneState& lane, std::size_t step) con
 Simulated Simulation::run() && {
   for (Index lane = 0; lane < static_cast<Index>(lanes_.size()); ++lane) resume(lane);
   for (;;) {
-    // Rates change at most once at a time, however many transfers come or go.
+    // Recomputes rates at most once per instant, however many transfers begin or end.
     if (links_changed_ && (events_.empty() || events_.next_at() > now_)) {
       links_changed_ = false;
       links_.share();
@@ -211,7 +212,7 @@ void Simulation::resume(Index index) {
             lane.epoch * static_cast<std::int32_t>(rank_plan(lane).lanes.size()))
       return;
     const auto& steps = lane_plan(lane).steps;
-    if (lane.step == steps.size()) {  // all that it has begun is over before its epoch is
+    if (lane.step == steps.size()) {  // all its work of this epoch must end before the epoch does
       if (lane.pending > 0) {
         lane.blocked = true;
         return;
@@ -240,7 +241,7 @@ void Simulation::next_step(LaneState& lane) {
   const bool command = lane_plan(lane).kind == LaneKind::copy && is_command(step);
   if (!tiled && !command && now_ > lane.begin) {
     const Cause made = span(lane, lane.step, none, lane.begin, lane.cause);
-    if (works(step)) lane.cause = made;  // who waits is not what others wait for
+    if (works(step)) lane.cause = made;  // a wait is not a cause that others wait for
   }
   lane.entered = lane.launched = lane.drained = lane.waiting = false;
   ++lane.step;
@@ -258,7 +259,7 @@ bool Simulation::step(LaneState& lane) {
   return compute(lane, step);
 }
 
-/// False once, and true when it is asked again after that time.
+/// Returns false the first time and wakes the lane after `us`. Returns true when called again then.
 bool Simulation::delayed(LaneState& lane, double us) {
   if (lane.launched) return true;
   lane.launched = true;
@@ -278,8 +279,8 @@ void Simulation::unblock(LaneState& lane) {
   wake(lane_index(lane.rank, lane.lane));
 }
 
-/// Awaits and notifies that are one launch cost one kernel. Event edges cost nothing, and copy engines have
-/// their own phases.
+/// Awaits and notifies in one launch cost one kernel. Event edges cost nothing. Copy engines have phases of
+/// their own.
 bool Simulation::synced(LaneState& lane) {
   if (!launches_ || lane_plan(lane).kind == LaneKind::copy) return true;
   const Launch& launch = *launch_of(lane, lane.step);
@@ -316,7 +317,7 @@ bool Simulation::notify(LaneState& lane, const Notify& step) {
     lane.drained = true;
     const LaneKind kind = lane_plan(lane).kind;
     double us = kind == LaneKind::copy ? noisy(machine_.engine.sync_us) : 0;
-    // A thread of the host writes the place that engines poll (DMA collectives §4.2.5).
+    // A host thread writes the flag that engines poll (DMA collectives §4.2.5).
     const auto polled = polled_.find({step.counter.counter, step.counter.rank});
     if (kind == LaneKind::host && polled != polled_.end())
       us = launch(polled->second, machine_.engine.control_us) - now_;
@@ -347,7 +348,8 @@ void Simulation::add(const CounterRef& at, std::int64_t value, std::int32_t epoc
   counted.cause = cause;
   std::erase_if(counted.waiters, [&](const Waiter& waiter) {
     if (counted.value < waiter.target) return false;
-    // Engines and tiles look for themselves; what waits as a step is told, or comes next in any case.
+    // Engines, gates of tiles and wait kernels poll the count. A waiting host lane is signalled after a
+    // delay.
     const LaneState& lane = lanes_[static_cast<std::size_t>(waiter.lane)];
     const Launch* const launch = launches_ ? launch_of(lane, lane.step) : nullptr;
     const bool polls = lane.job != none || lane_plan(lane).kind == LaneKind::copy ||
@@ -373,7 +375,7 @@ double Simulation::noisy(double us) {
   return us * std::max(1 + options_.noise * normal, 0.1);
 }
 
-/// Back from the span that ended last, each time to the one that it waited for; then by begin.
+/// Follows causes back from the span that ended last, then sorts the spans by begin.
 void Simulation::follow_critical_path() {
   std::vector<std::size_t> order(out_.spans.size());
   Cause last = none;

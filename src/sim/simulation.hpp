@@ -1,4 +1,4 @@
-// A plan in virtual time: the lanes of all ranks, the counts they wait for, and what they share.
+// A plan in virtual time: the lanes of all ranks, the counts they wait for, and the resources they share.
 #pragma once
 
 #include <deque>
@@ -17,62 +17,62 @@ namespace shingle::sim {
 using Index = std::int32_t;
 inline constexpr Index none = -1;
 
-/// The span that something had to wait for, so that the critical path can be followed back.
+/// Index of the span that caused a wait, so that the critical path can be followed back.
 using Cause = std::int32_t;
 
-/// A lane of a rank, in order.
+/// Progress of a lane of a rank.
 struct LaneState {
   Index rank = 0, lane = 0;
   std::int32_t epoch = 0;
   std::size_t step = 0;
-  bool entered = false;       ///< the step is under way
+  bool entered = false;       ///< the step has begun
   bool waiting = false;       ///< for a count
   bool met = false;           ///< its collective is over
-  bool launched = false;      ///< a tiled step: its workers may begin; a command: it is with its engine
-  std::int32_t pending = 0;   ///< transfers under way that a notify has to wait for
-  std::int32_t messages = 0;  ///< of an exchange, that are not over
-  bool blocked = false;       ///< until none of these is under way
-  bool drained = false;       ///< a notify: it waits for nothing but the sync of its engine
-  double next_command = 0;    ///< a copy engine: when it can begin another
+  bool launched = false;      ///< tiled step: its workers may begin; command: its engine has it
+  std::int32_t pending = 0;   ///< transfers in flight that a notify must wait for
+  std::int32_t messages = 0;  ///< unfinished messages of an exchange
+  bool blocked = false;       ///< waits until `pending` and `messages` are 0
+  bool drained = false;       ///< notify: waits only for its engine's sync; command: begun
+  double next_command = 0;    ///< copy engine: earliest start of the next command
   double begin = 0;           ///< of the step
   Cause cause = none;
-  Index job = none;  ///< its tiled step
+  Index job = none;  ///< the job of its tiled step
 };
 
-/// Who waits for a count.
+/// A lane that waits for a count.
 struct Waiter {
   std::int64_t target = 0;
   Index lane = none;
 };
 struct Count {
   std::int64_t value = 0;
-  Cause cause = none;  ///< of its last add
+  Cause cause = none;  ///< span of its last add
   std::vector<Waiter> waiters;
 };
 
-/// The items of a tiled step, or of a pass that several lanes share.
+/// The items of a tiled step, or of a work queue that several lanes share.
 struct Pass {
   const Step* step = nullptr;
-  std::vector<std::int64_t> bounds;  ///< where runs of items with equal hooks begin
+  std::vector<std::int64_t> bounds;  ///< starts of runs of items with equal hooks
   std::size_t run = 0;
-  std::int64_t next = 0;  ///< the first item that nobody has claimed
+  std::int64_t next = 0;  ///< first unclaimed item
   std::int32_t epoch = 0;
-  bool loads = false, stores = false;  ///< from, to other ranks
+  bool loads = false, stores = false;  ///< from and to other ranks
 };
 
 /// The workers of a lane on a tiled step.
 struct Job {
   Index lane = none, pass = none;
-  std::int32_t most = 0;    ///< workers that it may have
+  std::int32_t most = 0;    ///< max. workers
   std::int32_t held = 0;    ///< workers that it has
-  std::int32_t active = 0;  ///< of these, with a tile in hand
-  bool gated = false;       ///< the next item waits for a count
-  bool was_gated = false;   ///< … and has done so
-  Index kernel = none;      ///< the group whose kernel runs, where a pass has one for each
+  std::int32_t active = 0;  ///< workers with an item
+  bool gated = false;       ///< the next item waits for a count, or for its kernel
+  bool was_gated = false;   ///< the next item has waited for a count
+  Index kernel = none;      ///< group whose kernel runs, if each group has a kernel
   bool over = false;
-  std::vector<Index> batches;  ///< under way
-  std::int32_t storing = 0;    ///< workers' items that are on their way to other ranks
-  std::vector<Index> staged;   ///< batches that wait for room to go there, too
+  std::vector<Index> batches;  ///< batches being computed
+  std::int32_t storing = 0;    ///< workers of batches whose stores to other ranks are in flight
+  std::vector<Index> staged;   ///< computed batches that wait for room to store to other ranks
   double begin = 0;
   Cause cause = none;
   std::map<Index, Cause> spans;  ///< by group
@@ -83,15 +83,15 @@ struct Batch {
   Index job = none;
   std::int64_t first = 0, last = 0;
   std::int32_t workers = 0;
-  std::int32_t pending = 0;  ///< transfers of what they read or stored
-  std::int32_t leaving = 0;  ///< of these, such as have not been sent as a whole
+  std::int32_t pending = 0;  ///< unfinished loads or stores between ranks
+  std::int32_t leaving = 0;  ///< stores not yet sent completely
   double begin = 0;
   double end = 0;            ///< if nothing delays them
-  std::int64_t version = 0;  ///< of that
-  Cause cause = none;        ///< their span
+  std::int64_t version = 0;  ///< version of `end`
+  Cause cause = none;        ///< span of the items
 };
 
-/// A command of a copy engine, of one or two transfers.
+/// A command of a copy engine; it has one or more transfers.
 struct Command {
   Index lane = none;
   std::size_t step = 0;
@@ -101,25 +101,25 @@ struct Command {
   Cause cause = none;
 };
 
-/// Bytes under way, and for what.
+/// Bytes in flight, and their purpose.
 struct Transfer {
   enum class Of : std::uint8_t { command, message, store, load } of = Of::command;
   Index id = none;        ///< command, batch, or the lane that sends a message
-  Index receiver = none;  ///< of a message: a lane
-  double latency_us = 0;  ///< after the last byte
-  bool sent = false;      ///< the last byte
+  Index receiver = none;  ///< of a message: its receiving lane
+  double latency_us = 0;  ///< added after the last byte
+  bool sent = false;      ///< the last byte is sent
 };
 
-/// Ranks that meet in a collective.
+/// A collective and the ranks that meet in it.
 struct Meeting {
   const Collective* step = nullptr;
-  std::vector<Index> lanes;                 ///< that have come
-  std::vector<Index> wanting;               ///< ranks on which it has no workers yet
+  std::vector<Index> lanes;                 ///< lanes that have arrived
+  std::vector<Index> wanting;               ///< ranks that have not given it workers yet
   std::int32_t workers = 0;                 ///< of each rank
-  double bytes = 0;                         ///< as curves count them
-  double gbps = 0;                          ///< that it moves over every rank's link, alone
-  double share = 1;                         ///< of that, what others on these links leave it
-  double left_us = 0, rate = 1, since = 0;  ///< of its time alone; how fast that passes
+  double bytes = 0;                         ///< as the curves count them
+  double gbps = 0;                          ///< rate alone on every rank's link
+  double share = 1;                         ///< part of that rate beside other collectives
+  double left_us = 0, rate = 1, since = 0;  ///< remaining time at rate 1, its rate, and when both were set
   std::int64_t version = 0;
   Cause cause = none;
 };
@@ -130,7 +130,7 @@ class Simulation {
   Simulated run() &&;
 
  private:
-  // lanes (simulation.cpp)
+  // Lanes (simulation.cpp).
   void index_launches();
   void resume(Index lane);
   bool step(LaneState& lane);
@@ -152,7 +152,7 @@ class Simulation {
   void follow_critical_path();
   [[noreturn]] void explain_stop() const;
 
-  // tiled steps (tiles.cpp)
+  // Tiled steps (tiles.cpp).
   bool compute(LaneState& lane, const Step& step);
   Index pass_of(const LaneState& lane, const Step& step);
   void claim(Index job);
@@ -172,7 +172,7 @@ class Simulation {
                         std::vector<double>& by_rank) const;
   std::int32_t move(Index batch, bool loads);
 
-  // communication (traffic.cpp)
+  // Communication (traffic.cpp).
   bool collective(LaneState& lane, const Collective& step);
   void begin_meetings();
   void begin(Meeting& meeting);
@@ -211,7 +211,7 @@ class Simulation {
   const Plan& plan_;
   const Machine& machine_;
   SimOptions options_;
-  bool launches_;          ///< steps are launches on a GPU's streams, as the plan is lowered
+  bool launches_;          ///< steps are launches on GPU streams, as the plan is lowered
   std::int32_t capacity_;  ///< workers of a rank
   Costs costs_;
   Simulated out_;
@@ -226,8 +226,8 @@ class Simulation {
   std::vector<Index> first_lane_;  // by rank
   LaunchProgram program_;
   std::vector<std::vector<const Launch*>>
-      launch_of_;                         // [lane][step]: where launches_; null: nothing to launch
-  std::vector<std::int32_t> lanes_done_;  // by rank: of all epochs
+      launch_of_;                         // [lane][step]; null: no launch; empty unless launches_
+  std::vector<std::int32_t> lanes_done_;  // by rank: finished epochs, summed over its lanes
   std::vector<Count> counts_;
   std::vector<std::vector<Index>> first_count_;  // [counter][rank]
   std::deque<Pass> passes_;
@@ -235,24 +235,25 @@ class Simulation {
   std::deque<Job> jobs_;
   std::deque<Batch> batches_;
   std::deque<Command> commands_;
-  std::vector<Index> idle_batches_, idle_transfers_;  // to be used again
+  std::vector<Index> idle_batches_, idle_transfers_;  // free entries for reuse
   std::deque<Transfer> transfers_;
-  std::vector<std::int32_t> free_;             // by rank: workers
-  std::vector<std::int32_t> computing_;        // by rank: jobs at work
+  std::vector<std::int32_t> free_;             // by rank: free workers
+  std::vector<std::int32_t> computing_;        // by rank: jobs that compute
   std::vector<double> computing_since_;        // by rank
-  std::vector<std::vector<Index>> rank_jobs_;  // by rank: that want workers
+  std::vector<std::vector<Index>> rank_jobs_;  // by rank: jobs that may take workers
   std::vector<double> traffic_gbps_;           // by rank: memory traffic of collectives
   std::deque<Meeting> meetings_;
-  std::vector<std::vector<Index>> calls_;                      // [communicator]: meetings in order
-  std::vector<std::vector<std::size_t>> entered_;              // [communicator][rank]
-  std::vector<Index> ready_, running_;                         // meetings
-  std::vector<Channel> egress_, ingress_;                      // by rank
-  std::vector<Channel> node_out_, node_in_;                    // by node
-  std::map<std::pair<Index, Index>, Channel> pairs_;           // [from, to]
-  std::map<std::pair<Index, std::int32_t>, Channel> senders_;  // by lane and workers, as engines_
-  std::vector<Channel> engines_;                               // by lane; none: not one of limited rate
-  std::vector<double> engine_until_;                           // by lane, of serial links
-  std::vector<double> link_until_;                             // by rank, of serial links
+  std::vector<std::vector<Index>> calls_;             // [communicator]: meetings in order
+  std::vector<std::vector<std::size_t>> entered_;     // [communicator][rank]
+  std::vector<Index> ready_, running_;                // meetings
+  std::vector<Channel> egress_, ingress_;             // by rank
+  std::vector<Channel> node_out_, node_in_;           // by node
+  std::map<std::pair<Index, Index>, Channel> pairs_;  // [from, to]
+  // By lane and workers; none: links are the only bound
+  std::map<std::pair<Index, std::int32_t>, Channel> senders_;
+  std::vector<Channel> engines_;      // by lane; none: no rate limit
+  std::vector<double> engine_until_;  // by lane; used with serial links
+  std::vector<double> link_until_;    // by rank; used with serial links
   std::vector<double> launcher_until_;
   struct Posted {
     std::vector<Index> sends, receives;  // lanes
@@ -260,11 +261,11 @@ class Simulation {
     std::size_t matched = 0;
   };
   std::map<std::pair<Index, Index>, Posted> posted_;  // [from, to] ranks, as planned()
-  std::map<std::pair<Index, Index>, Index> polled_;   // [counter, rank]: the launcher that writes it
-  std::vector<Cause> causes_;                         // by span: the one before it
+  std::map<std::pair<Index, Index>, Index> polled_;  // [counter, rank]: launching thread that writes the flag
+  std::vector<Cause> causes_;                        // by span: the span that it waited for
 };
 
-/// The group of tiles that a position is in, where its step counts or is gated by groups; -1: neither.
+/// Group of a position, if its step notifies or is gated by groups; else -1.
 Index group_at(const Step& step, std::int64_t position);
 
 }  // namespace shingle::sim

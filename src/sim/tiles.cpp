@@ -1,4 +1,4 @@
-// Tiled steps: workers claim items in order, wave by wave, wait at gates, store to other ranks, and count.
+// Tiled steps: workers claim items in order, wave by wave, wait at gates, store to other ranks, and notify.
 #include <algorithm>
 #include <utility>
 
@@ -21,7 +21,7 @@ const Placement& stored_at(const Step& step) {
   return std::get<Elementwise>(step).to;
 }
 
-/// Of items [first, last) those that hold output: a phantom tile takes nobody's time.
+/// Number of items in [first, last) that hold output: phantom tiles take no time.
 std::int64_t real_items(const Step& step, std::int64_t first, std::int64_t last) {
   const TileGrid& grid = *grid_of(step);
   const auto* pass = std::get_if<Elementwise>(&step);
@@ -29,10 +29,10 @@ std::int64_t real_items(const Step& step, std::int64_t first, std::int64_t last)
   return grid.tiles_before(last) - grid.tiles_before(first);
 }
 
-/// Where the next `most` of them end, at `last` at the latest.
+/// End of the next `most` real items after `first`, at most `last`.
 std::int64_t end_of_real(const Step& step, std::int64_t first, std::int64_t last, std::int64_t most) {
   if (real_items(step, first, last) <= most) return last;
-  std::int64_t enough = first + most;  // the least that may be enough, and what is
+  std::int64_t enough = first + most;  // lower bound of the result, raised until exact
   while (enough < last) {
     const std::int64_t missing = most - real_items(step, first, enough);
     if (missing == 0) break;
@@ -98,15 +98,15 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
     claim(index);
   }
   if (!job.over) return false;
-  if (machine_.sync_us > 0 && blocked(lane)) return false;  // a kernel ends when what it stores is there
+  if (machine_.sync_us > 0 && blocked(lane)) return false;  // a kernel ends when its stores have arrived
   lane.cause = job.cause;
   lane.job = none;
   job.spans.clear();
-  // What the lane has fetched from other ranks it goes on with; what it stores there is on its way.
+  // The lane's next steps use what it has fetched; its remote stores may still be in flight.
   return true;
 }
 
-/// Whether the next items of a job may begin; if not, its lane waits for the count.
+/// True if the next items of a job may begin. Otherwise registers its lane to wait for the count.
 bool Simulation::gates_open(Index index) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
@@ -136,8 +136,8 @@ bool Simulation::has_parts(const LaneState& lane) const {
   return launch && !launch->parts.empty();
 }
 
-/// Whether the kernel of the next group runs; if not, its lane is woken when it does. Unless the group is
-/// ordered by an event, it follows one that waits for the group, and that follows the group before.
+/// True if the kernel of the next group runs; otherwise wakes the lane when it does. An event edge may order
+/// a group's kernel. Without one, it follows a wait kernel, which follows the previous group's kernel.
 bool Simulation::launched(Index index, bool waited) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
@@ -175,7 +175,7 @@ void Simulation::claim(Index index) {
     if (!gates_open(index) || !launched(index, waited)) return;
     const std::int32_t more = std::min(job.most - job.held, free);
     const std::int64_t left = real_items(*pass.step, pass.next, pass.bounds.back());
-    // No more than there is to do for them.
+    // Takes at most as many workers as there are items for them.
     const auto taken = static_cast<std::int32_t>(
         std::clamp<std::int64_t>(library ? more : smaller(more, left - (job.held - job.active)), 0, more));
     job.held += taken;
@@ -187,7 +187,7 @@ void Simulation::claim(Index index) {
   if (job.active == 0) retire(index);
 }
 
-/// The next items of a job, up to `last`, begin together.
+/// Starts the next items of a job, up to `last`, together.
 void Simulation::start(Index index, std::int64_t last) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
@@ -214,7 +214,7 @@ void Simulation::start(Index index, std::int64_t last) {
     batch.version = batches_[static_cast<std::size_t>(at)].version;
     batches_[static_cast<std::size_t>(at)] = batch;
   }
-  // Rows that lie on other ranks are fetched first.
+  // Rows on other ranks are fetched first.
   if (pass.loads && move(at, true) > 0) return;
   run(at);
 }
@@ -234,8 +234,8 @@ void Simulation::run(Index at) {
   events_.push(batch.end, What::batch, at, ++batch.version);
 }
 
-/// A batch of a job has been computed. Kernels have room for one tile a worker that is on its way to other
-/// ranks: until there is some, a batch stays with its workers.
+/// Ends the computation of a batch. A kernel has room for one tile per worker in flight to other ranks.
+/// Without room, a batch keeps its workers.
 void Simulation::batch_done(Index at) {
   Batch& batch = batches_[static_cast<std::size_t>(at)];
   const Index index = batch.job;
@@ -262,7 +262,7 @@ void Simulation::batch_done(Index at) {
     items_done(at);
   else
     job.storing += batch.workers;
-  // What a collective waits for, workers that keep no state between tiles make room for.
+  // Workers without state between tiles are released to a waiting collective.
   if (!machine_.contention.persistent && !ready_.empty()) {
     const std::int32_t idle = job.held - job.active;
     job.held -= idle;
@@ -271,7 +271,7 @@ void Simulation::batch_done(Index at) {
   claim(index);
 }
 
-/// The items of a batch are there, also on other ranks: they are counted.
+/// Notifies for the items of a batch, once they have arrived, also on other ranks.
 void Simulation::items_done(Index at) {
   const Batch batch = batches_[static_cast<std::size_t>(at)];
   const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
@@ -290,7 +290,7 @@ void Simulation::items_done(Index at) {
   }
 }
 
-/// A job has nothing left to claim.
+/// Ends a job that has nothing left to claim.
 void Simulation::retire(Index index) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
@@ -302,7 +302,7 @@ void Simulation::retire(Index index) {
   give_back(lane.rank, held);
 }
 
-/// Workers are free: for collectives first, as libraries give them priority, then for jobs that want more.
+/// Frees workers. Collectives take them first, because NCCL gives its kernels priority; then jobs take them.
 void Simulation::give_back(Index rank, std::int32_t workers) {
   free_[static_cast<std::size_t>(rank)] += workers;
   begin_meetings();
@@ -322,12 +322,12 @@ void Simulation::computes(Index rank, std::int32_t more) {
     for (const Index meeting : running_) retime(meeting);
 }
 
-/// Lagom Eq. 6: the part of a tile's time in which it waits for memory grows as collectives take of that.
+/// Lagom Eq. 6: the part of a tile's time that waits for memory grows with the collectives' memory traffic.
 double Simulation::slowed_by_traffic(Index rank) const {
   return machine_.contention.slowed(traffic_gbps_[static_cast<std::size_t>(rank)], machine_.memory_gbps);
 }
 
-/// Threads that move bytes take that time from those that compute, where they share cores.
+/// On shared cores, threads that move bytes take that time from the computing threads.
 void Simulation::steal(Index rank, double us) {
   if (machine_.contention.steals == 0) return;
   for (const Index index : rank_jobs_[static_cast<std::size_t>(rank)])
@@ -338,7 +338,7 @@ void Simulation::steal(Index rank, double us) {
     }
 }
 
-/// Begins the transfers between ranks of what a batch reads or stores; how many there are.
+/// Begins the loads or stores of a batch between ranks. Returns how many there are.
 std::int32_t Simulation::move(Index at, bool loads) {
   Batch& batch = batches_[static_cast<std::size_t>(at)];
   const Job& job = jobs_[static_cast<std::size_t>(batch.job)];

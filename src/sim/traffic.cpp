@@ -7,9 +7,6 @@
 
 namespace shingle::sim {
 
-// ----------------------------------------------------------------------------------------------------------
-// messages
-
 bool Simulation::exchange(LaneState& lane, const Exchange& step) {
   if (!lane.launched) {
     lane.launched = true;
@@ -28,14 +25,14 @@ bool Simulation::exchange(LaneState& lane, const Exchange& step) {
   return !blocked(lane);
 }
 
-/// What happens between two ranks, between the pair that stands for them: the same with a planned rank first.
+/// Maps two ranks to their representatives: an equivalent pair whose first rank is planned.
 std::pair<Index, Index> Simulation::planned(Index from, Index to) const {
   const auto ranks = static_cast<Index>(plan_.ranks.size());
   const Index first = from % ranks, world = plan_.problem.world;
   return {first, (to - from + first + world) % world};
 }
 
-/// What bounds the messages that a lane sends now: as much as its workers carry. none: nothing but links.
+/// Channel that bounds the messages that a lane sends now, by its workers' rate. none: only links bound them.
 Channel Simulation::sender(Index index) {
   const LaneState& lane = lanes_[static_cast<std::size_t>(index)];
   const std::int32_t workers = std::get<Exchange>(lane_plan(lane).steps[lane.step]).resources.least;
@@ -45,13 +42,13 @@ Channel Simulation::sender(Index index) {
   return at->second;
 }
 
-/// Messages that both ends have posted go.
+/// Starts messages that both ends have posted.
 void Simulation::match(std::pair<Index, Index> ends, Index current) {
   Posted& posted = posted_[ends];
   while (posted.matched < std::min(posted.sends.size(), posted.receives.size())) {
     const std::size_t i = posted.matched++;
     const Index sender_lane = posted.sends[i], receiver = posted.receives[i];
-    // Who came last let them go.
+    // The end that came last caused the wait of the other.
     for (const Index end : {sender_lane, receiver})
       if (end != current)
         lanes_[static_cast<std::size_t>(end)].cause = lanes_[static_cast<std::size_t>(current)].cause;
@@ -86,24 +83,21 @@ void Simulation::message_over(Index index) {
   events_.push(at, What::transfer, static_cast<Index>(transfers_.size()) - 1);
 }
 
-// ----------------------------------------------------------------------------------------------------------
-// commands
-
-/// When a launching thread has done what takes it so long, if it is asked now.
+/// Books `us` of a launching thread, if it is asked now. Returns the time when it is done.
 double Simulation::launch(Index launcher, double us) {
   double& until = launcher_until_[static_cast<std::size_t>(launcher)];
   until = std::max(until, now_) + noisy(us);
   return until;
 }
 
-/// Whether the commands of a batch are with their engine; if not, the lane is woken when they are.
+/// True if the engine has the commands of a batch. Otherwise wakes the lane when it has.
 bool Simulation::submitted(LaneState& lane) {
   const Lane& planned = lane_plan(lane);
   if (planned.kind != LaneKind::copy || !machine_.engine.paced()) return true;
   if (lane.launched) return true;
   lane.launched = true;
   const Submission& how = planned.submission;
-  if (how.prelaunched) return true;  // since before the epoch
+  if (how.prelaunched) return true;  // submitted before the epoch
   const auto steps = static_cast<std::int32_t>(planned.steps.size());
   const auto at = static_cast<std::int32_t>(lane.step);
   const auto next = std::ranges::upper_bound(how.doorbells, at);
@@ -117,7 +111,7 @@ bool Simulation::submitted(LaneState& lane) {
   return false;
 }
 
-/// What an engine takes for a command beside its bytes.
+/// Time of a command beyond its bytes.
 double Simulation::command_us(const Step& step) const {
   const EnginePhases& engine = machine_.engine;
   if (std::holds_alternative<Broadcast>(step)) return engine.copy_us + engine.broadcast_us;
@@ -156,8 +150,8 @@ bool Simulation::command(LaneState& lane, const Step& step) {
   return engine || !blocked(lane);
 }
 
-/// The channels between a planned rank and any other, and how long the first byte takes. A rank or node that
-/// is not planned has its part of those that stand for it.
+/// Channels from a planned rank to any other. Adds the time of the first byte to `latency_us`. A rank or node
+/// that is not planned uses the channels of its representative.
 std::vector<Channel> Simulation::route(Index from, Index to, double& latency_us) {
   const Topology& topology = machine_.topology;
   latency_us += machine_.link.latency_us;
@@ -225,7 +219,8 @@ void Simulation::transfer(const Transfer& what, double bytes, Index from, Index 
   links_changed_ = true;
 }
 
-/// The last byte is on its way: of what batches store, those that waited for room go on.
+/// Marks a transfer's last byte as sent. If it completes a batch's stores, batches that waited for room go
+/// on.
 void Simulation::sent(Index id) {
   Transfer& what = transfers_[static_cast<std::size_t>(id)];
   if (std::exchange(what.sent, true) || what.of != Transfer::Of::store) return;
@@ -272,7 +267,7 @@ void Simulation::transfer_over(Index id) {
   unblock(lane);
 }
 
-/// When the links of these ranks have carried what takes them so long, one thing at a time.
+/// Books `us` on the serial links of these ranks. Returns the time when they are done.
 double Simulation::book(std::span<const Index> ranks, double us) {
   double at = now_;
   for (const Index rank : ranks) at = std::max(at, link_until_[static_cast<std::size_t>(rank)]);
