@@ -27,7 +27,8 @@ void warn_on_stderr(const std::string& line) {
   fmt::print(stderr, "shingle: {}\n", line);
 }
 
-/// An environment variable that holds an absolute path; others are to be ignored (XDG Base Directory).
+/// Returns an environment variable that holds an absolute path. Other values are ignored (XDG Base
+/// Directory).
 std::optional<std::filesystem::path> directory_in(const char* variable) {
   const char* value = std::getenv(variable);
   if (value == nullptr || !std::filesystem::path(value).is_absolute()) return std::nullopt;
@@ -37,7 +38,7 @@ std::optional<std::filesystem::path> directory_in(const char* variable) {
 }  // namespace
 
 std::string fingerprint(const Machine& machine) {
-  // The profile leaves out figures without a source; here all of them count, and no source does.
+  // The hash counts every figure and no source. The profile's text omits figures without a source.
   Machine figures = machine;
   figures.sources = {{.of = "tile", .note = {}}, {.of = "peer_memory", .note = {}}};
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
@@ -55,7 +56,7 @@ std::string why_not_kept(const std::string& directory) {
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);
   if (failure) return fmt::format("{}: {}", directory, failure.message());
-  // Only a file that is written tells: rights say nothing of a disk that is full or read-only.
+  // Writes a probe file: permissions do not show a full or read-only disk.
   const std::filesystem::path probe = std::filesystem::path(directory) / fmt::format(".probe-{}", ::getpid());
   try {
     write_file_atomically(probe.string(), "?");
@@ -113,7 +114,7 @@ void TuneCache::store(TuneEntry entry) {
 
   const std::lock_guard guard(mutex_);
   const tuning::FileLock lock(path_ + ".lock", longest_wait);
-  Entries merged = load();  // what others have stored since
+  Entries merged = load();  // includes what other processes have stored since
   merged.insert_or_assign(std::move(key), std::move(entry));
   write_file_atomically(path_, tuning::cache_text(fingerprint_, merged));
   entries_ = std::move(merged);

@@ -9,13 +9,13 @@
 
 namespace shingle::tuning {
 
-/// What an entry is found by: equal for equal problems and mechanisms, whatever the routing.
+/// Key of an entry: equal for equal problems and mechanisms, whatever the routing.
 std::string key_of(Problem problem, Mechanism mechanism);
 
-/// One line an entry, in the order of their keys.
+/// One line per entry, in the order of their keys.
 std::string cache_text(const std::string& fingerprint, const std::map<std::string, TuneEntry>& entries);
 
-/// None where the text is of another version or machine. Throws InvalidArgument where it is no cache file.
+/// Empty if the text is of another version or machine. Throws InvalidArgument if it is not a cache file.
 std::map<std::string, TuneEntry> cache_entries(const std::string& fingerprint, std::string_view text);
 
 }  // namespace shingle::tuning

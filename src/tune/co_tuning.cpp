@@ -15,13 +15,13 @@ namespace {
 constexpr std::int32_t most_channels = 64;
 constexpr std::int64_t most_chunk_bytes = std::int64_t{4} << 20;
 
-/// Some ranks stand for all where the simulator allows that.
+/// True if some ranks may stand for all in the simulator.
 bool symmetric(const Machine& machine, const SimOptions& options) {
   return options.slowdown.empty() && options.noise == 0 && machine.contention.steals == 0 &&
          machine.contention.wake_us == 0;
 }
 
-/// Collectives that get the same configuration.
+/// Groups collectives that get the same configuration.
 class Alike {
  public:
   Alike(const std::vector<int>& number, std::size_t collectives) : number_(number) {
@@ -41,7 +41,7 @@ class Alike {
     for (const int number : number_) all.push_back(configs[static_cast<std::size_t>(number)]);
     return all;
   }
-  /// Times of those that are alike, together.
+  /// Sums the times of collectives with the same configuration.
   cotune::Measurement together(cotune::Measurement measured) const {
     if (measured.communication_us.empty()) return measured;
     std::vector<double> us(static_cast<std::size_t>(count_), 0);
@@ -115,7 +115,7 @@ CoTuned co_tune(const Problem& overlap, const OverlapMeter& measure, cotune::Met
 CoTuned co_tune(const Problem& overlap, const Machine& machine, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
   if (!overlap.traits().is_workload) throw InvalidArgument("co-tuning is for the collectives of an overlap");
-  // The library's default always has a plan, unless nothing has.
+  // NCCL's default configuration has a plan unless no configuration has one.
   plan_chunked(overlap, machine, {.symmetric = symmetric(machine, {})}).value();
   const auto measure = [&](const std::vector<CollectiveConfig>& configs) {
     return simulate_overlap(overlap, machine, configs);

@@ -14,13 +14,13 @@ namespace {
 
 using Samples = std::vector<ContentionSample>;
 
-constexpr double wire_traffic = 3;  // bytes of memory's for each on the wire
+constexpr double wire_traffic = 3;  // memory bytes per byte on the wire: read, received and written
 
 double square(double x) {
   return x * x;
 }
 
-/// How much y there is for an x: least squares.
+/// Least-squares slope of y over x, at least 0.
 class Slope {
  public:
   void add(double x, double y) { xx_ += x * x, xy_ += x * y; }
@@ -38,7 +38,7 @@ double chunks(const ContentionSample& sample) {
   return chunks_of(sample.traffic, sample.ranks, sample.workers, sample.chunk_bytes, sample.bytes);
 }
 
-/// The collective alone, with large chunks: as measured, else by the machine's curves.
+/// Time of the collective alone with large chunks: measured if there is such a sample, else from the curves.
 double large_chunks_us(const Machine& machine, const ContentionSample& sample) {
   for (const ContentionSample& other : machine.contention_samples)
     if (other.chunk_bytes == 0 && other.traffic == sample.traffic && other.ranks == sample.ranks &&
@@ -52,21 +52,21 @@ double alone_us(const Machine& machine, const ContentionSample& sample) {
   return sample.chunk_bytes > 0 ? us + chunks(sample) * machine.contention.chunk_us.value_or(0) : us;
 }
 
-/// Values that close in on one of them.
+/// A geometric range of values that narrows around one of them.
 struct Range {
   static constexpr int places = 24;
   double least = 0, most = 0;
 
   double at(int place) const { return least * std::pow(most / least, double(place) / places); }
-  /// To the places beside it.
+  /// The range between the neighbours of `center`.
   Range around(double center) const {
     const double step = std::pow(most / least, 1.0 / places);
     return {center / step, center * step};
   }
 };
 
-/// V, and the part of a product's time that waits for memory: of values of V's two parameters, for each of
-/// which that part follows, those with the least squares.
+/// Fits V and `memory_share`, the part of a product's time that waits for memory. It tries values of V's two
+/// parameters. Each pair implies a `memory_share`; the least squares win.
 class TrafficFit {
  public:
   TrafficFit(const Machine& machine, const Samples& samples)
@@ -100,10 +100,10 @@ class TrafficFit {
 
  private:
   void try_out(double gbps, double chunk_bytes) {
-    constexpr double noise = 0.01;  // of a slow-down: what differs by less is decided by what is assumed
+    constexpr double noise = 0.01;  // of a slow-down: within it, the assumed V decides
     Contention tried = found_;
     tried.channel_gbps = gbps, tried.chunk_bytes = chunk_bytes, tried.memory_share = 1;
-    std::vector<double> waiting;  // of a product that does nothing but wait for memory
+    std::vector<double> waiting;  // slow-down of a product that only waits for memory
     Slope share;
     for (const ContentionSample& sample : samples_) {
       const double taken = tried.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes));

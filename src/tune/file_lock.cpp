@@ -18,7 +18,7 @@ FileLock::FileLock(const std::string& path, std::chrono::milliseconds deadline) 
   constexpr std::chrono::milliseconds between_tries{2};
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) throw IoError(fmt::format("{}: {}", path, std::strerror(errno)));
-  // Polled, as a blocking flock() has no deadline.
+  // Polls, because a blocking flock() has no deadline.
   const auto end = Clock::now() + deadline;
   while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;

@@ -1,4 +1,4 @@
-// A lock between processes, and between threads that each take it for themselves.
+// A lock between processes, and between threads that each create a FileLock.
 #pragma once
 
 #include <chrono>
@@ -6,11 +6,11 @@
 
 namespace shingle::tuning {
 
-/// Holds an exclusive flock() on a file, which it creates and which stays. The system gives it back when a
-/// process dies.
+/// Holds an exclusive flock() on a file. Creates the file and never removes it. The kernel releases the lock
+/// when the process dies.
 class FileLock {
  public:
-  /// Waits for others until the deadline. Throws IoError ("PATH: reason").
+  /// Waits for other holders until the deadline. Throws IoError ("PATH: reason").
   FileLock(const std::string& path, std::chrono::milliseconds deadline);
   ~FileLock();
   FileLock(const FileLock&) = delete;

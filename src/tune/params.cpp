@@ -11,14 +11,14 @@
 namespace shingle {
 namespace {
 
-constexpr double least_gain = 1e-6;  // of the time: less is rounding
+constexpr double least_gain = 1e-6;  // relative to the time; smaller gains are rounding
 
 /// Collects the values of one param at a time.
 class Choices {
  public:
   Choices(const Params& at, const Params& fixed) : at_(at), fixed_(fixed) {}
 
-  /// `field` set to each of `values`.
+  /// Adds a copy of the params for each of `values`, with `field` set to it.
   template <class T>
   void add(const std::string& name, T Params::*field, const std::vector<T>& values) {
     if (!(fixed_.*field == Params{}.*field)) return;
@@ -41,7 +41,7 @@ class Choices {
   std::vector<Choice> found_;
 };
 
-/// The tiles whose times the machine knows; for the instrumented GEMM of a mechanism.
+/// Tiles with known times on this machine, for the instrumented GEMM of a mechanism.
 Choice tiles(const Problem& problem, const Machine& machine, const Params& at) {
   Choice choice{"tile", {}};
   const auto smaller_serves = [&](const TileRate& tile) {
@@ -53,14 +53,14 @@ Choice tiles(const Problem& problem, const Machine& machine, const Params& at) {
     if (smaller_serves(tile) || tile.cols > 2 * problem.n) continue;
     Params params = at;
     params.tile_rows = tile.rows, params.tile_cols = tile.cols;
-    params.group_waves.clear();  // other tiles, other waves
+    params.group_waves.clear();  // another tile has other waves
     choice.values.push_back(std::move(params));
   }
   return choice;
 }
 
-/// Groups of waves by Alg. 1, also with the workers that it finds for their collectives; and the plainest
-/// ones.
+/// Groups of waves by Alg. 1: with the workers that it finds, with the workers of `at`, without bounds, and
+/// all waves in one group.
 Choice groups(const Problem& problem, const Machine& machine, const Params& at, const Params& fixed) {
   Choice choice{"groups", {}};
   Params open = at;
@@ -79,7 +79,7 @@ Choice groups(const Problem& problem, const Machine& machine, const Params& at, 
   return choice;
 }
 
-/// Messages or engines, which take no workers: with the others, other workers and slices are best.
+/// Messages, or engines, which take no workers. The choice changes the best workers and slices too.
 Choice ring_engines(const Params& at, const Params& fixed) {
   Params other = at;
   other.engines = at.engines == 0 ? 1 : 0;
@@ -133,7 +133,7 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
       if (machine.workers > 1)
         found.add("helpers", &Params::helpers, {Params::no_helpers, few, 2 * few, 4 * few});
       if (p.op == Op::gemm_allreduce) found.add("one_shot", &Params::one_shot, {false, true});
-      if (!p.traits().shards_a()) {  // an order is one of two hops, of which `automatic` may make one shot
+      if (!p.traits().shards_a()) {  // an order is one of two hops; `automatic` may choose one shot
         if (p.traits().reduces())
           found.add("comm_order", &Params::comm_order,
                     {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved});
@@ -161,7 +161,7 @@ std::vector<Choice> choices(const Problem& p, const Machine& machine, Mechanism 
 Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mechanism, Planner planner,
                    const TuneOptions& options) {
   int tried = 0;
-  std::map<std::string, double> known;  // by params: what was simulated is not again
+  std::map<std::string, double> known;  // simulated times by params
   const auto time = [&](const Plan& plan) {
     const auto [at, fresh] = known.try_emplace(to_json(plan.params), 0);
     if (fresh) {
@@ -183,12 +183,12 @@ Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mec
   Result<Plan> first = planned(fixed);
   if (!first) first = planned(fixed = asked);
   if (!first) return Reason{first.reason()};
-  Params at = fixed;  // as it was asked for: what the planner chooses may change with other params
+  Params at = fixed;  // as requested: the planner's own choices may change with other params
   Tuned best{std::move(first).value(), 0, 0};
   best.us = time(best.plan);
   for (int pass = 0; pass < options.passes; ++pass) {
     const double before = best.us;
-    // What one choice finds, the next ones build on.
+    // Each choice builds on the results of the choices before it.
     const std::size_t count = choices(problem, machine, mechanism, at, fixed).size();
     for (std::size_t i = 0; i < count; ++i) {
       const std::vector<Choice> now = choices(problem, machine, mechanism, at, fixed);

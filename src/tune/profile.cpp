@@ -13,7 +13,7 @@ namespace shingle {
 namespace tuning {
 namespace {
 
-/// The base with the workers for which the world's plans are made.
+/// The base machine with the workers for which the world's plans are made.
 Machine base_of(const World& world, const ProfileOptions& options) {
   const Machine& own = world.machine();
   if (!options.base) {
@@ -63,7 +63,7 @@ Profiled Profiler::go() && {
     tiles();
     edges();
   } else {
-    hooked();  // part of what tiles are timed by
+    hooked();  // tiles() subtracts hooked_us
     tiles();
     library();
     picking();
@@ -89,7 +89,7 @@ Profiled Profiler::go() && {
   return {std::move(machine_), std::move(unsteady_), std::move(left_)};
 }
 
-/// One plan of many may meet a busy moment: the median over the plans counts.
+/// Judges by the median spread over the plans, because one plan may meet a busy moment.
 void Profiler::judge() {
   std::vector<double> spreads = watch_.take_spreads();
   if (spreads.empty() || options_.most_spread <= 0) return;
@@ -102,7 +102,7 @@ bool Profiler::next(const std::string& what) {
   judge();
   now_ = what;
   const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin_;
-  // All processes have to go on alike.
+  // All processes must take the same branch.
   if (options_.budget_us > 0 && world_.all_max({spent.count()})[0] > options_.budget_us) {
     left_.push_back(what);
     return false;
@@ -126,7 +126,7 @@ void Profiler::note_part(const std::string& of, Origin origin, std::string text)
   machine_.sources.push_back({of, origin, std::move(text)});
 }
 
-/// What no plan could tell.
+/// Notes figures that come from the backend rather than from a timed plan.
 void Profiler::say_what_the_backend_says() {
   if (!options_.base) {
     note("ranks", Origin::measured, "of the world that was measured");

@@ -1,4 +1,4 @@
-// What one rank does: memory, steps, tiles, a library's products. All ranks do it at once.
+// Figures of a single rank: memory, steps, tiles, and cuBLASLt products. All ranks measure at once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,18 +13,18 @@
 namespace shingle::tuning {
 namespace {
 
-/// Where any tile is served, those that a profile samples.
+/// Tile shapes to sample if the backend serves any tile.
 constexpr TileShape any_tiles[] = {{64, 64},   {64, 128},  {128, 128},   {64, 512},
                                    {128, 256}, {256, 128}, {128, 512},   {256, 256},
                                    {256, 512}, {512, 512}, {1024, 1024}, {2048, 2048}};
 constexpr std::array<std::int64_t, 4> lengths_on_cores{64, 256, 1024, 4096};  // K
-/// A kernel of fixed tiles is bound by its stores below, and by no more than a line after.
+/// Min. K of 512: below it, stores bound a kernel with fixed tiles, and no single line fits the times.
 constexpr std::array<std::int64_t, 4> lengths_of_kernels{512, 1024, 2048, 8192};
-constexpr TileShape reference{512, 512};  // what a worker has of the product that paces all
+constexpr TileShape reference{512, 512};  // tile per worker of the reference product
 constexpr std::int64_t reference_k = 1024;
 constexpr double most_flops = 1e10;  // of a tile: seconds on a core
 
-/// At least half of it: on a busy machine, what has next to nothing to do may take as long.
+/// Subtracts `other_us`, but keeps at least half: on a busy machine, a nearly empty plan may take as long.
 double without(double us, double other_us) {
   return std::max(us - other_us, us / 2);
 }
@@ -35,14 +35,14 @@ double flops_of(const TileShape& shape, std::int64_t k) {
 
 }  // namespace
 
-/// What a step costs beside what it does, and what it takes until a lane sees a count.
+/// Measures the overhead of a step, and the delay until a lane sees a count.
 void Profiler::steps() {
   constexpr int count = 200, rounds = 100;
   if (!next("steps and signals")) return;
   const double one = watch_.us(plans_.small_steps(1)), all = watch_.us(plans_.small_steps(count));
   machine_.launch_us = std::max((all - one) / (count - 1), 0.0);
   begin_us_ = std::max(one - machine_.launch_us, 0.0);
-  // Where collectives take workers, all that lanes do are kernels, and so are their waits and counts.
+  // If collectives take workers, every step is a kernel, and so are waits and notifies.
   if (calls_take_) {
     machine_.sync_us = std::max((watch_.us(counted(plans_.small_steps(count))) - all) / count, 0.0);
     note("sync_us", Origin::measured, "counts between steps of one small tile");
@@ -54,12 +54,12 @@ void Profiler::steps() {
        "two lanes that wait for each other in turn, without the steps and counts between");
 }
 
-/// Of a run, without what it costs beside its steps, and `more`.
+/// Time of a run without the run's own overhead and `more`.
 double Profiler::alone_us(double us, double more) const {
   return without(us, begin_us_ + more);
 }
 
-/// Copies of a thread over more than caches hold, and passes of the workers.
+/// Measures copies by one thread over more bytes than the caches hold, and row-wise passes by all workers.
 void Profiler::memory() {
   constexpr std::int64_t most_rows = 1 << 19;
   if (!next("memory")) return;
@@ -73,8 +73,9 @@ void Profiler::memory() {
   passes(rows);
 }
 
-/// Of all workers, over so many rows. Where the workers are cores and ranks reach each other's memory, over
-/// what another has just stored there, as after any communication: it lies in that one's caches, or in none.
+/// Measures passes by all workers over `rows` rows. If the workers are cores and ranks access each other's
+/// memory, another rank stores the rows first, as after any communication. The rows then lie in that rank's
+/// caches, or in no cache.
 void Profiler::passes(std::int64_t rows) {
   constexpr std::int64_t rows_on_cores = 1 << 10;
   const bool others_store = can_.remote_memory && size_ > 1;
@@ -106,8 +107,9 @@ double Profiler::sum_us(std::int64_t rows, int sources) {
   return without(watch_.step_us(stored.plan, 0, stored.sum), machine_.launch_us);
 }
 
-/// Clocks wander, of a shared machine most: what is measured is put in proportion to a product that is timed
-/// before and after, at whose first time all figures of computation then are, until settle().
+/// Corrects for clocks that drift, above all on a shared machine. It times the reference product before and
+/// after the plan and scales by the reference's first time. All compute figures refer to that first time
+/// until settle().
 double Profiler::at_one_pace(const Plan& plan) {
   constexpr int tries = 4;
   constexpr double steady = 1.05;
@@ -131,7 +133,7 @@ double Profiler::reference_us() {
   return reference_us_.back();
 }
 
-/// The first pace may have been a cold device's: tiles get the usual one.
+/// Rescales tiles to the median reference time, because the first one may be that of a cold device.
 void Profiler::settle() {
   if (reference_us_.empty()) return;
   std::vector<double> sorted = reference_us_;
@@ -146,7 +148,7 @@ double Profiler::product_us(const Plan& plan) {
   return alone_us(at_one_pace(plan), machine_.launch_us);
 }
 
-/// So many that a run takes as long as it should, by the rate of the product that paces all.
+/// Number of waves that fills a run's target time, by the rate of the reference product.
 std::int64_t Profiler::waves(const TileShape& shape, std::int64_t k) {
   constexpr double most = 64;
   if (reference_us_.empty()) reference_us();
@@ -164,7 +166,7 @@ const std::array<std::int64_t, 4>& Profiler::lengths() const {
   return can_.tiles.empty() ? lengths_on_cores : lengths_of_kernels;
 }
 
-/// The line with the least relative error through the times of a tile and its launch, for all lengths.
+/// Fits the line with the least relative error through the times of a tile and its launch, over all K.
 TileRate Profiler::tile(const TileShape& shape) {
   double w = 0, wk = 0, wkk = 0, wt = 0, wkt = 0;
   for (const std::int64_t length : lengths()) {
@@ -184,7 +186,7 @@ std::vector<TileShape> Profiler::shapes() const {
   return can_.tiles.empty() ? std::vector<TileShape>(std::begin(any_tiles), std::end(any_tiles)) : can_.tiles;
 }
 
-/// By the pace of the product that is timed beside each of them.
+/// Estimates seconds from the time of the reference product, which is timed beside each tile.
 double Profiler::tiles_s() const {
   const double rate = flops_of(reference, reference_k) / reference_us_.front();
   double seconds = 0;
@@ -205,7 +207,7 @@ void Profiler::tiles() {
     machine_.tiles.push_back(tile(shape));
     sampled_.push_back(shape);
   }
-  // Of the base's tiles a kernel of fixed ones serves these alone.
+  // A kernel with fixed tiles serves only these of the base's tiles.
   if (!can_.tiles.empty())
     std::erase_if(machine_.tiles, [&](const TileRate& known) {
       return std::ranges::find(shapes, TileShape{known.rows, known.cols}) == shapes.end();
@@ -220,7 +222,7 @@ void Profiler::tiles() {
   note("tiles", Origin::measured, text);
 }
 
-/// A library's products, against the waves of the tiles that serve them best.
+/// Compares cuBLASLt products with the waves of their best tiles.
 void Profiler::library() {
   constexpr std::array<std::array<std::int64_t, 3>, 5> sizes{
       {{2048, 8192, 3584}, {4096, 8192, 1024}, {4096, 4096, 4096}, {8192, 8192, 1024}, {8192, 8192, 3584}}};
@@ -235,14 +237,14 @@ void Profiler::library() {
        fmt::format("mean of {} products, 2048x8192x3584 to 8192x8192x3584", sizes.size()));
 }
 
-/// The machine's tile, or where its kernel has none such, one that it has.
+/// The machine's tile, or the kernel's first tile if the kernel lacks the machine's.
 TileShape Profiler::own_tile() const {
   const TileShape shape{machine_.tile_rows, machine_.tile_cols};
   const bool served = can_.tiles.empty() || std::ranges::find(can_.tiles, shape) != can_.tiles.end();
   return served ? shape : can_.tiles.front();
 }
 
-/// What does not grow with the waves of a product whose tiles are counted.
+/// Measures the part of a hooked product's time that does not grow with the number of waves.
 void Profiler::hooked() {
   constexpr std::int64_t k = 1024, few = 1, more = 9;
   if (!next("the begin and the end of a product")) return;
@@ -256,7 +258,7 @@ void Profiler::hooked() {
        fmt::format("{} and {} waves of {}x{}, K = {}", once.waves, often.waves, shape.rows, shape.cols, k));
 }
 
-/// Products whose tiles have rows of all shards, against one that reads A as it stands.
+/// Compares products whose tiles hold rows of all shards with a product that reads A in place.
 void Profiler::picking() {
   constexpr std::int64_t k = 4096;
   const TileShape shape = own_tile();
@@ -268,7 +270,7 @@ void Profiler::picking() {
        fmt::format("tiles of {}x{}, K = {}, {} shards", shape.rows, shape.cols, k, size_));
 }
 
-/// Whether half a tile takes half the time.
+/// Checks whether half a tile takes half the time.
 void Profiler::edges() {
   constexpr std::int64_t rows = 512, cols = 512, k = 1024;
   if (!next("tiles at edges")) return;
@@ -279,7 +281,7 @@ void Profiler::edges() {
   note("whole_tiles", Origin::measured, "half a tile against a whole one");
 }
 
-/// Multiply-adds of attention, against those of the fastest tile.
+/// Measures the multiply-add rate of attention relative to that of the fastest tile.
 void Profiler::attention() {
   constexpr std::int64_t tokens = 1024, heads = 4, head_dim = 64;
   if (machine_.tiles.empty() || !next("attention")) return;
@@ -292,7 +294,7 @@ void Profiler::attention() {
     machine_.attention_rate = flops / us / fastest;
     note("attention_rate", Origin::measured,
          fmt::format("{} heads of {} over {} tokens, not causal", heads, head_dim, tokens));
-  } catch (const Unsupported&) {  // the base knows
+  } catch (const Unsupported&) {  // the base's figure stays
   }
 }
 

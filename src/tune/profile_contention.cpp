@@ -1,4 +1,4 @@
-// What computation and communication beside each other take from each other (Lagom Eq. 4-6).
+// How much computation and communication slow each other down (Lagom Eq. 4-6).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ void Profiler::contention() {
     shared_cores();
 }
 
-/// In place of an earlier one of the same collective.
+/// Stores a sample in place of an earlier one of the same collective.
 void Profiler::keep(const ContentionSample& sample) {
   const auto key = [](const ContentionSample& s) {
     return std::tuple(s.traffic, s.ranks, s.workers, s.chunk_bytes, s.bytes);
@@ -46,8 +46,9 @@ void Profiler::fit(std::string text) {
   note("contention", Origin::fitted, found);
 }
 
-/// As many products as some collectives are beside all of, and collectives for longer than these take; none
-/// where none is beside the other all the time, or collectives take long.
+/// Runs products and collectives beside each other. There are enough products to cover some collectives, and
+/// enough collectives to outlast the products. Returns nothing if no product or no collective was covered
+/// completely, or if collectives take too long.
 std::optional<ContentionSample> Profiler::beside(const Plan& product, double alone_us, Beside what) {
   constexpr double long_enough = 3.5, longer = 2, longest_us = 2e4;
   constexpr int after = 2;
@@ -71,8 +72,8 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
                           .product_beside_us = found.product_us};
 }
 
-/// Products beside collectives that go on as long, by contending, workers and sizes. The product has workers
-/// of its own, and has them first.
+/// Measures products beside collectives that run as long, by collective, workers and size. The product has
+/// workers of its own, and takes them first.
 void Profiler::own_workers() {
   constexpr std::int64_t k = 4096;
   const TileShape shape = own_tile();
@@ -102,8 +103,8 @@ void Profiler::own_workers() {
                   name(dtype_)));
 }
 
-/// Whether a collective that comes after a product's begin, and finds too few workers left, waits for its
-/// end.
+/// True if a collective that starts after a product's begin, with too few workers left, waits for the
+/// product's end.
 bool Profiler::comes_late(const Plan& product) {
   constexpr double small_bytes = 1 << 20;
   const std::int32_t few = std::max(machine_.workers / 32, 1);
@@ -113,8 +114,8 @@ bool Profiler::comes_late(const Plan& product) {
   return watch_.lane_us(late, 1) > 0.9 * watch_.lane_us(late, 0);
 }
 
-/// What a GEMM loses to collectives whose threads share its cores, of the time that these take alone; and
-/// how much later those meet, which calls show that move nothing to speak of.
+/// Measures how much a GEMM loses to collectives whose threads share its cores, relative to the collectives'
+/// time alone. Nearly empty calls show how much later collectives start beside it.
 void Profiler::shared_cores() {
   constexpr std::int64_t size = 1024;
   constexpr double share = 0.3;  // of the products' time

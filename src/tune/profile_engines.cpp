@@ -1,4 +1,4 @@
-// What the phases of copy engines cost (DMA collectives, Figure 5), by differences between small plans.
+// Phases of copy engines (DMA collectives, Figure 5), from time differences between small plans.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@ namespace shingle::tuning {
 namespace {
 
 constexpr double small_bytes = 4 << 10;
-/// Where the phases count, and where the rate does.
+/// Small sizes show the fixed phases; large sizes show the rate.
 constexpr double sampled_bytes[] = {4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 64 << 20};
 
 /// t = at_none + bytes · slope, with the least relative error.
@@ -36,7 +36,7 @@ double at_least_none(double us) {
 
 }  // namespace
 
-/// Engines that threads are the backend's to know: they take what it was told.
+/// Skips engines that the host backend emulates: their phases are its options, not measurements.
 void Profiler::engines() {
   constexpr int many = 6, few = 2, commands = 17, notifies = 9;
   if (size_ < 2 || !can_.remote_memory || can_.host_accessible || !next("copy engines")) return;
@@ -54,7 +54,8 @@ void Profiler::engines() {
   found.queued_us = at_least_none((us({.commands = commands, .bytes = small_bytes}) - one) / (commands - 1));
   found.sync_us = at_least_none((us({.bytes = small_bytes, .notifies = notifies}) - one) / (notifies - 1));
   found.poll_us = at_least_none(none - begin_us_ - machine_.signal_us - found.sync_us);
-  // Of all engines' commands the last engine's queue, and what threads create before, take their time.
+  // With several engines, only the last engine's queue shows in the time, plus all creation by the launching
+  // thread.
   const double all = submitted(many, 1);
   found.control_us =
       at_least_none(((submitted(many, commands) - all) / (commands - 1) - found.queued_us) / many);

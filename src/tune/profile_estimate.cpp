@@ -1,4 +1,4 @@
-// How long a profile takes, before it is measured: to be told, not to be relied on.
+// Estimate of a profile's duration, before it is measured. For display only.
 #include <algorithm>
 #include <bit>
 
@@ -7,19 +7,18 @@
 namespace shingle::tuning {
 namespace {
 
-constexpr double first_run_s = 0.02;  // a plan is compiled, its matrices are filled
-constexpr double again = 1.3;         // what differs is timed again
+constexpr double first_run_s = 0.02;  // compiling a plan and filling its matrices
+constexpr double again = 1.3;         // unsteady plans are timed again
 
 }  // namespace
 
-/// So many plans, each run once and then to be timed.
+/// Seconds of `plans` plans: each runs once first, and is then timed.
 double Profiler::runs_s(double plans, double us, bool multiplies) const {
   const double rest_us = multiplies ? watch_.timing().rest_us : 0;
   return plans * (first_run_s + 1e-6 * ((options_.repeat + 1) * us + options_.repeat * rest_us));
 }
 
-/// Of a curve the largest calls take most: the last up to 80 ms where a rank copies, and a few where it has
-/// links.
+/// The largest calls of a curve take the most time: up to 80 ms on cores, a few milliseconds on links.
 double Profiler::collectives_s() const {
   constexpr double calls_of_cores_us = 1.2e5, calls_of_links_us = 1e4;
   constexpr int kinds = 4, sizes = 9, numbers_of_workers = 7;
@@ -37,7 +36,7 @@ double Profiler::contention_s() const {
 }
 
 double Profiler::expected_s() {
-  constexpr int others = 25;  // plans of steps, passes, engines, a library's products, edges, attention
+  constexpr int others = 25;  // plans of steps, passes, engines, products, edges, attention
   if (reference_us_.empty()) reference_us();
   double seconds = contention_s();
   if (!options_.contention_only && options_.chunk_bytes == 0) {

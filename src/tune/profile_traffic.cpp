@@ -1,4 +1,4 @@
-// What ranks do together: collectives, with nothing beside them.
+// Figures of ranks together: collectives, with nothing beside them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@ constexpr std::pair<Op, Traffic> kinds[] = {{Op::allreduce, Traffic::allreduce},
                                             {Op::allgather, Traffic::allgather},
                                             {Op::alltoall, Traffic::alltoall}};
 constexpr double least_bytes = 4 << 10, most_bytes = 256 << 20;
-/// Of each rank, that a collective takes; the library's own choice first, then the most useful ones.
+/// Workers of each rank that a collective takes. NCCL's own choice comes first, then the most useful counts.
 constexpr std::int32_t workers_of_calls[] = {0, 16, 8, 24, 4, 32, 2};
 
-/// What a curve is of, as profiles list them: the library's own choice of workers last.
+/// Sort key of a curve in a profile. NCCL's own choice of workers comes last.
 auto place(const Curve& curve) {
   const auto workers = curve.workers > 0 ? curve.workers : std::numeric_limits<std::int32_t>::max();
   return std::tuple(curve.traffic, curve.ranks, workers);
@@ -27,7 +27,7 @@ auto place(const Curve& curve) {
 
 }  // namespace
 
-/// Up to sizes that take long, each as often in a run as makes it long enough.
+/// Samples sizes until a call takes long. Repeats each call within a run until the run is long enough.
 void Profiler::sample(Op op, Curve& curve) {
   constexpr double most_calls = 16, longest_us = 2e4;
   double last_us = 0;
@@ -63,20 +63,20 @@ void Profiler::collectives(int ranks) {
     note("curves", Origin::measured, text);
 }
 
-/// What collectives take longer that a count keeps apart, of those that follow one another.
+/// Measures the added time of collectives that a count separates, over back-to-back collectives.
 void Profiler::lone_calls() {
   constexpr int count = 16;
   if (!calls_take_ || !next("collectives one at a time")) return;
   const Plan calls = plans_.calls(Op::allreduce, size_, 0, least_bytes, count).plan;
   const double following = alone_us(watch_.us(calls), 0);
   const double apart = alone_us(watch_.us(counted(calls)), count * machine_.sync_us);
-  // The first follows none in either.
+  // The first collective follows no other in either plan.
   machine_.lone_latency = std::max((apart - following) / (count - 1), 0.0) / (following / count);
   note("lone_latency", Origin::measured,
        fmt::format("{} allreduces of {} with a count behind each", count, format_bytes(least_bytes)));
 }
 
-/// As many workers as carry nearly what the library carries on those that it takes by itself.
+/// Chooses the fewest workers with nearly the rate of NCCL's own choice.
 void Profiler::choose_workers() {
   constexpr double slower = 1.1;
   if (!calls_take_ || curves_ == 0) return;
@@ -85,7 +85,7 @@ void Profiler::choose_workers() {
   };
   const Curve& free = *std::ranges::find_if(machine_.curves.rbegin(), machine_.curves.rend(), own);
   const double bytes = free.samples.back().bytes;
-  for (const Curve& curve : machine_.curves) {  // fewest first
+  for (const Curve& curve : machine_.curves) {  // fewest workers first
     if (!own(curve) || curve.workers == 0 || curve.us(bytes) > slower * free.us(bytes)) continue;
     machine_.collective_workers = curve.workers;
     return note(

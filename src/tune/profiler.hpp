@@ -1,4 +1,4 @@
-// What is measured for a profile, figure by figure.
+// Measures a profile, figure by figure.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class Profiler {
   Profiled go() &&;
 
  private:
-  // what one rank does (profile_compute.cpp)
+  // Figures of a single rank (profile_compute.cpp).
   void steps();
   void memory();
   void passes(std::int64_t rows);
@@ -41,16 +41,16 @@ class Profiler {
   std::int64_t waves(const TileShape& shape, std::int64_t k);
   TileShape own_tile() const;
 
-  // what copies between ranks take (profile_engines.cpp)
+  // Copies between ranks (profile_engines.cpp).
   void engines();
 
-  // what ranks do together (profile_traffic.cpp)
+  // Ranks together (profile_traffic.cpp).
   void collectives(int ranks);
   void sample(Op op, Curve& curve);
   void lone_calls();
   void choose_workers();
 
-  // computation beside communication (profile_contention.cpp)
+  // Computation beside communication (profile_contention.cpp).
   void contention();
   void own_workers();
   std::optional<ContentionSample> beside(const Plan& product, double alone_us, Beside what);
@@ -59,16 +59,17 @@ class Profiler {
   void keep(const ContentionSample& sample);
   void fit(std::string text);
 
-  /// Says what comes next; false where the budget is spent.
+  /// Announces the next figure. Returns false if the budget is spent.
   bool next(const std::string& what);
-  /// Where a figure comes from, in place of what the base said of it.
+  /// Records the source of a figure, in place of the base's source.
   void note(const std::string& of, Origin origin, std::string text);
-  /// The same of one of which part is still the base's.
+  /// As note(), for a figure that is partly still the base's.
   void note_part(const std::string& of, Origin origin, std::string text);
   void say_what_the_backend_says();
-  /// Judges what was timed since the last call.
+  /// Judges the spreads of what was timed since the last call.
   void judge();
-  /// Seconds, by the pace of a product and how often each plan runs (profile_estimate.cpp).
+  /// Estimated duration in seconds, from the reference product's time and the runs of each plan
+  /// (profile_estimate.cpp).
   double expected_s();
   std::vector<TileShape> shapes() const;
   double tiles_s() const;
@@ -86,13 +87,13 @@ class Profiler {
   Stopwatch watch_;
   TimedPlans plans_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  std::vector<std::string> left_;  // what the budget did not reach
-  std::size_t curves_ = 0;         // measured
+  std::vector<std::string> left_;  // figures that the budget did not reach
+  std::size_t curves_ = 0;         // measured curves
   std::optional<Timed> reference_;
-  std::vector<double> reference_us_;  // every time of it
+  std::vector<double> reference_us_;  // every time of `reference_`
   std::vector<TileShape> sampled_;
-  double begin_us_ = 0;  // of a run, beside its steps
-  std::string now_;      // what is measured
+  double begin_us_ = 0;  // overhead of a run beyond its steps
+  std::string now_;      // figure being measured
   std::vector<Unsteady> unsteady_;
 };
 

@@ -51,7 +51,7 @@ std::vector<std::int64_t> scale_groups(const std::vector<std::int64_t>& group_wa
   for (std::int64_t g = 0; g < groups; ++g) {
     end += group_waves[static_cast<std::size_t>(g)];
     const double ideal = static_cast<double>(end) * static_cast<double>(waves) / static_cast<double>(before);
-    // Room for at least a wave in this group, and in each after it.
+    // Leaves at least one wave for this group and for each later one.
     const std::int64_t next =
         std::clamp<std::int64_t>(std::llround(ideal), scaled_end + 1, waves - (groups - 1 - g));
     scaled.push_back(next - scaled_end);

@@ -1,27 +1,28 @@
-// Which groups are fastest, without looking at each of the 2^(T - 1) partitions of T waves.
+// Finds the fastest groups without visiting each of the 2^(T - 1) partitions of T waves.
 //
 // Alg. 1 takes a partition with boundaries 0 = w0 < w1 < … < wn = T through
 //
-//     sent(wi) = send_ends(max(ready(wi), sent(w(i-1)) + sync), send(w(i-1), wi)),   sent(0) = 0,
+//     sent(wi) = send_ends(max(ready(wi), sent(w(i-1)) + sync), send(w(i-1), wi)),   sent(0) = 0.
 //
-// and, where a group's tiles are put back by a kernel of their own,
+// If each group has a restore kernel, it also computes
 //
-//     restored(wi) = max(restored(w(i-1)), computed, sent(wi) + signal) + restore(w(i-1), wi),
+//     restored(wi) = max(restored(w(i-1)), computed, sent(wi) + signal) + restore(w(i-1), wi).
 //
-// where ready(w) depends on the waves before w alone: not on how they are grouped. So of all that came
-// before a boundary v only the pair (sent(v), restored(v)) matters to what follows. And it matters
-// monotonically: max, + and send_ends never fall when an argument grows, so every later pair, and the time of
-// the last one with them, is a non-decreasing function of both. Hence replacing the groups up to v by those
-// with a pair that is less in neither never makes a partition slower, and it is enough to keep, of each
-// boundary, the pairs that no other is below: by induction over w exact, in O(T²) where one dominates, as it
-// does without restore kernels, and O(T²) for each of the few that remain with them. Bounds on the first and
-// the last group restrict v to 0 or to the last few: they depend on v and w alone. The same holds for the
+// ready(w) depends on the waves before w only, not on their groups. So only the pair (sent(v), restored(v))
+// at a boundary v matters to all that follows. Both values matter monotonically: max, + and send_ends never
+// fall when an argument grows. Every later pair, and the final time, is therefore non-decreasing in both.
+//
+// Take groups up to v whose pair is nowhere greater: replacing the groups up to v by them never makes a
+// partition slower. So it is enough to keep the non-dominated pairs of each boundary. By induction over w,
+// the search is exact. It takes O(T²) if one pair dominates, which holds without restore kernels. With
+// restore kernels, it takes O(T²) for each of the few pairs that remain. Bounds on the first and the last
+// group restrict v to 0 or to the last few boundaries; they depend on v and w only. The same holds for the
 // pairs with exactly g groups, from those with g - 1.
 //
-// The second pass is for what the first leaves open. While computation dominates, many partitions are
-// equally fast, and the least pair is then that of many small groups. Fewer collectives are better where
-// prediction sees no difference: the smallest g with which the least time is reached. Both passes do the same
-// arithmetic on the same numbers, and rounding is monotone too, so equality needs no tolerance.
+// The second pass breaks ties. While computation dominates, many partitions are equally fast, and the minimal
+// pair has many small groups. Fewer collectives are better if the predicted time is equal. The second pass
+// finds the smallest g that reaches the least time. Both passes do the same arithmetic on the same numbers,
+// and rounding is monotone too, so equality needs no tolerance.
 #include "search.hpp"
 
 #include <fmt/format.h>
@@ -38,7 +39,7 @@ namespace {
 constexpr double never = std::numeric_limits<double>::infinity();
 constexpr std::int64_t most_exhaustive = 24;
 
-/// Checks bounds; no bound becomes all waves.
+/// Checks the bounds. A bound of 0 becomes all waves.
 GroupBounds effective(const WaveModel& model, const GroupBounds& bounds) {
   if (model.waves() < 1) throw InvalidArgument("without waves there are no groups");
   if (bounds.first < 0 || bounds.last < 0)
@@ -47,7 +48,7 @@ GroupBounds effective(const WaveModel& model, const GroupBounds& bounds) {
   return {all(bounds.first), all(bounds.last)};
 }
 
-/// The search's graph: boundaries are nodes, groups are edges, with what a collective of each takes.
+/// The search's graph: boundaries are nodes, groups are edges, weighted with the time of their collective.
 class Boundaries {
  public:
   Boundaries(const WaveModel& model, const GroupBounds& bounds) : model_(model), bounds_(bounds) {
@@ -66,8 +67,8 @@ class Boundaries {
   bool allowed(std::size_t from, std::size_t to) const {
     return (from > 0 || at_[to] <= bounds_.first) && (to < last() || at_[to] - at_[from] <= bounds_.last);
   }
-  /// Behind the group between two boundaries, from behind the one before it; never, where the bounds forbid
-  /// the group.
+  /// Progress after the group [from, to), given the progress before it. Infinite if the bounds forbid the
+  /// group.
   Progress behind(const Progress& before, std::size_t from, std::size_t to) const {
     return advance(model_, before, at_[from], at_[to], send_us_[to * at_.size() + from]);
   }
@@ -79,14 +80,13 @@ class Boundaries {
   std::vector<double> send_us_;  // [to][from]
 };
 
-/// A way to a boundary, and the one that it continues.
+/// A path to a boundary, and the path that it extends.
 struct Way {
   Progress at;
   std::size_t from = 0, way = 0;
 };
 
-/// Ways of which none is behind another in both times: by ascending sent_us, and so by descending
-/// restored_us.
+/// Non-dominated paths, in ascending order of sent_us and therefore descending order of restored_us.
 using Front = std::vector<Way>;
 
 void add(Front& front, const Way& way) {
@@ -99,7 +99,7 @@ void add(Front& front, const Way& way) {
   front.insert(front.erase(first, last), way);
 }
 
-/// All ways over one more group, that take no longer than `us`.
+/// Extends all paths by one more group, within `us`.
 void extend(const Boundaries& all, const std::vector<Front>& fronts, std::size_t to, double us, Front& into) {
   for (std::size_t from = 0; from < to; ++from) {
     if (!all.allowed(from, to)) continue;
@@ -117,7 +117,7 @@ double least_us(const Boundaries& all) {
   return fronts.back().back().at.restored_us;
 }
 
-/// The fewest groups that take no longer than `us`.
+/// The fewest groups that take at most `us`.
 std::vector<std::int64_t> fewest_groups(const Boundaries& all, double us) {
   std::vector<std::vector<Front>> fronts{std::vector<Front>(all.last() + 1)};  // [groups][boundary]
   fronts[0][0] = {Way{}};
@@ -146,7 +146,7 @@ double count_partitions(const Boundaries& all) {
   return ways[all.last()];
 }
 
-/// The groups of the waves after which a bit is set, and after the last.
+/// Groups from a bit mask: a group ends after each wave whose bit is set, and after the last wave.
 std::vector<std::int64_t> groups_of(std::uint32_t bits, std::int64_t waves) {
   std::vector<std::int64_t> groups{1};
   for (std::int64_t w = 1; w < waves; ++w)

@@ -10,7 +10,7 @@ namespace shingle {
 std::optional<Params> searched_groups(const Problem& problem, const Machine& machine, const Params& given) {
   if (!given.group_waves.empty() || given.equal_groups || machine.tiles.empty()) return std::nullopt;
   std::vector<std::int32_t> workers{given.comm_workers};
-  if (given.comm_workers == 0 && machine.collective_workers > 0)  // where they take workers at all
+  if (given.comm_workers == 0 && machine.collective_workers > 0)  // only if collectives take workers
     std::ranges::copy(known_comm_workers(machine), std::back_inserter(workers));
   std::optional<Params> best;
   double best_us = 0;

@@ -8,9 +8,10 @@
 namespace shingle::tuning {
 namespace {
 
-constexpr std::uint8_t three_quarters = 0x3f;  // of all bytes: 0.747 in fp32 and bf16, 1.8 in fp16
+constexpr std::uint8_t three_quarters = 0x3f;  // in every byte: 0.747 in fp32 and bf16, 1.8 in fp16
 
-/// Random numbers in [-1, 1), as they lie in memory. Not a power of two of them: no row is like the next.
+/// Random numbers in [-1, 1), in the element type. Their count is not a power of two, so that no two rows are
+/// equal.
 std::vector<std::byte> random_elements(DType dtype) {
   constexpr std::size_t count = 1'000'003;
   std::mt19937 bits(1);
@@ -34,7 +35,8 @@ double middle(std::vector<double> times) {
   return times.empty() ? 0 : times[times.size() / 2];
 }
 
-/// The interquartile range over the median, but for what a clock cannot tell; 0 of fewer than three.
+/// Interquartile range over the median, after subtracting the clock's resolution. 0 for fewer than three
+/// times.
 double spread_of(std::vector<double> times) {
   constexpr double clock_us = 1;
   if (times.size() < 3) return 0;
@@ -49,7 +51,7 @@ struct Interval {
   double us() const { return end_us - begin_us; }
 };
 
-/// When each step of a lane ran on a rank, all groups of its tiles together; in order.
+/// Interval of each step of a lane on a rank, over all groups of its tiles, in order.
 std::map<std::int32_t, Interval> steps_of(const std::vector<Span>& spans, int rank, int lane) {
   std::map<std::int32_t, Interval> steps;
   for (const Span& span : spans) {
@@ -62,7 +64,7 @@ std::map<std::int32_t, Interval> steps_of(const std::vector<Span>& spans, int ra
   return steps;
 }
 
-/// By what a rank's own clock says of its lanes.
+/// Compares times of a rank's two lanes, by the rank's own clock.
 Stopwatch::Beside beside_of(const Plan& plan, const std::vector<Span>& spans) {
   std::vector<double> products, collectives, alone;
   for (int rank = 0; rank < static_cast<int>(plan.ranks.size()); ++rank) {
@@ -119,7 +121,7 @@ Timed Stopwatch::prepare(const Plan& plan) {
 
 template <class Measure>
 double Stopwatch::median(Timed& timed, bool trace, Measure measure) {
-  constexpr int most = 2;  // times as many runs, where their times differ
+  constexpr int most = 2;  // max. factor on the number of runs if their times differ
   std::vector<double> times;
   for (int i = 0; i < repeat_ || (i < most * repeat_ && most_spread_ > 0 && spread_of(times) > most_spread_);
        ++i) {

@@ -1,4 +1,4 @@
-// Plans whose copy engines are timed.
+// Plans that time copy engines.
 #include <utility>
 
 #include "timed_plans.hpp"
@@ -6,7 +6,7 @@
 namespace shingle::tuning {
 namespace {
 
-/// Where the commands of an engine read and write: for each engine as many rows on every rank, twice.
+/// Where the commands of an engine read and write: two regions of `rows` rows per engine on every rank.
 struct Regions {
   std::int32_t from = 0, to = 0;  // buffers
   std::int64_t rows = 0;

@@ -8,7 +8,7 @@
 namespace shingle::tuning {
 namespace {
 
-/// The lanes of every rank, in place of those that a plan has. Steps are issued lane by lane.
+/// Replaces the lanes of every rank. Steps are issued lane by lane.
 template <class MakeLanes>
 Plan with_lanes(Plan plan, MakeLanes make_lanes) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
@@ -34,7 +34,7 @@ Placement in_place(const Slice& slice) {
   return at;
 }
 
-/// The input of an operator to its output, of the same shape.
+/// A copy of an operator's input to its output, which has the same shape.
 Elementwise pass_of(const Plan& plan, int rank, std::int32_t tile_rows) {
   const Slice from = whole(plan, find_buffer(plan, Role::a), rank);
   Elementwise step;
@@ -65,11 +65,11 @@ CollectiveKind kind_of(Op op) {
   }
 }
 
-/// Numbers of tiles down and across that nearly are `most`, in a matrix about as high as wide, in whole units
-/// of the order, so that no tile is a phantom.
+/// Numbers of tiles down and across with a product of nearly `most`, for a nearly square matrix. They are
+/// multiples of the order's unit, so that no tile is a phantom.
 std::pair<std::int64_t, std::int64_t> nearly_square(const TileShape& tile, std::int64_t most,
                                                     const TileOrder& order) {
-  constexpr double worth = 0.1;  // twice as long as wide is as bad as 7% fewer tiles
+  constexpr double worth = 0.1;  // aspect ratio 2 is as bad as 7% fewer tiles
   const bool along_n = order.raster == Raster::along_n;
   const std::int64_t down_unit = order.cluster_m * (along_n ? order.swizzle : 1);
   const std::int64_t across_unit = order.cluster_n * (along_n ? 1 : order.swizzle);
@@ -190,14 +190,14 @@ Plan TimedPlans::small_steps(int count) const {
   return with_lanes(base, [&](int rank) {
     const auto steps = static_cast<std::size_t>(count);
     Elementwise step = pass_of(base, rank, 64);
-    step.epilogue.activation = Activation::relu;  // those that only move rows may be one pass
+    step.epilogue.activation = Activation::relu;  // pure copies may be merged into one pass
     return std::vector<Lane>{compute_lane(std::vector<Step>(steps, step))};
   });
 }
 
 Plan TimedPlans::turns(int rounds) const {
   Plan base = sequential(moving(Op::allreduce, 64, 16));
-  // One count for all rounds: a count of each would be handed over without a kernel that waits.
+  // All rounds share one count: a count per round would become an event edge, without a kernel that waits.
   const std::vector<std::uint32_t> growth{static_cast<std::uint32_t>(rounds)};
   base.counters = {{"there", CounterKind::add, std::vector(static_cast<std::size_t>(world_), growth)},
                    {"back", CounterKind::add, std::vector(static_cast<std::size_t>(world_), growth)}};
@@ -210,7 +210,7 @@ Plan TimedPlans::turns(int rounds) const {
     }
     return std::vector<Lane>{compute_lane(first), communicate_lane(second)};
   });
-  for (RankPlan& rank : plan.ranks) {  // what is awaited is issued before
+  for (RankPlan& rank : plan.ranks) {  // issues each notify before its await
     rank.issue.clear();
     for (int i = 0; i < rounds; ++i) rank.issue.insert(rank.issue.end(), {0, 0, 1, 1, 1, 0});
   }
@@ -299,8 +299,7 @@ Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
   const double row_bytes = static_cast<double>(kibi * static_cast<std::int64_t>(size_bytes(dtype_)));
   const std::int64_t part = larger(static_cast<std::int64_t>(what.bytes / row_bytes) / world_, 1);
   const std::int64_t rows = part * world_;
-  const bool baseline =
-      product.mechanism == Mechanism::sequential;  // whose library chooses how much it takes
+  const bool baseline = product.mechanism == Mechanism::sequential;  // cuBLASLt or oneDNN chooses its workers
   base.buffers.push_back({"moved", Role::internal, dtype_,
                           std::vector<std::int64_t>(static_cast<std::size_t>(world_), rows), kibi, 1});
   return with_lanes(base, [&](int rank) {

@@ -1,5 +1,5 @@
-// The small plans whose times make a profile. They compute nothing that anyone needs, and any backend that
-// carries out their steps runs them.
+// The small plans whose times make a profile. Their results are not used. Any backend that supports their
+// steps can run them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace shingle::tuning {
 
 inline constexpr std::int64_t kibi = 1024;
 
-/// What a plan has of one kind of step on a rank, in order of the lanes.
+/// The steps of one kind on a rank, in order of the lanes.
 template <class Kind>
 std::vector<Step> steps_of(const Plan& plan, int rank) {
   std::vector<Step> steps;
@@ -29,27 +29,27 @@ struct Tiled {
   std::int64_t waves = 0;
 };
 
-/// A product, and collectives of a matrix of their own beside it.
+/// A product, and collectives beside it on a matrix of their own.
 struct Beside {
   int products = 1;
   int calls = 0;
   CollectiveKind kind = CollectiveKind::allreduce;
-  double bytes = 0;              ///< of a call, as Sample has them
+  double bytes = 0;              ///< of a call, as in Sample
   std::int32_t workers = 0;      ///< of a call
-  std::int64_t chunk_bytes = 0;  ///< that calls move at a time; 0: as the library likes
-  std::int32_t left = 0;         ///< workers that the product does not take
-  bool late = false;  ///< calls begin when the first tiles of a product that counts them are there; one
-                      ///< worker has to be left to wait for that
+  std::int64_t chunk_bytes = 0;  ///< chunk size of a call; 0: NCCL's choice
+  std::int32_t left = 0;         ///< workers that the product leaves
+  /// Calls wait for the first tiles of a product that counts them; the wait takes one of `left`
+  bool late = false;
 };
 
-/// The same steps, each with a count behind it that nobody awaits.
+/// The same steps, each followed by a notify that no step awaits.
 Plan counted(Plan plan);
 
-/// What each of a rank's engines does, all ranks at once: commands to the next rank, and then notifies.
+/// Work of each of a rank's engines, all ranks at once: commands to the next rank, then notifies.
 struct EngineWork {
   enum class Kind { copy, broadcast, swap };
 
-  int engines = 1;  ///< of a rank, which all do the same
+  int engines = 1;  ///< of a rank, all with the same work
   int commands = 1;
   double bytes = 0;  ///< of a command
   int notifies = 1;
@@ -59,51 +59,52 @@ struct EngineWork {
 
 class TimedPlans {
  public:
-  /// `machine`: of the world. `hooked`: tiles are computed by a kernel of its own: as `signal` has them,
-  /// which stores them in slots and counts them.
+  /// `machine`: that of the world. `hooked`: an instrumented kernel computes the tiles, stores them in slots
+  /// and counts them, as for `signal`.
   TimedPlans(const Machine& machine, int world, DType dtype, bool hooked);
 
-  /// A rank's matrix of so many rows, a kibi of columns, copied by one step; or by a pass of all workers.
+  /// Copies a matrix of `rows` rows and 1024 columns on each rank: by one step, or by a pass of all workers.
   Plan copy(std::int64_t rows) const;
   Plan pass(std::int64_t rows) const;
-  /// The same, into the next rank's memory.
+  /// As pass(), but into the next rank's memory.
   Plan pushed(std::int64_t rows) const;
-  /// Every rank stores such a matrix with all, waits for theirs, and then sums those of so many others (of as
-  /// many as there are ranks: and its own) tile by tile.
+  /// Every rank stores such a matrix with all workers and waits for the other ranks. It then sums `sources`
+  /// matrices tile by tile. With as many sources as ranks, its own matrix is one of them.
   struct Stored {
     Plan plan;
-    int sum = 0;  ///< the step, in the rank's one lane
+    int sum = 0;  ///< index of the step in the rank's one lane
   };
   Stored stored(std::int64_t rows, int sources) const;
-  /// Bytes that a pass over so many such matrices reads and writes, or a copy of one.
+  /// Bytes that a pass reads and writes over `sources` such matrices, or a copy of one.
   double bytes_passed(std::int64_t rows, int sources = 1) const;
   /// Steps of one small tile, one after the other.
   Plan small_steps(int count) const;
-  /// Two lanes, each of which does such a step when the other has done one, so many times each.
+  /// Two lanes that take turns: each runs such a step after the other has run one, `rounds` times each.
   Plan turns(int rounds) const;
 
-  /// m×n×k by a library.
+  /// An m×n×k product by cuBLASLt or oneDNN.
   Plan product(std::int64_t m, std::int64_t n, std::int64_t k) const;
-  /// About so many waves of all workers, in a matrix that is about as high as it is wide. `picks`: each tile
-  /// has rows of the shards of all ranks, as before a reduce-scatter; tiles are hooked and their rows divide.
+  /// A product of about `waves` waves of all workers, in a nearly square matrix. `picks`: each tile holds
+  /// rows of all ranks' shards, as before a reduce-scatter. The tiles are then hooked, and the world's size
+  /// must divide their rows.
   Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves, bool picks = false) const;
-  /// Attention of a rank over so many tokens, not causal, without what follows it.
+  /// Attention of a rank over `tokens` tokens: not causal, and without a following step.
   Plan attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) const;
 
-  /// A collective of the first `ranks` ranks alone, so many times, on `workers` of each (0: the library's
-  /// choice). `bytes` are rounded so that all ranks have as much; `moved` are those that it then moves.
+  /// `count` calls of a collective of the first `ranks` ranks alone, on `workers` workers of each (0: NCCL's
+  /// choice). `bytes` is rounded so that all ranks have equal parts. Calls::bytes is the rounded size.
   struct Calls {
     Plan plan;
     double bytes = 0;
   };
   Calls calls(Op op, int ranks, std::int32_t workers, double bytes, int count) const;
 
-  /// A rank triggers its engines, and waits for the last notify of each of those that write to it.
+  /// A rank triggers its engines, then waits for the last notify of each engine that writes to it.
   Plan engines(const EngineWork& work) const;
 
-  /// The part of a product's tiles that its first count waits for; 0 where it counts none.
+  /// Fraction of a product's tiles that its first count waits for; 0 if it counts none.
   double first_group(const Plan& product) const;
-  /// The product of a gemm+allreduce, a library's.
+  /// The product of a gemm+allreduce, by cuBLASLt or oneDNN.
   Plan reduced_product(std::int64_t size) const;
   Plan beside(const Plan& product, const Beside& what) const;
 
@@ -111,7 +112,7 @@ class TimedPlans {
   Plan sequential(const Problem& problem) const;
   Problem moving(Op op, std::int64_t rows, std::int64_t cols) const;
 
-  Machine machine_;  // on which collectives take nobody's workers
+  Machine machine_;  // a copy on which collectives take no workers
   int world_;
   DType dtype_;
   bool hooked_;

@@ -18,7 +18,7 @@ Traffic traffic_of(Op op) {
   return op == Op::gemm_reducescatter ? Traffic::reducescatter : Traffic::alltoall;
 }
 
-/// A row of a staging buffer is a whole tile wide, whatever of it is padding.
+/// Bytes of a row of a staging buffer. It is a whole tile wide, including padding.
 double row_bytes(const SignalGrid& tiles, const Problem& problem) {
   return static_cast<double>(tiles.grid.tile_cols) * static_cast<double>(size_bytes(problem.dtype));
 }
@@ -38,7 +38,8 @@ std::vector<std::vector<double>> equal_bytes(const SignalGrid& tiles, const Prob
   return {bytes};
 }
 
-/// What a rank keeps costs no link. A curve counts it: of n equal parts that a rank sends, n - 1 leave it.
+/// Excludes what a rank keeps, which crosses no link. Scaled to the curve's bytes: of n equal parts that a
+/// rank sends, n - 1 leave it.
 std::vector<std::vector<double>> routed_bytes(const SignalGrid& tiles, const Problem& problem) {
   const int world = problem.world;
   std::vector<std::vector<std::int64_t>> ends(static_cast<std::size_t>(world));
@@ -63,7 +64,7 @@ std::vector<std::vector<double>> routed_bytes(const SignalGrid& tiles, const Pro
   return bytes;
 }
 
-/// The time of a tile beside collectives, over that alone (as the simulator has it).
+/// Time of a tile beside collectives, relative to its time alone (as in the simulator).
 double slowed_by_traffic(const Machine& machine, std::int32_t collective_workers) {
   const Contention& contention = machine.contention;
   const double all = machine.memory_gbps, taken = contention.traffic_gbps(collective_workers, 0);
@@ -71,8 +72,9 @@ double slowed_by_traffic(const Machine& machine, std::int32_t collective_workers
   return 1 + contention.memory_share * (all / std::max(all - taken, 0.05 * all) - 1);
 }
 
-/// Waves end when their last tile that holds output is computed, the rank with most rows last, so its times
-/// are the maximum over ranks. Those behind the first are beside collectives, for as long as these take.
+/// Sets the end of each wave: the time when its last tile with output is computed. Times are the max. over
+/// ranks, so the rank with the most rows counts. Waves after the first run beside collectives, for as long as
+/// these take.
 void compute(WaveModel& model, const SignalGrid& tiles, double wave_us) {
   const TileGrid& grid = tiles.grid;
   const auto waves = [&](std::int64_t end) {
@@ -88,7 +90,7 @@ void compute(WaveModel& model, const SignalGrid& tiles, double wave_us) {
     model.computed_us.push_back(begins_us + wave_us * (1 + (std::max(waves(end), 1.0) - 1) * slower));
 }
 
-/// What is put back: a rank's own rows, read and written.
+/// Sets the time to restore order: a rank's own rows, read and written.
 void restore(WaveModel& model, const Machine& machine, const Problem& problem) {
   if (machine.sync_us == 0 || problem.norm.enabled || problem.epilogue.activation == Activation::swiglu)
     return;

@@ -10,52 +10,52 @@
 
 namespace shingle {
 
-/// What Alg. 1 of FlashOverlap (arXiv 2504.19519, §4.2) needs to know. Groups of waves are sent one after the
-/// other, each when all ranks have computed it.
+/// The input of FlashOverlap's Alg. 1 (arXiv 2504.19519, §4.2). Groups of waves are sent one after the other,
+/// each when all ranks have computed it.
 struct WaveModel {
   Traffic traffic = Traffic::allreduce;
   std::int32_t ranks = 2;
-  std::int32_t workers = 0;  ///< of each rank that a collective occupies; 0: the library's choice
-  Machine machine{};         ///< whose collectives these are
+  std::int32_t workers = 0;  ///< of each rank that a collective occupies; 0: NCCL's choice
+  Machine machine{};         ///< on which the collectives run
   double signal_us = 0;      ///< from the last tile of a group to its collective
-  double sync_us = 0;        ///< from one collective to the next, where no other waits for its group
-  double latency_us = 0;  ///< of a collective that does not follow another at once, beside its curve's time
-  double slowdown = 0;    ///< of a collective beside the GEMM, as a part of its time
-  /// [w]: when the first w waves are computed on every rank, from the start; [0]: when the first one begins.
+  double sync_us = 0;        ///< between collectives, if the next one's group is ready
+  double latency_us = 0;     ///< added time of a collective that does not follow another at once
+  double slowdown = 0;       ///< of a collective beside the GEMM, relative to its time
+  /// [w]: time when the first w waves are computed on every rank, from the start; [0]: begin of the first
+  /// wave.
   std::vector<double> computed_us{};
   /// [l][w]: bytes of the first w waves on link l, as a curve counts them (of the whole matrix). One link
-  /// stands for all where ranks send the same; of an alltoall there is one into and one out of each rank.
+  /// stands for all if ranks send the same. An alltoall has one link into and one out of each rank.
   std::vector<std::vector<double>> bytes{};
-  double restore_us = 0;  ///< what each group's pass back into order takes beside its tiles
-  /// [w]: what that takes for the tiles of the first w waves; empty: one pass does it for all groups.
+  double restore_us = 0;  ///< time of each group's restore kernel beside its tiles
+  /// [w]: restore time of the tiles of the first w waves. Empty: one pass restores all groups.
   std::vector<double> restored_us{};
 
   std::int64_t waves() const { return static_cast<std::int64_t>(computed_us.size()) - 1; }
-  /// The time of one collective for the waves [first, end): that of the busiest link (§4.2.2: the maximum
-  /// over ranks).
+  /// Time of one collective for the waves [first, end): that of the busiest link (§4.2.2: the max. over
+  /// ranks).
   double send_us(std::int64_t first, std::int64_t end) const;
 };
 
-/// The GEMM of a problem on the workers that collectives leave to it, as mechanism `signal` runs it: these
-/// are the waves of Params::group_waves. Bytes are exact: short last waves, ragged and phantom tiles and the
-/// problem's routing count as they are planned. A Reason where `signal` cannot serve the problem, or the
-/// machine has no time for a tile or no curve for the collective. Throws InvalidArgument where the problem is
-/// none.
+/// Model of a problem's GEMM as `signal` runs it, on the workers that collectives leave to it. Its waves are
+/// the waves of Params::group_waves. Bytes are exact: they count short last waves, ragged and phantom tiles,
+/// and the problem's routing as planned. Returns a Reason if `signal` cannot serve the problem, or if the
+/// machine lacks a time for a tile or a curve for the collective. Throws InvalidArgument if the problem is
+/// invalid.
 Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const Params& params = {});
 
-/// The same tiles on all workers, and the collective with as many as its library likes: what `sequential`
-/// runs.
+/// Model of `sequential`: the same tiles on all workers, and the collective with NCCL's choice of workers.
 Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine, const Params& params = {});
 
-/// What differs from a profile while a plan runs (FlashOverlap §4.2.3).
+/// Differences from a profile while a plan runs (FlashOverlap §4.2.3).
 struct Conditions {
   double slowdown = 1;                   ///< of every tile, by throttled clocks
-  std::int32_t workers = 0;              ///< of each rank that are ours; 0: all
-  std::int32_t collective_workers = -1;  ///< of these, how many a collective occupies; -1: as in the profile
+  std::int32_t workers = 0;              ///< workers of each rank that Shingle may use; 0: all
+  std::int32_t collective_workers = -1;  ///< of these, for a collective; -1: as in the profile
 };
 
-/// The machine under these conditions, for planner and predictor alike: a share of the workers makes shorter
-/// waves. Throws InvalidArgument where it has not so many workers, or no time passes.
+/// The machine under these conditions, for the planner and the predictor: fewer workers make shorter waves.
+/// Throws InvalidArgument if the machine has fewer workers than that, or if a slowdown is not positive.
 Machine under(Machine machine, const Conditions& conditions);
 
 }  // namespace shingle

@@ -1,7 +1,6 @@
 // One execution of an Attend step: attention of a block of queries of one head, over one block of keys at a
 // time.
 //
-//
 // The scores and weights of a block stay in the cache. Each row keeps its maximum score, the sum of its
 // weights and its weighted sum of V relative to that maximum. A larger score rescales both sums (online
 // softmax: Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022).

@@ -1,6 +1,5 @@
 // One execution of an Elementwise step: reorder, sum, epilogue, residual and norm, row by row.
 //
-//
 // An item first looks up where each of its rows lies in every placement. It then processes its rows one by
 // one in fp32. A pure reorder copies bytes.
 #pragma once

@@ -1,7 +1,6 @@
 // One execution of a Gemm step: products of tiles, from the rows of A that the row map selects to the pieces
 // of the output.
 //
-//
 // If a tile's rows are contiguous and nothing follows the product, oneDNN reads and writes the matrices in
 // place. Otherwise blocks of the tile go through scratch. Rows of A are packed, and widened if oneDNN lacks
 // the type. The product is kept in fp32, passes the epilogue and is rounded once into its pieces.

@@ -1,7 +1,6 @@
 // Simulated timing of a copy engine's queue: when the engine has its commands, and when the commands are
 // done.
 //
-//
 // The lane's thread copies the bytes when it reaches a command. This file adds the phases of an engine (DMA
 // collectives §3.2). A host thread creates commands (control) and rings the doorbell (schedule); it may serve
 // many engines in turn. The engine fetches the commands or polls, copies, and notifies (sync). Copies between
