@@ -11,7 +11,7 @@ namespace {
 
 std::chrono::steady_clock::duration exit_patience{};
 
-/// Runs before the handlers that were registered before, and beside them.
+/// Exit handler that bounds the time of the handlers and destructors that run after it.
 void end_in_time(int status, void*) {
   std::thread([status] {
     std::this_thread::sleep_for(exit_patience);

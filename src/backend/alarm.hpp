@@ -1,4 +1,4 @@
-// Something that is done if something else takes too long.
+// Actions to run if something else takes too long.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace shingle {
 
-/// Calls `ring` once, from a thread of its own, unless the alarm is destroyed before.
+/// Calls `ring` once, from a thread of its own, unless the alarm is destroyed first.
 class Alarm {
  public:
   Alarm(std::chrono::steady_clock::duration after, std::function<void()> ring);
-  /// Waits for `ring` where it has begun.
+  /// Waits for `ring` to return if it has begun.
   ~Alarm();
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
@@ -25,8 +25,8 @@ class Alarm {
   std::thread thread_;
 };
 
-/// From now on exit() ends the process in time, with its status, even where an exit handler or the destructor
-/// of a static object blocks, as those of drivers may. The first call counts.
+/// From now on, exit() ends the process within `patience`, with its status. This holds even if an exit
+/// handler or a static destructor blocks, as drivers' may. Only the first call counts.
 void bound_exit(std::chrono::steady_clock::duration patience);
 
 }  // namespace shingle

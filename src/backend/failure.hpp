@@ -1,4 +1,4 @@
-// The first failure of a world, which stops it for good.
+// The first failure of a world. It stops the world for good.
 #pragma once
 
 #include <atomic>
@@ -10,14 +10,14 @@ namespace shingle {
 
 class FirstFailure {
  public:
-  /// Records a failure; true for the first.
+  /// Records a failure. Returns true for the first.
   bool fail(std::exception_ptr error);
-  /// Becomes true with the first failure, and stays so.
+  /// Becomes true with the first failure and stays true.
   const std::atomic<bool>& stopped() const { return stopped_; }
   std::exception_ptr error() const;
   /// The message of the first failure; empty without one.
   std::string reason() const;
-  /// Throws Timeout, with the reason, where the world has failed before.
+  /// Throws Timeout with the reason if the world has failed.
   void require() const;
 
  private:

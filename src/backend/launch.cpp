@@ -17,7 +17,7 @@ struct Launcher {
   const char* size;
   const char* local_rank;
   const char* local_size;
-  bool needs_local;  ///< whether it is recognised by local_rank, too: others set the first two as well
+  bool needs_local;  ///< recognised only if local_rank is set; other software sets the first two as well
 };
 
 constexpr Launcher launchers[] = {
@@ -28,8 +28,8 @@ constexpr Launcher launchers[] = {
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", true},
 };
 
-/// A whole number in [least, most]; empty where the variable is not set. `by_node`: the first of several, as
-/// Slurm writes tasks by node ("4(x2)" or "4,3").
+/// A whole number in [least, most]; empty if the variable is not set. `by_node`: reads the first of several
+/// numbers, because Slurm writes tasks by node ("4(x2)" or "4,3").
 std::optional<int> number(const Environment& environment, const char* name, int least, int most,
                           bool by_node = false) {
   const char* set = environment(name);

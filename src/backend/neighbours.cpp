@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What tells one job of a launcher from another.
+/// Variables that distinguish one job of a launcher from another.
 constexpr std::array job_variables{
     "MASTER_ADDR",   "MASTER_PORT",  "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
     "SLURM_STEP_ID", "SLURM_JOB_ID", "PMI_JOBID"};
@@ -45,7 +45,7 @@ Variables variables_of(const fs::path& process) {
   return variables;
 }
 
-/// How a process was started; nothing where its variables make no sense.
+/// How a process was started. Empty if its variables are invalid.
 std::optional<Launched> launch_of(const Variables& variables) {
   try {
     return find_launcher([&](const char* name) {
@@ -66,7 +66,7 @@ bool same_job(const Variables& own, const Variables& other) {
   return true;
 }
 
-/// The letter behind the name, which is in parentheses and may hold some.
+/// Reads the state letter after the name. The name is in parentheses and may contain some itself.
 char state_of(const fs::path& process) {
   const std::string stat = content(process / "stat");
   const auto name_end = stat.rfind(')');
@@ -80,7 +80,8 @@ std::vector<Neighbour> neighbours() {
   const Variables own = variables_of("/proc/self");
   const std::optional<Launched> self = launch_of(own);
   if (!self || !self->several()) return found;
-  // Processes come and go meanwhile, and a thread that only watches must not end this one.
+  // Processes may come and go meanwhile. The calling thread only watches, so errors must not end this
+  // process.
   std::error_code error_of;
   for (fs::directory_iterator at("/proc", error_of), end_of; !error_of && at != end_of;
        at.increment(error_of)) {
@@ -89,7 +90,7 @@ std::vector<Neighbour> neighbours() {
     int process = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), process);
     if (error != std::errc{} || end != name.data() + name.size() || process == ::getpid()) continue;
-    const Variables variables = variables_of(entry.path());  // empty where it is another user's
+    const Variables variables = variables_of(entry.path());  // empty for another user's process
     const std::optional<Launched> launched = launch_of(variables);
     if (!launched || launched->by != self->by || launched->size != self->size || !same_job(own, variables))
       continue;

@@ -1,5 +1,4 @@
-// The other processes of this job on this host, as the system sees them: whoever does not come may be
-// stopped.
+// The other processes of this job on this host, as /proc shows them: a missing rank may be stopped.
 #pragma once
 
 #include <string>
@@ -9,15 +8,15 @@ namespace shingle {
 
 struct Neighbour {
   int rank = 0;
-  int process = 0;       ///< its id
-  bool stopped = false;  ///< by a signal (SIGSTOP, SIGTSTP); not by a debugger
+  int process = 0;       ///< process id
+  bool stopped = false;  ///< by a signal (SIGSTOP, SIGTSTP), not by a debugger
 };
 
-/// Processes that the same launcher has started in the same job, as far as /proc shows them: without this
-/// one. A rank may have several, as where a shell has started it.
+/// Processes that the same launcher started in the same job, without this one, as far as /proc shows them. A
+/// rank may have several processes, for example if a shell started it.
 std::vector<Neighbour> neighbours();
 
-/// "; rank 1 is stopped (process 4711)", to be put behind a message; empty where nobody is.
+/// Returns "; rank 1 is stopped (process 4711)", to append to a message. Empty if no process is stopped.
 std::string stopped_neighbours();
 
 }  // namespace shingle

@@ -1,4 +1,4 @@
-// The processes of a world, seen by the host: what they tell each other beside the data that plans move.
+// The processes of a world on the host side: what they exchange besides the data that plans move.
 #pragma once
 
 #include <cstddef>
@@ -12,39 +12,41 @@
 
 namespace shingle {
 
-/// Calls are collective over the processes and made by one thread at a time, but for tell(). They throw
-/// Timeout, with who is missing, where another process has failed, is gone, does not come in time or sends
-/// what makes no sense.
+/// All calls but tell() are collective over the processes unless stated, and one thread at a time makes them.
+/// They throw Timeout with the missing ranks if another process has failed, is gone, is late or sends invalid
+/// data.
 class Processes {
  public:
   virtual ~Processes() = default;
 
-  /// Bytes that one process gives, at most, unless a call says otherwise.
+  /// Default limit of the bytes that one process gives.
   static constexpr std::size_t most_given = std::size_t{16} << 20;
 
-  /// What each process gives, in order of rank. Throws InvalidArgument where this one gives more than
-  /// `most_bytes`, which is the same on all.
+  /// Gathers the data of each process, in order of rank. `most_bytes` must be the same on all. Throws
+  /// InvalidArgument if this process gives more than that.
   std::vector<std::string> all_gather(std::string_view own, double timeout_us,
                                       std::size_t most_bytes = most_given);
-  /// Lets the others know that this process has failed.
+  /// Tells the other processes that this one has failed.
   virtual void tell(std::string_view reason) noexcept = 0;
   /// Roll call after a wait elsewhere, such as on a device, has passed its deadline for `reason`. Sends a
-  /// summons; other processes answer it from watch() or from the collective call they are in.
+  /// summons. Other processes answer it from watch() or from the collective call they are in.
+  ///
   /// Rank 0 asks all processes, and returns the ranks that do not answer within `timeout_us`. Any other rank
-  /// asks rank 0: it throws Timeout with rank 0's result, or returns rank 0 if no result comes.
+  /// asks rank 0. It throws Timeout with rank 0's result, or returns rank 0 if no result comes.
+  ///
   /// Not collective. Afterwards only tell() may be called.
   virtual std::vector<int> silent([[maybe_unused]] std::string_view reason,
                                   [[maybe_unused]] double timeout_us) {
     return {};
   }
-  /// Throws Timeout where another process is known to have failed or to be gone. Not collective, returns at
+  /// Throws Timeout if another process is known to have failed or to be gone. Not collective; returns at
   /// once.
   virtual void watch() = 0;
 
   void barrier(double timeout_us) { all_gather({}, timeout_us); }
   /// Maximum over all processes of each value.
   std::vector<double> all_max(std::vector<double> values, double timeout_us);
-  /// What rank 0 gives.
+  /// Returns the data of rank 0.
   std::string from_first(std::string_view own, double timeout_us) { return all_gather(own, timeout_us)[0]; }
 
  private:
@@ -54,18 +56,19 @@ class Processes {
 
 /// How long a process may take to answer a summons.
 inline constexpr double roll_call_us = 1e6;
-/// "; ranks 1, 2 do not answer", to append to a reason; empty for no ranks.
+/// Returns "; ranks 1, 2 do not answer", to append to a reason. Empty for no ranks.
 std::string who_are_silent(const std::vector<int>& ranks);
 
-/// This process, which holds all ranks.
+/// A world of this process only, which holds all ranks.
 std::unique_ptr<Processes> alone();
 
-/// The processes that a launcher has started, each connected to rank 0 by TCP: it listens on the port after
-/// MASTER_PORT, which is torchrun's own. Only processes with the same token meet. Throws Timeout with the
-/// ranks that have not come in time, or why rank 0 cannot be reached; InvalidArgument where nobody says where
-/// rank 0 is, or two processes do not agree on who they are.
+/// Connects the processes that a launcher has started, each to rank 0 by TCP. Rank 0 listens on the port
+/// after MASTER_PORT, because torchrun uses MASTER_PORT itself. Only processes with the same token meet.
+///
+/// Throws Timeout with the late ranks, or with the reason that rank 0 cannot be reached. Throws
+/// InvalidArgument if rank 0's host is unknown, or if processes disagree about ranks or their number.
 std::unique_ptr<Processes> connect(const Launched& launched, double timeout_us, const net::Token& token);
-/// With the token of the environment, which is only looked for where there are several processes.
+/// As above, with the environment's token, which is read only if there are several processes.
 std::unique_ptr<Processes> connect(const Launched& launched, double timeout_us);
 
 }  // namespace shingle

@@ -11,7 +11,7 @@
 namespace shingle {
 namespace {
 
-/// The ranks whose memory or counters a step uses, and which buffers of the memory.
+/// Ranks whose memory or counters a step uses, and the buffers that it uses there.
 struct Accesses {
   struct Use {
     std::int32_t rank;

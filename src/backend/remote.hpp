@@ -1,4 +1,4 @@
-// Which plans need a rank to reach another's memory.
+// Which plans need a rank to access another rank's memory.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace shingle {
 
-/// The first step that accesses another rank's memory or counters, and how: "rank 0, lane compute, step 2
-/// (push) stores into rank 1"; or an empty string.
+/// Describes the first step that accesses another rank's memory or counters, or returns an empty string.
+/// Example: "rank 0, lane compute, step 2 (push) stores into rank 1".
 std::string remote_access(const Plan& plan);
 
-/// The user's buffers, by index, that ranks other than the buffer's own access.
+/// Indices of user buffers that ranks other than the owner access.
 std::vector<std::int32_t> remote_user_buffers(const Plan& plan);
 
 }  // namespace shingle

@@ -24,8 +24,8 @@ std::vector<int> Star::silent(std::string_view reason, double timeout_us) {
   }
 }
 
-/// Returns true if a rank has sent more than data, which may be older than the summons, or has closed its
-/// connection: its process is not stopped.
+/// Returns true if a rank has sent more than data, or has closed its connection. Its process is then not
+/// stopped. Data alone proves nothing, because it may be older than the summons.
 bool Star::has_answered(int rank) {
   try {
     for (;;) {
@@ -38,7 +38,7 @@ bool Star::has_answered(int rank) {
   }
 }
 
-/// Answers a summons, and throws Timeout with the reason and the silent ranks.
+/// Answers a summons, then throws Timeout with the reason and the silent ranks.
 void Star::answer(const std::string& reason) {
   const std::string text = reason + who_are_silent(silent(reason, roll_call_us));
   tell(text);  // here, not in the caller: other ranks wait for it
@@ -60,7 +60,7 @@ void Star::await_word_of_first(Clock::time_point deadline) {
     }
     if (frame.kind == Kind::failure) throw Timeout(frame.payload);
     if (frame.kind == Kind::goodbye) throw Timeout("rank 0 has left the world");
-    if (frame.kind == Kind::summons) broadcast(Kind::summons, {});  // rank 0 counts who answers
+    if (frame.kind == Kind::summons) broadcast(Kind::summons, {});  // rank 0 counts the answers
   }
 }
 

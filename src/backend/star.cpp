@@ -20,7 +20,7 @@ using net::Connection;
 using net::Frame;
 using net::Kind;
 
-/// What a process says first.
+/// The first message of a process.
 struct Star::Hello {
   std::int32_t rank = 0;
   std::int32_t size = 0;
@@ -33,7 +33,7 @@ struct Star::Hello {
   }
 };
 
-/// Runs an action on the connection to `rank`; its network errors become Timeouts that name the rank.
+/// Runs an action on the connection to `rank`. Turns its network errors into Timeouts that name the rank.
 template <class Action>
 void Star::exchange(int rank, double timeout_us, Action action) {
   try {
@@ -74,7 +74,7 @@ void Star::watch() {
     if (peer(rank)) exchange(rank, 0, [&] { look(rank); });
 }
 
-// ---- How they meet.
+// Rendezvous.
 
 void Star::await_others(const net::Address& at, const net::Meeting& meeting, double timeout_us) {
   const auto deadline = net::deadline_in(timeout_us);
@@ -97,8 +97,8 @@ void Star::await_others(const net::Address& at, const net::Meeting& meeting, dou
     exchange(rank, timeout_us, [&] { peer(rank).send(Kind::hello, {}, deadline); });
 }
 
-/// Returns true if one more rank has joined. A process that is not of this world is told so. If the token is
-/// secret, such a process is a mistake of the user and an error; otherwise it may be a stranger's: ignored.
+/// Returns true if one more rank has joined. Rejects a process that is not of this world. With a secret
+/// token, such a process is the user's mistake: an error. Otherwise it may be a stranger, and is ignored.
 bool Star::admit(net::Guest guest, const net::Token& token) {
   const auto hello = Hello::parse(guest.hello());
   if (!hello) return false;
@@ -111,7 +111,7 @@ bool Star::admit(net::Guest guest, const net::Token& token) {
       peer(hello->rank) = std::move(connection);
       return !again;
     }
-  } catch (const net::NetError&) {  // gone again
+  } catch (const net::NetError&) {  // closed meanwhile
     return false;
   }
   if (token.is_secret)
@@ -126,7 +126,7 @@ Star::Verdict Star::judge(const Hello& hello) const {
   if (hello.size != size_) return Verdict::other_size;
   if (hello.rank < 1 || hello.rank >= size_) return Verdict::no_rank;
   if (!peer(hello.rank)) return Verdict::welcome;
-  try {  // it may have come before and have given up
+  try {  // the rank may have connected before and given up
     peer(hello.rank).next_kind();
   } catch (const net::Lost&) {
     return Verdict::welcome;
@@ -134,7 +134,7 @@ Star::Verdict Star::judge(const Hello& hello) const {
   return Verdict::taken;
 }
 
-/// Tries until the deadline: rank 0 may still come, and a stranger that holds its port may go.
+/// Retries until the deadline: rank 0 may still start, and a stranger on its port may leave.
 void Star::join(const net::Address& at, const net::Meeting& meeting, double timeout_us) {
   constexpr std::chrono::milliseconds pause{50};
   const auto deadline = net::deadline_in(timeout_us);
@@ -145,7 +145,7 @@ void Star::join(const net::Address& at, const net::Meeting& meeting, double time
       reply = std::move(joined.reply);
       break;
     } catch (const net::NetError& error) {
-      // The deadline may have cut short the last try: earlier ones say more.
+      // The deadline may have cut the last try short; errors of earlier tries say more.
       if (why.empty() || dynamic_cast<const net::Late*>(&error) == nullptr) why = error.what();
       if (Clock::now() + pause >= deadline)
         throw Timeout(fmt::format("rank 0 cannot be reached at {}:{} within {}: {}{}", at.host, at.port,
@@ -160,7 +160,7 @@ void Star::join(const net::Address& at, const net::Meeting& meeting, double time
         fmt::format("rank {} of {} cannot join: rank 0 at {}:{} awaits {} processes, and "
                     "each once: check the launcher's variables",
                     rank_, size_, at.host, at.port, size));
-  exchange(0, timeout_us, [&] { peer(0).receive(0, deadline); });  // all are there
+  exchange(0, timeout_us, [&] { peer(0).receive(0, deadline); });  // all processes have joined
 }
 
 std::string Star::missing_ranks() const {
@@ -170,7 +170,7 @@ std::string Star::missing_ranks() const {
   return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
 }
 
-// ---- What they tell each other.
+// Exchange.
 
 std::vector<std::string> Star::gather(std::string_view own, double timeout_us, std::size_t most_bytes) {
   if (rank_ == 0) try {
@@ -185,7 +185,7 @@ std::vector<std::string> Star::gather(std::string_view own, double timeout_us, s
   most_frame_ = std::max(most_frame_, most);
   std::optional<std::vector<std::string>> all;
   exchange(0, timeout_us, [&] {
-    look(0);  // for a failure: it says more than a connection that ended
+    look(0);  // a failure message says more than a closed connection
     peer(0).send(Kind::data, own, deadline);
     all = net::unpacked(payload_of(0, reply_of_first(deadline + grace, timeout_us), most), count);
     if (!all) throw net::Broken("not what each process gave");
@@ -193,7 +193,8 @@ std::vector<std::string> Star::gather(std::string_view own, double timeout_us, s
   return *std::move(all);
 }
 
-/// If rank 0 came later than this rank, it may still wait for others, and knows for which: it is asked.
+/// Waits for rank 0's reply. If rank 0 came later, its deadline is later too, and it knows the missing ranks:
+/// asks it then.
 Frame Star::reply_of_first(Clock::time_point deadline, double timeout_us) {
   try {
     return peer(0).receive(most_frame_, deadline);
@@ -203,7 +204,7 @@ Frame Star::reply_of_first(Clock::time_point deadline, double timeout_us) {
   }
 }
 
-/// Rank 0's part: receives from all, sends the whole to each.
+/// Rank 0's part: receives from all ranks, then sends the whole to each.
 std::vector<std::string> Star::gather_at_first(std::string_view own, double timeout_us,
                                                std::size_t most_bytes) {
   const auto deadline = net::deadline_in(timeout_us);
@@ -217,7 +218,8 @@ std::vector<std::string> Star::gather_at_first(std::string_view own, double time
   return all;
 }
 
-/// From all ranks as frames come: a slow one delays no other. A rank that has sent its data may still fail.
+/// Receives from all ranks as frames arrive, so that a slow rank delays no other. A rank may still fail after
+/// sending its data.
 void Star::gather_here(std::vector<std::string>& all, Clock::time_point deadline, double timeout_us,
                        std::size_t most_bytes) {
   std::vector<int> waiting = others();
@@ -238,7 +240,7 @@ void Star::gather_here(std::vector<std::string>& all, Clock::time_point deadline
   }
 }
 
-/// Until one of these ranks has sent something.
+/// Waits until one of these ranks has sent something.
 void Star::await_any(const std::vector<int>& ranks, Clock::time_point deadline) {
   std::vector<pollfd> polled;
   for (const int rank : ranks) polled.push_back({peer(rank).fd(), POLLIN, 0});
@@ -262,7 +264,7 @@ std::string Star::payload_of(int rank, Frame frame, std::size_t most_bytes) {
 }
 
 void Star::look(int rank) {
-  constexpr double rest_us = 1e6;  // of a frame whose beginning is there
+  constexpr double rest_us = 1e6;  // for a frame whose beginning has arrived
   const auto kind = peer(rank).next_kind();
   if (kind != Kind::failure && kind != Kind::summons) return;
   const std::string reason = peer(rank).receive(most_reason, net::deadline_in(rest_us)).payload;
@@ -270,12 +272,12 @@ void Star::look(int rank) {
   throw Timeout(reason);
 }
 
-/// To all connected processes that still read; waits for none of them for long.
+/// Sends to all connected processes that still read, with a short limit for each.
 void Star::broadcast(Kind kind, std::string_view payload) noexcept {
   constexpr double patience_us = 1e5;
   for (const Connection& connection : peers_) try {
       if (connection) connection.send(kind, payload, net::deadline_in(patience_us));
-    } catch (...) {  // it is gone itself
+    } catch (...) {  // the process is gone
     }
 }
 

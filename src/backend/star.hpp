@@ -1,4 +1,4 @@
-// Processes of a world as a star of connections around rank 0.
+// The processes of a world as a star of connections around rank 0.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace shingle {
 class Star final : public Processes {
  public:
   Star(const Launched& launched, double timeout_us, const net::Token& token);
-  /// Says goodbye: a connection that just ends is a process that died.
+  /// Says goodbye: a connection that ends without it is a process that died.
   ~Star() override;
 
   void tell(std::string_view reason) noexcept override;
@@ -24,8 +24,8 @@ class Star final : public Processes {
   void watch() override;
 
  private:
-  static constexpr std::size_t most_reason = std::size_t{64} << 10;  // bytes of why a process failed
-  /// Rank 0 says who is missing when its deadline has passed: the others wait this much longer for it.
+  static constexpr std::size_t most_reason = std::size_t{64} << 10;  // bytes of a failure's reason
+  /// After its deadline, rank 0 names the missing ranks. Other ranks wait this much longer for that message.
   static constexpr std::chrono::seconds grace{1};
 
   enum class Verdict : std::uint8_t { welcome, other_size, no_rank, taken };
@@ -57,7 +57,7 @@ class Star final : public Processes {
   int rank_;
   int size_;
   std::size_t most_frame_ = most_reason;  // bytes of the largest frame that another rank may send
-  std::vector<net::Connection> peers_;    // by rank; of all but rank 0 only its own
+  std::vector<net::Connection> peers_;    // by rank; ranks other than 0 have only rank 0's
 };
 
 }  // namespace shingle

@@ -15,7 +15,7 @@
 namespace shingle::net {
 namespace {
 
-constexpr std::uint32_t ours = 0x53686e68;  // "Shnh"; "Shng" was the protocol without proofs
+constexpr std::uint32_t ours = 0x53686e68;  // magic number "Shnh"; "Shng" was the protocol without proofs
 
 bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK;

@@ -1,4 +1,4 @@
-// Frames between two processes, each read as it arrives and within a bound that its reader states.
+// Frames between two processes. A frame is read as it arrives, within a bound that the reader sets.
 #pragma once
 
 #include <cstddef>
@@ -23,18 +23,18 @@ struct Frame {
 inline constexpr std::size_t header_bytes = 16;
 std::string header_of(Kind kind, std::uint64_t payload_bytes);
 
-/// Takes a frame as its bytes come. A header claims how many there will be; memory is taken for those that
-/// are there.
+/// Assembles a frame from its bytes as they arrive. It allocates memory for bytes that have arrived, not for
+/// the size that a header claims.
 class FrameReader {
  public:
-  /// Bytes until the header, or then the frame, is complete; 0: it is.
+  /// Bytes missing from the header, or after it from the frame. 0: the frame is complete.
   std::size_t wanted() const { return header_.size() < header_bytes ? header_bytes - header_.size() : left_; }
-  /// At most `wanted()` bytes. Throws Broken where they begin no frame, or one whose payload would be more
-  /// than `most_bytes`.
+  /// Takes at most `wanted()` bytes. Throws Broken if they do not begin a frame, or if its payload exceeds
+  /// `most_bytes`.
   void feed(std::string_view bytes, std::size_t most_bytes);
   bool complete() const { return wanted() == 0; }
   bool empty() const { return header_.empty(); }
-  /// The complete frame; the next begins.
+  /// Returns the complete frame and starts the next.
   Frame take();
 
  private:
@@ -45,8 +45,8 @@ class FrameReader {
   std::size_t left_ = 0;  // of the payload
 };
 
-/// A connected socket. Reads and writes may come from different threads; whatever throws leaves a connection
-/// that is of no more use, but for Late while nothing of a frame was sent or received.
+/// A connected socket. Reads and writes may come from different threads. After an error the connection is
+/// unusable, except after Late while no part of a frame was sent or received.
 class Connection {
  public:
   Connection() = default;
@@ -55,15 +55,16 @@ class Connection {
   int fd() const { return socket_.fd(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
 
-  /// Throws Late or Lost. A deadline that is over: what the system does not take at once is late.
+  /// Throws Late or Lost. With a deadline in the past, it sends only what the kernel takes at once, and
+  /// otherwise throws Late.
   void send(Kind kind, std::string_view payload, Clock::time_point deadline) const;
-  /// A frame if all of it has arrived; never waits. Throws Lost or Broken.
+  /// Returns a frame if all of it has arrived; never waits. Throws Lost or Broken.
   std::optional<Frame> try_receive(std::size_t most_bytes);
-  /// Throws Late, too.
+  /// As try_receive(), but waits until the deadline. Also throws Late.
   Frame receive(std::size_t most_bytes, Clock::time_point deadline);
-  /// Of the next frame, which stays where it is; nothing where it has not arrived. Throws Lost.
+  /// Kind of the next frame, without consuming it. Nothing if it has not arrived. Throws Lost.
   std::optional<Kind> next_kind() const;
-  /// Whether nothing has come yet of the next frame, that try_receive() has seen.
+  /// True if try_receive() has seen no byte of the next frame yet.
   bool silent() const { return reader_.empty(); }
 
  private:

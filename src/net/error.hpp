@@ -1,5 +1,5 @@
-// Why two processes do not come together, or no longer do. None leaves the layers above: they know whom a
-// connection belongs to, and say so.
+// Why two processes fail to connect, or lose their connection. These errors do not leave the layers above,
+// which add the rank that a connection belongs to.
 #pragma once
 
 #include <stdexcept>
@@ -11,7 +11,7 @@ class NetError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Nobody listens there, or the name is unknown.
+/// Nothing listens at the address, or the name is unknown.
 class Unreachable : public NetError {
  public:
   using NetError::NetError;
@@ -26,7 +26,7 @@ class Late : public NetError {
  public:
   using NetError::NetError;
 };
-/// What came is not what was agreed: another protocol, or more bytes than are expected.
+/// The data violates the protocol: another protocol, or more bytes than expected.
 class Broken : public NetError {
  public:
   using NetError::NetError;

@@ -54,7 +54,7 @@ void compress(Words& state, const char* block) {
 }  // namespace
 
 Digest sha256(std::string_view bytes) {
-  // The last blocks: a one bit, zeros, and how many bits there were.
+  // Padding of the last blocks: a one bit, zeros, and the number of message bits.
   const std::size_t whole = bytes.size() / block_bytes * block_bytes;
   std::string tail(bytes.substr(whole));
   tail += '\x80';

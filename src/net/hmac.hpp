@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4) and HMAC (RFC 2104): how processes prove that they know a token without saying it.
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104). Processes use them to prove that they know a token without
+// sending it.
 #pragma once
 
 #include <array>
@@ -12,7 +13,7 @@ using Digest = std::array<std::uint8_t, 32>;
 Digest sha256(std::string_view bytes);
 Digest hmac_sha256(std::string_view key, std::string_view message);
 
-/// Takes the same time whatever differs, so that nobody learns by timing how much of a guess was right.
+/// Constant-time comparison, so that timing does not show how much of a guess was right.
 bool equal(std::string_view a, std::string_view b);
 
 inline std::string_view bytes_of(const Digest& digest) {

@@ -18,9 +18,10 @@ namespace shingle::net {
 namespace {
 
 constexpr std::size_t most_hello_frame = nonce_bytes + proof_bytes + most_hello_bytes;
-constexpr Clock::time_point at_once{};  // a new connection takes a frame of ours without waiting
+// A past deadline: the socket's buffer takes these small frames without waiting
+constexpr Clock::time_point at_once{};
 
-/// Lengths before what varies, so that no two transcripts are the same bytes.
+/// Prefixes variable parts with their length, so that two transcripts never have the same bytes.
 std::string with_length(std::string_view bytes) {
   return Packer().number(std::uint64_t{bytes.size()}).bytes(bytes).take();
 }
@@ -64,7 +65,7 @@ std::optional<Guest> Acceptor::next(Clock::time_point deadline) {
   }
 }
 
-/// As many at a time that those who are here are heard in between.
+/// Accepts a bounded number of connections, so that pending ones are read in between.
 void Acceptor::take_in() {
   constexpr int at_a_time = 32;
   constexpr std::chrono::milliseconds until_one_is_closed{5};

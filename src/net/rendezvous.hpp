@@ -1,9 +1,12 @@
-// How processes of a job find each other at a port that strangers reach, too.
+// How processes of a job find each other at a port that strangers can reach too.
 //
-// The listener sends a nonce; who connects answers with its own, its hello, and HMAC-SHA256 of all that under
-// the job's token; the listener answers with a reply and an HMAC of that and all before. So each knows that
-// the other knows the token, of which nothing is said, and no recorded answer serves twice. What follows on
-// the connection is neither signed nor secret: this keeps out who can connect, not who can alter packets.
+// The listener sends a nonce. The connecting process answers with its own nonce, its hello, and the
+// HMAC-SHA256 of all that under the job's token. The listener replies with an HMAC of the reply and
+// everything before it.
+//
+// Both sides thus prove that they know the token without revealing it, and a recorded answer cannot be
+// replayed. Later data on the connection is neither signed nor encrypted. This stops strangers who can
+// connect, not those who can alter packets.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +20,19 @@
 
 namespace shingle::net {
 
-/// What a meeting is for: processes only meet others that have come for the same.
+/// The purpose of a rendezvous. Processes only meet others with the same purpose.
 struct Meeting {
   std::string purpose;
   Token token;
 };
 
 inline constexpr std::size_t most_hello_bytes = 256, most_reply_bytes = 256;
-/// A connection that has not proved itself after this long is turned away.
+/// A connection is dropped if it has not proved itself after this time.
 inline constexpr double longest_handshake_us = 3e6;
-/// As many may be about to; beyond them the oldest that has said nothing is turned away.
+/// Max. pending connections. Beyond it, the oldest silent one is dropped.
 inline constexpr std::size_t most_pending = 128;
 
-/// Somebody who has proved to know the token.
+/// A connected process that has proved that it knows the token.
 class Guest {
  public:
   Guest(Connection connection, std::string hello, std::string transcript, const Token& token)
@@ -39,7 +42,7 @@ class Guest {
         token_(&token) {}
 
   const std::string& hello() const { return hello_; }
-  /// Proves the same in turn. Throws Late or Lost.
+  /// Proves this side's knowledge of the token in turn. Throws Late or Lost.
   Connection admit(std::string_view reply) &&;
 
  private:
@@ -53,9 +56,9 @@ class Acceptor {
  public:
   Acceptor(Socket listener, Meeting meeting) : listener_(std::move(listener)), meeting_(std::move(meeting)) {}
 
-  /// The next guest; nothing after the deadline, whatever strangers do. Guests do not outlive the acceptor.
+  /// The next guest, or nothing at the deadline, whatever strangers do. Guests must not outlive the acceptor.
   std::optional<Guest> next(Clock::time_point deadline);
-  /// "; turned away: 20 that said nothing, 1 without this job's token (SHINGLE_TOKEN)", or nothing.
+  /// Returns "; turned away: 20 that said nothing, 1 without this job's token (SHINGLE_TOKEN)", or nothing.
   std::string turned_away() const;
 
  private:
@@ -73,7 +76,7 @@ class Acceptor {
 
   Socket listener_;
   Meeting meeting_;
-  std::vector<Pending> pending_;  // the oldest first
+  std::vector<Pending> pending_;  // oldest first
   std::size_t silent_ = 0, foreign_ = 0, untrusted_ = 0;
 };
 
@@ -82,12 +85,12 @@ struct Joined {
   std::string reply;
 };
 
-/// The other side: connects, and returns once both have proved to know the token. One try, within
+/// The connecting side. Returns once both sides have proved that they know the token. One try, within
 /// longest_handshake_us. Throws NetError.
 Joined join(const Address& address, const Meeting& meeting, std::string_view hello,
             Clock::time_point deadline);
 
-// What the proofs are made of, for tests to forge.
+// Parts of the proofs, public so that tests can forge them.
 inline constexpr std::size_t nonce_bytes = 16, proof_bytes = 32;
 std::string random_bytes(std::size_t count);
 std::string hello_transcript(std::string_view purpose, std::string_view listeners_nonce,

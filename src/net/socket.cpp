@@ -21,7 +21,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-/// Empty, with the reason, where the name is not known.
+/// Resolves a host. Empty, with the reason in `why`, if the name is unknown.
 Addresses resolve(const char* host, int port, int flags, std::string& why) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -41,7 +41,7 @@ Socket open(const addrinfo& address) {
   return Socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-/// Whether it is connected by the deadline; errno says why not.
+/// True if it is connected by the deadline; else errno holds the reason.
 bool connect(const Socket& socket, const addrinfo& address, Clock::time_point deadline) {
   if (::connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return false;
@@ -63,7 +63,7 @@ Clock::time_point deadline_in(double us) {
 }
 
 int milliseconds_until(Clock::time_point deadline) {
-  constexpr std::int64_t a_day = 24 * 3600 * 1000;  // longer waits look again
+  constexpr std::int64_t a_day = 24 * 3600 * 1000;  // ms; longer waits poll again
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, a_day));
 }

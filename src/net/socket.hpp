@@ -9,12 +9,12 @@ namespace shingle::net {
 
 using Clock = std::chrono::steady_clock;
 
-/// A point in time, `us` from now; beyond three years it is three years.
+/// Time point `us` from now, capped at three years.
 Clock::time_point deadline_in(double us);
-/// For poll(): rounded up, never negative.
+/// Timeout for poll(), in ms: rounded up, never negative.
 int milliseconds_until(Clock::time_point deadline);
 
-/// Of a host, and a port there.
+/// A host and a port.
 struct Address {
   std::string host;
   int port = 0;
@@ -39,15 +39,15 @@ class Socket {
   int fd_ = -1;
 };
 
-/// Listens on a port: of this host alone where the host is a loopback address, else of all its addresses.
-/// Throws Unreachable with the reason.
+/// Listens on a port: only for this host if `address` is a loopback address, else on all of this host's
+/// addresses. Throws Unreachable with the reason.
 Socket listen_on(const Address& address);
 /// Tries each address of the host once. Throws Unreachable with the reason.
 Socket connect_to(const Address& address, Clock::time_point deadline);
-/// Whoever has connected; no socket, and errno, where nobody has.
+/// Accepts a waiting connection. If there is none, returns no socket and sets errno.
 Socket accept_from(const Socket& listener);
 
-/// Waits for events of poll(); false: the deadline passed.
+/// Waits for events of poll(). Returns false at the deadline.
 bool ready(const Socket& socket, short events, Clock::time_point deadline);
 
 }  // namespace shingle::net

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* by_value = "SHINGLE_TOKEN";
 constexpr const char* by_file = "SHINGLE_TOKEN_FILE";
-/// The innermost launcher first. torchrun's number is "none" unless the user or --standalone gives one.
+/// Innermost launcher first. torchrun's id is "none" unless the user or --standalone sets one.
 constexpr const char* by_launcher[] = {"TORCHELASTIC_RUN_ID", "OMPI_MCA_orte_precondition_transports",
                                        "PMIX_NAMESPACE", "SLURM_JOB_ID"};
 

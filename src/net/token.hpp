@@ -1,4 +1,4 @@
-// What the processes of a job know and others do not.
+// A value that the processes of a job share and others do not know.
 #pragma once
 
 #include <functional>
@@ -7,19 +7,21 @@
 namespace shingle::net {
 
 struct Token {
-  std::string value;   ///< empty: there is none
-  std::string source;  ///< the variable that it is from
-  /// The user chose it to keep others out. What a launcher gives may be a mere number of the job, which only
-  /// keeps jobs apart.
+  std::string value;   ///< empty: no token
+  std::string source;  ///< environment variable that holds the value
+  /// True if the user set the token, to keep others out. A launcher's value may be a mere job number, which
+  /// only keeps jobs apart.
   bool is_secret = false;
 };
 
-/// SHINGLE_TOKEN, or the content of the file that SHINGLE_TOKEN_FILE names; else what the launcher gives all
-/// processes of a job alike (TORCHELASTIC_RUN_ID, Open MPI's random key, PMIX_NAMESPACE, SLURM_JOB_ID); else
-/// none. Throws InvalidArgument that names a variable that is empty or a file that others may read, IoError
-/// where there is no such file.
+/// Finds the job's token: SHINGLE_TOKEN, or the content of the file that SHINGLE_TOKEN_FILE names. Otherwise
+/// it takes the value that the launcher gives to all processes of a job. That is TORCHELASTIC_RUN_ID, Open
+/// MPI's random key, PMIX_NAMESPACE, or SLURM_JOB_ID. Without any of these, there is no token.
+///
+/// Throws InvalidArgument that names an empty variable, or a file that others may read. Throws IoError if the
+/// file does not exist.
 Token job_token(const std::function<const char*(const char* name)>& environment);
-/// The same from this process's own environment.
+/// As above, from this process's environment.
 Token job_token();
 
 }  // namespace shingle::net

@@ -1,4 +1,4 @@
-// Values on the wire: little-endian numbers, and bytes that are as many as both sides know.
+// Values on the wire: little-endian numbers, and bytes whose count both sides know.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ class Packer {
   std::string bytes_;
 };
 
-/// Never reads beyond the end: what is not there is zero or empty, and spoils complete(). Look at that before
-/// any value is used.
+/// Never reads beyond the end: missing values are zero or empty, and make complete() false. Check complete()
+/// before using any value.
 class Parser {
  public:
   explicit Parser(std::string_view bytes) : rest_(bytes) {}
@@ -56,7 +56,7 @@ class Parser {
     return taken;
   }
   bool at_end() const { return rest_.empty(); }
-  /// Everything was there, and nothing is left.
+  /// True if every value was there and nothing is left.
   bool complete() const { return !short_ && rest_.empty(); }
 
  private:
@@ -64,9 +64,9 @@ class Parser {
   bool short_ = false;
 };
 
-/// A length before each.
+/// Writes a length before each string.
 std::string packed(const std::vector<std::string>& all);
-/// The same back, where it is as many as are expected.
+/// Reverses packed(). Nothing unless there are exactly `count` strings.
 std::optional<std::vector<std::string>> unpacked(std::string_view bytes, std::size_t count);
 
 }  // namespace shingle::net
