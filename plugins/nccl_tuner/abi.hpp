@@ -1,10 +1,10 @@
-// The binary interface of NCCL's tuner plugins, versions 4 (NCCL 2.24 to 2.27) and 5 (from 2.28), in our own
-// words: NCCL installs no header for it. As of NCCL 2.28.9.
+// The binary interface of NCCL's tuner plugins, versions 4 (NCCL 2.24 to 2.27) and 5 (from 2.28). Written
+// here because NCCL installs no header for it. As of NCCL 2.28.9.
 //
-// What its documentation does not say: an error that getCollInfo() returns fails the collective, one of
-// init() the communicator, so neither ever returns one. The cost table's type is a pretext: the pointer is to
-// the first of float[algorithms][protocols]. Channels beyond those of the communicator are cut down to them,
-// but with CollNet they are not, and more than 127 overflow a field.
+// Behaviour that NCCL does not document: an error from getCollInfo() fails the collective, and an error from
+// init() fails the communicator. The plugin therefore returns success from both. The declared type of the
+// cost table is wrong: the pointer is to the first element of float[algorithms][protocols]. NCCL caps
+// channels to those of the communicator, except with CollNet. More than 127 channels overflow a field.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace shingle::nccl_tuner::abi {
 
 inline constexpr int success = 0;  // ncclResult_t
 
-// Functions that a tuner is asked about are 0 to 4: NcclCollective has the same numbers.
+// Collectives that a tuner is asked about are 0 to 4: NcclCollective has the same numbers.
 
 // Rows and columns of the cost table.
 inline constexpr int tree = 0, ring = 1, collnet_direct = 2, collnet_chain = 3, nvls = 4, nvls_tree = 5,
@@ -23,8 +23,8 @@ inline constexpr int algorithms = 7;
 inline constexpr int ll = 0, ll128 = 1, simple = 2;
 inline constexpr int protocols = 3;
 
-inline constexpr float ignored = -1.0f;  ///< cost of what cannot run
-inline constexpr float chosen = 0.0f;    ///< cost below that of anything else
+inline constexpr float ignored = -1.0f;  ///< cost of an algorithm that cannot run
+inline constexpr float chosen = 0.0f;    ///< cost below any other
 inline constexpr int most_channels = 64;
 
 inline constexpr int log_warning = 2, log_information = 3;
@@ -36,7 +36,7 @@ struct NvlinkDomains {
   int domains;
   int least_ranks, most_ranks;  ///< of a domain
 };
-struct Constants;  ///< of NCCL's own model; this plugin leaves them alone
+struct Constants;  ///< of NCCL's own model; this plugin does not change them
 
 using GetCollInfo = int (*)(void* context, int function, std::size_t bytes, int pipelined_operations,
                             float** cost_table, int table_algorithms, int table_protocols,
@@ -59,7 +59,7 @@ struct TunerV4 {
   int (*destroy)(void* context);
 };
 
-// Four pointers each, in this order; enumerations travel as int.
+// Four pointers each, in this order. Enumerations are passed as int.
 static_assert(sizeof(TunerV5) == 4 * sizeof(void*) && sizeof(TunerV4) == 4 * sizeof(void*));
 static_assert(offsetof(TunerV5, init) == sizeof(void*) && offsetof(TunerV4, init) == sizeof(void*));
 static_assert(offsetof(TunerV5, get_coll_info) == 2 * sizeof(void*) &&

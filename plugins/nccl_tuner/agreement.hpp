@@ -1,8 +1,8 @@
 // How the ranks of a communicator change their choices at the same call, or not at all.
 //
-// Ranks make the same calls in the same order, but not at the same time. The leader proposes changes from a
-// call E on that is some way ahead. A rank that sees the proposal before its own call E, and has made the
-// same calls until then, acknowledges it. Only what all have acknowledged in time is committed.
+// Ranks make the same calls in the same order, but not at the same time. The leader proposes changes that
+// hold from a later call E on. A rank acknowledges a proposal if it sees it before its own call E and has
+// made the same calls so far. Only proposals that all ranks acknowledge in time are committed.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ class Agreement {
  public:
   virtual ~Agreement() = default;
 
-  /// At each call, after it was pushed to the history: what holds from this call on. Empty: nothing new.
+  /// Called at each call, after the call was pushed to the history. Returns the choices that hold from this
+  /// call on. Empty: nothing new.
   virtual std::span<const Change> poll(const CallHistory& calls) = 0;
 
-  /// Why nothing will be agreed on any more, so that what holds stays; empty: all is well.
+  /// Why agreement has ended for good, so that current choices stay. Empty: it works.
   virtual std::string_view trouble() const { return {}; }
 
-  // Of the leader:
-  /// Whether all ranks are done with the last proposal.
+  // Leader only. True if all ranks are done with the last proposal.
   virtual bool free() const = 0;
-  /// Where free(): changes to take effect `ahead` calls after the current one.
+  /// Requires free(). Proposes changes that take effect `ahead` calls after the current one.
   virtual void propose(std::span<const Change> changes, const CallHistory& calls, std::uint64_t ahead) = 0;
-  /// Whether this rank has a proposal before it.
+  /// True if this rank has an open proposal.
   virtual bool is_open() const = 0;
-  /// Of the last proposal that this rank is done with.
+  /// True if the last proposal that this rank finished was committed.
   virtual bool was_committed() const = 0;
 };
 

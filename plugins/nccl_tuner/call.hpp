@@ -1,4 +1,4 @@
-// A call of which NCCL asks how to carry it out.
+// A call for which NCCL asks the tuner.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace shingle::nccl_tuner {
 struct Call {
   std::uint8_t collective = 0;
   std::uint64_t bytes = 0;
-  std::uint32_t operations = 1;  ///< that NCCL runs as one
+  std::uint32_t operations = 1;  ///< number of operations that NCCL runs as one
 
   CallKind kind() const {
     return {collective, static_cast<std::uint8_t>(bytes == 0 ? 0 : std::bit_width(bytes) - 1)};
   }
-  /// Different for different calls, but for impossible sizes.
+  /// Distinct for distinct calls, except for impossible sizes.
   std::uint64_t signature() const {
     return bytes << 11 | std::min(operations, 255u) << 3 | (collective & 7u);
   }

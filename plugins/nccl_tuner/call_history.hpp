@@ -1,5 +1,5 @@
-// The calls of one communicator, as a number that sums them up: equal on two ranks as long as they made the
-// same calls.
+// The calls of one communicator, as a running hash. It is equal on two ranks as long as they made the same
+// calls.
 #pragma once
 
 #include <array>
@@ -11,10 +11,10 @@ namespace shingle::nccl_tuner {
 
 class CallHistory {
  public:
-  /// How far back it remembers.
+  /// Number of past calls whose hash is kept.
   static constexpr std::uint64_t span = 8192;
 
-  /// The call that is under way; its number counts from 0.
+  /// Records the current call. Calls are numbered from 0.
   void push(std::uint64_t signature) {
     hash_ = (hash_ ^ signature) * 0x9e3779b97f4a7c15u;
     hash_ ^= hash_ >> 29;
@@ -23,7 +23,7 @@ class CallHistory {
 
   /// Number of the last call.
   std::uint64_t now() const { return count_ - 1; }
-  /// Of all calls up to this one; nothing where that is to come, or too long ago.
+  /// Hash of all calls up to `call`. Nothing if that call is in the future or too old.
   std::optional<std::uint64_t> hash(std::uint64_t call) const {
     if (call >= count_ || count_ - call > span) return std::nullopt;
     return hashes_[call % span];

@@ -35,7 +35,7 @@ std::int8_t number(Protocol protocol) {
   return -1;
 }
 
-/// With CollNet NCCL does not cut channels down to those that the communicator has.
+/// With CollNet, NCCL does not cap channels to those of the communicator.
 bool may_take_collnet(const CostTable& table) {
   for (const int algorithm : {abi::collnet_direct, abi::collnet_chain})
     for (int protocol = 0; algorithm < table.algorithms && protocol < table.protocols; ++protocol)

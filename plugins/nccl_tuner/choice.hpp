@@ -1,4 +1,4 @@
-// What NCCL is told about a call.
+// The configuration that NCCL is given for a call.
 #pragma once
 
 #include <array>
@@ -9,16 +9,17 @@
 
 namespace shingle::nccl_tuner {
 
-/// In NCCL's numbers. Nothing set: NCCL's own choice. Lies in memory that processes share.
+/// In NCCL's numbers. With nothing set: NCCL's own choice. Trivial, because it lies in memory that processes
+/// share.
 struct Choice {
-  std::int8_t algorithm = -1, protocol = -1;  ///< both or neither
+  std::int8_t algorithm = -1, protocol = -1;  ///< both set or neither
   std::uint8_t channels = 0;
 
   bool empty() const { return algorithm < 0 && channels == 0; }
   bool operator==(const Choice&) const = default;
 };
 
-/// Of what a tuner can set; chunk size, threads and transport are not among it.
+/// The part of a config that a tuner can set. Chunk size, threads and transport are not among it.
 Choice choice_of(const CollectiveConfig& config);
 
 /// The kind of a call.
@@ -28,7 +29,7 @@ struct CallKind {
   bool operator==(const CallKind&) const = default;
 };
 
-/// From now on this kind of call is carried out so.
+/// The choice for a kind of call, from a given call on.
 struct Change {
   CallKind kind;
   Choice choice;
@@ -36,12 +37,12 @@ struct Change {
   bool operator==(const Change&) const = default;
 };
 
-/// NCCL's table of costs for one call: algorithms × protocols, row by row.
+/// NCCL's cost table for one call: algorithms × protocols, row-major.
 struct CostTable {
   float* costs = nullptr;
   int algorithms = 0, protocols = 0;
 
-  /// Null where the table has no such row or column.
+  /// Null if the table has no such row or column.
   float* find(const Choice& choice) const {
     if (choice.algorithm < 0 || choice.algorithm >= algorithms) return nullptr;
     if (choice.protocol < 0 || choice.protocol >= protocols) return nullptr;
@@ -49,20 +50,20 @@ struct CostTable {
   }
 };
 
-/// Whether they are of this plugin's numbers: what comes from elsewhere is asked this before it is used.
+/// True if the values are in range. Check data from other processes with it before use.
 bool valid(CallKind kind);
 bool valid(const Choice& choice);
 inline bool valid(const Change& change) {
   return valid(change.kind) && valid(change.choice);
 }
 
-/// Whether NCCL could carry out a call so.
+/// True if NCCL can run the call with this choice.
 bool available(const Choice& choice, const CostTable& table);
 
-/// Makes it NCCL's choice. Returns false, and leaves all as it was, where it is not available.
+/// Makes NCCL take the choice. Returns false and changes nothing if it is not available.
 bool apply(const Choice& choice, const CostTable& table, int* channels);
 
-/// The choices of one communicator, by kind of call. Throws std::out_of_range where there is no such kind.
+/// The choices of one communicator, by kind of call. Throws std::out_of_range for an invalid kind.
 class Choices {
  public:
   Choice& at(CallKind kind) { return all_.at(index(kind)); }

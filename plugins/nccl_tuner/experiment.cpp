@@ -11,18 +11,20 @@
 namespace shingle::nccl_tuner {
 namespace {
 
-constexpr std::uint64_t least_bytes = 32 << 10;  // smaller calls are latency, and NCCL knows best
-// What disturbs a program only makes it slower: of several samples the lower quartile counts.
-constexpr std::size_t enough = 5;       // samples of each configuration
-constexpr double reject = 1.5;          // so many times the best in each of two samples is enough
-constexpr double most_spread = 0.05;    // of the first, beyond which samples say too little …
-constexpr int most_begun_anew = 2;      // … unless so often twice as many iterations do not help
-constexpr std::size_t comparisons = 3;  // with NCCL's choice, in the end
-constexpr double least_gain = 0.01;     // what the host's clock can tell apart
+// Smaller calls are bound by latency, for which NCCL's choice is best
+constexpr std::uint64_t least_bytes = 32 << 10;
+// Disturbances only make a program slower, so the lower quartile of the samples counts.
+constexpr std::size_t enough = 5;  // samples of each configuration
+constexpr double reject = 1.5;     // two samples above this multiple of the best time reject a configuration
+// Relative spread of the first samples, above which they are taken again …
+constexpr double most_spread = 0.05;
+constexpr int most_begun_anew = 2;      // … with twice the iterations, at most this often
+constexpr std::size_t comparisons = 3;  // final comparisons with NCCL's choice
+constexpr double least_gain = 0.01;     // smallest gain that the host's clock can resolve
 
-/// All that a plugin can set; the first subspace leaves algorithm and protocol to NCCL.
+/// Everything that a plugin can set. The first subspace leaves algorithm and protocol to NCCL.
 cotune::Space space() {
-  constexpr std::int32_t most_channels = 32;  // NCCL's own choice hardly ever is more
+  constexpr std::int32_t most_channels = 32;  // NCCL's own choice is hardly ever more
   cotune::Space all = cotune::resource_space(most_channels, std::int64_t{32} << 10);
   all.chunk_bytes = {0};
   all.subspaces = {{},
@@ -39,11 +41,11 @@ Experiment::Experiment(const std::vector<CallKind>& kinds, std::uint64_t fingerp
       space_(space()),
       search_(cotune::Method::together, space_, static_cast<int>(kinds.size()), {.least_gain = least_gain}) {
   for (const CallKind kind : kinds) targets_.push_back({kind});
-  wanted_ = library();  // which a search begins with
+  wanted_ = library();  // a search begins with NCCL's choice
 }
 
 void Experiment::see(const Call& call, const CostTable& table) {
-  if (default_us_ > 0) return;  // by then all have been seen
+  if (default_us_ > 0) return;  // all kinds of calls have been seen by then
   const auto target = std::ranges::find(targets_, call.kind(), &Target::kind);
   if (target == targets_.end() || target->seen) return;
   target->seen = true;
@@ -83,7 +85,7 @@ bool Experiment::tell(double iteration_us) {
   return true;
 }
 
-/// NCCL's choice comes first, and shows how steady the program is.
+/// Samples NCCL's choice first, which also shows how steady the program is.
 bool Experiment::begin(double iteration_us) {
   samples_.push_back(iteration_us);
   if (samples_.size() < enough) return true;
@@ -97,7 +99,7 @@ bool Experiment::begin(double iteration_us) {
 
 void Experiment::search(double iteration_us) {
   samples_.push_back(iteration_us);
-  // A single long one may be the program's, which waits for something.
+  // A single long sample may be a pause of the program itself.
   const bool hopeless = samples_.size() > 1 && std::ranges::min(samples_) > reject * best_us_;
   if (samples_.size() == enough || hopeless) proceed(spread_of(std::exchange(samples_, {})).p25);
 }
@@ -116,7 +118,7 @@ void Experiment::proceed(double iteration_us) {
   stage_ = learnt().empty() ? Stage::over : Stage::comparing;
 }
 
-/// A few samples of one, then of the other, and so on.
+/// Alternates between a few samples of one configuration and a few of the other.
 void Experiment::compare(double iteration_us) {
   const bool of_library = wanted_ == library();
   auto& own = of_library ? default_samples_ : best_samples_;

@@ -9,36 +9,37 @@
 
 namespace shingle::nccl_tuner {
 
-/// What a search has found for a kind of call.
+/// Search result for a kind of call.
 struct Learnt {
   CallKind kind;
   CollectiveConfig config;
-  double iteration_us = 0, default_us = 0;  ///< of the program: with all that was found, and as NCCL chooses
+  /// Of the program: with all results applied, and with NCCL's choice
+  double iteration_us = 0, default_us = 0;
 };
 
 class Experiment {
  public:
-  using Configs = std::vector<CollectiveConfig>;  // one a kind of call
+  using Configs = std::vector<CollectiveConfig>;  // one per kind of call
 
-  /// Of the kinds of calls in an iteration that move much.
+  /// Tunes `kinds`, the kinds of calls in an iteration that move many bytes.
   Experiment(const std::vector<CallKind>& kinds, std::uint64_t fingerprint);
 
-  /// Which iteration it is of.
+  /// Fingerprint of its iteration.
   std::uint64_t fingerprint() const { return fingerprint_; }
 
-  /// A call, with NCCL's table as it came: shows how the call could be carried out.
+  /// Takes a call with NCCL's unmodified cost table, which shows how the call can run.
   void see(const Call& call, const CostTable& table);
-  /// What to run now; at the end, what was found.
+  /// Configurations to run now; at the end, the result.
   const Configs& wanted() const { return wanted_; }
   bool over() const { return stage_ == Stage::over; }
-  /// How long an iteration took with what was wanted. False: samples differ too much, and are taken anew;
-  /// they should be longer.
+  /// Takes the time of an iteration with wanted(). Returns false if samples differ too much: they are taken
+  /// again, and should cover more iterations.
   bool tell(double iteration_us);
-  /// NCCL's choice for all.
+  /// NCCL's choice for all kinds.
   Configs library() const { return Configs(targets_.size()); }
   /// Choices for all ranks.
   std::vector<Change> changes(const Configs& configs) const;
-  /// For each kind of call what was found so far; nothing where NCCL's choice was not beaten.
+  /// Best result so far for each kind of call. Empty if NCCL's choice was not beaten.
   std::vector<Learnt> learnt() const;
   std::vector<CallKind> kinds() const;
   double default_us() const { return default_us_; }
@@ -48,10 +49,11 @@ class Experiment {
  private:
   struct Target {
     CallKind kind;
-    std::uint32_t subspaces = 0;  ///< that it can run in, a bit each
+    std::uint32_t subspaces = 0;  ///< subspaces that it can run in, one bit each
     bool seen = false;
   };
-  /// What a search found is compared once more with NCCL's choice, in turns: clocks drift while it searches.
+  /// The final stage compares the result with NCCL's choice again, in turns, because clocks drift during the
+  /// search.
   enum class Stage : std::uint8_t { beginning, searching, comparing, over };
   bool runs(const Configs& configs) const;
   bool begin(double iteration_us);
@@ -70,10 +72,10 @@ class Experiment {
   int begun_anew_ = 0;
 };
 
-/// The kinds of calls in an iteration that are worth tuning, those that move most first.
+/// Kinds of calls in an iteration that are worth tuning, by bytes moved in descending order.
 std::vector<CallKind> kinds_to_tune(const std::vector<std::uint64_t>& signatures);
 
-/// The same for an iteration wherever it is thought to begin.
+/// Fingerprint of an iteration, independent of the call that it is taken to begin with.
 std::uint64_t fingerprint(const std::vector<std::uint64_t>& signatures);
 
 }  // namespace shingle::nccl_tuner

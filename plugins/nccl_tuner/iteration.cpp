@@ -28,9 +28,9 @@ Iteration::Event Iteration::push(std::uint64_t signature) {
   return Event::begins;
 }
 
-/// Of the latest calls, read backwards and the further the longer nothing was found: the prefix function of
-/// Knuth, Morris and Pratt gives the shortest period of each of their prefixes, and these only grow with the
-/// prefix.
+/// Searches the latest calls, read backwards; further back the longer no period was found. The prefix
+/// function of Knuth, Morris and Pratt gives the shortest period of each prefix. These periods only grow with
+/// the prefix.
 std::size_t Iteration::shortest_period() const {
   const std::size_t calls = std::min({count_, 4 * (count_ - searched_from_), span});
   std::vector<std::uint32_t> border(calls, 0);

@@ -1,4 +1,4 @@
-// Finds the iteration of a program in its calls: the shortest sequence that repeats.
+// Finds a program's iteration in its calls: the shortest sequence that repeats.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,21 @@ class Iteration {
  public:
   enum class Event : std::uint8_t { none, begins, broken };
 
-  /// The signature of the next call. `begins`: with this call an iteration begins; `broken`: what was taken
-  /// for the iteration does not go on.
+  /// Takes the signature of the next call. `begins`: an iteration begins with this call. `broken`: the known
+  /// iteration does not continue.
   Event push(std::uint64_t signature);
 
-  /// Calls of an iteration; 0: none is known.
+  /// Calls of an iteration; 0: unknown.
   std::size_t period() const { return period_; }
   /// Signatures of the last `period` calls, the latest last.
   std::vector<std::uint64_t> calls() const;
 
  private:
-  /// Longer iterations, or those that repeat less within so many calls, are not found.
+  /// Number of calls searched. Iterations that do not repeat often enough within it are not found.
   static constexpr std::size_t span = 16384;
-  static constexpr std::size_t repetitions = 3;  ///< that make an iteration of a sequence
-  /// What broke after fewer calls may have been a layer that repeats within the iteration; after more it was
-  /// interrupted.
+  static constexpr std::size_t repetitions = 3;  ///< of a sequence, for it to count as an iteration
+  /// Calls after which a broken period counts as interrupted. A period that broke earlier may have been a
+  /// layer that repeats within the iteration.
   static constexpr std::size_t proven = 4096;
 
   std::uint64_t back(std::size_t calls_ago) const { return ring_[(count_ - 1 - calls_ago) % span]; }
@@ -35,10 +35,10 @@ class Iteration {
   std::size_t count_ = 0;
   std::size_t period_ = 0;
   std::size_t held_ = 0;         // calls that the period explains
-  std::size_t begun_ = 0;        // the call with which the last iteration began
-  std::size_t least_held_ = 32;  // calls that a period has to explain
-  std::size_t searched_from_ = 0,
-              next_look_ = 0;  // a look for a period costs as much as calls since the last
+  std::size_t begun_ = 0;        // index of the call that began the last iteration
+  std::size_t least_held_ = 32;  // calls that a period must explain
+  // Next search for a period; a search costs as much as the calls since the last one
+  std::size_t searched_from_ = 0, next_look_ = 0;
 };
 
 }  // namespace shingle::nccl_tuner

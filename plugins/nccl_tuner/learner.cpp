@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t least_ahead = 64, most_ahead = CallHistory::span * 3 / 4;
 constexpr int most_refused = 8, most_dropped = 16;
-constexpr int resting_iterations = 64;  // before it asks again whether it is its turn
+constexpr int resting_iterations = 64;  // iterations between two tries to get the turn
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void Learner::on_call(const Call& call, const CostTable& table) {
   if (experiment_ && iteration_.period() == 0) retreat();
 }
 
-/// While nothing can be timed, NCCL's choice holds.
+/// Returns to NCCL's choice while nothing can be timed.
 void Learner::retreat() {
   if (agreed() && current_ != experiment_->library()) propose(experiment_->library());
 }
@@ -81,7 +81,7 @@ void Learner::begin() {
   log_.inform(fmt::format("tunes {} kinds of calls in iterations of {}", kinds.size(), iteration_.period()));
 }
 
-/// Whether nothing is under way between the ranks; takes note of what they agreed on.
+/// Records what the ranks have agreed on. Returns true if no proposal is in flight.
 bool Learner::agreed() {
   if (agreement_.is_open()) return false;
   if (proposed_.empty()) return agreement_.free();
@@ -99,7 +99,7 @@ bool Learner::agreed() {
 
 void Learner::propose(const Experiment::Configs& configs) {
   proposed_ = configs;
-  // To the beginning of an iteration, where there is room for that.
+  // Rounds up to a whole number of iterations, within most_ahead.
   const std::uint64_t period = std::max<std::uint64_t>(iteration_.period(), 1);
   const std::uint64_t iterations = std::max<std::uint64_t>(2, (ahead_ + period - 1) / period);
   agreement_.propose(experiment_->changes(configs), calls_, std::min(iterations * period, most_ahead));

@@ -1,7 +1,6 @@
-// Tunes while the program runs, on the leader of a communicator: it proposes configurations to all ranks, and
-// times the program's iterations with them on the host's clock. A plugin sees nothing else, and the iteration
-// is what matters to the user; of a program in a steady state the host's iterations take as long as the
-// device's.
+// Tunes while the program runs, on the leader of a communicator. It proposes configurations to all ranks and
+// times the program's iterations with the host's clock. A plugin can observe nothing else, and the iteration
+// time is what the user cares about. In a steady state, host iterations take as long as device iterations.
 #pragma once
 
 #include <functional>
@@ -20,19 +19,18 @@ namespace shingle::nccl_tuner {
 
 class Learner {
  public:
-  /// Of an experiment's end.
+  /// Called at an experiment's end.
   using Found = std::function<void(const std::vector<Learnt>&)>;
 
   using Now = std::function<Sampler::Clock::time_point()>;
 
-  /// Leaves alone the kinds of calls that `known` has choices for. `turn` is the name of the turn that it
-  /// waits for.
+  /// Skips kinds of calls for which `known` has choices. `turn` names the turn to wait for.
   Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const std::string& turn,
           const Log& log, Found found, Now now = &Sampler::Clock::now);
 
-  /// At each call, after what was agreed for it holds, with NCCL's table as it came.
+  /// Called at each call, after agreed choices were applied, with NCCL's unmodified cost table.
   void on_call(const Call& call, const CostTable& table);
-  /// What the experiment under way has found so far counts.
+  /// Ends tuning. The running experiment's best result so far counts.
   void finish();
 
  private:
@@ -53,16 +51,16 @@ class Learner {
   Iteration iteration_;
   Turn turn_;
   bool over_ = false;
-  std::vector<CallKind> settled_;  // by experiments that ended
-  int dropped_ = 0;                // experiments whose iteration did not go on
-  int resting_ = 0;                // iterations in which there is nothing to do
-  bool anew_ = false;              // the iteration was broken, and may now be another
+  std::vector<CallKind> settled_;  // from experiments that ended
+  int dropped_ = 0;                // experiments whose iteration did not continue
+  int resting_ = 0;                // iterations to skip, with nothing to do
+  bool anew_ = false;              // the iteration broke and may now be another one
 
   std::optional<Experiment> experiment_;
   bool dropping_ = false;
-  Experiment::Configs current_, proposed_;  // what holds; what was proposed: empty, nothing
+  Experiment::Configs current_, proposed_;  // configurations that hold; proposed ones, or empty
   std::uint64_t ahead_ = 0;                 // calls from a proposal until it takes effect
-  int refused_ = 0;                         // proposals in a row that some rank saw too late
+  int refused_ = 0;                         // consecutive proposals that some rank saw too late
   Sampler sampler_;
 };
 

@@ -7,9 +7,9 @@
 namespace shingle::nccl_tuner {
 namespace {
 
-/// Whether nobody in this process has said so yet.
+/// True if no thread of this process has logged this line yet.
 bool first_time(std::string_view line) {
-  constexpr std::size_t most_lines = 1000;  // who reads further?
+  constexpr std::size_t most_lines = 1000;  // bounds the memory of remembered lines
   static std::mutex mutex;
   static std::set<std::string, std::less<>> said;
   const std::lock_guard guard(mutex);
@@ -22,7 +22,7 @@ void Log::warn(std::string_view line) const noexcept {
   bool first = true;
   try {
     first = first_time(line);
-  } catch (...) {  // out of memory: then perhaps more than once
+  } catch (...) {  // out of memory: may repeat the line
   }
   if (first) write(abi::log_warning, line);
 }

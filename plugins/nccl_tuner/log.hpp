@@ -7,12 +7,12 @@
 
 namespace shingle::nccl_tuner {
 
-/// Safe where an exception is being handled, and where there is no memory left.
+/// Safe in exception handlers and without free memory.
 class Log {
  public:
   explicit Log(abi::Logger logger) : logger_(logger) {}
 
-  /// Shown with NCCL_DEBUG=WARN and above; the same line once a process, however many communicators meet it.
+  /// Shown with NCCL_DEBUG=WARN and above. The same line appears once per process, for all communicators.
   void warn(std::string_view line) const noexcept;
   /// Shown with NCCL_DEBUG=INFO.
   void inform(std::string_view line) const noexcept;

@@ -1,4 +1,4 @@
-// What ranks of several hosts tell each other while they agree.
+// Messages between ranks of several hosts while they agree.
 #pragma once
 
 #include <array>
@@ -15,9 +15,9 @@ struct Message {
   enum class Kind : std::uint8_t { propose, acknowledge, commit, abort, done };
   Kind kind = Kind::done;
   std::uint64_t number = 0;  ///< of the proposal
-  // Of a proposal alone:
-  std::uint64_t seen_call = 0, seen_hash = 0;  ///< what calls have been made until when
-  std::uint64_t effective_call = 0;            ///< E
+  // Fields of a proposal only:
+  std::uint64_t seen_call = 0, seen_hash = 0;  ///< last call that the leader has made, and the hash up to it
+  std::uint64_t effective_call = 0;            ///< call E
   std::uint32_t changes = 0;
   std::array<Change, most_changes> change{};
 };
@@ -25,8 +25,8 @@ struct Message {
 inline constexpr std::size_t most_message_bytes = 1 + 4 * 8 + 4 + most_changes * 5;
 
 std::string packed(const Message& message);
-/// Nothing where it is no message, or one that no rank sends: of kinds of calls or choices that there are
-/// not, or of a call that is too far away.
+/// Nothing if the bytes are not a message, or not one that a rank sends. Such messages have invalid kinds of
+/// calls or choices, or a call too far away.
 std::optional<Message> parse_message(std::string_view bytes);
 
 }  // namespace shingle::nccl_tuner

@@ -1,4 +1,4 @@
-// What NCCL sees: two tables of functions that let neither exceptions nor errors out.
+// NCCL's entry points: two tables of functions that let neither exceptions nor errors out.
 #include <algorithm>
 
 #include "abi.hpp"
@@ -7,7 +7,7 @@
 namespace shingle::nccl_tuner {
 namespace {
 
-/// Null where there is no memory for one: then NCCL's choice holds.
+/// Null if there is no memory for a tuner: NCCL's choice then holds.
 Tuner* make_tuner(const Communicator& communicator, abi::Logger logger) noexcept try {
   return new Tuner(communicator, Log(logger));
 } catch (...) {
@@ -44,7 +44,7 @@ int finalize(void* context) {
 }  // namespace
 }  // namespace shingle::nccl_tuner
 
-// NCCL finds them by these names.
+// NCCL looks these names up.
 extern "C" {
 using namespace shingle::nccl_tuner;
 [[gnu::visibility("default")]] abi::TunerV5 ncclTunerPlugin_v5{"Shingle", init_v5, get_coll_info, finalize};

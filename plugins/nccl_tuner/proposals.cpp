@@ -18,7 +18,7 @@ void Proposals::propose(std::span<const Change> changes, const CallHistory& call
 std::span<const Change> Proposals::follow(std::uint64_t number, const CallHistory& calls) {
   if (acknowledged_ != number) {
     if (calls.now() < shared_.seen_call) return {};  // this rank is behind the leader
-    // What was so long ago that it is forgotten, or went otherwise, or has begun: not agreed, now or later.
+    // The hash is forgotten, the calls differ, or call E has passed: this rank never acknowledges.
     if (calls.hash(shared_.seen_call) != shared_.seen_hash || calls.now() >= shared_.effective_call)
       return resolve(number);
     acknowledged_ = number;
@@ -36,12 +36,13 @@ std::span<const Change> Proposals::resolve(std::uint64_t number) {
     seen = number << 2 | aborted;
   committed_ = (seen & 3) == committed;
   done_ = number;
-  // Once all are done the leader may write the next proposal over this one.
+  // Once all ranks are done, the leader may overwrite this proposal, so its changes are copied first.
   const std::size_t count = committed_ ? std::min<std::size_t>(shared_.changes, most_changes) : 0;
   std::ranges::copy(std::span(shared_.change).first(count), taken_.begin());
   shared_.resolved.fetch_add(1, std::memory_order_acq_rel);
   const auto taken = std::span(taken_).first(count);
-  // A process of the same user may have written anything; all ranks see the same, and take none of it.
+  // Another process of the same user may have written anything. All ranks see the same bytes and reject them
+  // alike.
   return std::ranges::all_of(taken, [](const Change& change) { return valid(change); })
              ? std::span<const Change>(taken)
              : std::span<const Change>();

@@ -1,10 +1,12 @@
 // Agreement in shared memory, where no rank ever waits.
 //
-// Whoever is the last of all to acknowledge a proposal turns `pending` into `committed`; whoever comes to
-// call E first while it is still pending turns it into `aborted`. That is one atomic word, and the first to
-// change it decides for all: no rank can have passed E without having acknowledged where it is committed, and
-// what is aborted holds for none. A rank that reads the word at E is done with the proposal (`resolved`); the
-// leader makes another only when all are. So a rank that dies, or leaves, freezes what holds.
+// The last rank to acknowledge a proposal turns `pending` into `committed`. The first rank to reach call E
+// while it is still pending turns it into `aborted`. Both change one atomic word, so the first change decides
+// for all ranks. If the word is committed, every rank acknowledged before passing E. If it is aborted, it
+// holds for no rank.
+//
+// A rank that reads the word at E is done with the proposal (`resolved`). The leader makes another proposal
+// only when all ranks are done. So if a rank dies or leaves, current choices stay.
 #pragma once
 
 #include <array>
@@ -16,12 +18,12 @@
 
 namespace shingle::nccl_tuner {
 
-/// Lies in shared memory, zeros at first. All but the atomics are written while no rank reads them.
+/// Lies in shared memory, zero-initialised. All but the atomics are written while no rank reads them.
 struct Proposal {
   std::atomic<std::uint64_t> state{0};  ///< number of the proposal, times 4, plus its State
   std::atomic<std::uint32_t> acknowledged{0}, resolved{0};
-  std::uint64_t seen_call = 0, seen_hash = 0;  ///< what calls have been made until when
-  std::uint64_t effective_call = 0;            ///< E
+  std::uint64_t seen_call = 0, seen_hash = 0;  ///< last call that the leader has made, and the hash up to it
+  std::uint64_t effective_call = 0;            ///< call E
   std::uint32_t changes = 0;
   std::array<Change, most_changes> change{};
 };
@@ -55,8 +57,8 @@ class Proposals final : public Agreement {
 
   Proposal& shared_;
   const std::uint32_t ranks_;
-  std::uint64_t done_ = 0;          // the last proposal that this rank is done with
-  std::uint64_t acknowledged_ = 0;  // the last that it acknowledged
+  std::uint64_t done_ = 0;          // last proposal that this rank is done with
+  std::uint64_t acknowledged_ = 0;  // last proposal that it acknowledged
   bool committed_ = false;
   std::array<Change, most_changes> taken_{};
 };

@@ -9,9 +9,10 @@
 namespace shingle::nccl_tuner {
 namespace {
 
-constexpr std::uint64_t calls_between_looks = 8;  // a look is a call of the system
-constexpr int most_at_a_look = 16;                // messages: more than peers that keep to the rules send
-constexpr net::Clock::time_point at_once{};       // messages are small: who does not take one takes none
+constexpr std::uint64_t calls_between_looks = 8;  // polling for messages is a system call
+constexpr int most_at_a_look = 16;                // more messages than correct peers send
+// A past deadline: a peer whose buffer does not take a small message at once gets none
+constexpr net::Clock::time_point at_once{};
 
 /// Throws net::NetError.
 void send(const net::Connection& to, const Message& message) {
@@ -41,7 +42,7 @@ void RemoteProposals::break_off(std::string_view why) {
   if (trouble_.empty()) trouble_ = why;
 }
 
-// ---- The leader.
+// The leader.
 
 RemoteLeader::RemoteLeader(std::vector<net::Connection> peers, const Patience& patience)
     : RemoteProposals(patience) {
@@ -51,7 +52,7 @@ RemoteLeader::RemoteLeader(std::vector<net::Connection> peers, const Patience& p
 RemoteLeader::~RemoteLeader() {
   if (open_ && !decided_) try {
       tell_all({.kind = Message::Kind::abort, .number = proposal_.number});
-    } catch (const std::exception&) {  // out of memory: their connections end
+    } catch (const std::exception&) {  // out of memory: closing the connections tells the peers
     }
 }
 
@@ -73,7 +74,7 @@ void RemoteLeader::propose(std::span<const Change> changes, const CallHistory& c
 void RemoteLeader::tell_all(const Message& message) {
   for (const Peer& peer : peers_) try {
       send(peer.connection, message);
-    } catch (const net::NetError& error) {  // the others hear it all the same
+    } catch (const net::NetError& error) {  // the other peers still get the message
       break_off(fmt::format("a rank cannot be told: {}", error.what()));
     }
 }
@@ -87,7 +88,7 @@ void RemoteLeader::listen() {
     }
 }
 
-/// Of each proposal a rank may say once that it acknowledges it, and once that it is done with it.
+/// For each proposal a rank may acknowledge once, and report once that it is done.
 void RemoteLeader::listen_to(Peer& peer) {
   for (int i = 0; i < most_at_a_look; ++i) {
     const auto frame = peer.connection.try_receive(most_message_bytes);
@@ -117,7 +118,7 @@ std::span<const Change> RemoteLeader::advance(const CallHistory& calls) {
   const bool early = calls.now() < proposal_.effective_call;
   const bool in_time = net::Clock::now() < decide_by_;
   if (early && in_time && !decided_ && !broken() && all_acknowledged()) {
-    decided_ = true;  // for itself too, whoever can be told
+    decided_ = true;  // also decides for itself, even if no peer can be told
     tell_all({.kind = Message::Kind::commit, .number = proposal_.number});
   }
   if (early && (decided_ || in_time)) return {};
@@ -125,7 +126,7 @@ std::span<const Change> RemoteLeader::advance(const CallHistory& calls) {
   return resolve(decided_);
 }
 
-// ---- The others.
+// The followers.
 
 void RemoteFollower::tell(Message::Kind kind) {
   if (!broken()) try {
@@ -135,13 +136,13 @@ void RemoteFollower::tell(Message::Kind kind) {
     }
 }
 
-/// Nobody is to take half of what was said for all of it.
+/// Closes the connection, so that the peer never takes part of a message for a whole one.
 void RemoteFollower::hang_up(std::string_view why) {
   break_off(fmt::format("the leader cannot be heard: {}", why));
   leader_ = {};
 }
 
-/// What has come.
+/// The next message that has arrived, if any.
 std::optional<Message> RemoteFollower::hear() {
   if (!broken()) try {
       if (const auto frame = leader_.try_receive(most_message_bytes)) return message_in(*frame);
@@ -151,7 +152,7 @@ std::optional<Message> RemoteFollower::hear() {
   return std::nullopt;
 }
 
-/// Whether the leader has committed. Any other word than that, and none, is an abort.
+/// True if the leader has committed. Any other message, or none, is an abort.
 bool RemoteFollower::hear_word() {
   if (!broken()) try {
       const Message word = message_in(leader_.receive(most_message_bytes, wait_until_));
@@ -171,7 +172,7 @@ bool RemoteFollower::find_proposal() {
   for (int i = 0; i < most_at_a_look; ++i) {
     const auto message = hear();
     if (!message) return false;
-    if (message->kind != Message::Kind::propose) continue;  // the end of what this rank refused
+    if (message->kind != Message::Kind::propose) continue;  // the end of a proposal that this rank refused
     if (message->number <= proposal_.number) {
       hang_up("a message out of turn");
       return false;

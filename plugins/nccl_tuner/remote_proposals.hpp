@@ -1,14 +1,15 @@
-// Agreement over TCP, for ranks of several hosts: every rank has a connection to the leader.
+// Agreement over TCP, for ranks of several hosts. Every rank has a connection to the leader.
 //
-// The leader decides: it commits when all have acknowledged and it has not come to call E itself, aborts when
-// it comes there before. A rank that has acknowledged and comes to E first waits for the leader's word. The
-// leader has then calls to make before E, so it does not wait for that rank, and is about to speak.
+// The leader commits a proposal when all ranks have acknowledged before its own call E. It aborts if it
+// reaches E first. A rank that has acknowledged waits at E for the leader's decision. The leader still has
+// calls to make before E. It does not wait for that rank, and decides soon.
 //
 // That wait is bounded. The leader commits within Patience::decide_us of its proposal or not at all. A rank
-// that has heard nothing for Patience::wait_us, twice as long, after it acknowledged takes that for an abort:
-// the proposal is older than the acknowledgement, so no word that was sent in time is still to come, unless
-// the network, or a stop of the leader between deciding and sending, held it up for the difference. Where a
-// connection breaks nothing is proposed any more.
+// waits Patience::wait_us, twice as long, after its acknowledgement, and takes silence for an abort. The
+// proposal is older than the acknowledgement, so a decision sent in time should have arrived. The exception
+// is a delay by the difference, in the network or by a stop of the leader between deciding and sending.
+//
+// If a connection breaks, nothing is proposed any more.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@
 
 namespace shingle::nccl_tuner {
 
-/// The same on all ranks.
+/// Must be the same on all ranks.
 struct Patience {
   double decide_us = 5e6, wait_us = 10e6;
 };
@@ -41,12 +42,12 @@ class RemoteProposals : public Agreement {
  protected:
   explicit RemoteProposals(const Patience& patience) : patience_(patience) {}
 
-  /// At a call with a proposal before this rank, or where it is time to look for one.
+  /// Called at a call with an open proposal, or when it is time to poll for one.
   virtual std::span<const Change> advance(const CallHistory& calls) = 0;
-  /// This rank is done with the proposal.
+  /// Ends this rank's part in the proposal.
   std::span<const Change> resolve(bool committed);
   bool broken() const { return !trouble_.empty(); }
-  /// Nothing is agreed on any more; the first reason counts.
+  /// Ends agreement for good. The first reason counts.
   void break_off(std::string_view why);
 
   const Patience patience_;
@@ -68,7 +69,7 @@ class RemoteLeader final : public RemoteProposals {
  private:
   struct Peer {
     net::Connection connection;
-    bool acknowledged = false, done = true;  // none has a proposal before it
+    bool acknowledged = false, done = true;  // no open proposal yet
   };
   std::span<const Change> advance(const CallHistory& calls) override;
   void listen();
@@ -79,7 +80,7 @@ class RemoteLeader final : public RemoteProposals {
 
   std::vector<Peer> peers_;
   net::Clock::time_point decide_by_{};
-  bool decided_ = false;  // to commit
+  bool decided_ = false;  // has decided to commit
 };
 
 class RemoteFollower final : public RemoteProposals {

@@ -1,4 +1,4 @@
-// How long an iteration takes, on the host's clock.
+// Measures how long an iteration takes on the host's clock.
 #pragma once
 
 #include <chrono>
@@ -10,22 +10,22 @@ class Sampler {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// After a change, or an interruption: the next iterations are not timed.
+  /// Skips the timing of the next iterations, after a change or an interruption.
   void restart();
-  /// Where samples differ too much: twice as many iterations a sample from now on.
+  /// Doubles the iterations per sample, for samples that differ too much.
   void lengthen() { strides_ *= 2; }
-  /// An iteration begins. The mean of as many as make a sample, in us, with the last of them.
+  /// Called when an iteration begins. Returns the mean in µs at the last iteration of a sample.
   std::optional<double> on_begin(Clock::time_point now);
 
  private:
-  /// Until the device has caught up with the host, which runs ahead by what its queues hold.
+  /// Iterations until the device has caught up with the host, which runs ahead by the depth of its queues.
   static constexpr int settling_iterations = 3;
   /// Shorter iterations are timed several at a time.
   static constexpr double least_sample_us = 5000;
 
-  int settling_ = settling_iterations + 1;  // beginnings until one is timed
-  int stride_ = 1;                          // iterations that are long enough to be timed
-  int strides_ = 1;                         // whose mean is a sample
+  int settling_ = settling_iterations + 1;  // iteration begins until one is timed
+  int stride_ = 1;                          // iterations that are long enough to time together
+  int strides_ = 1;                         // strides per sample
   int counted_ = 0;
   Clock::time_point begun_{};
 };

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-std::int64_t now_ns() {  // the same clock for all processes of a host
+std::int64_t now_ns() {  // a clock common to all processes of a host
   return std::chrono::duration_cast<nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
@@ -33,7 +33,7 @@ class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
   ~Descriptor() {
-    ::flock(fd_, LOCK_UN);  // which close() leaves to the mapping
+    ::flock(fd_, LOCK_UN);  // close() would leave the lock to the mapping
     ::close(fd_);
   }
   Descriptor(const Descriptor&) = delete;
@@ -44,7 +44,7 @@ class Descriptor {
   int fd_;
 };
 
-/// Polled, as a blocking flock() has no deadline.
+/// Polls, because a blocking flock() has no deadline.
 void lock(const Descriptor& file, const std::string& name, Clock::time_point end) {
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if ((errno != EWOULDBLOCK && errno != EINTR) || Clock::now() >= end) throw failed(name);
@@ -56,7 +56,7 @@ bool is_alive(std::int32_t process) {
   return ::kill(process, 0) == 0 || errno != ESRCH;
 }
 
-/// Whether it is what ranks that can still come have been joining: not the remains of a job that died.
+/// True if ranks of the current job are joining this segment. False for the remains of a job that died.
 bool is_fresh(const Shared& shared, std::uint32_t ranks, std::chrono::microseconds deadline) {
   if (shared.version != Shared::layout || shared.ranks != ranks || shared.joined >= ranks) return false;
   if (shared.verdict != Shared::forming) return false;
@@ -73,13 +73,13 @@ Segment::Segment(std::uint64_t communicator_id, std::uint32_t ranks, const Crede
     : name_(fmt::format("/shingle-tuner-{}-{:016x}", ::getuid(), communicator_id)), deadline_(deadline) {
   if (ranks > Shared::most_ranks)
     throw Error(fmt::format("{} ranks of one host are more than {}", ranks, Shared::most_ranks));
-  constexpr int tries = 100;  // each but the last was another's memory that went away meanwhile
+  constexpr int tries = 100;  // each failed try met another job's segment that disappeared meanwhile
   for (int i = 0; i < tries; ++i)
     if (join(name_, ranks, credentials)) return;
   throw Error(fmt::format("shared memory {}: does not stay", name_));
 }
 
-/// One try; false: what was found was stale, and is gone.
+/// One try. Returns false if the segment was stale; it is then removed.
 bool Segment::join(const std::string& name, std::uint32_t ranks, const Credentials& credentials) {
   const int fd = ::shm_open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) throw failed(name);

@@ -1,5 +1,5 @@
-// Memory that the ranks of one communicator on one host share, and the moment in which they find out whether
-// all of them are there and of one mind.
+// Shared memory of one communicator's ranks on one host. Through it they find out whether all have come and
+// agree.
 #pragma once
 
 #include <array>
@@ -14,9 +14,9 @@
 
 namespace shingle::nccl_tuner {
 
-/// Fresh memory is all zeros; the file is as large as this.
+/// Fresh memory is all zeros. The file has this struct's size.
 struct Shared {
-  static constexpr std::uint32_t layout = 0x53480001;  // changes with this struct
+  static constexpr std::uint32_t layout = 0x53480001;  // change it with this struct
   static constexpr std::uint32_t most_ranks = 1024;
   enum Verdict : std::uint32_t { forming, complete, abandoned };
 
@@ -25,7 +25,7 @@ struct Shared {
   std::uint32_t ranks = 0, joined = 0;
   std::uint32_t differences = 0;
   std::int64_t created_ns = 0;
-  Credentials first;  ///< of whoever came first
+  Credentials first;  ///< of the first rank to join
   std::array<std::int32_t, most_ranks> process{};
 
   std::atomic<std::uint32_t> verdict{forming};
@@ -34,19 +34,19 @@ struct Shared {
 
 class Segment final : public Meeting {
  public:
-  /// Joins the ranks of a communicator. The name is gone once all have joined, so that nothing is left
-  /// behind. Throws Error with the reason where there is no such memory.
+  /// Joins the ranks of a communicator. The name is removed once all have joined, so that nothing is left
+  /// behind. Throws Error with the reason if there is no such memory.
   Segment(std::uint64_t communicator_id, std::uint32_t ranks, const Credentials& credentials,
           std::chrono::microseconds deadline);
   ~Segment() override;
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  /// The deadline is that of the one who came first. Whoever is late, or finds no memory, makes it false for
-  /// the others.
+  /// The first rank's deadline applies. A rank that is late or gets no memory makes the result false for the
+  /// others.
   bool complete() override;
   std::uint32_t differences() const override { return shared_->differences; }
-  /// The first to join does.
+  /// True on the first rank to join.
   bool leads() const override { return place_ == 0; }
   Agreement& agreement() override { return *proposals_; }
 

@@ -17,7 +17,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// "host:port"; an address of IPv6 in brackets.
+/// Parses "host:port". IPv6 addresses are in brackets.
 net::Address parse_address(const char* name, const std::string& text) {
   const auto colon = text.rfind(':');
   net::Address address{text.substr(0, colon)};

@@ -1,4 +1,4 @@
-// What the user asks of the plugin, by the environment.
+// The plugin's settings, from the environment.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,14 @@
 namespace shingle::nccl_tuner {
 
 struct Settings {
-  std::string table;  ///< SHINGLE_TUNER_TABLE: a file to read choices from; empty: none
-  std::string
-      learn;  ///< SHINGLE_TUNER_LEARN: tune while the program runs, and a file for the result; empty: no
+  std::string table;  ///< SHINGLE_TUNER_TABLE: file to read choices from; empty: none
+  std::string learn;  ///< SHINGLE_TUNER_LEARN: tune during the run and write this file; empty: no
   /// SHINGLE_TUNER_DEADLINE: how long a communicator's ranks wait for each other when it is made.
   std::chrono::microseconds deadline = std::chrono::seconds(10);
 
-  /// SHINGLE_TUNER_TURN: a name; programs with the same one do not tune at the same time.
+  /// SHINGLE_TUNER_TURN: a name. Programs with the same name do not tune at the same time.
   std::string turn;
-  /// SHINGLE_TUNER_RENDEZVOUS: where the ranks of a communicator of several hosts meet; empty: nowhere.
+  /// SHINGLE_TUNER_RENDEZVOUS: where the ranks of a communicator of several hosts meet. Empty: nowhere.
   std::optional<net::Address> rendezvous;
 };
 

@@ -16,7 +16,7 @@ namespace shingle::nccl_tuner {
 namespace {
 
 constexpr std::chrono::milliseconds between_tries{5};
-constexpr double longest_word_us = 1e5;  // to be taken by a system, not by a process
+constexpr double longest_word_us = 1e5;  // for the kernel to take a message, not for a process to read it
 constexpr std::size_t who_bytes = 8, verdict_bytes = 5;
 
 struct Hello {
@@ -46,7 +46,7 @@ struct Hello {
   }
 };
 
-/// What the leader answers, then what it says in the end. Other: the meeting is of another communicator.
+/// The leader's first answer, then its final message. `other`: the meeting is of another communicator.
 enum class Answer : std::uint8_t { other, wait };
 enum class Outcome : std::uint8_t { abandoned, complete };
 
@@ -55,7 +55,7 @@ struct Follower {
   net::Connection connection;
 };
 
-/// Whether a name is one of this host: only then can it be bound to.
+/// True if a name belongs to this host: only then can a socket bind to it.
 bool is_here(const std::string& host) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_DGRAM;
@@ -69,7 +69,7 @@ bool is_here(const std::string& host) {
   return here;
 }
 
-/// Nothing: somebody else listens there.
+/// Nothing if another process listens there.
 std::optional<net::Socket> try_to_listen(const net::Address& address) {
   try {
     return net::listen_on(address);
@@ -101,7 +101,7 @@ bool Star::complete() {
   }
 }
 
-/// Takes in the others, and tells them what came of it.
+/// Accepts the other ranks, then sends them the outcome.
 bool Star::lead(net::Socket listener, net::Clock::time_point end) {
   leads_ = true;
   net::Acceptor acceptor(std::move(listener), meeting_);
@@ -122,7 +122,7 @@ bool Star::lead(net::Socket listener, net::Clock::time_point end) {
       differences_ |= nccl_tuner::differences(hello->credentials, credentials_);
       std::erase_if(followers, [&](const Follower& earlier) { return earlier.who == hello->who; });
       followers.push_back({std::string(hello->who), std::move(connection)});
-    } catch (const net::NetError&) {  // gone again
+    } catch (const net::NetError&) {  // closed meanwhile
     }
   }
   const bool all = followers.size() + 1 == ranks_;
@@ -142,13 +142,13 @@ bool Star::lead(net::Socket listener, net::Clock::time_point end) {
   return all;
 }
 
-/// Whether the leader was found; only where all came is there an agreement then.
+/// Returns true if the leader was found. Agreement needs all ranks to have come.
 bool Star::follow(net::Clock::time_point end) {
   const Hello hello{who_, communicator_id_, ranks_, credentials_};
   try {
     auto [leader, reply] = net::join(address_, meeting_, hello.packed(), end);
     if (reply != net::Packer().number(static_cast<std::uint8_t>(Answer::wait)).take()) return false;
-    // The leader came earlier, so that its deadline is over before twice this one's.
+    // The leader came earlier, so its deadline passes before twice this rank's deadline.
     const net::Frame word = leader.receive(verdict_bytes, end + deadline_);
     net::Parser parser(word.payload);
     const auto outcome = parser.number<std::uint8_t>();
@@ -157,7 +157,7 @@ bool Star::follow(net::Clock::time_point end) {
     if (outcome == static_cast<std::uint8_t>(Outcome::complete))
       agreement_ = std::make_unique<RemoteFollower>(std::move(leader));
     return true;
-  } catch (const net::Late& error) {  // the deadline may have cut short a try: earlier ones say more
+  } catch (const net::Late& error) {  // the deadline may have cut a try short; earlier errors say more
     if (trouble_.empty()) trouble_ = fmt::format("; {}:{}: {}", address_.host, address_.port, error.what());
   } catch (const net::NetError& error) {
     trouble_ = fmt::format("; {}:{}: {}", address_.host, address_.port, error.what());

@@ -1,5 +1,5 @@
-// The ranks of a communicator of several hosts meet at an address: one that is on its host listens there, and
-// leads; the others connect to it. Only processes with the same token meet.
+// The ranks of a communicator on several hosts meet at an address. A rank on that address's host listens
+// there and leads; the others connect to it. Only processes with the same token meet.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@ namespace shingle::nccl_tuner {
 
 class Star final : public Meeting {
  public:
-  /// The address serves one communicator at a time; the others' ranks try again. Throws Error where the
-  /// system gives no random bytes.
+  /// The address serves one communicator at a time; ranks of other communicators retry. Throws Error if the
+  /// kernel returns no random bytes.
   Star(net::Address address, net::Token token, std::uint64_t communicator_id, std::uint32_t ranks,
        const Credentials& credentials, std::chrono::microseconds deadline);
 
@@ -35,7 +35,7 @@ class Star final : public Meeting {
   const std::uint32_t ranks_;
   const Credentials credentials_;
   const std::chrono::microseconds deadline_;
-  const std::string who_;  // random, as a rank that tries again is still one
+  const std::string who_;  // random id, so that a retry counts as the same rank
   bool leads_ = false;
   std::uint32_t differences_ = 0;
   std::string trouble_;

@@ -18,8 +18,8 @@
 namespace shingle::nccl_tuner {
 namespace {
 
-/// How manieth communicator of this process it is: the ranks of one communicator in one process share a
-/// number.
+/// Zero-based index of the communicator in this process. Ranks of one communicator in one process share an
+/// index.
 std::uint64_t ordinal_of(std::uint64_t communicator_id) {
   static std::mutex mutex;
   static std::vector<std::uint64_t> seen;
@@ -30,7 +30,7 @@ std::uint64_t ordinal_of(std::uint64_t communicator_id) {
   return seen.size() - 1;
 }
 
-/// FNV-1a; 0 stands for no table.
+/// FNV-1a; 0 means no table.
 std::uint64_t hash_of(const TunedTable& table) {
   if (table.entries.empty()) return 0;
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -41,7 +41,7 @@ std::uint64_t hash_of(const TunedTable& table) {
 }  // namespace
 
 Tuner::Tuner(const Communicator& communicator, const Log& log) : communicator_(communicator), log_(log) {
-  if (communicator_.ranks < 2) return;  // nothing is communicated
+  if (communicator_.ranks < 2) return;  // no communication
   try {
     settings_ = settings_from_environment();
     start();
@@ -92,7 +92,7 @@ std::unique_ptr<Meeting> Tuner::meet(const Credentials& credentials) {
                                 credentials, settings_.deadline);
 }
 
-/// An empty one where there is none to be had: ranks whose tables differ all take none.
+/// Empty if the table cannot be read: ranks whose tables differ all use none.
 TunedTable Tuner::read_table() {
   if (settings_.table.empty()) return {};
   try {
@@ -103,8 +103,8 @@ TunedTable Tuner::read_table() {
   }
 }
 
-/// Entries for this communicator alone come before those for any; they count only where all ranks have made
-/// their communicators in the same order.
+/// Entries for this communicator override entries for any. They count only if all ranks have created their
+/// communicators in the same order.
 void Tuner::take(const TunedTable& table, bool with_communicators) {
   for (const bool own : {false, true}) {
     for (const TunedEntry& entry : table.entries) {
@@ -120,7 +120,7 @@ void Tuner::take(const TunedTable& table, bool with_communicators) {
   }
 }
 
-/// Failing that, nothing is ever agreed on, and all ranks keep what they have.
+/// Starts online tuning. On failure, ranks never agree on changes, and all keep their choices.
 void Tuner::go_online(std::unique_ptr<Meeting> meeting) noexcept try {
   online_ = std::make_unique<Online>(std::move(meeting));
   if (online_->meeting->leads())
@@ -131,7 +131,7 @@ void Tuner::go_online(std::unique_ptr<Meeting> meeting) noexcept try {
   log_.inform("out of memory: does not tune online");
 }
 
-/// Nothing that goes wrong ends the program: what holds stays, and learning is over.
+/// Errors never end the program: current choices stay, and learning ends.
 void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noexcept try {
   if (online_) agree(call, table);
   if (call.collective >= nccl_collectives) return;
@@ -164,7 +164,7 @@ void Tuner::warn_of_end(std::string_view why) noexcept try {
   log_.warn("stops tuning: out of memory");
 }
 
-/// Whatever goes wrong here, what the ranks have agreed on holds.
+/// On any error, the choices that the ranks have agreed on stay.
 void Tuner::learn(const Call& call, const CostTable& table) noexcept try {
   online_->learner->on_call(call, table);
 } catch (const std::exception& error) {
@@ -177,11 +177,11 @@ void Tuner::refuse(const Call& call) noexcept try {
   log_.warn(fmt::format("{} of {} cannot run as the table says: NCCL's choice holds",
                         name(static_cast<NcclCollective>(call.collective)),
                         format_bytes(static_cast<double>(call.bytes))));
-} catch (...) {  // out of memory: then in silence
+} catch (...) {  // out of memory: no message
 }
 
-/// Adds to what other communicators, or earlier programs, have learnt. Where that is nothing, and there is no
-/// table yet, an empty one says that the search is over.
+/// Adds to results of other communicators and earlier programs. If there are none and no table exists, writes
+/// an empty table, which shows that the search is over.
 void Tuner::save(const std::vector<Learnt>& learnt) {
   try {
     const tuning::FileLock lock(settings_.learn + ".lock", std::chrono::seconds(1));

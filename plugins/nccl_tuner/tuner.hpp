@@ -1,5 +1,5 @@
-// The tuner of one communicator on one rank. NCCL calls it from one thread at a time; others' tuners run
-// beside it.
+// The tuner of one communicator on one rank. NCCL calls it from one thread at a time; tuners of other
+// communicators run concurrently.
 #pragma once
 
 #include <array>
@@ -16,31 +16,31 @@
 
 namespace shingle::nccl_tuner {
 
-/// What NCCL says of a communicator.
+/// What NCCL reports about a communicator.
 struct Communicator {
-  std::optional<std::uint64_t> id;  ///< the same on all of its ranks; NCCL before 2.28 does not say
+  std::optional<std::uint64_t> id;  ///< the same on all of its ranks; absent before NCCL 2.28
   std::uint64_t ranks = 0, nodes = 0;
 };
 
 class Tuner {
  public:
-  /// Never throws for what is wrong outside: then NCCL's choice holds, and the log says why.
+  /// Does not throw for external errors: NCCL's choice then holds, and the log has the reason.
   Tuner(const Communicator& communicator, const Log& log);
   ~Tuner();
   Tuner(const Tuner&) = delete;
   Tuner& operator=(const Tuner&) = delete;
 
-  /// Sets what is chosen for a call, if anything is.
+  /// Sets the choice for a call, if there is one.
   void on_call(const Call& call, const CostTable& table, int* channels) noexcept;
 
  private:
-  /// The ranks, as they agree on changes.
+  /// State of ranks that agree on changes.
   struct Online {
     explicit Online(std::unique_ptr<Meeting> of) : meeting(std::move(of)) {}
     std::unique_ptr<Meeting> meeting;
     CallHistory calls;
-    std::optional<Learner> learner;  // of the leader
-    bool troubled = false;           // and has said so
+    std::optional<Learner> learner;  // on the leader only
+    bool troubled = false;           // the trouble has been logged
   };
 
   void start();
@@ -61,7 +61,7 @@ class Tuner {
   std::uint64_t ordinal_ = 0;
   Choices choices_;
   std::unique_ptr<Online> online_;
-  std::array<bool, nccl_collectives> refused_{};  // said so once
+  std::array<bool, nccl_collectives> refused_{};  // the refusal has been logged
 };
 
 }  // namespace shingle::nccl_tuner

@@ -24,7 +24,7 @@ bool Turn::take() {
 
 void Turn::give_back() {
   if (fd_ < 0) return;
-  ::flock(fd_, LOCK_UN);  // which a child that was forked meanwhile would hold otherwise
+  ::flock(fd_, LOCK_UN);  // a child forked meanwhile would otherwise keep the lock
   ::close(fd_);
   fd_ = -1;
 }

@@ -1,5 +1,5 @@
-// Of all communicators that one user's programs tune on a host, one at a time does: another's experiments
-// would show in its iterations.
+// A lock that lets one communicator tune at a time, among one user's programs on a host. Another's
+// experiments would show in its iteration times.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@ namespace shingle::nccl_tuner {
 
 class Turn {
  public:
-  /// Programs take turns with those that use the same name.
+  /// Programs with the same name take turns.
   explicit Turn(const std::string& name);
   ~Turn() { give_back(); }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  /// Whether it is ours, now; never waits. The system gives it back when a process dies.
+  /// True if this object now holds the turn; never waits. The kernel releases the turn when a process dies.
   bool take();
   void give_back();
 
