@@ -1,4 +1,4 @@
-// gemm+allreduce on four ranks that are threads of this program: every rank ends up with A0·B0 + A1·B1 +
+// gemm+allreduce on four ranks, which are threads of this program. Every rank ends up with A0·B0 + A1·B1 +
 // A2·B2 + A3·B3.
 #include <cstdio>
 #include <vector>
@@ -17,7 +17,7 @@ int main() {
       shingle::make_world(ranks, {.backend = "host", .link = shingle::parse_link("2GB/s,10us")});
   shingle::Operator op(*world, problem);
 
-  // The matrices are yours: row-major, dense, one set a rank.
+  // The user owns the matrices: row-major, dense, one set per rank.
   std::vector<std::vector<float>> a(ranks), b(ranks), out(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     a[rank].assign(512 * 128, 1.0f + static_cast<float>(rank));

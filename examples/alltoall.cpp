@@ -1,6 +1,6 @@
-// gemm+alltoall, the way back from the experts of a mixture: rows go to whom the routing says. The same
-// program runs on threads (./alltoall) and on processes (mpirun --oversubscribe -n 4 ./alltoall): it
-// only ever touches its local ranks.
+// gemm+alltoall, the combine step of a mixture of experts: the routing gives each row's destination. The same
+// program runs on threads (./alltoall) and on processes (mpirun --oversubscribe -n 4 ./alltoall). It only
+// touches its local ranks.
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -40,7 +40,7 @@ int main() {
     std::size_t set = 0;
     for (const int rank : world->local_ranks()) {
       const std::vector<float>& out = memory[3 * set++ + 2];
-      // Rows are ordered by source; those of rank 0 are products of ones.
+      // Rows are ordered by source. Rows of rank 0 are products of ones.
       right = right && out[0] == static_cast<float>(inner);
       std::printf("rank %d of %d received %lld rows\n", rank, ranks,
                   static_cast<long long>(op.shape(shingle::Role::out, rank).rows));

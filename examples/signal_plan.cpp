@@ -1,4 +1,5 @@
-// gemm+reducescatter by signalling: choose the tile and the groups of waves, read the plan, prove it, run it.
+// gemm+reducescatter with mechanism `signal`: choose the tile and the groups of waves, print the plan, prove
+// it, run it.
 #include <cstdio>
 #include <vector>
 
@@ -18,7 +19,7 @@ int main() {
   shingle::Params params;
   params.tile_rows = 64;
   params.tile_cols = 128;
-  params.group_waves = {4, 4, 2};  // ten tiles: what is sent last is exposed, so the last group is small
+  params.group_waves = {4, 4, 2};  // ten tiles; the last group's transfer is exposed, so that group is small
   shingle::Operator op(*world, problem, {.mechanism = shingle::Mechanism::signal, .params = params});
 
   std::printf("%s\n", to_text(op.plan()).c_str());
@@ -34,7 +35,7 @@ int main() {
       op.bind(rank, role, memory.back().data());
     }
   op.run();
-  // Rank 0 contributes 64·1·1, rank 1 64·0.5·0.5; each keeps its half of the rows.
+  // Rank 0 contributes 64·1·1, rank 1 64·0.5·0.5. Each rank keeps its half of the rows.
   const std::vector<float>& last = memory.back();
   std::printf("rank 1 holds %lld rows, whose first element is %g\n",
               static_cast<long long>(op.shape(shingle::Role::out, 1).rows), static_cast<double>(last[0]));
