@@ -59,7 +59,7 @@ Groups all_of(const std::vector<Groups>& lists) {
   return all;
 }
 
-/// Without the lists of flags that an option needs or excludes: the refusal of a pair names both.
+/// Omits the lists of flags that an option needs or excludes, because the error for a pair names both.
 class Formatter final : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override {
@@ -103,7 +103,7 @@ void add_run(CLI::App& app, RunFlags& flags) {
           {"--seed", "--backend", "--link", "--engine", "--workers", "--timeout"});
 }
 
-/// `allowed`: flags of the world that say something beside a machine of one's own.
+/// `allowed`: world flags that still have a meaning if --machine is given.
 CLI::Option* add_machine(CLI::App& app, std::string& machine,
                          const std::vector<std::string>& allowed = {"--world"}) {
   CLI::Option* option =
@@ -291,8 +291,8 @@ int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
   return info(commands.info_format, commands.info_world, launch);
 }
 
-/// Runs `work`; a failure becomes one line and an exit code. What the user got wrong, all processes of an MPI
-/// run find alike.
+/// Runs `work`; a failure becomes one line and an exit code. All processes of an MPI run detect usage errors
+/// alike.
 template <class Work>
 int guarded(const Launch& launch, Work work) {
   const auto refuse = [&](const std::exception& error) {
@@ -303,7 +303,7 @@ int guarded(const Launch& launch, Work work) {
     return work();
   } catch (const InvalidArgument& error) {
     return refuse(error);
-  } catch (const WriteError& error) {  // of a result: the work is done, and lost
+  } catch (const WriteError& error) {  // writing a result failed: the work is done but lost
     print_failure(error, launch);
     return failure;
   } catch (const IoError& error) {
@@ -314,7 +314,7 @@ int guarded(const Launch& launch, Work work) {
   }
 }
 
-/// CLI11 would only say that a subcommand is missing.
+/// Names the unknown command; CLI11 would only report a missing subcommand.
 void refuse_unknown_command(const CLI::App& app, int argc, const char* const* argv) {
   if (argc < 2 || argv[1][0] == '-') return;
   std::string known;
@@ -325,7 +325,7 @@ void refuse_unknown_command(const CLI::App& app, int argc, const char* const* ar
   throw InvalidArgument(fmt::format("there is no command '{}' (one of {})", argv[1], known));
 }
 
-/// An empty word, as of a variable that is not set, is not taken for a flag that was left out.
+/// Refuses empty values, for example from an unset shell variable, which CLI11 would treat as a missing flag.
 void refuse_empty_values(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands())
     for (const CLI::Option* option : command->get_options()) {
@@ -336,7 +336,7 @@ void refuse_empty_values(const CLI::App& app) {
     }
 }
 
-/// What a command must be given, "compare needs A.json and B.json", for one that has required arguments.
+/// Required arguments of a command, such as "compare needs A.json and B.json".
 std::string usage_of_required(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands()) {
     std::vector<std::string> missing, types;
@@ -353,7 +353,8 @@ std::string usage_of_required(const CLI::App& app) {
   return {};
 }
 
-/// "--wings 2", where no command knows --wings: what a command with a positional file leaves over.
+/// First unknown flag among the arguments that a command with a positional file leaves over, such as --wings
+/// of "--wings 2". Empty if there is none.
 std::string unknown_flag(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands())
     for (const std::string& word : command->remaining())
@@ -361,8 +362,7 @@ std::string unknown_flag(const CLI::App& app) {
   return {};
 }
 
-/// The exit code where the arguments were answered (help, version) or refused; empty where there is work to
-/// do.
+/// Exit code if the arguments were answered (help, version) or refused. Empty if there is work to do.
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const Launch& launch) {
   refuse_unknown_command(app, argc, argv);
   try {
@@ -375,7 +375,8 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const
       print_failure(fmt::format("{} (see shingle --help)", usage.empty() ? error.what() : usage));
     return bad_usage;
   } catch (const CLI::ExcludesError& error) {
-    // A misspelt flag's value is taken for the file, which then excludes others: the flag is what is wrong.
+    // CLI11 takes a misspelt flag's value for the file, which then excludes other options. The flag is the
+    // error.
     const std::string unknown = unknown_flag(app);
     const std::string what = unknown.empty() ? error.what() : fmt::format("there is no flag {}", unknown);
     if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", what));

@@ -1,5 +1,5 @@
-// The subcommands. Each takes its flags parsed and returns the exit code: 0, or 1 where something failed.
-// They throw InvalidArgument, IoError or Unsupported for what the user asked wrongly, before any work.
+// The subcommands. Each takes parsed flags and returns the exit code: 0, or 1 after a failure. For usage
+// errors they throw InvalidArgument, IoError or Unsupported before any work.
 #pragma once
 
 #include "shingle/bench/contenders.hpp"
@@ -11,7 +11,7 @@
 namespace shingle::cli {
 
 struct RunFlags {
-  std::string file;  ///< of a plan, as JSON; empty: the problem flags say what to plan
+  std::string file;  ///< a plan as JSON; empty: the problem flags apply
   ProblemFlags what;
   MatrixFlags own;
   PlanFlags how;
@@ -19,7 +19,7 @@ struct RunFlags {
   int repeat = 0;
   Format format = Format::text;
   std::string trace, svg, html;
-  std::string machine;  ///< of --mechanism auto: this machine's profile
+  std::string machine;  ///< for --mechanism auto: a profile of this machine
   bool timeline = false;
 };
 int run(const RunFlags& flags, const Launch& launch);
@@ -28,9 +28,9 @@ struct PlanCommandFlags {
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
-  std::string machine;   ///< to plan for instead of this one: as machine_from_spec() reads it
-  bool lowered = false;  ///< the launches of the plans, instead of their steps
-  bool steps = false;    ///< of its plans, instead of how long they take there
+  std::string machine;   ///< to plan for, read by machine_from_spec(); empty: this machine
+  bool lowered = false;  ///< print the plans' launches instead of their steps
+  bool steps = false;    ///< print steps, also for another machine; default: predicted times
   int rank = -1;
   Format format = Format::text;
   std::string out, trace, svg;
@@ -38,7 +38,7 @@ struct PlanCommandFlags {
 int plan(const PlanCommandFlags& flags, const Launch& launch);
 
 struct VerifyFlags {
-  std::string file;  ///< of a plan, as JSON; empty: the problem flags say what to plan
+  std::string file;  ///< a plan as JSON; empty: the problem flags apply
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
@@ -47,12 +47,12 @@ struct VerifyFlags {
 int verify(const VerifyFlags& flags, const Launch& launch);
 
 struct SimulateFlags {
-  std::string file;  ///< of a plan, as JSON; empty: the problem flags say what to plan
+  std::string file;  ///< a plan as JSON; empty: the problem flags apply
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
   std::string machine;
-  std::vector<std::string> sweeps;  ///< "k=1K,2K": the problem once for each
+  std::vector<std::string> sweeps;  ///< such as "k=1K,2K"; one problem per combination
   SimOptions options;
   Format format = Format::text;
   std::string trace, svg, html;
@@ -62,7 +62,7 @@ int simulate(const SimulateFlags& flags, const Launch& launch);
 
 struct CompareFlags {
   std::string a, b;                 ///< files of rows, as JSON
-  std::optional<double> threshold;  ///< percent that b may be slower
+  std::optional<double> threshold;  ///< max. percent by which b may be slower
   Format format = Format::text;
   std::string html;
 };
@@ -74,41 +74,41 @@ struct TuneFlags {
   WorldFlags where;
   std::string machine, cache;
   double margin = 0.05;
-  int confirm = 0;  ///< mechanisms to measure; 0: none
+  int confirm = 0;  ///< number of mechanisms to measure; 0: none
   bool nearest = false;
-  std::string nccl_table;  ///< print its environment instead
+  std::string nccl_table;  ///< if set, only prints the environment to use this table
   Format format = Format::text;
 };
 int tune(const TuneFlags& flags, const Launch& launch);
 
 struct CotuneFlags {
-  std::string model, overlap, trace;   ///< files: of one of these
-  std::optional<Parallelism> pattern;  ///< this and the next two with a model
+  std::string model, overlap, trace;   ///< files, at most one of which is given
+  std::optional<Parallelism> pattern;  ///< used with a model, as are the next two fields
   std::int64_t tokens = 0, sequence = 0;
-  int step = -1;               ///< with a trace: of "ProfilerStep#n"; negative: the last one
+  int step = -1;               ///< with a trace: n of "ProfilerStep#n"; negative: the last step
   std::optional<DType> dtype;  ///< empty: the trace's, else bf16
   WorldFlags where;
-  std::string machine;  ///< as machine_from_spec() reads it; empty: measured on that world
+  std::string machine;  ///< read by machine_from_spec(); empty: measures on that world
   bool exhaustive = false;
   int repeat = 3;                 ///< measurements of each configuration
-  std::string plan, table, list;  ///< files to write
+  std::string plan, table, list;  ///< output files
   Format format = Format::text;
 };
 int cotune(const CotuneFlags& flags, const Launch& launch);
-/// Its flags (cotune_flags.cpp).
+/// Adds the flags of cotune (cotune/flags.cpp).
 void add_cotune(CLI::App& app, CotuneFlags& flags);
 
 struct ProfileFlags {
   WorldFlags where;
-  std::string name;            ///< empty: the base's
-  std::optional<DType> dtype;  ///< empty: the backend's own
+  std::string name;            ///< empty: the base's name
+  std::optional<DType> dtype;  ///< empty: the backend's preferred type
   int repeat = 5;
-  std::string base;  ///< as machine_from_spec() reads it; empty: what the backend knows
+  std::string base;  ///< read by machine_from_spec(); empty: the backend's figures
   double budget_s = 120;
-  bool contention = false;              ///< that alone
-  std::int64_t chunk_bytes = 0;         ///< with which it is measured; 0: as NCCL likes
-  double most_spread = default_spread;  ///< of what is measured, relative; 0: any
-  bool keep = false;                    ///< as this machine's own
+  bool contention = false;              ///< measure contention only
+  std::int64_t chunk_bytes = 0;         ///< chunk size for that; 0: NCCL's choice
+  double most_spread = default_spread;  ///< max. relative spread of the measurements; 0: no limit
+  bool keep = false;                    ///< keep as this machine's own profile
   std::string out;
 };
 int profile(const ProfileFlags& flags, const Launch& launch);
@@ -116,26 +116,26 @@ int profile(const ProfileFlags& flags, const Launch& launch);
 struct BenchFlags {
   ProblemFlags what;
   WorldFlags where;
-  bool suite = false;               ///< the shapes of a suite …
-  std::string suite_file;           ///< … of this file; empty: of the one that ships
-  std::int64_t begin = 0, end = 0;  ///< M, or tokens of a model; 0: as the problem flags say, or all
+  bool suite = false;               ///< measure the shapes of a suite
+  std::string suite_file;           ///< file of the suite; empty: the shipped one
+  std::int64_t begin = 0, end = 0;  ///< range of M, or of a model's tokens; 0: the problem flags, or all
   std::int64_t factor = 2;
-  std::string only;  ///< a regular expression that shapes have to match
+  std::string only;  ///< regular expression that shapes must match
   std::vector<Contender> contenders = parse_contenders("auto,chunked,signal");
-  std::vector<std::int32_t> comm_workers;  ///< each contender once with each; empty: as it is
-  int confirm = 0;                         ///< mechanisms of `auto` to measure before it is timed; 0: none
+  std::vector<std::int32_t> comm_workers;  ///< each contender runs once with each; empty: unchanged
+  int confirm = 0;                         ///< mechanisms of `auto` to measure before its timing; 0: none
   int iters = 20, warmup = 2;
   Checked checked = Checked::sampled;
   std::optional<double> idle_us;  ///< before each timed run; empty: by backend
   bool sustained = false;
-  double budget_us = 0;  ///< after which no further shape begins; 0: no end
+  double budget_us = 0;  ///< no shape begins after it; 0: no limit
   std::string machine, cache;
   Format format = Format::text;
   std::string out, html;
-  std::string command;  ///< as it was typed, for the record
+  std::string command;  ///< the command line, for the record
 };
 int bench(const BenchFlags& flags, const Launch& launch);
-/// Its flags (bench_flags.cpp).
+/// Adds the flags of bench (bench/flags.cpp).
 void add_bench(CLI::App& app, BenchFlags& flags);
 
 int info(Format format, const WorldFlags& where, const Launch& launch);

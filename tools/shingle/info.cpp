@@ -1,4 +1,4 @@
-// shingle info: what this machine and this build can do.
+// shingle info: shows what this machine and this build support.
 #include <fmt/format.h>
 
 #include <cstdio>

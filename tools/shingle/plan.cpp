@@ -1,4 +1,4 @@
-// shingle plan: prints plans, or why there are none; for another machine how long they take there.
+// shingle plan: prints plans, or why there are none; for another machine, predicted times.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -12,7 +12,7 @@
 namespace shingle::cli {
 namespace {
 
-/// Of another machine one asks how long things take there, unless a flag is of the plans themselves.
+/// True if predicted times are printed: for another machine, unless a flag asks for the plans themselves.
 bool predicts(const PlanCommandFlags& flags) {
   const bool of_plans = flags.steps || flags.lowered || flags.rank >= 0 || !flags.out.empty() ||
                         !flags.trace.empty() || !flags.svg.empty();

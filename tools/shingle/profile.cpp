@@ -1,4 +1,4 @@
-// shingle profile: measures the machine that it runs on.
+// shingle profile: measures this machine.
 #include "shingle/tune/profile.hpp"
 
 #include <fmt/format.h>
@@ -17,8 +17,8 @@
 namespace shingle::cli {
 namespace {
 
-/// NCCL reads the sizes of its buffers, which bound chunks, from the environment, once a process. LL is for
-/// messages that are smaller than what is measured.
+/// Sets NCCL's buffer sizes, which bound chunks. NCCL reads them from the environment once a process. LL is
+/// left out, because it serves messages smaller than the measured ones.
 void tell_nccl(std::int64_t chunk_bytes) {
   TunedTable table;
   for (const Protocol protocol : {Protocol::simple, Protocol::ll128})
@@ -27,7 +27,8 @@ void tell_nccl(std::int64_t chunk_bytes) {
     setenv(variable.name.c_str(), variable.value.c_str(), 1);
 }
 
-/// Figures of other machines, or of a link that is emulated, are not this machine's; nor is a part of them.
+/// Refuses to keep a profile that holds another machine's figures, or only some figures. An emulated link or
+/// engine is added after keeping.
 void require_own(const ProfileFlags& flags) {
   if (!flags.keep) return;
   if (!flags.base.empty() || flags.contention || flags.chunk_bytes > 0)
@@ -64,7 +65,7 @@ int profile(const ProfileFlags& flags, const Launch& launch) {
     kept = own_profile_path(flags.where.ranks(launch), options);
   }
   how.timeout_us = options.timeout_us;
-  options.link = {};  // what is asked for is added to the figures, not measured
+  options.link = {};  // the requested link is added to the figures, not measured
   options.engine = {};
   if (flags.chunk_bytes > 0) tell_nccl(flags.chunk_bytes);
   const auto world = make_world(flags.where.ranks(launch), options);

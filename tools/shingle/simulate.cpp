@@ -1,4 +1,4 @@
-// shingle simulate: how long plans take on a machine, without running them.
+// shingle simulate: predicts how long plans take on a machine, without running them.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@
 namespace shingle::cli {
 namespace {
 
-/// The steps that follow each other without a pause and make the time; those that wait are left out.
+/// The consecutive steps that determine the makespan, without waits and notifies.
 std::string path_text(const Plan& plan, const Simulated& simulated) {
   std::string text = "critical path\n";
   for (const std::size_t i : simulated.critical_path) {
@@ -53,7 +53,7 @@ class Simulations {
   }
 
  private:
-  /// What is asked for beside the row.
+  /// Adds the requested output beside the row.
   void show(const NamedProblem& named, const Plan& plan) {
     if (!flags_.html.empty()) add_timelines(named, plan);
     if (!flags_.timeline && !flags_.critical_path && flags_.trace.empty() && flags_.svg.empty()) return;
@@ -63,7 +63,7 @@ class Simulations {
     if (flags_.timeline) below_ += "\n" + to_chart(timelines_.back(), 0);
   }
 
-  /// The plan below the sequential one of its problem.
+  /// Adds the timelines of the problem's sequential plan and, below it, of the plan.
   void add_timelines(const NamedProblem& named, const Plan& plan) {
     std::vector<Timeline> timelines;
     const auto show = [&](const Plan& shown) {

@@ -1,4 +1,4 @@
-// shingle tune: searches mechanisms and params by simulation, confirms them where asked to, and keeps them.
+// shingle tune: searches mechanisms and params by simulation, confirms them on request, and keeps them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace shingle::cli {
 namespace {
 
-/// Median time of a plan's runs on a world, after the result of the first was checked.
+/// Median time of a plan's runs on a world, after a check of the first result.
 double measured_us(World& world, const Plan& plan) {
   const auto inputs = random_inputs(plan.problem, 0);
   Workspace memory(world, *inputs);
@@ -51,20 +51,20 @@ std::string considered_text(const Chosen& chosen) {
   return text;
 }
 
-/// The params that were found, as the flags that set them.
+/// The found params as the flags that set them.
 std::string params_line(const std::string& params) {
   const std::string text = params_text(params);
   return text.empty() ? "" : fmt::format("  params: {}\n", text);
 }
 
-/// As a word of a shell.
+/// Quotes `text` as one shell word.
 std::string shell_word(std::string_view text) {
   std::string word = "'";
   for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return word + "'";
 }
 
-/// What a program needs in its environment to run with a tuned table.
+/// The environment that a program needs to use a tuned table.
 std::string nccl_environment_text(const std::string& table) {
   const NcclEnvironment environment = nccl_environment(read_tuned_table(table));
   return fmt::format(

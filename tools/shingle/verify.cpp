@@ -1,4 +1,4 @@
-// shingle verify: proves plans, of our planners or of anyone who writes the JSON.
+// shingle verify: proves plans of Shingle's planners, or plans read from JSON.
 #include "shingle/verify/verify.hpp"
 
 #include <fmt/format.h>
@@ -12,13 +12,13 @@
 namespace shingle::cli {
 namespace {
 
-/// How far ranks may be apart when runs follow each other.
+/// How far apart ranks may be in consecutive runs.
 std::string skew_text(std::int32_t skew) {
   if (skew < 0) return "a rank may run any number of epochs ahead of another, which it never hears of";
   return fmt::format("a rank is at most {} epoch{} ahead of another", skew, skew == 1 ? "" : "s");
 }
 
-/// Proves one plan and says what was proven.
+/// Proves one plan and prints what was proven.
 bool prove(const Plan& plan) {
   const auto start = std::chrono::steady_clock::now();
   const Proof proof = shingle::verify(plan);

@@ -1,5 +1,5 @@
-// shingle bench: many shapes, mechanisms and params beside the sequential plan, measured so that the figures
-// can be quoted (docs/reference/benchmarks.md).
+// shingle bench: measures many shapes, mechanisms and params beside the sequential plan, in a quotable way
+// (docs/reference/benchmarks.md).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int sustained_epochs = 10;
-constexpr double single_shot_idle_us = 40e3;  // after which a GPU's clocks are those of a cool one
+constexpr double single_shot_idle_us = 40e3;  // after this, a GPU's clocks are those of a cool one
 
 std::vector<NamedProblem> suite_problems(const BenchFlags& flags, int ranks) {
   std::vector<NamedProblem> problems =
@@ -36,7 +36,7 @@ std::vector<NamedProblem> suite_problems(const BenchFlags& flags, int ranks) {
   return problems;
 }
 
-/// The problem flags once for each M.
+/// One problem for each M of the flags.
 std::vector<NamedProblem> swept_problems(const BenchFlags& flags, int ranks) {
   if (flags.begin == 0) {
     if (flags.end > 0) throw InvalidArgument("--end goes with --begin");
@@ -130,7 +130,7 @@ class Bench {
     for (const Shape& shape : shapes_) rows += shape.entries.size();
     progress.expect(rows);
     for (const Shape& shape : shapes_) {
-      // All processes have to stop at the same shape.
+      // All processes must stop at the same shape.
       if (flags_.budget_us > 0 && world->all_max({elapsed_us()})[0] > flags_.budget_us) return;
       try {
         bench_shape(*world, shape, options_, progress, [&](BenchRow row) { add(std::move(row), progress); });
@@ -177,7 +177,7 @@ class Bench {
         shapes_.size(), planning_s_);
   }
 
-  /// What is not in the tables, a line each.
+  /// Notes below the tables, one per line.
   std::vector<std::string> notes() const {
     std::vector<std::string> lines;
     if (std::ranges::any_of(rows_, [](const BenchRow& row) { return noisy(row); }))
@@ -193,7 +193,7 @@ class Bench {
     return lines;
   }
 
-  /// Where the params of contenders come from, once for all shapes.
+  /// Sources of the contenders' params, for all shapes together.
   std::vector<std::string> params_notes() const {
     std::vector<std::string> lines;
     for (const BenchRow& row : rows_) {
@@ -280,7 +280,7 @@ class Bench {
   Table table_ = bench_table();
   std::vector<BenchRow> rows_;
   std::size_t done_ = 0;  ///< shapes
-  std::string stopped_;   ///< why the others were not begun
+  std::string stopped_;   ///< why the remaining shapes were not measured
 };
 
 }  // namespace

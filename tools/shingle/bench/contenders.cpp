@@ -17,7 +17,7 @@ bool names_mechanism(const std::string& word) {
          });
 }
 
-/// The words between commas, each from one mechanism's name to the next.
+/// Splits a list at commas, but only where a mechanism's name follows.
 std::vector<std::string> split_contenders(const std::string& text) {
   std::vector<std::string> parts;
   for (const std::string& word : split(text, ','))
@@ -29,7 +29,7 @@ std::vector<std::string> split_contenders(const std::string& text) {
   return parts;
 }
 
-/// Params by the flags that `run` has for them.
+/// Parses params that are written as the flags of `run`.
 Params parse_params(const std::string& label, const std::vector<std::string>& settings) {
   if (settings.empty()) return {};
   std::vector<std::string> arguments;
@@ -44,7 +44,7 @@ Params parse_params(const std::string& label, const std::vector<std::string>& se
   return flags.params;
 }
 
-/// What is automatic leaves a param to the mechanisms that take it.
+/// Throws if the mechanism does not take a param. `auto` gives each param to the mechanisms that take it.
 void require_taken(const Contender& contender) {
   if (contender.automatic) return;
   if (const auto reason = untaken(contender.mechanism, Op::gemm_allreduce, contender.params))

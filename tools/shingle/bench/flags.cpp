@@ -1,4 +1,4 @@
-// The flags of shingle bench, named after those of nccl-tests where these have them.
+// The flags of shingle bench, named after those of nccl-tests if nccl-tests has them.
 #include <CLI/CLI.hpp>
 
 #include "shingle/commands.hpp"

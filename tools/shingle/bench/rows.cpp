@@ -20,7 +20,7 @@ Line head() {
           "speedup",  "overlap", "roofline",  "TFLOP/s", "predicted",  "verified"};
 }
 
-/// "auto (signal)" where it was chosen.
+/// For example "auto (signal)", if `auto` chose the mechanism.
 std::string called(const BenchRow& row) {
   return row.row.choice ? fmt::format("{} ({})", row.contender, row.row.mechanism) : row.contender;
 }

@@ -12,7 +12,7 @@
 namespace shingle::cli {
 namespace {
 
-/// Seconds since it was made.
+/// Seconds since construction.
 class Stopwatch {
  public:
   double seconds() const {
@@ -28,8 +28,8 @@ bool is_one_of(const std::exception& failure) {
   return (... || (dynamic_cast<const Types*>(&failure) != nullptr));
 }
 
-/// Whether a failure has left the world broken. What was only refused, as memory may be on a GPU, leaves it
-/// as it was; who fails in a run breaks it.
+/// True if a failure has left the world broken. A refusal, such as out of GPU memory, leaves the world
+/// intact. A failure during a run breaks it.
 bool broken(World& world, const std::exception& failure) {
   if (!is_one_of<InvalidArgument, Unsupported, std::bad_alloc, CudaError>(failure)) return true;
   try {
@@ -54,7 +54,7 @@ class ShapeRun {
         progress_(progress),
         inputs_(random_inputs(problem_, options.seed)) {}
 
-  /// What all entries share.
+  /// Sets up what all entries share.
   void set_up() {
     const Stopwatch watch;
     if (world_.capabilities().host_accessible)
@@ -97,9 +97,9 @@ class ShapeRun {
   }
 
  private:
-  /// Of the rivals, or the sequential plan; what is measured for that counts for nothing else.
+  /// The fastest rival, or the sequential plan. Nothing else uses these measurements.
   const Entry& fastest(const Entry& contender, BenchRow& row) {
-    constexpr double worth = 1.02;  // less is what a few rounds differ by
+    constexpr double worth = 1.02;  // smaller differences are noise over a few rounds
     const Entry* best = &shape_.entries.front();
     double most = 1;
     for (const Entry& rival : contender.rivals)
@@ -113,7 +113,7 @@ class ShapeRun {
     return *best;
   }
 
-  /// Over the sequential plan, in a few rounds; 0 where the world does not serve it.
+  /// Speed-up over the sequential plan, in a few rounds. 0 if the world does not serve the rival.
   double try_out(const Entry& rival, Chosen& choice) try {
     constexpr int rounds = 5;
     now(fmt::format("{}, trying {}", rival.contender, rival.candidate.mechanism));
@@ -139,7 +139,7 @@ class ShapeRun {
 
   double timeout_us() const { return run_timeout_us(problem_, options_.where); }
 
-  /// Once more from poisoned outputs; the worse of all checks stays.
+  /// Checks one more run from poisoned outputs. The worst check of the row is kept.
   void check(Operator& op, BenchRow& row) {
     if (options_.checked == Checked::none) return;
     now(row.contender + ", verifying");
@@ -185,7 +185,7 @@ BenchRow row_of(const Shape& shape, const Entry& entry, const std::string& backe
   return row;
 }
 
-/// A plan with a mechanism and params, or what `auto` chooses.
+/// A plan with a mechanism and params, or the choice of `auto`.
 Candidate planned(const Contender& contender, const Problem& problem, const Target& target,
                   const ShapeOptions& options) {
   try {
@@ -204,7 +204,7 @@ void predict(Entry& entry, const Machine& machine) {
   if (const Result<Metrics> metrics = measure(*entry.candidate.plan, machine)) entry.predicted = *metrics;
 }
 
-/// The mechanisms that are predicted to be fastest, each as it was found and untuned.
+/// The mechanisms predicted to be fastest, each with its searched params and untuned.
 std::vector<Entry> rivals_of(const Contender& contender, const Chosen& chosen, const Problem& problem,
                              const Machine& machine, const ShapeOptions& options) {
   std::vector<Considered> considered = chosen.considered;
@@ -257,7 +257,7 @@ void bench_shape(World& world, const Shape& shape, const BenchOptions& options, 
     } catch (const std::exception& failure) {
       row.row.reason = failure_text(failure);
       lost = broken(world, failure);
-      // Now, by every process: to let go of a broken world may take long, or end this process.
+      // Every process prints it now, because releasing a broken world may take long or end this process.
       if (lost && options.launch.processes()) print_failure(failure, options.launch);
     }
     const std::string reason = row.row.reason;

@@ -9,15 +9,15 @@
 
 namespace shingle::cli {
 
-/// A plan to be measured, or why there is none.
+/// A plan to measure, or the reason why there is none.
 struct Entry {
   std::string contender;
   Candidate candidate;
   std::optional<Metrics> predicted{};
-  std::vector<Entry> rivals{};  ///< of mechanisms between which a measurement decides; none: it is decided
+  std::vector<Entry> rivals{};  ///< plans between which a measurement decides; empty: decided
 };
 
-/// A problem with what is to run on it; the first entry is the sequential plan.
+/// A problem and its plans to measure. The first entry is the sequential plan.
 struct Shape {
   NamedProblem named;
   std::vector<Entry> entries;
@@ -25,12 +25,12 @@ struct Shape {
 
 struct ShapeOptions {
   std::vector<Contender> contenders;
-  int confirm = 0;                                    ///< of what is automatic so many are measured first
-  TuneCache* cache = nullptr;                         ///< of params that were found before
-  std::function<std::string(const Plan&)> refuses{};  ///< of what is automatic (TuneOptions)
+  int confirm = 0;                                    ///< for `auto`: number of mechanisms to measure first
+  TuneCache* cache = nullptr;                         ///< of params found before
+  std::function<std::string(const Plan&)> refuses{};  ///< for `auto` (TuneOptions)
 };
 
-/// Plans, and predicts times where the machine has figures. Safe in several threads at once.
+/// Plans the entries. Predicts times if the machine has figures. Thread-safe.
 Shape plan_shape(const NamedProblem& named, const Target& target, const ShapeOptions& options);
 
 /// How much of each result is compared with the reference, before its timing and after it.
@@ -41,19 +41,19 @@ struct BenchOptions {
   Checked checked = Checked::sampled;
   WorldFlags where;
   Launch launch;
-  std::string backend;  ///< as it is called in the rows
+  std::string backend;  ///< its name in the rows
   std::uint64_t seed = 0;
 };
 
-/// A failure after which the world runs nothing any more.
+/// A failure after which the world cannot run anything.
 class BrokenWorld : public Error {
  public:
   using Error::Error;
 };
 
-/// Measures all entries of a shape, each in turn with the sequential plan, on matrices that they share;
-/// `emit` gets each row as it comes. What fails becomes a row with the reason, and the others go on; where it
-/// has broken the world, BrokenWorld is thrown once that row is out. Collective.
+/// Measures all entries of a shape, each in turn with the sequential plan, on shared matrices. `emit` gets
+/// each row once it is ready. A failure becomes a row with the reason, and the other entries go on. After a
+/// failure that broke the world, throws BrokenWorld once that row is out. Collective.
 void bench_shape(World& world, const Shape& shape, const BenchOptions& options, Progress& progress,
                  const std::function<void(BenchRow)>& emit);
 

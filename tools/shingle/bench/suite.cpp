@@ -17,11 +17,11 @@ namespace {
 
 using nlohmann::json;
 
-/// Every combination of these is a problem.
+/// Every combination of these values is a problem.
 struct Sweep {
   std::string op;
   std::vector<std::int64_t> m, n, k;
-  std::vector<std::string> routing;  ///< of an operator that routes
+  std::vector<std::string> routing;  ///< for an operator that routes
 };
 
 struct Suite {
@@ -30,7 +30,7 @@ struct Suite {
   std::vector<Sweep> shapes;
 };
 
-/// What a message shows of a value: a scalar as it stands, else its kind.
+/// A value as shown in a message: a scalar in full, otherwise its kind.
 std::string shown(const json& value) {
   constexpr std::size_t most = 40;
   if (value.is_array()) return "a list";
@@ -43,7 +43,7 @@ InvalidArgument wrong(const std::string& where, const json& value, const std::st
   return InvalidArgument(fmt::format("{} is {}; expected {}", where, shown(value), expected));
 }
 
-/// The elements of a list that has at least one, by `element`; `such` describes the list.
+/// Parses a nonempty list by `element`. `such` describes the list.
 template <class Element>
 auto list_at(const json& object, const char* key, const std::string& path, const char* such,
              Element element) {
@@ -120,7 +120,7 @@ void add_shapes(const Sweep& sweep, int world, DType dtype, std::vector<NamedPro
   if (problem.traits().routes() == sweep.routing.empty())
     throw InvalidArgument(
         fmt::format("{} {} 'routing'", sweep.op, problem.traits().routes() ? "needs" : "has no"));
-  // What routes goes by the name of how; what does not needs none.
+  // A routed problem is named after its routing; others have no name.
   const std::vector<std::string> names =
       problem.traits().routes() ? sweep.routing : std::vector<std::string>{""};
   for (const std::string& name : names)
@@ -141,7 +141,7 @@ void add_layer(const ModelConfig& model, const std::string& name, LayerOptions o
   for (const bool sequence_parallel : {true, false}) {
     options.sequence_parallel = sequence_parallel;
     for (LayerOp& op : layer_operators(model, options)) {
-      // Without sequence parallelism column-parallel products do not communicate.
+      // Without sequence parallelism, column-parallel products do not communicate.
       if (!sequence_parallel && !op.problem.traits().reduces()) continue;
       op.problem.epilogue = {};
       op.problem.norm = {};

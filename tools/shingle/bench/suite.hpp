@@ -1,5 +1,5 @@
-// The suites of `bench`: the GEMMs of transformer layers that communicate, under tensor parallelism, or
-// shapes.
+// The suites of `bench`: shapes, or the GEMMs of transformer layers that communicate under tensor
+// parallelism.
 #pragma once
 
 #include <string>
@@ -9,16 +9,20 @@
 
 namespace shingle::cli {
 
-/// The suite of a file, {"models": [config.json, …], "tokens": [16, …]}, where models are found from the
-/// file's folder: of each model and number of tokens the products of an attention layer and a dense
-/// feed-forward as layer_operators() has them for `world` ranks, those that sum also with an all-reduce.
-/// And, or instead, {"shapes": [{"op": "gemm+alltoall", "m": [4096, …], "n": […], "k": […], "routing":
-/// ["random", …]}, …]}: every combination of these; what is routed goes by the name of how. Products are
-/// plain, without epilogue and norm, and B is stored N×K. Throws IoError, InvalidArgument with the file's
-/// name.
+/// Reads a suite from a file of one or both of these forms.
+///
+/// {"models": [config.json, …], "tokens": [16, …]}: for each model and number of tokens, the products of an
+/// attention layer and a dense feed-forward. They are those of layer_operators() for `world` ranks; reducing
+/// ones also appear with an all-reduce. Model paths are relative to the file's folder.
+///
+/// {"shapes": [{"op": "gemm+alltoall", "m": [4096, …], "n": […], "k": […], "routing": ["random", …]}, …]}:
+/// every combination of these. Routed problems are named after their routing.
+///
+/// Products have no epilogue and no norm, and B is stored N×K. Throws IoError, or InvalidArgument with the
+/// file's name.
 std::vector<NamedProblem> read_suite(const std::string& path, int world, DType dtype);
 
-/// The suite that ships with Shingle. Throws InvalidArgument where it cannot be found.
+/// Path of the suite that ships with Shingle. Throws InvalidArgument if it cannot be found.
 std::string shipped_suite();
 
 }  // namespace shingle::cli

@@ -1,4 +1,4 @@
-// What the rows of `bench` amount to.
+// Summaries of the rows of `bench`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ ClassSummary summary_of(const std::string& contender, const std::string& shapes,
   return sum;
 }
 
-/// In order of appearance, each once.
+/// Distinct keys in order of first appearance.
 template <class Key>
 auto distinct(const std::vector<BenchRow>& rows, Key key) {
   std::vector<std::decay_t<decltype(key(rows[0]))>> found;
@@ -52,7 +52,7 @@ auto distinct(const std::vector<BenchRow>& rows, Key key) {
   return found;
 }
 
-/// Its operator, and of one that routes the name: how.
+/// Operator, and the name of its routing if it routes.
 std::pair<Op, std::string> kind_of(const BenchRow& row) {
   const NamedProblem& named = row.row.named;
   return {named.problem.op, named.problem.traits().routes() ? named.name : ""};
@@ -63,7 +63,7 @@ std::pair<Op, std::string> kind_of(const BenchRow& row) {
 std::vector<ClassSummary> summarize(const std::vector<BenchRow>& rows) {
   std::vector<ClassSummary> classes;
   for (const std::string& contender : distinct(rows, [](const BenchRow& row) { return row.contender; })) {
-    if (contender == name(Mechanism::sequential)) continue;  // beside itself it has no speed-up
+    if (contender == name(Mechanism::sequential)) continue;  // its speed-up over itself says nothing
     classes.push_back(summary_of(contender, "all", rows, [](const BenchRow&) { return true; }));
     for (const auto& [op, routing] : distinct(rows, kind_of)) {
       ClassSummary sum = summary_of(

@@ -8,8 +8,9 @@
 
 namespace shingle::cli {
 
-/// `flags` once for each combination of the sweeps, each such as "k=1K,2K,4K" for m, n, k or inner; the last
-/// changes fastest. Without any, the flags themselves. Throws InvalidArgument.
+/// Returns `flags` once for each combination of the sweeps, with the last sweep innermost. A sweep is, for
+/// example, "k=1K,2K,4K", over m, n, k or inner. Without sweeps, returns the flags themselves. Throws
+/// InvalidArgument.
 std::vector<ProblemFlags> swept(const ProblemFlags& flags, const std::vector<std::string>& sweeps);
 
 }  // namespace shingle::cli

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* erase_line = "\r\033[K";
 
-/// "75 s", "12 min"
+/// Returns, for example, "75 s" or "12 min".
 std::string rounded(std::chrono::duration<double> time) {
   constexpr double longest_s = 120;
   return time.count() < longest_s ? fmt::format("{:.0f} s", time.count())
@@ -30,7 +30,7 @@ void print_failure(std::string_view message) {
 
 void print_failure(const std::exception& error, const Launch& launch) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  // fmt says no more than that "a file" could not be written.
+  // fmt's message names only "a file".
   const bool no_output = std::ferror(stdout) != 0;
   const std::string_view what = no_memory ? "out of memory" : no_output ? unwritable_output : error.what();
   const bool named = !launch.processes() || what.starts_with("rank ");
@@ -85,7 +85,7 @@ void Progress::show() {
   if (changed_.wait_until(lock, start_ + std::chrono::seconds(2), [this] { return done_; })) return;
   do {
     const std::chrono::duration<double> elapsed = Clock::now() - start_;
-    // One line of any terminal: what wraps could not be erased.
+    // 79 columns fit one line of any terminal; a wrapped line could not be erased.
     fmt::print(output_.file, "{}{:.79}", erase_line, fmt::format("{:.0f} s  {}", elapsed.count(), what_));
     std::fflush(output_.file);
   } while (!changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return done_; }));

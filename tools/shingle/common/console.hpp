@@ -1,4 +1,4 @@
-// What the user sees: results on stdout, one line a failure and progress on stderr.
+// Console output: results on stdout; failures, one line each, and progress on stderr.
 #pragma once
 
 #include <chrono>
@@ -15,37 +15,36 @@
 
 namespace shingle::cli {
 
-/// "shingle: …" on stderr, in one line whatever the message holds.
+/// Prints "shingle: …" to stderr, as one line whatever the message holds.
 void print_failure(std::string_view message);
 
 inline constexpr const char* unwritable_output = "standard output could not be written";
 
-/// What failed in the middle of work. Every process of an MPI run says so for itself: each may have its own
-/// reason.
+/// Prints a failure during work. Every process of an MPI run prints its own, because reasons may differ.
 void print_failure(const std::exception& error, const Launch& launch);
 
-/// Something that the user should know, in one line on stderr: said once, and by one process of a launcher's.
+/// Prints a note for the user as one line on stderr: only once, and by one of a launcher's processes.
 void print_note(const std::string& message);
 
-/// Shows what is being done and for how long. On a terminal: its last line, from the third second on, gone
-/// when destroyed. On a pipe or in a file: a line every ten seconds, with the parts done, all parts and the
-/// time that is left where they are known.
+/// Shows what is being done and for how long. On a terminal it uses the last line, from the third second on,
+/// and erases it when destroyed. On a pipe or in a file it prints a line every ten seconds. These lines hold
+/// the parts done, all parts and the time left, if known.
 class Progress {
  public:
   struct Output {
     std::FILE* file = stderr;
-    std::chrono::milliseconds every{10'000};  ///< between lines where it is no terminal
+    std::chrono::milliseconds every{10'000};  ///< between lines that do not go to a terminal
   };
 
   explicit Progress(bool enabled, Output output);
   explicit Progress(bool enabled) : Progress(enabled, Output{}) {}
   ~Progress();
   void now(std::string what);
-  /// The work from here on has so many parts; the time that is left assumes that they take equally long.
+  /// Sets the number of parts of the remaining work. The time left assumes that all parts take equally long.
   void expect(std::size_t parts);
-  /// One of them is done.
+  /// One part is done.
   void advance();
-  /// Prints to stdout at once, and not into the line above.
+  /// Prints to stdout at once, without mixing with the progress line.
   void print(const std::string& text);
 
  private:

@@ -12,7 +12,7 @@
 namespace shingle::cli {
 namespace {
 
-/// A whole number in [least, most].
+/// Parses a whole number in [least, most].
 std::int64_t whole(const std::string& text, std::int64_t least, std::int64_t most) {
   const std::int64_t value = parse_size(text);
   if (value < least || value > most)
@@ -28,7 +28,7 @@ std::int32_t small(const std::string& text) {
   return static_cast<std::int32_t>(whole(text, 1, 1 << 20));
 }
 
-/// "256x512"
+/// Parses, for example, "256x512".
 std::pair<std::int32_t, std::int32_t> by(const std::string& text) {
   const auto parts = split(text, 'x');
   if (parts.size() != 2) throw InvalidArgument(fmt::format("'{}' is not two sizes such as 256x512", text));
@@ -71,7 +71,7 @@ std::vector<Mechanism> parse_mechanisms(const std::string& text) {
   return mechanisms;
 }
 
-/// "equal" or "1,2,4"
+/// Parses "equal" or, for example, "1,2,4".
 void parse_groups(const std::string& text, Params& params) {
   params.group_waves.clear();
   params.equal_groups = text == "equal";

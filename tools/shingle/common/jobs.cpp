@@ -51,7 +51,7 @@ void require_taken(const std::vector<Mechanism>& mechanisms, Op op, const Params
 
 namespace {
 
-/// Where searched params come from, or why they are not searched; empty: nothing was to be searched.
+/// Source of the searched params, or why they were not searched. Empty if there is nothing to search.
 std::string note_on(const Plan& plan, const Machine& by, const Target& target, const Params& asked) {
   const auto search = find_planner(plan.mechanism).search;
   if (search == nullptr || asked.equal_groups || !asked.group_waves.empty()) return {};
@@ -102,14 +102,14 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
     return candidates;
   }
   const Mechanism best = plan->mechanism;
-  plan = Reason{};  // a large plan, which the next line makes anew with its note
+  plan = Reason{};  // frees a large plan, which the next line makes again with its note
   candidates.push_back(candidate_with(best, problem, target, how.params));
   return candidates;
 }
 
 namespace {
 
-/// What the process of rank 0 says, on all of them. Collective.
+/// Returns rank 0's text on all processes. Collective.
 std::string told_by_first(World& world, const std::string& text) {
   const bool first = world.local_ranks().front() == 0;
   const double size = world.all_max({first ? static_cast<double>(text.size()) : 0})[0];

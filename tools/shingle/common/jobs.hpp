@@ -1,4 +1,4 @@
-// What is to be run, planned as far as it goes without a world.
+// What to run, planned as far as possible without a world.
 #pragma once
 
 #include <optional>
@@ -9,49 +9,49 @@
 
 namespace shingle::cli {
 
-/// A mechanism for a problem: its plan, or why there is none.
+/// A mechanism for a problem: its plan, or the reason why there is none.
 struct Candidate {
   std::string mechanism;
   Result<Plan> plan;
-  std::optional<Chosen> choice{};  ///< why it is this one, where it was chosen
-  std::string note{};              ///< where its params come from, where that is not said otherwise
+  std::optional<Chosen> choice{};  ///< why `auto` chose this mechanism
+  std::string note{};              ///< source of its params, unless `choice` says it
 };
 
 struct Job {
   NamedProblem named;
   std::vector<Candidate> candidates;
-  bool as_is = false;  ///< run these plans, not what the planners here make of their mechanism and params
+  bool as_is = false;  ///< run these plans, not new plans of the same mechanism and params
 };
 
-/// A plan from a file, as JSON; adds the file's name to what is wrong with it.
+/// Reads a plan from a JSON file. Adds the file's name to errors.
 Plan read_plan(const std::string& file);
-/// Throws Error with the rule that a plan breaks: one from elsewhere is not run unproven.
+/// Throws Error with the rule that a plan breaks. Plans from files run only if proven.
 void require_proof(const Plan& plan, const std::string& file);
 
-/// The mechanism that was chosen, or "auto" and why there is none.
+/// The chosen mechanism, or "auto" and the reason why there is none.
 Candidate candidate_of(Result<Chosen> chosen);
 
-/// Throws InvalidArgument where a param is given that none of several mechanisms takes.
+/// Throws InvalidArgument if a given param is not taken by any of several mechanisms.
 void require_taken(const std::vector<Mechanism>& mechanisms, Op op, const Params& params);
 
-/// A mechanism's plan; what is searched is searched by the target's figures. Throws InvalidArgument where a
-/// param is given that it does not take.
+/// A mechanism's plan. Searches params by the target's figures. Throws InvalidArgument if the mechanism does
+/// not take a given param.
 Candidate candidate_with(Mechanism mechanism, const Problem& problem, const Target& target,
                          const Params& params);
 
-/// The plans of one problem with every mechanism of the flags; of several, each has the params that it takes.
-/// Throws InvalidArgument where a param is given that none of them takes.
+/// The plans of one problem with every mechanism of the flags. With several mechanisms, each gets the params
+/// that it takes. Throws InvalidArgument if no mechanism takes a given param.
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Target& target);
 
-/// Those of all problems. Throws InvalidArgument where a problem's matrices alone would not fit into memory.
+/// The plans of all problems. Throws InvalidArgument if a problem's matrices alone would not fit into memory.
 std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how,
                            const Target& target, const Launch& launch);
 
-/// Takes over on all processes what the first has chosen: each may have kept other results of `tune`.
+/// Applies rank 0's choices on all processes, because each process may have other kept results of `tune`.
 /// Collective.
 void agree(World& world, std::vector<Job>& jobs, const Target& target);
 
-/// "attn_out gemm+allreduce 256x4096x1024 bf16, 4 ranks"
+/// Returns, for example, "attn_out gemm+allreduce 256x4096x1024 bf16, 4 ranks".
 std::string describe(const NamedProblem& named);
 
 }  // namespace shingle::cli

@@ -4,17 +4,17 @@
 namespace shingle::cli {
 
 struct Launch {
-  bool mpi = false;  ///< by mpirun
+  bool mpi = false;  ///< started by mpirun
   int rank = 0;
   int size = 1;
-  int on_this_host = 1;  ///< of the processes, those that share this machine's memory
+  int on_this_host = 1;  ///< number of processes that share this machine's memory
 
-  /// Whether it is one of those that a launcher started, be it the only one of mpirun's.
+  /// True if a launcher started this process, even if it is mpirun's only one.
   bool processes() const { return mpi || size > 1; }
   bool speaks() const { return rank == 0; }
 };
 
-/// As find_launcher() says. Throws InvalidArgument.
+/// Result of find_launcher(). Throws InvalidArgument.
 Launch find_launch();
 
 }  // namespace shingle::cli

@@ -47,7 +47,7 @@ void add_rows(const std::vector<Row>& rows, std::vector<Line> lines, Report& pag
   for (const Row& row : rows) {
     if (!row.predicted && !row.time) continue;
     const Problem& p = row.named.problem;
-    // Beside itself the sequential plan has no speed-up to show.
+    // The sequential plan has no speed-up over itself to show.
     if (row.mechanism == name(Mechanism::sequential)) continue;
     sized.push_back({fmt::format("{}, {}, {} ranks, {}", name(p.op), row.mechanism, p.world, name(p.dtype)),
                      {static_cast<double>(p.m) * static_cast<double>(p.n), static_cast<double>(p.k),

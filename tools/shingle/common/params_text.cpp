@@ -14,7 +14,7 @@ std::string scalar_text(const ordered_json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-/// Lists with commas; what a list holds of several figures with slashes.
+/// Lists use commas; lists inside lists use slashes.
 std::string value_text(const ordered_json& value) {
   if (!value.is_structured()) return scalar_text(value);
   std::string text;
@@ -26,7 +26,7 @@ std::string value_text(const ordered_json& value) {
   return text;
 }
 
-/// The params by the names of their flags; two that are one flag become one.
+/// Collects params by the names of their flags. Two params of one flag become one word.
 class Words {
  public:
   void add(const std::string& key, const ordered_json& value) {

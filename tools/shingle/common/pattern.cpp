@@ -9,8 +9,8 @@
 namespace shingle::cli {
 namespace {
 
-// Searches by sets of states instead of by backtracking, which is exponential and recurs once a character. It
-// keeps no groups: a set of states would copy them for each.
+// Selects the breadth-first search. Backtracking is exponential, and recurses once per character. Groups are
+// disabled, because the search would copy them for each state.
 #ifdef __GLIBCXX__
 constexpr auto syntax = std::regex::ECMAScript | std::regex::nosubs | std::regex_constants::__polynomial;
 #else

@@ -1,4 +1,4 @@
-// What `--only` takes: a regular expression whose search takes time in proportion to its length and the
+// The argument of `--only`: a regular expression whose search time is proportional to its length and the
 // text's.
 #pragma once
 
@@ -9,12 +9,12 @@ namespace shingle::cli {
 
 class Pattern {
  public:
-  /// As ECMAScript has it, of 256 characters at most, without counted repetition, look-ahead and back
-  /// references: these take time without bound. Empty: everything matches. Throws InvalidArgument that says
-  /// what is wrong.
+  /// ECMAScript syntax, at most 256 characters. Counted repetition, look-ahead and back references are
+  /// refused, because their search time is unbounded. Empty: matches everything. Throws InvalidArgument with
+  /// the reason.
   explicit Pattern(const std::string& text);
 
-  /// Whether any part of the text matches.
+  /// True if any part of the text matches.
   bool in(const std::string& text) const { return std::regex_search(text, regex_); }
 
  private:

@@ -21,14 +21,14 @@ Line head_of(const Row& row) {
           std::move(size), row.mechanism};
 }
 
-/// `time` is measured or predicted: both say the same of it.
+/// `time` is measured or predicted: both types have the same fields.
 template <class Time>
 void add_ratios(const Time& time, Line& line) {
   line.push_back(fmt::format("{:.2f}x", time.speedup()));
   line.push_back(fraction(time.overlap_efficiency()));
 }
 
-/// `us`: of the plan.
+/// `us`: time of the plan.
 template <class Time>
 void add_times(const Time& time, double us, Line& line) {
   line.push_back(format_us(time.sequential_us));
@@ -81,8 +81,7 @@ Line planned_line(const Row& row) {
   return line;
 }
 
-/// Of a layer's operators one after the other. Empty where rows are not each another operator's, or one of
-/// them has no time.
+/// Total of a layer's operators, run one after the other. Empty if an operator appears twice or has no time.
 std::optional<Metrics> total(const std::vector<Row>& rows) {
   Metrics sum;
   std::set<std::string> names;
@@ -115,7 +114,7 @@ std::string reason_of(const Row& row) {
   return row.note.empty() ? "" : fmt::format("{} {}: {}", of, row.mechanism, row.note);
 }
 
-/// What the stars of a table mean.
+/// Explains the stars of a table.
 std::vector<std::string> noise_notes(const std::vector<Row>& rows) {
   if (std::ranges::none_of(rows, [](const Row& row) { return noisy(row); })) return {};
   const bool measured = std::ranges::any_of(rows, &Row::ran);

@@ -1,4 +1,4 @@
-// What `run`, `plan`, `simulate` and `tune` print: a row an operator and mechanism.
+// The output of `run`, `plan`, `simulate` and `tune`: one row per operator and mechanism.
 #pragma once
 
 #include <optional>
@@ -16,52 +16,51 @@ namespace shingle::cli {
 struct Row {
   NamedProblem named;
   std::string backend;                ///< that ran it, or "simulator"
-  std::string machine{};              ///< that times are predicted for; empty where it ran
-  std::string mechanism;              ///< that was asked for, or that served
-  std::string params{};               ///< as JSON, of the plan; empty where there is none
-  std::optional<Measurement> time{};  ///< empty where it did not run
+  std::string machine{};              ///< machine of the predicted times; empty if it ran
+  std::string mechanism;              ///< requested, or chosen
+  std::string params{};               ///< of the plan, as JSON; empty without a plan
+  std::optional<Measurement> time{};  ///< empty if it did not run
   std::optional<Metrics> predicted{};
   Check check{};
   std::string reason{};            ///< why it did not run or did not pass
-  std::optional<Chosen> choice{};  ///< why it is this mechanism, where it was chosen
-  std::string note{};              ///< as Candidate has it
-  bool simulated = false;          ///< not run: it is predicted, where it has a plan
+  std::optional<Chosen> choice{};  ///< why `auto` chose the mechanism
+  std::string note{};              ///< as in Candidate
+  bool simulated = false;          ///< predicted instead of run, if it has a plan
 
   bool ran() const { return time.has_value(); }
 };
 
-/// What a candidate is predicted to take on a machine, or why it has no plan.
+/// Predicted time of a candidate on a machine, or the reason why it has no plan.
 Row predicted_row(const NamedProblem& named, const Candidate& candidate, const Machine& machine,
                   const SimOptions& options = {});
-/// Whether at least one of them has a plan.
+/// True if at least one row has a plan.
 bool any_predicted(const std::vector<Row>& rows);
 
-/// The cells of a table of rows, the head first; of measured and of predicted ones.
+/// The cells of a table of rows, the head first; for measured and for predicted rows.
 std::vector<Line> lines_of(const std::vector<Row>& rows);
 std::vector<Line> predicted_lines(const std::vector<Row>& rows);
-/// Whether a fraction of the row is above 1, which no plan can reach.
+/// True if a fraction of the row is above 1, which no plan can reach.
 bool noisy(const Row& row);
 inline constexpr const char* measured_noise =
     "* above 1 is noise of the measurement: there is no more to hide";
-/// What stars mean, if there are any; why rows did not run or did not pass, or why their mechanism was
-/// chosen; a line each.
+/// Notes below a table, one per line: the meaning of stars, reasons for failures, and why a mechanism was
+/// chosen.
 std::vector<std::string> reasons(const std::vector<Row>& rows);
 
-/// A table with a line a row and the reasons below it.
+/// A table with one line per row and the notes below it.
 std::string to_table(const std::vector<Row>& rows);
-/// A line of text for each column of that table which its head does not explain.
+/// One line of text for each column that the head does not explain.
 std::string legend(const std::vector<Row>& rows);
-/// The same of rows that are predicted for a machine.
+/// As to_table(), for rows predicted for a machine.
 std::string predicted_table(const Machine& machine, const std::vector<Row>& rows);
 
-/// The same with the params instead of what the machine makes of them, and below the operators of a layer
-/// their total. Reasons are those that the times do not tell.
+/// As predicted_table(), with params in place of figures of the machine. Below the operators of a layer it
+/// adds their total. It leaves out reasons that the times show.
 std::string planned_table(const Machine& machine, const std::vector<Row>& rows);
 
-/// An array of objects, of the same keys whether rows are measured or predicted; what a row does not have is
-/// null.
+/// A JSON array of objects, with the same keys for measured and predicted rows. Missing values are null.
 std::string to_json(const std::vector<Row>& rows);
-/// The same with what else a simulation says.
+/// As to_json(), with the simulator's further results.
 std::string simulated_json(const std::vector<Row>& rows);
 
 /// The params of a plan, as JSON.

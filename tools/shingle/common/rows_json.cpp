@@ -35,12 +35,12 @@ ordered_json json_of(const Chosen& chosen) {
   return object;
 }
 
-/// `time` is of a run or predicted: both say the same of it.
+/// `time` is measured or predicted: both types have the same fields.
 template <class Time>
 void add_time(const Time& time, double us, ordered_json& object) {
   object["sequential_us"] = time.sequential_us;
   object["overlapped_us"] = us;
-  object["speedup"] = time.speedup();  // a value that is not finite is null, too
+  object["speedup"] = time.speedup();  // a value that is not finite becomes null too
   object["overlap_efficiency"] = time.overlap_efficiency();
 }
 

@@ -1,4 +1,4 @@
-// Rows as JSON objects, for those that have more to say of a row.
+// Rows as JSON objects, to which callers may add keys.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@ namespace shingle::cli {
 /// With the keys that docs/reference/cli.md lists.
 nlohmann::ordered_json json_of(const Row& row);
 
-/// Lists as `noise` which fractions of a row are above 1 (see above_one()).
+/// Lists under `noise` the fractions of a row that are above 1 (see above_one()).
 void flag_noise(nlohmann::ordered_json& object);
 
 }  // namespace shingle::cli

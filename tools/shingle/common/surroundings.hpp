@@ -1,4 +1,4 @@
-// What results have been measured on.
+// The hardware and software that results were measured on.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 
 namespace shingle::cli {
 
-/// "gpu 0: …", a line a fact; nothing in a build without CUDA.
+/// Returns "gpu 0: …", one fact per line. Empty in a build without CUDA.
 std::string gpus_text();
 /// Null in a build without CUDA.
 nlohmann::ordered_json gpus_json();

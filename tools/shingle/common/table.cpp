@@ -13,13 +13,14 @@ namespace {
 
 constexpr std::size_t gap = 2;
 
-/// Columns on a terminal: UTF-8 continuation bytes take none.
+/// Width in terminal columns. UTF-8 continuation bytes take none.
 std::size_t width(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-/// `text` in lines that are at most `room` wide, broken behind spaces, and within a long word behind commas.
+/// Wraps `text` to lines of at most `room` columns. It breaks after spaces, and within long words after
+/// commas.
 std::vector<std::string> wrapped(const std::string& text, std::size_t room) {
   std::vector<std::string> lines{""};
   for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end) {
@@ -104,7 +105,7 @@ std::string Table::parts_of(const Line& cells) const {
   return text;
 }
 
-/// The cells of some columns, or of all, as one line.
+/// The cells of the columns `of`, as one line.
 std::string Table::part_of(const Line& cells, const std::vector<std::size_t>& of) const {
   std::string text;
   const std::size_t count = of.empty() ? cells.size() : of.size();
@@ -112,7 +113,7 @@ std::string Table::part_of(const Line& cells, const std::vector<std::size_t>& of
     const std::size_t i = of.empty() ? at : of[at];
     const std::size_t taken = width(cells[i]);
     const std::string space(widths_[i] > taken ? widths_[i] - taken : 0, ' ');
-    // What is said of results reads from the left, too.
+    // The `verified` column holds words, so it is left-aligned too.
     const bool left = i < columns_.words || names_.at(i) == "verified";
     text += left ? cells[i] + space : space + cells[i];
     if (at + 1 < count) text += std::string(gap, ' ');

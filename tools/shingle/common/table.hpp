@@ -11,32 +11,32 @@ namespace shingle::cli {
 /// The cells of one line.
 using Line = std::vector<std::string>;
 
-/// Columns from the left that are words and begin at the left; numbers end at the right.
+/// Number of leftmost columns that hold words and are left-aligned. Numbers are right-aligned.
 inline constexpr std::size_t word_columns = 3;
 
-/// How the columns of a table are read, and how they fold where one line is too wide for the page.
+/// Alignment of a table's columns, and how a row folds if it is too wide for the page.
 struct Columns {
   std::size_t words = word_columns;
-  /// Folded, these stand on a line of their own, once for all rows that share them.
+  /// In a folded table, these columns have a line of their own, once for all rows with the same values.
   std::vector<std::size_t> keys{0, 1};
-  /// Folded, this one stands below its row, wrapped; none: all columns are short.
+  /// In a folded table, this column is wrapped below its row. Empty: all columns are short.
   std::optional<std::size_t> prose{};
 };
 
-/// With two digits, and a star where it is above 1 (see above_one()); "-" where there is none.
+/// Two digits, with a star if it is above 1 (see above_one()); "-" if there is no value.
 std::string fraction(double value);
-/// Whether a fraction that cannot be above 1 is shown as more: an error of the times it is made of.
+/// True if a fraction rounds to more than 1. As it cannot exceed 1, its times have an error.
 bool above_one(double value);
 
-/// The width that tables keep to: COLUMNS of the environment, or the terminal's, else 80.
+/// Max. width of tables: COLUMNS of the environment, else the terminal's width, else 80.
 std::size_t page_width();
 
-/// The lines of a table one by one, with columns at least as wide as `widths`.
+/// Prints a table line by line, with columns at least as wide as `widths`.
 class Table {
  public:
   Table(std::vector<std::size_t> widths, Columns columns, std::size_t page = page_width());
 
-  /// First of all: rows need the names.
+  /// Call it first: rows need the names.
   std::string head(const Line& names);
   std::string row(const Line& cells);
 
@@ -50,10 +50,10 @@ class Table {
   std::size_t page_;
   std::vector<std::vector<std::size_t>> parts_;  ///< columns of each line of a folded row; empty: not folded
   Line names_;
-  Line keys_;  ///< of the row before
+  Line keys_;  ///< of the previous row
 };
 
-/// The lines below each other, the head first.
+/// All lines as one text, the head first.
 std::string aligned(const std::vector<Line>& lines, const Columns& columns = {},
                     std::size_t page = page_width());
 

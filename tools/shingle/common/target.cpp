@@ -13,7 +13,7 @@
 namespace shingle::cli {
 namespace {
 
-/// The name of a machine whose figures predict, for output; empty: it has none.
+/// Name of a machine with figures to predict from, for output. Empty if it has no figures.
 std::string figures_of(const Machine& machine) {
   return machine.tiles.empty() ? std::string() : machine.name;
 }
@@ -25,7 +25,8 @@ Machine from_spec(const std::string& spec, int ranks) {
   return machine;
 }
 
-/// Of this machine, where it was measured before. Processes on several hosts could differ in that.
+/// The kept profile of this machine, if any. Not with a launcher, because processes on several hosts could
+/// differ.
 std::optional<OwnProfile> kept_profile(int ranks, const WorldOptions& here, const Launch& launch) {
   if (launch.processes() || ranks > max_world) return std::nullopt;
   return own_profile(ranks, here);
@@ -43,7 +44,7 @@ std::shared_ptr<TuneCache> tuned_for(const Machine& machine) {
   }
 }
 
-/// Measures this machine, and keeps that where it can be kept.
+/// Measures this machine and keeps the profile if possible.
 Machine measured_here(int ranks, const WorldOptions& here, std::string& figures) {
   const bool keep = folder_to_keep("").has_value();
   const std::string path = keep ? own_profile_path(ranks, here) : "";
@@ -70,7 +71,7 @@ Machine measured_here(int ranks, const WorldOptions& here, std::string& figures)
 }  // namespace
 
 std::optional<std::string> folder_to_keep(const std::string& directory) {
-  static std::string said;  // the same is said once
+  static std::string said;  // avoids printing the same reason twice
   std::string reason;
   try {
     const std::string folder = directory.empty() ? default_cache_directory() : directory;

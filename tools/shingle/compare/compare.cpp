@@ -1,4 +1,4 @@
-// shingle compare: results beside other results, predictions beside measurements.
+// shingle compare: compares results with other results, and predictions with measurements.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,9 +18,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t params_column = 5;  // where there is one: the last of the words
+constexpr std::size_t params_column = 5;  // of tables with params: the last word column
 
-/// Of the rows that have a time.
+/// Source of the rows that have a time.
 std::string source_of(const std::vector<ResultRow>& rows) {
   const auto any = [&](bool predicted) {
     return std::ranges::any_of(rows,
@@ -30,7 +30,7 @@ std::string source_of(const std::vector<ResultRow>& rows) {
   return any(false) ? "measured" : "no times";
 }
 
-/// Whether params have to tell rows from each other.
+/// True if rows differ in their params only, so that the table must show them.
 bool shows_params(const Comparison& comparison) {
   return std::ranges::any_of(comparison.matches, &Match::several);
 }
@@ -71,7 +71,7 @@ std::string describe(const ResultRow& row) {
                      params.empty() ? "" : " " + params);
 }
 
-/// What stands below the table, a line each.
+/// Notes below the table, one per line.
 std::vector<std::string> notes(const Comparison& comparison, const CompareFlags& flags) {
   std::vector<std::string> lines;
   if (const auto all = comparison.ratios(); !all.empty())

@@ -14,12 +14,12 @@ auto key_of(const ResultRow& row) {
 
 using Indices = std::vector<std::size_t>;
 
-/// The rows of equal key, by their places in a and in b.
+/// Rows with equal keys, by their indices in a and in b.
 struct Group {
   Indices a, b;
 };
 
-/// For each of a's rows its partner in b.
+/// Index of each row of a, with the index of its partner in b.
 using Partners = std::map<std::size_t, std::size_t>;
 
 void pair_up(const Group& group, const std::vector<ResultRow>& a, const std::vector<ResultRow>& b,

@@ -1,4 +1,4 @@
-// Two sets of results beside each other.
+// Comparison of two sets of results.
 #pragma once
 
 #include <optional>
@@ -9,17 +9,18 @@
 
 namespace shingle::cli {
 
-/// The same problem by the same mechanism in both.
+/// The same problem with the same mechanism in both sets.
 struct Match {
   ResultRow a, b;
-  bool several = false;  ///< more of them differ in params alone
+  bool several = false;  ///< there are others that differ in params only
 
   bool timed() const { return a.us && b.us; }
-  /// Time of b over time of a. Only where timed().
+  /// Time of b over time of a. Requires timed().
   double ratio() const { return *b.us / *a.us; }
-  /// Of the predicted time, relative to the measured one; empty where not one of each is there.
+  /// Error of the predicted time, relative to the measured time. Empty unless one side is predicted and the
+  /// other measured.
   std::optional<double> error() const;
-  /// Whether b takes more than `percent` longer, or broke where a did not.
+  /// True if b takes more than `percent` longer, or failed where a did not.
   bool slower_by(double percent) const;
 };
 
@@ -28,11 +29,11 @@ struct Comparison {
   std::vector<ResultRow> only_a, only_b;
 
   std::vector<double> ratios() const;
-  std::vector<double> errors() const;  ///< without their signs
+  std::vector<double> errors() const;  ///< absolute values
 };
 
-/// Pairs rows of equal operator, sizes, world, type and mechanism. Where both have several of them, their
-/// params must be equal, too; of equal ones the first goes with the first.
+/// Pairs rows of equal operator, sizes, world, type and mechanism. If either set has several such rows, their
+/// params must be equal too. Among equal rows, the first pairs with the first.
 Comparison compare(const std::vector<ResultRow>& a, const std::vector<ResultRow>& b);
 
 }  // namespace shingle::cli

@@ -14,14 +14,14 @@ namespace {
 
 using nlohmann::json;
 
-/// The fields of one row; what is wrong with one names it.
+/// Reads the fields of one row. Errors name the field.
 class Fields {
  public:
   explicit Fields(const json& row) : row_(row) {
     if (!row.is_object()) throw InvalidArgument("is no object");
   }
 
-  /// Null and absent are the same.
+  /// Null counts as absent.
   bool has(const char* key) const { return row_.contains(key) && !row_.at(key).is_null(); }
 
   std::string word(const char* key) const {

@@ -12,10 +12,11 @@ namespace {
 
 using cotune::Method;
 
-constexpr double measured_gain = 0.01;  // less is noise
+constexpr double measured_gain = 0.01;  // smaller gains are noise
 constexpr std::size_t rounds = 7;
 
-/// What was found, in turn, so that a drift of the machine meets all alike: the round of the median.
+/// Measures the found configurations in turn, so that a drift of the machine affects all alike. The round
+/// with the median time counts.
 void compare(OverlapRunner& runner, Found& found) {
   std::vector<std::vector<cotune::Measurement>> samples(found.by.size());
   for (std::size_t round = 0; round < rounds; ++round)
@@ -39,7 +40,8 @@ CoTuner::CoTuner(const CotuneFlags& flags, const Launch& launch) {
   world_ = make_world(flags.where.ranks(launch), flags.where.options(launch));
   machine_ = world_->machine();
   ranks_ = world_->size();
-  space_.channels = config_space(machine_).channels;  // chunk sizes are a whole process's
+  // A process has one chunk size, so only channels are searched
+  space_.channels = config_space(machine_).channels;
   options_ = {.least_gain = measured_gain, .repeats = flags.repeat};
 }
 

@@ -1,4 +1,4 @@
-// Searches of `shingle cotune`: on a machine that is predicted, or on a world that is there.
+// Searches of `shingle cotune`: by simulation of a machine, or on a real world.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace shingle::cli {
 
-/// A pattern, and what each method finds for it; "lagom" last.
+/// A pattern with the result of each method; "lagom" is last.
 struct Found {
   OverlapPattern pattern;
   std::vector<std::pair<cotune::Method, CoTuned>> by;
@@ -35,8 +35,8 @@ class CoTuner {
   std::string_view source() const { return world_ ? "measured" : "predicted"; }
   std::string title() const;
 
-  /// All methods; those that are alike, as in co_tune(), get one configuration. Collective over the world's
-  /// processes where there is a world.
+  /// Runs all methods. Collectives that are alike, as in co_tune(), share a configuration. Collective over
+  /// the world's processes if there is a world.
   Found search(OverlapPattern pattern, bool exhaustive, const std::vector<int>& alike) const;
 
  private:

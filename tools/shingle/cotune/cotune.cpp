@@ -1,5 +1,5 @@
-// shingle cotune: configurations for the collectives of a training iteration, by simulation or by running it
-// (Lagom).
+// shingle cotune: finds configurations for the collectives of a training iteration, by simulation or by
+// running it (Lagom).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 using cotune::Method;
 using nlohmann::ordered_json;
 
-/// Time in all patterns of an iteration.
+/// Total time of all patterns of an iteration.
 double iteration_us(const std::vector<Found>& all, Method method) {
   double us = 0;
   for (const Found& found : all) us += static_cast<double>(found.pattern.times) * found.us(method);
@@ -63,8 +63,8 @@ std::string json_text(const std::vector<Found>& all, const CoTuner& tuner, const
   return json.dump(1) + "\n";
 }
 
-/// A line for each collective, with what was found for it; one for all of a name, size and config, with their
-/// mean times.
+/// One line per collective with its configuration. Collectives of equal name, size and configuration share a
+/// line with their mean times.
 std::vector<Line> configs_of(const Found& found) {
   struct Row {
     std::string name, config, bytes;
@@ -119,7 +119,7 @@ std::string text_of(const std::vector<Found>& all, const CoTuner& tuner) {
   return text;
 }
 
-/// By kind and class of sizes: what NCCL's tuner plugin cannot tell apart.
+/// Numbers collectives by kind and size class, the most that NCCL's tuner plugin can distinguish.
 std::vector<int> alike_for_nccl(const Overlap& overlap) {
   std::vector<std::pair<CollectiveKind, int>> known;
   std::vector<int> alike;
@@ -132,13 +132,13 @@ std::vector<int> alike_for_nccl(const Overlap& overlap) {
   return alike;
 }
 
-/// Whether NCCL asks a tuner about it.
+/// True if NCCL asks a tuner about it.
 bool asks_tuners(const Overlap::Collective& item) {
   return item.kind != CollectiveKind::alltoall;
 }
 
-/// Those of the collectives that NCCL asks a tuner about. Where it cannot tell two apart, the config of the
-/// pattern that takes longest.
+/// Table of the collectives that NCCL asks a tuner about. If NCCL cannot distinguish two, the configuration
+/// of the pattern with the longest total time wins.
 TunedTable table_of(std::vector<Found> all, const Machine& machine) {
   std::ranges::stable_sort(all, {}, [](const Found& found) {
     return static_cast<double>(found.pattern.times) * found.us(Method::together);
@@ -162,7 +162,7 @@ TunedTable table_of(std::vector<Found> all, const Machine& machine) {
   return table;
 }
 
-/// Before anything is searched. Throws Unsupported where no entry could come of it.
+/// Throws Unsupported if the table would have no entry. Called before any search.
 void require_entries(const std::vector<OverlapPattern>& patterns) {
   std::size_t collectives = 0;
   for (const OverlapPattern& pattern : patterns) {
@@ -179,7 +179,7 @@ void require_entries(const std::vector<OverlapPattern>& patterns) {
                 collectives));
 }
 
-/// What the table holds, and if nothing, why.
+/// Describes the table's contents, or why it is empty.
 std::string note_on(const TunedTable& table, const std::vector<Found>& all, const std::string& file) {
   if (!table.entries.empty())
     return fmt::format("{}: {} {}", file, table.entries.size(),
@@ -208,7 +208,7 @@ int cotune(const CotuneFlags& asked, const Launch& launch) {
   std::vector<Found> all;
   for (OverlapPattern& pattern : patterns) {
     progress.now(pattern.name);
-    // An iteration has many that NCCL could not tell apart.
+    // An iteration has many collectives that NCCL cannot distinguish.
     const bool by_class = recorded || !flags.table.empty();
     const auto alike = by_class ? alike_for_nccl(*pattern.problem.overlap) : std::vector<int>{};
     all.push_back(tuner.search(std::move(pattern), flags.exhaustive, alike));

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t most_list_bytes = std::size_t{1} << 24, most_trace_bytes = std::size_t{1} << 28;
 constexpr DType usual_dtype = DType::bf16;
 
-/// What a file has, by name in what is wrong with it.
+/// Reads a file. Errors name it.
 template <class Read>
 auto read_as(const std::string& path, std::size_t most, Read read) {
   const std::string text = read_file(path, most);

@@ -1,4 +1,4 @@
-// What `shingle cotune` tunes: the overlaps of a model, a list, or an iteration that was recorded.
+// What `shingle cotune` tunes: the overlaps of a model, a list, or a recorded iteration.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace shingle::cli {
 
-/// Throws InvalidArgument where flags do not name one source, or are for another.
+/// Throws InvalidArgument unless flags name exactly one source and fit it.
 void check_sources(const CotuneFlags& flags);
 
-/// The trace's, which also says the number of ranks and the type of elements, where flags do not; said on
-/// stderr if `speaks`. None without a trace.
+/// The overlap of the trace; nothing without a trace. The trace also sets the number of ranks and the element
+/// type if flags do not. If `speaks`, prints these to stderr.
 std::optional<RecordedOverlap> record_of(CotuneFlags& flags, bool speaks);
 
 std::vector<OverlapPattern> patterns_of(const CotuneFlags& flags,

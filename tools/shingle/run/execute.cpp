@@ -95,7 +95,7 @@ class Execution {
   Executed done_;
 };
 
-/// A rank's GEMMs and attention on a slow core.
+/// Time of a rank's GEMMs and attention on a slow core.
 double gemm_us(const Problem& p) {
   constexpr double flops_per_us = 2e3;
   const auto m = static_cast<double>(p.m);
@@ -107,16 +107,16 @@ double gemm_us(const Problem& p) {
   return flops / flops_per_us;
 }
 
-/// What passes a rank's link in both directions, at most: a routing may send all rows to one rank.
+/// Max. bytes over a rank's link, both directions: a routing may send all rows to one rank.
 double most_bytes(const Problem& p) {
-  const double ways = p.op == Op::mlp ? 2 : 1;  // it gathers and scatters
+  const double ways = p.op == Op::mlp ? 2 : 1;  // an mlp gathers and scatters
   const auto rows = static_cast<double>(p.global_rows());
   const auto cols = static_cast<double>(std::max({p.n, p.k, p.gathered_cols()}));
   return 2 * ways * rows * cols * static_cast<double>(size_bytes(p.dtype));
 }
 
-/// What copy engines add to that at most, one after the other: between any two ranks they have two copies (an
-/// allreduce's), each a batch of four commands, of which up to two are polls.
+/// Max. time that copy engines add, one after the other. Any two ranks have at most two copies (an
+/// allreduce's). Each copy is a batch of four commands, of which up to two are polls.
 double engines_us(const EnginePhases& phases, double bytes, int world) {
   const double copies = 2.0 * world * world;
   const double launch = 4 * phases.control_us + phases.schedule_us + phases.fetch_us + 2 * phases.poll_us;

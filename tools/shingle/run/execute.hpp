@@ -1,4 +1,4 @@
-// One job on a world: run, checked and timed.
+// Runs one job on a world, with checks and timing.
 #pragma once
 
 #include <functional>
@@ -17,29 +17,29 @@ struct ExecuteOptions {
   WorldFlags where;
   int repeat = 0;
   bool timelines = false;  ///< also trace a run of the baseline and of each mechanism
-  std::string backend;     ///< as it is called in the rows
+  std::string backend;     ///< its name in the rows
 };
 
 struct Executed {
-  std::vector<Row> rows;  ///< one a candidate
+  std::vector<Row> rows;  ///< one per candidate
   std::vector<Timeline> baselines, overlapped;
 };
 
-/// Runs all candidates of a job beside the baseline. `own`: whose result to save, where it passes.
+/// Runs all candidates of a job beside the baseline. `own`: matrices whose result to save if it passes.
 /// Collective.
 Executed execute(World& world, const Job& job, const Inputs& inputs, const UserMatrices* own,
                  const ExecuteOptions& options, Progress& progress);
 
-/// A run from poisoned outputs, and what `check` says of it, on all processes alike. Collective.
+/// Runs from poisoned outputs and returns the result of `check`, the same on all processes. Collective.
 Check checked_run(World& world, Operator& op, Workspace& memory, const std::function<Check()>& check);
-/// Of one that did not pass, in one line.
+/// One line that describes a failed check.
 std::string wrong_result(const Check& check);
 
-/// Deadline of the waits of a run: what the user said, else the default and what a GEMM and its transfer take
-/// on a slow core. Nobody should give up on a healthy rank.
+/// Deadline of a run's waits: the user's value, or the default plus the time of a GEMM and its transfer on a
+/// slow core. No wait may give up on a healthy rank.
 double run_timeout_us(const Problem& problem, const WorldFlags& where);
 
-/// Memory that execute() takes in this process, at most.
+/// Max. memory that execute() takes in this process.
 double execute_bytes(const Job& job, const Machine& machine, const Launch& launch);
 
 }  // namespace shingle::cli

@@ -11,8 +11,8 @@
 namespace shingle::cli {
 namespace {
 
-/// Where column `col` of a rank's B is in the whole one of `whole` columns; or -1 where it is filler. [gate |
-/// up] splits each half.
+/// Column of the whole B, which has `whole` columns, that holds column `col` of a rank's B. -1 for padding.
+/// For [gate | up], each half is split.
 std::int64_t whole_column(const Problem& p, int rank, std::int64_t col, std::int64_t whole) {
   if (p.op != Op::allgather_gemm) return col;
   const bool halves = p.epilogue.activation == Activation::swiglu;
@@ -47,7 +47,7 @@ class SplitInputs final : public Inputs {
     if (p.traits().reduces()) k += rank * p.k;
     return element(b_, p.transpose_b, k, whole_column(p, rank, col, p.transpose_b ? b_.rows : b_.cols));
   }
-  /// Of op(matrix); zero beyond it.
+  /// Element of op(matrix); zero beyond it.
   static float element(const NpyArray& matrix, bool transposed, std::int64_t row, std::int64_t col) {
     if (transposed) std::swap(row, col);
     if (row < 0 || col < 0 || row >= matrix.rows || col >= matrix.cols) return 0;
@@ -57,7 +57,7 @@ class SplitInputs final : public Inputs {
   NpyArray a_, b_;
 };
 
-/// Refuses NaN and infinity: what they make of a sum cannot be told from a wrong result.
+/// Refuses NaN and infinity: their effect on a sum cannot be distinguished from a wrong result.
 template <class Holder>
 void require_finite(const std::string& file, const char* matrix, const NpyArray& array, Holder holder) {
   std::int64_t first = -1, count = 0;
@@ -164,7 +164,7 @@ std::unique_ptr<Inputs> UserMatrices::load() const {
   return std::make_unique<SplitInputs>(problem_, std::move(a), std::move(b));
 }
 
-/// "rank 2" for a position in op(A) or op(B); "all ranks" where each has a copy.
+/// Returns, for example, "rank 2" for a position in op(A) or op(B), or "all ranks" if each has a copy.
 std::string UserMatrices::holder(Role role, std::int64_t row, std::int64_t col) const {
   const Problem& p = problem_;
   const std::int64_t k = role == Role::a ? col : row;
@@ -197,7 +197,7 @@ void UserMatrices::save(World& world, const std::vector<Output>& outputs, bool w
     for (const GlobalRun& run : p.out_runs(output.rank))
       for (std::int64_t i = 0; i < run.rows; ++i)
         holders[static_cast<std::size_t>(run.global_row + i)].push_back({&output, run.local_row + i});
-  // Each element is known to some process; the largest of what all know of it is it.
+  // Every element is known to some process; others give -infinity, so the max. over processes is the element.
   for (std::int64_t row = 0; row < m_; ++row) {
     std::vector<double> values(static_cast<std::size_t>(cols), -std::numeric_limits<double>::infinity());
     for (const Holder& holder : holders[static_cast<std::size_t>(row)]) {

@@ -9,7 +9,7 @@
 namespace shingle::cli {
 namespace {
 
-/// The number in a file that holds nothing else ("max" is none).
+/// The number in a file that holds only a number; "max" is not one.
 double number_in(const char* path) {
   std::ifstream file(path);
   double value = 0;
@@ -42,7 +42,7 @@ double available_bytes() {
   const double group = number_in("/sys/fs/cgroup/memory.max") - number_in("/sys/fs/cgroup/memory.current");
   return group < available
              ? group
-             : available;  // also where the group has no limit: the difference is then no number
+             : available;  // without a limit the difference is NaN, and this branch is taken too
 }
 
 double user_matrix_bytes(const Problem& problem, const Launch& launch) {

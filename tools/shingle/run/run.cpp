@@ -1,4 +1,4 @@
-// shingle run: executes operators, checks every result, and says how much communication was hidden.
+// shingle run: executes operators, checks every result, and prints how much communication was hidden.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Job job_of(const std::string& file) {
   return {.named = {"", problem}, .candidates = {{mechanism, std::move(plan), {}}}, .as_is = true};
 }
 
-/// The user's matrices; empty where inputs are random.
+/// The user's matrices; empty for random inputs.
 struct Own {
   std::optional<UserMatrices> matrices;
   std::unique_ptr<Inputs> inputs;
@@ -40,7 +40,7 @@ std::vector<NamedProblem> problems_of(const RunFlags& flags, const Own& own, int
 
 void require_room(const std::vector<Job>& jobs, const Own& own, const Machine& machine,
                   const Launch& launch) {
-  constexpr double slack = 1.1;  // what libraries and the system take beside us
+  constexpr double slack = 1.1;  // for memory of oneDNN, MPI, NCCL, and the system
   for (const Job& job : jobs)
     require_memory(slack * (execute_bytes(job, machine, launch) + (own.matrices ? own.matrices->bytes() : 0)),
                    describe(job.named), launch);
@@ -82,7 +82,8 @@ std::string head(const World& world, const RunFlags& flags, std::string_view bac
                      link_text(flags.where.link));
 }
 
-/// A profile says how to choose and to search; runs are on this machine.
+/// Throws if --machine has no effect, or cannot be a profile of this machine. The profile only guides choice
+/// and search; runs use this machine.
 void require_profile_of_here(const RunFlags& flags, int ranks, const WorldOptions& where) {
   if (flags.machine.empty() || flags.how.automatic) return;
   if (std::ranges::none_of(flags.how.mechanisms,
@@ -102,7 +103,7 @@ int exit_code(const std::vector<Row>& rows) {
   return wrong || !any ? 1 : 0;
 }
 
-/// Runs all jobs and prints what came of them.
+/// Runs all jobs and prints their results.
 int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const RunFlags& flags,
              const Launch& launch) {
   const ExecuteOptions options{
@@ -178,7 +179,7 @@ int run(const RunFlags& flags, const Launch& launch) {
     if (launch.processes() && how.automatic) agree(*world, jobs, target);
     return run_jobs(*world, jobs, own, flags, launch);
   } catch (const std::exception& error) {
-    print_failure(error, launch);  // now, for a broken MPI world takes the process with it when it goes
+    print_failure(error, launch);  // now, because a broken MPI world ends the process when it is destroyed
     return 1;
   }
 }
