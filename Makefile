@@ -1,24 +1,24 @@
-# A thin door to the CMake presets. PRESET=release (asan, tsan, cuda) builds another one; JOBS=n bounds the cores.
+# Wrapper of the CMake presets. PRESET=release (asan, tsan, cuda) selects another preset; JOBS=n limits the cores.
 PRESET ?= host
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
-# A link so slow that a core takes about as long for a product as the link for what goes over it.
+# The link is slow enough that its transfers take about as long as one core's matrix products.
 ARGS ?= --model models/llama-3-8b.json --tp 2 --tokens 128 --layer-ops --dtype f32 --workers 1 \
   --link 40MB/s,10us --mechanism chunked,fused --timeline
 build := build/$(PRESET)
 install_build := build/install/$(PRESET)
 ninja := cmake --build --preset $(PRESET) -j $(JOBS)
-groups := build $(filter test,$(MAKECMDGOALS)) $(filter cuda,$(PRESET)) # of packages
-# Sources of a layer are compiled together where nobody is going to edit them: that takes less time.
+groups := build $(filter test,$(MAKECMDGOALS)) $(filter cuda,$(PRESET)) # groups of packages to install
+# Unity builds compile faster. They serve builds without later edits: `make run` and `make install`.
 together := -D CMAKE_UNITY_BUILD=ON -D CMAKE_UNITY_BUILD_BATCH_SIZE=10
-# The first configuration is without tests where none are asked for: they need more packages.
+# The first configuration has tests only for `make test`, because they need more packages.
 tests := $(if $(filter test,$(MAKECMDGOALS)),ON,OFF)
 first := -D SHINGLE_TESTS=$(tests) $(if $(filter run,$(MAKECMDGOALS)),$(together))
 
-# $(call configure,arguments): what CMake says goes to a log, which is shown where it fails.
+# $(call configure,arguments): writes CMake's output to a log, and prints the log on failure.
 configure = @echo "cmake $(1)"; cmake $(1) >build/configure.log || { cat build/configure.log >&2; exit 1; }
 
-# $(call announce,folder,core-seconds,size): what a first build takes.
+# $(call announce,folder,core-seconds,size): prints the time and size of a first build.
 announce = @test -e $(1)/src/libshingle.a || \
   echo 'the first build takes about $(shell expr $(2) / 60 / $(JOBS) + 1) minutes on $(JOBS) cores and $(3) in $(1)'
 
@@ -58,7 +58,7 @@ test: $(build)/build.ninja
 	@$(ninja)
 	ctest --preset $(PRESET) -j $(JOBS)
 
-# A folder of its own, where all there is to build is installed. No warning of a user's compiler stops it.
+# Builds in a folder of its own, and installs every target. Compiler warnings do not stop it.
 install: packages
 	@mkdir -p "$(DESTDIR)$(PREFIX)" && test -w "$(DESTDIR)$(PREFIX)" || { \
 	  echo 'install: cannot write to $(DESTDIR)$(PREFIX): say PREFIX=FOLDER, or install as root' >&2; exit 2; }
@@ -74,7 +74,7 @@ format:
 	@scripts/setup.sh format
 	scripts/check_format.sh --fix
 
-# Strict: a broken link or anchor, or a page that the navigation lacks, is an error.
+# --strict: a broken link or anchor, or a page missing from the navigation, is an error.
 docs:
 	@scripts/setup.sh docs
 	PYTHONPATH=build/python/docs /usr/bin/python3 -m mkdocs build --strict

@@ -1,6 +1,6 @@
-# shingle_import(<name> <header> [folders...]): the imported target shingle::<name> for a library that is found by its header
-# and its file, also below the folders, not by its own CMake package (Debian's oneDNN package asks for OpenCL headers
-# it does not bring; NCCL has none).
+# shingle_import(<name> <header> [folders...]): creates the imported target shingle::<name>. It finds the library by
+# its header and its file, also below `folders`. It does not use the library's CMake package: Debian's oneDNN package
+# needs OpenCL headers that it does not contain, and NCCL has no package.
 function(shingle_import name header)
   if(TARGET shingle::${name})
     return()

@@ -1,8 +1,8 @@
 # shingle_layer(<name> [DEPENDS layers...] [PUBLIC libraries...] [PRIVATE libraries...])
 #
-# Folder = layer = target: shingle_<name> holds the sources below the current folder; without any it is
-# header-only. PUBLIC libraries appear in the layer's headers, PRIVATE ones in its sources alone.
-# src/CMakeLists.txt joins all layers into the one library that is installed.
+# Folder = layer = target: shingle_<name> holds the sources below the current folder. Without sources it is
+# header-only. PUBLIC libraries appear in the layer's headers, PRIVATE ones only in its sources.
+# src/CMakeLists.txt joins all layers into the installed library.
 function(shingle_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPENDS;PUBLIC;PRIVATE")
   set(layer shingle_${name})

@@ -1,5 +1,5 @@
-# Writes OUTPUT, a source that knows the commit of SOURCE; touches it only when the commit changed, so that an
-# unchanged tree relinks nothing. Run at each build: cmake -D SOURCE=... -D OUTPUT=... -P commit.cmake
+# Writes OUTPUT, a source file that contains the commit of SOURCE. Rewrites it only if the commit changed, so that an
+# unchanged tree relinks nothing. Runs at each build: cmake -D SOURCE=... -D OUTPUT=... -P commit.cmake
 set(commit "")
 if(EXISTS ${SOURCE}/.git)
   execute_process(

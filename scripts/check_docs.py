@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Checks what README, CONTRIBUTING and docs/ promise: check_docs.py PROGRAM | check_docs.py --self-test PROGRAM
+"""Checks the claims of README, CONTRIBUTING and docs/: check_docs.py PROGRAM | check_docs.py --self-test PROGRAM
 
-PROGRAM is the built `shingle`. Over all pages:
+PROGRAM is the built `shingle`. It checks on all pages:
   links      each relative link leads to a file, each anchor to a heading
-  commands   each `shingle` command of a code block parses: its flags exist, go together and read their values
-  outputs    each ```console block shows what its `$ shingle …` commands print; … in it stands for any text
-  flags      each `shingle …` in running text names a subcommand and flags of it
+  commands   each `shingle` command of a code block parses: its flags exist, combine, and accept their values
+  outputs    each ```console block shows the output of its `$ shingle …` commands; … in it matches any text
+  flags      each `shingle …` in running text names an existing subcommand and its flags
   targets    each `make …` is a target of the Makefile
-  paths      each path of the repository in backticks exists; a header may leave out the folders in front
-Prints page:line and what is wrong; exits 1 if anything is. --self-test shows that each check can fail.
+  paths      each repository path in backticks exists; a header may omit leading folders
+Prints page:line and the problem. Exits 1 if there is one. --self-test proves that each check can fail.
 """
 
 import functools
@@ -31,7 +31,7 @@ def pages(root):
 
 
 def split(text):
-    """(prose, blocks): the lines outside code by number, and [(language, number of the first line, lines)]."""
+    """Returns (prose, blocks): lines outside code by number, and [(language, number of the first line, lines)]."""
     prose, blocks, fence, indented = {}, [], None, False
     for number, line in enumerate(text.split("\n"), 1):
         if fence is not None:
@@ -54,7 +54,7 @@ def split(text):
 
 
 def anchors(text):
-    """Anchors of a page's headings, as GitHub and MkDocs both make them."""
+    """Returns the anchors of a page's headings. GitHub and MkDocs make the same ones."""
     prose, _ = split(text)
     found, counts = set(), {}
     for line in prose.values():
@@ -96,7 +96,7 @@ def ask(program, arguments, **options):
 
 @functools.cache
 def flags_of(program, subcommand):
-    """{flag or positional: (all its names, what it excludes, what it needs)} by the help of a subcommand."""
+    """Returns {flag or positional: (its names, flags it excludes, flags it needs)} from a subcommand's --help."""
     flags = {}
     for line in ask(program, [subcommand, "--help"])[1].split("\n"):
         match = re.match(r"  (-[-\w,]+|[a-z]+ (?=[A-Z.]+ ))(.*)", line)
@@ -113,7 +113,7 @@ def flags_of(program, subcommand):
 
 
 def command_lines(lines):
-    """(offset, command) of lines of a code block, continued lines joined."""
+    """Returns (offset, command) for the lines of a code block, with continued lines joined."""
     joined, start = "", 0
     for offset, line in enumerate(lines):
         start = offset if not joined else start
@@ -124,7 +124,7 @@ def command_lines(lines):
 
 
 def calls(command):
-    """The argument lists of `shingle` in a line for a shell; a program in front of it, such as mpirun, is skipped."""
+    """Returns the argument lists of `shingle` in a shell line. A leading program such as mpirun is skipped."""
     command = re.sub(r"^\$ ", "", command)
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=";|&()<>")
@@ -146,7 +146,7 @@ def calls(command):
 
 
 def wrong_flags(program, arguments):
-    """What is wrong with the names of a call: its subcommand, its flags, and which of them go together."""
+    """Yields problems of a call: an unknown subcommand or flag, or flags that do not combine."""
     if not arguments or arguments[0] in {"--help", "--version", "-h"}:
         return
     if arguments[0] not in subcommands(program):
@@ -178,7 +178,7 @@ def wrong_commands(program, text):
                 found = list(wrong_flags(program, arguments))
                 abridged = any("…" in word or word.startswith("$") for word in arguments)
                 if not found and arguments and not abridged:
-                    # With --help a command reads its values and does nothing else. A build may be without CUDA.
+                    # With --help a command only parses its values. The build may lack CUDA.
                     words = shlex.split(shlex.join(arguments).replace(" --backend cuda", ""))
                     code, _, error = ask(program, [*words, "--help"], cwd=ROOT)
                     found = [error.strip()] if code else []
@@ -196,7 +196,7 @@ def wrong_outputs(program, text):
                 shown.append(line.rstrip())
                 continue
             if command:
-                with tempfile.TemporaryDirectory() as empty:  # what was tuned on this machine shall not count
+                with tempfile.TemporaryDirectory() as empty:  # an empty cache, without this machine's tuning results
                     _, printed, error = ask(
                         program, next(calls(command)), cwd=ROOT,
                         env={**os.environ, "XDG_CACHE_HOME": empty, "COLUMNS": "80"},
@@ -215,7 +215,7 @@ def wrong_prose(program, root, text):
     for match in re.finditer(r"`([^`\n]+)`", whole):
         number, code = whole.count("\n", 0, match.start()) + 1, match[1]
         if re.match(r"shingle [a-z]", code):
-            # Flags alone: values may be placeholders.
+            # Checks only flags: values may be placeholders.
             words = [word for word in code.split()[1:] if not re.match(r"[^-\w]", word)]
             for problem in wrong_flags(program, words):
                 if " needs " not in problem:
@@ -227,7 +227,7 @@ def wrong_prose(program, root, text):
         word = re.sub(r":\d+$", "", word)
         if re.match(f"({FOLDERS.replace(' ', '|')})/", word) and not re.search(r"[…{]", word):
             pattern = re.sub(r"<[^>]*>|[A-Z_]{3,}$", "*", word).rstrip("/")
-            # A record may be named without its ending, as tables of figures do.
+            # A record may be named without its suffix, as under tables of figures.
             endings = ["", ".*"] if word.startswith("bench/results/") else [""]
             if not any(True for ending in endings for _ in root.glob(pattern + ending)):
                 yield number, f"there is no {word}"
@@ -260,7 +260,7 @@ def wrong_targets(text):
 
 
 def problems(program, root, page, text):
-    """[(line, what is wrong)] of a page."""
+    """Returns [(line, problem)] for a page."""
     return sorted([
         *wrong_links(root, page, text), *wrong_commands(program, text), *wrong_outputs(program, text),
         *wrong_prose(program, root, text), *wrong_targets(text),
@@ -269,7 +269,7 @@ def problems(program, root, page, text):
 
 # ---- self-test
 
-# (a page, a part of what is said of it); None where nothing is to be said.
+# (page, part of the expected problem); None: no problem.
 CASES = [
     ("[a](gone.md)", "there is no gone.md"),
     ("[a](#nowhere)", "no heading"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the C++ sources against .clang-format; --fix formats them instead. `scripts/setup.sh format` brings clang-format.
+# Checks the C++ sources against .clang-format; --fix formats them. `scripts/setup.sh format` installs clang-format.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 action=(--dry-run -Werror --ferror-limit=1)

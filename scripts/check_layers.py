@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 
-# Folder: level. A folder may include itself and folders of lower levels, so never a sibling.
+# Folder: level. A folder may include itself and folders of lower levels, but no sibling.
 LEVELS = {
     "base": 0, "grid": 0,
     "net": 1, "cotune": 1, "plan": 1, "machine": 1,
@@ -19,17 +19,17 @@ LEVELS = {
     "api": 5, "report": 5,
     "tools": 6, "plugins": 6, "python": 6,
 }  # fmt: skip
-# Headers directly in include/shingle, by the folder they count as; the umbrella is the facade's.
+# Headers directly in include/shingle, with the folder they belong to. All others, such as shingle.hpp, belong to api.
 LOOSE_HEADERS = {"version.hpp": "base"}
 
-# Whose types stay out of L0-L2, and out of every public header but those of the backends that own them.
+# Vendor headers. Their types stay out of L0-L2 and of all public headers except those of the owning backends.
 VENDOR = re.compile(
     r"^(cuda(?!/.*\.hpp)|cublas|cudnn|cutlass|cute|nccl|nvtx|nvml|mpi\b|oneapi/|dnnl|cblas|openblas"
     r"|torch/|ATen/|c10/|jax/|xla/|nanobind|pybind11|Python\.h|dlpack)"
 )
 BACKENDS = {"host", "cuda"}
 
-# Below the planners the plan says what to do, not which mechanism it is of.
+# Code below the planners reads a plan's steps, and never its mechanism or params.
 BLIND = {"lower", "backend", "sim", "host", "cuda"}
 MECHANISM = re.compile(r"\bplan(_|\(\))?(\.|->)(mechanism|params)\b")
 
@@ -37,14 +37,14 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
 def folder_of(parts):
-    """The layer of a path below src/ or include/shingle/; None where it belongs to none."""
+    """Returns the layer of a path below src/ or include/shingle/, or None."""
     if len(parts) == 1:
         return LOOSE_HEADERS.get(parts[0], "api")
     return parts[0] if parts[0] in LEVELS else None
 
 
 def sources(root):
-    """(file, folder, whether it is a public header) of everything that belongs to a layer."""
+    """Yields (file, folder, is a public header) for all files of the layers."""
     for top, public in (("include/shingle", True), ("src", False)):
         for file in sorted((root / top).rglob("*.*")):
             folder = folder_of(file.relative_to(root / top).parts)
@@ -56,7 +56,7 @@ def sources(root):
 
 
 def included_folder(root, file, name):
-    """The layer that an include names; None for a header of the system or of a library."""
+    """Returns the layer that an include names, or None for a system or library header."""
     parts = pathlib.PurePosixPath(name).parts
     if parts[0] == "shingle":
         return folder_of(parts[1:])
@@ -70,7 +70,7 @@ def included_folder(root, file, name):
 
 
 def broken_rule(root, file, folder, public, name):
-    """The rule that this include breaks, or None."""
+    """Returns the rule that this include breaks, or None."""
     if VENDOR.match(name):
         if LEVELS[folder] <= 2:
             return f"{name}: no CUDA, MPI, oneDNN or framework header in L0-L2"
@@ -102,7 +102,7 @@ def violations(root):
 
 
 def self_test():
-    """Each include is checked alone: the check must refuse exactly the wrong ones."""
+    """Checks each include alone: exactly the wrong ones must be refused."""
     cases = [
         ("include/shingle/plan/a.hpp", "shingle/base/error.hpp", None),
         ("include/shingle/plan/a.hpp", "shingle/planner/a.hpp", "is below"),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks what the README alone promises: check_readme.py
+"""Checks claims that only the README makes: check_readme.py
 
-Its program is examples/first.cpp, the output of `shingle plan` and the measured figure come before any table, and it
-stays short. scripts/check_docs.py checks links and commands, scripts/readme_figure.py the figures, and the test
-Cli.RunsTheCommandsOfTheReadme that the commands run. Exits 1 with a line for each promise that is broken.
+Its program equals examples/first.cpp. The output of `shingle plan` and the measured figure precede any table. The page
+is short. scripts/check_docs.py checks links and commands. scripts/readme_figure.py checks the figures. The test
+Cli.RunsTheCommandsOfTheReadme runs the commands. Exits 1 with a line for each broken claim.
 """
 
 import pathlib

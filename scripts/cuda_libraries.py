@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints where Python packages keep CUDA's libraries, for machines that have NCCL and cuBLAS nowhere else:
+"""Prints the folders of CUDA libraries in Python packages, for machines with no other NCCL and cuBLAS:
 
     export LD_LIBRARY_PATH=$(scripts/cuda_libraries.py)
 """

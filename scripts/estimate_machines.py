@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the profiles of machines that were not measured: estimate_machines.py [--check]
 
-Figures of datasheets and papers go in below; tiles and curves follow from the two models here, and the notes
-of a profile say so. --check changes nothing and exits 1 where a profile differs from what would be written.
+The inputs below are from datasheets and papers. Tiles and curves follow from the two models here, as the notes of each
+profile say. --check changes nothing, and exits 1 if a profile differs from what would be written.
 """
 
 import json
@@ -10,18 +10,18 @@ import math
 import pathlib
 import sys
 
-# Curves: time = latency + wire / rate, rate = peak · sqrt(bytes / (bytes + HALF)). With the peaks
-# and latencies of h200x8 this meets its measured curves of 8 ranks without a bound on channels within a fifth from
-# 4 MiB on; below it is up to half too long.
+# Curves: time = latency + wire / rate, rate = peak · sqrt(bytes / (bytes + HALF)). With the peaks and latencies of
+# h200x8, the model is within 20% of its measured curves of 8 ranks with NCCL's choice of channels, from 4 MiB on.
+# Below 4 MiB it is up to 50% too long.
 HALF = 8 << 20
 SIZES = [float(1 << e) for e in range(14, 31, 2)]  # 16 KiB to 1 GiB
-TRAFFICS = {  # factor of the wire's bytes; of the peak and of the latency as on h200x8
+TRAFFICS = {  # factors of the wire's bytes, of the peak and of the latency, as on h200x8
     "allreduce": (2, 1.0, 1.0),
     "reducescatter": (1, 0.90, 0.65),
     "allgather": (1, 0.93, 0.65),
     "alltoall": (1, 0.86, 0.70),
 }
-# What a tile reaches of the best one's rate.
+# Rate of a tile relative to the best one.
 TILES = {(256, 256): 1.0, (128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.92, (64, 128): 0.78}
 
 NVIDIA = {
@@ -47,7 +47,7 @@ A40 = NVIDIA | {
     " Figure 3, nearly all of it through the SMs they take (68 to 52); the rest is assumed",
 }
 
-# link: rate and latency. peaks: by ranks, bus bandwidth of an all-reduce. channel: what one of NCCL's carries.
+# link: rate and latency. peaks: bus bandwidth of an all-reduce, by ranks. channel: rate of one NCCL channel.
 MACHINES = {
     "rtx4090x4-pcie": NVIDIA
     | {
@@ -131,9 +131,9 @@ MACHINES = {
 
 
 def collective(machine, traffic, ranks, workers):
-    """A curve; `workers` 0 is as many as the library takes."""
+    """Returns a curve. `workers` 0: NCCL's choice."""
     wire, of_peak, of_latency = TRAFFICS[traffic]
-    # A rate is the lower of the wire's and the channels', with a rounded corner as measured on h200x8.
+    # The lower of the wire's and the channels' rates, with a smooth transition as measured on h200x8.
     peak = machine["peaks"][ranks] * of_peak
     if workers:
         peak = (peak**-4 + (workers * machine["channel"] * of_peak) ** -4) ** -0.25
@@ -146,7 +146,7 @@ def collective(machine, traffic, ranks, workers):
 
 
 def tile(machine, rows, cols):
-    """The main loop at the sustained rate; results reach memory in a prologue's and epilogue's time."""
+    """Returns a tile's times. The sustained rate bounds the main loop; writes to memory bound prologue and epilogue."""
     rate = machine["tflops"] * 1e6 * machine["sustained"] * TILES[rows, cols]
     return {
         "rows": rows,
@@ -157,7 +157,7 @@ def tile(machine, rows, cols):
 
 
 def notes(machine):
-    """Where each figure comes from: (origin, note) by key."""
+    """Returns the source of each figure: (origin, note) by key."""
     taken = machine.get("taken_note", "channels of the library")
     sustained = f"{machine['sustained']:.0%} of {machine['tflops']} TFLOP/s sustained, less for small tiles, and a" \
         " wave's results at memory's rate"
@@ -191,7 +191,7 @@ def link(pair):
 
 
 def engine(machine):
-    """Phases and rate in the order in which Shingle writes them."""
+    """Returns phases and rate in the order in which Shingle writes them."""
     phases = {"gbps": machine.get("engine_gbps", machine["link"][0]), **machine["phases"]}
     keys = ["control_us", "schedule_us", "copy_us", "gbps", "sync_us"]
     keys += ["fetch_us", "queued_us", "poll_us", "broadcast_us", "swap_us"]
@@ -199,7 +199,7 @@ def engine(machine):
 
 
 def topology(machine):
-    """Links between pairs of ranks, or between all of them."""
+    """Returns the links between pairs of ranks, or between all of them."""
     if "mesh" in machine:
         return {"pair": link(machine["mesh"]), "pair_ranks": machine["ranks"]}
     return {"pair": link(machine["pair"])} if "pair" in machine else None
@@ -236,7 +236,7 @@ def profile(name, machine):
 
 
 def text(figures):
-    """As Shingle itself writes a profile: a line for each key and each element of a list."""
+    """Formats a profile as Shingle does: one line for each key and each list element."""
 
     def line(value):
         return json.dumps(value, separators=(",", ":"))

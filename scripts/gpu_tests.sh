@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs all GPU tests where there are only the built programs, neither CMake nor sources:
+# Runs all GPU tests from the built programs alone, without CMake or sources:
 #
 #     gpu_tests.sh [folder] [pattern]
 #
-# The folder (this script's own if nothing is said) holds the programs gpu_*_test; the pattern (of grep -E) picks some
-# of "PROGRAM" and "memcheck PROGRAM"; GTEST_FILTER picks tests. Each program has a deadline. Prints what was skipped or
-# is unserved, and why; fails where a test fails, and prints the end of its log. compute-sanitizer's memcheck goes over
-# what one GPU can run, if it is there.
+# The folder (default: this script's own) holds the programs gpu_*_test. The pattern (for grep -E) selects among
+# "PROGRAM" and "memcheck PROGRAM". GTEST_FILTER selects tests. Each program has a deadline. The script prints skipped
+# and unserved tests with the reason. If a test fails, it prints the end of that log and fails. If compute-sanitizer is
+# installed, memcheck covers the tests that one GPU can run.
 set -uo pipefail
 folder=${1:-$(dirname "$0")} pattern=${2:-.}
 logs=$(mktemp -d) failed=()
@@ -37,10 +37,10 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanit
 if [[ -n $sanitizer ]]; then
     devices=${CUDA_VISIBLE_DEVICES:-0}
     export CUDA_VISIBLE_DEVICES=${devices%%,*} SHINGLE_GPU_PROBLEMS=8 SHINGLE_GPU_STRESS=40
-    slow=-*AwaitsManyCounts*:*ComesBehindTheUsersWork*  # launches take so long then that their waits do not
+    slow=-*AwaitsManyCounts*:*ComesBehindTheUsersWork*  # with memcheck, launches take so long that their kernels find the waits done
     for program in "${programs[@]}"; do
         name=$(basename "$program")
-        # Programs that keep time, or start others, have nothing to gain.
+        # Programs that measure time or start other processes gain nothing from memcheck.
         [[ $name =~ ^gpu_(fault|processes)_test$ ]] ||
             GTEST_FILTER=${GTEST_FILTER:-$slow} run "memcheck $name" 300 \
                 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 99 "$program"

@@ -1,4 +1,4 @@
-"""What MkDocs does to each page of docs/ beyond its own: see `hooks` in mkdocs.yml."""
+"""Hooks that MkDocs runs on its configuration and on each page of docs/: see `hooks` in mkdocs.yml."""
 
 import pathlib
 import re
@@ -9,7 +9,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_config(config):
-    """The navigation ends with the lab notes, the latest first; they are not listed by hand."""
+    """Appends the lab notes to the navigation, the latest first, so that nobody lists them by hand."""
     notes = sorted((DOCS / "notes").glob("*.md"), reverse=True)
     if notes:
         config.nav.append({"Notes": [str(note.relative_to(DOCS)) for note in notes]})
@@ -17,7 +17,7 @@ def on_config(config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """Links to files of the repository that are not part of the site become their text and path."""
+    """Replaces links to repository files outside the site by their text and path."""
 
     def outside(link):
         text, target, _ = link.groups()

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Proves the commands of the README on a bare Debian 12: builds a minimal root by debootstrap, puts HEAD and make there,
-# and runs make run, make install and make test inside. By hand, as root, from a checkout; needs debootstrap and the network.
-# Another mirror: MIRROR=... The root stays in build/bare for a look; the next proof starts afresh.
+# Proves the README's commands on a bare Debian 12. Builds a minimal root with debootstrap, copies HEAD there, and
+# installs make. Inside, it runs make run, make install and make test. Run it by hand, as root, from a checkout; it
+# needs debootstrap and the network. MIRROR=... selects a mirror. The root stays in build/bare until the next run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD/build/bare
 ((EUID == 0)) || { echo "prove_bare: run as root" >&2; exit 3; }
 
-# All mounts live in a namespace of their own and vanish with it.
+# A private mount namespace holds all mounts; they disappear with it.
 [[ ${1:-} == --inside ]] || exec unshare --mount --propagation private "$0" --inside
 
 rm -rf --one-file-system "$root"
 mkdir -p "$root"
 debootstrap --variant=minbase bookworm "$root" ${MIRROR:+"$MIRROR"}
 
-# The root reaches the network the way this machine does: sources, resolver, proxies, own certificates.
-# Other vendors' sources stay out: they need keys that a bare Debian does not have.
+# The root uses this machine's network settings: package sources, resolver, proxies and local certificates.
+# Package sources of other vendors are left out: they need keys that a bare Debian lacks.
 for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources /etc/resolv.conf /etc/pip.conf \
     /usr/local/share/ca-certificates; do
     [[ -s $file ]] || continue

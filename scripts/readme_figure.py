@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Draws docs/speedup.svg, and writes what it shows into pages: readme_figure.py [--check]
+"""Draws docs/speedup.svg, and writes its summary into pages: readme_figure.py [--check]
 
 Both come from a record of `shingle bench`. The summary stands between <!-- figures: suite --> and <!-- end -->.
---check changes nothing and exits 1 if figure or summary are not what the record gives.
+--check changes nothing, and exits 1 if the figure or a summary differs from the record.
 """
 
 import math
@@ -21,14 +21,14 @@ CONTENDER = "auto"
 PAGES = [ROOT / "README.md", ROOT / "docs/index.md"]
 SUMMARY = re.compile(r"(<!-- figures: suite -->\n).*?(<!-- end -->)", re.DOTALL)
 
-# Middle tones that stand on white and on black alike.
+# Middle tones that are legible on white and on black.
 COLOURS = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#b6992d"]
 LEFT, RIGHT, TOP, BOTTOM = 60, 690, 40, 320
 WIDTH, HEIGHT = 960, 370
 
 
 def series_of(record):
-    """{"attn_out gemm+reducescatter": [(M, speed-up), ...]} of rows that ran and verified."""
+    """Returns {"attn_out gemm+reducescatter": [(M, speed-up), ...]} from rows that ran and passed verification."""
     series = {}
     for row in record.rows:
         if row["contender"] == CONTENDER and row["verified"] == "yes":
@@ -82,7 +82,7 @@ def draw(record):
 
 
 def summary(record):
-    """What the record shows, in one paragraph."""
+    """Returns a summary of the record in one paragraph."""
     points = [point for series in series_of(record).values() for point in series]
     large = [speedup for m, speedup in points if m >= 2048]
     slower = sum(speedup < 1 for _, speedup in points)
@@ -99,7 +99,7 @@ def summary(record):
 
 
 def written():
-    """{file: its content as the record gives it}."""
+    """Returns {file: its content according to the record}."""
     record = records.read(RECORD)
     files = {FIGURE: draw(record)}
     for page in PAGES:

@@ -1,8 +1,8 @@
-"""The rows of a CSV that a row of a record of JSON becomes, for scripts/records.py."""
+"""Converts rows of a JSON record to rows of CSV, for scripts/records.py."""
 
 import re
 
-# What a row of JSON has and a row of CSV does not: samples, what other columns or the command give, how it was checked.
+# Keys of JSON that CSV omits: samples, how a row was checked, and values that other columns or the command give.
 DROPPED = {
     "samples_us", "spread", "min_us", "max_us", "tile_us", "by_tile_us",
     "speedup", "overlap_efficiency", "tflops", "compute_tflops", "memory_of_output", "prediction_error", "hooks_cost",
@@ -13,11 +13,11 @@ DROPPED = {
 RENAMED = {"layer_op": "layer", "overlapped_us": "median_us", "max_error": "error", "roofline_fraction": "roofline"}
 FIRST = ["layer", "op", "m", "n", "k", "dtype", "world", "contender", "mechanism", "plan", "timed"]
 TIMES = ["median_us", "p25_us", "p75_us"]
-DIGITS = {"error": 2, "predicted_us": 5}  # of others: six of a time, else four
+DIGITS = {"error": 2, "predicted_us": 5}  # significant digits; default: six for a time, else four
 
 
 def text_of(value, digits=6):
-    """A cell; six significant digits are more than a clock has."""
+    """Returns a cell. Six significant digits exceed a clock's resolution."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -30,7 +30,7 @@ def text_of(value, digits=6):
 
 
 def plan_text(mechanism, params):
-    """A mechanism with its params, as `shingle bench --mechanism` takes it: signal:tile=128x256:groups=1,2."""
+    """Returns a mechanism with its params as for `shingle bench --mechanism`: signal:tile=128x256:groups=1,2."""
     words = [mechanism] if mechanism else []
     order = params.get("order", {})
     flat = {**{key: value for key, value in params.items() if key != "order"}, **order}
@@ -51,13 +51,13 @@ def plan_text(mechanism, params):
 
 
 def problem_columns(text):
-    """The columns of a problem such as "gemm+allreduce 1024x8192x3584 bf16, B transposed, 4 ranks"."""
+    """Returns columns of a problem such as "gemm+allreduce 1024x8192x3584 bf16, B transposed, 4 ranks"."""
     match = re.fullmatch(r"(\S+) (\d+)x(\d+)x(\d+) (\w+), (?:B transposed, )?(\d+) ranks", text)
     return dict(zip(("op", "m", "n", "k", "dtype", "world"), match.groups())) if match else {"problem": text}
 
 
 def quartiles(value):
-    """Median and quartiles of an object with times, quartiles as bench/report.hpp has them; None if it has no times."""
+    """Returns median and quartiles of an object with times, as bench/report.hpp does, or None without times."""
     us = {key.removesuffix("_us"): item for key, item in value.items()}
     if "median" not in us:
         return None
@@ -71,9 +71,9 @@ def without(row, *keys):
 
 
 def partition(point, shape):
-    """A point of a shape of bench_partitions: the fastest is named so; the searched one has the time of the search.
+    """Returns a point of a shape of bench_partitions. The fastest is marked; the searched one has the search's time.
 
-    Its prediction is left out, as bench_repredict makes it anew.
+    The prediction is left out, because bench_repredict computes it again.
     """
     names, us = point["names"], shape["search_us"] if "searched" in point["names"] else None
     fastest = point["group_waves"] and point["time"]["median_us"] == shape["best_us"]
@@ -82,11 +82,11 @@ def partition(point, shape):
 
 
 def flat(row):
-    """The rows of CSV that an object of JSON is: one for each thing that was timed, or for each object of a list."""
+    """Converts a JSON object to CSV rows: one for each timed thing, or for each object of a list."""
     case, timed, inner = {}, {}, []
     if row.get("mechanism") and isinstance(row.get("params"), dict):
         row = {**without(row, "mechanism", "params"), "plan": plan_text(row["mechanism"], row["params"])}
-    if isinstance(row.get("overlapped"), dict):  # `shingle bench`: what else was timed has its median in a column
+    if isinstance(row.get("overlapped"), dict):  # `shingle bench`: medians of other timed things are columns
         case = quartiles(row["overlapped"])
         row = without(row, "overlapped", "overlapped_us", "sequential", "compute")
     if isinstance(row.get("points"), list):  # bench_partitions
@@ -119,7 +119,7 @@ def flat(row):
 
 
 def columns_of(rows):
-    """Those of the case, then times, then other figures; without those that are empty in every row."""
+    """Returns columns: those of the case, then times, then other figures, without all-empty ones."""
     found = list(dict.fromkeys(key for row in rows for key, value in row.items() if value not in (None, "")))
     figures = [key for key in found if any(isinstance(row.get(key), (float, bool)) for row in rows)]
     case = [key for key in found if key not in figures]
@@ -128,7 +128,7 @@ def columns_of(rows):
 
 
 def machine_text(machine):
-    """One line of what a record says about its machine."""
+    """Returns a record's machine as one line."""
     if not isinstance(machine, dict):
         return str(machine)
     words = [machine["gpu"]] if "gpu" in machine else []
@@ -144,7 +144,7 @@ def machine_text(machine):
 
 
 def self_test():
-    """Each form of row."""
+    """Tests each form of row."""
     time = {"median_us": 2.0, "samples_us": [4.0, 1.0, 2.0], "spread": 1.5}
     got = {"median_us": 2.0, "p25_us": 2.0, "p75_us": 4.0}
     assert quartiles(time) == got, quartiles(time)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Keeps measurements as compact CSV: records.py add RECORD.json --out FILE.csv | check | --self-test
 
-RECORD.json is what `shingle bench --out`, or a program in bench/ with `--json`, writes. FILE.csv has a row a case, with
-median and quartiles instead of samples. Lines above its header begin with #: command, commit, date, machine, and every
-value that all rows share. `add` refuses a record of sources that were not committed. `check` looks at every file in
-bench/results and exits 1 with a line for each that is wrong.
+RECORD.json is the output of `shingle bench --out`, or of a program in bench/ with `--json`. FILE.csv has one row per
+case, with median and quartiles instead of samples. Lines above its header begin with #. They hold command, commit,
+date, machine, and every value that all rows share. `add` refuses a record of uncommitted sources. `check` reads every
+file in bench/results, and exits 1 with a line for each wrong file.
 """
 
 import argparse
@@ -23,27 +23,27 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 MOST_BYTES = 300_000
 
-# Measured on sources that were not committed, before `add` refused that: to be measured again. Nothing may be added.
+# Records of uncommitted sources, from before `add` refused these. Measure them again; add no entry.
 MEASURE_AGAIN = {
     "h200x2/alltoall", "h200x2/flashoverlap",
     "h200x4/copy_engine", "h200x4/flashoverlap", "h200x4/layers_tp8", "h200x4/partitions", "h200x4/suite",
     "h200x4/sums",
 }  # fmt: skip
 
-# Of a record, beside its rows: what is in every CSV, and what the command says or the rows give.
+# Keys of a record beside its rows: those of every CSV, and those that the command or the rows already give.
 NOTES = ["command", "commit", "date", "machine"]
 NOT_NOTED = {"version", "backend", "world", "epochs", "elapsed_s", "planning_s", "machine", "gpu"}
 
 
 class Record:
-    """A CSV: `notes`, the lines above the header, by their keys; `columns`; `rows`, dictionaries of text."""
+    """A CSV: `notes` (the lines above the header, by key), `columns`, and `rows` (dictionaries of text)."""
 
     def __init__(self, notes, columns, rows):
         self.notes, self.columns, self.rows = notes, columns, rows
 
 
 def read(path):
-    """The record of a CSV; a name without a suffix is one of bench/results. Its rows have the notes, too."""
+    """Reads the record of a CSV. A name without a suffix is in bench/results. Rows include the notes."""
     path = pathlib.Path(path)
     file = path if path.suffix else RESULTS / f"{path}.csv"
     lines = file.read_text().splitlines(keepends=True)
@@ -57,7 +57,7 @@ def read(path):
 
 
 def convert(record, date, table="rows"):
-    """The Record of one of JSON; `table` is the list that becomes its rows."""
+    """Converts a JSON record to a Record. `table` names the list that becomes its rows."""
     notes = {"command": record["command"], "commit": record.get("commit", ""), "date": date}
     notes["machine"] = machine_text(record.get("machine", record.get("gpu", "")))
     for key, value in record.items():
@@ -92,7 +92,7 @@ def committed(commit):
 
 
 def wrong_with(results, measure_again=frozenset(), most=MOST_BYTES):
-    """What is wrong with the records in a folder."""
+    """Yields the problems of the records in a folder."""
     total = 0
     for file in sorted(path for path in results.rglob("*") if path.is_file()):
         name = file.relative_to(results)
@@ -118,7 +118,7 @@ def wrong_with(results, measure_again=frozenset(), most=MOST_BYTES):
 
 
 def self_test():
-    """A record's text, and that the check refuses exactly the wrong files."""
+    """Tests a record's text, and that `check` refuses exactly the wrong files."""
     record_rows.self_test()
     time = {"median_us": 2.0, "samples_us": [4.0, 1.0, 2.0]}
     rows = [{"op": "x,y", **time, "ok": True, "none": None}]

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Brings what Shingle builds on: scripts/setup.sh [group]... A group is what one wants to do:
+# Installs Shingle's build dependencies: scripts/setup.sh [group]... The groups are:
 #   build   the program and the library          test    build and run the tests
 #   format  format the sources                   docs    build the documentation site
-#   cuda    build the CUDA backend (nvcc is not brought)
-# Without arguments: all; cuda where there is an nvcc. System packages are those of scripts/packages.txt, Python
-# wheels (scripts/requirements/) go to build/python/<group>. Cheap when nothing is missing. Exits 2 for an unknown
-# group, 3 with the line to run where it may not install packages, 1 where an installation fails.
+#   cuda    build the CUDA backend (without nvcc itself)
+# Without arguments it takes all groups; cuda only if nvcc is found. System packages are listed in
+# scripts/packages.txt. Python wheels (scripts/requirements/) go to build/python/<group>. Cheap if nothing is missing.
+# Exit codes: 2 for an unknown group; 3, with the command to run, if it may not install packages; 1 if an installation
+# fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 log=build/setup.log
@@ -27,7 +28,7 @@ done
 command -v dpkg-query >/dev/null ||
     fail 3 "this is not Debian or Ubuntu; install what scripts/packages.txt names, then use cmake --preset host"
 
-# The lines of scripts/packages.txt that one of the groups needs, without the groups.
+# Prints the lines of scripts/packages.txt for the selected groups, without the group names.
 lines_of_groups() {
     local line group
     while read -r line; do
@@ -37,15 +38,15 @@ lines_of_groups() {
     done < <(grep -v '^#' scripts/packages.txt)
 }
 
-# Runs a command with its output in the log, which is shown where the command fails.
+# Runs a command with its output in the log, and prints the end of the log on failure.
 quietly() {
     "$@" </dev/null >"$log" 2>&1 && return
     tail -n 40 "$log" >&2
     return 1
 }
 
-# "Need to get 12.3 MB of archives. After this operation, 45.6 MB of additional disk space will be used." in our words,
-# with the time it takes at 10 MB/s from the network and 20 MB/s to the disk.
+# Rewords apt's "Need to get 12.3 MB of archives. After this operation, 45.6 MB of additional disk space will be used."
+# Adds the time at 10 MB/s from the network and 20 MB/s to the disk.
 how_large() {
     local text
     text=$(LC_ALL=C "$@" --assume-no 2>/dev/null </dev/null || true)
@@ -101,7 +102,7 @@ bring_packages() {
     ((${#missing[@]} == 0)) || install_packages "${missing[@]}"
 }
 
-# The wheels of a group, by the system's own interpreter: the one the packages serve, whatever else is first in PATH.
+# Installs the wheels of a group with /usr/bin/python3, which the system packages serve, whatever PATH holds.
 bring_wheels() {
     local file=scripts/requirements/$1.txt folder=build/python/$1 python=/usr/bin/python3 stamp
     [[ -f $file ]] || return 0
@@ -109,7 +110,7 @@ bring_wheels() {
     [[ "$(cat "$folder/stamp" 2>/dev/null)" != "$stamp" ]] || return 0
     echo "setup: fetching $(grep -o '^[a-z0-9-]*==[0-9.]*' "$file" | xargs) into $folder (some seconds, $(sed -n '1s/.*; //p' "$file"))"
     rm -rf "$folder" "$folder.part"
-    # No dependencies: of CUTLASS only the headers are wanted.
+    # No dependencies: only CUTLASS's headers are needed.
     quietly "$python" -m pip install --disable-pip-version-check --root-user-action=ignore --only-binary :all: \
         --no-deps --require-hashes -r "$file" --target "$folder.part" || fail 1 "pip failed, see $log"
     printf '%s\n' "$stamp" >"$folder.part/stamp"

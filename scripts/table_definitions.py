@@ -1,4 +1,4 @@
-"""The tables of README.md and docs, for scripts/tables.py: a function each, which makes a head and rows of records."""
+"""The tables of README.md and docs, for scripts/tables.py: one function each, from records to a head and rows."""
 
 import math
 
@@ -15,11 +15,11 @@ def table(name, *sources):
     return register
 
 
-# What definitions are made of.
+# Helpers of the definitions.
 
 
 def pick(record, /, **wanted):
-    """Its rows whose columns have these values."""
+    """Returns the record's rows whose columns have these values."""
     return [row for row in record.rows if all(row.get(key) == str(value) for key, value in wanted.items())]
 
 
@@ -44,19 +44,19 @@ def geomean(values):
 
 
 def quantile(values, fraction):
-    """As bench/report.hpp has it."""
+    """Returns a quantile as bench/report.hpp computes it."""
     ordered = sorted(values)
     return ordered[int(fraction * (len(ordered) - 1) + 0.5)]
 
 
 def values_of(record, key, /, **wanted):
-    """What its rows have in a column, each once, numbers in order."""
+    """Returns the distinct values of a column of the record's rows, numbers in order."""
     found = list(dict.fromkeys(row[key] for row in pick(record, **wanted)))
     return sorted(found, key=int) if all(value.isdigit() for value in found) else found
 
 
 def short(value):
-    """Three digits, or all before the point."""
+    """Returns three significant digits, or all digits before the decimal point."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:.{2 if value < 9.995 else 1}f}"
 
 
@@ -76,7 +76,7 @@ def size(count):
 
 @table("cuda-gemm", "h200x1/gemm")
 def cuda_gemm(record):
-    """Of the library's speed, with idle hooks and with tiles that are stored to slots and counted."""
+    """Speed relative to cuBLASLt: with idle hooks, and with tiles that are stored to slots and counted."""
     ratio = lambda case, timed: us(one(record, timed="library", **case)) / us(one(record, timed=timed, **case))
     rows, idle, hooked = [], [], []
     for n, k in dict.fromkeys((row["n"], row["k"]) for row in record.rows):
@@ -93,13 +93,13 @@ def cuda_gemm(record):
 
 
 def over(record, name, base, key, case):
-    """By how much the times named by a column exceed those of a base, of each of the cases."""
+    """Returns the relative excess of a time over a base time in one case; column `key` selects both."""
     return us(one(record, **{key: name}, **case)) / us(one(record, **{key: base}, **case)) - 1
 
 
 @table("cuda-gemm-hooks", "h200x1/gemm_overhead")
 def cuda_gemm_hooks(record):
-    """Median cost of hooks over idle ones."""
+    """Median cost of active hooks over idle hooks."""
     cases = [{key: row[key] for key in "mnk"} for row in pick(record, timed="idle")]
     hooks = {"tiles": "tile", "subtokens": "subtoken", "subtiles": "subtile"}
     costs = [quantile([over(record, hook, "idle", "timed", case) for case in cases], 0.5) for hook in hooks.values()]
@@ -108,7 +108,7 @@ def cuda_gemm_hooks(record):
 
 @table("cuda-gemm-small", "h200x1/gemm_small")
 def cuda_gemm_small(record):
-    """Of the library's speed, with idle hooks."""
+    """Speed relative to cuBLASLt, with idle hooks."""
     shapes = list(dict.fromkeys((row["n"], row["k"]) for row in record.rows if row["m"] == "16"))
     rows = []
     for m in values_of(record, "m"):
@@ -123,7 +123,7 @@ def cuda_gemm_small(record):
 
 @table("cuda-rmsnorm-restore", "h200x1/rmsnorm_restore")
 def cuda_rmsnorm_restore(record):
-    """Cost of rows that come from tiles, over rows of a plain matrix."""
+    """Cost of rows gathered from tiles, over rows of a plain matrix."""
     rows = []
     for granularity in ("tile", "subtile", "subtoken"):
         keys = ("granularity", "hidden", "rows", "residual")
@@ -134,7 +134,7 @@ def cuda_rmsnorm_restore(record):
 
 
 def flashoverlap(of):
-    """Geometric means of speed-ups by operator and mechanism; `of` gives the rows of both, by routing."""
+    """Geometric means of speed-ups by operator and mechanism. `of` selects the rows of both, by routing."""
     mechanisms = ["chunked", "signal", "fused"]
     rows = []
     for name, cases in of.items():
@@ -175,7 +175,7 @@ def cuda_flashoverlap_2(record, alltoall):
 
 
 def speedups(record, lines, contenders):
-    """Speed-up and part of the roofline of the fastest contender: a line for each (name, case), a column for each M."""
+    """Speed-up and roofline fraction of the fastest contender: one line per (name, case), one column per M."""
     sizes = values_of(record, "m")
     rows = []
     for name, case in lines:
@@ -224,7 +224,7 @@ def cuda_layers_2(record):
 
 @table("cuda-auto", "h200x4/suite", "h200x2/suite", "h200x4/suite_predicted")
 def cuda_auto(four, two, predicted):
-    """Geometric mean and least of the speed-ups, and how many shapes stay sequential."""
+    """Geometric mean and minimum of the speed-ups, and the number of shapes that stay sequential."""
     rows = []
     ranges = {"16, 64": (16, 64), "256 to 1024": (256, 1024), "2048 to 8192": (2048, 8192), "all": (16, 8192)}
     for name, (first, last) in ranges.items():
@@ -241,7 +241,7 @@ def cuda_auto(four, two, predicted):
 
 @table("cuda-partitions", "h200x4/partitions")
 def cuda_partitions(record):
-    """Partitions that have a name, against the one that Alg. 1 finds: geometric means."""
+    """Geometric means of named partitions relative to the one that Alg. 1 finds."""
     shapes = {}
     for row in record.rows:
         for name in row["names"].split("/"):
@@ -314,7 +314,7 @@ def fastest_copies(record, op, count):
 
 @table("copy-engine-2", "h200x2/copy_engine")
 def copy_engine_2(record):
-    """Microseconds of NCCL, then of the fastest variant; below, what leaves each GPU with an all-gather by engines."""
+    """Microseconds of NCCL, then of the fastest variant. Last line: the rate of an all-gather by engines."""
     sizes = [2**16, 2**20, 2**22, 2**24, 2**26, 2**28, 2**30, 2**32]
     rows = []
     for op in ("allgather", "alltoall"):
@@ -371,7 +371,7 @@ def copy_engine_energy(record):
 
 @table("copy-engine-emulated", "epyc-2core/copy_engine")
 def copy_engine_emulated(record):
-    """The largest sizes at which a variant is the fastest."""
+    """The largest size at which each variant is the fastest."""
     rows = []
     for op in ("allgather", "alltoall"):
         for prelaunch in ("no", "yes"):
@@ -405,7 +405,7 @@ def co_tuning_cost(record):
 def nccl_tuner_loops(record):
     configs = {"default": "NCCL's default", "autoccl": "AutoCCL-like", "online": "online"}
     runs = []
-    for row in pick(record, timed="iteration"):  # a run has each configuration once, NCCL's default first
+    for row in pick(record, timed="iteration"):  # each run lists each configuration once, NCCL's default first
         if row["config"] == "default":
             runs.append({})
         runs[-1][row["config"]] = row
@@ -455,7 +455,7 @@ def simulator_accuracy(record):
 
 @table("co-tuning-gains", "predicted/lagom_models")
 def co_tuning_gains(record):
-    """Speed over NCCL's default: the least and the largest of the models."""
+    """Speed over NCCL's default: minimum and maximum over the models."""
     rows = []
     for parallelism, gpus in dict.fromkeys((row["parallelism"], row["gpus"]) for row in record.rows):
         case = {"parallelism": parallelism, "gpus": gpus}
@@ -472,7 +472,7 @@ def co_tuning_gains(record):
 
 @table("ring-bound", "predicted/ring_bound")
 def ring_bound(record):
-    """Time beyond the GEMM's; operators with the same figures share their lines."""
+    """Time beyond the GEMM's. Operators with equal figures share lines."""
     fractions = values_of(record, "comm_over_gemm")
     plans = {"ring, 2 slices": ("ring", 2), "ring, 8 slices": ("ring", 8), "chunked, 8 chunks": ("chunked", 8)}
     lines = {}
@@ -514,7 +514,7 @@ def tuning_search(record):
 
 @table("tuning-repredict", "predicted/repredict_h200x8")
 def tuning_repredict(record):
-    """How far predictions are off, of all-reduces and reduce-scatters with a mechanism, or of all plans."""
+    """Prediction errors: of all-reduces and reduce-scatters with a mechanism, or of all plans."""
     rows = []
     for name in values_of(record, "record"):
         of = {row["of"]: row for row in pick(record, record=name)}

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the tables of figures of README.md and docs from bench/results: tables.py [--check] | tables.py --self-test
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; scripts/table_definitions.py says what is in it.
---check changes nothing and exits 1 with a line for each page that is not what the records give, each table that no page
-has, and each table of figures outside such marks.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; scripts/table_definitions.py defines its content.
+--check changes nothing. It exits 1 with a line for each page that differs from the records, each table that no page
+contains, and each table of figures outside such marks.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ def markdown(head, rows):
 
 
 def rendered(name):
-    """A table, and below it where its figures come from."""
+    """Returns a table, followed by the source of its figures."""
     function, sources = TABLES[name]
     loaded = [records.read(source) for source in sources]
     head, rows = function(*loaded)
@@ -42,12 +42,12 @@ def pages(root):
 
 
 def written(text, render):
-    """A page with its tables made anew."""
+    """Returns a page with its tables rendered again."""
     return BLOCK.sub(lambda match: f"{match[1]}{render(match[2])}{match[3]}", text)
 
 
 def bare_tables(text):
-    """The first lines of tables outside marks whose cells are mostly figures."""
+    """Yields the first lines of unmarked tables whose cells are mostly figures."""
     text = BLOCK.sub("", text)
     for match in re.finditer(r"^\|.*\n\|(?:[ :]*-+[ :]*\|)+\n((?:\|.*\n)+)", text, re.MULTILINE):
         cells = [cell.strip() for line in match[1].splitlines() for cell in line.strip("|").split("|")[1:]]
@@ -75,7 +75,7 @@ def problems(root, names, render):
 
 
 def self_test():
-    """The check refuses exactly the wrong pages."""
+    """Tests that the check refuses exactly the wrong pages."""
     flags = "| flag | meaning |\n|---|---|\n| x | 1 |\n| y | a word |\n"
     good = f"# A\n\n<!-- table: a -->\n| a | b |\n<!-- end -->\n\n{flags}"
     for page, message in [

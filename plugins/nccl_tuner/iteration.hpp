@@ -37,7 +37,7 @@ class Iteration {
   std::size_t held_ = 0;         // calls that the period explains
   std::size_t begun_ = 0;        // index of the call that began the last iteration
   std::size_t least_held_ = 32;  // calls that a period must explain
-  // Next search for a period; a search costs as much as the calls since the last one
+  // Last and next search for a period. A search costs as much as the calls since the last one.
   std::size_t searched_from_ = 0, next_look_ = 0;
 };
 
