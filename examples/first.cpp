@@ -12,7 +12,7 @@ int main() {
   for (int rank = 0; rank < 4; ++rank) {
     a[rank].resize(512 * 256, rank + 1.0f);
     out[rank].resize(512 * 1024);
-    op.bind(rank, shingle::Role::a, a[rank]);  // throws if size or type do not match the operator's
+    op.bind(rank, shingle::Role::a, a[rank]);  // throws if size or type are not those of the operator
     op.bind(rank, shingle::Role::b, b);
     op.bind(rank, shingle::Role::out, out[rank]);
   }

@@ -1,5 +1,5 @@
-// The message of a wait that has passed its deadline: the waiting lane, what is missing, the ranks that are
-// late, and what those ranks wait for in turn.
+// The message of a wait that has passed its deadline. It names the waiting lane, the missing adds or ranks,
+// and what the late ranks wait for in turn.
 #pragma once
 
 #include <span>
