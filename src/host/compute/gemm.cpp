@@ -10,8 +10,8 @@ namespace shingle::host {
 namespace {
 
 /// Min. rows a oneDNN call for reading and writing the matrices in place. Below it, oneDNN's own packing of
-/// B, once a call, costs more than our packing of A and C. Measured GFLOP/s by rows a call: 64 rows 71, 128
-/// 87, 256 95; a tile of two pieces of 128 rows is faster packed.
+/// B, once a call, costs more than Shingle's packing of A and C. Measured GFLOP/s by rows a call: 64 rows 71,
+/// 128 87, 256 95; a tile of two pieces of 128 rows is faster packed.
 constexpr std::int64_t least_direct_rows = 256;
 /// Max. size of a block: its fp32 product stays in the L2 cache.
 constexpr std::int64_t block_rows = 512, block_cols = 512;
