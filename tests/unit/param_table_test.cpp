@@ -12,7 +12,7 @@
 #include "shingle/common/flags.hpp"
 #include "shingle/planner/planner.hpp"
 
-namespace shingle {
+namespace shingle::param_table_test {
 namespace {
 
 using testing::HasSubstr;
@@ -138,4 +138,4 @@ TEST(ParamTable, TheFinestMechanismThatTakesAParamServes) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::param_table_test
