@@ -139,8 +139,7 @@ class Trial {
     // What `tune` would take, had it simulated all of them.
     Contender* best = nullptr;
     for (Contender& one : contenders_)
-      if (one.traits().is_workload && !one.is("mistaken") &&
-          (best == nullptr || one.predicted_us < best->predicted_us))
+      if (one.overlaps() && !one.is("mistaken") && (best == nullptr || one.predicted_us < best->predicted_us))
         best = &one;
     best->names.push_back("simulated");
   }
@@ -160,7 +159,7 @@ class Trial {
     for (int round = 0; round < settings_.repeat; ++round)
       for (Contender* one : last) time(*one);
     for (const Contender* one : last)
-      if (one->traits().is_workload && (best_us_ == 0 || one->us() < best_us_)) best_us_ = one->us();
+      if (one->overlaps() && (best_us_ == 0 || one->us() < best_us_)) best_us_ = one->us();
     return std::ranges::all_of(contenders_, &Contender::right);
   }
 

@@ -27,7 +27,7 @@ class Summary {
       sampled_.push_back(trial.best_us() / trial.us("searched"));
     search_us_.us.push_back(trial.search_us());
     for (const Contender& one : trial.contenders()) {
-      if (!one.traits().is_workload) continue;
+      if (!one.overlaps()) continue;
       const double error = std::abs(one.predicted_us / one.us() - 1);
       errors_["all"].us.push_back(error);
       errors_[std::string(name(one.op->problem().op))].us.push_back(error);

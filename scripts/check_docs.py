@@ -96,19 +96,11 @@ def ask(program, arguments, **options):
 
 @functools.cache
 def flags_of(program, subcommand):
-    """Returns {flag or positional: (its names, flags it excludes, flags it needs)} from a subcommand's --help."""
-    flags = {}
+    """Returns the set of flags and positionals in a subcommand's --help."""
+    flags = set()
     for line in ask(program, [subcommand, "--help"])[1].split("\n"):
-        match = re.match(r"  (-[-\w,]+|[a-z]+ (?=[A-Z.]+ ))(.*)", line)
-        if not match:
-            continue
-        names = match[1].strip().split(",")
-        listed = {}
-        for word in ("Excludes", "Needs"):
-            list_of_names = re.search(word + r":((?: (?:-[-\w]+|[a-z]+\b(?!:)))+?)(?=  |$| [A-Z])", match[2])
-            listed[word] = set(list_of_names[1].split()) if list_of_names else set()
-        for name in names:
-            flags[name] = (names, listed["Excludes"], listed["Needs"])
+        if match := re.match(r"  (-[-\w,]+|[a-z]+ (?=[A-Z.]+ ))", line):
+            flags.update(match[1].strip().split(","))
     return flags
 
 
@@ -146,24 +138,15 @@ def calls(command):
 
 
 def wrong_flags(program, arguments):
-    """Yields problems of a call: an unknown subcommand or flag, or flags that do not combine."""
+    """Yields problems of a call: an unknown subcommand or flag."""
     if not arguments or arguments[0] in {"--help", "--version", "-h"}:
         return
     if arguments[0] not in subcommands(program):
         yield f"shingle has no subcommand {arguments[0]}"
         return
-    known = flags_of(program, arguments[0])
-    used = [word.split("=")[0] for word in arguments[1:] if re.match(r"-{1,2}[a-z]", word)]
-    for flag in used:
-        if flag not in known:
+    for flag in (word.split("=")[0] for word in arguments[1:] if re.match(r"-{1,2}[a-z]", word)):
+        if flag not in flags_of(program, arguments[0]):
             yield f"shingle {arguments[0]} has no flag {flag}"
-            continue
-        names, excludes, needs = known[flag]
-        for other in used:
-            if other in excludes and other not in names and flag < other:
-                yield f"shingle {arguments[0]}: {flag} excludes {other}"
-        for other in needs - set(used):
-            yield f"shingle {arguments[0]}: {flag} needs {other}"
 
 
 def wrong_commands(program, text):
@@ -217,9 +200,7 @@ def wrong_prose(program, root, text):
         if re.match(r"shingle [a-z]", code):
             # Checks only flags: values may be placeholders.
             words = [word for word in code.split()[1:] if not re.match(r"[^-\w]", word)]
-            for problem in wrong_flags(program, words):
-                if " needs " not in problem:
-                    yield number, problem
+            yield from ((number, problem) for problem in wrong_flags(program, words))
         if make := re.match(r"make ([a-z-]+)", code):
             if make[1] not in targets:
                 yield number, f"the Makefile has no target {make[1]}"
@@ -276,8 +257,6 @@ CASES = [
     ("# Some `code` here\n\n[a](#some-code-here)", None),
     ("    shingle runs --op gemm", "no subcommand runs"),
     ("    shingle run --nose 3", "no flag --nose"),
-    ("    shingle plan --op gemm --m 3 --model models/llama-3-8b.json", "excludes"),
-    ("    shingle plan --op gemm --m 64 --n 64 --k 64 --steps", "needs --machine"),
     ("    shingle plan --op gemm --m much", "not a size"),
     ("    mpirun -n 2 shingle run --op gemm --m 64 --n 64 --k 64 && shingle verify --nose", "no flag --nose"),
     ("    shingle run --op gemm \\\n      --nose", "no flag --nose"),

@@ -1,5 +1,6 @@
-// How fused operators compare with the library's GEMM and collective on GPUs that reach each other's memory,
-// over the params that a tuner has: single runs with idle time between, round by round, every result checked.
+// Compares fused operators with sequential ones (cuBLASLt and NCCL) on GPUs with peer access, over the params
+// of a tuner. Single runs with idle time between them, in rounds over all candidates. Every result is
+// checked.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <optional>
@@ -14,7 +15,8 @@ using namespace shingle;
 
 namespace {
 
-/// Params of fused, as "tile=128x256,helpers=4,swizzle=8": what is left out is the planner's.
+/// Parses params of `fused`, such as "tile=128x256,helpers=4,swizzle=8". The planner chooses params that are
+/// left out.
 Params parse_params(const std::string& text) {
   Params params;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -61,12 +63,12 @@ struct Settings {
 
 struct Candidate {
   std::string name;
-  std::optional<Operator> op;  ///< none where it is not served
+  std::optional<Operator> op;  ///< none if no kernel serves it
   std::string note;
   bench::Samples samples;
 };
 
-/// One problem by sequential and by all variants of fused.
+/// One problem by `sequential` and by all variants of `fused`.
 class Comparison {
  public:
   Comparison(World& world, const Problem& problem, const Settings& settings)
@@ -80,7 +82,7 @@ class Comparison {
       add("fused " + variant, {.mechanism = Mechanism::fused, .params = parse_params(variant)});
   }
 
-  /// Whether all results are right.
+  /// True if all results are right.
   bool run() {
     for (Candidate& candidate : candidates_)
       if (candidate.op) verify(candidate);
@@ -130,7 +132,7 @@ class Comparison {
     }
   }
 
-  /// The first run, the first by a graph, and a replay.
+  /// Checks three runs: the first run, the first run of the graph, and a replay.
   void verify(Candidate& candidate) {
     memory_.bind(*candidate.op);
     for (int run = 0; run < 3; ++run) {

@@ -1,8 +1,10 @@
-// The instrumented GEMM on one GPU beside the library's best: with its hooks idle, and storing tiles,
-// subtiles and subtokens in the order in which they are sent, with signals (FlashOverlap §6.6, claim C3).
-// Runs alternate, each after a pause, so that neither clocks nor caches favour one. Inputs are random in all
-// their bits, as the power that they take decides the clock; all results are compared element by element, to
-// one rounding.
+// Compares the instrumented GEMM with cuBLASLt's fastest algorithm on one GPU (FlashOverlap §6.6, claim C3).
+// The GEMM runs with idle hooks, and storing and signalling tiles, subtiles and subtokens in the order in
+// which they are sent.
+//
+// Runs alternate, each after a pause, so that neither clocks nor caches favour one side. Inputs have random
+// bits throughout, as their power consumption decides the clock. All results are compared element by element,
+// to one rounding.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -20,7 +22,7 @@ namespace {
 
 constexpr Granularity reordered[] = {Granularity::tile, Granularity::subtile, Granularity::subtoken};
 
-/// The GEMMs of the suite: tensor parallelism of eight, M of a prefill.
+/// GEMMs of the suite: tensor parallelism of eight, M of a prefill.
 std::vector<GemmShape> suite(std::int64_t least_m) {
   std::vector<GemmShape> shapes;
   for (const auto& [n, k] : {std::pair{8192, 3584}, {8192, 1024}, {7168, 8192}, {12288, 6144}, {6144, 12288}})
@@ -28,7 +30,7 @@ std::vector<GemmShape> suite(std::int64_t least_m) {
   return shapes;
 }
 
-/// The range of the paper's figures on overhead.
+/// The range of shapes in the paper's figures on overhead.
 std::vector<GemmShape> overhead_shapes() {
   std::vector<GemmShape> shapes;
   for (const std::int64_t m : {128, 512, 2048, 8192, 32768})
@@ -40,7 +42,7 @@ std::vector<GemmShape> overhead_shapes() {
 struct Operands {
   DeviceMemory a, b;
 
-  /// Enough for each of the shapes, which have parts of them.
+  /// Allocates enough for every shape; a shape uses a part of it.
   explicit Operands(const std::vector<GemmShape>& shapes) {
     std::int64_t most_a = 0, most_b = 0;
     for (const GemmShape& shape : shapes) {
@@ -55,8 +57,8 @@ float from_bf16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// Whether sums of k products, in whatever order, have been rounded to the same or to neighbours. Tensor
-/// cores truncate, so that errors of long sums add up.
+/// True if two bf16 results are sums of the same k products in any order: equal or neighbouring values. The
+/// tolerance grows with k, as tensor cores truncate and the errors of long sums accumulate.
 bool same(std::uint16_t a, std::uint16_t b, std::int64_t k) {
   const float x = from_bf16(a), y = from_bf16(b), order = static_cast<float>(k) * 0x1p-22f;
   return std::fabs(x - y) <= 0x1p-7f * std::max(std::fabs(x), std::fabs(y)) + order;
@@ -68,7 +70,7 @@ std::vector<std::uint16_t> download(const DeviceMemory& memory) {
   return data;
 }
 
-/// Whether every row of every tile is where it should be, and what the library has.
+/// True if every row of every tile is at its place, with cuBLASLt's values.
 bool right(const HookedGemm& gemm, const DeviceMemory& out, const std::vector<std::uint16_t>& expected,
            const GemmShape& shape) {
   const std::vector<std::uint16_t> found = download(out);
@@ -94,7 +96,8 @@ struct Best {
   const GemmInstance* instance = nullptr;
   TileOrder order;
   double us = 1e30;
-  nlohmann::json by_tile = nlohmann::json::object();  ///< microseconds of each, in its better order
+  /// microseconds of each tile shape, in its better order
+  nlohmann::json by_tile = nlohmann::json::object();
 };
 
 Best search(const GemmShape& shape, const Operands& operands, const DeviceMemory& out, Stopwatch& stopwatch) {

@@ -1,5 +1,5 @@
-// What benchmarks of the instrumented GEMM share: shapes, random operands, a kernel made ready in each of the
-// layouts that `signal` stores tiles in, and a stopwatch.
+// Helpers for benchmarks of the instrumented GEMM: shapes, random operands, a stopwatch. Also a prepared
+// kernel for each layout in which `signal` stores tiles.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ inline std::vector<GemmShape> parse_shapes(const std::vector<std::string>& words
   return shapes;
 }
 
-/// Of the current device.
+/// Number of SMs of the current device.
 inline std::int32_t sm_count() {
   int device = 0, count = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
@@ -53,12 +53,13 @@ template <class T>
 DeviceMemory upload(const std::vector<T>& data) {
   DeviceMemory memory(data.size() * sizeof(T));
   check(cudaMemcpy(memory.get(), data.data(), memory.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // our streams wait for no copy of small data
+  // our streams do not wait for copies of small data
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   return memory;
 }
 
-/// Uniform in (-1, 1), all seven bits of the fraction random; bf16. From some 67 million elements on they
-/// repeat, with a period of which no matrix has its rows.
+/// bf16 values, uniform in (-1, 1), with all seven bits of the fraction random. They repeat after about 67
+/// million elements, with a period that is no multiple of a row.
 inline DeviceMemory uniform(std::int64_t count, unsigned seed) {
   constexpr std::int64_t period = (std::int64_t{1} << 26) + 8;
   std::vector<std::uint16_t> data(static_cast<std::size_t>(smaller(count, period)));
@@ -77,13 +78,14 @@ inline DeviceMemory uniform(std::int64_t count, unsigned seed) {
   return memory;
 }
 
-/// Where `signal` has the GEMM store its tiles (docs/mechanisms/signal.md).
+/// Layouts in which `signal` makes the GEMM store its tiles (docs/mechanisms/signal.md).
 enum class Granularity : std::uint8_t {
-  none,      ///< at their places in the output: hooks idle
-  tile,      ///< before an all-reduce: tile by tile in the order of execution
-  subtile,   ///< before a reduce-scatter: of each wave the rows of one rank, then the next one's; rows of A
-             ///< are picked from all ranks' shards
-  subtoken,  ///< before an all-to-all: of each wave the rows for one rank, then for the next one
+  none,  ///< at their places in the output, with idle hooks
+  tile,  ///< for an all-reduce: tile by tile in the order of execution
+  /// For a reduce-scatter: rank by rank within each wave. A tile takes rows of A from the shards of all
+  /// ranks.
+  subtile,
+  subtoken,  ///< for an all-to-all: rank by rank within each wave
 };
 
 inline std::string_view name(Granularity granularity) {
@@ -91,7 +93,7 @@ inline std::string_view name(Granularity granularity) {
   return names[static_cast<std::size_t>(granularity)];
 }
 
-/// Where the rows of a grid's tiles go in an output of two-byte elements, in waves of `wave` tiles.
+/// Addresses of a grid's rows in an output of two-byte elements, in waves of `wave` tiles.
 class TileLayout {
  public:
   TileLayout(const TileGrid& grid, Granularity granularity, int ranks, std::int32_t wave)
@@ -101,17 +103,17 @@ class TileLayout {
     if (granularity != Granularity::none) place(wave);
   }
 
-  /// Rows of a tile that lie one behind the other, and the bytes of one.
+  /// Number of contiguous rows in a piece of a tile.
   std::int32_t piece_rows() const {
     if (granularity_ == Granularity::subtoken) return 1;
     return granularity_ == Granularity::subtile ? grid_.tile_rows / ranks_ : grid_.tile_rows;
   }
   std::int32_t pieces() const { return grid_.tile_rows / piece_rows(); }
   std::int64_t row_bytes() const { return std::int64_t{grid_.tile_cols} * 2; }
-  /// [position · pieces + piece]; negative where the position holds no tile.
+  /// Byte offsets by [position · pieces + piece]; negative if the position has no tile.
   const std::vector<std::int64_t>& offsets() const { return offsets_; }
 
-  /// Where a row of a tile went, in bytes, and which row of the result it is.
+  /// Byte offset of a tile's row, and its row in the result.
   struct RowAt {
     std::int64_t offset, row;
   };
@@ -128,12 +130,13 @@ class TileLayout {
   }
 
  private:
-  /// Wave by wave, in each the pieces for rank 0 first.
+  /// Assigns offsets wave by wave, within a wave the pieces of rank 0 first.
   void place(std::int32_t wave) {
     const std::int32_t count = pieces();
     offsets_.assign(static_cast<std::size_t>(grid_.positions() * count), -1);
     std::mt19937 random(1);
-    // By row of tiles and piece: tiles as a whole, subtiles to each rank one, subtokens wherever they belong.
+    // By row of tiles and piece: a tile stays whole, each rank gets one subtile of it, subtokens go to random
+    // ranks.
     std::vector<std::size_t> rank_of(static_cast<std::size_t>(grid_.tiles_m() * count), 0);
     const auto ranks = static_cast<std::size_t>(ranks_);
     for (std::size_t i = 0; i < rank_of.size() && granularity_ != Granularity::tile; ++i)
@@ -162,12 +165,12 @@ struct GemmSetup {
   GemmShape shape;
   TileOrder order;
   Granularity granularity = Granularity::none;
-  int ranks = 4;             ///< that subtiles and subtokens go to
-  std::int32_t ctas = 0;     ///< SMs, and so tiles in a wave
-  bool count_tiles = false;  ///< each tile has a count of its own, by position, not one for each wave
+  int ranks = 4;             ///< ranks that receive subtiles and subtokens
+  std::int32_t ctas = 0;     ///< SMs, and thus tiles in a wave
+  bool count_tiles = false;  ///< each tile has its own counter, by position; else each wave has one
 };
 
-/// A kernel for operands and output, which have to outlive it, ready to launch. A is m×k, B n×k.
+/// A kernel that is ready to launch. Operands and output must outlive it. A is m×k, B is n×k.
 class HookedGemm {
  public:
   HookedGemm(const GemmSetup& setup, const void* a, const void* b, char* out)
@@ -233,10 +236,10 @@ class HookedGemm {
 
   const TileGrid& grid() const { return grid_; }
   const TileLayout& layout() const { return layout_; }
-  /// By position where tiles are counted, else by wave; the last one is left alone.
+  /// Counters by position with count_tiles, else by wave. The kernel does not use the last one.
   std::uint32_t* counts() const { return counts_.get<std::uint32_t>(); }
 
-  /// Bytes that the output takes in any granularity: whole tiles, of at most 256 rows and columns.
+  /// Bytes of the output in any granularity: whole tiles of at most 256 rows and columns.
   static std::size_t out_bytes(const GemmShape& shape) {
     return static_cast<std::size_t>((shape.m + 512) * (shape.n + 512) * 2);
   }
@@ -251,7 +254,7 @@ class HookedGemm {
   std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();
 };
 
-/// Times what is enqueued behind a wait of the device, so that no launch by the host is in the time.
+/// Times work that is enqueued after a wait on the device, so that the time includes no launch by the host.
 class Stopwatch {
  public:
   Stopwatch() : word_(sizeof(std::uint32_t)), epoch_(sizeof(std::uint32_t)) {

@@ -1,5 +1,5 @@
-// What would be gained, and lost, if partial products were added to the owner's sum as they come (reduce-add)
-// instead of being stored into staging and summed there in rank order: time and error, without a GEMM.
+// Compares two ways to sum partial products at their owner. One adds them to the sum as they arrive
+// (reduce-add). The other stages them and sums in rank order. Measures time and error, without a GEMM.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
@@ -30,7 +30,7 @@ struct Rank {
     std::mt19937 random(static_cast<unsigned>(number) + 1);
     std::normal_distribution<float> normal;
     values.resize(static_cast<std::size_t>(world * shard));
-    constexpr std::size_t period = (1 << 20) + 8;  // of no matrix
+    constexpr std::size_t period = (1 << 20) + 8;  // not the period of any matrix
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = i < period ? to_bf16(normal(random)) : values[i - period];
     check(cudaMemcpy(products.get(), values.data(), products.bytes(), cudaMemcpyHostToDevice), "upload");
@@ -53,9 +53,9 @@ class Exchange {
   }
 
   struct Times {
-    double sent_us = 0, all_us = 0;  ///< what leaves, and all; the longest of any rank
+    double sent_us = 0, all_us = 0;  ///< remote part, and everything; maximum over ranks
   };
-  /// Poisons what was there before.
+  /// Poisons staging and sums before the run.
   Times run(bool adds, int ctas) {
     const int world = static_cast<int>(ranks_.size());
     for (int r = 0; r < world; ++r) {
@@ -64,7 +64,8 @@ class Exchange {
       rank.staging.fill(0xff);
       rank.sums.fill(0xff);
     }
-    for (int r = 0; adds && r < world; ++r) {  // what is added to has to be zero: part of the time
+    // a sum that is added to starts at zero, which is part of the time
+    for (int r = 0; adds && r < world; ++r) {
       const DeviceGuard guard(r);
       Rank& rank = *ranks_[static_cast<std::size_t>(r)];
       rank.begin.record(rank.stream.get());
@@ -91,7 +92,7 @@ class Exchange {
       rank.sending.record(rank.stream.get());
       send((r + 1) % world, world - 1);
       rank.sent.record(rank.stream.get());
-      send(r, 1);  // what stays
+      send(r, 1);  // the rank's own part
       rank.kept.record(rank.stream.get());
     }
     for (int r = 0; r < world; ++r) {
@@ -114,8 +115,8 @@ class Exchange {
     return times;
   }
 
-  /// Of sums in the memory of rank 0: the root of the mean squared error over that of the exact sums, and how
-  /// many of them are not the nearest bf16.
+  /// Error of the sums in rank 0's memory. `relative`: root mean square, relative to that of the exact sums.
+  /// `not_nearest`: share of sums that are not the nearest bf16.
   struct Error {
     double relative = 0, not_nearest = 0;
   };
@@ -143,7 +144,7 @@ class Exchange {
   }
 
  private:
-  std::int64_t shard_;  // elements of one
+  std::int64_t shard_;  // elements of one shard
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -1,5 +1,6 @@
-// What an operator costs the host: the time of one enqueue() that replays its graph, on an idle device and
-// back to back, by the ranks of this process; and the memory that it holds, beside the bound for it.
+// Measures the host cost of an operator: the time of one enqueue() that replays its graph, on an idle device
+// and back to back. The time is divided by the ranks of this process. Also prints the memory that the
+// operator holds, and its bound.
 #include <CLI/CLI.hpp>
 #include <chrono>
 
@@ -31,7 +32,7 @@ struct Streams {
   }
 };
 
-/// Host time of each of `count` calls, by rank.
+/// Host time of each of `count` calls, divided by the number of ranks.
 void time_calls(Operator& operation, const Streams& streams, int count, bench::Samples& samples) {
   for (int i = 0; i < count; ++i) {
     const auto begin = std::chrono::steady_clock::now();

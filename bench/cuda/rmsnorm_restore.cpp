@@ -1,6 +1,7 @@
-// What it costs RMSNorm on a GPU to take its rows from a reordered buffer instead of from a matrix
-// (FlashOverlap §6.6): the same kernel, the same values, in turn, from tiles (as after an all-reduce),
-// subtiles (a reduce-scatter) and subtokens (an all-to-all). Both outputs must be equal bit by bit.
+// Measures the cost for RMSNorm to read its rows from a reordered buffer instead of a matrix (FlashOverlap
+// §6.6). Both runs use the same kernel and values, and alternate. The buffer holds tiles (after an
+// all-reduce), subtiles (a reduce-scatter) or subtokens (an all-to-all). Both outputs must be equal bit by
+// bit.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstring>
@@ -20,7 +21,7 @@ namespace {
 constexpr int gemm_tile_rows = 128;
 constexpr std::int64_t element = 2;  // bf16
 
-/// Uniform in (-1, 1), with a period that no matrix has; rounded.
+/// Values uniform in (-1, 1), rounded to bf16, with a period that no matrix has.
 std::vector<std::uint16_t> values(std::int64_t count) {
   std::mt19937 random(1);
   std::vector<std::uint16_t> made(static_cast<std::size_t>(count));
@@ -37,7 +38,7 @@ Route matrix(const DeviceMemory& memory, std::int64_t cols) {
   return route;
 }
 
-/// What a norm of rows × cols reads and writes, but for its source.
+/// Memory of a norm of rows × cols: a plain source, its other inputs, and its outputs.
 struct Matrices {
   std::int64_t rows, cols;
   std::vector<std::uint16_t> values_of_source;
@@ -54,7 +55,7 @@ struct Matrices {
         weight(upload(values(cols))) {}
 };
 
-/// The source in a reordered buffer, of tiles that were finished in a random order.
+/// The source in a reordered buffer, with tiles in a random order of completion.
 class Reordered {
  public:
   Reordered(const Matrices& matrices, int tile_cols, Granularity granularity, int ranks)
@@ -70,7 +71,7 @@ class Reordered {
     std::shuffle(position.begin(), position.end(), random);
     for (std::size_t i = 0; i < position.size(); ++i)
       tile_at[static_cast<std::size_t>(position[i])] = static_cast<std::int32_t>(i);
-    // Subtokens come from several ranks, and lie in the pool of theirs.
+    // Subtokens are in the pools of random ranks.
     std::vector<int> rank_of(static_cast<std::size_t>(matrices.rows / piece_rows_));
     for (int& rank : rank_of) rank = granularity == Granularity::subtoken ? random() % unsigned(ranks) : 0;
     std::vector<char*> slots(static_cast<std::size_t>(tiles * pieces));

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int threads = 512;
 constexpr int per_chunk = 8;  // elements in 16 bytes
-constexpr int batch = 4;      // chunks of a thread under way together
+constexpr int batch = 4;      // chunks of a thread in flight together
 
 __global__ void __launch_bounds__(threads)
     send_kernel(const uint4* products, const __grid_constant__ Owners to, Turns turns, std::int64_t chunks,

@@ -1,5 +1,5 @@
-// Two ways in which bf16 products of all ranks become sums on the rank that owns their rows: stored into a
-// region for each source and summed there, or added to the sum in the owner's memory as they come.
+// Two ways to sum bf16 products of all ranks on the rank that owns their rows. Either each source stores to
+// its own region and the owner sums the regions. Or each source adds to the sum in the owner's memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,22 +10,22 @@ namespace shingle::cuda {
 
 inline constexpr int most_owners = 16;
 
-/// Every owner's memory, as the launching device reaches it.
+/// Memory of every owner, as addresses of the launching device.
 struct Owners {
   void* at[most_owners] = {};
 };
 
-/// So many of the owners, one after the other and round, from one on.
+/// `count` of the `owners`, cyclically, starting at `first`.
 struct Turns {
   int owners = 0, first = 0, count = 0;
 };
 
-/// Moves `count` elements (a multiple of 8) of the part of `products` of each owner whose turn it is there:
-/// stores them, or adds them with rounding to bf16.
+/// For each owner in `turns`, moves `count` elements (a multiple of 8) of that owner's part of `products` to
+/// its memory. Stores them, or adds them with rounding to bf16.
 cudaError_t launch_send(const void* products, const Owners& to, const Turns& turns, std::int64_t count,
                         bool adds, int ctas, cudaStream_t stream);
 
-/// The sum of `sources` regions of `count` elements, in their order in fp32, rounded once.
+/// Sums `sources` regions of `count` elements in their order in fp32, and rounds once.
 cudaError_t launch_sum(const void* regions, int sources, std::int64_t count, void* sums, cudaStream_t stream);
 
 }  // namespace shingle::cuda

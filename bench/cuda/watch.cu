@@ -1,5 +1,10 @@
-// Each thread looks at every 1024th count, at several at once: a look takes most of a microsecond, whatever
-// their number. Looks are relaxed, as nothing is read but the counts themselves.
+// Phases: each thread polls every 1024th counter, all of its counters at once, and records the time of each
+// change. A poll takes most of a microsecond, however many loads it has.
+//
+// Memory order: loads are relaxed, as the kernel reads nothing except the counters. The add to `ready` is a
+// release at system scope.
+//
+// Checks: at most most_watched counters.
 #include "cuda/kernels/count.cuh"
 #include "cuda/kernels/ptx/clock.cuh"
 #include "watch.hpp"
@@ -14,7 +19,7 @@ __global__ void __launch_bounds__(threads)
     watch_kernel(const std::uint32_t* counts, std::int32_t count, std::uint64_t* seen_ns,
                  std::uint32_t* ready, std::uint64_t timeout_ns) {
   const int first = static_cast<int>(threadIdx.x);
-  std::uint32_t pending = 0;  // a bit for each count of this thread
+  std::uint32_t pending = 0;  // a bit for each counter of this thread
   for (int i = 0; i < each; ++i) pending |= first + i * threads < count ? 1u << i : 0u;
   const std::uint64_t deadline = ptx::global_timer() + timeout_ns;
   if (first == 0) add_release(ready, 1, true);
@@ -26,7 +31,7 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
     for (int i = 0; i < each; ++i) changed |= seen[i] != 0 ? 1u << i : 0u;
     if (changed == 0) continue;
-    const std::uint64_t now = ptx::global_timer();  // the branch has waited for the counts
+    const std::uint64_t now = ptx::global_timer();  // the branch above has waited for the loads
 #pragma unroll
     for (int i = 0; i < each; ++i)
       if ((changed >> i & 1) != 0) seen_ns[first + i * threads] = now;

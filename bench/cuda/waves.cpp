@@ -1,6 +1,6 @@
-// When every tile of one GEMM is finished (FlashOverlap Fig. 3): the instrumented kernel, as it is, with a
-// count for each tile, and on an SM of its own a kernel that writes down when the counts change. Waves are
-// those of the schedule: with n CTAs the tile at position p of the order is in wave p / n.
+// Measures when every tile of one GEMM is finished (FlashOverlap Fig. 3). The instrumented kernel runs
+// unchanged, with a counter for each tile. A second kernel on an SM of its own records when the counters
+// change. Waves are those of the schedule: with n CTAs, the tile at position p of the order is in wave p / n.
 #include <CLI/CLI.hpp>
 
 #include <cmath>
@@ -15,17 +15,17 @@ using namespace shingle::bench;
 namespace {
 
 constexpr double timeout_us = 5e6;
-constexpr double near = 0.05;  // of a wave's time, within which the paper finds its tiles
+constexpr double near = 0.05;  // share of a wave's time within which the paper finds the wave's tiles
 
-/// When each tile was finished, in µs from the start, by position; negative where there is no tile.
+/// Time at which each tile was finished, in µs from the start, by position; negative if there is no tile.
 using TileTimes = std::vector<double>;
 
-/// One run of a kernel that counts its tiles.
+/// Runs a kernel that counts its tiles, and returns their times.
 TileTimes watch(const HookedGemm& gemm) {
   LocalRank rank(0, 0);
   rank.set_timeout_us(timeout_us);
   const auto tiles = static_cast<std::size_t>(gemm.grid().positions());
-  std::vector<std::uint32_t> counts(tiles + 1, 0);  // the last one is of the start
+  std::vector<std::uint32_t> counts(tiles + 1, 0);  // the last counter marks the start
   for (std::size_t p = 0; p < tiles; ++p)
     counts[p] = gemm.grid().phantom(gemm.grid().tile(static_cast<std::int64_t>(p))) ? 1 : 0;
   check(cudaMemcpy(gemm.counts(), counts.data(), counts.size() * sizeof(counts[0]), cudaMemcpyHostToDevice),
@@ -55,7 +55,7 @@ TileTimes watch(const HookedGemm& gemm) {
   return us;
 }
 
-/// The smallest difference between two times.
+/// The smallest non-zero difference between two times.
 double step_us(TileTimes times) {
   std::ranges::sort(times);
   double least = times.back();
@@ -68,11 +68,12 @@ struct Wave {
   std::size_t tiles = 0;
   Spread us{};
   double p5 = 0, p95 = 0;
-  double near = 0;  ///< share of its tiles that are finished within 5% of a wave's time of the median
+  double near = 0;  ///< share of tiles finished within 5% of a wave's time around the median
 };
 
 struct Waves {
-  double wave_us = 0;  ///< from the median of one to that of the next; with a single one, its median
+  /// time between the medians of consecutive waves; the median if there is only one wave
+  double wave_us = 0;
   std::vector<Wave> all;
 };
 
@@ -84,7 +85,7 @@ Waves waves_of(const TileTimes& times, std::int32_t ctas) {
     if (times[p] >= 0) tiles.back().us.push_back(times[p]);
   }
   std::erase_if(tiles, [](const Samples& wave) { return wave.us.empty(); });
-  // A last wave with few tiles takes its time, too, but these have more of the memory's rate.
+  // A last wave with few tiles is left out: its tiles get a larger share of the memory bandwidth each.
   const std::size_t full = tiles.size() > 2 ? tiles.size() - 1 : tiles.size();
   const double first = tiles[0].median();
   waves.wave_us = full > 1 ? (tiles[full - 1].median() - first) / static_cast<double>(full - 1) : first;

@@ -40,6 +40,8 @@ struct Busy {
   }
 };
 
+constexpr std::size_t terminal_columns = 80;
+
 }  // namespace
 
 std::string to_chart(const Timeline& timeline, int rank, int width) {
@@ -65,10 +67,12 @@ std::string to_chart(const Timeline& timeline, int rank, int width) {
       for (std::size_t i = first; i < std::min(std::max(last, first + 1), cells.size()); ++i)
         if (cells[i] == ' ' || cells[i] == '.') cells[i] = mark(timeline, span);
     }
-    text += fmt::format("  {:<12}|{}|", lanes[lane].name, cells);
+    std::string shares;
     for (const auto& [what, spent] : busy)
-      text += fmt::format(" {} {:.0f}%", what, spent.us / (end - begin) * 100);
-    text += "\n";
+      shares += fmt::format(" {} {:.0f}%", what, spent.us / (end - begin) * 100);
+    const std::string bar = fmt::format("  {:<12}|{}|", lanes[lane].name, cells);
+    const bool fits = bar.size() + shares.size() <= terminal_columns;
+    text += fits ? bar + shares + "\n" : fmt::format("{}\n{:14}{}\n", bar, "", shares);
   }
   return text;
 }

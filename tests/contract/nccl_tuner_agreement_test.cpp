@@ -12,7 +12,7 @@
 #include "nccl_tuner/proposals.hpp"
 #include "nccl_tuner/remote_proposals.hpp"
 
-namespace shingle::nccl_tuner {
+namespace shingle::nccl_tuner::nccl_tuner_agreement_test {
 namespace {
 
 using Ranks = std::vector<std::unique_ptr<Agreement>>;  // the first leads
@@ -141,4 +141,4 @@ INSTANTIATE_TEST_SUITE_P(Ways, NcclTunerAgreement,
                          [](const auto& way) { return way.param.name; });
 
 }  // namespace
-}  // namespace shingle::nccl_tuner
+}  // namespace shingle::nccl_tuner::nccl_tuner_agreement_test

@@ -22,7 +22,7 @@
 #include "support/free_port.hpp"
 #include "support/nccl_harness.hpp"
 
-namespace shingle::test {
+namespace shingle::test::nccl_tuner_stranger_test {
 namespace {
 
 using nccl_tuner::CallHistory;
@@ -378,4 +378,4 @@ TEST_F(NcclTunerStranger, DoesNotLendItsSharedMemory) {
 }
 
 }  // namespace
-}  // namespace shingle::test
+}  // namespace shingle::test::nccl_tuner_stranger_test

@@ -14,7 +14,7 @@
 #include "support/in_processes.hpp"
 #include "support/nccl_harness.hpp"
 
-namespace shingle::test {
+namespace shingle::test::nccl_tuner_test {
 namespace {
 
 using testing::ElementsAre;
@@ -373,4 +373,4 @@ TEST_F(NcclTunerProcesses, LeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace shingle::test
+}  // namespace shingle::test::nccl_tuner_test

@@ -5,7 +5,7 @@
 #include "backend_contract.hpp"
 #include "shingle/host/host.hpp"
 
-namespace shingle::contract {
+namespace shingle::contract::threads_test {
 namespace {
 
 /// Holds up about every fourth step by up to a millisecond, differently on every rank.
@@ -34,4 +34,4 @@ std::vector<Backend> worlds() {
 INSTANTIATE_TEST_SUITE_P(Host, BackendContract, testing::ValuesIn(worlds()),
                          [](const auto& test) { return test.param.name; });
 
-}  // namespace shingle::contract
+}  // namespace shingle::contract::threads_test

@@ -1,4 +1,5 @@
-// Operators on the caller's own streams: the matrices, a stream for each rank, and waits with a deadline.
+// Helpers for tests that enqueue operators on the caller's streams: matrices, streams and waits with a
+// deadline.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ inline int gpus() {
   return count_gpus(why);
 }
 
-/// Small enough to be run thousands of times; with small_tiles() three waves on a GPU of 132 SMs.
+/// Small enough to run thousands of times. With small_tiles() it has three waves on a GPU of 132 SMs.
 inline Problem small_problem(Op op, int world) {
   Problem p;
   p.op = op;
@@ -39,7 +40,7 @@ inline Problem small_problem(Op op, int world) {
   return p;
 }
 
-/// Several groups, or slices, and so several waits between lanes.
+/// Params with several groups or slices, and so with several waits between lanes.
 inline Params small_tiles(Mechanism mechanism) {
   Params params;
   if (mechanism == Mechanism::signal) params.tile_rows = 64, params.tile_cols = 128, params.comm_workers = 32;
@@ -48,7 +49,7 @@ inline Params small_tiles(Mechanism mechanism) {
   return params;
 }
 
-/// A mechanism with such params.
+/// A mechanism and its params.
 struct Way {
   Mechanism mechanism;
   Params params;
@@ -58,7 +59,7 @@ inline std::string describe(const Way& way) {
   return std::string(name(way.mechanism)) + (way.params.engines > 0 ? ", by engines" : "");
 }
 
-/// All that need no peer memory; and the ring by engines where there is some.
+/// All mechanisms that need no peer memory, and the ring by copy engines if there is peer memory.
 inline std::vector<Way> ways(const World& world) {
   std::vector<Way> ways;
   for (const Mechanism mechanism :
@@ -71,7 +72,7 @@ inline std::vector<Way> ways(const World& world) {
   return ways;
 }
 
-/// Matrices of a problem that come and go: what `sets` of inputs there are, and what runs have left behind.
+/// Matrices of a problem, with `sets` sets of inputs and copies of the outputs of epochs.
 class Matrices {
  public:
   Matrices(World& world, const Problem& problem, int sets) : problem_(problem) {
@@ -95,7 +96,7 @@ class Matrices {
   }
   const DeviceBuffer& at(int rank, Role role) const { return bound_.at({rank, role}); }
 
-  /// In the stream: brings a set of inputs, and spoils the outputs.
+  /// Enqueues copies of an input set to the bound matrices, and poisons the outputs.
   void bring(int rank, int set, cudaStream_t stream) const {
     for (const Role role : roles_of(problem_)) {
       const DeviceBuffer& to = at(rank, role);
@@ -107,7 +108,7 @@ class Matrices {
         check(cudaMemsetAsync(to.data(), 0xff, to.bytes(), stream), "cudaMemsetAsync");
     }
   }
-  /// In the stream: keeps the outputs as number `number`, and spoils all matrices.
+  /// Enqueues copies of the outputs to slot `number`, and poisons all matrices.
   void keep(int rank, int number, cudaStream_t stream) const {
     for (const Role role : roles_of(problem_)) {
       const DeviceBuffer& from = at(rank, role);
@@ -118,14 +119,14 @@ class Matrices {
       check(cudaMemsetAsync(from.data(), 0xff, from.bytes(), stream), "cudaMemsetAsync");
     }
   }
-  /// Memory of the host for what keep() keeps: not to be asked for while work is under way.
+  /// Allocates pinned memory for keep(). Must not be called while work is in flight.
   void reserve(int numbers) {
     for (const auto& [key, memory] : bound_)
       for (int number = 0; number < numbers; ++number)
         if (is_output(key.second)) kept_[{key.first, key.second, number}] = PinnedMemory(memory.bytes());
   }
 
-  /// Whether the same was kept on a rank under both numbers.
+  /// True if both slots hold the same outputs of a rank.
   bool same(int rank, int number, int other) const {
     return std::ranges::all_of(roles_of(problem_), [&](Role role) {
       if (!is_output(role)) return true;
@@ -133,7 +134,7 @@ class Matrices {
       return std::memcmp(kept.get(), kept_.at({rank, role, other}).get(), kept.bytes()) == 0;
     });
   }
-  /// Whether what was kept is the result of a set of inputs.
+  /// Checks the outputs in slot `number` against an input set.
   testing::AssertionResult right(int number, int set) const {
     std::vector<Output> outputs;
     for (const auto& [key, memory] : bound_)
@@ -153,7 +154,7 @@ class Matrices {
   std::map<std::tuple<int, Role, int>, PinnedMemory> kept_;
 };
 
-/// A stream for each local rank.
+/// One stream for each local rank.
 class Streams {
  public:
   explicit Streams(World& world) : ranks_(world.local_ranks()) {
@@ -164,7 +165,7 @@ class Streams {
     }
   }
   std::span<void* const> handles() const { return handles_; }
-  /// Calls action(rank, its stream) for each rank, whose device is current.
+  /// Calls action(rank, stream of the rank) for each rank, with its device current.
   template <class Action>
   void each(Action action) const {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -172,7 +173,7 @@ class Streams {
       action(ranks_[i], streams_[i].get());
     }
   }
-  /// Waits for all; false after a minute.
+  /// Waits for all streams; false after a minute.
   bool wait() const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     for (const Stream& stream : streams_)

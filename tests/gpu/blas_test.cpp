@@ -1,4 +1,4 @@
-// Products by cuBLASLt against a straightforward computation.
+// cuBLASLt products, compared with a plain computation.
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
@@ -31,7 +31,7 @@ struct Matrix {
   float at(std::int64_t i) const { return load_element(type, bytes.data(), static_cast<std::size_t>(i)); }
 };
 
-/// Small integers: every sum is exact.
+/// Small integers, so that every sum is exact.
 void expect_product(LibraryProblem p) {
   std::mt19937 random(1);
   p.lda = (p.transpose_a ? p.m : p.k) + 8, p.ldb = (p.transpose_b ? p.k : p.n) + 8, p.ldc = p.n + 8;

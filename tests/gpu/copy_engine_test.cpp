@@ -1,5 +1,5 @@
-// What a stream and a graph make of copy engines: rows in place, and captures. What they compute is checked
-// in operators_test.cpp, back to back in peer_test.cpp.
+// Copy engines on streams and in graphs: rows in place, and captures. operators_test.cpp checks the results,
+// peer_test.cpp checks epochs back to back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 constexpr int ranks = 2;
 
-/// Ranks that reach each other's memory.
+/// Two ranks with peer access to each other.
 class CopyEngine : public testing::Test {
  protected:
   void SetUp() override {
@@ -37,7 +37,7 @@ Params params_of(Variant variant, Trigger trigger, bool prelaunch) {
   return params;
 }
 
-/// A rank's rows that lie where they belong in the result stay there, and the others come beside them.
+/// A rank's rows that are already at their place in the result stay there; only the others are copied.
 TEST_F(CopyEngine, GathersInPlace) {
   for (const Variant variant : {Variant::b2b, Variant::pcpy, Variant::bcst, Variant::ring})
     for (const bool prelaunch : {false, true}) {
@@ -68,7 +68,8 @@ TEST_F(CopyEngine, GathersInPlace) {
     }
 }
 
-/// A single engine of a rank that kernels trigger is a branch of a graph, and replays give what runs do.
+/// If a rank has one engine and kernels trigger it, its lane can be a branch of a graph. Replays give the
+/// results of runs.
 TEST_F(CopyEngine, OneDirectEngineIsCaptured) {
   constexpr int replays = 4;
   for (const Variant variant : {Variant::b2b, Variant::ring}) {
@@ -122,7 +123,7 @@ TEST_F(CopyEngine, WhatTheHostMediatesIsNotCaptured) {
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     cudaGraphDestroy(graph);
   });
-  operation.run();  // and is none the worse for it
+  operation.run();  // the operator still works
 }
 
 }  // namespace

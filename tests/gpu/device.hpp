@@ -1,4 +1,4 @@
-// What GPU tests share: data on the device, and the watch that every wait looks at.
+// Helpers of GPU tests: data on the device, and the words that every wait polls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@ inline bool gpu_here() {
   return std::filesystem::exists("/dev/nvidia0");
 }
 
-/// There for streams of whatever kind: such a copy may return before the device is done with it.
+/// The data is complete for any stream on return. cudaMemcpy alone may return before the device is done.
 template <class T>
 DeviceMemory upload(const std::vector<T>& data) {
   DeviceMemory memory(data.size() * sizeof(T));
@@ -36,7 +36,7 @@ std::vector<T> download(const DeviceMemory& memory) {
   return data;
 }
 
-/// An epoch word, before the first epoch, and what waits share with the host.
+/// An epoch word before the first epoch, and the words that waits share with the host.
 class Watched {
  public:
   explicit Watched(std::uint64_t timeout_ms = 10'000)

@@ -1,4 +1,4 @@
-// The elementwise kernels against a straightforward computation, on random hooks.
+// The elementwise kernels with random hooks, compared with a plain computation.
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
@@ -138,7 +138,7 @@ TEST_F(ElementwiseTest, RefusesWhatItCannotDo) {
   EXPECT_EQ(launch_elementwise(nothing, nullptr), cudaSuccess);
 }
 
-/// A reorder whose tiles await counts and are counted themselves, over several epochs.
+/// A reorder whose tiles await and notify counters, over several epochs.
 class HooksTest : public ElementwiseTest {
  protected:
   static constexpr int groups = 5;
@@ -170,7 +170,7 @@ class HooksTest : public ElementwiseTest {
     args_.ctas = 7;
   }
 
-  /// The input comes while the kernels wait for it.
+  /// Uploads the input and opens the gates while the kernels wait.
   void feed(const Stream& other) const {
     Placed& source = pass_->source(0);
     check(cudaMemcpyAsync(source.memory.get(), source.image.data(), source.memory.bytes(),
@@ -187,7 +187,7 @@ class HooksTest : public ElementwiseTest {
     for (int g = 0; g < groups; ++g) EXPECT_EQ(counts[groups + g], (epoch + 1) * tiles_[g]) << "group " << g;
   }
 
-  /// `kernels` of them share the tiles.
+  /// Runs epochs in which `kernels` kernels share the tiles.
   void run_epochs(int kernels) {
     std::vector<Stream> streams(static_cast<std::size_t>(kernels));
     const Stream other;

@@ -1,5 +1,5 @@
-// Operators as one asynchronous call: their place among the user's own work, captures, and matrices that are
-// bound anew. tests/CMakeLists.txt runs them a second time with a single hardware queue.
+// Operators as asynchronous calls: order with the user's own work, capture, and new matrices.
+// tests/CMakeLists.txt also runs these tests with a single hardware queue.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,15 +15,15 @@
 namespace shingle::cuda::test {
 namespace {
 
-constexpr std::uint64_t late_ns = 3'000'000;  // by which the user's work in front of an epoch is late
+constexpr std::uint64_t late_ns = 3'000'000;  // delay of the user's work before an epoch
 
-/// Whether lanes may not be branches of a graph because the driver has one queue for all streams.
+/// True if lanes cannot be branches of a graph because the driver has one queue for all streams.
 bool one_queue() {
   const char* const set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   return set != nullptr && std::atoi(set) == 1;
 }
 
-/// All mechanisms and operators on a world of so many ranks.
+/// Several operators with all mechanisms, on a world of that many ranks.
 class Enqueue : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -50,7 +50,7 @@ class Enqueue : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, Enqueue, testing::Values(1, 2, 4), testing::PrintToStringParamName());
 
-/// Inputs come late, in the same stream; results are taken, and all is spoilt, right behind the epoch.
+/// The stream delivers inputs late. Directly after the epoch, it copies the results and poisons all matrices.
 TEST_P(Enqueue, ComesBehindTheUsersWorkAndBeforeWhatFollows) {
   constexpr int epochs = 5;
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
@@ -75,7 +75,7 @@ TEST_P(Enqueue, ComesBehindTheUsersWorkAndBeforeWhatFollows) {
     });
 }
 
-/// Epochs of one operator use its own memory: they follow one another whatever their streams.
+/// Epochs of one operator share its memory, so they run one after another on any streams.
 TEST_P(Enqueue, KeepsTheOrderOfCallsOverStreams) {
   each(Op::gemm_allreduce, 1, [&](Operator& operation, Matrices& matrices) {
     matrices.reserve(1);
@@ -117,7 +117,7 @@ TEST_P(Enqueue, IsPartOfTheUsersCapture) {
     if (branches && (one_queue() || !unfit_for_graph(operation.plan()).empty())) {
       EXPECT_THROW(operation.enqueue(streams.handles()), Unsupported);
       for (const cudaGraph_t graph : end_capture()) cudaGraphDestroy(graph);
-      operation.run();  // and is none the worse for it
+      operation.run();  // the operator still works
       return;
     }
     operation.enqueue(streams.handles());
@@ -138,7 +138,7 @@ TEST_P(Enqueue, IsPartOfTheUsersCapture) {
     ASSERT_TRUE(streams.wait());
     for (int number = 0; number < replays; ++number) EXPECT_TRUE(matrices.right(number, number % 2));
 
-    // On other matrices the operator goes on; the graph stays with its own.
+    // The operator can use other matrices afterwards; the graph keeps its own.
     Matrices others(*world, operation.problem(), 2);
     others.reserve(1);
     others.bind(operation);
@@ -155,7 +155,7 @@ TEST_P(Enqueue, IsPartOfTheUsersCapture) {
   });
 }
 
-/// The residual becomes the sum in its own place: an epoch that were run twice would add twice.
+/// Residual and sum share memory: an epoch that ran twice would add twice.
 TEST_P(Enqueue, RunsOncePerRunInPlace) {
   Problem problem = small_problem(Op::gemm_allreduce, GetParam());
   problem.norm = {.enabled = true, .residual = true};
@@ -232,7 +232,7 @@ TEST_P(Enqueue, RefusesWhatIsNotReady) {
   Matrices matrices(*world, problem, 1);
   const Streams streams(*world);
   EXPECT_THROW(operation.prepare(), InvalidArgument);
-  EXPECT_THROW(operation.executable().prepare(1e6), InvalidArgument);  // also below the facade
+  EXPECT_THROW(operation.executable().prepare(1e6), InvalidArgument);  // also without Operator in between
   matrices.bind(operation);
   EXPECT_THAT([&] { operation.enqueue(streams.handles()); },
               testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("prepare() comes before")));
@@ -243,7 +243,7 @@ TEST_P(Enqueue, RefusesWhatIsNotReady) {
   const Matrices others(*world, problem, 1);
   others.bind(operation);
   EXPECT_THROW(operation.enqueue(streams.handles()), InvalidArgument);
-  operation.run();  // nothing of this has broken the world
+  operation.run();  // none of the rejected calls has broken the world
   operation.enqueue(streams.handles());
   operation.synchronize();
 }

@@ -1,4 +1,4 @@
-// One rank fails or is late: all of them end within the deadline, and say why.
+// One rank fails or is late: all ranks end within the deadline, and the error names the cause.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr double timeout_us = 1e6;
-constexpr double bound_s = 20;  // deadlines, and what it takes to abort communicators
+constexpr double bound_s = 20;  // deadlines, and the time to abort communicators
 constexpr std::uint64_t late_ns = 4'000'000'000;
 
 enum class Fault { none, throws, late };
@@ -26,7 +26,7 @@ class Faults : public testing::TestWithParam<int> {
   void SetUp() override {
     if (gpus() < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed, there are " << gpus();
   }
-  /// A world whose last rank has the fault, in its second step.
+  /// A world whose last rank has the fault in its second step.
   std::unique_ptr<World> make() {
     return make_cuda_world(GetParam(),
                            {.timeout_us = 10e6, .on_step = [this](const CudaStepEvent& at) {
@@ -47,7 +47,7 @@ class Faults : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, Faults, testing::Values(1, 2, 4), testing::PrintToStringParamName());
 
-/// A launch that fails halfway, with the other ranks' epochs on their devices: traced runs launch each time.
+/// A launch fails halfway, while epochs of other ranks are on their devices. Traced runs launch each time.
 TEST_P(Faults, ARankThatCannotLaunchEndsAll) {
   for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::signal, Mechanism::ring}) {
     const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
@@ -81,13 +81,14 @@ TEST_P(Faults, ALateRankEndsAllWithTheDiagnosis) {
           {.mechanism = mechanism, .params = small_tiles(mechanism), .timeout_us = timeout_us});
       Matrices matrices(*world, problem, 1);
       matrices.bind(operation);
-      fault = Fault::late;  // also of the graph, which is captured now
+      fault = Fault::late;  // applies to the graph as well, which is captured now
       const Streams streams(*world);
       const auto begin = std::chrono::steady_clock::now();
       const auto run = [&] {
         if (!asynchronous) return void(operation.run());
         operation.prepare();
-        operation.enqueue(streams.handles());  // one alone: the device is drained when it has been late once
+        // only one epoch, so that the device is drained after one delay
+        operation.enqueue(streams.handles());
         operation.synchronize();
       };
       EXPECT_THROW(run(), Timeout);
@@ -96,7 +97,7 @@ TEST_P(Faults, ALateRankEndsAllWithTheDiagnosis) {
     }
 }
 
-/// What nobody has launched breaks nothing.
+/// A failure before any launch does not break the world.
 TEST_P(Faults, WhatCannotBeMadeReadyLeavesTheWorldAsItWas) {
   const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
   const auto world = make();
@@ -108,7 +109,7 @@ TEST_P(Faults, WhatCannotBeMadeReadyLeavesTheWorldAsItWas) {
   const int rank = world->local_ranks().back();
   auto* const a = static_cast<char*>(matrices.at(rank, Role::a).data());
   operation.bind(rank, Role::a, a + 2);
-  EXPECT_THROW(operation.run(), InvalidArgument);  // bulk loads need 16 bytes
+  EXPECT_THROW(operation.run(), InvalidArgument);  // TMA loads need 16 bytes
   operation.bind(rank, Role::a, a);
   operation.run();
   world->barrier();

@@ -1,5 +1,5 @@
-// The instrumented GEMM against a straightforward computation, on random hooks: every kernel of every family
-// that this GPU runs.
+// The instrumented GEMM with random hooks, compared with a plain computation. Covers every kernel of every
+// family that this GPU can run.
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
@@ -12,7 +12,7 @@
 namespace shingle::cuda::test {
 namespace {
 
-/// Whether a device of this compute capability runs a family's kernels.
+/// True if a device of this compute capability runs the family's kernels.
 bool runs(GemmFamily family, int major, int minor) {
   return family == GemmFamily::sm80 ? major >= 8 : major == 9 && minor == 0;
 }
@@ -37,7 +37,7 @@ class GemmTest : public ::testing::TestWithParam<GemmFamily> {
     check(instance.launch(&params, args.ctas, stream.get()), "launch a kernel");
   }
 
-  /// One problem for each kernel of the family; `shape` draws it.
+  /// Tests one problem for each kernel of the family; `shape` draws it.
   void expect_each(const std::function<ProductShape(Random&, const GemmInstance&)>& shape) const {
     Random random(1);
     unsigned seed = 0;
@@ -51,7 +51,7 @@ class GemmTest : public ::testing::TestWithParam<GemmFamily> {
     }
   }
 
-  /// Edges of all kinds: less than a tile, whole tiles, a little more.
+  /// Draws sizes with ragged edges: less than a tile, whole tiles, a little more.
   static ProductShape ragged(Random& random, const GemmInstance& instance) {
     ProductShape shape;
     shape.rows = draw(random, 1, instance.tile.rows * 3);
@@ -94,7 +94,7 @@ TEST_P(GemmTest, Activates) {
   for (const Activate activate : {Activate::gelu, Activate::silu, Activate::swiglu})
     expect_each([&](Random& random, const GemmInstance& instance) {
       ProductShape shape = ragged(random, instance);
-      // Halves of B's columns, where they are consecutive in memory, come in boxes of 64.
+      // If columns of B are contiguous in memory, halves are loaded in boxes of 64 columns.
       const bool halves = instance.transpose_b || instance.tile.cols % 128 == 0;
       shape.activate = activate == Activate::swiglu && !halves ? Activate::silu : activate;
       shape.integers = false;
@@ -136,8 +136,8 @@ TEST_P(GemmTest, TakesRowsOfAFromManyPlaces) {
     });
 }
 
-/// Parts of K, also more than there are CTAs at a time, also empty ones' worth of them; every launch leaves
-/// the words behind as it found them.
+/// Split-K, including more works than resident CTAs and K too short for all parts. Every launch leaves the
+/// `arrived` words at zero.
 TEST_P(GemmTest, SumsKInParts) {
   Random random(2);
   unsigned seed = 0;
@@ -177,7 +177,7 @@ TEST_P(GemmTest, RefusesPiecesOfATransposedA) {
   }
 }
 
-/// A product whose tiles await counts and are counted themselves.
+/// A product whose tiles await and notify counters.
 class HookedProduct {
  public:
   static constexpr int groups = 5;
@@ -215,7 +215,7 @@ class HookedProduct {
     check(launch_begin(product_.watched().epoch(), stream.get()), "launch_begin");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
-  /// A comes, and the gates open, the last one first.
+  /// Uploads A, then opens the gates, the last one first.
   void feed(const Stream& stream) {
     RandomMatrix& a = product_.a();
     check(cudaMemcpyAsync(a.memory.get(), a.image.data(), a.memory.bytes(), cudaMemcpyHostToDevice,
@@ -242,7 +242,7 @@ class HookedProduct {
   std::uint32_t tiles_[groups] = {};
 };
 
-/// Gates that are open, and gates that open while the kernel waits for them; several epochs.
+/// Several epochs. In some the gates are open already, in others they open while the kernel waits.
 TEST_P(GemmTest, AwaitsGatesAndCountsTiles) {
   for (const GemmInstance& instance : gemm_instances(GetParam())) {
     HookedProduct hooked(instance);

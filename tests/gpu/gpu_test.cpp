@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-// The gpu label says "skipped", with the reason, wherever there is no GPU to test on.
+// On a machine without a GPU, tests with the label gpu are skipped and print the reason.
 TEST(Gpu, DeviceAnswers) {
 #ifdef SHINGLE_WITH_CUDA
   if (!std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "no GPU here: /dev/nvidia0 does not exist";

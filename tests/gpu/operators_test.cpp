@@ -1,5 +1,5 @@
-// Random problems on GPUs, every mechanism that serves them: exact where sums are exact, within bounds
-// elsewhere.
+// Random problems on GPUs with every mechanism that serves them. Results must be exact if their sums are
+// exact, and within error bounds otherwise.
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
@@ -20,14 +20,14 @@ namespace {
 constexpr Mechanism mechanisms[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal,
                                     Mechanism::ring};
 
-/// How many problems to draw for a world: more than 300 for those of one to four. SHINGLE_GPU_PROBLEMS says
-/// another number.
+/// Number of problems for a world; more than 300 in total for worlds of one to four ranks.
+/// SHINGLE_GPU_PROBLEMS changes the number.
 int problems() {
   const char* set = std::getenv("SHINGLE_GPU_PROBLEMS");
   return set != nullptr ? std::atoi(set) : 85;
 }
 
-/// Ragged rows; columns and depth as bulk loads want them.
+/// Ragged rows. Columns and depth are multiples of 8, which TMA loads need.
 Problem draw_problem(Dice& dice, int world) {
   Problem p;
   p.world = world;
@@ -60,7 +60,7 @@ Problem draw_problem(Dice& dice, int world) {
   return p;
 }
 
-/// What peer memory is for, with the params of `fused` besides.
+/// Problems for peer memory, and random params of `fused`.
 Problem draw_peer_problem(Dice& dice, int world) {
   Problem p = draw_problem(dice, world);
   p.row_order = RowOrder::contiguous, p.row_block = Problem{}.row_block;
@@ -106,7 +106,7 @@ Params draw_peer_params(Dice& dice, const Problem& problem) {
   return params;
 }
 
-/// What messages between neighbours are for.
+/// Problems for messages between neighbours.
 Problem draw_ring_problem(Dice& dice, int world) {
   Problem p = draw_peer_problem(dice, world);
   while (p.traits().routes()) p = draw_peer_problem(dice, world);
@@ -121,7 +121,7 @@ Params draw_ring_params(Dice& dice, const Problem&) {
   return params;
 }
 
-/// What copy engines carry out.
+/// Problems for copy engines.
 Problem draw_engine_problem(Dice& dice, int world) {
   Problem p;
   p.world = world;
@@ -160,7 +160,7 @@ class Operators : public testing::TestWithParam<int> {
     for (const auto& [what, times] : unserved) std::printf("unserved %d times: %s\n", times, what.c_str());
   }
 
-  /// Runs what the backend serves step by step, captured and replayed, and checks each result.
+  /// Runs the problem if the backend serves it: step by step, captured, replayed. Checks each result.
   void expect_right(const Problem& problem, const Inputs& inputs, Workspace& workspace, Mechanism mechanism,
                     const Params& params, const std::string& number) {
     const std::string what = describe(problem) + ' ' + std::string(name(mechanism)) + " problem " + number;
@@ -190,7 +190,7 @@ class Operators : public testing::TestWithParam<int> {
     }
   }
 
-  /// Random problems, with random params, of one mechanism.
+  /// Tests random problems with random params of one mechanism.
   void expect_random(Mechanism mechanism, int seed, Problem (*draw)(Dice&, int),
                      Params (*draw_params)(Dice&, const Problem&)) {
     Dice dice(static_cast<std::uint64_t>(seed + GetParam()));

@@ -1,4 +1,5 @@
-// Overlaps on GPUs: a library's products beside NCCL's collectives, each element by its definition.
+// Computation and communication that overlap: cuBLASLt products beside NCCL collectives. Every element is
+// compared with its definition.
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA

@@ -1,5 +1,5 @@
-// Memory of peers: access to it, and operators that use it many times over, back to back, with ranks that are
-// late, and two of them in turn.
+// Peer memory: access to it, and operators that use it for many epochs back to back. Some ranks are late, and
+// two operators alternate.
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
@@ -27,7 +27,7 @@ int gpus() {
   return count_gpus(why);
 }
 
-/// Devices from 0 on that reach each other, at least two; else none.
+/// Devices from 0 on if all have peer access to each other and there are at least two; else none.
 std::vector<int> peers() {
   std::vector<int> devices;
   for (int device = 0; device < gpus(); ++device) devices.push_back(device);
@@ -42,7 +42,8 @@ TEST(PeerAccess, IsEnabledOnceAndAgain) {
   EXPECT_TRUE(no_peer_access({0}).empty());
 }
 
-/// A row goes from device to device, by a copy or a count that says that it is there.
+/// Data goes from device to device: each awaits a counter, copies to the next device, and notifies its
+/// counter.
 TEST(PeerAccess, ACountCoversACopyBeforeIt) {
   const std::vector<int> devices = peers();
   if (devices.empty()) GTEST_SKIP() << "two GPUs that reach each other are needed";
@@ -62,7 +63,7 @@ TEST(PeerAccess, ACountCoversACopyBeforeIt) {
     at.back()->counter.fill(0);
     check(launch_begin(at.back()->watched.epoch(), at.back()->stream.get()), "launch_begin");
   }
-  for (std::size_t d = devices.size() - 1; d-- > 0;) {  // the last to wait is issued first
+  for (std::size_t d = devices.size() - 1; d-- > 0;) {  // the last device to wait is issued first
     const DeviceGuard guard(devices[d]);
     Device &own = *at[d], &next = *at[d + 1];
     const cudaStream_t stream = own.stream.get();
@@ -80,13 +81,13 @@ TEST(PeerAccess, ACountCoversACopyBeforeIt) {
   const DeviceGuard guard(devices.back());
   const auto got = download<std::uint8_t>(at.back()->memory);
   EXPECT_EQ(std::count(got.begin(), got.end(), 0x5a), std::ptrdiff_t{bytes});
-  for (std::size_t d = 0; d < devices.size(); ++d) {  // memory goes where it came from
+  for (std::size_t d = 0; d < devices.size(); ++d) {  // memory is freed with its own device current
     const DeviceGuard own(devices[d]);
     at[d].reset();
   }
 }
 
-/// One operator with two sets of inputs, which take turns, and a record of every epoch's outputs.
+/// An operator with two alternating sets of inputs, and a record of every epoch's outputs.
 class Recorded {
  public:
   static constexpr int variants = 2;
@@ -104,8 +105,8 @@ class Recorded {
     }
   }
 
-  /// What each variant gives, checked; then all of the operator's inputs are those of the first but A, which
-  /// each epoch brings.
+  /// Computes and checks the outputs of each variant. Afterwards all inputs except A are those of the first
+  /// variant, and each epoch copies its variant's A.
   void expect() {
     for (int v = 0; v < variants; ++v) {
       Workspace& workspace = *workspaces_[static_cast<std::size_t>(v)];
@@ -131,7 +132,7 @@ class Recorded {
     op_.run();
   }
 
-  /// One epoch on the streams of all ranks.
+  /// Enqueues one epoch on the streams of all ranks.
   void enqueue(int epoch, const std::vector<Stream>& streams) {
     Workspace& variant = *workspaces_[static_cast<std::size_t>(epoch % variants)];
     std::vector<void*> handles;
@@ -156,7 +157,7 @@ class Recorded {
 
   void synchronize() { op_.synchronize(); }
 
-  /// Epochs whose outputs are not their variant's.
+  /// Number of outputs, over ranks and epochs, that differ from those of their variant.
   int wrong(int epochs) {
     int count = 0;
     for (const int rank : world_.local_ranks()) {
@@ -206,8 +207,8 @@ Params engines(Variant variant, Trigger trigger, bool prelaunch) {
 
 class BackToBack : public testing::TestWithParam<Case> {};
 
-/// 300 epochs of an operator, and of another one in turn with it on the same streams, without the host ever
-/// waiting; one rank is late again and again.
+/// Runs 300 epochs of an operator, alternating with epochs of another operator on the same streams. The host
+/// never waits, and two of the ranks are repeatedly late.
 TEST_P(BackToBack, NobodyIsOverwrittenOrReadTooSoon) {
   constexpr int epochs = 300;
   const int ranks = std::min(static_cast<int>(peers().size()), 4);
@@ -269,7 +270,7 @@ const Case engine_cases[] = {
     {"in_step_by_host", Op::gemm_reducescatter, engines(Variant::ring, Trigger::host, false),
      Mechanism::copy_engine},
 };
-/// Memory of a pool, which peers are not let into.
+/// Memory of a pool, to which peers have no access.
 class PoolMemory {
  public:
   PoolMemory(int device, std::size_t bytes) : device_(device) {
@@ -292,8 +293,8 @@ class PoolMemory {
 
 class UnsharedMemory : public testing::TestWithParam<Case> {};
 
-/// Several epochs, graphs and all, on matrices in memory that peers do not reach, of an operator that may or
-/// may not make another plan for them.
+/// Runs several epochs, with streams and graphs, on matrices that peers cannot access. `may_plan`: the
+/// operator may replace its plan.
 void run_on_pools(const Case& given, bool may_plan) {
   const int ranks = std::min(static_cast<int>(peers().size()), 4);
   if (ranks < 2) GTEST_SKIP() << "two GPUs that reach each other are needed";
@@ -339,7 +340,8 @@ void run_on_pools(const Case& given, bool may_plan) {
     EXPECT_TRUE(checked.passed) << "epoch " << epoch;
   }
   EXPECT_EQ(op.plan().params.unregistered, used && may_plan);
-  const bool in_place_of_them = used && (given.op != Op::allgather_gemm || !may_plan);  // shards are sent
+  // the new all-gather plan sends shards, without copies
+  const bool in_place_of_them = used && (given.op != Op::allgather_gemm || !may_plan);
   if (in_place_of_them) {
     EXPECT_GT(op.memory_bytes(0), shared_bytes) << "what takes their place is counted";
   }
@@ -356,7 +358,8 @@ TEST_P(UnsharedMemory, IsCopiedWhereThePlanStays) {
 }
 
 const Case unshared_cases[] = {
-    {"allreduce", Op::gemm_allreduce, with([](Params&) {})},  // of two ranks in one shot, which reaches none
+    // Two ranks use the one-shot variant, which accesses no user memory of peers.
+    {"allreduce", Op::gemm_allreduce, with([](Params&) {})},
     {"allreduce_by_bands", Op::gemm_allreduce, with([](Params& p) {
        p.comm_order = CommOrder::ring, p.helpers = 12, p.order.raster = Raster::along_m;
      })},

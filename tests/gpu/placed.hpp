@@ -1,4 +1,4 @@
-// Rows of tiles, laid out at random: a Route and, told apart from it, where each row lies.
+// Rows of tiles at random addresses: a Route, and separately the address of each row.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline DType dtype(Element type) {
   return type == Element::f32 ? DType::f32 : type == Element::bf16 ? DType::bf16 : DType::f16;
 }
 
-/// A grid whose tiles start in some order; positions without a tile are phantoms.
+/// A grid whose tiles start in a random order. Positions without a tile are phantoms.
 struct TestGrid {
   int rows, cols, tile_rows, tile_cols;
   std::vector<TileAt> order;
@@ -46,12 +46,12 @@ enum class Layout { matrix, by_tile, by_row };
 
 struct LayoutChoice {
   Layout layout = Layout::matrix;
-  int piece_rows = 1;  ///< of a table's entries
+  int piece_rows = 1;  ///< rows of a table entry
   int dests = 1;
-  bool alike = false;     ///< rows lie as far from those at the first destination at each of the others
-  int cols = 0;           ///< of the matrix, where that is not the grid's
-  int holes_percent = 0;  ///< entries that lead nowhere
-  int odd = 0;            ///< elements by which everything is off its alignment
+  bool alike = false;     ///< each destination has the row layout of the first
+  int cols = 0;           ///< columns of the matrix; 0: those of the grid
+  int holes_percent = 0;  ///< percentage of null entries
+  int odd = 0;            ///< elements by which all addresses are misaligned
 };
 
 class Placed {
@@ -59,7 +59,7 @@ class Placed {
   Placed(Random& random, const TestGrid& grid, Element type, const LayoutChoice& choice)
       : grid_(grid), choice_(choice), size_(static_cast<int>(size_bytes(dtype(type)))) {
     const int cols = choice.cols > 0 ? choice.cols : grid.cols;
-    // Rows are multiples of 16 bytes, as long as nothing is to be odd.
+    // Row lengths are multiples of 16 bytes, unless `odd` is set.
     const bool tile_wide = choice.layout == Layout::by_tile && choice.cols == 0;
     const int width = tile_wide ? std::min(grid.tile_cols, cols) : cols;
     stride_ = (width + 7) / 8 * 8 + choice.odd;
@@ -71,7 +71,7 @@ class Placed {
     std::memset(image.data(), 0xff, image.size());
   }
 
-  /// The element at which a row of a tile begins, or at column 0 of the grid if not by tile; -1: nowhere.
+  /// Element index of a tile's row, at the tile's column 0 by tile, else at the grid's; -1: no address.
   std::int64_t at(int m, int n, int row, int dest = 0) const {
     if (choice_.layout == Layout::matrix)
       return (std::int64_t{m} * grid_.tile_rows + row) * stride_ + choice_.odd;
@@ -98,7 +98,7 @@ class Placed {
     return route;
   }
 
-  std::vector<char> image;  ///< what the memory holds, or should hold
+  std::vector<char> image;  ///< expected content of the memory
   DeviceMemory memory;
 
  private:
@@ -120,7 +120,7 @@ class Placed {
     image.resize((count * block + choice_.odd) * size_);
   }
 
-  /// The memory is cut into one part for each destination, in which rows lie where they do in the first.
+  /// Cuts the memory into one part for each destination, all with the row layout of the first.
   void make_alike(std::int64_t count, std::int64_t block) {
     const auto dests = static_cast<std::size_t>(choice_.dests);
     std::vector<std::int64_t> places(blocks_.size() / dests);

@@ -1,5 +1,5 @@
-// One process a GPU. Each test of `GpuProcesses` starts this program again, once a rank, where all processes
-// together go through a part of `GpuRank`, which is empty elsewhere.
+// One process for each GPU. Each test of `GpuProcesses` starts this program again, once for each rank. Those
+// processes run a part of `GpuRank` together, which has no parts in the test itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-constexpr double deadline_us = 15e6;  ///< of waits for other processes: they also start within it
+constexpr double deadline_us = 15e6;  ///< of waits for other processes, which must also start within it
 
 // -------------------------------------------------------------------------- in the processes of a world
 
@@ -59,7 +59,7 @@ Problem problem_of(Op op, int world) {
   return problem;
 }
 
-/// An operator on matrices of its own.
+/// An operator with its own matrices.
 struct Job {
   Job(World& world, const Problem& problem, Mechanism mechanism, const Params& params = {},
       double timeout_us = deadline_us)
@@ -82,7 +82,7 @@ void operators_are_exact() {
   };
   std::vector<Way> ways{
       {Mechanism::sequential}, {Mechanism::chunked}, {Mechanism::signal}, {Mechanism::ring}};
-  // Into each other's memory, where processes reach that.
+  // If processes can access each other's memory: through it.
   const bool engines = world->capabilities().remote_memory;
   if (engines) ways.push_back({Mechanism::ring, {.engines = 1}});
   int ran = 0;
@@ -103,16 +103,16 @@ void operators_are_exact() {
       }
       ++ran;
     }
-  // An all-gather before a GEMM has no `signal`, and an all-to-all no `ring`.
+  // `signal` does not serve an all-gather before a GEMM, and `ring` does not serve an all-to-all.
   EXPECT_EQ(ran, engines ? 21 : 17);
   std::printf("[rank %d: %d operators are exact]\n", world->local_ranks()[0], ran);
 }
 
-/// How an operator is run: by NCCL, or through each other's memory, where processes reach that.
+/// How an operator communicates: through NCCL, or through peer memory if processes have access.
 enum class By { messages, memory };
 
-/// Runs an operator again and again; `fault(rank, run)` comes before each run. Says what ended that, and
-/// expects that it took no longer than it may and that the world is broken for good.
+/// Runs an operator repeatedly, and calls `fault(rank, run)` before each run. Prints the error that ends the
+/// loop. Expects the error within its deadline, and a broken world afterwards.
 void run_with_fault(const std::function<void(int rank, int run)>& fault, By by = By::messages,
                     double timeout_us = deadline_us) {
   const auto world = make_cuda_world(0, {.timeout_us = deadline_us});
@@ -133,13 +133,13 @@ void run_with_fault(const std::function<void(int rank, int run)>& fault, By by =
     }
   };
   const auto [reason, seconds] = failing_run();
-  EXPECT_LT(seconds, timeout_us * 1e-6 + 15);  // and what it takes to abort communicators
+  EXPECT_LT(seconds, timeout_us * 1e-6 + 15);  // the deadline, and the time to abort communicators
   std::printf("[rank %d timeout after %.1f s: %s]\n", rank, seconds, reason.c_str());
   EXPECT_THAT([&] { job.op.run(); }, testing::ThrowsMessage<Timeout>(AllOf(
                                          HasSubstr("broken by an earlier failure"), HasSubstr(reason))));
 }
 
-/// In the middle of whatever the process does then.
+/// Calls `end` from another thread, in the middle of the process's other work.
 void soon(void (*end)()) {
   std::thread([end] {
     std::this_thread::sleep_for(200ms);
@@ -147,7 +147,7 @@ void soon(void (*end)()) {
   }).detach();
 }
 
-/// Rank `which` is stopped, not dead, in the middle of a run or between two.
+/// Rank `which` is stopped (SIGSTOP, not dead) during a run or between two runs.
 template <int which, bool in_a_run, By by>
 void run_with_a_stop() {
   constexpr double timeout_us = 5e6;
@@ -161,7 +161,7 @@ void run_with_a_stop() {
       by, timeout_us);
 }
 
-/// Matrices are bound anew again and again, as with a framework's allocator: what peers had mapped is let go.
+/// Binds new matrices repeatedly, as a framework's allocator does. Peers must close their former mappings.
 void bind_anew() {
   constexpr std::size_t bytes = 64 << 20;
   constexpr int rounds = 16;
@@ -181,7 +181,7 @@ void bind_anew() {
     job.workspace.poison_outputs();
     job.op.run();
     ASSERT_TRUE(check(*job.inputs, job.workspace.outputs()).passed) << "round " << round;
-    bound = std::move(next);  // what was bound before goes: nobody has it mapped any more
+    bound = std::move(next);  // frees the former matrix, which no process has mapped any more
     if (round == 1) cuda::check(cudaMemGetInfo(&before, &total), "cudaMemGetInfo");
   }
   cuda::check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
@@ -246,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(GpuRank, GpuRank, testing::ValuesIn(parts()),
 // --------------------------------------------------------------------------------------- in the test itself
 
 struct Outcome {
-  int code = -1;  ///< as of a shell: 128 + n of a process that signal n ended
+  int code = -1;  ///< exit code as in a shell: 128 + n after signal n
   std::string text;
   double seconds = 0;
 };
@@ -264,12 +264,12 @@ Outcome run(const std::string& command) {
   return outcome;
 }
 
-/// This program, going through a part; nothing may take longer than two minutes.
+/// Command that runs a part in this program, with a limit of two minutes.
 std::string program(const std::string& part) {
   return fmt::format("timeout -s KILL 120 /proc/{}/exe --gtest_filter='*/{}'", getpid(), part);
 }
 
-/// Ranks of a world of `size` as plain processes, with torchrun's variables and others by rank.
+/// Starts ranks of a world of `size` as plain processes, with torchrun's variables and `variables(rank)`.
 std::vector<Outcome> launch(int size, const std::vector<int>& ranks, const std::string& part,
                             const std::function<std::string(int rank)>& variables) {
   const int port = free_port();
@@ -287,7 +287,7 @@ std::vector<Outcome> launch(int size, const std::vector<int>& ranks, const std::
 std::string on_one_host(int rank) {
   return fmt::format("LOCAL_RANK={}", rank);
 }
-/// To NCCL a host each, with a GPU and the loopback interface.
+/// Variables that make each rank a separate host for NCCL, with one GPU and the loopback interface.
 std::string on_own_host(int rank) {
   return fmt::format(
       "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 CUDA_VISIBLE_DEVICES={} NCCL_HOSTID=host{} NCCL_NET=Socket "
@@ -323,7 +323,7 @@ TEST_F(GpuProcesses, OfTorchrunRunOperators) {
 
 TEST_F(GpuProcesses, OfMpirunRunOperators) {
   if (run("command -v mpirun").code != 0) GTEST_SKIP() << "no mpirun here";
-  // Libraries that this program was given are not mpirun's own.
+  // mpirun must not load the libraries that were set for this program.
   const char* libraries = std::getenv("LD_LIBRARY_PATH");
   const Outcome outcome = run(
       fmt::format("env -u LD_LIBRARY_PATH MASTER_PORT={} mpirun -n 2 --oversubscribe --allow-run-as-root "
@@ -372,9 +372,9 @@ TEST_F(GpuProcesses, StalledOneIsNamedToAll) {
   }
 }
 
-/// Its connection stays open, so only deadlines notice.
+/// A stopped process keeps its connection open, so only deadlines notice it.
 TEST_F(GpuProcesses, StoppedOneIsNamedByTheDeadline) {
-  constexpr double deadline_s = 5, margin_s = 5;  // 2 s of it are the epoch's, 2 s the roll call's
+  constexpr double deadline_s = 5, margin_s = 5;  // 2 s of the margin for the epoch, 2 s for the roll call
   struct Case {
     const char* part;
     int stopped;

@@ -1,4 +1,4 @@
-// GPUs profile themselves. Skipped, and saying so, where there is none.
+// GPUs measure their own profile. Skipped with a reason if there is no GPU.
 #include "shingle/tune/profile.hpp"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ std::string origin_of(const Machine& machine, const std::string& of) {
   return "none";
 }
 
-/// What any GPU with tensor cores lies between, whatever its make.
+/// Bounds that hold for any GPU with tensor cores.
 TEST(CudaProfile, IsOfThisWorld) {
   if (gpus() == 0) GTEST_SKIP() << "no GPU here, or a build without CUDA";
   const auto world = make_world(gpus(), {.backend = "cuda"});
@@ -84,7 +84,7 @@ TEST(CudaProfile, IsOfThisWorld) {
   EXPECT_EQ(machine_from_json(to_json(found)), found);
 }
 
-/// On what several GPUs take from each other's computation.
+/// Checks the fit of how communication between several GPUs slows their computation.
 TEST(CudaProfile, FitsContention) {
   if (gpus() < 2) GTEST_SKIP() << "fewer than two GPUs here, or a build without CUDA";
   const auto world = make_world(gpus(), {.backend = "cuda"});

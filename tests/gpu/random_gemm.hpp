@@ -1,5 +1,4 @@
-// A product with random hooks, ready to launch, and what it should leave behind by a straightforward
-// computation.
+// A product with random hooks, ready to launch, and its expected results from a plain computation.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +12,7 @@
 
 namespace shingle::cuda::test {
 
-/// Row-major random numbers, rounded as they are stored; NaN from the end of each row to the next.
+/// Row-major random numbers, rounded to their type; NaN between the end of a row and the next row.
 class RandomMatrix {
  public:
   RandomMatrix(Random& random, Element type, int rows, int cols, bool integers)
@@ -48,15 +47,15 @@ class RandomMatrix {
 
 struct ProductShape {
   int rows = 300, cols = 264, k = 200;
-  bool f32 = false;  ///< of the output
+  bool f32 = false;  ///< output type is fp32
   bool c = false, bias = false;
   Activate activate = Activate::none;
-  bool integers = true;        ///< small ones, whose sums are exact
-  int parts = 1;               ///< as in GemmArgs, also the next
-  int part_rows = 0;           ///< 0: the kernel's rows of a tile
-  bool rows_anywhere = false;  ///< a table says where in A the rows of a tile begin
-  int k_parts = 1;             ///< of the sums
-  int phantoms = 2;            ///< positions, or clusters of them, without a tile
+  bool integers = true;        ///< small integers, whose sums are exact
+  int parts = 1;               ///< GemmArgs::a_parts
+  int part_rows = 0;           ///< GemmArgs::part_rows; 0: the tile rows of the kernel
+  bool rows_anywhere = false;  ///< a table gives the first row of A for each row of tiles
+  int k_parts = 1;             ///< parts of split-K
+  int phantoms = 2;            ///< positions, or clusters of positions, without a tile
   LayoutChoice out{};
 };
 
@@ -89,7 +88,7 @@ class RandomGemm {
     out_ = std::make_unique<Placed>(random_, grid_, out_type(), shape.out);
   }
 
-  /// The arguments for the whole product; this object keeps what they point to.
+  /// Arguments for the whole product. This object owns the memory that they point to.
   GemmArgs args() {
     GemmArgs args;
     args.type = instance_.type, args.out_type = out_type();
@@ -120,7 +119,7 @@ class RandomGemm {
     return args;
   }
 
-  /// Compares everything that could have been written, also where nothing should have been.
+  /// Compares the whole output memory, including addresses that must not be written.
   void expect_done() {
     if (!computed_) compute();
     computed_ = true;
@@ -131,7 +130,8 @@ class RandomGemm {
       if (std::memcmp(&seen[i * size], &out_->image[i * size], size) == 0) continue;
       const double value = load_element(type, seen.data(), i),
                    wanted = load_element(type, out_->image.data(), i);
-      // One step of the type where fp32 and fp64 round to different sides, and what fp32 itself loses.
+      // Allows one step of the type, as fp32 and fp64 may round to different sides, and the rounding errors
+      // of fp32.
       const double slack = exact() ? 0 : epsilon(type) * std::abs(wanted) + 1e-4 * (1 + std::abs(wanted));
       ASSERT_LE(std::abs(value - wanted), slack)
           << "element " << i << " is " << value << " instead of " << wanted << ": " << describe();
@@ -164,7 +164,7 @@ class RandomGemm {
     return shape_.integers && (shape_.activate == Activate::none || shape_.activate == Activate::relu);
   }
 
-  /// Clusters of tiles in any order; positions whose tiles lie below the grid hold none.
+  /// Shuffles clusters of tiles. Tiles below the grid are phantoms.
   void order_tiles() {
     const int cluster = instance_.tile.cluster, below = (grid_.tiles_m() + cluster - 1) / cluster * cluster;
     std::vector<TileAt> firsts(static_cast<std::size_t>(shape_.phantoms), {below, 0});

@@ -1,4 +1,4 @@
-// A pass with random hooks, its launch, and what it should leave behind by a straightforward computation.
+// A pass with random hooks, its launch, and its expected results from a plain computation.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ struct PassShape {
   int sources = 1;
   Activate activate = Activate::none;
   bool bias = false, norm = false, residual = false;
-  bool integers = true;  ///< small ones, whose sums are exact
+  bool integers = true;  ///< small integers, whose sums are exact
   int phantoms = 3;
   LayoutChoice from{Layout::by_tile, 32};
   LayoutChoice to{};
@@ -46,7 +46,7 @@ class RandomPass {
     bias_ = numbers(shape.cols), weight_ = numbers(shape.out_cols());
   }
 
-  /// The arguments for the whole pass; this object keeps what they point to.
+  /// Arguments for the whole pass. This object owns the memory that they point to.
   ElementwiseArgs args() {
     ElementwiseArgs args;
     args.source_type = shape_.source_type;
@@ -76,7 +76,7 @@ class RandomPass {
     return args;
   }
 
-  /// Compares everything that could have been written, also where nothing should have been.
+  /// Compares the whole output memory, including addresses that must not be written.
   void expect_done() {
     compute();
     expect_image(*to_, "to");
@@ -95,7 +95,7 @@ class RandomPass {
   std::vector<float> numbers(int count) {
     std::vector<float> values(static_cast<std::size_t>(count));
     for (float& v : values) {
-      std::uint32_t rounded = 0;  // as the device will read it
+      std::uint32_t rounded = 0;  // value that the device will read
       store_element(dtype(shape_.type), &rounded, 0, number());
       v = load_element(dtype(shape_.type), &rounded, 0);
     }
@@ -112,7 +112,7 @@ class RandomPass {
     for (std::size_t i = 0; i < count; ++i) store_element(dtype(type), at.image.data(), i, number());
   }
 
-  /// A row of the sum of sources; whether any source had it.
+  /// A row of the sum of sources, and whether any source has the row.
   bool sum_row(int m, int row, int first, int count, std::vector<double>& x) const {
     bool there = false;
     for (const auto& source : sources_)
@@ -200,7 +200,8 @@ class RandomPass {
         continue;
       const double value = load_element(type, seen.data(), i),
                    wanted = load_element(type, where.image.data(), i);
-      // One step of the type where fp32 and fp64 round to different sides, and what fp32 itself loses.
+      // Allows one step of the type, as fp32 and fp64 may round to different sides, and the rounding errors
+      // of fp32.
       const double slack = exact ? 0 : epsilon(type) * std::abs(wanted) + 2e-5 * (1 + std::abs(wanted));
       ASSERT_LE(std::abs(value - wanted), slack) << what << ", element " << i << " of " << count;
     }

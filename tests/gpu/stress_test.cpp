@@ -1,6 +1,6 @@
-// Thousands of epochs back to back, every lane of every rank held up at random, with new inputs each time: no
-// element may be wrong. SHINGLE_GPU_STRESS says how many (300); SHINGLE_GPU_DELAY_US by how much at most
-// (80).
+// Runs many epochs back to back with random delays in every lane of every rank, and new inputs each time. No
+// element may be wrong. SHINGLE_GPU_STRESS is the number of epochs (300), SHINGLE_GPU_DELAY_US the longest
+// delay (80).
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
@@ -13,15 +13,15 @@
 namespace shingle::cuda::test {
 namespace {
 
-constexpr int batch = 20;  // epochs whose results are kept at a time
-constexpr int sets = 3;    // of inputs: an element of an earlier epoch is a wrong one
+constexpr int batch = 20;  // epochs whose results are kept together
+constexpr int sets = 3;    // sets of inputs, so that an element of an earlier epoch is wrong
 
 int number(const char* variable, int unless_set) {
   const char* const set = std::getenv(variable);
   return set != nullptr ? std::atoi(set) : unless_set;
 }
 
-/// In front of every other step, for a time that differs from epoch to epoch, also of a graph.
+/// Delays every other step, for a time that differs between epochs, also in graphs.
 void hold_up(const CudaStepEvent& at) {
   static const auto most_ns =
       static_cast<std::uint64_t>(1000) * static_cast<std::uint64_t>(number("SHINGLE_GPU_DELAY_US", 80));
@@ -58,7 +58,7 @@ TEST_P(Stress, NoElementIsWrongWhoeverIsLate) {
         operation.synchronize();
         return streams.wait();
       };
-      // Every correct epoch gives the bits of the first one, which the oracle has seen.
+      // The oracle checks the first epoch of each set. Later epochs must give the same bits.
       for (int set = 0; set < sets; ++set) epoch(batch + set, set);
       ASSERT_TRUE(finish());
       for (int set = 0; set < sets; ++set) ASSERT_TRUE(matrices.right(batch + set, set));

@@ -1,4 +1,4 @@
-// The small kernels: epochs, counts, waits and their deadlines.
+// The sync kernels: epochs, counters, waits and deadlines.
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
@@ -56,7 +56,7 @@ TEST_F(SyncTest, AwaitsManyCountsOverEpochs) {
     done.record(stream().get());
     for (int i = 0; i < most_sync_ops; ++i) notify(i, 1, other(), i % 2 == 0);
     other().synchronize();
-    EXPECT_EQ(cudaEventQuery(done.get()), cudaErrorNotReady);  // one is missing everywhere
+    EXPECT_EQ(cudaEventQuery(done.get()), cudaErrorNotReady);  // every counter still lacks one
     for (int i = 0; i < most_sync_ops; ++i) notify(i, 4, other());
     stream().synchronize();
     other().synchronize();
@@ -67,7 +67,7 @@ TEST_F(SyncTest, AwaitsManyCountsOverEpochs) {
 TEST_F(SyncTest, CountsWrapAround) {
   notify(0, 0xfffffff0u, stream());
   begin();
-  await(0, 8);  // 24 steps ahead
+  await(0, 8);  // 24 ahead
   notify(0, 24, other());
   stream().synchronize();
   EXPECT_EQ(shared().abort, 0u);

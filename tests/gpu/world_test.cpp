@@ -1,4 +1,5 @@
-// Worlds of GPUs: the contract, and what only they have. Skipped, and saying so, where there is no GPU.
+// Worlds of GPUs: the backend contract, and properties of CUDA worlds. Skipped with a reason if there is no
+// GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ int gpus() {
   return cuda::count_gpus(why);
 }
 
-/// What docs/backends/cuda.md says.
+/// Matches docs/backends/cuda.md.
 Served served() {
   Served served;
   served.tiled_types = {DType::bf16, DType::f16};
@@ -108,7 +109,7 @@ TEST_F(CudaWorldTest, AFailureBreaksItForGood) {
   EXPECT_THAT([&] { world->barrier(); }, broken);
   EXPECT_THAT([&] { world->allocate(rank, 1); }, broken);
   EXPECT_THAT([&] { own().watch(); }, broken);
-  world.reset();  // and another can be made
+  world.reset();  // another world can be made
   EXPECT_EQ(make_cuda_world(gpus())->size(), gpus());
 }
 

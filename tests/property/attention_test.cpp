@@ -13,7 +13,7 @@
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
 
-namespace shingle {
+namespace shingle::attention_test {
 namespace {
 
 Problem attention(int world, std::int64_t tokens, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
@@ -154,4 +154,4 @@ TEST(Attention, WrongHeadsAreRefused) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::attention_test

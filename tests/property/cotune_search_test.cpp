@@ -6,7 +6,7 @@
 #include "support/random_problem.hpp"
 #include "support/toy_overlap.hpp"
 
-namespace shingle::cotune {
+namespace shingle::cotune::cotune_search_test {
 namespace {
 
 using test::chance;
@@ -105,4 +105,4 @@ TEST(CotuneSearch, RanksThatAreToldTheSameAskTheSame) {
 }
 
 }  // namespace
-}  // namespace shingle::cotune
+}  // namespace shingle::cotune::cotune_search_test

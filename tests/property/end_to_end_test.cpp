@@ -13,7 +13,7 @@
 #include "shingle/verify/verify.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::end_to_end_test {
 namespace {
 
 World& world_of(int ranks) {
@@ -81,4 +81,4 @@ TEST(EndToEnd, EveryMechanismIsProvenAndRight) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::end_to_end_test

@@ -8,7 +8,7 @@
 #include "shingle/planner/planner.hpp"
 #include "support/launch_machine.hpp"
 
-namespace shingle {
+namespace shingle::lowering_test {
 namespace {
 
 using namespace test;
@@ -100,4 +100,4 @@ TEST(Lowering, IssuesLaunchesInTheOrderOfThePlan) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::lowering_test

@@ -15,7 +15,7 @@
 #include "support/plan_edit.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::mlp_test {
 namespace {
 
 using namespace test;
@@ -258,4 +258,4 @@ TEST(Mlp, StagingThatIsReusedTooSoonIsRefused) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::mlp_test

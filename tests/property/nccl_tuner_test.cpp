@@ -11,7 +11,7 @@
 #include "nccl_tuner/proposals.hpp"
 #include "nccl_tuner/sampler.hpp"
 
-namespace shingle::nccl_tuner {
+namespace shingle::nccl_tuner::nccl_tuner_test {
 namespace {
 
 /// Ranks that make calls, one at a time in an order of the test's choosing; each call's choice is recorded.
@@ -235,4 +235,4 @@ TEST(Sampler, TakesManyShortIterationsTogether) {
 }
 
 }  // namespace
-}  // namespace shingle::nccl_tuner
+}  // namespace shingle::nccl_tuner::nccl_tuner_test

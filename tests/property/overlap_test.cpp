@@ -9,7 +9,7 @@
 #include "support/overlap_run.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle::test {
+namespace shingle::test::overlap_test {
 namespace {
 
 /// Whoever comes later in one drawn order may await what came before.
@@ -92,4 +92,4 @@ TEST(RandomOverlaps, RunOnThreads) {
 }
 
 }  // namespace
-}  // namespace shingle::test
+}  // namespace shingle::test::overlap_test

@@ -8,7 +8,7 @@
 #include "shingle/planner/planner.hpp"
 #include "shingle/verify/wellformed.hpp"
 
-namespace shingle {
+namespace shingle::plan_json_test {
 namespace {
 
 std::int32_t in_range(std::int32_t least, std::int32_t most) {
@@ -85,4 +85,4 @@ RC_GTEST_PROP(PlanJson, PlannersWriteWellFormedPlansThatRoundTrip, ()) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::plan_json_test

@@ -18,7 +18,7 @@
 #include "shingle/verify/wellformed.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::planner_test {
 namespace {
 
 using namespace test;
@@ -364,4 +364,4 @@ TEST(Planner, AbsurdSizesAreReasonsToo) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::planner_test

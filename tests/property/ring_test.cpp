@@ -8,7 +8,7 @@
 #include "report/trace.hpp"
 #include "shingle/planner/planner.hpp"
 
-namespace shingle {
+namespace shingle::ring_test {
 namespace {
 
 /// Every slice has four rows, so that all cost the same.
@@ -106,4 +106,4 @@ TEST(RingAllreduce, IsAsLongAsItsMessagesWhereTheyTakeLonger) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::ring_test

@@ -11,7 +11,7 @@
 #include "support/random_problem.hpp"
 #include "support/whole_machine.hpp"
 
-namespace shingle {
+namespace shingle::simulate_test {
 namespace {
 
 using namespace test;
@@ -103,4 +103,4 @@ TEST(Simulate, NoiseComesFromItsSeed) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::simulate_test

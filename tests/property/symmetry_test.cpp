@@ -12,7 +12,7 @@
 #include "support/random_problem.hpp"
 #include "support/whole_machine.hpp"
 
-namespace shingle {
+namespace shingle::symmetry_test {
 namespace {
 
 using namespace test;
@@ -98,4 +98,4 @@ TEST(Symmetry, OfSixtyFourRanksInNodes) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::symmetry_test

@@ -11,7 +11,7 @@
 #include "support/random_problem.hpp"
 #include "tune/predict.hpp"
 
-namespace shingle {
+namespace shingle::tune_search_test {
 namespace {
 
 using namespace test;
@@ -147,4 +147,4 @@ TEST(Search, RefusesWhatIsNoSearch) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::tune_search_test

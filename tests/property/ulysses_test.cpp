@@ -15,7 +15,7 @@
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
 
-namespace shingle {
+namespace shingle::ulysses_test {
 namespace {
 
 Problem ulysses(int world, std::int64_t tokens, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
@@ -350,4 +350,4 @@ TEST(UlyssesSchedule, IsAsLongAsItsMessagesWhereTheyTakeLonger) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::ulysses_test

@@ -4,7 +4,7 @@
 #include "support/hand_plan.hpp"
 #include "support/mutation.hpp"
 
-namespace shingle {
+namespace shingle::verify_copy_mutation_test {
 namespace {
 
 using namespace test;
@@ -349,4 +349,4 @@ TEST_P(CopyMutations, AreAllCaught) {
 INSTANTIATE_TEST_SUITE_P(Verify, CopyMutations, testing::ValuesIn(mutations), mutation_name);
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_copy_mutation_test

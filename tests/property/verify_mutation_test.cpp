@@ -15,7 +15,7 @@
 #include "shingle/verify/verify.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::verify_mutation_test {
 namespace {
 
 using test::Dice;
@@ -672,4 +672,4 @@ TEST(Harmless, ChangesPass) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_mutation_test

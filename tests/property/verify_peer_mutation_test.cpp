@@ -10,7 +10,7 @@
 #include "support/mutation.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::verify_peer_mutation_test {
 namespace {
 
 using namespace test;
@@ -304,4 +304,4 @@ TEST_P(PeerMutations, AreAllCaught) {
 INSTANTIATE_TEST_SUITE_P(Verify, PeerMutations, testing::ValuesIn(mutations), mutation_name);
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_peer_mutation_test

@@ -9,7 +9,7 @@
 #include "support/mutation.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::verify_ring_mutation_test {
 namespace {
 
 using namespace test;
@@ -135,4 +135,4 @@ TEST_P(RingMutations, AreAllCaught) {
 INSTANTIATE_TEST_SUITE_P(Verify, RingMutations, testing::ValuesIn(mutations), mutation_name);
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_ring_mutation_test

@@ -13,7 +13,7 @@
 #include "support/interleavings.hpp"
 #include "verify/order/order.hpp"
 
-namespace shingle {
+namespace shingle::verify_skew_test {
 namespace {
 
 using namespace test;
@@ -229,4 +229,4 @@ TEST(VerifySkew, AddsOfEpochsToComeCountHoweverFarTheyAre) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_skew_test

@@ -3,7 +3,7 @@
 
 #include "shingle/api/registry.hpp"
 
-namespace shingle {
+namespace shingle::cli_attention_test {
 namespace {
 
 using nlohmann::json;
@@ -78,4 +78,4 @@ TEST_F(Cli, RunsAttentionUnderMpirun) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_attention_test

@@ -1,7 +1,7 @@
 // shingle bench: rows, records, filters, budget, failures.
 #include "cli_program.hpp"
 
-namespace shingle {
+namespace shingle::cli_bench_test {
 namespace {
 
 using nlohmann::json;
@@ -133,4 +133,4 @@ TEST_F(CliBench, RunsUnderMpirun) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_bench_test

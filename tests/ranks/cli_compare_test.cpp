@@ -4,7 +4,7 @@
 #include "cli_program.hpp"
 #include "support/page.hpp"
 
-namespace shingle {
+namespace shingle::cli_compare_test {
 namespace {
 
 using nlohmann::json;
@@ -168,4 +168,4 @@ TEST_F(CliCompare, SweepsSizes) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_compare_test

@@ -2,7 +2,7 @@
 #include "cli_program.hpp"
 #include "cotune/tuned_table.hpp"
 
-namespace shingle {
+namespace shingle::cli_cotune_test {
 namespace {
 
 using nlohmann::json;
@@ -140,4 +140,4 @@ TEST_F(CliCotune, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_cotune_test

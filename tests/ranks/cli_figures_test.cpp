@@ -3,7 +3,7 @@
 
 #include "cli_program.hpp"
 
-namespace shingle {
+namespace shingle::cli_figures_test {
 namespace {
 
 TEST_F(Cli, DrawsTheFiguresOfTheManual) {
@@ -29,4 +29,4 @@ TEST_F(Cli, DrawsTheFiguresOfTheManual) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_figures_test

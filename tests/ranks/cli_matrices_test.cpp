@@ -5,7 +5,7 @@
 
 #include "check/npy.hpp"
 
-namespace shingle {
+namespace shingle::cli_matrices_test {
 namespace {
 
 /// M×K times K×N of small integers, as files.
@@ -118,4 +118,4 @@ TEST_F(Cli, SavesTheUsersResultUnderMpirun) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_matrices_test

@@ -2,7 +2,7 @@
 #include "cli_program.hpp"
 #include "cotune/tuned_table.hpp"
 
-namespace shingle {
+namespace shingle::cli_nccl_env_test {
 namespace {
 
 class CliNcclEnv : public Cli {
@@ -36,4 +36,4 @@ TEST_F(CliNcclEnv, RefusesWhatIsNoTable) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_nccl_env_test

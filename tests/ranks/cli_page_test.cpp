@@ -3,7 +3,7 @@
 
 #include "cli_program.hpp"
 
-namespace shingle {
+namespace shingle::cli_page_test {
 namespace {
 
 using nlohmann::json;
@@ -72,4 +72,4 @@ TEST_F(CliPage, ShowsTableMapAndTimelines) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_page_test

@@ -5,7 +5,7 @@
 #include "cli_program.hpp"
 #include "shingle/base/units.hpp"
 
-namespace shingle {
+namespace shingle::cli_plan_test {
 namespace {
 
 using nlohmann::json;
@@ -154,4 +154,4 @@ TEST_F(CliPlan, RefusesAModelThatItDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_plan_test

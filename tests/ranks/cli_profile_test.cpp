@@ -2,7 +2,7 @@
 #include "cli_program.hpp"
 #include "shingle/machine/profile.hpp"
 
-namespace shingle {
+namespace shingle::cli_profile_test {
 namespace {
 
 using testing::HasSubstr;
@@ -76,4 +76,4 @@ TEST_F(Cli, RefusesToProfileOnABadBase) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_profile_test

@@ -6,7 +6,7 @@
 
 #include "shingle/api/registry.hpp"
 
-namespace shingle {
+namespace shingle::cli_run_test {
 namespace {
 
 using nlohmann::json;
@@ -329,4 +329,4 @@ TEST_F(Cli, RunsUnderMpirun) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_run_test

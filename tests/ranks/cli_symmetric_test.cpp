@@ -1,7 +1,7 @@
 // More ranks than run: they are planned and simulated, by some that stand for all.
 #include "cli_program.hpp"
 
-namespace shingle {
+namespace shingle::cli_symmetric_test {
 namespace {
 
 const std::string problem = "--op gemm+reducescatter --m 512 --n 96 --k 64 --dtype bf16 --mechanism ring ";
@@ -46,4 +46,4 @@ TEST_F(Cli, StoresButNeitherProvesNorRunsThem) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_symmetric_test

@@ -1,7 +1,7 @@
 // What the program refuses, and how: exit code 2, one line, nothing written. Also plan, verify and info.
 #include "cli_program.hpp"
 
-namespace shingle {
+namespace shingle::cli_test {
 namespace {
 
 using nlohmann::json;
@@ -193,4 +193,4 @@ TEST_F(Cli, PlansAndProvesThem) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_test

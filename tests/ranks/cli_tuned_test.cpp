@@ -4,7 +4,7 @@
 #include "cli_program.hpp"
 #include "shingle/machine/profile.hpp"
 
-namespace shingle {
+namespace shingle::cli_tuned_test {
 namespace {
 
 using nlohmann::json;
@@ -162,4 +162,4 @@ TEST_F(CliTuned, ParamsThatNoMechanismTakesAreRefused) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_tuned_test

@@ -1,7 +1,7 @@
 // `verify` within bounds, whatever it is given: 2 s of an unloaded machine and 512 MB.
 #include "cli_program.hpp"
 
-namespace shingle {
+namespace shingle::cli_verify_bounds_test {
 namespace {
 
 using testing::AnyOf;
@@ -52,4 +52,4 @@ TEST_F(CliVerifyBounds, RefusesTextOfManyValues) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::cli_verify_bounds_test

@@ -11,7 +11,7 @@
 #include "shingle/host/host.hpp"
 #include "shingle/planner/planner.hpp"
 
-namespace shingle {
+namespace shingle::fault_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -290,4 +290,4 @@ TEST(Pacing, EnginesTakeTheirPhases) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::fault_test

@@ -13,7 +13,7 @@
 #include "shingle/verify/verify.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::late_peer_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -184,4 +184,4 @@ INSTANTIATE_TEST_SUITE_P(Ring, LatePeer, testing::ValuesIn(rings), case_name);
 INSTANTIATE_TEST_SUITE_P(CopyEngine, LatePeer, testing::ValuesIn(copy_engines), case_name);
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::late_peer_test

@@ -17,7 +17,7 @@
 #include "support/in_processes.hpp"
 #include "support/nccl_harness.hpp"
 
-namespace shingle::test {
+namespace shingle::test::nccl_tuner_online_test {
 namespace {
 
 using testing::ElementsAre;
@@ -297,4 +297,4 @@ TEST_F(NcclTunerOnlineProcesses, ChangeNothingWhereOnlySomeAreToTune) {
 }
 
 }  // namespace
-}  // namespace shingle::test
+}  // namespace shingle::test::nccl_tuner_online_test

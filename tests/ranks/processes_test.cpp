@@ -13,7 +13,7 @@
 #include "support/free_port.hpp"
 #include "support/join_as.hpp"
 
-namespace shingle {
+namespace shingle::processes_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -228,4 +228,4 @@ TEST(Processes, ATakenPortIsSaid) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::processes_test

@@ -18,7 +18,7 @@
 #include "support/stop_process.hpp"
 #include "support/under_mpirun.hpp"
 
-namespace shingle {
+namespace shingle::stopped_rank_test {
 namespace {
 
 using testing::AllOf;
@@ -185,4 +185,4 @@ INSTANTIATE_TEST_SUITE_P(Places, StoppedRank,
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::stopped_rank_test

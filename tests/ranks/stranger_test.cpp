@@ -15,7 +15,7 @@
 #include "support/free_port.hpp"
 #include "support/join_as.hpp"
 
-namespace shingle::test {
+namespace shingle::test::stranger_test {
 namespace {
 
 using std::chrono::duration;
@@ -240,4 +240,4 @@ TEST_F(Strangers, AListThatIsCutShortIsNamed) {
 }
 
 }  // namespace
-}  // namespace shingle::test
+}  // namespace shingle::test::stranger_test

@@ -10,7 +10,7 @@
 
 #include "backend/alarm.hpp"
 
-namespace shingle {
+namespace shingle::alarm_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -51,4 +51,4 @@ TEST(BoundExit, EndsAProcessWhoseExitHandlerBlocks) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::alarm_test

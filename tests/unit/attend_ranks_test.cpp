@@ -4,7 +4,7 @@
 #include "shingle/planner/planner.hpp"
 #include "support/expect_proof.hpp"
 
-namespace shingle {
+namespace shingle::attend_ranks_test {
 namespace {
 
 using namespace test;
@@ -98,4 +98,4 @@ TEST(AttendRanks, ElsewhereIsNotHere) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::attend_ranks_test

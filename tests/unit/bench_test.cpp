@@ -14,7 +14,7 @@
 #include "shingle/bench/suite.hpp"
 #include "shingle/host/host.hpp"
 
-namespace shingle::cli {
+namespace shingle::cli::bench_test {
 namespace {
 
 using testing::HasSubstr;
@@ -322,4 +322,4 @@ TEST(BenchShape, SaysThatTheWorldIsBroken) {
 }
 
 }  // namespace
-}  // namespace shingle::cli
+}  // namespace shingle::cli::bench_test

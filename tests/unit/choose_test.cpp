@@ -11,7 +11,7 @@
 #include "tune/search.hpp"
 #include "tune/searched.hpp"
 
-namespace shingle {
+namespace shingle::choose_test {
 namespace {
 
 using testing::HasSubstr;
@@ -281,4 +281,4 @@ TEST(Choose, WhatIsKnownIsNotSearchedAgain) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::choose_test

@@ -6,7 +6,7 @@
 
 #include "shingle/base/error.hpp"
 
-namespace shingle::cli {
+namespace shingle::cli::cli_pattern_test {
 namespace {
 
 using testing::HasSubstr;
@@ -54,4 +54,4 @@ TEST(Pattern, TakesNoTimeToMiss) {
 }
 
 }  // namespace
-}  // namespace shingle::cli
+}  // namespace shingle::cli::cli_pattern_test

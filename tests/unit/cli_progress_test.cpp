@@ -9,7 +9,7 @@
 
 #include "shingle/common/console.hpp"
 
-namespace shingle::cli {
+namespace shingle::cli::cli_progress_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -59,4 +59,4 @@ TEST_F(ProgressTest, SaysNothingOfWhatIsShort) {
 }
 
 }  // namespace
-}  // namespace shingle::cli
+}  // namespace shingle::cli::cli_progress_test

@@ -16,7 +16,7 @@
 #include "shingle/run/execute.hpp"
 #include "shingle/run/memory.hpp"
 
-namespace shingle::cli {
+namespace shingle::cli::cli_rows_test {
 namespace {
 
 using testing::HasSubstr;
@@ -282,4 +282,4 @@ TEST(WorldFlags, FollowTheLauncher) {
 }
 
 }  // namespace
-}  // namespace shingle::cli
+}  // namespace shingle::cli::cli_rows_test

@@ -8,7 +8,7 @@
 
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::clock_test {
 namespace {
 
 struct Plain {
@@ -102,4 +102,4 @@ TEST(Clock, IsRefusedWhereItIsTooLarge) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::clock_test

@@ -13,7 +13,7 @@
 #include "shingle/verify/verify.hpp"
 #include "workload/overlap_patterns.hpp"
 
-namespace shingle {
+namespace shingle::co_tuning_test {
 namespace {
 
 using cotune::Method;
@@ -212,4 +212,4 @@ TEST(OverlapPatterns, RefuseWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::co_tuning_test

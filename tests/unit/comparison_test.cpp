@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace shingle::cli {
+namespace shingle::cli::comparison_test {
 namespace {
 
 ResultRow row(const std::string& mechanism, std::optional<double> us, const std::string& params = "{}") {
@@ -86,4 +86,4 @@ TEST(Comparison, SlowerIsBeyondTheThresholdOrBroken) {
 }
 
 }  // namespace
-}  // namespace shingle::cli
+}  // namespace shingle::cli::comparison_test

@@ -6,7 +6,7 @@
 
 #include <random>
 
-namespace shingle {
+namespace shingle::contention_fit_test {
 namespace {
 
 using testing::HasSubstr;
@@ -145,4 +145,4 @@ TEST(ContentionFit, LeavesWhatNothingWasMeasuredOf) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::contention_fit_test

@@ -10,7 +10,7 @@
 #include "shingle/planner/planner.hpp"
 #include "shingle/verify/verify.hpp"
 
-namespace shingle {
+namespace shingle::copy_engine_plan_test {
 namespace {
 
 using testing::HasSubstr;
@@ -350,4 +350,4 @@ TEST(CopyEngine, SaysWhatItCannotServe) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::copy_engine_plan_test

@@ -10,7 +10,7 @@
 #include "shingle/base/error.hpp"
 #include "support/toy_overlap.hpp"
 
-namespace shingle::cotune {
+namespace shingle::cotune::cotune_search_test {
 namespace {
 
 using test::ToyOverlap;
@@ -285,4 +285,4 @@ TEST(CotuneSearch, NamesRoundTrip) {
 }
 
 }  // namespace
-}  // namespace shingle::cotune
+}  // namespace shingle::cotune::cotune_search_test

@@ -9,7 +9,7 @@
 
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::dtype_test {
 namespace {
 
 TEST(DType, NamesBothWays) {
@@ -109,4 +109,4 @@ TEST(DType, F32IsCopied) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::dtype_test

@@ -8,7 +8,7 @@
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
 
-namespace shingle {
+namespace shingle::engine_phases_test {
 namespace {
 
 using testing::HasSubstr;
@@ -76,4 +76,4 @@ TEST(EnginePhases, AreSpentByTheHostsEngines) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::engine_phases_test

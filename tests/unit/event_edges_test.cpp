@@ -7,7 +7,7 @@
 
 #include "shingle/planner/planner.hpp"
 
-namespace shingle {
+namespace shingle::hand_overs_test::event_edges_test {
 namespace {
 
 Machine machine() {
@@ -91,4 +91,4 @@ TEST(EventEdges, AreNoneWhereOthersLookOrMoreThanOneCounts) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::hand_overs_test::event_edges_test

@@ -3,7 +3,7 @@
 
 #include "cuda/peer/exported.hpp"
 
-namespace shingle::cuda {
+namespace shingle::cuda::exported_test {
 namespace {
 
 TEST(Exported, ComesBack) {
@@ -30,4 +30,4 @@ TEST(Exported, IsTakenWholeOrNotAtAll) {
 }
 
 }  // namespace
-}  // namespace shingle::cuda
+}  // namespace shingle::cuda::exported_test

@@ -12,7 +12,7 @@
 
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -127,4 +127,4 @@ TEST_F(FileTest, WritersDoNotMix) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::file_test

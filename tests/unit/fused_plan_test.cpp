@@ -13,7 +13,7 @@
 #include "shingle/verify/wellformed.hpp"
 #include "support/plan_edit.hpp"
 
-namespace shingle {
+namespace shingle::fused_plan_test {
 namespace {
 
 Problem problem(Op op, int world, std::int64_t m) {
@@ -443,4 +443,4 @@ TEST(FusedPlan, InfeasibleIsAReason) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::fused_plan_test

@@ -8,7 +8,7 @@
 #include "shingle/plan/json.hpp"
 #include "shingle/verify/wellformed.hpp"
 
-namespace shingle {
+namespace shingle::json_scan_test {
 namespace {
 
 using testing::HasSubstr;
@@ -88,4 +88,4 @@ TEST(JsonScan, SaysWhereTextIsNoJson) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::json_scan_test

@@ -6,7 +6,7 @@
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
 
-namespace shingle {
+namespace shingle::early_test::launch_rules_test {
 namespace {
 
 Machine gpus() {
@@ -95,4 +95,4 @@ TEST(MayStartEarly, TheSimulatorHidesWhatIsInFront) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::early_test::launch_rules_test

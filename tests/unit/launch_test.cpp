@@ -7,7 +7,7 @@
 #include "backend/launch.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::launch_test {
 namespace {
 
 Launched from(const std::map<std::string, std::string>& variables) {
@@ -106,4 +106,4 @@ TEST(Launch, NamesTheVariableThatIsWrong) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::launch_test

@@ -8,7 +8,7 @@
 
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::layer_operators_test {
 namespace {
 
 using nlohmann::json;
@@ -222,4 +222,4 @@ TEST(LayerOperators, WhatDoesNotDivideIsNamed) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::layer_operators_test

@@ -10,7 +10,7 @@
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
 
-namespace shingle {
+namespace shingle::machine_spec_test {
 namespace {
 
 using testing::Contains;
@@ -144,4 +144,4 @@ TEST_F(Spec, CollectivesOfAnyMachineNeverFall) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::machine_spec_test

@@ -12,7 +12,7 @@
 
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::machine_test {
 namespace {
 
 using nlohmann::json;
@@ -259,4 +259,4 @@ TEST(Profile, RefusesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::machine_test

@@ -7,7 +7,7 @@
 
 #include "cuda/peer/generations.hpp"
 
-namespace shingle::cuda {
+namespace shingle::cuda::mapping_generations_test {
 namespace {
 
 /// Like Mappings: opened until it is destroyed; a move swaps.
@@ -58,4 +58,4 @@ TEST(Generations, KeepWhatGraphsReplay) {
 }
 
 }  // namespace
-}  // namespace shingle::cuda
+}  // namespace shingle::cuda::mapping_generations_test

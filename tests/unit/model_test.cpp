@@ -10,7 +10,7 @@
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::model_test {
 namespace {
 
 using nlohmann::json;
@@ -297,4 +297,4 @@ TEST(ReadModel, FileErrorsStartWithThePath) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::model_test

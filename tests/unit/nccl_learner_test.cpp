@@ -11,7 +11,7 @@
 #include "nccl_tuner/proposals.hpp"
 #include "support/nccl_harness.hpp"
 
-namespace shingle::nccl_tuner {
+namespace shingle::nccl_tuner::nccl_learner_test {
 namespace {
 
 using std::chrono::duration;
@@ -142,4 +142,4 @@ TEST(Learner, FindsNothingWhereNothingIsToBeGained) {
 }
 
 }  // namespace
-}  // namespace shingle::nccl_tuner
+}  // namespace shingle::nccl_tuner::nccl_learner_test

@@ -8,7 +8,7 @@
 #include "net/connection.hpp"
 #include "net/wire.hpp"
 
-namespace shingle::net {
+namespace shingle::net::net_frame_test {
 namespace {
 
 using testing::ElementsAre, testing::HasSubstr;
@@ -155,4 +155,4 @@ TEST(Wire, ListsComeBackAndOnlyWhole) {
 }
 
 }  // namespace
-}  // namespace shingle::net
+}  // namespace shingle::net::net_frame_test

@@ -5,7 +5,7 @@
 
 #include "net/hmac.hpp"
 
-namespace shingle::net {
+namespace shingle::net::net_hmac_test {
 namespace {
 
 std::string hex(const Digest& digest) {
@@ -50,4 +50,4 @@ TEST(Equal, SaysWhetherAllBytesAre) {
 }
 
 }  // namespace
-}  // namespace shingle::net
+}  // namespace shingle::net::net_hmac_test

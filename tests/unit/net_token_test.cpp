@@ -11,7 +11,7 @@
 #include "net/token.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle::net {
+namespace shingle::net::net_token_test {
 namespace {
 
 using testing::HasSubstr;
@@ -103,4 +103,4 @@ TEST_F(TokenFile, IsRefusedWhereItIsEmptyOrMissing) {
 }
 
 }  // namespace
-}  // namespace shingle::net
+}  // namespace shingle::net::net_token_test

@@ -14,7 +14,7 @@
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::npy_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -292,4 +292,4 @@ for version in (1, 0), (2, 0), (3, 0):
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::npy_test

@@ -14,7 +14,7 @@
 #include "backend/remote.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::operator_test {
 namespace {
 
 using testing::HasSubstr;
@@ -358,4 +358,4 @@ TEST(Registry, RefusesUnknownBackends) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::operator_test

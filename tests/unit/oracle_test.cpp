@@ -11,7 +11,7 @@
 #include "check/reference.hpp"
 #include "naive_reference.hpp"
 
-namespace shingle {
+namespace shingle::oracle_test {
 namespace {
 
 Problem problem_of(Op op, int world, std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -234,4 +234,4 @@ TEST(Inputs, IntegersOfAnMlpStayWithinWhatTheDtypeHoldsInBothProducts) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::oracle_test

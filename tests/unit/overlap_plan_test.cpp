@@ -11,7 +11,7 @@
 #include "shingle/verify/wellformed.hpp"
 #include "support/overlap_run.hpp"
 
-namespace shingle {
+namespace shingle::overlap_plan_test {
 namespace {
 
 using test::sample_overlap;
@@ -210,4 +210,4 @@ TEST(OverlapPlan, RunsOnThreads) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::overlap_plan_test

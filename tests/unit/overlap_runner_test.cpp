@@ -9,7 +9,7 @@
 #include "support/overlap_run.hpp"
 #include "tune/co_tuning.hpp"
 
-namespace shingle {
+namespace shingle::overlap_runner_test {
 namespace {
 
 TEST(OverlapRunner, TellsWhatASearchWantsToKnow) {
@@ -40,4 +40,4 @@ TEST(OverlapRunner, IsSearchedOn) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::overlap_runner_test

@@ -7,7 +7,7 @@
 #include "lower/launch_rules.hpp"
 #include "support/expect_proof.hpp"
 
-namespace shingle {
+namespace shingle::passes_test {
 namespace {
 
 using namespace test;
@@ -104,4 +104,4 @@ TEST(Passes, APhantomsTargetKeepsNoCountFromBeingHandedOver) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::passes_test

@@ -10,7 +10,7 @@
 
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::placement_test {
 namespace {
 
 using test::Dice;
@@ -347,4 +347,4 @@ TEST(Placement, EveryRowGoesToItsDestination) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::placement_test

@@ -9,7 +9,7 @@
 #include "shingle/base/error.hpp"
 #include "shingle/verify/wellformed.hpp"
 
-namespace shingle {
+namespace shingle::plan_json_test {
 namespace {
 
 using ::testing::AllOf;
@@ -203,4 +203,4 @@ TEST(PlanJsonErrors, UntrustedTextIsQuotedAndCut) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::plan_json_test

@@ -7,7 +7,7 @@
 #include "sample_plans.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::plan_print_test {
 namespace {
 
 using ::testing::AllOf;
@@ -180,4 +180,4 @@ TEST(Lists, AreCut) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::plan_print_test

@@ -8,7 +8,7 @@
 #include "sample_plans.hpp"
 #include "shingle/plan/placement.hpp"
 
-namespace shingle {
+namespace shingle::plan_wellformed_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -246,4 +246,4 @@ TEST(WellFormed, BoundsAreTight) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::plan_wellformed_test

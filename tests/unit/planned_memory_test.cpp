@@ -4,7 +4,7 @@
 #include "shingle/api/registry.hpp"
 #include "shingle/machine/profile.hpp"
 
-namespace shingle {
+namespace shingle::planned_memory_test {
 namespace {
 
 /// M×N of the dtype, and half a MiB; a reduce-scatter holds what it receives as well, 1/world of that. Tables
@@ -38,4 +38,4 @@ TEST(PlannedMemory, IsOneOutputAndWhatAReduceScatterReceives) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::planned_memory_test

@@ -11,7 +11,7 @@
 #include "shingle/plan/shapes.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::problem_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -232,4 +232,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& wrong) { return wrong.param.name; });
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::problem_test

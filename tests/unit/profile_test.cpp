@@ -7,7 +7,7 @@
 #include "shingle/machine/profile.hpp"
 #include "support/simulated_world.hpp"
 
-namespace shingle {
+namespace shingle::profile_test {
 namespace {
 
 using test::SimulatedParts;
@@ -364,4 +364,4 @@ TEST(Profiler, RefusesABaseOfOtherWorkers) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::profile_test

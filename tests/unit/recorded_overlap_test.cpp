@@ -12,7 +12,7 @@
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::recorded_overlap_test {
 namespace {
 
 using nlohmann::json;
@@ -266,4 +266,4 @@ TEST(RecordedOverlap, RefusesSizesBeyondAnyMatrix) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::recorded_overlap_test

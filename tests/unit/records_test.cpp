@@ -8,7 +8,7 @@
 
 #include "shingle/bench/contenders.hpp"
 
-namespace shingle::bench {
+namespace shingle::bench::records_test {
 namespace {
 
 using testing::ElementsAre, testing::HasSubstr;
@@ -69,4 +69,4 @@ TEST(Records, OfTheRepositoryHavePlansThatCanBeRun) {
 }
 
 }  // namespace
-}  // namespace shingle::bench
+}  // namespace shingle::bench::records_test

@@ -5,7 +5,7 @@
 
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::region_map_test {
 namespace {
 
 TEST(RegionMap, IsTheMatrixElementByElement) {
@@ -59,4 +59,4 @@ TEST(RegionMap, MayBeEmpty) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::region_map_test

@@ -12,7 +12,7 @@
 #include "shingle/planner/planner.hpp"
 #include "support/page.hpp"
 
-namespace shingle {
+namespace shingle::report_test {
 namespace {
 
 using test::count_of;
@@ -162,4 +162,4 @@ TEST(Quantile, IsOneOfTheValues) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::report_test

@@ -10,7 +10,7 @@
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::routing_patterns_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -175,4 +175,4 @@ TEST(RoutingFromJson, IsStrict) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::routing_patterns_test

@@ -6,7 +6,7 @@
 #include "shingle/base/error.hpp"
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::routing_test {
 namespace {
 
 TEST(Routing, CountsAreThoseOfTheTable) {
@@ -63,4 +63,4 @@ TEST(Routing, DestinationsAreRanks) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::routing_test

@@ -8,7 +8,7 @@
 
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::row_map_test {
 namespace {
 
 using test::Dice;
@@ -104,4 +104,4 @@ static_assert(padded.run_at(4, 8).matrix_row == 3 && padded.run_at(4, 8).rows ==
 static_assert(two_shards == two_shards && !(two_shards == RowMap::identity(8)));
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::row_map_test

@@ -13,7 +13,7 @@
 #include "shingle/base/error.hpp"
 #include "workload/routing_patterns.hpp"
 
-namespace shingle {
+namespace shingle::sample_test {
 namespace {
 
 Problem problem_of(Op op, std::int64_t m, std::int64_t n = 37, std::int64_t k = 41) {
@@ -149,4 +149,4 @@ TEST(RowSample, IsOfProductsWithRowsOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::sample_test

@@ -9,7 +9,7 @@
 
 #include "host/executor/host_world.hpp"
 
-namespace shingle::host {
+namespace shingle::host::scheduling_test {
 namespace {
 
 TEST(Scheduling, EveryRankHasCoresOfItsOwn) {
@@ -44,4 +44,4 @@ TEST(Scheduling, AThreadStaysOnItsCores) {
 }
 
 }  // namespace
-}  // namespace shingle::host
+}  // namespace shingle::host::scheduling_test

@@ -10,7 +10,7 @@
 #include "base/file.hpp"
 #include "shingle/machine/profile.hpp"
 
-namespace shingle {
+namespace shingle::shipped_machines_test {
 namespace {
 
 constexpr double KiB = 1024, MiB = 1024 * KiB, GiB = 1024 * MiB;
@@ -169,4 +169,4 @@ TEST(ShippedMachines, TheH200sGemmSlowsAsMeasured) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::shipped_machines_test

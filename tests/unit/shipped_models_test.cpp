@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-namespace shingle {
+namespace shingle::shipped_models_test {
 namespace {
 
 ModelConfig shipped(const std::string& name) {
@@ -135,4 +135,4 @@ TEST(Models, MambaAndJambaHaveTheirLayers) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::shipped_models_test

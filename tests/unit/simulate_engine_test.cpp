@@ -5,7 +5,7 @@
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
 
-namespace shingle {
+namespace shingle::simulate_engine_test {
 namespace {
 
 constexpr EnginePhases phases{.control_us = 1, .schedule_us = 2, .copy_us = 3, .sync_us = 4};
@@ -87,4 +87,4 @@ TEST(SimulateEngines, EndHoweverLateItIs) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::simulate_engine_test

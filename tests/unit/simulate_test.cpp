@@ -9,7 +9,7 @@
 #include "shingle/sim/metrics.hpp"
 #include "sim/links.hpp"
 
-namespace shingle {
+namespace shingle::simulate_test {
 namespace {
 
 using testing::HasSubstr;
@@ -363,4 +363,4 @@ TEST(Links, AreSharedMaxMinFairly) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::simulate_test

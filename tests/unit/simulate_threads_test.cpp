@@ -4,7 +4,7 @@
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
 
-namespace shingle {
+namespace shingle::simulate_threads_test {
 namespace {
 
 constexpr double gemm_us = 100;
@@ -68,4 +68,4 @@ TEST(SimulateThreads, SumsAndStoresToSeveralRanksTakeTheWorkersTime) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::simulate_threads_test

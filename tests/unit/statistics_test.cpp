@@ -7,7 +7,7 @@
 
 #include "base/parallel.hpp"
 
-namespace shingle {
+namespace shingle::statistics_test {
 namespace {
 
 TEST(Spread, LiesBetweenSamples) {
@@ -41,4 +41,4 @@ TEST(ParallelFor, CallsEachOnceAndPassesOnWhatIsThrown) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::statistics_test

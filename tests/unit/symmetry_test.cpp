@@ -10,7 +10,7 @@
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
 
-namespace shingle {
+namespace shingle::symmetry_test {
 namespace {
 
 using testing::HasSubstr;
@@ -131,4 +131,4 @@ TEST(Symmetry, HasNoCopyEnginesNorPartsOfTheWorld) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::symmetry_test

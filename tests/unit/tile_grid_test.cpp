@@ -9,7 +9,7 @@
 
 #include "support/random_problem.hpp"
 
-namespace shingle {
+namespace shingle::tile_grid_test {
 
 void PrintTo(const TileGrid& grid, std::ostream* out) {
   *out << grid.rows << "x" << grid.cols << " in " << grid.tile_rows << "x" << grid.tile_cols << ", loops";
@@ -208,4 +208,4 @@ static_assert(at_compile_time.phantom({3, 0}) && at_compile_time == at_compile_t
 static_assert(TileGrid::wave(7, 4) == 1);
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::tile_grid_test

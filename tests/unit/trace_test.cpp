@@ -11,7 +11,7 @@
 #include "api/workspace.hpp"
 #include "shingle/api/registry.hpp"
 
-namespace shingle {
+namespace shingle::trace_test {
 namespace {
 
 Problem problem_of(Op op) {
@@ -198,4 +198,4 @@ TEST(Svg, StandsEmptyTimelines) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::trace_test

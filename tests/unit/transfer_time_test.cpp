@@ -8,7 +8,7 @@
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
 
-namespace shingle {
+namespace shingle::transfer_time_test {
 namespace {
 
 constexpr double kib = 1024;
@@ -85,4 +85,4 @@ TEST(ChosenVariant, KeepsStepWhereThatCostsLittle) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::transfer_time_test

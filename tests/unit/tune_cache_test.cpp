@@ -15,7 +15,7 @@
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::tune_cache_test {
 namespace {
 
 using testing::ElementsAre;
@@ -222,4 +222,4 @@ TEST(CacheDirectory, IsTheUsers) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::tune_cache_test

@@ -11,7 +11,7 @@
 #include "shingle/planner/planner.hpp"
 #include "tune/search.hpp"
 
-namespace shingle {
+namespace shingle::tune_predict_test {
 namespace {
 
 using testing::DoubleEq;
@@ -244,4 +244,4 @@ TEST(Waves, TheH200IsNearWhatWasMeasuredAlone) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::tune_predict_test

@@ -9,7 +9,7 @@
 #include "shingle/base/error.hpp"
 #include "shingle/planner/planner.hpp"
 
-namespace shingle {
+namespace shingle::tune_reuse_test {
 namespace {
 
 using testing::ElementsAre;
@@ -95,4 +95,4 @@ TEST(Reuse, DefaultGroupsStayDefault) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::tune_reuse_test

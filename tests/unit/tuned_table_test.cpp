@@ -7,7 +7,7 @@
 #include "cotune/nccl_environment.hpp"
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::tuned_table_test {
 namespace {
 
 using testing::ElementsAre;
@@ -175,4 +175,4 @@ TEST(NcclEnvironment, IsTextForAShell) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::tuned_table_test

@@ -4,7 +4,7 @@
 
 #include "shingle/base/error.hpp"
 
-namespace shingle {
+namespace shingle::units_test {
 namespace {
 
 TEST(ParseSize, TakesBinarySuffixes) {
@@ -78,4 +78,4 @@ TEST(Format, ReadsWell) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::units_test

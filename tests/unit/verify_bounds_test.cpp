@@ -12,7 +12,7 @@
 #include "support/expect_proof.hpp"
 #include "workload/routing_patterns.hpp"
 
-namespace shingle {
+namespace shingle::verify_bounds_test {
 namespace {
 
 using testing::AllOf;
@@ -108,4 +108,4 @@ TEST(VerifyBounds, SixtyFourRanksFit) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_bounds_test

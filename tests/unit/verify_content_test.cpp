@@ -2,7 +2,7 @@
 // one (DESIGN §4, rule 8).
 #include "support/expect_proof.hpp"
 
-namespace shingle {
+namespace shingle::verify_content_test {
 namespace {
 
 using namespace test;
@@ -482,4 +482,4 @@ TEST(VerifyContent, ARowPassInPlaceStoresEveryColumnOverItself) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_content_test

@@ -2,7 +2,7 @@
 // rules 5 to 7).
 #include "support/expect_proof.hpp"
 
-namespace shingle {
+namespace shingle::verify_order_test {
 namespace {
 
 using namespace test;
@@ -429,4 +429,4 @@ TEST(VerifyCopyEngine, CopiesOfTwoEnginesCollide) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_order_test

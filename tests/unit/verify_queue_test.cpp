@@ -1,7 +1,7 @@
 // Passes that several lanes share: what they order, what they do not, and that they finish.
 #include "support/expect_proof.hpp"
 
-namespace shingle {
+namespace shingle::verify_queue_test {
 namespace {
 
 using namespace test;
@@ -100,4 +100,4 @@ TEST(VerifyQueue, ItemsThatNobodyReleasesAreExplained) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_queue_test

@@ -3,7 +3,7 @@
 #include "shingle/verify/wellformed.hpp"
 #include "support/expect_proof.hpp"
 
-namespace shingle {
+namespace shingle::verify_recorded_test {
 namespace {
 
 using test::expect_wrong;
@@ -34,4 +34,4 @@ TEST(VerifyRecorded, RowsWhosePartsAreCutElsewhereOnARank) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_recorded_test

@@ -7,7 +7,7 @@
 #include "shingle/verify/wellformed.hpp"
 #include "support/expect_proof.hpp"
 
-namespace shingle {
+namespace shingle::verify_rounding_test {
 namespace {
 
 using namespace test;
@@ -172,4 +172,4 @@ TEST(VerifyRounding, ARoundingMoreOnOneRankIsSeen) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_rounding_test

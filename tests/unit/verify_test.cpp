@@ -2,7 +2,7 @@
 // rules 1 to 4).
 #include "support/expect_proof.hpp"
 
-namespace shingle {
+namespace shingle::verify_test {
 namespace {
 
 using namespace test;
@@ -428,4 +428,4 @@ TEST(VerifyHardwareQueue, WhatIsBehindAWaitingKernelInItsLaneHoldsTheQueue) {
 }
 
 }  // namespace
-}  // namespace shingle
+}  // namespace shingle::verify_test

@@ -1,5 +1,6 @@
-// Row-major by way of a column-major library: what is C to us is its transpose to the library, and
-// Cᵀ = op(B)ᵀ · op(A)ᵀ. So B is the library's first operand, and a matrix that we call transposed is, too.
+// cuBLASLt is column-major, our matrices are row-major. A row-major C is column-major Cᵀ, and Cᵀ = op(B)ᵀ ·
+// op(A)ᵀ. So B is cuBLASLt's first operand and A its second. A matrix that we call transposed is transposed
+// for cuBLASLt, too.
 #include "blas.hpp"
 
 #include <fmt/format.h>
@@ -61,7 +62,7 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t whic
              "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// A row-major matrix of rows × cols.
+/// Layout of a row-major matrix of rows × cols.
 Layout layout(DType type, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
   cublasLtMatrixLayout_t made = nullptr;
   check_blas(cublasLtMatrixLayoutCreate(&made, library_type(type), static_cast<std::uint64_t>(cols),
@@ -93,7 +94,7 @@ Preference preference(const LibraryProblem& p) {
   check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   Preference wish(made);
   set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace_bytes);
-  // Parts of a split sum meet in fp32, in the workspace, or not at all.
+  // Partial sums of split-K are added in fp32, in the workspace; otherwise cuBLASLt must not split K.
   set(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto which :
@@ -125,7 +126,7 @@ struct LibraryGemm::Descriptors {
   std::size_t result_bytes = 0;  // of C
   std::size_t chosen = 0;
 
-  /// Without algorithms there is nothing to multiply.
+  /// Does nothing without algorithms: then C has no elements.
   void run(std::size_t which, cudaStream_t stream, const void* from_a, const void* from_b, void* to,
            void* workspace) const {
     if (algorithms.empty()) return;
@@ -136,7 +137,7 @@ struct LibraryGemm::Descriptors {
                "cublasLtMatmul");
   }
 
-  /// Of one product, in microseconds.
+  /// Time of one product in microseconds, the best of some rounds.
   double time(std::size_t which, cudaStream_t stream, const void* from_a, const void* from_b, void* to,
               void* workspace) const {
     constexpr int rounds = 3, products = 4;

@@ -1,4 +1,4 @@
-// Products by the library: the sequential baseline, and GEMM steps without hooks.
+// Matrix products by cuBLASLt: the sequential baseline, and GEMM steps without hooks.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,7 +12,7 @@
 
 namespace shingle::cuda {
 
-/// cuBLASLt's handle for the device that is current when it is made.
+/// cuBLASLt's handle. Belongs to the device that is current at construction.
 class BlasHandle {
  public:
   BlasHandle();
@@ -26,9 +26,9 @@ class BlasHandle {
   cublasLtHandle_t handle_ = nullptr;
 };
 
-/// C[m×n] = op(A) · op(B), then bias and ReLU, then one rounding. fp32 accumulation, split or not; fp32
-/// inputs are multiplied as such, not in tf32. All matrices are row-major; leading dimensions in elements.
-/// (There is no GeLU: the library's is the tanh form, ours the exact one.)
+/// C[m×n] = op(A) · op(B), then bias and ReLU, then one rounding. Accumulates in fp32, with and without
+/// split-K. fp32 inputs are multiplied in fp32, not in tf32. All matrices are row-major; leading dimensions
+/// are in elements. There is no GeLU: cuBLASLt has the tanh form, and our GeLU is exact.
 struct LibraryProblem {
   DType type = DType::bf16;  ///< of A, B and bias
   DType out_type = DType::bf16;
@@ -42,28 +42,28 @@ struct LibraryProblem {
   std::int64_t ldc = 0;
   const void* bias = nullptr;  ///< n elements of `type`, may be null
   bool relu = false;
-  std::int32_t alignment = 16;  ///< bytes of which every pointer is a multiple
-  std::int32_t sms = 0;         ///< that the product may count on; 0: all
+  std::int32_t alignment = 16;  ///< bytes; every pointer is a multiple of it
+  std::int32_t sms = 0;         ///< SMs that the product may use; 0: all
 
   bool operator==(const LibraryProblem&) const = default;
 };
 
-/// A product and the algorithm that the library is to use: the first of its heuristics, or the fastest of
-/// them after tune().
+/// A product and cuBLASLt's algorithm for it: the first candidate of the heuristics, or the fastest candidate
+/// after tune().
 class LibraryGemm {
  public:
-  /// The handle must outlive it.
+  /// The handle must outlive this object.
   LibraryGemm(const BlasHandle& handle, const LibraryProblem& problem);
   ~LibraryGemm();
   LibraryGemm(LibraryGemm&&) noexcept;
   LibraryGemm& operator=(LibraryGemm&&) noexcept;
 
-  /// `workspace` has workspace_bytes(); products that share one must not run at the same time.
+  /// `workspace` has workspace_bytes() bytes. Products that share a workspace must not run concurrently.
   void run(cudaStream_t stream, const void* a, const void* b, void* c, void* workspace) const;
-  /// Of the algorithm in use.
+  /// For the algorithm in use.
   std::size_t workspace_bytes() const noexcept;
-  /// Times every candidate on these operands, with results and workspaces in memory of its own; keeps the
-  /// fastest, and returns its microseconds.
+  /// Times every candidate on these operands and keeps the fastest; returns its microseconds. Allocates
+  /// results and workspaces for the trial.
   double tune(cudaStream_t stream, const void* a, const void* b);
   std::size_t candidates() const noexcept;
 

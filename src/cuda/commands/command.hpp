@@ -1,4 +1,4 @@
-// A step of a plan, made ready: what it takes to enqueue it on a stream.
+// A command: one launch of a plan, ready to be enqueued on a stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@ class Command {
   virtual void enqueue(cudaStream_t stream) = 0;
 };
 
-/// One after the other; null: nothing to do.
+/// Commands that are enqueued in order; a null command does nothing.
 class Sequence final : public Command {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Command>> parts) : parts_(std::move(parts)) {}
@@ -39,7 +39,8 @@ class Sequence final : public Command {
   std::vector<std::unique_ptr<Command>> parts_;
 };
 
-/// What the command of a launch is made from. The rank's device is current while it is made and enqueued.
+/// Everything that the command of a launch is made from. The rank's device must be current when the command
+/// is made and when it is enqueued.
 struct Context {
   CudaWorld& world;
   const Plan& plan;
@@ -47,23 +48,23 @@ struct Context {
   const Memory& memory;
   Arena& arena;
   LibraryCache& library;
-  DeviceMemory& workspace;           ///< of the stream; grows with what its commands need
+  DeviceMemory& workspace;           ///< of the stream; grows to the largest need of its commands
   const std::vector<Event>& events;  ///< of the rank's event edges
   FlagWords& flags;
   int rank = 0;
   int parity = 0;
   Watch watch{};
-  std::uint32_t* queues = nullptr;  ///< by work queue: items that were claimed, ever growing
+  std::uint32_t* queues = nullptr;  ///< by work queue: number of items claimed; it only grows
 
   Tables tables() const { return {plan, memory, arena, parity}; }
 };
 
-/// Throws Unsupported with the reason where this backend cannot carry the step out.
+/// Throws Unsupported with the reason if this backend cannot run the step.
 void require_served(const Plan& plan, const Step& step);
 void require_served(const Plan& plan, const Elementwise& step);
 void require_served(const Plan& plan, const Exchange& step);
 
-/// What carries a step out; null where there is nothing to do.
+/// The command of a step; null if there is nothing to do.
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step);
 std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step);
 std::unique_ptr<Command> make_command(const Context& context, const Fill& step);
@@ -72,18 +73,18 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step);
 std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step);
 std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
-/// Passes that follow one another in a lane and are one (plan/steps.hpp). Group by group: the rows of all of
-/// them move when the first group has come, and none waits until another has seen the last.
+/// Adjacent passes of a lane that are merged into one (plan/steps.hpp), group by group. The rows of all
+/// passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);
-/// Awaits and notifies that follow one another in a lane, as one.
+/// Consecutive awaits and notifies of a lane as one command.
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps);
 
-/// The communicator of a step, by what it may take.
+/// The communicator of a step, with its limit of CTAs.
 CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& resources);
 
-/// What a GEMM needs that cuBLASLt cannot give it, and so whether it is the instrumented kernel.
+/// True if the step needs the instrumented GEMM kernel, because cuBLASLt lacks something that it asks for.
 bool instrumented(const Gemm& step);
-/// A GEMM by the library: no hooks, contiguous runs of rows.
+/// A GEMM by cuBLASLt. The step has no hooks.
 std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& step);
 
 }  // namespace shingle::cuda

@@ -1,4 +1,4 @@
-// Steps that move data between ranks, or within one by no kernel of ours.
+// Steps that move data between ranks, or within a rank, by NCCL, copies or memsets.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ ncclDataType_t nccl_type(DType type) {
   return type == DType::f32 ? ncclFloat32 : type == DType::bf16 ? ncclBfloat16 : ncclFloat16;
 }
 
-/// A contiguous slice, as NCCL takes it.
+/// A contiguous slice, as NCCL needs it.
 struct Span1d {
   char* data = nullptr;
   std::size_t count = 0;  ///< elements
@@ -66,11 +66,11 @@ class NcclCollective final : public Command {
   ncclDataType_t type_;
 };
 
-/// Messages that progress as one: an exchange, or an all-to-all with counts.
+/// Point-to-point messages in one NCCL group: an exchange, or an all-to-all with counts.
 class NcclMessages final : public Command {
  public:
   struct Message {
-    int peer = 0;  ///< in the communicator
+    int peer = 0;  ///< rank in the communicator
     Span1d at;
   };
   NcclMessages(ncclComm_t comm, DType type, std::vector<Message> sends, std::vector<Message> receives)
@@ -117,14 +117,14 @@ class Set final : public Command {
   std::int64_t pitch_, width_, rows_;
 };
 
-/// Copies, one after the other: between two devices a copy engine carries them out, within one its SMs do.
+/// Copies in stream order. A copy engine does copies between two devices; SMs do copies within a device.
 class CopyRows final : public Command {
  public:
   struct Part {
     char* to = nullptr;
     const char* from = nullptr;
     std::size_t to_pitch = 0, from_pitch = 0;
-    std::size_t width = 0, rows = 0;  ///< bytes of a row, and rows
+    std::size_t width = 0, rows = 0;  ///< bytes of a row, and number of rows
   };
   explicit CopyRows(std::vector<Part> parts, DeviceMemory scratch = {})
       : parts_(std::move(parts)), scratch_(std::move(scratch)) {}
@@ -141,7 +141,7 @@ class CopyRows final : public Command {
 
  private:
   std::vector<Part> parts_;
-  DeviceMemory scratch_;  // that some of them pass through
+  DeviceMemory scratch_;  // intermediate memory of a swap
 };
 
 CopyRows::Part part_of(const Context& context, const Slice& from, const Slice& to) {
@@ -201,7 +201,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step) {
   if (step.to.rows == 0 || step.to.cols == 0) return nullptr;
   const CopyRows::Part part = part_of(context, step.from, step.to);
-  if (part.to == part.from && part.to_pitch == part.from_pitch) return nullptr;  // bound in place
+  // both are bound to the same memory
+  if (part.to == part.from && part.to_pitch == part.from_pitch) return nullptr;
   return std::make_unique<CopyRows>(std::vector{part});
 }
 

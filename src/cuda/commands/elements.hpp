@@ -1,4 +1,4 @@
-// The plan's types in the kernels' words.
+// Maps the plan's types to those of the kernels.
 #pragma once
 
 #include "cuda/kernels/elementwise.hpp"

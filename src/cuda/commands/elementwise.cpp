@@ -1,4 +1,4 @@
-// Elementwise steps.
+// Elementwise steps: passes over a tile grid.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,12 +12,13 @@
 namespace shingle::cuda {
 namespace {
 
-/// A pass, or parts of one that each follow a wait.
+/// One kernel for a pass, or one for each part of it. Each part first waits for an event or a counter.
 class Pass final : public Command {
  public:
   struct Part {
-    const Event* event = nullptr;  ///< that it waits for; null: for a count,
-    SyncOp await{};                ///< and of a null counter for nothing
+    /// Event to wait for. If null, the part waits for a counter; if that is null too, for nothing.
+    const Event* event = nullptr;
+    SyncOp await{};
     std::int64_t first = 0, last = 0;
   };
   Pass(const ElementwiseArgs& args, std::vector<Part> parts) : args_(args), parts_(std::move(parts)) {}
@@ -37,10 +38,10 @@ class Pass final : public Command {
   std::vector<Part> parts_;
 };
 
-/// One kernel that waits for its items as they come would hold its SMs the while, and its many waits slow
-/// down whoever moves data by a factor (a collective of NCCL: by ten). Where items come by groups, in their
-/// order, one thread waits for each group, and its items follow. Not so where lanes share the items: whoever
-/// is there takes the next.
+/// Splits a pass into parts that each wait on the stream, if lowering found groups of items that come in
+/// order. A single kernel with gates would hold its SMs while it waits. Its many polling threads also slow
+/// concurrent data movement (an NCCL collective ten times). With parts, one thread waits for each group.
+/// Passes that share a work queue are not split: any lane may claim the next item.
 std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step) {
   if (context.launch.parts.empty()) return {{nullptr, {}, step.first, last_item(step)}};
   std::vector<Pass::Part> parts;
@@ -164,8 +165,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   if (step.queue >= 0) args.queue = context.queues + step.queue;
   args.watch = context.watch;
-  // One that waits holds the SMs that it has, and one whose tiles are waited for runs beside others: they
-  // leave these their own.
+  // A pass with gates holds its SMs while it waits, and a pass that notifies runs beside other kernels. Both
+  // take only their share of the SMs.
   args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
   args.pairs = step.gates.empty() && args.ctas > 0;
   args.early = context.launch.may_start_early;

@@ -1,4 +1,4 @@
-// Gemm steps: the instrumented kernel where there are hooks, the library where there are none.
+// Gemm steps: the instrumented kernel if the step has hooks, else cuBLASLt.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,12 +15,13 @@
 namespace shingle::cuda {
 namespace {
 
-/// Of stores that leave an SM: faster than its share of NVLink 4 by half, as not all SMs have some at a time.
+/// Pacing of stores to other ranks, per SM. The rate is 1.5 times the share of NVLink 4 of one SM, as not all
+/// SMs store remotely at the same time.
 constexpr std::uint32_t cycles_per_kib = 400;
 
 class InstrumentedGemm final : public Command {
  public:
-  /// Parts of a sum meet in the lane's workspace.
+  /// The partial sums of split-K are in the lane's workspace.
   InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args, DeviceMemory& workspace)
       : instance_(instance), args_(args), workspace_(workspace), params_(std::make_unique<GemmParams>()) {
     if (const std::size_t bytes = args.split.sum_bytes(args); workspace.bytes() < bytes)
@@ -41,18 +42,18 @@ class InstrumentedGemm final : public Command {
 
   const GemmInstance& instance_;
   GemmArgs args_;
-  const DeviceMemory& workspace_;  // which may yet grow while commands are made
+  const DeviceMemory& workspace_;  // may still grow while other commands are made
   std::unique_ptr<GemmParams> params_;
 };
 
-/// Where a tile's rows of A come from.
+/// The rows of A that a tile reads.
 struct RowsOfA {
   std::int64_t base = 0;
-  std::int64_t rows = 0;  ///< of op(A), from base on
+  std::int64_t rows = 0;  ///< of op(A), counted from base
   std::int32_t parts = 1;
   std::int32_t part_rows = 0;
   std::int64_t stride = 0;
-  std::vector<std::int32_t> first{};  ///< by row of tiles, where they follow no rule
+  std::vector<std::int32_t> first{};  ///< by row of tiles, if no formula gives them
 };
 
 RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
@@ -84,8 +85,8 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
   return rows;
 }
 
-/// Positions of the grid without clusters of which no tile holds output; empty where consecutive positions
-/// are no clusters of `cluster` tiles down the rows.
+/// Positions of the grid, without clusters that have phantom tiles only. Empty if consecutive positions do
+/// not form clusters of `cluster` tiles along m.
 std::vector<std::int64_t> positions_for(const TileGrid& grid, std::int32_t cluster) {
   std::vector<std::int64_t> positions;
   const std::int64_t count = grid.positions();
@@ -116,20 +117,20 @@ struct Choice {
   std::vector<std::int64_t> positions{};
 };
 
-/// Of the current device.
+/// Kernel family of the current device.
 GemmFamily family_here() {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   return family_of(device);
 }
 
-/// The instance of the grid's tiles, in the largest clusters that its order allows.
+/// The smallest instance that fits the grid's tiles, in the largest clusters that the grid's order allows.
 Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
   Choice best;
   for (const GemmInstance& one : gemm_instances(family_here())) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
-    // Halves of B's columns, where they are consecutive in memory, come in boxes of 64.
+    // If columns of B are contiguous in memory, each half of a gated tile is loaded in boxes of 64 columns.
     if (gated && !one.transpose_b && one.tile.cols % 128 != 0) continue;
     const std::int32_t cols = one.tile.cols / (gated ? 2 : 1);
     const bool fits = (one.tile.rows == grid.tile_rows ||
@@ -166,7 +167,7 @@ std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base, boo
   return std::nullopt;
 }
 
-/// A step as the kernels take it, but for its addresses.
+/// A step in the kernel's terms, without addresses.
 struct Served {
   TileGrid grid;
   RowsOfA rows;
@@ -174,14 +175,14 @@ struct Served {
   GemmArgs args;
 };
 
-/// Throws Unsupported where no instance serves the step.
+/// Throws Unsupported if no instance can run the step.
 Served serve(const Plan& plan, const Gemm& step) {
   const auto& buffer = [&](const Slice& slice) -> const Buffer& {
     return plan.buffers[static_cast<std::size_t>(slice.buffer)];
   };
   const bool gated = step.epilogue.activation == Activation::swiglu;
   Gemm tiled = step;
-  // What was planned as one call is cut into tiles here.
+  // A step that was planned as one call of cuBLASLt is cut into tiles here.
   if (step.grid.positions() == 1 && step.gates.empty() && step.notify.empty())
     tiled.grid =
         make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0});
@@ -200,7 +201,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.ldb = buffer(step.b).cols;
   args.activate = activate(step.epilogue.activation);
   args.ctas = step.resources.most > 0 ? step.resources.most : plan.workers;
-  // What opens gates may be kernels, too: of one warp, but they need an SM that nothing waits on.
+  // Sync kernels of one warp may open the gates. They need an SM that no waiting CTA holds.
   if (!step.gates.empty()) args.ctas = std::max(std::min(args.ctas, plan.workers - 1), 1);
   args.a_rows = rows.rows;
   args.a_parts = rows.parts;
@@ -254,7 +255,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
                       rows.parts, rows.part_rows};
   const Tables tables = context.tables();
-  // The loads of a cluster's phantom tiles look behind the last row of tiles.
+  // Loads of phantom tiles in a cluster read entries after the last row of tiles.
   if (!rows.first.empty()) rows.first.resize(rows.first.size() + choice.instance->tile.cluster - 1, 0);
   args.a_first = context.arena.put(rows.first);
   args.order = context.arena.put(order_of(grid, choice.positions));
@@ -266,7 +267,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;
   args.early = context.launch.may_start_early;
-  // While it waits for other ranks to begin, there is room for what these wait for.
+  // An early GEMM waits for the kernel before it. That kernel, and kernels that it waits for, need an SM
+  // meanwhile.
   if (args.early) args.ctas = std::max(std::min(args.ctas, context.plan.workers - 1), 1);
   if (choice.instance->splits) args.split = split_k(args, split_parts(args.positions, args.k, args.ctas));
   if (args.split.parts > 1) {

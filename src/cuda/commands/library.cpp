@@ -1,4 +1,4 @@
-// Gemm steps without hooks: one product of the library, or one for each run of rows that lie together.
+// Gemm steps without hooks: one cuBLASLt product for each contiguous run of rows.
 #include <fmt/format.h>
 
 #include "command.hpp"
@@ -19,7 +19,7 @@ class LibraryCommand final : public Command {
     const void* b;
     void* c;
   };
-  /// Its products, one behind the other, share the lane's workspace.
+  /// The products run in stream order and share the lane's workspace.
   LibraryCommand(std::vector<Part> parts, DeviceMemory& workspace)
       : parts_(std::move(parts)), workspace_(workspace) {
     for (const Part& part : parts_)
@@ -32,10 +32,10 @@ class LibraryCommand final : public Command {
 
  private:
   std::vector<Part> parts_;
-  const DeviceMemory& workspace_;  // which may yet grow while commands are made
+  const DeviceMemory& workspace_;  // may still grow while other commands are made
 };
 
-/// Rows of op(A) that lie together, and so do their results.
+/// Rows of op(A) that are contiguous and whose results are contiguous.
 struct Run {
   std::int64_t from = 0, to = 0, rows = 0;
 };

@@ -1,4 +1,4 @@
-// The library's products of a rank: equal ones are made and tuned once.
+// cuBLASLt products of a rank. Equal products are made and tuned once.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace shingle::cuda {
 
 class LibraryCache {
  public:
-  /// The product of this problem, by the fastest of the library's heuristics on these operands.
+  /// The product of this problem, with the fastest of cuBLASLt's candidates on these operands.
   std::shared_ptr<const LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
                                          const void* a, const void* b);
 

@@ -1,4 +1,4 @@
-// Steps that wait and count.
+// Await and Notify steps.
 #include <algorithm>
 
 #include "command.hpp"
@@ -27,8 +27,9 @@ class Synchronise final : public Command {
 
 void CUDART_CB take_turn(void*) {}
 
-/// What a thread of the host waits for and then counts, where it mediates between kernels and copy engines:
-/// kernels see and set the counts, which it does not reach, and it takes its turn before each that sets some.
+/// Awaits and notifies of a lane in which a host thread stands between kernels and copy engines. The host
+/// thread cannot access the counters, so kernels await and set them. A host function runs on the stream
+/// before each group of notifies.
 class ByHost final : public Command {
  public:
   ByHost(const std::vector<SyncOp>& ops, const Watch& watch) {
@@ -55,7 +56,7 @@ class ByHost final : public Command {
   std::vector<Turn> turns_;
 };
 
-/// Counts of a copy lane as copies of 4 bytes, in the queue of the copies that they follow.
+/// Notifies of a copy lane: copies of 4 bytes that follow the data copies in the same queue.
 class CopyFlags final : public Command {
  public:
   struct Flag {
@@ -84,7 +85,7 @@ SyncOp op_of(const Context& context, const Step& step) {
           context.memory.growth(notify.counter), notify.counter.rank != context.rank};
 }
 
-/// The copies that set these counts; none if there is no room for their values.
+/// The copies that set these counters; none if there are too many different values.
 std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp>& ops) {
   std::vector<CopyFlags::Flag> flags;
   for (const SyncOp& op : ops) {

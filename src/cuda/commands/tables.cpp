@@ -13,18 +13,18 @@ namespace {
 constexpr std::size_t block_bytes = 64 << 10;
 constexpr std::size_t table_alignment = 256;
 
-/// Whether all rows of the grid lie one behind the other in one place.
+/// True if all rows of the grid are contiguous in one buffer.
 bool contiguous(const Placement& at, const Tiling& tiling) {
   return at.kind == PlacementKind::matrix && at.ranks.empty() && at.rows.world == 1 && at.rows.pitch == 0 &&
          at.rows.base + tiling.grid.rows <= at.rows.limit && tiling.parts == 1;
 }
 
-/// Whether rows lie at the columns of the grid, so that a row of tiles shares its addresses.
+/// True if the placement keeps the columns of the grid, so that all tiles of a row share their row addresses.
 bool by_rows(PlacementKind kind) {
   return kind == PlacementKind::matrix || kind == PlacementKind::owners || kind == PlacementKind::routed;
 }
 
-/// The address of every row of a tile at every destination, null where it has none.
+/// Address of every row of a tile at every destination; null if the row has none there.
 class RowAddresses {
  public:
   RowAddresses(const Tables& tables, const Placement& at, const Tiling& tiling)
@@ -57,7 +57,8 @@ class RowAddresses {
   std::size_t dests_;
 };
 
-/// Whether in every block of `piece` rows those that exist follow on the first, at every destination.
+/// True if, at every destination, the existing rows of each block of `piece` rows continue the block's first
+/// row.
 bool cut_by(std::size_t piece, const std::vector<std::vector<char*>>& tiles, std::size_t dests,
             std::int64_t row_bytes) {
   for (const auto& rows : tiles)
@@ -71,7 +72,7 @@ bool cut_by(std::size_t piece, const std::vector<std::vector<char*>>& tiles, std
   return true;
 }
 
-/// Whether a missing row would be taken for one that is there because its piece has others.
+/// True if a missing row would be taken for an existing one because other rows of its piece exist.
 bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles, std::size_t dests,
                 const std::vector<std::vector<bool>>& exist) {
   for (std::size_t t = 0; t < tiles.size(); ++t)

@@ -1,4 +1,4 @@
-// The hooks of a plan's tiled steps, expanded into the tables that kernels read (kernels/hooks.hpp).
+// Expands the hooks of a plan's tiled steps into the tables that kernels read (kernels/hooks.hpp).
 #pragma once
 
 #include <cstring>
@@ -13,10 +13,11 @@
 
 namespace shingle::cuda {
 
-/// Memory of the device that is current when it is made, for tables that live as long as it does.
+/// Device memory for tables, which live as long as the arena. Belongs to the device that is current at
+/// construction.
 class Arena {
  public:
-  /// Copies the values there; they are there when it returns.
+  /// Copies the values to the device. The copy is complete on return.
   template <class T>
   const T* put(const std::vector<T>& values) {
     return static_cast<const T*>(put(values.data(), values.size() * sizeof(T)));
@@ -26,15 +27,17 @@ class Arena {
  private:
   const void* put(const void* values, std::size_t bytes);
 
-  Stream stream_;  // of the copies: they wait for nobody else's work
+  Stream stream_;  // a stream for the copies, so that they wait for no other work
   std::vector<DeviceMemory> blocks_;
-  std::size_t used_ = 0;  // of the last block
+  std::size_t used_ = 0;  // bytes used of the last block
   std::int64_t bytes_ = 0;
 };
 
-/// The tiles of a kernel: positions of the plan's grid in the order in which it takes them; and which of a
-/// tile's rows its row i is. With `parts`, row v of a tile that is `rows` high is the kernel's row
-/// (v / (rows / parts)) · part_rows + v mod (rows / parts): a ragged tile leaves a gap behind each part.
+/// The tiles of a kernel: positions of the plan's grid in the kernel's order, and the map from a tile's rows
+/// to the kernel's rows.
+///
+/// With `parts`, row v of a tile of `rows` rows is the kernel's row (v / (rows / parts)) · part_rows + v mod
+/// (rows / parts). A ragged tile leaves a gap after each part.
 struct Tiling {
   const TileGrid& grid;
   std::vector<std::int64_t> positions;
@@ -52,29 +55,31 @@ struct Tiling {
 /// All positions of a grid.
 std::vector<std::int64_t> all_positions(const TileGrid& grid);
 
-/// What the tables of one rank are made from.
+/// Makes the tables of one rank.
 struct Tables {
   const Plan& plan;
   const Memory& memory;
   Arena& arena;
   int parity = 0;
 
-  /// Where tiles lie. Throws Unsupported where that is in memory which this process cannot reach.
-  /// Of a product the rows lie alike at all destinations, as the GEMM asks for: a plan names one slice for
-  /// all.
+  /// Addresses of the tiles. Throws Unsupported if a tile is in memory that this process cannot access.
+  ///
+  /// The GEMM requires the same row layout at all destinations. A Gemm step meets that, as a plan names one
+  /// slice for all ranks.
   Route route(const Placement& at, const Tiling& tiling) const;
-  /// How many rows of each tile, over all destinations, lie with other ranks; null where none do.
+  /// Number of rows of each tile that are stored on other ranks, summed over destinations; null if there are
+  /// none.
   const std::int32_t* leaving(const Placement& at, const Tiling& tiling, int rank) const;
-  /// Rows that several passes move, each with one source, as those of one: by tile, as many rows as the tile
-  /// with most has.
+  /// Rows of several passes, each with one source, merged into one pass. Every tile has as many rows as the
+  /// largest.
   struct Moves {
     Route from, to;
     std::int32_t rows = 0;
   };
-  /// Nothing where one of them has several destinations, or two of them store to the same place.
+  /// Nothing if a pass has several sources or destinations, or if two rows have the same destination.
   std::optional<Moves> moves(const std::vector<std::pair<Placement, Placement>>& passes,
                              const Tiling& tiling) const;
-  /// What tiles await on a rank, null where nothing.
+  /// Counters and targets that each tile awaits on a rank; null if there are none.
   GateTable gates(const std::vector<TileGate>& gates, const Tiling& tiling, int rank) const;
   NotifyTable notifies(const std::vector<TileNotify>& notifies, const Tiling& tiling, int rank) const;
 };

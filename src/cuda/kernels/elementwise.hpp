@@ -1,4 +1,4 @@
-// Tiled passes over matrices: reorder, sum, epilogue, norm (Elementwise of plan.hpp).
+// Tiled passes over matrices: reorder, sum, epilogue, norm (struct Elementwise of plan.hpp).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,17 +12,17 @@ enum class Activate : std::uint8_t { none, relu, gelu, silu, swiglu };
 
 inline constexpr int max_sources = 64;
 
-/// A pass over a grid of `rows` × `cols` output elements in tiles. Sources are summed in their order in fp32,
-/// then come bias and activation, the norm, and one rounding.
+/// A pass over a grid of `rows` × `cols` output elements in tiles. It adds the sources in their order in
+/// fp32, then applies bias, activation and norm, and rounds once.
 ///
-/// Tile by tile: item i is the tile at position i of `order`. Row-wise (norm or swiglu, which need complete
-/// rows): item i is row i of tiles, no gates and no notifies; sources are asked for all tiles of the row,
-/// by position where their route is by tile (`position_of`), the other routes for the tile of column 0. A
-/// norm keeps its row in shared memory: up to about 56000 columns.
+/// Tile by tile: item i is the tile at position i of `order`. Row-wise (norm and swiglu need complete rows):
+/// item i is row i of tiles, without gates and notifies. A row-wise pass looks up routes by tile through
+/// `position_of`. It looks up sources for every tile of the row, and other routes for the tile of column 0. A
+/// norm keeps its row in shared memory, which limits it to about 56000 columns.
 ///
-/// Rows of a source that lie nowhere count as zero, but a plain reorder (one source of the same type, no
-/// bias, no activation) leaves their destinations alone. Rows whose destinations all lie nowhere are skipped.
-/// Any alignment works; 16 bytes for pointers, row lengths and tile_cols is the fast one.
+/// A source row without an address counts as zero. A plain reorder (one source of the same type, no bias, no
+/// activation) instead leaves the destination of such a row unchanged. Rows without any destination are
+/// skipped. Any alignment works; multiples of 16 bytes for pointers, row lengths and tile_cols are fastest.
 struct ElementwiseArgs {
   Element source_type = Element::bf16;  ///< of sources
   Element type = Element::bf16;         ///< of everything else
@@ -33,9 +33,9 @@ struct ElementwiseArgs {
   std::int32_t tiles_n = 0;
   std::int64_t first = 0;  ///< items [first, last)
   std::int64_t last = 0;
-  const TileAt* order = nullptr;              ///< by position
+  const TileAt* order = nullptr;              ///< positions → tiles
   const std::int32_t* position_of = nullptr;  ///< row-wise: [m · tiles_n + n] → position
-  const Route* sources = nullptr;             ///< in device memory, `source_count` of them
+  const Route* sources = nullptr;             ///< `source_count` routes in device memory
   std::int32_t source_count = 1;
   Route to;
   Activate activate = Activate::none;
@@ -48,22 +48,27 @@ struct ElementwiseArgs {
   Route sum;
   GateTable gate;
   NotifyTable notify;
-  std::uint32_t* queue = nullptr;  ///< where several kernels share the items: how many were claimed, growing
-                                   ///< by last - first an epoch; null: items are dealt out statically
+  /// Work queue of several kernels: number of items claimed, which grows by last - first in each epoch. Null:
+  /// items are dealt out statically.
+  std::uint32_t* queue = nullptr;
   Watch watch;
-  std::int32_t ctas = 0;  ///< at most so many, and never more than are resident together; 0: all of those
-  bool early = false;  ///< its gates say when it may read and write whatever it does: it may begin beside the
-                       ///< kernel before it in the stream (tile by tile; from compute capability 9.0 on)
-  bool pairs = false;  ///< CTAs take SMs in pairs, where their number is even: to a GEMM in clusters of
-                       ///< two that starts beside them a single one is of no use
-  std::int32_t room = 0;  ///< bytes of shared memory for what a sum has under way: the launch sets it
+  /// Limit of CTAs; 0: none. The launch never exceeds the CTAs that can be resident together.
+  std::int32_t ctas = 0;
+  /// Programmatic dependent launch (PDL): the kernel may run concurrently with the previous kernel of the
+  /// stream. Its gates must order all its loads and stores. Tile by tile only, from compute capability 9.0
+  /// on.
+  bool early = false;
+  /// If the number of CTAs is even, CTAs occupy SMs in pairs (clusters of two). A GEMM in clusters of two
+  /// that starts beside the pass cannot use a single free SM.
+  bool pairs = false;
+  std::int32_t room = 0;  ///< bytes of shared memory for chunks in flight of a sum; set by the launch
 };
 
 /// Launches the pass. `source_type` is `type` or f32.
 cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream);
 
-/// Loads the kernels: a kernel that is first used while another waits could hang. Also lets them have large
-/// shared memory. Once a device, before any launch.
+/// Loads the kernels, and allows them large shared memory. Call once for each device, before any launch:
+/// loading a kernel while another one waits could deadlock.
 cudaError_t preload_elementwise();
 
 }  // namespace shingle::cuda

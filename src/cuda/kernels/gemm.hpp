@@ -1,4 +1,4 @@
-// The instrumented GEMM: kernels over CUTLASS's main loops, whose hooks are data.
+// The instrumented GEMM: kernels around CUTLASS's main loops, with hooks that are data.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,31 +9,32 @@
 
 namespace shingle::cuda {
 
-/// A tile shape that was compiled.
+/// A compiled tile shape.
 struct GemmTile {
   std::int32_t rows = 0;
   std::int32_t cols = 0;
-  std::int32_t cluster = 1;  ///< consecutive tiles down the rows that start together
+  std::int32_t cluster = 1;  ///< consecutive tiles along m that start together
 };
 
 struct GemmArgs;
 
-/// A sum over K in parts of `depth` (the last may have less), by as many CTAs for each tile; they add up in
-/// order, in fp32.
+/// Split-K: K is cut into parts of `depth` (the last may be shorter), and each tile has one CTA for each
+/// part. Partial sums are added in order, in fp32.
 struct SplitK {
   std::int32_t parts = 1;
   std::int32_t depth = 0;            ///< a multiple of 64
-  std::int32_t rows = 0;             ///< of a tile whose sums are exchanged, a multiple of 16
-  float* sums = nullptr;             ///< sum_bytes() for those of all parts but the last
-  std::uint32_t* arrived = nullptr;  ///< arrived_words() words, 0 before and behind every launch
+  std::int32_t rows = 0;             ///< rows of a tile whose sums are exchanged, a multiple of 16
+  float* sums = nullptr;             ///< sum_bytes() bytes for the sums of all parts but the last
+  std::uint32_t* arrived = nullptr;  ///< arrived_words() words, 0 before and after every launch
 
   std::size_t sum_bytes(const GemmArgs& args) const;
-  /// One for each tile and warp.
+  /// One word for each tile and warp.
   static std::size_t arrived_words(std::int32_t positions) { return static_cast<std::size_t>(positions) * 8; }
 };
 
-/// C[rows×cols] = op(A) · op(B), fp32 accumulation, then bias and activation, one rounding. All matrices are
-/// row-major; leading dimensions are in elements, and with the pointers multiples of 16 bytes.
+/// C[rows×cols] = op(A) · op(B) with fp32 accumulation, then bias and activation, and one rounding. All
+/// matrices are row-major. Leading dimensions are in elements. They and the pointers are multiples of 16
+/// bytes.
 struct GemmArgs {
   Element type = Element::bf16;      ///< of A, B, C and bias; bf16 or f16
   Element out_type = Element::bf16;  ///< of the output: `type` or f32
@@ -48,76 +49,81 @@ struct GemmArgs {
   const void* b = nullptr;
   std::int64_t ldb = 0;
   bool transpose_b = false;
-  const void* c = nullptr;  ///< added before bias and activation; rows×cols, may be null; with one part only
+  /// rows×cols, added before bias and activation; may be null. Requires a_parts = 1.
+  const void* c = nullptr;
   std::int64_t ldc = 0;
   const void* bias = nullptr;
   Activate activate = Activate::none;
 
-  /// A tile's rows of op(A) are `a_parts` pieces of `part_rows` rows, together at most the tile's. Piece j of
-  /// the tiles in row m of the grid begins at row m · part_rows + j · a_stride of op(A); or, where there is a
-  /// table, their one piece at row a_first[m]. With several parts `rows` counts those of one piece over all
-  /// of the grid, and `out` has a table. With transpose_a only whole tiles of consecutive rows.
+  /// A tile's rows of op(A) are `a_parts` pieces of `part_rows` rows, together at most the tile's rows. Piece
+  /// j of the tiles in row m of the grid begins at row m · part_rows + j · a_stride of op(A). With a table,
+  /// their only piece begins at row a_first[m].
+  ///
+  /// With several parts, `rows` counts the rows of one piece over the whole grid, and `out` must have a
+  /// table. With transpose_a, only whole tiles of consecutive rows are possible.
   std::int32_t a_parts = 1;
   std::int32_t part_rows = 0;
   std::int64_t a_stride = 0;
   const std::int32_t* a_first = nullptr;
 
-  const TileAt* order = nullptr;  ///< by position, device memory
+  const TileAt* order = nullptr;  ///< by position, in device memory
   std::int32_t positions = 0;
   SplitK split{};
-  Route out;                              ///< of several destinations: a tile's rows lie alike at each
-  const std::int32_t* leaving = nullptr;  ///< rows of a tile, over all destinations, that other devices have;
-                                          ///< by position; null: none
-  std::uint32_t pace = 0;  ///< cycles that an SM takes at least for one KiB of these; 0: no bound
+  Route out;  ///< with several destinations, a tile's rows have the same layout at each
+  /// Rows of a tile stored on other devices, summed over destinations, by position; null: none.
+  const std::int32_t* leaving = nullptr;
+  std::uint32_t pace = 0;  ///< least cycles of an SM for one KiB of such stores; 0: no limit
   GateTable gate;
   NotifyTable notify;
   Watch watch;
-  std::int32_t ctas = 0;  ///< SMs that it may use
-  bool early = false;  ///< it may begin beside the kernel before it in the stream, which it awaits before it
-                       ///< stores and counts: what that waits for are those who get the output (sm90)
+  std::int32_t ctas = 0;  ///< SMs that the kernel may use
+  /// True if the kernel may start early (programmatic dependent launch, sm90 only). It may load and multiply
+  /// before the previous kernel ends, but must wait for it before its first store of output or notify. The
+  /// previous kernel waits only for ranks that receive the output.
+  bool early = false;
 };
 
-/// So many parts (at least 1), or as many as K has for all to have some; without memory. For kernels that
-/// take parts, when all else is set.
+/// Split-K with `parts` parts (at least 1), or fewer if K is too short for all to have some. Leaves `sums`
+/// and `arrived` null. For kernels with `splits`; all other arguments must be set.
 SplitK split_k(const GemmArgs& args, std::int64_t parts);
 
-/// The largest params_bytes.
+/// The largest GemmInstance::params_bytes.
 inline constexpr std::size_t most_params_bytes = 2048;
 
-/// Room for the parameters of any kernel, aligned as tensor maps have to be.
+/// Storage for the parameters of any kernel, with the alignment of tensor maps.
 struct alignas(128) GemmParams {
   unsigned char bytes[most_params_bytes];
 };
 
-/// A kernel: a tile shape, an element type and the layouts of its operands.
+/// A compiled kernel: a tile shape, an element type and the layouts of the operands.
 struct GemmInstance {
   GemmTile tile;
   Element type = Element::bf16;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool splits = false;  ///< whether it takes more than one part of K
+  bool splits = false;  ///< true if it supports split-K
   std::int32_t threads = 0;
   std::int32_t shared_bytes = 0;
   std::int32_t params_bytes = 0;
-  /// Writes the kernel's parameters for these arguments into `params` (params_bytes of them, aligned to 128).
+  /// Writes the kernel's parameters into `params`: params_bytes bytes, aligned to 128.
   cudaError_t (*prepare)(const GemmArgs& args, void* params) = nullptr;
   cudaError_t (*launch)(const void* params, std::int32_t ctas, cudaStream_t stream) = nullptr;
-  /// Loads the kernel on the current device: one that is first used while another waits could hang.
+  /// Loads the kernel on the current device. Loading a kernel while another one waits could deadlock.
   cudaError_t (*load)() = nullptr;
 };
 
-/// Kernels around one of CUTLASS's main loops, and so for the same GPUs.
+/// Kernels around one of CUTLASS's main loops, which decides the GPUs that run them.
 enum class GemmFamily : std::uint8_t {
   sm80,  ///< cp.async and mma.sync: compute capability 8.0 and above
-  sm90,  ///< TMA and wgmma: 9.0 alone
+  sm90,  ///< TMA and wgmma: compute capability 9.0 only
 };
 inline constexpr GemmFamily gemm_families[] = {GemmFamily::sm80, GemmFamily::sm90};
 
-/// "sm80".
+/// Name of the family, as in "sm80".
 const char* name(GemmFamily family);
-/// All of a family in this build; none where it was built for none of its architectures.
+/// All kernels of a family in this build; empty if the build lacks the family's architectures.
 const std::vector<GemmInstance>& gemm_instances(GemmFamily family);
-/// The fastest family in this build for a compute capability.
+/// The fastest family of this build for a compute capability.
 GemmFamily gemm_family(int major, int minor);
 
 }  // namespace shingle::cuda

@@ -1,62 +1,64 @@
-// The hooks of a tiled kernel (docs/concepts/plan.md), as tables that an executor lays into device memory
-// once a plan. Plain data, C++17: host and device read it.
+// Hooks of a tiled kernel (docs/concepts/plan.md) as tables in device memory, made once for each plan. Plain
+// data in C++17: host and device read it.
 #pragma once
 
 #include <cstdint>
 
 namespace shingle::cuda {
 
-/// Where the rows of a tile lie. Without a table: row R and column C of the grid at base + R · row_bytes + C
-/// elements. With one: every `piece_rows` rows of a tile have an entry for each destination, null where they
-/// go nowhere; row i of a piece is i · row_bytes further. Entries are by tile (the tile's position in the
-/// grid's order; its column 0) or by row of tiles (column 0 of the grid).
+/// Addresses of a tile's rows. Without a table, row R and column C of the grid are at base + R · row_bytes +
+/// C elements. With a table, every `piece_rows` rows of a tile have an entry for each destination; null:
+/// these rows have no address. Row i of a piece is i · row_bytes after the entry. Entries are by tile (by
+/// position in the grid's order) or by row of tiles. The former point at the tile's column 0, the latter at
+/// the grid's column 0.
 struct Route {
   char* base = nullptr;
   char* const* table = nullptr;
   std::int64_t row_bytes = 0;
   std::int32_t piece_rows = 1;
-  std::int32_t pieces = 1;  ///< of a tile
+  std::int32_t pieces = 1;  ///< in a tile
   std::int32_t dests = 1;
   bool by_tile = false;
 };
 
-/// Counts to add one to once a tile is visible: `count` of them by position, null for none.
+/// Counters to add 1 to once a tile is visible: `count` pointers for each position; null: none.
 struct NotifyTable {
   std::uint32_t* const* counters = nullptr;
   std::int32_t count = 0;
-  bool system = false;  ///< whether readers are other devices, copy engines or the host
+  bool system = false;  ///< true if readers are other devices, copy engines or the host
 };
 
-/// A count to await: target + epoch · growth. A null counter awaits nothing.
+/// A counter to await until it reaches target + epoch · growth. A null counter awaits nothing.
 struct Target {
   const std::uint32_t* counter = nullptr;
   std::uint32_t target = 0;
   std::uint32_t growth = 0;
 };
 
-/// What tiles await before they read their input: `count` targets by position.
+/// Targets that a tile awaits before its input is loaded: `count` for each position.
 struct GateTable {
   const Target* targets = nullptr;
   std::int32_t count = 0;
 };
 
-/// What a wait that passed its deadline leaves behind, in memory that the host reads.
+/// Record of a wait that passed its deadline, in memory that the host reads.
 struct Stall {
   std::uint32_t seen = 0;
   std::uint32_t wanted = 0;
   const std::uint32_t* counter = nullptr;
 };
 
-/// What every wait of a rank looks at. Waits end when `abort` is not zero: the results are then void.
+/// Words that every wait of a rank uses. If `abort` is not zero, waits end, and the results are invalid.
 struct Watch {
   const std::uint32_t* epoch = nullptr;       ///< of the executable, in device memory
-  std::uint32_t* abort = nullptr;             ///< in memory that the host reads and writes
-  Stall* stall = nullptr;                     ///< likewise; the first wait to fail writes it
-  const std::uint64_t* timeout_ns = nullptr;  ///< likewise: how long one wait may take
-  std::uint32_t* claim = nullptr;  ///< in device memory, 0 until a wait fails: not every bus has atomics
+  std::uint32_t* abort = nullptr;             ///< in memory that host and devices read and write
+  Stall* stall = nullptr;                     ///< in such memory, too; the first wait to fail writes it
+  const std::uint64_t* timeout_ns = nullptr;  ///< in such memory, too: timeout of one wait
+  /// In device memory, 0 until a wait fails. Not in host memory: not every bus supports atomics.
+  std::uint32_t* claim = nullptr;
 };
 
-/// Coordinates of a tile, by position; `m` is negative where the position holds no tile.
+/// Coordinates of the tile at a position; `m` is negative if the position has no tile.
 struct TileAt {
   std::int32_t m = 0;
   std::int32_t n = 0;

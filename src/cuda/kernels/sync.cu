@@ -1,10 +1,15 @@
-// Kernels of one warp between the steps of a lane.
+// Sync kernels of one warp, between the steps of a lane: they await, add and set counters.
 //
-// Waits that follow one another, and counts that do, are under way together, a lane of the warp for each: a
-// release that other devices see takes a microsecond, whatever there is to release. Memory order: a kernel
-// may be there before those in front of it in its stream have ended, and waits for that first, so that the
-// release of a count covers it all; what one lane has acquired, all have behind the barrier of the warp; what
-// follows in the stream comes after the acquire of the awaits, or waits for this kernel itself.
+// Phases: consecutive awaits run in parallel, one lane of the warp for each, and so do consecutive adds. A
+// release at system scope takes a microsecond, however little there is to release. Sets run one after
+// another.
+//
+// Memory order: a sync kernel may start early (programmatic dependent launch). It first waits for the end of
+// the kernels before it, so that the release of an add covers them all. After __syncwarp every lane has what
+// one lane acquired. A later kernel of the stream follows the acquires: it starts after this kernel, or waits
+// for it.
+//
+// Checks: at most most_sync_ops operations in a launch.
 #include "count.cuh"
 #include "cuda/kernels/ptx/grids.cuh"
 #include "sync.hpp"
@@ -32,7 +37,8 @@ __global__ void __launch_bounds__(warp)
 
 __device__ void carry_out(const SyncOp& op, std::uint32_t epoch, const Watch& watch) {
   if (op.kind == SyncKind::await) {
-    wait_for({op.counter, op.value, op.growth}, epoch, watch);  // ended, too: counts have to stay whole
+    // also goes on if waits were ended: counters must keep their totals
+    wait_for({op.counter, op.value, op.growth}, epoch, watch);
   } else if (op.kind == SyncKind::set) {
     ptx::store_release_sys(op.counter, op.value + epoch * op.growth);
   } else {
@@ -40,7 +46,7 @@ __device__ void carry_out(const SyncOp& op, std::uint32_t epoch, const Watch& wa
   }
 }
 
-/// Whether two that follow one another may change places: stores to one count may not.
+/// True if two consecutive operations may run in any order. Sets may not: two may have the same counter.
 __device__ bool together(SyncKind a, SyncKind b) {
   return a == b && a != SyncKind::set;
 }
@@ -82,7 +88,7 @@ cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaSt
   Ops all{};
   all.count = count;
   for (int i = 0; i < count; ++i) all.of[i] = ops[i];
-  // It is there before the kernel in front has ended, which it waits for: so it costs no launch.
+  // An early start hides the launch latency: the kernel is resident when the previous kernel ends.
   int device = 0, major = 0;
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
   if (const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device))

@@ -1,4 +1,4 @@
-// Small kernels that wait, count and begin an epoch.
+// Small kernels that await, notify, and begin an epoch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,14 +18,14 @@ struct SyncOp {
   std::uint32_t* counter = nullptr;
   std::uint32_t value = 0;
   std::uint32_t growth = 0;
-  bool system = false;  ///< of a count: whether its readers are other devices, copy engines or the host
+  bool system = false;  ///< of add: true if readers are other devices, copy engines or the host
 };
 
 inline constexpr int most_sync_ops = 64;
 
 inline constexpr int most_flags = 16;
 
-/// Words that hold, throughout an epoch, value + epoch · growth: what copies bring to counts of peers.
+/// Words that hold value + epoch · growth during an epoch. Copy engines copy them to counters of peers.
 struct Flags {
   std::uint32_t* words = nullptr;
   std::uint32_t value[most_flags] = {};
@@ -33,21 +33,21 @@ struct Flags {
   int count = 0;
 };
 
-/// Begins an epoch: adds one to the word, and sets the flags. It starts at 2³² - 1, so that the first epoch
-/// is 0.
+/// Begins an epoch: adds 1 to the epoch word, then sets the flags. The word starts at 2³² - 1, so that the
+/// first epoch is 0.
 cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags& flags = {});
 
-/// Does up to most_sync_ops of these, in one kernel of one warp: waits come behind the counts before them,
-/// and counts behind the waits. A count covers everything before it in the stream; what follows in the stream
-/// may read what an await was told of.
+/// Runs up to most_sync_ops operations in one kernel of one warp. Awaits follow earlier notifies, and
+/// notifies follow earlier awaits. A notify covers all earlier work of the stream. Later work of the stream
+/// may read all data that an await has acquired.
 cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaStream_t stream);
 
-/// Holds up what follows in the stream, to see what comes of it: for up to `most_ns`, drawn anew from `salt`
-/// and the epoch each time that it runs, or for just that long where `epoch` is null.
+/// For tests: delays the stream. The delay is `most_ns` if `epoch` is null. Otherwise it is at most
+/// `most_ns`, drawn from `salt` and the epoch at each run.
 cudaError_t launch_delay(const std::uint32_t* epoch, std::uint32_t salt, std::uint64_t most_ns,
                          cudaStream_t stream);
 
-/// Loads the kernels: a kernel that is first used while another waits could hang. Once a device.
+/// Loads the kernels. Call once for each device: loading a kernel while another one waits could deadlock.
 cudaError_t preload_sync();
 
 }  // namespace shingle::cuda

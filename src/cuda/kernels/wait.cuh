@@ -1,4 +1,4 @@
-// The one way in which device code waits for a count.
+// The wait of device code: every kernel awaits counters through this function.
 #pragma once
 
 #include "cuda/kernels/ptx/clock.cuh"
@@ -8,12 +8,13 @@
 namespace shingle::cuda {
 
 inline constexpr std::uint32_t poll_pause_ns = 20;
-inline constexpr std::uint32_t polls_between_looks = 1024;  // `abort` lies in the host's memory: a look is
-                                                            // slow, and those of all SMs share one bus
+// Polls between two checks of `abort` and of the deadline. `abort` is in host memory: a check is slow, and
+// all SMs share one bus.
+inline constexpr std::uint32_t polls_between_looks = 1024;
 
-/// Leaves behind what a wait waited for, and then ends the rank's other waits. The first of the device's
-/// waits to fail does so, the one that gets the claim: whoever sees `abort` raised by a device reads all of
-/// it.
+/// Records the wait that passed its deadline, then ends the rank's other waits. Only the first wait of the
+/// device to fail, which gets the claim, does so. A thread that sees `abort` raised by a device therefore
+/// reads a complete record.
 __device__ __forceinline__ void give_up(const Target& target, std::uint32_t wanted, std::uint32_t seen,
                                         const Watch& watch) {
   if (atomicExch(watch.claim, 1u) != 0) return;
@@ -24,10 +25,11 @@ __device__ __forceinline__ void give_up(const Target& target, std::uint32_t want
   ptx::store_release_sys(watch.abort, 1u);
 }
 
-/// Waits until the count is reached in this epoch, cyclically; false if the rank's waits were ended, by
-/// somebody else or because this one passed its deadline. Acquires at system scope: afterwards this thread,
-/// and who is behind a barrier with it, reads what was released by the adders. What TMA is to read needs
-/// fence_proxy_async_global besides.
+/// Waits until the counter reaches its target in this epoch; the comparison is modulo 2³². Returns false if
+/// the rank's waits were ended, by the host, by another wait or because this wait passed its deadline.
+///
+/// Acquires at system scope. Afterwards this thread, and threads after a barrier with it, see all writes that
+/// the adders released. TMA loads also need fence_proxy_async_global().
 __device__ __forceinline__ bool wait_for(const Target& target, std::uint32_t epoch, const Watch& watch) {
   if (target.counter == nullptr) return true;
   const std::uint32_t wanted = target.target + epoch * target.growth;

@@ -15,9 +15,10 @@
 namespace shingle::cuda {
 namespace {
 
-constexpr std::int64_t alignment = 1024;  // of a buffer: more than any load or store asks for
+constexpr std::int64_t alignment = 1024;  // bytes, of a buffer: more than any load or store requires
 
-// What shares a block of this size with other allocations is mapped with all of them.
+// Mapping memory in another process maps whole blocks of this size. A smaller allocation would share its
+// block with others.
 constexpr std::size_t shared_unit = 2 << 20;
 
 std::int64_t padded(std::int64_t bytes) {
@@ -47,7 +48,7 @@ Memory::~Memory() {
   world_.retired().add(number_, std::move(own));
 }
 
-/// Allocates multiples of `unit` bytes.
+/// Allocates internal buffers and counters of a rank, in multiples of `unit` bytes.
 void Memory::allocate(const LocalRank& at, std::size_t unit) {
   const DeviceGuard guard(at.device());
   const int number = at.rank();
@@ -67,7 +68,7 @@ void Memory::allocate(const LocalRank& at, std::size_t unit) {
   place(number, rank.internal.get<char>(), rank.counts.get<char>());
 }
 
-/// Lays a rank's internal buffers and counts out, from these addresses on.
+/// Sets the addresses of a rank's internal buffers and counters, starting at these two.
 void Memory::place(int number, char* internal, char* counts) {
   Rank& rank = ranks_[number];
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
@@ -233,7 +234,7 @@ void Memory::poison() {
     if (!rank.local) continue;
     const DeviceGuard guard(rank.device);
     rank.internal.fill(0xff);                                  // a NaN in every dtype
-    for (auto& [buffer, copy] : rank.copies) copy.fill(0xff);  // an epoch brings inputs anew
+    for (auto& [buffer, copy] : rank.copies) copy.fill(0xff);  // each epoch copies the inputs again
   }
 }
 

@@ -1,5 +1,5 @@
-// Where a plan's buffers and counters are: in the memory of the local ranks' devices, and in that of other
-// processes' ranks, as this process reaches it.
+// Addresses of a plan's buffers and counters: of the local ranks, and of ranks in other processes whose
+// memory is mapped here.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +20,30 @@ class CudaWorld;
 
 class Memory {
  public:
-  /// Allocates the internal buffers and the counters (zero) of the local ranks. Where the plan has ranks of
-  /// several processes reach each other's, maps those of the others: collective then. Throws CudaError.
+  /// Allocates the internal buffers and the counters (zero) of the local ranks. If ranks of different
+  /// processes access each other's memory, the constructor also maps the memory of the others, and is
+  /// collective. Throws CudaError.
   Memory(const Plan& plan, CudaWorld& world);
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// Maps the user buffers of other processes that the plan reaches, where one has been bound anew, and lets
-  /// go of those that were mapped: `finish` waits until no epoch uses them. Those that graphs of the user's
-  /// `replay` stay mapped. Collective over the processes. Throws as Mappings::exchange.
+  /// Maps the user buffers of other processes that the plan accesses, if any process has bound one since the
+  /// last call. Collective over the processes.
+  ///
+  /// Calls `finish` first, which waits until no epoch uses the former mappings, and then closes them. If
+  /// `replayed`, graphs of the user may replay them, and they stay open. Throws as Mappings::exchange.
   void map_bound(const std::function<void()>& finish, bool replayed, double timeout_us);
 
-  /// Uses `memory` as a user buffer of a local rank. Where peers access that buffer and do not reach this
-  /// memory, they access a copy of our own, which each epoch brings and takes (staged()). Throws
-  /// InvalidArgument where there is no such buffer or rank, CudaError where there is no room for the copy.
+  /// Uses `memory` as a user buffer of a local rank. If peers access that buffer but cannot access this
+  /// memory, they access an internal copy, and each epoch copies it in or out (staged()). Throws
+  /// InvalidArgument if there is no such buffer or rank, CudaError if the copy cannot be allocated.
   void bind(int rank, Role role, void* memory);
-  /// Counts the binds, so that whoever keeps addresses knows when they are stale.
+  /// Number of binds, which tells if addresses are stale.
   std::uint64_t version() const { return version_; }
 
-  /// Bytes that an epoch moves between the user's memory and our copies of it: of inputs before its first
-  /// step, of outputs behind its last.
+  /// Copies between the user's memory and its internal copies: inputs before the first step of an epoch,
+  /// outputs after its last.
   struct Staged {
     struct Move {
       void* to = nullptr;
@@ -50,26 +53,26 @@ class Memory {
     std::vector<Move> inputs, outputs;
   };
   Staged staged(int rank) const;
-  /// Whether any rank of the world has such copies. Collective over the processes.
+  /// True if a rank of the world has such copies. Collective over the processes.
   bool copies_whole();
 
-  /// The first byte of a buffer in an epoch of this parity. Throws Unsupported where the rank is not local,
-  /// InvalidArgument where the user has not bound it.
+  /// First byte of a buffer in an epoch of this parity. Throws Unsupported if the rank's memory is neither
+  /// local nor mapped, InvalidArgument if the buffer is not bound.
   char* buffer(std::int32_t buffer, int rank, int parity) const;
-  /// The first byte of a slice.
+  /// First byte of a slice.
   char* at(const Slice& slice, int parity) const;
-  /// Bytes from one row of a buffer to the next.
+  /// Distance in bytes between two rows of a buffer.
   std::int64_t row_bytes(std::int32_t buffer) const;
 
   std::uint32_t* counter(const CounterRef& ref) const;
   std::uint32_t growth(const CounterRef& ref) const;
 
-  /// A counter by its address, and the ranks that add to it: "counter 'computed'[3] of rank 0, to which rank
-  /// 1 adds".
+  /// Text for a counter's address, with the ranks that add to it: "counter 'computed'[3] of rank 0, to which
+  /// rank 1 adds".
   std::string describe(const std::uint32_t* counter) const;
 
   std::int64_t internal_bytes(int rank) const;
-  /// Internal buffers become NaN.
+  /// Fills internal buffers with NaN.
   void poison();
 
  private:
@@ -77,11 +80,11 @@ class Memory {
     bool local = false;
     int device = 0;
     DeviceMemory internal, counts;                // of a local rank
-    std::map<std::int32_t, char*> buffers;        // by index; absent: not bound
-    std::map<std::int32_t, char*> bound;          // the user's of these, where they are
-    std::map<std::int32_t, DeviceMemory> copies;  // of the user's memory that peers do not reach
-    std::uint32_t* first = nullptr;               // of its counts
-    std::vector<std::size_t> first_count;         // by counter, and the end
+    std::map<std::int32_t, char*> buffers;        // address used, by index of the buffer; absent: not bound
+    std::map<std::int32_t, char*> bound;          // the user's address, by index of the buffer
+    std::map<std::int32_t, DeviceMemory> copies;  // internal copies of memory that peers cannot access
+    std::uint32_t* first = nullptr;               // first counter
+    std::vector<std::size_t> first_count;         // by counter: index of its first entry; then the total
   };
   void allocate(const LocalRank& at, std::size_t unit);
   void place(int number, char* internal, char* counts);
@@ -92,10 +95,10 @@ class Memory {
   CudaWorld& world_;
   std::map<int, Rank> ranks_;
   std::uint64_t version_ = 0;
-  bool mapped_ = false;                // other processes' memory is among it
-  std::uint64_t number_ = 0;           // of the memory that is mapped
-  std::vector<std::int32_t> reached_;  // user buffers that the plan reaches on other ranks
-  std::uint64_t exchanged_ = 0;        // version of the last exchange of these
+  bool mapped_ = false;                // other processes' memory is mapped
+  std::uint64_t number_ = 0;           // of the mapped memory (Retired::number)
+  std::vector<std::int32_t> reached_;  // user buffers that the plan accesses on other ranks
+  std::uint64_t exchanged_ = 0;        // version_ at the last exchange of these
   Mappings internal_mappings_;
   Generations<Mappings> bound_mappings_;
 };

@@ -18,7 +18,7 @@
 namespace shingle::cuda {
 namespace {
 
-/// NCCL calls that belong together; the group is closed whatever happens in it.
+/// Calls of one NCCL group. The group is also closed when a call throws.
 template <class Calls>
 void in_group(Calls calls) {
   check(ncclGroupStart(), "ncclGroupStart");
@@ -31,7 +31,7 @@ void in_group(Calls calls) {
   check(ncclGroupEnd(), "ncclGroupEnd");
 }
 
-/// Waits until what was begun on non-blocking communicators is done.
+/// Waits until the pending operation on non-blocking communicators is complete.
 void settle(const Communicator& communicator, const char* call, double timeout_us) {
   const auto deadline = deadline_in(timeout_us);
   for (const ncclComm_t comm : communicator.by_rank()) {
@@ -46,8 +46,9 @@ void settle(const Communicator& communicator, const char* call, double timeout_u
   }
 }
 
-/// Left to itself the library connects ranks in the first collective of a kind, in the middle of a plan, and
-/// kernels that wait for that collective keep it from doing so. What the user has set stays.
+/// By default NCCL connects ranks at the first collective of a kind, which may be in the middle of a plan.
+/// Kernels that wait for that collective would then block the connection. A value that the user has set
+/// stays.
 void connect_early() {
   setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
@@ -62,8 +63,8 @@ Communicators::Communicators(const std::vector<LocalRank>& local, int size, cons
                              double timeout_us)
     : local_(local), size_(size), timeout_us_(timeout_us), owns_parent_(true), parent_(none(size)) {
   connect_early();
-  // The parent is non-blocking, so that a missing rank costs no more than the deadline. Its children block:
-  // of non-blocking communicators NCCL launches each operation from a thread that it creates for it.
+  // The parent is non-blocking, so that a missing rank costs no more than the deadline. Its children are
+  // blocking: NCCL launches every operation of a non-blocking communicator from a new thread.
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   try {
@@ -100,11 +101,11 @@ const Communicator& Communicators::get(const CommKey& key) {
   config.blocking = 1;
   if (key.max_ctas > 0) {
     config.maxCTAs = key.max_ctas;
-    // A cluster of its blocks needs that many free SMs side by side: those that a GEMM leaves free lie
+    // A cluster of CTAs needs that many free SMs next to each other. The SMs that a GEMM leaves free may be
     // anywhere.
     config.cgaClusterSize = 0;
   }
-  // NCCL writes the new communicators when they are ready, so they have their place before.
+  // NCCL writes a new communicator to its address once it is ready, so the addresses exist before the call.
   in_group([&] {
     for (const LocalRank& rank : local_) {
       const auto at = std::ranges::find(key.ranks, rank.rank());
@@ -140,12 +141,12 @@ bool Communicators::abort(double timeout_us) noexcept {
 }
 
 bool Communicators::retire(How how, double timeout_us) noexcept try {
-  // NCCL may still be about to write communicators that it makes to their place: it is kept until the end.
+  // NCCL may still write communicators to their addresses, so `kept` lives until the last thread has ended.
   const auto kept = std::make_shared<std::map<CommKey, Communicator>>(std::move(made_));
   made_.clear();
   if (owns_parent_) kept->try_emplace({}, std::exchange(parent_, Communicator(none(size_))));
-  // NCCL waits in these calls for its own work to end. One thread for each communicator: the ranks of one are
-  // released by the last of them, and none waits for another communicator.
+  // These calls wait for NCCL's own work. NCCL releases the ranks of a communicator at the last call. One
+  // thread for each communicator, so that none waits for another communicator.
   std::vector<std::future<void>> ends;
   for (const auto& [key, communicator] : *kept) {
     std::packaged_task<void()> end([how, kept, &communicator = communicator] {

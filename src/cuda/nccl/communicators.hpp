@@ -1,4 +1,4 @@
-// NCCL communicators of a world: made when first asked for, kept, polled, and aborted when the world fails.
+// NCCL communicators of a world: made on first use, kept, polled for errors, aborted when the world fails.
 #pragma once
 
 #include <nccl.h>
@@ -13,19 +13,20 @@
 
 namespace shingle::cuda {
 
-/// Which communicator.
+/// Identifies a communicator.
 struct CommKey {
   std::vector<std::int32_t> ranks;  ///< of the world, in the communicator's order
-  int max_ctas = 0;                 ///< thread blocks that an operation may take; 0: as NCCL likes
-  int copy = 0;  ///< tells those with the same members apart: operations of one communicator never overlap
+  int max_ctas = 0;                 ///< limit of CTAs for an operation; 0: NCCL decides
+  /// Distinguishes communicators with the same members. Operations of one communicator never overlap.
+  int copy = 0;
   auto operator<=>(const CommKey&) const = default;
 };
 
-/// One communicator, as each local rank has it.
+/// One communicator: NCCL's handle for each local rank.
 class Communicator {
  public:
   explicit Communicator(std::vector<ncclComm_t> by_rank) : by_rank_(std::move(by_rank)) {}
-  /// Null where the rank is not local or no member.
+  /// Null if the rank is not local or not a member.
   ncclComm_t of(int rank) const { return by_rank_[static_cast<std::size_t>(rank)]; }
   ncclComm_t& at(int rank) { return by_rank_[static_cast<std::size_t>(rank)]; }
   const std::vector<ncclComm_t>& by_rank() const { return by_rank_; }
@@ -34,28 +35,30 @@ class Communicator {
   std::vector<ncclComm_t> by_rank_;
 };
 
-/// Not for several threads at once, but for check() and abort().
+/// Not thread-safe, except check() and abort().
 class Communicators {
  public:
-  /// Makes the parent of all. Collective. Throws NcclError, Timeout.
+  /// Makes the parent of all communicators. Collective. Throws NcclError, Timeout.
   Communicators(const std::vector<LocalRank>& local, int size, const ncclUniqueId& id, double timeout_us);
-  /// Adopts the parent, by local rank; it stays the caller's.
+  /// Adopts the parent, by local rank; the caller keeps its ownership.
   Communicators(const std::vector<LocalRank>& local, int size, const std::vector<ncclComm_t>& parent,
                 double timeout_us);
-  /// Graphs that were captured from operations of these have to be gone.
+  /// Graphs that captured operations of these communicators must have been destroyed.
   ~Communicators();
   Communicators(const Communicators&) = delete;
   Communicators& operator=(const Communicators&) = delete;
 
-  /// Collective over all ranks of the world, members or not, where it is new; never during a capture. Its
-  /// operations are enqueued before they return; the first of each kind also connects the ranks, so run each
-  /// once before a capture.
+  /// If the communicator is new, the call is collective over all ranks of the world, including ranks that are
+  /// not members. Must not be called during a capture.
+  ///
+  /// Operations of the communicator block the host until they are enqueued. The first operation of a kind
+  /// also connects the ranks, so each kind must run once before a capture.
   const Communicator& get(const CommKey& key);
 
-  /// Throws NcclError where one of them has failed by itself: a rank is gone, the network broke.
+  /// Throws NcclError if a communicator has failed by itself: a rank is gone, or the network broke.
   void check() const;
-  /// Ends all operations; false where that took longer than `timeout_us`. No other call may follow, and no
-  /// thread may be in an operation of theirs other than on the device.
+  /// Ends all operations. False if that took longer than `timeout_us`. No other call may follow. No host
+  /// thread may be inside an operation of these communicators.
   bool abort(double timeout_us) noexcept;
 
  private:
@@ -70,11 +73,11 @@ class Communicators {
   std::map<CommKey, Communicator> made_;
 };
 
-/// An id for a new clique. Throws NcclError.
+/// An id for a new clique of ranks. Throws NcclError.
 ncclUniqueId new_unique_id();
-/// "2.28.9"
+/// Version of NCCL, as in "2.28.9".
 std::string nccl_version();
-/// Throws NcclError where a call, named so, did not succeed; ncclInProgress is none of its business.
+/// Throws NcclError if `call` failed. ncclInProgress is not a failure.
 void check(ncclResult_t result, const char* call);
 
 }  // namespace shingle::cuda

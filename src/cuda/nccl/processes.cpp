@@ -23,7 +23,7 @@ CommKey all_ranks(int size) {
   key.ranks.resize(static_cast<std::size_t>(size));
   std::iota(key.ranks.begin(), key.ranks.end(), 0);
   key.max_ctas = 1;
-  key.copy = -1;  // no plan's
+  key.copy = -1;  // differs from that of every plan
   return key;
 }
 
@@ -52,7 +52,7 @@ class NcclProcesses final : public Processes {
     std::vector<std::uint64_t> by_rank(static_cast<std::size_t>(size_));
     std::memcpy(by_rank.data(), sizes.data(), sizes.size());
     const std::uint64_t most = *std::ranges::max_element(by_rank);
-    if (most > most_bytes)  // as memory is taken for it
+    if (most > most_bytes)  // before allocating memory for it
       throw Timeout(fmt::format("rank {} gives {} bytes, where at most {} are expected",
                                 std::ranges::max_element(by_rank) - by_rank.begin(), most, most_bytes));
     std::string padded(own);
@@ -64,11 +64,12 @@ class NcclProcesses final : public Processes {
     return all;
   }
 
-  /// As many bytes of everybody.
+  /// Gathers the same number of bytes from every process.
   std::string gather_equal(std::string_view own, double timeout_us) {
     std::string all(own.size() * static_cast<std::size_t>(size_), '\0');
     if (own.empty()) return all;
-    // Kept, as to free it would wait for the device, which may wait for what is agreed here.
+    // Kept between calls: freeing it would wait for the device, which may wait for the outcome of this
+    // exchange.
     if (scratch_.bytes() < all.size()) scratch_ = DeviceMemory(all.size());
     void* const memory = scratch_.get();
     char* const mine = static_cast<char*>(memory) + own.size() * static_cast<std::size_t>(rank_.rank());

@@ -1,4 +1,4 @@
-// Processes that meet over a communicator, where nothing else connects them.
+// Processes that communicate over an NCCL communicator, for worlds without another connection.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace shingle::cuda {
 
-/// One rank a process. What fails in one, others notice by its absence alone. `communicators` and `rank` have
-/// to outlive it.
+/// One rank in each process. A failure is not sent to the other processes; they time out. `communicators` and
+/// `rank` must outlive the result.
 std::unique_ptr<Processes> connect_by_nccl(Communicators& communicators, const LocalRank& rank, int size);
 
 }  // namespace shingle::cuda

@@ -34,7 +34,7 @@ void enable_peer_access(const std::vector<int>& devices) {
   for_each_pair(devices, [](int from, int to) {
     const DeviceGuard guard(from);
     const cudaError_t result = cudaDeviceEnablePeerAccess(to, 0);
-    cudaGetLastError();  // somebody else's may be on already
+    cudaGetLastError();  // another part of the process may have enabled it already
     if (result != cudaErrorPeerAccessAlreadyEnabled) check(result, "cudaDeviceEnablePeerAccess");
   });
 }

@@ -1,4 +1,4 @@
-// Devices that load from, store to and count in each other's memory.
+// Peer access: devices that load, store and add in each other's memory.
 #pragma once
 
 #include <string>
@@ -6,15 +6,15 @@
 
 namespace shingle::cuda {
 
-/// Why not all of these devices of this process can reach each other's memory: "GPU 0 has no peer access to
-/// GPU 3"; empty: they can. Enables nothing.
+/// Why two of these devices of this process lack peer access ("GPU 0 has no peer access to GPU 3"); empty if
+/// all have it. Enables nothing.
 std::string no_peer_access(const std::vector<int>& devices);
 
-/// Lets each of the devices reach the memory of all others until the process ends. Throws CudaError.
+/// Gives every device access to the memory of all others, until the process ends. Throws CudaError.
 void enable_peer_access(const std::vector<int>& devices);
 
-/// Whether what other devices and processes are let into covers this memory: that of cudaMalloc, but not that
-/// of pools, of virtual memory that somebody mapped, or of the host.
+/// True if peer access and inter-process handles cover this memory. They cover memory from cudaMalloc, but
+/// not memory pools, mapped virtual memory or host memory.
 bool shared_with_peers(const void* memory);
 
 }  // namespace shingle::cuda

@@ -1,4 +1,4 @@
-// How another process finds an address of a device's memory: as bytes, without CUDA's types.
+// The address of device memory as another process can open it: bytes, without CUDA types.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 
 namespace shingle::cuda {
 
-/// The allocation that an address is in, and where in that.
+/// The allocation that holds an address, and the offset of the address in it.
 struct Exported {
-  bool any = false;               ///< whether there is an address
+  bool any = false;               ///< false for a null address
   std::array<char, 64> handle{};  ///< CUDA's inter-process handle of the allocation
   std::uint64_t offset = 0;       ///< bytes
 };
@@ -31,7 +31,7 @@ inline std::string packed(std::span<const Exported> all) {
   return bytes.take();
 }
 
-/// The same back; nothing where they are not as many as are expected.
+/// The inverse of packed(); nothing unless the bytes hold exactly `count` entries.
 inline std::optional<std::vector<Exported>> parse_exported(std::string_view bytes, std::size_t count) {
   net::Parser parser(bytes);
   std::vector<Exported> all;

@@ -1,4 +1,4 @@
-// What is mapped of other processes' memory, and when it is let go.
+// Owner of the current mappings of other processes' memory, and of former ones that graphs may still use.
 #pragma once
 
 #include <utility>
@@ -6,12 +6,12 @@
 
 namespace shingle::cuda {
 
-/// Mappings of the matrices that are bound. `Mapping` lets go of its memory where it is destroyed.
+/// Mappings of bound matrices. Destroying a `Mapping` closes it.
 template <class Mapping>
 class Generations {
  public:
-  /// Matrices have been bound anew, and `next` maps them. The mappings before are let go, or stay for good
-  /// where graphs of the user's `replay` them.
+  /// Replaces the current mappings after a bind. Closes the former ones. If `replayed`, graphs of the user
+  /// may replay them, and they stay open as long as this object.
   void replace(Mapping next, bool replayed) {
     Mapping former = std::exchange(current_, std::move(next));
     if (replayed) kept_.push_back(std::move(former));

@@ -23,7 +23,7 @@ namespace {
 
 static_assert(sizeof(cudaIpcMemHandle_t) == std::tuple_size_v<decltype(Exported::handle)>);
 
-/// The first byte of the allocation that an address is in.
+/// Start of the allocation that holds an address.
 char* base_of(void* at) {
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
@@ -49,14 +49,14 @@ Exported exported(void* at) {
   return how;
 }
 
-/// What tells apart hosts, and devices of a host.
+/// Identifies a device among those of all hosts: boot id of the host, then PCI bus id.
 std::string place_of(int device) {
   char bus_id[32] = {};
   check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device), "cudaDeviceGetPCIBusId");
   return read_file("/proc/sys/kernel/random/boot_id", 64) + bus_id;
 }
 
-/// Why a device does not reach another at a place.
+/// Why `device` cannot access the device at place `other`; empty if it can.
 std::string unreachable(int device, const std::string& own, const std::string& other) {
   constexpr std::size_t boot_id = 37;
   if (own.substr(0, boot_id) != other.substr(0, boot_id)) return "is on another host";
@@ -70,7 +70,7 @@ std::string unreachable(int device, const std::string& own, const std::string& o
   return reaches != 0 ? "" : fmt::format("has GPU {}, to which there is no peer access", bus_id);
 }
 
-/// The first reason that any of the processes has.
+/// The first non-empty reason of any process.
 std::string first_of(Processes& processes, const std::string& own, double timeout_us) {
   for (const std::string& why : processes.all_gather(own, timeout_us))
     if (!why.empty()) return why;
@@ -109,7 +109,7 @@ std::vector<std::vector<char*>> Mappings::exchange(Processes& processes, int own
   return all;
 }
 
-/// Null for no address.
+/// Returns null for a null address.
 char* Mappings::open(const Exported& one) {
   if (!one.any) return nullptr;
   cudaIpcMemHandle_t handle{};
@@ -133,14 +133,14 @@ std::string no_mapping(Processes& processes, int own_rank, int device, double ti
   if (!why.empty()) return why;
   const DeviceMemory sample(1);
   Mappings mappings;
-  try {  // containers may forbid what the hardware can do
+  try {  // containers may forbid handles that the hardware supports
     mappings.exchange(processes, own_rank, {sample.get()}, timeout_us);
   } catch (const CudaError& error) {
     why = error.what();
   }
   why = first_of(processes, why, timeout_us);
   mappings = {};
-  processes.barrier(timeout_us);  // nobody frees what another has mapped
+  processes.barrier(timeout_us);  // no process may free memory that another has mapped
   return why;
 }
 

@@ -1,4 +1,4 @@
-// Device memory that several processes of a host address, through CUDA's inter-process handles.
+// Device memory that several processes of a host share, through CUDA's inter-process (IPC) handles.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace shingle::cuda {
 
 struct Exported;
 
-/// Memory of other processes' devices, as one device of this process reaches it for as long as this lives.
+/// Memory of other processes' devices, mapped for one device of this process. The destructor closes the
+/// mappings.
 class Mappings {
  public:
   Mappings() = default;
@@ -23,10 +24,12 @@ class Mappings {
     return *this;
   }
 
-  /// Each process gives as many addresses of its own device's memory, null for none; all get those of all
-  /// processes, as the current device reaches them. Collective. Throws Unsupported where an address is of
-  /// memory that has no handle: that of cudaMalloc has one, pools and virtual memory do not; CudaError where
-  /// a handle cannot be opened; Error where another process gives something else; what Processes throws.
+  /// Collective. Each process passes the same number of addresses of its own device's memory; an address may
+  /// be null. Returns the addresses of every process, by rank, as the current device can use them.
+  ///
+  /// Throws Unsupported if memory has no IPC handle: memory from cudaMalloc has one, pools and virtual memory
+  /// have none. Throws CudaError if a handle cannot be opened, Error if another process sends malformed data,
+  /// and anything that Processes throws.
   std::vector<std::vector<char*>> exchange(Processes& processes, int own_rank, const std::vector<void*>& own,
                                            double timeout_us);
 
@@ -37,8 +40,8 @@ class Mappings {
   int device_ = 0;
 };
 
-/// Why the processes, a rank each on its device, do not reach each other's memory; empty: they do, and have
-/// shown it. Collective, and the same everywhere. Throws what Processes throws.
+/// Why ranks cannot access each other's memory, with one process for each rank; empty if a trial mapping has
+/// succeeded. Collective, with the same result on all processes. Throws anything that Processes throws.
 std::string no_mapping(Processes& processes, int own_rank, int device, double timeout_us);
 
 }  // namespace shingle::cuda

@@ -7,7 +7,7 @@
 namespace shingle::cuda {
 namespace {
 
-/// Of what is no list of numbers none, so that nothing is freed on its account.
+/// Malformed data gives no numbers, so that no memory is freed because of it.
 std::vector<std::uint64_t> numbers_in(const std::string& bytes) {
   if (bytes.size() % sizeof(std::uint64_t) != 0) return {};
   std::vector<std::uint64_t> numbers(bytes.size() / sizeof(std::uint64_t));

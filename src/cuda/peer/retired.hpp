@@ -1,4 +1,4 @@
-// Memory that other processes may still have mapped, and so may not be freed yet.
+// Memory that other processes may still have mapped, and that may therefore not be freed yet.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,17 @@ namespace shingle::cuda {
 
 class Retired {
  public:
-  /// What was not settled is left to the end of the process.
+  /// Memory that was not settled stays until the end of the process.
   ~Retired();
 
-  /// A number for memory that all processes are about to share: they take numbers in one order.
+  /// A number for memory that all processes are about to share. All processes must take numbers in the same
+  /// order.
   std::uint64_t number() { return next_++; }
-  /// This process has closed what it had mapped of the others' memory with that number, and has no more use
-  /// for its own.
+  /// Hands over this process's own memory of that number. The process has closed its mappings of the others'
+  /// memory of the same number.
   void add(std::uint64_t number, std::vector<DeviceMemory> own);
   bool empty() const { return kept_.empty(); }
-  /// Frees what all processes have closed. Collective.
+  /// Frees memory whose number every process has handed over. Collective.
   void settle(Processes& processes, double timeout_us);
 
  private:

@@ -8,7 +8,7 @@ namespace shingle::cuda {
 
 void check(cudaError_t result, const char* call) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // so that no later call reports it again
+  cudaGetLastError();  // clears the error, so that no later call reports it again
   throw CudaError(fmt::format("{}: {} ({})", call, cudaGetErrorString(result), cudaGetErrorName(result)),
                   result, -1);
 }

@@ -1,4 +1,4 @@
-// The current device of this thread, for a while.
+// Sets the current device of this thread, and restores it at the end of the scope.
 #pragma once
 
 #include "check.hpp"

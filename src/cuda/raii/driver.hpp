@@ -1,4 +1,5 @@
-// Functions of CUDA's driver, which nothing is linked with, so that programs start without one.
+// Functions of the CUDA driver, looked up at run time: programs that are not linked with it start without a
+// driver.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +8,8 @@
 
 namespace shingle::cuda {
 
-/// Function is a pointer to one as <cuda.h> declares it. Null where the driver has none of this name; throws
-/// CudaError where there is no driver.
+/// Function is a function pointer type as <cuda.h> declares it. Null if the driver has no such function.
+/// Throws CudaError if there is no driver.
 template <class Function>
 Function driver_function(const char* name) {
   void* entry = nullptr;

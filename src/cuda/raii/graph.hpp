@@ -11,8 +11,8 @@ namespace shingle::cuda {
 
 class Graph {
  public:
-  /// What enqueue(stream) enqueues, captured on `stream` of the current device; other threads are not
-  /// disturbed.
+  /// Captures the work that enqueue(stream) enqueues on `stream` of the current device. The capture does not
+  /// restrict other threads (thread-local capture mode).
   template <class Enqueue>
   static Graph capture(cudaStream_t stream, Enqueue&& enqueue) {
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -42,7 +42,7 @@ class Graph {
     if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
   }
 
-  /// Brings it to the device, so that the first launch does not have to.
+  /// Copies the graph to the device, so that the first launch need not.
   void upload(cudaStream_t stream) const { check(cudaGraphUpload(graph_, stream), "cudaGraphUpload"); }
   void launch(cudaStream_t stream) const { check(cudaGraphLaunch(graph_, stream), "cudaGraphLaunch"); }
 

@@ -26,7 +26,7 @@ void DeviceMemory::fill(int value) const {
 
 PinnedMemory::PinnedMemory(std::size_t bytes) : OwnedMemory(bytes) {
   if (bytes == 0) return;
-  // Unified addressing: the device's address is the host's.
+  // With unified addressing the device address equals the host address.
   check(cudaHostAlloc(&data_, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
         fmt::format("cudaHostAlloc of {} bytes", bytes).c_str());
   std::memset(data_, 0, bytes);

@@ -1,4 +1,4 @@
-// Owners of memory: move-only. They hold bytes; whoever stores in them knows what.
+// Move-only owners of untyped memory.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace shingle::cuda {
 
-/// What both owners are: bytes at an address, empty once moved from. Derived classes get and free them.
+/// Base of both owners: bytes at an address, empty after a move. Derived classes allocate and free.
 class OwnedMemory {
  public:
   template <class T = void>
@@ -31,7 +31,7 @@ class OwnedMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Of the device that is current when it is made; empty without bytes.
+/// Memory of the device that is current at construction; empty if `bytes` is 0.
 class DeviceMemory : public OwnedMemory {
  public:
   DeviceMemory() = default;
@@ -40,14 +40,13 @@ class DeviceMemory : public OwnedMemory {
   DeviceMemory(DeviceMemory&&) noexcept = default;
   DeviceMemory& operator=(DeviceMemory&&) noexcept = default;
 
-  /// Sets all bytes, and waits until they are. Its device is current.
+  /// Sets all bytes, and waits for the device. The owning device must be current.
   void fill(int value) const;
-  /// Leaves it to the end of the process.
+  /// Gives up ownership: the memory stays until the end of the process.
   void abandon() noexcept { data_ = nullptr; }
 };
 
-/// Of the host, page-locked, zeros at first, that all devices of the process read and write at the same
-/// address.
+/// Page-locked host memory, initially zero. All devices of the process access it at the same address.
 class PinnedMemory : public OwnedMemory {
  public:
   PinnedMemory() = default;

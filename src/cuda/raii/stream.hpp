@@ -1,4 +1,4 @@
-// Owners of a stream and of an event: move-only, made on the current device.
+// Move-only owners of a stream and of an event, for the current device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,10 +7,10 @@
 
 namespace shingle::cuda {
 
-/// A stream that does not wait for the legacy one.
+/// A stream that does not synchronise with the legacy stream.
 class Stream {
  public:
-  /// `priority`: lower numbers first; 0 is the usual one.
+  /// `priority`: lower numbers go first; 0 is the default.
   explicit Stream(int priority = 0);
   ~Stream();
   Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
@@ -20,16 +20,16 @@ class Stream {
   }
 
   cudaStream_t get() const noexcept { return stream_; }
-  /// Waits on the host until all work is done.
+  /// Blocks the host until all work is done.
   void synchronize() const;
-  /// Whether all work is done. Throws CudaError where some of it failed.
+  /// True if all work is done. Throws CudaError if some of it failed.
   bool idle() const;
 
  private:
   cudaStream_t stream_ = nullptr;
 };
 
-/// Tells streams apart, also from those that had the same handle earlier in the process.
+/// Identifies a stream. Unlike a handle, an id is never reused in the process.
 unsigned long long id_of(cudaStream_t stream);
 
 class Event {
@@ -46,12 +46,12 @@ class Event {
 
   cudaEvent_t get() const noexcept { return event_; }
   void record(cudaStream_t stream) const;
-  /// What is issued to the stream from now on comes after the event's last record.
+  /// Orders later work of the stream after the event's last record.
   void make_wait(cudaStream_t stream) const;
   void synchronize() const;
-  /// Throws CudaError where something before it failed.
+  /// True if the event has completed. Throws CudaError if earlier work failed.
   bool done() const;
-  /// From `begin` to this one, both with timing and done.
+  /// Time from `begin` to this event. Both must have timing, and must have completed.
   float milliseconds_since(const Event& begin) const;
 
  private:

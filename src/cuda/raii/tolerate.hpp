@@ -1,11 +1,11 @@
-// What destructors do with results: they never throw.
+// Error handling for destructors, which never throw.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace shingle::cuda {
 
-/// Writes a line to stderr where a call, named so, did not succeed; says nothing once the runtime unloads.
+/// Prints a line to stderr if `call` failed. Prints nothing while the CUDA runtime unloads.
 void tolerate(cudaError_t result, const char* call) noexcept;
 
 }  // namespace shingle::cuda

@@ -17,10 +17,11 @@ namespace shingle::cuda {
 namespace {
 
 constexpr std::uint32_t rounds = 3;
-constexpr double wait_us = 1e6;       // of a branch for the others
-constexpr double patience_us = 30e6;  // for the device to come to it, and to end
+constexpr double wait_us = 1e6;       // in which one branch must see the counts of all others
+constexpr double patience_us = 30e6;  // in which the device must start both replays and finish them
 
-/// As the driver takes it when the process first uses a device.
+/// Hardware queues that the driver creates for this process. The driver reads the variable when the process
+/// first uses a device.
 std::size_t hardware_queues() {
   constexpr std::size_t unless_set = 8;
   const char* const set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -28,7 +29,8 @@ std::size_t hardware_queues() {
   return queues > 0 ? static_cast<std::size_t>(queues) : unless_set;
 }
 
-/// In every round each branch counts itself, and then waits for all: a kernel each.
+/// Enqueues the rounds of one branch. In each round the branch adds 1 to the counter, then awaits the counts
+/// of all branches: one kernel for each.
 void enqueue_rounds(std::uint32_t* counter, std::uint32_t branches, const Watch& watch, cudaStream_t stream) {
   for (std::uint32_t round = 0; round < rounds; ++round) {
     const SyncOp here{SyncKind::add, counter, 1};

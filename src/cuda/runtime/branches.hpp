@@ -1,15 +1,18 @@
-// Whether branches of a graph run side by side.
+// Trial: do the branches of a CUDA graph run concurrently?
 #pragma once
 
 #include <cstddef>
 
 namespace shingle::cuda {
 
-/// Replays a graph of its own on the current device, whose branches wait for each other again and again, as
-/// lanes of a plan do: nobody promises that such a graph ends. Where it does not, its waits pass a deadline,
-/// and the answer is no. So it is without a trial where there are fewer hardware queues
-/// (CUDA_DEVICE_MAX_CONNECTIONS) than branches: a graph issues its nodes in an order of its own, and what
-/// waits in a queue holds up what is behind it. Throws CudaError, Timeout.
+/// True if `branches` branches of a graph run concurrently on the current device. The trial captures and
+/// replays a graph whose branches repeatedly wait for each other, as the lanes of a plan do. CUDA does not
+/// promise that such a graph ends. If its branches do not run concurrently, a wait passes its deadline, and
+/// the result is false.
+///
+/// The result is false without a trial if there are fewer hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) than
+/// branches. The driver orders the nodes of a graph as it likes, and a waiting node blocks later nodes of its
+/// queue. Throws CudaError, Timeout.
 bool run_side_by_side(std::size_t branches);
 
 }  // namespace shingle::cuda

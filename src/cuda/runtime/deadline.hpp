@@ -1,4 +1,4 @@
-// Points in time by which something has to be done.
+// Deadlines, and the intervals at which the host polls.
 #pragma once
 
 #include <algorithm>
@@ -10,22 +10,24 @@ namespace shingle::cuda {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long who waits for devices sleeps between two looks at them, and at the rest of the world.
+/// Pause of a host thread between two polls of a device.
 inline constexpr std::chrono::microseconds nap{20};
+/// Interval at which a waiting host thread checks for failures of other ranks and processes.
 inline constexpr std::chrono::milliseconds attention{5};
 
-/// By how much an epoch may take longer than one wait of it: waits on the device say more, and come first.
+/// Time that an epoch may take beyond the timeout of one wait. Waits on the device time out first, as their
+/// error names the counter.
 inline constexpr double epoch_slack_us = 2e6;
-/// Deadline of what NCCL does to connect ranks, at least: its own work takes seconds.
+/// Shortest deadline for NCCL to connect ranks: connecting takes NCCL seconds.
 inline constexpr double least_connect_us = 30e6;
 
-/// A wait on a device, or for NCCL, has passed its deadline. Who keeps it waiting is still to be found out.
+/// A wait on a device, or for NCCL, has passed its deadline. The rank that causes it is not known yet.
 class UnnamedTimeout : public Timeout {
  public:
   using Timeout::Timeout;
 };
 
-/// A point in time, `us` from now; beyond three years it is three years: the sum must not overflow.
+/// The point in time `us` from now, at most three years from now, so that the sum does not overflow.
 inline Clock::time_point deadline_in(double us) {
   constexpr double longest_us = 1e14;
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(

@@ -27,12 +27,12 @@ cudaDeviceProp properties(int device) {
   return found;
 }
 
-/// "13.0" of 13000.
+/// Text of a CUDA version number: 13000 gives "13.0".
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-/// "sm80 128x256 128x128": a family and its tiles, each once.
+/// Name of a kernel family and its tile shapes, each once: "sm80 128x256 128x128".
 std::string tiles_text(cuda::GemmFamily family) {
   std::string text = cuda::name(family);
   for (const cuda::GemmInstance& one : cuda::gemm_instances(family))
@@ -42,7 +42,7 @@ std::string tiles_text(cuda::GemmFamily family) {
   return text;
 }
 
-/// What a device says of itself; the rest is assumed.
+/// A profile from the device's properties; assumed values for the rest.
 Machine generic(const cudaDeviceProp& device, int index) {
   int clock_khz = 0, bus_bits = 0;
   cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, index);
@@ -52,7 +52,7 @@ Machine generic(const cudaDeviceProp& device, int index) {
   machine.tile_rows = 128;
   machine.tile_cols = device.major >= 9 ? 256 : 128;
   machine.collective_workers = 16;
-  machine.memory_gbps = 2.0 * clock_khz * 1e3 * bus_bits / 8 / 1e9;  // two transfers a clock
+  machine.memory_gbps = 2.0 * clock_khz * 1e3 * bus_bits / 8 / 1e9;  // double data rate
   machine.launch_us = 4;
   machine.signal_us = 4;
   machine.sources = {{"tile", Origin::assumed, "computes well on most GPUs"},
@@ -69,12 +69,12 @@ Machine shipped_or_generic(const cudaDeviceProp& device, int index, int ranks) {
     Machine machine = machine_from_spec("h200x8");
     machine.name = fmt::format("h200x{}", ranks);
     return machine;
-  } catch (const Error&) {  // not installed
+  } catch (const Error&) {  // the profile is not installed
     return generic(device, index);
   }
 }
 
-/// As a world would find them, all ranks of which are on this host.
+/// True if all ranks are on this host and all their devices have peer access, as CudaWorld finds it.
 bool reach_each_other(int first, int ranks) {
   const Launched launched = find_launcher();
   if (launched.local_size < launched.size || first + ranks > cuda::require_gpu()) return false;

@@ -7,11 +7,11 @@
 
 namespace shingle::cuda {
 
-/// How many there are; where there are none, `why` says why.
+/// Number of GPUs. If it is 0, `why` gets the reason.
 int count_gpus(std::string& why);
-/// How many there are; throws Unsupported with the reason where there are none.
+/// Number of GPUs. Throws Unsupported with the reason if there are none.
 int require_gpu();
-/// Of the GEMM kernels that a device runs.
+/// Family of GEMM kernels for the device.
 GemmFamily family_of(int device);
 
 }  // namespace shingle::cuda

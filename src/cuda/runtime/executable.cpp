@@ -19,7 +19,7 @@ void require_timeout(double timeout_us) {
   if (!(timeout_us > 0)) throw InvalidArgument(fmt::format("timeout = {} us must be positive", timeout_us));
 }
 
-/// Of the current device.
+/// Why no kernel for the current device runs a step of the plan; empty if kernels run all steps.
 std::string refusal(const Plan& plan) {
   try {
     require_steps_served(plan);
@@ -34,13 +34,13 @@ std::string refusal(const Plan& plan) {
 CudaExecutable::CudaExecutable(CudaWorld& world, const Plan& plan)
     : world_(world), runner_(new Runner(world, plan), UnlessHopeless{world.shared_health()}) {
   runner_->connect();
-  world_.add(*runner_);  // last: what throws before has no destructor
+  world_.add(*runner_);  // last: no destructor would undo it if a later statement threw
 }
 
 CudaExecutable::~CudaExecutable() {
   try {
     if (!world_.health().stopped()) runner_->synchronize();
-  } catch (const std::exception&) {  // which has broken the world: the next call says so
+  } catch (const std::exception&) {  // the world is broken now, and the next call reports it
   }
   world_.remove(*runner_);
 }

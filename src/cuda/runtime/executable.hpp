@@ -1,4 +1,4 @@
-// Plans at work on a CUDA world.
+// Compiled plans of a CUDA world.
 #pragma once
 
 #include <memory>
@@ -7,11 +7,11 @@
 
 namespace shingle::cuda {
 
-/// What the user holds: checks what it is told, and leaves the rest to the runner.
+/// The Executable that users hold: checks arguments, then calls the runner.
 class CudaExecutable final : public Executable {
  public:
   CudaExecutable(CudaWorld& world, const Plan& plan);
-  /// Waits, under the deadline, for what is still under way.
+  /// Waits under the deadline for epochs in flight.
   ~CudaExecutable() override;
   CudaExecutable(const CudaExecutable&) = delete;
   CudaExecutable& operator=(const CudaExecutable&) = delete;
@@ -30,8 +30,8 @@ class CudaExecutable final : public Executable {
   Kept<Runner> runner_;
 };
 
-/// The plan is for this world's ranks, and the same on all processes. Collective. Throws Unsupported where
-/// the plan needs what the world cannot do.
+/// Compiles a plan for this world's ranks. Collective: all processes pass the same plan. Throws Unsupported
+/// if the plan needs something that this world cannot do.
 std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan);
 
 }  // namespace shingle::cuda

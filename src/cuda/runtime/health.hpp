@@ -1,4 +1,4 @@
-// Whether a world still works, and whether its memory can still be freed.
+// State of a world: whether it still works, and whether its memory may still be freed.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,9 @@ namespace shingle::cuda {
 
 class Health : public FirstFailure {
  public:
-  /// Work on a device, or a thread that launches, did not end although it was told to: whatever waits for the
-  /// device (cudaFree, say) could wait for ever, and what is freed could still be used.
+  /// Marks the world as hopeless: work on a device, or a launching thread, did not end although it was told
+  /// to. A call that waits for the device (cudaFree, for example) could then wait for ever. Freed memory
+  /// could still be in use.
   void give_up() { hopeless_.store(true); }
   bool hopeless() const { return hopeless_.load(); }
 
@@ -19,7 +20,7 @@ class Health : public FirstFailure {
   std::atomic<bool> hopeless_{false};
 };
 
-/// Deletes, unless the world is hopeless: then what there is stays until the end of the process.
+/// Deleter. In a hopeless world it keeps the object until the end of the process.
 struct UnlessHopeless {
   std::shared_ptr<const Health> health{};
 
@@ -29,7 +30,7 @@ struct UnlessHopeless {
   }
 };
 
-/// Owner of what a device may be using.
+/// Owner of an object that a device may be using.
 template <class T>
 using Kept = std::unique_ptr<T, UnlessHopeless>;
 

@@ -11,7 +11,7 @@
 namespace shingle::cuda {
 namespace {
 
-constexpr double grace_us = 10e6;  // to come back, once another thread has failed
+constexpr double grace_us = 10e6;  // for the other threads to return once one has failed
 
 }  // namespace
 
@@ -67,7 +67,7 @@ void Launchers::run(std::function<void(std::size_t)> action, double timeout_us,
   if (error_) std::rethrow_exception(error_);
 }
 
-/// The mutex is held.
+/// Requires the mutex.
 void Launchers::note(std::exception_ptr error) {
   if (!error_) error_ = std::move(error);
   failed_ = true;

@@ -1,4 +1,4 @@
-// A thread for each local rank, which launches on its device.
+// One launching thread for each local rank.
 #pragma once
 
 #include <atomic>
@@ -17,18 +17,21 @@ namespace shingle::cuda {
 class Launchers {
  public:
   explicit Launchers(const std::vector<LocalRank>& local);
-  /// Not where one is stuck: that would wait for it.
+  /// Must not run while a thread is stuck: it would wait for that thread.
   ~Launchers();
   Launchers(const Launchers&) = delete;
   Launchers& operator=(const Launchers&) = delete;
 
   /// Calls action(index of the local rank) on all threads at once, each with its device current, and waits
-  /// for them, looking now and then at the rest of the world by watch(), which throws what it finds. Throws
-  /// what was thrown first; Timeout where a thread is not back by the deadline, or some time after another
-  /// has failed. It is stuck then, in a call of a library, and may still use what `action` holds.
+  /// for them. While waiting it calls watch() every few milliseconds; watch() throws if it finds a failure
+  /// elsewhere.
+  ///
+  /// Throws the first exception of an action or of watch(). Throws UnnamedTimeout if a thread does not return
+  /// by the deadline. Once a thread has failed, the others have ten seconds to return. A thread that does not
+  /// return is stuck in a call to NCCL or the driver, and may still use objects that `action` holds.
   void run(std::function<void(std::size_t)> action, double timeout_us, const std::function<void()>& watch);
 
-  /// Whether somebody has failed in the action that runs: there is no use in going on.
+  /// True once a thread has failed in the current action: the other threads should return.
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
   bool stuck() const { return stuck_; }
 

@@ -10,7 +10,7 @@
 namespace shingle::cuda {
 namespace {
 
-constexpr double default_timeout_us = 30e6;  // of operators that are enqueued before any run
+constexpr double default_timeout_us = 30e6;  // until prepare() or run() sets one
 
 Signals* allocate_signals() {
   void* memory = nullptr;
@@ -30,7 +30,7 @@ LocalRank::LocalRank(int rank, int device) : rank_(rank), device_(device) {
 }
 
 Watch LocalRank::watch(const std::uint32_t* epoch) const {
-  // With unified addressing, which all 64-bit platforms have, devices use the host's pointers.
+  // All 64-bit platforms have unified addressing: devices use the host's pointers.
   return {epoch, &signals_->abort, &signals_->stall, &signals_->timeout_ns, claim_.get<std::uint32_t>()};
 }
 

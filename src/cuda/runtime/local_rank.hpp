@@ -1,4 +1,4 @@
-// A rank of this process: its device, and the words by which host and kernels stop each other.
+// A rank of this process: its device, and the words through which host and kernels stop each other.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace shingle::cuda {
 
-/// In pinned memory, which host and kernels read and write.
+/// Words that host and kernels share, in pinned memory.
 struct Signals {
   std::uint32_t abort = 0;
   Stall stall;
@@ -25,19 +25,20 @@ class LocalRank {
   int rank() const { return rank_; }
   int device() const { return device_; }
 
-  /// What kernels of an executable look at; `epoch` is its own word in this rank's device memory.
+  /// The words that kernels of an executable poll. `epoch` is the executable's epoch word in this rank's
+  /// device memory.
   Watch watch(const std::uint32_t* epoch) const;
 
-  /// How long one wait of a kernel may take from now on.
+  /// Sets the timeout of one wait in a kernel, from now on.
   void set_timeout_us(double timeout_us);
-  /// Ends all waits of kernels, also of those that are launched later.
+  /// Ends all waits of kernels, including those of later launches.
   void abort();
-  /// Whether waits of kernels have been ended: because one passed its deadline, or by abort().
+  /// True once the waits of kernels were ended, by abort() or because a wait passed its deadline.
   bool aborted() const;
-  /// What the wait was for that passed its deadline; without a counter where none did. Whole once aborted(),
+  /// The wait that passed its deadline; without a counter if none did. Complete once aborted() is true,
   /// unless the host ended the waits.
   Stall stall() const { return signals_->stall; }
-  /// Leaves the words to the process's end: to free them could wait for the device for ever.
+  /// Keeps the words until the end of the process: freeing them could wait for the device for ever.
   void abandon() { signals_.release(), claim_.abandon(); }
 
  private:

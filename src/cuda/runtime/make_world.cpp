@@ -1,4 +1,4 @@
-// Which ranks a process has, on which devices.
+// Chooses the ranks of this process and their devices.
 #include <fmt/format.h>
 
 #include "cuda/raii/check.hpp"
@@ -20,9 +20,9 @@ void require_devices(int wanted, int first) {
                                   count == 1 ? "1 is" : fmt::format("{} are", count)));
 }
 
-/// As one of several processes.
+/// The ranks of a process that a launcher started as one of several: one rank.
 CudaWorld::Parts parts_of_process(const Launched& launched, const CudaOptions& options) {
-  // Slurm can show each process no more than its own device.
+  // Slurm may restrict each process to its own device.
   const int device = cuda::require_gpu() == 1 ? 0 : options.first_device + launched.local_rank;
   require_devices(1, device);
   CudaWorld::Parts parts{launched.size, {}, connect(launched, options.timeout_us), options};

@@ -22,7 +22,7 @@ std::unique_ptr<Command> make_any(const Context& context, const Step& step) {
       step);
 }
 
-/// One end of an event edge between two lanes.
+/// One end of an event edge: records the event on a lane's stream, or makes the stream wait for it.
 class EventEdge final : public Command {
  public:
   EventEdge(const Event& event, bool waits) : event_(event), waits_(waits) {}
@@ -61,7 +61,8 @@ void move(const std::vector<Memory::Staged::Move>& moves, cudaStream_t stream) {
     check(cudaMemcpyAsync(one.to, one.from, one.bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
 }
 
-/// How many epochs of a rank the device's queues take: they hold a thousand launches or so.
+/// Number of a rank's epochs that may be in flight. The driver's queues hold about a thousand launches, and a
+/// launch into a full queue blocks.
 std::size_t epochs_at_once(const RankPlan& rank) {
   constexpr std::size_t launches = 256, most = 16;
   return std::clamp<std::size_t>(launches / (rank.issue.size() + 1), 2, most);
@@ -81,7 +82,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
       backlog_(epochs_at_once(plan.ranks[static_cast<std::size_t>(local.rank())])) {
   for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
   epoch_word_ = DeviceMemory(sizeof(std::uint32_t));
-  epoch_word_.fill(0xff);  // the first epoch adds one: it is 0
+  epoch_word_.fill(0xff);  // the begin of the first epoch adds one, which gives 0
   const RankPlan& rank = plan.ranks[static_cast<std::size_t>(local.rank())];
   queues_ = DeviceMemory(static_cast<std::size_t>(launches.work_queues) * sizeof(std::uint32_t));
   queues_.fill(0);
@@ -91,7 +92,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
   }
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
-  world.blas(local.rank());  // not from the threads that prepare
+  world.blas(local.rank());  // here, not in the launching threads: the map of handles has no lock
 }
 
 void RankProgram::prepare() {
@@ -131,8 +132,8 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
   return program;
 }
 
-/// Streams fork from the first one after the begin of the epoch, and join it again. Launches are issued in
-/// the plan's order, in which they would pass through a single hardware queue.
+/// Forks the lanes' streams from `stream` after the begin of the epoch, and joins them into it at the end.
+/// Launches follow the plan's issue order, in which one hardware queue would serve them without deadlock.
 template <class Issue>
 void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) {
   const std::size_t lanes = plan_.ranks[static_cast<std::size_t>(local_.rank())].lanes.size();
@@ -164,7 +165,7 @@ void RankProgram::enqueue_epoch(cudaStream_t stream, Launch&& launch) {
   try {
     launch(static_cast<int>(epoch_++ % static_cast<std::uint64_t>(parities_)));
   } catch (...) {
-    backlog_.add(stream);  // what is there of it has an end, too
+    backlog_.add(stream);  // launches that were enqueued before the failure also need an end event
     throw;
   }
   backlog_.add(stream);

@@ -1,4 +1,4 @@
-// One rank's part of a plan on its device: lanes become streams, steps become what is enqueued on them.
+// One rank's part of a plan on its device: lanes become streams, steps become commands on them.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +18,17 @@
 
 namespace shingle::cuda {
 
-/// The ends of the last epochs in the device's queues. There is an end to these queues, and a launch that
-/// finds them full blocks for as long as it likes: whoever enqueues asks first.
+/// End events of the epochs in flight. The driver's queues are finite, and a launch into a full queue blocks
+/// without a deadline. Callers therefore check full() before they enqueue an epoch.
 class Backlog {
  public:
-  /// Of as many epochs at once.
+  /// Bounds the epochs in flight to `epochs`.
   explicit Backlog(std::size_t epochs) : ends_(epochs) {}
 
   int most() const { return static_cast<int>(ends_.size()); }
-  /// Whether another epoch has to wait for an earlier one.
+  /// True if the next epoch must wait until an earlier one has ended.
   bool full() const { return count_ >= ends_.size() && !ends_[count_ % ends_.size()].done(); }
-  /// How many have ended, as far as is known; also while another thread adds.
+  /// Number of epochs known to have ended. May be called while another thread adds.
   std::size_t ended() const {
     const std::size_t count = count_;
     std::size_t under_way = 0;
@@ -37,13 +37,13 @@ class Backlog {
     return count - under_way;
   }
   std::size_t added() const { return count_; }
-  /// Whether all of them are done.
+  /// True if all added epochs have ended.
   bool empty() const { return count_ == 0 || last().done(); }
-  /// What is enqueued to the stream from now on comes behind the last of them.
+  /// Orders all later work of the stream after the last epoch.
   void follow(cudaStream_t stream) const {
     if (count_ > 0) last().make_wait(stream);
   }
-  /// An epoch has been enqueued to the stream, behind all others.
+  /// Records the end of an epoch that the caller has enqueued to the stream, after all earlier epochs.
   void add(cudaStream_t stream) {
     ends_[count_ % ends_.size()].record(stream);
     ++count_;
@@ -56,61 +56,62 @@ class Backlog {
   std::atomic<std::size_t> count_{0};
 };
 
-/// Epochs of one rank follow one another in the order of the calls, whatever streams they are given.
+/// Runs epochs of one rank. Epochs run in the order of the calls, on any mix of streams.
 class RankProgram {
  public:
-  /// The rank's device is current, as for all that follows.
+  /// The rank's device must be current here and in all other functions.
   RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches& launches, const Memory& memory,
               LocalRank& local);
 
-  /// Makes the commands, where user buffers have been bound anew since; nothing is under way then.
-  /// Communicators exist. What somebody else has captured before stays as it was.
+  /// Makes the commands, if user buffers were bound since the last call. Requires that no epoch is in flight
+  /// and that the communicators exist. Commands of graphs that the user captured keep their addresses.
   void prepare();
   bool prepared() const { return binding_ && binding_->version == memory_.version(); }
-  /// Captures what replay() launches. All ranks do so together, with nothing that waits on their devices: the
-  /// collective library may exchange addresses and ask for memory then.
+  /// Captures the graphs that replay() launches. All ranks capture together, with no wait pending on their
+  /// devices: NCCL may exchange addresses and allocate memory during capture.
   void capture();
-  /// Whether replay() has something to launch that is still true.
+  /// True if graphs exist for the buffers that are bound now.
   bool captured() const { return prepared() && !binding_->graphs.empty(); }
   void drop_graphs() noexcept;
 
-  /// One epoch, behind what is in `stream`, which then continues when it is done. Asynchronous.
+  /// Enqueues one epoch after earlier work of `stream`; later work of `stream` follows the epoch.
+  /// Asynchronous.
   void enqueue(cudaStream_t stream);
-  /// The same by the graph that was captured.
+  /// As enqueue(), by launching the captured graph.
   void replay(cudaStream_t stream);
-  /// The same, with an event before and behind every step, for spans().
+  /// As enqueue(), with timing events around every step, for spans().
   void enqueue_traced(cudaStream_t stream, int epoch);
-  /// The same into a stream that somebody else captures; not where epochs alternate between two sets of
-  /// buffers, as what is captured would use one of them again and again.
+  /// As enqueue(), into a stream that the user is capturing. Not for plans with two sets of buffers: replays
+  /// of the graph would use one set only.
   void lend(cudaStream_t stream);
   bool alternates() const { return parities_ > 1; }
-  /// Whether somebody's graph may replay what the present commands hold addresses of.
+  /// True if a user's graph may replay the present commands.
   bool is_lent() const { return binding_ && binding_->lent; }
   const Backlog& backlog() const { return backlog_; }
-  /// Whether nothing is left on the device of what was enqueued, also of an epoch that failed halfway.
+  /// True if the device has finished everything that was enqueued, including an epoch that failed halfway.
   bool idle() const;
-  /// What was traced since the last call, in microseconds since `begin`.
+  /// Traced steps since the last call, in microseconds since `begin`.
   std::vector<Span> spans(const Event& begin);
 
   cudaStream_t stream() const { return streams_.front().get(); }
   LocalRank& local() const { return local_; }
-  /// What waits in front of an epoch look at.
+  /// The words that waits of an epoch poll.
   Watch watch() const { return local_.watch(epoch_word_.get<const std::uint32_t>()); }
   std::int64_t bytes() const;
 
  private:
-  /// The launches of an epoch of one parity, in order; null: nothing to do.
+  /// Commands of an epoch of one parity, in order; null if a launch has nothing to do.
   using Program = std::vector<std::unique_ptr<Command>>;
-  /// All that holds addresses of the matrices that are bound. It does not change once it is made, as graphs
-  /// hold its own addresses in turn.
+  /// All that holds addresses of the bound matrices. It does not change once made: graphs hold addresses of
+  /// its tables and workspaces.
   struct Binding {
     std::uint64_t version = 0;  ///< of the memory
     Arena arena{};
-    std::vector<DeviceMemory> workspaces{};  ///< by lane, for the library's products
+    std::vector<DeviceMemory> workspaces{};  ///< by lane, for cuBLASLt
     Memory::Staged staged{};
     std::vector<Program> programs{};  ///< by parity
     std::vector<Graph> graphs{};      ///< by parity; empty: not captured yet
-    bool lent = false;                ///< somebody else's graph holds addresses of it
+    bool lent = false;                ///< a user's graph holds addresses of it
     std::int64_t bytes() const;
   };
   struct Traced {
@@ -131,19 +132,20 @@ class RankProgram {
   LocalRank& local_;
   const std::function<void(const CudaStepEvent&)> on_step_;
   int parities_ = 1;
-  std::uint64_t epoch_ = 0;  // that is enqueued next
+  std::uint64_t epoch_ = 0;  // the next to enqueue
   DeviceMemory epoch_word_;
-  DeviceMemory queues_;  // as Context has them
+  DeviceMemory queues_;  // of Context::queues
   FlagWords flags_;
   const std::vector<Event> edges_;
   LibraryCache library_;
   std::unique_ptr<Binding> binding_;
-  std::vector<std::unique_ptr<Binding>> lent_;  // earlier ones, for as long as graphs may hold them
-  std::vector<Stream> streams_;                 // by lane
+  // Earlier bindings that users' graphs may still use.
+  std::vector<std::unique_ptr<Binding>> lent_;
+  std::vector<Stream> streams_;  // by lane
   Event begun_;
   std::vector<Event> ended_;  // by lane
   Backlog backlog_;
-  unsigned long long last_stream_ = 0;  // by its id: where the last epoch went
+  unsigned long long last_stream_ = 0;  // id of the last epoch's stream
   std::vector<Traced> traced_;
 };
 

@@ -15,10 +15,10 @@
 namespace shingle::cuda {
 namespace {
 
-constexpr double slack_us = 10e6;  // by which threads that keep a deadline of their own are let pass it
+constexpr double slack_us = 10e6;  // extra time for threads that keep their own deadline
 
-/// Makes the communicators of a plan: all processes in one order, whatever part of the plan is theirs. Those
-/// of which ranks send each other messages.
+/// Makes the communicators of a plan: all processes in one order, including communicators without a local
+/// rank. Returns those whose ranks send each other point-to-point messages.
 std::vector<CommKey> make_communicators(CudaWorld& world, const Plan& plan) {
   std::vector<CommKey> exchanging;
   for (const RankPlan& rank : plan.ranks)
@@ -88,7 +88,8 @@ void Runner::connect() {
   }
 }
 
-/// Collectives are connected as communicators are made, but messages between two ranks not before the first.
+/// Sends one byte between every two ranks. NCCL connects the transports of collectives when it makes a
+/// communicator, but those of point-to-point messages only at the first message.
 void Runner::connect(std::size_t index) {
   const int rank = ranks_[index]->local().rank();
   const Stream stream;
@@ -144,7 +145,7 @@ void Runner::prepare(double timeout_us) {
       require_working();
     }
   }
-  // What one cannot do, none does; and what one has to capture anew, all do.
+  // If one process fails, all throw. If one process must capture, all do.
   const bool stale =
       graphs_ && !std::ranges::all_of(ranks_, [](const auto& rank) { return rank->captured(); });
   const auto most = world_.all_max({error ? 1.0 : 0.0, stale ? 1.0 : 0.0}, connect_us());
@@ -171,7 +172,7 @@ RunReport Runner::run(const RunOptions& options) {
     wait_until([this] { return std::ranges::all_of(times_, [](const Times& at) { return at.end.done(); }); });
     enqueued_ = 0;
     warm_ = true;
-    // The other processes may take as long again, where nothing in the plan has this one wait for them.
+    // The other processes may take as long again if no step of the plan makes this process wait for them.
     return report(options,
                   timeout_us_ + std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   } catch (...) {
@@ -179,9 +180,10 @@ RunReport Runner::run(const RunOptions& options) {
   }
 }
 
-/// The first run does not wait at the start line: kernels that wait could keep a library from what it does
-/// only once. Of a run of many epochs, those that the devices' queues take are there before it begins; but
-/// for plans that are submitted in their time, whose ranks' threads begin together.
+/// Enqueues the epochs of a run. From the second run on, ranks wait at the start line: as many epochs as the
+/// driver's queues take are enqueued before the run begins. The first run must not wait there: a waiting
+/// kernel could block NCCL's one-time setup. Plans whose host threads create commands during the run do not
+/// wait there either. In both cases the launching threads start together.
 void Runner::start(By by, const RunOptions& options) {
   const bool lines_up = warm_ && !program_.host_creates_commands;
   const bool alone = world_.local().size() == static_cast<std::size_t>(world_.size());
@@ -212,7 +214,7 @@ void Runner::start(By by, const RunOptions& options) {
       options.timeout_us * (options.epochs + enqueued_ + 1));
 }
 
-/// The threads of all local ranks wait for each other.
+/// Barrier of the launching threads of all local ranks.
 void Runner::meet() {
   ++arrived_;
   const auto deadline = deadline_in(timeout_us_);
@@ -223,7 +225,7 @@ void Runner::meet() {
   }
 }
 
-/// Epochs [first, last) of a run; behind the last of all its end.
+/// Enqueues epochs [first, last) of a run of `all` epochs. Records the end of the run after its last epoch.
 void Runner::launch(std::size_t index, By by, int first, int last, int all) {
   RankProgram& rank = *ranks_[index];
   for (int epoch = first; epoch < last; ++epoch) {
@@ -238,7 +240,7 @@ void Runner::launch(std::size_t index, By by, int first, int last, int all) {
   }
 }
 
-/// Waits until the device's queues take another epoch: a launch that found them full would block without a
+/// Waits until the driver's queues take another epoch. A launch into a full queue would block without a
 /// deadline.
 void Runner::make_room(const RankProgram& rank) const {
   const auto deadline = deadline_in(timeout_us_ + epoch_slack_us);
@@ -278,7 +280,7 @@ void Runner::enqueue(std::span<void* const> streams) {
   }
 }
 
-/// Throws where an epoch cannot be enqueued as things are. Whether the streams are being captured.
+/// Throws if an epoch cannot be enqueued now. Returns whether the user is capturing the streams.
 bool Runner::require_ready(std::span<void* const> streams) const {
   std::size_t captured = 0;
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
@@ -340,7 +342,7 @@ void Runner::begin_watch() {
   next_end_ = deadline_in(timeout_us_ + epoch_slack_us);
 }
 
-/// Waits of the collective library have no deadline: where epochs are under way, one has to end now and then.
+/// Waits inside NCCL have no deadline. While epochs are in flight, one must therefore end within the timeout.
 void Runner::require_progress() {
   std::size_t ended = 0, added = 0;
   for (const auto& rank : ranks_) ended += rank->backlog().ended(), added += rank->backlog().added();
@@ -363,7 +365,7 @@ void Runner::require_sound() const {
     if (rank->local().aborted()) throw UnnamedTimeout(diagnosis(), rank->local().rank());
 }
 
-/// Where epochs that nobody has waited for have failed, the call that comes next says so.
+/// Throws if the world is broken, or if an earlier enqueued epoch has failed.
 void Runner::require_working() {
   world_.health().require();
   try {
@@ -373,7 +375,7 @@ void Runner::require_working() {
   }
 }
 
-/// Who waited for what in vain.
+/// Names the waits that passed their deadline: rank, counter, value seen, value wanted.
 std::string Runner::diagnosis() const {
   std::string text;
   for (const auto& rank : ranks_) {
@@ -416,7 +418,7 @@ std::int64_t Runner::bytes(int rank) const {
 bool Runner::idle() const noexcept try {
   return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->idle(); });
 } catch (...) {
-  return true;  // a device that has failed runs nothing
+  return true;  // a failed device runs nothing
 }
 
 void Runner::drop_graphs() noexcept {

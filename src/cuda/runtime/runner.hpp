@@ -1,4 +1,4 @@
-// All local ranks of an executable at work: made ready, launched, waited for.
+// Runs an executable on all local ranks: prepares, launches, waits.
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,14 @@ namespace shingle::cuda {
 
 class Runner final : public Resident {
  public:
-  /// Makes communicators and memory. Collective; connect() comes next.
+  /// Makes communicators and memory. Collective. The caller must call connect() next.
   Runner(CudaWorld& world, const Plan& plan);
 
-  /// Connects the ranks wherever the library would do so in the middle of a plan. Collective.
+  /// Makes NCCL connect ranks now; otherwise it would connect them in the middle of a plan. Tries once
+  /// whether graphs can run the lanes. Collective.
   void connect();
-  /// Makes commands and graphs, where matrices have been bound anew. Collective. What throws before anything
-  /// is captured leaves the world as it was.
+  /// Makes commands and graphs, if matrices were bound since the last call. Collective. A failure before
+  /// capture leaves the world working.
   void prepare(double timeout_us);
   RunReport run(const RunOptions& options);
   void enqueue(std::span<void* const> streams);
@@ -38,7 +39,7 @@ class Runner final : public Resident {
   void drop_graphs() noexcept override;
 
  private:
-  /// How a rank's epoch gets to its device.
+  /// How an epoch is submitted to a device.
   enum class By { streams, traced_streams, graph };
 
   void on_all(std::function<void(std::size_t)> action, double timeout_us);
@@ -71,15 +72,15 @@ class Runner final : public Resident {
   };
   std::vector<Times> times_;
   StartLine start_;
-  std::atomic<std::size_t> arrived_{0};          // threads that are ready to begin a run
-  std::vector<const Communicator*> exchanging_;  // whose ranks send each other messages
-  std::vector<DeviceMemory> greetings_;          // by local rank: what connect() sends
-  double timeout_us_;                            // of a wait, as said last
-  std::size_t ended_ = 0;                        // epochs of the local ranks, when last looked at
-  Clock::time_point next_end_{};                 // by when another one has to end
-  int enqueued_ = 0;                             // epochs since all were waited for
+  std::atomic<std::size_t> arrived_{0};          // launching threads that are at meet()
+  std::vector<const Communicator*> exchanging_;  // communicators whose ranks send each other messages
+  std::vector<DeviceMemory> greetings_;          // by local rank: buffers of connect()
+  double timeout_us_;                            // timeout of one wait, as last set
+  std::size_t ended_ = 0;                        // epochs of the local ranks that had ended at the last check
+  Clock::time_point next_end_{};                 // deadline for the next epoch to end
+  int enqueued_ = 0;                             // epochs enqueued since the last synchronize() or run()
   bool graphs_ = false;                          // lanes run as branches of a graph
-  bool warm_ = false;                            // a run has gone before
+  bool warm_ = false;                            // a run has completed
 };
 
 }  // namespace shingle::cuda

@@ -1,4 +1,4 @@
-// Where the ranks of a run wait for each other, so that they begin it at one time.
+// Barrier on the devices at which the ranks of a run start together.
 #pragma once
 
 #include <nccl.h>
@@ -12,26 +12,25 @@ namespace shingle::cuda {
 
 class CudaWorld;
 
-/// Launches reach the devices one after the other, tens of microseconds apart. Behind this line they all wait
-/// in the devices for a word of the host's, and, where there are other processes, for a small collective with
-/// them.
+/// Launches reach the devices tens of microseconds apart. At the start line every device waits for a host
+/// word. With other processes, the devices also wait for a small NCCL all-reduce over all ranks.
 class StartLine {
  public:
-  /// Collective; meet() comes before the first enqueue().
+  /// Collective. The caller must call meet() before the first enqueue().
   explicit StartLine(CudaWorld& world);
 
-  /// Where there are other processes: what follows in the stream comes after all ranks have come here. The
-  /// first time the library connects them, behind nothing that waits for the host.
+  /// With other processes: later work of the stream starts after all ranks have reached this point. NCCL
+  /// connects the ranks at the first call, which must therefore not follow a wait for the host.
   void meet(std::size_t index, cudaStream_t stream);
-  /// On the device of the local rank: what follows in the stream waits for go().
+  /// On the device of the local rank: makes later work of the stream wait for go().
   void enqueue(std::size_t index, const Watch& watch, cudaStream_t stream);
-  /// All local ranks have enqueued it.
+  /// Releases the devices. All local ranks must have called enqueue().
   void go();
 
  private:
   PinnedMemory word_;
   std::uint32_t runs_ = 0;
-  // By local rank; none where all ranks are of this process.
+  // By local rank; empty if this process has all ranks.
   std::vector<ncclComm_t> everyone_;
   std::vector<DeviceMemory> scratch_;
 };

@@ -78,7 +78,7 @@ CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(s
     if (!is_alone()) parts_.processes = connect_by_nccl(*communicators_, first, size());
   }
   machine_ = cuda_machine(size(), {.first_device = first.device()});
-  // All processes have to make the same plans, so they need the same machine.
+  // All processes must make the same plans, so all take the smallest number of SMs.
   machine_.workers = -static_cast<int>(all_max({-double(machine_.workers)})[0]);
   join_memory();
 }
@@ -86,13 +86,13 @@ CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(s
 CudaWorld::~CudaWorld() {
   settle();
   if (!health_->hopeless()) return;
-  // Whatever a device or a thread may still use stays until the end of the process.
+  // A device or a stuck thread may still use these objects: they stay until the end of the process.
   for (LocalRank& rank : parts_.local) rank.abandon();
   static_cast<void>(communicators_.release());
   static_cast<void>(parts_.processes.release());
 }
 
-/// Lets ranks reach each other's memory, where they can.
+/// Gives ranks access to each other's memory, if all of them can have it.
 void CudaWorld::join_memory() {
   if (!is_alone()) {
     const LocalRank& own = parts_.local.front();
@@ -106,7 +106,8 @@ void CudaWorld::join_memory() {
   machine_.peer_memory = apart_.empty();
 }
 
-/// The others may still use what this process has shared with them, or have died: then it is left to its end.
+/// Waits until the other processes no longer use memory that this process shared with them. If they do not
+/// answer (they may have died), the memory stays until the end of the process.
 void CudaWorld::settle() noexcept try {
   constexpr double patience_us = 5e6;
   if (!retired_.empty() && !health_->stopped()) retired_.settle(processes(), patience_us);
@@ -148,8 +149,8 @@ DeviceBuffer CudaWorld::allocate(int rank, std::size_t bytes) {
   return allocate_on(local(rank).device(), rank, bytes, health_);
 }
 
-// Copies of pageable memory, and fills, may return before the device is done: the legacy stream's end is
-// theirs.
+// cudaMemcpy from pageable memory, and cudaMemset, may return before the device is done. Both run on the
+// legacy stream, so waiting for that stream waits for them.
 
 void CudaWorld::upload(int rank, void* device, const void* host, std::size_t bytes) {
   if (bytes == 0) return;
@@ -186,7 +187,8 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
   if (static_cast<int>(plan.ranks.size()) != size())
     throw InvalidArgument(
         fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
-  // A kernel of more CTAs than are resident at a time would wait for some that cannot start.
+  // The plan counts on its CTAs being resident together. Otherwise resident CTAs would wait for CTAs that
+  // cannot start.
   if (plan.workers > machine_.workers)
     throw InvalidArgument(fmt::format("the plan is for {} SMs a rank, a GPU here has {}: plan for this one",
                                       plan.workers, machine_.workers));
@@ -221,7 +223,8 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
   constexpr double patience_us = 10e6;
   constexpr std::chrono::seconds usual{1}, exit_patience{10};
   {
-    const std::lock_guard lock(failing_);  // one roll call at a time; the second finds the world stopped
+    // one roll call at a time: the second caller finds the world stopped
+    const std::lock_guard lock(failing_);
     if (health_->stopped() || !health_->fail(named(std::move(error)))) return;
   }
   for (LocalRank& rank : parts_.local) rank.abort();
@@ -232,7 +235,7 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
     late.emplace(usual, [reason = health_->reason(), rank = parts_.local.front().rank()] {
       fmt::print(stderr, "shingle: rank {} releases its devices after a failure: {}\n", rank, reason);
     });
-  } catch (...) {  // no memory, or no thread: they will notice by themselves
+  } catch (...) {  // no memory, or no thread: the other processes find out by themselves
   }
   const auto deadline = deadline_in(patience_us);
   if (!health_->hopeless() && !release(patience_us)) health_->give_up();
@@ -242,7 +245,7 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
   }
 }
 
-/// Who keeps a wait waiting, where it does not know.
+/// Completes an UnnamedTimeout with the ranks that did not answer a roll call.
 std::exception_ptr CudaWorld::named(std::exception_ptr error) noexcept try {
   std::rethrow_exception(error);
 } catch (const UnnamedTimeout& timeout) {
@@ -250,7 +253,7 @@ std::exception_ptr CudaWorld::named(std::exception_ptr error) noexcept try {
     const std::string silent = who_are_silent(processes().silent(timeout.what(), roll_call_us));
     return std::make_exception_ptr(Timeout(timeout.what() + silent + stopped_neighbours(), timeout.rank()));
   } catch (const Timeout&) {
-    return std::current_exception();  // another process has found out
+    return std::current_exception();  // another process has found the cause
   } catch (...) {
     return error;
   }
@@ -258,9 +261,9 @@ std::exception_ptr CudaWorld::named(std::exception_ptr error) noexcept try {
   return error;
 }
 
-/// Communicators and the graphs that have operations of theirs. Neither ends before the other: NCCL keeps a
-/// communicator as long as a graph has it, and the driver a graph until the device has done what it was
-/// given, which NCCL's kernels are part of and end when their communicator is aborted.
+/// Drops the graphs and aborts the communicators, concurrently, as each may wait for the other. NCCL keeps a
+/// communicator as long as a graph holds its operations. The driver keeps a graph until the device has
+/// finished its launches. Those include NCCL's kernels, which end when their communicator is aborted.
 bool CudaWorld::release(double timeout_us) noexcept try {
   std::packaged_task<void()> drop([residents = residents_] {
     for (Resident* resident : residents) resident->drop_graphs();

@@ -1,4 +1,4 @@
-// A world of GPUs.
+// The World of GPUs.
 #pragma once
 
 #include <map>
@@ -19,14 +19,14 @@
 
 namespace shingle::cuda {
 
-/// Who has work on the devices of a world.
+/// An owner of work on the devices of a world.
 class Resident {
  public:
   virtual ~Resident() = default;
-  /// Drops graphs with operations of the world's communicators, which are not released before the graphs are.
-  /// Once the world is broken, from a thread of its own.
+  /// Drops graphs with operations of the world's communicators: NCCL releases a communicator only after such
+  /// graphs. In a broken world, fail() calls it from a separate thread.
   virtual void drop_graphs() noexcept = 0;
-  /// Whether none of its work is left there.
+  /// True if none of its work is left on the devices.
   virtual bool idle() const noexcept = 0;
 };
 
@@ -38,7 +38,7 @@ class CudaWorld final : public World {
     std::unique_ptr<Processes> processes;
     CudaOptions options;
   };
-  /// Makes its own communicators, or adopts those of the local ranks.
+  /// Makes communicators, or adopts those of the local ranks.
   explicit CudaWorld(Parts parts, std::span<ncclComm* const> adopted = {});
   ~CudaWorld() override;
 
@@ -57,47 +57,48 @@ class CudaWorld final : public World {
     return all_max(std::move(values), parts_.options.timeout_us);
   }
 
-  // For executables.
+  // For executables:
 
-  /// The same within a run, whose deadline is its own.
+  /// As the functions above, with the deadline of a run.
   void barrier(double timeout_us);
   std::vector<double> all_max(std::vector<double> values, double timeout_us);
   std::vector<LocalRank>& local() { return parts_.local; }
-  /// Throws InvalidArgument where the rank is not local.
+  /// Throws InvalidArgument if the rank is not local.
   LocalRank& local(int rank);
-  /// Collective over the world where it is new: from compile(), in the same order on all processes.
+  /// Collective if the communicator is new: all processes ask from compile(), in the same order.
   const Communicator& communicator(const CommKey& key);
-  /// The other processes. Calls go through in_step(), so that a failure breaks the world.
+  /// The other processes. Call through in_step(), so that a failure breaks the world.
   Processes& processes() { return *parts_.processes; }
-  /// Why ranks do not reach each other's memory; empty: they do.
+  /// Why ranks cannot access each other's memory; empty if they can.
   const std::string& apart() const { return apart_; }
-  /// Memory that was shared with other processes.
+  /// Freed memory that other processes may still have mapped.
   Retired& retired() { return retired_; }
   const CudaOptions& options() const { return parts_.options; }
 
-  /// The library's handle of a local rank.
+  /// cuBLASLt's handle of a local rank.
   const BlasHandle& blas(int rank);
 
   void add(Resident& resident) { residents_.insert(&resident); }
   void remove(Resident& resident) { residents_.erase(&resident); }
 
-  /// By the number of lanes: whether they run side by side as branches of a graph on all devices of the
-  /// world, once that is known.
+  /// By number of lanes: whether that many branches of a graph run concurrently on all devices of the world.
+  /// No entry before the trial.
   std::map<std::size_t, bool>& side_by_side() { return side_by_side_; }
 
   Health& health() { return *health_; }
   const std::shared_ptr<Health>& shared_health() const { return health_; }
-  /// Throws where the world is broken, a communicator has failed, or another process has failed or is gone.
-  /// For the one thread that waits for a run to end, again and again. Kernels whose wait passed its deadline
-  /// say so by LocalRank::aborted().
+  /// Throws if the world is broken, a communicator has failed, or another process has failed or is gone. The
+  /// one thread that waits for a run calls it repeatedly. Kernels whose wait passed its deadline report
+  /// through LocalRank::aborted() instead.
   void watch();
-  /// Breaks the world, once: kernels' waits end, the other processes are told, communicators are aborted.
-  /// Asks the other processes first whom an UnnamedTimeout waits for. Returns once communicators are aborted
-  /// and the devices have nothing left to do, or after ten seconds gives up on them; if that takes long, the
-  /// reason is printed meanwhile. Never throws. No thread may be in an operation of a communicator, but in a
-  /// hopeless world, whose communicators stay as they are.
+  /// Breaks the world, once: ends the kernels' waits, tells the other processes, aborts the communicators.
+  /// For an UnnamedTimeout it first asks the other processes which ranks are missing.
+  ///
+  /// Returns once communicators are aborted and the devices are idle. After ten seconds it gives up on them;
+  /// before that it prints the reason if it takes longer than usual. Never throws. No thread may be in an
+  /// operation of a communicator, except in a hopeless world, whose communicators stay as they are.
   void fail(std::exception_ptr error) noexcept;
-  /// Runs `action`, which all processes run together; a failure breaks the world.
+  /// Runs `action`, which all processes run together. A failure breaks the world.
   template <class Action>
   void in_step(Action action) {
     health_->require();
@@ -117,7 +118,7 @@ class CudaWorld final : public World {
   void join_memory();
   void settle() noexcept;
 
-  std::shared_ptr<Health> health_ = std::make_shared<Health>();  // outlived by memory that users hold
+  std::shared_ptr<Health> health_ = std::make_shared<Health>();  // memory that users hold keeps it alive
   std::mutex failing_;
   Parts parts_;
   std::unique_ptr<Communicators> communicators_;
@@ -126,7 +127,7 @@ class CudaWorld final : public World {
   Retired retired_;
   std::set<Resident*> residents_;
   std::map<std::size_t, bool> side_by_side_;
-  std::map<int, Kept<BlasHandle>> blas_;  // by rank; made when first asked for
+  std::map<int, Kept<BlasHandle>> blas_;  // by rank; made on first use
 };
 
 }  // namespace shingle::cuda

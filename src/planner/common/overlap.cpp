@@ -21,8 +21,7 @@ Gemm product(const Builder& build, int rank, const Overlap::Computation& item, s
   return gemm;
 }
 
-Collective transfer(const Builder& build, int rank, std::size_t index, const OverlapRows& rows,
-                    bool beside) {
+Collective transfer(const Builder& build, int rank, std::size_t index, const OverlapRows& rows, bool beside) {
   const auto& [first, count] = rows.collectives[index];
   Collective step;
   step.kind = build.problem().overlap->collectives[index].kind;

@@ -40,7 +40,7 @@ class MemoryCheck {
     std::int64_t rows;
     std::int64_t global_row;  ///< of tile_row
     std::uint64_t ranks;
-    Values::Id value;  ///< how they are computed, over all of K; 0: inputs
+    ValueTable::Id value;  ///< how they are computed, over all of K; 0: inputs
   };
 
   /// Keys and values that tiles of a run have read: of which head of whose, and of which tokens.
@@ -92,7 +92,7 @@ class MemoryCheck {
   const Schedule& schedule_;
   Budget& budget_;
   TrackedMemory memory_;
-  Values values_;
+  ValueTable values_;
   Results results_;
   std::uint64_t everyone_;
   // Neighbouring tiles of a run multiply the same rows of A: they are read once.

@@ -58,7 +58,7 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
   };
   check_seen(step.keys, Content::Of::keys);
   check_seen(step.values, Content::Of::values);
-  const Values::Id value =
+  const ValueTable::Id value =
       values_.stored(values_.product(s.rank, s.lane, s.step, 0), dtype_of(step.out.slice));
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
     memory_.write(

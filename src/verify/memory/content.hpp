@@ -31,7 +31,7 @@ struct Content {
   std::uint64_t ranks =
       0;  ///< whose products are summed in c; whose operand a and b are; 0: no rank's in particular
   std::int32_t depth = 0;  ///< of an overlap's product: over how many of the K it goes
-  std::int32_t value = 0;  ///< how it is computed: Values::Id
+  std::int32_t value = 0;  ///< how it is computed: ValueTable::Id
 
   bool operator==(const Content&) const = default;
 };

@@ -6,7 +6,7 @@
 
 namespace shingle {
 
-Results::Results(const Plan& plan, const Values& values, Budget& budget)
+Results::Results(const Plan& plan, const ValueTable& values, Budget& budget)
     : plan_(plan), values_(values), budget_(budget) {
   for (const Buffer& buffer : plan.buffers) {
     const bool output = is_output(buffer.role) && !buffer.rows.empty();

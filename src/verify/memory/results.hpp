@@ -16,7 +16,7 @@ namespace shingle {
 
 class Results {
  public:
-  Results(const Plan& plan, const Values& values, Budget& budget);
+  Results(const Plan& plan, const ValueTable& values, Budget& budget);
 
   /// An output holds these elements. Throws CheckFailure where another rank, or an earlier epoch, holds the
   /// same elements as other values.
@@ -33,10 +33,10 @@ class Results {
   bool holds(const Rounding& statement) const;
 
   const Plan& plan_;
-  const Values& values_;
+  const ValueTable& values_;
   Budget& budget_;
-  std::vector<RegionMap<Held>> first_;          // by buffer: who came first to an element
-  std::set<std::pair<Values::Id, int>> found_;  // and by whom it is owned; -1: by all alike
+  std::vector<RegionMap<Held>> first_;              // by buffer: who came first to an element
+  std::set<std::pair<ValueTable::Id, int>> found_;  // and by whom it is owned; -1: by all alike
 };
 
 }  // namespace shingle

@@ -13,14 +13,14 @@ constexpr std::int64_t node_bytes = 96;  // in the list and in the table
 
 }  // namespace
 
-std::size_t Values::Hash::operator()(const Node& node) const {
+std::size_t ValueTable::Hash::operator()(const Node& node) const {
   std::uint64_t hash = static_cast<std::uint64_t>(node.kind) << 8 | static_cast<std::uint64_t>(node.dtype);
   for (const std::int32_t part : {node.a, node.b, node.c, node.d})
     hash = (hash ^ static_cast<std::uint32_t>(part)) * 0x9e3779b97f4a7c15u;
   return static_cast<std::size_t>(hash ^ hash >> 29);
 }
 
-Values::Id Values::intern(const Node& node) {
+ValueTable::Id ValueTable::intern(const Node& node) {
   const auto [found, added] = ids_.emplace(node, static_cast<Id>(nodes_.size()));
   budget_.spend(Budget::expanded, 1);
   if (added) {
@@ -31,43 +31,43 @@ Values::Id Values::intern(const Node& node) {
   return found->second;
 }
 
-Values::Id Values::sum(Id a, Id b) {
+ValueTable::Id ValueTable::sum(Id a, Id b) {
   return intern({Kind::sum, DType::f32, std::min(a, b), std::max(a, b), 0});
 }
 
-Values::Id Values::stored(Id value, DType dtype) {
+ValueTable::Id ValueTable::stored(Id value, DType dtype) {
   if (value == 0 || dtype == DType::f32 || at(value).dtype == dtype) return value;
   return intern({Kind::rounded, dtype, value, 0, 0});
 }
 
-Values::Id Values::beside(Id row, Id next, std::int64_t col) {
+ValueTable::Id ValueTable::beside(Id row, Id next, std::int64_t col) {
   if (row == next || (at(row).kind == Kind::row && at(row).b == next)) return row;
   return intern({Kind::row, DType::f32, row, next, static_cast<std::int32_t>(col)});
 }
 
-Values::Id Values::library(Id told, const std::array<std::int32_t, 3>& call, DType dtype) {
+ValueTable::Id ValueTable::library(Id told, const std::array<std::int32_t, 3>& call, DType dtype) {
   const auto number = calls_.emplace(call, static_cast<std::int32_t>(calls_.size())).first->second;
   return intern({Kind::library, dtype, told, number, 0});
 }
 
-bool Values::is_leaf(Id value, int rank) const {
+bool ValueTable::is_leaf(Id value, int rank) const {
   const Node& node = at(value);
   return (node.kind == Kind::product || node.kind == Kind::input) && (rank < 0 || node.a == rank);
 }
 
-bool Values::is_part(Id value) const {
+bool ValueTable::is_part(Id value) const {
   return is_leaf(at(value).kind == Kind::rounded ? at(value).a : value, -1);
 }
 
 /// One rank's part of a sum, as it travels.
-bool Values::is_part(Id value, int rank, DType staged) const {
+bool ValueTable::is_part(Id value, int rank, DType staged) const {
   if (at(value).kind == Kind::input) return at(value).a == rank;
   if (staged == DType::f32) return is_leaf(value, rank);
   return at(value).kind == Kind::rounded && at(value).dtype == staged && is_leaf(at(value).a, rank);
 }
 
 /// A sum of all ranks' parts, one after the other from `first` on; `rounded`: after each.
-bool Values::is_fold(Id value, int first, DType staged, bool rounded) const {
+bool ValueTable::is_fold(Id value, int first, DType staged, bool rounded) const {
   for (int i = world_ - 1; i > 0; --i) {
     const Node& node = at(value);
     const int rank = (first + i) % world_;
@@ -82,7 +82,7 @@ bool Values::is_fold(Id value, int first, DType staged, bool rounded) const {
 }
 
 /// A collective's sum of all ranks' parts, in rank order.
-bool Values::is_library(Id value) const {
+bool ValueTable::is_library(Id value) const {
   if (at(value).kind != Kind::library) return false;
   value = at(value).a;
   for (int rank = world_ - 1; rank >= 0; --rank) {
@@ -93,7 +93,7 @@ bool Values::is_library(Id value) const {
   return value == 0;
 }
 
-bool Values::is_summed(Id value, const Rounding& statement, int owner) const {
+bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const {
   if (world_ == 1 && is_leaf(value, 0)) return true;
   switch (statement.summing) {
     case Summing::none:
@@ -113,7 +113,7 @@ bool Values::is_summed(Id value, const Rounding& statement, int owner) const {
   return false;
 }
 
-bool Values::satisfies(Id result, const Rounding& statement, int owner) const {
+bool ValueTable::satisfies(Id result, const Rounding& statement, int owner) const {
   if (statement.summing == Summing::steps) return true;
   const auto unrounded = [&](Id value) {
     return at(value).kind == Kind::rounded && at(value).dtype == dtype_ ? at(value).a : value;
@@ -134,7 +134,7 @@ bool Values::satisfies(Id result, const Rounding& statement, int owner) const {
   return holds && (dtype_ == DType::f32 || last_pass == statement.last_pass);
 }
 
-void Values::write(Id value, std::string& text) const {
+void ValueTable::write(Id value, std::string& text) const {
   if (text.size() > most_text) return;
   const Node& node = at(value);
   const auto inside = [&](std::string_view before, Id one, std::string_view between, Id other) {
@@ -174,7 +174,7 @@ void Values::write(Id value, std::string& text) const {
   }
 }
 
-std::string Values::text_of(Id value) const {
+std::string ValueTable::text_of(Id value) const {
   std::string text;
   write(value, text);
   if (text.size() > most_text) text = text.substr(0, most_text) + "...";

@@ -16,11 +16,12 @@ namespace shingle {
 
 /// Expressions, each kept once. Products, sums and passes are fp32 until they are rounded. A sum of several
 /// sources is a left fold, and fp32 addition of two is commutative: so (C1 + C0) + C2 is (C0 + C1) + C2.
-class Values {
+class ValueTable {
  public:
   using Id = std::int32_t;  ///< 0: nothing that is tracked
 
-  Values(DType dtype, int world, Budget& budget) : budget_(budget), dtype_(dtype), world_(world), nodes_(1) {}
+  ValueTable(DType dtype, int world, Budget& budget)
+      : budget_(budget), dtype_(dtype), world_(world), nodes_(1) {}
 
   Id input(int rank) { return intern({Kind::input, dtype_, rank, 0, 0}); }
   /// What a GEMM or an attention step computes of rows of A, themselves 0 where they are inputs. Two steps

@@ -1,4 +1,4 @@
-// Activations in fp32, as the host has them.
+// Activations in fp32, with the formulas of the host.
 #pragma once
 
 #include "cuda/kernels/elementwise.hpp"
@@ -13,7 +13,7 @@ __device__ __forceinline__ float gelu(float x) {
   return 0.5f * x * (1.0f + erff(x * 0.70710678f));
 }
 
-/// Of one matrix; swiglu takes two and is not among them.
+/// Activations of one matrix. swiglu has two inputs and is not included.
 template <int length>
 __device__ __forceinline__ void activate(Activate activation, float (&x)[length]) {
   if (activation == Activate::relu) {

@@ -1,4 +1,4 @@
-// From element types as values to element types as types.
+// Maps element types from values to template parameters.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,7 +8,8 @@
 
 namespace shingle::cuda {
 
-/// Kernel<S, T>::get() for the types of the sources and of everything else; null where there is none.
+/// Kernel<S, T>::get() with S the type of the sources and T that of everything else; null if there is no such
+/// kernel.
 template <template <class, class> class Kernel>
 const void* by_type(const ElementwiseArgs& args) {
   const bool wide = args.source_type == Element::f32;

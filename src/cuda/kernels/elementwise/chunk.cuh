@@ -1,7 +1,7 @@
-// Chunks: as many elements as one thread moves at a time, 16 bytes or a multiple, in registers.
+// Chunks: the elements that one thread moves at a time in registers, 16 bytes or a multiple.
 //
-// A chunk whose memory is not aligned to 16 bytes, or that the ragged edge of a matrix cuts, goes element by
-// element; elements beyond the edge are zero.
+// A chunk is moved element by element if its memory is not aligned to 16 bytes, or if the edge of a matrix
+// cuts it. Elements beyond the edge are zero.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,7 +19,7 @@ __device__ inline bool aligned(const void* at) {
   return (reinterpret_cast<std::uintptr_t>(at) & (vector_bytes - 1)) == 0;
 }
 
-/// `length` elements of type T, as the words that hold them.
+/// `length` elements of type T, in 32-bit words.
 template <class T, int length>
 struct Chunk {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4);
@@ -29,7 +29,7 @@ struct Chunk {
   std::uint32_t word[words] = {};
 };
 
-/// Puts an element before the others: with registers there is no index but a constant.
+/// Inserts an element at the front. Registers can only be indexed by constants, so the other elements move.
 template <class T, int length>
 __device__ inline void push_front(Chunk<T, length>& chunk, std::uint32_t bits) {
 #pragma unroll
@@ -39,7 +39,7 @@ __device__ inline void push_front(Chunk<T, length>& chunk, std::uint32_t bits) {
   chunk.word[0] = sizeof(T) == 4 ? bits : chunk.word[0] << 16 | bits;
 }
 
-/// Takes the first element out.
+/// Removes the first element.
 template <class T, int length>
 __device__ inline std::uint32_t pop_front(Chunk<T, length>& chunk) {
   const std::uint32_t bits = sizeof(T) == 4 ? chunk.word[0] : chunk.word[0] & 0xffffu;
@@ -54,10 +54,10 @@ __device__ inline std::uint32_t pop_front(Chunk<T, length>& chunk) {
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
 
-/// Whether what is loaded stays in L1.
+/// Whether loaded lines stay in L1.
 enum class Reuse { once, often };
 
-/// The first `count` elements at `at` into a chunk of zeros.
+/// Loads the first `count` elements at `at` into a chunk of zeros.
 template <Reuse reuse = Reuse::once, class T, int length>
 __device__ inline void load(Chunk<T, length>& chunk, const char* at, int count) {
   if (count >= length && aligned(at)) {
@@ -90,7 +90,7 @@ __device__ inline void store(Chunk<T, length> chunk, char* at, int count) {
   }
 }
 
-/// The numbers in a word: fp32 from them, and back by rounding to nearest even.
+/// Converts the numbers in a word to fp32, and back with rounding to nearest even.
 template <class T>
 struct Numbers;
 
@@ -123,7 +123,7 @@ struct Numbers<__half> {
   }
 };
 
-/// Element i in fp32; the index must be known when it is compiled.
+/// Element i in fp32. The index must be a compile-time constant.
 template <class T, int length>
 __device__ inline float widened(const Chunk<T, length>& chunk, int i) {
   constexpr int per_word = 4 / static_cast<int>(sizeof(T));

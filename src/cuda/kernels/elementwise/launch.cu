@@ -1,4 +1,4 @@
-// Which kernel does a pass, and on how many CTAs.
+// Chooses the kernel of a pass, and its number of CTAs.
 #include <algorithm>
 
 #include "cuda/kernels/ptx/grids.cuh"
@@ -27,7 +27,8 @@ cudaError_t attribute(cudaDeviceAttr which, int* value) {
   return cudaDeviceGetAttribute(value, which, device);
 }
 
-/// Threads enough for a row to be read at once, rows enough in a CTA to fill it, CTAs enough for all rows.
+/// Threads: enough to read a row in one batch. Slices: enough for all rows in one wave of CTAs. Both have the
+/// limit of a CTA.
 RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers) {
   const bool gated = args.activate == Activate::swiglu;
   const int length = 16 / size_of(args.type);
@@ -45,12 +46,13 @@ struct Launch {
   const void* kernel = nullptr;
   int threads = 0;
   std::size_t shared_bytes = 0;
-  std::int64_t pieces = 0;  ///< CTAs that find something to do
-  bool pairs = false;       ///< as in ElementwiseArgs
-  bool early = false;       ///< likewise
+  std::int64_t pieces = 0;  ///< CTAs that would have work
+  bool pairs = false;       ///< ElementwiseArgs::pairs
+  bool early = false;       ///< ElementwiseArgs::early
 };
 
-/// No more CTAs than are resident together: one that is not could hold what the others wait for.
+/// Launches no more CTAs than can be resident together: a CTA that is not resident could own an item that
+/// resident CTAs wait for.
 cudaError_t launch(const Launch& at, int most, int sms, void** parameters, cudaStream_t stream) {
   if (at.kernel == nullptr) return cudaErrorInvalidValue;
   int each = 0;
@@ -82,7 +84,7 @@ cudaError_t launch(const Launch& at, int most, int sms, void** parameters, cudaS
   return cudaLaunchKernelExC(&config, at.kernel, parameters);
 }
 
-/// Shared memory for what the movers of a sum have under way, of what a CTA may have here.
+/// Bytes of shared memory for the chunks in flight of a sum. A CTA may have `most_shared` bytes.
 std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
   constexpr int own = 8 << 10, enough = 192 << 10;
   if (copies(args)) return 0;

@@ -1,4 +1,4 @@
-// What the movers of a tile do with it: copy it, or sum its sources.
+// Work of the copy warps on a tile: copy it, or sum its sources.
 #pragma once
 
 #include "activation.cuh"
@@ -9,12 +9,12 @@
 
 namespace shingle::cuda {
 
-/// The chunks of a tile that fall to a mover. Neighbouring threads take neighbouring chunks of a row, then
-/// the next row, so that warps read and write whole lines.
+/// The chunks of a tile that one copy thread moves. Neighbouring threads take neighbouring chunks of a row,
+/// then the next row, so that warps load and store whole lines.
 struct Walk {
-  int across;  ///< threads beside each other in a row
-  int down;    ///< rows under way together
-  int chunks;  ///< of a row
+  int across;  ///< threads side by side in a row
+  int down;    ///< rows in flight together
+  int chunks;  ///< in a row
   int first;
   int chunk;
   int row;
@@ -50,7 +50,7 @@ __device__ inline void store_all(const ElementwiseArgs& args, const TileWork& wo
       store(chunk, row + col * std::int64_t{sizeof(T)}, work.cols - at.col);
 }
 
-/// False where the source's row lies nowhere.
+/// False if the source's row has no address.
 template <class T, int length>
 __device__ inline bool load_from(const ElementwiseArgs& args, const Route& source, const TileWork& work,
                                  Spot at, Chunk<T, length>& chunk) {
@@ -62,10 +62,10 @@ __device__ inline bool load_from(const ElementwiseArgs& args, const Route& sourc
   return true;
 }
 
-/// Reorders one source. T: any type of the elements' size.
+/// Reorders one source. T: any type with the size of an element.
 template <class T>
 struct Copy {
-  static constexpr int batch = 8;  // loads under way in a thread
+  static constexpr int batch = 8;  // loads in flight in a thread
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
 
   static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
@@ -90,15 +90,16 @@ struct Copy {
   }
 };
 
-/// Sums sources of type S in their order in fp32; bias, activation, and one rounding to T.
+/// Sums sources of type S in their order in fp32, then applies bias and activation, and rounds once to T.
 template <class S, class T>
 struct Sum {
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
   using Source = Chunk<S, length>;
   static constexpr int group =
-      4 * vector_bytes / Source::bytes;  // sources whose loads are under way together
+      // sources whose loads are in flight together
+      4 * vector_bytes / Source::bytes;
 
-  /// By a whole warp, a lane for each source and destination.
+  /// Called by the whole scheduler warp, one lane for each source and destination.
   static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
                                                 const TileWork& work, TileLines& lines, int lane) {
     bool whole = sum_depth(args.room, args.source_count, Source::bytes) >= 2 && work.cols % length == 0 &&
@@ -140,8 +141,8 @@ struct Sum {
     });
   }
 
-  /// Each mover has copies of so many chunks of all sources under way, into places of its own in shared
-  /// memory: no other waits for them.
+  /// Each copy thread keeps asynchronous copies of `depth` chunks of all sources in flight. They go to the
+  /// thread's own slots in shared memory, so no other thread waits for them.
   template <int depth>
   static __device__ __forceinline__ void stream(const ElementwiseArgs& args, std::int64_t row_bytes,
                                                 const TileWork& work, const TileLines& lines) {
@@ -187,7 +188,7 @@ struct Sum {
       for (int d = 0; d < args.to.dests; ++d)
         if (char* const to = lines.to[d])
           ptx::store(to + offset, make_uint4(sum.word[0], sum.word[1], sum.word[2], sum.word[3]));
-      fetch(slot);  // behind the stores, which need all that was in it
+      fetch(slot);  // after the stores, which use all data of the slot
       slot = slot == mine + (depth - 1) * slot_bytes ? mine : slot + slot_bytes;
     }
   }
@@ -209,7 +210,7 @@ struct Sum {
     }
   }
 
-  /// Bias, activation and the rounding of the chunk at a column of the tile.
+  /// Bias, activation and rounding of the chunk at a column of the tile.
   static __device__ __forceinline__ Chunk<T, length> finished(const ElementwiseArgs& args,
                                                               const TileWork& work, int tile_col,
                                                               float (&x)[length]) {

@@ -1,19 +1,19 @@
-// Where a row of a tile lies, on the device.
+// Device code that looks up the address of a tile's row.
 #pragma once
 
 #include "cuda/kernels/hooks.hpp"
 
 namespace shingle::cuda {
 
-/// A tile as the hooks know it.
+/// Position and coordinates of a tile, for lookups in hook tables.
 struct TileSpot {
-  std::int64_t position;  ///< in the grid's order; only routes by tile ask for it
+  std::int64_t position;  ///< in the grid's order; used only by routes by tile
   std::int32_t m;
   std::int32_t n;
 };
 
-/// Row `row` of a tile, null where it goes nowhere: at the tile's column 0 for routes by tile, at the grid's
-/// for others.
+/// Address of row `row` of a tile; null if the row has none. It points at the tile's column 0 for routes by
+/// tile, at the grid's column 0 for others.
 __device__ inline char* row_of(const Route& route, const TileSpot& tile, std::int32_t tile_rows,
                                std::int32_t row, std::int32_t dest = 0) {
   if (route.table == nullptr)
@@ -30,7 +30,7 @@ __device__ inline char* row_of(const Route& route, const TileSpot& tile, std::in
   return at == nullptr ? nullptr : at + row * route.row_bytes;
 }
 
-/// Elements from there to the tile's column 0.
+/// Elements from that address to the tile's column 0.
 __device__ inline std::int32_t first_col(const Route& route, const TileSpot& tile, std::int32_t tile_cols) {
   return route.by_tile ? 0 : tile.n * tile_cols;
 }

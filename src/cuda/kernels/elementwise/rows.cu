@@ -1,4 +1,4 @@
-// The kernels that go by complete rows.
+// Instances of the row-wise kernels.
 #include "by_type.cuh"
 #include "rows.cuh"
 

@@ -1,18 +1,20 @@
-// Passes that need complete rows: a sum of sources, bias, activation or swiglu, residual, RMSNorm.
+// Row-wise passes: a sum of sources, bias, activation or swiglu, residual, RMSNorm.
 //
-// A CTA is cut into slices of `threads` threads; a slice takes a row of the matrix at a time, of a range of
-// consecutive rows, so that the tables it looks into stay in L1. Phases of a row:
+// A CTA consists of slices of `threads` threads. A slice takes one row of the matrix at a time, from a range
+// of consecutive rows, so that its tables stay in L1. Phases of a row:
 //
-//   1. every thread gathers its chunks from the tiles, one pointer a chunk, a batch of them under way
-//      together; sums, finishes, adds the residual and stores that sum. With a norm it keeps the chunks in
-//      shared memory in fp32, for itself, and sums their squares; without, they are stored, and that is all;
-//   2. the slice sums the squares: shuffles in a warp, then shared memory, one barrier a row;
-//   3. the chunks are scaled, rounded once and stored.
+//   1. Every thread loads its chunks from the tiles, with one pointer for each chunk and a batch of loads in
+//      flight. It sums them, finishes them, adds the residual and stores that sum. With a norm, the thread
+//      keeps its chunks in shared memory in fp32, for itself, and sums their squares. Without a norm it
+//      stores them, and the row is complete.
+//   2. The slice sums the squares: by shuffles in a warp, then through shared memory, with one barrier for
+//      each row.
+//   3. Every thread scales its chunks, rounds once and stores them.
 //
-// Memory order: none: what is read was there before the kernel began.
+// Memory order: none needed, as all inputs are complete before the kernel starts.
 //
-// Assumes: threads is a multiple of 32, slices · threads the CTA; rows whose `to` lies somewhere have a
-// residual and a sum.
+// Assumes: `threads` is a multiple of 32, and slices · threads is the size of the CTA. Rows with a
+// destination also have an address for residual and sum.
 #pragma once
 
 #include "activation.cuh"
@@ -23,13 +25,13 @@
 
 namespace shingle::cuda {
 
-/// Sums of a slice's warps, for every other row: they are written again two rows later, behind the barrier of
-/// the row between, to which their readers came after reading.
+/// Sums of a slice's warps, in two buffers that alternate by row. A buffer is written again two rows later,
+/// after the barrier of the row between. All its readers arrive at that barrier after reading.
 struct SliceSums {
   float of[2][max_row_threads / 32];
 };
 
-/// A row, as a thread of its slice sees it. `gated`: swiglu.
+/// A row, from the view of one thread of its slice. `gated`: swiglu.
 template <class S, class T, bool gated>
 struct RowPass {
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
@@ -41,10 +43,10 @@ struct RowPass {
   const RowLayout& layout;
   float4* cache;
   int slice;
-  int lane;  ///< in the slice
+  int lane;  ///< thread within the slice
   int out_cols;
   std::int32_t m = 0;    ///< row of tiles
-  std::int32_t row = 0;  ///< in it
+  std::int32_t row = 0;  ///< within the row of tiles
 
   __device__ TileSpot tile(const Route& route, int n) const {
     return {route.by_tile ? args.position_of[std::int64_t{m} * args.tiles_n + n] : 0, m, n};
@@ -52,19 +54,20 @@ struct RowPass {
   __device__ char* row_at(const Route& route, int dest = 0) const {
     return row_of(route, tile(route, 0), args.tile_rows, row, dest);
   }
-  /// The column of tiles that holds a column: exact while cols · tile_cols < 2³².
+  /// Column of tiles that holds a column. Exact while cols · tile_cols < 2³².
   __device__ int tile_of(int col) const {
     return static_cast<int>(static_cast<std::uint32_t>(col) * layout.reciprocal >> 32);
   }
 
-  /// A source at a column of the grid that lies in column n of tiles; null where the row lies nowhere.
+  /// Address of a source at a column of the grid, in column n of tiles; null if the row has no address.
   __device__ const char* source_at(const Route& source, int n, int col) const {
     const char* const at = row_of(source, tile(source, n), args.tile_rows, row);
     const int offset = source.by_tile ? col - n * args.tile_cols : col;
     return at == nullptr ? nullptr : at + offset * std::int64_t{sizeof(S)};
   }
 
-  /// `count` elements of a source. A chunk that tiles cut (tile_cols is no multiple of it) goes by elements.
+  /// Loads `count` elements of a source. A chunk that crosses tiles (if tile_cols is not a multiple of its
+  /// length) is loaded element by element.
   __device__ void load_source(const Route& source, int col, int count, Chunk<S, length>& chunk) const {
     const int n = tile_of(col);
     if (col + count <= (n + 1) * args.tile_cols) {
@@ -79,7 +82,7 @@ struct RowPass {
   }
 
   __device__ int col_of(int chunk) const { return chunk * length; }
-  /// Elements of a chunk that there are; none beyond the row.
+  /// Number of a chunk's elements that exist; 0 or less beyond the row.
   __device__ int left_at(int chunk) const { return min(out_cols - col_of(chunk), length); }
 
   template <Reuse reuse>
@@ -89,7 +92,8 @@ struct RowPass {
     return chunk;
   }
 
-  /// Adds the sources, and bias, of a batch of chunks; column `shift` of the grid is the output's first.
+  /// Adds the sources and the bias to a batch of chunks. The output's first column is column `shift` of the
+  /// grid.
   __device__ __forceinline__ void gather(int first, int shift, Batch& x) const {
     for (int s = 0; s < args.source_count; ++s) {
       Chunk<S, length> chunk[batch];
@@ -107,7 +111,7 @@ struct RowPass {
         add(x[j], vector<Reuse::often>(args.bias, shift + col_of(c), left_at(c)));
   }
 
-  /// Phase 1 of a batch up to the sum. Elements beyond the row come out as zero.
+  /// Phase 1 of a batch, up to the sum. Elements beyond the row become zero.
   __device__ __forceinline__ void finish(int first, Batch& x) const {
     Chunk<T, length> residual[batch];
     if (args.has_residual) {
@@ -140,7 +144,7 @@ struct RowPass {
         store(result, to + col_of(chunk) * std::int64_t{sizeof(T)}, left_at(chunk));
   }
 
-  /// Phase 1: the thread's part of the sum of squares.
+  /// Phase 1. Returns the thread's part of the sum of squares.
   __device__ __forceinline__ float gather_row() const {
     float squares = 0;
     for (int first = lane; left_at(first) > 0; first += batch * layout.threads) {
@@ -160,14 +164,14 @@ struct RowPass {
     return squares;
   }
 
-  /// In planes of four floats a chunk, so that neighbours take neighbouring banks.
+  /// Writes a chunk as planes of four floats, so that neighbouring threads use neighbouring banks.
   __device__ void keep(int chunk, const float (&x)[length]) const {
 #pragma unroll
     for (int i = 0; i < length; i += 4)
       cache[i / 4 * (layout.cached / length) + chunk] = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
   }
 
-  /// Phase 2: of the slice.
+  /// Phase 2. Returns the sum over the slice.
   __device__ float sum_of_slice(float value, float* warps) const {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);

@@ -1,4 +1,4 @@
-// The kernels that go tile by tile.
+// Instances of the tile-by-tile kernels.
 #include "by_type.cuh"
 #include "move.cuh"
 

@@ -1,19 +1,25 @@
-// Passes tile by tile, as a pipeline of three roles in each persistent CTA:
+// Tile-by-tile passes: a pipeline of three roles in each persistent CTA. Phases of a tile, by role:
 //
-//   scout   one warp: takes the next item (dealt out, or claimed from the queue), waits for the tile's gates,
-//           and posts the tile to a slot of a ring of two;
-//   movers  `movers` threads: load the tile's chunks from all sources, sum, finish, store to all
-//   destinations; herald  one warp: when all movers are done with a tile, counts it and frees its slot.
+//   - Scheduler warp (scout): takes the next item, statically or from the work queue. It awaits the tile's
+//     gates and posts the tile to a slot of a ring of two.
+//   - Copy warps (movers): load the tile's chunks from all sources, sum, finish, and store to all
+//     destinations.
+//   - Notify warp (herald): when all copy warps have finished a tile, notifies its counters and frees its
+//     slot.
 //
-// So neither a gate nor a count is in the movers' way, and a tile whose gate has opened is counted whatever
-// the scout waits for next: it holds one item ahead of the movers, which depends on lower items only.
+// So gates and notifies do not delay the copy warps. A tile whose gate has opened is notified even while the
+// scheduler warp waits for a later gate. The scheduler warp holds one item ahead of the copy warps, which is
+// free of deadlock as items depend on lower items only.
 //
-// Memory order: gate (acquire.sys by the scout) → `posted` (mbarrier, release and acquire in the CTA) →
-// movers' loads, which are coherent ones; movers' stores → `moved` → the herald's release-add at the scope of
-// its readers. Barriers and release are cumulative, so that each count covers the stores of all movers.
+// Memory order, loads: the scheduler warp awaits the gate (acquire.sys) and arrives at the mbarrier `posted`
+// (release, CTA); the copy warps wait there (acquire, CTA). Their loads are coherent ones.
 //
-// Assumes: warps 0 … movers/32 - 1 are movers; tables and `order` are constant while the kernel runs; a chunk
-// is moved by one thread, so that `to` may be a source in place.
+// Memory order, stores: the copy warps arrive at the mbarrier `moved`. The notify warp waits there, and then
+// adds to the counters with release at the scope of their readers. Barriers and release are cumulative, so
+// each notify covers the stores of all copy warps.
+//
+// Assumes: warps 0 … movers/32 - 1 are copy warps. Tables and `order` are constant while the kernel runs. One
+// thread loads and stores a chunk, so that `to` may be one of the sources (in place).
 #pragma once
 
 #include "cuda/kernels/count.cuh"
@@ -27,16 +33,16 @@ namespace shingle::cuda {
 
 inline constexpr int ring_slots = 2;
 
-/// A tile to move; no rows: the end.
+/// A tile to move; 0 rows: the end.
 struct TileWork {
   TileSpot spot;
   std::int32_t rows;
   std::int32_t cols;
 };
 
-/// Where a tile's first row lies, at its column 0, in every source and at every destination (null: it goes
-/// nowhere), where that says it all: it is one piece of each, and its chunks are whole and aligned. The scout
-/// finds out, so that movers do not for each chunk.
+/// Address of a tile's first row at column 0, in every source and destination (null: the row has none). Valid
+/// if `whole`: the tile is one piece in all of them, and its chunks are complete and aligned. The scheduler
+/// warp computes it once, so that copy threads need no lookup for each chunk.
 struct TileLines {
   bool whole;
   const char* from[max_sources];
@@ -51,7 +57,7 @@ struct TileRing {
   TileLines lines[ring_slots];
 };
 
-/// The n-th turn of a slot is a phase of its barriers.
+/// The n-th use of a slot is a phase of its mbarriers.
 struct Turn {
   int slot = 0;
   std::uint32_t parity = 0;
@@ -61,8 +67,8 @@ struct Turn {
   }
 };
 
-/// The next item, or `last`. An item that is claimed in vain is given back: the queue grows by exactly the
-/// items an epoch, whoever shares it.
+/// The next item, or `last`. A claim beyond the last item is given back. In each epoch the queue thus grows
+/// by the number of items, however many kernels share it.
 __device__ inline std::int64_t next_item(const ElementwiseArgs& args, std::uint32_t epoch,
                                          std::int64_t turn) {
   if (args.queue == nullptr) return min(args.first + blockIdx.x + turn * gridDim.x, args.last);
@@ -83,23 +89,23 @@ __device__ inline TileWork describe(const ElementwiseArgs& args, std::int64_t po
               min(args.cols - std::int64_t{at.n} * args.tile_cols, std::int64_t{args.tile_cols}))};
 }
 
-/// Waits for a tile's gates, a lane for each. Where the rank's waits were ended it goes on all the same: what
-/// is counted, and claimed of the queue, stays whole.
+/// Awaits a tile's gates, one lane for each gate. Continues if the rank's waits were ended, so that counters
+/// and the work queue keep their totals.
 __device__ inline void await_gates(const ElementwiseArgs& args, std::int64_t position, std::uint32_t epoch,
                                    int lane) {
   for (int i = lane; i < args.gate.count; i += 32)
     wait_for(args.gate.targets[position * args.gate.count + i], epoch, args.watch);
-  __syncwarp();  // what one lane acquired, the lane that posts has seen
+  __syncwarp();  // makes acquires of all lanes visible to the lane that posts
 }
 
 template <class Move>
 __device__ void scout(const ElementwiseArgs& args, const Route* sources, TileRing& ring, int lane) {
-  // Where nothing orders the kernel behind the one that began the epoch, this load has to find it in memory.
+  // With PDL no kernel boundary makes the epoch word visible here, so the load acquires.
   const std::uint32_t epoch = args.watch.epoch == nullptr ? 0 : ptx::load_acquire_gpu(args.watch.epoch);
   Turn turn;
   for (std::int64_t n = 0;; ++n) {
-    ptx::barrier_wait(&ring.freed[turn.slot],
-                      turn.parity ^ 1);  // a new barrier's phase before the first is over
+    // A slot's first use passes at once: the phase before the first counts as complete.
+    ptx::barrier_wait(&ring.freed[turn.slot], turn.parity ^ 1);
     const std::int64_t item = __shfl_sync(~0u, lane == 0 ? next_item(args, epoch, n) : 0, 0);
     TileWork work{};
     if (item < args.last) {
@@ -115,7 +121,7 @@ __device__ void scout(const ElementwiseArgs& args, const Route* sources, TileRin
     if (work.rows == 0) break;
     turn.next();
   }
-  ptx::await_prerequisites();  // what follows this kernel follows those before it
+  ptx::await_prerequisites();  // so that kernels after this one also follow the kernels before it
 }
 
 __device__ inline void herald(const ElementwiseArgs& args, TileRing& ring, int lane) {
@@ -134,7 +140,7 @@ __device__ inline void herald(const ElementwiseArgs& args, TileRing& ring, int l
   }
 }
 
-/// By the movers: visit(slot, work) for tile after tile, as the scout posts them.
+/// For the copy warps: calls visit(slot, work) for each tile in the order of posting.
 template <class Visit>
 __device__ __forceinline__ void for_each_tile(TileRing& ring, Visit&& visit) {
   for (Turn turn;; turn.next()) {
@@ -147,8 +153,8 @@ __device__ __forceinline__ void for_each_tile(TileRing& ring, Visit&& visit) {
   }
 }
 
-/// `Move::survey(args, sources, work, lines, lane)` is what the scout, a whole warp, finds out of a tile;
-/// `Move::run(args, sources, ring)` is what the movers do with all of them.
+/// `Move::survey(args, sources, work, lines, lane)` is called by the whole scheduler warp for each tile.
+/// `Move::run(args, sources, ring)` is called by the copy warps once, for all tiles.
 template <class Move>
 __global__ void __launch_bounds__(tile_threads, 1)
     tiles_kernel(const __grid_constant__ ElementwiseArgs args) {

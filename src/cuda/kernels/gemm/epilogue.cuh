@@ -1,24 +1,36 @@
-// What becomes of a finished tile: epilogue, one rounding, stores along its route, and the notify.
+// Epilogue of a tile (sm90): C, bias, activation, one rounding, stores along the tile's route, notifies.
 //
-// The warps that multiply leave the finished tile in shared memory and go on to the next. The kernel layer's
-// warp for epilogue loads, which has nothing to load here, is the shipper: it has looked up where the tile's
-// rows go while they were multiplied, stores them there in whole lines, frees the staged tile and releases
-// the counts. So neither routes nor counts cost those who multiply anything, but for a CTA's last tile, which
-// they ship themselves. Rows have addresses of their own: slots, row-subtiles, pools, owners and scattered
-// rows are all the same to it, on this device or another. Plain stores do that, not bulk copies: one for each
-// row takes longer, and delays the main loop's loads.
+// Phases of a tile:
 //
-// Staging, by warp (16 rows of the tile for each block of rows that its warpgroup multiplies): where there is
-// nothing to do to the sums they are rounded in registers; else they go through the warp's own scratch, so
-// that C, bias and activation meet eight columns of a row at a time. Staged rows are 16 bytes apart, so that
-// neither side meets bank conflicts.
+//   1. The MMA warps stage the finished tile in shared memory, arrive at the mbarrier `filled`, and go on to
+//      the next tile.
+//   2. The store warp looks up the row addresses while the tile is multiplied. It is the warp that CUTLASS's
+//      kernel layer has for epilogue loads, which this epilogue does not need.
+//   3. The store warp waits for `filled`, stores the rows in whole lines, and arrives at the mbarrier
+//      `emptied`, which frees the staging buffer.
+//   4. The store warp notifies the tile's counters.
 //
-// Where a tile's sum has parts (split.cuh), only the last part's CTA ships it; the others go through the
-// motions, so that fills of the staged tile are counted alike.
+// So neither routes nor notifies cost the MMA warps time. The exception is a CTA's last tile, which the MMA
+// warps store themselves.
 //
-// Memory order: each thread that staged arrives (release, CTA) at `filled`, where the shipper waits (acquire,
-// CTA); behind the shipper's own barrier a release at the scope of the readers covers all its lanes' stores,
-// and those of the warps that shipped a last tile before they arrived.
+// Each row has its own address. Slots, row-subtiles, pools, owners and scattered rows are therefore stored in
+// the same way, on this device or another. The store warp uses plain stores, not TMA stores: one TMA store
+// for each row takes longer and delays the main loop's loads.
+//
+// Staging: a warp has 16 rows of each block of rows that its warpgroup multiplies. Sums that only need
+// rounding are rounded in registers. Others go through the warp's scratch, so that C, bias and activation
+// apply to eight columns of a row at a time. A padding of 16 bytes for each staged row avoids bank conflicts
+// on both sides.
+//
+// Split-K (split.cuh): only the CTA of the last part stores the tile. The CTAs of other parts arrive at the
+// same barriers, so that all warps count the fills of the staging buffer alike.
+//
+// Memory order: each staging thread arrives at `filled` (release, CTA). The store warp waits there (acquire,
+// CTA). After the store warp's __syncwarp, the release at the scope of the counters' readers covers the
+// stores of all its lanes. It also covers the stores of warps that stored a last tile, as those warps arrive
+// at `filled` afterwards.
+//
+// Checks: static_asserts on the warps of a tile and the accumulators of a thread.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -38,7 +50,8 @@
 
 namespace shingle::cuda {
 
-/// T: the CUDA type of bias, C and (unless it is fp32) output. Warps: that multiply; Rows × Cols: the tile.
+/// T: the CUDA type of bias, C and (unless it is fp32) output. Rows × Cols: the tile. Warps: the MMA warps
+/// that share a tile.
 template <class T, int Rows, int Cols, int Warps>
 class HookedEpilogue {
  public:
@@ -51,22 +64,24 @@ class HookedEpilogue {
   using Params = GemmArgs;
   using Output = TileOutput<T, Cols>;
 
-  static constexpr int stride = Cols * 2 + 16;  // bytes from one staged row to the next
-  static constexpr int chunk = 16;              // columns of sums that a warp has in scratch at once
-  static constexpr int line = chunk * 4;        // bytes of a row of scratch
+  static constexpr int stride = Cols * 2 + 16;  // bytes between two staged rows
+  static constexpr int chunk = 16;              // columns of sums that a warp has in scratch at a time
+  static constexpr int line = chunk * 4;        // bytes of a scratch row
   static constexpr int scratch_bytes = 16 * line;
-  static constexpr int all_warps = 8;    // of both warpgroups, also where each has a tile of its own
-  static constexpr int most_dests = 32;  // of a tile whose stores are spread
+  static constexpr int all_warps = 8;    // of both warpgroups, including ping-pong kernels
+  static constexpr int most_dests = 32;  // limit of destinations for paced stores
   static_assert(Cols / 2 % chunk == 0, "halves of a tile are whole chunks");
   struct SharedStorage {
     alignas(128) char staged[Rows * stride];
     alignas(128) char scratch[all_warps * scratch_bytes];
-    char* rows[Rows];                // where the staged tile's rows go
-    std::int64_t apart[most_dests];  // how far behind these they lie at each destination
-    std::uint32_t* owed[32];  // the last tile's counts by lane of the shipper, where they are to be made
+    char* rows[Rows];                // addresses of the staged rows
+    std::int64_t apart[most_dests];  // bytes from these to the rows at each destination
+    // Pending notifies of the last tile, by lane of the store warp.
+    std::uint32_t* owed[32];
     ptx::Barrier filled;
     ptx::Barrier emptied;
-    std::uint32_t filled_at, least_took;  // in cycles: the last tile to be shipped, and the fastest
+    // cycles: when the last tile was filled, and the shortest time for a tile
+    std::uint32_t filled_at, least_took;
   };
 
   template <class Problem>
@@ -89,7 +104,7 @@ class HookedEpilogue {
 
   CUTLASS_DEVICE explicit HookedEpilogue(const Params& params) : output_{params} {}
 
-  /// All threads of the CTA call it, before a barrier of theirs; some again behind it.
+  /// All threads of the CTA call it before a CTA barrier. Some threads call it again after that barrier.
   CUTLASS_DEVICE void open(SharedStorage& shared) {
     shared_ = &shared;
     if (threadIdx.x < 32) shared.owed[threadIdx.x] = nullptr;
@@ -100,13 +115,13 @@ class HookedEpilogue {
     cutlass::arch::fence_barrier_init();
   }
 
-  /// By the warps that multiplied a tile: it is staged, and the shipper told.
+  /// Called by the MMA warps of a tile: stages the tile, and signals the store warp.
   template <class Coordinate, class Engine, class Layout, class Mma>
   CUTLASS_DEVICE void stage_tile(Coordinate tile, cute::Tensor<Engine, Layout>& sums, Mma, int thread) {
     static_assert(cute::size(Mma{}) == Warps * 32, "the warps that share a tile");
     static_assert(cute::size(Layout{}) * Warps * 32 == Rows * Cols, "accumulators of one thread");
-    const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // the first four load
-    // Of two warpgroups with a tile of their own each, the second has every second one.
+    const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // warps 0 to 3 load
+    // Ping-pong: the two warpgroups take tiles alternately.
     const int index = Warps == all_warps ? tiles_ : 2 * tiles_ + warp / 4;
     ++tiles_;
     const TileSpot at = spot(tile);
@@ -136,14 +151,14 @@ class HookedEpilogue {
     }
   }
 
-  /// By the shipper, for every tile in the order in which they are staged.
+  /// Called by the store warp for every tile, in the order of staging.
   template <class Coordinate>
   CUTLASS_DEVICE void ship_tile(Coordinate tile, int lane) {
     if (tiles_ == 0) ptx::await_prerequisites();
     if (ends(tile)) ptx::launch_dependents();
     const TileSpot at = spot(tile);
     const bool output = output_.holds({at.m, at.n}) && finishes(tile), ships = output && !is_last(tile);
-    std::uint32_t* counter = nullptr;  // the lane's first
+    std::uint32_t* counter = nullptr;  // the lane's first counter
     if (ships) look_up<Rows>(at, 0, 0, lane);
     const std::int32_t leaving = ships && !ends(tile) ? rows_to_spread(at) : 0;
     if (leaving > 0 && args().out.dests > 1) look_apart(at, lane);
@@ -170,13 +185,14 @@ class HookedEpilogue {
   }
 
  private:
-  /// A count of what has left waits until that is there, which takes long while links are busy. Where the
-  /// next tile is there to be shipped, its first rows go first; by then the last of this one's have come.
+  /// Makes the pending notifies of the last tile. The release waits until remote stores have arrived, which
+  /// takes long while links are busy. If the next tile is already staged, its first rows are stored first. By
+  /// then the last rows of the earlier tile have arrived.
   CUTLASS_DEVICE void count_owed(int lane) const {
     output_.count(shared_->owed[lane]);
     shared_->owed[lane] = nullptr;
   }
-  /// What is staged, to one destination after the other.
+  /// Stores the staged rows, one destination after another.
   CUTLASS_DEVICE void ship_at_once(const TileSpot& at, int pass, int lane) const {
     for (int d = 0; d < args().out.dests; ++d) {
       if (args().out.dests > 1 && d + pass > 0) {
@@ -190,7 +206,7 @@ class HookedEpilogue {
       __syncwarp();
     }
   }
-  /// The same some rows at a time, to all destinations, at the pace of stores that leave the device.
+  /// Stores the staged rows in steps, each to all destinations, at the pace of remote stores.
   CUTLASS_DEVICE void ship_spread(const TileSpot& at, std::int32_t leaving, int lane) const {
     Pace pace = next_pace(leaving);
     CUTLASS_PRAGMA_NO_UNROLL
@@ -209,18 +225,19 @@ class HookedEpilogue {
     }
   }
 
-  /// Stores that leave the device are spread over most of the time that a tile takes, or over what they take
-  /// on the SM's share of the links where that is longer. All SMs finish tiles at about the same time, and
-  /// what the links do not take at once stands before the next tile's loads in each. Not where warpgroups
-  /// have tiles of their own, or a tile is filled in parts: while one is shipped, the other cannot be staged.
-  /// Nor where a row is no power of two: the shipper has no registers left for it, and pays for that in tiles
-  /// that stay, too.
+  /// Pacing: a tile's remote stores are spread over most of the time that a tile takes. They are spread
+  /// further if the SM's share of the links needs longer. All SMs finish tiles at about the same time. Stores
+  /// that the links cannot take at once would delay the loads of the next tile on every SM.
+  ///
+  /// Ping-pong kernels and tiles that are staged in several fills are not paced: while one fill is stored,
+  /// the next cannot be staged. Nor are tiles whose width is not a power of two. There the store warp has no
+  /// registers left, and would also slow down tiles that stay on the device.
   static constexpr int rows_of_step = 16;
   static constexpr bool spreads = Warps == all_warps && Cols == 256;
   CUTLASS_DEVICE bool may_spread() const {
     return spreads && args().leaving != nullptr && passes() == 1 && args().out.dests <= most_dests;
   }
-  /// Rows of the tile that leave the device, over all destinations; 0 where its stores are not spread.
+  /// Rows of the tile stored on other devices, over all destinations; 0 if the tile is not paced.
   CUTLASS_DEVICE std::int32_t rows_to_spread(const TileSpot& at) const {
     return may_spread() ? args().leaving[at.position] : 0;
   }
@@ -232,8 +249,9 @@ class HookedEpilogue {
       next += step;
     }
   };
-  /// A tile, of those that stay as well, has been filled, as was seen from a time on. The first ones may have
-  /// been there already, while other ranks had not begun: how long they took nobody knows.
+  /// Records that a tile was filled, also if it stays on the device. `looked` is when the store warp began to
+  /// wait. The first tiles may have been filled while the store warp waited for other ranks. Their time is
+  /// unknown, and is ignored.
   CUTLASS_DEVICE void note_filled(std::uint32_t looked, int lane) const {
     constexpr std::uint32_t at_once = 256;
     const std::uint32_t now = ptx::cycles();
@@ -244,16 +262,16 @@ class HookedEpilogue {
     }
     __syncwarp();
   }
-  /// The next tile is multiplied in what the fastest so far took, as others have waited for the links as
-  /// well.
+  /// Pace of the tile's stores. Assumes that the next tile takes as long as the fastest tile so far, as
+  /// slower tiles also waited for the links.
   CUTLASS_DEVICE Pace next_pace(std::int32_t leaving) const {
     const std::uint32_t on_links =
         static_cast<std::uint32_t>(leaving * output_.cols() * 2) / 1024 * args().pace;
     const std::uint32_t took = shared_->least_took == ~0u ? 0 : shared_->least_took;
     return {shared_->filled_at, max(took / 16 * 13, on_links) / (Rows / rows_of_step)};
   }
-  /// Leaves in shared memory how far behind the rows at the first destination, once they have been looked up,
-  /// those at the others lie: their memory is alike.
+  /// Writes to shared memory the distance in bytes from the rows at the first destination to those at each
+  /// other. Requires look_up(). All destinations have the same layout.
   CUTLASS_DEVICE void look_apart(const TileSpot& at, int lane) const {
     __syncwarp();
     int row = 0;
@@ -267,28 +285,29 @@ class HookedEpilogue {
   CUTLASS_DEVICE TileSpot spot(const Coordinate& tile) const {
     return {order().position(cute::get<3>(tile)), cute::get<0>(tile), cute::get<1>(tile)};
   }
-  /// Whether the work is the last part of its tile.
+  /// True if the work is the last part of its tile.
   template <class Coordinate>
   CUTLASS_DEVICE bool finishes(const Coordinate& tile) const {
     return order().part(cute::get<3>(tile)) == args().split.parts - 1;
   }
-  /// Whether it is a CTA's last.
+  /// True if the work is the CTA's last.
   template <class Coordinate>
   CUTLASS_DEVICE bool ends(const Coordinate& tile) const {
     return cute::get<3>(tile) + static_cast<int>(gridDim.x) >= args().positions * args().split.parts;
   }
-  /// That is shipped by those who staged it: they have nothing else to do, and are eight times as many. Not
-  /// where they finish it by halves.
+  /// True if the MMA warps store the tile themselves. They do so with a CTA's last tile: they have no other
+  /// work then, and are up to eight times as many. Not for tiles that are finished by halves.
   template <class Coordinate>
   CUTLASS_DEVICE bool is_last(const Coordinate& tile) const {
     return plain() && ends(tile);
   }
-  /// Whether accumulators need no more than to be rounded.
+  /// True if the sums only need rounding.
   CUTLASS_DEVICE bool plain() const {
     return args().activate == Activate::none && args().bias == nullptr && args().c == nullptr &&
            !output_.fp32();
   }
-  /// Times that the staged tile is filled: fp32 comes in halves of the columns, unless swiglu halves them.
+  /// Fills of the staging buffer for a tile. fp32 output comes in two halves of the columns, unless swiglu
+  /// halves the columns already.
   CUTLASS_DEVICE int passes() const { return output_.fp32() && !output_.gated() ? 2 : 1; }
   CUTLASS_DEVICE int pass_cols() const { return output_.cols() / passes(); }
 
@@ -297,7 +316,7 @@ class HookedEpilogue {
   }
   CUTLASS_DEVICE void hand_over() const { ptx::barrier_arrive(&shared_->filled); }
 
-  /// A warp ships the rows that it has staged.
+  /// Called by an MMA warp: stores the rows that it staged.
   CUTLASS_DEVICE void ship_own(const TileSpot& at, int thread) const {
     ptx::await_prerequisites();
     const int lane = thread % 32;
@@ -309,14 +328,14 @@ class HookedEpilogue {
         __syncwarp();
       }
   }
-  /// Leaves in shared memory where so many rows of a tile, from one on, go at destination d.
+  /// Writes to shared memory the addresses of `Count` rows of a tile at destination d, from row `first` on.
   template <int Count>
   CUTLASS_DEVICE void look_up(const TileSpot& at, int d, int first, int lane) const {
     for (int row = first + lane; row < first + Count; row += 32)
       shared_->rows[row] = output_.row_exists(at.m, row) ? output_.row_at(at, row, d) : nullptr;
   }
-  /// Stores what is staged of so many rows from one on, so far behind the places that were looked up, `Words`
-  /// words of 16 bytes each: every lane one word of every so many rows.
+  /// Stores `Count` staged rows from `first_row` on, `apart` bytes after the addresses in shared memory. A
+  /// row has `Words` words of 16 bytes, and each lane stores one word of a row at a time.
   template <int Words, int Count>
   CUTLASS_DEVICE void ship_rows(const TileSpot& at, int pass, int first_row, int lane,
                                 std::int64_t apart) const {
@@ -335,7 +354,7 @@ class HookedEpilogue {
       uint4 data[steps_at_once];
       CUTLASS_PRAGMA_UNROLL
       for (int u = 0; u < steps_at_once; ++u) {
-        // Of three rows at once the last step may reach behind them.
+        // If step_rows does not divide Count, the last step exceeds it.
         const bool inside = Count % step_rows == 0 || first + u * rows_at_once + row < Count;
         to[u] = inside ? ptx::ld_shared_pointer(address + u * rows_at_once * 8) : nullptr;
         if (inside) data[u] = ptx::ld_shared_v4(from + u * rows_at_once * stride);
@@ -348,8 +367,8 @@ class HookedEpilogue {
     }
   }
 
-  /// Sums that need no more than to be rounded. Of each 16×8 block a lane holds four, two of a row eight
-  /// apart.
+  /// Rounds and stages sums that need nothing else. Of each 16×8 block a lane holds four sums: two adjacent
+  /// ones in each of two rows, eight rows apart.
   template <class Sums>
   CUTLASS_DEVICE void stage_plain(const Sums& sums, int thread) const {
     const int lane = thread % 32;
@@ -365,12 +384,13 @@ class HookedEpilogue {
     }
   }
 
-  /// 16-byte words of a row of scratch are permuted by its number, so that neither side meets bank conflicts.
+  /// The 16-byte words of a scratch row are permuted by the row's number, which avoids bank conflicts on both
+  /// sides.
   CUTLASS_DEVICE static std::uint32_t word_at(std::uint32_t scratch, int row, int word) {
     return scratch + row * line + ((word ^ (row * line / 128 % (line / 16))) * 16);
   }
-  /// Half of the tile's columns of the output: sixteen rows of a chunk at a time; with swiglu half gates,
-  /// half ups.
+  /// Stages half of the tile's output columns, one chunk of sixteen rows at a time. With swiglu, half of a
+  /// chunk is gates and half is ups.
   template <class Sums>
   CUTLASS_DEVICE void stage_finished(int m, int n, int half, const Sums& sums, int thread, int warp) const {
     constexpr int of_half = Cols / 2 / chunk;
@@ -387,7 +407,8 @@ class HookedEpilogue {
       }
     }
   }
-  /// Chunk c of block i of rows. Registers have no index: one of these is carried out.
+  /// Writes chunk c of block i of rows to scratch. Registers cannot be indexed at run time, so the loop is
+  /// unrolled and runs one of its bodies.
   template <class Sums>
   CUTLASS_DEVICE void stage_chunk(const Sums& sums, int i, int c, int lane, std::uint32_t scratch) const {
     constexpr int chunks = Cols / chunk;
@@ -404,7 +425,7 @@ class HookedEpilogue {
       }
     }
   }
-  /// So many blocks of eight columns as they are, from the row's `word` on.
+  /// Writes `Blocks` blocks of eight columns to scratch, from the row's `word` on.
   template <int Blocks>
   CUTLASS_DEVICE static void stage_sums(const float* sums, int lane, int word, std::uint32_t scratch) {
     CUTLASS_PRAGMA_UNROLL
@@ -413,7 +434,8 @@ class HookedEpilogue {
       ptx::st_shared_v2(word_at(scratch, lane / 4 + 8 * half, word + 2 * j + lane % 4 / 2) + lane % 2 * 8,
                         sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
   }
-  /// Eight columns of the output by each lane, `per_row` lanes to a row: C, bias, activation, one rounding.
+  /// Each lane finishes eight columns of the output, with `per_row` lanes to a row: C, bias, activation, one
+  /// rounding.
   CUTLASS_DEVICE void finish_words(int m, int n, int first_row, int first, int per_row, int lane,
                                    std::uint32_t scratch) const {
     const int column = first + lane % per_row * 8;
@@ -451,10 +473,10 @@ class HookedEpilogue {
 
   const Output output_;
   SharedStorage* shared_ = nullptr;
-  int tiles_ = 0;  // that this thread has staged, or fills that it has shipped
+  int tiles_ = 0;  // tiles that this thread has staged, or fills that it has stored
 };
 
-/// The same in the words of the kernel layer.
+/// The epilogue with the interface of CUTLASS's kernel layer.
 template <class T, int Rows, int Cols, int Warps>
 class HookedCollective : public cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
                              HookedEpilogue<T, Rows, Cols, Warps>> {

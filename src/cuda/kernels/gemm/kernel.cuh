@@ -1,10 +1,14 @@
-// One instance of the instrumented GEMM: CUTLASS's kernel layer and main loop, our scheduler, gate and
-// epilogue.
+// One instance of the instrumented GEMM for compute capability 9.0: CUTLASS's kernel layer and main loop with
+// our tile scheduler, gate and epilogue.
+//
+// Phases of a tile: the load warp awaits its gates and issues TMA loads (mainloop.cuh). The MMA warps
+// multiply and stage the sums, and the store warp stores and notifies (epilogue.cuh). Those files state the
+// memory order.
 #pragma once
 
 #include <cstring>
 
-#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // products 224 columns wide in one instruction
+#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // wgmma with 224 columns
 #include <cutlass/device_kernel.h>
 #include <cutlass/version.h>
 #include <cutlass/epilogue/collective/collective_epilogue.hpp>
@@ -22,8 +26,8 @@ static_assert(CUTLASS_MAJOR == 4 && CUTLASS_MINOR == 2,
 
 namespace shingle::cuda {
 
-/// Pingpong: each of the two warpgroups has a tile of its own, so that one's epilogue is beside the other's
-/// main loop; otherwise they share a tile.
+/// Pingpong: each of the two warpgroups has its own tile, so that one's epilogue overlaps the other's main
+/// loop. Otherwise (cooperative) they share a tile.
 template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int ClusterRows, bool Pingpong>
 struct HookedGemm {
   using Type = typename CutlassType<T>::type;
@@ -62,7 +66,8 @@ struct HookedGemm {
     load.split = split;
     load.k = static_cast<std::int32_t>(args.k);
     if (const cudaError_t failed = set_pieces(args, load.pieces)) return failed;
-    if (args.c != nullptr && args.a_parts > 1) return cudaErrorInvalidValue;  // whose row would it be
+    // C has one row order, not several pieces
+    if (args.c != nullptr && args.a_parts > 1) return cudaErrorInvalidValue;
     to.epilogue = args;
     to.hw_info.sm_count = args.ctas;
     to.scheduler.order = args.order;
@@ -73,7 +78,7 @@ struct HookedGemm {
     return cudaSuccess;
   }
 
-  /// Of `ctas` SMs it takes what it has tiles for, in whole clusters.
+  /// Launches on at most `ctas` SMs, in whole clusters, and on no more than it has tiles for.
   static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
     const auto& at = *static_cast<const typename Kernel::Params*>(params);
     const int most = ctas < at.scheduler.works ? ctas : at.scheduler.works;
@@ -126,7 +131,8 @@ struct HookedGemm {
       if (const cudaError_t failed = encode_tensor_map(box, pieces.a)) return failed;
     }
     if (args.activate != Activate::swiglu) return cudaSuccess;
-    if (!TransposeB && Cols % 128 != 0) return cudaErrorInvalidValue;  // halves come in boxes of 64 columns
+    // each half is loaded in boxes of 64 columns
+    if (!TransposeB && Cols % 128 != 0) return cudaErrorInvalidValue;
     pieces.up_column = static_cast<std::int32_t>(args.cols);
     const MatrixBox box = TransposeB ? MatrixBox{args.b, 2 * args.cols, args.k, args.ldb, Cols / 2, depth}
                                      : MatrixBox{args.b, args.k, 2 * args.cols, args.ldb, depth, 64};

@@ -1,4 +1,4 @@
-// CUTLASS's main loop, with a gate before each tile and two more ways to load it.
+// CUTLASS's main loop for sm90, with gates before each tile and two more ways to load operands.
 #pragma once
 
 #include <cuda.h>
@@ -12,23 +12,26 @@
 
 namespace shingle::cuda {
 
-/// Tensor maps and the geometry of loads that the library has no words for.
+/// Tensor maps and geometry of loads that CUTLASS's main loop cannot express.
 struct LoadPieces {
-  CUtensorMap a;             ///< of op(A), K-major, boxes of `part_rows` rows
-  CUtensorMap b;             ///< of op(B), boxes of half a tile's columns (of what a CTA loads of them)
+  CUtensorMap a;  ///< op(A), K-major, boxes of `part_rows` rows
+  /// op(B), boxes of half a tile's columns (of those that a CTA loads).
+  CUtensorMap b;
   std::int32_t a_parts = 0;  ///< 0: whole tiles of consecutive rows
   std::int32_t part_rows = 0;
   std::int64_t a_stride = 0;
   const std::int32_t* a_first = nullptr;
-  std::int32_t up_column = 0;  ///< not 0: the tile's second half of columns is at this distance (swiglu)
+  std::int32_t up_column = 0;  ///< distance in columns of the tile's second half (swiglu); 0: one piece
 
   CUTLASS_HOST_DEVICE bool any() const { return a_parts > 0 || up_column > 0; }
 };
 
-/// Derived from what CUTLASS's builder made; the multiplication is untouched. The kernel layer's K is that of
-/// a part (SplitK); loads know all of it, and what lies behind its end they find to be zero. Memory order:
-/// the producer's elected thread polls with acquire; a proxy fence then orders the bulk loads, which it
-/// issues itself, behind the poll.
+/// Derives from the main loop that CUTLASS's builder made, and leaves the multiplication unchanged. The
+/// kernel layer's K is the depth of one split-K part. The tensor maps cover all of K, so loads beyond its end
+/// give zeros.
+///
+/// Memory order: one elected thread of the load warp awaits the gates with acquire. A proxy fence then orders
+/// its TMA loads after that acquire.
 template <class Base>
 class HookedMainloop : public Base {
  public:
@@ -65,7 +68,7 @@ class HookedMainloop : public Base {
                   args.pieces,
                   args.split,
                   args.k};
-    if (args.pieces.a_parts > 0) {  // what arrives is what the barrier has to wait for
+    if (args.pieces.a_parts > 0) {  // the mbarrier must expect the bytes that arrive
       params.tma_transaction_bytes_mk = args.pieces.a_parts * args.pieces.part_rows * row_bytes;
       params.tma_transaction_bytes = params.tma_transaction_bytes_mk + params.tma_transaction_bytes_nk;
     }
@@ -98,7 +101,7 @@ class HookedMainloop : public Base {
     ptx::fence_proxy_async_global();
   }
 
-  /// As Base::load, but operands come in pieces: A's by rows that lie apart, B's by halves of the columns.
+  /// As Base::load, with operands in pieces: rows of A that are apart, and columns of B in halves.
   template <class A, class B, class KIterator, class Coordinate>
   CUTLASS_DEVICE void load_pieces(const Params& params, Pipeline pipeline, typename Base::PipelineState write,
                                   const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator k,
@@ -146,13 +149,13 @@ class HookedMainloop : public Base {
     }
   }
 
-  /// Columns of a tile are `gate | up`. Of a cluster's CTAs the first brings the gates, the second the ups,
-  /// each to both; a CTA alone brings both.
+  /// A tile's columns of B are `gate | up`. A CTA alone loads both halves. In a cluster, the first CTA loads
+  /// the gates and the second the ups, each by multicast to both.
   template <class Barrier, class Element>
   CUTLASS_DEVICE static void load_b_halves(const LoadPieces& pieces, Barrier* barrier, Element* to, int n,
                                            int k0, std::uint32_t rank_in_cluster) {
     constexpr int half = cute::size<1>(TileShape{}) / 2;
-    constexpr int width = k_major_b ? half : 64;  // of a box
+    constexpr int width = k_major_b ? half : 64;  // columns of a box
     constexpr int cluster = cute::size(Cluster{});
     constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     auto* bar = reinterpret_cast<std::uint64_t*>(barrier);

@@ -1,4 +1,4 @@
-// What becomes of the sums of a tile: C, bias, activation, one rounding, stores along its route; the counts.
+// Output of a tile: C, bias, activation, one rounding, stores along its route, notifies.
 #pragma once
 
 #include "cuda/kernels/count.cuh"
@@ -9,37 +9,37 @@
 
 namespace shingle::cuda {
 
-/// T: the CUDA type of bias, C and (unless it is fp32) output. Cols: of op(B) in a tile.
+/// T: the CUDA type of bias, C and (unless it is fp32) output. Cols: columns of op(B) in a tile.
 template <class T, int Cols>
 struct TileOutput {
-  static constexpr int width = 8;  ///< columns that are finished and stored at once
+  static constexpr int width = 8;  ///< columns that are finished and stored together
   using Sums = float[width];
 
   const GemmArgs& args;
 
   __device__ bool fp32() const { return args.out_type == Element::f32; }
-  /// Of an element of the output.
+  /// Size of an output element.
   __device__ int bytes() const { return fp32() ? 4 : static_cast<int>(sizeof(T)); }
   __device__ bool gated() const { return args.activate == Activate::swiglu; }
-  /// Columns of the output that a tile holds.
+  /// Output columns of a tile.
   __device__ int cols() const { return gated() ? Cols / 2 : Cols; }
   __device__ bool holds(const TileAt& tile) const {
     return tile.m >= 0 && std::int64_t{tile.m} * args.part_rows < args.rows &&
            std::int64_t{tile.n} * cols() < args.cols;
   }
-  /// Whether a tile's row is one of the output.
+  /// True if a tile's row is a row of the output.
   __device__ bool row_exists(int m, int row) const {
     return row / args.part_rows < args.a_parts &&
            std::int64_t{m} * args.part_rows + row % args.part_rows < args.rows;
   }
-  /// Where a tile's row begins at destination d, null where it goes nowhere.
+  /// Address of a tile's row at destination d, at the tile's column 0; null if the row has none.
   __device__ char* row_at(const TileSpot& tile, int row, int d) const {
     char* const at = row_of(args.out, tile, args.part_rows, row, d);
     return at == nullptr ? nullptr : at + std::int64_t{first_col(args.out, tile, cols())} * bytes();
   }
 
-  /// Adds C and bias to `width` sums of a row of the output, and activates them; `up`: with swiglu, the sums
-  /// that multiply the activated ones.
+  /// Adds C and bias to `width` sums of an output row, and applies the activation. `up`: with swiglu, the
+  /// sums that multiply the activated ones.
   __device__ void finish(std::int64_t row, std::int64_t column, Sums& x, Sums& up) const {
     if (args.c != nullptr) add_row(x, args.c, row * args.ldc + column);
     if (args.bias != nullptr) {
@@ -51,8 +51,8 @@ struct TileOutput {
     for (int i = 0; i < width; ++i) x[i] = silu(x[i]) * up[i];
   }
 
-  /// Finishes `width` columns of a tile's row, from the tile's `column` on, and stores them wherever the row
-  /// goes. Does nothing where there is no output.
+  /// Finishes `width` columns of a tile's row, from the tile's `column` on, and stores them to all
+  /// destinations. Does nothing outside the output.
   __device__ void store(const TileSpot& tile, int row, int column, Sums& x, Sums& up) const {
     const std::int64_t in_matrix = std::int64_t{tile.n} * cols() + column;
     if (!row_exists(tile.m, row) || in_matrix >= args.cols) return;
@@ -67,14 +67,15 @@ struct TileOutput {
     }
   }
 
-  /// Of a tile's counts one, maybe null.
+  /// Counter i of a tile, possibly null.
   __device__ std::uint32_t* counter(std::int64_t position, int i) const {
     return args.notify.counters[position * args.notify.count + i];
   }
   __device__ void count(std::uint32_t* counter) const {
     if (counter != nullptr) add_release(counter, 1, args.notify.system);
   }
-  /// Counts a tile, from its count `first` on every `step`th, behind a barrier with all who stored.
+  /// Notifies a tile's counters `first`, `first` + `step`, …. Must follow a barrier with all threads that
+  /// stored.
   __device__ void notify(std::int64_t position, int first, int step) const {
     for (int i = first; i < args.notify.count; i += step) count(counter(position, i));
   }

@@ -1,4 +1,4 @@
-// Which tile a CTA computes next: a table in the order of the plan's grid, dealt out to the CTAs in turn.
+// Tile scheduler of the sm90 GEMM: a table in the order of the plan's grid, dealt to the CTAs in turn.
 #pragma once
 
 #include <cutlass/gemm/kernel/tile_scheduler.hpp>
@@ -7,12 +7,12 @@
 
 namespace shingle::cuda {
 
-/// The tag by which a kernel asks for it.
+/// Tag that selects TableScheduler in CUTLASS's kernel layer.
 struct TableOrder {};
 
-/// CTA c computes works c, c + grid, …: positions, or parts of them (SplitOrder); a cluster's CTAs have
-/// consecutive positions, which the table has to keep together. The work travels as the tile's third
-/// coordinate. Only its own interface to the kernel layer is inherited.
+/// CTA c computes works c, c + grid, …. A work is a position, or one split-K part of it (SplitOrder). The
+/// CTAs of a cluster have consecutive positions, so the table must keep a cluster's tiles together. The
+/// work's index travels as the tile's batch coordinate. The interface to the kernel layer is inherited.
 class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90 {
   using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90;
 
@@ -51,7 +51,7 @@ class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
   CUTLASS_DEVICE WorkTileInfo initial_work_tile_info(Cluster) const {
     return get_current_work();
   }
-  /// The tile after the next is asked for a tile ahead: its coordinates come from memory.
+  /// Loads the coordinates one tile ahead, which hides the latency of the table.
   CUTLASS_DEVICE void advance_to_next_work(std::uint32_t count = 1) {
     const std::int32_t step = stride() * static_cast<std::int32_t>(count);
     work_ += step;
@@ -76,9 +76,9 @@ class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
     return {tile.x, tile.y};
   }
 
-  const Params& params_;  // the kernel's: they take no registers from those who multiply
+  const Params& params_;  // the kernel's own copy, so that it takes no registers from the MMA warps
   std::int32_t work_;
-  std::int32_t ahead_by_;  // works from the current tile to the one that was asked for
+  std::int32_t ahead_by_;  // works from the current tile to the one loaded ahead
   TileAt current_, ahead_;
 };
 

@@ -1,4 +1,4 @@
-// Element types in CUTLASS's words and in ours.
+// Maps element types between CUTLASS and Shingle.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,11 +1,17 @@
 // One instance of the instrumented GEMM for compute capability 8.0 and above: CUTLASS's multistage main loop
-// (cp.async and mma.sync), in a persistent kernel with our order, gate, operands and epilogue.
+// (cp.async and mma.sync) in a persistent kernel with our tile order, gates, operands and epilogue.
 //
-// Phases of each tile, by all threads of the CTA: wait for its gates; multiply; stage the sums in shared
-// memory, a warp 32 rows at a time, so that rows leave in whole lines; count the tile.
-// Memory order: gate (acquire.sys by the threads that poll) → barrier → loads by all. Stores by all →
-// barrier → release-add at the scope of the readers, which covers them all. The second barrier also keeps the
-// next tile's operands from what is still staged: both are in the same shared memory.
+// Phases of each tile, by all threads of the CTA: await the gates; multiply; stage the sums in shared memory
+// and store them; notify. A warp stages 32 rows at a time, so that rows leave in whole lines.
+//
+// Memory order, loads: the polling threads await the gates (acquire.sys), then a CTA barrier, then loads by
+// all threads.
+//
+// Memory order, stores: stores by all threads, then a CTA barrier, then a release-add at the scope of the
+// counters' readers, which covers them all. That barrier also protects the staged sums from the next tile's
+// operands, which use the same shared memory.
+//
+// Checks: prepare() rejects unaligned operands, split-K, pieces of a transposed A, and C with several pieces.
 #pragma once
 
 #include <cstring>
@@ -31,7 +37,7 @@ __global__ void __launch_bounds__(Gemm::threads, 1) multistage_kernel(const __gr
   Gemm::run(args, *reinterpret_cast<typename Gemm::Shared*>(shared));
 }
 
-/// Depth: of the k that is loaded at once, in each of `Stages` buffers. Two rows of warps share a tile.
+/// Depth: the k of one load, in each of `Stages` buffers. Two rows of warps share a tile.
 template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int Depth, int Stages>
 struct MultistageGemm {
   using Type = typename CutlassType<T>::type;
@@ -54,7 +60,7 @@ struct MultistageGemm {
 
   static constexpr int threads = Core::kThreads;
   static constexpr int staged_rows = 32;
-  /// Of a warp. Padded, so that stores of sums by their lanes meet no bank conflicts.
+  /// Of a warp. The padding avoids bank conflicts when lanes store sums.
   using Staging = float[staged_rows][Warp::kN + 8];
   union Shared {
     typename Mma::SharedStorage operands;
@@ -89,7 +95,7 @@ struct MultistageGemm {
     return cudaSuccess;
   }
 
-  /// Of `ctas` SMs it takes what it has tiles for.
+  /// Launches on at most `ctas` SMs, and on no more than it has tiles for.
   static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
     const auto& args = *static_cast<const GemmArgs*>(params);
     const auto grid = static_cast<unsigned>(ctas < args.positions ? ctas : args.positions);
@@ -137,8 +143,8 @@ struct MultistageGemm {
     mma(static_cast<int>((args.k + Depth - 1) / Depth), sums, a, b, sums);
   }
 
-  /// Of each 16×8 block of the warp's sums, which go down the rows first, a lane holds four: two of a row
-  /// eight apart.
+  /// Stores the warp's sums; its 16×8 blocks are ordered down the rows first. Of each block a lane holds four
+  /// sums: two adjacent ones in each of two rows, eight rows apart.
   __device__ static void store_tile(const Output& output, const TileSpot& tile, Shared& shared,
                                     const Sums& sums) {
     constexpr int blocks_m = Warp::kM / 16, blocks_n = Warp::kN / 8;
@@ -158,8 +164,8 @@ struct MultistageGemm {
     }
   }
 
-  /// A warp's columns of the rows that it has staged, from the tile's `first_row` on: eight columns of the
-  /// output by each lane.
+  /// Stores the warp's columns of the rows that it staged, from the tile's `first_row` on. Each lane stores
+  /// eight columns of the output.
   __device__ static void store_staged(const Output& output, const TileSpot& tile, int first_row,
                                       const Staging& staging) {
     const int cols = output.gated() ? Columns::gated_cols : Warp::kN, per_row = cols / Output::width;

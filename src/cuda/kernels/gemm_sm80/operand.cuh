@@ -1,5 +1,4 @@
-// An operand of a tile, as CUTLASS's multistage main loop asks for it: accesses of 16 bytes, one after
-// another.
+// Operand iterator for CUTLASS's multistage main loop: accesses of 16 bytes, one after another.
 #pragma once
 
 #include <cutlass/array.h>
@@ -9,8 +8,8 @@
 
 namespace shingle::cuda {
 
-/// Which row of op(A) is a tile's row i. Rows that do not exist are others again: nobody stores what comes of
-/// them.
+/// Maps a tile's row i to a row of op(A). Rows that do not exist map to the last row; their results are not
+/// stored.
 struct RowsOfA {
   const GemmArgs& args;
   std::int32_t m;
@@ -22,8 +21,8 @@ struct RowsOfA {
   }
 };
 
-/// Which column of op(B) is a tile's column j. With swiglu every 2 · `gated_cols` of them are so many gates
-/// and the ups that belong to them: what one warp multiplies is all that it needs to finish its output.
+/// Maps a tile's column j to a column of op(B). With swiglu, every 2 · `gated_cols` columns are so many gates
+/// and their ups. One warp then multiplies all that it needs to finish its output.
 template <int Cols>
 struct ColumnsOfB {
   static constexpr std::int32_t gated_cols = 32;
@@ -45,8 +44,9 @@ struct ColumnsOfB {
 };
 
 /// CUTLASS's concept of a tile iterator over global memory, for the loads of one thread. A line is a row of
-/// op(A) or a column of op(B); each lies where it is said to. KMajor: whether a line's elements are
-/// consecutive in memory, or those of consecutive lines. What is beyond `depth` is not valid, and so zero.
+/// op(A) or a column of op(B); each line has its own address. KMajor: true if the elements of a line are
+/// contiguous, false if those of consecutive lines are. Elements beyond `depth` are invalid, and load as
+/// zero.
 template <class T, class ThreadMap_, bool KMajor>
 class OperandIterator {
  public:
@@ -55,7 +55,7 @@ class OperandIterator {
   using AccessType = cutlass::AlignedArray<T, ThreadMap::kElementsPerAccess>;
   static constexpr int kAccessesPerVector = 1;
 
-  /// `line_at(i)` is the line in memory that is the tile's line i; `pitch` and `depth` are in elements.
+  /// `line_at(i)` is the line in memory for line i of the tile. `pitch` and `depth` are in elements.
   template <class LineAt>
   CUTLASS_DEVICE OperandIterator(const void* base, std::int64_t pitch, std::int64_t depth, int thread,
                                  const LineAt& line_at)
@@ -82,9 +82,9 @@ class OperandIterator {
     return base_ + (line_[along_lines()] + (KMajor ? k / width : k * pitch_));
   }
   CUTLASS_DEVICE bool valid() const { return k_ + along_k() * k_step < depth_; }
-  /// The main loop never goes but one tile along k.
+  /// The main loop only advances by one tile along k.
   CUTLASS_DEVICE void add_tile_offset(const cutlass::MatrixCoord&) { k_ += tile_depth; }
-  /// Behind the last tile nothing is valid anyway.
+  /// Nothing to do: accesses beyond the last tile are invalid anyway.
   CUTLASS_DEVICE void clear_mask(bool) {}
 
  private:
@@ -105,10 +105,10 @@ class OperandIterator {
   }
 
   const AccessType* base_;
-  std::uint32_t line_[lines];  // where they begin, in accesses from the base
+  std::uint32_t line_[lines];  // start of each line, in accesses from the base
   std::uint32_t pitch_;        // in accesses
   std::int32_t depth_, k_;
-  int index_ = 0;  // of the access; known when it is compiled, as loops over it are unrolled
+  int index_ = 0;  // of the access; a compile-time constant, as loops over it are unrolled
 };
 
 }  // namespace shingle::cuda

@@ -1,11 +1,11 @@
-// Barriers within a CTA. One instruction a function.
+// Barriers within a CTA. One instruction in each function.
 #pragma once
 
 #include <cstdint>
 
 namespace shingle::cuda::ptx {
 
-/// An arrival counter in shared memory that changes phase when all have arrived.
+/// An mbarrier: an arrival counter in shared memory that changes phase once all have arrived.
 using Barrier = std::uint64_t;
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* at) {
@@ -17,13 +17,13 @@ __device__ __forceinline__ void barrier_init(Barrier* barrier, std::uint32_t arr
                : "memory");
 }
 
-/// Releases to who waits for the phase.
+/// Arrives with release semantics for the threads that wait for the phase.
 __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/// Whether the phase of this parity is complete, having slept a while if not (from compute capability 9.0
-/// on); if so, acquires.
+/// Returns true, with acquire semantics, if the phase of this parity is complete. From compute capability 9.0
+/// on, the thread may sleep a while before it returns false.
 __device__ __forceinline__ bool barrier_try_wait(Barrier* barrier, std::uint32_t parity) {
   std::uint32_t complete;
   asm volatile(
@@ -45,7 +45,7 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, std::uint32_t par
   }
 }
 
-/// Barrier `id` (0 is __syncthreads) of `threads` threads, whole warps.
+/// Named barrier `id` (0 is that of __syncthreads) for `threads` threads in whole warps.
 __device__ __forceinline__ void named_barrier(std::uint32_t id, std::uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

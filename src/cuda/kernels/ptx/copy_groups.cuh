@@ -1,14 +1,14 @@
-// Groups of a thread's copies into shared memory (copy_async): each is waited for on its own.
+// Groups of a thread's asynchronous copies to shared memory (copy_async). A thread can wait for each group.
 #pragma once
 
 namespace shingle::cuda::ptx {
 
-/// Makes a group of this thread's copies since the last one.
+/// Closes a group: this thread's copies since the last group.
 __device__ __forceinline__ void close_copy_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/// Waits for all of this thread's groups but the last `pending`.
+/// Waits for all groups of this thread except the last `pending`.
 template <int pending>
 __device__ __forceinline__ void await_copy_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");

@@ -1,11 +1,12 @@
-// A kernel that begins before the one in front of it in the stream has ended (programmatic dependent launch,
-// from compute capability 9.0 on; before, kernels follow each other and these do nothing).
+// Programmatic dependent launch (PDL): a kernel may start before the previous kernel of the stream ends. From
+// compute capability 9.0 on; on earlier devices kernels run one after another, and these functions do
+// nothing.
 #pragma once
 
 namespace shingle::cuda::ptx {
 
-/// Whether the kernels of this build do so on a device of such a compute capability, and are not those for an
-/// earlier one, translated.
+/// True if this build has kernels compiled for PDL that a device of compute capability `major` runs. False if
+/// the device would run code compiled for an earlier capability.
 inline bool launch_early(int major) {
 #ifdef __CUDA_ARCH_LIST__
   for (const int compiled : {__CUDA_ARCH_LIST__})
@@ -14,14 +15,14 @@ inline bool launch_early(int major) {
   return false;
 }
 
-/// Once all CTAs have said so, or are done, the next kernel may begin on what is free, if it was launched to.
+/// The next kernel may start on free SMs once all CTAs have called this or ended, if its launch allows it.
 __device__ __forceinline__ void launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// Waits for the kernel in front to end; what it wrote is visible to this thread then.
+/// Waits until the previous kernel has ended. Its writes are then visible to this thread.
 __device__ __forceinline__ void await_prerequisites() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,11 +1,12 @@
-// Loads, stores, counts and fences whose order or caching C++ cannot say. One instruction a function.
+// Loads, stores, adds and fences with an order or a cache policy that C++ cannot express. One instruction in
+// each function.
 #pragma once
 
 #include <cstdint>
 
 namespace shingle::cuda::ptx {
 
-/// Reads a count: what its writer did before its release at the same scope is visible afterwards.
+/// Reads a counter. Writes before the matching release at the same scope are visible afterwards.
 __device__ __forceinline__ std::uint32_t load_acquire_gpu(const std::uint32_t* at) {
   std::uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
@@ -18,14 +19,15 @@ __device__ __forceinline__ std::uint32_t load_acquire_sys(const std::uint32_t* a
   return value;
 }
 
-/// Reads a word that others write at any time, without ordering anything.
+/// Reads a word that others may write at any time. Orders nothing.
 __device__ __forceinline__ std::uint32_t load_relaxed_sys(const std::uint32_t* at) {
   std::uint32_t value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at));
   return value;
 }
 
-/// Adds to a count once what this thread did, or saw through a barrier, is visible at the scope.
+/// Adds to a counter after all writes of this thread, and writes that reached it through a barrier, are
+/// visible at the scope.
 __device__ __forceinline__ void add_release_gpu(std::uint32_t* at, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
@@ -42,12 +44,13 @@ __device__ __forceinline__ void fence_sys() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
-/// Between an acquire and TMA's reads of what was stored by plain instructions.
+/// Orders an acquire before TMA loads of data that plain instructions stored (generic to async proxy).
 __device__ __forceinline__ void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-/// 16 bytes that are read once: they take no room in L1, and may have been written while the kernel runs.
+/// Loads 16 bytes that are read once: not kept in L1. The load is coherent: the data may have been written
+/// while the kernel runs.
 __device__ __forceinline__ uint4 load_once(const void* at) {
   uint4 value;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -56,7 +59,7 @@ __device__ __forceinline__ uint4 load_once(const void* at) {
   return value;
 }
 
-/// 16 bytes that are read again soon.
+/// Loads 16 bytes that are read again soon.
 __device__ __forceinline__ uint4 load(const void* at) {
   uint4 value;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -71,7 +74,7 @@ __device__ __forceinline__ void store(void* at, uint4 value) {
                : "memory");
 }
 
-/// Asks for a line of 128 bytes, which somebody on this SM will load soon.
+/// Prefetches a line of 128 bytes to L1, for a thread of this SM.
 __device__ __forceinline__ void prefetch_l1(const void* at) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
 }

@@ -1,4 +1,4 @@
-// Loads from and stores to shared memory by their 32-bit addresses.
+// Loads, stores and copies in shared memory, by 32-bit address.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ __device__ __forceinline__ void st_shared_v4(std::uint32_t address, uint4 x) {
                : "memory");
 }
 
-/// 16 bytes from global to shared memory, past L1 and all registers.
+/// Starts an asynchronous copy of 16 bytes from global to shared memory, past L1 and registers.
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/// Until this thread's copies are there, for itself.
+/// Waits for this thread's copies. They are then visible to this thread only.
 __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
