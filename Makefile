@@ -1,7 +1,7 @@
 # Wrapper of the CMake presets. PRESET=release (asan, tsan, cuda) selects another preset; JOBS=n limits the cores.
 PRESET ?= host
 JOBS ?= $(shell nproc)
-# Tests that wait for deadlines run beside each other, whatever the cores; each counts as two.
+# Job slots of tests that mostly wait for deadlines. They do not depend on the cores. Each such test takes two slots.
 WAITING ?= 12
 PREFIX ?= /usr/local
 # The link is slow enough that its transfers take about as long as one core's matrix products.
