@@ -12,7 +12,7 @@
 namespace shingle {
 namespace {
 
-/// A mechanism with the best params that are known for it.
+/// A mechanism with the best known params.
 struct Runner {
   Plan plan;
   double us = 0;
@@ -41,7 +41,7 @@ class Contest {
                                     .params = found->plan.params});
       runners_.push_back({std::move(found->plan), found->us, 0});
     }
-    // The first is the baseline, which wins ties.
+    // The baseline stays first, so that it wins ties.
     std::ranges::stable_sort(runners_.begin() + 1, runners_.end(), {}, &Runner::us);
     if (options_.measure) {
       confirm();
@@ -61,7 +61,7 @@ class Contest {
     return options_.tune.refuses && !options_.tune.refuses(plan).empty();
   }
 
-  /// From the cache, from a neighbour, or by search.
+  /// Params from the cache, from a neighbouring entry, or by search.
   Result<Tuned> tuned(const PlannerEntry& entry) {
     known_ = false;
     TuneCache* cache = options_.tune.params == Params{} ? options_.cache : nullptr;
@@ -89,7 +89,7 @@ class Contest {
     return found;
   }
 
-  /// What cannot be kept is found all the same.
+  /// Stores an entry. A cache that cannot be written only ends storing.
   void store(TuneEntry entry) {
     if (!options_.keep || unkept_) return;
     try {
@@ -132,7 +132,7 @@ class Contest {
                      name(best.plan.mechanism), format_us(best.us), format_us(base), base / best.us));
   }
 
-  /// With the params that were found, or the planner's own, whichever is faster.
+  /// Measures the plan with the params found and with the planner's own, and keeps the faster one.
   void measure(Runner& runner) {
     runner.measured_us = options_.measure(runner.plan);
     if (std::optional<Plan> untuned = untuned_plan(runner.plan, machine_, options_.tune))
@@ -176,8 +176,8 @@ class Contest {
     Mechanism mechanism;
     double us;
   };
-  std::optional<Known> fastest_{};  ///< of what the cache has confirmed before
-  bool known_ = false;              // the params that were asked for last are the cache's
+  std::optional<Known> fastest_{};  ///< fastest plan among earlier measurements in the cache
+  bool known_ = false;              // the last tuned() took its params from the cache
   bool unkept_ = false;             // the cache could not be written
   std::vector<Runner> runners_;
   Chosen chosen_;

@@ -13,8 +13,8 @@ namespace {
 constexpr int least_rounds = 5;
 constexpr int most_rounds = 20;
 
-/// A part of a problem's computation: the weight that it multiplies with, and itself as a problem whose
-/// sequential plan holds it, on operands of the same sizes.
+/// A part of a problem's computation: the weight that it uses, and the problem of its sequential plan. The
+/// operands have the same sizes.
 struct Part {
   Role weight;
   Problem problem;
@@ -42,7 +42,7 @@ std::vector<Part> parts_of(const Problem& problem) {
   return products;
 }
 
-/// The steps of the sequential plan that compute, without what communicates or waits.
+/// Steps of the sequential plan that compute, without communication and waits.
 Plan computation_alone(const Problem& problem, const Part& part, const Machine& machine) {
   Plan plan = make_plan(part.problem, machine, Mechanism::sequential).value();
   if (!problem.traits().attends) return plan;
@@ -60,9 +60,9 @@ Plan computation_alone(const Problem& problem, const Part& part, const Machine& 
   return plan;
 }
 
-/// Whether a part of the computation takes the problem's own matrix.
+/// True if a part of the computation uses the problem's own matrix.
 bool shares(const Problem& problem, const Part& part, Role role, int rank) {
-  if (part.weight == Role::down && role == Role::a) return false;  // the first product's result
+  if (part.weight == Role::down && role == Role::a) return false;  // A is the first product's result
   const Role own = role == Role::b ? part.weight : role;
   const std::vector<Role> roles = roles_of(problem);
   return is_input(role) && std::find(roles.begin(), roles.end(), own) != roles.end() &&
@@ -104,7 +104,7 @@ std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
     const Problem& gemm = part.problem;
     for (const Role role : roles_of(gemm))
       if (!shares(problem, part, role, rank)) bytes += bytes_of(gemm, role, rank);
-    // What attention makes, and its product.
+    // Output of attention, and its product.
     if (gemm.traits().attends)
       bytes += gemm.m * (gemm.k + gemm.n) * static_cast<std::int64_t>(size_bytes(gemm.dtype));
   }
@@ -130,7 +130,7 @@ Measurement measure(World& world, std::span<Operator> products, Operator& sequen
   }
 
   std::vector<double> gemm_us, sequential_us, overlapped_us;
-  double spent_us = 0;  // the same on every process, so that all do the same number of rounds
+  double spent_us = 0;  // the same on every process, so that all run the same number of rounds
   const auto more = [&] {
     const auto rounds = static_cast<int>(gemm_us.size());
     if (options.repeat > 0) return rounds < options.repeat;

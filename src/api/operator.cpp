@@ -19,7 +19,7 @@ constexpr bool always_verify = false;
 constexpr bool always_verify = true;
 #endif
 
-/// A plan, proven where that is asked for, or why there is none.
+/// A plan, proven if the options ask for it, or the reason why there is none.
 Result<Plan> made(const World& world, const Problem& problem, const Options& options) {
   const Machine& machine = options.profile ? *options.profile : world.machine();
   if (machine.workers != world.machine().workers)
@@ -29,7 +29,7 @@ Result<Plan> made(const World& world, const Problem& problem, const Options& opt
                                         : make_best_plan(problem, machine, options.params);
   if (plan && (options.verify || always_verify)) {
     const Proof proof = verify(*plan);
-    const bool refused = proof.rule == "size" && !options.verify;  // nobody asked for this proof
+    const bool refused = proof.rule == "size" && !options.verify;  // no one asked for this proof
     if (!proof && !refused)
       throw Error(fmt::format("the {} plan fails its proof ({}): {}", name(plan->mechanism), proof.rule,
                               proof.failure));
@@ -61,7 +61,7 @@ bool fits(std::size_t elements, const MatrixView& wanted) {
 }  // namespace
 
 struct Operator::State {
-  /// A plan, and what runs it.
+  /// A plan, and its executable.
   struct Ready {
     Ready(World& world, Plan made) : plan(std::move(made)), executable(world.compile(plan)) {}
     Plan plan;
@@ -69,12 +69,12 @@ struct Operator::State {
   };
 
   World& world;
-  std::optional<Options> options;  // that the plan was made with; empty: a plan that was given
+  std::optional<Options> options;  // options of the plan; empty: the user gave the plan
   double timeout_us;
   std::vector<int> ranks;
   std::unique_ptr<Ready> ready;
-  std::vector<std::unique_ptr<Ready>> former;  // the user's graphs may have captured these
-  bool enqueued = false;                       // `ready` has been
+  std::vector<std::unique_ptr<Ready>> former;  // plans that the user's graphs may have captured
+  bool enqueued = false;                       // true if `ready` has been enqueued
   std::map<std::pair<int, Role>, void*> matrices;
   std::set<std::pair<int, Role>> unbound;
 
@@ -94,8 +94,8 @@ struct Operator::State {
     throw InvalidArgument(fmt::format("matrix '{}' of rank {} is not bound", name(role), rank), rank);
   }
 
-  /// A plan that has peers use matrices which they do not reach gives way to one that leaves these to their
-  /// ranks, and brings what comes to them part by part. Collective.
+  /// If peers cannot access a bound matrix, replaces the plan by one that stages it. Ranks then copy the
+  /// parts that arrive to their own matrices. Collective.
   void suit_matrices() {
     if (!options || options->params.unregistered || !ready->executable->copies_whole()) return;
     Options other = *options;
@@ -107,11 +107,11 @@ struct Operator::State {
     try {
       next = std::make_unique<Ready>(world, std::move(plan).value());
       for (const auto& [at, memory] : matrices) next->executable->bind(at.first, at.second, memory);
-    } catch (const Error&) {  // no room for both, on some rank
+    } catch (const Error&) {  // some rank has no room for both plans
       next.reset();
     }
     if (world.all_max({next ? 0.0 : 1.0})[0] > 0) return options.reset();
-    ready->executable->synchronize();  // its epochs come before those of the next
+    ready->executable->synchronize();  // its epochs come before the next plan's
     std::swap(ready, next);
     options = other;
     if (enqueued) former.push_back(std::move(next));

@@ -14,7 +14,7 @@ namespace shingle {
 namespace {
 
 constexpr double most_epochs = 50, timeout_us = 30e6;
-constexpr std::size_t most_kept = 8;  // each has streams and graphs of its own
+constexpr std::size_t most_kept = 8;  // each has its own streams and graphs
 
 }  // namespace
 
@@ -25,14 +25,14 @@ struct OverlapRunner::State {
   Result<Plan> plan(const std::vector<CollectiveConfig>& configs) const {
     return make_plan(problem, world.machine(), Mechanism::chunked, {.configs = configs});
   }
-  /// Made ready when it is asked for first.
+  /// The operator of a plan, made at the first request.
   Operator& operator_of(Plan plan) {
     const std::vector<CollectiveConfig> configs = plan.params.configs;
     if (const auto found = ready.find(configs); found != ready.end()) return found->second;
     if (ready.size() == most_kept) ready.clear();
     Operator made(world, std::move(plan), timeout_us);
     memory.bind(made);
-    made.run();  // communicators are made, kernels loaded
+    made.run();  // makes communicators, loads kernels
     return ready.emplace(configs, std::move(made)).first->second;
   }
 

@@ -1,4 +1,4 @@
-// Overlaps measured by running them: what a co-tuner is told of a machine that is there.
+// Measures overlaps by running them, for a co-tuner on a real machine.
 #pragma once
 
 #include <memory>
@@ -10,17 +10,18 @@
 
 namespace shingle {
 
-/// Runs an overlap again and again on a world, which must outlive it, on random matrices. On GPUs a
-/// configuration's channels are the thread blocks that NCCL may take (a communicator for each number); its
-/// other settings, and on threads all of them, change nothing.
+/// Runs an overlap repeatedly on a world, with random matrices. The world must outlive it. On GPUs,
+/// `channels` of a configuration are the thread blocks that NCCL may use, with a communicator for each
+/// number. Its other settings have no effect. On host threads no setting has one.
 class OverlapRunner {
  public:
-  /// Collective over the world's processes, as is measure(). Throws as Operator.
+  /// Collective over the world's processes, as measure(). Throws as Operator.
   OverlapRunner(World& world, const Problem& overlap);
   ~OverlapRunner();
 
-  /// Iterations back to back, as many as a run should take by the world's timing, and once more with a
-  /// trace. The makespan is an iteration's; without end where there is no plan. The same on every process.
+  /// Runs iterations back to back, as many as the world's timing allows for a run, and once more with a
+  /// trace. The makespan is that of one iteration; it is infinite if there is no plan. Every process gets the
+  /// same figures.
   cotune::Measurement measure(const std::vector<CollectiveConfig>& configs);
 
  private:

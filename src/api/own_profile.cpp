@@ -14,7 +14,7 @@
 namespace shingle {
 namespace {
 
-/// What the backend knows of the machine without measuring it.
+/// The machine as far as the backend knows it without measuring.
 Machine bare_machine(int ranks, WorldOptions here) {
   here.link = {}, here.engine = {};
   return machine_of(ranks, here);

@@ -1,4 +1,4 @@
-// The profile of the machine at hand: measured once, kept beside what was tuned.
+// The profile of this machine: measured once, stored beside the tuning cache.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace shingle {
 
-/// The file that keeps the profile of a world of so many ranks on this machine: by backend, ranks and the
-/// figures that the backend knows without measuring. Links and engines that are emulated have no part in it.
-/// Throws IoError where there is no folder for it (tune/cache.hpp).
+/// File of the profile of a world of `ranks` ranks on this machine. The name depends on the backend, the
+/// ranks, and the figures that the backend knows without measuring. Emulated links and engines do not matter.
+/// Throws IoError if there is no folder for it (tune/cache.hpp).
 std::string own_profile_path(int ranks, const WorldOptions& here);
 
 struct OwnProfile {
@@ -18,14 +18,14 @@ struct OwnProfile {
   std::string path;
 };
 
-/// That profile with the link and engine that are emulated here. Empty where none is kept; also where it
-/// cannot be read or is of another machine, after a warning on stderr.
+/// The stored profile with the link and engine emulated here. Empty if there is none. Also empty, after a
+/// warning on stderr, if it cannot be read or belongs to another machine.
 std::optional<OwnProfile> own_profile(int ranks, const WorldOptions& here);
 
-/// Keeps a profile that was measured here without emulated links and engines. Throws IoError.
+/// Stores a profile that was measured here without emulated links and engines. Throws IoError.
 void keep_own_profile(const Machine& measured, const std::string& path);
 
-/// A profile as this world has it: without tiles that the backend does not serve, and with the link and
+/// A profile adapted to this world: without tiles that the backend does not serve, and with the link and
 /// engine that are emulated.
 Machine as_here(Machine profile, const WorldOptions& here);
 

@@ -141,7 +141,7 @@ Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, cons
     taken = true;
     plan = make_plan(problem, machine, entry.mechanism, params);
     if (plan) return plan;
-    // What was asked for must not be dropped for a mechanism that knows nothing of it.
+    // Params that the user gave must not be dropped for a mechanism that does not take them.
     if (!(params == Params{}) && make_plan(problem, machine, entry.mechanism))
       return Reason{fmt::format("{}: {}", name(entry.mechanism), plan.reason())};
   }
@@ -149,7 +149,7 @@ Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, cons
   const Mechanism baseline = planners().front().mechanism;
   if (const auto reason = untaken(baseline, problem.op, params);
       reason && make_plan(problem, machine, baseline))
-    throw InvalidArgument(reason->text);  // it alone would serve the problem
+    throw InvalidArgument(reason->text);  // only the baseline would serve the problem
   return plan;
 }
 

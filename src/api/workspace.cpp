@@ -17,7 +17,6 @@ void Workspace::bind(Operator& op) const {
 }
 
 void Workspace::poison_outputs() {
-  // All bits set is a NaN in every dtype.
   for (auto& [key, buffer] : buffers_)
     if (is_output(key.second)) world_.fill(key.first, buffer.data(), 0xff, buffer.bytes());
 }

@@ -1,5 +1,5 @@
-// Workspace: memory for a problem's matrices on the local ranks of a world, for whoever has none of their own
-// (the command line, tests, benchmarks).
+// Workspace: memory for a problem's matrices on the local ranks of a world. The command line, tests and
+// benchmarks use it.
 #pragma once
 
 #include <cstddef>
@@ -16,33 +16,33 @@ namespace shingle {
 
 class Workspace {
  public:
-  /// Allocates on every local rank of the world (which must outlive it) and writes the inputs.
+  /// Allocates on every local rank of the world and writes the inputs. The world must outlive it.
   Workspace(World& world, const Inputs& inputs);
 
   /// Binds all matrices; several operators may share them.
   void bind(Operator& op) const;
 
-  /// Fills the outputs with NaN, so that no result of an earlier run can pass for a new one.
+  /// Fills the outputs with NaN, so that a result of an earlier run cannot pass for a new one.
   void poison_outputs();
-  /// For check(): in the host's memory, where they are copied to unless they lie there; valid until the next
-  /// call.
+  /// Outputs in host memory, for check(); valid until the next call. They are copied there if the host cannot
+  /// access them.
   std::vector<Output> outputs();
-  /// What the sample (of the same inputs and of all local ranks) says of the outputs, of which no more is
-  /// copied to the host than it compares.
+  /// Compares the outputs with a sample of the same inputs and of all local ranks. Only sampled rows are
+  /// copied to the host.
   Check check(const RowSample& sample);
 
-  /// In the rank's memory.
+  /// Address in the rank's memory.
   const void* data(int rank, Role role) const { return buffers_.at({rank, role}).data(); }
 
  private:
   World& world_;
   Problem problem_;
   std::map<std::pair<int, Role>, DeviceBuffer> buffers_;
-  std::map<std::pair<int, Role>, std::vector<std::byte>> copies_;  // of outputs that the host cannot reach
+  std::map<std::pair<int, Role>, std::vector<std::byte>> copies_;  // of outputs that the host cannot access
 };
 
-/// Writes the matrix of a local rank to its `memory`, which was allocated by the world: in pieces, by all
-/// cores, as the formulas take a while for large matrices.
+/// Writes the matrix of a local rank to `memory`, which the world allocated. Works in pieces on all cores,
+/// because the formulas take long for large matrices.
 void write_input(World& world, const Inputs& inputs, int rank, Role role, void* memory);
 
 }  // namespace shingle

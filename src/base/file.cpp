@@ -46,9 +46,9 @@ class Descriptor {
   int fd_;
 };
 
-/// Opens `path`; an error speaks of `asked`, the path that the user knows.
+/// Opens `path`. Errors name `asked`, the path that the user gave.
 Descriptor open_or_throw(const std::string& path, int flags, const std::string& asked) {
-  // A path with a NUL inside would silently name another file.
+  // The system would cut a path at a NUL and open another file.
   if (path.find('\0') != std::string::npos) throw IoError("a path must not hold a NUL character");
   int fd;
   do fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
@@ -76,20 +76,20 @@ struct Temporary {
   }
 };
 
-/// Where the links of `path` lead; `path` itself where it names nothing yet.
+/// The target of a symbolic link; `path` itself if it does not exist yet.
 std::string resolved(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr), &std::free);
   return real ? real.get() : path;
 }
 
-/// A name beside `path` that no other thread or process of this machine takes.
+/// A name beside `path` that no other thread or process of this machine uses.
 std::string beside(const std::string& path) {
   static std::atomic<unsigned> serial{0};
   return fmt::format("{}.{}.{}.tmp", path, ::getpid(), serial++);
 }
 
-/// Makes the rename itself last. Best effort: some file systems cannot sync a directory, and the file is
-/// whole either way.
+/// Makes the rename durable, with best effort. Some file systems cannot sync a directory. The file is whole
+/// in either case.
 void sync_directory_of(const std::string& path) {
   const auto slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -102,7 +102,7 @@ void sync_directory_of(const std::string& path) {
 std::string read_file(const std::string& path, std::size_t max_bytes) {
   const Descriptor file = open_or_throw(path, O_RDONLY, path);
   std::string bytes;
-  // The size that the system reports is a hint only: pipes have none, and a file may grow while it is read.
+  // The size from fstat is only a hint: pipes have none, and a file may grow while it is read.
   struct stat status {};
   std::size_t room = 4096;
   if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode))

@@ -1,4 +1,4 @@
-// Whole files, read within a bound and written so that nobody ever sees half of one.
+// Reads a whole file within a bound, and writes one atomically: no reader sees a partial file.
 #pragma once
 
 #include <cstddef>
@@ -10,27 +10,28 @@
 
 namespace shingle {
 
-/// A file cannot be written: the disk is full, say.
+/// A file cannot be written, for example because the disk is full.
 class WriteError : public IoError {
  public:
   using IoError::IoError;
 };
 
-/// The bytes of `path`, which may also be a pipe. Throws IoError ("PATH: reason") where it cannot be read, is
-/// a directory or holds more than `max_bytes`; never keeps much more than that in memory.
+/// Returns the bytes of `path`, which may be a pipe. Throws IoError ("PATH: reason") if the file cannot be
+/// read, is a directory or holds more than `max_bytes`. Memory use is bounded by `max_bytes`.
 std::string read_file(const std::string& path, std::size_t max_bytes);
 
-/// Replaces `path` by `bytes`: writes beside it, syncs, renames. On failure throws WriteError ("PATH:
-/// reason"), leaves what was there as it was and the temporary nowhere. An existing file keeps its mode; a
-/// symbolic link stays and its target is replaced; a device or a pipe (/dev/stdout) is written to directly.
+/// Replaces `path` by `bytes`: writes a temporary file beside it, syncs, renames. On failure it throws
+/// WriteError ("PATH: reason"), keeps the existing file and removes the temporary.
+///
+/// An existing file keeps its mode. A symbolic link stays, and its target is replaced. A device or a pipe
+/// (/dev/stdout) is written to directly.
 void write_file_atomically(const std::string& path, std::string_view bytes);
-/// The same for pieces that follow each other, so that a header need not be copied in front of a large
-/// matrix.
+/// As above, for consecutive pieces, so that a header need not be copied in front of a large matrix.
 void write_file_atomically(const std::string& path, std::span<const std::string_view> pieces);
 
-/// A file that ships with the library, such as "machines/h200x8.json": below share/shingle of the
-/// installation that the library is part of, which may have moved, or of the source tree that it was built
-/// in. Empty where there is neither.
+/// Path of a file that ships with Shingle, for example "machines/h200x8.json"; empty if it is not found. It
+/// is searched below share/shingle of the installation that holds the library, also if that installation was
+/// moved. Otherwise it is searched in the source tree of the build.
 std::string find_shipped(std::string_view name);
 
 }  // namespace shingle

@@ -14,14 +14,15 @@ namespace {
 
 using nlohmann::json;
 
-// Without a bound a megabyte of brackets becomes a hundred megabytes of nested arrays.
+// Bounds memory: without a limit, a megabyte of brackets becomes a hundred megabytes of nested arrays.
 constexpr int max_depth = 32;
 
 InvalidArgument not_a(const std::string& name, std::string_view kind, const json& value) {
   return InvalidArgument(fmt::format("{} must be {}, not {}", name, kind, show(value)));
 }
 
-/// Walks over a text without keeping it. The estimates are those of nlohmann::json with 64-bit pointers.
+/// Reads a text without storing its values. Memory estimates are those of nlohmann::json with 64-bit
+/// pointers.
 class Scan : public nlohmann::json_sax<json> {
  public:
   explicit Scan(const JsonLimits& limits) : limits_(limits) {}
@@ -55,7 +56,7 @@ class Scan : public nlohmann::json_sax<json> {
   }
 
  private:
-  static constexpr std::size_t value_bytes = 2 * sizeof(json);  // lists grow by doubling
+  static constexpr std::size_t value_bytes = 2 * sizeof(json);  // arrays double when they grow
   static constexpr std::size_t container_bytes = 64, node_bytes = 96;
 
   bool take(std::size_t bytes) {
@@ -78,7 +79,7 @@ class Scan : public nlohmann::json_sax<json> {
   JsonLimits limits_;
   int depth_ = 0;
   std::int64_t taken_ = 0;
-  std::vector<std::set<std::string>> keys_;  // of the objects around, outermost first
+  std::vector<std::set<std::string>> keys_;  // of the enclosing objects, outermost first
 };
 
 }  // namespace
@@ -90,7 +91,8 @@ void scan_json(std::string_view text, const JsonLimits& limits) {
 
 json parse_json(std::string_view text) {
   try {
-    // Twice, as a parser that calls back for each value takes time quadratic in the length of lists.
+    // A parse with callbacks takes time quadratic in the length of arrays. So the limits are checked in a
+    // scan of their own.
     scan_json(text, {});
     return json::parse(text);
   } catch (const json::parse_error& error) {
@@ -132,7 +134,7 @@ std::optional<std::int64_t> Fields::integer(Aliases aliases, std::int64_t least,
   const Found found = find(aliases);
   if (found.value == nullptr) return std::nullopt;
   if (!found.value->is_number_integer()) throw not_a(found.name, "a whole number", *found.value);
-  // An unsigned value beyond int64 would wrap; it is out of range in any case.
+  // An unsigned value beyond int64 would wrap when converted.
   const bool huge =
       found.value->is_number_unsigned() && found.value->get<std::uint64_t>() > (std::uint64_t{1} << 62);
   const auto value = huge ? most : found.value->get<std::int64_t>();

@@ -1,4 +1,4 @@
-// What enumerators are called in files and on the command line.
+// Tables of the names that enumerators have in files and on the command line.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 
 namespace shingle {
 
-/// In the order of the enumeration, from 0 on.
+/// Names of an enumeration's values, in order from 0 on.
 template <class Key, std::size_t count>
 using Names = std::array<std::pair<Key, std::string_view>, count>;
 
@@ -21,7 +21,7 @@ std::string_view name_in(const Names<Key, count>& names, Key key) {
   return names[static_cast<std::size_t>(key)].second;
 }
 
-/// "ring, pat".
+/// All names, as in "ring, pat".
 template <class Key, std::size_t count>
 std::string list_of(const Names<Key, count>& names) {
   std::string list;
@@ -29,7 +29,8 @@ std::string list_of(const Names<Key, count>& names) {
   return list;
 }
 
-/// `what` the names are of, for the InvalidArgument where none of them is `text`.
+/// The value with the name `text`. Throws InvalidArgument if there is none; `what` then names the kind of
+/// value.
 template <class Key, std::size_t count>
 Key parse_in(const Names<Key, count>& names, std::string_view what, std::string_view text) {
   for (const auto& [key, label] : names)

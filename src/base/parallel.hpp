@@ -1,4 +1,4 @@
-// Work for all cores that this process may use.
+// Distributes work over all cores that this process may use.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace shingle {
 
-/// Calls work(0) … work(count − 1), on this thread and others, in any order. Rethrows what a call throws.
+/// Calls work(0) … work(count − 1), on this thread and others, in any order. Rethrows an exception of a call.
 template <class Work>
 void parallel_for(std::size_t count, Work work) {
   std::atomic<std::size_t> next{0};

@@ -1,4 +1,4 @@
-// Files that ship with the library.
+// Finds files that ship with Shingle.
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -11,10 +11,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The file that holds this code: the shared library, or the program that it is linked into.
+/// Path of the shared library or program that holds this code.
 fs::path library_file() {
   Dl_info info{};
-  // Of a program the loader knows only what it was called by, which may be no path.
+  // For a program the loader knows only argv[0], which may not be a path.
   if (::dladdr(reinterpret_cast<const void*>(&library_file), &info) != 0 && info.dli_fname != nullptr &&
       std::string_view(info.dli_fname).find('/') != std::string_view::npos)
     return info.dli_fname;

@@ -6,7 +6,7 @@
 namespace shingle {
 namespace {
 
-/// Value at a fraction of the sorted values.
+/// Quantile of sorted values, interpolated linearly; `fraction` is in [0, 1].
 double at(const std::vector<double>& sorted, double fraction) {
   const double place = fraction * static_cast<double>(sorted.size() - 1);
   const auto low = static_cast<std::size_t>(place);

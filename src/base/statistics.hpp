@@ -1,11 +1,11 @@
-// What many measurements of one thing amount to.
+// Statistics of repeated measurements.
 #pragma once
 
 #include <vector>
 
 namespace shingle {
 
-/// Order statistics of samples; between two of them, straight.
+/// Order statistics of samples, interpolated linearly.
 struct Spread {
   double median = 0;
   double p25 = 0, p75 = 0;
@@ -15,10 +15,10 @@ struct Spread {
   double relative() const { return (p75 - p25) / median; }
 };
 
-/// Of at least one sample.
+/// `samples` holds at least one sample.
 Spread spread_of(std::vector<double> samples);
 
-/// Of at least one value, all above 0.
+/// `values` holds at least one value, and all are above 0.
 double geometric_mean(const std::vector<double>& values);
 
 }  // namespace shingle

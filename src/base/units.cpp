@@ -49,7 +49,7 @@ std::int64_t parse_size(std::string_view text) {
   const auto bad = [&] {
     return InvalidArgument(fmt::format("'{}' is not a size such as 4096, 8K or 128M", text));
   };
-  // Whole numbers go through the integer parser, so that none loses digits in a double.
+  // Integers are parsed as integers, because a double would lose digits.
   std::uint64_t whole = 0;
   const auto [end, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), whole);
   if (error == std::errc::result_out_of_range) throw InvalidArgument(fmt::format("'{}' is too large", text));
@@ -105,7 +105,7 @@ Link parse_link(std::string_view text) {
 }
 
 double parse_time_us(std::string_view text) {
-  constexpr double longest_us = 1e12;  // eleven days
+  constexpr double longest_us = 1e12;  // about 11.6 days
   const Quantity q = split(text, "time such as 30s or 10us");
   double unit_us = 0;
   if (q.unit == "us") unit_us = 1;

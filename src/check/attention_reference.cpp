@@ -8,10 +8,11 @@
 namespace shingle {
 namespace {
 
-// Queries of a sequence that are scored at a time: the scores of all would grow with its square.
+// Queries of a sequence that are scored at once: scores of all queries would grow with the square of the
+// sequence.
 constexpr std::int64_t queries_at_once = 256;
 
-/// Softmax of scores / sqrt(d) over the keys that the query sees; no weight for the others.
+/// Softmax of scores / sqrt(d) over the keys that the query sees; the other weights are 0.
 void softmax(double* scores, std::int64_t count, std::int64_t visible, double factor) {
   const double most = *std::max_element(scores, scores + visible);
   double sum = 0;
@@ -25,7 +26,7 @@ std::int64_t longest_sequence(const Problem& p) {
   return lengths.empty() ? p.m : *std::max_element(lengths.begin(), lengths.end());
 }
 
-/// Tokens [first, first + rows) of Q, K or V, whichever ranks hold them.
+/// Tokens [first, first + rows) of Q, K or V, from the ranks that hold them.
 void read_tokens(const Inputs& inputs, int rank, Role role, Area area, double* out) {
   const Problem& p = inputs.problem();
   if (!p.traits().exchanges_heads()) return inputs.read(rank, role, area, out);

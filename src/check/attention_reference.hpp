@@ -8,10 +8,10 @@
 
 namespace shingle {
 
-/// The attention of tokens [first, first + rows) with the heads that a rank's A has: rows × k, row-major.
+/// Attention of tokens [first, first + rows) with the heads of a rank's A: rows × k, row-major.
 std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows);
 
-/// What attend() takes of memory at most for so many rows, with its result.
+/// Upper bound of the memory that attend() uses for `rows` rows, with its result.
 std::int64_t attend_bytes(const Problem& problem, std::int64_t rows);
 
 }  // namespace shingle

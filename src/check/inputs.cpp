@@ -9,7 +9,7 @@
 namespace shingle {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood 2014): a counter in, 64 well-mixed bits out.
+// SplitMix64 (Steele, Lea, Flood 2014): maps a counter to 64 well-mixed bits.
 constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;
 std::uint64_t mixed(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -17,24 +17,24 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Mean 0, variance 1: four uniform 16-bit numbers summed are near enough to normal.
+/// Mean 0, variance 1. The sum of four uniform 16-bit numbers is close enough to a normal distribution.
 float bell(std::uint64_t bits) {
   const auto sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
   return (static_cast<float>(sum) - 131070.0f) * (1.0f / 37837.0f);
 }
 
-/// How large sums may get: as far as all integers are values of the type, and for swiglu no further than to
-/// where the product of two is a finite f16.
+/// Max size of exact sums: all integers up to it are values of the type. For swiglu it is also limited so
+/// that the product of two is a finite f16.
 std::int64_t exact_limit(const Problem& problem) {
   const auto limit = static_cast<std::int64_t>(2.0 / epsilon(problem.dtype));
   return problem.epilogue.activation == Activation::swiglu ? smaller(limit, 240) : limit;
 }
 
-/// Whether a role's matrix is the same on all ranks: parameters of a summed or routed result, and the
-/// residual of a whole one.
+/// True if a role's matrix is the same on all ranks. This holds for parameters of a summed or routed result,
+/// and for the residual of a whole result.
 bool replicated(const Problem& problem, Role role) {
   if (problem.traits().chains() &&
-      (role == Role::b || role == Role::bias))  // of an mlp: of the rank's inner columns
+      (role == Role::b || role == Role::bias))  // of an mlp: parameters of the rank's inner columns
     return problem.op == Op::gemm_allgather_gemm;
   if (role == Role::bias || role == Role::norm_weight)
     return problem.traits().reduces() || problem.op == Op::gemm_alltoall;
@@ -46,7 +46,7 @@ class RandomInputs : public Inputs {
   RandomInputs(const Problem& problem, std::uint64_t seed) : Inputs(problem), seed_(seed) {}
 
  protected:
-  /// State of a matrix; the element at index i is made of mixed(state + i · golden).
+  /// State of a matrix; the element at index i is mixed(state + i · golden), mapped to a value.
   std::uint64_t state(int rank, Role role) const {
     const int key = replicated(problem(), role) ? 0 : rank;
     return mixed(seed_ + golden * static_cast<std::uint64_t>(key * 16 + static_cast<int>(role) + 1));
@@ -64,7 +64,8 @@ class NormalInputs final : public RandomInputs {
   using RandomInputs::RandomInputs;
 
  private:
-  /// What it multiplies is of order one; so is what it yields, where ranks are summed with all of them.
+  /// Scale that makes products of order one, for operands of order one. If ranks are summed, the sum is of
+  /// order one.
   float weight_scale(Role role) const {
     const Problem& p = problem();
     const bool last = role == Role::down || !p.traits().chains();
@@ -82,8 +83,8 @@ class NormalInputs final : public RandomInputs {
   }
 };
 
-/// A matrix of which every line along K has `nonzeros` entries of up to ±most, each somewhere in its own
-/// stretch of K.
+/// A matrix in which every line along K has `nonzeros` entries of up to ±most, each in a stretch of K of its
+/// own.
 struct Thin {
   std::int64_t most = 1, nonzeros = 1, stretch = 1;
 
@@ -96,15 +97,16 @@ struct Thin {
   }
 };
 
-/// A thin op(A) and a dense B of up to ±b_: no partial sum of any rank can exceed nonzeros · most · b_, which
-/// with all ranks and a bias stays within the exact limit. Of two products that bounds the first product,
-/// which a thin `down` then multiplies: its columns have so few entries that the sums of all ranks stay
-/// exact, too.
+/// A thin op(A) and a dense B of up to ±b_. No partial sum of a rank exceeds nonzeros · most · b_. With all
+/// ranks and a bias it stays within the exact limit.
+///
+/// With two products this bounds the first product, which a thin `down` multiplies. The columns of `down`
+/// have so few entries that the sums of all ranks also stay exact.
 class IntegerInputs final : public RandomInputs {
  public:
   IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
     const std::int64_t ranks = problem.traits().reduces() ? problem.world : 1;
-    if (problem.traits().is_collective()) {  // dense: every element goes its own way
+    if (problem.traits().is_collective()) {  // dense, because no element is multiplied
       moved_ = std::clamp<std::int64_t>(exact_limit(problem) / ranks, 1, 64);
       return;
     }
@@ -121,7 +123,7 @@ class IntegerInputs final : public RandomInputs {
   bool exact() const override { return true; }
 
  private:
-  /// A thin matrix and the largest element of what it meets, for sums of up to `budget`.
+  /// A thin matrix, and the largest element of the other operand, for sums of up to `budget`.
   static std::pair<Thin, std::int64_t> thin(std::int64_t k, std::int64_t budget, std::int64_t most) {
     const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(budget / k)));
     const std::int64_t each = budget < 4 || most == 1 ? 1 : std::clamp<std::int64_t>(root, 2, most);
@@ -134,7 +136,7 @@ class IntegerInputs final : public RandomInputs {
     const std::uint64_t base = state(rank, role);
     if ((role == Role::a && !problem().traits().is_collective()) || role == Role::down) {
       const Thin& matrix = role == Role::a ? a_ : down_;
-      // Lines along K are the rows of op(A), and the columns of op(down).
+      // Lines along K are the rows of op(A) and the columns of op(down).
       const bool turned = role == Role::a ? problem().transpose_a : !problem().transpose_b;
       for (std::int64_t i = 0; i < cols; ++i)
         out[i] = turned ? matrix.entry(base, col + i, row) : matrix.entry(base, row, col + i);
@@ -153,7 +155,7 @@ class IntegerInputs final : public RandomInputs {
     return role == Role::norm_weight ? 2 : addend_;
   }
 
-  static constexpr std::int64_t addend_ = 8;  // of a bias or residual
+  static constexpr std::int64_t addend_ = 8;  // max of a bias or residual
   Thin a_, down_;
   std::int64_t b_ = 1, bias_ = addend_, moved_ = 1;
 };

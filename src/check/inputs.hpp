@@ -1,6 +1,6 @@
-// Input matrices of all ranks, by formula: whoever needs an element computes it. So the oracle never trusts
-// memory that a plan may have overwritten, and a process checks its rank against the inputs of ranks that
-// live elsewhere.
+// Input matrices of all ranks, by formula: any element can be computed anywhere. So the oracle never relies
+// on memory that a plan may have overwritten. A process can also check its rank against inputs of ranks in
+// other processes.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ class Inputs {
 
   const Problem& problem() const { return problem_; }
 
-  /// Whether all sums of products are exact in fp32 and in the problem's dtype, whatever their order.
+  /// True if all sums of products are exact in fp32 and in the problem's dtype, in any order.
   virtual bool exact() const { return false; }
 
-  /// The elements of an area as they stand in memory (rounded to the dtype), row-major and dense.
+  /// Elements of an area as in memory (rounded to the dtype), row-major and dense.
   void read(int rank, Role role, const Area& area, double* out) const;
 
-  /// The whole matrix of a rank to its memory.
+  /// Writes the whole matrix of a rank.
   void write(int rank, Role role, void* memory) const;
-  /// Rows [first, first + rows) of the stored matrix alone, to `memory`.
+  /// Writes rows [first, first + rows) of the stored matrix to `memory`.
   void write_rows(int rank, Role role, std::int64_t first, std::int64_t rows, void* memory) const;
 
  private:
@@ -44,10 +44,13 @@ class Inputs {
   Problem problem_;
 };
 
-/// Random inputs, a function of (seed, rank, role, index). `normal`: bell-shaped, scaled so that outputs are
-/// of order one. `integers`: small integers whose sums are exact in the dtype, so that every correct plan
-/// gives the same bits; op(A) is thinned out where its dense sums would not be exact. What an operator
-/// replicates (the bias of a sum, say) is the same on all ranks.
+/// Random inputs, a function of (seed, rank, role, index).
+///
+/// `normal`: bell-shaped, scaled so that outputs are of order one. `integers`: small integers with sums that
+/// are exact in the dtype, so that every correct plan gives the same bits. op(A) is thinned out if its dense
+/// sums would not be exact.
+///
+/// Matrices that an operator replicates, for example the bias of a sum, are the same on all ranks.
 enum class Values : std::uint8_t { normal, integers };
 std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed,
                                       Values values = Values::normal);

@@ -8,7 +8,7 @@
 
 namespace shingle {
 
-/// Squared sums of one tile.
+/// Sums of squares over one tile.
 struct Judge::Squares {
   double error = 0;
   double reference = 0;
@@ -28,13 +28,13 @@ void Judge::compare(const GotRows& of, Finish& finish, const double* x, double s
   const bool normalised = of.role == Role::out && p.norm.enabled;
   const double size = p.result_epilogue().activation == Activation::swiglu ? scale * scale : scale;
   const double weight = normalised ? finish.norm_scale() : 1;
-  double least = 0;  // sum over rows of the square of what an error is compared with at least
+  double least = 0;  // sum over rows of the square of the min size that errors are relative to
   for (std::int64_t i = 0; i < of.rows; ++i) {
     const RowResult& result = finish(x + i * p.n, of.row + i);
     const std::vector<double>& reference = of.role == Role::sum ? result.sum : result.out;
     const std::size_t offset = static_cast<std::size_t>(i * cols) * size_bytes(p.dtype);
     widen(p.dtype, static_cast<const std::byte*>(of.elements) + offset, got.data(), got.size());
-    // A norm makes the error of a row of small elements as much larger as the elements.
+    // A norm scales a row and its error by the same factor, which is large for rows of small elements.
     const double row_size = normalised ? weight * std::max(1.0, size * result.factor) : size;
     least += row_size * row_size;
     for (std::size_t j = 0; j < got.size(); ++j) {
@@ -64,7 +64,7 @@ void Judge::judge(const GotRows& of, std::int64_t col, std::int64_t cols, const 
     error = std::numeric_limits<double>::infinity();
   } else if (sums.error > 0) {
     error = std::sqrt(sums.error) /
-            std::max(std::sqrt(sums.reference), least);  // x/0 is infinite, and so it should be
+            std::max(std::sqrt(sums.reference), least);  // x/0 is infinite, which fails as intended
   }
   const double bound =
       inputs_.exact() && !rounds(inputs_.problem(), of.role) ? 0 : tolerance(inputs_.problem());

@@ -1,4 +1,4 @@
-// What the oracle says of results, tile by tile.
+// Compares results with the reference, tile by tile.
 #pragma once
 
 #include <string>
@@ -8,27 +8,28 @@
 
 namespace shingle {
 
-/// Side of the tiles whose errors are judged, in elements.
+/// Side in elements of the tiles in which errors are measured.
 inline constexpr std::int64_t judged_tile = 64;
 
-/// Consecutive rows of a rank's output, as a plan has left them.
+/// Consecutive rows of a rank's output, written by a plan.
 struct GotRows {
   int rank = 0;
   Role role = Role::out;
-  std::int64_t row = 0;            ///< the first, in the rank's matrix
+  std::int64_t row = 0;            ///< the first row, in the rank's matrix
   std::int64_t rows = 0;           ///< at most judged_tile
   const void* elements = nullptr;  ///< dense, of the problem's dtype
 };
 
-/// Whether a result of this role passes a function that rounds, so that it is not exact for exact inputs.
+/// True if a result of this role passes a function that rounds, so that exact inputs do not give an exact
+/// result.
 bool rounds(const Problem& problem, Role role);
 
-/// Compares rows with the reference, and keeps the worst of their tiles. For one thread.
+/// Compares rows with the reference, and keeps the worst tile. Not thread-safe.
 class Judge {
  public:
   explicit Judge(const Inputs& inputs) : inputs_(inputs) {}
 
-  /// `x`: the product of these rows, `of.rows` × n; `scale`: its size with random signs (Product::scale).
+  /// `x`: the product of these rows, `of.rows` × n. `scale`: its size with random signs (Product::scale).
   void compare(const GotRows& of, Finish& finish, const double* x, double scale);
 
   void merge_into(Check& check) const;

@@ -18,8 +18,8 @@
 namespace shingle {
 namespace {
 
-/// A regular file, read at positions: a matrix goes straight to where it stays. O_NONBLOCK, so that a pipe is
-/// refused and not waited for.
+/// A regular file, read at positions, so that a matrix is read to its final place. O_NONBLOCK: a pipe is
+/// refused at once, instead of blocking the open.
 class File {
  public:
   explicit File(const std::string& path)
@@ -59,7 +59,7 @@ class File {
   std::size_t bytes_ = 0;
 };
 
-/// Runs `read`; puts the file's name in front of what it has to say.
+/// Runs `read` and prefixes its errors with the file's name.
 template <class Read>
 auto named(std::string_view name, Read read) {
   try {
@@ -82,7 +82,7 @@ NpyHeader header_of(const File& file) {
 
 template <class Element>
 void transpose(const std::byte* source, std::byte* target, std::int64_t rows, std::int64_t cols) {
-  // Blocks keep both sides in cache; memcpy because a file's bytes need not be aligned.
+  // Blocks keep both sides in cache. memcpy is needed because a file's bytes may not be aligned.
   constexpr std::int64_t block = 32;
   for (std::int64_t row0 = 0; row0 < rows; row0 += block)
     for (std::int64_t col0 = 0; col0 < cols; col0 += block)
@@ -93,7 +93,7 @@ void transpose(const std::byte* source, std::byte* target, std::int64_t rows, st
                       sizeof(Element));
 }
 
-/// The array of a header whose elements `read(target)` delivers in the file's order.
+/// The array of a header. `read(target)` stores its elements in the file's order.
 template <class Read>
 NpyArray assemble(const NpyHeader& header, Read read) {
   NpyArray array{header.dtype, header.rows, header.cols, std::vector<std::byte>(header.bytes())};
@@ -142,7 +142,7 @@ void write_npy(const std::string& path, DType dtype, std::int64_t rows, std::int
                std::span<const std::byte> data) {
   if (rows < 0 || cols < 0 || rows > max_extent || cols > max_extent)
     throw InvalidArgument(fmt::format("{}: a {}x{} matrix cannot be written", path, rows, cols));
-  // By division: the product of the largest extents times the size of an element overflows.
+  // By division, because the product of the largest extents and the element size overflows.
   if (data.size() % size_bytes(dtype) != 0 ||
       static_cast<std::size_t>(rows * cols) != data.size() / size_bytes(dtype))
     throw InvalidArgument(

@@ -1,4 +1,4 @@
-// Matrices in NumPy's .npy format: the user's own inputs and outputs.
+// Matrices in NumPy's .npy format, for the user's own inputs and outputs.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace shingle {
 
-/// What an .npy file says of itself. A 1-D array of n elements is one row of n columns.
+/// Header of an .npy file. A 1-D array of n elements is one row of n columns.
 struct NpyHeader {
-  DType dtype = DType::f32;  ///< '<f4', '<f2', or '<u2' for bf16, which NumPy has no type for
+  DType dtype = DType::f32;  ///< '<f4', '<f2', or '<u2' for bf16, for which NumPy has no type
   std::int64_t rows = 0;     ///< 0 to max_extent
   std::int64_t cols = 0;
-  bool fortran_order = false;   ///< how the file stores it
-  std::size_t data_offset = 0;  ///< where the elements start, in bytes
+  bool fortran_order = false;   ///< true if the file stores columns
+  std::size_t data_offset = 0;  ///< first byte of the elements
 
   std::size_t bytes() const { return static_cast<std::size_t>(rows * cols) * size_bytes(dtype); }
 };
@@ -31,19 +31,20 @@ struct NpyArray {
   std::vector<std::byte> data;
 };
 
-/// Versions 1 to 3, little endian, 1-D or 2-D, C or Fortran order (which is transposed). Throws IoError where
-/// the file cannot be read, InvalidArgument where it is no such array or is shorter or longer than its header
-/// says: one line with the path. Nothing is allocated before the file's length has been checked against the
-/// header.
+/// Reads versions 1 to 3, little endian, 1-D or 2-D. Fortran order is transposed to C order.
+///
+/// Throws IoError if the file cannot be read. Throws InvalidArgument if it is no such array, or its length
+/// differs from its header. The message is one line with the path. Memory is allocated only after the length
+/// has been checked.
 NpyArray read_npy(const std::string& path);
-/// The header alone, with the same checks: to know what a matrix will take before it is read.
+/// Reads only the header, with the same checks, to learn the size of a matrix before reading it.
 NpyHeader read_npy_header(const std::string& path);
-/// The same from memory; `name` stands for the path in messages.
+/// As read_npy(), from memory; `name` replaces the path in messages.
 NpyArray parse_npy(std::span<const std::byte> file, std::string_view name);
 
-/// Writes rows × cols row-major elements (`data` holds exactly that many bytes) as version 1.0, C order; bf16
-/// as '<u2', to be viewed as ml_dtypes.bfloat16. The file appears whole or not at all. Throws IoError, or
-/// InvalidArgument on a wrong size.
+/// Writes rows × cols row-major elements as version 1.0 in C order; `data` must have exactly this size. bf16
+/// is written as '<u2', to be viewed as ml_dtypes.bfloat16. Readers see the whole file or none. Throws
+/// IoError, or InvalidArgument on a wrong size.
 void write_npy(const std::string& path, DType dtype, std::int64_t rows, std::int64_t cols,
                std::span<const std::byte> data);
 void write_npy(const std::string& path, const NpyArray& array);

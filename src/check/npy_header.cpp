@@ -12,7 +12,7 @@ namespace shingle::npy {
 namespace {
 
 constexpr std::string_view magic{"\x93NUMPY", 6};
-/// Plain dtypes need some 120 bytes; NumPy itself distrusts headers beyond 10,000.
+/// Plain dtypes need about 120 bytes; NumPy itself warns about headers beyond 10,000.
 constexpr std::size_t most_header_bytes = 65536;
 
 std::size_t little_endian(std::string_view bytes) {
@@ -21,7 +21,7 @@ std::size_t little_endian(std::string_view bytes) {
   return value;
 }
 
-/// A cursor over the few Python literals that a header is made of.
+/// A cursor over the few Python literals of a header.
 class Literal {
  public:
   explicit Literal(std::string_view text) : rest_(text) {}
@@ -154,7 +154,7 @@ NpyHeader parse_header(std::string_view header, std::size_t file_bytes) {
   }
   if (!dtype || !fortran || !shape || !literal.at_end())
     throw InvalidArgument("the header is not descr, fortran_order and shape");
-  // No overflow: both extents are at most 2^31, so the product is at most 2^62 elements; bytes need a
+  // Cannot overflow: both extents are at most 2^31, so there are at most 2^62 elements. Bytes need a
   // division.
   const auto elements = static_cast<std::uint64_t>(shape->rows) * static_cast<std::uint64_t>(shape->cols);
   const std::uint64_t present = file_bytes - offset;

@@ -11,12 +11,12 @@ namespace shingle::npy {
 /// Bytes of the longest prelude: magic, version and the length of the dictionary.
 inline constexpr std::size_t prelude_bytes = 12;
 
-/// Where the data starts, from the file's first `prelude_bytes` (fewer where it is shorter) and its length.
-/// Throws InvalidArgument, without the file's name, where it is no .npy file or its header would not fit into
-/// it.
+/// Offset of the data, from the file's first `prelude_bytes` and its length; a shorter file passes fewer
+/// bytes. Throws InvalidArgument, without the file's name, if it is no .npy file or its header exceeds the
+/// file.
 std::size_t data_offset(std::string_view prelude, std::size_t file_bytes);
 
-/// Reads the header, which is all bytes before the data; the data must fill the rest of the file exactly.
+/// Parses the header, which is all bytes before the data. The data must fill the rest of the file exactly.
 NpyHeader parse_header(std::string_view header, std::size_t file_bytes);
 
 /// A version 1.0 header in C order, padded so that the data is aligned to 64 bytes.

@@ -20,7 +20,7 @@ std::int64_t threads() {
   return larger(std::thread::hardware_concurrency(), 1);
 }
 
-/// Rows that keep a panel within its bytes and give every thread one to work on.
+/// Number of rows that keeps a panel within its memory and gives every thread a panel.
 std::int64_t panel_rows(const Problem& problem) {
   const std::int64_t widest = larger(problem.n, problem.b_cols());
   const std::int64_t fit = panel_bytes / (widest * static_cast<std::int64_t>(sizeof(double)));
@@ -49,17 +49,16 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
 
 double tolerance(const Problem& problem) {
   constexpr double c = 4;
-  if (problem.traits().is_collective() && !problem.traits().reduces())
-    return 0;  // bytes are moved as they are
-  // Attention rounds its result once more, and its weights have the errors of its scores.
+  if (problem.traits().is_collective() && !problem.traits().reduces()) return 0;  // bytes are moved unchanged
+  // Attention rounds its result once more, and its weights have the errors of the scores.
   const double attention =
       problem.traits().attends
           ? 2 * epsilon(problem.dtype) +
                 c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
           : 0;
   if (problem.traits().exchanges_heads()) return attention;
-  // The first of two products is rounded once, element by element, and its accumulation errors pass the
-  // activation, whose slope is about one.
+  // The first of two products is rounded once, element by element. Its accumulation errors pass the
+  // activation, which has a slope of about one.
   const double first =
       problem.traits().chains()
           ? epsilon(problem.dtype) + c * std::sqrt(static_cast<double>(problem.inner)) * std::ldexp(1.0, -24)
@@ -79,7 +78,7 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
   Check result;
   result.tolerance = inputs.exact() && !any_rounds ? 0 : tolerance(problem);
 
-  openblas_set_num_threads(1);  // every thread here calls it for itself
+  openblas_set_num_threads(1);  // each thread here calls OpenBLAS itself
   const std::vector<Panel> panels = make_panels(problem, ranks, panel_rows(problem));
   std::mutex mutex;
   parallel_for(panels.size(), [&](std::size_t i) {

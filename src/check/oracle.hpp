@@ -1,26 +1,30 @@
-// Oracle: every operator once more on the host in fp64, to compare a result with.
+// Oracle: recomputes every operator on the host in fp64, and compares results with it.
 //
-// The inputs come from their formula (check/inputs.hpp), products from dgemm; the reference exists only a
-// panel of rows at a time. A result passes if in every tile of 64×64 the error, relative in the Frobenius
+// Inputs come from their formula (check/inputs.hpp), products from dgemm. The reference exists only for one
+// panel of rows at a time. A result passes if the error of every tile of 64×64, relative in the Frobenius
 // norm, is at most
 //
 //     (2 · eps_out + world · eps_staging) + c · sqrt(K) · 2^-24
 //
 // The first part is rounding: a partial product of each rank and the result, all in the problem's dtype. The
-// second is fp32 accumulation: rounding errors of K random terms add up like a random walk, to about 0.4 ·
-// sqrt(K) · 2^-24 of the result; c = 4 leaves ten times that, and swiglu's product of two sums its factor
-// two. One wrong tile fails, however large the matrix. Where a small tile happens to cancel to almost
-// nothing, its error is taken relative to what products of these sizes amount to with random signs: a single
-// element near zero proves nothing. Inputs whose sums are exact have to give the exact result, where the
-// operator has no function that rounds.
+// second part is fp32 accumulation. Rounding errors of K random terms add up like a random walk, to about 0.4
+// · sqrt(K) · 2^-24 of the result. c = 4 leaves ten times that, and so covers the factor two of swiglu's
+// product of two sums.
+//
+// One wrong tile fails in a matrix of any size. If the elements of a small tile nearly cancel, a single
+// element near zero proves nothing. Then the error is taken relative to the size of such products with random
+// signs. Inputs with exact sums must give the exact result, if the operator has no function that rounds.
 //
 // An mlp is bounded by (3 + world) · eps + c · (sqrt(K) + sqrt(inner)) · 2^-24. The reference does not round
-// the first product H; a plan rounds it once, each element by at most eps/2 of itself, at random. In the sum
-// over the inner columns these errors grow as the sum itself does with random signs: to at most eps/2 of it,
-// for which one eps is allowed. What accumulating H over K loses, c · sqrt(K) · 2^-24 of A·B, passes the
-// activation, whose slope is at most 1.13 where H is of the size of A·B (swiglu: of two sums, the factor two
-// of above); the second product loses the same with inner for K. With integers, without activation or with
-// relu, H is exact and small enough for its sums to be exact as well.
+// the first product H. A plan rounds it once, each element by at most eps/2 of itself, at random. In the sum
+// over the inner columns these errors grow as the sum itself does with random signs. So they reach at most
+// eps/2 of it; one eps is allowed.
+//
+// Accumulating H over K loses c · sqrt(K) · 2^-24 of A·B. This error passes the activation. The slope of the
+// activation is at most 1.13 if H is of the size of A·B. For swiglu, a product of two sums, the factor two
+// above applies. The second product loses the same with inner instead of K.
+//
+// With integers, and no activation or relu, H is exact. It is also small enough for its sums to be exact.
 #pragma once
 
 #include <span>
@@ -30,7 +34,7 @@
 
 namespace shingle {
 
-/// A matrix that a plan has written: a local rank's `out` or `sum`, shaped as shape_of() says.
+/// A matrix that a plan has written: `out` or `sum` of a local rank, with the shape of shape_of().
 struct Output {
   int rank = 0;
   Role role = Role::out;
@@ -39,9 +43,9 @@ struct Output {
 
 struct Check {
   bool passed = true;
-  double max_error = 0;  ///< the largest relative error of a tile; infinite where an element is not finite
-  double tolerance = 0;  ///< 0 where all has to be exact
-  std::string worst;     ///< "out of rank 1, rows 64..127, columns 0..63"; empty where there is no error
+  double max_error = 0;  ///< largest relative error of a tile; infinite if an element is not finite
+  double tolerance = 0;  ///< 0: the result must be exact
+  std::string worst;     ///< "out of rank 1, rows 64..127, columns 0..63"; empty: no error
 };
 
 /// The bound above, for inputs that are not exact.
@@ -50,10 +54,10 @@ double tolerance(const Problem& problem);
 /// Compares outputs of any of the ranks with the reference, on all cores that this process may use.
 Check check(const Inputs& inputs, std::span<const Output> outputs);
 
-/// The library that computes it, and for which processor.
+/// The BLAS library in use, and the processor that it was built for.
 std::string oracle_library();
 
-/// Memory that check() takes, at most, in bytes.
+/// Upper bound of the memory that check() uses, in bytes.
 std::int64_t check_bytes(const Problem& problem);
 
 }  // namespace shingle

@@ -10,10 +10,10 @@
 namespace shingle {
 namespace {
 
-// Blocks of B (512×512 doubles: 2 MiB) stay in a core's cache while dgemm runs over the rows of the panel.
+// Blocks of B (512×512 doubles: 2 MiB) stay in a core's cache while dgemm runs over the panel's rows.
 constexpr std::int64_t block = 512;
 
-/// The owners of global rows [row, row + rows) of a gathered A, in order.
+/// Owners of global rows [row, row + rows) of a gathered A, in order.
 std::vector<ARows> owners(const Problem& problem, std::int64_t row, std::int64_t rows) {
   struct Owned {
     std::int64_t global;
@@ -42,13 +42,13 @@ double squares(const std::vector<double>& values) {
   return cblas_ddot(static_cast<int>(values.size()), values.data(), 1, values.data(), 1);
 }
 
-/// Where a panel's rows of A are, as a term has them.
+/// Rows of A of a panel, for one term.
 std::vector<ARows> sources_of(const Problem& p, const Panel& panel, int term) {
   if (!panel.gathered.empty()) return panel.gathered;
   return {{term, panel.row - (p.routing ? p.routing->global_base(term) : 0), panel.rows}};
 }
 
-/// Adds the rows of one term to x, and returns their mean square.
+/// Adds the rows of one term to x. Returns their mean square.
 double add_rows(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
   const std::int64_t n = inputs.problem().n;
   std::vector<double> a;
@@ -64,14 +64,14 @@ double add_rows(const Inputs& inputs, const Panel& panel, int term, std::vector<
   return total / static_cast<double>(panel.rows * n);
 }
 
-/// The attention of a panel's rows, and its mean square.
+/// Sets x to the attention of a panel's rows. Returns its mean square.
 double take_attention(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
   x = attend(inputs, term, panel.row, panel.rows);
   return squares(x) / static_cast<double>(x.size());
 }
 
-/// A product of one term: rows of op(A), read from their owners or, already on hand, `held` (rows × k), times
-/// a weight of the term.
+/// A product of one term: rows of op(A) times a weight of the term. The rows are read from their owners, or
+/// are `held` (rows × k).
 struct Factors {
   int term;
   std::vector<ARows> sources;
@@ -86,8 +86,7 @@ struct Factors {
   }
 };
 
-/// Adds a product to x (rows × n), and returns the mean square that products of its size have with random
-/// signs.
+/// Adds a product to x (rows × n). Returns the mean square of products of its size with random signs.
 double add_product(const Inputs& inputs, const Factors& f, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const bool turned = p.transpose_a && f.held == nullptr;
@@ -143,7 +142,7 @@ double activate(Activation activation, double x) {
   return x;
 }
 
-/// Row vectors of a rank.
+/// A row vector of a rank.
 std::vector<double> read_vector(const Inputs& inputs, int rank, Role role) {
   const std::int64_t cols = shape_of(inputs.problem(), role, rank).cols;
   std::vector<double> values(static_cast<std::size_t>(cols));
@@ -151,7 +150,7 @@ std::vector<double> read_vector(const Inputs& inputs, int rank, Role role) {
   return values;
 }
 
-/// out = activation(x + bias), where bias may be empty; of swiglu x is [gate | up].
+/// out = activation(x + bias). `bias` may be empty. For swiglu x is [gate | up].
 void apply(Activation activation, const double* x, const std::vector<double>& bias, std::span<double> out) {
   const std::size_t cols = out.size();
   const auto biased = [&](std::size_t i) { return bias.empty() ? x[i] : x[i] + bias[i]; };
@@ -161,7 +160,7 @@ void apply(Activation activation, const double* x, const std::vector<double>& bi
   }
 }
 
-/// The activated first of two products, rows × inner: what the second one multiplies.
+/// The first of two products after its activation, rows × inner.
 std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>& sources, int term) {
   const Problem& p = inputs.problem();
   const Factors factors{term, sources, nullptr, Role::b, p.k, p.b_cols()};
@@ -178,7 +177,7 @@ std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>
   return hidden;
 }
 
-/// Adds the product of one term that is summed.
+/// Adds the product of one term of the sum. Returns the mean square with random signs.
 double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const std::vector<ARows> sources = sources_of(p, panel, term);
@@ -214,7 +213,7 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);
   } else if (problem.traits().exchanges_heads()) {
-    for (const int& rank : ranks)  // rows of another's shard would be attended to in vain
+    for (const int& rank : ranks)  // attention of another rank's shard would not be compared
       for (const GlobalRun& run : problem.out_runs(rank)) cut(run.global_row, run.rows, {rank}, {&rank, 1});
   } else {
     for (const int& rank : ranks) cut(0, problem.global_rows(), {rank}, {&rank, 1});

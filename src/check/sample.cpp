@@ -17,7 +17,7 @@
 namespace shingle {
 namespace {
 
-/// Global rows, and where they lie.
+/// Global rows, with the rank and local row of each.
 class RowIndex {
  public:
   struct Place {
@@ -28,7 +28,7 @@ class RowIndex {
   void add(int rank, const std::vector<GlobalRun>& runs) {
     for (const GlobalRun& run : runs) runs_[run.global_row] = {rank, run};
   }
-  /// Null where nobody holds the row.
+  /// Empty if no rank holds the row.
   std::optional<Place> find(std::int64_t global) const {
     auto after = runs_.upper_bound(global);
     if (after == runs_.begin()) return std::nullopt;
@@ -38,17 +38,17 @@ class RowIndex {
   }
 
  private:
-  std::map<std::int64_t, std::pair<int, GlobalRun>> runs_;  // by their first row
+  std::map<std::int64_t, std::pair<int, GlobalRun>> runs_;  // by first global row
 };
 
 /// Sampled rows that are sums of the same products.
 struct Group {
-  std::vector<int> terms;                ///< the ranks whose B they are multiplied with
-  int reader = -1;                       ///< the only rank that has this product; -1: whoever holds the row
+  std::vector<int> terms;                ///< the ranks with the B of each product
+  int reader = -1;                       ///< the only rank with this product; -1: any rank that holds the row
   std::vector<std::int64_t> rows{};      ///< global, ascending
   std::vector<std::vector<double>> a{};  ///< by term: rows × k
   std::vector<double> x{};               ///< the product, rows × n
-  double scale = 0;                      ///< of the product, with random signs
+  double scale = 0;                      ///< size of the product with random signs
 };
 
 std::int64_t rows_apart(const Problem& problem) {
@@ -56,7 +56,7 @@ std::int64_t rows_apart(const Problem& problem) {
   return std::clamp<std::int64_t>(problem.m / sampled, 1, most);
 }
 
-/// One of each `apart` of the rows [first, end).
+/// Draws one of every `apart` rows in [first, end).
 std::vector<std::int64_t> draw(std::int64_t first, std::int64_t end, std::int64_t apart,
                                std::mt19937_64& bits) {
   std::vector<std::int64_t> rows;
@@ -90,11 +90,11 @@ std::vector<Group> draw_groups(const Problem& p, std::span<const int> ranks, std
 }  // namespace
 
 struct RowSample::State {
-  /// Where the reference of a row is.
+  /// Place of a row's reference.
   struct At {
     std::size_t group = 0, index = 0;
   };
-  /// What is compared of a rank: rows of its output, ascending, and where the reference of each is.
+  /// Compared rows of a rank's output, ascending, with the place of each reference.
   struct Compared {
     std::vector<std::int64_t> rows;
     std::vector<At> at;
@@ -106,7 +106,7 @@ struct RowSample::State {
 
   const Problem& problem() const { return inputs.problem(); }
 
-  /// Finds the groups' rows in the outputs of the ranks, and drops those that none of them holds.
+  /// Finds the groups' rows in the ranks' outputs, and drops rows that no rank holds.
   void place(std::span<const int> ranks) {
     std::map<int, RowIndex> outputs;
     for (const int rank : ranks) outputs[rank].add(rank, problem().out_runs(rank));
@@ -130,7 +130,7 @@ struct RowSample::State {
     }
   }
 
-  /// op(A) of all groups and terms.
+  /// Reads op(A) for all groups and terms.
   void read_a() {
     const Problem& p = problem();
     RowIndex owners;
@@ -154,14 +154,14 @@ struct RowSample::State {
     });
   }
 
-  /// x of all groups, by blocks of columns, and its scale.
+  /// Computes x of all groups, by blocks of columns, and its scale.
   void multiply() {
     constexpr std::int64_t columns = 256;
     const Problem& p = problem();
     const auto blocks = static_cast<std::size_t>(ceil_div(p.n, columns));
     std::mutex mutex;
     for (Group& group : groups) group.x.resize(group.rows.size() * static_cast<std::size_t>(p.n));
-    openblas_set_num_threads(1);  // every thread here calls it for itself
+    openblas_set_num_threads(1);  // each thread here calls OpenBLAS itself
     parallel_for(groups.size() * blocks, [&](std::size_t part) {
       Group& group = groups[part / blocks];
       const std::int64_t col = static_cast<std::int64_t>(part % blocks) * columns;
@@ -172,7 +172,7 @@ struct RowSample::State {
     for (Group& group : groups) group.scale = std::sqrt(group.scale);
   }
 
-  /// The product in some columns; returns their part of its mean square with random signs.
+  /// Computes some columns of the product. Returns their part of its mean square with random signs.
   double add_columns(Group& group, std::int64_t col, std::int64_t cols) const {
     constexpr std::int64_t block = 512;
     const Problem& p = problem();

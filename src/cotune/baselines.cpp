@@ -1,4 +1,4 @@
-// What a co-tuner is held against.
+// Baselines for a co-tuner.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -23,8 +23,8 @@ class Library final : public Strategy {
   bool judged_ = false;
 };
 
-/// One collective of AutoCCL: its own time, reduced within a subspace, then over the others, and with
-/// threads. It stays with the library's default unless something is faster.
+/// One collective of AutoCCL. It reduces its own time within a subspace, then over other subspaces, then with
+/// threads. NCCL's own choice stays unless another configuration is faster.
 class Alone {
  public:
   explicit Alone(const Space& space)
@@ -33,7 +33,7 @@ class Alone {
                  {around(), true},
                  {other_threads(space), false}}} {}
 
-  /// Whether a step is left; at() is then behind it.
+  /// Takes a step if one is left, and returns true if so; at() is then the new point.
   bool step(const Space& space) {
     for (before_ = at_; phase_ < climbs_.size(); ++phase_)
       if (const auto to = climbs_[phase_].propose(space, at_)) {
@@ -68,7 +68,7 @@ class Alone {
   double library_us_ = never, us_ = never;
 };
 
-/// All collectives take a step at once, as each looks at its own time only.
+/// All collectives take a step at once, because each only looks at its own time.
 class AllAlone final : public Strategy {
  public:
   AllAlone(const Space& space, int collectives, double least_gain)
@@ -80,7 +80,7 @@ class AllAlone final : public Strategy {
     if (judged_ > 1) {
       bool more = false;
       for (Alone& one : all_) more = one.step(space_) || more;
-      over_ = !more;  // measured once more: all of them together as they have ended
+      over_ = !more;  // one more measurement, of all final configurations together
     }
     std::vector<Config> configs;
     for (const Alone& one : all_) configs.push_back(one.config(space_));
@@ -125,7 +125,7 @@ class Exhaustive final : public Strategy {
   }
 
  private:
-  /// To the next point, as an odometer does; false after the last.
+  /// Advances to the next point, like an odometer; false after the last.
   bool advance() {
     for (Point& point : points_)
       for (int axis = 0; axis < axes; ++axis) {

@@ -5,8 +5,7 @@
 namespace shingle::cotune {
 namespace {
 
-/// A step that gains this part is followed by one twice as long: with so much gained by a step, as much is
-/// left.
+/// A step with at least this gain is followed by one twice as long: after so large a gain, much is left.
 constexpr double much = 0.25;
 
 constexpr auto subspace_axis = static_cast<int>(Axis::subspace);
@@ -15,7 +14,7 @@ Point moved(const Space& space, Point at, const Move& move, std::int32_t stride)
   for (int axis = 0; axis < axes; ++axis) {
     const auto i = static_cast<std::size_t>(axis);
     const std::int32_t size = space.size(static_cast<Axis>(axis)), to = at[i] + stride * move[i];
-    // Subspaces have no order: beyond the last is the first.
+    // Subspaces have no order: they wrap around.
     at[i] = axis == subspace_axis ? to % size : std::clamp(to, 0, size - 1);
   }
   return at;

@@ -1,4 +1,4 @@
-// One collective's way over the grid of a space.
+// The climb of one collective over the grid of a space.
 #pragma once
 
 #include <optional>
@@ -11,26 +11,27 @@ namespace shingle::cotune {
 /// A step on each axis.
 using Move = Point;
 
-/// To more channels and larger chunks: both at once first, as Lagom's Alg. 2 has it, then either.
+/// More channels and larger chunks: first both at once, as in Lagom's Alg. 2, then either.
 std::vector<Move> upward();
-/// To the places beside: fewer resources first, and at last more of one for less of the other.
+/// Neighbouring points: first fewer resources, last more of one resource for less of the other.
 std::vector<Move> around();
-/// To each of the other subspaces.
+/// Each of the other subspaces.
 std::vector<Move> other_subspaces(const Space& space);
 std::vector<Move> other_threads(const Space& space);
 
-/// Tries moves in turn. One that helps is repeated, with longer strides while it helps much: what Alg. 2's
-/// learning rate is for. One that does not is tried with half the stride, and at a stride of one given up.
+/// Tries moves in turn. A move that helps is repeated, with longer strides while it helps much; this replaces
+/// Alg. 2's learning rate. A move that does not help is tried with half the stride, and dropped at a stride
+/// of one.
 class Climb {
  public:
-  /// `again`: from the first move once more, until none of them helps.
+  /// `again`: starts over with the first move until no move helps.
   Climb(std::vector<Move> moves, bool again) : moves_(std::move(moves)), again_(again) {}
 
-  /// The next place to try from this one; nothing: no move is left.
+  /// The next point to try from `from`; nothing if no move is left.
   std::optional<Point> propose(const Space& space, const Point& from);
-  /// Whether that helped, and by which part of the time that it was to reduce.
+  /// `helped`: the last proposal is kept. `gain`: its share of the time to be reduced.
   void judge(bool helped, double gain);
-  /// Of what was proposed last: whether it takes fewer resources.
+  /// True if the last proposal uses fewer resources.
   bool saves() const;
 
  private:

@@ -13,8 +13,8 @@ namespace {
 
 // Constants of NCCL 2.28.9.
 constexpr std::int64_t steps = 8;                         // pieces of a buffer
-constexpr std::int64_t ll128_line = 16, ll128_data = 15;  // words, and those of them that are data
-constexpr std::int64_t buffer_granularity = 4096;         // 8 steps of 512 bytes, which chunks are aligned to
+constexpr std::int64_t ll128_line = 16, ll128_data = 15;  // words of a line, and data words of it
+constexpr std::int64_t buffer_granularity = 4096;         // 8 steps of 512 bytes; chunks are aligned to it
 constexpr int least_threads = 64, most_threads = 512;
 constexpr int least_ll128_threads = 160, most_ll128_threads = 640;
 
@@ -22,19 +22,19 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// A value that an entry wants a variable of the process to have.
+/// A value that an entry needs in a variable of the process.
 struct Wish {
   const char* variable;
   std::int64_t value;
 };
 
-/// An entry that names no protocol is taken to run as large collectives do by default: on rings, simple.
+/// An entry without a protocol is assumed to run on rings with Simple, as large collectives do by default.
 bool is_simple(const CollectiveConfig& config) {
   return config.protocol == Protocol::simple || config.protocol == Protocol::automatic;
 }
 
-/// The buffer in which a chunk may be as large as the entry says. Half of it where a ring's chunk has several
-/// steps, else one step; with LL half of a step is flags, with LL128 a sixteenth.
+/// The buffer size at which a chunk may be as large as the entry says. A chunk is half of the buffer if a
+/// ring's chunk has several steps, else one step. With LL half of a step is flags, with LL128 a sixteenth.
 Wish buffer_wish(const TunedEntry& entry) {
   const std::int64_t chunk = entry.config.chunk_bytes;
   const auto wish = [](const char* variable, std::int64_t bytes) {
@@ -57,12 +57,12 @@ Wish threads_wish(const CollectiveConfig& config) {
              : Wish{"NCCL_NTHREADS", std::clamp(config.threads, least_threads, most_threads)};
 }
 
-/// The entry that wants most: the larger size fills the larger buffer.
+/// Order of entries by size, largest first: the larger size fills the larger buffer.
 bool comes_first(const TunedEntry* a, const TunedEntry* b) {
   return a->key.size_class > b->key.size_class;
 }
 
-/// Gives each variable the value of the first entry that wants one.
+/// Gives each variable the value of the first entry that needs one.
 void grant(NcclEnvironment& environment, const TunedEntry& entry, const Wish& wish) {
   const auto found = std::ranges::find(environment.variables, wish.variable, &NcclVariable::name);
   if (found == environment.variables.end()) {
@@ -73,12 +73,13 @@ void grant(NcclEnvironment& environment, const TunedEntry& entry, const Wish& wi
   }
 }
 
-/// NCCL halves the threads of a message that is too small for them: where an entry says how many it is to
-/// have, the threshold (bytes a thread, for tree and ring by protocol) is lowered to what its size allows.
+/// Lowers NCCL's thread thresholds (bytes for each thread, for tree and ring, by protocol). NCCL halves the
+/// threads of a message below the threshold. So an entry with a number of threads needs a threshold that its
+/// size reaches.
 void grant_thresholds(NcclEnvironment& environment, const std::vector<const TunedEntry*>& entries) {
   constexpr std::array<std::int64_t, 3> standard{8, 8, 64};  // ll, ll128, simple
   std::array<std::int64_t, 6> thresholds;
-  thresholds.fill(-1);  // which NCCL takes for "as it is"
+  thresholds.fill(-1);  // NCCL takes -1 as "unchanged"
   std::string why;
   for (const TunedEntry* entry : entries) {
     const CollectiveConfig& config = entry->config;
@@ -86,7 +87,7 @@ void grant_thresholds(NcclEnvironment& environment, const std::vector<const Tune
     const auto protocol = is_simple(config) ? 2u : config.protocol == Protocol::ll128 ? 1u : 0u;
     const bool tree = config.algorithm == Algorithm::tree;
     const std::int64_t allowed = (std::int64_t{1} << entry->key.size_class) / config.threads;
-    const std::int64_t ranks = protocol == 0 && !tree ? entry->key.ranks : 1;  // LL on rings: a rank
+    const std::int64_t ranks = protocol == 0 && !tree ? entry->key.ranks : 1;  // LL on rings: for each rank
     std::int64_t& threshold = thresholds[(tree ? 0 : 3) + protocol];
     if (allowed >= standard[protocol] * ranks || (threshold >= 0 && allowed >= threshold)) continue;
     threshold = allowed;
@@ -119,7 +120,7 @@ NcclEnvironment nccl_environment(const TunedTable& table) {
   std::ranges::stable_sort(entries, comes_first);
 
   NcclEnvironment environment;
-  const TunedEntry* widest = nullptr;  // of those that may be any communicator's
+  const TunedEntry* widest = nullptr;  // of the entries for any communicator
   for (const TunedEntry* entry : entries) {
     if (entry->config.chunk_bytes > 0) grant(environment, *entry, buffer_wish(*entry));
     if (entry->config.threads > 0) grant(environment, *entry, threads_wish(entry->config));
@@ -130,7 +131,7 @@ NcclEnvironment nccl_environment(const TunedTable& table) {
       widest = entry;
   }
   grant_thresholds(environment, entries);
-  // A communicator caps what the plugin asks for at the channels that it has.
+  // A communicator limits the plugin's channels to the number that it has.
   if (widest != nullptr)
     environment.variables.push_back(
         {"NCCL_MIN_CTAS", std::to_string(widest->config.channels), describe(widest->key)});

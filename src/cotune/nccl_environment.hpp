@@ -1,5 +1,5 @@
-// What a tuner plugin cannot set, as variables of the environment: NCCL 2.28.9 reads chunk sizes and numbers
-// of threads once a process, and how many channels there are once a communicator.
+// Environment variables for settings that a tuner plugin cannot change. NCCL 2.28.9 reads chunk sizes and
+// numbers of threads once in a process, and the number of channels once for a communicator.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace shingle {
 struct NcclVariable {
   std::string name;
   std::string value;
-  std::string why;  ///< what needs it
+  std::string why;  ///< entry of the table that needs it
 
   bool operator==(const NcclVariable&) const = default;
 };
@@ -23,20 +23,20 @@ struct CommunicatorLimits {
   int communicator = 0;  ///< as in TunedKey
   int ranks = 0;
   int min_ctas = 0, max_ctas = 0;
-  std::vector<NcclCollective> collectives;  ///< that it serves
+  std::vector<NcclCollective> collectives;  ///< collectives that it runs
 
   bool operator==(const CommunicatorLimits&) const = default;
 };
 
 struct NcclEnvironment {
   std::vector<NcclVariable> variables;
-  /// Of communicators that the table tells apart. Where one is not listed, NCCL's own limits do.
+  /// Communicators that the table distinguishes. NCCL's own limits suffice for others.
   std::vector<CommunicatorLimits> communicators;
-  /// Entries that do not get what they want, as a process has one value for all of them.
+  /// Entries that cannot have their value, because a process has one value for all of them.
   std::vector<std::string> conflicts;
 };
 
-/// The variables that the configurations of `table` need. Where entries disagree, that of the largest size
+/// The variables that the configurations of `table` need. If entries disagree, the entry of the largest size
 /// gets its value.
 NcclEnvironment nccl_environment(const TunedTable& table);
 

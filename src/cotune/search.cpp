@@ -45,7 +45,7 @@ std::unique_ptr<Strategy> make(Method method, const Space& space, int collective
   return make_exhaustive(space, collectives);
 }
 
-/// Without the least and the largest part of them.
+/// Mean without the share `trim` of the values at each end.
 double trimmed_mean(std::vector<double> values, double trim) {
   std::ranges::sort(values);
   const auto cut = static_cast<std::ptrdiff_t>(trim * static_cast<double>(values.size()));
@@ -78,7 +78,7 @@ Method parse_method(std::string_view text) {
   throw InvalidArgument(fmt::format("unknown method '{}' (one of nccl, autoccl, lagom, exhaustive)", text));
 }
 
-/// What has been measured is not measured again.
+/// Measurements so far; a measured configuration is not measured again.
 struct Search::Known {
   std::map<std::vector<Config>, Measurement> of;
 };
@@ -99,7 +99,7 @@ Search::Search(Search&&) noexcept = default;
 Search& Search::operator=(Search&&) noexcept = default;
 Search::~Search() = default;
 
-/// The next proposal that is not known yet.
+/// Proposes until a configuration is not known yet.
 void Search::ask() {
   while ((asked_ = strategy_->propose())) {
     const auto known = known_->of.find(*asked_);
@@ -114,7 +114,7 @@ std::optional<std::vector<Config>> Search::next() const {
   return asked_;
 }
 
-/// Twice clearly slower than the best: once may be noise.
+/// True if at least two samples are clearly slower than the best; a single one may be noise.
 bool Search::rejected() const {
   return least_us_ > 0 && samples_.size() > 1 &&
          std::ranges::all_of(samples_, [&](const Measurement& sample) {

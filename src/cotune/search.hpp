@@ -1,9 +1,9 @@
-// Searches of a configuration for each of many collectives that run beside computation
+// Searches for a configuration of each of several collectives that run beside computation
 // (docs/mechanisms/co-tuning.md).
 //
-// A search asks and is told: it says what to run next, its owner runs that, measures it however it likes (the
-// simulator, a benchmark, a training job's iterations), and tells it. It is deterministic: ranks that tell
-// the same figures stay on the same configuration.
+// A search proposes a configuration. Its owner runs and measures it with the simulator, a benchmark or a
+// training job's iterations, and tells the search the result. A search is deterministic: ranks that tell the
+// same figures get the same configurations.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,16 @@
 
 namespace shingle::cotune {
 
-/// Of one iteration of an overlap, on the slowest rank.
+/// Figures of one iteration of an overlap, on the slowest rank.
 struct Measurement {
   double makespan_us = 0;                  ///< Z; infinite: this configuration does not run
-  double compute_us = 0;                   ///< Y: in which the computations are under way; 0: not known
-  std::vector<double> communication_us{};  ///< x: of each collective; empty: not known
+  double compute_us = 0;                   ///< Y: time in which computations run; 0: unknown
+  std::vector<double> communication_us{};  ///< x: time of each collective; empty: unknown
 };
 
 enum class Method : std::uint8_t {
-  library,     ///< all left to the library: a single measurement
-  alone,       ///< each collective alone, for its own speed, all at once (like AutoCCL); needs
-               ///< communication_us
+  library,     ///< NCCL's own choice for all: a single measurement
+  alone,       ///< each collective for its own time, all at once (like AutoCCL); needs communication_us
   together,    ///< the makespan of all, with the least resources (Lagom Alg. 1 and 2)
   exhaustive,  ///< every configuration of the space
 };
@@ -35,41 +34,41 @@ std::string_view name(Method method);
 /// Throws InvalidArgument.
 Method parse_method(std::string_view text);
 
-/// How noise is dealt with.
+/// Treatment of noise.
 struct Options {
-  double least_gain = 0.002;  ///< relative: a step that gains less is none
-  int repeats = 1;            ///< measurements of each configuration, of which …
-  double trim = 0.25;         ///< … this part is left out at either end, and the mean taken of the others
-  double reject = 1.2;  ///< one that twice takes so many times as long as the best is not measured again
+  double least_gain = 0.002;  ///< relative: a smaller gain counts as none
+  int repeats = 1;            ///< measurements of each configuration
+  double trim = 0.25;         ///< share of these to leave out at each end; the others are averaged
+  double reject =
+      1.2;  ///< a configuration that twice takes this multiple of the best time is not measured again
 };
 
-/// The most configurations that an exhaustive search goes through.
+/// Max number of configurations for an exhaustive search.
 inline constexpr double most_exhaustive = 5e6;
 
-class Strategy;  // private: how the next configuration is chosen
+class Strategy;  // private: chooses the next configuration
 
 class Search {
  public:
-  /// Of a configuration for each of `collectives` ≥ 1. Throws InvalidArgument: a space or options out of
-  /// range, more configurations than an exhaustive search goes through.
+  /// Searches a configuration for each of `collectives` ≥ 1. Throws InvalidArgument if the space or options
+  /// are out of range. Also throws if an exhaustive search has too many configurations.
   Search(Method method, const Space& space, int collectives, const Options& options = {});
   Search(Search&&) noexcept;
   Search& operator=(Search&&) noexcept;
   ~Search();
 
-  /// What to measure next, one configuration a collective; the same until it has been told. Nothing: the
-  /// search is over.
+  /// The configurations to measure next, one for each collective; the same until tell() is called. Nothing:
+  /// the search is over.
   std::optional<std::vector<Config>> next() const;
-  /// The measurement of next(). Throws InvalidArgument where nothing was asked, the makespan is not above
-  /// 0, or the collectives' times are not as many as they are, or are missing where the method needs
-  /// them.
+  /// The measurement of next(). Throws InvalidArgument if nothing was asked or the makespan is not above 0.
+  /// Also throws if the number of collectives' times is wrong, or they are missing and the method needs them.
   void tell(const Measurement& measured);
 
-  /// The configurations that are chosen so far; before any measurement the library's.
+  /// The best configurations so far; NCCL's own before any measurement.
   std::vector<Config> best() const { return best_; }
-  /// Their measurement; a makespan of 0: none yet.
+  /// The measurement of best(); a makespan of 0: none yet.
   Measurement best_measured() const { return best_measured_; }
-  /// Configurations that were measured, and measurements of them.
+  /// Number of configurations that were measured, and number of measurements.
   int evaluations() const { return evaluations_; }
   int measurements() const { return measurements_; }
 
@@ -84,8 +83,8 @@ class Search {
   int collectives_ = 0;
   bool needs_communication_ = false;
   std::optional<std::vector<Config>> asked_;
-  std::vector<Measurement> samples_;  // of what is asked
-  double least_us_ = 0;               // of all measured; 0: none
+  std::vector<Measurement> samples_;  // of the configurations asked for
+  double least_us_ = 0;               // shortest makespan of all measurements; 0: none
   std::vector<Config> best_;
   Measurement best_measured_;
   int evaluations_ = 0, measurements_ = 0;

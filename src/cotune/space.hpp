@@ -1,4 +1,4 @@
-// The configurations that a search may give a collective.
+// The configurations that a search may choose for a collective.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@ namespace shingle::cotune {
 
 using Config = CollectiveConfig;
 
-/// How a collective is implemented, as Config has it. Within one such subspace resources are tuned
-/// (AutoCCL's divide and conquer).
+/// Implementation of a collective, as in Config. Resources are tuned within one such subspace (AutoCCL's
+/// divide and conquer).
 struct Subspace {
   Algorithm algorithm = Algorithm::automatic;
   Protocol protocol = Protocol::automatic;
@@ -24,29 +24,30 @@ struct Subspace {
 enum class Axis : std::uint8_t { channels, chunk, subspace, threads };
 inline constexpr int axes = 4;
 
-/// A configuration by its place on each axis.
+/// A configuration by its index on each axis.
 using Point = std::array<std::int32_t, axes>;
 
-/// A grid: one list of values an axis, resources ascending. An axis of the single value 0 is left to the
-/// library, so that {} holds its default alone.
+/// A grid: one list of values for each axis, resources ascending. An axis with the single value 0 is left to
+/// NCCL, so {} holds only NCCL's own choice.
 struct Space {
   std::vector<std::int32_t> channels{0};
   std::vector<std::int64_t> chunk_bytes{0};
   std::vector<Subspace> subspaces{{}};
   std::vector<std::int32_t> threads{0};
 
-  /// Throws InvalidArgument that names the axis: empty, negative or not ascending values, or subspaces twice.
+  /// Throws InvalidArgument that names the axis if values are empty, negative or not ascending, or subspaces
+  /// repeat.
   void validate() const;
-  /// Values of an axis.
+  /// Number of values of an axis.
   std::int32_t size(Axis axis) const;
-  /// Configurations of so many collectives together.
+  /// Number of configurations of `collectives` collectives together.
   double size(int collectives) const;
   Config at(const Point& point) const;
 };
 
-/// 1, 2, 3, 4, 6, 8, 12, … channels up to `most_channels`, and chunks from 32 KiB to `most_chunk_bytes` in
-/// powers of two: each step of an axis is about as large as the one before. Throws InvalidArgument where
-/// these are below 1 and 32 KiB.
+/// A space with two axes: 1, 2, 3, 4, 6, 8, 12, … channels up to `most_channels`, and chunks from 32 KiB to
+/// `most_chunk_bytes`. Chunks are powers of two. The steps of an axis are of similar relative size. Throws
+/// InvalidArgument if the limits are below 1 or 32 KiB.
 Space resource_space(std::int32_t most_channels, std::int64_t most_chunk_bytes);
 
 }  // namespace shingle::cotune

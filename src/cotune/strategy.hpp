@@ -1,4 +1,5 @@
-// How a search chooses what to measure next; noise, and what is known already, are not its business.
+// Chooses the next configuration of a search. Search itself handles noise and configurations that are already
+// measured.
 #pragma once
 
 #include <limits>
@@ -16,9 +17,9 @@ class Strategy {
  public:
   virtual ~Strategy() = default;
 
-  /// What to measure next; nothing: it is over. judge() follows each proposal.
+  /// The configurations to measure next; nothing: the strategy is over. judge() follows each proposal.
   virtual std::optional<std::vector<Config>> propose() = 0;
-  /// Whether what was proposed is now the choice.
+  /// Returns true if the last proposal is now the choice.
   virtual bool judge(const Measurement& measured) = 0;
 };
 

@@ -1,14 +1,14 @@
-// Lagom's Alg. 1 and 2, as the paper intends them (docs/mechanisms/co-tuning.md says where its text is
-// wrong).
+// Lagom's Alg. 1 and 2, as the paper intends them. docs/mechanisms/co-tuning.md says where its text is wrong.
 //
-// All collectives begin with the least resources. Alg. 1 gives the next step to the one that costs
-// computation least for what it gains communication, by the metric H; Alg. 2 takes a step over the grid. It
-// ends, for a collective or for all, by the three conditions of §3.4:
+// All collectives begin with the least resources. Alg. 1 gives the next step to the collective whose
+// communication gains most for the cost to computation, by the metric H. Alg. 2 takes a step over the grid.
+// It ends, for a collective or for all, by the three conditions of §3.4:
 //   1. communication is hidden: it adds nothing to the computation beside it;
 //   2. more resources no longer make the collective faster;
-//   3. they do, but cost the computation more: the makespan no longer falls.
-// Then come what Alg. 1 leaves to its frame: other subspaces, the places beside what was found (Eq. 4 counts
-// the waves that a slow collective lasts longer, so that fewer resources may also cost more), and threads.
+//   3. more resources do, but cost the computation more: the makespan no longer falls.
+// Then come steps that Alg. 1 does not have: other subspaces, neighbours of the point found, and threads.
+// Neighbours matter because Eq. 4 counts the waves that a slow collective lasts longer, so fewer resources
+// may also cost more.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -56,10 +56,10 @@ class Together final : public Strategy {
   std::array<Phase, 4> phases_;
   std::size_t phase_ = 0;
   std::vector<Climb> climbs_;
-  std::vector<double> priority_;  // H; never: done
-  std::size_t tuned_ = 0;         // the collective whose step is measured
-  Point before_{};                // that step
-  Measurement library_, now_;     // of the library's default, and of points_
+  std::vector<double> priority_;  // H; never: the collective is done
+  std::size_t tuned_ = 0;         // the collective with the step being measured
+  Point before_{};                // the point before that step
+  Measurement library_, now_;     // of NCCL's own choice, and of points_
   int judged_ = 0;
 };
 
@@ -95,8 +95,8 @@ std::optional<std::vector<Config>> Together::propose() {
   return std::nullopt;
 }
 
-/// By the makespan; where it is the same, by fewer resources, or by a collective that is faster while some
-/// communication is not hidden: it may be what the next one's step waits for.
+/// True if the makespan falls. If it is equal: if fewer resources are used, or if a collective is faster
+/// while some communication is exposed. The step of the next collective may wait for it.
 bool Together::helps(const Measurement& measured) const {
   if (measured.makespan_us < now_.makespan_us * (1 - least_gain_)) return true;
   if (measured.makespan_us > now_.makespan_us) return false;
@@ -105,8 +105,8 @@ bool Together::helps(const Measurement& measured) const {
   return measured.communication_us[tuned_] < now_.communication_us[tuned_] * (1 - least_gain_);
 }
 
-/// H of Eq. 7: what a step cost the computation, for what it gained the collective. Where neither is known,
-/// what it gained the makespan.
+/// H of Eq. 7: cost of a step to the computation, over its gain for the collective. If either is unknown: the
+/// negative gain of the makespan.
 double Together::priority(const Measurement& measured) const {
   if (measured.compute_us == 0 || measured.communication_us.empty() || now_.communication_us.empty())
     return (measured.makespan_us - now_.makespan_us) / measured.makespan_us;

@@ -1,5 +1,5 @@
-// What was tuned for NCCL: a configuration for each kind and size of collective, as JSON that the tuner
-// plugin reads and writes.
+// The tuned table for NCCL: a configuration for each kind and size of collective, as JSON. The tuner plugin
+// reads and writes it.
 #pragma once
 
 #include <compare>
@@ -15,16 +15,16 @@ namespace shingle {
 
 inline constexpr int tuned_table_version = 1;
 
-/// The collectives that NCCL asks a tuner about, with its numbers. It asks about no other: all-to-all, sends
-/// and receives, symmetric kernels and copy engines bypass tuners.
+/// Collectives for which NCCL calls a tuner, with NCCL's numbers. NCCL calls no tuner for all-to-all, sends
+/// and receives, symmetric kernels and copy engines.
 enum class NcclCollective : std::uint8_t { broadcast, reduce, allgather, reducescatter, allreduce };
 inline constexpr int nccl_collectives = 5;
 std::string_view name(NcclCollective collective);
 /// Throws InvalidArgument.
 NcclCollective parse_nccl_collective(std::string_view text);
 
-/// Sizes from 2^k to just below 2^(k+1) bytes are of class k. The bytes are those that NCCL tells a tuner: of
-/// the larger of a rank's two buffers.
+/// Sizes from 2^k to just below 2^(k+1) bytes are of class k. The bytes are those that NCCL passes to a
+/// tuner: the size of the larger of a rank's two buffers.
 constexpr int size_class(std::uint64_t bytes) {
   int k = 0;
   while (bytes >>= 1) ++k;
@@ -32,13 +32,13 @@ constexpr int size_class(std::uint64_t bytes) {
 }
 inline constexpr int size_classes = 64;
 
-/// Which calls a configuration is for.
+/// The calls that a configuration applies to.
 struct TunedKey {
   NcclCollective collective = NcclCollective::allreduce;
   int size_class = 0;
-  int ranks = 0;  ///< of the communicator
-  int nodes = 1;  ///< that the communicator spans
-  /// The how manieth communicator of its process, from 0, where several of the same size serve different
+  int ranks = 0;  ///< size of the communicator
+  int nodes = 1;  ///< number of nodes that the communicator spans
+  /// Zero-based index of the communicator in its process, if several of the same size serve different
   /// purposes. Empty: any.
   std::optional<int> communicator{};
 
@@ -48,27 +48,27 @@ struct TunedKey {
 struct TunedEntry {
   TunedKey key;
   CollectiveConfig config;
-  double iteration_us = 0;  ///< of the program that it was tuned in; 0: unknown
-  double default_us = 0;    ///< the same with NCCL's choice; 0: unknown
+  double iteration_us = 0;  ///< time of the program in which it was tuned; 0: unknown
+  double default_us = 0;    ///< the same with NCCL's own choice; 0: unknown
 
   bool operator==(const TunedEntry&) const = default;
 };
 
 struct TunedTable {
-  std::vector<TunedEntry> entries;  ///< of different keys
+  std::vector<TunedEntry> entries;  ///< all keys differ
 
   bool operator==(const TunedTable&) const = default;
 };
 
-/// Adds an entry, or replaces the one of the same key.
+/// Adds an entry, or replaces the one with the same key.
 void store(TunedTable& table, TunedEntry entry);
 
-/// A line an entry.
+/// One line for each entry.
 std::string to_json(const TunedTable& table);
-/// Throws InvalidArgument: one line that names the field. Refuses two entries of the same key, an algorithm
-/// without a protocol or the other way round, and figures that NCCL has no use for.
+/// Throws InvalidArgument: one line that names the field. Refuses two entries with the same key, an algorithm
+/// without a protocol or the reverse, and values that NCCL does not accept.
 TunedTable tuned_table_from_json(std::string_view text);
-/// The same of a file. Throws IoError too.
+/// As above, from a file. Also throws IoError.
 TunedTable read_tuned_table(const std::string& path);
 
 /// "allgather of 16.0 MiB to 32.0 MiB on 8 ranks".

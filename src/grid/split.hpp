@@ -1,12 +1,13 @@
-// Split-K: a product with fewer tiles than there are workers, whose sums over K are cut into parts.
+// Split-K: a GEMM with fewer tiles than workers computes each tile's sum over K in several parts.
 #pragma once
 
 #include "shingle/grid/tile_grid.hpp"
 
 namespace shingle {
 
-/// In how many parts the sums of so many tiles are best cut: as many as workers that they leave idle can
-/// take, none shorter than 512 of K, and at most 8, since the last one adds up all others.
+/// Number of parts into which split-K cuts the sum of each tile. Each part goes to a worker that would
+/// otherwise be idle. A part covers at least 512 elements of K. There are at most 8 parts, because the last
+/// one adds up all others.
 constexpr std::int64_t split_parts(std::int64_t tiles, std::int64_t k, std::int64_t workers) {
   constexpr std::int64_t shortest = 512, most = 8;
   const std::int64_t each = workers / larger(tiles, 1);

@@ -10,14 +10,14 @@ namespace {
 
 using At = std::pair<std::size_t, std::size_t>;  // lane and step
 
-/// What makes a count, and what looks at it, on its rank.
+/// Notifies and awaits of a count on its rank.
 struct Uses {
   std::vector<At> notifies, awaits;
   std::vector<std::uint32_t> values, targets;
-  bool others = false;  // other ranks, engines, or the host
+  bool others = false;  // true if other ranks, copy engines or host threads use the count
 };
 
-/// The place of every step in the rank's order of issue.
+/// Position of every step in the rank's issue order.
 std::map<At, std::size_t> issued(const RankPlan& rank) {
   std::map<At, std::size_t> places;
   std::vector<std::size_t> next(rank.lanes.size(), 0);
@@ -37,7 +37,7 @@ bool follows_groups(const Step& step) {
 
 EventEdges::EventEdges(const Plan& plan) : sizes_(plan.ranks.size(), 0) {
   std::map<Key, Uses> counts;
-  std::set<std::int32_t> hooked;  // counters that tiles look at or make
+  std::set<std::int32_t> hooked;  // counters that gates or tile notifies use
   for (std::size_t r = 0; r < plan.ranks.size(); ++r)
     for (std::size_t lane = 0; lane < plan.ranks[r].lanes.size(); ++lane) {
       const Lane& of = plan.ranks[r].lanes[lane];

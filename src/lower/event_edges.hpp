@@ -1,5 +1,5 @@
-// Event edges: counts that one lane of a rank hands to another, so that events can order their streams. A
-// kernel that waits would hold an SM for as long.
+// Event edges: counts between two lanes of a rank that become events between their streams. An event edge
+// holds no SM; a waiting kernel would hold one.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,21 @@
 
 namespace shingle {
 
-/// Counts that become events. One notify of the count's own rank makes all of it. Only awaits of that rank,
-/// or passes that wait group by group (plan/steps.hpp), look at it, and they are issued later: a stream can
-/// only wait for an event that was recorded before. Copy engines and threads of the host see counts, not
-/// events.
+/// Counts that become events. A count does so under these conditions:
+///
+/// - One notify, on the count's own rank, makes the whole count.
+/// - Only awaits on that rank read it, or passes that follow their groups (plan/steps.hpp).
+/// - These are issued after the notify: a stream can only wait for an event that has been recorded.
+/// - No copy engine or host thread uses it: these read counts, not events.
 class EventEdges {
  public:
   explicit EventEdges(const Plan& plan);
 
   static constexpr int none = -1;
-  /// The number of events of a rank.
+  /// Number of events of a rank.
   int size(int rank) const { return sizes_[static_cast<std::size_t>(rank)]; }
-  /// The event of a count, or of what a step awaits or notifies: an index among those of its rank, or none.
+  /// Event of a count, or of the count that a step awaits or notifies. It is an index among the events of its
+  /// rank, or `none`.
   int of(const CounterRef& count) const;
   int of(const Step& step) const;
 

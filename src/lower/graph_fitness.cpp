@@ -12,7 +12,8 @@ bool notifies(const Step& step) {
   return std::holds_alternative<Notify>(step) || (hooks != nullptr && !hooks->empty());
 }
 
-/// Returns true if somebody waits for a copy of the lane: another rank, or a step that awaits a later notify.
+/// True if another step waits for a copy of the lane: a step of another rank, or one that awaits a later
+/// notify.
 bool is_copied_for_others(const Lane& lane) {
   bool copied = false;
   for (const Step& step : lane.steps) {
@@ -26,7 +27,7 @@ bool is_copied_for_others(const Lane& lane) {
   return false;
 }
 
-/// The number of such lanes, of the rank that has most.
+/// Max over ranks of the number of these lanes.
 std::ptrdiff_t most_copying_lanes(const Plan& plan) {
   std::ptrdiff_t most = 0;
   for (const RankPlan& rank : plan.ranks)
@@ -34,8 +35,8 @@ std::ptrdiff_t most_copying_lanes(const Plan& plan) {
   return most;
 }
 
-/// Returns true if a copy lane waits for kernels of its rank after a copy. A graph could put the kernel of
-/// such a wait before those kernels in one queue: they would wait for each other.
+/// True if a copy lane waits for kernels of its rank after a copy. A graph could put the waiting kernel
+/// before those kernels in one queue, which is a deadlock.
 bool waits_behind_copies(const Plan& plan, const Lane& lane) {
   if (lane.kind != LaneKind::copy) return false;
   bool copied = false;
@@ -52,8 +53,8 @@ bool waits_behind_copies(const Plan& plan, const Lane& lane) {
 }  // namespace
 
 std::string unfit_for_graph(const Plan& plan) {
-  // A graph may put the copies of all its branches into one queue of the engine, in its own order: a copy
-  // that waits would hold up the one that it waits for. Streams keep the plan's order of issue.
+  // A graph may put the copies of all branches into one engine queue, in any order. A copy that waits could
+  // then block the copy that it waits for. Streams keep the plan's issue order.
   if (most_copying_lanes(plan) > 1)
     return "several lanes of the plan copy, which in a graph could hold each other up";
   for (const RankPlan& rank : plan.ranks)

@@ -1,4 +1,4 @@
-// Whether the lanes of a plan can be branches of one graph.
+// Decides if the lanes of a plan can be branches of one CUDA graph.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 namespace shingle {
 namespace {
 
-/// Returns true if a pass neither computes, notifies, nor shares a work queue.
+/// True if a pass does not compute, notify or share a work queue.
 bool only_moves(const Plan& plan, const Elementwise& step) {
   const auto dtype = [&](const Placement& at) {
     return plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;

@@ -33,9 +33,9 @@ class RankLowering {
   }
 
  private:
-  /// The end of the steps from `first` on that become one launch: awaits and notifies, or passes that fuse.
-  /// They follow one another in the order of issue too. Otherwise a wait would be issued before what it waits
-  /// for, and would hold back everything behind it in a single hardware queue.
+  /// End of the steps from `first` on that form one launch: awaits and notifies, or passes that fuse. They
+  /// must also be consecutive in the issue order. Otherwise a wait would be issued before the step that ends
+  /// it. In a single hardware queue it would then block everything behind it.
   std::size_t end_of_fused(std::size_t lane, std::size_t first) const {
     const std::vector<Step>& steps = of_.lanes[lane].steps;
     const auto* const pass = std::get_if<Elementwise>(&steps[first]);
@@ -44,7 +44,7 @@ class RankLowering {
       const auto* const other = std::get_if<Elementwise>(&next);
       return pass != nullptr ? other != nullptr && fuse(plan_, *pass, *other) : synchronises(next);
     };
-    std::size_t last = first + 1, seen = 0;  // seen: steps of the lane that have been issued
+    std::size_t last = first + 1, seen = 0;  // seen: number of the lane's steps that have been issued
     for (std::size_t i = 0; i < of_.issue.size() && last < steps.size(); ++i) {
       const bool own = static_cast<std::size_t>(of_.issue[i]) == lane;
       if (seen > first && (!own || !joins(steps[last]))) break;
@@ -66,12 +66,12 @@ class RankLowering {
                   {}};
     if (const auto* pass = std::get_if<Elementwise>(&step); pass && by_groups(*pass)) {
       launch.parts = parts_of(*pass);
-      if (launch.parts.empty()) return;  // it has no tiles
+      if (launch.parts.empty()) return;  // a pass without tiles has no launch
     }
     launches.push_back(std::move(launch));
   }
 
-  /// Awaits and notifies: event edges each by themselves, what is between them together.
+  /// Appends awaits and notifies. Each event edge is a launch of its own; consecutive others share one.
   void append_syncs(std::vector<Launch>& launches, std::int32_t stream, std::size_t first,
                     std::size_t last) const {
     const Lane& lane = of_.lanes[static_cast<std::size_t>(stream)];
@@ -103,8 +103,9 @@ class RankLowering {
     flush(last);
   }
 
-  /// A copy engine sets counts by copies of 4 bytes, in the queue of the copies that they follow. A kernel
-  /// makes the engine pause before and after it, which many counts at the lane's end are worth.
+  /// A copy engine sets counts by 4-byte copies, in the queue of the copies that the notifies follow. A
+  /// kernel instead makes the engine pause before and after it. At the lane's end this pays off for more than
+  /// three counts.
   LaunchKind sync_kind(const Lane& lane, std::size_t first, std::size_t last) const {
     constexpr std::size_t many = 3;
     if (lane.kind == LaneKind::host) return LaunchKind::host;

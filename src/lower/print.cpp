@@ -29,7 +29,7 @@ std::string part_text(const Plan& plan, const LaunchPart& part) {
   return fmt::format("items {}-{} after {}", part.first, part.last - 1, wait);
 }
 
-/// Awaits and notifies with their counts; of other steps the kind, as the plan itself shows the rest.
+/// Awaits and notifies with their counts; other steps by kind, because the plan's own text shows the rest.
 std::string step_text(const Plan& plan, const Step& step, int rank) {
   return synchronises(step) ? text::step_line(plan, step, rank) : std::string(name(step));
 }
@@ -72,7 +72,8 @@ std::string to_text(const Plan& plan, const LaunchProgram& program) {
       fmt::format("graph: {}\n",
                   program.unfit_for_graph.empty() ? "yes" : fmt::format("no, {}", program.unfit_for_graph));
   if (program.host_creates_commands) text += "the host creates copy commands during the epoch\n";
-  std::vector<std::pair<std::string, std::vector<std::int64_t>>> alike;  // ranks by what they launch
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>>
+      alike;  // launches, and the ranks that have them
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
     const std::string launches = rank_text(plan, static_cast<int>(r), program.ranks[r]);
     auto found = std::ranges::find(alike, launches, &decltype(alike)::value_type::first);

@@ -6,8 +6,8 @@
 namespace shingle {
 namespace {
 
-/// Messages that follow one upon another: halving or doubling what is sent needs log2 of the participants and
-/// moves no more than a ring does; in an all-to-all all messages are under way at once.
+/// Consecutive messages of a collective. Recursive halving or doubling takes log2 of the participants and
+/// moves no more bytes than a ring. In an all-to-all, all messages are in flight at once.
 int rounds(Traffic traffic, int participants) {
   if (traffic == Traffic::alltoall) return 1;
   const int steps = std::bit_width(static_cast<unsigned>(participants) - 1);
@@ -19,10 +19,13 @@ double over_link_us(const Link& link, Traffic traffic, int participants, double 
          Link{link.gbps, 0}.transfer_us(wire_factor(traffic, participants) * bytes);
 }
 
-/// Of the rate and of the latency that the library's own choice has. From NCCL's tuning model
-/// (src/graph/tuning.cc): for a byte of data LL sends a byte of flags, LL128 one for fifteen; a step over
-/// NVLink takes 0.6, 1.9 and 3.4 us with LL, LL128 and Simple. Transports but peer-to-peer are assumed:
-/// shared memory is written and read, a network card is no faster.
+/// Rate and latency relative to NCCL's own choice, from NCCL's tuning model (src/graph/tuning.cc).
+///
+/// LL sends one byte of flags for each byte of data, LL128 one for every 15. A step over NVLink takes 0.6 us
+/// with LL, 1.9 us with LL128 and 3.4 us with Simple.
+///
+/// The figures of transports are assumed, except for peer-to-peer: shared memory is written and then read,
+/// and a network card is no faster.
 struct Penalty {
   double rate = 1;
   double latency = 1;
@@ -43,7 +46,7 @@ Penalty penalty_of(const CollectiveConfig& config, int ranks) {
 double within_node_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes) {
   if (ranks < 2) return 0;
   const double us = collective_us(machine.curves, traffic, ranks, workers, bytes);
-  if (us >= 0 && machine.topology.serial)  // measured without the link, which is emulated
+  if (us >= 0 && machine.topology.serial)  // measured without the emulated link
     return std::max(us, machine.link.transfer_us(wire_factor(traffic, ranks) * bytes));
   if (us >= 0) return us;
   const bool own = ranks == 2 && machine.topology.pair.paced();
@@ -58,9 +61,12 @@ double collective_us(const Machine& machine, Traffic traffic, int ranks, int wor
   const int per_node = machine.topology.ranks_per_node;
   if (per_node == 0 || ranks <= per_node) return within_node_us(machine, traffic, ranks, workers, bytes);
   const int nodes = (ranks + per_node - 1) / per_node;
-  // A rank's all-to-all sends a node's share of its bytes to its own node, and all of a node's ranks send the
-  // rest over its one link. The others reduce or gather within the node first or last, so that each byte of
-  // the matrix crosses that link once a step of the ring, whatever the number of ranks.
+  // Each rank of an all-to-all sends a node's share of its bytes within its node. The ranks of a node
+  // together send the rest over the node's link.
+  //
+  // The other collectives reduce within the node first, or gather within it last. So each byte of the matrix
+  // crosses the link once for each step of the ring over nodes. The number of ranks in a node does not
+  // matter.
   const bool all_to_all = traffic == Traffic::alltoall;
   return within_node_us(machine, traffic, per_node, workers, all_to_all ? bytes / nodes : bytes) +
          over_link_us(machine.topology.node, traffic, nodes, all_to_all ? bytes * per_node : bytes);

@@ -14,18 +14,18 @@ namespace {
 
 constexpr std::array<std::string_view, 4> names{"allreduce", "reducescatter", "allgather", "alltoall"};
 
-/// The value at x of the line through two points, all in logarithms.
+/// Linear interpolation between two points, in log x and log y.
 double between(double x, double x0, double y0, double x1, double y1) {
   const double share = std::log(x / x0) / std::log(x1 / x0);
   return y0 * std::pow(y1 / y0, share);
 }
 
-/// How far two numbers of ranks are from each other.
+/// Distance of two numbers of ranks, in powers of two.
 double distance(int a, int b) {
   return std::abs(std::log2(static_cast<double>(a) / b));
 }
 
-/// The number of ranks nearest to this one that has curves of at least so many workers; 0: none has.
+/// Nearest number of ranks that has curves of at least `least_workers` workers; 0 if there is none.
 int nearest_ranks(const std::vector<Curve>& curves, Traffic traffic, int ranks, int least_workers) {
   int nearest = 0;
   for (const Curve& curve : curves)
@@ -35,16 +35,16 @@ int nearest_ranks(const std::vector<Curve>& curves, Traffic traffic, int ranks, 
   return nearest;
 }
 
-/// Whether these ranks were sampled on a number of workers that was set.
+/// True if a curve of these ranks was sampled with a given number of workers.
 bool has_workers(const std::vector<Curve>& curves, Traffic traffic, int ranks) {
   return std::ranges::any_of(curves, [&](const Curve& curve) {
     return curve.traffic == traffic && curve.ranks == ranks && curve.workers > 0;
   });
 }
 
-/// The time between so many ranks, of which there are curves.
+/// Time for exactly `ranks` ranks, which must have curves.
 double sampled_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, int workers, double bytes) {
-  // The library's own choice counts as the most workers.
+  // NCCL's own choice of workers counts as the most.
   const auto many = [](int w) { return w > 0 ? w : std::numeric_limits<std::int32_t>::max(); };
   const Curve *below = nullptr, *above = nullptr;
   for (const Curve& curve : curves) {
@@ -53,8 +53,8 @@ double sampled_us(const std::vector<Curve>& curves, Traffic traffic, int ranks, 
     if (w <= wanted && (below == nullptr || w > many(below->workers))) below = &curve;
     if (w >= wanted && (above == nullptr || w < many(above->workers))) above = &curve;
   }
-  // Fewer workers than any sampled one has carry in proportion; how many the library takes itself is not
-  // said.
+  // Below the fewest sampled workers the rate is proportional to workers. NCCL's own choice has no known
+  // number of workers, so the curve is not scaled.
   if (below == nullptr) return above->us(bytes) * (above->workers > 0 ? above->workers / double(workers) : 1);
   if (above == nullptr || below == above || above->workers == 0) return below->us(bytes);
   return between(workers, below->workers, below->us(bytes), above->workers, above->us(bytes));
@@ -82,7 +82,7 @@ double Curve::us(double bytes) const {
   if (bytes <= samples.front().bytes) return samples.front().us;
   const auto next = std::upper_bound(samples.begin(), samples.end(), bytes,
                                      [](double b, const Sample& s) { return b < s.bytes; });
-  double longest = 0;  // of fewer bytes
+  double longest = 0;  // over all samples with fewer bytes
   for (auto sample = samples.begin(); sample != next; ++sample) longest = std::max(longest, sample->us);
   if (next == samples.end()) return std::max(longest, samples.back().us * bytes / samples.back().bytes);
   const Sample &low = *std::prev(next), &high = *next;
@@ -94,13 +94,14 @@ double collective_us(const std::vector<Curve>& curves, Traffic traffic, int rank
   if (ranks < 2) return 0;
   const int nearest = nearest_ranks(curves, traffic, ranks, 0);
   if (nearest == 0) return -1;
-  // The rate is that of the busiest link, and the bytes on it are what changes with the ranks.
+  // The curve's rate is that of the busiest link. Only the bytes on that link change with the number of
+  // ranks.
   const auto at = [&](int sampled, int taken) {
     return sampled_us(curves, traffic, sampled, taken,
                       bytes * wire_factor(traffic, ranks) / wire_factor(traffic, sampled));
   };
   if (workers == 0 || has_workers(curves, traffic, nearest)) return at(nearest, workers);
-  // What so many workers put on a link does not depend on the ranks.
+  // The bytes that this number of workers sends over a link do not depend on the number of ranks.
   const int other = nearest_ranks(curves, traffic, ranks, 1);
   return other == 0 ? at(nearest, 0) : std::max(at(nearest, 0), at(other, workers));
 }

@@ -25,9 +25,9 @@ int Topology::period(int world) const {
 
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k) {
   const auto area = static_cast<double>(tile_rows) * static_cast<double>(tile_cols);
-  const TileRate *below = nullptr, *above = nullptr;  // nearest in area on either side
+  const TileRate *below = nullptr, *above = nullptr;  // nearest smaller and larger tile, by area
   const auto area_of = [](const TileRate& rate) { return static_cast<double>(rate.rows) * rate.cols; };
-  double whole = std::numeric_limits<double>::infinity();  // of a tile that holds this one
+  double whole = std::numeric_limits<double>::infinity();  // time of the fastest tile that holds this one
   for (const TileRate& rate : machine.tiles) {
     if (rate.rows == tile_rows && rate.cols == tile_cols) return rate.us(k);
     if (rate.rows >= tile_rows && rate.cols >= tile_cols) whole = std::min(whole, rate.us(k));

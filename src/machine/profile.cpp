@@ -14,13 +14,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double most = 1e12;        // of any rate or time
-constexpr double least_rate = 1e-9;  // of any that is not zero: what is divided by it stays finite
+constexpr double most = 1e12;  // max of any rate or time
+constexpr double least_rate =
+    1e-9;  // min of any rate that is not zero, so that a division by it stays finite
 constexpr std::int64_t most_count = 1 << 20;
 constexpr Origin origins[] = {Origin::measured, Origin::datasheet, Origin::paper, Origin::fitted,
                               Origin::assumed};
 
-/// An error about one element of a list, or about an object, says which.
+/// Prefixes errors with the element or object that they concern.
 template <class Read>
 auto within(const std::string& where, Read read) {
   try {
@@ -45,7 +46,7 @@ double positive(const Fields& fields, const char* key) {
   return *value;
 }
 
-/// A rate that may be zero, which stands for unknown or unlimited.
+/// A rate. Zero means unknown or unlimited.
 double rate(const Fields& fields, const char* key) {
   return fields.number({key}, 0, most).value_or(0) == 0 ? 0 : positive(fields, key);
 }
@@ -202,7 +203,7 @@ EnginePhases read_engine(const Json& json) {
           .swap_us = number("swap_us")};
 }
 
-/// The keys that hold figures.
+/// Keys that hold figures.
 const std::set<std::string> figures{
     "workers",       "collective_workers", "tile",         "link",        "engine",
     "peer_memory",   "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
@@ -211,7 +212,7 @@ const std::set<std::string> figures{
     "lone_latency",  "picking_rate",       "split_us",     "hooked_us",   "store_gbps",
     "early_kernels", "contention_samples"};
 
-/// Every figure has a source, and every source is of a figure.
+/// Checks that every figure has a source, and that every source belongs to a figure.
 void check_sources(const Json& json, const Machine& machine) {
   std::set<std::string> sourced;
   for (const Source& source : machine.sources) {

@@ -29,7 +29,7 @@ ordered_json topology_json(const Topology& topology) {
   return json;
 }
 
-/// A line for each key, and for each element of a list.
+/// Writes one line for each key, and one for each element of a list.
 std::string by_lines(const ordered_json& json) {
   const auto text = [](const ordered_json& value) {
     return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -47,7 +47,7 @@ std::string by_lines(const ordered_json& json) {
   return out + "\n}\n";
 }
 
-/// The phases of every engine, and what else some have.
+/// Writes the phases that every engine has, and the optional ones that differ from 0.
 ordered_json engine_json(const EnginePhases& engine) {
   ordered_json json = {{"control_us", engine.control_us},
                        {"schedule_us", engine.schedule_us},

@@ -1,4 +1,4 @@
-// Machines by name, and nodes of them.
+// Machines by name, and nodes of several machines.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double node_latency_us = 5;  // of a network of which only the rate is said
+constexpr double node_latency_us = 5;  // latency of a network if only its rate is given
 constexpr std::string_view example = "'h200x8 * 512, 8x400Gb/s'";
 
 std::string_view trim(std::string_view text) {
@@ -27,7 +27,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-/// Where profiles may lie, best first.
+/// Folders that may hold profiles, in order of preference.
 std::vector<fs::path> folders() {
   std::vector<fs::path> found;
   const char* own = std::getenv("SHINGLE_MACHINES");
@@ -53,7 +53,7 @@ Machine named(std::string_view name) {
           : fmt::format("no machine '{}' (a file, or one of {})", name, fmt::join(known, ", ")));
 }
 
-/// "8x400Gb/s": so many links side by side; "400Gb/s,3us" is one.
+/// Parses "8x400Gb/s" as eight parallel links and "400Gb/s,3us" as one.
 Link node_link(std::string_view text) {
   std::int32_t links = 1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), links);
@@ -68,7 +68,7 @@ Link node_link(std::string_view text) {
   return link;
 }
 
-/// Says where a figure comes from, instead of what the profile said of it.
+/// Replaces the source of a figure.
 void cite(Machine& machine, std::string_view of, std::string note) {
   std::erase_if(machine.sources, [&](const Source& source) { return source.of == of; });
   machine.sources.push_back({std::string(of), Origin::assumed, std::move(note)});

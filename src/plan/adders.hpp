@@ -1,4 +1,4 @@
-// Which steps of a plan add to a count.
+// Finds the steps of a plan that add to a count.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace shingle {
 
-/// Whether a step adds to this count, once it is done or with one of its tiles.
+/// True if a step adds to this count, when it is done or with one of its tiles.
 bool adds(const Step& step, const CounterRef& to);
 
-/// Ranks that have such a step, in order.
+/// Ranks with a step that adds to this count, in order.
 std::vector<int> ranks_that_add(const Plan& plan, const CounterRef& to);
 
 }  // namespace shingle

@@ -1,4 +1,4 @@
-// The operators, a row each.
+// Traits of the operators, one row each.
 #include <algorithm>
 #include <array>
 

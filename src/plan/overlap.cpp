@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t max_items = 1 << 12;
 constexpr std::int64_t max_bytes = std::int64_t{1} << 40;
 
-/// Whether all items that `after` names are done; those before it in its own list are.
+/// True if all items that `after` names are done, where the first `done` items are done.
 bool may_run(const std::vector<std::int32_t>& after, std::size_t done) {
   for (const std::int32_t index : after)
     if (static_cast<std::size_t>(index) >= done) return false;

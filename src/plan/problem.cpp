@@ -21,7 +21,7 @@ void require_extent(std::string_view what, std::int64_t value, std::int64_t leas
     throw InvalidArgument(fmt::format("{} = {} is outside [{}, {}]", what, value, least, max_extent));
 }
 
-/// Heads, sequences and sizes of an attention fit each other.
+/// Requires heads, sequences and sizes of an attention to match.
 void validate_attention(const Problem& p) {
   const Attention& a = p.attention;
   require_extent("heads", a.heads, 1);
@@ -53,7 +53,7 @@ void validate_attention(const Problem& p) {
   if (p.transpose_a) throw InvalidArgument("attention takes Q by rows: transpose_a must be off");
 }
 
-/// A collective alone moves rows as they are.
+/// Requires a collective alone to move rows unchanged.
 void validate_collective(const Problem& p) {
   if (p.n != p.k)
     throw InvalidArgument(fmt::format("{} moves n = {} columns, but k = {}", name(p.op), p.n, p.k));
@@ -61,7 +61,7 @@ void validate_collective(const Problem& p) {
     throw InvalidArgument(fmt::format("{} has no GEMM: no transposes, epilogue or norm", name(p.op)));
 }
 
-/// Both weights fit each other, and nothing is asked for that there is not.
+/// Requires the two weights to match, and refuses options that a chain of products does not have.
 void validate_chain(const Problem& p) {
   require_extent("inner", p.inner, 1);
   require_extent("the columns of the first product", p.b_cols(), 1);
@@ -69,7 +69,7 @@ void validate_chain(const Problem& p) {
     throw InvalidArgument(fmt::format("{} shards A by rows: transpose_a must be off", name(p.op)));
 }
 
-/// Sizes are those of the list.
+/// Requires the problem's sizes to be those of the overlap's list.
 void validate_overlap(const Problem& p) {
   p.overlap->validate();
   if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
@@ -195,8 +195,7 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
     if (rows > 0) runs.push_back({0, first, rows});
     return runs;
   }
-  // Virtual rows in global order; those of this rank are the rank-th part of every block of world ·
-  // row_block.
+  // Virtual rows in global order. This rank owns the rank-th part of every block of world · row_block rows.
   for (std::int64_t local = 0; local < shard; local += row_block) {
     const std::int64_t size = smaller(row_block, shard - local);
     const std::int64_t global = local * world + rank * size;

@@ -7,7 +7,7 @@
 namespace shingle {
 namespace {
 
-/// Where what comes before the last product is rounded.
+/// Rounding before the last product.
 std::string before_the_product(const Problem& p) {
   if (p.traits().chains())
     return fmt::format(
@@ -24,7 +24,7 @@ std::string by_library(const Problem& p, std::string_view who) {
       who, name(p.dtype));
 }
 
-/// A result that is no sum over ranks.
+/// Rounding of a result that is not a sum over ranks.
 std::string of_one_rank(const Problem& p) {
   const std::string_view type = name(p.dtype);
   if (p.traits().is_collective()) return "values are moved as they are";

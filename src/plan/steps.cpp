@@ -45,7 +45,7 @@ std::vector<std::int64_t> run_boundaries(const Step& step) {
   if (const auto* notifies = notifies_of(step))
     for (const TileNotify& notify : *notifies) cut(notify.ends);
   std::sort(bounds.begin(), bounds.end());
-  // An empty step is one empty run: it still takes its place in the lane.
+  // A step without items is one empty run, so that it keeps its place in the lane.
   if (first == last) return {first, last};
   bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
   return bounds;

@@ -19,7 +19,7 @@ const Step& step_of(const Timeline& timeline, const Span& span) {
       .steps[static_cast<std::size_t>(span.step)];
 }
 
-/// What stands for a span: its group, so that what is computed and what is sent can be matched by eye.
+/// The mark of a span: its group, so that computation and transfer of a group can be matched by eye.
 char mark(const Timeline& timeline, const Span& span) {
   const Step& step = step_of(timeline, span);
   if (std::holds_alternative<Await>(step)) return '.';
@@ -29,11 +29,11 @@ char mark(const Timeline& timeline, const Span& span) {
   return group < 0 ? '#' : marks[static_cast<std::size_t>(group) % marks.size()];
 }
 
-/// Time in which any of the spans was under way; tiles of one group begin before those of the last one end.
+/// Time in which any of the spans runs. Tiles of one group may begin before the last group's end.
 struct Busy {
   double us = 0, until_us = 0;
 
-  /// In order of their begins.
+  /// Add spans in order of their begins.
   void add(const Span& span) {
     us += std::max(span.end_us - std::max(span.begin_us, until_us), 0.0);
     until_us = std::max(until_us, span.end_us);

@@ -1,4 +1,4 @@
-// Curves of machines, and predictions beside measurements.
+// Figures: bandwidth curves of machines, and predictions against measurements.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ double bus_gbps(const Curve& curve, const Sample& sample) {
   return wire_factor(curve.traffic, curve.ranks) * sample.bytes / (sample.us * 1e3);
 }
 
-/// What tells lines of one panel apart.
+/// The keys that distinguish lines of one panel.
 using Line = std::pair<std::int32_t, std::int32_t>;  // ranks, workers
 
 Line line_of(const Curve& curve) {
@@ -89,7 +89,7 @@ std::string percent(double part) {
   return fmt::format("{:.3g} %", 100 * part);
 }
 
-/// Figures of predictions share a frame of this size.
+/// Frame of all figures of predictions.
 constexpr double width = 480, height = 400, left = 92, right = 464, top = 16, bottom = 344;
 
 }  // namespace
@@ -137,7 +137,7 @@ std::string prediction_svg(std::span<const TimePair> pairs) {
     times.push_back(pair.measured_us);
   }
   const Scale x = plot::scale_around(times, left, right, 10), y = plot::scale_around(times, bottom, top, 10);
-  // Ten percent to both sides of the diagonal, cut off at the frame.
+  // A band of ten percent on both sides of the diagonal, clipped to the frame.
   constexpr double band = 1.1;
   std::string out = fmt::format(
       "<path d=\"M{0:.1f} {1:.1f} L{0:.1f} {2:.1f} L{3:.1f} {4:.1f} L{5:.1f} {4:.1f} L{5:.1f} {6:.1f} "
@@ -170,7 +170,7 @@ std::string error_cdf_svg(std::span<const TimePair> pairs) {
   for (const auto& [share, called] : {std::pair{0.5, "median"}, std::pair{0.9, "p90"}}) {
     const double error = quantile(errors, share);
     out += circle(x(error), y(share), 5, palette[1], fmt::format("{} {}", called, percent(error)));
-    // Beside the mark on the side that has room.
+    // The label is on the side of the mark that has room.
     const bool room = x(error) < (left + right) / 2;
     out += text(x(error) + (room ? 10 : -10), y(share) + (room ? 18 : -10), room ? "start" : "end",
                 fmt::format("{} {}", called, percent(error)));

@@ -1,4 +1,4 @@
-// Speed-ups over sizes (FlashOverlap Fig. 13).
+// Heat maps of speed-ups over sizes (FlashOverlap Fig. 13).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double map_left = 76, map_top = 30, cell_width = 58, cell_height = 30;
 
-/// Bins of one side: bin i holds the sizes about 2^(first + i · stride).
+/// Bins of one axis: bin i holds sizes near 2^(first + i · stride).
 struct Bins {
   int first = 0, stride = 1, count = 0;
 
@@ -38,7 +38,8 @@ struct Rgb {
   double r, g, b;
 };
 
-/// From red (slower) over nearly white (as fast) to blue (faster): told apart with any kind of colour vision.
+/// From red (slower) over nearly white (equal) to blue (faster), distinguishable with any kind of colour
+/// vision.
 Rgb colour_of(double speedup, double largest_log) {
   constexpr Rgb slow{178, 24, 43}, even{243, 240, 235}, fast{33, 102, 172};
   const double part = std::clamp(std::log(speedup) / largest_log, -1.0, 1.0);
@@ -61,7 +62,7 @@ std::string number(double x, double y, const Rgb& colour, double value) {
                      y, light < 140 ? "#ffffff" : "#1a1a1a", value);
 }
 
-/// The colours from the slowest that they tell to the fastest, beside the map.
+/// Colour scale beside the map, from the slowest to the fastest speed-up.
 std::string scale(double x, double y, double largest_log) {
   constexpr int steps = 9;
   constexpr double height = 14;
@@ -115,8 +116,8 @@ std::string heat_map_svg(std::span<const SpeedupPoint> points) {
   if (known.empty()) return plot::document(1, 1, "");
   const Bins across = bins_of(known, &SpeedupPoint::mn), up = bins_of(known, &SpeedupPoint::k);
   Cells cells;
-  // What differs by less than a tenth is pale. Hiding all of the shorter of two makes at most twice as fast:
-  // beyond that there are no more shades.
+  // Speed-ups below a tenth stay pale. Shades end at a factor of two: hiding all of the shorter part gives at
+  // most that.
   double largest_log = std::log(1.1);
   for (const SpeedupPoint& point : known) {
     cells[{up.of(point.k), across.of(point.mn)}].push_back(point.speedup);

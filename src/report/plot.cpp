@@ -8,8 +8,8 @@
 namespace shingle::plot {
 namespace {
 
-/// Powers of the base; of every second, third, … where all would be too many. Between decades also 3, or 2
-/// and 5, where there are few.
+/// Ticks at powers of the base, or at every second, third, … power if there would be too many. If there are
+/// few, also at 3, or at 2 and 5, between decades.
 std::vector<double> log_ticks(const Scale& scale) {
   const double first = std::log(scale.from) / std::log(scale.log);
   const double range = std::log(scale.to) / std::log(scale.log) - first;

@@ -1,4 +1,4 @@
-// The page: sections of a report, one below the other.
+// The HTML page: sections of a report, one below the other.
 #include "report.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 using plot::escaped;
 
-// Text of figures takes the page's colour; what they colour themselves stands on light and dark alike.
+// Text of figures takes the page's colour. Other colours of figures are readable on light and dark.
 constexpr std::string_view style = R"(
 :root { color-scheme: light dark; --ground: #ffffff; --ink: #1f2328; --faint: #59636e; --rule: #d1d9e0; --band: #f6f8fa; }
 @media (prefers-color-scheme: dark) {
@@ -40,8 +40,8 @@ svg { display: block; width: 100%; height: auto; fill: var(--ink); }
 @media print { body { max-width: none; } figure { break-inside: avoid; } }
 )";
 
-/// A picture as a part of the page: as wide as it was drawn, at most. HTML knows the namespace of SVG; naming
-/// it would only look like a reference.
+/// A picture as part of the page, at most as wide as drawn. HTML knows the SVG namespace; an xmlns attribute
+/// would look like an external reference.
 std::string figure(std::string_view svg, std::string_view caption) {
   constexpr std::string_view name_space = " xmlns=\"http://www.w3.org/2000/svg\"", box = "viewBox=\"0 0 ";
   std::string inlined(svg);
@@ -91,7 +91,7 @@ std::string section(std::span<const ReportHeatMap> maps) {
 }
 
 std::string section(std::span<const ReportTimelines> all) {
-  constexpr int most_ranks = 4;  // the others look much like them
+  constexpr int most_ranks = 4;  // further ranks look similar
   std::string out = "<section>\n<h2>Timelines</h2>\n";
   for (const ReportTimelines& one : all) {
     const bool more = std::ranges::any_of(one.timelines, [](const Timeline& timeline) {

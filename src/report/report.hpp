@@ -1,4 +1,4 @@
-// Results as one page: what a browser shows of runs, predictions and comparisons, from a single file.
+// Reports: runs, predictions and comparisons as one HTML page in a single file.
 #pragma once
 
 #include <cmath>
@@ -12,22 +12,24 @@
 
 namespace shingle {
 
-/// All cells are words as they are to be shown; each row has as many as the head.
+/// All cells are formatted text. Each row has as many cells as `head`.
 struct ReportTable {
   std::string title{};
   std::vector<std::string> head{};
   std::vector<std::vector<std::string>> rows{};
-  std::size_t words = 3;  ///< columns from the left that begin at the left; numbers end at the right
-  std::vector<std::string> notes{};  ///< below it, a paragraph each
+  std::size_t words =
+      3;  ///< number of columns from the left that are left-aligned; the others are right-aligned
+  std::vector<std::string> notes{};  ///< paragraphs below the table
 };
 
-/// Timelines that share one time scale, such as a sequential plan and the one that overlaps.
+/// Timelines on one time scale, for example of a sequential plan and an overlapped plan.
 struct ReportTimelines {
   std::string title{};
   std::vector<Timeline> timelines{};
 };
 
-/// One result in a heat map over sizes: M·N says how much is sent, K how much is computed for it.
+/// One result in a heat map over sizes. M·N is the amount of communication, K the amount of computation for
+/// it.
 struct SpeedupPoint {
   double mn = 1;
   double k = 1;
@@ -39,49 +41,49 @@ struct ReportHeatMap {
   std::vector<SpeedupPoint> points{};
 };
 
-/// What was predicted to take so long, and how long it took.
+/// A predicted time and the measured time of the same run.
 struct TimePair {
   std::string label{};
   double predicted_us = 1;
   double measured_us = 1;
 
-  /// Both times are above 0 and finite: figures leave out others.
+  /// True if both times are above 0 and finite. Figures leave out other pairs.
   bool valid() const {
     return predicted_us > 0 && measured_us > 0 && std::isfinite(predicted_us + measured_us);
   }
-  /// Relative to what was measured: above 0 where the prediction is too long.
+  /// Relative to the measured time; above 0 if the prediction is too long.
   double error() const { return (predicted_us - measured_us) / measured_us; }
 };
 
-/// Everything is optional but the title: a section without data is left out.
+/// Everything except the title is optional; a section without data is left out.
 struct Report {
   std::string title{};
-  std::vector<std::string> facts{};  ///< a line each: of which machine, made by what
+  std::vector<std::string> facts{};  ///< one line each, for example the machine and the command
   std::vector<ReportTable> tables{};
   std::vector<TimePair> predictions{};
   std::vector<ReportHeatMap> heat_maps{};
   std::vector<ReportTimelines> timelines{};
-  std::vector<Curve> curves{};  ///< of the machine
+  std::vector<Curve> curves{};  ///< curves of the machine
 };
 
-/// A page that stands alone: it refers to nothing outside of itself, reads in light and in dark, needs no
-/// script, and is well-formed XML as well. The same text for the same report. Text is UTF-8 and is escaped.
+/// A self-contained page: no external references, no script, readable in light and dark, and well-formed XML.
+/// Equal reports give equal text. Text is UTF-8 and is escaped.
 std::string to_html(const Report& report);
 
-/// The figures of the page, each a picture of its own. Those without data are empty pictures.
+/// The figures of the page as separate pictures. A figure without data is an empty picture.
 ///
-/// Speed-ups over K and M·N in steps of powers of two (of four where there are many); a cell holds the median
-/// of its points.
+/// Heat map of speed-ups over K and M·N in steps of powers of two, or of four if there are many. A cell shows
+/// the median of its points.
 std::string heat_map_svg(std::span<const SpeedupPoint> points);
-/// Bus bandwidth (wire_factor() · bytes / time) over size, both logarithmic: a panel a collective, a line for
-/// each number of ranks and of workers.
+/// Bus bandwidth (wire_factor() · bytes / time) over size, both logarithmic. There is one panel for each
+/// collective, and one line for each number of ranks and workers.
 std::string bandwidth_svg(std::span<const Curve> curves);
-/// A point a pair; the diagonal is a perfect prediction, the band beside it ten percent.
+/// One point for each pair. The diagonal is a perfect prediction; the band around it is ten percent.
 std::string prediction_svg(std::span<const TimePair> pairs);
-/// The part of the pairs whose relative error, either way, is at most so large (FlashOverlap Fig. 15).
+/// Share of the pairs with an absolute relative error of at most x, over x (FlashOverlap Fig. 15).
 std::string error_cdf_svg(std::span<const TimePair> pairs);
 
-/// The smallest of `values` (at least one) that is not exceeded by `share` of them, in (0, 1].
+/// Smallest of `values` that at least `share` of them, in (0, 1], do not exceed. `values` must not be empty.
 double quantile(std::vector<double> values, double share);
 
 }  // namespace shingle

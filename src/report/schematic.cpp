@@ -1,4 +1,4 @@
-// A plan laid out in time without being run.
+// Schematic timelines: a plan laid out in time without a run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,15 +12,15 @@
 namespace shingle {
 namespace {
 
-constexpr double unit_us = 100;  // a wave of tiles
+constexpr double unit_us = 100;  // time of a wave of tiles
 
-/// Elements of a wave of the plan's largest GEMM tile.
+/// Number of elements in a wave of the plan's largest GEMM tile.
 double wave_elements(const Plan& plan) {
   const double workers = std::max(plan.workers, 1);
   const double tile =
       static_cast<double>(std::max(plan.params.tile_rows, 1)) * std::max(plan.params.tile_cols, 1);
   const double all = static_cast<double>(plan.problem.m) * static_cast<double>(plan.problem.n);
-  return std::max(tile > 1 ? tile * workers : all / 8, 1.0);  // a plan without tiles: eight waves in all
+  return std::max(tile > 1 ? tile * workers : all / 8, 1.0);  // a plan without tiles: eight waves in total
 }
 
 double elements(const TileGrid& grid, std::int64_t first, std::int64_t last) {
@@ -29,7 +29,7 @@ double elements(const TileGrid& grid, std::int64_t first, std::int64_t last) {
   return share * static_cast<double>(grid.rows) * static_cast<double>(grid.cols);
 }
 
-/// The group of a run of tiles, where the step notifies or is gated by groups.
+/// Group of a run of tiles, if the step notifies or is gated by groups; else -1.
 int group_at(const Step& step, std::int64_t position) {
   const auto group = [&](const auto& tiled) {
     if (!tiled.notify.empty()) return static_cast<int>(group_of(tiled.notify[0].ends, position));
@@ -42,8 +42,8 @@ int group_at(const Step& step, std::int64_t position) {
   return -1;
 }
 
-/// Multiplications of a GEMM for each element that it stores, over those of a product of the problem: two
-/// weights have a K each, and a gate is a product as well.
+/// Work of a GEMM for each element that it stores, relative to the problem's product. The two weights of an
+/// mlp have different K, and a gate is another product.
 double work(const Plan& plan, const Gemm& gemm) {
   const auto k = static_cast<double>(gemm.transpose_a ? gemm.a.rows : gemm.a.cols);
   const double products = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
@@ -54,14 +54,14 @@ double size_of(const Slice& slice) {
   return static_cast<double>(slice.rows) * static_cast<double>(slice.cols);
 }
 
-/// Elements that the busiest link carries in one direction, by an algorithm that wastes nothing.
+/// Elements that the busiest link carries in one direction, with a bandwidth-optimal algorithm.
 double wire_elements(const Plan& plan, const Collective& collective) {
   const auto ranks = static_cast<double>(plan.communicators[collective.communicator].ranks.size());
   const double all = std::max(size_of(collective.send), size_of(collective.recv));
   return (collective.kind == CollectiveKind::allreduce ? 2 : 1) * all * (ranks - 1) / ranks;
 }
 
-/// Of all steps but exchanges, whose messages have their own.
+/// Cost of any step except exchanges, which are costed by message.
 double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs) {
   const Step& step = plan.ranks[segment.rank].lanes[segment.lane].steps[segment.step];
   if (const auto* gemm = std::get_if<Gemm>(&step))
@@ -82,7 +82,7 @@ double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs)
   return 0;
 }
 
-/// The adds that have happened to each count so far, and who waits for it.
+/// Tracks the adds to each count so far, and the segments that await it.
 class Clock {
  public:
   explicit Clock(const Schedule& schedule)
@@ -94,7 +94,7 @@ class Clock {
       for (const Signal& await : count.awaits) awaits_[await.segment].push_back({&count, await.amount});
   }
 
-  /// When a segment can start: after what precedes it in its lane and after the counts that it awaits.
+  /// Time at which a segment can start: after its predecessor in the lane and the counts that it awaits.
   double ready(std::int32_t segment) const {
     double at = 0;
     for (const std::int32_t line : lines_of(segment)) at = std::max(at, lines_[line]);
@@ -108,14 +108,14 @@ class Clock {
   }
 
  private:
-  /// The segment's own line, and for an item of a shared pass also that of the lane that does it.
+  /// The segment's own line. For an item of a shared pass, also the line of the lane that does it.
   std::array<std::int32_t, 2> lines_of(std::int32_t segment) const {
     const Segment& s = schedule_.segments[segment];
     return {s.line, s.lane < 0 ? s.line : schedule_.rank_lines[s.rank][s.lane]};
   }
   double reached(const CountHistory& count, std::int64_t target) const {
     double at = 0;
-    for (const Signal& add : count.adds) {  // in the order in which they can happen
+    for (const Signal& add : count.adds) {  // in an order in which they can happen
       if (target <= 0) break;
       target -= add.amount;
       at = std::max(at, end_[add.segment]);
@@ -129,8 +129,8 @@ class Clock {
   std::vector<double> lines_;
 };
 
-/// The messages of exchanges. A rank's link carries one message at a time in each direction, and a message
-/// goes when both ends have posted it.
+/// Messages of exchanges. A rank's link carries one message at a time in each direction. A message starts
+/// when both ends have posted it.
 class Messages {
  public:
   Messages(const Plan& plan, const Schedule& schedule)
@@ -141,7 +141,7 @@ class Messages {
     exchanges_[segment] = {at, -1, exchange.sends.size() + exchange.receives.size()};
   }
 
-  /// One message; returns when it has arrived.
+  /// Passes one message. Returns its arrival time.
   double pass(const Event& event, double transfer_us) {
     State &sender = exchanges_.at(event.segments[0]), &receiver = exchanges_.at(event.segments[1]);
     double &out = out_[schedule_.segments[event.segments[0]].rank],
@@ -160,8 +160,8 @@ class Messages {
  private:
   struct State {
     double posted = 0;
-    double begin = -1;     // of its first message
-    std::size_t open = 0;  // messages that have not been passed
+    double begin = -1;     // begin of the first message
+    std::size_t open = 0;  // messages that have not passed
   };
   const Exchange& of(std::int32_t segment) const {
     const Segment& s = schedule_.segments[segment];
@@ -170,7 +170,7 @@ class Messages {
 
   const Plan& plan_;
   const Schedule& schedule_;
-  std::vector<double> out_, in_;  // by rank: until when the link is busy
+  std::vector<double> out_, in_;  // by rank: end of the link's last message
   std::map<std::int32_t, State> exchanges_;
 };
 
@@ -199,7 +199,7 @@ class Layout {
     return timeline_.plan.ranks[s.rank].lanes[s.lane].steps[s.step];
   }
 
-  /// Segments that start at once and end at once: one alone, or a collective's.
+  /// Places segments that start together and end together: a single one, or those of a collective.
   void together(const std::vector<std::int32_t>& segments) {
     double begin = 0, cost = 0;
     for (const std::int32_t s : segments) begin = std::max(begin, clock_.ready(s));
@@ -241,7 +241,8 @@ class Layout {
 
 Timeline schematic(const Plan& plan) {
   const double wave = unit_us / wave_elements(plan);
-  return schematic(plan, {wave, wave / 8, wave, 4 * wave});  // passes are memory-bound: much faster
+  return schematic(
+      plan, {wave, wave / 8, wave, 4 * wave});  // passes are bound by memory, and much faster than GEMMs
 }
 
 Timeline schematic(const Plan& plan, const UnitCosts& costs) {

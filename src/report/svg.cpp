@@ -1,4 +1,4 @@
-// Timelines as a picture.
+// Timelines as SVG pictures.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool waits(const Step& step) {
   return std::holds_alternative<Await>(step) || std::holds_alternative<Notify>(step);
 }
 
-/// The bar of one span: passes over finished tiles are paler than products and transfers. Wide ones carry the
+/// The bar of one span. Passes over finished tiles are paler than GEMMs and transfers. Wide bars show the
 /// number of their group.
 std::string bar(const Plan& plan, const Span& span, double x, double y, double scale) {
   const Step& step = plan.ranks[span.rank].lanes[span.lane].steps[span.step];
@@ -48,7 +48,7 @@ std::string bar(const Plan& plan, const Span& span, double x, double y, double s
   return out;
 }
 
-/// One timeline with its top at `y`; returns the bottom.
+/// Draws one timeline with its top at `y`. Returns its bottom.
 double draw(const Timeline& timeline, std::size_t ranks, double y, double scale, std::string& out) {
   const Extent whole = extent(timeline);
   out += text(0, y + 14, "start",

@@ -53,17 +53,17 @@ int group_of_span(const Plan& plan, const Span& span) {
   const auto at = static_cast<std::size_t>(span.step);
   if (const auto* await = std::get_if<Await>(&steps[at])) return await->counter.entry;
   if (const auto* notify = std::get_if<Notify>(&steps[at])) return notify->counter.entry;
-  // Of ulysses-attention, the entry of an item is notified right behind it, or it has none …
+  // In ulysses-attention the group of an item is the entry that the next step notifies, if there is one.
   if (plan.problem.traits().exchanges_heads() && std::holds_alternative<Attend>(steps[at])) {
     const auto* behind = at + 1 < steps.size() ? std::get_if<Notify>(&steps[at + 1]) : nullptr;
     return behind != nullptr ? behind->counter.entry : -1;
   }
-  // … a step that waits for one entry works on that group …
+  // A step after a single await works on the group of the awaited entry.
   const auto entry_before = [&](std::size_t i) {
     return i > 0 ? std::get_if<Await>(&steps[i - 1]) : nullptr;
   };
   if (const Await* await = entry_before(at); await && !entry_before(at - 1)) return await->counter.entry;
-  // … and so do those at whose end an entry is notified.
+  // A step before a notify works on the group of the notified entry.
   std::size_t next = at + 1;
   while (next < steps.size() && (tiled(steps[next]) || std::holds_alternative<Await>(steps[next]))) ++next;
   const auto* notify = next < steps.size() ? std::get_if<Notify>(&steps[next]) : nullptr;
@@ -86,7 +86,7 @@ std::string to_chrome_trace(std::span<const Timeline> timelines) {
       events.push_back(slice(timeline, span, start_us + span.begin_us - first_us));
       end_us = std::max(end_us, start_us + span.end_us - first_us);
     }
-    start_us = end_us + 0.1 * (end_us - start_us);  // a gap, so that operators can be told apart
+    start_us = end_us + 0.1 * (end_us - start_us);  // a gap separates the timelines
   }
   const nlohmann::json trace{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
   return trace.dump(1) + "\n";

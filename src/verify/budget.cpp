@@ -9,7 +9,7 @@
 namespace shingle {
 namespace {
 
-/// The index of the largest.
+/// Index of the largest value.
 template <class Values>
 std::size_t largest(const Values& values) {
   return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
@@ -17,7 +17,7 @@ std::size_t largest(const Values& values) {
 
 }  // namespace
 
-/// Names what most of the work went into: the last straw may be anything.
+/// Names the kind of work that cost most, because the last operation may be of any kind.
 void Budget::refuse() const {
   auto cost = done_;
   for (std::size_t i = 0; i < cost.size(); ++i) cost[i] *= works[i].price;

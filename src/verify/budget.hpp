@@ -1,4 +1,4 @@
-// What a proof may cost, counted in things that are done and kept rather than in seconds and pages: the
+// Limits on the cost of a proof. They count operations and bytes of the proof's own data, not seconds. So the
 // verdict on a plan is the same on every machine.
 #pragma once
 
@@ -10,16 +10,16 @@
 
 namespace shingle {
 
-/// Leaves the proof of a plan that is too large; never leaves verify().
+/// Thrown if a plan is too large to prove. verify() catches it.
 struct TooLarge {
-  std::string text;  ///< the limit, and what there is most of
+  std::string text;  ///< the limit that was exceeded, and the largest share of it
 };
 
 class Budget {
  public:
-  /// What is done; `works` has a row for each.
+  /// Kinds of work; `works` has a row for each.
   enum Work : std::uint8_t { compared, visited, tried, expanded, accessed, cut, ran };
-  /// What is kept until the proof is over; `memories` names each.
+  /// Kinds of memory that a proof keeps; `memories` names each.
   enum Memory : std::uint8_t { steps, schedule, clocks, lags, cells };
 
   /// Both throw TooLarge once the total is above the limit.
@@ -33,13 +33,13 @@ class Budget {
     if ((kept_ += bytes) > most_kept) refuse_memory();
   }
   void release_all(Memory what) { release(what, held_[what]); }
-  /// What was kept has been let go.
+  /// Returns memory that is no longer kept.
   void release(Memory what, std::int64_t bytes) {
     held_[what] -= bytes;
     kept_ -= bytes;
   }
 
-  /// In units of the cheapest work, about a nanosecond of a machine of 2024.
+  /// Units of work: one unit is about a nanosecond on a machine of 2024.
   std::int64_t spent() const { return spent_; }
   std::int64_t kept_bytes() const { return kept_; }
 

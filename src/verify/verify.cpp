@@ -1,5 +1,5 @@
-// The rules in the order in which they build on each other; docs/concepts/proofs.md argues why they are
-// enough.
+// Runs the rules of the proof, each of which builds on the earlier ones. docs/concepts/proofs.md argues why
+// they are sufficient.
 #include "shingle/verify/verify.hpp"
 
 #include <fmt/format.h>
@@ -21,11 +21,11 @@ namespace {
 
 using Failure = std::optional<std::string>;
 
-/// Unrolled at most. A plan whose ranks may be further apart is refused.
+/// Max number of epochs to unroll. A plan is refused if its ranks may be further apart.
 constexpr std::int32_t max_epochs = 256;
 
-/// Workers that a step may hold while it waits for others: as many as it may take, for it gives none back
-/// before it is done. 0 for a step that runs to completion once it has started.
+/// Workers that a step may hold while it blocks: its maximum, because it gives none back before it ends. 0 if
+/// the step runs to completion once it has started.
 std::int64_t blocking_workers(const Plan& plan, const Step& step) {
   const auto gated = [&](const std::vector<TileGate>& gates, const Resources& r) -> std::int64_t {
     return gates.empty() ? 0 : std::max(r.least, r.most > 0 ? r.most : plan.workers);
@@ -40,7 +40,7 @@ std::int64_t blocking_workers(const Plan& plan, const Step& step) {
   return 0;
 }
 
-/// Workers without which a step that runs to completion cannot start.
+/// Workers that a step needs to start, if it runs to completion.
 std::int64_t completing_workers(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step))
     return gemm->gates.empty() ? std::max(gemm->resources.least, 1) : 0;
@@ -51,8 +51,9 @@ std::int64_t completing_workers(const Step& step) {
   return 0;
 }
 
-/// Rule 2: whatever is waiting, what others wait for finds workers. Steps of one lane never run together,
-/// those of the adjacent epoch included, so that a lane counts with its largest step.
+/// Rule 2, residency: steps that run to completion find workers even if every lane holds the workers of its
+/// largest blocking step. Steps of one lane never run together, also across epochs. So each lane counts with
+/// its largest step.
 Failure check_residency(const Plan& plan) {
   for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
     const auto& lanes = plan.ranks[r].lanes;
@@ -87,7 +88,7 @@ std::int32_t communicator_of(const Step& step) {
   return -1;
 }
 
-/// Rule 3, the part that needs no run: on each rank a communicator is used by one lane.
+/// Rule 3, the static part: on each rank one lane uses a communicator.
 Failure check_collectives(const Plan& plan) {
   for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
     std::map<std::int32_t, const Lane*> lane_of;
@@ -104,10 +105,10 @@ Failure check_collectives(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Rule 3: where there are several communicators, there is an order of all that meet on any of them that
-/// every rank's order of issue follows. Which exchanges meet is known from the run.
+/// Rule 3 with several communicators: there is one order of all their calls that the issue order of every
+/// rank follows. The run tells which exchanges match.
 Failure check_global_order(const Plan& plan, const Schedule& schedule) {
-  // Whoever meets is one node: of each segment, the first of those it meets, directly or not.
+  // Union-find: segments that meet in a call, directly or not, have the lowest of their indices as node.
   std::vector<std::int32_t> node(schedule.segments.size());
   for (std::size_t i = 0; i < node.size(); ++i) node[i] = static_cast<std::int32_t>(i);
   const auto find = [&](std::int32_t s) {
@@ -119,7 +120,7 @@ Failure check_global_order(const Plan& plan, const Schedule& schedule) {
       const std::int32_t a = find(event.segments[0]), b = find(other);
       node[std::max(a, b)] = std::min(a, b);
     }
-  std::map<std::array<std::int32_t, 3>, std::int32_t> segment_of;  // rank, lane, step → in epoch 0
+  std::map<std::array<std::int32_t, 3>, std::int32_t> segment_of;  // rank, lane, step → segment of epoch 0
   std::set<std::int32_t> used;
   for (std::size_t i = 0; i < node.size(); ++i) {
     const Segment& s = schedule.segments[i];
@@ -129,7 +130,7 @@ Failure check_global_order(const Plan& plan, const Schedule& schedule) {
     segment_of[{s.rank, s.lane, s.step}] = static_cast<std::int32_t>(i);
     used.insert(communicator);
   }
-  if (used.size() < 2) return std::nullopt;  // one communicator has the order in which its calls meet
+  if (used.size() < 2) return std::nullopt;  // calls of one communicator are ordered by their rendezvous
 
   std::map<std::int32_t, std::vector<std::int32_t>> next;
   std::map<std::int32_t, int> before;
@@ -165,8 +166,8 @@ Failure check_global_order(const Plan& plan, const Schedule& schedule) {
   return std::nullopt;
 }
 
-/// Rule 6: what a counter says of itself is what happens, and no target ever leaves the range of a cyclic
-/// comparison.
+/// Rule 6: each count grows by its declared growth in every epoch, and no target exceeds it. A `set` counter
+/// has one writer and never falls. So targets stay within the range of a cyclic comparison.
 Failure check_counters(const Plan& plan, const Schedule& schedule) {
   std::size_t index = 0;
   for (const Counter& counter : plan.counters)
@@ -224,7 +225,8 @@ Proof failed(std::string rule, std::string failure) {
   return proof;
 }
 
-/// A count stays comparable: an await and the adds that are ahead of it are less than 2^31 apart.
+/// Rule 6: an await and the adds that are ahead of it differ by less than 2^31, so that counts stay
+/// comparable.
 Failure check_range(const Plan& plan, std::int32_t ahead) {
   for (const Counter& counter : plan.counters)
     for (std::size_t rank = 0; rank < counter.growth.size(); ++rank)
@@ -235,7 +237,7 @@ Failure check_range(const Plan& plan, std::int32_t ahead) {
   return std::nullopt;
 }
 
-/// The plan is in memory beside its proof.
+/// The plan counts as memory of its proof.
 std::int64_t bytes_of_steps(const Plan& plan) {
   std::int64_t steps = 0;
   for (const RankPlan& rank : plan.ranks)
@@ -267,8 +269,9 @@ Proof prove(const Plan& plan, Budget& budget) {
     return failed("hardware queue", queued.stuck);
   if (auto wrong = check_global_order(plan, schedule)) return failed("collectives", *wrong);
 
-  // A buffer is reused after `depth` epochs, so that these show every race. They also tell how far a step may
-  // run ahead of an await, unless ranks follow each other in a chain, each an epoch behind the one before.
+  // A buffer is reused after `depth` epochs, so depth + 2 epochs show every race. They also show how far a
+  // step may run ahead of an await. The exception is a chain of ranks in which each is an epoch behind the
+  // previous one.
   std::optional<Order> order;
   order.emplace(plan, schedule, budget);
   while (order->needs_more_epochs()) {

@@ -35,7 +35,7 @@ class Layers {
   std::vector<LayerOp> take() { return std::move(operators_); }
 
  private:
-  /// One rank's part of what Megatron divides evenly or not at all.
+  /// One rank's share of a size that Megatron only divides evenly.
   std::int64_t share(std::string_view what, std::int64_t size) const {
     if (size % options_.tp != 0)
       throw InvalidArgument(
@@ -45,7 +45,7 @@ class Layers {
 
   void attention() {
     const std::int64_t heads = share("heads", model_.heads);
-    // Fewer groups than ranks: each rank keeps a copy of the one that its heads belong to.
+    // With fewer groups than ranks, each rank has a copy of the group of its heads.
     const bool replicated =
         model_.kv_heads >= 1 && model_.kv_heads < options_.tp && options_.tp % model_.kv_heads == 0;
     const std::int64_t kv = replicated ? 1 : share("kv_heads", model_.kv_heads);
@@ -60,7 +60,7 @@ class Layers {
     row(prefix + "_down", inner, ends_layer);
   }
 
-  /// Both projections and what is between them.
+  /// Both projections and the activation between them.
   void mlp(const std::string& name, std::int64_t inner) {
     if (!options_.sequence_parallel)
       throw InvalidArgument(
@@ -78,7 +78,7 @@ class Layers {
   }
 
   void experts() {
-    if (known("moe_down")) return;  // routings are large
+    if (known("moe_down")) return;  // avoids making routings again, which are large
     share("experts", model_.experts);
     const ExpertRoutings routings = make_expert_routings(options_.tp, options_.tokens, model_.experts,
                                                          model_.experts_per_token, options_.seed);
@@ -96,7 +96,7 @@ class Layers {
     return problem;
   }
 
-  /// Weight split by outputs: needs all tokens, leaves no sum.
+  /// Weight split by outputs: needs all tokens and leaves no sum.
   void column(const std::string& name, std::int64_t outputs, Activation activation) {
     const Op op = options_.sequence_parallel ? Op::allgather_gemm : Op::gemm;
     Problem problem = base(op, options_.tokens, outputs, model_.hidden);
@@ -105,8 +105,8 @@ class Layers {
     if (options_.backward) weight_gradients(name, model_.hidden, outputs);
   }
 
-  /// Weight split by inputs: its partial products are summed. `norm_follows`: nothing else is added to them
-  /// before the norm (shared experts' output has yet to meet that of the routed ones).
+  /// Weight split by inputs: its partial products are summed. `norm_follows`: nothing else is added to the
+  /// sum before the norm. The output of shared experts is still added to that of the routed ones.
   void row(const std::string& name, std::int64_t inputs, bool norm_follows) {
     const Op op = options_.sequence_parallel ? Op::gemm_reducescatter : Op::gemm_allreduce;
     Problem problem = base(op, options_.tokens, model_.hidden, inputs);
@@ -145,7 +145,7 @@ class Layers {
   }
 
   void add(const std::string& name, const Problem& problem) {
-    // Kinds of layers share operators; a name stands for the same sizes throughout a model.
+    // Kinds of layers share operators; a name has the same sizes throughout a model.
     if (known(name)) return;
     try {
       problem.validate();
@@ -160,7 +160,7 @@ class Layers {
   std::vector<LayerOp> operators_;
 };
 
-/// The kind of one layer, or with -1 every kind once.
+/// The kind of one layer; -1: every kind once.
 std::vector<LayerKind> kinds_of(const ModelConfig& model, int layer) {
   if (layer < -1 || layer >= static_cast<std::int64_t>(model.kinds.size()))
     throw InvalidArgument(

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr std::size_t most_config_bytes = std::size_t{4} << 20;
 
-/// diffusers' transformers state heads and their size only: the hidden size is their product.
+/// Transformers of diffusers state only the heads and their size; the hidden size is the product.
 void read_hidden(const Fields& fields, ModelConfig& model) {
   const bool implied =
       !fields.has(hidden_names) && fields.has({"attention_head_dim"}) && fields.has(head_names);
@@ -44,7 +44,7 @@ void read_attention(const Fields& fields, ModelConfig& model) {
     model.head_dim = model.hidden / model.heads;
   }
   model.kv_heads = fields.integer(kv_names, 1, most_heads).value_or(model.heads);
-  // Falcon states both: its older architecture goes by multi_query, whatever num_kv_heads says.
+  // Falcon states both: its older architecture follows multi_query and ignores num_kv_heads.
   if (fields.flag({"multi_query"}).value_or(false) &&
       !fields.flag({"new_decoder_architecture"}).value_or(false))
     model.kv_heads = 1;
@@ -72,7 +72,7 @@ void read_mamba(const Fields& fields, ModelConfig& model, bool pure) {
   MambaSizes& mamba = model.mamba;
   const double expand = fields.number({"mamba_expand", "expand", "ssm_cfg.expand"}, 1e-3, 1e3).value_or(2.0);
   mamba.d_inner = std::llround(expand * static_cast<double>(model.hidden));
-  // A pure Mamba has no feed-forward; its intermediate_size is this.
+  // A pure Mamba has no feed-forward; its intermediate_size means d_inner.
   if (pure) mamba.d_inner = fields.integer({"intermediate_size"}, 1, most_size).value_or(mamba.d_inner);
   if (mamba.d_inner < 1 || mamba.d_inner > most_size)
     throw InvalidArgument(
@@ -86,7 +86,7 @@ void read_mamba(const Fields& fields, ModelConfig& model, bool pure) {
     mamba.dt_rank = fields.integer(rank_names, 1, most_size).value_or(mamba.dt_rank);
 }
 
-/// Every period-th layer from an offset on, as Jamba counts.
+/// Every period-th layer from an offset on, as Jamba numbers them.
 struct Periodic {
   std::int64_t period = 1;
   std::int64_t offset = 0;
@@ -107,7 +107,7 @@ LayerKind listed_kind(const json& word, std::size_t layer, const std::string& na
       fmt::format("{}[{}] = {} is no kind of layer that is known here", name, layer, show(word)));
 }
 
-/// The layers that a field lists; none without it.
+/// The layers that a field lists; empty without the field.
 std::vector<std::size_t> listed_layers(const Fields& fields, const char* name, std::size_t layers) {
   std::vector<std::size_t> all;
   const json* listed = fields.list({name});
@@ -121,8 +121,8 @@ std::vector<std::size_t> listed_layers(const Fields& fields, const char* name, s
   return all;
 }
 
-/// Turns the feed-forwards that are mixtures of experts into such: as Jamba, DeepSeek, Qwen or Llama 4 say
-/// which; else all.
+/// Marks the feed-forwards that are mixtures of experts, by the fields of Jamba, DeepSeek, Qwen or Llama 4.
+/// Without such a field it marks all.
 void mark_experts(const Fields& fields, std::vector<LayerKind>& kinds) {
   const auto layers = static_cast<std::int64_t>(kinds.size());
   std::vector<bool> moe(kinds.size(), true);
@@ -147,7 +147,7 @@ void mark_experts(const Fields& fields, std::vector<LayerKind>& kinds) {
     if (moe[layer]) kinds[layer].feed_forward = FeedForward::moe;
 }
 
-/// Sets `kinds`. Returns whether the model is nothing but Mamba mixers.
+/// Sets `kinds`. Returns true if the model has only Mamba mixers.
 bool read_kinds(const Fields& fields, ModelConfig& model) {
   const bool pure = !fields.has(head_names) && (model.family == "mamba" || model.family == "falcon_mamba" ||
                                                 fields.has({"state_size", "ssm_cfg"}));
@@ -192,7 +192,7 @@ ModelConfig read_model(std::string_view json_text) {
   const Fields fields(nested != nullptr && Fields(*nested).has(hidden_names) ? *nested : document);
 
   ModelConfig model;
-  // A text_config may leave the name to the whole model's.
+  // A text_config may leave the model_type to the enclosing config.
   const Fields named = fields.has({"model_type", "architectures"}) ? fields : Fields(document);
   model.family = named.text({"model_type"}).value_or("");
   const Family* family = find_family(named);

@@ -39,7 +39,7 @@ constexpr Family families[] = {
     {Form::plain, "relu2", false, plain_relu2},
 };
 
-/// Letters and digits in lower case: "GPTNeoX" and "gpt_neox" are one.
+/// Letters and digits in lower case, so that "GPTNeoX" equals "gpt_neox".
 std::string plain(std::string_view text) {
   std::string letters;
   for (const char c : text)
@@ -61,7 +61,7 @@ const Family* family_named(std::string_view word) {
   return nullptr;
 }
 
-/// "LlamaForCausalLM" is of the family llama.
+/// Stem of a class name: "LlamaForCausalLM" → "Llama".
 std::string_view class_stem(std::string_view word) {
   for (const std::string_view end :
        {"ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "LMHeadModel", "Model"})

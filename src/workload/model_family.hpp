@@ -1,4 +1,4 @@
-// The families of models that are known, by the model_type of their config.json.
+// Known model families, by the model_type of their config.json.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@
 
 namespace shingle::config {
 
-/// How a family builds its feed-forward, where `hidden_act` alone does not say.
+/// Form of a family's feed-forward, if `hidden_act` alone does not define it.
 enum class Form : std::uint8_t {
   plain,      ///< act(x·up)
   gated,      ///< act(x·gate) · (x·up)
   gated_own,  ///< gated, by a function that is not act(gate) · up
 };
 
-/// What the families' own code says and their files do not.
+/// Properties that a family's code defines and its files do not.
 struct Family {
   Form form;
-  std::string_view activation;  ///< where the file states none
-  /// Each mixture of experts has one shared expert of the routed ones' size.
+  std::string_view activation;  ///< if the file states none
+  /// True if each mixture of experts has one shared expert of the routed experts' size.
   bool shared_expert;
-  std::span<const std::string_view> names;  ///< each a model_type
+  std::span<const std::string_view> names;  ///< values of model_type
 };
 
-/// The family of a config: by model_type (a "_text" at its end is ignored), or without one by the class in
-/// `architectures`. Null if the file states neither. Throws InvalidArgument if it states an unknown one.
+/// The family of a config: by model_type without a trailing "_text", or else by the class in `architectures`.
+/// Null if the file states neither. Throws InvalidArgument if the stated one is unknown.
 const Family* find_family(const Fields& fields);
 
 }  // namespace shingle::config

@@ -9,14 +9,14 @@
 namespace shingle::config {
 namespace {
 
-/// What a name of the field means: the function, and whether the name itself says that there is a gate.
-/// `none`: no epilogue computes it; the GEMM goes without, and it runs as a step of its own.
+/// Meaning of an activation's name: the function, and whether the name implies a gate. `none`: no epilogue
+/// computes it; the GEMM has no epilogue, and the activation is a separate step.
 struct Known {
   std::string_view name;
   Activation activation;
   bool gated = false;
 };
-// The forms of GELU differ by less than bf16 resolves.
+// The forms of GELU differ by less than the resolution of bf16.
 constexpr Known known_activations[] = {
     {"silu", Activation::silu},
     {"swish", Activation::silu},
@@ -44,7 +44,7 @@ constexpr Known known_activations[] = {
     {"linear", Activation::none},
 };
 
-/// Meta's params.json gives no inner size but the rule for it: 2/3 of 4·hidden, scaled, rounded up.
+/// Meta's params.json gives no inner size, only its rule: 2/3 of 4·hidden, scaled and rounded up.
 std::int64_t llama_rule(const Fields& fields, std::int64_t hidden, std::int64_t multiple_of) {
   const double scale = fields.number({"ffn_dim_multiplier"}, 1e-3, 1e3).value_or(1.0);
   const auto inner = static_cast<std::int64_t>(scale * static_cast<double>(8 * hidden / 3));
@@ -72,7 +72,7 @@ std::int64_t read_ffn(const Fields& fields, const ModelConfig& model) {
   return ffn;
 }
 
-/// The activation that the file states, or else that its family has.
+/// The activation that the file states, else that of its family.
 std::string activation_word(const Fields& fields, const Family* family) {
   if (auto stated = fields.text(activation_names)) return *stated;
   if (family != nullptr) return std::string(family->activation);
@@ -88,7 +88,7 @@ void read_activation(const Fields& fields, const Family* family, ModelConfig& mo
   if (known == std::end(known_activations))
     throw InvalidArgument(fmt::format("{} = {} is no activation that is known here",
                                       fields.name(activation_names), show(nlohmann::json(word))));
-  // Without a family: feed-forwards with SiLU are gated, in every family that has them.
+  // Without a family, SiLU implies a gate, because every family with SiLU has one.
   model.gated = known->gated ||
                 (family != nullptr ? family->form != Form::plain : known->activation == Activation::silu);
   model.activation = known->activation;
@@ -125,7 +125,7 @@ void read_feed_forward(const Fields& fields, const Family* family, ModelConfig& 
   const bool dense = model.has(FeedForward::dense);
   const bool moe = model.has(FeedForward::moe);
   if (dense || moe) read_activation(fields, family, model);
-  // Llama 4 has a size of its own for layers without experts.
+  // Llama 4 has a separate size for layers without experts.
   if (dense) {
     const auto own = fields.integer({"intermediate_size_mlp"}, 1, most_size);
     model.ffn = own ? *own : read_ffn(fields, model);

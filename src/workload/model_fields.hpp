@@ -1,5 +1,4 @@
-// What model.cpp and model_feed_forward.cpp share: bounds, and the names that families give to one and the
-// same field.
+// Shared by model.cpp and model_feed_forward.cpp: bounds, and the names that families use for the same field.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +9,12 @@
 
 namespace shingle::config {
 
-// Far above any model, and low enough that products of two stay within 63 bits.
+// Far above any model, and low enough that a product of two fits 63 bits.
 inline constexpr std::int64_t most_size = std::int64_t{1} << 24;
 inline constexpr std::int64_t most_heads = 1 << 16;
 inline constexpr std::int64_t most_layers = 1 << 14;
 
-// The names that families give to one and the same field.
+// Names that families use for the same field.
 inline constexpr Fields::Aliases hidden_names{"hidden_size", "n_embd", "d_model", "dim"};
 inline constexpr Fields::Aliases layer_names{"num_hidden_layers", "n_layer", "n_layers", "num_layers"};
 inline constexpr Fields::Aliases head_names{"num_attention_heads", "n_head", "n_heads", "num_heads"};
@@ -34,9 +33,8 @@ inline constexpr Fields::Aliases activation_names{"hidden_act",    "activation_f
                                                   "activation_fn", "feed_forward_proj",   "activation"};
 inline constexpr Fields::Aliases kind_names{"layers_block_type", "layer_types"};
 
-/// Read `experts` and, after `kinds` is known, everything that concerns feed-forwards: sizes, gating,
-/// activation, experts.
-/// `family`: null where the file does not state one.
+/// Reads `experts`. With `kinds` known, reads all fields of feed-forwards: sizes, gating, activation,
+/// experts. `family`: null if the file does not state one.
 void read_feed_forward(const Fields& fields, const Family* family, ModelConfig& model);
 
 }  // namespace shingle::config

@@ -14,7 +14,7 @@ using Products = std::vector<Overlap::Computation>;
 
 constexpr std::array<std::string_view, 3> names{"fsdp", "tp", "ep"};
 
-/// The products of a model's blocks on one rank, of which `tp` ranks share each weight.
+/// GEMMs of a model's blocks on one rank; `tp` ranks share each weight.
 class Blocks {
  public:
   Blocks(const ModelConfig& model, const PatternOptions& options, int tp)
@@ -24,7 +24,7 @@ class Blocks {
     const std::int64_t cols = share("heads", model_.heads) * model_.head_dim;
     const std::int64_t kv = larger(model_.kv_heads / tp_, 1) * model_.head_dim;
     const std::int64_t seen = options_.sequence > 0 ? smaller(options_.sequence, tokens) : tokens;
-    // Scores and weighted sums go over half of the sequence each, on average.
+    // On average, scores and weighted sums each cover half of the sequence.
     return {{"qkv", tokens, cols + 2 * kv, model_.hidden},
             {"attention", tokens, cols, seen},
             {"attn_out", tokens, model_.hidden, cols}};
@@ -35,7 +35,7 @@ class Blocks {
     return {{"ffn_up", tokens, gated(inner), model_.hidden}, {"ffn_down", tokens, model_.hidden, inner}};
   }
 
-  /// A rank's experts, which get as many rows as it sends, and the shared ones.
+  /// A rank's routed experts, which get as many rows as the rank sends, and the shared experts.
   Products experts(std::int64_t tokens) const {
     Products all{{"moe_up", routed(tokens), gated(model_.moe_ffn), model_.hidden},
                  {"moe_down", routed(tokens), model_.hidden, model_.moe_ffn}};
@@ -60,7 +60,7 @@ class Blocks {
   int tp_;
 };
 
-/// For each product dX = dY · Wᵀ and dW = Xᵀ · dY, last product first; attention's own, twice.
+/// For each GEMM dX = dY · Wᵀ and dW = Xᵀ · dY, last GEMM first. Attention's own work counts twice.
 Products backward(const Products& forward) {
   Products all;
   for (auto it = forward.rbegin(); it != forward.rend(); ++it) {
@@ -86,7 +86,7 @@ class Patterns {
  public:
   explicit Patterns(const PatternOptions& options) : options_(options) {}
 
-  /// One layer's products beside the collectives of the layers around it.
+  /// One layer's GEMMs beside the collectives of neighbouring layers.
   void fsdp(const std::string& kind, const Products& layer, std::int64_t weights, std::int64_t times) {
     const std::int64_t bytes = weights * element();
     const Overlap::Collective gather{"allgather", CollectiveKind::allgather, bytes};
@@ -95,8 +95,9 @@ class Patterns {
         {backward(layer), {gather, {"reducescatter", CollectiveKind::reducescatter, bytes}}}, times);
   }
 
-  /// Two halves take turns in a block; the collective behind a half's block is beside the other half's.
-  /// `blocks`: what the two blocks of a layer multiply for one half; `bytes`: of the collective behind each.
+  /// Two halves alternate in each block; the collective after a half's block runs beside the other half's
+  /// block. `blocks`: GEMMs of the two blocks of a layer for one half. `bytes`: bytes of the collective after
+  /// each block.
   void two_halves(CollectiveKind kind, const std::array<Products, 2>& blocks,
                   const std::array<std::int64_t, 2>& bytes, std::int64_t times) {
     add("forward", halves(kind, blocks, bytes), times);
@@ -108,7 +109,7 @@ class Patterns {
  private:
   std::int64_t element() const { return static_cast<std::int64_t>(size_bytes(options_.dtype)); }
 
-  /// In the steady state a layer begins with the collective that is behind the second half's last block.
+  /// In steady state, a layer begins with the collective that follows the second half's last block.
   static Overlap halves(CollectiveKind kind, const std::array<Products, 2>& blocks,
                         const std::array<std::int64_t, 2>& bytes) {
     Overlap list;
@@ -125,7 +126,7 @@ class Patterns {
           item.name += fmt::format(" {}", half + 1);
           list.computations.push_back(std::move(item));
         }
-        // This half's last collective; the first half's is over when the layer begins.
+        // The half's previous collective. That of the first half has ended when the layer begins.
         if (turn > 0) list.computations[first].after = {turn - 1};
         if (turn < 3)
           send(fmt::format("{}", turn + 1), block, {static_cast<std::int32_t>(list.computations.size()) - 1});
@@ -185,7 +186,7 @@ std::vector<OverlapPattern> overlap_patterns(const ModelConfig& model, const Pat
         const Products layer = joined(attention, blocks.dense(options.tokens));
         patterns.fsdp(moe > 0 ? "dense" : "layer", layer, weights_of(layer), dense);
       }
-      if (moe > 0) {  // all experts' weights, whichever of them a token meets
+      if (moe > 0) {  // weights of all experts, including those that no token uses
         const Products experts = blocks.experts(options.tokens);
         const Products layer = joined(attention, experts);
         const std::int64_t one = weights_of({experts[0], experts[1]});

@@ -1,4 +1,4 @@
-// The overlaps of a training iteration, from a model's sizes.
+// Overlaps of a training iteration, from a model's sizes.
 #pragma once
 
 #include <string>
@@ -10,9 +10,10 @@
 namespace shingle {
 
 enum class Parallelism : std::uint8_t {
-  fsdp,  ///< all-gather of the next layer's weights, reduce-scatter of the last one's gradients
-  tp,    ///< tensor parallel, two half-batches (Domino): the all-reduce of one beside the other's products
-  ep,    ///< expert parallel, two batches: the all-to-alls of one beside the other's products
+  fsdp,  ///< all-gather of the next layer's weights, reduce-scatter of the previous layer's gradients
+  tp,    ///< tensor parallel with two half-batches (Domino): the all-reduce of one beside the GEMMs of the
+         ///< other
+  ep,    ///< expert parallel with two batches: the all-to-alls of one beside the GEMMs of the other
 };
 /// "fsdp", "tp", "ep".
 std::string_view name(Parallelism parallelism);
@@ -22,26 +23,29 @@ Parallelism parse_parallelism(std::string_view text);
 struct PatternOptions {
   Parallelism parallelism = Parallelism::fsdp;
   int ranks = 8;
-  std::int64_t tokens = 0;    ///< of a rank's micro-batch; with `tp` of all ranks'
-  std::int64_t sequence = 0;  ///< tokens that attend to each other; 0: all of them
+  std::int64_t tokens = 0;    ///< tokens of a rank's micro-batch; `tp`: of all ranks
+  std::int64_t sequence = 0;  ///< number of tokens that attend to each other; 0: all
   DType dtype = DType::bf16;
 };
 
-/// What a part of an iteration repeats, in its steady state.
+/// A part of an iteration that repeats, in its steady state.
 struct OverlapPattern {
   std::string name;
   Problem problem;         ///< of the operator `overlap`
-  std::int64_t times = 1;  ///< in an iteration
+  std::int64_t times = 1;  ///< number of repetitions in an iteration
 };
 
-/// The overlaps of forward and backward pass, layer by layer (the steady state of one layer stands for all
-/// that are alike). The backward pass multiplies for the gradients of inputs and of weights. Attention is a
-/// product with as many multiply-adds as causal attention has; norms, activations, embeddings and the
-/// optimizer are left out. With `tp` a layer has four all-reduces each way, with `ep` four all-to-alls, each
-/// beside the other half's block; with `fsdp` one all-gather, and on the way back a reduce-scatter too. Of a
-/// mixture of experts that `ep` distributes each rank has its even share of the rows, and layers without
-/// experts are left out. Throws InvalidArgument that names what does not divide, is missing or is out of
-/// range.
+/// Overlaps of the forward and backward pass by layer; one layer in steady state stands for all of the same
+/// kind.
+///
+/// The backward pass computes gradients of inputs and of weights. Attention is a GEMM with the multiply-adds
+/// of causal attention. Norms, activations, embeddings and the optimizer are left out.
+///
+/// `tp`: a layer has four all-reduces in each pass, each beside the other half's block. `ep`: it has four
+/// all-to-alls in each pass instead. A rank has an even share of the rows, and layers without experts are
+/// left out. `fsdp`: a layer has one all-gather in each pass, and a reduce-scatter in the backward pass.
+///
+/// Throws InvalidArgument that names the field that does not divide, is missing, or is out of range.
 std::vector<OverlapPattern> overlap_patterns(const ModelConfig& model, const PatternOptions& options);
 
 }  // namespace shingle

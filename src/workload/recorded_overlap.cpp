@@ -20,8 +20,7 @@ using torch::Iteration;
 using torch::Wait;
 using torch::Work;
 
-/// Of what was enqueued, the last computation and the last collective that it comes after, by their places in
-/// the lists; -1: none.
+/// Index of the last computation and of the last collective that an item comes after; -1: none.
 struct After {
   std::int32_t computation = -1, collective = -1;
 
@@ -31,13 +30,13 @@ struct After {
   }
 };
 
-/// What streams have behind them: their own earlier work, and that of others of which they await events. Told
-/// of work and waits in the order in which they were enqueued.
+/// Tracks the work before each point of a stream: its own earlier work, and work of other streams whose
+/// events it awaits. Work and waits are passed in enqueue order.
 class Streams {
  public:
   explicit Streams(const std::vector<Wait>& waits) : next_(waits.begin()), end_(waits.end()) {}
 
-  /// Work that has this place in a list; what it comes after.
+  /// Enqueues work with index `place` in a list. Returns the items that it comes after.
   After enqueue(const Work& work, const After& place) {
     for (; next_ != end_ && next_->correlation < work.correlation; ++next_) enqueue(*next_);
     const After after = before(work.stream, work.correlation);
@@ -61,7 +60,7 @@ class Streams {
     behind_[wait.stream].emplace_back(wait.correlation, after);
   }
 
-  /// All that a stream had behind it where something of that correlation was enqueued.
+  /// Everything that a stream had enqueued or awaited at a correlation.
   After before(std::int64_t stream, std::int64_t correlation) const {
     const auto found = behind_.find(stream);
     if (found == behind_.end()) return {};
@@ -70,25 +69,25 @@ class Streams {
     return next == found->second.begin() ? After{} : std::prev(next)->second;
   }
 
-  static constexpr std::size_t most_streams = 1024;  // each wait for all of them asks every one
+  static constexpr std::size_t most_streams = 1024;  // each wait for all streams visits every stream
 
   Waits next_, end_;
-  /// By stream, after each thing that was enqueued: its correlation.
+  /// By stream: for each enqueued item, its correlation and the work before it.
   std::map<std::int64_t, std::vector<std::pair<std::int64_t, After>>> behind_;
 };
 
-/// A computation: kernels that follow each other.
+/// A computation: consecutive kernels.
 struct Computation {
   std::string name;
   double us = 0;
   std::optional<torch::Product> product;
   std::int64_t op = -1;
-  std::int32_t awaits = -1;  ///< the last collective that it comes after
+  std::int32_t awaits = -1;  ///< last collective that it comes after
 };
 
 struct RecordedCollective {
   const Work* work;
-  std::int32_t awaits = -1;  ///< the last computation that it comes after
+  std::int32_t awaits = -1;  ///< last computation that it comes after
 };
 
 class Recording {
@@ -139,9 +138,9 @@ class Recording {
  private:
   std::string where() const { return iteration_.name.empty() ? "the trace" : iteration_.name; }
 
-  /// The size of the groups that move most bytes.
+  /// Size of the groups that move the most bytes.
   int busiest() const {
-    std::map<int, double> bytes;  // sums of these may be beyond 64 bits
+    std::map<int, double> bytes;  // double, because sums may exceed 64 bits
     for (const Work& work : iteration_.work)
       if (work.call && work.call->kind) bytes[work.call->ranks] += static_cast<double>(work.call->bytes);
     const auto most = std::ranges::max_element(bytes, {}, [](const auto& group) { return group.second; });
@@ -174,7 +173,7 @@ class Recording {
     for (std::size_t i = 0; i < awaits.size(); ++i) collectives_[i].awaits = awaits[i];
   }
 
-  /// Of each work, the place of the last of the others that was over when it began, or -1. Both lists are in
+  /// For each work, the index of the last of `others` that had ended when it began, or -1. Both lists are in
   /// order of begin.
   static std::vector<std::int32_t> last_before(const std::vector<const Work*>& works,
                                                const std::vector<const Work*>& others) {
@@ -192,15 +191,15 @@ class Recording {
     return last;
   }
 
-  /// Kernels of one product, and kernels that are of none, become one computation where no collective comes
-  /// between them; what is too short to count is counted with what comes next.
+  /// Joins kernels into computations. Consecutive kernels of one GEMM are one; so are other kernels, unless a
+  /// collective comes between them. Work that is too short is added to the next computation.
   void join();
   void add_computations(RecordedOverlap& recorded);
 
   const Iteration& iteration_;
   int ranks_ = 0, left_out_ = 0;
   std::vector<const Work*> computing_;
-  std::vector<std::int32_t> awaited_;  ///< by each of these: the last collective that it comes after
+  std::vector<std::int32_t> awaited_;  ///< by kernel: the last collective that it comes after
   std::vector<RecordedCollective> collectives_;
   std::vector<Computation> computations_;
   std::int32_t last_ = -1;
@@ -208,11 +207,11 @@ class Recording {
 
 void Recording::join() {
   constexpr double least_us = 5;
-  std::vector<bool> ends(computing_.size(), false);  // whether a collective awaits it
+  std::vector<bool> ends(computing_.size(), false);  // true if a collective awaits the kernel
   for (const RecordedCollective& item : collectives_)
     if (item.awaits >= 0) ends[static_cast<std::size_t>(item.awaits)] = true;
-  std::vector<std::int32_t> places;  // of each kernel's computation, or of the last one before it
-  Computation other;                 // that is being joined
+  std::vector<std::int32_t> places;  // by kernel: index of its computation, or of the last one before it
+  Computation other;                 // the computation that is being joined
   std::int32_t awaits = -1;
   const auto finish = [&] {
     if (other.us < least_us) return;

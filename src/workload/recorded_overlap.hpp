@@ -1,4 +1,4 @@
-// The overlap of a job as it ran: from a trace that torch.profiler recorded (docs/mechanisms/co-tuning.md).
+// The overlap of a real job, from a trace of torch.profiler (docs/mechanisms/co-tuning.md).
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,35 @@
 namespace shingle {
 
 struct RecordingOptions {
-  int ranks = 0;  ///< of the group whose collectives are meant; 0: of the one that moves most bytes
-  int step = -1;  ///< n of "ProfilerStep#n"; negative: the last one
+  int ranks = 0;  ///< size of the group with the collectives to use; 0: the group that moves the most bytes
+  int step = -1;  ///< n of "ProfilerStep#n"; negative: the last step
 };
 
 struct RecordedOverlap {
   Overlap overlap;
-  int ranks = 0;             ///< of the collectives' group
-  DType dtype = DType::f32;  ///< of the products, by most multiply-adds
-  std::string step;          ///< the iteration, "ProfilerStep#3"; empty: there are none, and all is one
-  double us = 0;             ///< from its first kernel's begin to its last one's end
-  int products = 0;          ///< of the computations, those that were multiplied in these sizes
-  int left_out =
-      0;  ///< calls of NCCL by other groups, or that are no collective of a kind that overlaps have
-  /// Who awaits whom is what streams awaited. Otherwise the trace does not have that, and what was over when
-  /// another thing began counts as awaited, on the other lane: nothing may end later than it did.
+  int ranks = 0;             ///< size of the collectives' group
+  DType dtype = DType::f32;  ///< dtype of the products, by most multiply-adds
+  std::string
+      step;  ///< the iteration, "ProfilerStep#3"; empty: the trace has no steps and counts as one iteration
+  double us = 0;     ///< time from the begin of its first kernel to the end of its last
+  int products = 0;  ///< number of computations that are GEMMs in their recorded sizes
+  int left_out = 0;  ///< number of NCCL calls left out: other groups, or kinds that overlaps do not have
+  /// True if waits are those of the recorded streams. Otherwise the trace lacks them, and an item awaits the
+  /// items of the other lane that ended before it began. No item may then end later than in the trace.
   bool exact = false;
 };
 
-/// One iteration of a trace in Chrome's format, as torch.profiler exports it of one rank with
-/// record_shapes=True (and enable_cuda_sync_events=True, so that it says what streams await). Kernels of
-/// matrix products are computations of their sizes; what else runs between them counts as one of as long, at
-/// the pace of the recorded products (less than 5 us together with what comes next). Kernels of
-/// all-reduces, reduce-scatters, all-gathers and all-to-alls are the collectives. On each lane things come in
-/// the order in which they began, whatever the stream. Throws InvalidArgument: no such trace or iteration,
-/// sizes that were not recorded, an iteration without products or collectives.
+/// Reads one iteration of a trace in Chrome's format, as torch.profiler exports it for one rank. The trace
+/// needs record_shapes=True. With enable_cuda_sync_events=True it also holds the waits between streams.
+///
+/// GEMM kernels become computations of their sizes. Other kernels between them become a computation of equal
+/// duration, at the pace of the recorded GEMMs. Less than 5 us of them is added to the next computation.
+///
+/// Kernels of all-reduces, reduce-scatters, all-gathers and all-to-alls become the collectives. Items of a
+/// lane are in order of their begin, on any stream.
+///
+/// Throws InvalidArgument if the trace or iteration does not exist, sizes were not recorded, or the iteration
+/// has no GEMM or no collective.
 RecordedOverlap recorded_overlap(std::string_view trace, const RecordingOptions& options = {});
 
 }  // namespace shingle

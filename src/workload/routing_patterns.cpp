@@ -17,7 +17,7 @@ namespace {
 
 using Table = std::vector<std::vector<std::int32_t>>;
 
-// A Routing keeps a count for every row and rank: this many take 1 GiB.
+// A Routing stores a count for every row and rank; this number takes 1 GiB.
 constexpr std::int64_t most_counts = std::int64_t{1} << 28;
 constexpr std::size_t most_routing_bytes = std::size_t{64} << 20;
 
@@ -28,7 +28,8 @@ constexpr std::pair<RoutingPattern, std::string_view> pattern_names[] = {
     {RoutingPattern::all_to_one, "all-to-one"},
     {RoutingPattern::empty_rank, "empty-rank"}};
 
-/// SplitMix64. The standard's distributions differ between libraries; a seed must not.
+/// SplitMix64. Distributions of the standard library differ between implementations, but a seed must give the
+/// same result.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -39,7 +40,7 @@ class Random {
     z = (z ^ z >> 27) * 0x94d049bb133111eb;
     return z ^ z >> 31;
   }
-  /// Uniform in [0, bound), to within bound / 2^32.
+  /// Uniform in [0, bound), with an error of at most bound / 2^32.
   std::int64_t below(std::int64_t bound) {
     return static_cast<std::int64_t>((next() >> 32) * static_cast<std::uint64_t>(bound) >> 32);
   }
@@ -67,7 +68,7 @@ void require_rows(std::int64_t rows, int world) {
 
 std::vector<std::int32_t> balanced_rows(std::int64_t rows, int source, int world, Random& random) {
   std::vector<std::int32_t> dest(static_cast<std::size_t>(rows));
-  // Sources start at different ranks, so that what does not divide is spread too.
+  // Sources start at different ranks, so that remainders spread over all ranks.
   for (std::size_t i = 0; i < dest.size(); ++i)
     dest[i] =
         static_cast<std::int32_t>((i + static_cast<std::size_t>(source)) % static_cast<std::size_t>(world));
@@ -75,7 +76,7 @@ std::vector<std::int32_t> balanced_rows(std::int64_t rows, int source, int world
   return dest;
 }
 
-/// Ranks by heat, the hottest first, and their cumulative shares in parts of 2^32.
+/// Ranks by heat, hottest first, and their cumulative shares in units of 2^-32.
 class Skew {
  public:
   Skew(int world, Random& random) : ranks_(static_cast<std::size_t>(world)) {
@@ -97,8 +98,8 @@ class Skew {
   std::vector<double> shares_;
 };
 
-/// Draws different numbers from 0, 1, … by the first steps of a shuffle. What one draw leaves is as good a
-/// start for the next.
+/// Draws different numbers from 0, 1, … by the first steps of a shuffle. The order after a draw is a valid
+/// start for the next draw.
 class Lottery {
  public:
   explicit Lottery(std::int64_t numbers) : numbers_(static_cast<std::size_t>(numbers)) {
@@ -185,7 +186,7 @@ ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t
   if (top_k < 1 || top_k > experts)
     throw InvalidArgument(fmt::format("experts per token = {} is outside [1, {}]", top_k, experts));
   if (tokens < 1) throw InvalidArgument(fmt::format("tokens = {} must be at least one", tokens));
-  // Division, so that absurd counts do not overflow.
+  // Division cannot overflow.
   if (tokens > most_counts / world / top_k)
     throw InvalidArgument(
         fmt::format("tokens = {}, each to {} experts, are too many rows for a routing (at most {})", tokens,

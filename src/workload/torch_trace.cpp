@@ -18,14 +18,14 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
-constexpr double longest_us = 1e18;  // since 1970, in what the profiler counts
+constexpr double longest_us = 1e18;  // since 1970, in microseconds as the profiler counts
 constexpr std::string_view step_name = "ProfilerStep#";
 
 std::int64_t integer(const Fields& fields, const char* key, std::int64_t otherwise) {
   return fields.integer({key}, std::numeric_limits<std::int64_t>::min(), any / 2).value_or(otherwise);
 }
 
-/// Where its first matrix is among the inputs of an operator that multiplies; it is followed by the second.
+/// Index of the first matrix among the inputs of an operator that multiplies. The second matrix follows it.
 std::optional<std::size_t> first_matrix(std::string_view op) {
   static constexpr std::pair<std::string_view, std::size_t> known[] = {
       {"aten::mm", 0},    {"aten::bmm", 0},     {"aten::_scaled_mm", 0},
@@ -42,7 +42,7 @@ std::optional<DType> dtype_of(const std::string& name) {
   return {};
 }
 
-/// Extents of a matrix, or of a batch of them.
+/// Extents of a matrix, or of a batch of matrices.
 std::vector<std::int64_t> sizes(const Json& dims, const std::string& op) {
   std::vector<std::int64_t> all;
   if (!dims.is_array()) return all;
@@ -57,7 +57,7 @@ std::vector<std::int64_t> sizes(const Json& dims, const std::string& op) {
   return all;
 }
 
-/// [m, k] times [k, n]; batches below each other.
+/// Sizes of [m, k] times [k, n]; a batch counts as one taller matrix.
 Product product_of(const Json& op, std::size_t at) {
   const Fields fields(op);
   const std::string name = fields.text({"name"}).value_or("");
@@ -81,7 +81,7 @@ std::int64_t element_bytes(const std::string& dtype) {
   return found == known.end() ? 1 : found->second;  // Byte, Char, Bool, Float8_…
 }
 
-/// "_allgather_base", "all_gather_into_tensor", …
+/// Kind of a collective by its name: "_allgather_base", "all_gather_into_tensor", …
 std::optional<CollectiveKind> kind_of(std::string name) {
   std::erase(name, '_');
   for (const CollectiveKind kind : {CollectiveKind::allreduce, CollectiveKind::reducescatter,
@@ -90,7 +90,7 @@ std::optional<CollectiveKind> kind_of(std::string name) {
   return {};
 }
 
-/// From the metadata of a collective, which its kernel has, or else the operator "record_param_comms".
+/// A call from a collective's metadata, which its kernel has, or else the operator "record_param_comms".
 std::optional<Call> call_of(const Json& event) {
   const Fields fields(event);
   const auto name = fields.text({"args.Collective name"});
@@ -109,7 +109,7 @@ bool is_nccl(std::string_view kernel) {
   return kernel.starts_with("nccl");
 }
 
-/// The events of a trace by what they are.
+/// The events of a trace by type.
 class Trace {
  public:
   explicit Trace(const Json& trace) {
@@ -188,7 +188,7 @@ class Trace {
     if (error == std::errc{} && rest != digits) steps_.push_back(step);
   }
 
-  /// When it was enqueued; where that is not known, when it began.
+  /// Time at which an event was enqueued, else its begin.
   double launched_us(const Fields& event) const {
     const auto found = launched_us_.find(integer(event, "args.correlation", -1));
     return found == launched_us_.end() ? begin_us(event) : found->second;
@@ -213,7 +213,7 @@ class Trace {
     return work;
   }
 
-  std::unordered_map<std::int64_t, const Json*> ops_;     // of the CPU, by external id
+  std::unordered_map<std::int64_t, const Json*> ops_;     // CPU operators, by external id
   std::unordered_map<std::int64_t, double> launched_us_;  // by correlation
   std::vector<const Json*> device_;
   std::vector<Step> steps_;

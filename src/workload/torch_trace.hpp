@@ -1,4 +1,4 @@
-// What a trace of torch.profiler says of a GPU's work: Kineto's events, in Chrome's trace format.
+// GPU work in a trace of torch.profiler: Kineto's events in Chrome's trace format.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,33 @@
 
 namespace shingle::torch {
 
-/// A product of matrices, as the operator that launched it was called.
+/// A GEMM, with the sizes in the call of its operator.
 struct Product {
   std::int64_t m = 0, n = 0, k = 0;
-  std::optional<DType> dtype;  ///< of its elements, where we have it
+  std::optional<DType> dtype;  ///< dtype of its elements; empty: Shingle does not have it
 };
 
 /// A call of NCCL.
 struct Call {
-  std::optional<CollectiveKind> kind;  ///< where an overlap has it
-  std::int64_t bytes = 0;              ///< as Overlap::Collective counts them
+  std::optional<CollectiveKind> kind;  ///< empty: a kind that overlaps do not have
+  std::int64_t bytes = 0;              ///< as in Overlap::Collective
   int ranks = 0;
 };
 
-/// What a stream does at a time: a kernel, a copy, a memset.
+/// One item of work of a stream: a kernel, a copy or a memset.
 struct Work {
-  std::string name;      ///< of the operator, else of the kernel
-  std::int64_t op = -1;  ///< that launched it
+  std::string name;      ///< name of the operator, else of the kernel
+  std::int64_t op = -1;  ///< the operator that launched it
   double begin_us = 0, end_us = 0;
   std::int64_t stream = 0;
-  std::int64_t correlation = 0;  ///< of the call that enqueued it: these ascend
+  std::int64_t correlation = 0;  ///< of the call that enqueued it; ascending in order of enqueue
   std::optional<Product> product;
   std::optional<Call> call;
 };
 
-/// What is enqueued on `stream` after `correlation` awaits what was enqueued on `on_stream` (-1: on any
-/// other) before `recorded`; where the trace does not say when that was, before the wait.
+/// Work enqueued on `stream` after `correlation` awaits work enqueued on `on_stream` before `recorded`.
+/// `on_stream` -1: any other stream. If the trace lacks the time of the record, `recorded` is that of the
+/// wait.
 struct Wait {
   std::int64_t stream = 0, correlation = 0;
   std::int64_t on_stream = 0, recorded = 0;
@@ -45,12 +46,12 @@ struct Wait {
 
 struct Iteration {
   std::string name;         ///< "ProfilerStep#3"; empty: the trace has none
-  std::vector<Work> work;   ///< what was launched in it, by correlation
+  std::vector<Work> work;   ///< work launched in the iteration, by correlation
   std::vector<Wait> waits;  ///< by correlation
-  bool has_waits = false;   ///< the trace says what streams await
+  bool has_waits = false;   ///< true if the trace holds waits between streams
 };
 
-/// One iteration: "ProfilerStep#step", or the last one where `step` is negative. Throws InvalidArgument.
+/// Reads iteration "ProfilerStep#step", or the last one if `step` is negative. Throws InvalidArgument.
 Iteration read_trace(std::string_view text, int step);
 
 }  // namespace shingle::torch

@@ -1,5 +1,4 @@
-// The JSON form of everything in a plan, said once: the writer and the reader walk the same fields, so they
-// cannot disagree.
+// The JSON form of everything in a plan. Writer and reader use the same fields, so they cannot disagree.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +18,7 @@ namespace shingle::plan_json {
 
 constexpr std::string_view format = "shingle-plan";
 
-/// The last value of an enum, up to which the reader looks for a name.
+/// The last value of an enum; the reader searches names up to it.
 template <class E>
 inline constexpr E last{};
 template <>
@@ -76,20 +75,20 @@ constexpr std::string_view name(CounterKind kind) {
   return kind == CounterKind::add ? "add" : "set";
 }
 
-/// The value of "step" that stands for an alternative of Step, by its index.
+/// The value of "step" for each alternative of Step, by index.
 inline constexpr std::string_view step_names[] = {"gemm",      "elementwise", "await",    "notify",
                                                   "fill",      "collective",  "exchange", "copy",
                                                   "broadcast", "swap",        "attend"};
 static_assert(std::size(step_names) == std::variant_size_v<Step>);
 
-/// T is Plain, const or not: writer and reader share the functions below.
+/// True if T is Plain, const or not: writer and reader share the functions below.
 template <class T, class Plain>
 concept Is = std::same_as<std::remove_const_t<T>, Plain>;
 template <class T>
 inline constexpr bool reads = !std::is_const_v<T>;
 
-// fields(f, x) hands every field of x to f: required, or optional with the value that absence stands for
-// (zero or empty where none is given).
+// fields(f, x) passes every field of x to f. A field is required, or optional with the value that absence
+// means (zero or empty if none is given).
 
 void fields(auto& f, Is<Slice> auto& s) {
   f.required("buffer", s.buffer);
@@ -100,7 +99,7 @@ void fields(auto& f, Is<Slice> auto& s) {
   f.required("cols", s.cols);
 }
 
-/// The identity is what absence stands for.
+/// An absent field has the identity's value.
 void fields(auto& f, Is<RowMap> auto& m) {
   f.required("len", m.len);
   f.optional("base", m.base);

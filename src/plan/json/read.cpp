@@ -1,4 +1,4 @@
-// Plans as JSON: strict reading. Values are checked here by themselves, together by malformed().
+// Strict reading of plans as JSON. Each value is checked here by itself; malformed() checks them together.
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -12,28 +12,28 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Far above any size, and sums of two still fit 64 bits.
+/// Far above any size, and a sum of two still fits 64 bits.
 constexpr std::int64_t max_integer = std::int64_t{1} << 60;
-constexpr std::int64_t max_memory_bytes = std::int64_t{160} << 20;  // five million numbers
+constexpr std::int64_t max_memory_bytes = std::int64_t{160} << 20;  // holds five million numbers
 
-/// Text from outside, safe to print on one line.
+/// Outside text, made safe to print on one line.
 std::string in_quotes(const std::string& text) {
   constexpr std::size_t most = 40;
   const std::string shown = text.size() <= most ? text : text.substr(0, most) + "...";
   return Json(shown).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-/// A value as an error shows it.
+/// The form of a value in errors.
 std::string shown(const Json& json) {
   if (json.is_structured()) return json.is_array() ? "an array" : "an object";
   return json.is_string() ? in_quotes(json.get_ref<const std::string&>()) : json.dump();
 }
 
-/// Where in the text a value stands; spelled out only when something is wrong.
+/// Path of a value in the text. The string is made only for an error.
 struct Path {
   const Path* parent = nullptr;
   std::string_view key;
-  std::size_t index = 0;  // where `key` is empty
+  std::size_t index = 0;  // used if `key` is empty
 
   std::string text() const {
     if (!parent) return "";
@@ -48,7 +48,7 @@ struct Path {
   throw InvalidArgument(at.empty() ? message : at + ": " + message);
 }
 
-/// Reads the object of one struct, and counts the keys it was asked for.
+/// Reads the object of one struct, and counts the keys that were requested.
 class Reader {
  public:
   template <class T>
@@ -82,7 +82,7 @@ class Reader {
   template <class T>
   static void read(const Json& json, const Path& path, std::vector<T>& out) {
     if (!json.is_array()) fail_at(path, fmt::format("expected an array, found {}", shown(json)));
-    out.clear();  // grown one by one: the first wrong element ends it, however many follow
+    out.clear();  // appended one by one, so that the first wrong element ends the read of a long list
     for (std::size_t i = 0; i < json.size(); ++i) read(json[i], {&path, {}, i}, out.emplace_back());
   }
   static void read(const Json& json, const Path& path, Step& out) {
@@ -106,7 +106,7 @@ class Reader {
     if (it == json_.end()) return;
     const Path at{&path_, key};
     if constexpr (std::is_signed_v<T> && std::is_integral_v<T>) {
-      read_integer(*it, at, out, smaller(absent, 0));  // where absence is -1, it may be written too
+      read_integer(*it, at, out, smaller(absent, 0));  // if absence means -1, the text may also contain -1
     } else {
       read(*it, at, out);
     }
@@ -125,7 +125,7 @@ class Reader {
     return json_.find(key);
   }
 
-  /// What a file of another kind or version fails by, before anything else.
+  /// Checks format and version before any other field.
   template <class T>
   void header(const T&) {
     if constexpr (std::is_same_v<T, Plan>) {
@@ -184,8 +184,8 @@ class Reader {
   std::vector<std::string_view> asked_;
 };
 
-/// Refuses what would cost much later, deep nesting and more values than a plan that can be proven has; and
-/// what a parser would let pass: a key given twice.
+/// Refuses deep nesting, and more values than a plan that can be proven has. It also refuses repeated keys,
+/// which a parser would accept.
 Json parse(std::string_view text) {
   try {
     scan_json(text, {.repeated_keys = false, .memory_bytes = max_memory_bytes});

@@ -1,4 +1,4 @@
-// Plans as JSON: writing.
+// Writing of plans as JSON.
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -8,11 +8,11 @@
 namespace shingle {
 namespace {
 
-using nlohmann::ordered_json;  // keys stay in the order of json_fields.hpp
+using nlohmann::ordered_json;  // keys stay in the order of fields.hpp
 
 constexpr std::size_t line_width = 110;
 
-/// Text that is not UTF-8 is repaired, so that writing never throws.
+/// Replaces text that is not UTF-8, so that writing never throws.
 std::string on_one_line(const ordered_json& json) {
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
@@ -26,7 +26,7 @@ double shortest(float value) {
   return static_cast<float>(decimal) == value ? decimal : value;
 }
 
-/// The object of one struct.
+/// Writes the object of one struct.
 class Writer {
  public:
   template <class T>
@@ -84,7 +84,7 @@ class Writer {
   ordered_json json_ = ordered_json::object();
 };
 
-/// What fits a line stays on one; long lists of numbers are filled like text.
+/// Keeps on one line what fits; breaks long lists of numbers like text.
 void lay_out(const ordered_json& json, int indent, std::size_t margin, std::string& out) {
   const std::string line = on_one_line(json);
   if (!json.is_structured() || json.empty() ||

@@ -1,4 +1,4 @@
-// Steps for people: one line each.
+// One line of text for each step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 using text::list;
 using text::ranges;
 
-/// How long a list may get before its middle is left out.
+/// Number of elements above which the middle of a list is left out.
 constexpr std::size_t max_listed = 12;
 
 std::string table_entry(const auto& table, std::int32_t index, const char* what) {
@@ -21,7 +21,7 @@ std::string table_entry(const auto& table, std::int32_t index, const char* what)
   return table[static_cast<std::size_t>(index)].name;
 }
 
-/// "4x8 n16+2": the loops of a nest, outermost first, with rotations.
+/// Loops of a nest, outermost first, with rotations: "4x8 n16+2".
 std::string loops_text(const TileGrid& grid) {
   std::string text;
   for (int i = 0; i < grid.loop_count; ++i) {
@@ -106,7 +106,7 @@ class Describer {
  private:
   std::string at_rank(std::int32_t rank) const { return rank == own_ ? "" : fmt::format("@{}", rank); }
 
-  /// "staging[512:1024, 0:256]@3"; the whole buffer by its name alone.
+  /// A slice as "staging[512:1024, 0:256]@3"; a whole buffer by name only.
   std::string slice(const Slice& s) const {
     std::string text = table_entry(plan_.buffers, s.buffer, "buffer");
     if (s.buffer < 0 || static_cast<std::size_t>(s.buffer) >= plan_.buffers.size()) return text;
@@ -129,8 +129,8 @@ class Describer {
     return " over " + table_entry(plan_.communicators, communicator, "communicator");
   }
 
-  /// " rows 128:256", " rows dealt in blocks of 32 to 8 ranks": how virtual rows are picked; nothing where
-  /// one by one from the first.
+  /// Selection of virtual rows: " rows 128:256", " rows dealt in blocks of 32 to 8 ranks". Empty if it is the
+  /// identity.
   static std::string rows_text(const RowMap& map) {
     if (map.pitch > 0)
       return fmt::format(" (rows {}:{} of {} shards, padded to {})", map.base, map.base + map.len, map.world,
@@ -181,7 +181,8 @@ class Describer {
     return fmt::format(", {}-{} workers", r.least, r.most);
   }
 
-  /// ", 64 tiles of 256x512 (m4 n16) in groups g of 8, 16, 40": the sizes of groups are said once, here.
+  /// Tiles, and the only mention of the sizes of groups: ", 64 tiles of 256x512 (m4 n16) in groups g of 8,
+  /// 16, 40".
   std::string tiles(const TileGrid& grid, const std::vector<const Placement*>& placements,
                     const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies) {
     for (const Placement* p : placements) add_groups(p->ends);
@@ -208,7 +209,7 @@ class Describer {
     const auto same = [&](const auto* known) { return *known == ends; };
     if (ends.size() > 1 && std::none_of(groups_.begin(), groups_.end(), same)) groups_.push_back(&ends);
   }
-  /// "[g]", or "[0]" where there is one group; entries that are not the groups' numbers are listed.
+  /// "[g]", or "[0]" if there is one group. Entries that differ from the groups' numbers are listed.
   std::string entry(const std::vector<std::int64_t>& ends, const std::vector<std::int32_t>& entries) const {
     if (!entries.empty()) return fmt::format("[{}]", list({entries.begin(), entries.end()}));
     for (std::size_t i = 0; i < groups_.size(); ++i)

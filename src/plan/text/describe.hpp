@@ -1,4 +1,4 @@
-// What the printer's files share.
+// Shared by the files of the printer.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,20 @@
 
 namespace shingle::text {
 
-/// A step on one line, as rank `own` sees it: "@rank" stands behind what lies in another's memory.
+/// A step on one line, as seen by rank `own`: "@rank" follows everything in another rank's memory.
 std::string step_line(const Plan& plan, const Step& step, int own);
 
-/// "8, 16 (3 times), 40", "16 each"; a long list is cut.
+/// A list as "8, 16 (3 times), 40" or "16 each"; the middle of a long list is left out.
 std::string list(const std::vector<std::int64_t>& values);
-/// "0-3,6".
+/// Ranks as "0-3,6".
 std::string ranges(const std::vector<std::int64_t>& ranks);
 
-/// One line for several that differ in numbers only, where each of these grows by the same step from line to
-/// line (or, if `modulo` is given, does so modulo it): "recv[{512+128r}:{640+128r}]" with letter r. Empty
-/// where the lines differ in more.
+/// One line for several that differ only in numbers, if each number grows by the same step from line to line.
+/// With `modulo`, it may also grow modulo that value. For example "recv[{512+128r}:{640+128r}]" with letter
+/// r. Empty if the lines differ in other ways.
 std::string merged(const std::vector<std::string>& lines, char letter, std::int64_t modulo = 0);
 
-/// Lines with what repeats folded: three or more repetitions of up to four lines become one, under a heading
-/// that says how often.
+/// Folds repetitions: three or more of up to four lines become one, under a heading with their number.
 std::vector<std::string> folded(const std::vector<std::string>& lines);
 
 }  // namespace shingle::text

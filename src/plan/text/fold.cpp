@@ -1,4 +1,4 @@
-// Folding of lines that differ in numbers only.
+// Folds lines that differ only in numbers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr std::size_t max_digits = 12;  // of a number; longer ones are text, so
 struct Tokens {
   std::vector<std::string> texts{""};  // one more than numbers
   std::vector<std::int64_t> numbers;
-  std::vector<std::string> spelled;  // the numbers, as they stood
+  std::vector<std::string> spelled;  // the numbers as written
 
   explicit Tokens(const std::string& line) {
     const auto digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -41,8 +41,7 @@ struct Tokens {
   }
 };
 
-/// What each number grows by from one line to the next, modulo `modulo` where that is given (and then in [0,
-/// modulo)).
+/// Step by which each number grows from line to line. With `modulo` it may wrap, and is then in [0, modulo).
 struct Growth {
   std::vector<std::int64_t> steps;
   std::vector<bool> wraps;
@@ -89,7 +88,7 @@ std::string write(const Tokens& first, const Growth& growth, char letter, std::i
   return text;
 }
 
-/// How often the `period` lines from `at` on repeat, each time with the same growth.
+/// Number of times that the `period` lines from `at` on repeat, each time with the same growth.
 std::size_t repeats(const std::vector<Tokens>& lines, std::size_t at, std::size_t period) {
   std::size_t count = 1;
   for (;; ++count) {

@@ -16,7 +16,7 @@ using text::list;
 using text::merged;
 using text::ranges;
 
-/// Differences between ranks that are shown before the reader is sent to the ranks themselves.
+/// Max number of differences between ranks to print; beyond it the text refers to the ranks themselves.
 constexpr std::size_t max_differences = 40;
 
 std::string params_text(const Plan& plan) {
@@ -59,7 +59,7 @@ void add(TextByRank& texts, const std::string& text, std::int64_t rank) {
   it->second.push_back(rank);
 }
 
-/// Values by rank, grouped: "512 on ranks 0-6, 500 on 7", or one value for all.
+/// Values grouped by rank, as in "512 on ranks 0-6, 500 on 7"; one value if all ranks share it.
 template <class T>
 std::string by_rank(const std::vector<T>& values, auto&& text) {
   if (values.empty() || std::all_of(values.begin(), values.end(), [&](const T& v) { return v == values[0]; }))
@@ -116,7 +116,8 @@ std::string times(const std::string& text, std::size_t count) {
   return count == 1 ? text : fmt::format("{} x {}", text, count);
 }
 
-/// "(compute x 2, communicate) x 16": runs of a lane, and repetitions of up to four runs, folded.
+/// Issue order with repetitions folded: "(compute x 2, communicate) x 16". Runs of a lane fold, and
+/// repetitions of up to four runs.
 std::string issue_text(const RankPlan& rank) {
   std::vector<std::string> runs;
   const auto& issue = rank.issue;
@@ -170,7 +171,7 @@ std::string rank_text(const Plan& plan, int rank) {
   return text;
 }
 
-/// Whether two ranks have the same lanes with as many steps each.
+/// True if two ranks have the same lanes with the same number of steps.
 bool alike(const RankPlan& a, const RankPlan& b) {
   const auto same = [](const Lane& x, const Lane& y) {
     return x.kind == y.kind && x.name == y.name && x.steps.size() == y.steps.size();
@@ -179,7 +180,7 @@ bool alike(const RankPlan& a, const RankPlan& b) {
          std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), same);
 }
 
-/// Lines that say how the steps of `ranks` differ from those of rank 0.
+/// Lines with the differences between the steps of `ranks` and those of rank 0.
 std::vector<std::string> differences(const Plan& plan, const std::vector<std::int64_t>& ranks) {
   const bool everyone = ranks.size() + 1 == plan.ranks.size();
   std::vector<std::string> out;

@@ -1,6 +1,6 @@
-// chunked: data slicing. The rows are cut into slices; while one slice is on the wire, the next is computed.
-// Needs nothing but a library's GEMM and collectives, and pays for it: every GEMM is smaller, and every slice
-// communicates late.
+// chunked: data slicing. The rows are cut into slices; while one slice is in flight, the next is computed. It
+// needs only a GEMM of cuBLASLt or oneDNN and collectives. Its cost: every GEMM is smaller, and communication
+// starts only after a whole slice.
 #include <fmt/format.h>
 
 #include "planner/common/builder.hpp"
@@ -20,7 +20,7 @@ using planner::rows_in_slice;
 
 constexpr std::int32_t default_chunks = 4;
 
-/// Slices of the rows: boundaries at which slices begin, the last one being the end.
+/// First rows of the slices, and the end.
 std::vector<std::int64_t> boundaries(const Builder& build, std::int64_t rows, std::int64_t unit = 1) {
   const std::int64_t count = smaller(build.params().chunks, larger(ceil_div(rows, unit), 1));
   std::vector<std::int64_t> begins;
@@ -28,7 +28,7 @@ std::vector<std::int64_t> boundaries(const Builder& build, std::int64_t rows, st
   return begins;
 }
 
-/// Rows of a shard may be cut between blocks only, if they are dealt in blocks.
+/// Unit of cuts within a shard: block-cyclic shards are cut between blocks.
 std::int64_t shard_unit(const Problem& p) {
   return p.row_order == RowOrder::block_cyclic ? p.row_block : 1;
 }
@@ -63,8 +63,8 @@ void chunked_allreduce(Builder& build) {
   }
 }
 
-/// Which rows of A the slice [first, first + len) of every shard is computed from, and in which order they
-/// are stored, so that each rank's part is contiguous: one of the two maps picks, the other is the identity.
+/// Maps for slice [first, first + len) of every shard: rows of A to compute, and the order in which they are
+/// stored. They make each rank's part contiguous. One map picks rows; the other is the identity.
 struct SliceRows {
   RowMap pick;   // virtual row → row of A (reducescatter) or of the output (allgather)
   RowMap store;  // virtual row → row of the buffer that is communicated
@@ -146,7 +146,8 @@ planner::Pools slice_pools(const Builder& build) {
   std::vector<TileGrid> grids;
   std::vector<std::vector<std::int64_t>> ends(p.world);
   for (int r = 0; r < p.world; ++r) {
-    // Row blocks of one slice each would be ragged; single rows, in order, let any slice be a group.
+    // Grids of single rows, in order: any slice can then be a group. Row blocks would be ragged at the end of
+    // each slice.
     const std::int64_t rows = p.routing->rows(r);
     grids.push_back(
         make_grid(rows, build.product_cols(), 1, static_cast<std::int32_t>(build.product_cols())));

@@ -13,7 +13,7 @@
 namespace shingle::planner {
 namespace {
 
-/// Adds what a tiled step that does positions [first, last) notifies an epoch.
+/// Adds the growth in one epoch from a tiled step that does positions [first, last).
 void add_growth(Plan& plan, const TileGrid& grid, const std::vector<TileNotify>& notifies, std::int64_t first,
                 std::int64_t last) {
   for (const TileNotify& notify : notifies) {
@@ -46,7 +46,6 @@ void add_growth(Plan& plan, const Step& step) {
   }
 }
 
-/// A mechanism need not use all lanes.
 void drop_empty_lanes(RankPlan& rank) {
   std::vector<std::int32_t> number;
   std::int32_t kept = 0;
@@ -55,7 +54,7 @@ void drop_empty_lanes(RankPlan& rank) {
   for (std::int32_t& lane : rank.issue) lane = number[lane];
 }
 
-/// Whether what is rounded already passes an epilogue or a norm.
+/// True if a pass applies an epilogue or a norm to values that are already rounded.
 bool has_last_pass(const Plan& plan) {
   const auto reads_rounded = [&](const Step& step) {
     const auto* pass = std::get_if<Elementwise>(&step);
@@ -138,7 +137,7 @@ std::int32_t Builder::engine(int rank, std::size_t number) {
   lanes[made].submission = {
       static_cast<std::int32_t>(std::int64_t{rank} * params().launchers / world()),
       params().prelaunch,
-      plan_.mechanism == Mechanism::copy_engine && !params().prelaunch,  // as that paper measures
+      plan_.mechanism == Mechanism::copy_engine && !params().prelaunch,  // as the paper measures
       {}};
   return made;
 }
@@ -191,7 +190,7 @@ void Builder::collective(int rank, CollectiveKind kind, Slice send, Slice recv,
                   recv,
                   std::move(send_rows),
                   std::move(recv_rows),
-                  // The baseline is the collective library as it stands, which chooses how many it takes.
+                  // In the baseline NCCL or MPI chooses the number of workers.
                   {collective_workers_, plan_.mechanism == Mechanism::sequential ? 0 : collective_workers_}});
 }
 
@@ -265,7 +264,7 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
     if (gemm.epilogue.bias) gemm.bias = all(bias, rank);
   }
   gemm.out = std::move(placement);
-  // Beside communication it leaves room for it; a GEMM that nothing runs beside takes all.
+  // Beside communication the GEMM leaves room for it. A sequential plan gives it all workers.
   gemm.resources = {
       1, plan_.mechanism == Mechanism::sequential ? plan_.workers : plan_.workers - collective_workers_};
   return gemm;
@@ -285,7 +284,7 @@ Attend Builder::attend(int rank, std::int64_t first, std::int64_t rows, const Sl
 
 Attend Builder::attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v,
                        const Slice& to) const {
-  constexpr std::int32_t query_block = 64;  // its scores against a block of keys fit the second-level cache
+  constexpr std::int32_t query_block = 64;  // its scores against a block of keys fit the L2 cache
   Attend attend;
   attend.grid =
       make_grid(q.rows, q.cols, query_block, static_cast<std::int32_t>(plan_.problem.attention.head_dim));
@@ -316,7 +315,7 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
     pass.sum.slice.buffer = sum;
   }
   pass.to = std::move(to);
-  pass.resources = beside_communication();  // it may wait for a collective, which must then find room
+  pass.resources = beside_communication();  // it may wait for a collective, which needs free workers
   return pass;
 }
 
@@ -325,7 +324,7 @@ Plan Builder::finish(Rounding rounding) && {
   plan_.rounding = sentence(plan_.problem, rounding);
   for (RankPlan& rank : plan_.ranks) {
     for (Lane& lane : rank.lanes) lane.steps.shrink_to_fit();
-    std::set<std::int32_t> queues;  // a shared pass notifies once, whoever does it
+    std::set<std::int32_t> queues;  // a shared pass notifies once, in whichever lane
     for (const Lane& lane : rank.lanes)
       for (const Step& step : lane.steps) {
         const auto* pass = std::get_if<Elementwise>(&step);

@@ -1,4 +1,4 @@
-// The operator mlp with collectives; ring and fused have files of their own (docs/mechanisms/mlp.md).
+// The operator mlp with collectives. ring/ and fused/ have their own plans (docs/mechanisms/mlp.md).
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace shingle::planner {
 
-/// Slices of every shard of the rows, [begins[i], begins[i + 1]) each, flow through: gathered, multiplied
-/// twice, reduce-scattered. One slice is the sequential plan.
+/// Plans mlp in slices [begins[i], begins[i + 1]) of every shard. Each slice is gathered, multiplied twice
+/// and reduce-scattered. One slice is the sequential plan.
 void plan_mlp_slices(Builder& build, const std::vector<std::int64_t>& begins);
 
 /// An internal buffer for `rows` rows of the first product.

@@ -1,9 +1,8 @@
-// mlp with collectives. Slice i of every shard is gathered, multiplied twice and reduce-scattered; the gather
-// of slice i + 1 and the scatter of slice i - 1 run beside the products of slice i.
+// mlp with collectives. Slice i of every shard is gathered, multiplied twice and reduce-scattered. The gather
+// of slice i + 1 and the scatter of slice i − 1 run beside the products of slice i.
 //
-// A gathered slice holds the ranks' parts one after the other, and both products keep that order: it is the
-// one in which a reduce-scatter wants them. Where M leaves a short last shard, what is missing lies behind
-// the rows that there are.
+// A gathered slice holds the ranks' parts one after the other. Both products keep that order, which a
+// reduce-scatter needs. If M leaves a short last shard, its padding follows all rows.
 #include "mlp.hpp"
 
 #include "shard.hpp"
@@ -11,12 +10,12 @@
 namespace shingle::planner {
 namespace {
 
-/// What all ranks of the plan have alike; -1: not needed.
+/// Buffers and counters that all ranks of the plan have; -1: not needed.
 struct Stages {
-  std::int32_t gathered;  ///< buffer: slice by slice
+  std::int32_t gathered;  ///< buffer, by slice: gathered rows of A
   std::int32_t hidden;    ///< buffer: first product of one slice
-  std::int32_t product;   ///< buffer: slice by slice
-  std::int32_t part;      ///< buffer: the own shard, summed
+  std::int32_t product;   ///< buffer, by slice: second product
+  std::int32_t part;      ///< buffer: sums of the rank's shard
   std::int32_t arrived;   ///< counter, by slice: gathered
   std::int32_t computed;  ///< counter, by slice: in `product`
   std::int32_t received;  ///< counter, by slice: in `part`
@@ -33,7 +32,7 @@ class MlpSlices {
         at_(stages()) {}
 
   void plan(int rank) {
-    // The next slice is asked for before this one is waited for.
+    // The gather of the next slice is issued before this slice is awaited.
     gather(rank, 0);
     for (std::int64_t i = 0; i < slices_; ++i) {
       if (i + 1 < slices_) gather(rank, i + 1);
@@ -62,7 +61,7 @@ class MlpSlices {
   }
 
   std::int64_t first(std::int64_t slice) const { return begins_[static_cast<std::size_t>(slice)]; }
-  /// Of every full shard.
+  /// Rows of a slice in a full shard.
   std::int64_t rows_of(std::int64_t slice) const { return first(slice + 1) - first(slice); }
   Slice everyones(std::int32_t buffer, int rank, std::int64_t slice) const {
     return build_.rows(buffer, rank, p_.world * first(slice), p_.world * rows_of(slice));
@@ -76,7 +75,7 @@ class MlpSlices {
     build_.notify(rank, communicate_lane, at_.arrived, slice);
   }
 
-  /// Slices use one buffer for their first products: a lane does one after the other.
+  /// All slices share one buffer for first products: a lane does them in turn.
   void multiply(int rank, std::int64_t slice) {
     const std::int64_t rows = rows_in_slice(p_, first(slice), rows_of(slice));
     build_.await(rank, compute_lane, at_.arrived, slice);

@@ -16,7 +16,8 @@ Gemm product(const Builder& build, int rank, const Overlap::Computation& item, s
   gemm.a.rows = item.m;
   gemm.a.cols = gemm.b.rows = item.k;
   gemm.b.cols = item.n;
-  // It gives way, tile by tile, to a collective that comes; nothing is kept free for one that does not.
+  // The GEMM yields workers to a collective tile by tile. None are reserved for a collective that does not
+  // come.
   gemm.resources = {1, build.workers()};
   return gemm;
 }
@@ -32,7 +33,8 @@ Collective transfer(const Builder& build, int rank, std::size_t index, const Ove
     step.recv_rows = step.send_rows;
   }
   if (!build.params().configs.empty()) step.config = build.params().configs[index];
-  // Untold, NCCL chooses the number of its channels. Beside computation the machine's number is assumed.
+  // Without a config NCCL chooses the number of channels. Predictions beside computation assume the
+  // machine's.
   const std::int32_t told = step.config.channels;
   step.resources = {told > 0 ? told : build.collective_workers(), told};
   if (beside) step.config.channels = step.resources.least;

@@ -1,19 +1,19 @@
-// Lists of computations and collectives: the same for the planners `sequential` and `chunked`.
+// Plans of overlap lists, for the planners `sequential` and `chunked`.
 #pragma once
 
 #include "builder.hpp"
 
 namespace shingle::planner {
 
-/// Why params do not fit the collectives of a problem, or nullopt.
+/// Reason why the configs in the params do not fit the problem's collectives, or nullopt.
 std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machine, const Params& params);
 
-/// What an overlap's plan keeps of params: the collectives' configs, and the tile; without one, products are
-/// a library's.
+/// Copies the params that an overlap's plan uses: the configs of the collectives, and the tile. Without a
+/// tile, products are calls of cuBLASLt or oneDNN.
 void take_overlap_params(const Params& params, const Machine& machine, Params& chosen);
 
-/// Computations in order on one lane, collectives on the other; each awaits what its list says (`beside`), or
-/// all that comes before it in the order in which they could run one by one.
+/// Plans computations in order on one lane and collectives on the other. With `beside`, each item awaits only
+/// the items that its list names. Otherwise it awaits all items before it in sequential order.
 void plan_overlap(Builder& build, bool beside);
 
 }  // namespace shingle::planner

@@ -20,14 +20,14 @@ constexpr std::uint32_t sequential = bits({Mechanism::sequential}), chunked = bi
                         fused = bits({Mechanism::fused}), copy_engine = bits({Mechanism::copy_engine});
 constexpr std::uint32_t tiled = signal | fused | copy_engine, lists = sequential | chunked;
 
-/// A param of whole fields.
+/// A param that consists of fields of Params.
 template <auto... Fields>
 constexpr ParamEntry param(std::string_view flag, std::uint32_t mechanisms, std::uint32_t for_overlaps = 0) {
   return {flag, [](const Params& params) { return (!(params.*Fields == Params{}.*Fields) || ...); },
           [](Params& params) { ((params.*Fields = Params{}.*Fields), ...); }, mechanisms, for_overlaps};
 }
 
-/// One of fields of the order of tiles.
+/// A param that consists of fields of the tile order.
 template <auto... Fields>
 constexpr ParamEntry order(std::string_view flag) {
   return {flag, [](const Params& params) { return ((params.order.*Fields != TileOrder{}.*Fields) || ...); },

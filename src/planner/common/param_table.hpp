@@ -1,4 +1,4 @@
-// Which params each mechanism takes: the one table behind flags, refusals and tuning.
+// Params of each mechanism: the one table for flags, refusals and tuning.
 #pragma once
 
 #include <optional>
@@ -10,13 +10,13 @@
 
 namespace shingle {
 
-/// A param as flags name it; several fields of Params may make it up.
+/// A param as the command line names it; it may consist of several fields of Params.
 struct ParamEntry {
-  std::string_view flag;           ///< of the command line, without dashes: "comm-workers"
-  bool (*given)(const Params&);    ///< differs from its default
-  void (*reset)(Params&);          ///< back to its default
-  std::uint32_t mechanisms = 0;    ///< that take it, a bit each
-  std::uint32_t for_overlaps = 0;  ///< that also take it of Op::overlap
+  std::string_view flag;           ///< flag of the command line without dashes, for example "comm-workers"
+  bool (*given)(const Params&);    ///< true if the param differs from its default
+  void (*reset)(Params&);          ///< restores the default
+  std::uint32_t mechanisms = 0;    ///< mechanisms that take the param, one bit each
+  std::uint32_t for_overlaps = 0;  ///< mechanisms that also take it for Op::overlap
 
   bool taken_by(Mechanism mechanism, Op op) const {
     const std::uint32_t takers = op == Op::overlap ? mechanisms | for_overlaps : mechanisms;
@@ -25,11 +25,11 @@ struct ParamEntry {
 };
 std::span<const ParamEntry> param_table();
 
-/// The reason why a mechanism does not take these params: names the one that is given and those that it
-/// takes. Empty where it takes all that are given.
+/// The reason why a mechanism does not take these params, or nullopt if it takes all that are given. It names
+/// the param and the ones that the mechanism takes.
 std::optional<Reason> untaken(Mechanism mechanism, Op op, const Params& params);
 
-/// The same params without those that the mechanism does not take.
+/// The params without those that the mechanism does not take.
 Params taken(Mechanism mechanism, Op op, Params params);
 
 }  // namespace shingle

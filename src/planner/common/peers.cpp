@@ -3,7 +3,7 @@
 namespace shingle::planner {
 namespace {
 
-constexpr std::int64_t most_bands = 8;  // or pieces
+constexpr std::int64_t most_bands = 8;  // bands or pieces
 
 std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
   std::int64_t divisor = smaller(of, most);
@@ -11,9 +11,11 @@ std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
   return divisor;
 }
 
-/// The order of a shard's tiles: as the parameters say, else the machine's, but of that only what leaves no
-/// row of tiles over, which would be computed for nothing. Turned round for bands of rows, it is as high as
-/// it was wide: whoever goes along single rows of tiles reads all of B for each.
+/// Tile order within a shard: from the params, else from the machine. An order from the machine is reduced so
+/// that it leaves no phantom rows of tiles, which would be computed for nothing.
+///
+/// For bands of rows, an order along m is turned, with its width as height. A walk along single rows of tiles
+/// would read all of B for each row.
 TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const Params& params,
                    ShardTiles::Bands bands) {
   TileOrder order = params.order;
@@ -31,8 +33,8 @@ TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const Params& p
   return order;
 }
 
-/// Cuts the outermost loop along an axis into `outer` turns, which become loop `at` of the nest, of `inner`
-/// each.
+/// Cuts the outermost loop along an axis into `outer` turns of `inner`. The turns become loop `at` of the
+/// nest.
 void take_out(TileGrid& grid, Axis axis, std::int64_t outer, std::int64_t inner, int at) {
   if (outer == 1) return;
   int from = at;
@@ -43,8 +45,8 @@ void take_out(TileGrid& grid, Axis axis, std::int64_t outer, std::int64_t inner,
   grid.loops[at] = {axis, static_cast<std::int32_t>(outer)};
 }
 
-/// In how many pieces the rows of a shard, so many turns of a nest, take turns with those of the other
-/// shards: so many that a wave has tiles of all, but no more than a plan should list.
+/// Number of pieces in which the rows of a shard take turns with other shards. A shard has `turns` turns of
+/// the nest. The pieces are small enough that a wave has tiles of all shards, within the limit on pieces.
 std::int64_t pieces_of(std::int64_t turns, std::int64_t tiles_of_turn, int shards, std::int64_t workers) {
   std::int64_t pieces = 1;
   for (std::int64_t count = 1; count <= smaller(turns, most_bands); ++count) {
@@ -76,14 +78,14 @@ ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Ma
     : shards(count), shard(ceil_div(rows, count)), limit(rows) {
   const TileSize size = tile_size(machine, params);
   const std::int64_t wanted = smaller(size.rows, shard);
-  // As tall as wanted, or a little less where that leaves less padding.
+  // As tall as wanted, or a little less if that reduces padding.
   const auto tile_rows = static_cast<std::int32_t>(ceil_div(shard, ceil_div(shard, wanted)));
   const auto tile_cols = static_cast<std::int32_t>(smaller(size.cols, cols));
   const TileOrder order = order_of(ceil_div(shard, tile_rows), machine, params, of);
   const std::int64_t tall = std::int64_t{order.swizzle} * order.cluster_m;
   const bool along_n = order.raster == Raster::along_n;
   const std::int64_t unit =
-      along_n ? tall : order.cluster_m;  // a multiple of which leaves no phantom rows of tiles
+      along_n ? tall : order.cluster_m;  // a multiple of it leaves no phantom rows of tiles
   const std::int64_t tiles_m = ceil_div(ceil_div(shard, tile_rows), unit) * unit;
   inner = make_grid(tiles_m * tile_rows, cols, tile_rows, tile_cols, order);
   const bool takes_turns = of == Bands::of_any && params.comm_order == CommOrder::interleaved && count > 1;
@@ -119,7 +121,7 @@ std::optional<ShardTiles> ShardTiles::together(const Problem& problem, std::int6
   const std::int64_t most = tile_size(machine, params).rows;
   if (problem.world == 1 || problem.m > most || problem.m % problem.world != 0) return std::nullopt;
   const ShardTiles tiles(1, problem.m, cols, machine, params, of);
-  if (tiles.inner.rows != problem.m) return std::nullopt;  // an order with phantom rows of tiles
+  if (tiles.inner.rows != problem.m) return std::nullopt;  // the order has phantom rows of tiles
   return tiles;
 }
 
@@ -129,7 +131,7 @@ TileGrid ShardTiles::grid(int first, bool descending) const {
   all.rows = shards * inner.rows;
   const bool stretches = band_cols > 0 && bands > stretch;
   if (stretches) take_out(all, Axis::n, bands / stretch, stretch, 0);
-  const int outer = (stretches ? 1 : 0) + (pieces > 1 ? 1 : 0);  // loops around the shards'
+  const int outer = (stretches ? 1 : 0) + (pieces > 1 ? 1 : 0);  // loops outside of the loop over shards
   for (int i = all.loop_count++; i > outer; --i) all.loops[i] = all.loops[i - 1];
   all.loops[outer] = {Axis::m, shards, first, descending};
   return all;
@@ -150,7 +152,7 @@ std::vector<ShardTiles::Run> ShardTiles::runs() const {
     runs.push_back({place, band, (runs.empty() ? 0 : runs.back().end) + positions});
   };
   if (band_cols > 0 || pieces > 1) {
-    const std::int64_t turns = band_cols > 0 ? pieces : 1;  // of a band
+    const std::int64_t turns = band_cols > 0 ? pieces : 1;  // number of turns of a band
     for (std::int64_t begin = 0; begin < bands; begin += stretch)
       for (std::int64_t turn = 0; turn < turns; ++turn)
         for (int place = 0; place < shards; ++place)

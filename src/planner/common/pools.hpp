@@ -1,5 +1,4 @@
-// All-to-all in groups: where every rank's rows lie in its send and receive buffers (FlashOverlap §3.3.4,
-// "subtokens").
+// All-to-all in groups: layout of every rank's send and receive buffers (FlashOverlap §3.3.4, "subtokens").
 #pragma once
 
 #include <vector>
@@ -8,31 +7,31 @@
 
 namespace shingle::planner {
 
-/// Each rank traverses its own grid and cuts it into the same number of groups; a group is one alltoall. A
-/// send buffer holds, group by group, a pool for each destination; a receive buffer, group by group, what
-/// each source sent, in the source's order.
+/// Layout of grouped all-to-alls. Each rank cuts its own grid into the same number of groups; a group is one
+/// alltoall. For each group, a send buffer holds one pool for each destination. A receive buffer holds the
+/// rows of each source in the source's order.
 class Pools {
  public:
-  /// `grids[r]` over rank r's rows; `ends[r]` the positions at which its groups end.
+  /// `grids[r]` covers rank r's rows; `ends[r]` holds the positions at which its groups end.
   Pools(const Routing& routing, std::vector<TileGrid> grids, std::vector<std::vector<std::int64_t>> ends);
 
   std::int64_t groups() const { return static_cast<std::int64_t>(ends_[0].size()); }
   const TileGrid& grid(int rank) const { return grids_[rank]; }
   const std::vector<std::int64_t>& ends(int rank) const { return ends_[rank]; }
 
-  /// Rows of a rank's whole send and receive buffer; a row is one tile wide.
+  /// Total rows of a rank's send and receive buffer; a row is one tile wide.
   std::int64_t send_rows(int rank) const { return send_first_[rank].back(); }
   std::int64_t receive_rows(int rank) const { return receive_first_[rank].back(); }
-  /// First row of a group (group = groups(): the end).
+  /// First row of a group; group = groups(): the end.
   std::int64_t send_first(int rank, std::int64_t group) const { return send_first_[rank][group]; }
   std::int64_t receive_first(int rank, std::int64_t group) const { return receive_first_[rank][group]; }
-  /// Rows that `source` sends to every destination in a group, and what `dest` receives of every source.
+  /// Rows that `source` sends to each destination in a group, and rows that `dest` receives from each source.
   std::vector<std::int64_t> sent(int source, std::int64_t group) const;
   std::vector<std::int64_t> received(int dest, std::int64_t group) const;
 
-  /// Where rank `source` stores its tiles.
+  /// Placement of rank `source`'s tiles in its send buffer.
   Placement send(int source, const Slice& buffer) const;
-  /// Where the tiles of `source` lie after they arrived at `dest`.
+  /// Placement of the tiles of `source` in the receive buffer of `dest`.
   Placement receive(int source, int dest, const Slice& buffer) const;
 
  private:
@@ -50,7 +49,7 @@ class Pools {
 /// The pass that sorts a rank's rows by destination.
 Elementwise pack(const Routing& routing, int rank, const TileGrid& grid, Placement from, const Slice& to);
 
-/// Where the rows that `source` sends to `dest` stand in the output of `dest`.
+/// Placement of the rows from `source` in the output of `dest`.
 Placement routed_rows(const Routing& routing, int source, int dest, const Slice& out);
 
 }  // namespace shingle::planner

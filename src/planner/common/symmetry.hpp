@@ -1,4 +1,4 @@
-// Plans of some ranks that stand for all.
+// Symmetric plans: some ranks stand for all.
 #pragma once
 
 #include <optional>
@@ -8,15 +8,14 @@
 
 namespace shingle::planner {
 
-/// How many ranks are planned: all, or where params or a world above max_world ask for it the first ones
-/// after which the machine's links repeat.
+/// Number of planned ranks: all, or the first ranks after which the machine's links repeat. The second holds
+/// if the params or a world above max_world require it.
 int planned_ranks(const Problem& problem, const Machine& machine, const Params& params);
 
-/// Why these do not stand for all, or nullopt.
+/// Reason why the planned ranks do not stand for all, or nullopt.
 std::optional<Reason> asymmetric(const Problem& problem, const Machine& machine, const Params& params);
 
-/// Of a mechanism whose ranks reach into each other's memory: the reason why it must plan all of them, where
-/// that is not what is asked for.
+/// For a mechanism that accesses remote memory: the reason why it must plan all ranks, or nullopt if it does.
 std::optional<Reason> needs_all_ranks(const Problem& problem, const Params& params,
                                       std::string_view mechanism);
 

@@ -11,17 +11,18 @@ class Estimate {
   Estimate(const Machine& machine, const TransferShape& shape, const Params& params)
       : machine_(machine), engine_(machine.engine), shape_(shape), params_(params) {}
 
-  /// Commands are under way together, each engine's and all engines'.
+  /// Time if all commands, of all engines, are in flight together.
   double at_once_us() const {
     const double peers = shape_.world - 1;
     const bool in_pairs = shape_.variant == Variant::bcst || shape_.variant == Variant::swap;
     const double commands = in_pairs ? std::ceil(peers / 2) : peers;
     const double engines = std::min<double>(shape_.engines, commands), each = std::ceil(commands / engines);
-    const double copies = shape_.variant == Variant::swap ? 2 * commands : peers;  // both ways
+    const double copies =
+        shape_.variant == Variant::swap ? 2 * commands : peers;  // a swap moves data both ways
     const double beyond = shape_.variant == Variant::bcst   ? engine_.broadcast_us
                           : shape_.variant == Variant::swap ? engine_.swap_us
                                                             : 0;
-    // An engine that tells receivers itself tells each; swapping, also its own rank.
+    // An engine that notifies receivers itself notifies each of them; with swap, also its own rank.
     const double told = params_.trigger == Trigger::host  ? 1
                         : shape_.variant == Variant::swap ? each + 1
                                                           : std::ceil(peers / engines);
@@ -31,7 +32,7 @@ class Estimate {
            machine_.signal_us;
   }
 
-  /// One after the other, each when another rank has told.
+  /// Time if commands run in turn, each after a signal of another rank.
   double in_turn_us() const {
     const double steps = shape_.world - 1, told = shape_.same_for_all ? 1 : 2;
     const double step_us = start_us(1 + told, 1) + copy_us() + std::max(by_engine_us(1), by_links_us(1)) +
@@ -44,17 +45,17 @@ class Estimate {
     const Topology& topology = machine_.topology;
     return topology.pair.paced() && shape_.world <= topology.pair_ranks;
   }
-  /// Ranks that one thread of the host serves, one after the other.
+  /// Number of ranks that one host thread serves in turn.
   double served() const {
     return std::ceil(static_cast<double>(shape_.world) / std::max(params_.launchers, 1));
   }
-  /// Until engines know of their trigger: a thread of the host writes every place that they poll.
+  /// Time until the engines see their trigger: a host thread writes every word that they poll.
   double trigger_us(double engines) const {
     if (!params_.prelaunch || params_.trigger == Trigger::direct) return 0;
     if (params_.poll == Poll::collective) return engine_.control_us;
     return served() * (params_.poll == Poll::engine ? engines : 1) * engine_.control_us;
   }
-  /// From the count that lets a batch begin.
+  /// Time from the count that lets a batch begin to the start of its engines.
   double start_us(double commands, double batches) const {
     if (params_.prelaunch) return engine_.poll_us;
     return machine_.signal_us + served() * (commands * engine_.control_us + batches * engine_.schedule_us) +

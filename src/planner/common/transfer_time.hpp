@@ -1,5 +1,5 @@
-// How long copy engines take for a collective, by the phases of a machine's engines (DMA collectives §3.2):
-// near enough to choose a variant by size.
+// Time of a collective on copy engines, from the phases of a machine's engines (DMA collectives §3.2). It is
+// accurate enough to choose a variant by size.
 #pragma once
 
 #include "shingle/machine/machine.hpp"
@@ -7,16 +7,17 @@
 
 namespace shingle::planner {
 
-/// One transfer between all ranks: as many bytes from each to each other.
+/// A transfer in which each rank sends the same number of bytes to each other rank.
 struct TransferShape {
   Variant variant = Variant::pcpy;
   int world = 1;
-  double parcel_bytes = 0;    ///< from one rank to one other
-  bool same_for_all = false;  ///< all get the same from a rank
-  std::int32_t engines = 1;   ///< of each rank
+  double parcel_bytes = 0;    ///< bytes from one rank to one other
+  bool same_for_all = false;  ///< true if a rank sends the same data to all others
+  std::int32_t engines = 1;   ///< number of engines of each rank
 };
 
-/// From the trigger, which the params say, to the last wait; no engine waits for another but around a ring.
+/// Time from the trigger, which the params define, to the last wait. Engines do not wait for each other,
+/// except in a ring.
 double transfer_us(const Machine& machine, const TransferShape& shape, const Params& params);
 
 }  // namespace shingle::planner

@@ -11,8 +11,8 @@ int after(int rank, int steps, int world) {
   return (rank + steps) % world;
 }
 
-/// The ranks that an exchange in place meets from its lower side: every pair once, and every rank as often as
-/// others, or once less.
+/// The ranks that a rank swaps with as the lower side. Every pair occurs once, and ranks differ by at most
+/// one in their number of swaps.
 std::vector<int> partners(int rank, int world) {
   std::vector<int> peers;
   for (int i = 1; 2 * i < world; ++i) peers.push_back(after(rank, i, world));
@@ -92,10 +92,10 @@ Transfer::Transfer(Builder& build, const Parcels& parcels, Variant variant, cons
       }
 }
 
-/// Deals the commands of a rank to its engines, in turn.
+/// Deals the commands of a rank to its engines in turn.
 void Transfer::deal(int rank, int world, std::int32_t wanted) {
   std::vector<Engine>& engines = engines_[static_cast<std::size_t>(rank)];
-  if (passes_on()) {  // what it passes on is known by the shard: its engine tells of each
+  if (passes_on()) {  // a ring notifies by shard: the engine signals each shard that it passes on
     for (int i = 1; i < world; ++i)
       if (const int s = after(rank, i, world); parcels_.from(s, rank).rows > 0)
         awaited_[static_cast<std::size_t>(rank)].push_back(s);
@@ -110,7 +110,7 @@ void Transfer::deal(int rank, int world, std::int32_t wanted) {
     engines[i % count].commands.push_back(std::move(commands[i]));
   for (Engine& engine : engines) {
     engine.told = union_of(engine.commands);
-    // What is exchanged in place changes under the rank's own hands as well.
+    // A swap also changes the rank's own data.
     if (variant_ == Variant::swap && trigger_ == Trigger::direct) engine.told.push_back(rank);
   }
 }
@@ -166,11 +166,11 @@ void Transfer::tell_made(Builder& build, int rank, std::int32_t lane) const {
         build.notify_peer(rank, lane, made_, peer, rank);
 }
 
-/// The rank's thread on the host waits until others may be written into, and starts the engines.
+/// The rank's host thread waits until peers may be written to, and starts the engines.
 void Transfer::trigger_by_host(Builder& build, int rank) const {
   const auto& engines = engines_[static_cast<std::size_t>(rank)];
   if (poll_ == Poll::collective) {
-    // Who neither sends nor receives could run any number of epochs ahead.
+    // A rank that neither sends nor receives could otherwise run any number of epochs ahead.
     const auto takes_part = [&](int r) {
       return !engines_[static_cast<std::size_t>(r)].empty() || !awaited_[static_cast<std::size_t>(r)].empty();
     };
@@ -193,7 +193,7 @@ void Transfer::trigger_by_host(Builder& build, int rank) const {
     build.notify(rank, communicate_lane, trigger_count_, static_cast<std::int64_t>(i));
 }
 
-/// An engine's lane, in which a batch of commands begins; it looks whether it may start.
+/// Begins a batch of commands in an engine's lane; it first awaits or polls the trigger.
 std::int32_t Transfer::begin_batch(Builder& build, int rank, std::size_t e) const {
   const std::int32_t lane = build.engine(rank, e);
   const bool for_all = poll_ == Poll::collective;
@@ -216,7 +216,7 @@ void Transfer::run_engine(Builder& build, int rank, std::size_t e) const {
                       rank * static_cast<std::int64_t>(most_engines_) + static_cast<std::int64_t>(e));
 }
 
-/// Each shard goes from rank to rank; an engine passes on what has come before.
+/// Each shard goes from rank to rank: an engine passes on the shard that came before.
 void Transfer::run_ring(Builder& build, int rank) const {
   const int world = build.world(), next = after(rank, 1, world);
   const std::int32_t lane = begin_batch(build, rank, 0);
@@ -234,12 +234,14 @@ void Transfer::run_ring(Builder& build, int rank) const {
   }
 }
 
-/// Whether another rank writes there before a rank's i-th copy in step: the next one with its copy before.
+/// True if another rank writes to the target before a rank's i-th copy in step: the next rank, with its
+/// previous copy.
 bool Transfer::awaits_turn(int rank, int i, int world) const {
   return i > 1 && parcels_.from(after(rank, 1, world), after(rank, i, world)).rows > 0;
 }
 
-/// The ranks that a rank's engine writes into before others do: of the rest it knows by these others.
+/// Ranks that a rank's engine writes to before any other rank does. Signals of those other ranks imply the
+/// rest.
 std::vector<int> Transfer::met_first(int rank, int world) const {
   if (passes_on()) return {after(rank, 1, world)};
   std::vector<int> peers;
@@ -249,7 +251,8 @@ std::vector<int> Transfer::met_first(int rank, int world) const {
   return peers;
 }
 
-/// The i-th copy goes to the i-th next rank, once what the next rank has sent there before is through.
+/// In step: the i-th copy goes to the i-th next rank, after the next rank's previous copy to the same target
+/// has ended.
 void Transfer::run_in_step(Builder& build, int rank) const {
   const int world = build.world(), last = after(rank, world - 1, world);
   const std::int32_t lane = begin_batch(build, rank, 0);
@@ -270,7 +273,7 @@ void Transfer::run_in_step(Builder& build, int rank) const {
   }
 }
 
-/// The rank's thread on the host sees that its engines are done, tells the others, and hears from them.
+/// The rank's host thread awaits its engines, notifies the other ranks, and awaits theirs.
 void Transfer::end_by_host(Builder& build, int rank) const {
   std::vector<int> told;
   for (std::size_t e = 0; e < engines_[static_cast<std::size_t>(rank)].size() && done_ >= 0; ++e) {
@@ -292,12 +295,13 @@ void Transfer::await_all(Builder& build, int rank) const {
 
 void Transfer::arrived(Builder& build, int rank, const Use& use) const {
   if (!any_) return;
-  // The host's thread tells of all at once, and of what is exchanged in place either side may.
+  // A host thread reports all data at once. For a swap, either rank of the pair may run the command, so an
+  // entry does not identify the source.
   const bool apart = use && trigger_ == Trigger::direct && variant_ != Variant::swap;
   if (!apart) await_all(build, rank);
   const std::int64_t entries = variant_ == Variant::ring ? 1 : static_cast<std::int64_t>(most_engines_);
   for (int i = 1; use && i < build.world(); ++i) {
-    const int source = after(rank, build.world() - i, build.world());  // in the order in which they come
+    const int source = after(rank, build.world() - i, build.world());  // sources in order of arrival
     for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
       if (apart && entry / entries == source) build.await(rank, compute_lane, sent_, entry);
     use(source);

@@ -1,4 +1,4 @@
-// ulysses-attention (docs/mechanisms/attention.md): what its plans share.
+// Shared by the plans of ulysses-attention (docs/mechanisms/attention.md).
 #pragma once
 
 #include "builder.hpp"
@@ -8,10 +8,10 @@ namespace shingle::planner {
 /// The baseline: all-to-all of Q, K and V, attention, all-to-all of its result.
 void ulysses_in_sequence(Builder& build);
 
-/// Messages of one group of heads and one piece of a shard each, beside the attention of another.
+/// Sends messages of one group of heads and one piece of a shard, while the attention of another is computed.
 void ulysses_by_slices(Builder& build);
 
-/// As many groups of heads as K and V can be cut into, up to eight.
+/// Default number of slices: as many groups of heads as K and V can be cut into, from 2 to 8.
 std::int32_t default_ulysses_slices(const Problem& problem);
 
 /// Columns [col, col + cols) of a slice.
@@ -21,11 +21,11 @@ inline Slice columns(Slice slice, std::int64_t col, std::int64_t cols) {
   return slice;
 }
 
-/// A copy that tells a matrix apart by columns: a tile is a block of its rows by as many columns as one rank
-/// has, and the blocks of a rank follow one another. The rank `first` comes first.
+/// Grid of a copy that separates a matrix by columns. A tile is a block of rows by the columns of one rank.
+/// The blocks of a rank are consecutive; rank `first` comes first.
 TileGrid by_columns(std::int64_t rows, std::int64_t cols, std::int64_t rank_cols, int first = 0);
 
-/// The tiles of a grid one after another in a slice.
+/// Stacks the tiles of a grid in a slice.
 Placement stacked(const Slice& slice);
 
 }  // namespace shingle::planner

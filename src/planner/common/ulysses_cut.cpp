@@ -3,7 +3,7 @@
 namespace shingle::planner {
 namespace {
 
-/// The largest divisor that is at most `most`.
+/// The largest divisor of `of` that is at most `most`.
 std::int64_t divisor(std::int64_t of, std::int64_t most) {
   std::int64_t d = smaller(of, most);
   while (of % d != 0) --d;

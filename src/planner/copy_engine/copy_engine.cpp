@@ -1,6 +1,6 @@
-// copy-engine: a collective whose bytes are moved by copy engines (DMA collectives;
-// docs/mechanisms/copy-engine.md), by itself or with the GEMM before or after it. Engines cannot add: where
-// ranks are summed, workers do that with what engines have brought.
+// copy-engine: a collective with bytes moved by copy engines, alone or with the GEMM before or after it (DMA
+// collectives; docs/mechanisms/copy-engine.md). Engines cannot add, so workers sum the data that engines have
+// moved.
 #include <algorithm>
 
 #include "engine_params.hpp"
@@ -19,11 +19,11 @@ using planner::rows_of_shard;
 using planner::Transfer;
 using Use = planner::Transfer::Use;
 
-/// Where the rows that ranks exchange lie, by source and destination.
+/// Layout of the rows that ranks exchange, by source and destination.
 struct Layout {
   std::vector<std::vector<std::int64_t>> rows, first_sent, first_received;  // [source][dest]
-  bool sorted = true;     ///< every rank's rows are in the order of their destinations
-  bool symmetric = true;  ///< two ranks send each other the same number of rows
+  bool sorted = true;     ///< true if every rank's rows are in the order of their destinations
+  bool symmetric = true;  ///< true if any two ranks send each other the same number of rows
 
   explicit Layout(const Routing& routing) {
     const int world = routing.world();
@@ -46,19 +46,20 @@ struct Layout {
   }
 };
 
-/// The rows of shard `index` in a whole matrix on a rank.
+/// Rows of shard `index` in a whole matrix on a rank.
 Slice shard_of(const Builder& build, std::int32_t buffer, int rank, int index) {
   const std::int64_t rows = rows_of_shard(build.problem(), index);
   return build.rows(buffer, rank, rows > 0 ? index * build.problem().shard_rows() : 0, rows);
 }
 
-/// A copy within a rank, on the compute lane.
+/// Copies within a rank, on the compute lane.
 void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
   if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
 }
 
-/// A GEMM before engines. Where its tiles trigger them they are the machine's, or those that params say; else
-/// it is a library's. On GPUs kernels wait beside it, of which it leaves one of many workers.
+/// A GEMM before engines. If its tiles trigger the engines, it uses the tile of the params, else of the
+/// machine. Otherwise it is a call of cuBLASLt or oneDNN. On GPUs with many workers it leaves one for the
+/// waiting kernels beside it.
 Gemm triggering(const Builder& build, Gemm gemm) {
   const Params& params = build.params();
   if (params.trigger == Trigger::direct)
@@ -73,7 +74,7 @@ Gemm triggering(const Builder& build, Gemm gemm) {
 // ----------------------------------------------------------------------------------------------------------
 // gathers
 
-/// Shards of rows that start at `own(rank)` to all ranks' `to`, at their place in the whole matrix.
+/// Parcels of shards, from `own(rank)` to `to` on all ranks, at their place in the whole matrix.
 Parcels shards(const Builder& build, std::function<Slice(int)> own, std::int32_t to) {
   Parcels parcels;
   parcels.same_for_all = true;
@@ -91,7 +92,7 @@ void plan_gather(Builder& build, Variant variant) {
   const std::int32_t product =
       multiplies && build.needs_finishing() ? build.buffer("product", p.m, build.product_cols()) : build.out;
   const Handshake handshake(build);
-  const auto own = [&](int r) {  // what a first product makes is made where it is wanted
+  const auto own = [&](int r) {  // a first product is made at its place in the gathered matrix
     return produces ? shard_of(build, gathered, r, r) : build.all(build.a, r);
   };
   Transfer transfer(build, shards(build, own, gathered), variant, &handshake);
@@ -120,7 +121,8 @@ void plan_gather(Builder& build, Variant variant) {
 // ----------------------------------------------------------------------------------------------------------
 // exchanges of rows
 
-/// Routed rows from `source` to `target`; exchanged in place where these are the same buffer.
+/// Parcels of routed rows, from `source` to `target`. They are exchanged in place if both are the same
+/// buffer.
 Parcels routed(const Builder& build, const Layout& layout, std::int32_t source, std::int32_t target) {
   Parcels parcels;
   parcels.from = [&build, &layout, source](int s, int d) {
@@ -132,7 +134,7 @@ Parcels routed(const Builder& build, const Layout& layout, std::int32_t source, 
   return parcels;
 }
 
-/// The columns that travel: of the product, or of A.
+/// Columns that are sent: of the product, or of A.
 std::int64_t routed_cols(const Builder& build) {
   return build.problem().op == Op::alltoall_gemm ? build.problem().k : build.product_cols();
 }
@@ -155,7 +157,7 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
   const std::int32_t landed = fills ? build.out : target;
   const std::int32_t made =
       before ? (layout.sorted && in_place ? target : build.buffer("product", sent, cols)) : build.a;
-  // What is sent lies in the order of destinations.
+  // Rows to send are in the order of their destinations.
   std::int32_t source = made;
   if (in_place) {
     source = target;
@@ -166,7 +168,7 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
       after && finishing ? build.buffer("product", received, build.product_cols()) : build.out;
   const Handshake handshake(build);
   Transfer transfer(build, routed(build, layout, source, target), variant, &handshake);
-  const auto from = [&](int s, int r, std::int32_t buffer) {  // the rows of s on r
+  const auto from = [&](int s, int r, std::int32_t buffer) {  // the rows of rank s on rank r
     return build.rows(buffer, r, layout.first_received[s][r], layout.rows[s][r]);
   };
   const auto fill = [&](int s, int r) { copy_rows(build, r, from(s, r, target), from(s, r, build.out)); };
@@ -210,26 +212,27 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
 // ----------------------------------------------------------------------------------------------------------
 // reductions
 
-/// The partial sums of all ranks for one rank's shard: where they are sent from, and where they lie then.
+/// Partial sums of all ranks for one rank's shard: where they are sent from, and where they arrive.
 class Partials {
  public:
   Partials(Builder& build, bool in_place)
       : shard_(build.problem().shard_rows()), world_(build.world()), in_place_(in_place) {
     const Problem& p = build.problem();
-    const bool own_copy = p.traits().multiplies() || in_place;  // the user's A must stay as it is
+    const bool own_copy = p.traits().multiplies() || in_place;  // the user's A must not change
     source_ = own_copy ? build.buffer("product", in_place ? world_ * shard_ : p.m, p.n) : build.a;
     if (!in_place) staging_ = build.buffer("staging", (world_ - 1) * shard_, p.n);
   }
 
   std::int32_t source() const { return source_; }
 
-  /// Rows that `source` has for `dest`. In place whole shards are exchanged, also where the last are short.
+  /// Rows that `source` has for `dest`. In place, whole shards are exchanged, even if the last shards are
+  /// short.
   Slice from(const Builder& build, int source, int dest) const {
     const std::int64_t rows = rows_of_shard(build.problem(), dest);
     const bool any = rows > 0 || (in_place_ && rows_of_shard(build.problem(), source) > 0);
     return part(build, source_, source, dest, in_place_ ? (any ? shard_ : 0) : rows);
   }
-  /// Where these lie at `dest`.
+  /// Where these rows arrive at `dest`.
   Slice to(const Builder& build, int source, int dest) const {
     const std::int64_t rows = rows_of_shard(build.problem(), dest);
     if (source == dest || in_place_) return part(build, source_, dest, source, rows);
@@ -253,14 +256,14 @@ class Partials {
   std::int32_t source_, staging_ = -1;
 };
 
-/// Rows of a sum: as many blocks as workers, of no more rows than are a worker's at a time.
+/// Grid of a sum: one block of rows for each worker, within the rows that fit its cache.
 TileGrid sum_blocks(const Builder& build, std::int64_t rows, std::int64_t cols) {
   const TileGrid blocks = build.row_blocks(rows, cols);
   const std::int64_t each = larger(smaller(ceil_div(rows, build.workers()), blocks.tile_rows), 1);
   return make_grid(rows, cols, static_cast<std::int32_t>(each), blocks.tile_cols);
 }
 
-/// The sum of all ranks' parts of the own shard, in rank order.
+/// Sum of all ranks' parts of the own shard, in rank order.
 Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, Placement to, bool finishing) {
   const std::int64_t rows = rows_of_shard(build.problem(), rank);
   Elementwise pass = build.finishing(rank, sum_blocks(build, rows, build.problem().n), {}, std::move(to));
@@ -302,7 +305,7 @@ void plan_reducescatter(Builder& build, Variant variant) {
   }
 }
 
-/// A reduce-scatter whose sums are gathered; an epilogue or a norm is applied to the whole by every rank.
+/// A reduce-scatter, then a gather of the sums. Every rank applies an epilogue or a norm to all rows.
 void plan_allreduce(Builder& build, Variant variant) {
   const Problem& p = build.problem();
   const Variant first = planner::exchange_of(variant), second = planner::gather_of(variant);
@@ -340,7 +343,7 @@ Rounding engine_rounding(const Problem& p) {
 Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const Params& params) {
   problem.validate();
   Machine machine = host;
-  machine.collective_workers = 0;  // no library takes part
+  machine.collective_workers = 0;  // no collective takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::needs_all_ranks(problem, params, "copy-engine")) return *reason;
   std::optional<Layout> layout;

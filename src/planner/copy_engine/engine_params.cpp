@@ -29,13 +29,14 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
   if (params.launchers < 0 || params.launchers > p.world)
     return Reason{fmt::format("launchers = {} is outside [1, {}]: a rank has no more than one",
                               params.launchers, p.world)};
-  // Ranks that count into one place could run an epoch ahead of others and be taken for them.
+  // Ranks that add to one count may be an epoch ahead, and their adds would be taken for those of other
+  // ranks.
   if (params.poll == Poll::collective && params.trigger == Trigger::direct)
     return Reason{"one place to poll for all ranks is the host's to set: use --trigger host"};
   return std::nullopt;
 }
 
-/// Why a variant cannot carry out the problem's collective.
+/// Reason why a variant cannot carry out the problem's collective, or nullopt.
 std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& params, bool symmetric) {
   const bool reduces_to_all = p.traits().reduces() && !p.traits().scatters();
   if (variant == Variant::bcst && !is_gather(p) && !reduces_to_all)
@@ -52,29 +53,29 @@ std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& par
   return std::nullopt;
 }
 
-/// Engines of a rank so that each has one command; or one for all (§4.2).
+/// Number of engines of a rank so that each has one command, or one for all commands (§4.2).
 std::int32_t engines_for(const Problem& p, Variant variant) {
   if (variant == Variant::b2b || variant == Variant::ring) return 1;
   const bool in_pairs = variant == Variant::bcst || variant == Variant::swap;
   const bool both =
-      p.traits().reduces() && !p.traits().scatters();  // an allreduce also has copies, one by one
+      p.traits().reduces() && !p.traits().scatters();  // the gather of an allreduce is single copies
   return static_cast<std::int32_t>(larger(in_pairs && !both ? p.world / 2 : p.world - 1, 1));
 }
 
-/// As many as the params say, but none without a command.
+/// The number of engines in the params, without engines that would have no command.
 std::int32_t engines_of(const Problem& p, Variant variant, const Params& params) {
   if (params.engines == 0) return engines_for(p, variant);
   return std::min(params.engines, engines_for(p, variant == Variant::b2b ? Variant::pcpy : variant));
 }
 
-/// What all ranks have in the end, or reduce; of what is routed, what a rank sends in the mean.
+/// Bytes that all ranks have in the end, or reduce. For routed rows: the mean of what a rank sends.
 std::int64_t total_bytes(const Problem& p) {
   const std::int64_t rows = p.traits().routes() ? p.routing->global_base(p.world) / larger(p.world, 1) : p.m;
   const std::int64_t cols = is_gather(p) ? p.gathered_cols() : p.op == Op::alltoall_gemm ? p.k : p.n;
   return rows * cols * static_cast<std::int64_t>(size_bytes(p.dtype));
 }
 
-/// The variant that was fastest for this size on the paper's machine (Tables 1 and 2).
+/// The fastest variant for this size on the paper's machine (Tables 1 and 2).
 Variant by_tables(const Problem& p, bool symmetric) {
   const std::int64_t bytes = total_bytes(p);
   constexpr std::int64_t kib = 1024, mib = 1024 * kib;
@@ -84,10 +85,12 @@ Variant by_tables(const Problem& p, bool symmetric) {
   return bytes >= 4 * mib ? Variant::pcpy : exchanges ? Variant::swap : Variant::b2b;
 }
 
-/// The fastest by the phases of the machine's engines; by the paper's tables where they are not known. What
-/// no phase tells is that ranks drift apart, and that two engines that meet at one rank's link slow each
-/// other down (by 40% between eight GPUs): there the one that keeps them in step is chosen if it is nearly as
-/// fast.
+/// The fastest variant by the phases of the machine's engines, or by the paper's tables if the phases are
+/// unknown.
+///
+/// The phases do not show that ranks drift apart. Two engines that meet at one rank's link then slow each
+/// other down, by 40% between eight GPUs. If that can happen, `ring`, which keeps them in step, is chosen if
+/// it is nearly as fast.
 Variant by_size(const Problem& p, const Machine& machine, const Params& params, bool symmetric) {
   if (!machine.engine.paced() || p.world < 2) return by_tables(p, symmetric);
   const auto us = [&](Variant variant) {
@@ -119,7 +122,7 @@ Result<Params> engine_params(const Problem& problem, const Machine& machine, con
       params.variant == Variant::automatic ? by_size(problem, machine, params, symmetric) : params.variant;
   if (auto reason = unfit(problem, chosen.variant, params, symmetric)) return *reason;
   chosen.engines = engines_of(problem, chosen.variant, params);
-  if (problem.traits().multiplies() && params.trigger == Trigger::direct) {  // tiles that are counted
+  if (problem.traits().multiplies() && params.trigger == Trigger::direct) {  // its tiles are counted
     const TileSize tile = tile_size(machine, params);
     chosen.tile_rows = tile.rows, chosen.tile_cols = tile.cols;
     chosen.order = params.order == TileOrder{} ? machine.order : params.order;

@@ -1,16 +1,16 @@
-// What copy engines can carry out, and the params with which: those that are asked for, and the rest by size.
+// Params of copy engines: the requested ones, and the rest by size.
 #pragma once
 
 #include "shingle/planner/planner.hpp"
 
 namespace shingle::planner {
 
-/// Every param that concerns copy engines, or why there is no plan. `symmetric`: any two ranks send each
-/// other as many rows.
+/// All params for copy engines, or the reason why there is no plan. `symmetric`: any two ranks send each
+/// other the same number of rows.
 Result<Params> engine_params(const Problem& problem, const Machine& machine, const Params& params,
                              bool symmetric);
 
-/// How a variant exchanges rows before ranks sum them, and how it gathers the sums.
+/// Variant of the exchange before ranks sum rows, and variant of the gather of the sums.
 inline Variant exchange_of(Variant variant) {
   return variant == Variant::bcst ? Variant::pcpy : variant;
 }

@@ -1,16 +1,14 @@
-// alltoall+gemm whose tiles wait for the ranks that their rows come from: the dispatch of a mixture of
-// experts.
+// alltoall+gemm with gates by source rank: the dispatch of a mixture of experts.
 //
-// Rows are pushed to one destination after the other, the own first; the GEMM begins with the own rows and
-// goes on in the order in which those of the others come. A tile may need rows of several ranks, and awaits
-// each.
+// Rows are pushed to one destination after the other, the own rank first. The GEMM begins with the own rows
+// and takes those of other ranks in order of arrival. A tile may need rows of several ranks, and awaits each.
 #include "fused.hpp"
 #include "planner/common/pools.hpp"
 
 namespace shingle::planner {
 namespace {
 
-/// Tiles over a rank's received rows, the own ones first.
+/// Tiles over a rank's received rows, own rows first.
 struct ReceivedTiles {
   TileGrid grid;
   std::int64_t band_rows;  ///< rows that a band of positions covers
@@ -24,20 +22,20 @@ struct ReceivedTiles {
     const std::int64_t tiles = std::int64_t{order.swizzle} * order.cluster_m;
     const bool along_n = order.raster == Raster::along_n;
     band_rows = along_n ? tiles * tall : larger(rows, 1);
-    // Down the columns, every column needs all rows: there is no order by arrival.
+    // In column order, every column needs all rows, so an order by arrival has no effect.
     order.rotation =
         along_n ? static_cast<std::int32_t>(build.problem().routing->receive_base(rank, rank) / band_rows)
                 : 0;
     grid = make_grid(rows, cols, tall, wide, order);
     band_positions = along_n ? grid.positions() / larger(ceil_div(rows, band_rows), 1) : grid.positions();
   }
-  /// The first row of the band at a position.
+  /// First row of the band at a position.
   std::int64_t first_row(std::int64_t position) const {
     return grid.tile(position).m * grid.tile_rows / band_rows * band_rows;
   }
 };
 
-/// The gate on one source: bands that hold rows of it await all that it pushes.
+/// The gate on one source: bands that hold its rows await all that it pushes.
 TileGate gate_on(const ReceivedTiles& tiles, std::int32_t arrived, int source, std::int64_t base,
                  std::int64_t rows, std::uint32_t pushed) {
   TileGate gate{arrived, {}, {}};

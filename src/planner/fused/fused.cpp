@@ -1,5 +1,5 @@
-// fused: communication inside the GEMM (FLUX; docs/mechanisms/fused.md). Tiles are stored straight into other
-// ranks' memory, or wait for their rows to come from there; no collective library takes part.
+// fused: communication inside the GEMM (FLUX; docs/mechanisms/fused.md). Tiles are stored directly to remote
+// memory, or wait for their rows from there. No NCCL or MPI collective takes part.
 #include "fused.hpp"
 
 #include <fmt/format.h>
@@ -48,14 +48,14 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
   return std::nullopt;
 }
 
-/// Of a product as it travels.
+/// Bytes of a product in the dtype in which it travels.
 double staged_bytes(const Problem& p, const Params& params) {
   const DType dtype = params.stage_fp32 ? DType::f32 : p.dtype;
   return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(dtype));
 }
 
-/// Rows of a communication tile: a quarter of a shard, or more where a copy would take less time than what
-/// comes with it.
+/// Rows of a communication tile: a quarter of a shard. It is more if a copy would take less time than its
+/// fixed cost.
 std::int64_t communication_rows(const Problem& p, const Machine& machine) {
   constexpr std::int64_t most_pieces = 4;
   const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
@@ -68,14 +68,14 @@ std::int64_t communication_rows(const Problem& p, const Machine& machine) {
   return ceil_div(p.shard_rows(), pieces);
 }
 
-/// Of the workers a few, where nothing else was said: they keep up with what arrives, and those of a GPU
-/// leave its waves as they are (docs/mechanisms/fused.md).
+/// Number of helpers if the params give none: a few. They keep up with arriving data, and on a GPU they do
+/// not change the number of waves (docs/mechanisms/fused.md).
 std::int32_t helpers_of(const Machine& machine, const Params& params, std::int32_t one_in = 32) {
   return params.helpers != 0 ? params.helpers : machine.workers / one_in;
 }
 
-/// How many waves of tiles the product is, how long they take (0: the machine does not say), and how many
-/// bytes of it travel if all do.
+/// Size of a product: its waves of tiles, their time (0: unknown to the machine), and its bytes if all of it
+/// is sent.
 struct Product {
   double waves = 0;
   double us = 0;
@@ -89,15 +89,15 @@ Product product_of(const Problem& p, const Machine& machine, const Params& param
           staged_bytes(p, params)};
 }
 
-/// Whether so many times a product take longer to store to others than the product takes.
+/// True if storing `times` times the product to other ranks takes longer than computing it.
 bool wire_bound(const Machine& machine, const Product& product, double times) {
   if (!machine.link.paced() || product.us == 0) return false;
   const double gbps = machine.store_gbps > 0 ? machine.store_gbps : machine.link.gbps;
   return times * product.bytes / (gbps * 1e3) > product.us;
 }
 
-/// Whether sending everything to everybody, who then sums all rows, is sooner there than two hops of a shard
-/// each.
+/// True if one shot is faster than two hops of a shard each. In one shot every rank sends its product to all
+/// ranks and sums all rows.
 bool one_shot_is_faster(const Problem& p, const Machine& machine, const Params& params,
                         const Product& product) {
   const Link& link = machine.link;
@@ -106,27 +106,31 @@ bool one_shot_is_faster(const Problem& p, const Machine& machine, const Params& 
     return machine.memory_gbps > 0 ? moved / (machine.memory_gbps * 1e3) : 0;
   };
   const double others = product.bytes * (p.world - 1) / p.world;
-  // The sums of the others' rows: a read for each source, a write.
+  // Summing the other ranks' rows: one read for each source, and one write.
   const double shot_us =
       link.transfer_us(product.bytes * (p.world - 1)) + in_memory_us(others * (p.world + 1));
-  // What comes to memory beside the output goes on to it.
+  // With unregistered outputs, rows that arrive in internal memory are copied to the output.
   const double fill_us = params.unregistered ? in_memory_us(2 * product.bytes) : 0;
   return shot_us < 2 * link.transfer_us(others) + fill_us;
 }
 
-/// The order of the shards that are summed; one shot has none. Where links are the bound, they are to be busy
-/// all the time, and with all of the others: shard after shard, ranks that drift meet at one of them, and
-/// none is sent to while a rank computes its own.
+/// Order of the shards that are summed; one shot has none.
+///
+/// If links are the bottleneck, they must be busy all the time, with all peers. Shard by shard, ranks that
+/// drift apart would send to the same rank. Also, no link would be busy while a rank computes its own shard.
 CommOrder order_of_sums(const Params& params, bool one_shot, bool bound) {
   if (one_shot || params.comm_order == CommOrder::reverse) return CommOrder::ring;
   if (params.comm_order != CommOrder::automatic) return params.comm_order;
   return bound ? CommOrder::interleaved : CommOrder::ring;
 }
 
-/// Workers that sum beside the product: none where it is soon over and needs all of them. Where it is long,
-/// and either each sum goes to all or the product has time, as many as keep up with it, if the machine says
-/// how fast they sum; else a few, as what they leave is soon summed by all. `moved`: what a rank reads and
-/// stores for its sums, in products.
+/// Number of workers that sum beside the product.
+///
+/// A product of few waves needs all workers, so there are none. A long product gets as many as keep up, if
+/// `busy` holds and the machine gives their rate. `busy`: sums go to all ranks, or links are the bottleneck.
+/// Otherwise there are a few, because all workers sum the rest soon after.
+///
+/// `moved`: elements that a rank reads and stores for its sums, in multiples of the product.
 std::int32_t summing(const Machine& machine, const Params& params, const Product& product, double moved,
                      bool busy) {
   constexpr double few = 2, many = 6;
@@ -139,7 +143,7 @@ std::int32_t summing(const Machine& machine, const Params& params, const Product
   return std::clamp(2 * static_cast<std::int32_t>(std::min(needed, 1.0 * most) / 2), least, most);
 }
 
-/// The parameters that the operator uses, with what the planner chooses.
+/// The params that the operator uses, including the planner's choices.
 Params choose(const Problem& p, const Machine& machine, const Params& params) {
   Params chosen;
   chosen.tile_rows = params.tile_rows;
@@ -148,11 +152,12 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   chosen.unregistered = params.unregistered;
   if (p.traits().reduces()) {
     chosen.stage_fp32 = params.stage_fp32;
-    const bool asked = params.comm_order != CommOrder::automatic;  // for an order, which one shot has not
+    const bool asked =
+        params.comm_order != CommOrder::automatic;  // true if the user asks for an order; one shot has none
     const Product product = product_of(p, machine, params);
     chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && !asked &&
                                           one_shot_is_faster(p, machine, params, product));
-    const double share = chosen.one_shot ? 1 : 1.0 / p.world;  // of the rows that a rank sums
+    const double share = chosen.one_shot ? 1 : 1.0 / p.world;  // share of all rows that a rank sums
     const bool bound = !p.traits().shards_a() && wire_bound(machine, product, share * (p.world - 1));
     chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
@@ -171,9 +176,8 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
   return chosen;
 }
 
-/// Whether the last tiles of a product that is summed on one rank only are all to be the rank's own: nothing
-/// of them is on its way when the product ends. Links have to keep up with tiles that all leave, which come
-/// before.
+/// True if the last tiles of a reduce-scatter's product should all be the rank's own. No data is then in
+/// flight when the product ends. All earlier tiles leave the rank, and the links must keep up with them.
 bool ends_with_own(const Problem& p, const Machine& machine, const Params& chosen) {
   return p.op == Op::gemm_reducescatter && chosen.comm_order == CommOrder::ring &&
          !wire_bound(machine, product_of(p, machine, chosen), 1);
@@ -189,7 +193,7 @@ Rounding rounding(const Problem& p, const Params& params) {
 Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Params& params) {
   problem.validate();
   Machine machine = host;
-  machine.collective_workers = 0;  // no library takes part
+  machine.collective_workers = 0;  // no collective takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::needs_all_ranks(problem, params, "fused")) return *reason;
   if (auto reason = unserved_by_fused(problem, machine, params)) return *reason;

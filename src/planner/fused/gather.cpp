@@ -1,8 +1,8 @@
-// allgather+gemm whose tiles wait for the rows that they need (FLUX §3.2, Algorithms 2 and 3).
+// allgather+gemm with gates by tile (FLUX §3.2, Algorithms 2 and 3).
 //
-// Shards travel in communication tiles of some bands each; the GEMM runs over them in the order in which they
-// come, the own ones first, and a tile awaits the communication tile that holds its rows. At any step the
-// transfers form a permutation: nobody sends to, or fetches from, whom another does.
+// Shards travel in communication tiles of several bands. The GEMM takes them in order of arrival, own rows
+// first. A tile awaits the communication tile that holds its rows. At any time the transfers form a
+// permutation: no two ranks send to, or fetch from, the same rank.
 #include "gather.hpp"
 
 namespace shingle::planner {
@@ -17,7 +17,8 @@ Gather::Gather(Builder& build, const ShardTiles& tiles, const Machine& machine)
   same.tile_rows = tiles.inner.tile_rows, same.tile_cols = tiles.inner.tile_cols;
   piece_ = ShardTiles(1, comm_rows_, tiles.inner.cols, same, build.params()).inner;
   arrived_ = build.counter("arrived", build.world() * pieces_, kind);
-  // Where ranks are summed after it, whoever has the products of its shard knows that it has been fetched.
+  // If ranks are summed afterwards, a rank that gets the products of its shard knows that the shard was
+  // fetched.
   const bool tells = build.params().pull && !build.problem().traits().reduces();
   fetched_ = tells ? build.counter("fetched", build.world(), kind) : -1;
   gathered_ = build.buffer("gathered", build.world() * tiles.shard, build.problem().k);
@@ -52,7 +53,7 @@ void Gather::move(const Handshake& handshake, int rank) const {
     move_by_workers(handshake, rank);
 }
 
-/// One piece from `source`'s A to the gathered matrix of `dest`, and the word that it is there.
+/// Copies one piece from `source`'s A to the gathered matrix of `dest`, and notifies its arrival.
 void Gather::move_piece(int rank, std::int32_t lane, int source, int dest, std::int64_t piece) const {
   const std::int64_t count = rows(source, piece);
   if (count == 0) return;
@@ -65,13 +66,14 @@ void Gather::move_piece(int rank, std::int32_t lane, int source, int dest, std::
 void Gather::move_by_engine(const Handshake& handshake, int rank) const {
   const int world = build_.world();
   const bool pull = build_.params().pull;
-  // The own rows, which the GEMM begins with, by all workers before it: within a GPU an engine copies with
-  // workers, and would get those alone that the GEMM leaves.
+  // All workers copy the own rows before the GEMM, which begins with them. Within a GPU a copy engine uses
+  // workers, and would get only those that the GEMM leaves.
   Elementwise own = pass(rank, rank, 0, pieces_);
   own.resources = {1, build_.workers()};
   if (own.count != 0) build_.step(rank, compute_lane, std::move(own));
   const std::int32_t lane = build_.lane(rank, LaneKind::copy, "copy");
-  handshake.await_all(build_, rank, lane);  // at once: a wait between two copies is a pause of the engine
+  handshake.await_all(build_, rank,
+                      lane);  // at once, because a wait between two copies makes the engine pause
   const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
   for (std::int64_t turn = 0; turn < turns; ++turn)
     for (int i = 1; i < world; ++i) {
@@ -82,8 +84,8 @@ void Gather::move_by_engine(const Handshake& handshake, int rank) const {
     }
 }
 
-/// Workers push, or fetch, the same pieces: helpers beside the GEMM if there are any, else all before it,
-/// which their stores then overlap.
+/// Workers push, or fetch, the same pieces: helpers beside the GEMM if there are any, else all workers before
+/// it. Their stores may then overlap the GEMM.
 void Gather::move_by_workers(const Handshake& handshake, int rank) const {
   const int world = build_.world();
   const bool pull = build_.params().pull;
@@ -99,7 +101,7 @@ void Gather::move_by_workers(const Handshake& handshake, int rank) const {
     }
 }
 
-/// What workers move of a shard, in items of which each communication tile has several for them to share.
+/// Items of a shard that workers move. A communication tile has several items for workers to share.
 TileGrid Gather::items(int source) const {
   constexpr std::int64_t most_cols = 1024;
   const std::int64_t cols = build_.problem().k;
@@ -107,13 +109,12 @@ TileGrid Gather::items(int source) const {
                    static_cast<std::int32_t>(smaller(cols, most_cols)));
 }
 
-/// Where the items of a piece end.
+/// Position at which the items before a piece end.
 std::int64_t Gather::items_before(const TileGrid& items, std::int64_t piece) const {
   return smaller(first(piece) / items.tile_rows * items.tiles_n(), items.positions());
 }
 
-/// What `arrived` of a rank grows by once a piece is there: by nothing where the rank copies it in its GEMM's
-/// lane.
+/// Growth of `arrived` on a rank for one piece; 0 if the rank copies it in its GEMM's lane.
 std::uint32_t Gather::arrivals(int rank, int source, std::int64_t piece) const {
   if (rows(source, piece) == 0) return 0;
   if (by_engine()) return source == rank ? 0 : 1;
@@ -121,7 +122,7 @@ std::uint32_t Gather::arrivals(int rank, int source, std::int64_t piece) const {
   return static_cast<std::uint32_t>(items_before(grid, piece + 1) - items_before(grid, piece));
 }
 
-/// Copies `count` pieces from one on, or as many as there are; of no items if there are none.
+/// Copies `count` pieces from `piece` on, at most to the end of the shard. An empty pass has no items.
 Elementwise Gather::pass(int source, int dest, std::int64_t piece, std::int64_t count) const {
   const std::int64_t all = tiles_.rows_of(source);
   Elementwise pass;
@@ -183,7 +184,7 @@ void Gather::feed_by_shards(int rank, Gemm& gemm) const {
   gemm.gates.push_back(std::move(gate));
 }
 
-/// Virtual rows by pieces: the first of every shard, then the second of every shard, …, the own in front.
+/// Orders virtual rows by pieces: the first piece of every shard, then the second, …; own pieces come first.
 void Gather::feed_by_pieces(int rank, Gemm& gemm) const {
   const int world = build_.world();
   TileGrid all = piece_;
@@ -211,7 +212,7 @@ void Gather::release(int rank) const {
 
 namespace {
 
-/// A tile of swiglu's output takes a tile of gates and one of ups.
+/// A tile of swiglu's output needs a tile of gates and one of ups, so tiles are half as wide.
 Machine with_tiles_of(const Problem& p, const Machine& machine) {
   Machine halved = machine;
   if (p.epilogue.activation == Activation::swiglu) halved.tile_cols = larger(machine.tile_cols / 2, 1);

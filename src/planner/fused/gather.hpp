@@ -1,33 +1,34 @@
-// Shards of A on their way to the ranks that multiply them, in communication tiles, and the order in which a
-// GEMM takes them.
+// Gather of A's shards in communication tiles, and the order in which a GEMM takes them.
 #pragma once
 
 #include "fused.hpp"
 
 namespace shingle::planner {
 
-/// Tiles of the product of the gathered matrix, of `cols` output columns.
+/// Tiles of the product of the gathered matrix, with `cols` output columns.
 ShardTiles gathered_tiles(const Builder& build, std::int64_t cols, const Machine& machine);
 
 class Gather {
  public:
-  /// Declares the gathered matrix and its counters. `tiles` are those of the GEMM and outlive this.
+  /// Declares the gathered matrix and its counters. `tiles` are the tiles of the GEMM, and must outlive this
+  /// object.
   Gather(Builder& build, const ShardTiles& tiles, const Machine& machine);
 
-  /// The steps that bring every shard to the rank (or, pushed, the rank's to everyone).
+  /// Appends the steps that bring every shard to the rank. If shards are pushed: the rank's shard to all
+  /// ranks.
   void move(const Handshake& handshake, int rank) const;
-  /// Lets a GEMM that stores its product by rows multiply the gathered matrix, in the order in which it
-  /// comes.
+  /// Makes a GEMM that stores its product by rows multiply the gathered matrix, in order of arrival.
   void feed(int rank, Gemm& gemm) const;
-  /// The same where all rows are in one row of tiles, which await all of them.
+  /// As feed(), if all rows are in one row of tiles: each tile awaits all rows.
   void feed_together(int rank, Gemm& gemm) const;
-  /// The rank's own shard is the user's again once everybody has fetched it: the end of the compute lane.
+  /// At the end of the compute lane: awaits that all ranks have fetched the rank's shard, so that it is the
+  /// user's again.
   void release(int rank) const;
 
  private:
   bool by_engine() const { return build_.params().mover == Mover::copy_engine; }
   bool interleaved() const;
-  /// The rank whose shard is the i-th to come to a rank, and the one that a rank's own goes to at the same
+  /// The rank with the i-th shard to arrive at `rank`, and the rank that gets the shard of `rank` at the same
   /// time.
   int source(int rank, int i) const;
   int dest(int rank, int i) const;
@@ -49,12 +50,12 @@ class Gather {
 
   Builder& build_;
   const ShardTiles& tiles_;
-  TileGrid piece_;          // of the tiles of a full communication tile
-  std::int64_t comm_rows_;  // of a communication tile: whole bands
-  std::int64_t pieces_;     // of a full shard
-  std::int32_t gathered_;   // buffer
+  TileGrid piece_;          // grid of a full communication tile
+  std::int64_t comm_rows_;  // rows of a communication tile: whole bands
+  std::int64_t pieces_;     // communication tiles of a full shard
+  std::int32_t gathered_;   // buffer: the gathered matrix
   std::int32_t arrived_;    // counter, entry source · pieces + piece
-  std::int32_t fetched_;    // counter, by rank: it has all of this one's shard; -1: nobody asks
+  std::int32_t fetched_;  // counter, by rank: that rank has fetched all of this rank's shard; -1: not needed
 };
 
 }  // namespace shingle::planner

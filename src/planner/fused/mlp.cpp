@@ -1,10 +1,12 @@
-// mlp in two GEMMs that are not split: tiles of the first wait for their rows, as in allgather+gemm; those of
-// the second go straight to their owners, as in gemm+reducescatter.
+// mlp in two unsplit GEMMs. Tiles of the first await their rows, as in allgather+gemm. Tiles of the second
+// are stored directly to their owners, as in gemm+reducescatter.
 //
-// The first product stays on its rank. It begins with the own shard, which need not come from anywhere, and
-// goes on with those of r + 1, r + 2, … as they come; the second goes over them in the same cycle from r + 1
-// on and ends with the own one, which goes nowhere. It follows the first in the lane instead of being gated
-// on it in another: a gated GEMM holds the workers that it has while it waits, which the first one can use.
+// The first product stays on its rank r. It begins with the own shard, which needs no transfer, and continues
+// with shards r + 1, r + 2, … as they arrive. The second follows the same cycle from r + 1 on. It ends with
+// the own shard, which is not sent.
+//
+// The second GEMM follows the first in its lane. Gated on the first in another lane, it would hold workers
+// while it waits that the first could use.
 #include "planner/common/mlp.hpp"
 #include "gather.hpp"
 #include "reduction.hpp"
@@ -25,7 +27,7 @@ void fuse_mlp(Builder& build, const Machine& machine) {
     Gemm up = build.up_gemm(r, first.grid(r), first.rows(), Builder::in_place(product));
     gather.feed(r, up);
     build.step(r, compute_lane, std::move(up));
-    // Whose rows have come has begun; of the others nothing is known yet.
+    // A rank has begun if its rows have arrived. Ranks without rows are awaited here.
     for (int peer = 0; peer < p.world; ++peer)
       if (peer != r && first.rows_of(peer) == 0) handshake.await(build, r, compute_lane, peer);
     sums.multiply(r, &product);

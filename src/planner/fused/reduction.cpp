@@ -1,23 +1,26 @@
 // gemm+reducescatter and gemm+allreduce without a collective (FLUX §3.1, Algorithm 1; the reduction is ours).
 //
-// A GEMM's tile is stored into its owner's staging, in a region of the source's own, and counted there. The
-// owner sums the regions in rank order, band by band as they are complete: by a few workers beside its own
-// GEMM, and by all of them after it, from one queue. For allreduce whoever sums a band stores it on every
-// rank; in one shot, everybody sums everything. Where ranks do not reach each other's output, sums go to a
-// buffer beside it and from there, band by band as they come, to the output.
+// A GEMM's tile is stored to its owner's staging buffer, in a region of the source, and counted there. The
+// owner sums the regions in rank order, band by band as they are complete. A few workers do so beside the
+// GEMM, and all workers after it, from one work queue.
+//
+// For allreduce, the owner of a band stores its sums on every rank. In one shot, every rank sums all rows. If
+// ranks cannot access each other's output, sums go to an internal buffer. From there they are copied to the
+// output, band by band.
 #include "reduction.hpp"
 
 namespace shingle::planner {
 namespace {
 
-/// One sum over `rows` rows: who stores into the staging of whom, and what the sums become.
+/// Staging of one sum over `rows` rows.
 struct Reduction {
-  std::int32_t staging;  ///< a region for each source
-  std::int64_t region;   ///< its rows
-  std::int32_t stored;   ///< by band: tiles that have come from all ranks
+  std::int32_t staging;  ///< buffer: a region for each source
+  std::int64_t region;   ///< rows of a region
+  std::int32_t stored;   ///< counter, by band: tiles that all ranks have stored
 };
 
-/// Of the tiles of a sum: as tall as the GEMM's, or less where these leave workers with none.
+/// Height of the tiles of a sum: that of the GEMM's tiles, or less if there would be too few tiles for the
+/// workers.
 std::int32_t height(const ShardTiles& tiles, std::int64_t rows, std::int64_t cols, std::int64_t workers) {
   constexpr std::int32_t least = 32;
   std::int32_t tall = tiles.inner.tile_rows;
@@ -27,7 +30,7 @@ std::int32_t height(const ShardTiles& tiles, std::int64_t rows, std::int64_t col
   return tall;
 }
 
-/// The tiles of a sum of `rows` of a region's rows, band by band.
+/// Tiles of a sum over `rows` rows of a region, band by band.
 TileGrid sum_grid(const Builder& build, const ShardTiles& tiles, std::int64_t region, std::int64_t rows) {
   const std::int64_t cols = build.problem().n;
   const auto across = static_cast<std::int32_t>(tiles.band_cols / tiles.inner.tile_cols);
@@ -35,7 +38,7 @@ TileGrid sum_grid(const Builder& build, const ShardTiles& tiles, std::int64_t re
                    across > 0 ? TileOrder{Raster::along_m, across, 1, 1, 0} : TileOrder{});
 }
 
-/// Where a band's tiles end there.
+/// Position in the sum's grid at which a band ends.
 std::int64_t end_of_band(const TileGrid& sums, const ShardTiles& tiles, std::int64_t band) {
   if (tiles.band_cols > 0) return sums.positions() / tiles.bands * (band + 1);
   const std::int64_t tall = ceil_div((band + 1) * tiles.band_rows, sums.tile_rows);
@@ -49,7 +52,7 @@ std::uint32_t tiles_of_band(const TileGrid& sums, const ShardTiles& tiles, std::
   return static_cast<std::uint32_t>(before(band + 1) - before(band));
 }
 
-/// The sum of the sources' regions on a rank, band by band, as a pass of which `to` gets the result.
+/// The pass that sums the sources' regions on a rank, band by band, and stores to `to`.
 Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& at, int rank,
                      std::int64_t rows, Placement to) {
   const Problem& p = build.problem();
@@ -72,7 +75,7 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
   return pass;
 }
 
-/// A sum by the helpers but `fillers` of them, and by everybody else.
+/// Shares a sum between the helpers, except `fillers` of them, and all other workers.
 void share_sum(Builder& build, int rank, Elementwise pass, std::int32_t fillers = 0) {
   const std::int32_t helpers = build.helpers();
   const std::int32_t lane = helpers > 0 ? build.helper_lane(rank, "reduce") : compute_lane;
@@ -84,8 +87,7 @@ void await_tiles(Builder& build, int rank, std::int32_t counter, std::int64_t en
     build.await(rank, compute_lane, counter, entry, static_cast<std::uint32_t>(grid.tiles()));
 }
 
-/// Counts every tile of a pass on `ranks`: those before ends[i] and not before ends[i - 1] in entry
-/// first + i.
+/// Counts every tile of a pass on `ranks`. Positions [ends[i - 1], ends[i]) add to entry first + i.
 TileNotify count_tiles(std::int32_t counter, std::vector<std::int32_t> ranks, std::vector<std::int64_t> ends,
                        std::int64_t first) {
   TileNotify notify{counter, std::move(ranks), std::move(ends)};
@@ -99,7 +101,7 @@ std::int32_t staging_buffer(Builder& build, std::int64_t rows) {
                             build.problem().n);
 }
 
-/// All ranks, from one on: who stores to all does not meet the others at one.
+/// All ranks, from `first` on, so that ranks which store to all do not store to the same one at a time.
 std::vector<std::int32_t> everyone(int world, int first) {
   std::vector<std::int32_t> ranks;
   for (int i = 0; i < world; ++i) ranks.push_back((first + i) % world);
@@ -117,14 +119,15 @@ ShardSums::ShardSums(Builder& build, const ShardTiles& tiles) : build_(build), t
   const bool finishes = build.row_wise_finishing();
   fills_ = gathers_ && build.params().unregistered && !finishes;
   summed_ = finishes || fills_ ? build.buffer("summed", gathers_ ? p.m : shard_, p.n) : build.out;
-  // Who has to know that a shard is summed: for a scatter its rank, and only if rows are finished after that.
+  // Ranks that must know that a shard is summed. For a scatter this is only the owner, if rows are finished
+  // afterwards.
   parts_ = fills_ ? tiles.bands : 1;
   complete_ = gathers_ || finishes ? build.counter("summed", p.world * parts_) : -1;
-  // One in eight keeps up with what the others sum, to which more of them would matter more.
+  // One helper in eight keeps up with the sums of other ranks; more would be missed by the sums themselves.
   if (fills_) fillers_ = (build.helpers() + 6) / 8;
 }
 
-/// The own shard comes last, as nobody waits for its way, unless all ranks go by the same order.
+/// The own shard comes last, because no rank waits for its transfer, unless all ranks use the same order.
 int ShardSums::first(int rank) const {
   return build_.params().comm_order == CommOrder::same ? 0 : (rank + 1) % build_.world();
 }
@@ -184,8 +187,8 @@ void ShardSums::sum(int rank) const {
   if (build_.row_wise_finishing()) finish_rows(build_, rank, summed_, p.out_rows(rank));
 }
 
-/// The sums go from the operator's memory to the output, each tile of the product once the band of its rows'
-/// rank is complete: by a few helpers as soon as any is, and by everybody in the end.
+/// Copies sums from internal memory to the output. A tile is copied when the band of its rows' owner is
+/// complete. A few helpers start as soon as a band is complete, and all workers help in the end.
 void ShardSums::fill(int rank) const {
   const int world = build_.world();
   Elementwise pass;
@@ -201,7 +204,7 @@ void ShardSums::fill(int rank) const {
     TileGate gate{complete_, tiles_.ends(), {}};
     for (const ShardTiles::Run& run : tiles_.runs()) await(gate, (first(rank) + run.place) % world, run.band);
     pass.gates.push_back(std::move(gate));
-  } else {  // a tile has rows of all
+  } else {  // a tile has rows of all owners
     for (int owner = 0; owner < world; ++owner) {
       TileGate gate{complete_, tiles_.ends(), {}};
       for (const ShardTiles::Run& run : tiles_.runs()) await(gate, owner, run.band);
@@ -215,7 +218,7 @@ void ShardSums::fill(int rank) const {
 
 namespace {
 
-/// Every rank sends all it has to everybody, who sums it all: more bytes, one hop less.
+/// Every rank sends its product to all ranks and sums all rows: more bytes, but one hop fewer.
 void in_one_shot(Builder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const ShardTiles tiles(1, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);

@@ -1,6 +1,6 @@
-// gemm+alltoall whose tiles store every row where the routing wants it: no packing, no collective, no
-// restore. Where that is the operator's memory, rows go on from there to the output, a band of columns at a
-// time, once all ranks have computed it.
+// gemm+alltoall in which tiles store every row where the routing sends it: no packing, no collective, no
+// restore. If peers cannot access the output, rows go to internal memory. From there they are copied to the
+// output, one band of columns at a time, when all ranks have computed the band.
 #include "fused.hpp"
 
 namespace shingle::planner {
@@ -30,7 +30,7 @@ class Scatter {
     stored_ = build.counter("stored", p.world * bands_);
   }
 
-  /// The product of a rank, stored to where its rows are wanted.
+  /// Appends the product of a rank, stored where the routing sends its rows.
   void multiply(int rank) const {
     Placement store;
     store.kind = PlacementKind::routed;
@@ -47,7 +47,7 @@ class Scatter {
     build_.step(rank, compute_lane, std::move(gemm));
   }
 
-  /// What comes to a rank is, or gets into, its output.
+  /// Appends the receiver's part: awaits the rows, or copies them to the output.
   void receive(int rank) const {
     if (fills_) return fill(rank);
     for (int source = 0; source < build_.world(); ++source)
@@ -65,26 +65,26 @@ class Scatter {
     return static_cast<std::int32_t>(source * bands_ + band);
   }
 
-  /// Down the columns, where nothing else was said, if bands of them go on.
+  /// Column order if bands of columns are copied on and the params give no order.
   TileOrder order_of(const TileOrder& order) const {
     if (!fills_ || order != TileOrder{}) return order;
     return {Raster::along_m, machine_.order.swizzle * machine_.order.cluster_n, 1, 1, 0};
   }
 
-  /// Of so many rows; the bands of columns are the same whatever the rows.
+  /// Grid over `rows` rows. The bands of columns do not depend on the number of rows.
   TileGrid tiles(std::int64_t rows) const {
     const std::int64_t cols = build_.product_cols();
     const TileSize tile = tile_size(machine_, build_.params()).within(rows, cols);
     return make_grid(rows, cols, tile.rows, tile.cols, order_);
   }
-  /// Where the bands end.
+  /// Positions at which the bands end.
   std::vector<std::int64_t> ends(const TileGrid& grid) const {
     std::vector<std::int64_t> ends;
     for (std::int64_t band = 0; band < bands_; ++band)
       ends.push_back(smaller((band + 1) * turns_of_band_, turns_) * (grid.positions() / turns_));
     return ends;
   }
-  /// Of a source's product.
+  /// Tiles of a band in a source's product.
   std::uint32_t tiles_in(int source, std::int64_t band) const {
     const TileGrid grid = tiles(routing().rows(source));
     const std::vector<std::int64_t> ends = this->ends(grid);
@@ -93,7 +93,8 @@ class Scatter {
                                       grid.tiles_before(first));
   }
 
-  /// From the operator's memory, by helpers as soon as a band is there, and by everybody in the end.
+  /// Copies rows from internal memory to the output. Helpers start as soon as a band is complete; all workers
+  /// help in the end.
   void fill(int rank) const {
     Elementwise pass;
     pass.grid = tiles(routing().received(rank));
@@ -114,10 +115,10 @@ class Scatter {
 
   Builder& build_;
   const Machine& machine_;
-  bool fills_;  // from `target_`
+  bool fills_;  // true if rows are copied on from `target_`
   TileOrder order_;
-  std::int64_t turns_ = 1;          // of the outermost loop, each over some columns
-  std::int64_t turns_of_band_ = 1;  // but the last
+  std::int64_t turns_ = 1;          // turns of the outermost loop; each covers some columns
+  std::int64_t turns_of_band_ = 1;  // turns of each band; the last band may have fewer
   std::int64_t bands_ = 1;
   std::vector<std::int32_t> everyone_;
   std::int32_t target_;  // buffer

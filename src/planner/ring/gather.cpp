@@ -1,4 +1,4 @@
-// Flash-AG: shards that go around the ring (docs/mechanisms/ring.md); and the engines that take them there.
+// Flash-AG: shards that go around the ring (docs/mechanisms/ring.md), and the engines that carry them.
 #include <fmt/format.h>
 
 #include "ring.hpp"
@@ -7,8 +7,8 @@ namespace shingle::planner {
 
 namespace {
 
-/// Whether a rank passes a slice of any shard on: to be summed all but its own, to be gathered all but that
-/// of the next rank.
+/// True if a rank passes on a slice of any shard. For a reduction it passes on all shards except its own. For
+/// a gather it passes on all except the next rank's.
 bool passes_on(const Builder& build, const Shards& shards, int rank, std::int64_t s) {
   const Problem& p = build.problem();
   for (int shard = 0; shard < p.world; ++shard) {
@@ -85,7 +85,7 @@ OutputGather::OutputGather(Builder& build, const Shards& shards, std::int32_t fi
     arrived_ = build.counter("arrived", (build.world() - 1) * shards.slices(), CounterKind::set);
 }
 
-/// A slice of a shard, in one rank's outputs.
+/// Parts of a slice of a shard, in one rank's output.
 std::vector<Slice> OutputGather::parts(int shard, std::int64_t s, int rank) const {
   std::vector<Slice> parts;
   const std::int64_t rows = shards_.rows(shard, s);
@@ -124,7 +124,7 @@ void OutputGather::copy_on(int rank, std::int64_t i, std::int64_t s) const {
 }
 
 void OutputGather::await_last(int rank) const {
-  if (!by_engines(build_)) return;  // whoever receives a message is in it
+  if (!by_engines(build_)) return;  // a received message is already in the output
   const std::int64_t last = build_.world() - 1;
   for (std::int64_t s = 0; s < shards_.slices(); ++s)
     if (shards_.rows(shards_.behind(rank, last), s) > 0)

@@ -1,9 +1,11 @@
 // mlp around the ring: Flash-AG before the first product, Flash-RS after the second, and no barrier between.
 //
-// An all-gather wants a rank's own shard first, which needs no message; a reduce-scatter wants it last, after
-// which no message follows. On one ring both orders are the same cycle: rank r gets the shards r - 1, r - 2,
-// …, r + 1 in this order, and their sums are wanted on the way in just this order. So it multiplies its own
-// shard by B first, every other shard by both weights as it comes, and its own by the second weight last.
+// An all-gather uses a rank's own shard first, because it needs no message. A reduce-scatter computes it
+// last, because no message follows. On one ring both orders are the same cycle. Rank r gets shards r − 1, r −
+// 2, …, r + 1 in this order, and their sums leave in this order.
+//
+// So a rank multiplies its own shard by B first. It multiplies every other shard by both weights as it
+// arrives. It multiplies its own by the second weight last.
 #include "planner/common/mlp.hpp"
 #include "ring.hpp"
 
@@ -34,18 +36,19 @@ class RingMlp {
     }
     for (std::int64_t i = 0; i < build_.world(); ++i)
       for (std::int64_t s = 0; s < shards_.slices(); ++s) {
-        gather_.pass_on(rank, i + 1, s);  // for the next step, and not behind the sums of this one
+        gather_.pass_on(rank, i + 1, s);  // for the next step; it must not wait behind the sums of this step
         reducer.step(i, s);
       }
   }
 
  private:
-  /// First products of the own shard stay until the last step.
+  /// First products of the own shard are kept until the last step.
   Slice kept(int rank, std::int64_t s) const {
     return build_.rows(kept_, rank, shards_.begin(s), shards_.rows(rank, s));
   }
 
-  /// Of another rank's slice, once that has come. The next slice's takes its place: it is in the same lane.
+  /// First product of another rank's slice, after the slice has arrived. All slices share one buffer, because
+  /// they are in the same lane.
   Slice first_product(int rank, int shard, std::int64_t s) {
     const std::int64_t places = (rank - shard + build_.world()) % build_.world();
     const Slice slice = gather_.held(rank, places, s);
@@ -65,7 +68,7 @@ class RingMlp {
   Builder& build_;
   const Shards& shards_;
   Sums sums_;
-  std::int32_t kept_, hidden_;  // buffers: first products of the own shard, and of a slice of another
+  std::int32_t kept_, hidden_;  // buffers: first products of the own shard, and of a slice of another shard
   RingGather gather_;
 };
 

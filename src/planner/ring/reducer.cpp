@@ -1,4 +1,4 @@
-// A rank's side of a reduce-scatter around the ring (docs/mechanisms/ring.md).
+// One rank's part of a reduce-scatter around the ring (docs/mechanisms/ring.md).
 #include "ring.hpp"
 
 namespace shingle::planner {
@@ -50,7 +50,7 @@ void Reducer::step(std::int64_t i, std::int64_t s) {
   ++passes_;
 }
 
-/// Exchanges are made in turn: who knows of one knows of all before.
+/// Exchanges run in order, so a wait for one covers all earlier ones.
 void Reducer::await(std::int32_t counter, std::int64_t pass) {
   if (pass < 0 || (!by_engines(build_) && pass <= known_)) return;
   build_.await(rank_, compute_lane, counter, pass);
@@ -75,7 +75,8 @@ void Reducer::attend(std::int64_t first, std::int64_t rows) {
               build_.attend(rank_, first, rows, build_.rows(sums_.attended, rank_, first, rows)));
 }
 
-/// Of a pass that needs no complete rows: a slice is cut into as many as a GPU has workers for.
+/// Grid of a pass that needs no complete rows: small tiles, so that a slice has enough of them for a GPU's
+/// workers.
 TileGrid Reducer::blocks(std::int64_t rows) const {
   constexpr std::int64_t most_cols = 512;
   const std::int64_t cols = build_.product_cols();
@@ -91,7 +92,7 @@ void Reducer::add(const Slice& partial, std::vector<Placement> terms) {
   build_.step(rank_, compute_lane, std::move(sum));
 }
 
-/// The sum is complete: epilogue and norm belong to the same pass, in fp32.
+/// The sum is complete here, so epilogue and norm are in the same pass, in fp32.
 void Reducer::store(std::int64_t first, std::int64_t rows, std::vector<Placement> terms) {
   if (build_.problem().op == Op::gemm_allreduce) first += rank_ * build_.problem().shard_rows();
   const TileGrid grid =

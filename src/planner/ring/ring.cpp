@@ -1,7 +1,8 @@
-// ring: Flash-Overlap (docs/mechanisms/ring.md). No collective but messages to the next rank, or copies: each
-// carries one slice of one shard while the slice behind it is computed, and the order in which a rank
-// computes the shards leaves no message to wait for at the end (reduce-scatter: its own last) or at the
-// beginning (all-gather: its own first).
+// ring: Flash-Overlap (docs/mechanisms/ring.md). It uses messages to the next rank, or copies, and no
+// collective. Each moves one slice of one shard while the next slice is computed.
+//
+// The order of the shards leaves no message exposed at one end. A reduce-scatter ends with the rank's own
+// shard; an all-gather begins with it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,10 +24,14 @@ using planner::Run;
 using planner::Shards;
 using planner::Sums;
 
-/// Eight slices in all: where messages take longer than computation, that of one slice is exposed; but two
-/// of a rank at least, so that a message may come late without anyone waiting for it. In an allreduce the
-/// all-gather of one slice of every rank is exposed, however many ranks there are. Where many workers share
-/// a product, one of less than a wave of tiles takes as long as one of a whole wave.
+/// Default number of slices of a shard.
+///
+/// There are eight slices in total: if messages take longer than computation, the message of one slice is
+/// exposed. Each rank has at least two, so that a late message delays no rank. An allreduce has eight slices
+/// in each shard, because the all-gather of one slice of every rank is exposed.
+///
+/// If many workers share a product, a slice should have at least one wave of tiles: less takes as long as a
+/// whole wave.
 std::int32_t default_slices(const Problem& problem, const Machine& machine) {
   if (problem.traits().exchanges_heads()) return planner::default_ulysses_slices(problem);
   const std::int32_t wanted = problem.op == Op::gemm_allreduce ? 8 : std::max(8 / problem.world, 2);
@@ -36,7 +41,7 @@ std::int32_t default_slices(const Problem& problem, const Machine& machine) {
   return static_cast<std::int32_t>(std::clamp(std::round(waves), 1.0, static_cast<double>(wanted)));
 }
 
-/// All slices of a shard, then the next shard: a message has the time of all slices to arrive.
+/// All slices of a shard, then the next shard: a message can take as long as all slices of a shard.
 void plan_reducescatter(Builder& build, const Shards& shards) {
   const Sums sums = make_sums(build, shards, build.problem().shard_rows());
   std::vector<std::int64_t> rows;
@@ -96,13 +101,13 @@ Rounding ring_rounding(const Problem& problem) {
   return {Summing::ring, problem.dtype};
 }
 
-/// Engines take no workers; but what waits and counts between them and the GEMMs is one on GPUs.
+/// Engines use no workers. On GPUs, the waits and notifies between engines and GEMMs use one.
 Machine with_engines(Machine machine, const Params& params) {
   if (params.engines > 0) machine.collective_workers = std::min(machine.collective_workers, 1);
   return planner::with_comm_workers(std::move(machine), params);
 }
 
-/// Why engines cannot copy slices to the next rank, where they are asked to.
+/// Reason why engines cannot copy slices to the next rank, or nullopt if they can or are not requested.
 std::optional<Reason> no_engines(const Problem& problem, const Machine& machine, const Params& params) {
   if (params.engines == 0 || problem.world == 1) return std::nullopt;
   if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
@@ -120,7 +125,8 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
 Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& asked) {
   problem.validate();
   Params params = asked;
-  // Engines gather sums in the next rank's output; a library's messages come in from any memory.
+  // Engines gather sums in the next rank's output, which peers cannot access here. Messages work with any
+  // memory.
   if (params.unregistered && problem.op == Op::gemm_allreduce) params.engines = 0;
   const Machine machine = with_engines(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;

@@ -1,4 +1,4 @@
-// What plans of the mechanism ring share: shards cut into slices, and a rank's side of a reduce-scatter.
+// Shared by the plans of the mechanism ring: slices of shards, and one rank's part of a reduce-scatter.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@ namespace shingle::planner {
 /// Rows of a shard that one row map describes.
 struct Run {
   RowMap rows;             ///< row of the run → row of the global matrix
-  std::int64_t first = 0;  ///< from the beginning of the slice on
+  std::int64_t first = 0;  ///< first row of the run, from the start of the slice
   std::int64_t count = 0;
 };
 
-/// The shards of the rows, and where each is cut: slice s is rows [begin(s), begin(s + 1)) of every shard,
-/// of which the last shards may have fewer, or none.
+/// Shards of the rows, and their slices. Slice s is rows [begin(s), begin(s + 1)) of every shard; the last
+/// shards may have fewer rows, or none.
 class Shards {
  public:
   explicit Shards(const Builder& build) : p_(build.problem()) {
@@ -35,12 +35,12 @@ class Shards {
   std::int64_t rows(int shard, std::int64_t s) const {
     return larger(smaller(begin(s + 1), shard_rows(shard)) - begin(s), 0);
   }
-  /// The shard `behind` places behind a rank on the ring.
+  /// The shard `places` places behind a rank on the ring.
   int behind(int rank, std::int64_t places) const {
     return static_cast<int>((rank + p_.world - places % p_.world) % p_.world);
   }
 
-  /// The rows of a slice of a shard: one run, or two where the last block of a dealt shard is short.
+  /// Runs of rows of a slice of a shard: one, or two if the last block of a block-cyclic shard is short.
   std::vector<Run> runs(int shard, std::int64_t s) const {
     const std::int64_t first = begin(s), count = rows(shard, s), block = p_.row_block;
     if (!dealt()) return {{RowMap::identity(count, shard * p_.shard_rows() + first), 0, count}};
@@ -71,30 +71,30 @@ class Shards {
   std::vector<std::int64_t> begins_;
 };
 
-/// Whether slices go to the next rank as copies by engines of the rank's own, into that rank's memory, rather
-/// than as messages of a collective library.
+/// True if copy engines carry slices to the next rank's memory. Otherwise NCCL or MPI sends messages.
 inline bool by_engines(const Builder& build) {
   return build.params().engines > 0 && build.world() > 1;
 }
-/// The engines' lanes, behind those that every rank has: slices are dealt to them in turn.
+/// Lane of the engine for a slice; slices are dealt to the engines in turn.
 inline std::int32_t engine_of(const Builder& build, std::int64_t slice) {
   return static_cast<std::int32_t>(communicate_lane + 1 + slice % build.params().engines);
 }
-/// Makes these lanes, where there are any. Nothing goes to a rank that has not begun the epoch: until then
-/// its user, or its own lanes, may still use what would be written.
+/// Makes the engines' lanes, if there are engines. They write to a rank only after it has begun the epoch.
+/// Before that, its user or its own lanes may still use the memory.
 void begin_engines(Builder& build, const Shards& shards);
 
-/// Flash-AG: shards of A go around the ring, slice by slice, into memory in order of arrival; the own shard
-/// stays where it is.
+/// Flash-AG: shards of A go around the ring, slice by slice, and are stored in order of arrival. The own
+/// shard is not copied.
 class RingGather {
  public:
   RingGather(Builder& build, const Shards& shards);
 
-  /// The slice of the shard `places` behind a rank, in its memory.
+  /// The slice of the shard `places` behind a rank, in the rank's memory.
   Slice held(int rank, std::int64_t places, std::int64_t s) const;
-  /// Passes on the shard `places` behind, and gets the one behind that; the last one stays.
+  /// Sends the shard `places` behind to the next rank, and receives the shard behind that. The last shard is
+  /// not sent.
   void pass_on(int rank, std::int64_t places, std::int64_t s) const;
-  /// The lane goes on when the shard `places` behind has come.
+  /// The lane waits until the shard `places` behind has arrived.
   void await(int rank, std::int64_t places, std::int64_t s, std::int32_t lane = compute_lane) const;
 
  private:
@@ -107,16 +107,16 @@ class RingGather {
   std::int32_t arrived_ = -1;   // counter, by place and slice
 };
 
-/// The all-gather of an allreduce's output: a slice of every shard at a time, from one rank's output to the
-/// next one's.
+/// The all-gather of an allreduce's output: one slice of every shard at a time, from a rank's output to the
+/// next rank's.
 class OutputGather {
  public:
-  /// `finished`: counter, by slice: the own part is in the output.
+  /// `finished`: counter, by slice: the rank's own part is in the output.
   OutputGather(Builder& build, const Shards& shards, std::int32_t finished);
 
-  /// Step i for slice s: passes on the shard i places behind the rank.
+  /// Step i for slice s: sends the shard i places behind to the next rank.
   void step(int rank, std::int64_t i, std::int64_t s) const;
-  /// The rank does not end before the last shard has come; the others it has passed on.
+  /// Awaits the last shard. The rank has passed on all others, and so awaited them before.
   void await_last(int rank) const;
 
  private:
@@ -129,46 +129,50 @@ class OutputGather {
   std::int32_t arrived_ = -1;  // counter of engines, by step and slice
 };
 
-/// What all ranks of a plan that reduces have alike; -1: not needed. A pass takes one slice's sum to the next
-/// rank, and brings that of another from the rank before; all ranks count theirs alike.
+/// Buffers and counters of a plan that reduces, the same on all ranks; -1: not needed.
+///
+/// A pass sends one slice's sum to the next rank, and receives the sum of another slice from the previous
+/// rank. All ranks number their passes alike.
 struct Sums {
-  std::int32_t partial;        ///< buffer, in two halves: while one is on the wire, the other is computed
-  std::int32_t received = -1;  ///< buffer for the sums of the ranks before
-  std::int64_t half;           ///< rows of half of `partial`
-  std::int32_t summed = -1;    ///< counter: what the i-th pass takes may go
-  std::int32_t arrived = -1;   ///< counter: what it brings has come
-  std::int32_t sent = -1;      ///< counter: what it takes has gone; of a message the same as `arrived`
-  std::int32_t freed = -1;     ///< counter of engines: the next rank has added what the i-th pass took there
+  std::int32_t partial;        ///< buffer, in two halves: one is computed while the other is in flight
+  std::int32_t received = -1;  ///< buffer: sums received from the previous rank
+  std::int64_t half;           ///< rows in half of `partial`
+  std::int32_t summed = -1;    ///< counter: the i-th pass may send
+  std::int32_t arrived = -1;   ///< counter: the i-th pass has received
+  std::int32_t sent = -1;      ///< counter: the i-th pass has sent; for messages the same as `arrived`
+  std::int32_t freed = -1;  ///< counter, for engines: the next rank has added the sum that the i-th pass sent
   std::int32_t finished = -1;  ///< counter: the own shard's slice is in the output
-  std::int32_t attended = -1;  ///< buffer: what attention makes of the queries; else A is multiplied as it is
+  std::int32_t attended = -1;  ///< buffer: attention of the queries; -1: A is multiplied directly
 };
 
-/// One rank's side of a reduce-scatter. The sum of a slice starts at the rank after its owner and goes around
-/// the ring to the owner; every rank adds its own partial product to it.
+/// One rank's part of a reduce-scatter. The sum of a slice starts at the rank after its owner and goes around
+/// the ring to the owner. Every rank adds its own partial product.
 class Reducer {
  public:
-  /// `rows`: where in half of `partial`, and in `received`, the slices that are under way together lie.
+  /// `rows`: first row of each slice in half of `partial` and in `received`, for slices that are in flight
+  /// together.
   Reducer(Builder& build, const Shards& shards, const Sums& sums, int rank,
           const std::vector<std::int64_t>& rows);
 
-  /// What a slice of a shard is multiplied by, ahead of the product that is summed; changes that product's A.
+  /// Appends the work that a product needs before it, and sets the product's A.
   using Before = std::function<void(int shard, std::int64_t slice, Gemm& product)>;
   void before_products(Before before) { before_ = std::move(before); }
 
-  /// The attention of all queries at once, before any product (row-parallel, Algorithm 3).
+  /// Appends the attention of all queries, before any product (row-parallel, Algorithm 3).
   void attend_all() { attend(0, build_.problem().m); }
 
-  /// Step i of the ring for slice s: the shard i + 1 places behind the rank, and so its own at last.
+  /// Step i of the ring for slice s: the shard i + 1 places behind the rank. The last step is the rank's own
+  /// shard.
   void step(std::int64_t i, std::int64_t s);
 
  private:
-  /// Where slices lie, and the passes that have read or written them last (-1: none).
+  /// Place of a slice, and the last passes that read or wrote it; -1: none.
   struct Slot {
     std::int64_t row;
     std::size_t turn = 0;
-    std::int64_t sent[2] = {-1, -1};  ///< from either half
+    std::int64_t sent[2] = {-1, -1};  ///< from each half
     std::int64_t received = -1;
-    std::int64_t copied = -1;  ///< to the next rank's
+    std::int64_t copied = -1;  ///< to the next rank's slot
   };
 
   void await(std::int32_t counter, std::int64_t pass);
@@ -186,14 +190,14 @@ class Reducer {
   int rank_;
   std::vector<Slot> slots_;
   Before before_{};
-  std::int64_t known_ = -1;  ///< the last exchange that the compute lane has awaited
-  std::int64_t passes_ = 0;  ///< so far
+  std::int64_t known_ = -1;  ///< last exchange that the compute lane has awaited
+  std::int64_t passes_ = 0;  ///< number of passes so far
 };
 
-/// `rows`: of half of the partial sums, and of those received.
+/// `rows`: rows in half of the partial sums, and of the received sums.
 Sums make_sums(Builder& build, const Shards& shards, std::int64_t rows);
 
-/// mlp: both products of a shard while the one before it is passed on.
+/// mlp: both products of a shard, while the previous one is passed on.
 void plan_ring_mlp(Builder& build, const Shards& shards);
 
 }  // namespace shingle::planner

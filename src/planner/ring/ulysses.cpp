@@ -1,20 +1,25 @@
-// ring, for ulysses-attention: Flash-Overlap's all-to-all (Algorithm 5; docs/mechanisms/attention.md). Heads
-// are cut into groups and shards of tokens into pieces; an item is the attention of one piece of one rank's
-// queries with one group of heads, and everything that travels is a message of one piece. While an item is
-// computed, the result of the one before it goes to the queries' owner, the queries of a later one come, and
-// a piece of the next group's K and V. Of W ranks, rank r works on shards r − 1, r − 2, … and its own last,
-// whose result stays where it is: nothing is communicated after the last item. The very first is of its own
-// queries, too.
+// ring for ulysses-attention: Flash-Overlap's all-to-all (Algorithm 5; docs/mechanisms/attention.md).
+//
+// Heads are cut into groups, and shards of tokens into pieces. An item is the attention of one piece of one
+// rank's queries with one group of heads. Every message carries one piece.
+//
+// While an item is computed, three messages are in flight:
+// - the previous item's result, to the owner of its queries
+// - the queries of a later item
+// - a piece of the next group's K and V
+//
+// With W ranks, rank r works on shards r − 1, r − 2, … and its own last. The result of its own stays in
+// place, so no communication follows the last item. The very first item also has own queries.
 #include "planner/common/ulysses_cut.hpp"
 
 namespace shingle::planner {
 namespace {
 
-/// What all ranks have alike.
+/// Buffers and counters, the same on all ranks.
 struct Staging {
   std::int32_t kv_sent, q_sent;                  ///< buffers, by group: blocks for the ranks ahead, in order
-  std::int32_t kv;                               ///< buffer, by group: K beside V of all tokens
-  std::int32_t q, attended;                      ///< buffers, by group: of the other ranks' tokens
+  std::int32_t kv;                               ///< buffer, by group: K beside V, of all tokens
+  std::int32_t q, attended;                      ///< buffers, by group: for the other ranks' tokens
   std::int32_t returned;                         ///< buffer, by group: blocks from the ranks ahead, in order
   std::int32_t kv_packed, q_packed, kv_arrived;  ///< counters, by group
   std::int32_t q_arrived, computed, result_arrived;  ///< counters, by item
@@ -40,7 +45,7 @@ Staging make_staging(Builder& build, const Cut& cut, std::int64_t items) {
   return s;
 }
 
-/// One rank's side.
+/// The plan of one rank.
 class Side {
  public:
   Side(Builder& build, const Cut& cut, const Staging& staging, const std::vector<Item>& items, int rank)
@@ -75,18 +80,18 @@ class Side {
   std::int64_t first_token(int shard, std::int64_t piece) const {
     return shard * build_.problem().shard_rows() + cut_.begin(piece);
   }
-  /// A piece of a shard in a buffer that has all tokens, by group.
+  /// A piece of a shard in a buffer with all tokens, by group.
   Slice tokens(std::int32_t buffer, const Item& item, int shard) const {
     return build_.rows(buffer, rank_, item.group * build_.problem().m + first_token(shard, item.piece),
                        cut_.rows(shard, item.piece));
   }
-  /// A piece of the own shard in a buffer that has a block for every rank ahead, by group.
+  /// A piece of the own shard in a buffer with a block for every rank ahead, by group.
   Slice block(std::int32_t buffer, const Item& item) const {
     const std::int64_t number = item.group * build_.world() + item.behind - 1;
     return build_.rows(buffer, rank_, number * own_rows_ + cut_.begin(item.piece),
                        cut_.rows(rank_, item.piece));
   }
-  /// A rank's part of a group of heads in the own rows of a user's matrix.
+  /// Columns of a rank's part of a group of heads, in the own rows of a user's matrix.
   Slice heads(std::int32_t buffer, std::int64_t group, int rank, std::int64_t cols) const {
     return columns(build_.all(buffer, rank_), (group * build_.world() + rank) * cols, cols);
   }
@@ -101,8 +106,8 @@ class Side {
     build_.step(rank_, compute_lane, std::move(pass));
   }
 
-  /// A group of the own rows of Q, K or V, sorted by the rank that gets them: the next rank's first. The own
-  /// part comes last and is left out.
+  /// Sorts a group of the own rows of Q, K or V by destination rank, the next rank first. The own part would
+  /// be last, and is left out.
   void sort(std::int32_t from, std::int64_t group, std::int64_t cols, Slice to) {
     const std::int64_t world = build_.world(), all = world * cols;
     const TileGrid grid = by_columns(own_rows_, all, cols, cut_.ahead(rank_, 1));
@@ -132,7 +137,7 @@ class Side {
          Builder::in_place(columns(own, cut_.kv, cut_.kv)));
   }
 
-  /// What the first item needs from others: K and V of its heads.
+  /// Fetches what the first item needs from other ranks: K and V of its heads.
   void start() {
     pack(0);
     for (int behind = 1; behind < build_.world(); ++behind)
@@ -140,7 +145,7 @@ class Side {
     fetch_queries(0);
   }
 
-  /// Gets what `item` needs of the rank behind, and gives the rank ahead the same.
+  /// Receives the rows of `item` from the rank behind, and sends the rank ahead the corresponding rows.
   bool fetch(const Item& item, std::int32_t sent, std::int32_t received) {
     const int source = cut_.behind(rank_, item.behind);
     const bool sends = cut_.rows(rank_, item.piece) > 0, receives = cut_.rows(source, item.piece) > 0;
@@ -166,14 +171,14 @@ class Side {
     q_arrivals_[static_cast<std::size_t>(t)] = exchanges_;
   }
 
-  /// `number` counts what is packed, in order: who knows of one knows of all before.
+  /// `number` counts packs in order, so a wait for one covers all earlier ones.
   void await_packed(const Item& item, std::int32_t packed, std::int64_t number) {
     if (cut_.rows(rank_, item.piece) == 0 || number <= packed_) return;
     build_.await(rank_, communicate_lane, packed, item.group);
     packed_ = number;
   }
 
-  /// The result goes to the queries' owner, and that of the own queries comes.
+  /// Sends the result to the queries' owner, and receives the result for the own queries.
   void send_result(std::int64_t t) {
     const Item& item = at(t);
     if (item.behind == 0) return;
@@ -181,7 +186,8 @@ class Side {
     const bool sends = cut_.rows(owner, item.piece) > 0, receives = cut_.rows(rank_, item.piece) > 0;
     if (sends) {
       build_.await(rank_, communicate_lane, staging_.computed, t);
-      packed_ = larger(packed_, 2 * smaller(item.group + 1, cut_.groups - 1) + 1);  // before it was computed
+      packed_ =
+          larger(packed_, 2 * smaller(item.group + 1, cut_.groups - 1) + 1);  // packed before it was computed
     }
     exchange(sends, {owner, tokens(staging_.attended, item, owner)}, receives,
              {cut_.ahead(rank_, item.behind), block(staging_.returned, item)});
@@ -204,7 +210,7 @@ class Side {
     const int shard = cut_.behind(rank_, item.behind);
     const std::int64_t rows = cut_.rows(shard, item.piece);
     if (rows > 0) await_inputs(t);
-    if (t >= 3) store_result(t - 3);  // has come before the queries
+    if (t >= 3) store_result(t - 3);  // it has arrived before the queries
     if (rows == 0) return;
     const std::int64_t m = build_.problem().m;
     const bool alone = build_.world() == 1;
@@ -235,14 +241,14 @@ class Side {
     await(q_arrivals_[static_cast<std::size_t>(t)], staging_.q_arrived, t);
   }
 
-  /// Exchanges are made in turn: the compute lane, once it knows of one, knows of all before.
+  /// Exchanges run in order, so a wait of the compute lane for one covers all earlier ones.
   void await(std::int64_t exchange, std::int32_t counter, std::int64_t entry, std::uint32_t target = 1) {
     if (exchange <= known_) return;
     build_.await(rank_, compute_lane, counter, entry, target);
     known_ = exchange;
   }
 
-  /// Into the columns of the heads that it was made with.
+  /// Stores a result to the columns of its heads.
   void store_result(std::int64_t t) {
     const Item& item = at(t);
     const std::int64_t rows = cut_.rows(rank_, item.piece);
@@ -262,12 +268,12 @@ class Side {
   const std::vector<Item>& items_;
   int rank_;
   std::int64_t own_rows_;
-  std::vector<std::uint32_t> kv_messages_;  ///< by group: received
+  std::vector<std::uint32_t> kv_messages_;  ///< by group: number of messages received
   std::vector<std::int64_t> kv_arrivals_, q_arrivals_,
-      result_arrivals_;         ///< the exchange that brings it last
-  std::int64_t exchanges_ = 0;  ///< made so far
-  std::int64_t known_ = 0;      ///< the last exchange, counted from 1, that the compute lane knows of
-  std::int64_t packed_ = -1;    ///< the last pack that the communicator lane knows of
+      result_arrivals_;         ///< last exchange that brings it
+  std::int64_t exchanges_ = 0;  ///< number of exchanges so far
+  std::int64_t known_ = 0;      ///< last exchange that the compute lane knows of, counted from 1
+  std::int64_t packed_ = -1;    ///< last pack that the communicate lane knows of
 };
 
 }  // namespace

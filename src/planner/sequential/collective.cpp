@@ -4,7 +4,7 @@
 namespace shingle::planner {
 namespace {
 
-/// The first `rows` rows of one matrix into another, by the workers.
+/// Copies the first `rows` rows of one matrix to another, with workers.
 void copy_rows(Builder& build, int rank, std::int32_t from, std::int32_t to, std::int64_t rows) {
   if (rows == 0) return;
   Elementwise pass;
@@ -14,7 +14,7 @@ void copy_rows(Builder& build, int rank, std::int32_t from, std::int32_t to, std
   build.step(rank, compute_lane, std::move(pass));
 }
 
-/// Buffers of equal parts around a collective: the user's own where they have that shape.
+/// Buffers of equal parts for a collective. They are the user's matrices if these have the required shape.
 class EqualParts {
  public:
   EqualParts(Builder& build, std::int64_t send_rows, std::int64_t recv_rows)

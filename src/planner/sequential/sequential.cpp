@@ -1,4 +1,4 @@
-// sequential: a library's GEMM and a library's collective, one after the other, on one lane each rank.
+// sequential: a GEMM of cuBLASLt or oneDNN, then a collective. The compute and communicate lanes take turns.
 #include "sequential.hpp"
 #include "planner/common/mlp.hpp"
 #include "planner/common/overlap.hpp"
@@ -52,8 +52,7 @@ void sequential_reducescatter(Builder& build) {
   const std::int64_t shard = p.shard_rows();
   const std::int32_t product = build.buffer("product", p.world * shard, p.n);
   const std::int32_t attended = p.traits().attends ? build.buffer("attended", p.m, p.k) : -1;
-  // Collective libraries want equal parts; where M leaves a short last shard, its rows are copied out of a
-  // full one.
+  // NCCL and MPI need equal parts. If M leaves a short last shard, its rows are copied out of a full part.
   const bool direct = !build.needs_finishing() && p.m == p.world * shard;
   const std::int32_t part = direct ? build.out : build.buffer("part", shard, p.n);
   const std::int32_t computed = build.counter("computed", 1);

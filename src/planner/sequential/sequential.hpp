@@ -1,12 +1,12 @@
-// The part of the planner `sequential` that has no GEMM.
+// The part of the planner `sequential` for operators without a GEMM.
 #pragma once
 
 #include "planner/common/builder.hpp"
 
 namespace shingle::planner {
 
-/// allgather, reducescatter, allreduce and alltoall as one call of a library, with what it needs before and
-/// after: libraries want equal parts, and an all-to-all its rows by destination.
+/// Plans allgather, reducescatter, allreduce and alltoall as one collective, with the copies before and after
+/// it. NCCL and MPI need equal parts, and the rows of an alltoall sorted by destination.
 void call_library(Builder& build);
 
 }  // namespace shingle::planner

@@ -1,18 +1,18 @@
-// sequential, for ulysses-attention: Q, K and V travel in one all-to-all, side by side, as a row for each
-// token. What arrives lies in the order of the tokens; what goes back is sorted into columns by its sender.
+// sequential for ulysses-attention. One all-to-all carries Q, K and V side by side, one row for each token.
+// Its result is in token order. The way back is sorted into columns by sender.
 #include "planner/common/ulysses.hpp"
 
 namespace shingle::planner {
 namespace {
 
-/// Where a rank's part of Q, K and V is in a row that travels.
+/// Columns of a rank's part of Q, K and V in a row that is sent.
 struct Row {
   explicit Row(const Problem& p) : q(p.k / p.world), kv(p.kv_cols() / p.world) {}
   std::int64_t q, kv;
   std::int64_t cols() const { return q + 2 * kv; }
 };
 
-/// The own rows of a matrix of `rank_cols` columns a rank, sorted by rank; or back from there.
+/// Sorts the own rows of a matrix with `rank_cols` columns for each rank by rank; `back`: the inverse.
 Elementwise sort(const Slice& matrix, std::int64_t rank_cols, const Slice& sorted, bool back) {
   Elementwise pass;
   pass.grid = by_columns(matrix.rows, matrix.cols, rank_cols);

@@ -1,4 +1,5 @@
-// The tiles of `signal` and the waves in which they finish: what its planner groups and its tuner predicts.
+// Tiles of `signal` and the waves in which they finish. The planner groups them, and the tuner predicts with
+// them.
 #pragma once
 
 #include <vector>
@@ -9,23 +10,24 @@
 
 namespace shingle::planner {
 
-/// The GEMM of a problem as `signal` runs it.
+/// The GEMM of a problem, as `signal` runs it.
 struct SignalGrid {
-  TileGrid grid;                ///< of the rank with most rows; waves are counted on it
-  std::vector<TileGrid> ranks;  ///< gemm+alltoall: of every rank; otherwise empty, all are alike
-  std::int64_t workers = 1;     ///< tiles in a wave: the workers that collectives leave to the GEMM
+  TileGrid grid;  ///< of the rank with the most rows; waves are counted on it
+  std::vector<TileGrid>
+      ranks;  ///< gemm+alltoall: grid of every rank; otherwise empty, because all ranks have the same
+  std::int64_t workers = 1;  ///< tiles in a wave: the workers that collectives leave to the GEMM
   std::int32_t collective_workers = 0;
-  TileOrder order{};  ///< of the params, or where they name none of the machine
+  TileOrder order{};  ///< from the params, else from the machine
 
   std::int64_t waves() const { return ceil_div(grid.positions(), workers); }
-  /// Where a group that ends at position `end` of `grid` ends on a rank: in proportion.
+  /// Position on a rank at which a group ends that ends at position `end` of `grid`, in proportion.
   std::int64_t end_on(int rank, std::int64_t end) const {
     return ceil_div(end * ranks[static_cast<std::size_t>(rank)].positions(), larger(grid.positions(), 1));
   }
 };
 
-/// Throws InvalidArgument where the problem is none; a Reason where `signal` cannot serve it, or not with
-/// this tile.
+/// Throws InvalidArgument if the problem is invalid. Returns a Reason if `signal` cannot serve it, or not
+/// with this tile.
 Result<SignalGrid> signal_grid(const Problem& problem, const Machine& machine, const Params& params);
 
 }  // namespace shingle::planner

@@ -1,5 +1,5 @@
-// signal: FlashOverlap (docs/mechanisms/signal.md). One GEMM, untouched but for where it stores its tiles and
-// what it counts; the collective library, untouched; and between them a buffer in the order of execution.
+// signal: FlashOverlap (docs/mechanisms/signal.md). One GEMM, unchanged except for the placement and the
+// counting of its tiles. NCCL or MPI is unchanged. A buffer in execution order connects the two.
 #include <fmt/format.h>
 
 #include "grid.hpp"
@@ -17,7 +17,8 @@ using planner::compute_lane;
 constexpr std::int64_t default_groups = 12;
 constexpr std::int64_t max_tiles = std::int64_t{1} << 28;  // counts of several epochs stay below 2^31
 
-/// Equal groups, but a short last one: what it sends is exposed, whatever came before (FlashOverlap §4.1.3).
+/// Equal groups with a short last one, because the transfer of the last group is always exposed (FlashOverlap
+/// §4.1.3).
 std::vector<std::int64_t> default_partition(std::int64_t waves) {
   const std::int64_t groups = smaller(waves, default_groups);
   if (groups <= 1) return {waves};
@@ -29,7 +30,7 @@ std::vector<std::int64_t> default_partition(std::int64_t waves) {
   return sizes;
 }
 
-/// Positions at which the groups end, from waves in each.
+/// Positions at which the groups end, from the number of waves in each.
 Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t workers,
                                              std::vector<std::int64_t>& sizes) {
   if (grid.positions() > max_tiles)
@@ -38,7 +39,7 @@ Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t 
   if (sizes.size() > planner::max_slices)
     return Reason{fmt::format("{} groups are more than {}", sizes.size(), planner::max_slices)};
   const std::int64_t waves = ceil_div(grid.positions(), workers);
-  if (waves == 0 && sizes.empty()) return std::vector<std::int64_t>{0};  // no rank has any row
+  if (waves == 0 && sizes.empty()) return std::vector<std::int64_t>{0};  // no rank has rows
   if (sizes.empty()) sizes = default_partition(waves);
   std::vector<std::int64_t> ends;
   std::int64_t sum = 0;
@@ -56,7 +57,7 @@ Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t 
   return ends;
 }
 
-/// A counter's target for each group: the tiles that it counts.
+/// Target of each group's count: its number of tiles.
 std::vector<std::uint32_t> tiles_in_groups(const TileGrid& grid, const std::vector<std::int64_t>& ends) {
   std::vector<std::uint32_t> counts;
   std::int64_t before = 0;
@@ -68,7 +69,7 @@ std::vector<std::uint32_t> tiles_in_groups(const TileGrid& grid, const std::vect
   return counts;
 }
 
-/// What the mechanism adds to a plan: the two counter tables and the hooks that use them.
+/// The two counter tables of the mechanism, and the hooks that use them.
 struct Signals {
   std::int32_t computed;
   std::int32_t received;
@@ -84,8 +85,8 @@ struct Signals {
   }
 };
 
-/// The restore: a pass that puts the tiles back, alone or with the epilogue and norm. It follows the groups
-/// as they arrive, unless it needs complete rows: then the first pass of the lane awaits them all.
+/// The restore: a pass that puts the tiles back in order, alone or with the epilogue and norm. It follows the
+/// groups in order of arrival. If it needs complete rows, the lane's first pass awaits all groups instead.
 void restore(Builder& build, int rank, const Signals& signals, Elementwise pass,
              const std::vector<std::int64_t>& ends, bool first = true) {
   if (row_wise(pass)) {
@@ -127,9 +128,10 @@ void plan_allreduce(Builder& build, const TileGrid& grid, const std::vector<std:
   }
 }
 
-/// Every tile holds `block` rows of each rank's shard. Contiguous shards: the tile's rows of A are picked
-/// from all of them, so that no row has to be exchanged afterwards. Block-cyclic ones: A is read as it
-/// stands, and the rows stay dealt out.
+/// Every tile holds `block` rows of each rank's shard.
+///
+/// With contiguous shards, a tile takes its rows of A from all shards, so that no row is exchanged
+/// afterwards. With block-cyclic shards, A is read in order, and the rows stay dealt in blocks.
 RowMap tile_rows_of_a(const Problem& p, std::int64_t block) {
   const std::int64_t shard = p.shard_rows();
   if (p.row_order == RowOrder::block_cyclic) return {1, p.world * shard, p.world * shard, 0, 0, p.m};
@@ -139,7 +141,7 @@ RowMap tile_rows_of_a(const Problem& p, std::int64_t block) {
 void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<std::int64_t>& ends) {
   const Problem& p = build.problem();
   const std::int64_t block = grid.tile_rows / p.world;
-  // The same tiles, traversed in the same order, as far as one rank sees them: `block` rows of each.
+  // The same tiles in the same order, as one rank sees them: `block` rows of each.
   TileGrid own = grid;
   own.rows = p.shard_rows();
   own.tile_rows = static_cast<std::int32_t>(block);
@@ -154,7 +156,7 @@ void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<
     Gemm gemm = build.gemm(r, grid, tile_rows_of_a(p, block), std::move(store));
     gemm.notify.push_back(signals.count_tiles(r, ends));
     build.step(r, compute_lane, std::move(gemm));
-    // In place: the sum of a group's own part is received where that part was computed.
+    // In place: the sum of a group's own part is received where the part was computed.
     Placement arrived = slots(build.all(staging, r));
     arrived.ends = ends;
     for (std::size_t g = 0; g < ends.size(); ++g) {
@@ -217,7 +219,7 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Para
   const planner::SignalGrid& tiles = served.value();
   const TileGrid& grid = tiles.grid;
   Params chosen = taken(Mechanism::signal, problem.op, params);
-  chosen.equal_groups = false;  // group_waves say so from here on
+  chosen.equal_groups = false;  // from here on, group_waves hold the groups
   chosen.tile_rows = grid.tile_rows;
   chosen.tile_cols = grid.tile_cols;
   chosen.order = tiles.order;
@@ -233,7 +235,7 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Para
       plan_reducescatter(build, grid, *ends);
       break;
     default: {
-      // Ranks with fewer rows have as many groups, each in proportion.
+      // Ranks with fewer rows have the same number of groups, each in proportion.
       std::vector<std::vector<std::int64_t>> rank_ends(problem.world);
       for (int r = 0; r < problem.world; ++r)
         for (const std::int64_t end : *ends) rank_ends[r].push_back(tiles.end_on(r, end));

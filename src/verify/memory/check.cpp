@@ -80,8 +80,8 @@ std::uint8_t MemoryCheck::check_epilogue(const Content& content, const Epilogue&
   return epilogue_done;
 }
 
-/// Elements [first, first + cols) of a row vector have to be those for columns `logical` on. Any item of the
-/// step may need them. Returns whose they are; 0: everybody's.
+/// Requires elements [first, first + cols) of a row vector to belong to columns `logical` on. Any item of the
+/// step may read them. Returns the ranks that own them; 0: no rank in particular.
 std::uint64_t MemoryCheck::check_vector(const Slice& vector, Content::Of of, const Segment& s,
                                         std::int32_t index, std::int64_t first, std::int64_t cols,
                                         std::int64_t logical) {
@@ -101,7 +101,7 @@ std::uint64_t MemoryCheck::check_vector(const Slice& vector, Content::Of of, con
   return ranks;
 }
 
-/// Parameters and residuals that every rank has of its own go with its own products.
+/// Parameters and residuals that each rank has for itself must be applied to its own products.
 void MemoryCheck::check_owner(const Segment& s, std::uint64_t ranks, const Content& product) const {
   if (ranks != 0 && ranks != product.ranks)
     fail_content(s, "applies one rank's parameters or residual to the product of another");

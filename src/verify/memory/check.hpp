@@ -1,5 +1,5 @@
-// Races and content: every access of a schedule, in its order. Each kind of step has a file of its own,
-// memory_check_<kind>.cpp; what is common to them is in memory_check.cpp.
+// Races and content: replays every access of a schedule in its order. check_<kind>.cpp has the steps of each
+// kind; check.cpp has the common part.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace shingle {
 
-/// The same slice in the memory of the rank that a piece lies on.
+/// The same slice in the memory of the rank that holds a piece.
 inline Slice on_rank(Slice slice, const Piece& piece) {
   slice.rank = piece.rank;
   return slice;
@@ -28,22 +28,22 @@ class MemoryCheck {
  public:
   MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
 
-  /// The first failure, or nothing when the plan is free of races and computes its problem.
+  /// The first failure; nothing if the plan has no race and computes its problem.
   std::optional<CheckFailure> run();
 
   std::int64_t accesses() const { return memory_.accesses(); }
 
  private:
-  /// Rows [tile_row, tile_row + rows) of a tile and what they are.
+  /// Rows [tile_row, tile_row + rows) of a tile, and their content.
   struct TileRows {
     std::int64_t tile_row;
     std::int64_t rows;
-    std::int64_t global_row;  ///< of tile_row
+    std::int64_t global_row;  ///< row of the problem that tile_row is
     std::uint64_t ranks;
-    ValueTable::Id value;  ///< how they are computed, over all of K; 0: inputs
+    ValueTable::Id value;  ///< value of the rows over all of K; 0: inputs
   };
 
-  /// Keys and values that tiles of a run have read: of which head of whose, and of which tokens.
+  /// Keys and values that tiles of a run have read: columns in the problem, ranks and tokens.
   struct Seen {
     std::int64_t col = 0;
     std::uint64_t ranks = 0;
@@ -95,14 +95,14 @@ class MemoryCheck {
   ValueTable values_;
   Results results_;
   std::uint64_t everyone_;
-  // Neighbouring tiles of a run multiply the same rows of A: they are read once.
+  // Neighbouring tiles of a run multiply the same rows of A. These rows are read once.
   std::int32_t a_segment_ = -1;
   std::int64_t a_row_ = -1;
   Content::Of a_wanted_ = Content::Of::nothing;
   std::vector<TileRows> a_tile_rows_;
-  // Those of a head see the same keys and values, or more of them: each token's are read once.
+  // Tiles of a head see the same keys and values, or more of them. Each token's are read once.
   std::int32_t seen_segment_ = -1;
-  std::map<std::int64_t, Seen> seen_;  // by the column of K and V in the step
+  std::map<std::int64_t, Seen> seen_;  // by column of K and V in the step
 };
 
 }  // namespace shingle

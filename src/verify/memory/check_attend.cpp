@@ -1,4 +1,4 @@
-// What attention reads: queries, and the keys and values of all tokens that they see.
+// Reads of attention: queries, and the keys and values of all tokens that they see.
 #include "check.hpp"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 
 namespace shingle {
 
-/// Of the tokens that a tile sees, those whose keys and values no tile of the run has read before.
+/// Tokens that a tile sees and whose keys and values no tile of the run has read before.
 TokenRange MemoryCheck::unread(std::int32_t index, std::int64_t col, const Seen& wanted) {
   if (seen_segment_ != index) seen_.clear();
   seen_segment_ = index;
@@ -21,15 +21,15 @@ TokenRange MemoryCheck::unread(std::int32_t index, std::int64_t col, const Seen&
   return {first, seen.tokens.end};
 }
 
-/// Queries have to be the tokens that the step says, of one head of one rank; K and V those of the head's
-/// group, of the same rank, and all of the tokens that the queries see.
+/// Requires the queries to be the step's tokens, of one head of one rank. Requires K and V to be those of the
+/// head's group on the same rank, for all tokens that the queries see.
 void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item) {
   const Attention& a = plan_.problem.attention;
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   budget_.spend(Budget::compared, static_cast<std::int64_t>(a.lengths.size()));
   budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
   const std::int64_t sharing = a.heads / a.kv_heads, token = step.first_token + rect.row;
-  std::int64_t col = -1;  // of Q, that the tile's first column is
+  std::int64_t col = -1;  // column of Q in the problem that the tile starts at
   std::uint64_t ranks = 0;
   const Place queries =
       piece_place(step.q, step.q.row + rect.row, rect.rows, step.q.col + rect.col, rect.cols, s.epoch);

@@ -1,23 +1,24 @@
-// What steps cost, told before they are expanded: a plan that is too large leaves here.
+// Cost of steps before they are expanded: a plan that is too large is refused here.
 #include "check.hpp"
 #include "piece_count.hpp"
 
 namespace shingle {
 namespace {
 
-/// A product of counts that is not above what a budget refuses in any case.
+/// Product of two counts, each bounded by Budget::most_spent so that it cannot overflow.
 std::int64_t bounded_product(std::int64_t a, std::int64_t b) {
   return smaller(a, Budget::most_spent) * smaller(b, Budget::most_spent);
 }
 
 }  // namespace
 
-/// Finding the tile of a position takes longer the more loops there are.
+/// The cost to find the tile of a position grows with the number of loops.
 void MemoryCheck::spend_items(const TileGrid& grid, std::int64_t items) const {
   budget_.spend(Budget::expanded, bounded_product(items, 4 + grid.loop_count));
 }
 
-/// All pieces of an item; and where it may store over a source of its own, each pair that has to be compared.
+/// Cost of all pieces of an item. If the item may store over its own sources, each pair of pieces is
+/// compared.
 void MemoryCheck::spend_pieces(const Elementwise& step, std::int64_t item) const {
   const bool wide = row_wise(step);
   const TileRect rect = wide ? step.grid.rect({item, 0}) : step.grid.rect(step.grid.tile(item));

@@ -1,4 +1,4 @@
-// What a pass makes of tiles and of complete rows: sums, epilogue, residual and norm.
+// Results of a pass over tiles or complete rows: sums, epilogue, residual and norm.
 #include "check.hpp"
 
 #include <fmt/format.h>
@@ -24,10 +24,11 @@ void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::in
   }
 }
 
-/// An item goes row by row and a row in chunks, each stored as soon as it is computed: what is stored over a
-/// source of the item has to be the very element that was there. (SwiGLU reads column c and column c + half
-/// for column c, so that the upper half is never written where the lower begins.) What another item reads is
-/// found as a race.
+/// Checks stores of an item over its own sources. An item goes row by row and stores each chunk of a row as
+/// soon as it is computed. So a store may replace only the source element of the same place.
+///
+/// SwiGLU computes column c from columns c and c + half, so it never stores to the upper half before reading
+/// it. Other items' reads are found as races.
 void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std::int64_t item) {
   const Routing* routing = plan_.problem.routing.get();
   const bool wide = row_wise(step);
@@ -65,7 +66,7 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
   if (step.norm.residual) against(step.sum);
 }
 
-/// The sum of equal places of disjoint sets of ranks; `c` was found in `cell`.
+/// Sum of equal places of disjoint sets of ranks. `c` was found in `cell`.
 Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, const Place& at,
                             const Rect& cell) {
   if (!addable(sum, c))
@@ -80,7 +81,7 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Routing* routing = plan_.problem.routing.get();
   check_in_place(step, s, item);
-  // What the tile becomes: first the sum of the sources, in tile coordinates.
+  // Content of the tile, in tile coordinates: first the sum of the sources.
   RegionMap<Content> tile(rect.rows, rect.cols, Content{}, &budget_);
   for (std::size_t source = 0; source < step.from.size(); ++source) {
     for_each_piece(step.from[source], step.grid, routing, item, [&](const Piece& piece) {
@@ -96,7 +97,7 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
     });
   }
   bool bias_known = false;
-  std::int64_t bias_col = 0;  // the column of C that the tile's first one is
+  std::int64_t bias_col = 0;  // column of C that the tile starts at
   std::uint64_t bias_ranks = 0;
   for_each_piece(step.to, step.grid, routing, item, [&](const Piece& piece) {
     tile.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& part, Content& held) {
@@ -132,7 +133,8 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
   if (step.grid.cols != complete)
     fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
   check_in_place(step, s, tile_row);
-  // The rows of the block, in tile coordinates, by all their columns: the logical row of each has to be one.
+  // Content of the block's rows, in tile coordinates, over all columns. All columns of a row must have one
+  // logical row.
   RegionMap<Content> rows(block.rows, step.grid.cols, Content{}, &budget_);
   for (const Placement& from : step.from)
     for (std::int64_t n = 0; n < step.grid.tiles_n(); ++n) {
@@ -185,7 +187,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
         budget_.spend(Budget::expanded,
                       pieces_at_most(step.residual, block) + pieces_at_most(step.sum, block));
         std::int64_t added = 0;
-        // `residual` and `sum` lie as `to` does; find the same rows there.
+        // `residual` and `sum` have the same layout as `to`; this finds the same rows in them.
         for_each_piece(step.residual, step.grid, routing, first_tile, [&](const Piece& other) {
           const std::int64_t from = larger(other.tile_row, part.row),
                              to = smaller(other.tile_row + other.rows, part.row + part.rows);

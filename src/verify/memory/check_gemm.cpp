@@ -1,4 +1,4 @@
-// What a GEMM multiplies: rows of A and columns of B that belong together, over the whole of K.
+// Operands of a GEMM: rows of A and columns of B that belong together, over the whole K.
 #include "check.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
     fail_content(s, "applies another epilogue than the problem's");
   const Problem& p = plan_.problem;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  // Each computation of an overlap has a K of its own: it goes with the product to where that is looked at.
+  // Each product of an overlap has its own K. The content of the product carries it to check_results().
   if (!p.traits().is_workload && k != p.k && !(p.traits().chains() && k == p.inner))
     fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
   spend_items(step.grid, s.last - s.first);
@@ -21,8 +21,8 @@ void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
 }
 
-/// What a product has to take for its A, by what its B is; and over all of which K. A second
-/// product goes over all inner columns of the first one, which has passed the epilogue.
+/// The operand that a product needs as A, given its B, and the K that it must cover. A second product covers
+/// all inner columns of the first one, which has passed the epilogue.
 Content::Of MemoryCheck::wanted_a(const Gemm& step, const Segment& s, Content::Of b) const {
   const Problem& p = plan_.problem;
   const bool second = b == Content::Of::down;
@@ -62,7 +62,7 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
       const std::int64_t start = t ? at.rect.col : at.rect.row;
       TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks,
                     c.value};
-      // A cell may be cut along k: the rows are then seen more than once, and have to agree.
+      // A cell may be cut along k. Its rows are then seen several times and must agree.
       budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
       bool seen_before = false;
       for (TileRows& seen : rows) {
@@ -75,7 +75,7 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
         seen_before = true;
       }
       if (seen_before) return;
-      // Computed rows are not joined: parts of theirs that follow along k may be of different values.
+      // Computed rows are not joined, because later parts along k may have different values.
       if (next.value == 0 && !rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row &&
           rows.back().ranks == next.ranks && rows.back().global_row + rows.back().rows == next.global_row) {
         rows.back().rows += next.rows;
@@ -87,13 +87,13 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
   return rows;
 }
 
-/// Which weight it is (there may be two), the column of the product that the tile's first column is,
-/// and the ranks whose weight it is.
+/// Returns the weight (there may be two), the column of the product that the tile starts at, and the ranks
+/// that own the weight.
 Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect) {
   Content result;
   const bool t = step.transpose_b, gated = step.epilogue.activation == Activation::swiglu;
   for (int half = 0; half < (gated ? 2 : 1); ++half) {
-    // `up` lies behind `gate` in B as the step sees it, which may be some columns of each only.
+    // `up` follows `gate` in the slice of B, which may hold only some columns of each.
     const std::int64_t shift = half * (plan_.problem.b_cols() / 2);
     const std::int64_t col = rect.col + half * step.grid.cols;
     const Place at = t ? piece_place(step.b, step.b.row + col, rect.cols, step.b.col, step.b.cols, s.epoch)
@@ -133,7 +133,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
   for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
     budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
-    // Rows of the tile that are phantom in A, but have a place in the output, may be stored as anything.
+    // Rows of the tile that are phantom in A but have a place in the output may hold any value.
     std::int64_t next = piece.tile_row;
     const auto phantom_until = [&](std::int64_t row) {
       if (next < row)
@@ -158,7 +158,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                 b.ranks,
                 plan_.problem.traits().is_workload ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
                 values_.stored(values_.product(s.rank, s.lane, s.step, run.value), dtype_of(step.out.slice))};
-      // A first product passes the epilogue as it is: it is nobody else's.
+      // A first product always passes the step's epilogue, because no other product uses it.
       c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);
       memory_.write(
           piece_place(on_rank(step.out.slice, piece), row, to - from, piece.col, rect.cols, s.epoch), index,

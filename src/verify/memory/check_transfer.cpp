@@ -1,4 +1,4 @@
-// What copies, messages and collectives carry, and what a reduction makes of it.
+// Content that copies, messages and collectives move, and the results of reductions.
 #include "check.hpp"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ void MemoryCheck::message(const Event& event) {
                                                   where(plan_, sender.rank, sender.lane, sender.step),
                                                   send.slice.rows, send.slice.cols, name(sent), receiver.rank,
                                                   receive.slice.rows, receive.slice.cols, name(expected))};
-  // The messages of an exchange are under way together, in no order: each is an item of its own.
+  // Messages of an exchange are in flight together and unordered: each counts as an item.
   const auto sends = static_cast<std::int64_t>(std::get<Exchange>(step_of(receiver)).sends.size());
   copy(send.slice, {event.segments[0], event.send}, receive.slice,
        {event.segments[1], sends + event.receive});
@@ -72,8 +72,8 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
   };
   const std::size_t world = segments.size();
   const CollectiveKind kind = of(0).kind;
-  // What every participant sends, read before anything is written: in-place operation is part of the
-  // contract.
+  // Parts that each participant sends. All are read before any is written, because in-place operation is
+  // allowed.
   struct Part {
     Rect cell;  // relative to the send slice
     Content content;
@@ -93,7 +93,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
     bytes += static_cast<std::int64_t>(sent[i].size() * sizeof(Part));
     budget_.keep(Budget::cells, static_cast<std::int64_t>(sent[i].size() * sizeof(Part)));
   }
-  // Stores what lies at rows [first, first + rows) of a send slice at row `at` of a receive slice.
+  // Stores a cell of a send slice at row `at` of the receive slice of participant i.
   const auto deliver = [&](std::size_t i, std::int64_t at, const Rect& cell, Content c) {
     const Segment& s = schedule_.segments[segments[i]];
     const Slice& slice = of(i).recv;
@@ -135,7 +135,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
     budget_.release(Budget::cells, bytes);
     return;
   }
-  // Reductions: the sum of equal places of all ranks.
+  // Reductions sum equal places of all ranks.
   RegionMap<Content> sum(of(0).send.rows, of(0).send.cols, Content{}, &budget_);
   for (std::size_t i = 0; i < world; ++i)
     for (const Part& part : sent[i])
@@ -143,7 +143,7 @@ void MemoryCheck::collective(const std::vector<std::int32_t>& segments) {
         const Content& c = part.content;
         const bool undefined = c.of == Content::Of::nothing || (i > 0 && total.of == Content::Of::nothing);
         if (i == 0 || undefined) {
-          total = undefined ? Content{} : c;  // padding may be anything, as long as nobody uses it
+          total = undefined ? Content{} : c;  // padding may hold any value if nothing uses it
           total.value = undefined ? 0 : values_.told(0, c.value);
         } else if (!addable(total, c)) {
           const Segment& s = schedule_.segments[segments[i]];

@@ -1,4 +1,4 @@
-// What the user does between two epochs: it provides the inputs, and looks whether the outputs are right.
+// Accesses of the user between two epochs: provides the inputs and checks the outputs.
 #include "check.hpp"
 
 #include <fmt/format.h>
@@ -17,8 +17,8 @@ void MemoryCheck::user(const Segment& s, std::int32_t index) {
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
     const Buffer& buffer = plan_.buffers[b];
     if (buffer.role == Role::internal) continue;
-    // Inputs of the last epoch may be overwritten, outputs are poisoned: whatever is still under way there is
-    // a race.
+    // The user may overwrite inputs of the last epoch and poisons outputs, so any access still in flight is a
+    // race.
     const Slice all = whole(plan_, static_cast<std::int32_t>(b), s.rank);
     memory_.overwrite(place(all, s.epoch), index);
     if (is_input(buffer.role)) provide_input(s, buffer.role);
@@ -29,9 +29,10 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
   const Problem& p = plan_.problem;
   const Place all = place(whole(plan_, find_buffer(plan_, role), s.rank), s.epoch);
   const std::uint64_t own = std::uint64_t{1} << s.rank;
-  // Where every rank has a result of its own, so are parameters and residual.
+  // If each rank has its own result, parameters and residual also belong to the rank.
   const std::uint64_t whose = p.op == Op::gemm || (p.traits().gathers() && !p.traits().reduces()) ? own : 0;
-  // Any rank's rows go through a first product whose result is gathered: its weight is everyone's.
+  // If the result of a first product is gathered, rows of any rank pass it, so the weight belongs to no rank
+  // in particular.
   const std::uint64_t made_with = p.op == Op::gemm_allgather_gemm ? 0 : own;
   const auto set = [&](const Rect& rect, Content content) {
     content.epoch = s.epoch;
@@ -42,7 +43,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
         const std::uint64_t ranks = p.traits().gathers() || p.traits().exchanges_heads() ? 0 : own;
-        if (p.traits().is_collective())  // the matrix that is moved or summed is C itself
+        if (p.traits().is_collective())  // a collective alone moves or sums C itself
           set({run.local_row, run.rows, 0, p.k},
               {Content::Of::c, 0, 0, offset, 0, ranks, 0, values_.input(s.rank)});
         else if (p.transpose_a)
@@ -70,7 +71,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       return;
     case Role::keys:
     case Role::values:
-      // As with A, a row of a whole matrix is itself wherever it is; a rank's own heads are its own.
+      // As with A, a row of a whole matrix belongs to no rank in particular; a rank's own heads belong to it.
       for (const GlobalRun& run : p.a_runs(s.rank))
         set({run.local_row, run.rows, 0, p.kv_cols()},
             {role == Role::keys ? Content::Of::keys : Content::Of::values, 0, 0,
@@ -88,7 +89,7 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
   if (buffer < 0) return;
   const Slice all = whole(plan_, buffer, s.rank);
   if (p.traits().is_workload) return check_results(s, index, all);
-  int source = 0;  // of the rows at hand, which are in order of their sources
+  int source = 0;  // source rank of the current rows, which are ordered by source
   for (const GlobalRun& run : p.out_runs(s.rank)) {
     Content expected{
         Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
@@ -118,7 +119,7 @@ void MemoryCheck::expect(const Place& at, std::int32_t index, const Content& exp
   });
 }
 
-/// Of an overlap: each product, and what each collective brings, at its place.
+/// Outputs of an overlap: each product, and the result of each collective, at its place.
 void MemoryCheck::check_results(const Segment& s, std::int32_t index, const Slice& all) {
   const Problem& p = plan_.problem;
   const OverlapRows rows = rows_of(p);

@@ -10,7 +10,7 @@ std::int64_t runs_at_most(const RowMap& map, std::int64_t rows) {
 
 std::int64_t pieces_at_most(const Placement& at, const TileRect& tile) {
   constexpr std::int64_t most = std::int64_t{1} << 40;
-  constexpr std::int64_t row_by_row = 16;  // what a row costs that a routing places, counted in pieces
+  constexpr std::int64_t row_by_row = 16;  // cost of a row that a routing places, in pieces
   if (tile.rows == 0 || tile.cols == 0) return 0;
   std::int64_t pieces = 1;
   switch (at.kind) {
@@ -30,7 +30,7 @@ std::int64_t pieces_at_most(const Placement& at, const TileRect& tile) {
       pieces = tile.rows * row_by_row;
       break;
   }
-  // Rows and parts are below 2^33, and so are ranks.
+  // Rows and parts are below 2^33, and so is the number of ranks.
   return smaller(pieces, most) > most / larger(static_cast<std::int64_t>(at.ranks.size()), 1)
              ? most
              : pieces * larger(static_cast<std::int64_t>(at.ranks.size()), 1);

@@ -1,4 +1,4 @@
-// A matrix cut into rectangles, each with a value; cut further wherever an access has an edge.
+// A matrix cut into rectangular cells, each with a value. An access cuts cells at its edges.
 #pragma once
 
 #include <algorithm>
@@ -21,15 +21,15 @@ struct Rect {
   std::int64_t cols = 0;
 };
 
-/// Bytes that a value keeps beside itself.
+/// Bytes of memory that a value owns outside of itself.
 template <class T>
 std::int64_t bytes_beside(const T& value) {
   if constexpr (requires { value.bytes_beside(); }) return value.bytes_beside();
   return 0;
 }
 
-/// Bands of rows, each a list of cells by column; O(log n) to find a band that is not near the last one,
-/// cells are copied when they are cut. A budget is told of every cell that is visited, moved or made.
+/// Bands of rows, each a list of cells by column. Finding a band costs O(log n), unless it is near the last
+/// one used. A cut copies cells. A budget is charged for every cell that is visited, moved or made.
 template <class T>
 class RegionMap {
  public:
@@ -39,7 +39,7 @@ class RegionMap {
     bands_.emplace(0, Band{rows, Cell{0, cols, std::move(value)}, {}});
     if (budget) keep(bytes_of(bands_.begin()->second));
   }
-  RegionMap(RegionMap&& other) noexcept  // a copy would remember a place of the original
+  RegionMap(RegionMap&& other) noexcept  // declared because a copy would keep an iterator into the original
       : rows_(other.rows_),
         cols_(other.cols_),
         bands_(std::move(other.bands_)),
@@ -71,7 +71,7 @@ class RegionMap {
     }
   }
 
-  /// Forgets all cuts inside a rectangle of whole rows and gives it one value.
+  /// Replaces whole rows by one cell with one value.
   void replace_rows(std::int64_t row, std::int64_t rows, T value) {
     if (rows <= 0 || cols_ <= 0) return;
     const auto first = cut_row(row);
@@ -90,11 +90,11 @@ class RegionMap {
     std::int64_t end;
     T value;
   };
-  /// Most bands have one cell, which then needs no memory of its own.
+  /// Most bands have one cell, which is stored in place.
   struct Band {
     std::int64_t end;
     Cell first;
-    std::vector<Cell> others;  // by column: few, so that a vector beats a tree
+    std::vector<Cell> others;  // by column; few, so that a vector is faster than a tree
 
     std::size_t count() const { return 1 + others.size(); }
     Cell& cell(std::size_t i) { return i == 0 ? first : others[i - 1]; }
@@ -102,7 +102,7 @@ class RegionMap {
   using Bands = std::map<std::int64_t, Band>;
   using Place = typename Bands::iterator;
 
-  /// The band that holds a row: more often than not the one last used, or the one behind it.
+  /// The band that holds a row. It is usually the band last used, or the next one.
   Place find(std::int64_t row) {
     if (near_) {
       Place band = *near_;
@@ -112,7 +112,7 @@ class RegionMap {
     return std::prev(bands_.upper_bound(row));
   }
 
-  /// Cuts a band in two, of which the second starts at a row inside it.
+  /// Cuts a band in two. The second one starts at `row`, which lies inside the band.
   Place cut_at(Place band, std::int64_t row) {
     Band lower = band->second;
     if (budget_) {

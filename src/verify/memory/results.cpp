@@ -33,7 +33,7 @@ void Results::note(const Place& at, const Rect& rect, Content found) {
 }
 
 bool Results::holds(const Rounding& statement) const {
-  // A ring's sum that all ranks hold alike may begin on any of them.
+  // The ring of a sum that all ranks hold alike may start at any rank.
   const std::int64_t world = plan_.problem.world;
   const std::int64_t tried =
       statement.summing == Summing::ring && !plan_.problem.traits().scatters() ? world : 1;

@@ -1,4 +1,4 @@
-// What outputs hold, by how it is computed: alike on all ranks, and as the plan says.
+// Values in outputs: the same on all ranks, and rounded as the plan states.
 #pragma once
 
 #include <optional>
@@ -18,10 +18,10 @@ class Results {
  public:
   Results(const Plan& plan, const ValueTable& values, Budget& budget);
 
-  /// An output holds these elements. Throws CheckFailure where another rank, or an earlier epoch, holds the
-  /// same elements as other values.
+  /// Notes that an output holds these elements. Throws CheckFailure if another rank or an earlier epoch holds
+  /// the same elements with other values.
   void note(const Place& at, const Rect& rect, Content found);
-  /// Throws CheckFailure where Plan::rounding is not what the plan does.
+  /// Throws CheckFailure if the steps do not round as Plan::rounding states.
   void check_statement() const;
 
  private:
@@ -35,8 +35,9 @@ class Results {
   const Plan& plan_;
   const ValueTable& values_;
   Budget& budget_;
-  std::vector<RegionMap<Held>> first_;              // by buffer: who came first to an element
-  std::set<std::pair<ValueTable::Id, int>> found_;  // and by whom it is owned; -1: by all alike
+  std::vector<RegionMap<Held>> first_;  // by buffer: the first value noted for each element
+  std::set<std::pair<ValueTable::Id, int>>
+      found_;  // values and the ranks that hold them; -1: all ranks hold the same
 };
 
 }  // namespace shingle

@@ -1,5 +1,5 @@
-// Memory that knows what it holds and who touched it: an access that may be at the same time as another is
-// found when it is made.
+// Memory that tracks its content and the accesses to it. An access throws if another one may run at the same
+// time.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ struct CheckFailure {
   std::string text;
 };
 
-/// An access that may still be under way. Grids have 2^31 positions at most: every item fits 32 bits.
+/// An access that may still be in flight. Grids have at most 2^31 positions, so every item fits 32 bits.
 struct Touch {
   std::int32_t segment = -1;
   std::int32_t item = -1;  ///< -1: several items of the segment
@@ -30,7 +30,8 @@ struct Touch {
       : segment(static_cast<std::int32_t>(of)), item(static_cast<std::int32_t>(at)) {}
 };
 
-/// An absolute rectangle of a buffer on a rank, in the copy that an epoch uses.
+/// A rectangle of a buffer on a rank, in the copy that an epoch uses. Rows and columns count from the
+/// buffer's corner.
 struct Place {
   std::int32_t buffer;
   std::int32_t rank;
@@ -44,18 +45,18 @@ class TrackedMemory {
  public:
   TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
 
-  /// Calls visit(Rect, const Content&) for what lies there. An item of a segment (-1: any of them) reads it;
-  /// throws CheckFailure where somebody may be writing.
+  /// Calls visit(Rect, const Content&) for the cells of a rectangle. The reader is an item of a segment (-1:
+  /// any of its items). Throws CheckFailure if a write may run at the same time.
   template <class Visit>
   void read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit);
-  /// Throws CheckFailure where somebody may be reading or writing.
+  /// Throws CheckFailure if a read or write may run at the same time.
   void write(const Place& at, std::int32_t segment, std::int64_t item, const Content& content);
-  /// Writes nothing over whole rows and forgets what was known of their parts.
+  /// Overwrites whole rows with unknown content, and joins their cells.
   void overwrite(const Place& at, std::int32_t segment);
-  /// Says what it is that the last writer wrote.
+  /// Sets the content of what the last writer wrote.
   void hold(const Place& at, const Content& content);
 
-  /// A plan that is too large to be proven leaves here instead of taking for ever.
+  /// Charged for every access; it throws if the plan is too large to prove.
   Budget& budget() const { return budget_; }
   std::int64_t accesses() const { return accesses_; }
 
@@ -66,8 +67,8 @@ class TrackedMemory {
   struct Cell {
     Content content;
     Touch writer;
-    Touch reader;                ///< the last since then; most cells have no other
-    std::vector<Touch> earlier;  ///< the readers before it
+    Touch reader;                ///< the last reader since the write; most cells have no other
+    std::vector<Touch> earlier;  ///< readers before `reader`
 
     std::int64_t bytes_beside() const { return static_cast<std::int64_t>(earlier.size() * sizeof(Touch)); }
   };

@@ -9,7 +9,7 @@ namespace shingle {
 namespace {
 
 constexpr std::size_t most_text = 120;
-constexpr std::int64_t node_bytes = 96;  // in the list and in the table
+constexpr std::int64_t node_bytes = 96;  // in the list and the hash table
 
 }  // namespace
 
@@ -59,14 +59,15 @@ bool ValueTable::is_part(Id value) const {
   return is_leaf(at(value).kind == Kind::rounded ? at(value).a : value, -1);
 }
 
-/// One rank's part of a sum, as it travels.
+/// True if the value is one rank's part of a sum, as it is sent.
 bool ValueTable::is_part(Id value, int rank, DType staged) const {
   if (at(value).kind == Kind::input) return at(value).a == rank;
   if (staged == DType::f32) return is_leaf(value, rank);
   return at(value).kind == Kind::rounded && at(value).dtype == staged && is_leaf(at(value).a, rank);
 }
 
-/// A sum of all ranks' parts, one after the other from `first` on; `rounded`: after each.
+/// True if the value sums all ranks' parts in turn, from rank `first` on. `rounded`: rounded after each
+/// addition.
 bool ValueTable::is_fold(Id value, int first, DType staged, bool rounded) const {
   for (int i = world_ - 1; i > 0; --i) {
     const Node& node = at(value);
@@ -81,7 +82,7 @@ bool ValueTable::is_fold(Id value, int first, DType staged, bool rounded) const 
   return is_part(value, first, staged);
 }
 
-/// A collective's sum of all ranks' parts, in rank order.
+/// True if the value is a collective's sum of all ranks' parts, in rank order.
 bool ValueTable::is_library(Id value) const {
   if (at(value).kind != Kind::library) return false;
   value = at(value).a;
@@ -98,8 +99,8 @@ bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const
   switch (statement.summing) {
     case Summing::none:
       return is_leaf(value, -1);
-    case Summing::library:  // an overlap has products beside the sums; elsewhere no leaf is a sum of all
-                            // ranks
+    case Summing::library:  // an overlap has products besides sums; other operators have no leaf that is a
+                            // sum of all ranks
       return is_library(value) || is_leaf(value, -1);
     case Summing::rank_order:
       return is_fold(value, 0, statement.staged, false);
@@ -130,7 +131,7 @@ bool ValueTable::satisfies(Id result, const Rounding& statement, int owner) cons
   } else {
     holds = is_summed(value, statement, owner);
   }
-  // In f32 memory a value is no less exact than on its way: nothing tells a pass from what it goes on with.
+  // In f32 memory rounding changes nothing, so a pass cannot be told from its inputs.
   return holds && (dtype_ == DType::f32 || last_pass == statement.last_pass);
 }
 
@@ -153,7 +154,8 @@ void ValueTable::write(Id value, std::string& text) const {
       text += fmt::format("C{}", node.a);
       return;
     case Kind::sum: {
-      const bool later = is_part(node.a) && !is_part(node.b);  // what is added to a sum stands behind it
+      const bool later =
+          is_part(node.a) && !is_part(node.b);  // the term that was added to a sum is written last
       inside("(", later ? node.b : node.a, " + ", later ? node.a : node.b);
       text += ")";
       return;

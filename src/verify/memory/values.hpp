@@ -1,4 +1,5 @@
-// Values by how they are computed: two elements with one number are the same bits, whatever the inputs.
+// Values, by the expression that computes them. Two elements with the same number have the same bits for any
+// inputs.
 #pragma once
 
 #include <array>
@@ -14,43 +15,46 @@
 
 namespace shingle {
 
-/// Expressions, each kept once. Products, sums and passes are fp32 until they are rounded. A sum of several
-/// sources is a left fold, and fp32 addition of two is commutative: so (C1 + C0) + C2 is (C0 + C1) + C2.
+/// Expressions, each stored once. Products, sums and passes are fp32 until they are rounded.
+///
+/// A sum of several sources is a left fold. Addition of two fp32 values is commutative, so (C1 + C0) + C2
+/// equals (C0 + C1) + C2.
 class ValueTable {
  public:
-  using Id = std::int32_t;  ///< 0: nothing that is tracked
+  using Id = std::int32_t;  ///< 0: not tracked
 
   ValueTable(DType dtype, int world, Budget& budget)
       : budget_(budget), dtype_(dtype), world_(world), nodes_(1) {}
 
   Id input(int rank) { return intern({Kind::input, dtype_, rank, 0, 0}); }
-  /// What a GEMM or an attention step computes of rows of A, themselves 0 where they are inputs. Two steps
-  /// may accumulate in different orders.
+  /// Product of a GEMM or attention step from rows of A; a is 0 if these are inputs. Two steps may accumulate
+  /// in different orders.
   Id product(int rank, int lane, int step, Id a) {
     return intern({Kind::product, DType::f32, rank, lane, step, a});
   }
   Id sum(Id a, Id b);
-  /// What memory of this type holds of it.
+  /// A value as memory of this type holds it.
   Id stored(Id value, DType dtype);
-  /// The same behind a pass that applies what `done` says.
+  /// A value after a pass that applies `done`.
   Id passed(Id value, std::uint8_t done) { return intern({Kind::pass, DType::f32, value, done, 0}); }
-  /// A row of which parts are computed differently, from left to right; `next` begins at column `col`.
+  /// A row with parts that are computed differently, from left to right; `next` begins at column `col`.
   Id beside(Id row, Id next, std::int64_t col);
-  /// What a collective's library makes of the values of its ranks, which are told one after the other. `call`
-  /// is the step of the first of them: different calls may sum in different orders.
+  /// Result of a collective of NCCL or MPI from the values of its ranks, given one after the other by told().
+  /// `call` is the step of the first rank: different calls may sum in different orders.
   Id told(Id before, Id value) { return intern({Kind::list, DType::f32, before, value, 0}); }
   Id library(Id told, const std::array<std::int32_t, 3>& call, DType dtype);
 
-  /// Whether what a statement says is true of a result that `owner` holds; -1: that all hold alike.
+  /// True if a rounding statement holds for a result on rank `owner`; -1: for a result that all ranks hold
+  /// alike.
   bool satisfies(Id result, const Rounding& statement, int owner) const;
-  /// For people, cut where it is long: "bf16(C0) + bf16(C1)".
+  /// Text for messages, shortened if long: "bf16(C0) + bf16(C1)".
   std::string text_of(Id value) const;
 
  private:
   enum class Kind : std::uint8_t { nothing, input, product, sum, rounded, pass, row, list, library };
   struct Node {
     Kind kind = Kind::nothing;
-    DType dtype = DType::f32;  ///< that the value is exact in
+    DType dtype = DType::f32;  ///< type that represents the value exactly
     std::int32_t a = 0, b = 0, c = 0, d = 0;
     bool operator==(const Node&) const = default;
   };

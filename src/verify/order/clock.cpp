@@ -5,7 +5,7 @@
 namespace shingle {
 namespace {
 
-/// Levels of inner nodes above leaves of `fan` words.
+/// Number of levels of inner nodes above leaves of `fan` words.
 int height_of(std::size_t words, std::size_t fan) {
   int height = 0;
   for (std::size_t reach = fan; reach < words; reach *= fan) ++height;
@@ -19,7 +19,7 @@ ClockNodes::ClockNodes(std::size_t lines, std::size_t segments, Budget& budget)
       line_height_(height_of(lines, fan)),
       run_height_(height_of((segments + 31) / 32, fan)),
       holds_(1 << 14) {
-  make({});  // index 0 is no node
+  make({});  // reserves index 0, which stands for a tree of zeros
 }
 
 ClockNodes::Index ClockNodes::make(const Node& node) {
@@ -51,7 +51,7 @@ template <bool bits>
 ClockNodes::Index ClockNodes::join(Index a, Index b, int height) {
   if (a == b || b == 0) return a;
   if (a == 0) return b;
-  // Nodes only grow: what has been found to hold another always does.
+  // Nodes change in place only by growing, so a node that once contained another still does.
   const std::uint64_t pair = std::uint64_t{a} << 32 | b;
   std::uint64_t& known = holds_[pair * 0x9e3779b97f4a7c15u >> 50];
   if (known == pair) return a;

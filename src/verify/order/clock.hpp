@@ -1,5 +1,5 @@
-// Vector clocks that share what they have in common: a clock is two roots of trees of fan-out 16 whose nodes
-// other clocks use as well. A copy costs nothing, and joining two costs the nodes in which they differ.
+// Vector clocks that share equal parts. A clock consists of the roots of two trees of fan-out 16, and clocks
+// share nodes of these trees. A copy is free; a join costs the nodes in which two clocks differ.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace shingle {
 
-/// The nodes of all clocks of a pass; they go together.
+/// Nodes of all clocks of one pass, freed together.
 class ClockNodes {
  public:
-  using Index = std::uint32_t;  ///< 0: a tree of zeros, whatever its height
+  using Index = std::uint32_t;  ///< 0: a tree of zeros of any height
 
-  /// Clocks of so many lines and single segments.
+  /// For clocks with `lines` lines and bits for `segments` single segments.
   ClockNodes(std::size_t lines, std::size_t segments, Budget& budget);
   ~ClockNodes() { budget_.release(Budget::clocks, held_bytes()); }
   ClockNodes(const ClockNodes&) = delete;
@@ -38,9 +38,9 @@ class ClockNodes {
   Index join_lines(Index a, Index b) { return join<false>(a, b, line_height_); }
   Index join_runs(Index a, Index b) { return join<true>(a, b, run_height_); }
 
-  /// Nodes from here on are yet to be made.
+  /// Index of the next node that will be made.
   Index end() const { return next_; }
-  /// Nodes before `end` are about to be shared: nobody changes any that has been made so far.
+  /// Call this before nodes below `end` become shared. No node made so far is changed in place afterwards.
   void seal(Index end) {
     if (end > sealed_) sealed_ = next_;
   }
@@ -48,7 +48,7 @@ class ClockNodes {
  private:
   static constexpr std::size_t fan = 16, chunk = 1024;
   struct alignas(64) Node {
-    std::array<std::uint32_t, fan> words;  ///< children, or of a leaf the values
+    std::array<std::uint32_t, fan> words;  ///< children; in a leaf: the values
   };
 
   Node& at(Index i) { return (*chunks_[i / chunk])[i % chunk]; }
@@ -61,14 +61,16 @@ class ClockNodes {
   Index make(const Node& node);
 
   Budget& budget_;
-  int line_height_, run_height_;  ///< levels of inner nodes
+  int line_height_, run_height_;  ///< number of levels of inner nodes
   std::vector<std::unique_ptr<std::array<Node, chunk>>> chunks_;
   Index next_ = 0, sealed_ = 0;
-  std::vector<std::uint64_t> holds_;  ///< by hash: a node, and another that has nothing which it has not
+  std::vector<std::uint64_t> holds_;  ///< hash table of pairs (a, b) of nodes where a already contains b
 };
 
-/// What a segment can rely on having happened: all steps of a line up to a number, and besides these single
-/// segments of which this is not so: of tiled steps that have not finished, and of copy lanes.
+/// Steps and segments that finished before a segment starts, in every interleaving.
+///
+/// For each line these are all steps up to a number. A number cannot express segments of unfinished tiled
+/// steps or commands of copy lanes; the clock lists them singly.
 class Clock {
  public:
   Clock() = default;
@@ -81,10 +83,10 @@ class Clock {
   Clock(Clock&&) noexcept = default;
   Clock& operator=(Clock&&) noexcept = default;
 
-  /// Whether it is of no lines, as one by default.
+  /// True if the clock was made by default and has no lines.
   bool empty() const { return nodes_ == nullptr; }
   std::uint32_t line(std::int32_t line) const { return nodes_->line(lines_, static_cast<std::size_t>(line)); }
-  /// `number`: not below the one before.
+  /// `number` must not be below the previous one.
   void set_line(std::int32_t line, std::uint32_t number) {
     lines_ = nodes_->with_line(lines_, static_cast<std::size_t>(line), number);
     end_ = nodes_->end();
@@ -94,7 +96,7 @@ class Clock {
     runs_ = nodes_->with(runs_, static_cast<std::size_t>(segment));
     end_ = nodes_->end();
   }
-  /// Adds what `other` knows.
+  /// Adds everything that `other` knows.
   void join(const Clock& other) {
     nodes_->seal(other.end_);
     lines_ = nodes_->join_lines(lines_, other.lines_);
@@ -105,7 +107,7 @@ class Clock {
  private:
   std::shared_ptr<ClockNodes> nodes_;
   ClockNodes::Index lines_ = 0, runs_ = 0;
-  ClockNodes::Index end_ = 0;  ///< its nodes come before this one
+  ClockNodes::Index end_ = 0;  ///< all nodes of the clock have lower indices
 };
 
 }  // namespace shingle

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int32_t never = std::numeric_limits<std::int32_t>::max();
 
-/// Whether a rank gets data of participant i of a collective, so that it cannot leave before that one has
-/// come. Libraries let a rank that gets nothing pass.
+/// True if a rank gets data from participant i of a collective, so that it cannot leave before i has entered.
+/// NCCL and MPI may let a rank that gets no data leave earlier.
 bool receives_of(const Collective& collective, std::size_t i) {
   return collective.kind == CollectiveKind::alltoall ? collective.recv_rows[i] > 0 : collective.recv.rows > 0;
 }
@@ -31,13 +31,14 @@ Order::Order(const Plan& plan, const Schedule& schedule, Budget& budget)
 }
 
 void Order::index_events() {
-  std::map<std::array<std::int64_t, 3>, std::int32_t> known;  // line, step, first item; a queue is one step
+  std::map<std::array<std::int64_t, 3>, std::int32_t>
+      known;  // line, step, first item; a queue counts as one step
   for (std::size_t i = 0; i < schedule_.segments.size(); ++i) {
     const Segment& s = schedule_.segments[i];
     const bool queue = s.line >= user_line(plan_, plan_.problem.world);
     const auto [at, added] = known.emplace(std::array<std::int64_t, 3>{s.line, queue ? 0 : s.step, s.first},
                                            static_cast<std::int32_t>(instances_.size()));
-    // The user has a turn more than there are epochs.
+    // The user has one turn more than there are epochs.
     if (added) instances_.emplace_back(static_cast<std::size_t>(schedule_.epochs) + 1, -1);
     instances_[static_cast<std::size_t>(at->second)][static_cast<std::size_t>(s.epoch)] =
         static_cast<std::int32_t>(i);
@@ -46,7 +47,7 @@ void Order::index_events() {
   awaited_.resize(instances_.size());
 }
 
-/// What happens to a count in epoch 0 happens to it in every epoch.
+/// Takes the adds and awaits of epoch 0: every epoch has the same.
 void Order::index_counts() {
   for (const CountHistory& history : schedule_.counts) {
     if (history.awaits.empty()) continue;
@@ -75,7 +76,7 @@ bool Order::carries_data(const Event& message) const {
              .slice.rows > 0;
 }
 
-/// Whether a segment is a command of a copy lane, which others behind it may overtake.
+/// True if a segment is a command of a copy lane: later steps of the lane may overtake it.
 bool Order::overtakes(const Segment& s) const {
   const Lane& lane = plan_.ranks[s.rank].lanes[s.lane];
   return lane.kind == LaneKind::copy && is_command(lane.steps[s.step]);
@@ -87,15 +88,15 @@ void Order::run_clocks() {
       std::make_shared<const Clock>(std::make_shared<ClockNodes>(lines, schedule_.segments.size(), budget_));
   clocks_.assign(clocks_.size(), nullptr);
   std::vector<std::shared_ptr<const Clock>> now(lines, nothing);  // after the last finished step of each line
-  std::vector<Clock> step(lines);  // of an unfinished tiled step: what its runs so far know together
+  std::vector<Clock> step(lines);  // by line: joined clocks of the runs so far of an unfinished tiled step
   std::vector<std::vector<std::int32_t>> under_way(
-      lines);  // commands of copy lanes that nothing has waited for
+      lines);  // by line: commands of a copy lane that no notify has waited for
 
   const auto shared = [&](Clock clock) {
     budget_.spend(Budget::visited, 1);
     return std::make_shared<const Clock>(std::move(clock));
   };
-  // What others learn of a segment: all it knows, and the segment itself.
+  // Joins the clock of a segment, and the segment itself.
   const auto learn = [&](Clock& clock, std::int32_t segment) {
     budget_.spend(Budget::visited, 1);
     clock.join(*clocks_[segment]);
@@ -109,7 +110,7 @@ void Order::run_clocks() {
 
   const auto run_segment = [&](std::int32_t index) {
     const Segment& s = schedule_.segments[index];
-    if (s.lane < 0) {  // the user: joins the lanes of the rank, and all of them start from here
+    if (s.lane < 0) {  // the user: joins the lanes of the rank, and all lanes continue from here
       Clock clock = *now[s.line];
       for (const std::int32_t line : schedule_.rank_lines[s.rank]) clock.join(*now[line]);
       clocks_[index] = shared(std::move(clock));
@@ -117,7 +118,8 @@ void Order::run_clocks() {
       const auto& lanes = plan_.ranks[s.rank].lanes;
       const auto& lines_of_rank = schedule_.rank_lines[s.rank];
       for (std::size_t l = 0; l < lines_of_rank.size(); ++l) {
-        // What is prelaunched goes on as soon as its poll lets it: it knows of the epoch what that tells it.
+        // A prelaunched lane continues as soon as its poll succeeds. It knows of the epoch only what the poll
+        // tells.
         if (l < lanes.size() && lanes[l].submission.prelaunched) continue;
         now[lines_of_rank[l]] = now[s.line];
       }
@@ -141,10 +143,10 @@ void Order::run_clocks() {
       if (ends || std::holds_alternative<Notify>(lane.steps[s.step])) {
         for (const std::int32_t command : commands) learn(clock, command);
         commands.clear();
-        // A notify happens after them as well.
+        // The notify itself also happens after the commands.
         if (!overtakes(s)) clocks_[index] = shared(clock);
         finish(s, std::move(clock));
-      } else if (!overtakes(s)) {  // an await: those behind it know it, but not the commands before it
+      } else if (!overtakes(s)) {  // an await: later steps know it, but not the commands before it
         learn(clock, index);
         now[s.line] = shared(std::move(clock));
       }
@@ -163,7 +165,7 @@ void Order::run_clocks() {
       case EventKind::segment:
         run_segment(event.segments[0]);
         break;
-      case EventKind::message: {  // the receiver's later steps know what the sender did before
+      case EventKind::message: {  // later steps of the receiver know what the sender did before
         const Segment& receiver = schedule_.segments[event.segments[1]];
         if (!carries_data(event)) break;
         Clock clock = *now[receiver.line];
@@ -187,15 +189,15 @@ void Order::run_clocks() {
   }
 }
 
-/// The least number of epochs after which `event` knows `earlier`, or `never` if no run of this length tells.
-/// It is the same from every epoch on, as all edges are.
+/// Smallest number of epochs after which `event` knows `earlier`; `never` if this run is too short to tell.
+/// It holds from every epoch on, because all edges do.
 std::int32_t Order::lag(std::int32_t event, std::int32_t earlier) const {
   for (std::int32_t epoch = 0; epoch < schedule_.epochs; ++epoch)
     if (knows(instance(event, epoch), instance(earlier, 0))) return epoch;
   return never;
 }
 
-/// Of each add to a count, its lag behind an event.
+/// Lag of each add to a count behind an event.
 std::vector<std::int32_t> Order::lags_of_adds(const CountPattern& count, std::int32_t event) {
   std::vector<std::int32_t> lags;
   lags.reserve(count.adds.size());
@@ -206,15 +208,16 @@ std::vector<std::int32_t> Order::lags_of_adds(const CountPattern& count, std::in
 
 namespace {
 
-/// Whether the await of any epoch e needs add number `index` of epoch e - lag: without it, and without all
-/// that comes after the add or after the await, the count stays below the target. `after_await` and
-/// `after_add` are lags: the adds of another step that may have happened are those of the epochs before
-/// e + after_await and before e - lag + after_add. All is relative to the count at the beginning of epoch e.
+/// True if the await of any epoch e needs add number `index` of epoch e − lag. So it does if the count stays
+/// below the target without that add and without all that happens after the add or after the await.
+///
+/// `after_await` and `after_add` are lags, by add. Adds that may have happened belong to epochs before e +
+/// after_await and before e − lag + after_add. Values are relative to the count at the start of epoch e.
 bool certain(const CountPattern& count, std::int64_t target, std::size_t index, std::int32_t lag,
              const std::vector<std::int32_t>& after_await, const std::vector<std::int32_t>& after_add) {
   const CountPattern::Entry& add = count.adds[index];
-  if (after_await[index] <= -lag) return false;  // it comes after the await
-  // Nothing at all has been added or set when epoch e - lag is the first.
+  if (after_await[index] <= -lag) return false;  // the add comes after the await
+  // Covers the first epochs too: if e − lag is epoch 0, nothing has been added or set before.
   std::int64_t without = count.set ? -lag * count.growth : -add.at_once;
   for (std::size_t i = 0; i < count.adds.size(); ++i) {
     if (after_await[i] == never && after_add[i] == never) return false;
@@ -270,7 +273,7 @@ bool Order::find_edges() {
   return grown;
 }
 
-/// The lines of which a line hears sooner or later, whatever the number of epochs that takes.
+/// Lines from which a line gets signals, directly or not, after any number of epochs.
 std::vector<bool> Order::lines_heard_by(std::int32_t line) const {
   budget_.spend(Budget::compared, static_cast<std::int64_t>(schedule_.events.size() + awaited_.size()));
   std::vector<std::vector<std::int32_t>> sources(static_cast<std::size_t>(schedule_.lines));
@@ -311,8 +314,8 @@ std::vector<bool> Order::lines_heard_by(std::int32_t line) const {
   return heard;
 }
 
-/// A lag that no run of this length tells is either none at all or longer than the run. Which of the two it
-/// is follows from the lines alone.
+/// A lag that this run does not show either does not exist or is longer than the run. It exists if the line
+/// of the later event gets signals from the line of the earlier one.
 void Order::find_bounds() {
   std::map<std::int32_t, std::vector<bool>> heard;
   const auto hears = [&](std::int32_t event, std::int32_t earlier) {

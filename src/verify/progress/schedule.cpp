@@ -14,19 +14,18 @@ namespace shingle {
 
 namespace {
 
-/// What a segment, its event and what Order keeps of them take.
+/// Memory for a segment, its event and the data that Order keeps for them.
 constexpr std::size_t segment_bytes = 384;
 
-/// The state of one lane of the run.
 struct LaneState {
   std::int32_t rank, lane, line;
   std::int32_t epoch = 0;
   std::size_t step = 0;
   std::size_t run = 0;
-  std::int32_t waiting = -1;  ///< segment of a rendezvous that has been entered
+  std::int32_t waiting = -1;  ///< segment of a collective or exchange that the lane has entered
 };
 
-/// The items of a pass that several lanes share: whoever of them is there goes on with the next run.
+/// Progress of a work queue that several lanes share. Any of these lanes that reaches it does the next run.
 struct QueueState {
   std::int32_t line = 0;
   std::int32_t epoch = 0;
@@ -66,7 +65,7 @@ class Run {
     entered_.assign(plan.communicators.size(), std::vector<std::size_t>(plan.problem.world, 0));
   }
 
-  /// Lists the lines of each rank, and gives every queue one of its own.
+  /// Lists the lines of each rank, and gives each queue a line.
   void number_lines() {
     out_.rank_lines.resize(plan_.ranks.size());
     for (const LaneState& lane : lanes_) out_.rank_lines[lane.rank].push_back(lane.line);
@@ -81,7 +80,7 @@ class Run {
   Schedule go() {
     for (int r = 0; r < plan_.problem.world; ++r) {
       open_epoch(r);
-      // A rank without lanes has nothing to wait for; its user still looks at its outputs.
+      // A rank without lanes awaits nothing, but its user still reads its outputs.
       while (plan_.ranks[r].lanes.empty() && opened_[r] < out_.epochs) open_epoch(r);
     }
     for (bool progress = true; progress && out_.mismatch.empty();) {
@@ -94,11 +93,11 @@ class Run {
   }
 
  private:
-  // One rank's order of issue: which step stands where in it, and how far its single hardware queue is.
+  // Issue order of one rank, and the progress of its single hardware queue.
   struct Issue {
     std::vector<std::vector<std::int64_t>> position;        // [lane][step]
     std::vector<std::pair<std::int32_t, std::int32_t>> at;  // lane and step by position
-    std::int64_t head = 0;  // the step that the queue comes to next, all epochs counted
+    std::int64_t head = 0;  // position of the next step in the queue, all epochs counted
   };
 
   void index_issue(int r) {
@@ -113,19 +112,19 @@ class Run {
     issue_.push_back(std::move(issue));
   }
 
-  /// Where the lane's step stands in the order of issue, all epochs counted.
+  /// Position of the lane's step in the issue order, all epochs counted.
   std::int64_t issued_at(const LaneState& lane) const {
     const Issue& issue = issue_[lane.rank];
     return lane.epoch * static_cast<std::int64_t>(issue.at.size()) + issue.position[lane.lane][lane.step];
   }
 
-  /// With a single hardware queue: whether the queue has not come to the step, as a step that was issued
-  /// earlier has not left it.
+  /// True if the step's turn in the single hardware queue has not come, because a step issued earlier is
+  /// still in the queue.
   bool held_back(const LaneState& lane) const {
     return hardware_queue_ && issued_at(lane) > issue_[lane.rank].head;
   }
 
-  /// The lane's step leaves the hardware queue: it runs, or what of it waits in the queue has passed.
+  /// Takes the lane's step out of the hardware queue: it starts, or its wait in the queue is over.
   void leave_queue(const LaneState& lane) {
     if (hardware_queue_ && issued_at(lane) == issue_[lane.rank].head) ++issue_[lane.rank].head;
   }
@@ -146,7 +145,7 @@ class Run {
   void keep(std::size_t bytes) {
     if (budget_ && !hardware_queue_) budget_->keep(Budget::schedule, static_cast<std::int64_t>(bytes));
   }
-  /// Of the run behind a single hardware queue only its end is of use: what happened is not kept.
+  /// Records an event, except with a single hardware queue: of that run only the end is used.
   void happened(Event event) {
     if (!hardware_queue_) out_.events.push_back(std::move(event));
   }
@@ -202,7 +201,7 @@ class Run {
     return static_cast<std::int32_t>(out_.segments.size()) - 1;
   }
 
-  /// The user's turn: the outputs of the last epoch are read, the inputs of the next are written.
+  /// A turn of the user: reads the outputs of the last epoch and writes the inputs of the next.
   void open_epoch(int rank) {
     Segment s;
     s.rank = rank;
@@ -259,14 +258,14 @@ class Run {
     const auto& bounds = boundaries_[lane.line][lane.step];
     QueueState* queue = queue_at(lane, step);
     if (queue &&
-        queue->epoch > lane.epoch) {  // all items are done: the lane passes, and knows nothing of them
+        queue->epoch > lane.epoch) {  // all items are done: the lane goes on, without knowing of them
       happened({EventKind::segment, {segment(lane, bounds.back(), bounds.back(), true)}});
       next_step(lane);
       return true;
     }
     std::size_t& run = queue ? queue->run : lane.run;
     const std::int64_t first = bounds[run], last = bounds[run + 1];
-    // Phantom tiles wait for nothing and notify nobody. Row-wise steps, whose items are no positions, have no
+    // Phantom tiles await nothing and add nothing. Row-wise steps, where items are not positions, have no
     // hooks.
     const auto* gates = gates_of(step);
     const auto* notifies = notifies_of(step);
@@ -318,7 +317,7 @@ class Run {
     return std::get<Collective>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step]);
   }
 
-  /// Enters a collective; the last rank to come completes it for all.
+  /// Enters a collective. The last rank to enter completes it for all.
   bool meet(LaneState& lane, const Collective& collective) {
     auto& calls = calls_[collective.communicator];
     if (lane.waiting < 0) {
@@ -327,7 +326,7 @@ class Run {
       lane.waiting = segment(lane, 0, 1, true);
       calls[call].push_back(lane.waiting);
       if (calls[call].size() < plan_.communicators[collective.communicator].ranks.size()) return false;
-      // Parts count in the communicator's order of ranks.
+      // Parts of a collective are in the communicator's order of ranks.
       const auto& ranks = plan_.communicators[collective.communicator].ranks;
       const auto place = [&](std::int32_t s) {
         return std::find(ranks.begin(), ranks.end(), out_.segments[s].rank);
@@ -378,7 +377,7 @@ class Run {
     std::size_t matched = 0;
   };
 
-  /// Posts the messages of an exchange; it is over when all of them have met their counterparts.
+  /// Posts the messages of an exchange. It ends when each message has met its counterpart.
   bool post(LaneState& lane, const Exchange& exchange) {
     if (lane.waiting < 0) {
       lane.waiting = segment(lane, 0, 1, true);
@@ -414,7 +413,7 @@ class Run {
     }
   }
 
-  /// Says of every lane that has not finished what it waits for.
+  /// Describes, for every unfinished lane, its step and what this waits for.
   void explain_stop() {
     for (const LaneState& lane : lanes_) {
       if (lane.epoch == out_.epochs) continue;

@@ -1,4 +1,4 @@
-// What the checks of wellformed.cpp share: bounds, and a failure that says where it is.
+// Shared by the checks of well-formedness: bounds, and a failure that names its place.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,15 +13,17 @@ namespace shingle::wellformed {
 
 // Bounds under which no sum or product of the checks, the verifier or an executor overflows.
 inline constexpr std::int64_t max_runs = std::int64_t{1} << 20;  ///< of a block of a row map
-inline constexpr std::int64_t max_rows = std::int64_t{1} << 40;  ///< of a row map; of a grid, see check_grid
+inline constexpr std::int64_t max_rows = std::int64_t{1}
+                                         << 40;  ///< of a row map; check_grid bounds those of a grid
 inline constexpr std::int64_t max_positions = std::int64_t{1} << 31;  ///< of a grid
 inline constexpr std::int64_t max_bytes = std::int64_t{1} << 60;      ///< of all buffers on all ranks
-inline constexpr std::uint32_t max_count = 1u << 28;  ///< of a counter an epoch: several epochs fit 31 bits
+inline constexpr std::uint32_t max_count = 1u
+                                           << 28;  ///< of a counter in one epoch: several epochs fit 31 bits
 inline constexpr std::int32_t max_workers = 1 << 20;
 inline constexpr std::size_t max_lanes = 256;
 inline constexpr std::int32_t max_queues = 1024;
 
-/// Leaves the checks at the first thing that is wrong; never leaves malformed().
+/// Thrown at the first defect. malformed() catches it.
 struct Flaw {
   std::string text;
 };
@@ -31,16 +33,16 @@ void require(bool ok, const std::string& where, fmt::format_string<Args...> mess
   if (!ok) throw Flaw{where + ": " + fmt::format(message, std::forward<Args>(args)...)};
 }
 
-/// An index into one of the plan's tables.
+/// Requires a valid index into one of the plan's tables.
 template <class Table>
 void require_index(std::int64_t index, const Table& table, const std::string& where, const char* what) {
   require(index >= 0 && index < static_cast<std::int64_t>(table.size()), where,
           "{} is none of the plan's {} {}", index, table.size(), what);
 }
 
-/// A step by itself. Everything of the plan but its steps has been checked.
+/// Checks one step by itself. All of the plan except its steps has been checked.
 void check_step(const Plan& plan, int rank, int lane, int step);
-/// All steps of a queue are one pass, but for the workers that they take, and no two are in one lane.
+/// Requires that all steps of a work queue are one pass, apart from their workers, in different lanes.
 void check_queues(const Plan& plan, int rank);
 
 }  // namespace shingle::wellformed

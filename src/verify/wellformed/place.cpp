@@ -5,8 +5,8 @@
 
 namespace shingle::wellformed {
 
-// ------------------------------------------------------------------------------------------------ counters
-// and slices
+// ------------------------------------------------------------------------------------------------
+// counters and slices
 
 void StepCheck::counter(const CounterRef& c) const {
   index(c.counter, plan_.counters, {"counter"}, "counters");
@@ -57,15 +57,15 @@ void StepCheck::copy(const Field& from_field, const Slice& from, const Field& to
   require(!overlap(from, to), to_field, "overlaps {}", from_field.text());
 }
 
-/// A row vector that is there exactly where it is wanted.
+/// A row vector: required if `wanted`, and forbidden otherwise.
 void StepCheck::vector(const Field& field, const Slice& s, bool wanted, std::int64_t cols) const {
   if (!wanted) return require(s == Slice{}, field, "is given, but not used");
   own(field, s);
   require(s.rows == 1 && s.cols == cols, field, "{}x{}, not 1x{}", s.rows, s.cols, cols);
 }
 
-// -------------------------------------------------------------------------------------------------- grids
-// and placements
+// ------------------------------------------------------------------------------------------------
+// grids and placements
 
 void StepCheck::grid(const TileGrid& g) const {
   const Field field{"grid"};
@@ -117,7 +117,7 @@ void StepCheck::row_map(const Field& field, const RowMap& map, std::int64_t virt
   require(smaller(end, map.limit) <= rows, field, "reaches row {} of {}", smaller(end, map.limit), rows);
 }
 
-/// `wide`: the columns of every piece, where they are not the tile's own.
+/// `wide`: number of columns of every piece; 0: the columns of its tile.
 void StepCheck::placement(const Field& field, const Placement& p, const TileGrid& g,
                           std::int64_t wide) const {
   slice(field.at("slice"), p.slice);
@@ -158,7 +158,7 @@ void StepCheck::placement(const Field& field, const Placement& p, const TileGrid
   }
 }
 
-/// Slots whose groups begin at rows of their own.
+/// Slots where each group begins at a row of its own.
 void StepCheck::stacked_groups(const Field& field, const Placement& p, const TileGrid& g) const {
   groups(field.at("ends"), p.ends, g);
   require(p.bases.size() == p.ends.size(), field.at("bases"), "{} of them, but there are {} groups",
@@ -173,12 +173,12 @@ void StepCheck::stacked_groups(const Field& field, const Placement& p, const Til
   }
 }
 
-/// What is read lies in one rank's memory.
+/// A step reads only from one rank's memory.
 void StepCheck::one_rank(const Field& field, const Placement& p) const {
   require(ranks_of(p, plan_.problem.world).size() == 1, field, "spreads over several ranks");
 }
 
-/// The placement's buffer has `rows` rows from the slice's first on, on another rank too.
+/// The placement's buffer has `rows` rows on `rank`, counted from the first row of the slice.
 void StepCheck::reaches(const Field& field, const Placement& p, int rank, std::int64_t rows) const {
   const Buffer& b = buffer(p.slice);
   const std::int64_t have = b.rows[static_cast<std::size_t>(rank)];

@@ -55,7 +55,7 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
       require(!seen[static_cast<std::size_t>(rank)], field.at("ranks"), "rank {} twice", rank);
       seen[static_cast<std::size_t>(rank)] = true;
     }
-    // Each rank has to have the entries; without owners the lowest and the highest stand for all groups.
+    // Each rank needs the entries. Without owners, the lowest and highest entry stand for all groups.
     std::int64_t lowest = 0, highest = -1;
     for (std::size_t group = 0; group < notify.ends.size(); ++group) {
       const std::int64_t entry = notify.entry(static_cast<std::int64_t>(group));
@@ -113,7 +113,7 @@ void StepCheck::operator()(const Elementwise& e) const {
     one_rank({"from", i}, e.from[i]);
     placement({"from", i}, e.from[i], e.grid);
   }
-  // Of a row of tiles the result is one piece, as wide as the output.
+  // The output of a row of tiles is one piece, as wide as the output.
   const std::int64_t wide = row_wise(e) ? out_cols : 0;
   placement({"to"}, e.to, e.grid, wide);
   store({"to"}, e.to.slice);
@@ -187,7 +187,7 @@ void StepCheck::operator()(const Collective& c) const {
   require(c.send.cols == c.recv.cols && buffer(c.send).dtype == buffer(c.recv).dtype, {"recv"},
           "rows of {} {}, but sent are rows of {} {}", c.recv.cols, name(buffer(c.recv).dtype), c.send.cols,
           name(buffer(c.send).dtype));
-  Slice in_place = c.send;  // what may be received over what is sent
+  Slice in_place = c.send;  // the part of `send` that `recv` may equal
   const auto counts = [&](const Field& field, const std::vector<std::int64_t>& rows, std::int64_t sum) {
     if (c.kind != CollectiveKind::alltoall)
       return require(rows.empty(), field, "only an alltoall has counts by rank");

@@ -1,5 +1,4 @@
-// Well-formed: the checks of one step, by themselves. Everything of the plan but its steps has been checked
-// before.
+// Well-formed: checks of one step by itself. All of the plan except its steps has been checked before.
 #pragma once
 
 #include <string>
@@ -12,7 +11,7 @@
 
 namespace shingle::wellformed {
 
-/// "from[2].slice"; spelled out only when something is wrong.
+/// Name of a field in a failure, as in "from[2].slice". The text is made only if a check fails.
 struct Field {
   std::string_view name;
   std::size_t index = npos;

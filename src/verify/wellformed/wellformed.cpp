@@ -1,4 +1,4 @@
-// Well-formed: the plan's tables. The steps are in wellformed_step.cpp.
+// Well-formed: the plan's tables. step.cpp and place.cpp check the steps.
 #include "shingle/verify/wellformed.hpp"
 
 #include <algorithm>
@@ -45,8 +45,8 @@ void check_ranks(const Plan& plan) {
           reason);
 }
 
-/// Rows of the shard of m rows that a rank holds, without listing its runs: only the last block of every rank
-/// can be short.
+/// Rows of the shard of m rows on a rank, without listing its runs: only the last block of a rank can be
+/// short.
 std::int64_t rows_of_shard(const Problem& p, int rank) {
   const std::int64_t shard = p.shard_rows(), padding = p.world * shard - p.m;
   const std::int64_t block = p.row_order == RowOrder::block_cyclic ? p.row_block : shard;
@@ -59,12 +59,11 @@ struct Shape {
   std::int64_t cols;
 };
 
-/// What the problem says a user's buffer is on a rank.
+/// Shape of a user's buffer on a rank, as the problem defines it.
 Shape user_shape(const Problem& p, Role role, int rank) {
   switch (role) {
     case Role::a:
-      // Stored by columns, A is equally wide on all ranks, as wide as the one that has the most rows needs
-      // it.
+      // A stored by columns has the same width on all ranks: that of the largest shard.
       if (p.transpose_a) return {p.k, p.traits().shards_a() ? p.shard_rows() : p.m};
       return {p.traits().shards_a() ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
     case Role::b:
@@ -108,7 +107,6 @@ bool is_asked_for(const Problem& p, Role role) {
   }
 }
 
-/// Adds the bytes of a buffer to `total`.
 void check_size(const Plan& plan, const Buffer& b, std::int64_t& total, const std::string& where) {
   require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but planned are {}", b.rows.size(),
           plan.ranks.size());
