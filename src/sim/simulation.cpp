@@ -82,12 +82,7 @@ Index group_at(const Step& step, std::int64_t position) {
 }
 
 Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOptions& options)
-    : plan_(plan),
-      machine_(machine),
-      options_(options),
-      launches_(machine.sync_us > 0),
-      costs_(plan, machine),
-      bits_(options.seed) {
+    : plan_(plan), machine_(machine), options_(options), costs_(plan, machine), bits_(options.seed) {
   const auto world = plan.ranks.size();
   check(plan, options);
   check_symmetry(plan, machine, options);
@@ -117,7 +112,7 @@ Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOption
               planned.submission.launcher < 0 ? lane.rank : planned.submission.launcher;
     }
   }
-  if (launches_ || machine.early_kernels) index_launches();
+  if (machine.sync_us > 0 || machine.early_kernels) index_launches();
   engine_until_.assign(lanes_.size(), 0);
   for (const Counter& counter : plan.counters) {
     auto& first = first_count_.emplace_back();
@@ -149,6 +144,11 @@ void Simulation::index_launches() {
       for (std::int32_t step = launch.first; step < launch.last; ++step)
         steps[static_cast<std::size_t>(step)] = &launch;
     }
+}
+
+/// The launch of the lane's current step. Null if steps are not launches on GPU streams.
+const Launch* Simulation::launch_of(const LaneState& lane) const {
+  return machine_.sync_us > 0 ? launch_of(lane, lane.step) : nullptr;
 }
 
 /// The launch of a step, alone or with others. Null if the step launches nothing.
@@ -254,8 +254,8 @@ bool Simulation::step(LaneState& lane) {
   if (const auto* call = std::get_if<Collective>(&step)) return collective(lane, *call);
   if (const auto* messages = std::get_if<Exchange>(&step)) return exchange(lane, *messages);
   if (is_command(step)) return command(lane, step);
-  const Launch* const launch = launch_of(lane, lane.step);
-  if (launches_ && launch && static_cast<std::size_t>(launch->first) < lane.step) return true;  // fused
+  const Launch* const launch = launch_of(lane);
+  if (launch && static_cast<std::size_t>(launch->first) < lane.step) return true;  // fused
   return compute(lane, step);
 }
 
@@ -282,10 +282,10 @@ void Simulation::unblock(LaneState& lane) {
 /// Awaits and notifies in one launch cost one kernel. Event edges cost nothing. Copy engines have phases of
 /// their own.
 bool Simulation::synced(LaneState& lane) {
-  if (!launches_ || lane_plan(lane).kind == LaneKind::copy) return true;
-  const Launch& launch = *launch_of(lane, lane.step);
-  if (launch.event >= 0 || static_cast<std::size_t>(launch.first) < lane.step) return true;
-  const auto behind = static_cast<std::size_t>(launch.last);
+  const Launch* const launch = launch_of(lane);
+  if (launch == nullptr || lane_plan(lane).kind == LaneKind::copy) return true;
+  if (launch->event >= 0 || static_cast<std::size_t>(launch->first) < lane.step) return true;
+  const auto behind = static_cast<std::size_t>(launch->last);
   if (behind < lane_plan(lane).steps.size() && may_start_early(lane, behind)) return true;
   return delayed(lane, noisy(machine_.sync_us));
 }
@@ -351,7 +351,7 @@ void Simulation::add(const CounterRef& at, std::int64_t value, std::int32_t epoc
     // Engines, gates of tiles and wait kernels poll the count. A waiting host lane is signalled after a
     // delay.
     const LaneState& lane = lanes_[static_cast<std::size_t>(waiter.lane)];
-    const Launch* const launch = launches_ ? launch_of(lane, lane.step) : nullptr;
+    const Launch* const launch = launch_of(lane);
     const bool polls = lane.job != none || lane_plan(lane).kind == LaneKind::copy ||
                        (launch && launch->kind == LaunchKind::wait);
     wake(waiter.lane, polls ? 0 : noisy(machine_.signal_us));
