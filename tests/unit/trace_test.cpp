@@ -41,7 +41,7 @@ double end_us(const Timeline& timeline) {
 
 TEST(Chart, ShowsGroupsInOrderAndTheirShares) {
   const Timeline timeline = schematic(plan_of(Op::gemm_allreduce, Mechanism::signal));
-  const std::string chart = to_chart(timeline, 1, 40);
+  const std::string chart = to_chart(timeline, 1, 80, 40);
   const auto groups = timeline.plan.counters[0].growth[0].size();
   for (const char* lane : {"compute", "communicate"}) {
     const auto begin = chart.find('|', chart.find(lane)) + 1;
@@ -58,6 +58,13 @@ TEST(Chart, ShowsGroupsInOrderAndTheirShares) {
   EXPECT_NE(chart.find("allreduce "), std::string::npos) << chart;
   for (const char* mark : {"\n  0-9 a-z ", "\n  # ", "\n  = ", "\n  . "})
     EXPECT_NE(chart_legend().find(mark), std::string::npos) << mark;
+}
+
+TEST(Chart, PutsSharesThatDoNotFitOnTheNextLine) {
+  const Timeline timeline = schematic(plan_of(Op::gemm_allreduce, Mechanism::signal));
+  const auto lines = [&](std::size_t page) { return std::ranges::count(to_chart(timeline, 0, page), '\n'); };
+  EXPECT_EQ(lines(200), 3) << "a title and two lanes";
+  EXPECT_EQ(lines(80), 5);
 }
 
 TEST(Schematic, KeepsLanesInOrder) {

@@ -7,6 +7,7 @@
 #include "base/file.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/common/page.hpp"
+#include "shingle/common/table.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/run/execute.hpp"
 #include "shingle/run/memory.hpp"
@@ -133,7 +134,8 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const R
     } else {
       fmt::print("{}\n{}\n{}", head(world, flags, options.backend), to_table(all.rows), legend(all.rows));
       if (flags.timeline) {
-        for (const Timeline& timeline : all.overlapped) fmt::print("\n{}", to_chart(timeline, 0));
+        for (const Timeline& timeline : all.overlapped)
+          fmt::print("\n{}", to_chart(timeline, 0, page_width()));
         fmt::print("\n{}", chart_legend());
       }
     }
