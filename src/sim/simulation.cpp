@@ -43,7 +43,7 @@ void check(const Plan& plan, const SimOptions& options) {
   const auto world = static_cast<std::size_t>(plan.problem.world);
   if (!options.slowdown.empty() && options.slowdown.size() != world)
     throw InvalidArgument(
-        fmt::format("a slowdown for {} ranks, but the plan has {}", options.slowdown.size(), world));
+        fmt::format("slowdown has {} ranks, but the plan has {}", options.slowdown.size(), world));
   if (!(options.worker_share > 0 && options.worker_share <= 1))
     throw InvalidArgument(fmt::format("worker share = {} is outside (0, 1]", options.worker_share));
   if (!(options.noise >= 0 && options.noise < 1))
@@ -54,21 +54,22 @@ void check(const Plan& plan, const SimOptions& options) {
 void check_symmetry(const Plan& plan, const Machine& machine, const SimOptions& options) {
   const int world = plan.problem.world, period = machine.topology.period(world);
   if (plan.ranks.size() % static_cast<std::size_t>(period) != 0)
-    throw InvalidArgument(
-        fmt::format("the plan's {} ranks do not stand for all {} on {}, whose links repeat after {}: plan it "
-                    "for this machine",
-                    plan.ranks.size(), world, machine.name, period));
+    throw InvalidArgument(fmt::format(
+        "the plan's {} ranks cannot stand for all {} on {}, whose links repeat every {} ranks: make "
+        "the plan for this machine",
+        plan.ranks.size(), world, machine.name, period));
   if (!is_symmetric(plan)) return;
   const Contention& contention = machine.contention;
-  const char* unlike = !options.slowdown.empty() ? "a slowdown by rank"
+  const char* unlike = !options.slowdown.empty() ? "slowdown"
                        : options.noise > 0       ? "noise"
                        // Ranks that share cores take turns in the order of events at one instant, so they
                        // differ.
-                       : contention.steals > 0 || contention.wake_us > 0 ? "that threads share cores"
+                       : contention.steals > 0 || contention.wake_us > 0 ? "sharing of cores"
                                                                          : nullptr;
   if (unlike)
-    throw InvalidArgument(fmt::format("{} makes ranks differ, but {} stand for all {}: plan all, at most {}",
-                                      unlike, plan.ranks.size(), world, max_world));
+    throw InvalidArgument(
+        fmt::format("{} makes ranks differ, but {} ranks stand for all {}: plan all ranks (at most {})",
+                    unlike, plan.ranks.size(), world, max_world));
 }
 
 }  // namespace
@@ -404,10 +405,10 @@ void Simulation::follow_critical_path() {
 void Simulation::explain_stop() const {
   for (const LaneState& lane : lanes_)
     if (lane.epoch < options_.epochs && lane.step < lane_plan(lane).steps.size())
-      throw InvalidArgument(fmt::format("the plan stops: rank {}, lane {}, step {} ({}) never ends",
+      throw InvalidArgument(fmt::format("the plan deadlocks: rank {}, lane {}, step {} ({}) never ends",
                                         lane.rank, lane_plan(lane).name, lane.step,
                                         name(lane_plan(lane).steps[lane.step])));
-  throw InvalidArgument("the plan stops");
+  throw InvalidArgument("the plan deadlocks");
 }
 
 }  // namespace sim
