@@ -102,7 +102,7 @@ TEST_F(CliCompare, RefusesOtherFiles) {
   };
   expect_refused(files() + " --threshold nan", "'nan' is not a number from 0 to 1000000");
   refuses("{\"op\": ", "not JSON");
-  refuses("{\"op\": \"gemm\"}", "no array of rows");
+  refuses("{\"op\": \"gemm\"}", "not an array of rows");
   refuses("[3]", "row 1 is no object");
   refuses("[{}]", "'op'");
   const json good = json::parse(read_file(path("a.json"), 1 << 20))[0];

@@ -134,12 +134,12 @@ TEST_F(CliTuned, AProfileOfAnotherMachineIsRefused) {
 TEST_F(CliTuned, AFolderThatCannotBeWrittenCostsALine) {
   const Outcome tuned = run("tune --machine h200x8 --cache /dev/null/x " + problem);
   EXPECT_EQ(tuned.code, 0) << tuned.err;
-  EXPECT_THAT(tuned.err, HasSubstr("shingle: /dev/null/x: Not a directory; what is found is not kept\n"));
+  EXPECT_THAT(tuned.err, HasSubstr("shingle: /dev/null/x: Not a directory; results are not kept\n"));
   EXPECT_THAT(tuned.out, HasSubstr("\nnot kept\n"));
   const Outcome measured =
       run("run --workers 1 --mechanism auto " + problem, "env XDG_CACHE_HOME=/dev/null/x timeout 2");
   EXPECT_TRUE(
-      measured.err.starts_with("shingle: /dev/null/x/shingle: Not a directory; what is found is not "
+      measured.err.starts_with("shingle: /dev/null/x/shingle: Not a directory; results are not "
                                "kept\nmeasuring this machine"))
       << measured.err;
 }

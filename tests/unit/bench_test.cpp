@@ -112,8 +112,8 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
       EXPECT_THAT(error.what(), HasSubstr(words));
     }
   };
-  expect("[]", "no suite");
-  expect(R"({"tokens": [16]})", "no suite");
+  expect("[]", "not a suite");
+  expect(R"({"tokens": [16]})", "not a suite");
   expect(R"({"shapes": [)", "malformed JSON");
   expect(R"({"shapes": []})", "shapes is an empty list; expected a list of objects");
   expect(R"({"shapes": [{"op": "gemm", "m": [16], "n": [16], "K": [16]}]})",

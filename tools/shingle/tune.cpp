@@ -82,7 +82,7 @@ int tune(const TuneFlags& flags, const Launch& launch) {
     return 0;
   }
   if (flags.confirm > 0 && launch.processes())
-    throw InvalidArgument("--confirm measures in one process: run it without a launcher");
+    throw InvalidArgument("--confirm measures in one process: run `shingle tune` without a launcher");
   const int ranks = flags.where.ranks(launch);
   const WorldOptions where = flags.where.options(launch);
   const std::optional<std::string> folder = folder_to_keep(flags.cache);

@@ -130,7 +130,7 @@ void agree(World& world, std::vector<Job>& jobs, const Target& target) {
       if (candidate.choice) choices.push_back({candidate.mechanism, to_json(candidate.plan->params, -1)});
   const auto told = nlohmann::json::parse(told_by_first(world, choices.dump()));
   if (told.size() != choices.size())
-    throw Error("the processes have not chosen for the same operators: their machines or problems differ");
+    throw Error("the processes chose for different operators: start all with the same arguments and machine");
   auto next = told.begin();
   for (Job& job : jobs)
     for (Candidate& candidate : job.candidates) {

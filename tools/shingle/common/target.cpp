@@ -61,8 +61,8 @@ Machine measured_here(int ranks, const WorldOptions& here, std::string& figures)
   if (!measured.unsteady.empty())
     fmt::print(
         stderr,
-        "shingle: not measured steadily: {} (limit {:.0f}%); used all the same, `shingle profile --keep` "
-        "measures again\n",
+        "shingle: measurements spread too much: {} (limit {:.0f}%); the profile is used all the same, "
+        "`shingle profile --keep` measures again\n",
         describe(measured.unsteady), 100 * how.most_spread);
   if (keep) keep_own_profile(measured.machine, path);
   return measured.machine;
@@ -80,7 +80,7 @@ std::optional<std::string> folder_to_keep(const std::string& directory) {
   } catch (const IoError& error) {
     reason = error.what();
   }
-  if (said != reason) fmt::print(stderr, "shingle: {}; what is found is not kept\n", reason);
+  if (said != reason) fmt::print(stderr, "shingle: {}; results are not kept\n", reason);
   said = reason;
   return std::nullopt;
 }
@@ -117,10 +117,10 @@ Target target_to_tune_for(const std::string& profile, int ranks, const WorldOpti
   } else {
     if (launch.processes())
       throw InvalidArgument(
-          "under mpirun --machine has to say which: a profile that `shingle profile` wrote");
+          "with a launcher, --machine is needed: give a profile that `shingle profile --out FILE` wrote");
     if (ranks > max_world)
       throw InvalidArgument(fmt::format(
-          "--world {}: this machine runs at most {} ranks; say another --machine", ranks, max_world));
+          "--world {}: this machine runs at most {} ranks; give --machine", ranks, max_world));
     target.machine = measured_here(ranks, here, target.figures);
   }
   target.machine = as_here(std::move(target.machine), here);

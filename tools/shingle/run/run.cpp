@@ -20,8 +20,7 @@ Job job_of(const std::string& file) {
   Plan plan = read_plan(file);
   const Problem problem = plan.problem;
   if (problem.traits().is_workload)
-    throw InvalidArgument(
-        fmt::format("{}: its overlap has no result to check; shingle simulate takes it", file));
+    throw InvalidArgument(fmt::format("{}: an overlap has no result to check; use `shingle simulate`", file));
   if (problem.world > max_world)
     throw InvalidArgument(fmt::format("{}: {} ranks, but at most {} run", file, problem.world, max_world));
   const std::string mechanism(name(plan.mechanism));
@@ -89,7 +88,7 @@ void require_profile_of_here(const RunFlags& flags, int ranks, const WorldOption
   if (flags.machine.empty() || flags.how.automatic) return;
   if (std::ranges::none_of(flags.how.mechanisms,
                            [](Mechanism mechanism) { return find_planner(mechanism).search != nullptr; }))
-    throw InvalidArgument("--machine goes with --mechanism auto or signal: runs are on this machine");
+    throw InvalidArgument("--machine needs --mechanism auto or signal: runs are on this machine");
   const Machine given = machine_from_spec(flags.machine), own = machine_of(ranks, where);
   if (given.workers != own.workers)
     throw InvalidArgument(
