@@ -142,6 +142,8 @@ TEST_F(CliTuned, AFolderThatCannotBeWrittenCostsALine) {
       measured.err.starts_with("shingle: /dev/null/x/shingle: Not a directory; results are not "
                                "kept\nmeasuring this machine"))
       << measured.err;
+  EXPECT_THAT(measured.err, testing::ContainsRegex("\n +[0-9]+\\.[0-9] s  steps and signals\n"))
+      << "progress, as of `shingle profile`";
 }
 
 TEST_F(CliTuned, ParamsThatNoMechanismTakesAreRefused) {

@@ -50,6 +50,7 @@ Machine measured_here(int ranks, const WorldOptions& here, std::string& figures)
   const std::string path = keep ? own_profile_path(ranks, here) : "";
   figures = keep ? fmt::format("this machine's profile, {}", path) : "this machine's profile, not kept";
   ProfileOptions how{.most_spread = default_spread};
+  how.progress = [](const std::string& what) { fmt::print(stderr, "{}\n", what); };
   how.expects = [&](double seconds) {
     fmt::print(stderr, "measuring this machine{}, in about {:.0f} s{}\n", keep ? ", once" : "",
                std::max(seconds, 1.0), keep ? ": " + path : "");
@@ -59,11 +60,10 @@ Machine measured_here(int ranks, const WorldOptions& here, std::string& figures)
   const auto world = make_world(ranks, bare);
   const Profiled measured = profile_steadily(*world, how);
   if (!measured.unsteady.empty())
-    fmt::print(
-        stderr,
-        "shingle: measurements spread too much: {} (limit {:.0f}%); the profile is used all the same, "
-        "`shingle profile --keep` measures again\n",
-        describe(measured.unsteady), 100 * how.most_spread);
+    fmt::print(stderr,
+               "shingle: measurements spread too much: {} (limit {:.0f}%); the profile is used all the same, "
+               "`shingle profile --keep` measures again\n",
+               describe(measured.unsteady), 100 * how.most_spread);
   if (keep) keep_own_profile(measured.machine, path);
   return measured.machine;
 }
@@ -119,8 +119,8 @@ Target target_to_tune_for(const std::string& profile, int ranks, const WorldOpti
       throw InvalidArgument(
           "with a launcher, --machine is needed: give a profile that `shingle profile --out FILE` wrote");
     if (ranks > max_world)
-      throw InvalidArgument(fmt::format(
-          "--world {}: this machine runs at most {} ranks; give --machine", ranks, max_world));
+      throw InvalidArgument(
+          fmt::format("--world {}: this machine runs at most {} ranks; give --machine", ranks, max_world));
     target.machine = measured_here(ranks, here, target.figures);
   }
   target.machine = as_here(std::move(target.machine), here);
