@@ -93,8 +93,11 @@ TEST_F(CliTuned, SignalIsSearchedByAKeptProfile) {
   const Outcome plain = run(what, kept_in("cache"));
   EXPECT_EQ(plain.code, 0) << plain.err;
   EXPECT_THAT(plain.out,
-              HasSubstr("signal: equal groups: this machine has no profile, which `shingle profile "
-                        "--keep` measures"));
+              HasSubstr("signal: equal groups: this machine has no profile; `shingle profile --keep` "
+                        "measures one"));
+  const Outcome launched = run(what, SHINGLE_TEST_MPIEXEC " --oversubscribe -n 2");
+  EXPECT_EQ(launched.code, 0) << launched.err;
+  EXPECT_THAT(launched.out, HasSubstr("signal: equal groups: no profile; give one with --machine"));
   const char* cache = ::getenv("XDG_CACHE_HOME");
   const std::string before = cache != nullptr ? cache : "";
   ::setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);

@@ -56,9 +56,11 @@ std::string note_on(const Plan& plan, const Machine& by, const Target& target, c
   const auto search = find_planner(plan.mechanism).search;
   if (search == nullptr || asked.equal_groups || !asked.group_waves.empty()) return {};
   if (search(plan.problem, by, asked)) return fmt::format("groups of waves searched by {}", target.figures);
-  return target.figures.empty()
-             ? "equal groups: this machine has no profile, which `shingle profile --keep` measures"
-             : fmt::format("equal groups: {} has no figures to search by", target.figures);
+  if (!target.figures.empty())
+    return fmt::format("equal groups: {} has no figures to search by", target.figures);
+  return target.keeps_profile
+             ? "equal groups: this machine has no profile; `shingle profile --keep` measures one"
+             : "equal groups: no profile; give one with --machine";
 }
 
 }  // namespace

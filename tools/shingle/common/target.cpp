@@ -25,11 +25,14 @@ Machine from_spec(const std::string& spec, int ranks) {
   return machine;
 }
 
-/// The kept profile of this machine, if any. Not with a launcher, because processes on several hosts could
-/// differ.
+/// True if a kept profile of this machine is used. Not with a launcher, because processes on several hosts
+/// could differ.
+bool keeps_profile(int ranks, const Launch& launch) {
+  return !launch.processes() && ranks <= max_world;
+}
+
 std::optional<OwnProfile> kept_profile(int ranks, const WorldOptions& here, const Launch& launch) {
-  if (launch.processes() || ranks > max_world) return std::nullopt;
-  return own_profile(ranks, here);
+  return keeps_profile(ranks, launch) ? own_profile(ranks, here) : std::nullopt;
 }
 
 std::string figures_of(const OwnProfile& own) {
@@ -95,6 +98,7 @@ Target target_to_plan_for(const std::string& spec, int ranks, const WorldOptions
   }
   target.machine = machine_of(ranks, here);
   target.figures = figures_of(target.machine);
+  target.keeps_profile = keeps_profile(ranks, launch);
   if (auto own = kept_profile(ranks, here, launch)) {
     target.figures = figures_of(*own);
     target.profile = std::move(own->machine);
