@@ -103,8 +103,9 @@ TEST(Lowering, IssuesLaunchesInTheOrderOfThePlan) {
 
 /// Lane and steps [first, last) of each launch of rank 0, in issue order.
 std::vector<std::array<std::int32_t, 3>> launched(const Plan& plan) {
+  const LaunchProgram program = lower(plan);
   std::vector<std::array<std::int32_t, 3>> found;
-  for (const Launch& launch : lower(plan).ranks[0].launches)
+  for (const Launch& launch : program.ranks[0].launches)
     found.push_back({launch.stream, launch.first, launch.last});
   return found;
 }

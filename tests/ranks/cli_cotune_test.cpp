@@ -134,7 +134,7 @@ TEST_F(CliCotune, RefusesWhatDoesNotFit) {
   expect_refused(phi + "--pattern dp --tokens 4K", "--pattern: unknown pattern 'dp'");
   expect_refused(phi + "--pattern ep --tokens 4K", "experts");
   expect_refused(phi + "--pattern fsdp --tokens 4K --plan " + path("plan.json"), "--plan");
-  expect_refused("cotune --tokens 4K --overlap " + list() + a40, "are for a --model");
+  expect_refused("cotune --tokens 4K --overlap " + list() + a40, "need --model");
   expect_refused("cotune --overlap " + path("none.json") + a40, "none.json");
 }
 

@@ -132,7 +132,7 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
   expect(R"({"shapes": [{"op": "gemm+sum", "m": [16], "n": [16], "k": [16]}]})", "gemm+sum");
   expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16]}]})", "needs 'routing'");
   expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [16], "n": [16], "k": [16], "routing": ["random"]}]})",
-         "has no 'routing'");
+         "takes no 'routing'");
   expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16], "routing": ["odd"]}]})",
          "odd");
   expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [-1], "n": [16], "k": [16]}]})",

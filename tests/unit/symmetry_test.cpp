@@ -91,7 +91,7 @@ TEST(Symmetry, IsRefusedWhereRanksDiffer) {
   const Plan plan = plan_ring(ring(4), machine(), {.symmetric = true}).value();
   EXPECT_EQ(refused(plan, machine()), "");
   EXPECT_THAT(refused(plan, machine(), {.noise = 0.1}),
-              HasSubstr("noise makes ranks differ, but 1 stand for all"));
+              HasSubstr("noise makes ranks differ, but 1 ranks stand for all"));
   EXPECT_THAT(refused(plan, machine(), {.slowdown = {1, 1, 1, 2}}), HasSubstr("slowdown makes"));
   EXPECT_THAT(refused(plan, of_nodes(2)),
               HasSubstr("whose links repeat every 2 ranks: make the plan for this machine"));

@@ -18,7 +18,7 @@ using nlohmann::json;
 class Fields {
  public:
   explicit Fields(const json& row) : row_(row) {
-    if (!row.is_object()) throw InvalidArgument("is no object");
+    if (!row.is_object()) throw InvalidArgument("must be an object");
   }
 
   /// Null counts as absent.
