@@ -21,7 +21,7 @@ void send(const net::Connection& to, const Message& message) {
 
 Message message_in(const net::Frame& frame) {
   const auto message = parse_message(frame.payload);
-  if (frame.kind != net::Kind::data || !message) throw net::Broken("a message that makes no sense");
+  if (frame.kind != net::Kind::data || !message) throw net::Broken("a malformed message");
   return *message;
 }
 
@@ -75,7 +75,7 @@ void RemoteLeader::tell_all(const Message& message) {
   for (const Peer& peer : peers_) try {
       send(peer.connection, message);
     } catch (const net::NetError& error) {  // the other peers still get the message
-      break_off(fmt::format("a rank cannot be told: {}", error.what()));
+      break_off(fmt::format("sending to a rank failed: {}", error.what()));
     }
 }
 
@@ -83,7 +83,7 @@ void RemoteLeader::listen() {
   for (Peer& peer : peers_) try {
       listen_to(peer);
     } catch (const net::NetError& error) {
-      break_off(fmt::format("a rank cannot be heard: {}", error.what()));
+      break_off(fmt::format("receiving from a rank failed: {}", error.what()));
       return;
     }
 }
@@ -98,7 +98,7 @@ void RemoteLeader::listen_to(Peer& peer) {
     bool& said = acknowledges ? peer.acknowledged : peer.done;
     if (message.number != proposal_.number || said || peer.done ||
         (!acknowledges && message.kind != Message::Kind::done))
-      throw net::Broken("a message out of turn");
+      throw net::Broken("an unexpected message");
     said = true;
   }
 }
@@ -138,7 +138,7 @@ void RemoteFollower::tell(Message::Kind kind) {
 
 /// Closes the connection, so that the peer never takes part of a message for a whole one.
 void RemoteFollower::hang_up(std::string_view why) {
-  break_off(fmt::format("the leader cannot be heard: {}", why));
+  break_off(fmt::format("receiving from the leader failed: {}", why));
   leader_ = {};
 }
 
@@ -156,12 +156,12 @@ std::optional<Message> RemoteFollower::hear() {
 bool RemoteFollower::hear_word() {
   if (!broken()) try {
       const Message word = message_in(leader_.receive(most_message_bytes, wait_until_));
-      if (word.number != proposal_.number) throw net::Broken("a message out of turn");
+      if (word.number != proposal_.number) throw net::Broken("an unexpected message");
       if (word.kind == Message::Kind::commit || word.kind == Message::Kind::abort)
         return word.kind == Message::Kind::commit;
-      throw net::Broken("a message out of turn");
+      throw net::Broken("an unexpected message");
     } catch (const net::Late&) {
-      hang_up(fmt::format("it did not decide within {}", format_us(patience_.wait_us)));
+      hang_up(fmt::format("no decision within {}", format_us(patience_.wait_us)));
     } catch (const net::NetError& error) {
       hang_up(error.what());
     }
@@ -174,7 +174,7 @@ bool RemoteFollower::find_proposal() {
     if (!message) return false;
     if (message->kind != Message::Kind::propose) continue;  // the end of a proposal that this rank refused
     if (message->number <= proposal_.number) {
-      hang_up("a message out of turn");
+      hang_up("an unexpected message");
       return false;
     }
     proposal_ = *message;

@@ -72,11 +72,11 @@ Segment::Segment(std::uint64_t communicator_id, std::uint32_t ranks, const Crede
                  std::chrono::microseconds deadline)
     : name_(fmt::format("/shingle-tuner-{}-{:016x}", ::getuid(), communicator_id)), deadline_(deadline) {
   if (ranks > Shared::most_ranks)
-    throw Error(fmt::format("{} ranks of one host are more than {}", ranks, Shared::most_ranks));
+    throw Error(fmt::format("{} ranks on one host; at most {} are supported", ranks, Shared::most_ranks));
   constexpr int tries = 100;  // each failed try met another job's segment that disappeared meanwhile
   for (int i = 0; i < tries; ++i)
     if (join(name_, ranks, credentials)) return;
-  throw Error(fmt::format("shared memory {}: does not stay", name_));
+  throw Error(fmt::format("shared memory {}: other jobs keep removing it", name_));
 }
 
 /// One try. Returns false if the segment was stale; it is then removed.
@@ -89,7 +89,7 @@ bool Segment::join(const std::string& name, std::uint32_t ranks, const Credentia
   if (::fstat(fd, &status) != 0) throw failed(name);
   if (status.st_nlink == 0) return false;
   if (status.st_uid != ::geteuid() || (status.st_mode & 077) != 0)
-    throw Error(fmt::format("shared memory {}: other users may write to it, or made it", name));
+    throw Error(fmt::format("shared memory {}: another user owns it or has access to it; remove it", name));
   const bool created = status.st_size == 0;
   if (!created && status.st_size != sizeof(Shared)) {
     ::shm_unlink(name.c_str());

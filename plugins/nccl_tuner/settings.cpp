@@ -29,7 +29,7 @@ net::Address parse_address(const char* name, const std::string& text) {
   if (address.host.starts_with('[') && address.host.ends_with(']'))
     address.host = address.host.substr(1, address.host.size() - 2);
   if (address.host.empty() || address.port < 1 || address.port > 65535)
-    throw InvalidArgument(fmt::format("{}: '{}' is not HOST:PORT", name, text));
+    throw InvalidArgument(fmt::format("{}: '{}' is not HOST:PORT, such as node0:29500", name, text));
   return address;
 }
 
@@ -42,7 +42,8 @@ Settings settings_from_environment() {
   constexpr const char* turn = "SHINGLE_TUNER_TURN";
   settings.turn = variable(turn);
   if (settings.turn.size() > 64 || settings.turn.find('/') != std::string::npos)
-    throw InvalidArgument(fmt::format("{}: a name of at most 64 characters, without a slash", turn));
+    throw InvalidArgument(
+        fmt::format("{}: '{}' has a slash or more than 64 characters", turn, settings.turn));
   constexpr const char* deadline = "SHINGLE_TUNER_DEADLINE";
   if (const std::string text = variable(deadline); !text.empty()) {
     try {

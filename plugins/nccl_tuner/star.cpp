@@ -153,7 +153,7 @@ bool Star::follow(net::Clock::time_point end) {
     net::Parser parser(word.payload);
     const auto outcome = parser.number<std::uint8_t>();
     differences_ = parser.number<std::uint32_t>();
-    if (word.kind != net::Kind::data || !parser.complete()) throw net::Broken("a word that makes no sense");
+    if (word.kind != net::Kind::data || !parser.complete()) throw net::Broken("a malformed message");
     if (outcome == static_cast<std::uint8_t>(Outcome::complete))
       agreement_ = std::make_unique<RemoteFollower>(std::move(leader));
     return true;

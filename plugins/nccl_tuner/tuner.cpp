@@ -48,7 +48,7 @@ Tuner::Tuner(const Communicator& communicator, const Log& log) : communicator_(c
   } catch (const std::exception& error) {
     choices_ = {};
     online_.reset();
-    log_.warn(fmt::format("{}: NCCL's choice holds", error.what()));
+    log_.warn(fmt::format("{}; NCCL's own choice applies", error.what()));
   }
 }
 
@@ -72,7 +72,7 @@ void Tuner::start() {
   ordinal_ = ordinal_of(*communicator_.id);
   auto meeting = meet({hash_of(table), ordinal_, settings_.learn.empty() ? 0u : 1u});
   if (!meeting->complete())
-    throw Error(fmt::format("not all {} ranks of a communicator came with this plugin within {}{}",
+    throw Error(fmt::format("not all {} ranks of a communicator loaded this plugin within {}{}",
                             communicator_.ranks, format_us(static_cast<double>(settings_.deadline.count())),
                             meeting->trouble()));
   const std::uint32_t found = meeting->differences();
@@ -98,7 +98,7 @@ TunedTable Tuner::read_table() {
   try {
     return read_tuned_table(settings_.table);
   } catch (const Error& error) {
-    log_.warn(fmt::format("{}: NCCL's choice holds", error.what()));
+    log_.warn(fmt::format("{}; NCCL's own choice applies", error.what()));
     return {};
   }
 }
@@ -140,7 +140,7 @@ void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noe
 } catch (const std::exception& error) {
   stop(error.what());
 } catch (...) {
-  stop("an exception that is none of the library's");
+  stop("an unknown exception");
 }
 
 void Tuner::agree(const Call& call, const CostTable& table) {
@@ -159,7 +159,7 @@ void Tuner::stop(std::string_view why) noexcept {
 }
 
 void Tuner::warn_of_end(std::string_view why) noexcept try {
-  log_.warn(fmt::format("stops tuning: {}: what the ranks last agreed on holds", why));
+  log_.warn(fmt::format("stops tuning: {}; the configurations that the ranks last agreed on stay", why));
 } catch (...) {
   log_.warn("stops tuning: out of memory");
 }
@@ -174,7 +174,7 @@ void Tuner::learn(const Call& call, const CostTable& table) noexcept try {
 
 void Tuner::refuse(const Call& call) noexcept try {
   if (std::exchange(refused_[call.collective], true)) return;
-  log_.warn(fmt::format("{} of {} cannot run as the table says: NCCL's choice holds",
+  log_.warn(fmt::format("{} of {} cannot run as the table says; NCCL's own choice applies",
                         name(static_cast<NcclCollective>(call.collective)),
                         format_bytes(static_cast<double>(call.bytes))));
 } catch (...) {  // out of memory: no message
@@ -199,7 +199,7 @@ void Tuner::save(const std::vector<Learnt>& learnt) {
                     .default_us = found.default_us});
     write_file_atomically(settings_.learn, to_json(table));
   } catch (const std::exception& error) {
-    log_.warn(fmt::format("what was learnt is not kept: {}", error.what()));
+    log_.warn(fmt::format("SHINGLE_TUNER_LEARN: the learnt table is not written: {}", error.what()));
   }
 }
 

@@ -96,7 +96,7 @@ class Contest {
       options_.cache->store(std::move(entry));
     } catch (const IoError& error) {
       unkept_ = true;
-      options_.cache->warn(fmt::format("{}: what is found is not kept", error.what()));
+      options_.cache->warn(fmt::format("{}; results are not kept", error.what()));
     }
   }
 
@@ -115,8 +115,8 @@ class Contest {
     for (Runner& runner : runners_)
       if (fastest_ && runner.plan.mechanism == fastest_->mechanism)
         return take(runner, runner.us, sequential.us,
-                    fmt::format("{} was the fastest of those that were measured, and took {}",
-                                name(fastest_->mechanism), format_us(fastest_->us)));
+                    fmt::format("{} was measured to be the fastest, with {}", name(fastest_->mechanism),
+                                format_us(fastest_->us)));
     Runner& best = runners_.size() > 1 && runners_[1].us < sequential.us ? runners_[1] : sequential;
     const double gain = 1 - best.us / sequential.us;
     const double base = sequential.us;
@@ -125,7 +125,7 @@ class Contest {
     if (gain <= options_.margin)
       return take(
           sequential, base, base,
-          fmt::format("{} is predicted to gain {:.1f}%, within the {:.1f}% that predictions may be wrong by",
+          fmt::format("{} is predicted to gain {:.1f}%, which is within the prediction error of {:.1f}%",
                       name(best.plan.mechanism), 100 * gain, 100 * options_.margin));
     take(best, best.us, base,
          fmt::format("{} is predicted to take {}, sequential {}: {:.2f} times as fast",

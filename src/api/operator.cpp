@@ -23,8 +23,9 @@ constexpr bool always_verify = true;
 Result<Plan> made(const World& world, const Problem& problem, const Options& options) {
   const Machine& machine = options.profile ? *options.profile : world.machine();
   if (machine.workers != world.machine().workers)
-    throw InvalidArgument(fmt::format("profile: {} has {} workers, this machine {}", machine.name,
-                                      machine.workers, world.machine().workers));
+    throw InvalidArgument(
+        fmt::format("profile: {} has {} workers, this machine {}; use a profile of this machine",
+                    machine.name, machine.workers, world.machine().workers));
   Result<Plan> plan = options.mechanism ? make_plan(problem, machine, *options.mechanism, options.params)
                                         : make_best_plan(problem, machine, options.params);
   if (plan && (options.verify || always_verify)) {

@@ -40,8 +40,10 @@ std::optional<OwnProfile> own_profile(int ranks, const WorldOptions& here) {
     if (!std::filesystem::is_regular_file(path, unknown)) return std::nullopt;
     Machine machine = read_machine(path);
     if (machine.workers == bare.workers) return OwnProfile{as_here(std::move(machine), here), path};
-    fmt::print(stderr, "shingle: {}: it has {} workers, this machine {} (ignored)\n", path, machine.workers,
-               bare.workers);
+    fmt::print(stderr,
+               "shingle: {} (ignored): it has {} workers, this machine {}; `shingle profile --keep` measures "
+               "a new one\n",
+               path, machine.workers, bare.workers);
   } catch (const IoError& error) {
     if (!path.empty()) fmt::print(stderr, "shingle: {} (ignored)\n", error.what());
   } catch (const InvalidArgument& error) {

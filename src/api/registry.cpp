@@ -47,8 +47,7 @@ std::unique_ptr<World> make_threads(int ranks, const WorldOptions& options) {
 std::unique_ptr<World> make_mpi(int ranks, const WorldOptions& options) {
   auto world = make_mpi_world(host_options(options));
   if (ranks != 0 && ranks != world->size())
-    throw InvalidArgument(
-        fmt::format("{} ranks were asked for, but mpirun started {}", ranks, world->size()));
+    throw InvalidArgument(fmt::format("{} ranks, but mpirun started {} processes", ranks, world->size()));
   return world;
 }
 
@@ -75,7 +74,7 @@ int process_ranks() {
 #ifdef SHINGLE_WITH_CUDA
 CudaOptions cuda_options(const WorldOptions& options) {
   if (options.link.paced() || options.engine.paced() || options.workers_per_rank > 0)
-    throw InvalidArgument("links, copy engines and workers are emulated by the host backends, not by cuda");
+    throw InvalidArgument("cuda emulates no links, copy engines or workers; only the host backends do");
   return {.timeout_us = options.timeout_us};
 }
 

@@ -5,7 +5,7 @@
 namespace shingle {
 
 void Executable::enqueue(std::span<void* const>) {
-  throw Unsupported("this backend has no streams to enqueue a plan on: run() serves it");
+  throw Unsupported("this backend has no streams to enqueue a plan on; call run() instead");
 }
 
 }  // namespace shingle

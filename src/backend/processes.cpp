@@ -35,7 +35,7 @@ std::string who_are_silent(const std::vector<int>& ranks) {
 std::vector<std::string> Processes::all_gather(std::string_view own, double timeout_us,
                                                std::size_t most_bytes) {
   if (own.size() > most_bytes)
-    throw InvalidArgument(fmt::format("a process gives {} to the others, where at most {} are expected",
+    throw InvalidArgument(fmt::format("a process sends {} to the others; at most {} are expected",
                                       format_bytes(static_cast<double>(own.size())),
                                       format_bytes(static_cast<double>(most_bytes))));
   return gather(own, timeout_us, most_bytes);
@@ -46,7 +46,7 @@ std::vector<double> Processes::all_max(std::vector<double> values, double timeou
   const std::vector<std::string> all = all_gather(own, timeout_us);
   for (const std::string& one : all) {
     if (one.size() != own.size())
-      throw Error("the processes are not at the same step: they compare unlike values");
+      throw Error("the processes are at different steps: they compare different numbers of values");
     for (std::size_t i = 0; i < values.size(); ++i) {
       double other = 0;
       std::memcpy(&other, one.data() + i * sizeof other, sizeof other);

@@ -54,7 +54,7 @@ void Star::await_word_of_first(Clock::time_point deadline) {
     } catch (const net::Late&) {
       return;
     } catch (const net::Broken& error) {
-      throw Timeout(fmt::format("rank 0 sent what makes no sense: {}", error.what()));
+      throw Timeout(fmt::format("rank 0 sent a malformed message: {}", error.what()));
     } catch (const net::NetError&) {
       throw Timeout("rank 0 is gone: its connection ended");
     }

@@ -42,7 +42,7 @@ void Star::exchange(int rank, double timeout_us, Action action) {
     throw Timeout(
         fmt::format("rank {} did not come within {}{}", rank, format_us(timeout_us), stopped_neighbours()));
   } catch (const net::Broken& error) {
-    throw Timeout(fmt::format("rank {} sent what makes no sense: {}", rank, error.what()));
+    throw Timeout(fmt::format("rank {} sent a malformed message: {}", rank, error.what()));
   } catch (const net::NetError&) {
     throw Timeout(fmt::format("rank {} is gone: its connection ended", rank));
   }
@@ -51,7 +51,7 @@ void Star::exchange(int rank, double timeout_us, Action action) {
 Star::Star(const Launched& launched, double timeout_us, const net::Token& token)
     : rank_(launched.rank), size_(launched.size), peers_(static_cast<std::size_t>(launched.size)) {
   if (launched.master_host.empty())
-    throw InvalidArgument("MASTER_ADDR does not say which host rank 0 is on: set it on all hosts alike");
+    throw InvalidArgument("MASTER_ADDR is not set: set it to the host of rank 0, on all hosts");
   const net::Address at{launched.master_host, launched.master_port % 65535 + 1};
   const net::Meeting meeting{"shingle world 1", token};
   if (rank_ == 0) {
@@ -116,8 +116,8 @@ bool Star::admit(net::Guest guest, const net::Token& token) {
   }
   if (token.is_secret)
     throw InvalidArgument(
-        fmt::format("rank {} of {} wants to join {} processes a second time, or is of "
-                    "another job: check the launcher's variables",
+        fmt::format("rank {} of {} joined {} processes a second time, or belongs to another job: check the "
+                    "launcher's variables",
                     hello->rank, hello->size, size_));
   return false;
 }
@@ -157,8 +157,8 @@ void Star::join(const net::Address& at, const net::Meeting& meeting, double time
   const auto size = parser.number<std::int32_t>();
   if (!parser.complete() || verdict != static_cast<std::uint8_t>(Verdict::welcome))
     throw InvalidArgument(
-        fmt::format("rank {} of {} cannot join: rank 0 at {}:{} awaits {} processes, and "
-                    "each once: check the launcher's variables",
+        fmt::format("rank {} of {} cannot join: rank 0 at {}:{} awaits {} processes, each once: check the "
+                    "launcher's variables",
                     rank_, size_, at.host, at.port, size));
   exchange(0, timeout_us, [&] { peer(0).receive(0, deadline); });  // all processes have joined
 }
@@ -188,7 +188,7 @@ std::vector<std::string> Star::gather(std::string_view own, double timeout_us, s
     look(0);  // a failure message says more than a closed connection
     peer(0).send(Kind::data, own, deadline);
     all = net::unpacked(payload_of(0, reply_of_first(deadline + grace, timeout_us), most), count);
-    if (!all) throw net::Broken("not what each process gave");
+    if (!all) throw net::Broken("a malformed reply");
   });
   return *std::move(all);
 }
@@ -226,7 +226,7 @@ void Star::gather_here(std::vector<std::string>& all, Clock::time_point deadline
   const auto receive = [&](int rank) {
     if (auto frame = peer(rank).try_receive(most_frame_)) {
       std::string payload = payload_of(rank, *std::move(frame), most_bytes);
-      if (std::erase(waiting, rank) == 0) throw net::Broken("data a second time");
+      if (std::erase(waiting, rank) == 0) throw net::Broken("data twice");
       all[static_cast<std::size_t>(rank)] = std::move(payload);
     }
   };
@@ -258,7 +258,7 @@ std::string Star::payload_of(int rank, Frame frame, std::size_t most_bytes) {
   if (frame.kind == Kind::summons) answer(frame.payload);
   if (frame.kind == Kind::goodbye) throw Timeout(fmt::format("rank {} has left the world", rank));
   if (frame.kind != Kind::data || frame.payload.size() > most_bytes)
-    throw net::Broken(fmt::format("a frame of kind {} and {}", static_cast<int>(frame.kind),
+    throw net::Broken(fmt::format("an unexpected frame of kind {} and {}", static_cast<int>(frame.kind),
                                   format_bytes(static_cast<double>(frame.payload.size()))));
   return std::move(frame.payload);
 }

@@ -116,8 +116,8 @@ std::string read_file(const std::string& path, std::size_t max_bytes) {
     if (got == 0) break;
     length += static_cast<std::size_t>(got);
     if (length > max_bytes)
-      throw IoError(fmt::format("{}: larger than {}, the most that is read", path,
-                                format_bytes(static_cast<double>(max_bytes))));
+      throw IoError(
+          fmt::format("{}: larger than the limit of {}", path, format_bytes(static_cast<double>(max_bytes))));
   }
   bytes.resize(length);
   return bytes;

@@ -62,7 +62,7 @@ class Scan : public nlohmann::json_sax<json> {
   bool take(std::size_t bytes) {
     taken_ += static_cast<std::int64_t>(bytes);
     if (taken_ > limits_.memory_bytes)
-      throw InvalidArgument(fmt::format("JSON with values of more than {}, the most that is read",
+      throw InvalidArgument(fmt::format("the JSON values take more than the limit of {}",
                                         format_bytes(static_cast<double>(limits_.memory_bytes))));
     return true;
   }

@@ -52,7 +52,8 @@ std::int64_t parse_size(std::string_view text) {
   // Integers are parsed as integers, because a double would lose digits.
   std::uint64_t whole = 0;
   const auto [end, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), whole);
-  if (error == std::errc::result_out_of_range) throw InvalidArgument(fmt::format("'{}' is too large", text));
+  if (error == std::errc::result_out_of_range)
+    throw InvalidArgument(fmt::format("'{}' is too large: at most 4194304T", text));
   if (error != std::errc{}) throw bad();
   std::string_view unit = trim(trimmed.substr(static_cast<std::size_t>(end - trimmed.data())));
   if (unit.size() > 2 && unit.ends_with("iB")) {
@@ -72,7 +73,7 @@ std::int64_t parse_size(std::string_view text) {
   else if (!unit.empty())
     throw bad();
   if (whole > (std::uint64_t{1} << (62 - shift)))
-    throw InvalidArgument(fmt::format("'{}' is too large", text));
+    throw InvalidArgument(fmt::format("'{}' is too large: at most 4194304T", text));
   return static_cast<std::int64_t>(whole << shift);
 }
 

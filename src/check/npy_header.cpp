@@ -33,7 +33,7 @@ class Literal {
     return true;
   }
   void expect(char c) {
-    if (!take(c)) throw InvalidArgument(fmt::format("the header lacks a '{}' where one belongs", c));
+    if (!take(c)) throw InvalidArgument(fmt::format("malformed header: expected '{}'", c));
   }
   bool at_end() {
     skip_space();
@@ -45,7 +45,7 @@ class Literal {
     const char quote = rest_.empty() ? '\0' : rest_.front();
     const auto end = quote == '\'' || quote == '"' ? rest_.find(quote, 1) : std::string_view::npos;
     if (end == std::string_view::npos)
-      throw InvalidArgument(fmt::format("the header's {} is no plain string", what));
+      throw InvalidArgument(fmt::format("the header's {} is not a plain string", what));
     const std::string_view text = rest_.substr(1, end - 1);
     rest_.remove_prefix(end + 1);
     return text;
@@ -122,7 +122,7 @@ std::size_t data_offset(std::string_view prelude, std::size_t file_bytes) {
   if (prelude.size() < 8 + length_bytes) throw InvalidArgument("the file ends within its header");
   const std::size_t length = little_endian(prelude.substr(8, length_bytes));
   if (length > most_header_bytes)
-    throw InvalidArgument(fmt::format("a header of {} bytes is absurd", length));
+    throw InvalidArgument(fmt::format("a header of {} bytes; at most {}", length, most_header_bytes));
   const std::size_t offset = 8 + length_bytes + length;
   if (offset > file_bytes) throw InvalidArgument("the file ends within its header");
   return offset;
@@ -145,7 +145,7 @@ NpyHeader parse_header(std::string_view header, std::size_t file_bytes) {
     } else if (key == "shape" && !shape) {
       shape = parse_shape(literal);
     } else {
-      throw InvalidArgument("the header has a key that is unknown or stands twice");
+      throw InvalidArgument("the header has an unknown or repeated key");
     }
     if (!literal.take(',')) {
       literal.expect('}');
@@ -153,7 +153,7 @@ NpyHeader parse_header(std::string_view header, std::size_t file_bytes) {
     }
   }
   if (!dtype || !fortran || !shape || !literal.at_end())
-    throw InvalidArgument("the header is not descr, fortran_order and shape");
+    throw InvalidArgument("the header must hold descr, fortran_order and shape, and nothing else");
   // Cannot overflow: both extents are at most 2^31, so there are at most 2^62 elements. Bytes need a
   // division.
   const auto elements = static_cast<std::uint64_t>(shape->rows) * static_cast<std::uint64_t>(shape->cols);

@@ -69,7 +69,7 @@ void grant(NcclEnvironment& environment, const TunedEntry& entry, const Wish& wi
     environment.variables.push_back({wish.variable, std::to_string(wish.value), describe(entry.key)});
   } else if (found->value != std::to_string(wish.value)) {
     environment.conflicts.push_back(
-        fmt::format("{} wants {}={}", describe(entry.key), wish.variable, wish.value));
+        fmt::format("{} needs {}={}", describe(entry.key), wish.variable, wish.value));
   }
 }
 

@@ -19,13 +19,13 @@ constexpr std::array<std::string_view, 4> methods{"nccl", "autoccl", "lagom", "e
 void validate(int collectives, const Options& options) {
   if (collectives < 1) throw InvalidArgument("there are no collectives to search configurations for");
   if (!(options.least_gain >= 0 && options.least_gain < 1))
-    throw InvalidArgument(fmt::format("a least gain of {}: not in [0, 1)", options.least_gain));
+    throw InvalidArgument(fmt::format("least_gain = {} is outside [0, 1)", options.least_gain));
   if (options.repeats < 1)
-    throw InvalidArgument(fmt::format("{} measurements of each configuration", options.repeats));
+    throw InvalidArgument(fmt::format("repeats = {} must be at least 1", options.repeats));
   if (!(options.trim >= 0 && options.trim < 0.5))
-    throw InvalidArgument(fmt::format("a trim of {}: not in [0, 0.5)", options.trim));
+    throw InvalidArgument(fmt::format("trim = {} is outside [0, 0.5)", options.trim));
   if (!(options.reject >= 1))
-    throw InvalidArgument(fmt::format("rejection at {} times the best: less than 1", options.reject));
+    throw InvalidArgument(fmt::format("reject = {} must be at least 1", options.reject));
 }
 
 std::unique_ptr<Strategy> make(Method method, const Space& space, int collectives, double least_gain) {
@@ -123,17 +123,19 @@ bool Search::rejected() const {
 }
 
 void Search::tell(const Measurement& measured) {
-  if (!asked_) throw InvalidArgument("a measurement that no search has asked for");
+  if (!asked_) throw InvalidArgument("tell() without an open proposal: call next() first");
   if (!(measured.makespan_us > 0) || !(measured.compute_us >= 0))
-    throw InvalidArgument(fmt::format("a measurement of {} us, of computation {} us", measured.makespan_us,
-                                      measured.compute_us));
+    throw InvalidArgument(
+        fmt::format("a makespan of {} us must be above 0, and its computation of {} us at least 0",
+                    measured.makespan_us, measured.compute_us));
   const std::size_t times = measured.communication_us.size();
   const bool runs = std::isfinite(measured.makespan_us);
   if (times != static_cast<std::size_t>(collectives_) && (times > 0 || (needs_communication_ && runs)))
     throw InvalidArgument(
-        fmt::format("a measurement with times of {} collectives, not of {}", times, collectives_));
+        fmt::format("the measurement has times of {} collectives; expected {}", times, collectives_));
   if (runs && !samples_.empty() && samples_.front().communication_us.size() != times)
-    throw InvalidArgument("measurements of one configuration with and without its collectives' times");
+    throw InvalidArgument(
+        "measurements of one configuration must all have times of the collectives, or none");
   ++measurements_;
   if (!runs) samples_.clear();
   samples_.push_back(measured);

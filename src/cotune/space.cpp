@@ -17,7 +17,7 @@ constexpr std::int64_t least_chunk_bytes = std::int64_t{32} << 10;
 void check_grid(const auto& values, std::string_view axis) {
   const bool ascends = std::ranges::adjacent_find(values, std::greater_equal{}) == values.end();
   if (values.empty() || values.front() < 0 || !ascends)
-    throw InvalidArgument(fmt::format("a space of {} that do not ascend from 0 or above", axis));
+    throw InvalidArgument(fmt::format("{} must ascend, from at least 0", axis));
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ void Space::validate() const {
   check_grid(chunk_bytes, "chunk sizes");
   check_grid(threads, "threads");
   if (subspaces.empty() || std::set(subspaces.begin(), subspaces.end()).size() < subspaces.size())
-    throw InvalidArgument("a space without subspaces, or with one of them twice");
+    throw InvalidArgument("subspaces must be a list without repetition, and not empty");
 }
 
 std::int32_t Space::size(Axis axis) const {
@@ -54,8 +54,10 @@ Config Space::at(const Point& point) const {
 
 Space resource_space(std::int32_t most_channels, std::int64_t most_chunk_bytes) {
   if (most_channels < 1 || most_chunk_bytes < least_chunk_bytes)
-    throw InvalidArgument(fmt::format("a space of at most {} channels and chunks of at most {} bytes",
-                                      most_channels, most_chunk_bytes));
+    throw InvalidArgument(
+        fmt::format("most channels = {} must be at least 1, and most chunk bytes = {} at "
+                    "least {}",
+                    most_channels, most_chunk_bytes, least_chunk_bytes));
   Space space;
   space.channels.clear();
   for (std::int64_t power = 1; power <= most_channels; power *= 2)

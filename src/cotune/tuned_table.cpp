@@ -43,12 +43,12 @@ CollectiveConfig read_config(const Fields& fields) {
   config.algorithm = parse_algorithm(fields.text({"algorithm"}).value_or("auto"));
   config.protocol = parse_protocol(fields.text({"protocol"}).value_or("auto"));
   if ((config.algorithm == Algorithm::automatic) != (config.protocol == Protocol::automatic))
-    throw InvalidArgument("algorithm and protocol are chosen together, or neither is");
+    throw InvalidArgument("give both algorithm and protocol, or neither");
   config.channels = static_cast<std::int32_t>(fields.integer({"channels"}, 0, most_channels).value_or(0));
   config.chunk_bytes = fields.integer({"chunk_bytes"}, 0, most_chunk_bytes).value_or(0);
   config.threads = static_cast<std::int32_t>(fields.integer({"threads"}, 0, most_threads).value_or(0));
   if (config.threads % warp != 0)
-    throw InvalidArgument(fmt::format("threads = {} is no multiple of {}", config.threads, warp));
+    throw InvalidArgument(fmt::format("threads = {} is not a multiple of {}", config.threads, warp));
   return config;
 }
 
@@ -119,7 +119,8 @@ TunedTable tuned_table_from_json(std::string_view text) {
   if (!fields.is_text({"format"}, format)) throw InvalidArgument(fmt::format("format must be '{}'", format));
   const std::int64_t version = fields.required({"version"}, 0, std::numeric_limits<std::int32_t>::max());
   if (version != tuned_table_version)
-    throw InvalidArgument(fmt::format("version {} is not {}", version, tuned_table_version));
+    throw InvalidArgument(
+        fmt::format("version {} is not supported; expected {}", version, tuned_table_version));
   const Json* list = fields.list({"entries"});
   if (list == nullptr) throw InvalidArgument("entries are missing");
   TunedTable table;

@@ -56,12 +56,12 @@ std::string unfit_for_graph(const Plan& plan) {
   // A graph may put the copies of all branches into one engine queue, in any order. A copy that waits could
   // then block the copy that it waits for. Streams keep the plan's issue order.
   if (most_copying_lanes(plan) > 1)
-    return "several lanes of the plan copy, which in a graph could hold each other up";
+    return "several lanes of the plan copy, and in a graph their copies could block each other";
   for (const RankPlan& rank : plan.ranks)
     for (const Lane& lane : rank.lanes) {
-      if (lane.kind == LaneKind::host) return "threads of the host take their turn between lanes of the plan";
+      if (lane.kind == LaneKind::host) return "the plan has host lanes, which a graph cannot run";
       if (waits_behind_copies(plan, lane))
-        return "a lane that copies waits for others again, which in a graph could hold each other up";
+        return "a copy lane waits between copies, and in a graph such copies could block each other";
     }
   return {};
 }

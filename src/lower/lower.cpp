@@ -19,41 +19,44 @@ class RankLowering {
 
   RankLaunches run() {
     RankLaunches out{{}, edges_.size(rank_), 0};
-    std::vector<std::size_t> step(of_.lanes.size(), 0), next(of_.lanes.size(), 0);
-    for (const std::int32_t at : of_.issue) {
-      const auto lane = static_cast<std::size_t>(at);
-      if (step[lane]++ != next[lane]) continue;
-      const std::size_t first = next[lane];
-      next[lane] = end_of_fused(lane, first);
-      append(out.launches, at, first, next[lane]);
+    std::vector<std::size_t> next(of_.lanes.size(), 0);
+    Group open;
+    for (const std::int32_t lane : of_.issue) {
+      const std::size_t step = next[static_cast<std::size_t>(lane)]++;
+      if (open.lane == lane && joins(open, step)) {
+        open.last = step + 1;
+        continue;
+      }
+      append(out.launches, open);
+      open = {lane, step, step + 1};
     }
+    append(out.launches, open);
     for (const Lane& lane : of_.lanes)
       for (const Step& one : lane.steps) out.work_queues = std::max(out.work_queues, queue_of(one) + 1);
     return out;
   }
 
  private:
-  /// End of the steps from `first` on that form one launch: awaits and notifies, or passes that fuse. They
-  /// must also be consecutive in the issue order. Otherwise a wait would be issued before the step that ends
-  /// it. In a single hardware queue it would then block everything behind it.
-  std::size_t end_of_fused(std::size_t lane, std::size_t first) const {
-    const std::vector<Step>& steps = of_.lanes[lane].steps;
-    const auto* const pass = std::get_if<Elementwise>(&steps[first]);
-    if (pass == nullptr && !synchronises(steps[first])) return first + 1;
-    const auto joins = [&](const Step& next) {
-      const auto* const other = std::get_if<Elementwise>(&next);
-      return pass != nullptr ? other != nullptr && fuse(plan_, *pass, *other) : synchronises(next);
-    };
-    std::size_t last = first + 1, seen = 0;  // seen: number of the lane's steps that have been issued
-    for (std::size_t i = 0; i < of_.issue.size() && last < steps.size(); ++i) {
-      const bool own = static_cast<std::size_t>(of_.issue[i]) == lane;
-      if (seen > first && (!own || !joins(steps[last]))) break;
-      if (own && ++seen > last) ++last;
-    }
-    return last;
+  /// Steps [first, last) of a lane that form one launch: awaits and notifies, or passes that fuse. They are
+  /// also consecutive in the issue order. Otherwise a wait would be issued before the step that ends it. In a
+  /// single hardware queue it would then block everything behind it.
+  struct Group {
+    std::int32_t lane = -1;
+    std::size_t first = 0, last = 0;
+  };
+
+  /// True if the next step of a group's lane becomes part of its launch.
+  bool joins(const Group& group, std::size_t step) const {
+    const std::vector<Step>& steps = of_.lanes[static_cast<std::size_t>(group.lane)].steps;
+    if (synchronises(steps[group.first])) return synchronises(steps[step]);
+    const auto* const pass = std::get_if<Elementwise>(&steps[group.first]);
+    const auto* const next = std::get_if<Elementwise>(&steps[step]);
+    return pass && next && fuse(plan_, *pass, *next);
   }
 
-  void append(std::vector<Launch>& launches, std::int32_t stream, std::size_t first, std::size_t last) const {
+  void append(std::vector<Launch>& launches, const Group& group) const {
+    const auto [stream, first, last] = group;
+    if (first == last) return;
     const Lane& lane = of_.lanes[static_cast<std::size_t>(stream)];
     const Step& step = lane.steps[first];
     if (synchronises(step)) return append_syncs(launches, stream, first, last);

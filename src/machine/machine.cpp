@@ -58,7 +58,8 @@ EnginePhases parse_engine(std::string_view text) {
     const std::string_view phase = part.substr(0, equals);
     const std::string_view value = equals == std::string_view::npos ? "" : part.substr(equals + 1);
     bool known = false;
-    if (!seen.insert(phase).second) throw InvalidArgument(fmt::format("'{}': {} is said twice", part, phase));
+    if (!seen.insert(phase).second)
+      throw InvalidArgument(fmt::format("'{}': {} is given twice", part, phase));
     for (const auto& [name, at] : times)
       if ((known = name == phase)) {
         *at = parse_time_us(value);
@@ -67,15 +68,15 @@ EnginePhases parse_engine(std::string_view text) {
     if (!known && phase == "rate") {
       const Link link = parse_link(value);
       if (link.latency_us > 0)
-        throw InvalidArgument(fmt::format("'{}': an engine's rate is one such as 60GB/s", part));
+        throw InvalidArgument(fmt::format("'{}': an engine's rate has no latency; write rate=60GB/s", part));
       phases.gbps = link.gbps;
       known = true;
     }
     if (!known)
-      throw InvalidArgument(
-          fmt::format("'{}' is no phase of a copy engine; write control=1us,schedule=2us,copy=3us,sync=2us,"
-                      "rate=60GB/s,fetch=1us,queued=1us,poll=1us,broadcast=1us,swap=1us",
-                      part));
+      throw InvalidArgument(fmt::format(
+          "'{}' is not a phase of a copy engine; write control=1us,schedule=2us,copy=3us,sync=2us,"
+          "rate=60GB/s,fetch=1us,queued=1us,poll=1us,broadcast=1us,swap=1us",
+          part));
   }
   return phases;
 }

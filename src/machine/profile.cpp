@@ -138,8 +138,8 @@ Source read_source(const Json& json) {
   for (const Origin known : origins)
     if (name(known) == origin)
       return {required_text(fields, "of"), known, fields.text({"note"}).value_or("")};
-  throw InvalidArgument(
-      fmt::format("origin {} is none of measured, datasheet, paper, fitted, assumed", show(Json(origin))));
+  throw InvalidArgument(fmt::format(
+      "origin {} is unknown (one of measured, datasheet, paper, fitted, assumed)", show(Json(origin))));
 }
 
 Link read_link(const Json& json) {
@@ -217,12 +217,12 @@ void check_sources(const Json& json, const Machine& machine) {
   std::set<std::string> sourced;
   for (const Source& source : machine.sources) {
     if (!figures.contains(source.of))
-      throw InvalidArgument(fmt::format("sources: {} is no figure of a profile", show(Json(source.of))));
+      throw InvalidArgument(fmt::format("sources: {} is not a figure of a profile", show(Json(source.of))));
     sourced.insert(source.of);
   }
   for (const auto& [key, value] : json.items())
     if (figures.contains(key) && !sourced.contains(key))
-      throw InvalidArgument(fmt::format("{} has no source: say in 'sources' where it comes from", key));
+      throw InvalidArgument(fmt::format("{} has no source: add an entry for it to 'sources'", key));
 }
 
 Machine read(const Json& json) {
@@ -233,8 +233,8 @@ Machine read(const Json& json) {
   if (const auto kind = fields.text({"format"}); kind != std::string(profile_format))
     throw InvalidArgument(fmt::format("format must be '{}'", profile_format));
   if (fields.required({"version"}, 1, most_count) != profile_version)
-    throw InvalidArgument(
-        fmt::format("version {} is not {}", fields.required({"version"}, 1, most_count), profile_version));
+    throw InvalidArgument(fmt::format("version {} is not supported; expected {}",
+                                      fields.required({"version"}, 1, most_count), profile_version));
   allow_only(json, keys);
   Machine machine;
   machine.name = required_text(fields, "name");

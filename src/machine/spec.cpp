@@ -62,7 +62,7 @@ Link node_link(std::string_view text) {
   Link link = parse_link(text);
   if (link.gbps <= 0 || links < 1)
     throw InvalidArgument(
-        fmt::format("'{}' is no link between nodes such as 8x400Gb/s or 400Gb/s,3us", text));
+        fmt::format("'{}' is not a link between nodes such as 8x400Gb/s or 400Gb/s,3us", text));
   if (text.find(',') == std::string_view::npos) link.latency_us = node_latency_us;
   if (several) link.gbps *= links;
   return link;
@@ -88,12 +88,12 @@ std::vector<std::string> machine_names() {
 Machine machine_of_nodes(Machine node, int nodes, const Link& link) {
   constexpr std::int64_t most_ranks = 1 << 20;
   if (node.ranks < 1)
-    throw InvalidArgument(fmt::format("{} does not say how many ranks a node has", node.name));
+    throw InvalidArgument(fmt::format("{} has no 'ranks', so the ranks of a node are unknown", node.name));
   if (node.topology.ranks_per_node > 0)
-    throw InvalidArgument(fmt::format("{} already consists of nodes", node.name));
+    throw InvalidArgument(fmt::format("{} already has several nodes; leave out the '*'", node.name));
   if (nodes < 1 || std::int64_t{nodes} * node.ranks > most_ranks)
-    throw InvalidArgument(
-        fmt::format("{} nodes of {} ranks are not between 1 and {} ranks", nodes, node.ranks, most_ranks));
+    throw InvalidArgument(fmt::format("{} nodes of {} ranks: the number of ranks is outside [1, {}]", nodes,
+                                      node.ranks, most_ranks));
   node.topology.ranks_per_node = node.ranks;
   node.topology.node = link;
   cite(node, "topology", fmt::format("{} nodes of {}, as asked for", nodes, node.name));
@@ -109,7 +109,7 @@ Machine machine_from_spec(std::string_view spec) {
   const std::string_view after = spec.substr(star + 1);
   const auto comma = after.find(',');
   if (comma == std::string_view::npos)
-    throw InvalidArgument(fmt::format("'{}' does not say what connects its nodes; write {}", spec, example));
+    throw InvalidArgument(fmt::format("'{}' lacks the link between nodes; write {}", spec, example));
   const std::string_view count = trim(after.substr(0, comma));
   int nodes = 0;
   const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), nodes);

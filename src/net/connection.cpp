@@ -36,7 +36,7 @@ void FrameReader::feed(std::string_view bytes, std::size_t most_bytes) {
     header_ += bytes;
     const std::string begin = header_of(Kind::data, 0).substr(0, sizeof ours);
     if (!begin.starts_with(std::string_view(header_).substr(0, begin.size())))
-      throw Broken("another protocol is spoken there");
+      throw Broken("the other end speaks another protocol");
     if (header_.size() == header_bytes) read_header(most_bytes);
   } else {
     frame_.payload += bytes;
@@ -50,9 +50,9 @@ void FrameReader::read_header(std::size_t most_bytes) {
   const auto kind = header.number<std::uint32_t>();
   const auto bytes = header.number<std::uint64_t>();
   if (kind > static_cast<std::uint32_t>(last_kind))
-    throw Broken(fmt::format("a frame of kind {}, which is none", kind));
+    throw Broken(fmt::format("a frame of unknown kind {}", kind));
   if (bytes > most_bytes)
-    throw Broken(fmt::format("a frame of {} where at most {} are expected",
+    throw Broken(fmt::format("a frame of {}; at most {} are expected",
                              format_bytes(static_cast<double>(bytes)),
                              format_bytes(static_cast<double>(most_bytes))));
   frame_.kind = static_cast<Kind>(kind);
@@ -71,7 +71,7 @@ void Connection::send(Kind kind, std::string_view payload, Clock::time_point dea
     if (moved > 0) {
       done += static_cast<std::size_t>(moved);
     } else if (moved < 0 && would_block(errno)) {
-      if (!ready(socket_, POLLOUT, deadline)) throw Late("the other end takes nothing");
+      if (!ready(socket_, POLLOUT, deadline)) throw Late("the other end did not receive in time");
     } else if (moved == 0 || errno != EINTR) {
       throw lost(moved);
     }
@@ -97,7 +97,7 @@ std::optional<Frame> Connection::try_receive(std::size_t most_bytes) {
 Frame Connection::receive(std::size_t most_bytes, Clock::time_point deadline) {
   for (;;) {
     if (auto frame = try_receive(most_bytes)) return *std::move(frame);
-    if (!ready(socket_, POLLIN, deadline)) throw Late("nothing came in time");
+    if (!ready(socket_, POLLIN, deadline)) throw Late("nothing was received in time");
   }
 }
 

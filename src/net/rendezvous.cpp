@@ -31,7 +31,7 @@ std::string with_length(std::string_view bytes) {
 std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
   if (::getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count))
-    throw Error("the system gives no random bytes");
+    throw Error("getrandom returned no random bytes");
   return bytes;
 }
 
@@ -158,7 +158,7 @@ Joined join(const Address& address, const Meeting& meeting, std::string_view hel
   Connection connection(connect_to(address, deadline));
   const Frame challenge = connection.receive(nonce_bytes, deadline);
   if (challenge.kind != Kind::challenge || challenge.payload.size() != nonce_bytes)
-    throw Broken("another protocol is spoken there");
+    throw Broken("the other end speaks another protocol");
   const std::string nonce = random_bytes(nonce_bytes);
   const std::string transcript = hello_transcript(meeting.purpose, challenge.payload, nonce, hello);
   connection.send(Kind::hello,
@@ -168,14 +168,14 @@ Joined join(const Address& address, const Meeting& meeting, std::string_view hel
   try {
     welcome = connection.receive(proof_bytes + most_reply_bytes, deadline);
   } catch (const Lost&) {
-    throw Untrusted("turned away: what listens there is of another job, or has another SHINGLE_TOKEN");
+    throw Untrusted("turned away: the listener there belongs to another job, or has another SHINGLE_TOKEN");
   }
   Parser parser(welcome.payload);
   const std::string given(parser.bytes(proof_bytes));
   std::string reply = welcome.payload.substr(std::min(welcome.payload.size(), proof_bytes));
   if (welcome.kind != Kind::welcome ||
       !equal(given, proof(meeting.token, reply_transcript(transcript, reply))))
-    throw Untrusted("what listens there does not know this job's token (SHINGLE_TOKEN)");
+    throw Untrusted("the listener there does not know this job's token (SHINGLE_TOKEN)");
   return {std::move(connection), std::move(reply)};
 }
 

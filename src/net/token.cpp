@@ -25,8 +25,8 @@ std::string content(const std::string& path) {
   if (::stat(path.c_str(), &status) != 0)
     throw IoError(fmt::format("{}: {}: {}", by_file, path, std::strerror(errno)));
   if ((status.st_mode & 077) != 0)
-    throw InvalidArgument(fmt::format("{}: others than its owner may use {} (mode {:03o}): chmod 600 it",
-                                      by_file, path, status.st_mode & 0777));
+    throw InvalidArgument(fmt::format("{}: other users can access {} (mode {:03o}): chmod 600 it", by_file,
+                                      path, status.st_mode & 0777));
   std::string text = read_file(path, most_bytes);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.empty())

@@ -22,12 +22,13 @@ void check_after(const std::vector<std::int32_t>& after, std::size_t count, std:
                  std::string_view others) {
   for (const std::int32_t index : after)
     if (index < 0 || static_cast<std::size_t>(index) >= count)
-      throw InvalidArgument(fmt::format("{} awaits number {} of {} {}", item, index, count, others));
+      throw InvalidArgument(
+          fmt::format("{} awaits index {}, but there are {} {}", item, index, count, others));
 }
 
 void check_count(std::size_t count, std::string_view what) {
   if (count < 1 || count > max_items)
-    throw InvalidArgument(fmt::format("an overlap of {} {}: not in [1, {}]", count, what, max_items));
+    throw InvalidArgument(fmt::format("an overlap has {} {}; expected 1 to {}", count, what, max_items));
 }
 
 }  // namespace
@@ -55,14 +56,14 @@ void Overlap::validate() const {
   for (const Computation& item : computations) {
     for (const std::int64_t size : {item.m, item.n, item.k})
       if (size < 1 || size > max_extent)
-        throw InvalidArgument(fmt::format("computation {} of {}x{}x{}: a size is outside [1, {}]", item.name,
+        throw InvalidArgument(fmt::format("computation {} is {}x{}x{}: a size is outside [1, {}]", item.name,
                                           item.m, item.n, item.k, max_extent));
     check_after(item.after, collectives.size(), item.name, "collectives");
   }
   for (const Collective& item : collectives) {
     if (item.bytes < 1 || item.bytes > max_bytes)
       throw InvalidArgument(
-          fmt::format("collective {} of {} bytes: outside [1, {}]", item.name, item.bytes, max_bytes));
+          fmt::format("collective {}: bytes = {} is outside [1, {}]", item.name, item.bytes, max_bytes));
     check_after(item.after, computations.size(), item.name, "computations");
   }
   order();

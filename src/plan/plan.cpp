@@ -126,11 +126,11 @@ std::string_view name(const Step& step) {
 }
 
 std::string asymmetry(const Problem& problem) {
-  if (problem.traits().routes()) return "a routing sends each rank other rows";
+  if (problem.traits().routes()) return "its routing sends different rows to each rank";
   if (problem.traits().attends) return "attention takes longer for some tokens than for others";
   if (problem.traits().is_workload) return {};
   if (problem.m % problem.world != 0)
-    return fmt::format("m = {} rows are no equal shards for {} ranks", problem.m, problem.world);
+    return fmt::format("m = {} is not a multiple of {} ranks", problem.m, problem.world);
   return {};
 }
 

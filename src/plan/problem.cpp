@@ -28,9 +28,9 @@ void validate_attention(const Problem& p) {
   require_extent("kv_heads", a.kv_heads, 1);
   require_extent("head_dim", a.head_dim, 1);
   if (a.heads % a.kv_heads != 0)
-    throw InvalidArgument(fmt::format("heads = {} are not a multiple of kv_heads = {}", a.heads, a.kv_heads));
+    throw InvalidArgument(fmt::format("heads = {} is not a multiple of kv_heads = {}", a.heads, a.kv_heads));
   if (a.kv_heads % p.world != 0)
-    throw InvalidArgument(fmt::format("kv_heads = {} cannot be dealt to {} ranks", a.kv_heads, p.world));
+    throw InvalidArgument(fmt::format("kv_heads = {} is not a multiple of {} ranks", a.kv_heads, p.world));
   const std::int64_t heads = p.traits().exchanges_heads() ? a.heads : a.heads / p.world;
   if (heads > p.k || heads * a.head_dim != p.k)
     throw InvalidArgument(
@@ -45,7 +45,7 @@ void validate_attention(const Problem& p) {
   if (p.traits().exchanges_heads()) {
     if (p.n != p.k)
       throw InvalidArgument(
-          fmt::format("n = {} must be k = {}: the result has the columns of the queries", p.n, p.k));
+          fmt::format("n = {} must equal k = {}: the result has the columns of the queries", p.n, p.k));
     if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
       throw InvalidArgument(
           fmt::format("{} takes no transposes, epilogue or norm: its result is the attention", name(p.op)));
@@ -56,9 +56,11 @@ void validate_attention(const Problem& p) {
 /// Requires a collective alone to move rows unchanged.
 void validate_collective(const Problem& p) {
   if (p.n != p.k)
-    throw InvalidArgument(fmt::format("{} moves n = {} columns, but k = {}", name(p.op), p.n, p.k));
+    throw InvalidArgument(
+        fmt::format("{} has no GEMM: n = {} and k = {} must be equal", name(p.op), p.n, p.k));
   if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
-    throw InvalidArgument(fmt::format("{} has no GEMM: no transposes, epilogue or norm", name(p.op)));
+    throw InvalidArgument(
+        fmt::format("{} has no GEMM: it takes no transposes, epilogue or norm", name(p.op)));
 }
 
 /// Requires the two weights to match, and refuses options that a chain of products does not have.
@@ -73,7 +75,7 @@ void validate_chain(const Problem& p) {
 void validate_overlap(const Problem& p) {
   p.overlap->validate();
   if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
-    throw InvalidArgument("an overlap's products are plain: no transposes, epilogue or norm");
+    throw InvalidArgument("an overlap takes no transposes, epilogue or norm");
   std::int64_t m = 0, n = 0, k = 0;
   for (const Overlap::Computation& item : p.overlap->computations) {
     m = larger(m, item.m);
@@ -86,7 +88,7 @@ void validate_overlap(const Problem& p) {
                     p.k, m, n, k));
   const OverlapRows rows = rows_of(p);
   if (larger(rows.out, rows.payload) > max_extent)
-    throw InvalidArgument(fmt::format("results of {} rows: more than {}", rows.out, max_extent));
+    throw InvalidArgument(fmt::format("the results have {} rows together; at most {}", rows.out, max_extent));
 }
 
 }  // namespace
@@ -134,7 +136,8 @@ void Problem::validate() const {
   if (traits().chains()) {
     validate_chain(*this);
   } else if (inner != 0) {
-    throw InvalidArgument(fmt::format("inner = {}, but {} has one product at most", inner, name(op)));
+    throw InvalidArgument(
+        fmt::format("inner = {}, but {} has at most one GEMM; only mlp takes it", inner, name(op)));
   }
   if (row_order == RowOrder::block_cyclic) {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
@@ -143,9 +146,9 @@ void Problem::validate() const {
     constexpr std::int64_t most_blocks = 1 << 20;
     if (ceil_div(shard_rows(), row_block) > most_blocks)
       throw InvalidArgument(
-          fmt::format("row_block = {} deals the rows in more than {} blocks a rank", row_block, most_blocks));
+          fmt::format("row_block = {} gives a rank more than {} blocks", row_block, most_blocks));
   } else if (row_block != 0) {
-    throw InvalidArgument(fmt::format("row_block = {}, but rows are contiguous", row_block));
+    throw InvalidArgument(fmt::format("row_block = {} needs row order block-cyclic", row_block));
   }
 }
 

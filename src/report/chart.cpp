@@ -40,11 +40,9 @@ struct Busy {
   }
 };
 
-constexpr std::size_t terminal_columns = 80;
-
 }  // namespace
 
-std::string to_chart(const Timeline& timeline, int rank, int width) {
+std::string to_chart(const Timeline& timeline, int rank, std::size_t page, int width) {
   const double begin = begin_us(timeline);
   double end = begin;
   for (const Span& span : timeline.spans) end = std::max(end, span.end_us);
@@ -71,7 +69,7 @@ std::string to_chart(const Timeline& timeline, int rank, int width) {
     for (const auto& [what, spent] : busy)
       shares += fmt::format(" {} {:.0f}%", what, spent.us / (end - begin) * 100);
     const std::string bar = fmt::format("  {:<12}|{}|", lanes[lane].name, cells);
-    const bool fits = bar.size() + shares.size() <= terminal_columns;
+    const bool fits = bar.size() + shares.size() <= page;
     text += fits ? bar + shares + "\n" : fmt::format("{}\n{:14}{}\n", bar, "", shares);
   }
   return text;

@@ -247,8 +247,9 @@ Timeline schematic(const Plan& plan) {
 
 Timeline schematic(const Plan& plan, const UnitCosts& costs) {
   if (is_symmetric(plan))
-    throw InvalidArgument(fmt::format("{} ranks stand for all {}: `simulate` lays such a plan out in time",
-                                      plan.ranks.size(), plan.problem.world));
+    throw InvalidArgument(
+        fmt::format("{} ranks stand for all {}: use `shingle simulate` for a timeline of this plan",
+                    plan.ranks.size(), plan.problem.world));
   return Layout(plan, costs).go();
 }
 

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "shingle/base/units.hpp"
 #include "trace.hpp"
@@ -14,6 +16,7 @@ namespace {
 using plot::neutral, plot::palette, plot::text;
 
 constexpr double page_width = 960, gutter = 150, row_height = 16, row_gap = 3, rank_gap = 5, head = 26;
+constexpr double digit_width = 7, margin = 9;  // of a group's number in its bar
 
 struct Extent {
   double begin_us = 0;
@@ -29,11 +32,10 @@ bool waits(const Step& step) {
   return std::holds_alternative<Await>(step) || std::holds_alternative<Notify>(step);
 }
 
-/// The bar of one span. Passes over finished tiles are paler than GEMMs and transfers. Wide bars show the
-/// number of their group.
-std::string bar(const Plan& plan, const Span& span, double x, double y, double scale) {
+/// The bar of one span. Passes over finished tiles are paler than GEMMs and transfers. The bar shows the
+/// number of its group if that fits into its first `room` pixels.
+std::string bar(const Plan& plan, const Span& span, double x, double y, double scale, double room) {
   const Step& step = plan.ranks[span.rank].lanes[span.lane].steps[span.step];
-  if (waits(step)) return {};
   const int group = group_of_span(plan, span);
   const char* colour = group < 0 ? neutral : palette[static_cast<std::size_t>(group) % palette.size()];
   const double took_us = span.end_us - span.begin_us, wide = std::max(took_us * scale, 0.3);
@@ -42,9 +44,30 @@ std::string bar(const Plan& plan, const Span& span, double x, double y, double s
       "fill-opacity=\"{}\"><title>{}, {}</title></rect>\n",
       x, y, wide, row_height, colour, std::holds_alternative<Elementwise>(step) ? 0.55 : 1, name(step),
       format_us(took_us));
-  if (group >= 0 && wide > 16)
+  if (group < 0) return out;
+  const std::string number = std::to_string(group);
+  const double shown = std::min(wide, room);
+  if (shown > margin + digit_width * static_cast<double>(number.size()))
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#ffffff\">{}</text>\n",
-                       x + wide / 2, y + row_height - 4, group);
+                       x + shown / 2, y + row_height - 4, number);
+  return out;
+}
+
+/// The bars of one lane. Steps of a lane may overlap, and a bar covers earlier ones from its begin on. Each
+/// bar therefore has room for a number until the next one begins.
+std::string bars(const Timeline& timeline, int rank, int lane, double begin_us, double y, double scale) {
+  std::vector<Span> spans;
+  for (const Span& span : timeline.spans)
+    if (span.rank == rank && span.lane == lane &&
+        !waits(timeline.plan.ranks[span.rank].lanes[span.lane].steps[span.step]))
+      spans.push_back(span);
+  std::ranges::stable_sort(spans, {}, &Span::begin_us);
+  const auto x = [&](const Span& span) { return gutter + (span.begin_us - begin_us) * scale; };
+  std::string out;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const double next = i + 1 < spans.size() ? x(spans[i + 1]) : page_width;
+    out += bar(timeline.plan, spans[i], x(spans[i]), y, scale, next - x(spans[i]));
+  }
   return out;
 }
 
@@ -61,9 +84,7 @@ double draw(const Timeline& timeline, std::size_t ranks, double y, double scale,
       out += fmt::format(
           "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"{}\" fill-opacity=\"0.12\"/>\n",
           gutter, y, page_width - gutter, row_height, neutral);
-      for (const Span& span : timeline.spans)
-        if (span.rank == static_cast<int>(r) && span.lane == static_cast<int>(l))
-          out += bar(timeline.plan, span, gutter + (span.begin_us - whole.begin_us) * scale, y, scale);
+      out += bars(timeline, static_cast<int>(r), static_cast<int>(l), whole.begin_us, y, scale);
     }
   }
   return y;

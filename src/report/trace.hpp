@@ -35,11 +35,11 @@ std::string to_chrome_trace(std::span<const Timeline> timelines);
 std::string to_svg(std::span<const Timeline> timelines, int ranks = max_world);
 
 /// The lanes of one rank as lines of text, with `width` characters for the whole time, and the share of each
-/// kind of step.
+/// kind of step. Shares that do not fit into `page` columns are on the next line.
 ///
 /// A digit or letter is a group of tiles that is computed or sent; # is either without groups. = is a pass
 /// over finished tiles, and . is a wait.
-std::string to_chart(const Timeline& timeline, int rank, int width = 64);
+std::string to_chart(const Timeline& timeline, int rank, std::size_t page, int width = 64);
 /// The legend of to_chart() for users.
 std::string chart_legend();
 

@@ -93,7 +93,8 @@ Costs::Costs(const Plan& plan, const Machine& machine)
       us_per_flop_(fastest_flop(machine)) {
   const auto need = [&](bool there, std::string_view what) {
     if (!there)
-      throw InvalidArgument(fmt::format("machine '{}' has no {}: times cannot be told", machine.name, what));
+      throw InvalidArgument(
+          fmt::format("machine '{}' has no {}, so times cannot be predicted", machine.name, what));
   };
   need(!machine.tiles.empty() || plan.problem.traits().is_collective(), "tiles");
   need(machine.memory_gbps > 0, "memory_gbps");

@@ -43,7 +43,7 @@ void check(const Plan& plan, const SimOptions& options) {
   const auto world = static_cast<std::size_t>(plan.problem.world);
   if (!options.slowdown.empty() && options.slowdown.size() != world)
     throw InvalidArgument(
-        fmt::format("a slowdown for {} ranks, but the plan has {}", options.slowdown.size(), world));
+        fmt::format("slowdown has {} ranks, but the plan has {}", options.slowdown.size(), world));
   if (!(options.worker_share > 0 && options.worker_share <= 1))
     throw InvalidArgument(fmt::format("worker share = {} is outside (0, 1]", options.worker_share));
   if (!(options.noise >= 0 && options.noise < 1))
@@ -54,21 +54,22 @@ void check(const Plan& plan, const SimOptions& options) {
 void check_symmetry(const Plan& plan, const Machine& machine, const SimOptions& options) {
   const int world = plan.problem.world, period = machine.topology.period(world);
   if (plan.ranks.size() % static_cast<std::size_t>(period) != 0)
-    throw InvalidArgument(
-        fmt::format("the plan's {} ranks do not stand for all {} on {}, whose links repeat after {}: plan it "
-                    "for this machine",
-                    plan.ranks.size(), world, machine.name, period));
+    throw InvalidArgument(fmt::format(
+        "the plan's {} ranks cannot stand for all {} on {}, whose links repeat every {} ranks: make "
+        "the plan for this machine",
+        plan.ranks.size(), world, machine.name, period));
   if (!is_symmetric(plan)) return;
   const Contention& contention = machine.contention;
-  const char* unlike = !options.slowdown.empty() ? "a slowdown by rank"
+  const char* unlike = !options.slowdown.empty() ? "slowdown"
                        : options.noise > 0       ? "noise"
                        // Ranks that share cores take turns in the order of events at one instant, so they
                        // differ.
-                       : contention.steals > 0 || contention.wake_us > 0 ? "that threads share cores"
+                       : contention.steals > 0 || contention.wake_us > 0 ? "sharing of cores"
                                                                          : nullptr;
   if (unlike)
-    throw InvalidArgument(fmt::format("{} makes ranks differ, but {} stand for all {}: plan all, at most {}",
-                                      unlike, plan.ranks.size(), world, max_world));
+    throw InvalidArgument(
+        fmt::format("{} makes ranks differ, but {} ranks stand for all {}: plan all ranks (at most {})",
+                    unlike, plan.ranks.size(), world, max_world));
 }
 
 }  // namespace
@@ -82,12 +83,7 @@ Index group_at(const Step& step, std::int64_t position) {
 }
 
 Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOptions& options)
-    : plan_(plan),
-      machine_(machine),
-      options_(options),
-      launches_(machine.sync_us > 0),
-      costs_(plan, machine),
-      bits_(options.seed) {
+    : plan_(plan), machine_(machine), options_(options), costs_(plan, machine), bits_(options.seed) {
   const auto world = plan.ranks.size();
   check(plan, options);
   check_symmetry(plan, machine, options);
@@ -117,7 +113,7 @@ Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOption
               planned.submission.launcher < 0 ? lane.rank : planned.submission.launcher;
     }
   }
-  if (launches_ || machine.early_kernels) index_launches();
+  if (machine.sync_us > 0 || machine.early_kernels) index_launches();
   engine_until_.assign(lanes_.size(), 0);
   for (const Counter& counter : plan.counters) {
     auto& first = first_count_.emplace_back();
@@ -149,6 +145,11 @@ void Simulation::index_launches() {
       for (std::int32_t step = launch.first; step < launch.last; ++step)
         steps[static_cast<std::size_t>(step)] = &launch;
     }
+}
+
+/// The launch of the lane's current step. Null if steps are not launches on GPU streams.
+const Launch* Simulation::launch_of(const LaneState& lane) const {
+  return machine_.sync_us > 0 ? launch_of(lane, lane.step) : nullptr;
 }
 
 /// The launch of a step, alone or with others. Null if the step launches nothing.
@@ -254,8 +255,8 @@ bool Simulation::step(LaneState& lane) {
   if (const auto* call = std::get_if<Collective>(&step)) return collective(lane, *call);
   if (const auto* messages = std::get_if<Exchange>(&step)) return exchange(lane, *messages);
   if (is_command(step)) return command(lane, step);
-  const Launch* const launch = launch_of(lane, lane.step);
-  if (launches_ && launch && static_cast<std::size_t>(launch->first) < lane.step) return true;  // fused
+  const Launch* const launch = launch_of(lane);
+  if (launch && static_cast<std::size_t>(launch->first) < lane.step) return true;  // fused
   return compute(lane, step);
 }
 
@@ -282,10 +283,10 @@ void Simulation::unblock(LaneState& lane) {
 /// Awaits and notifies in one launch cost one kernel. Event edges cost nothing. Copy engines have phases of
 /// their own.
 bool Simulation::synced(LaneState& lane) {
-  if (!launches_ || lane_plan(lane).kind == LaneKind::copy) return true;
-  const Launch& launch = *launch_of(lane, lane.step);
-  if (launch.event >= 0 || static_cast<std::size_t>(launch.first) < lane.step) return true;
-  const auto behind = static_cast<std::size_t>(launch.last);
+  const Launch* const launch = launch_of(lane);
+  if (launch == nullptr || lane_plan(lane).kind == LaneKind::copy) return true;
+  if (launch->event >= 0 || static_cast<std::size_t>(launch->first) < lane.step) return true;
+  const auto behind = static_cast<std::size_t>(launch->last);
   if (behind < lane_plan(lane).steps.size() && may_start_early(lane, behind)) return true;
   return delayed(lane, noisy(machine_.sync_us));
 }
@@ -351,7 +352,7 @@ void Simulation::add(const CounterRef& at, std::int64_t value, std::int32_t epoc
     // Engines, gates of tiles and wait kernels poll the count. A waiting host lane is signalled after a
     // delay.
     const LaneState& lane = lanes_[static_cast<std::size_t>(waiter.lane)];
-    const Launch* const launch = launches_ ? launch_of(lane, lane.step) : nullptr;
+    const Launch* const launch = launch_of(lane);
     const bool polls = lane.job != none || lane_plan(lane).kind == LaneKind::copy ||
                        (launch && launch->kind == LaunchKind::wait);
     wake(waiter.lane, polls ? 0 : noisy(machine_.signal_us));
@@ -404,10 +405,10 @@ void Simulation::follow_critical_path() {
 void Simulation::explain_stop() const {
   for (const LaneState& lane : lanes_)
     if (lane.epoch < options_.epochs && lane.step < lane_plan(lane).steps.size())
-      throw InvalidArgument(fmt::format("the plan stops: rank {}, lane {}, step {} ({}) never ends",
+      throw InvalidArgument(fmt::format("the plan deadlocks: rank {}, lane {}, step {} ({}) never ends",
                                         lane.rank, lane_plan(lane).name, lane.step,
                                         name(lane_plan(lane).steps[lane.step])));
-  throw InvalidArgument("the plan stops");
+  throw InvalidArgument("the plan deadlocks");
 }
 
 }  // namespace sim

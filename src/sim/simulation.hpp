@@ -140,6 +140,7 @@ class Simulation {
   bool blocked(LaneState& lane);
   void unblock(LaneState& lane);
   bool synced(LaneState& lane);
+  const Launch* launch_of(const LaneState& lane) const;
   const Launch* launch_of(const LaneState& lane, std::size_t step) const;
   bool may_start_early(const LaneState& lane, std::size_t step) const;
   bool await(LaneState& lane, const Await& step);
@@ -211,7 +212,6 @@ class Simulation {
   const Plan& plan_;
   const Machine& machine_;
   SimOptions options_;
-  bool launches_;          ///< steps are launches on GPU streams, as the plan is lowered
   std::int32_t capacity_;  ///< workers of a rank
   Costs costs_;
   Simulated out_;
@@ -225,9 +225,8 @@ class Simulation {
   std::deque<LaneState> lanes_;
   std::vector<Index> first_lane_;  // by rank
   LaunchProgram program_;
-  std::vector<std::vector<const Launch*>>
-      launch_of_;                         // [lane][step]; null: no launch; empty unless launches_
-  std::vector<std::int32_t> lanes_done_;  // by rank: finished epochs, summed over its lanes
+  std::vector<std::vector<const Launch*>> launch_of_;  // [lane][step]; null: no launch; empty: not lowered
+  std::vector<std::int32_t> lanes_done_;               // by rank: finished epochs, summed over its lanes
   std::vector<Count> counts_;
   std::vector<std::vector<Index>> first_count_;  // [counter][rank]
   std::deque<Pass> passes_;

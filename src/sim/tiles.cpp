@@ -132,7 +132,7 @@ bool Simulation::gates_open(Index index) {
 
 /// Returns true if the lane's pass is a wait and a kernel for each group of its gate.
 bool Simulation::has_parts(const LaneState& lane) const {
-  const Launch* const launch = launches_ ? launch_of(lane, lane.step) : nullptr;
+  const Launch* const launch = launch_of(lane);
   return launch && !launch->parts.empty();
 }
 

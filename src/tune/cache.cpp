@@ -49,7 +49,7 @@ std::string fingerprint(const Machine& machine) {
 std::string default_cache_directory() {
   if (const auto cache = directory_in("XDG_CACHE_HOME")) return (*cache / "shingle").string();
   if (const auto home = directory_in("HOME")) return (*home / ".cache" / "shingle").string();
-  throw IoError("no directory for the cache: neither XDG_CACHE_HOME nor HOME is an absolute path");
+  throw IoError("no folder for the cache: set XDG_CACHE_HOME or HOME to an absolute path");
 }
 
 std::string why_not_kept(const std::string& directory) {
@@ -104,7 +104,8 @@ std::vector<TuneEntry> TuneCache::entries() const {
 
 void TuneCache::store(TuneEntry entry) {
   for (const double us : {entry.predicted_us, entry.measured_us})
-    if (!std::isfinite(us) || us < 0) throw InvalidArgument(fmt::format("{} us is no time", us));
+    if (!std::isfinite(us) || us < 0)
+      throw InvalidArgument(fmt::format("a time of {} us must be finite and not negative", us));
   entry.problem.routing.reset();
   std::string key = tuning::key_of(entry.problem, entry.mechanism);
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();

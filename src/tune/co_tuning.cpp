@@ -32,7 +32,9 @@ class Alike {
     count_ = *std::ranges::max_element(number_) + 1;
     const bool in_range = *std::ranges::min_element(number_) >= 0 && count_ <= static_cast<int>(collectives);
     if (number_.size() != collectives || !in_range)
-      throw InvalidArgument(fmt::format("{} numbers for {} collectives", number_.size(), collectives));
+      throw InvalidArgument(
+          fmt::format("alike has {} numbers for {} collectives; expected one each, in [0, collectives)",
+                      number_.size(), collectives));
   }
 
   int count() const { return count_; }
@@ -104,7 +106,8 @@ cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& mach
 
 CoTuned co_tune(const Problem& overlap, const OverlapMeter& measure, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
-  if (!overlap.traits().is_workload) throw InvalidArgument("co-tuning is for the collectives of an overlap");
+  if (!overlap.traits().is_workload)
+    throw InvalidArgument("co-tuning needs an overlap: a list of computations and collectives");
   const Alike classes(alike, overlap.overlap->collectives.size());
   cotune::Search search(method, space, classes.count(), options);
   while (const auto configs = search.next()) search.tell(classes.together(measure(classes.each(*configs))));
@@ -114,7 +117,8 @@ CoTuned co_tune(const Problem& overlap, const OverlapMeter& measure, cotune::Met
 
 CoTuned co_tune(const Problem& overlap, const Machine& machine, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
-  if (!overlap.traits().is_workload) throw InvalidArgument("co-tuning is for the collectives of an overlap");
+  if (!overlap.traits().is_workload)
+    throw InvalidArgument("co-tuning needs an overlap: a list of computations and collectives");
   // NCCL's default configuration has a plan unless no configuration has one.
   plan_chunked(overlap, machine, {.symmetric = symmetric(machine, {})}).value();
   const auto measure = [&](const std::vector<CollectiveConfig>& configs) {

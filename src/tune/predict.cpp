@@ -12,12 +12,12 @@ double predict_us(const WaveModel& model, const std::vector<std::int64_t>& group
   for (const std::int64_t waves : group_waves) {
     if (waves < 1 || waves > model.waves() - done)
       throw InvalidArgument(
-          fmt::format("a group of {} waves after {}: there are {} in all", waves, done, model.waves()));
+          fmt::format("a group of {} waves after {} waves; there are {} in all", waves, done, model.waves()));
     at = advance(model, at, done, done + waves, model.send_us(done, done + waves));
     done += waves;
   }
   if (done != model.waves())
-    throw InvalidArgument(fmt::format("the groups hold {} waves of {}", done, model.waves()));
+    throw InvalidArgument(fmt::format("the groups hold {} waves; expected {}", done, model.waves()));
   return at.restored_us;
 }
 

@@ -22,7 +22,7 @@ Machine base_of(const World& world, const ProfileOptions& options) {
     return machine;
   }
   if (options.base->workers != own.workers)
-    throw InvalidArgument(fmt::format("{} has {} workers, this machine {}: it can be no base",
+    throw InvalidArgument(fmt::format("base {} has {} workers, this machine {}; use a base with as many",
                                       options.base->name, options.base->workers, own.workers));
   Machine machine = *options.base;
   machine.ranks = std::max(machine.ranks, world.size());
@@ -45,7 +45,7 @@ Profiler::Profiler(World& world, const ProfileOptions& options)
 Profiled Profiler::go() && {
   if (options_.chunk_bytes > 0 && !(calls_take_ && size_ > 1))
     throw InvalidArgument(
-        "a chunk size is for collectives of several ranks, on workers that a library takes for them");
+        "a chunk size needs collectives of several ranks that occupy workers: cuda with at least 2 ranks");
   if (options_.expects) {
     const double seconds = expected_s(), budget_s = options_.budget_us * 1e-6;
     options_.expects(budget_s > 0 ? std::min(seconds, budget_s) : seconds);
@@ -82,7 +82,7 @@ Profiled Profiler::go() && {
   judge();
   say_what_the_backend_says();
   if (!left_.empty() && options_.progress)
-    options_.progress(fmt::format("the budget is spent, so as {} has it: {}",
+    options_.progress(fmt::format("the budget is spent; figures from {}: {}",
                                   options_.base ? options_.base->name : "the backend",
                                   fmt::join(left_, ", ")));
   std::ranges::stable_sort(unsteady_, std::ranges::greater{}, &Unsteady::spread);

@@ -40,10 +40,12 @@ std::optional<TuneEntry> nearest(const std::vector<TuneEntry>& entries, const Pr
 std::vector<std::int64_t> scale_groups(const std::vector<std::int64_t>& group_waves, std::int64_t waves) {
   std::int64_t before = 0;
   for (const std::int64_t size : group_waves) {
-    if (size < 1) throw InvalidArgument(fmt::format("a group of {} waves", size));
+    if (size < 1) throw InvalidArgument(fmt::format("a group of {} waves; expected at least 1", size));
     before += size;
   }
-  if (waves < 1 || before < 1) throw InvalidArgument(fmt::format("{} waves from {}", waves, before));
+  if (waves < 1 || before < 1)
+    throw InvalidArgument(fmt::format(
+        "cannot scale groups of {1} waves to {0} waves; expected at least 1 of each", waves, before));
   const auto groups = static_cast<std::int64_t>(group_waves.size());
   if (waves <= groups) return std::vector<std::int64_t>(static_cast<std::size_t>(waves), 1);
   std::vector<std::int64_t> scaled;

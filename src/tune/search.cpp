@@ -41,9 +41,10 @@ constexpr std::int64_t most_exhaustive = 24;
 
 /// Checks the bounds. A bound of 0 becomes all waves.
 GroupBounds effective(const WaveModel& model, const GroupBounds& bounds) {
-  if (model.waves() < 1) throw InvalidArgument("without waves there are no groups");
+  if (model.waves() < 1) throw InvalidArgument("the product has no waves to group");
   if (bounds.first < 0 || bounds.last < 0)
-    throw InvalidArgument(fmt::format("groups of at most {} and {} waves", bounds.first, bounds.last));
+    throw InvalidArgument(
+        fmt::format("bounds of {} and {} waves must not be negative", bounds.first, bounds.last));
   const auto all = [&](std::int64_t bound) { return bound == 0 ? model.waves() : bound; };
   return {all(bounds.first), all(bounds.last)};
 }
@@ -174,7 +175,8 @@ Partition search_exhaustively(const WaveModel& model, const GroupBounds& bounds)
   const GroupBounds within = effective(model, bounds);
   const std::int64_t waves = model.waves();
   if (waves > most_exhaustive)
-    throw InvalidArgument(fmt::format("{} waves have more partitions than can be tried", waves));
+    throw InvalidArgument(fmt::format("{} waves have too many partitions to try all; at most {} waves", waves,
+                                      most_exhaustive));
   Partition found;
   found.us = never;
   for (std::uint32_t bits = 0; bits < std::uint32_t{1} << (waves - 1); ++bits) {
@@ -191,7 +193,7 @@ Partition search_exhaustively(const WaveModel& model, const GroupBounds& bounds)
 
 std::vector<std::int64_t> equal_groups(std::int64_t waves, std::int64_t size) {
   if (waves < 1 || size < 1)
-    throw InvalidArgument(fmt::format("{} waves are not cut into groups of {}", waves, size));
+    throw InvalidArgument(fmt::format("{} waves in groups of {}; expected at least 1 of each", waves, size));
   std::vector<std::int64_t> groups(static_cast<std::size_t>(waves / size), size);
   if (waves % size > 0) groups.push_back(waves % size);
   return groups;

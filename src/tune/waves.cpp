@@ -112,12 +112,12 @@ Result<WaveModel> model_of(const SignalGrid& tiles, const Problem& problem, cons
       std::ranges::any_of(machine.curves, [&](const Curve& known) { return known.traffic == model.traffic; });
   if (!curve && machine.link.gbps == 0)
     return Reason{
-        fmt::format("machine '{}' has no curve of {}, nor a link", machine.name, name(model.traffic))};
+        fmt::format("machine '{}' has neither a curve of {} nor a link", machine.name, name(model.traffic))};
   const bool picks = problem.op == Op::gemm_reducescatter && problem.row_order != RowOrder::block_cyclic;
   const double wave =
       wave_us(machine, tiles.grid.tile_rows, tiles.grid.tile_cols, static_cast<double>(problem.k)) /
       (picks && tiles.workers < machine.workers ? machine.picking_rate : 1);
-  if (wave < 0) return Reason{fmt::format("machine '{}' has no time of a tile", machine.name)};
+  if (wave < 0) return Reason{fmt::format("machine '{}' has no tile times", machine.name)};
   model.signal_us = machine.signal_us;
   model.sync_us = machine.sync_us;
   model.latency_us = machine.lone_latency_of(true) *
@@ -160,10 +160,11 @@ Machine under(Machine machine, const Conditions& conditions) {
   const std::int32_t taken =
       conditions.collective_workers >= 0 ? conditions.collective_workers : machine.collective_workers;
   if (conditions.workers < 0 || workers > machine.workers || taken >= workers)
-    throw InvalidArgument(fmt::format("{} workers, {} of them for collectives, are no share of {}", workers,
-                                      taken, machine.workers));
+    throw InvalidArgument(fmt::format(
+        "{} workers, of them {} for collectives: expected fewer for collectives, and at most {} in all",
+        workers, taken, machine.workers));
   if (!(conditions.slowdown > 0))
-    throw InvalidArgument(fmt::format("a slowdown of {} is none", conditions.slowdown));
+    throw InvalidArgument(fmt::format("slowdown = {} must be above 0", conditions.slowdown));
   machine.workers = workers;
   machine.collective_workers = taken;
   for (TileRate& tile : machine.tiles) {

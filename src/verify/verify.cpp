@@ -175,7 +175,7 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
       for (std::size_t entry = 0; entry < counter.growth[rank].size(); ++entry)
         if (schedule.counts[index++].at.counter < 0 && counter.growth[rank][entry] != 0)
           return fmt::format(
-              "counter {}[{}] on rank {} declares to grow by {} an epoch, but nobody adds to it",
+              "counter {}[{}] on rank {} declares to grow by {} an epoch, but no step adds to it",
               counter.name, entry, rank, counter.growth[rank][entry]);
   for (const CountHistory& count : schedule.counts) {
     if (count.at.counter < 0) continue;  // never used
@@ -249,12 +249,11 @@ Proof prove(const Plan& plan, Budget& budget) {
   budget.keep(Budget::steps, bytes_of_steps(plan));
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
   if (is_symmetric(plan))
-    return failed("symmetry", fmt::format("{} ranks stand for all {}; what is proven has all ranks, at most "
-                                          "{}: verify the same problem so",
-                                          plan.ranks.size(), plan.problem.world, max_world));
+    return failed("symmetry",
+                  fmt::format("{} ranks stand for all {}; a proof needs a plan of all ranks, at most {}",
+                              plan.ranks.size(), plan.problem.world, max_world));
   if (plan.problem.world > max_world)
-    return failed("size",
-                  fmt::format("{} ranks, of which at most {} can be proven", plan.problem.world, max_world));
+    return failed("size", fmt::format("{} ranks; at most {} can be proven", plan.problem.world, max_world));
   if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
   if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
   std::int32_t depth = 1;

@@ -39,7 +39,7 @@ class Layers {
   std::int64_t share(std::string_view what, std::int64_t size) const {
     if (size % options_.tp != 0)
       throw InvalidArgument(
-          fmt::format("{} = {} does not divide among tp = {} ranks", what, size, options_.tp));
+          fmt::format("{} = {} is not a multiple of tp = {} ranks", what, size, options_.tp));
     return size / options_.tp;
   }
 
@@ -64,10 +64,10 @@ class Layers {
   void mlp(const std::string& name, std::int64_t inner) {
     if (!options_.sequence_parallel)
       throw InvalidArgument(
-          fmt::format("{}: an mlp gathers and scatters tokens: it needs sequence parallelism", name));
+          fmt::format("{}: an mlp needs sequence parallelism, because it gathers and scatters tokens", name));
     if (model_.activation == Activation::none)
-      throw InvalidArgument(
-          fmt::format("{}: the model's activation cannot follow a product, so that it is no mlp", name));
+      throw InvalidArgument(fmt::format(
+          "{}: an mlp needs an activation that a GEMM can apply; the model has another one", name));
     Problem problem = base(Op::mlp, options_.tokens, model_.hidden, model_.hidden);
     problem.inner = inner;
     problem.epilogue.activation = model_.activation;

@@ -103,8 +103,7 @@ LayerKind listed_kind(const json& word, std::size_t layer, const std::string& na
   for (const std::string_view known :
        {"attention", "full_attention", "sliding_attention", "chunked_attention"})
     if (text == known) return {Mixer::attention, FeedForward::dense};
-  throw InvalidArgument(
-      fmt::format("{}[{}] = {} is no kind of layer that is known here", name, layer, show(word)));
+  throw InvalidArgument(fmt::format("{}[{}] = {} is an unknown kind of layer", name, layer, show(word)));
 }
 
 /// The layers that a field lists; empty without the field.
@@ -114,8 +113,8 @@ std::vector<std::size_t> listed_layers(const Fields& fields, const char* name, s
   if (listed == nullptr) return all;
   for (const json& layer : *listed) {
     if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() >= layers)
-      throw InvalidArgument(
-          fmt::format("{}: {} is no layer; the model has {}, counted from 0", name, show(layer), layers));
+      throw InvalidArgument(fmt::format(
+          "{}: {} is not the index of a layer; the model has {}, counted from 0", name, show(layer), layers));
     all.push_back(layer.get<std::size_t>());
   }
   return all;

@@ -78,7 +78,7 @@ std::string activation_word(const Fields& fields, const Family* family) {
   if (family != nullptr) return std::string(family->activation);
   if (fields.has({"multiple_of"})) return "silu";  // Meta's params.json
   throw InvalidArgument(
-      fmt::format("{} and model_type are missing: one of them has to say how the feed-forward is built",
+      fmt::format("{} and model_type are missing: give one, as it determines the feed-forward",
                   *activation_names.begin()));
 }
 
@@ -86,8 +86,8 @@ void read_activation(const Fields& fields, const Family* family, ModelConfig& mo
   const std::string word = activation_word(fields, family);
   const auto known = std::ranges::find(known_activations, word, &Known::name);
   if (known == std::end(known_activations))
-    throw InvalidArgument(fmt::format("{} = {} is no activation that is known here",
-                                      fields.name(activation_names), show(nlohmann::json(word))));
+    throw InvalidArgument(fmt::format("{} = {} is an unknown activation", fields.name(activation_names),
+                                      show(nlohmann::json(word))));
   // Without a family, SiLU implies a gate, because every family with SiLU has one.
   model.gated = known->gated ||
                 (family != nullptr ? family->form != Form::plain : known->activation == Activation::silu);

@@ -51,7 +51,7 @@ class Blocks {
   std::int64_t gated(std::int64_t inner) const { return model_.gated ? 2 * inner : inner; }
   std::int64_t share(std::string_view what, std::int64_t size) const {
     if (size == 0 || size % tp_ != 0)
-      throw InvalidArgument(fmt::format("{} = {} does not divide among {} ranks", what, size, tp_));
+      throw InvalidArgument(fmt::format("{} = {} is not a multiple of {} ranks", what, size, tp_));
     return size / tp_;
   }
 
@@ -145,18 +145,18 @@ class Patterns {
 
 void validate(const ModelConfig& model, const PatternOptions& options) {
   if (options.ranks < 2 || options.ranks > max_planned_world)
-    throw InvalidArgument(fmt::format("{} ranks: not in [2, {}]", options.ranks, max_planned_world));
+    throw InvalidArgument(fmt::format("ranks = {} is outside [2, {}]", options.ranks, max_planned_world));
   if (options.tokens < 2 || options.tokens > max_extent)
     throw InvalidArgument(fmt::format("tokens = {} is outside [2, {}]", options.tokens, max_extent));
   if (model.has(Mixer::mamba))
-    throw InvalidArgument("overlaps are those of transformers: the model has Mamba layers");
+    throw InvalidArgument("the model has Mamba layers; overlaps are supported for transformers only");
   if (const auto left = left_out_operators(model); !left.empty())
     throw InvalidArgument(fmt::format("overlaps need the operator {}: {}", left[0].name, left[0].reason));
   if (options.parallelism == Parallelism::ep && !model.has(FeedForward::moe))
-    throw InvalidArgument("expert parallelism needs experts, of which the model has none");
+    throw InvalidArgument("expert parallelism (ep) needs experts, and the model has none");
   if (options.parallelism == Parallelism::tp && !model.has(FeedForward::dense))
     throw InvalidArgument(
-        "tensor parallelism of half-batches needs dense layers, of which the model has none");
+        "tensor parallelism of half-batches (tp) needs dense layers, and the model has none");
 }
 
 }  // namespace

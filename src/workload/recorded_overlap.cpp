@@ -256,7 +256,7 @@ void Recording::add_computations(RecordedOverlap& recorded) {
     if (dtype) flops_of[static_cast<std::size_t>(*dtype)] += own;
   }
   if (recorded.products == 0 || us <= 0)
-    throw InvalidArgument(fmt::format("no products of matrices in {}", where()));
+    throw InvalidArgument(fmt::format("no matrix products in {}", where()));
   recorded.dtype = static_cast<DType>(std::ranges::max_element(flops_of) - flops_of.begin());
   std::int32_t awaited = -1;
   for (const Computation& item : computations_) {

@@ -147,7 +147,7 @@ Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::i
     require_rows(total += rows, world);
   }
   if (pattern == RoutingPattern::empty_rank && world == 1)
-    throw InvalidArgument("empty-rank needs a second rank, for the rows to go to");
+    throw InvalidArgument("empty-rank needs at least 2 ranks");
 
   Random random(seed);
   const Skew skew(world, random);
@@ -182,7 +182,7 @@ ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t
                                     std::uint64_t seed) {
   require_world(world);
   if (experts < 1 || experts % world != 0)
-    throw InvalidArgument(fmt::format("experts = {} do not divide among {} ranks", experts, world));
+    throw InvalidArgument(fmt::format("experts = {} is not a multiple of {} ranks", experts, world));
   if (top_k < 1 || top_k > experts)
     throw InvalidArgument(fmt::format("experts per token = {} is outside [1, {}]", top_k, experts));
   if (tokens < 1) throw InvalidArgument(fmt::format("tokens = {} must be at least one", tokens));

@@ -67,7 +67,8 @@ Product product_of(const Json& op, std::size_t at) {
   const auto a = sizes((*dims)[at], name), b = sizes((*dims)[at + 1], name);
   if (a.size() != b.size() || (a.size() != 2 && a.size() != 3) || a.back() != b[b.size() - 2])
     throw InvalidArgument(
-        fmt::format("{} multiplies {} by {}", name, (*dims)[at].dump(), (*dims)[at + 1].dump()));
+        fmt::format("{} multiplies {} by {}; expected [m, k] by [k, n], or a batch of these", name,
+                    (*dims)[at].dump(), (*dims)[at + 1].dump()));
   Product product{a[a.size() - 2] * (a.size() == 3 ? a.front() : 1), b.back(), a.back(), {}};
   if (const Json* types = fields.list({"args.Input type"}); types != nullptr && types->size() > at)
     if ((*types)[at].is_string()) product.dtype = dtype_of((*types)[at].get<std::string>());
@@ -115,7 +116,7 @@ class Trace {
   explicit Trace(const Json& trace) {
     const Json* events = trace.is_array() ? &trace : Fields(trace).list({"traceEvents"});
     if (events == nullptr || !events->is_array())
-      throw InvalidArgument("no trace of torch.profiler: it has no traceEvents");
+      throw InvalidArgument("not a trace of torch.profiler: traceEvents is missing");
     for (const Json& event : *events)
       if (event.is_object()) sort(event);
   }
@@ -225,7 +226,7 @@ class Trace {
 Iteration read_trace(std::string_view text, int step) {
   if (text.starts_with("\x1f\x8b")) throw InvalidArgument("the trace is compressed: unpack it with gunzip");
   const Json json = parse_json(text);
-  if (!json.is_structured()) throw InvalidArgument("no trace of torch.profiler: it has no traceEvents");
+  if (!json.is_structured()) throw InvalidArgument("not a trace of torch.profiler: traceEvents is missing");
   return Trace(json).iteration(step);
 }
 

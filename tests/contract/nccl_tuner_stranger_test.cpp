@@ -1,5 +1,5 @@
 // The tuner plugin and those who reach its rendezvous: strangers are not believed, and of ranks nothing is
-// taken that makes no sense, nor waited for without end.
+// taken that is malformed, nor waited for without end.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -140,7 +140,7 @@ TEST_F(NcclTunerFollower, TakesNoChangeOfWhatThereIsNot) {
     say(proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of(odd.change)));
     say(word(Message::Kind::commit, 1));
     EXPECT_THAT(call(32), IsEmpty()) << odd.name;
-    EXPECT_THAT(follower->trouble(), HasSubstr("makes no sense")) << odd.name;
+    EXPECT_THAT(follower->trouble(), HasSubstr("malformed")) << odd.name;
   }
 }
 
@@ -166,7 +166,7 @@ TEST_F(NcclTunerFollower, WaitsNotLongForALeaderThatSaysNothing) {
   const auto before = net::Clock::now();
   EXPECT_THAT(call(32), IsEmpty());
   EXPECT_LT(net::Clock::now() - before, std::chrono::seconds(3));
-  EXPECT_THAT(follower->trouble(), HasSubstr("did not decide within 300"));
+  EXPECT_THAT(follower->trouble(), HasSubstr("no decision within 300"));
   EXPECT_FALSE(follower->is_open());
 }
 
@@ -189,7 +189,7 @@ TEST_F(NcclTunerFollower, HangsUpOnOneWhoTalksOutOfTurn) {
   say(sound_proposal(1, 9));
   say(sound_proposal(2, 9));
   EXPECT_THAT(call(32), IsEmpty());
-  EXPECT_THAT(follower->trouble(), HasSubstr("out of turn"));
+  EXPECT_THAT(follower->trouble(), HasSubstr("unexpected message"));
   EXPECT_THROW(
       {
         leader.receive(most_message_bytes, soon());  // it had acknowledged
@@ -250,7 +250,7 @@ TEST_F(NcclTunerLeader, CountsARankOnce) {
   say(0, Message::Kind::acknowledge);
   say(0, Message::Kind::acknowledge);
   EXPECT_EQ(call(120), 0u);
-  EXPECT_THAT(leader->trouble(), HasSubstr("out of turn"));
+  EXPECT_THAT(leader->trouble(), HasSubstr("unexpected message"));
 }
 
 TEST_F(NcclTunerLeader, CountsNothingOfAnotherProposal) {
@@ -315,7 +315,7 @@ TEST_F(NcclTunerStranger, IsNotFollowedWithoutTheToken) {
   auto told = rank(10);
   EXPECT_EQ(told.get(), 0);
   EXPECT_FALSE(listening.get());
-  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("another SHINGLE_TOKEN: NCCL's choice holds")));
+  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("another SHINGLE_TOKEN; NCCL's own choice applies")));
 }
 
 TEST_F(NcclTunerStranger, IsNotFollowedWhereItSpeaksAnotherProtocol) {
@@ -327,7 +327,7 @@ TEST_F(NcclTunerStranger, IsNotFollowedWhereItSpeaksAnotherProtocol) {
   });
   EXPECT_EQ(rank(10).get(), 0);
   listening.get();
-  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("NCCL's choice holds")));
+  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("NCCL's own choice applies")));
 }
 
 TEST_F(NcclTunerStranger, EvenWithTheTokenWritesNowhere) {
@@ -343,8 +343,7 @@ TEST_F(NcclTunerStranger, EvenWithTheTokenWritesNowhere) {
     go = true;
     EXPECT_EQ(told.get(), 0) << odd.name;
   }
-  EXPECT_THAT(NcclLog::take(),
-              ElementsAre(testing::AllOf(HasSubstr("stops tuning"), HasSubstr("makes no sense"))))
+  EXPECT_THAT(NcclLog::take(), ElementsAre(testing::AllOf(HasSubstr("stops tuning"), HasSubstr("malformed"))))
       << "once";
 }
 
@@ -374,7 +373,7 @@ TEST_F(NcclTunerStranger, DoesNotLendItsSharedMemory) {
   }
   ::close(fd);
   ::shm_unlink(name);
-  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("other users may write to it")));
+  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("another user owns it or has access to it")));
 }
 
 }  // namespace

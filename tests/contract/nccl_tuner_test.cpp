@@ -202,7 +202,7 @@ TEST_F(NcclTuner, FallsBackWhereTheTableIsCorrupt) {
   }
   NcclLog::take();
   EXPECT_EQ(answer_with(R"({"format": "shingle-nccl-tuning", "version": 99, "entries": []})"), ring_simple);
-  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("version 99 is not 1")));
+  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("version 99 is not supported; expected 1")));
 }
 
 TEST_F(NcclTuner, ServesManyCommunicatorsAtOnce) {
@@ -273,7 +273,7 @@ TEST_F(NcclTunerProcesses, TakeNcclsChoiceWhereOneDoesNotCome) {
   const auto run = [&](int) {
     const int told = channels(next_id, 3);
     for (const std::string& line : NcclLog::take())
-      if (line.find("not all 3 ranks of a communicator came") != std::string::npos) return told;
+      if (line.find("not all 3 ranks of a communicator loaded") != std::string::npos) return told;
     return 100;
   };
   EXPECT_THAT(in_processes(2, run), ElementsAre(0, 0));

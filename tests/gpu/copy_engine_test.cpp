@@ -117,7 +117,7 @@ TEST_F(CopyEngine, WhatTheHostMediatesIsNotCaptured) {
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   });
   EXPECT_THAT([&] { operation.enqueue(streams.handles()); },
-              testing::ThrowsMessage<Unsupported>(HasSubstr("threads of the host")));
+              testing::ThrowsMessage<Unsupported>(HasSubstr("host lanes")));
   streams.each([&](int, cudaStream_t stream) {
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");

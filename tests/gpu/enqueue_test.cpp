@@ -235,7 +235,7 @@ TEST_P(Enqueue, RefusesWhatIsNotReady) {
   EXPECT_THROW(operation.executable().prepare(1e6), InvalidArgument);  // also without Operator in between
   matrices.bind(operation);
   EXPECT_THAT([&] { operation.enqueue(streams.handles()); },
-              testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("prepare() comes before")));
+              testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("call prepare() again")));
   operation.prepare();
   EXPECT_THROW(operation.enqueue(std::span<void* const>()), InvalidArgument);
   operation.enqueue(streams.handles());

@@ -100,7 +100,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
     }
   };
   says([](Problem& p) { p.attention.heads = 5; }, "multiple of kv_heads");
-  says([](Problem& p) { p.attention.kv_heads = 1; }, "cannot be dealt");
+  says([](Problem& p) { p.attention.kv_heads = 1; }, "not a multiple of");
   says([](Problem& p) { p.k = 15; }, "k = 15");
   says([](Problem& p) { p.attention.lengths = {16, 17}; }, "33 tokens");
   says([](Problem& p) { p.attention.lengths = {32, 0}; }, "length");

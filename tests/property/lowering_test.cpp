@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "shingle/plan/print.hpp"
 #include "shingle/planner/planner.hpp"
+#include "support/hand_plan.hpp"
 #include "support/launch_machine.hpp"
 
 namespace shingle::lowering_test {
@@ -97,6 +99,43 @@ TEST(Lowering, IssuesLaunchesInTheOrderOfThePlan) {
       while (plan.ranks[rank].issue[issued] != launch.stream) ++issued;
     }
   }
+}
+
+/// Lane and steps [first, last) of each launch of rank 0, in issue order.
+std::vector<std::array<std::int32_t, 3>> launched(const Plan& plan) {
+  const LaunchProgram program = lower(plan);
+  std::vector<std::array<std::int32_t, 3>> found;
+  for (const Launch& launch : program.ranks[0].launches)
+    found.push_back({launch.stream, launch.first, launch.last});
+  return found;
+}
+
+TEST(Lowering, OnlyConsecutivelyIssuedSyncsShareALaunch) {
+  Hand hand({.op = Op::gemm_allreduce, .world = 2, .m = 8, .n = 8, .k = 8});
+  const std::int32_t count = hand.counter("count", 4), other = hand.lane("other");
+  const auto tell = [&](std::int32_t lane, std::int32_t entry) { hand.notify(0, lane, count, 1, entry); };
+  tell(0, 0), tell(0, 1), tell(other, 2), tell(0, 3);
+  hand.step(0, 0, Fill{hand.all(hand.out, 0)});
+  tell(0, 0);
+  hand.count();
+  using Launches = std::vector<std::array<std::int32_t, 3>>;
+  EXPECT_EQ(launched(hand.plan), (Launches{{0, 0, 2}, {other, 0, 1}, {0, 2, 3}, {0, 3, 4}, {0, 4, 5}}));
+}
+
+TEST(Lowering, OnlyConsecutivelyIssuedPassesFuse) {
+  Hand hand({.op = Op::gemm_allreduce, .world = 2, .m = 8, .n = 8, .k = 8});
+  const std::int32_t from = hand.buffer("from", 8, 8), count = hand.counter("count"),
+                     other = hand.lane("other");
+  const auto move = [&](std::int64_t row) {
+    hand.step(0, 0, Hand::pass({hand.rows(from, 0, row, 2)}, hand.rows(hand.out, 0, row, 2)));
+  };
+  move(0), move(2);
+  hand.notify(0, other, count, 1);
+  move(4), move(6);
+  hand.step(0, 0, Hand::pass({hand.rows(hand.out, 0, 0, 2)}, hand.rows(from, 0, 0, 2)));
+  hand.count();
+  using Launches = std::vector<std::array<std::int32_t, 3>>;
+  EXPECT_EQ(launched(hand.plan), (Launches{{0, 0, 2}, {other, 0, 1}, {0, 2, 4}, {0, 4, 5}}));
 }
 
 }  // namespace

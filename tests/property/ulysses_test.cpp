@@ -154,7 +154,7 @@ TEST(Ulysses, RefusesWhatDoesNotFit) {
     }
   };
   says([](Problem& p) { p.attention.heads = 5; }, "multiple of kv_heads");
-  says([](Problem& p) { p.attention.kv_heads = 1; }, "cannot be dealt");
+  says([](Problem& p) { p.attention.kv_heads = 1; }, "not a multiple of");
   says([](Problem& p) { p.k = 16; }, "k = 16");
   says([](Problem& p) { p.n = 16; }, "n = 16");
   says([](Problem& p) { p.attention.lengths = {16, 17}; }, "33 tokens");

@@ -55,7 +55,7 @@ TEST_F(Cli, RefusesAttentionThatDoesNotFit) {
   expect_refused("run " + ulysses + "--transpose-b", "takes no transposes, epilogue or norm");
   expect_refused("run " + ulysses + "--seq-lens 20,20", "40 tokens");
   expect_refused("run --op ulysses-attention --m 8 --heads 6 --kv-heads 3 --head-dim 4 --world 2",
-                 "cannot be dealt");
+                 "not a multiple of");
   expect_refused("run --op ulysses-attention --m 8 --heads 6", "--head-dim");
   expect_refused("run --op ulysses-attention --m 8 --head-dim 6", "--heads");
   expect_refused("run --op ulysses-attention --heads 4 --head-dim 6", "--m");

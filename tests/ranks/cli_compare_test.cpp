@@ -102,8 +102,8 @@ TEST_F(CliCompare, RefusesOtherFiles) {
   };
   expect_refused(files() + " --threshold nan", "'nan' is not a number from 0 to 1000000");
   refuses("{\"op\": ", "not JSON");
-  refuses("{\"op\": \"gemm\"}", "no array of rows");
-  refuses("[3]", "row 1 is no object");
+  refuses("{\"op\": \"gemm\"}", "not an array of rows");
+  refuses("[3]", "row 1: must be an object");
   refuses("[{}]", "'op'");
   const json good = json::parse(read_file(path("a.json"), 1 << 20))[0];
   for (const auto& [key, value] : std::map<std::string, json>{{"m", "8"},
@@ -116,7 +116,7 @@ TEST_F(CliCompare, RefusesOtherFiles) {
                                                               {"dtype", nullptr}}) {
     json bad = json::array({good, good});
     bad[1][key] = value;
-    refuses(bad.dump(), "row 2 ");
+    refuses(bad.dump(), "row 2: ");
     expect_refused(files(), "'" + key + "'");
   }
   expect_refused("compare " + path("a.json"),

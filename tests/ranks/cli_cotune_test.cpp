@@ -93,7 +93,7 @@ TEST_F(CliCotune, RefusesATableOfWhatNcclDoesNotAsk) {
                               "/models/olmoe-1b-7b.json --pattern ep --tokens 4K" + a40 + "--table " + file);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_EQ(outcome.out, "");
-  EXPECT_THAT(outcome.err, HasSubstr("8 collectives are all-to-alls, which NCCL asks no tuner about"));
+  EXPECT_THAT(outcome.err, HasSubstr("8 collectives are all-to-alls, for which NCCL calls no tuner"));
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
@@ -121,10 +121,9 @@ TEST_F(CliCotune, RefusesTracesThatDoNotFit) {
   const std::string trace = "cotune --trace " + source + "/tests/data/torch_trace.json";
   expect_refused(trace + a40 + "--step 9", "torch_trace.json: the trace has no ProfilerStep#9");
   expect_refused(trace + a40 + "--world 8", "torch_trace.json: no collectives of 8 ranks in ProfilerStep#4");
-  expect_refused(trace + a40 + "--tokens 4K", "--tokens and --sequence are for a --model");
-  expect_refused(trace + a40 + "--overlap " + list(), "say what overlaps");
-  expect_refused("cotune --overlap " + list() + a40 + "--list " + path("again.json"),
-                 "--list are for a --trace");
+  expect_refused(trace + a40 + "--tokens 4K", "--tokens and --sequence need --model");
+  expect_refused(trace + a40 + "--overlap " + list(), "no overlap: give --model");
+  expect_refused("cotune --overlap " + list() + a40 + "--list " + path("again.json"), "--list need --trace");
   expect_refused("cotune --trace nowhere.json" + a40, "nowhere.json");
 }
 
@@ -135,7 +134,7 @@ TEST_F(CliCotune, RefusesWhatDoesNotFit) {
   expect_refused(phi + "--pattern dp --tokens 4K", "--pattern: unknown pattern 'dp'");
   expect_refused(phi + "--pattern ep --tokens 4K", "experts");
   expect_refused(phi + "--pattern fsdp --tokens 4K --plan " + path("plan.json"), "--plan");
-  expect_refused("cotune --tokens 4K --overlap " + list() + a40, "are for a --model");
+  expect_refused("cotune --tokens 4K --overlap " + list() + a40, "need --model");
   expect_refused("cotune --overlap " + path("none.json") + a40, "none.json");
 }
 

@@ -142,7 +142,7 @@ TEST_F(CliPlan, SaysWhichOperatorsOfAModelAreLeftOut) {
               HasSubstr("without qkv, attn_out: the model has multi-head latent"));
   EXPECT_EQ(run(deepseek + mechanism + "moe_up").err, "");
   expect_refused(deepseek + mechanism + "attn_out",
-                 "there is no 'attn_out': the model has multi-head latent");
+                 "'attn_out' is not supported: the model has multi-head latent");
 }
 
 TEST_F(CliPlan, RefusesAModelThatItDoesNotKnow) {

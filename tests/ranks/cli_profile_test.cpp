@@ -12,7 +12,7 @@ TEST_F(Cli, ProfilesNoLongerThanItsBudget) {
       run("profile --world 2 --workers 3 --name mine --budget 0.001 --link 2GB/s,10us --out " +
           path("mine.json"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("the budget is spent, so as the backend has it: "));
+  EXPECT_THAT(outcome.err, HasSubstr("the budget is spent; figures from the backend: "));
   EXPECT_THAT(outcome.err, HasSubstr("allreduce of 2 ranks"));
   const Machine mine = read_machine(path("mine.json"));
   EXPECT_EQ(mine.name, "mine");
@@ -33,7 +33,7 @@ TEST_F(Cli, SaysBeforehandHowLongAProfileTakes) {
 TEST_F(Cli, KeepsNoProfileThatTheBudgetCutShort) {
   const Outcome outcome = run("profile --world 2 --workers 3 --most-spread 0 --budget 0.001 --keep");
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("nothing is kept, as the budget of 0.001 s did not reach "));
+  EXPECT_THAT(outcome.err, HasSubstr("no profile is kept: the budget of 0.001 s ended before "));
 }
 
 /// No two runs take the same time to a millionth.
@@ -43,12 +43,12 @@ TEST_F(Cli, DoesNotWriteWhatItCouldNotMeasureSteadily) {
       run("profile --world 2 --workers 2 --contention --most-spread 0.0001 --out " + path("mine.json"));
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err,
-              HasSubstr("nothing is written, as this was not measured steadily: computation beside "
+              HasSubstr("no profile is written: measurements spread too much: computation beside "
                         "communication by "));
-  EXPECT_THAT(outcome.err, HasSubstr("accept it with --most-spread"));
+  EXPECT_THAT(outcome.err, HasSubstr("raise --most-spread"));
   EXPECT_EQ(read_file(path("mine.json"), 100), "as it was");
-  expect_refused("profile --most-spread much", "'much' is no percentage");
-  expect_refused("profile --keep --contention", "--keep is for a whole profile");
+  expect_refused("profile --most-spread much", "'much' is not a percentage");
+  expect_refused("profile --keep --contention", "--keep needs a whole profile");
 }
 
 /// Of what communication and computation take from each other it says how far the fit is off.
@@ -69,10 +69,10 @@ TEST_F(Cli, RefusesToProfileOnABadBase) {
   expect_refused("profile --budget -1", "--budget");
   expect_refused("profile --dtype f8", "f8");
   expect_refused("profile --chunk 1K", "--chunk = 1024 is outside");
-  expect_refused("profile --world 2 --workers 3 --chunk 64K", "a chunk size is for collectives");
+  expect_refused("profile --world 2 --workers 3 --chunk 64K", "a chunk size needs collectives");
   expect_refused("profile --base nowhere", "no machine 'nowhere'");
   expect_refused("profile --workers 3 --base " SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json",
-                 "h200x8 has 132 workers, this machine 3: it can be no base");
+                 "base h200x8 has 132 workers, this machine 3");
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ TEST_F(Cli, RunsAnMlpByEveryMechanismThatServes) {
   write("mlp.json", plan.out);
   EXPECT_EQ(run("verify " + path("mlp.json")).code, 0);
   expect_refused("run --op mlp " + small, "needs --inner");
-  expect_refused("run --op gemm --inner 3 " + small, "one product at most");
+  expect_refused("run --op gemm --inner 3 " + small, "at most one GEMM");
   expect_refused("run --transpose-a " + sizes, "transpose_a");
   expect_refused("run --op mlp --a x.npy --b y.npy", "mlp has two");
   const std::string model = "--model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json --tp 4 --tokens 16 ";

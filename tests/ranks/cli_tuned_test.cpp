@@ -93,8 +93,11 @@ TEST_F(CliTuned, SignalIsSearchedByAKeptProfile) {
   const Outcome plain = run(what, kept_in("cache"));
   EXPECT_EQ(plain.code, 0) << plain.err;
   EXPECT_THAT(plain.out,
-              HasSubstr("signal: equal groups: this machine has no profile, which `shingle profile "
-                        "--keep` measures"));
+              HasSubstr("signal: equal groups: this machine has no profile; `shingle profile --keep` "
+                        "measures one"));
+  const Outcome launched = run(what, SHINGLE_TEST_MPIEXEC " --oversubscribe -n 2");
+  EXPECT_EQ(launched.code, 0) << launched.err;
+  EXPECT_THAT(launched.out, HasSubstr("signal: equal groups: no profile; give one with --machine"));
   const char* cache = ::getenv("XDG_CACHE_HOME");
   const std::string before = cache != nullptr ? cache : "";
   ::setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
@@ -134,14 +137,16 @@ TEST_F(CliTuned, AProfileOfAnotherMachineIsRefused) {
 TEST_F(CliTuned, AFolderThatCannotBeWrittenCostsALine) {
   const Outcome tuned = run("tune --machine h200x8 --cache /dev/null/x " + problem);
   EXPECT_EQ(tuned.code, 0) << tuned.err;
-  EXPECT_THAT(tuned.err, HasSubstr("shingle: /dev/null/x: Not a directory; what is found is not kept\n"));
+  EXPECT_THAT(tuned.err, HasSubstr("shingle: /dev/null/x: Not a directory; results are not kept\n"));
   EXPECT_THAT(tuned.out, HasSubstr("\nnot kept\n"));
   const Outcome measured =
       run("run --workers 1 --mechanism auto " + problem, "env XDG_CACHE_HOME=/dev/null/x timeout 2");
   EXPECT_TRUE(
-      measured.err.starts_with("shingle: /dev/null/x/shingle: Not a directory; what is found is not "
+      measured.err.starts_with("shingle: /dev/null/x/shingle: Not a directory; results are not "
                                "kept\nmeasuring this machine"))
       << measured.err;
+  EXPECT_THAT(measured.err, testing::ContainsRegex("\n +[0-9]+\\.[0-9] s  steps and signals\n"))
+      << "progress, as of `shingle profile`";
 }
 
 TEST_F(CliTuned, ParamsThatNoMechanismTakesAreRefused) {

@@ -48,7 +48,7 @@ TEST_F(CliVerifyBounds, RefusesTextOfManyValues) {
   write("many.json", text + "1]");
   const Outcome outcome = bounded("verify " + path("many.json"));
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("160.0 MiB, the most that is read"));
+  EXPECT_THAT(outcome.err, HasSubstr("the limit of 160.0 MiB"));
 }
 
 }  // namespace

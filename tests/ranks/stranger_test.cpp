@@ -218,7 +218,7 @@ TEST_F(Strangers, AProcessThatSendsTooMuchIsNamed) {
     processes->all_gather("zero", 5e6);
     FAIL() << "no exception";
   } catch (const Timeout& timeout) {
-    EXPECT_THAT(timeout.what(), HasSubstr("rank 1 sent what makes no sense: a frame of 1.0 GiB"));
+    EXPECT_THAT(timeout.what(), HasSubstr("rank 1 sent a malformed message: a frame of 1.0 GiB"));
   }
 }
 
@@ -236,7 +236,7 @@ TEST_F(Strangers, AListThatIsCutShortIsNamed) {
   // A length that reaches beyond what is there.
   to.send(net::Kind::data, net::Packer().number(std::uint64_t{1} << 40).bytes("zero").take(),
           net::deadline_in(5e6));
-  EXPECT_THAT(end_of(std::move(one)), HasSubstr("rank 0 sent what makes no sense"));
+  EXPECT_THAT(end_of(std::move(one)), HasSubstr("rank 0 sent a malformed message"));
 }
 
 }  // namespace

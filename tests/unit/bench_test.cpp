@@ -112,8 +112,8 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
       EXPECT_THAT(error.what(), HasSubstr(words));
     }
   };
-  expect("[]", "no suite");
-  expect(R"({"tokens": [16]})", "no suite");
+  expect("[]", "not a suite");
+  expect(R"({"tokens": [16]})", "not a suite");
   expect(R"({"shapes": [)", "malformed JSON");
   expect(R"({"shapes": []})", "shapes is an empty list; expected a list of objects");
   expect(R"({"shapes": [{"op": "gemm", "m": [16], "n": [16], "K": [16]}]})",
@@ -132,7 +132,7 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
   expect(R"({"shapes": [{"op": "gemm+sum", "m": [16], "n": [16], "k": [16]}]})", "gemm+sum");
   expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16]}]})", "needs 'routing'");
   expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [16], "n": [16], "k": [16], "routing": ["random"]}]})",
-         "has no 'routing'");
+         "takes no 'routing'");
   expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16], "routing": ["odd"]}]})",
          "odd");
   expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [-1], "n": [16], "k": [16]}]})",

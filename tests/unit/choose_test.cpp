@@ -193,7 +193,7 @@ TEST(Choose, NeverSlowerThanSequential) {
 TEST(Choose, AGainWithinTheMarginIsNone) {
   const Chosen chosen = choose(problem(), h200(), {.margin = 0.99}).value();
   EXPECT_EQ(chosen.plan.mechanism, Mechanism::sequential);
-  EXPECT_THAT(chosen.reason, HasSubstr("within the 99.0%"));
+  EXPECT_THAT(chosen.reason, HasSubstr("within the prediction error of 99.0%"));
   const Chosen only = choose(problem(), h200(), {.mechanisms = {Mechanism::chunked}}).value();
   EXPECT_EQ(only.considered.size(), 2u);
 }

@@ -33,7 +33,8 @@ TEST(Pattern, FindsWhatUsersWrite) {
 }
 
 TEST(Pattern, SaysWhatIsWrong) {
-  EXPECT_EQ(refusal("("), "'(': its parentheses do not match; write such as 'ffn_down.*(8192|16384)x'");
+  EXPECT_EQ(refusal("("),
+            "'(': its parentheses do not match; write a pattern such as 'ffn_down.*(8192|16384)x'");
   EXPECT_THAT(refusal("[a"), HasSubstr("a '[' has no ']'"));
   EXPECT_THAT(refusal("a{1000}"), HasSubstr("counted repetition"));
   EXPECT_THAT(refusal("(?=.*a)b"), HasSubstr("look-ahead"));

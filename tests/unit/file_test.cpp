@@ -53,7 +53,8 @@ TEST_F(FileTest, PiecesFollowEachOther) {
 TEST_F(FileTest, ReadingIsBounded) {
   write_file_atomically(path("x"), "12345");
   EXPECT_EQ(read_file(path("x"), 5), "12345");
-  EXPECT_THAT([&] { read_file(path("x"), 4); }, ThrowsMessage<IoError>(HasSubstr("larger than 4 B")));
+  EXPECT_THAT([&] { read_file(path("x"), 4); },
+              ThrowsMessage<IoError>(HasSubstr("larger than the limit of 4 B")));
   EXPECT_THROW(read_file("/dev/zero", 1 << 20), IoError);
 }
 

@@ -61,7 +61,7 @@ TEST(LayerOperators, AFeedForwardMayBeOneOperator) {
                           "attn_out: gemm+reducescatter 256x4096x1024 f32, B transposed, 4 ranks",
                           "ffn: mlp 256x4096x4096 f32, 3584 inner, B transposed, swiglu, 4 ranks"));
   EXPECT_THAT([&] { layer_operators(read(with(llama(), {{"hidden_act", "relu2"}})), options); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("cannot follow a product")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("an activation that a GEMM can apply")));
   options.sequence_parallel = false;
   EXPECT_THAT([&] { layer_operators(shipped("llama-3-8b"), options); },
               ThrowsMessage<InvalidArgument>(HasSubstr("needs sequence parallelism")));
@@ -207,7 +207,7 @@ TEST(LayerOperators, WhatDoesNotDivideIsNamed) {
     EXPECT_THAT([&] { layer_operators(model, options); }, ThrowsMessage<InvalidArgument>(HasSubstr(text)));
   };
   const ModelConfig llama3 = shipped("llama-3-8b");
-  error(llama3, {.tp = 3, .tokens = 64}, "heads = 32 does not divide among tp = 3");
+  error(llama3, {.tp = 3, .tokens = 64}, "heads = 32 is not a multiple of tp = 3");
   error(read(with(llama(), {{"num_attention_heads", 12}, {"num_key_value_heads", 3}, {"head_dim", 64}})),
         {.tp = 4, .tokens = 64}, "kv_heads = 3");
   error(read(with(llama(), {{"intermediate_size", 1001}})), {.tp = 2, .tokens = 64}, "ffn size = 1001");

@@ -79,7 +79,7 @@ TEST_F(Spec, RefusesInOneLine) {
   EXPECT_THAT(refused("b300"), HasSubstr("h200x8, h800x8"));
   EXPECT_THAT(refused(""), HasSubstr("no machine ''"));
   EXPECT_THAT(refused("b300 * 2, 400Gb/s"), HasSubstr("b300"));
-  EXPECT_THAT(refused("h200x8 * 512"), HasSubstr("what connects its nodes"));
+  EXPECT_THAT(refused("h200x8 * 512"), HasSubstr("lacks the link between nodes"));
   EXPECT_THAT(refused("h200x8 * many, 400Gb/s"), HasSubstr("'many' is not a number of nodes"));
   EXPECT_THAT(refused("h200x8 * 2 * 2, 400Gb/s"), HasSubstr("'2 * 2'"));
   EXPECT_THAT(refused("h200x8 * 0, 400Gb/s"), HasSubstr("0 nodes"));

@@ -241,7 +241,7 @@ TEST(Operator, HasNoStreamsOnTheHost) {
   memory.bind(op);
   op.prepare();
   EXPECT_THAT([&] { op.enqueue(nullptr); },
-              ThrowsMessage<Unsupported>(HasSubstr("no streams to enqueue a plan on: run() serves it")));
+              ThrowsMessage<Unsupported>(HasSubstr("no streams to enqueue a plan on; call run() instead")));
   op.synchronize();
   op.run();
 }

@@ -176,13 +176,13 @@ TEST(OverlapPlan, RefusesListsThatDoNotFit) {
   says(list, "wait for each other");
   list = sample_overlap();
   list.computations[1].after = {4};
-  says(list, "number 4 of 4 collectives");
+  says(list, "awaits index 4, but there are 4 collectives");
   list = sample_overlap();
   list.collectives[1].bytes = 0;
-  says(list, "scatter of 0 bytes");
+  says(list, "collective scatter: bytes = 0 is outside");
   list = sample_overlap();
   list.computations[0].k = 0;
-  says(list, "first of 24x16x0");
+  says(list, "first is 24x16x0");
   Problem problem = overlap_problem(sample_overlap(), 2, DType::f32);
   problem.m += 1;
   EXPECT_THROW(problem.validate(), InvalidArgument);

@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"RoutingRows", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}, {1, 1}}); },
               "has 2 rows"},
         Wrong{"NoInner", [](Problem& p) { p.op = Op::mlp; }, "inner = 0"},
-        Wrong{"InnerAlone", [](Problem& p) { p.inner = 3; }, "one product at most"},
+        Wrong{"InnerAlone", [](Problem& p) { p.inner = 3; }, "at most one GEMM"},
         Wrong{"InnerTwice",
               [](Problem& p) {
                 p.op = Op::mlp, p.inner = max_extent, p.epilogue.activation = Activation::swiglu;
@@ -225,7 +225,8 @@ INSTANTIATE_TEST_SUITE_P(
               },
               "block-cyclic rows are for"},
         Wrong{"RowBlock", [](Problem& p) { p.row_order = RowOrder::block_cyclic; }, "row_block = 0"},
-        Wrong{"RowBlockAlone", [](Problem& p) { p.row_block = 4; }, "row_block = 4, but rows are contiguous"},
+        Wrong{"RowBlockAlone", [](Problem& p) { p.row_block = 4; },
+              "row_block = 4 needs row order block-cyclic"},
         Wrong{"RowOrder",
               [](Problem& p) { p.op = Op::gemm, p.row_order = RowOrder::block_cyclic, p.row_block = 1; },
               "block-cyclic rows are for"}),

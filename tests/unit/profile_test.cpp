@@ -86,7 +86,7 @@ TEST(Profiler, FindsWhatIsKnown) {
   EXPECT_NEAR(found.signal_us, known.signal_us, 0.1);
   EXPECT_NEAR(found.memory_gbps, known.memory_gbps, 0.02 * known.memory_gbps);
   EXPECT_NEAR(found.pass_gbps, known.pass_gbps, 0.02 * known.pass_gbps);
-  EXPECT_EQ(found.reduce_gbps, 0) << "ranks do not reach each other's memory";
+  EXPECT_EQ(found.reduce_gbps, 0) << "ranks cannot access each other's memory";
   ASSERT_EQ(found.tiles.size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {  // the better one first
     EXPECT_EQ(found.tiles[i].cols, known.tiles[i].cols);
@@ -351,16 +351,16 @@ TEST(Profiler, MeasuresNothingNewOnceTheBudgetIsSpent) {
   EXPECT_EQ(found.curves, base.curves);
   EXPECT_EQ(found.tiles, base.tiles);
   ASSERT_EQ(said.size(), 1u);
-  EXPECT_THAT(said[0], StartsWith("the budget is spent, so as known has it: steps and signals, memory, "));
+  EXPECT_THAT(said[0], StartsWith("the budget is spent; figures from known: steps and signals, memory, "));
 }
 
 TEST(Profiler, RefusesABaseOfOtherWorkers) {
   SimulatedWorld world(like_a_gpu());
   Machine base = like_a_gpu().machine;
   base.workers = 41;
-  EXPECT_THAT(
-      [&] { profile(world, {.base = base}); },
-      testing::ThrowsMessage<InvalidArgument>("known has 41 workers, this machine 40: it can be no base"));
+  EXPECT_THAT([&] { profile(world, {.base = base}); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  "base known has 41 workers, this machine 40; use a base with as many"));
 }
 
 }  // namespace

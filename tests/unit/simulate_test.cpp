@@ -312,7 +312,7 @@ TEST(Simulate, RefusesWhatItCannotTell) {
   bare = machine();
   bare.link = {};
   EXPECT_THAT(message(bare), HasSubstr("link"));
-  EXPECT_THAT(message(machine(), {.slowdown = {1}}), HasSubstr("for 1 ranks"));
+  EXPECT_THAT(message(machine(), {.slowdown = {1}}), HasSubstr("slowdown has 1 ranks"));
   EXPECT_THAT(message(machine(), {.worker_share = 0}), HasSubstr("worker share"));
   EXPECT_THAT(message(machine(), {.epochs = 0}), HasSubstr("epochs = 0"));
   // A plan that waits for what never comes.

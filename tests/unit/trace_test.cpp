@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "api/workspace.hpp"
 #include "shingle/api/registry.hpp"
+#include "shingle/machine/profile.hpp"
+#include "shingle/sim/simulate.hpp"
 
 namespace shingle::trace_test {
 namespace {
@@ -41,7 +45,7 @@ double end_us(const Timeline& timeline) {
 
 TEST(Chart, ShowsGroupsInOrderAndTheirShares) {
   const Timeline timeline = schematic(plan_of(Op::gemm_allreduce, Mechanism::signal));
-  const std::string chart = to_chart(timeline, 1, 40);
+  const std::string chart = to_chart(timeline, 1, 80, 40);
   const auto groups = timeline.plan.counters[0].growth[0].size();
   for (const char* lane : {"compute", "communicate"}) {
     const auto begin = chart.find('|', chart.find(lane)) + 1;
@@ -58,6 +62,13 @@ TEST(Chart, ShowsGroupsInOrderAndTheirShares) {
   EXPECT_NE(chart.find("allreduce "), std::string::npos) << chart;
   for (const char* mark : {"\n  0-9 a-z ", "\n  # ", "\n  = ", "\n  . "})
     EXPECT_NE(chart_legend().find(mark), std::string::npos) << mark;
+}
+
+TEST(Chart, PutsSharesThatDoNotFitOnTheNextLine) {
+  const Timeline timeline = schematic(plan_of(Op::gemm_allreduce, Mechanism::signal));
+  const auto lines = [&](std::size_t page) { return std::ranges::count(to_chart(timeline, 0, page), '\n'); };
+  EXPECT_EQ(lines(200), 3) << "a title and two lanes";
+  EXPECT_EQ(lines(80), 5);
 }
 
 TEST(Schematic, KeepsLanesInOrder) {
@@ -188,6 +199,36 @@ TEST(Svg, DrawsEveryLaneOnOneScale) {
   EXPECT_EQ(count("<text "), count("</text>"));
   EXPECT_GT(count("<title>"), 4u);
   EXPECT_EQ(count("nan"), 0u);
+}
+
+/// Where the numbers of groups stand: by height, their left and right ends.
+std::map<double, std::vector<std::pair<double, double>>> numbers_in(const std::string& svg) {
+  std::map<double, std::vector<std::pair<double, double>>> found;
+  std::istringstream lines(svg);
+  for (std::string line; std::getline(lines, line);) {
+    double x = 0, y = 0;
+    int group = 0;
+    if (std::sscanf(line.c_str(), R"(<text x="%lf" y="%lf" text-anchor="middle" fill="#ffffff">%d</text>)",
+                    &x, &y, &group) != 3)
+      continue;
+    const double half = 3.4 * static_cast<double>(std::to_string(group).size());
+    found[y].emplace_back(x - half, x + half);
+  }
+  return found;
+}
+
+TEST(Svg, NumbersOfGroupsDoNotOverlap) {
+  Machine gpus = machine_from_spec(SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json");
+  const Problem p{.op = Op::gemm_reducescatter, .world = 8, .m = 8192, .n = 4096, .k = 2048};
+  const Plan plan = make_plan(p, gpus, Mechanism::fused).value();
+  std::size_t numbers = 0;
+  for (auto& [y, row] :
+       numbers_in(to_svg(std::vector<Timeline>{{"fused", plan, simulate(plan, gpus).spans}}))) {
+    numbers += row.size();
+    std::ranges::sort(row);
+    for (std::size_t i = 1; i < row.size(); ++i) EXPECT_LT(row[i - 1].second, row[i].first) << "at " << y;
+  }
+  EXPECT_GT(numbers, 20u);
 }
 
 TEST(Svg, StandsEmptyTimelines) {

@@ -206,10 +206,10 @@ TEST(Waves, RoutedBytesAreThoseThatLeave) {
 TEST(Waves, SayWhyThereIsNoModel) {
   Machine none = machine();
   none.tiles.clear();
-  EXPECT_THAT(wave_model(problem(), none).reason(), HasSubstr("no time of a tile"));
+  EXPECT_THAT(wave_model(problem(), none).reason(), HasSubstr("no tile times"));
   none = machine();
   none.curves.clear();
-  EXPECT_THAT(lone_wave_model(problem(), none).reason(), HasSubstr("no curve of allreduce"));
+  EXPECT_THAT(lone_wave_model(problem(), none).reason(), HasSubstr("neither a curve of allreduce"));
   Problem p = problem();
   p.op = Op::allgather_gemm;
   EXPECT_THAT(wave_model(p, machine()).reason(), HasSubstr("before its GEMM"));

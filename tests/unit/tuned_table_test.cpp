@@ -59,15 +59,15 @@ TEST(TunedTable, RefusesWhatNcclHasNoUseFor) {
   EXPECT_EQ(refusal(with("")), "accepted");
   EXPECT_EQ(refusal("[]"), "format must be 'shingle-nccl-tuning'");
   EXPECT_EQ(refusal(R"({"format": "shingle-nccl-tuning"})"), "version is missing");
-  EXPECT_EQ(refusal(R"({"format": "shingle-nccl-tuning", "version": 2})"), "version 2 is not 1");
+  EXPECT_EQ(refusal(R"({"format": "shingle-nccl-tuning", "version": 2})"),
+            "version 2 is not supported; expected 1");
   EXPECT_EQ(refusal(R"({"format": "shingle-nccl-tuning", "version": 1})"), "entries are missing");
   EXPECT_EQ(refusal(R"({"format": "shingle-nccl-tuning", "version": 1, "entries": [7]})"),
             "an entry must be an object, not 7");
   EXPECT_EQ(refusal(with(R"(, "channels": 65)")), "channels = 65 is outside [0, 64]");
   EXPECT_EQ(refusal(with(R"(, "channels": -1)")), "channels = -1 is outside [0, 64]");
-  EXPECT_EQ(refusal(with(R"(, "threads": 100)")), "threads = 100 is no multiple of 32");
-  EXPECT_EQ(refusal(with(R"(, "algorithm": "ring")")),
-            "algorithm and protocol are chosen together, or neither is");
+  EXPECT_EQ(refusal(with(R"(, "threads": 100)")), "threads = 100 is not a multiple of 32");
+  EXPECT_EQ(refusal(with(R"(, "algorithm": "ring")")), "give both algorithm and protocol, or neither");
   EXPECT_THAT(refusal(with(R"(, "algorithm": "star", "protocol": "ll")")), HasSubstr("'star'"));
   EXPECT_EQ(refusal(with(R"(, "nodes": 9)")), "nodes = 9 is outside [1, 8]");
   std::string twice =
@@ -150,7 +150,7 @@ TEST(NcclEnvironment, TheLargestSizeGetsItsValue) {
   EXPECT_EQ(value(environment, "NCCL_BUFFSIZE"), "2097152");
   EXPECT_EQ(value(environment, "NCCL_MIN_CTAS"), "9") << "or the plugin is cut down";
   EXPECT_THAT(environment.conflicts,
-              ElementsAre("allgather of 1.0 MiB to 2.0 MiB on 8 ranks wants NCCL_BUFFSIZE=131072"));
+              ElementsAre("allgather of 1.0 MiB to 2.0 MiB on 8 ranks needs NCCL_BUFFSIZE=131072"));
   EXPECT_THAT(environment.communicators, IsEmpty());
 }
 

@@ -209,7 +209,7 @@ double parse_percent(const std::string& text) {
   } catch (const std::logic_error&) {
   }
   if (end != text.size() || !(percent >= 0 && percent <= 1000))
-    throw InvalidArgument(fmt::format("'{}' is no percentage from 0 to 1000", text));
+    throw InvalidArgument(fmt::format("'{}' is not a percentage from 0 to 1000", text));
   return percent / 100;
 }
 
@@ -322,7 +322,7 @@ void refuse_unknown_command(const CLI::App& app, int argc, const char* const* ar
     if (command->get_name() == argv[1]) return;
     known += (known.empty() ? "" : ", ") + command->get_name();
   }
-  throw InvalidArgument(fmt::format("there is no command '{}' (one of {})", argv[1], known));
+  throw InvalidArgument(fmt::format("unknown command '{}' (one of {})", argv[1], known));
 }
 
 /// Refuses empty values, for example from an unset shell variable, which CLI11 would treat as a missing flag.
@@ -378,7 +378,7 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const
     // CLI11 takes a misspelt flag's value for the file, which then excludes other options. The flag is the
     // error.
     const std::string unknown = unknown_flag(app);
-    const std::string what = unknown.empty() ? error.what() : fmt::format("there is no flag {}", unknown);
+    const std::string what = unknown.empty() ? error.what() : fmt::format("unknown flag {}", unknown);
     if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", what));
     return bad_usage;
   } catch (const CLI::ParseError& error) {

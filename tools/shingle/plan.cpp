@@ -45,7 +45,8 @@ int plan(const PlanCommandFlags& flags, const Launch& launch) {
   require_writable("--svg", flags.svg);
   require_text("--rank", flags.rank >= 0, flags.format);
   const int ranks = flags.where.ranks(launch);
-  if (flags.rank >= ranks) throw InvalidArgument(fmt::format("--rank: there are only {} ranks", ranks));
+  if (flags.rank >= ranks)
+    throw InvalidArgument(fmt::format("--rank {} is outside [0, {}]", flags.rank, ranks - 1));
   const WorldOptions here = flags.where.options(launch);
   const Target target = flags.how.automatic || (predicts(flags) && !flags.how.asked)
                             ? target_to_tune_for(flags.machine, ranks, here, launch)

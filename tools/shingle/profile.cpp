@@ -32,7 +32,7 @@ void tell_nccl(std::int64_t chunk_bytes) {
 void require_own(const ProfileFlags& flags) {
   if (!flags.keep) return;
   if (!flags.base.empty() || flags.contention || flags.chunk_bytes > 0)
-    throw InvalidArgument("--keep is for a whole profile: leave out --base, --contention and --chunk");
+    throw InvalidArgument("--keep needs a whole profile: leave out --base, --contention and --chunk");
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ int profile(const ProfileFlags& flags, const Launch& launch) {
   std::string kept;
   if (flags.keep && launch.speaks()) {
     const std::optional<std::string> folder = folder_to_keep("");
-    if (!folder) throw Error("--keep: there is nowhere to keep the profile (XDG_CACHE_HOME says where)");
+    if (!folder) throw Error("--keep: there is no folder to keep the profile in; set XDG_CACHE_HOME to one");
     kept = own_profile_path(flags.where.ranks(launch), options);
   }
   how.timeout_us = options.timeout_us;
@@ -72,12 +72,12 @@ int profile(const ProfileFlags& flags, const Launch& launch) {
   Profiled measured = profile_steadily(*world, how);
   if (!measured.unsteady.empty())
     throw Error(
-        fmt::format("nothing is written, as this was not measured steadily: {} (limit {:.0f}%); stop what "
-                    "else runs here, or accept it with --most-spread",
+        fmt::format("no profile is written: measurements spread too much: {} (limit {:.0f}%); stop other "
+                    "programs, or raise --most-spread",
                     describe(measured.unsteady), 100 * flags.most_spread));
   if (!kept.empty() && !measured.left.empty())
     throw Error(
-        fmt::format("nothing is kept, as the budget of {:g} s did not reach {}; give a larger --budget",
+        fmt::format("no profile is kept: the budget of {:g} s ended before {}; give a larger --budget",
                     flags.budget_s, fmt::join(measured.left, ", ")));
   Machine machine = std::move(measured.machine);
   if (!flags.name.empty()) machine.name = flags.name;

@@ -10,6 +10,7 @@
 #include "shingle/common/jobs.hpp"
 #include "shingle/common/page.hpp"
 #include "shingle/common/rows.hpp"
+#include "shingle/common/table.hpp"
 #include "shingle/plan/print.hpp"
 
 namespace shingle::cli {
@@ -60,7 +61,7 @@ class Simulations {
     Simulated simulated = simulate(plan, machine_, flags_.options);
     if (flags_.critical_path) below_ += "\n" + path_text(plan, simulated);
     timelines_.push_back({describe(plan.problem), plan, std::move(simulated.spans), 0.0});
-    if (flags_.timeline) below_ += "\n" + to_chart(timelines_.back(), 0);
+    if (flags_.timeline) below_ += "\n" + to_chart(timelines_.back(), 0, page_width());
   }
 
   /// Adds the timelines of the problem's sequential plan and, below it, of the plan.

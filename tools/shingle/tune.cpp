@@ -82,7 +82,7 @@ int tune(const TuneFlags& flags, const Launch& launch) {
     return 0;
   }
   if (flags.confirm > 0 && launch.processes())
-    throw InvalidArgument("--confirm measures in one process: run it without a launcher");
+    throw InvalidArgument("--confirm measures in one process: run `shingle tune` without a launcher");
   const int ranks = flags.where.ranks(launch);
   const WorldOptions where = flags.where.options(launch);
   const std::optional<std::string> folder = folder_to_keep(flags.cache);
@@ -98,16 +98,18 @@ int tune(const TuneFlags& flags, const Launch& launch) {
                         .nearest = flags.nearest,
                         .confirmed = std::max(flags.confirm, 1)};
   std::unique_ptr<World> world;
-  if (flags.confirm > 0) {
-    world = make_world(ranks, where);
-    options.measure = [&](const Plan& plan) { return measured_us(*world, plan); };
-  }
+  if (flags.confirm > 0) world = make_world(ranks, where);
   std::vector<Row> rows;
   std::string details;
   for (const NamedProblem& named : make_problems(flags.what, ranks)) {
     options.tune.tried = [&](const Plan& plan, double us) {
       progress->now(fmt::format("{}: {}, {}", describe(named), name(plan.mechanism), format_us(us)));
     };
+    if (world)
+      options.measure = [&](const Plan& plan) {
+        progress->now(fmt::format("{}: {}, measuring", describe(named), name(plan.mechanism)));
+        return measured_us(*world, plan);
+      };
     const Candidate candidate = candidate_of(choose(named.problem, machine, options));
     rows.push_back(predicted_row(named, candidate, machine));
     if (candidate.choice)

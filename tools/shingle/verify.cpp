@@ -14,7 +14,7 @@ namespace {
 
 /// How far apart ranks may be in consecutive runs.
 std::string skew_text(std::int32_t skew) {
-  if (skew < 0) return "a rank may run any number of epochs ahead of another, which it never hears of";
+  if (skew < 0) return "a rank may run any number of epochs ahead of another that never notifies it";
   return fmt::format("a rank is at most {} epoch{} ahead of another", skew, skew == 1 ? "" : "s");
 }
 

@@ -270,12 +270,12 @@ struct Fill {
   bool operator==(const Fill&) const = default;
 };
 
-/// A rendezvous of all ranks of a communicator, as collective libraries have it. Equal counts on every rank
+/// A collective of all ranks of a communicator, with the contract of NCCL and MPI. Equal counts on every rank
 /// except for alltoall. allreduce: send and recv equal or disjoint, the same shape. reducescatter: part i of
 /// `send` (equal parts by rows) summed over ranks to rank i's `recv`. allgather: `send` of rank i to part i
 /// of `recv`. alltoall: consecutive rows of `send`, send_rows[i] of them to rank i; `recv` takes recv_rows[i]
-/// from rank i. Slices are whole rows of their buffers, so that they are contiguous. `resources.most` is what
-/// the library may take; 0: the library chooses.
+/// from rank i. Slices are whole rows of their buffers, so that they are contiguous. `resources.most` is the
+/// max. number of CTAs that NCCL may use; 0: NCCL chooses.
 struct Collective {
   CollectiveKind kind = CollectiveKind::allreduce;
   std::int32_t communicator = 0;
@@ -284,7 +284,9 @@ struct Collective {
   std::vector<std::int64_t> send_rows;
   std::vector<std::int64_t> recv_rows;
   Resources resources;
-  CollectiveConfig config{};  ///< what its library is told, where it can be
+  /// Settings that predictions assume. Execution passes only `resources.most` to NCCL. A tuner plugin or
+  /// environment variables give NCCL the other settings (docs/backends/nccl-tuner.md).
+  CollectiveConfig config{};
   bool operator==(const Collective&) const = default;
 };
 

@@ -48,7 +48,7 @@ cudaDataType_t library_type(DType type) {
     case DType::f16:
       return CUDA_R_16F;
   }
-  throw InvalidArgument("an element type that there is not");
+  throw InvalidArgument("unknown element type");
 }
 
 template <class T>
@@ -158,7 +158,7 @@ struct LibraryGemm::Descriptors {
 LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p) {
   const bool empty = p.m == 0 || p.n == 0;
   if (p.m < 0 || p.n < 0 || (p.k < 1 && !empty))
-    throw InvalidArgument(fmt::format("a product of {}×{}×{}", p.m, p.n, p.k));
+    throw InvalidArgument(fmt::format("a GEMM of {}×{}×{}: sizes must be positive", p.m, p.n, p.k));
   if (empty) {
     made_.reset(new Descriptors{handle, {}, {}, {}, {}});
     return;
@@ -179,7 +179,7 @@ LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p) {
     if (found[i].state == CUBLAS_STATUS_SUCCESS)
       made_->algorithms.push_back({found[i].algo, found[i].workspaceSize});
   if (made_->algorithms.empty())
-    throw Unsupported(fmt::format("cuBLASLt has no algorithm for a product of {}×{}×{} in {} to {}", p.m, p.n,
+    throw Unsupported(fmt::format("cuBLASLt has no algorithm for a GEMM of {}×{}×{} from {} to {}", p.m, p.n,
                                   p.k, name(p.type), name(p.out_type)));
 }
 

@@ -175,8 +175,8 @@ void require_served(const Plan& plan, const Exchange& step) {
       const Slice& at = message.slice;
       const Buffer& buffer = plan.buffers[static_cast<std::size_t>(at.buffer)];
       if (at.rows > 1 && at.cols != buffer.cols)
-        throw Unsupported(fmt::format("NCCL sends whole rows, not {} columns of the {} of '{}'", at.cols,
-                                      buffer.cols, buffer.name));
+        throw Unsupported(fmt::format("NCCL sends whole rows; the message has {} of the {} columns of '{}'",
+                                      at.cols, buffer.cols, buffer.name));
     }
 }
 

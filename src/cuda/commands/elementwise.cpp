@@ -83,16 +83,15 @@ void require_served(const Plan& plan, const Elementwise& step) {
   const DType type = dtype(step.to.slice), source = dtype(step.from.front().slice);
   for (const Placement& from : step.from)
     if (dtype(from.slice) != source || (source != type && source != DType::f32))
-      throw Unsupported(
-          fmt::format("a pass on GPUs reads all its sources in f32 or in the type that it writes: "
-                      "not {} and {} to {}",
-                      name(source), name(dtype(from.slice)), name(type)));
+      throw Unsupported(fmt::format(
+          "CUDA: a pass reads sources in f32 or in the output's type; here it reads {} and {}, and "
+          "writes {}",
+          name(source), name(dtype(from.slice)), name(type)));
   const auto same = [&](bool used, const Slice& slice) {
     if (used && dtype(slice) != type)
-      throw Unsupported(
-          fmt::format("a pass on GPUs has bias, weights and residual in the type that it writes: "
-                      "not {} beside {}",
-                      name(dtype(slice)), name(type)));
+      throw Unsupported(fmt::format(
+          "CUDA: bias, norm weight and residual of a pass must have the output's type {1}, not {0}",
+          name(dtype(slice)), name(type)));
   };
   same(step.epilogue.bias, step.bias);
   same(step.norm.enabled, step.norm_weight);

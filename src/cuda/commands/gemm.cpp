@@ -76,8 +76,9 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
       found += begin >= 0 && run.matrix_row == begin + (run.virtual_row - rect.row) ? 0 : 1;
     });
     if (found > 0)
-      throw Unsupported(
-          fmt::format("tiles of {} rows hold rows of A that lie apart in no regular way", grid.tile_rows));
+      throw Unsupported(fmt::format(
+          "CUDA: the rows of A in a tile of {} rows have no regular stride; choose other tile rows",
+          grid.tile_rows));
     rows.first.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(begin, 0)));
     in_order = in_order && (begin < 0 || begin == m * grid.tile_rows);
   }
@@ -150,19 +151,18 @@ Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
 
 std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base, bool scattered) {
   if (args.type == Element::f32)
-    return "f32 has no tensor cores that keep its precision: use bf16 or f16, or sequential";
+    return "tensor cores do not keep the precision of f32: use bf16 or f16, or the sequential mechanism";
   const auto odd = [](std::int64_t elements) { return elements % 8 != 0; };
   if (odd(args.cols) || odd(args.k) || odd(args.lda) || odd(args.ldb))
-    return fmt::format("bulk loads need N = {} and K = {} (and with transpose_a M) to be multiples of 8",
-                       args.cols, args.k);
+    return fmt::format(
+        "N = {} and K = {} (and with transpose_a M) must be multiples of 8 for bulk loads (TMA)", args.cols,
+        args.k);
   if (args.a_parts > 1 && args.transpose_a)
-    return "a transposed A has no rows that could be picked from all shards: use row order block-cyclic";
+    return "a tile cannot pick rows of a transposed A from all shards: use row order block-cyclic";
   if (args.transpose_a && scattered)
-    return "a transposed A has no rows that tiles could take from anywhere: choose M so that whole tiles "
-           "divide every "
-           "rank's rows";
+    return "a tile cannot pick single rows of a transposed A: choose M so that tiles divide each rank's rows";
   if (args.transpose_a && odd(base))
-    return fmt::format("bulk loads need columns of a transposed A from a multiple of 8 on, not from {}",
+    return fmt::format("the first column {} of a transposed A must be a multiple of 8 for bulk loads (TMA)",
                        base);
   return std::nullopt;
 }
@@ -210,7 +210,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   served.choice = choose(args, grid, gated);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
-    throw Unsupported(fmt::format("no GEMM kernel of this build for {} has tiles of {}x{} in this order{}",
+    throw Unsupported(fmt::format("this build has no GEMM kernel for {} with tiles of {}x{} in this order{}",
                                   name(family_here()), grid.tile_rows, grid.tile_cols,
                                   step.transpose_a ? " for a transposed A" : ""));
   args.tile = instance->tile;
@@ -234,9 +234,9 @@ void require_served(const Plan& plan, const Step& step) {
   if (pass != nullptr) require_served(plan, *pass);
   if (const auto* exchange = std::get_if<Exchange>(&step)) require_served(plan, *exchange);
   if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))
-    throw Unsupported("lanes share no passes over complete rows on GPUs");
+    throw Unsupported("CUDA: row-wise passes (RMSNorm, SwiGLU) cannot share a work queue between lanes");
   if (std::holds_alternative<Attend>(step))
-    throw Unsupported(fmt::format("no step '{}' is carried out on GPUs", name(step)));
+    throw Unsupported(fmt::format("CUDA: step '{}' is not supported", name(step)));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {
@@ -250,7 +250,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   for (const void* at : {args.a, args.b, args.bias})
     if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0)
       throw InvalidArgument(
-          fmt::format("A, B and bias of rank {} have to begin at multiples of 16 bytes", context.rank),
+          fmt::format("A, B and bias of rank {} must begin at multiples of 16 bytes", context.rank),
           context.rank);
   const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
                       rows.parts, rows.part_rows};

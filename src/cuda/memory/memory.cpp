@@ -122,7 +122,7 @@ const Memory::Rank& Memory::at_hand(int rank) const {
   const auto found = ranks_.find(rank);
   if (found == ranks_.end())
     throw Unsupported(
-        fmt::format("the plan reaches into the memory of rank {}, which is not of this process", rank));
+        fmt::format("the plan accesses the memory of rank {}, which is not in this process", rank));
   return found->second;
 }
 

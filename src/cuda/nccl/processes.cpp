@@ -53,7 +53,7 @@ class NcclProcesses final : public Processes {
     std::memcpy(by_rank.data(), sizes.data(), sizes.size());
     const std::uint64_t most = *std::ranges::max_element(by_rank);
     if (most > most_bytes)  // before allocating memory for it
-      throw Timeout(fmt::format("rank {} gives {} bytes, where at most {} are expected",
+      throw Timeout(fmt::format("rank {} sends {} bytes; at most {} are expected",
                                 std::ranges::max_element(by_rank) - by_rank.begin(), most, most_bytes));
     std::string padded(own);
     padded.resize(most);

@@ -29,7 +29,7 @@ char* base_of(void* at) {
   std::size_t bytes = 0;
   const auto range = driver_function<decltype(&cuMemGetAddressRange)>("cuMemGetAddressRange");
   if (range == nullptr || range(&base, &bytes, reinterpret_cast<CUdeviceptr>(at)) != CUDA_SUCCESS)
-    throw InvalidArgument(fmt::format("{} is no address of device memory", at));
+    throw InvalidArgument(fmt::format("{} is not an address of device memory", at));
   return reinterpret_cast<char*>(base);
 }
 
@@ -42,7 +42,7 @@ Exported exported(void* at) {
   cudaIpcMemHandle_t handle{};
   if (const cudaError_t result = cudaIpcGetMemHandle(&handle, base); result != cudaSuccess) {
     cudaGetLastError();
-    throw Unsupported(fmt::format("other processes cannot reach memory that did not come from cudaMalloc: {}",
+    throw Unsupported(fmt::format("other processes cannot access the matrix; allocate it with cudaMalloc: {}",
                                   cudaGetErrorString(result)));
   }
   std::memcpy(how.handle.data(), &handle, sizeof handle);
@@ -99,8 +99,8 @@ std::vector<std::vector<char*>> Mappings::exchange(Processes& processes, int own
     const int rank = static_cast<int>(all.size());
     const auto addresses = parse_exported(theirs, own.size());
     if (!addresses)
-      throw Error(fmt::format("rank {} does not say where its memory is: {} bytes, where {} are expected",
-                              rank, theirs.size(), bytes.size()),
+      throw Error(fmt::format("rank {} sent {} bytes of memory addresses; expected {}", rank, theirs.size(),
+                              bytes.size()),
                   rank);
     auto& reached = all.emplace_back();
     for (std::size_t i = 0; i < own.size(); ++i)

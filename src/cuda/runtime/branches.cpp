@@ -76,7 +76,7 @@ bool run_side_by_side(std::size_t branches) {
   while (!done.done()) {
     if (Clock::now() > deadline) {
       alone.abort();
-      throw Timeout("a graph of waits did not end although its waits did");
+      throw Timeout("a test graph of wait kernels did not end");
     }
     std::this_thread::sleep_for(nap);
   }

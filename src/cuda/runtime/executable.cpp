@@ -61,7 +61,7 @@ std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan) {
   if (!world.apart().empty())
     if (const std::string access = remote_access(plan); !access.empty())
       throw Unsupported(
-          fmt::format("ranks do not reach each other's memory here, as {}: {}", world.apart(), access));
+          fmt::format("ranks cannot access each other's memory ({}), but {}", world.apart(), access));
   require_steps_served(plan);
   return std::make_unique<CudaExecutable>(world, plan);
 }

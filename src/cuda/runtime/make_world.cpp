@@ -46,7 +46,7 @@ std::unique_ptr<World> make_cuda_world(int ranks, const CudaOptions& options) {
     throw InvalidArgument(fmt::format("a world of {} ranks is outside [1, {}]", size, max_world));
   if (launched.several() && size != launched.size)
     throw InvalidArgument(
-        fmt::format("{} ranks were asked for, but {} started {}", size, launched.by, launched.size));
+        fmt::format("{} ranks, but {} started {} processes", size, launched.by, launched.size));
   return std::make_unique<CudaWorld>(launched.several() ? parts_of_process(launched, options)
                                                         : parts_of_all(size, options));
 }
@@ -63,8 +63,8 @@ std::unique_ptr<World> make_cuda_world(std::span<ncclComm* const> communicators,
   }
   const auto local = static_cast<int>(parts.local.size());
   if (local != 1 && local != parts.size)
-    throw Unsupported(fmt::format("a process has to hold one rank of the communicator or all {}, and has {}",
-                                  parts.size, local));
+    throw Unsupported(fmt::format(
+        "a process must hold one rank of the communicator or all {}; this one holds {}", parts.size, local));
   return std::make_unique<CudaWorld>(std::move(parts), communicators);
 }
 

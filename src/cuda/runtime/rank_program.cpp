@@ -157,13 +157,13 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
   move(binding_->staged.outputs, stream);
 }
 
-template <class Launch>
-void RankProgram::enqueue_epoch(cudaStream_t stream, Launch&& launch) {
+template <class Enqueue>
+void RankProgram::enqueue_epoch(cudaStream_t stream, Enqueue&& enqueue) {
   const unsigned long long id = id_of(stream);
   if (id != last_stream_) backlog_.follow(stream);
   last_stream_ = id;
   try {
-    launch(static_cast<int>(epoch_++ % static_cast<std::uint64_t>(parities_)));
+    enqueue(static_cast<int>(epoch_++ % static_cast<std::uint64_t>(parities_)));
   } catch (...) {
     backlog_.add(stream);  // launches that were enqueued before the failure also need an end event
     throw;

@@ -122,8 +122,8 @@ class RankProgram {
   Program make(Binding& binding, int parity);
   template <class Issue>
   void enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue);
-  template <class Launch>
-  void enqueue_epoch(cudaStream_t stream, Launch&& launch);
+  template <class Enqueue>
+  void enqueue_epoch(cudaStream_t stream, Enqueue&& enqueue);
 
   CudaWorld& world_;
   const Plan& plan_;

@@ -81,7 +81,8 @@ void Runner::connect() {
     }
     graphs_ = world_.side_by_side()[lanes];
     if (!known && !graphs_)
-      spdlog::info("{} lanes do not run side by side as branches of a graph: streams serve", lanes);
+      spdlog::info("{} lanes do not run concurrently as branches of a graph: streams are used instead",
+                   lanes);
     if (!program_.unfit_for_graph.empty()) graphs_ = false;
   } catch (...) {
     fail(std::current_exception());
@@ -113,8 +114,7 @@ void Runner::connect(std::size_t index) {
   while (!done.done()) {
     if (launchers_.failed() || Clock::now() > deadline)
       throw UnnamedTimeout(
-          fmt::format("rank {}: not all ranks came to be connected within {}", rank, format_us(connect_us())),
-          rank);
+          fmt::format("rank {}: not all ranks connected within {}", rank, format_us(connect_us())), rank);
     std::this_thread::sleep_for(nap);
   }
 }
@@ -150,7 +150,8 @@ void Runner::prepare(double timeout_us) {
       graphs_ && !std::ranges::all_of(ranks_, [](const auto& rank) { return rank->captured(); });
   const auto most = world_.all_max({error ? 1.0 : 0.0, stale ? 1.0 : 0.0}, connect_us());
   if (error) std::rethrow_exception(error);
-  if (most[0] > 0) throw Error("another process could not make its part of the plan ready");
+  if (most[0] > 0)
+    throw Error("another process failed to prepare its part of the plan; its own message says why");
   if (most[1] > 0) capture();
 }
 
@@ -220,7 +221,7 @@ void Runner::meet() {
   const auto deadline = deadline_in(timeout_us_);
   while (arrived_ < ranks_.size()) {
     if (launchers_.failed() || Clock::now() > deadline)
-      throw UnnamedTimeout("not all ranks of this process came to begin a run");
+      throw UnnamedTimeout("not all ranks of this process began the run");
     std::this_thread::yield();
   }
 }
@@ -259,7 +260,7 @@ void Runner::enqueue(std::span<void* const> streams) {
   require_working();
   if (streams.size() != ranks_.size())
     throw InvalidArgument(
-        fmt::format("{} streams for {} ranks of this process: there has to be one each, in order of rank",
+        fmt::format("{} streams for {} ranks of this process; expected one a rank, in order of rank",
                     streams.size(), ranks_.size()));
   const bool captured = require_ready(streams);
   try {
@@ -286,25 +287,26 @@ bool Runner::require_ready(std::span<void* const> streams) const {
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
     const RankProgram& rank = *ranks_[index];
     if (!rank.prepared() || (graphs_ && !rank.captured()))
-      throw InvalidArgument("matrices have been bound since: prepare() comes before the next enqueue()",
+      throw InvalidArgument("matrices were bound after prepare(): call prepare() again before enqueue()",
                             rank.local().rank());
     const DeviceGuard guard(rank.local().device());
     cudaStreamCaptureStatus status{};
     check(cudaStreamIsCapturing(static_cast<cudaStream_t>(streams[index]), &status), "cudaStreamIsCapturing");
     captured += status != cudaStreamCaptureStatusNone ? 1 : 0;
     if (status != cudaStreamCaptureStatusNone && rank.alternates())
-      throw Unsupported("a plan with two sets of buffers cannot be part of a graph: its epochs alternate",
-                        rank.local().rank());
+      throw Unsupported(
+          "a plan with two sets of buffers cannot be captured: its epochs alternate between them",
+          rank.local().rank());
   }
   if (captured == 0) return false;
   if (captured < ranks_.size())
-    throw InvalidArgument("some of the streams are being captured, and others are not");
+    throw InvalidArgument("only some of the streams are being captured; capture all or none");
   if (!graphs_)
     throw Unsupported(
         !program_.unfit_for_graph.empty()
             ? program_.unfit_for_graph
-            : fmt::format("the plan's {} lanes do not run side by side as branches of a graph here (with "
-                          "CUDA_DEVICE_MAX_CONNECTIONS below that they never do)",
+            : fmt::format("the plan's {0} lanes do not run concurrently as branches of a graph here; "
+                          "CUDA_DEVICE_MAX_CONNECTIONS must be at least {0}",
                           most_lanes(plan_)));
   return true;
 }

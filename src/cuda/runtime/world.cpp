@@ -32,7 +32,8 @@ ncclUniqueId agreed_id(Processes& processes, bool first, double timeout_us) {
   const std::string agreed =
       processes.from_first({reinterpret_cast<const char*>(&id), sizeof id}, timeout_us);
   if (agreed.size() != sizeof id)
-    throw Timeout(fmt::format("rank 0 gives {} bytes as NCCL's id, which has {}", agreed.size(), sizeof id));
+    throw Timeout(
+        fmt::format("rank 0 sent {} bytes as NCCL's unique id; expected {}", agreed.size(), sizeof id));
   std::memcpy(&id, agreed.data(), sizeof id);
   return id;
 }
@@ -190,8 +191,9 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
   // The plan counts on its CTAs being resident together. Otherwise resident CTAs would wait for CTAs that
   // cannot start.
   if (plan.workers > machine_.workers)
-    throw InvalidArgument(fmt::format("the plan is for {} SMs a rank, a GPU here has {}: plan for this one",
-                                      plan.workers, machine_.workers));
+    throw InvalidArgument(
+        fmt::format("the plan is for {} SMs a rank, but a GPU here has {}: plan for this GPU", plan.workers,
+                    machine_.workers));
   health_->require();
   require_same(plan);
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });

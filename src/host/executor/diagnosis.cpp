@@ -140,7 +140,7 @@ std::string diagnose(const Engine& engine, const Caller& caller, const Cause& fi
     const Caller there = position_of(engine, rank, lane);
     const Cause next = cause_of(engine, there);
     text += fmt::format("; {} {}", describe(engine, there),
-                        next.text.empty() ? "waits for nobody" : "waits for " + next.text);
+                        next.text.empty() ? "does not wait" : "waits for " + next.text);
     for (const auto& further : next.lanes)
       if (std::ranges::find(lanes, further) == lanes.end()) lanes.push_back(further);
   }

@@ -33,7 +33,7 @@ HostExecutable::HostExecutable(std::unique_ptr<Engine> engine) : engine_(std::mo
     for (auto& lane : lanes_) lane->thread = std::thread([this, &lane = *lane] { serve(lane); });
   } catch (const std::system_error&) {
     stop();
-    throw Unsupported(fmt::format("this machine has no threads for the {} lanes of the plan", lanes_.size()));
+    throw Unsupported(fmt::format("cannot start threads for the {} lanes of the plan", lanes_.size()));
   }
 }
 

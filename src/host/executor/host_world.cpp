@@ -16,8 +16,7 @@ std::unique_ptr<Executable> HostWorld::compile(const Plan& plan) {
         fmt::format("the plan is for {} ranks, the world has {}", plan.problem.world, size()));
   if (is_symmetric(plan))
     throw InvalidArgument(
-        fmt::format("the plan has {} of {} ranks, which stand for all: it can be simulated, "
-                    "not run",
+        fmt::format("the plan is symmetric, with {} of {} ranks: it can be simulated, not run",
                     plan.ranks.size(), size()));
   auto engine = std::make_unique<Engine>(state_, plan);
   engine->transport = connect(*engine);

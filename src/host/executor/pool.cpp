@@ -18,7 +18,8 @@ Pool::Pool(int helpers, const std::vector<int>& cores, Health& health) : health_
     const std::size_t started = threads_.size();
     stop();
     throw Unsupported(
-        fmt::format("this machine gave {} threads of the {} that a rank asked for", started, helpers));
+        fmt::format("cannot start worker threads: {} of {} of a rank were started; use fewer --workers",
+                    started, helpers));
   }
 }
 

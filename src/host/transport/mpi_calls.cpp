@@ -98,7 +98,7 @@ int MpiProcess::channel(const std::vector<int>& ranks, int n) {
       channels_, [&](const Channel& channel) { return channel.ranks == ranks && channel.n == n; });
   const auto index = static_cast<int>(found - channels_.begin());
   if (index >= (last_tag_ - first_channel_tag) / tags_of_a_channel)
-    throw Unsupported(fmt::format("MPI has no tags left behind {} communicators", index));
+    throw Unsupported(fmt::format("MPI has no tags left after {} communicators", index));
   if (found == channels_.end()) channels_.push_back({ranks, n});
   return first_channel_tag + index * tags_of_a_channel;
 }

@@ -67,7 +67,7 @@ void ThreadTransport::collective(const Caller& caller, const Collective& step, c
   } else if (!wait_until(lock, room.changed, engine_.health(), engine_.deadline(),
                          [&] { return meeting.moved == ranks; })) {
     lock.unlock();
-    throw Timeout(describe(engine_, caller) + ": another rank has come, but does not move its share",
+    throw Timeout(describe(engine_, caller) + ": another rank arrived, but did not move its share",
                   caller.rank);
   }
   const auto done = meeting.done;

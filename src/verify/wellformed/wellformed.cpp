@@ -183,14 +183,14 @@ void check_submission(const Plan& plan, const Lane& lane, const std::string& whe
   const Submission& how = lane.submission;
   for (const Step& step : lane.steps)
     require(lane.kind != LaneKind::host || synchronises(step), where,
-            "a thread of the host awaits and notifies; it does no {}", name(step));
+            "a host lane only awaits and notifies; it cannot run {}", name(step));
   for (const Step& step : lane.steps)
     require(lane.kind != LaneKind::copy || is_command(step) || std::holds_alternative<Await>(step) ||
                 std::holds_alternative<Notify>(step),
-            where, "a copy engine knows commands, awaits and notifies, but no {}", name(step));
+            where, "a copy lane holds commands, awaits and notifies; it cannot run {}", name(step));
   require(!how.prelaunched || (!lane.steps.empty() && std::holds_alternative<Await>(lane.steps.front())),
-          where, "what is prelaunched begins with an await, or it would begin before its epoch");
-  require(lane.kind == LaneKind::copy || how == Submission{}, where, "lane is no copy lane");
+          where, "a prelaunched lane must begin with an await, else it would begin before its epoch");
+  require(lane.kind == LaneKind::copy || how == Submission{}, where, "only copy lanes have a submission");
   require(lane.kind != LaneKind::copy || !is_symmetric(plan), where,
           "launching threads differ from rank to rank, but some ranks stand for all");
   require(how.launcher >= -1 && how.launcher < plan.problem.world, where, "launcher {} is outside [-1, {})",

@@ -39,13 +39,14 @@ std::vector<NamedProblem> suite_problems(const BenchFlags& flags, int ranks) {
 /// One problem for each M of the flags.
 std::vector<NamedProblem> swept_problems(const BenchFlags& flags, int ranks) {
   if (flags.begin == 0) {
-    if (flags.end > 0) throw InvalidArgument("--end goes with --begin");
+    if (flags.end > 0) throw InvalidArgument("--end needs --begin");
     return make_problems(flags.what, ranks);
   }
   const std::int64_t end = flags.end > 0 ? flags.end : flags.begin;
-  if (end < flags.begin) throw InvalidArgument("--end is below --begin");
+  if (end < flags.begin)
+    throw InvalidArgument(fmt::format("--end {} is below --begin {}", flags.end, flags.begin));
   if (flags.what.m != 0 || flags.what.tokens != 0)
-    throw InvalidArgument("--begin says which M: leave out --m and --tokens");
+    throw InvalidArgument("--begin sets M or the tokens: leave out --m and --tokens");
   std::vector<NamedProblem> problems;
   for (std::int64_t m = flags.begin; m <= end; m *= flags.factor) {
     ProblemFlags what = flags.what;
@@ -64,7 +65,7 @@ std::vector<NamedProblem> problems_of(const BenchFlags& flags, int ranks) {
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("--only: {}", error.what()));
   }
-  if (problems.empty()) throw InvalidArgument("no shape is left to measure");
+  if (problems.empty()) throw InvalidArgument("no shape is left to measure: widen --only, --begin and --end");
   return problems;
 }
 
@@ -188,7 +189,7 @@ class Bench {
     lines.push_back(fmt::format("{:.1f} s in all: {:.1f} s planning, {:.1f} s set-up and first checks",
                                 elapsed_us() * 1e-6, planning_s_, setup_s));
     for (const std::string& note : params_notes()) lines.push_back(note);
-    if (!stopped_.empty()) lines.push_back("stopped, as the world is broken: " + stopped_);
+    if (!stopped_.empty()) lines.push_back("stopped after a failure that broke the world: " + stopped_);
     for (const std::string& shape : left()) lines.push_back("left: " + shape);
     return lines;
   }

@@ -40,7 +40,7 @@ Params parse_params(const std::string& label, const std::vector<std::string>& se
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("'{}': {}", label, error.what()));
   }
-  if (flags.asked) throw InvalidArgument(fmt::format("'{}' says twice which mechanism", label));
+  if (flags.asked) throw InvalidArgument(fmt::format("'{}' names a mechanism twice", label));
   return flags.params;
 }
 
@@ -74,7 +74,7 @@ std::vector<Contender> with_comm_workers(const std::vector<Contender>& contender
   for (const Contender& contender : contenders)
     for (const std::int32_t count : workers) {
       if (contender.params.comm_workers != 0)
-        throw InvalidArgument(fmt::format("--comm-workers: '{}' has its own", contender.label));
+        throw InvalidArgument(fmt::format("--comm-workers: '{}' already sets comm-workers", contender.label));
       all.push_back(contender);
       all.back().label += fmt::format(":comm-workers={}", count);
       all.back().params.comm_workers = count;

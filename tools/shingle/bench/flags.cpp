@@ -8,7 +8,8 @@ namespace {
 
 std::int64_t rows_of(const std::string& text) {
   const std::int64_t value = parse_size(text);
-  if (value < 1 || value > max_extent) throw InvalidArgument(text + " is no number of rows");
+  if (value < 1 || value > max_extent)
+    throw InvalidArgument(fmt::format("{} is outside [1, {}]", text, max_extent));
   return value;
 }
 
@@ -16,7 +17,7 @@ Checked parse_checked(const std::string& text) {
   if (text == "none" || text == "0") return Checked::none;
   if (text == "sampled" || text == "1") return Checked::sampled;
   if (text == "full") return Checked::full;
-  throw InvalidArgument("'" + text + "' is none of sampled, full, none");
+  throw InvalidArgument("unknown check '" + text + "' (one of sampled, full, none)");
 }
 
 void add_shapes(CLI::App& app, BenchFlags& flags) {

@@ -102,7 +102,7 @@ Suite parse(const std::string& path) {
   if (object.is_discarded()) throw InvalidArgument("malformed JSON");
   const auto has = [&](const char* key) { return object.is_object() && object.contains(key); };
   if (!has("shapes") && !(has("models") && has("tokens")))
-    throw InvalidArgument("no suite, which has 'models' and 'tokens', or 'shapes'");
+    throw InvalidArgument("not a suite; expected 'models' and 'tokens', or 'shapes'");
   require_known(object, "", {"models", "tokens", "shapes"});
   Suite suite;
   if (has("models")) {
@@ -119,7 +119,7 @@ void add_shapes(const Sweep& sweep, int world, DType dtype, std::vector<NamedPro
   problem.transpose_b = true;
   if (problem.traits().routes() == sweep.routing.empty())
     throw InvalidArgument(
-        fmt::format("{} {} 'routing'", sweep.op, problem.traits().routes() ? "needs" : "has no"));
+        fmt::format("{} {} 'routing'", sweep.op, problem.traits().routes() ? "needs" : "takes no"));
   // A routed problem is named after its routing; others have no name.
   const std::vector<std::string> names =
       problem.traits().routes() ? sweep.routing : std::vector<std::string>{""};
@@ -181,7 +181,7 @@ std::vector<NamedProblem> read_suite(const std::string& path, int world, DType d
 
 std::string shipped_suite() {
   std::string path = find_shipped("bench/suite.json");
-  if (path.empty()) throw InvalidArgument("--suite: the suite was not found; name a file");
+  if (path.empty()) throw InvalidArgument("--suite: the shipped suite was not found; name a file");
   return path;
 }
 

@@ -10,7 +10,7 @@ std::int64_t ProblemFlags::*field_of(const std::string& name) {
   if (name == "n") return &ProblemFlags::n;
   if (name == "k") return &ProblemFlags::k;
   if (name == "inner") return &ProblemFlags::inner;
-  throw InvalidArgument(fmt::format("--sweep: '{}' is none of m, n, k, inner", name));
+  throw InvalidArgument(fmt::format("--sweep: unknown size '{}' (one of m, n, k, inner)", name));
 }
 
 std::int64_t swept_extent(const std::string& text) {
@@ -28,7 +28,7 @@ std::int64_t swept_extent(const std::string& text) {
 std::vector<ProblemFlags> swept(const ProblemFlags& flags, const std::vector<std::string>& sweeps) {
   constexpr std::size_t most = 4096;
   if (!sweeps.empty() && !flags.model.empty())
-    throw InvalidArgument("--sweep goes with --op: the sizes of a model's operators are its own");
+    throw InvalidArgument("--sweep needs --op; a --model sets its own sizes");
   std::vector<ProblemFlags> all{flags};
   for (const std::string& sweep : sweeps) {
     const std::size_t equals = sweep.find('=');

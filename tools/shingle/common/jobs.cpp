@@ -56,9 +56,11 @@ std::string note_on(const Plan& plan, const Machine& by, const Target& target, c
   const auto search = find_planner(plan.mechanism).search;
   if (search == nullptr || asked.equal_groups || !asked.group_waves.empty()) return {};
   if (search(plan.problem, by, asked)) return fmt::format("groups of waves searched by {}", target.figures);
-  return target.figures.empty()
-             ? "equal groups: this machine has no profile, which `shingle profile --keep` measures"
-             : fmt::format("equal groups: {} has no figures to search by", target.figures);
+  if (!target.figures.empty())
+    return fmt::format("equal groups: {} has no figures to search by", target.figures);
+  return target.keeps_profile
+             ? "equal groups: this machine has no profile; `shingle profile --keep` measures one"
+             : "equal groups: no profile; give one with --machine";
 }
 
 }  // namespace
@@ -130,7 +132,7 @@ void agree(World& world, std::vector<Job>& jobs, const Target& target) {
       if (candidate.choice) choices.push_back({candidate.mechanism, to_json(candidate.plan->params, -1)});
   const auto told = nlohmann::json::parse(told_by_first(world, choices.dump()));
   if (told.size() != choices.size())
-    throw Error("the processes have not chosen for the same operators: their machines or problems differ");
+    throw Error("the processes chose for different operators: start all with the same arguments and machine");
   auto next = told.begin();
   for (Job& job : jobs)
     for (Candidate& candidate : job.candidates) {

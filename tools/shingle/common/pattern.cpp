@@ -26,18 +26,18 @@ std::string_view reason(const std::regex_error& error) {
     case std::regex_constants::error_range:
       return "a range in [ ] is reversed";
     case std::regex_constants::error_escape:
-      return "what follows a backslash is no escape";
+      return "it has an unknown escape after a backslash";
     case std::regex_constants::error_complexity:
     case std::regex_constants::error_backref:
       return "back references such as \\1 are not supported";
     default:
-      return "it is no regular expression";
+      return "it is not a regular expression";
   }
 }
 
 [[noreturn]] void refuse_pattern(const std::string& text, std::string_view why) {
   constexpr std::size_t shown = 40;
-  throw InvalidArgument(fmt::format("'{}{}': {}; write such as 'ffn_down.*(8192|16384)x'",
+  throw InvalidArgument(fmt::format("'{}{}': {}; write a pattern such as 'ffn_down.*(8192|16384)x'",
                                     text.substr(0, shown), text.size() > shown ? "..." : "", why));
 }
 

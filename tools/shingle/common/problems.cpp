@@ -34,9 +34,9 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
     if (std::ranges::find(problems, name, &NamedProblem::name) != problems.end()) continue;
     if (const auto at = std::ranges::find(left_out, name, &LeftOutOp::name); at != left_out.end())
       throw InvalidArgument(
-          fmt::format("--layer-ops: there is no '{}': {} (known are {})", name, at->reason, known));
+          fmt::format("--layer-ops: '{}' is not supported: {} (one of {})", name, at->reason, known));
     throw InvalidArgument(
-        fmt::format("--layer-ops: the layer has no operator '{}' (it has {})", name, known));
+        fmt::format("--layer-ops: the layer has no operator '{}' (one of {})", name, known));
   }
   if (flags.op_names.empty()) note_left_out(flags.model, model);
   return problems;
@@ -44,7 +44,7 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
 
 NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (!flags.op)
-    throw InvalidArgument("say what to run: --op with --m, --n and --k, or --model with --tokens");
+    throw InvalidArgument("no operator: give --op with --m, --n and --k, or --model with --tokens");
   Problem problem;
   problem.op = *flags.op;
   problem.world = world;
@@ -105,13 +105,13 @@ std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world
     return std::make_shared<Routing>(read_routing_file(flags.routing));
   const RoutingPattern pattern = parse_routing_pattern(flags.routing.empty() ? "random" : flags.routing);
   if (*std::max_element(rows.begin(), rows.end()) == 0)
-    throw InvalidArgument("an all-to-all needs --m, or a routing of your own");
+    throw InvalidArgument("an all-to-all needs --m, or a routing file in --routing");
   return std::make_shared<Routing>(shingle::make_routing(pattern, world, rows, flags.seed));
 }
 
 void apply_flags(const ProblemFlags& flags, Problem& problem) {
   if (!flags.routing.empty() && !problem.traits().routes())
-    throw InvalidArgument(fmt::format("{} sends rows nowhere: leave out --routing", name(problem.op)));
+    throw InvalidArgument(fmt::format("{} is not an all-to-all: leave out --routing", name(problem.op)));
   problem.transpose_a = flags.transpose_a;
   problem.transpose_b = flags.transpose_b;
   problem.epilogue = flags.epilogue;

@@ -25,11 +25,14 @@ Machine from_spec(const std::string& spec, int ranks) {
   return machine;
 }
 
-/// The kept profile of this machine, if any. Not with a launcher, because processes on several hosts could
-/// differ.
+/// True if a kept profile of this machine is used. Not with a launcher, because processes on several hosts
+/// could differ.
+bool keeps_profile(int ranks, const Launch& launch) {
+  return !launch.processes() && ranks <= max_world;
+}
+
 std::optional<OwnProfile> kept_profile(int ranks, const WorldOptions& here, const Launch& launch) {
-  if (launch.processes() || ranks > max_world) return std::nullopt;
-  return own_profile(ranks, here);
+  return keeps_profile(ranks, launch) ? own_profile(ranks, here) : std::nullopt;
 }
 
 std::string figures_of(const OwnProfile& own) {
@@ -50,6 +53,7 @@ Machine measured_here(int ranks, const WorldOptions& here, std::string& figures)
   const std::string path = keep ? own_profile_path(ranks, here) : "";
   figures = keep ? fmt::format("this machine's profile, {}", path) : "this machine's profile, not kept";
   ProfileOptions how{.most_spread = default_spread};
+  how.progress = [](const std::string& what) { fmt::print(stderr, "{}\n", what); };
   how.expects = [&](double seconds) {
     fmt::print(stderr, "measuring this machine{}, in about {:.0f} s{}\n", keep ? ", once" : "",
                std::max(seconds, 1.0), keep ? ": " + path : "");
@@ -59,11 +63,10 @@ Machine measured_here(int ranks, const WorldOptions& here, std::string& figures)
   const auto world = make_world(ranks, bare);
   const Profiled measured = profile_steadily(*world, how);
   if (!measured.unsteady.empty())
-    fmt::print(
-        stderr,
-        "shingle: not measured steadily: {} (limit {:.0f}%); used all the same, `shingle profile --keep` "
-        "measures again\n",
-        describe(measured.unsteady), 100 * how.most_spread);
+    fmt::print(stderr,
+               "shingle: measurements spread too much: {} (limit {:.0f}%); the profile is used all the same, "
+               "`shingle profile --keep` measures again\n",
+               describe(measured.unsteady), 100 * how.most_spread);
   if (keep) keep_own_profile(measured.machine, path);
   return measured.machine;
 }
@@ -80,7 +83,7 @@ std::optional<std::string> folder_to_keep(const std::string& directory) {
   } catch (const IoError& error) {
     reason = error.what();
   }
-  if (said != reason) fmt::print(stderr, "shingle: {}; what is found is not kept\n", reason);
+  if (said != reason) fmt::print(stderr, "shingle: {}; results are not kept\n", reason);
   said = reason;
   return std::nullopt;
 }
@@ -95,6 +98,7 @@ Target target_to_plan_for(const std::string& spec, int ranks, const WorldOptions
   }
   target.machine = machine_of(ranks, here);
   target.figures = figures_of(target.machine);
+  target.keeps_profile = keeps_profile(ranks, launch);
   if (auto own = kept_profile(ranks, here, launch)) {
     target.figures = figures_of(*own);
     target.profile = std::move(own->machine);
@@ -117,10 +121,10 @@ Target target_to_tune_for(const std::string& profile, int ranks, const WorldOpti
   } else {
     if (launch.processes())
       throw InvalidArgument(
-          "under mpirun --machine has to say which: a profile that `shingle profile` wrote");
+          "with a launcher, --machine is needed: give a profile that `shingle profile --out FILE` wrote");
     if (ranks > max_world)
-      throw InvalidArgument(fmt::format(
-          "--world {}: this machine runs at most {} ranks; say another --machine", ranks, max_world));
+      throw InvalidArgument(
+          fmt::format("--world {}: this machine runs at most {} ranks; give --machine", ranks, max_world));
     target.machine = measured_here(ranks, here, target.figures);
   }
   target.machine = as_here(std::move(target.machine), here);

@@ -17,6 +17,8 @@ struct Target {
   /// Kept profile of this machine, by which params are searched. Empty: params are searched by `machine`.
   std::optional<Machine> profile{};
   std::string figures{};  ///< source of those figures, for output; empty: no figures
+  /// True if a profile that `shingle profile --keep` measures would be used as `profile`.
+  bool keeps_profile = false;
   /// Results of `tune` for this machine, read-only. Null if it has no cache folder.
   std::shared_ptr<TuneCache> tuned{};
 

@@ -18,7 +18,7 @@ using nlohmann::json;
 class Fields {
  public:
   explicit Fields(const json& row) : row_(row) {
-    if (!row.is_object()) throw InvalidArgument("is no object");
+    if (!row.is_object()) throw InvalidArgument("must be an object");
   }
 
   /// Null counts as absent.
@@ -26,19 +26,19 @@ class Fields {
 
   std::string word(const char* key) const {
     if (!has(key) || !row_.at(key).is_string())
-      throw InvalidArgument(fmt::format("has no word as '{}'", key));
+      throw InvalidArgument(fmt::format("'{}' must be a text", key));
     return row_.at(key).get<std::string>();
   }
   std::int64_t count(const char* key) const {
     if (!has(key) || !row_.at(key).is_number_unsigned() ||
         row_.at(key).get<std::uint64_t>() > static_cast<std::uint64_t>(max_extent))
-      throw InvalidArgument(fmt::format("has no whole number up to {} as '{}'", max_extent, key));
+      throw InvalidArgument(fmt::format("'{}' must be a whole number up to {}", key, max_extent));
     return row_.at(key).get<std::int64_t>();
   }
   std::optional<double> above_zero(const char* key) const {
     if (!has(key)) return std::nullopt;
     if (!row_.at(key).is_number() || !(row_.at(key) > 0))
-      throw InvalidArgument(fmt::format("'{}' is not a number above 0", key));
+      throw InvalidArgument(fmt::format("'{}' must be a number above 0", key));
     return row_.at(key).get<double>();
   }
   std::string text_of(const char* key) const { return has(key) ? row_.at(key).dump() : ""; }
@@ -62,7 +62,7 @@ ResultRow row_from(const json& object) {
   row.params = fields.text_of("params");
   const std::string source = fields.word("source");
   if (source != "predicted" && source != "measured")
-    throw InvalidArgument(fmt::format("'source' is '{}', neither predicted nor measured", source));
+    throw InvalidArgument(fmt::format("'source' is '{}'; expected predicted or measured", source));
   row.predicted = source == "predicted";
   row.us = fields.above_zero("overlapped_us");
   row.speedup = fields.above_zero("speedup");
@@ -83,13 +83,13 @@ std::vector<ResultRow> read_results(const std::string& path) {
   if (array.is_object() && array.contains("rows")) array = json(std::move(array.at("rows")));
   if (!array.is_array())
     throw InvalidArgument(
-        fmt::format("{}: no array of rows, as run and simulate print with --format json", path));
+        fmt::format("{}: not an array of rows; expected output of run or simulate with --format json", path));
   std::vector<ResultRow> rows;
   for (const json& object : array) {
     try {
       rows.push_back(row_from(object));
     } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("{}: row {} {}", path, rows.size() + 1, error.what()));
+      throw InvalidArgument(fmt::format("{}: row {}: {}", path, rows.size() + 1, error.what()));
     }
   }
   return rows;

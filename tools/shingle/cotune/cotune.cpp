@@ -172,9 +172,9 @@ void require_entries(const std::vector<OverlapPattern>& patterns) {
   }
   throw Unsupported(
       collectives == 0
-          ? "--table: there is no collective to tune: the table would be empty"
+          ? "--table: the overlap has no collective to tune, so the table would be empty"
           : fmt::format(
-                "--table: all {} collectives are all-to-alls, which NCCL asks no tuner about: the table "
+                "--table: all {} collectives are all-to-alls, for which NCCL calls no tuner, so the table "
                 "would be empty",
                 collectives));
 }

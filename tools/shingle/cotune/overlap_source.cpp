@@ -31,12 +31,13 @@ std::string describe(const RecordedOverlap& recorded) {
                   recorded.overlap.computations.size(), recorded.products,
                   recorded.overlap.collectives.size(), recorded.ranks);
   if (recorded.left_out > 0)
-    text += fmt::format("{} other calls of NCCL are left out: of other groups, or no such collectives\n",
-                        recorded.left_out);
+    text +=
+        fmt::format("left out: {} calls of NCCL that belong to other groups or are not such collectives\n",
+                    recorded.left_out);
   if (!recorded.exact)
     text +=
-        "it does not say what streams await, so what was over when another thing began counts as awaited: "
-        "record with enable_cuda_sync_events=True\n";
+        "the trace lacks the waits of streams: a step counts as awaited if it ended before the next began; "
+        "record with enable_cuda_sync_events=True for exact waits\n";
   return text;
 }
 
@@ -45,13 +46,13 @@ std::string describe(const RecordedOverlap& recorded) {
 void check_sources(const CotuneFlags& flags) {
   if (flags.model.empty() + flags.overlap.empty() + flags.trace.empty() != 2)
     throw InvalidArgument(
-        "say what overlaps: --model with --pattern and --tokens, --overlap with a list, or --trace of a job");
+        "no overlap: give --model with --pattern and --tokens, --overlap FILE, or --trace FILE");
   if (flags.model.empty() && (flags.pattern || flags.tokens > 0 || flags.sequence > 0))
-    throw InvalidArgument("--pattern, --tokens and --sequence are for a --model");
+    throw InvalidArgument("--pattern, --tokens and --sequence need --model");
   if (flags.trace.empty() && (flags.step >= 0 || !flags.list.empty()))
-    throw InvalidArgument("--step and --list are for a --trace");
+    throw InvalidArgument("--step and --list need --trace");
   if (!flags.plan.empty() && !flags.model.empty())
-    throw InvalidArgument("--plan is for one --overlap or --trace; a model has several");
+    throw InvalidArgument("--plan needs --overlap or --trace; a --model has several overlaps");
 }
 
 std::optional<RecordedOverlap> record_of(CotuneFlags& flags, bool speaks) {

@@ -83,18 +83,16 @@ void refuse_what_has_no_matrix(const ProblemFlags& flags) {
   Problem asked;
   asked.op = *flags.op;
   if (asked.traits().attends || !asked.traits().multiplies())
-    throw InvalidArgument(
-        fmt::format("--a and --b are for products of two matrices, not for {}", name(asked.op)));
+    throw InvalidArgument(fmt::format("--a and --b need an operator with one GEMM, not {}", name(asked.op)));
   if (asked.traits().chains())
     throw InvalidArgument(
-        fmt::format("--a and --b are for operators of one weight: {} has two", name(asked.op)));
+        fmt::format("--a and --b need an operator with one weight; {} has two", name(asked.op)));
   if (flags.m || flags.n || flags.k || flags.inner)
     throw InvalidArgument("--a and --b have their own sizes: leave out --m, --n and --k");
   if (flags.epilogue.bias || flags.norm || flags.residual)
-    throw InvalidArgument(
-        "with --a and --b, the epilogue can only be an activation: there is no file for the bias or norm");
+    throw InvalidArgument("--a and --b allow an activation only: leave out bias, norm and residual");
   if (flags.row_order != RowOrder::contiguous)
-    throw InvalidArgument("with --a and --b, rows are split in order");
+    throw InvalidArgument("with --a and --b, rows are contiguous: leave out --row-order");
 }
 
 }  // namespace
@@ -119,14 +117,14 @@ UserMatrices::UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, 
     throw InvalidArgument(fmt::format("{} or {} is empty", files.a, files.b));
   if (flags.dtype && *flags.dtype != a.dtype)
     throw InvalidArgument(
-        fmt::format("--dtype {}, but {} holds {}", name(*flags.dtype), files.a, name(a.dtype)));
+        fmt::format("--dtype is {}, but {} holds {}", name(*flags.dtype), files.a, name(a.dtype)));
   problem_.op = *flags.op;
   problem_.world = world;
   problem_.dtype = a.dtype;
   apply_flags(flags, problem_);
   const bool halves = problem_.epilogue.activation == Activation::swiglu;
   if (halves && n_ % 2 != 0)
-    throw InvalidArgument(fmt::format("swiglu takes [gate | up]: {} columns cannot be halved", n_));
+    throw InvalidArgument(fmt::format("swiglu takes [gate | up]: N = {} must be even", n_));
   problem_.m = m_;
   problem_.n = n_;
   problem_.k = problem_.traits().reduces() ? ceil_div(k_, world) : k_;

@@ -70,7 +70,7 @@ double internal_bytes(const Plan& plan, const Launch& launch) {
 void require_memory(double bytes, const std::string& what, const Launch& launch) {
   const double available = available_bytes(), needed = bytes * launch.on_this_host;
   if (needed > available)
-    throw InvalidArgument(fmt::format("{} would take {} of memory, and {} are available", what,
+    throw InvalidArgument(fmt::format("{} needs {} of memory, but {} are available", what,
                                       format_bytes(needed), format_bytes(available)));
 }
 

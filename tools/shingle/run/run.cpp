@@ -7,6 +7,7 @@
 #include "base/file.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/common/page.hpp"
+#include "shingle/common/table.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/run/execute.hpp"
 #include "shingle/run/memory.hpp"
@@ -19,8 +20,7 @@ Job job_of(const std::string& file) {
   Plan plan = read_plan(file);
   const Problem problem = plan.problem;
   if (problem.traits().is_workload)
-    throw InvalidArgument(
-        fmt::format("{}: its overlap has no result to check; shingle simulate takes it", file));
+    throw InvalidArgument(fmt::format("{}: an overlap has no result to check; use `shingle simulate`", file));
   if (problem.world > max_world)
     throw InvalidArgument(fmt::format("{}: {} ranks, but at most {} run", file, problem.world, max_world));
   const std::string mechanism(name(plan.mechanism));
@@ -88,7 +88,7 @@ void require_profile_of_here(const RunFlags& flags, int ranks, const WorldOption
   if (flags.machine.empty() || flags.how.automatic) return;
   if (std::ranges::none_of(flags.how.mechanisms,
                            [](Mechanism mechanism) { return find_planner(mechanism).search != nullptr; }))
-    throw InvalidArgument("--machine goes with --mechanism auto or signal: runs are on this machine");
+    throw InvalidArgument("--machine needs --mechanism auto or signal: runs are on this machine");
   const Machine given = machine_from_spec(flags.machine), own = machine_of(ranks, where);
   if (given.workers != own.workers)
     throw InvalidArgument(
@@ -133,7 +133,8 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const R
     } else {
       fmt::print("{}\n{}\n{}", head(world, flags, options.backend), to_table(all.rows), legend(all.rows));
       if (flags.timeline) {
-        for (const Timeline& timeline : all.overlapped) fmt::print("\n{}", to_chart(timeline, 0));
+        for (const Timeline& timeline : all.overlapped)
+          fmt::print("\n{}", to_chart(timeline, 0, page_width()));
         fmt::print("\n{}", chart_legend());
       }
     }
