@@ -1,4 +1,6 @@
 // Strict reading of plans as JSON. Each value is checked here by itself; malformed() checks them together.
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -151,7 +153,8 @@ class Reader {
   void finish() const {
     for (const auto& item : json_.items())
       if (std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
-        fail_at(path_, fmt::format("unknown key {}", in_quotes(item.key())));
+        fail_at(path_,
+                fmt::format("unknown key {}; accepted: {}", in_quotes(item.key()), fmt::join(asked_, ", ")));
   }
 
   template <class E>
