@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/json_fields.hpp"
 #include "fields.hpp"
@@ -112,6 +113,14 @@ class Reader {
     } else {
       read(*it, at, out);
     }
+  }
+  template <class... T>
+  void alternative(const char* key, std::span<const std::string_view> names, std::variant<T...>& out) {
+    std::string text;
+    optional(key, text, names.front());
+    std::size_t i = 0;
+    const bool known = ((names[i++] == text && (out.template emplace<T>(), true)) || ...);
+    if (!known) fail(key, fmt::format("{} is none of {}", in_quotes(text), fmt::join(names, ", ")));
   }
   [[noreturn]] void fail(const char* key, const std::string& message) const {
     fail_at({&path_, key}, message);
