@@ -56,10 +56,7 @@ inline Plan all_steps() {
   gemm.transpose_a = gemm.transpose_b = true;
   gemm.epilogue = {true, Activation::relu};
   gemm.bias = {2, 0, 0, 1, 0, 4};
-  gemm.out.kind = PlacementKind::subtiles;
-  gemm.out.slice = {7, 0, 4, 16, 2, 2};
-  gemm.out.ends = {1, 4};
-  gemm.out.parts = 2;
+  gemm.out = {{7, 0, 4, 16, 2, 2}, placement::Subtiles{{1, 4}, 2}};
   gemm.gates = {{0, {4}, {1}}};
   gemm.notify = {{0, {1, 0}, {1, 4}}};
   gemm.resources = {2, 3};
@@ -68,35 +65,17 @@ inline Plan all_steps() {
   reduce.grid = grid;
   reduce.first = 1;
   reduce.count = 2;
-  reduce.from.resize(3);
-  reduce.from[0].kind = PlacementKind::slots;
-  reduce.from[0].slice = {7, 1, 0, 16, 0, 2};
-  reduce.from[1].slice = {8, 1, 0, 16, 0, 4};
-  reduce.from[1].rows = {1, 3, 9, 0, 7, 15};
-  reduce.from[2].kind = PlacementKind::pools;
-  reduce.from[2].slice = {7, 0, 0, 24, 0, 4};
-  reduce.from[2].ends = {2, 4};
-  reduce.from[2].source = 0;
-  reduce.from[2].bases = {0, 3, 8, 11};
-  reduce.to.slice = {8, 1, 0, 8, 0, 4};
-  reduce.to.rows = RowMap::identity(8);
+  reduce.from = {{{7, 1, 0, 16, 0, 2}, placement::Slots{}},
+                 {{8, 1, 0, 16, 0, 4}, placement::Matrix{{1, 3, 9, 0, 7, 15}}},
+                 {{7, 0, 0, 24, 0, 4}, placement::Pools{{2, 4}, 0, -1, {0, 3, 8, 11}}}};
+  reduce.to = {{8, 1, 0, 8, 0, 4}, placement::Matrix{RowMap::identity(8)}};
   reduce.gates = {{0, {1, 4}, {1, 0}}};
   reduce.resources = {0, 1};
 
   Elementwise norm;
   norm.grid = {5, 4, 5, 2, {{Axis::n, 2, 0}}, 1};
-  norm.from.resize(1);
-  norm.from[0].kind = PlacementKind::pools;
-  norm.from[0].slice = {7, 0, 0, 24, 0, 2};
-  norm.from[0].ends = {2};
-  norm.from[0].source = 1;
-  norm.from[0].dest = 0;
-  norm.from[0].bases = {14};
-  norm.to.kind = PlacementKind::routed;
-  norm.to.slice = {5, 0, 0, 8, 0, 4};
-  norm.to.source = 1;
-  norm.to.dest = 0;
-  norm.to.bases = {3};
+  norm.from = {{{7, 0, 0, 24, 0, 2}, placement::Pools{{2}, 1, 0, {14}}}};
+  norm.to = {{5, 0, 0, 8, 0, 4}, placement::Routed{1, 0, {3}}};
   norm.norm = {true, true, 1e-6f};
   norm.norm_weight = {4, 0, 0, 1, 0, 4};
   norm.residual = norm.sum = norm.to;

@@ -19,11 +19,6 @@ std::string_view name(Role role) {
   return names[static_cast<std::size_t>(role)];
 }
 
-std::string_view name(PlacementKind kind) {
-  static constexpr std::string_view names[] = {"matrix", "slots", "subtiles", "pools", "routed", "owners"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
 std::string_view name(CollectiveKind kind) {
   static constexpr std::string_view names[] = {"allreduce", "reducescatter", "allgather", "alltoall"};
   return names[static_cast<std::size_t>(kind)];
@@ -57,6 +52,12 @@ constexpr Names<Variant, 6> variants{{{Variant::automatic, "auto"},
 constexpr Names<Poll, 3> polls{
     {{Poll::engine, "engine"}, {Poll::rank, "rank"}, {Poll::collective, "collective"}}};
 constexpr Names<Trigger, 2> triggers{{{Trigger::host, "host"}, {Trigger::direct, "direct"}}};
+
+/// True if every row lies on a rank of its own: the owner or the destination.
+bool spreads_by_row(const Placement& at) {
+  const auto* const routed = std::get_if<placement::Routed>(&at.form);
+  return std::holds_alternative<placement::Owners>(at.form) || (routed != nullptr && routed->dest < 0);
+}
 
 }  // namespace
 
@@ -108,8 +109,7 @@ std::string_view name(const Step& step) {
     std::string_view operator()(const Gemm&) const { return "gemm"; }
     std::string_view operator()(const Elementwise& e) const {
       if (e.from.size() > 1) return "reduce";
-      const bool leaves = e.to.kind == PlacementKind::owners || !e.to.ranks.empty() ||
-                          (e.to.kind == PlacementKind::routed && e.to.dest < 0);
+      const bool leaves = spreads_by_row(e.to) || !replicas(e.to).empty();
       return leaves || (!e.from.empty() && e.from[0].slice.rank != e.to.slice.rank) ? "push" : "permute";
     }
     std::string_view operator()(const Await&) const { return "await"; }
@@ -146,12 +146,40 @@ Slice whole(const Plan& plan, std::int32_t buffer, std::int32_t rank) {
 }
 
 std::vector<std::int32_t> ranks_of(const Placement& at, int world) {
-  if (!at.ranks.empty()) return at.ranks;
-  if (at.kind != PlacementKind::owners && (at.kind != PlacementKind::routed || at.dest >= 0))
-    return {at.slice.rank};
-  std::vector<std::int32_t> everyone(static_cast<std::size_t>(world));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return everyone;
+  if (spreads_by_row(at)) {
+    std::vector<std::int32_t> everyone(static_cast<std::size_t>(world));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    return everyone;
+  }
+  const auto ranks = replicas(at);
+  return ranks.empty() ? std::vector{at.slice.rank} : std::vector(ranks.begin(), ranks.end());
+}
+
+std::span<const std::int32_t> replicas(const Placement& at) {
+  return std::visit(
+      [](const auto& form) -> std::span<const std::int32_t> {
+        if constexpr (requires { form.ranks; })
+          return form.ranks;
+        else
+          return {};
+      },
+      at.form);
+}
+
+Placement first_replica(Placement at) {
+  if (!replicas(at).empty()) at.slice.rank = replicas(at).front();
+  std::visit(
+      [](auto& form) {
+        if constexpr (requires { form.ranks; }) form.ranks.clear();
+      },
+      at.form);
+  return at;
+}
+
+bool stacks_tiles(const Placement& at) {
+  return std::holds_alternative<placement::Slots>(at.form) ||
+         std::holds_alternative<placement::Subtiles>(at.form) ||
+         std::holds_alternative<placement::Pools>(at.form);
 }
 
 std::int64_t group_of(const std::vector<std::int64_t>& ends, std::int64_t position) {

@@ -114,7 +114,7 @@ double Costs::width_of(const Slice& slice) const {
 /// Added time if several ranks receive the same output: threads that move the bytes themselves store to one
 /// rank after the other.
 double Costs::store_again_us(const Placement& at, double bytes) const {
-  const auto ranks = static_cast<double>(at.ranks.size());
+  const auto ranks = static_cast<double>(replicas(at).size());
   return ranks > 1 ? machine_.contention.steals * (ranks - 1) * memory_us(bytes) : 0;
 }
 
@@ -191,7 +191,7 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const TileRect rect = step.grid.rect(step.grid.tile(rows ? step.grid.linear({item, 0}) : item));
   const double elements = area(rect.rows, rows ? step.grid.cols : rect.cols);
   const double written = elements * width_of(step.to.slice);
-  const auto ranks_stored = static_cast<double>(step.to.ranks.size());
+  const auto ranks_stored = static_cast<double>(replicas(step.to).size());
   double bytes = written;
   for (const Placement& from : step.from) bytes += elements * width_of(from.slice);
   if (step.norm.residual) bytes += 2 * written;

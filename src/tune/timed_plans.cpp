@@ -28,10 +28,7 @@ Lane communicate_lane(std::vector<Step> steps) {
 }
 
 Placement in_place(const Slice& slice) {
-  Placement at;
-  at.slice = slice;
-  at.rows = RowMap::identity(slice.rows);
-  return at;
+  return {slice, placement::Matrix{RowMap::identity(slice.rows)}};
 }
 
 /// A copy of an operator's input to its output, which has the same shape.

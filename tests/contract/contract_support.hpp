@@ -88,17 +88,9 @@ class Maker {
     return {buffer, rank, row, rows, 0, plan.buffers[static_cast<std::size_t>(buffer)].cols};
   }
   static Placement in_place(const Slice& slice) {
-    Placement at;
-    at.slice = slice;
-    at.rows = RowMap::identity(slice.rows);
-    return at;
+    return {slice, placement::Matrix{RowMap::identity(slice.rows)}};
   }
-  static Placement slots(const Slice& slice) {
-    Placement at;
-    at.kind = PlacementKind::slots;
-    at.slice = slice;
-    return at;
-  }
+  static Placement slots(const Slice& slice) { return {slice, placement::Slots{}}; }
   static Collective collective(CollectiveKind kind, const Slice& send, const Slice& recv,
                                std::int32_t communicator = 0) {
     Collective step;

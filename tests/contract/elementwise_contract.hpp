@@ -48,7 +48,7 @@ TEST_P(BackendContract, PassSumsAndActivates) {
         pass.count = 6;
         pass.from = {Maker::in_place(make.rows(a, rank, 3, 9)), Maker::in_place(make.all(b, rank))};
         pass.to = Maker::in_place(make.all(out, rank));
-        pass.to.rows.limit = 8;  // the last row is phantom
+        std::get<placement::Matrix>(pass.to.form).rows.limit = 8;  // the last row is phantom
         pass.epilogue = {true, activation};
         pass.bias = make.all(bias, rank);
         make.step(rank, 0, pass);
@@ -130,12 +130,7 @@ TEST_P(BackendContract, PassPicksRoutedRows) {
   const std::int32_t a = make.buffer(Role::a, 21, 6), out = make.buffer(Role::out, count, 6);
   for (int rank = 0; rank < ranks; ++rank) {
     Elementwise pass = Maker::pass(make.all(a, rank), {a, rank, 0, 21, 0, 6}, 4, 4);
-    pass.to = {};
-    pass.to.kind = PlacementKind::routed;
-    pass.to.slice = make.all(out, rank);
-    pass.to.source = 0;
-    pass.to.dest = to;
-    pass.to.bases = {0};
+    pass.to = {make.all(out, rank), placement::Routed{0, to, {0}}};
     make.step(rank, 0, pass);
   }
   Bench bench(*world, make.plan);

@@ -148,7 +148,8 @@ struct GemmCase {
     out_rows = m;
     out_cols = gated ? n / 2 : n;
     grid = make_grid(m, out_cols, tile_rows, gated ? tile_cols / 2 : tile_cols);
-    a_rows = out.rows = RowMap::identity(m);
+    a_rows = RowMap::identity(m);
+    out.form = placement::Matrix{a_rows};
   }
 };
 
@@ -196,7 +197,7 @@ TEST_P(BackendContract, GemmToSlots) {
   for (const DType type : served().tiled_types) {
     GemmCase it = GemmCase::tiled(served());
     it.type = type;
-    it.out.kind = PlacementKind::slots;
+    it.out.form = placement::Slots{};
     it.out_rows = it.grid.rows_before(it.grid.positions());
     it.out_cols = it.grid.tile_cols;
     it.check(*world, served());
@@ -214,9 +215,7 @@ TEST_P(BackendContract, GemmToSubtilesOfPickedRows) {
       const std::int64_t rows = ceil_div(it.m, shards);
       it.a_rows = {shards, served().tile_rows / shards, rows, rows, 0, it.m};
       it.grid = make_grid(it.a_rows.rows(), it.n, served().tile_rows, served().tile_cols);
-      it.out.kind = PlacementKind::subtiles;
-      it.out.parts = shards;
-      it.out.ends = {5, it.grid.positions()};
+      it.out.form = placement::Subtiles{{5, it.grid.positions()}, shards};
       it.out_rows = it.grid.rows_before(it.grid.positions());
       it.out_cols = it.grid.tile_cols;
       it.check(*world, served());
@@ -270,22 +269,18 @@ TEST_P(BackendContract, GemmToPools) {
     GemmCase it = GemmCase::tiled(served());
     it.type = type;
     it.routing = some_routing(ranks, it.m);
-    it.out.kind = PlacementKind::pools;
-    it.out.source = 0;
-    it.out.ends = {4, it.grid.positions()};
+    placement::Pools pools{{4, it.grid.positions()}, 0};
     std::int64_t base = 0;
     for (int group = 0; group < 2; ++group)
       for (int to = 0; to < ranks; ++to) {
-        it.out.bases.push_back(base);
-        const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
-          const std::int64_t rows = it.grid.tile_rows;
-          return it.routing->count_before(0, to, smaller(hi * rows, it.m)) -
-                 it.routing->count_before(0, to, smaller(lo * rows, it.m));
+        pools.bases.push_back(base);
+        const auto rows_before = [&](std::int64_t position) {
+          return routed_rows_before(*it.routing, it.grid, 0, to, position);
         };
-        const std::int64_t until = it.grid.sum_before(it.out.ends[0], rows_to, TileGrid::Count{});
-        base +=
-            group == 0 ? until : it.grid.sum_before(it.grid.positions(), rows_to, TileGrid::Count{}) - until;
+        const std::int64_t until = rows_before(pools.ends[0]);
+        base += group == 0 ? until : rows_before(pools.ends[1]) - until;
       }
+    it.out.form = std::move(pools);
     it.out_rows = base;
     it.out_cols = it.grid.tile_cols;
     it.check(*world, served());
@@ -297,10 +292,7 @@ TEST_P(BackendContract, GemmToRoutedRows) {
     GemmCase it = GemmCase::tiled(served());
     it.type = type;
     it.routing = some_routing(ranks, it.m);
-    it.out.kind = PlacementKind::routed;
-    it.out.source = 0;
-    it.out.dest = 0;
-    it.out.bases = {1};
+    it.out.form = placement::Routed{0, 0, {1}};
     it.out_rows = it.m + 1;
     it.check(*world, served());
   }

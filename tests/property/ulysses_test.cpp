@@ -227,7 +227,7 @@ TEST(UlyssesWrongPlans, AttentionOfOtherTokensOrHeads) {
   });
   // A result on another rank.
   expect_refused<Attend>(plan, "", [](Attend& a) {
-    a.out.ranks = {1};
+    std::get<placement::Matrix>(a.out.form).ranks = {1};
     return true;
   });
   // A result in the columns of other heads.
@@ -242,7 +242,7 @@ TEST(UlyssesWrongPlans, PackedOrUnpackedWrongly) {
   const Plan plan = ring_plan();
   // The columns of one rank for those of another.
   expect_refused<Elementwise>(plan, "content", [](Elementwise& e) {
-    if (e.to.kind != PlacementKind::slots) return false;
+    if (!std::holds_alternative<placement::Slots>(e.to.form)) return false;
     for (Loop& loop : e.grid.loops)
       if (loop.axis == Axis::n && loop.extent > 1) loop.rotation = (loop.rotation + 1) % loop.extent;
     return true;
@@ -255,7 +255,7 @@ TEST(UlyssesWrongPlans, PackedOrUnpackedWrongly) {
   });
   // Rows of another piece.
   expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
-    if (e.to.slice.row == 0 || e.to.kind != PlacementKind::matrix) return false;
+    if (e.to.slice.row == 0 || !std::holds_alternative<placement::Matrix>(e.to.form)) return false;
     --e.to.slice.row;
     return true;
   });

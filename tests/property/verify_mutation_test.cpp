@@ -249,7 +249,7 @@ bool duplicate_contribution(Plan& plan, Dice& dice) {
 bool permute_slots(Plan& plan, Dice& dice) {
   const auto at = pick(plan, dice, [](const Step& step, const At&) {
     const auto* pass = std::get_if<Elementwise>(&step);
-    return pass && pass->from[0].kind == PlacementKind::slots && pass->grid.tiles() > 1;
+    return pass && std::holds_alternative<placement::Slots>(pass->from[0].form) && pass->grid.tiles() > 1;
   });
   if (!at) return false;
   TileGrid& grid = get<Elementwise>(plan, *at).grid;
@@ -376,22 +376,28 @@ bool shift_rows_of_a(Plan& plan, Dice& dice) {
   return at.has_value();
 }
 
-/// Pools, or groups of slots.
+/// First rows of pools or of groups of slots; null if the placement has neither.
+std::vector<std::int64_t>* bases_of(Placement& at) {
+  if (auto* pools = std::get_if<placement::Pools>(&at.form)) return &pools->bases;
+  auto* slots = std::get_if<placement::Slots>(&at.form);
+  return slots == nullptr ? nullptr : &slots->bases;
+}
+
 bool shift_bases(Plan& plan, Dice& dice) {
   const auto at = pick_pass(plan, dice);
   if (!at) return false;
   Elementwise& pass = get<Elementwise>(plan, *at);
-  Placement& shifted = pass.to.kind == PlacementKind::pools ? pass.to : pass.from[0];
-  if (shifted.kind != PlacementKind::pools && shifted.kind != PlacementKind::slots) return false;
-  for (std::int64_t& base : shifted.bases) ++base;
-  return !shifted.bases.empty();
+  auto* bases = bases_of(std::holds_alternative<placement::Pools>(pass.to.form) ? pass.to : pass.from[0]);
+  if (bases == nullptr) return false;
+  for (std::int64_t& base : *bases) ++base;
+  return !bases->empty();
 }
 
 bool read_other_buffer(Plan& plan, Dice& dice) {
   const auto at = pick_pass(plan, dice);
   if (!at) return false;
   const Placement& source = get<Elementwise>(plan, *at).from[0];
-  if (source.kind == PlacementKind::pools && source.source == at->rank)
+  if (const auto* pools = std::get_if<placement::Pools>(&source.form); pools && pools->source == at->rank)
     return false;  // what it sent to itself
   Slice& from = get<Elementwise>(plan, *at).from[0].slice;
   for (std::size_t b = 0; b < plan.buffers.size(); ++b) {

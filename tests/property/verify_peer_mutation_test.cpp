@@ -127,7 +127,13 @@ bool do_queue_twice(Plan& plan, Dice& dice) {
 
 bool store_to_next_owner(Plan& plan, Dice& dice) {
   if (!sums_shards(plan)) return false;
-  return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) { g.out.rows.base += g.out.rows.stride; });
+  return change<Gemm>(
+      plan, dice,
+      [](const At&, const Gemm& g) { return std::holds_alternative<placement::Owners>(g.out.form); },
+      [](Gemm& g) {
+        RowMap& rows = std::get<placement::Owners>(g.out.form).rows;
+        rows.base += rows.stride;
+      });
 }
 
 bool store_into_neighbours_region(Plan& plan, Dice& dice) {
@@ -158,8 +164,10 @@ bool count_nothing(Plan& plan, Dice& dice) {
 bool leave_one_out(Plan& plan, Dice& dice) {
   if (plan.problem.op != Op::gemm_allreduce) return false;
   if (plan.params.one_shot)
-    return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) { g.out.ranks.pop_back(); });
-  return change_sums(plan, dice, [](Elementwise& pass) { pass.to.ranks.pop_back(); });
+    return change<Gemm>(plan, dice, any_gemm,
+                        [](Gemm& g) { std::get<placement::Matrix>(g.out.form).ranks.pop_back(); });
+  return change_sums(plan, dice,
+                     [](Elementwise& pass) { std::get<placement::Matrix>(pass.to.form).ranks.pop_back(); });
 }
 
 /// A helper awaits that there is something to sum before it comes; what it sums is gated anyway.
@@ -215,13 +223,17 @@ bool copy_to_other_rank(Plan& plan, Dice& dice) {
 bool push_elsewhere(Plan& plan, Dice& dice) {
   if (plan.problem.op != Op::alltoall_gemm) return false;
   return change<Elementwise>(
-      plan, dice, [&](const At&, const Elementwise& e) { return e.to.kind == PlacementKind::routed; },
-      [](Elementwise& e) { ++e.to.bases[0]; });
+      plan, dice,
+      [](const At&, const Elementwise& e) { return std::holds_alternative<placement::Routed>(e.to.form); },
+      [](Elementwise& e) { ++std::get<placement::Routed>(e.to.form).bases[0]; });
 }
 
 bool route_elsewhere(Plan& plan, Dice& dice) {
   if (plan.problem.op != Op::gemm_alltoall) return false;
-  return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) { std::swap(g.out.bases[0], g.out.bases[1]); });
+  return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) {
+    auto& bases = std::get<placement::Routed>(g.out.form).bases;
+    std::swap(bases[0], bases[1]);
+  });
 }
 
 /// One rank sums its sources in another order. (Two have none.)

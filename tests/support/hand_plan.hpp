@@ -81,12 +81,7 @@ struct Hand {
     slice.row = row, slice.rows = count;
     return slice;
   }
-  static Placement in(const Slice& slice) {
-    Placement at;
-    at.slice = slice;
-    at.rows = RowMap::identity(slice.rows);
-    return at;
-  }
+  static Placement in(const Slice& slice) { return {slice, placement::Matrix{RowMap::identity(slice.rows)}}; }
 
   /// Rows [row, row + slice.rows) of the rank's product, in place in a slice; all in one tile unless
   /// tile_rows says otherwise.

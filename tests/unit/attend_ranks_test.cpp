@@ -1,4 +1,4 @@
-// Attention that is stored on other ranks: verifier and host go by `out.ranks`, not by the slice alone.
+// Attention that is stored on other ranks: verifier and host go by replicas(out), not by the slice alone.
 #include "api/workspace.hpp"
 #include "shingle/api/operator.hpp"
 #include "shingle/planner/planner.hpp"
@@ -52,7 +52,7 @@ Plan stored_at_home() {
       part.q.row += home * rows, part.q.rows = rows;
       part.out = Hand::in(whole(plan, out, r));
       part.out.slice.col = r * cols, part.out.slice.cols = cols;
-      part.out.ranks = {home};
+      std::get<placement::Matrix>(part.out.form).ranks = {home};
       steps.push_back(std::move(part));
       steps.push_back(Notify{{stored, home, 0}, 1});
       rank.issue.insert(rank.issue.end(), 2, 0);
@@ -92,7 +92,8 @@ TEST(AttendRanks, ElsewhereIsNotHere) {
     ASSERT_TRUE(verify(plan)) << verify(plan).failure;
     for (int r = 0; r < world; ++r)
       for (Step& step : plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps)
-        if (auto* attend = std::get_if<Attend>(&step)) attend->out.ranks = {(r + 1) % world};
+        if (auto* attend = std::get_if<Attend>(&step))
+          std::get<placement::Matrix>(attend->out.form).ranks = {(r + 1) % world};
     EXPECT_FALSE(verify(plan)) << name(op);
   }
 }

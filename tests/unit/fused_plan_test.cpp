@@ -409,9 +409,10 @@ TEST(FusedPlan, AScatterEndsWithAWaveOfOwnTilesWhereLinksKeepUp) {
   const auto owners_at_the_end = [&](Op op, std::int64_t k, CommOrder order = CommOrder::ring) {
     const Plan plan = plan_fused(large(op, 4, 2048, k), machine, {.comm_order = order}).value();
     const Gemm& gemm = gemm_of(plan, 1);
+    const RowMap& rows = std::get<placement::Owners>(gemm.out.form).rows;
     std::set<std::int64_t> owners;
     for (std::int64_t i = gemm.grid.positions() - gemm.resources.most; i < gemm.grid.positions(); ++i)
-      owners.insert(gemm.out.rows.run_at(gemm.grid.tile(i).m * gemm.grid.tile_rows, 1).matrix_row / 512);
+      owners.insert(rows.run_at(gemm.grid.tile(i).m * gemm.grid.tile_rows, 1).matrix_row / 512);
     return owners;
   };
   EXPECT_EQ(owners_at_the_end(Op::gemm_reducescatter, 3584), std::set<std::int64_t>{1});

@@ -102,7 +102,7 @@ TEST(OverlapPlan, AProductIsWholeWhereItsRowsAreStored) {
       Gemm& second = nth<Gemm>(p, r, 1);
       second.a.cols = second.b.rows = k;
       second.out.slice.row = 0, second.out.slice.rows = 64;
-      second.out.rows = RowMap::identity(32, 32);
+      second.out.form = placement::Matrix{RowMap::identity(32, 32)};
     }
   };
   Plan same = plan;

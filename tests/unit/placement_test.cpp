@@ -94,15 +94,15 @@ TEST(Placement, MatrixKeepsPlaces) {
     const auto world = static_cast<std::int32_t>(dice.size(1, 5));
     const std::int64_t len = dice.size(0, 12), m = dice.size(0, world * len);
     const Draw draw = random_grid(dice, world * len);
-    Placement at;
-    at.slice = room(dice, m, draw.grid.cols);
-    at.rows = {world, dice.size(1, 5), len, len, 0, m};
+    const Slice slice = room(dice, m, draw.grid.cols);
+    const RowMap map{world, dice.size(1, 5), len, len, 0, m};
+    const Placement at{slice, placement::Matrix{map}};
     const Rows rows = expanded(at, draw.grid, nullptr);
     std::set<std::int64_t> hit;
     for (const auto& [from, to] : rows) {
       const TileRect rect = draw.grid.rect(draw.grid.tile(from.first));
-      const RowRun run = at.rows.run_at(rect.row + from.second, 1);
-      EXPECT_EQ(to, std::pair(at.slice.row + run.matrix_row, at.slice.col + rect.col));
+      const RowRun run = map.run_at(rect.row + from.second, 1);
+      EXPECT_EQ(to, std::pair(slice.row + run.matrix_row, slice.col + rect.col));
       hit.insert(to.first);
     }
     EXPECT_EQ(static_cast<std::int64_t>(hit.size()), m);  // phantom rows are nowhere, all others somewhere
@@ -116,9 +116,8 @@ TEST(Placement, SlotsStackTilesInTheirOrder) {
   Dice dice(2);
   for (int i = 0; i < 200; ++i) {
     const Draw draw = random_grid(dice, dice.size(0, 40));
-    Placement at;
-    at.kind = PlacementKind::slots;
-    at.slice = room(dice, draw.grid.rows * draw.grid.tiles_n(), draw.grid.tile_cols);
+    const Placement at{room(dice, draw.grid.rows * draw.grid.tiles_n(), draw.grid.tile_cols),
+                       placement::Slots{}};
     Rows expected;
     std::int64_t next = at.slice.row;
     for_each_tile(draw.grid, [&](std::int64_t position, const TileRect& rect) {
@@ -134,20 +133,18 @@ TEST(Placement, SlotsOfAGroupBeginWhereItsBaseSays) {
   Dice dice(7);
   for (int i = 0; i < 200; ++i) {
     const Draw draw = random_grid(dice, dice.size(0, 40));
-    Placement at;
-    at.kind = PlacementKind::slots;
-    at.ends = draw.ends;
+    placement::Slots slots{draw.ends};
     Rows expected;
     std::int64_t next = 0, start = 0;
     for (const std::int64_t end : draw.ends) {
-      at.bases.push_back(next += dice.size(0, 3));
+      slots.bases.push_back(next += dice.size(0, 3));
       for_each_tile(draw.grid, [&](std::int64_t position, const TileRect& rect) {
         if (position < start || position >= end) return;
         for (std::int64_t row = 0; row < rect.rows; ++row) expected[{position, row}] = {next++, 0};
       });
       start = end;
     }
-    at.slice = room(dice, next, draw.grid.tile_cols);
+    const Placement at{room(dice, next, draw.grid.tile_cols), std::move(slots)};
     for (auto& [tile, to] : expected) to.first += at.slice.row, to.second = at.slice.col;
     EXPECT_EQ(expanded(at, draw.grid, nullptr), expected);
     expect_disjoint(expected, draw.grid);
@@ -159,11 +156,8 @@ TEST(Placement, SubtilesStackTheSamePartOfAGroupsTiles) {
   for (int i = 0; i < 200; ++i) {
     const std::int64_t parts = dice.size(1, 6);
     const Draw draw = random_grid(dice, parts * dice.size(0, 12), parts);
-    Placement at;
-    at.kind = PlacementKind::subtiles;
-    at.slice = room(dice, draw.grid.rows * draw.grid.tiles_n(), draw.grid.tile_cols);
-    at.ends = draw.ends;
-    at.parts = static_cast<std::int32_t>(parts);
+    const Placement at{room(dice, draw.grid.rows * draw.grid.tiles_n(), draw.grid.tile_cols),
+                       placement::Subtiles{draw.ends, static_cast<std::int32_t>(parts)}};
     Rows expected;
     std::int64_t next = at.slice.row, start = 0;
     for (const std::int64_t end : draw.ends) {
@@ -189,11 +183,8 @@ TEST(Placement, PoolsKeepTheOrderOfExecutionWithinADestination) {
     const auto routing = test::random_routing(dice, world, 40);
     const Draw draw = random_grid(dice, routing->rows(source));
     // All pools, one after another with gaps; and each destination's alone, as its receiver sees them.
-    Placement all;
-    all.kind = PlacementKind::pools;
-    all.source = source;
-    all.ends = draw.ends;
-    std::vector<Placement> one(static_cast<std::size_t>(world), all);
+    placement::Pools all{draw.ends, source};
+    std::vector<placement::Pools> one(static_cast<std::size_t>(world), all);
     std::vector<std::vector<std::int64_t>> in_group(
         draw.ends.size(), std::vector<std::int64_t>(static_cast<std::size_t>(world)));
     for_each_tile(draw.grid, [&](std::int64_t position, const TileRect& rect) {
@@ -211,24 +202,22 @@ TEST(Placement, PoolsKeepTheOrderOfExecutionWithinADestination) {
         at_row[g].push_back(next);
         next += in_group[g][d] + dice.size(0, 2);
       }
-    all.slice = room(dice, next, draw.grid.tile_cols);
+    const Slice slice = room(dice, next, draw.grid.tile_cols);
     Rows expected;
     std::vector<Rows> by_dest(static_cast<std::size_t>(world));
     for_each_tile(draw.grid, [&](std::int64_t position, const TileRect& rect) {
       const auto g = static_cast<std::size_t>(group_of(draw.ends, position));
       for (std::int64_t row = 0; row < rect.rows; ++row) {
         const auto dest = static_cast<std::size_t>(routing->dest(source, rect.row + row));
-        const std::pair place(all.slice.row + at_row[g][dest]++, all.slice.col);
+        const std::pair place(slice.row + at_row[g][dest]++, slice.col);
         expected[{position, row}] = by_dest[dest][{position, row}] = place;
       }
     });
-    EXPECT_EQ(expanded(all, draw.grid, routing.get()), expected);
+    EXPECT_EQ(expanded({slice, all}, draw.grid, routing.get()), expected);
     expect_disjoint(expected, draw.grid);
-    expect_in(expected, draw.grid, all.slice);
-    for (std::size_t d = 0; d < one.size(); ++d) {
-      one[d].slice = all.slice;
-      EXPECT_EQ(expanded(one[d], draw.grid, routing.get()), by_dest[d]) << "destination " << d;
-    }
+    expect_in(expected, draw.grid, slice);
+    for (std::size_t d = 0; d < one.size(); ++d)
+      EXPECT_EQ(expanded({slice, one[d]}, draw.grid, routing.get()), by_dest[d]) << "destination " << d;
   }
 }
 
@@ -242,18 +231,15 @@ TEST(Placement, RoutedRowsOfAllSourcesFillTheReceiver) {
     for (int source = 0; source < world; ++source) {
       const TileGrid grid = make_grid(routing->rows(source), cols, static_cast<std::int32_t>(dice.size(1, 8)),
                                       static_cast<std::int32_t>(tile_cols));
-      Placement at;
-      at.kind = PlacementKind::routed;
-      at.slice = {0, 0, 0, routing->received(dest), 0, cols};
-      at.source = source;
-      at.dest = dest;
-      at.bases = {routing->receive_base(dest, source)};
+      const std::int64_t base = routing->receive_base(dest, source);
+      const Placement at{{0, 0, 0, routing->received(dest), 0, cols},
+                         placement::Routed{source, dest, {base}}};
       const Rows rows = expanded(at, grid, routing.get());
       for (const auto& [from, to] : rows) {
         const TileRect rect = grid.rect(grid.tile(from.first));
         const std::int64_t row = rect.row + from.second;
         EXPECT_EQ(routing->dest(source, row), dest);
-        EXPECT_EQ(to, std::pair(at.bases[0] + routing->count_before(source, dest, row), rect.col));
+        EXPECT_EQ(to, std::pair(base + routing->count_before(source, dest, row), rect.col));
         rows_hit[to.first] += rect.cols;
       }
       expect_in(rows, grid, at.slice);
@@ -292,10 +278,8 @@ TEST(Placement, OwnersGetTheirRowsOfTheWhole) {
     const auto world = static_cast<std::int32_t>(dice.size(1, 6));
     const std::int64_t m = dice.size(1, 60), shard = ceil_div(m, world), pitch = shard + dice.size(0, 5);
     const TileGrid grid = random_grid(dice, world * pitch).grid;
-    Placement at;
-    at.kind = PlacementKind::owners;
-    at.slice = {0, 0, 7, shard, 2, grid.cols};
-    at.rows = {world, shard, shard, shard, 0, m, pitch};
+    const Placement at{{0, 0, 7, shard, 2, grid.cols},
+                       placement::Owners{{world, shard, shard, shard, 0, m, pitch}}};
     const Stored rows = stored(at, grid, nullptr);
     for (std::int64_t v = 0; v < grid.rows; ++v) {
       const std::int64_t owner = v / pitch, local = v % pitch;
@@ -312,16 +296,14 @@ TEST(Placement, OwnersGetTheirRowsOfTheWhole) {
 TEST(Placement, SeveralRanksGetTheSame) {
   Dice dice(12);
   const TileGrid grid = random_grid(dice, 20).grid;
-  Placement at;
-  at.slice = {0, 3, 4, 20, 0, grid.cols};
-  at.rows = RowMap::identity(20);
-  at.ranks = {2, 0, 3};
+  const std::vector<std::int32_t> ranks{2, 0, 3};
+  const Placement at{{0, 3, 4, 20, 0, grid.cols}, placement::Matrix{RowMap::identity(20), ranks}};
   for (const auto& [row, places] : stored(at, grid, nullptr)) {
     ASSERT_EQ(places.size(), 3u);
-    for (std::size_t i = 0; i < 3; ++i)
-      EXPECT_EQ(places[i], std::tuple(at.ranks[i], row + 4, std::int64_t{0}));
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(places[i], std::tuple(ranks[i], row + 4, std::int64_t{0}));
   }
-  EXPECT_EQ(ranks_of(at, 5), at.ranks);
+  EXPECT_EQ(ranks_of(at, 5), ranks);
+  EXPECT_EQ(ranks_of(first_replica(at), 5), std::vector{ranks[0]});
 }
 
 TEST(Placement, EveryRowGoesToItsDestination) {
@@ -329,19 +311,15 @@ TEST(Placement, EveryRowGoesToItsDestination) {
   const auto routing = test::random_routing(dice, 4, 50);
   for (int source = 0; source < 4; ++source) {
     const TileGrid grid = random_grid(dice, routing->rows(source)).grid;
-    Placement at;
-    at.kind = PlacementKind::routed;
-    at.slice = {0, source, 1, 0, 0, grid.cols};
-    at.source = source;
-    at.bases = {5, 100, 200, 300};
+    const std::vector<std::int64_t> bases{5, 100, 200, 300};
+    const Placement at{{0, source, 1, 0, 0, grid.cols}, placement::Routed{source, -1, bases}};
     std::int64_t before[4] = {};
     const Stored rows = stored(at, grid, routing.get());
     for (std::int64_t row = 0; row < grid.rows; ++row) {
       const std::int32_t dest = routing->dest(source, row);
       ASSERT_EQ(rows.at(row).size(), 1u);
-      EXPECT_EQ(
-          rows.at(row)[0],
-          std::tuple(dest, 1 + at.bases[static_cast<std::size_t>(dest)] + before[dest]++, std::int64_t{0}));
+      EXPECT_EQ(rows.at(row)[0], std::tuple(dest, 1 + bases[static_cast<std::size_t>(dest)] + before[dest]++,
+                                            std::int64_t{0}));
     }
   }
 }

@@ -133,7 +133,10 @@ TEST(PlanJsonErrors, NameThePath) {
             "ranks[0].lanes[1].steps[0].target: expected a whole number, found 1.8446744073709552e+19");
   EXPECT_EQ(error(R"("target":1)", R"("goal":1)"), "ranks[0].lanes[1].steps[0]: missing key 'target'");
   EXPECT_EQ(error(R"("target":1)", R"("target":1,"extra":[])"),
-            "ranks[0].lanes[1].steps[0]: unknown key \"extra\"");
+            "ranks[0].lanes[1].steps[0]: unknown key \"extra\"; accepted: step, counter, target");
+  EXPECT_EQ(
+      error(R"("kind":"slots")", R"("kind":"slots","parts":1)"),
+      "ranks[1].lanes[0].steps[0].from[0]: unknown key \"parts\"; accepted: kind, slice, ends, bases, ranks");
   EXPECT_EQ(error(R"("step":"await")", R"("step":"wait")"),
             "ranks[0].lanes[1].steps[0].step: unknown step \"wait\"");
   EXPECT_EQ(error(R"("kind":"slots")", R"("kind":"slotz")"),

@@ -26,6 +26,21 @@ Elementwise& norm(Plan& plan) {
 Elementwise& reduce(Plan& plan) {
   return step<Elementwise>(plan, 1, 0, 0);
 }
+placement::Subtiles& subtiles(Plan& plan) {
+  return std::get<placement::Subtiles>(gemm(plan).out.form);
+}
+placement::Slots& slots(Plan& plan) {
+  return std::get<placement::Slots>(reduce(plan).from[0].form);
+}
+placement::Matrix& matrix(Plan& plan) {
+  return std::get<placement::Matrix>(reduce(plan).from[1].form);
+}
+placement::Pools& pools(Plan& plan) {
+  return std::get<placement::Pools>(reduce(plan).from[2].form);
+}
+placement::Routed& routed(Plan& plan) {
+  return std::get<placement::Routed>(norm(plan).to.form);
+}
 Collective& collective(Plan& plan, int index) {
   return step<Collective>(plan, 0, 1, index);
 }
@@ -123,35 +138,34 @@ const Case cases[] = {
      "a_rows: 9223372036854775807 is outside"},
     {"Bias", [](Plan& p) { gemm(p).bias.cols = 3; }, "bias: 1x3, not 1x4"},
     {"BiasUnused", [](Plan& p) { gemm(p).epilogue.bias = false; }, "bias: is given, but not used"},
-    {"Parts", [](Plan& p) { gemm(p).out.parts = 3; },
+    {"Parts", [](Plan& p) { subtiles(p).parts = 3; },
      "out.parts: tiles of 4 rows (the last of 0) have no 3 equal parts"},
-    {"NoParts", [](Plan& p) { gemm(p).out.parts = 0; }, "out.parts"},
-    {"GroupsEnd", [](Plan& p) { gemm(p).out.ends = {1, 3}; },
+    {"NoParts", [](Plan& p) { subtiles(p).parts = 0; }, "out.parts"},
+    {"GroupsEnd", [](Plan& p) { subtiles(p).ends = {1, 3}; },
      "out.ends: the last group ends at 3, but the grid has 4 positions"},
-    {"GroupsOrder", [](Plan& p) { gemm(p).out.ends = {3, 1, 4}; }, "out.ends: 1 after 3"},
-    {"NoGroups", [](Plan& p) { gemm(p).out.ends.clear(); }, "out.ends: the last group ends at 0"},
+    {"GroupsOrder", [](Plan& p) { subtiles(p).ends = {3, 1, 4}; }, "out.ends: 1 after 3"},
+    {"NoGroups", [](Plan& p) { subtiles(p).ends.clear(); }, "out.ends: the last group ends at 0"},
     {"Slots", [](Plan& p) { reduce(p).from[0].slice.rows = 15; },
      "from[0].slice: 15 rows, but the tiles have 16"},
-    {"SlotGroups", [](Plan& p) { reduce(p).from[0].bases = {0, 4}, reduce(p).from[0].ends = {1, 3}; },
+    {"SlotGroups", [](Plan& p) { slots(p).bases = {0, 4}, slots(p).ends = {1, 3}; },
      "from[0].ends: the last group ends at 3"},
-    {"SlotBases", [](Plan& p) { reduce(p).from[0].bases = {0}, reduce(p).from[0].ends = {1, 4}; },
+    {"SlotBases", [](Plan& p) { slots(p).bases = {0}, slots(p).ends = {1, 4}; },
      "from[0].bases: 1 of them, but there are 2 groups"},
-    {"SlotGroupRows", [](Plan& p) { reduce(p).from[0].bases = {0, 5}, reduce(p).from[0].ends = {1, 4}; },
+    {"SlotGroupRows", [](Plan& p) { slots(p).bases = {0, 5}, slots(p).ends = {1, 4}; },
      "from[0].bases: group 1 has 12 rows from 5 on, but the slice ends at 16"},
     {"SlotsCols", [](Plan& p) { reduce(p).from[0].slice.cols = 1; },
      "from[0].slice: 1 columns, but 2 are placed"},
     {"MatrixCols", [](Plan& p) { reduce(p).to.slice.cols = 3; }, "to.slice: 3 columns, but 4 are placed"},
-    {"MatrixRows", [](Plan& p) { reduce(p).from[1].rows.base = 9, reduce(p).from[1].rows.limit = 17; },
+    {"MatrixRows", [](Plan& p) { matrix(p).rows.base = 9, matrix(p).rows.limit = 17; },
      "from[1].rows: reaches row 17 of 16"},
-    {"Pools", [](Plan& p) { reduce(p).from[2].bases[3] = 23; },
+    {"Pools", [](Plan& p) { pools(p).bases[3] = 23; },
      "from[2].bases: the pool of group 1 for rank 1 has 5 rows"},
-    {"PoolCount", [](Plan& p) { reduce(p).from[2].bases.pop_back(); },
+    {"PoolCount", [](Plan& p) { pools(p).bases.pop_back(); },
      "from[2].bases: 3 of them, but there are 4 pools"},
-    {"PoolSource", [](Plan& p) { reduce(p).from[2].source = 2; }, "from[2].source: 2 is none"},
-    {"PoolRows", [](Plan& p) { reduce(p).from[2].source = 1; }, "from[2]: 8 rows, but rank 1 has 5 to send"},
-    {"Routed", [](Plan& p) { norm(p).to.bases = {4}; },
-     "to.bases: 5 rows from 4 on, but the slice ends at 8"},
-    {"RoutedDest", [](Plan& p) { norm(p).to.dest = -1; }, "to.bases: 1 of them, not 2"},
+    {"PoolSource", [](Plan& p) { pools(p).source = 2; }, "from[2].source: 2 is none"},
+    {"PoolRows", [](Plan& p) { pools(p).source = 1; }, "from[2]: 8 rows, but rank 1 has 5 to send"},
+    {"Routed", [](Plan& p) { routed(p).bases = {4}; }, "to.bases: 5 rows from 4 on, but the slice ends at 8"},
+    {"RoutedDest", [](Plan& p) { routed(p).dest = -1; }, "to.bases: 1 of them, not 2"},
     {"Items", [](Plan& p) { reduce(p).count = 4; }, "count: 4 items from 1 on, but there are 4"},
     {"RowItems", [](Plan& p) { norm(p).first = 2; }, "count: -1 items from 2 on, but there are 1"},
     {"NoSource", [](Plan& p) { reduce(p).from.clear(); }, "from: nothing to read"},

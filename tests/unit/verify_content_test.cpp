@@ -33,7 +33,8 @@ TEST(VerifyContent, RowsInTheirPlaces) {
   expect_wrong(permuted, "content",
                {"out on rank 0, rows [1, 2) columns [0, 8)", "should be", "row 1", "but holds", "row 2"});
   Direct undone(p);  // the same permutation where the rows are stored
-  undone.product().a_rows = undone.product().out.rows = {4, 1, 2, 2, 0, 8};
+  undone.product().a_rows = {4, 1, 2, 2, 0, 8};
+  undone.product().out.form = placement::Matrix{undone.product().a_rows};
   expect_proven(undone);
 }
 
@@ -193,8 +194,8 @@ TEST(VerifyContent, ScatterGivesEachRankItsShard) {
     const auto product = hand.buffer("product", 8, 8);
     for (int r = 0; r < 2; ++r) {
       Gemm gemm = hand.gemm(r, hand.all(product, r));
-      if (first_of_1 == 0) gemm.out.rows = {2, 4, 4, 0, 0, 8}, gemm.out.rows.stride = 4;
-      if (first_of_1 != 0) gemm.a_rows = gemm.out.rows = {4, 1, 2, 2, 0, 8};
+      if (first_of_1 != 0) gemm.a_rows = {4, 1, 2, 2, 0, 8};
+      gemm.out.form = placement::Matrix{first_of_1 == 0 ? RowMap{2, 4, 4, 4, 0, 8} : gemm.a_rows};
       hand.step(r, 0, gemm);
       hand.step(r, 0,
                 Hand::collective(CollectiveKind::reducescatter, hand.all(product, r), hand.all(hand.out, r)));
@@ -411,9 +412,9 @@ TEST(VerifyContent, TheNormOfTheProblem) {
 
 TEST(VerifyContent, ResidualsOfAllRowsAndOfTheSame) {
   Normed missing(true), other(true);
-  missing.finish.residual.rows.limit = 5;
+  std::get<placement::Matrix>(missing.finish.residual.form).rows.limit = 5;
   expect_wrong(missing.made(), "content", {"rank 0, lane compute, step 1", "a residual for 1 of 4 rows"});
-  other.finish.residual.rows = {4, 1, 2, 2, 0, 8};
+  other.finish.residual.form = placement::Matrix{{4, 1, 2, 2, 0, 8}};
   expect_wrong(other.made(), "content", {"rank 0, lane compute, step 1", "residual of other rows"});
 }
 

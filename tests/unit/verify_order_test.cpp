@@ -16,7 +16,7 @@ TEST(VerifyOrder, TilesOfAStepAreUnordered) {
   Hand hand(small(Op::gemm, 1));
   const auto product = hand.buffer("product", 8, 8);
   Gemm gemm = hand.gemm(0, hand.all(product, 0), 0, 2);
-  gemm.out.rows = all_to_one;
+  gemm.out.form = placement::Matrix{all_to_one};
   hand.step(0, 0, gemm).step(0, 0, hand.gemm(0, hand.all(hand.out, 0)));
   expect_wrong(
       hand, "race",
@@ -26,7 +26,7 @@ TEST(VerifyOrder, TilesOfAStepAreUnordered) {
 TEST(VerifyOrder, ATileStoresItsRowsOnce) {
   Hand hand(small(Op::gemm, 1));
   Gemm gemm = hand.gemm(0, hand.all(hand.out, 0));
-  gemm.out.rows = {2, 4, 4, 0, 0, 8};  // one tile, whose two halves go to the same rows
+  gemm.out.form = placement::Matrix{{2, 4, 4, 0, 0, 8}};  // one tile, whose two halves go to the same rows
   hand.step(0, 0, gemm);
   expect_wrong(
       hand, "race",
@@ -51,8 +51,10 @@ TEST(VerifyOrder, APassMayWorkInPlaceButNotPermute) {
     Problem p = small(Op::gemm, 1);
     Hand hand(p);
     Elementwise pass = Hand::pass({hand.all(hand.out, 0)}, hand.all(hand.out, 0), 4);
-    if (reversed)
-      pass.to.rows = {2, 2, 2, 2, 0, 4}, pass.grid.rows = 4;  // rows 0 1 2 3 stay: not a permutation …
+    if (reversed) {  // rows 0 1 2 3 stay: not a permutation …
+      pass.to.form = placement::Matrix{{2, 2, 2, 2, 0, 4}};
+      pass.grid.rows = 4;
+    }
     Gemm gemm = hand.gemm(0, hand.all(hand.out, 0));
     hand.step(0, 0, gemm).step(0, 0, pass);
     expect_proven(hand);
@@ -61,9 +63,9 @@ TEST(VerifyOrder, APassMayWorkInPlaceButNotPermute) {
   // read.
   Hand hand(small(Op::gemm, 1));
   Elementwise swap = Hand::pass({hand.all(hand.out, 0)}, hand.all(hand.out, 0));
-  swap.from[0].rows = {4, 1, 2, 2, 0, 8};
+  swap.from[0].form = placement::Matrix{{4, 1, 2, 2, 0, 8}};
   Gemm gemm = hand.gemm(0, hand.all(hand.out, 0));
-  gemm.out.rows = swap.from[0].rows;
+  gemm.out.form = swap.from[0].form;
   hand.step(0, 0, gemm).step(0, 0, swap);
   expect_wrong(hand, "race", {"rank 0, lane compute, step 1 (permute), item 0", "stores over rows of out"});
 }

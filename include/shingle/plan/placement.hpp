@@ -16,94 +16,133 @@ struct Piece {
   std::int32_t rank = 0;
 };
 
+/// Number of rows from `source` to `dest` in the tiles before a position.
+inline std::int64_t routed_rows_before(const Routing& routing, const TileGrid& grid, std::int32_t source,
+                                       std::int32_t dest, std::int64_t position) {
+  const auto before = [&](std::int64_t tile) {
+    return routing.count_before(source, dest, smaller(tile * grid.tile_rows, grid.rows));
+  };
+  return grid.sum_before(
+      position, [&](std::int64_t lo, std::int64_t hi) { return before(hi) - before(lo); }, TileGrid::Count{});
+}
+
+namespace placement {
+
+/// Pieces of a tile that is not phantom: one overload for each form.
+template <class Visit>
+class Expansion {
+ public:
+  Expansion(const Slice& slice, const TileGrid& grid, const Routing* routing, std::int64_t linear,
+            const TileRect& tile, Visit& visit)
+      : slice_(slice), grid_(grid), routing_(routing), linear_(linear), tile_(tile), visit_(visit) {}
+
+  void operator()(const Matrix& at) const {
+    at.rows.for_each_run(tile_.row, tile_.rows, [&](const RowRun& run) {
+      if (run.matrix_row >= 0)
+        place(run.virtual_row - tile_.row, run.rows, run.matrix_row, tile_.col, at.ranks);
+    });
+  }
+
+  void operator()(const Slots& at) const {
+    std::int64_t row = grid_.rows_before(linear_);
+    if (!at.bases.empty()) {
+      const std::int64_t group = group_of(at.ends, linear_);
+      row += at.bases[group] - grid_.rows_before(begin_of(at.ends, group));
+    }
+    place(0, tile_.rows, row, 0, at.ranks);
+  }
+
+  void operator()(const Subtiles& at) const {
+    const std::int64_t group = group_of(at.ends, linear_);
+    const std::int64_t first = grid_.rows_before(begin_of(at.ends, group));
+    const std::int64_t part = (grid_.rows_before(at.ends[group]) - first) / at.parts;
+    const std::int64_t within = (grid_.rows_before(linear_) - first) / at.parts;
+    const std::int64_t rows = tile_.rows / at.parts;
+    for (std::int64_t j = 0; j < at.parts; ++j)
+      place(j * rows, rows, first + j * part + within, 0, slice_.rank);
+  }
+
+  void operator()(const Pools& at) const {
+    const std::int64_t group = group_of(at.ends, linear_), begin = begin_of(at.ends, group);
+    for_each_run(at.source, at.dest, [&](std::int64_t row, std::int64_t rows, std::int32_t dest) {
+      const auto sent = [&](std::int64_t position) {
+        return routed_rows_before(*routing_, grid_, at.source, dest, position);
+      };
+      const std::int64_t in_tile = routing_->count_before(at.source, dest, tile_.row + row) -
+                                   routing_->count_before(at.source, dest, tile_.row);
+      const std::int64_t pool = at.dest < 0 ? group * routing_->world() + dest : group;
+      place(row, rows, at.bases[pool] + sent(linear_) - sent(begin) + in_tile, 0, slice_.rank);
+    });
+  }
+
+  void operator()(const Routed& at) const {
+    for_each_run(at.source, at.dest, [&](std::int64_t row, std::int64_t rows, std::int32_t dest) {
+      const std::int64_t before = routing_->count_before(at.source, dest, tile_.row + row);
+      if (at.dest < 0)
+        place(row, rows, at.bases[dest] + before, tile_.col, dest);
+      else
+        place(row, rows, at.bases[0] + before, tile_.col, slice_.rank);
+    });
+  }
+
+  void operator()(const Owners& at) const {
+    at.rows.for_each_run(tile_.row, tile_.rows, [&](RowRun run) {
+      while (run.matrix_row >= 0 && run.rows > 0) {
+        const std::int64_t owner = run.matrix_row / at.rows.stride, local = run.matrix_row % at.rows.stride;
+        const std::int64_t rows = smaller(run.rows, at.rows.stride - local);
+        place(run.virtual_row - tile_.row, rows, local, tile_.col, static_cast<std::int32_t>(owner));
+        run = {run.virtual_row + rows, run.matrix_row + rows, run.rows - rows};
+      }
+    });
+  }
+
+ private:
+  /// `row` and `col` count from the slice's corner.
+  void place(std::int64_t tile_row, std::int64_t rows, std::int64_t row, std::int64_t col,
+             std::int32_t rank) const {
+    visit_(Piece{tile_row, rows, slice_.row + row, slice_.col + col, rank});
+  }
+  void place(std::int64_t tile_row, std::int64_t rows, std::int64_t row, std::int64_t col,
+             const std::vector<std::int32_t>& ranks) const {
+    if (ranks.empty()) place(tile_row, rows, row, col, slice_.rank);
+    for (const std::int32_t rank : ranks) place(tile_row, rows, row, col, rank);
+  }
+
+  static std::int64_t begin_of(const std::vector<std::int64_t>& ends, std::int64_t group) {
+    return group == 0 ? 0 : ends[group - 1];
+  }
+
+  /// Calls each(row, rows, dest) for the runs of the tile's rows with one destination, or only for the runs
+  /// to `wanted` if that is not -1.
+  template <class Each>
+  void for_each_run(std::int32_t source, std::int32_t wanted, Each&& each) const {
+    for (std::int64_t row = 0, rows = 0; row < tile_.rows; row += rows) {
+      const std::int32_t dest = routing_->dest(source, tile_.row + row);
+      rows = 1;
+      while (row + rows < tile_.rows && routing_->dest(source, tile_.row + row + rows) == dest) ++rows;
+      if (wanted < 0 || wanted == dest) each(row, rows, dest);
+    }
+  }
+
+  const Slice& slice_;
+  const TileGrid& grid_;
+  const Routing* routing_;
+  std::int64_t linear_;
+  TileRect tile_;
+  Visit& visit_;
+};
+
+}  // namespace placement
+
 /// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. If rows go to
 /// several ranks, it visits each rank in turn. Phantom rows and rows for another rank than the placement's
-/// `dest` have no piece. Phantom tiles have no pieces. `routing` is read only for `pools` and `routed`.
+/// `dest` have no piece. Phantom tiles have no pieces. `routing` is read only for Pools and Routed.
 template <class Visit>
 void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
-                    Visit&& visit_one) {
-  const auto visit = [&](Piece piece) {
-    if (at.kind != PlacementKind::owners && at.kind != PlacementKind::routed) piece.rank = at.slice.rank;
-    if (at.ranks.empty()) return visit_one(piece);
-    for (const std::int32_t rank : at.ranks) {
-      piece.rank = rank;
-      visit_one(piece);
-    }
-  };
-  const TileRect rect = grid.rect(grid.tile(linear));
-  if (rect.rows == 0 || rect.cols == 0) return;
-  const std::int64_t col0 = at.slice.col;
-  switch (at.kind) {
-    case PlacementKind::matrix:
-      at.rows.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
-        if (run.matrix_row >= 0)
-          visit(Piece{run.virtual_row - rect.row, run.rows, at.slice.row + run.matrix_row, col0 + rect.col});
-      });
-      return;
-    case PlacementKind::owners:
-      at.rows.for_each_run(rect.row, rect.rows, [&](RowRun run) {
-        while (run.matrix_row >= 0 && run.rows > 0) {
-          const std::int64_t owner = run.matrix_row / at.rows.stride, local = run.matrix_row % at.rows.stride;
-          const std::int64_t rows = smaller(run.rows, at.rows.stride - local);
-          visit(Piece{run.virtual_row - rect.row, rows, at.slice.row + local, col0 + rect.col,
-                      static_cast<std::int32_t>(owner)});
-          run = {run.virtual_row + rows, run.matrix_row + rows, run.rows - rows};
-        }
-      });
-      return;
-    case PlacementKind::slots: {
-      std::int64_t row = grid.rows_before(linear);
-      if (!at.bases.empty()) {
-        const std::int64_t group = group_of(at.ends, linear);
-        row += at.bases[group] - grid.rows_before(group == 0 ? 0 : at.ends[group - 1]);
-      }
-      visit(Piece{0, rect.rows, at.slice.row + row, col0});
-      return;
-    }
-    case PlacementKind::subtiles: {
-      const std::int64_t group = group_of(at.ends, linear);
-      const std::int64_t first = grid.rows_before(group == 0 ? 0 : at.ends[group - 1]);
-      const std::int64_t part = (grid.rows_before(at.ends[group]) - first) / at.parts;
-      const std::int64_t within = (grid.rows_before(linear) - first) / at.parts;
-      const std::int64_t rows = rect.rows / at.parts;
-      for (std::int64_t j = 0; j < at.parts; ++j)
-        visit(Piece{j * rows, rows, at.slice.row + first + j * part + within, col0});
-      return;
-    }
-    case PlacementKind::pools:
-    case PlacementKind::routed:
-      for (std::int64_t i = 0; i < rect.rows;) {
-        const std::int32_t dest = routing->dest(at.source, rect.row + i);
-        std::int64_t run = 1;
-        while (i + run < rect.rows && routing->dest(at.source, rect.row + i + run) == dest) ++run;
-        if (at.dest < 0 || at.dest == dest) {
-          const std::int64_t before = routing->count_before(at.source, dest, rect.row + i);
-          if (at.kind == PlacementKind::routed) {
-            const std::size_t base = at.dest < 0 ? static_cast<std::size_t>(dest) : 0;
-            visit(Piece{i, run, at.slice.row + at.bases[base] + before, col0 + rect.col,
-                        at.dest < 0 ? dest : at.slice.rank});
-          } else {
-            const std::int64_t group = group_of(at.ends, linear);
-            const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
-              const auto row = [&](std::int64_t tile) { return smaller(tile * grid.tile_rows, grid.rows); };
-              return routing->count_before(at.source, dest, row(hi)) -
-                     routing->count_before(at.source, dest, row(lo));
-            };
-            const auto sent = [&](std::int64_t position) {
-              return grid.sum_before(position, rows_to, TileGrid::Count{});
-            };
-            const std::int64_t pool = at.dest < 0 ? group * routing->world() + dest : group;
-            const std::int64_t in_tile = before - routing->count_before(at.source, dest, rect.row);
-            visit(Piece{i, run,
-                        at.slice.row + at.bases[pool] + sent(linear) -
-                            sent(group == 0 ? 0 : at.ends[group - 1]) + in_tile,
-                        col0});
-          }
-        }
-        i += run;
-      }
-      return;
-  }
+                    Visit&& visit) {
+  const TileRect tile = grid.rect(grid.tile(linear));
+  if (tile.rows == 0 || tile.cols == 0) return;
+  std::visit(placement::Expansion(at.slice, grid, routing, linear, tile, visit), at.form);
 }
 
 }  // namespace shingle

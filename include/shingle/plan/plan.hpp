@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -98,35 +100,71 @@ struct CounterRef {
 // -----------------------------------------------------------------------------------------------------------
 // hooks of a tiled step
 
-/// How the rows of a tile map to a buffer: the `route` hook of a store, and the same map for a load.
-enum class PlacementKind : std::uint8_t {
-  matrix,    ///< rows go through `rows`; columns stay
-  slots,     ///< tiles are stacked in execution order in one column, tile_cols wide; with `bases`, each group
-             ///< starts at a row of its own
-  subtiles,  ///< as `slots`, but each group holds rank 0's part of every tile first, then rank 1's, …
-  pools,     ///< each group has one pool for each destination; a pool holds runs of rows in execution order
-  routed,    ///< rows for `dest`, compacted: row i lies at the number of such rows before it
-  owners,  ///< ranks share a matrix, `rows.stride` rows each: row R = rows(v) lies on rank R / stride at row
-           ///< R mod stride
+/// How the rows of a tile map to a buffer: the `route` hook of a store, and the same map for a load. Tiles
+/// form groups by their position in the grid's order; `ends` lists the position at which each group ends.
+namespace placement {
+
+/// Rows go through `rows`; columns stay.
+struct Matrix {
+  RowMap rows{};                      ///< virtual row of the grid → row of the slice
+  std::vector<std::int32_t> ranks{};  ///< ranks that each hold the same rows; empty: slice.rank
+  bool operator==(const Matrix&) const = default;
 };
-std::string_view name(PlacementKind kind);
+
+/// Tiles are stacked in execution order in one column, tile_cols wide.
+struct Slots {
+  std::vector<std::int64_t> ends{};   ///< used with `bases`
+  std::vector<std::int64_t> bases{};  ///< by group: its first row; empty: no gaps between groups
+  std::vector<std::int32_t> ranks{};  ///< ranks that each hold the same rows; empty: slice.rank
+  bool operator==(const Slots&) const = default;
+};
+
+/// As Slots without bases, but each group holds rank 0's part of every tile first, then rank 1's, …
+struct Subtiles {
+  std::vector<std::int64_t> ends{};
+  std::int32_t parts = 1;  ///< number of equal row parts of a tile
+  bool operator==(const Subtiles&) const = default;
+};
+
+/// Each group has one pool for each destination. A pool holds runs of rows in execution order, tile_cols
+/// wide.
+struct Pools {
+  std::vector<std::int64_t> ends{};
+  std::int32_t source = -1;           ///< source rank of the rows, for the problem's routing
+  std::int32_t dest = -1;             ///< destination rank of the rows; -1: all destinations
+  std::vector<std::int64_t> bases{};  ///< first row of each pool, by group, then by destination
+  bool operator==(const Pools&) const = default;
+};
+
+/// Rows for `dest`, compacted: row i lies at the number of such rows before it. Columns stay.
+struct Routed {
+  std::int32_t source = -1;           ///< source rank of the rows, for the problem's routing
+  std::int32_t dest = -1;             ///< destination rank of the rows; -1: every row lies on its destination
+  std::vector<std::int64_t> bases{};  ///< first row, by destination; one entry if `dest` is given
+  bool operator==(const Routed&) const = default;
+};
+
+/// Ranks share a matrix, `rows.stride` rows each: row R = rows(v) lies on rank R / stride at row R mod
+/// stride. Columns stay.
+struct Owners {
+  RowMap rows{};  ///< virtual row of the grid → row of the shared matrix
+  bool operator==(const Owners&) const = default;
+};
+
+}  // namespace placement
 
 /// Where a step loads or stores the rows of its tiles. A store may go to remote memory. It goes to one other
-/// rank (slice.rank), to each of `ranks`, to every row's owner, or to every row's destination (`routed` with
+/// rank (slice.rank), to each of `ranks`, to every row's owner, or to every row's destination (Routed with
 /// dest -1). The slice then gives buffer, first row and columns on each of these ranks.
 struct Placement {
-  PlacementKind kind = PlacementKind::matrix;
-  Slice slice;  ///< the fields below count rows and columns from its corner
-  RowMap rows;  ///< matrix, owners: virtual row of the grid → row of the slice
-  /// subtiles, pools, slots with bases: the position in the grid's order at which each group ends
-  std::vector<std::int64_t> ends;
-  std::int32_t parts = 1;    ///< subtiles: number of equal row parts of a tile
-  std::int32_t source = -1;  ///< pools, routed: source rank of the rows, for the problem's routing
-  std::int32_t dest = -1;    ///< pools, routed: destination rank of the rows. -1: all destinations, each with
-                             ///< its own pool or on its own rank
-  std::vector<std::int64_t> bases;  ///< pools: first row of each pool, index group · destinations +
-                                    ///< destination; routed: by destination; slots: by group
-  std::vector<std::int32_t> ranks;  ///< matrix, slots: ranks that each hold the same rows; empty: slice.rank
+  using Form = std::variant<placement::Matrix, placement::Slots, placement::Subtiles, placement::Pools,
+                            placement::Routed, placement::Owners>;
+  /// Names of the forms, by index.
+  static constexpr std::string_view names[] = {"matrix", "slots", "subtiles", "pools", "routed", "owners"};
+  static_assert(std::size(names) == std::variant_size_v<Form>);
+
+  Slice slice{};
+  Form form{};  ///< counts rows and columns from the slice's corner
 
   bool operator==(const Placement&) const = default;
 };
@@ -494,6 +532,12 @@ std::int32_t find_buffer(const Plan& plan, Role role);
 Slice whole(const Plan& plan, std::int32_t buffer, std::int32_t rank);
 /// All ranks whose memory the pieces of a placement may lie in.
 std::vector<std::int32_t> ranks_of(const Placement& at, int world);
+/// Ranks that each hold the same rows. Empty if the placement names none.
+std::span<const std::int32_t> replicas(const Placement& at);
+/// The placement on the first of its replicas only.
+Placement first_replica(Placement at);
+/// True if tiles are stacked in one column (Slots, Subtiles, Pools). Otherwise columns stay.
+bool stacks_tiles(const Placement& at);
 /// Group of a position, given the end of each group.
 std::int64_t group_of(const std::vector<std::int64_t>& ends, std::int64_t position);
 

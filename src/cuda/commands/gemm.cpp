@@ -223,7 +223,7 @@ Served serve(const Plan& plan, const Gemm& step) {
 
 bool instrumented(const Gemm& step) {
   return !step.gates.empty() || !step.notify.empty() || step.grid.positions() > 1 ||
-         step.out.kind != PlacementKind::matrix || !step.out.ranks.empty() ||
+         !std::holds_alternative<placement::Matrix>(step.out.form) || !replicas(step.out).empty() ||
          (step.epilogue.activation != Activation::none && step.epilogue.activation != Activation::relu);
 }
 

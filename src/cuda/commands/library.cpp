@@ -41,9 +41,10 @@ struct Run {
 };
 
 std::vector<Run> runs_of(const Gemm& step) {
+  const RowMap& c_rows = std::get<placement::Matrix>(step.out.form).rows;
   std::vector<Run> runs;
   for (std::int64_t row = 0; row < step.grid.rows;) {
-    const RowRun a = step.a_rows.run_at(row, step.grid.rows - row), c = step.out.rows.run_at(row, a.rows);
+    const RowRun a = step.a_rows.run_at(row, step.grid.rows - row), c = c_rows.run_at(row, a.rows);
     if (a.matrix_row >= 0 && c.matrix_row >= 0) {
       Run* last = runs.empty() ? nullptr : &runs.back();
       if (last && last->from + last->rows == a.matrix_row && last->to + last->rows == c.matrix_row)

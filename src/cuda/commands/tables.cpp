@@ -13,22 +13,20 @@ namespace {
 constexpr std::size_t block_bytes = 64 << 10;
 constexpr std::size_t table_alignment = 256;
 
-/// True if all rows of the grid are contiguous in one buffer.
-bool contiguous(const Placement& at, const Tiling& tiling) {
-  return at.kind == PlacementKind::matrix && at.ranks.empty() && at.rows.world == 1 && at.rows.pitch == 0 &&
-         at.rows.base + tiling.grid.rows <= at.rows.limit && tiling.parts == 1;
-}
-
-/// True if the placement keeps the columns of the grid, so that all tiles of a row share their row addresses.
-bool by_rows(PlacementKind kind) {
-  return kind == PlacementKind::matrix || kind == PlacementKind::owners || kind == PlacementKind::routed;
+/// First row of the slice that the grid covers if all its rows are contiguous in one buffer.
+std::optional<std::int64_t> contiguous_from(const Placement& at, const Tiling& tiling) {
+  const auto* const matrix = std::get_if<placement::Matrix>(&at.form);
+  if (matrix == nullptr || !matrix->ranks.empty() || tiling.parts != 1) return std::nullopt;
+  const RowMap& rows = matrix->rows;
+  if (rows.world != 1 || rows.pitch != 0 || rows.base + tiling.grid.rows > rows.limit) return std::nullopt;
+  return rows.base;
 }
 
 /// Address of every row of a tile at every destination; null if the row has none there.
 class RowAddresses {
  public:
   RowAddresses(const Tables& tables, const Placement& at, const Tiling& tiling)
-      : tables_(tables), at_(at), tiling_(tiling), dests_(std::max<std::size_t>(at.ranks.size(), 1)) {}
+      : tables_(tables), at_(at), tiling_(tiling), dests_(std::max<std::size_t>(replicas(at).size(), 1)) {}
 
   std::size_t dests() const { return dests_; }
 
@@ -110,13 +108,14 @@ std::vector<std::int64_t> all_positions(const TileGrid& grid) {
 Route Tables::route(const Placement& at, const Tiling& tiling) const {
   Route route;
   route.row_bytes = memory.row_bytes(at.slice.buffer);
-  if (contiguous(at, tiling)) {
-    route.base = memory.at(at.slice, parity) + at.rows.base * route.row_bytes;
+  if (const auto row = contiguous_from(at, tiling)) {
+    route.base = memory.at(at.slice, parity) + *row * route.row_bytes;
     return route;
   }
   const TileGrid& grid = tiling.grid;
   std::vector<std::int64_t> entries = tiling.positions;
-  if (by_rows(at.kind)) {
+  route.by_tile = stacks_tiles(at);
+  if (!route.by_tile) {  // all tiles of a row of tiles share their row addresses
     entries.clear();
     for (std::int64_t m = 0; m < grid.tiles_m(); ++m) entries.push_back(grid.linear({m, 0}));
   }
@@ -144,7 +143,6 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
   route.piece_rows = static_cast<std::int32_t>(piece);
   route.pieces = static_cast<std::int32_t>(height / piece);
   route.dests = static_cast<std::int32_t>(dests);
-  route.by_tile = !by_rows(at.kind);
   return route;
 }
 

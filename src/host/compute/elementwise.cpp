@@ -37,7 +37,7 @@ ElementwiseTask::ElementwiseTask(const Plan& plan, const Elementwise& step, cons
       out_cols_(step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols) {
   for (const Placement& source : step.from) from_.push_back(views(memory, source, epoch));
   to_ = views(memory, step.to, epoch);
-  if (to_.at.ranks.size() > 1) to_.at.ranks.resize(1);
+  to_.at = first_replica(step.to);
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
   if (step.norm.enabled) weight_ = memory.view(step.norm_weight, epoch);
   if (step.norm.residual) {
@@ -62,7 +62,7 @@ void ElementwiseTask::run(Worker& worker, std::int64_t item) const {
   } else {
     run_tile(worker, item);
   }
-  if (step_.to.ranks.size() > 1) {
+  if (replicas(step_.to).size() > 1) {
     const std::int64_t position = rows ? step_.grid.linear({item, 0}) : item;
     store_again(position, rows ? out_cols_ : step_.grid.rect(step_.grid.tile(position)).cols);
   }
@@ -71,9 +71,9 @@ void ElementwiseTask::run(Worker& worker, std::int64_t item) const {
 /// Copies the rows stored on the first destination rank to the other destination ranks.
 void ElementwiseTask::store_again(std::int64_t position, std::int64_t cols) const {
   const auto view = [&](std::int32_t rank) { return to_.by_rank[static_cast<std::size_t>(rank)]; };
-  const View first = view(to_.at.ranks.front());
+  const View first = view(to_.at.slice.rank);
   for_each_piece(step_.to, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
-    if (piece.rank == to_.at.ranks.front()) return;
+    if (piece.rank == to_.at.slice.rank) return;
     const View other = view(piece.rank);
     for (std::int64_t row = piece.row; row < piece.row + piece.rows; ++row)
       std::memcpy(other.at(row, piece.col), first.at(row, piece.col),

@@ -23,7 +23,7 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
     : plan_(plan),
       step_(step),
       products_(products),
-      to_(step.out),
+      to_(first_replica(step.out)),
       a_(memory.view(step.a, epoch)),
       b_(memory.view(step.b, epoch)),
       outs_(plan.ranks.size()),
@@ -36,7 +36,6 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
   for (const std::int32_t rank : ranks_of(step.out, plan.problem.world))
     outs_[static_cast<std::size_t>(rank)] = memory.buffer(step.out.slice.buffer, rank, epoch);
-  if (to_.ranks.size() > 1) to_.ranks.resize(1);
 }
 
 std::int64_t GemmTask::blocks(int workers) const {
@@ -64,14 +63,14 @@ void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, st
   } else {
     run_blocked(worker, tile, part);
   }
-  if (step_.out.ranks.size() > 1) store_again(position, part);
+  if (replicas(step_.out).size() > 1) store_again(position, part);
 }
 
 /// Copies the block stored on the first destination rank to the other destination ranks.
 void GemmTask::store_again(std::int64_t position, const Block& block) const {
-  const View& first = outs_[static_cast<std::size_t>(to_.ranks.front())];
+  const View& first = outs_[static_cast<std::size_t>(to_.slice.rank)];
   for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
-    if (piece.rank == to_.ranks.front()) return;
+    if (piece.rank == to_.slice.rank) return;
     const View& other = outs_[static_cast<std::size_t>(piece.rank)];
     const std::int64_t from = larger(piece.tile_row, block.row),
                        to = smaller(piece.tile_row + piece.rows, block.row + block.rows);

@@ -38,8 +38,6 @@ inline constexpr Role last<Role> = Role::internal;
 template <>
 inline constexpr CounterKind last<CounterKind> = CounterKind::set;
 template <>
-inline constexpr PlacementKind last<PlacementKind> = PlacementKind::owners;
-template <>
 inline constexpr CollectiveKind last<CollectiveKind> = CollectiveKind::alltoall;
 template <>
 inline constexpr Algorithm last<Algorithm> = Algorithm::pat;
@@ -88,7 +86,8 @@ template <class T>
 inline constexpr bool reads = !std::is_const_v<T>;
 
 // fields(f, x) passes every field of x to f. A field is required, or optional with the value that absence
-// means (zero or empty if none is given).
+// means (zero or empty if none is given). alternative() passes the name of a variant's alternative, by index;
+// absence means the first.
 
 void fields(auto& f, Is<Slice> auto& s) {
   f.required("buffer", s.buffer);
@@ -243,16 +242,43 @@ void fields(auto& f, Is<CounterRef> auto& c) {
   f.optional("entry", c.entry);
 }
 
-void fields(auto& f, Is<Placement> auto& p) {
-  f.optional("kind", p.kind);
-  f.required("slice", p.slice);
+void fields(auto& f, Is<placement::Matrix> auto& p) {
   f.optional("rows", p.rows);
+  f.optional("ranks", p.ranks);
+}
+
+void fields(auto& f, Is<placement::Slots> auto& p) {
+  f.optional("ends", p.ends);
+  f.optional("bases", p.bases);
+  f.optional("ranks", p.ranks);
+}
+
+void fields(auto& f, Is<placement::Subtiles> auto& p) {
   f.optional("ends", p.ends);
   f.optional("parts", p.parts, 1);
+}
+
+void fields(auto& f, Is<placement::Pools> auto& p) {
+  f.optional("ends", p.ends);
   f.optional("source", p.source, -1);
   f.optional("dest", p.dest, -1);
   f.optional("bases", p.bases);
-  f.optional("ranks", p.ranks);
+}
+
+void fields(auto& f, Is<placement::Routed> auto& p) {
+  f.optional("source", p.source, -1);
+  f.optional("dest", p.dest, -1);
+  f.optional("bases", p.bases);
+}
+
+void fields(auto& f, Is<placement::Owners> auto& p) {
+  f.optional("rows", p.rows);
+}
+
+void fields(auto& f, Is<Placement> auto& p) {
+  f.alternative("kind", Placement::names, p.form);
+  f.required("slice", p.slice);
+  std::visit([&](auto& form) { fields(f, form); }, p.form);
 }
 
 void fields(auto& f, Is<TileGate> auto& g) {

@@ -1,7 +1,10 @@
 // Strict reading of plans as JSON. Each value is checked here by itself; malformed() checks them together.
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/json_fields.hpp"
 #include "fields.hpp"
@@ -111,6 +114,14 @@ class Reader {
       read(*it, at, out);
     }
   }
+  template <class... T>
+  void alternative(const char* key, std::span<const std::string_view> names, std::variant<T...>& out) {
+    std::string text;
+    optional(key, text, names.front());
+    std::size_t i = 0;
+    const bool known = ((names[i++] == text && (out.template emplace<T>(), true)) || ...);
+    if (!known) fail(key, fmt::format("{} is none of {}", in_quotes(text), fmt::join(names, ", ")));
+  }
   [[noreturn]] void fail(const char* key, const std::string& message) const {
     fail_at({&path_, key}, message);
   }
@@ -151,7 +162,8 @@ class Reader {
   void finish() const {
     for (const auto& item : json_.items())
       if (std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
-        fail_at(path_, fmt::format("unknown key {}", in_quotes(item.key())));
+        fail_at(path_,
+                fmt::format("unknown key {}; accepted: {}", in_quotes(item.key()), fmt::join(asked_, ", ")));
   }
 
   template <class E>

@@ -1,6 +1,7 @@
 // Writing of plans as JSON.
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "fields.hpp"
 #include "shingle/plan/json.hpp"
@@ -69,9 +70,18 @@ class Writer {
   void optional(const char* key, const T& value, const T& absent = {}) {
     if (!(value == absent)) required(key, value);
   }
+  template <class T>
+  void optional(const char* key, const std::vector<T>& values) {
+    if (!values.empty()) required(key, values);
+  }
   template <class T, class U>
   void optional(const char* key, const T& value, const U& absent) {
     optional(key, value, static_cast<T>(absent));
+  }
+  template <class... T>
+  void alternative(const char* key, std::span<const std::string_view> names,
+                   const std::variant<T...>& value) {
+    if (value.index() != 0) json_[key] = names[value.index()];
   }
 
  private:

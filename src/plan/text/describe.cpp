@@ -148,24 +148,26 @@ class Describer {
 
   std::string placement(const Placement& p) const {
     std::string at = slice(p.slice);
-    if (!p.ranks.empty()) at += "@" + ranges({p.ranks.begin(), p.ranks.end()});
-    switch (p.kind) {
-      case PlacementKind::matrix:
-        return at + rows_text(p.rows);
-      case PlacementKind::slots:
-        return "slots of " + at;
-      case PlacementKind::subtiles:
-        return fmt::format("slots of {} by {} parts", at, p.parts);
-      case PlacementKind::pools:
-        return p.dest < 0 ? "pools of " + at
-                          : fmt::format("pools of {} (from rank {} for rank {})", at, p.source, p.dest);
-      case PlacementKind::routed:
-        if (p.dest < 0) return fmt::format("{} of every row's destination", at);
-        return fmt::format("{} (rows from rank {} for rank {})", at, p.source, p.dest);
-      case PlacementKind::owners:
-        return fmt::format("{} of every row's owner", at);
-    }
-    return at;
+    if (const auto ranks = replicas(p); !ranks.empty()) at += "@" + ranges({ranks.begin(), ranks.end()});
+    return std::visit([&](const auto& form) { return placed(at, form); }, p.form);
+  }
+  static std::string placed(const std::string& at, const placement::Matrix& p) {
+    return at + rows_text(p.rows);
+  }
+  static std::string placed(const std::string& at, const placement::Slots&) { return "slots of " + at; }
+  static std::string placed(const std::string& at, const placement::Subtiles& p) {
+    return fmt::format("slots of {} by {} parts", at, p.parts);
+  }
+  static std::string placed(const std::string& at, const placement::Pools& p) {
+    if (p.dest < 0) return "pools of " + at;
+    return fmt::format("pools of {} (from rank {} for rank {})", at, p.source, p.dest);
+  }
+  static std::string placed(const std::string& at, const placement::Routed& p) {
+    if (p.dest < 0) return fmt::format("{} of every row's destination", at);
+    return fmt::format("{} (rows from rank {} for rank {})", at, p.source, p.dest);
+  }
+  static std::string placed(const std::string& at, const placement::Owners&) {
+    return fmt::format("{} of every row's owner", at);
   }
 
   std::string epilogue(const Epilogue& e) const {
@@ -185,7 +187,12 @@ class Describer {
   /// 16, 40".
   std::string tiles(const TileGrid& grid, const std::vector<const Placement*>& placements,
                     const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies) {
-    for (const Placement* p : placements) add_groups(p->ends);
+    for (const Placement* p : placements)
+      std::visit(
+          [&](const auto& form) {
+            if constexpr (requires { form.ends; }) add_groups(form.ends);
+          },
+          p->form);
     for (const TileGate& gate : gates) add_groups(gate.ends);
     for (const TileNotify& notify : notifies) add_groups(notify.ends);
     if (grid.tiles() == 0) return ", no tiles";

@@ -92,8 +92,7 @@ void chunked_reducescatter(Builder& build) {
       const std::int64_t first = begins[i], len = begins[i + 1] - first;
       const Slice send = build.rows(product, r, p.world * first, p.world * len);
       const SliceRows map = slice_rows(p, first, len);
-      Placement store = Builder::in_place(send);
-      store.rows = map.store;
+      Placement store{send, placement::Matrix{map.store}};
       build.step(r, compute_lane,
                  build.gemm(r, build.one_tile(rows_in_slice(p, first, len)), map.pick, std::move(store)));
       build.notify(r, compute_lane, computed, i);
@@ -129,8 +128,7 @@ void chunked_allgather(Builder& build) {
       RowMap a_rows = map.store;
       a_rows.base += p.world * first;
       a_rows.limit += p.world * first;
-      Placement store = Builder::in_place(build.all(product, r));
-      store.rows = map.pick;
+      Placement store{build.all(product, r), placement::Matrix{map.pick}};
       Gemm gemm = build.gemm(r, build.one_tile(rows_in_slice(p, first, len)), a_rows, std::move(store));
       gemm.a = build.all(gathered, r);
       build.await(r, compute_lane, arrived, i);

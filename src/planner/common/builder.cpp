@@ -218,10 +218,7 @@ Slice Builder::rows(std::int32_t buffer, int rank, std::int64_t row, std::int64_
 }
 
 Placement Builder::in_place(const Slice& slice) {
-  Placement at;
-  at.slice = slice;
-  at.rows = RowMap::identity(slice.rows);
-  return at;
+  return {slice, placement::Matrix{RowMap::identity(slice.rows)}};
 }
 
 bool Builder::needs_finishing() const {

@@ -1,5 +1,9 @@
 #include "pools.hpp"
 
+#include <utility>
+
+#include "shingle/plan/placement.hpp"
+
 namespace shingle::planner {
 
 Pools::Pools(const Routing& routing, std::vector<TileGrid> grids, std::vector<std::vector<std::int64_t>> ends)
@@ -9,11 +13,7 @@ Pools::Pools(const Routing& routing, std::vector<TileGrid> grids, std::vector<st
     std::vector<std::int64_t> before(world_, 0);
     for (const std::int64_t end : ends_[s]) {
       for (int d = 0; d < world_; ++d) {
-        const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
-          return routing.count_before(s, d, smaller(hi * grid.tile_rows, grid.rows)) -
-                 routing.count_before(s, d, smaller(lo * grid.tile_rows, grid.rows));
-        };
-        const std::int64_t until = grid.sum_before(end, rows_to, TileGrid::Count{});
+        const std::int64_t until = routed_rows_before(routing, grid, s, d, end);
         rows_[s].push_back(until - before[d]);
         before[d] = until;
       }
@@ -44,58 +44,40 @@ std::vector<std::int64_t> Pools::received(int dest, std::int64_t group) const {
 }
 
 Placement Pools::send(int source, const Slice& buffer) const {
-  Placement at;
-  at.kind = PlacementKind::pools;
-  at.slice = buffer;
-  at.ends = ends_[source];
-  at.source = source;
+  placement::Pools pools{ends_[source], source};
   for (std::int64_t g = 0; g < groups(); ++g) {
     std::int64_t base = send_first_[source][g];
     for (int d = 0; d < world_; ++d) {
-      at.bases.push_back(base);
+      pools.bases.push_back(base);
       base += rows(source, d, g);
     }
   }
-  return at;
+  return {buffer, std::move(pools)};
 }
 
 Placement Pools::receive(int source, int dest, const Slice& buffer) const {
-  Placement at;
-  at.kind = PlacementKind::pools;
-  at.slice = buffer;
-  at.ends = ends_[source];
-  at.source = source;
-  at.dest = dest;
+  placement::Pools pools{ends_[source], source, dest};
   for (std::int64_t g = 0; g < groups(); ++g) {
     std::int64_t base = receive_first_[dest][g];
     for (int s = 0; s < source; ++s) base += rows(s, dest, g);
-    at.bases.push_back(base);
+    pools.bases.push_back(base);
   }
-  return at;
+  return {buffer, std::move(pools)};
 }
 
 Elementwise pack(const Routing& routing, int rank, const TileGrid& grid, Placement from, const Slice& to) {
+  placement::Pools pools{{grid.positions()}, rank};
+  std::int64_t base = 0;
+  for (int peer = 0; peer < routing.world(); base += routing.count(rank, peer++)) pools.bases.push_back(base);
   Elementwise pass;
   pass.grid = grid;
   pass.from.push_back(std::move(from));
-  pass.to.kind = PlacementKind::pools;
-  pass.to.slice = to;
-  pass.to.ends = {grid.positions()};
-  pass.to.source = rank;
-  std::int64_t base = 0;
-  for (int peer = 0; peer < routing.world(); base += routing.count(rank, peer++))
-    pass.to.bases.push_back(base);
+  pass.to = {to, std::move(pools)};
   return pass;
 }
 
 Placement routed_rows(const Routing& routing, int source, int dest, const Slice& out) {
-  Placement at;
-  at.kind = PlacementKind::routed;
-  at.slice = out;
-  at.source = source;
-  at.dest = dest;
-  at.bases = {routing.receive_base(dest, source)};
-  return at;
+  return {out, placement::Routed{source, dest, {routing.receive_base(dest, source)}}};
 }
 
 }  // namespace shingle::planner

@@ -156,7 +156,7 @@ void Gather::feed(int rank, Gemm& gemm) const {
     feed_by_pieces(rank, gemm);
   else
     feed_by_shards(rank, gemm);
-  gemm.out.rows = gemm.a_rows;
+  gemm.out.form = placement::Matrix{gemm.a_rows};
   gemm.resources = {1, build_.workers() - build_.helpers()};
 }
 

@@ -133,33 +133,26 @@ int ShardSums::first(int rank) const {
 }
 
 void ShardSums::multiply(int rank, const Slice* a) const {
-  Placement store;
-  store.kind = PlacementKind::owners;
-  store.slice = build_.rows(staging_, rank, rank * shard_, shard_);
-  Gemm gemm = build_.gemm(rank, tiles_.grid(first(rank)), tiles_.rows(), std::move(store));
+  const int world = build_.world();
+  const bool by_shards = tiles_.shards == world;
+  const RowMap rows =
+      by_shards ? tiles_.rows() : RowMap{world, shard_, shard_, shard_, 0, build_.problem().m};
+  Gemm gemm = build_.gemm(rank, tiles_.grid(first(rank)), tiles_.rows(),
+                          {build_.rows(staging_, rank, rank * shard_, shard_), placement::Owners{rows}});
   if (a != nullptr) gemm.a = *a;
-  if (tiles_.shards == build_.world())
-    store_by_shards(rank, gemm);
-  else
-    store_from_each(rank, gemm);
+  gemm.notify.push_back(by_shards ? stored_by_shards(rank)
+                                  : TileNotify{stored_, everyone(world, rank), tiles_.ends()});
   gemm.resources = {1, build_.workers() - build_.helpers()};
   build_.step(rank, compute_lane, std::move(gemm));
 }
 
-void ShardSums::store_by_shards(int rank, Gemm& gemm) const {
-  const int world = build_.world();
-  gemm.out.rows = tiles_.rows();
+TileNotify ShardSums::stored_by_shards(int rank) const {
   TileNotify notify{stored_, {}, tiles_.ends()};
   for (const ShardTiles::Run& run : tiles_.runs()) {
     notify.entries.push_back(static_cast<std::int32_t>(run.band));
-    notify.owners.push_back((first(rank) + run.place) % world);
+    notify.owners.push_back((first(rank) + run.place) % build_.world());
   }
-  gemm.notify.push_back(std::move(notify));
-}
-
-void ShardSums::store_from_each(int rank, Gemm& gemm) const {
-  gemm.out.rows = {build_.world(), shard_, shard_, shard_, 0, build_.problem().m};
-  gemm.notify.push_back({stored_, everyone(build_.world(), rank), tiles_.ends()});
+  return notify;
 }
 
 TileGrid ShardSums::sums_of(int rank) const {
@@ -169,9 +162,9 @@ TileGrid ShardSums::sums_of(int rank) const {
 void ShardSums::sum(int rank) const {
   const Problem& p = build_.problem();
   const std::int64_t rows = rows_of(rank);
-  Placement to =
-      Builder::in_place(build_.rows(summed_, rank, gathers_ ? smaller(rank * shard_, p.m) : 0, rows));
-  if (gathers_) to.ranks = everyone(p.world, rank);
+  placement::Matrix form{RowMap::identity(rows)};
+  if (gathers_) form.ranks = everyone(p.world, rank);
+  Placement to{build_.rows(summed_, rank, gathers_ ? smaller(rank * shard_, p.m) : 0, rows), std::move(form)};
   Elementwise pass = sum_pass(build_, tiles_, {staging_, shard_, stored_}, rank, rows, std::move(to));
   const std::vector<std::int64_t> ends =
       fills_ ? pass.gates.front().ends : std::vector{pass.grid.positions()};
@@ -193,9 +186,8 @@ void ShardSums::fill(int rank) const {
   const int world = build_.world();
   Elementwise pass;
   pass.grid = tiles_.grid(first(rank));
-  pass.from.push_back(Builder::in_place(build_.all(summed_, rank)));
-  pass.to = Builder::in_place(build_.all(build_.out, rank));
-  pass.from.front().rows = pass.to.rows = tiles_.rows();
+  pass.from.push_back({build_.all(summed_, rank), placement::Matrix{tiles_.rows()}});
+  pass.to = {build_.all(build_.out, rank), placement::Matrix{tiles_.rows()}};
   const auto await = [&](TileGate& gate, int owner, std::int64_t band) {
     gate.entries.push_back(static_cast<std::int32_t>(owner * parts_ + band));
     gate.targets.push_back(tiles_of_band(sums_of(owner), tiles_, band));
@@ -229,9 +221,8 @@ void in_one_shot(Builder& build, const Machine& machine) {
   const Handshake handshake(build);
   for (int r = 0; r < p.world; ++r) {
     handshake.await_all(build, r, compute_lane);
-    Placement store = Builder::in_place(build.rows(at.staging, r, r * p.m, p.m));
-    store.rows = tiles.rows();
-    store.ranks = everyone(p.world, r);
+    Placement store{build.rows(at.staging, r, r * p.m, p.m),
+                    placement::Matrix{tiles.rows(), everyone(p.world, r)}};
     Gemm gemm = build.gemm(r, tiles.grid(0), tiles.rows(), std::move(store));
     TileNotify notify{at.stored, everyone(p.world, r), tiles.ends()};
     gemm.notify.push_back(std::move(notify));

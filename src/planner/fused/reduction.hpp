@@ -23,8 +23,7 @@ class ShardSums {
   int first(int rank) const;
   /// Stores a product to the owners of its rows: by shards, or from one row of tiles that has rows of every
   /// owner.
-  void store_by_shards(int rank, Gemm& gemm) const;
-  void store_from_each(int rank, Gemm& gemm) const;
+  TileNotify stored_by_shards(int rank) const;
   /// Rows of a rank's shard.
   std::int64_t rows_of(int rank) const {
     return larger(smaller(build_.problem().m - rank * shard_, shard_), 0);

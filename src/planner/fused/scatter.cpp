@@ -32,14 +32,12 @@ class Scatter {
 
   /// Appends the product of a rank, stored where the routing sends its rows.
   void multiply(int rank) const {
-    Placement store;
-    store.kind = PlacementKind::routed;
-    store.slice = build_.all(target_, rank);
-    store.source = rank;
+    placement::Routed store{rank};
     for (int dest = 0; dest < build_.world(); ++dest)
       store.bases.push_back(routing().receive_base(dest, rank));
     const TileGrid grid = tiles(routing().rows(rank));
-    Gemm gemm = build_.gemm(rank, grid, RowMap::identity(grid.rows), std::move(store));
+    Gemm gemm =
+        build_.gemm(rank, grid, RowMap::identity(grid.rows), {build_.all(target_, rank), std::move(store)});
     TileNotify notify{stored_, everyone_, ends(grid)};
     for (std::int64_t band = 0; band < bands_; ++band) notify.entries.push_back(entry(rank, band));
     gemm.notify.push_back(std::move(notify));

@@ -84,8 +84,7 @@ void plan_allgather(Builder& build, const Shards& shards) {
         if (slice.rows == 0) continue;
         gather.await(r, i, s);
         for (const Run& run : shards.runs(shards.behind(r, i), s)) {
-          Placement store = Builder::in_place(build.all(product, r));
-          store.rows = run.rows;
+          Placement store{build.all(product, r), placement::Matrix{run.rows}};
           Gemm gemm = build.gemm(r, build.one_tile(run.count), RowMap::identity(run.count, run.first),
                                  std::move(store));
           gemm.a = slice;

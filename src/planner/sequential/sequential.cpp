@@ -58,8 +58,7 @@ void sequential_reducescatter(Builder& build) {
   const std::int32_t computed = build.counter("computed", 1);
   const std::int32_t received = direct ? -1 : build.counter("received", 1);
   for (int r = 0; r < build.ranks(); ++r) {
-    Placement store = Builder::in_place(build.all(product, r));
-    store.rows = planner::sharded_rows(p, shard);
+    Placement store{build.all(product, r), placement::Matrix{planner::sharded_rows(p, shard)}};
     Gemm gemm = build.gemm(r, build.one_tile(p.m), RowMap::identity(p.m), std::move(store));
     if (p.traits().attends) {
       gemm.a = build.all(attended, r);

@@ -68,10 +68,7 @@ TileGrid by_columns(std::int64_t rows, std::int64_t cols, std::int64_t rank_cols
 }
 
 Placement stacked(const Slice& slice) {
-  Placement at;
-  at.kind = PlacementKind::slots;
-  at.slice = slice;
-  return at;
+  return {slice, placement::Slots{}};
 }
 
 void ulysses_in_sequence(Builder& build) {

@@ -99,10 +99,7 @@ void restore(Builder& build, int rank, const Signals& signals, Elementwise pass,
 }
 
 Placement slots(const Slice& buffer) {
-  Placement at;
-  at.kind = PlacementKind::slots;
-  at.slice = buffer;
-  return at;
+  return {buffer, placement::Slots{}};
 }
 
 void plan_allreduce(Builder& build, const TileGrid& grid, const std::vector<std::int64_t>& ends) {
@@ -149,16 +146,12 @@ void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<
   const Signals signals(build, static_cast<std::int64_t>(ends.size()));
   const auto targets = tiles_in_groups(grid, ends);
   for (int r = 0; r < build.ranks(); ++r) {
-    Placement store = slots(build.all(staging, r));
-    store.kind = PlacementKind::subtiles;
-    store.ends = ends;
-    store.parts = p.world;
+    Placement store{build.all(staging, r), placement::Subtiles{ends, p.world}};
     Gemm gemm = build.gemm(r, grid, tile_rows_of_a(p, block), std::move(store));
     gemm.notify.push_back(signals.count_tiles(r, ends));
     build.step(r, compute_lane, std::move(gemm));
     // In place: the sum of a group's own part is received where the part was computed.
-    Placement arrived = slots(build.all(staging, r));
-    arrived.ends = ends;
+    placement::Slots arrived{ends};
     for (std::size_t g = 0; g < ends.size(); ++g) {
       const std::int64_t from = g == 0 ? 0 : grid.rows_before(ends[g - 1]), to = grid.rows_before(ends[g]);
       const std::int64_t part = (to - from) / p.world;
@@ -168,9 +161,11 @@ void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<
                        build.rows(staging, r, arrived.bases.back(), part));
       build.notify(r, communicate_lane, signals.received, static_cast<std::int64_t>(g));
     }
-    Placement out = Builder::in_place(build.all(build.out, r));
-    out.rows = {1, larger(own.rows, 1), own.rows, 0, 0, p.out_rows(r)};  // the last shards may be short
-    restore(build, r, signals, build.finishing(r, own, std::move(arrived), std::move(out)), ends);
+    const RowMap rows{1, larger(own.rows, 1), own.rows, 0, 0, p.out_rows(r)};  // the last shards may be short
+    restore(build, r, signals,
+            build.finishing(r, own, {build.all(staging, r), std::move(arrived)},
+                            {build.all(build.out, r), placement::Matrix{rows}}),
+            ends);
   }
 }
 

@@ -8,32 +8,32 @@ std::int64_t runs_at_most(const RowMap& map, std::int64_t rows) {
   return smaller(rows, 2 * (rows / map.block + map.world + 2));
 }
 
+namespace {
+
+/// Upper bound on the pieces of a tile of `rows` rows on one rank.
+struct PiecesOfRows {
+  static constexpr std::int64_t row_by_row = 16;  // cost of a row that a routing places, in pieces
+  std::int64_t rows;
+
+  std::int64_t operator()(const placement::Matrix& at) const { return runs_at_most(at.rows, rows); }
+  std::int64_t operator()(const placement::Slots&) const { return 1; }
+  std::int64_t operator()(const placement::Subtiles& at) const { return at.parts; }
+  std::int64_t operator()(const placement::Pools&) const { return rows * row_by_row; }
+  std::int64_t operator()(const placement::Routed&) const { return rows * row_by_row; }
+  std::int64_t operator()(const placement::Owners& at) const {
+    return runs_at_most(at.rows, rows) + rows / at.rows.stride;
+  }
+};
+
+}  // namespace
+
 std::int64_t pieces_at_most(const Placement& at, const TileRect& tile) {
   constexpr std::int64_t most = std::int64_t{1} << 40;
-  constexpr std::int64_t row_by_row = 16;  // cost of a row that a routing places, in pieces
   if (tile.rows == 0 || tile.cols == 0) return 0;
-  std::int64_t pieces = 1;
-  switch (at.kind) {
-    case PlacementKind::matrix:
-      pieces = runs_at_most(at.rows, tile.rows);
-      break;
-    case PlacementKind::owners:
-      pieces = runs_at_most(at.rows, tile.rows) + tile.rows / at.rows.stride;
-      break;
-    case PlacementKind::slots:
-      break;
-    case PlacementKind::subtiles:
-      pieces = at.parts;
-      break;
-    case PlacementKind::pools:
-    case PlacementKind::routed:
-      pieces = tile.rows * row_by_row;
-      break;
-  }
+  const std::int64_t pieces = std::visit(PiecesOfRows{tile.rows}, at.form);
+  const auto ranks = larger(static_cast<std::int64_t>(replicas(at).size()), 1);
   // Rows and parts are below 2^33, and so is the number of ranks.
-  return smaller(pieces, most) > most / larger(static_cast<std::int64_t>(at.ranks.size()), 1)
-             ? most
-             : pieces * larger(static_cast<std::int64_t>(at.ranks.size()), 1);
+  return smaller(pieces, most) > most / ranks ? most : pieces * ranks;
 }
 
 }  // namespace shingle

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "shingle/plan/placement.hpp"
+
 namespace shingle::wellformed {
 
 // ------------------------------------------------------------------------------------------------
@@ -122,72 +124,89 @@ void StepCheck::placement(const Field& field, const Placement& p, const TileGrid
                           std::int64_t wide) const {
   slice(field.at("slice"), p.slice);
   if (g.tiles() == 0) return;
-  require(p.ranks.empty() || p.kind == PlacementKind::matrix || p.kind == PlacementKind::slots,
-          field.at("ranks"), "{} go to ranks of their own", name(p.kind));
-  std::vector<bool> seen(p.ranks.empty() ? 0 : plan_.ranks.size());
-  for (const std::int32_t rank : p.ranks) {
+  const auto ranks = replicas(p);
+  std::vector<bool> seen(ranks.empty() ? 0 : plan_.ranks.size());
+  for (const std::int32_t rank : ranks) {
     index(rank, plan_.ranks, field.at("ranks"), "ranks");
     require(!seen[static_cast<std::size_t>(rank)], field.at("ranks"), "rank {} twice", rank);
     seen[static_cast<std::size_t>(rank)] = true;
-    reaches(field.at("ranks"), p, rank, p.slice.rows);
+    reaches(field.at("ranks"), p.slice, rank, p.slice.rows);
   }
-  const bool in_place =
-      p.kind == PlacementKind::matrix || p.kind == PlacementKind::routed || p.kind == PlacementKind::owners;
-  if (wide == 0) wide = in_place ? g.cols : smaller(g.tile_cols, g.cols);
+  if (wide == 0) wide = stacks_tiles(p) ? smaller(g.tile_cols, g.cols) : g.cols;
   require(p.slice.cols >= wide, field.at("slice"), "{} columns, but {} are placed", p.slice.cols, wide);
-  const std::int64_t stacked = g.rows * g.tiles_n();
-  switch (p.kind) {
-    case PlacementKind::matrix:
-      return row_map(field.at("rows"), p.rows, g.rows, p.slice.rows);
-    case PlacementKind::subtiles:
-      groups(field.at("ends"), p.ends, g);
-      require(p.parts >= 1 && g.tile_rows % p.parts == 0 && g.rows % g.tile_rows % p.parts == 0,
-              field.at("parts"), "tiles of {} rows (the last of {}) have no {} equal parts", g.tile_rows,
-              g.rows % g.tile_rows, p.parts);
-      [[fallthrough]];
-    case PlacementKind::slots:
-      if (p.kind == PlacementKind::slots && !p.bases.empty()) return stacked_groups(field, p, g);
-      return require(stacked <= p.slice.rows, field.at("slice"), "{} rows, but the tiles have {}",
-                     p.slice.rows, stacked);
-    case PlacementKind::pools:
-      return pools(field, p, g);
-    case PlacementKind::routed:
-      return routed(field, p, g);
-    case PlacementKind::owners:
-      return owners(field, p, g);
-  }
+  std::visit([&](const auto& form) { placed(field, p.slice, form, g); }, p.form);
 }
 
-/// Slots where each group begins at a row of its own.
-void StepCheck::stacked_groups(const Field& field, const Placement& p, const TileGrid& g) const {
+void StepCheck::placed(const Field& field, const Slice& s, const placement::Matrix& p,
+                       const TileGrid& g) const {
+  row_map(field.at("rows"), p.rows, g.rows, s.rows);
+}
+
+void StepCheck::placed(const Field& field, const Slice& s, const placement::Slots& p,
+                       const TileGrid& g) const {
+  if (p.bases.empty()) return stacked(field, s, g);
   groups(field.at("ends"), p.ends, g);
   require(p.bases.size() == p.ends.size(), field.at("bases"), "{} of them, but there are {} groups",
           p.bases.size(), p.ends.size());
   std::int64_t before = 0;
   for (std::size_t group = 0; group < p.ends.size(); ++group) {
     const std::int64_t until = g.rows_before(p.ends[group]), base = p.bases[group];
-    require(base >= 0 && until - before <= p.slice.rows - base, field.at("bases"),
-            "group {} has {} rows from {} on, but the slice ends at {}", group, until - before, base,
-            p.slice.rows);
+    require(base >= 0 && until - before <= s.rows - base, field.at("bases"),
+            "group {} has {} rows from {} on, but the slice ends at {}", group, until - before, base, s.rows);
     before = until;
   }
 }
 
-/// A step reads only from one rank's memory.
-void StepCheck::one_rank(const Field& field, const Placement& p) const {
-  require(ranks_of(p, plan_.problem.world).size() == 1, field, "spreads over several ranks");
+void StepCheck::placed(const Field& field, const Slice& s, const placement::Subtiles& p,
+                       const TileGrid& g) const {
+  groups(field.at("ends"), p.ends, g);
+  require(p.parts >= 1 && g.tile_rows % p.parts == 0 && g.rows % g.tile_rows % p.parts == 0,
+          field.at("parts"), "tiles of {} rows (the last of {}) have no {} equal parts", g.tile_rows,
+          g.rows % g.tile_rows, p.parts);
+  stacked(field, s, g);
 }
 
-/// The placement's buffer has `rows` rows on `rank`, counted from the first row of the slice.
-void StepCheck::reaches(const Field& field, const Placement& p, int rank, std::int64_t rows) const {
-  const Buffer& b = buffer(p.slice);
-  const std::int64_t have = b.rows[static_cast<std::size_t>(rank)];
-  require(rows == 0 || (p.slice.row <= have && rows <= have - p.slice.row), field,
-          "{} rows from {} on are not in '{}', which has {} on rank {}", rows, p.slice.row, b.name, have,
-          rank);
+void StepCheck::placed(const Field& field, const Slice& s, const placement::Pools& p,
+                       const TileGrid& g) const {
+  source(field, p.source, p.dest, g);
+  groups(field.at("ends"), p.ends, g);
+  const Routing& routing = *plan_.problem.routing;
+  const int first = p.dest < 0 ? 0 : p.dest, count = p.dest < 0 ? routing.world() : 1;
+  const std::size_t wanted = p.ends.size() * static_cast<std::size_t>(count);
+  require(p.bases.size() == wanted, field.at("bases"), "{} of them, but there are {} pools", p.bases.size(),
+          wanted);
+  for (int d = 0; d < count; ++d) {
+    std::int64_t before = 0;
+    for (std::size_t group = 0; group < p.ends.size(); ++group) {
+      const std::int64_t until = routed_rows_before(routing, g, p.source, first + d, p.ends[group]);
+      const std::int64_t base =
+          p.bases[group * static_cast<std::size_t>(count) + static_cast<std::size_t>(d)];
+      const bool empty = until == before;
+      require(base >= 0 && (empty || until - before <= s.rows - base), field.at("bases"),
+              "the pool of group {} for rank {} has {} rows from {} on, but the slice ends at {}", group,
+              first + d, until - before, base, s.rows);
+      before = until;
+    }
+  }
 }
 
-void StepCheck::owners(const Field& field, const Placement& p, const TileGrid& g) const {
+void StepCheck::placed(const Field& field, const Slice& s, const placement::Routed& p,
+                       const TileGrid& g) const {
+  source(field, p.source, p.dest, g);
+  const int world = plan_.problem.world;
+  const std::size_t wanted = p.dest < 0 ? static_cast<std::size_t>(world) : 1;
+  require(p.bases.size() == wanted, field.at("bases"), "{} of them, not {}", p.bases.size(), wanted);
+  for (int d = p.dest < 0 ? 0 : p.dest; d < (p.dest < 0 ? world : p.dest + 1); ++d) {
+    const std::int64_t base = p.bases[p.dest < 0 ? static_cast<std::size_t>(d) : 0];
+    const std::int64_t rows = plan_.problem.routing->count_before(p.source, d, g.rows);
+    const std::int64_t have = p.dest < 0 ? buffer(s).rows[static_cast<std::size_t>(d)] - s.row : s.rows;
+    require(base >= 0 && (rows == 0 || rows <= have - base), field.at("bases"),
+            "{} rows from {} on, but the slice ends at {}", rows, base, have);
+  }
+}
+
+void StepCheck::placed(const Field& field, const Slice& s, const placement::Owners& p,
+                       const TileGrid& g) const {
   require(!is_symmetric(plan_), field, "rows go to all ranks, but some stand for all");
   require(plan_.problem.world <= max_world, field, "rows go to all of {} ranks, but at most to {}",
           plan_.problem.world, max_world);
@@ -196,57 +215,35 @@ void StepCheck::owners(const Field& field, const Placement& p, const TileGrid& g
   row_map(field.at("rows"), p.rows, g.rows, all);
   const std::int64_t rows = smaller(p.rows.limit, all);
   for (int r = 0; r < plan_.problem.world; ++r)
-    reaches(field.at("slice"), p, r, smaller(larger(rows - r * p.rows.stride, 0), p.rows.stride));
+    reaches(field.at("slice"), s, r, smaller(larger(rows - r * p.rows.stride, 0), p.rows.stride));
 }
 
-void StepCheck::source(const Field& field, const Placement& p, const TileGrid& g) const {
-  require(plan_.problem.routing != nullptr, field, "{} need a problem with a routing", name(p.kind));
-  index(p.source, plan_.ranks, field.at("source"), "ranks");
-  if (p.dest != -1) index(p.dest, plan_.ranks, field.at("dest"), "ranks");
-  const std::int64_t routed_rows = plan_.problem.routing->rows(p.source);
-  require(g.rows <= routed_rows, field, "{} rows, but rank {} has {} to send", g.rows, p.source, routed_rows);
+/// All tiles fit the slice one below the other.
+void StepCheck::stacked(const Field& field, const Slice& s, const TileGrid& g) const {
+  const std::int64_t rows = g.rows * g.tiles_n();
+  require(rows <= s.rows, field.at("slice"), "{} rows, but the tiles have {}", s.rows, rows);
 }
 
-void StepCheck::pools(const Field& field, const Placement& p, const TileGrid& g) const {
-  source(field, p, g);
-  groups(field.at("ends"), p.ends, g);
-  const Routing& routing = *plan_.problem.routing;
-  const int first = p.dest < 0 ? 0 : p.dest, count = p.dest < 0 ? routing.world() : 1;
-  const std::size_t wanted = p.ends.size() * static_cast<std::size_t>(count);
-  require(p.bases.size() == wanted, field.at("bases"), "{} of them, but there are {} pools", p.bases.size(),
-          wanted);
-  for (int d = 0; d < count; ++d) {
-    const auto rows_to = [&](std::int64_t lo, std::int64_t hi) {
-      return routing.count_before(p.source, first + d, smaller(hi * g.tile_rows, g.rows)) -
-             routing.count_before(p.source, first + d, smaller(lo * g.tile_rows, g.rows));
-    };
-    std::int64_t before = 0;
-    for (std::size_t group = 0; group < p.ends.size(); ++group) {
-      const std::int64_t until = g.sum_before(p.ends[group], rows_to, TileGrid::Count{});
-      const std::int64_t base =
-          p.bases[group * static_cast<std::size_t>(count) + static_cast<std::size_t>(d)];
-      const bool empty = until == before;
-      require(base >= 0 && (empty || until - before <= p.slice.rows - base), field.at("bases"),
-              "the pool of group {} for rank {} has {} rows from {} on, but the slice ends at {}", group,
-              first + d, until - before, base, p.slice.rows);
-      before = until;
-    }
-  }
+/// A step reads only from one rank's memory.
+void StepCheck::one_rank(const Field& field, const Placement& p) const {
+  require(ranks_of(p, plan_.problem.world).size() == 1, field, "spreads over several ranks");
 }
 
-void StepCheck::routed(const Field& field, const Placement& p, const TileGrid& g) const {
-  source(field, p, g);
-  const int world = plan_.problem.world;
-  const std::size_t wanted = p.dest < 0 ? static_cast<std::size_t>(world) : 1;
-  require(p.bases.size() == wanted, field.at("bases"), "{} of them, not {}", p.bases.size(), wanted);
-  for (int d = p.dest < 0 ? 0 : p.dest; d < (p.dest < 0 ? world : p.dest + 1); ++d) {
-    const std::int64_t base = p.bases[p.dest < 0 ? static_cast<std::size_t>(d) : 0];
-    const std::int64_t rows = plan_.problem.routing->count_before(p.source, d, g.rows);
-    const std::int64_t have =
-        p.dest < 0 ? buffer(p.slice).rows[static_cast<std::size_t>(d)] - p.slice.row : p.slice.rows;
-    require(base >= 0 && (rows == 0 || rows <= have - base), field.at("bases"),
-            "{} rows from {} on, but the slice ends at {}", rows, base, have);
-  }
+/// The slice's buffer has `rows` rows on `rank`, counted from the first row of the slice.
+void StepCheck::reaches(const Field& field, const Slice& s, int rank, std::int64_t rows) const {
+  const Buffer& b = buffer(s);
+  const std::int64_t have = b.rows[static_cast<std::size_t>(rank)];
+  require(rows == 0 || (s.row <= have && rows <= have - s.row), field,
+          "{} rows from {} on are not in '{}', which has {} on rank {}", rows, s.row, b.name, have, rank);
+}
+
+/// The problem's routing has the grid's rows on `source`; `dest` is a rank, or -1 for all.
+void StepCheck::source(const Field& field, std::int32_t source, std::int32_t dest, const TileGrid& g) const {
+  require(plan_.problem.routing != nullptr, field, "the problem has no routing");
+  index(source, plan_.ranks, field.at("source"), "ranks");
+  if (dest != -1) index(dest, plan_.ranks, field.at("dest"), "ranks");
+  const std::int64_t routed_rows = plan_.problem.routing->rows(source);
+  require(g.rows <= routed_rows, field, "{} rows, but rank {} has {} to send", g.rows, source, routed_rows);
 }
 
 }  // namespace shingle::wellformed
