@@ -3,6 +3,7 @@
 #include "api/own_profile.hpp"
 #include "cli_program.hpp"
 #include "shingle/machine/profile.hpp"
+#include "support/variable.hpp"
 
 namespace shingle::cli_tuned_test {
 namespace {
@@ -95,17 +96,14 @@ TEST_F(CliTuned, SignalIsSearchedByAKeptProfile) {
   EXPECT_THAT(plain.out,
               HasSubstr("signal: equal groups: this machine has no profile, which `shingle profile "
                         "--keep` measures"));
-  const char* cache = ::getenv("XDG_CACHE_HOME");
-  const std::string before = cache != nullptr ? cache : "";
-  ::setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
   const WorldOptions here{.backend = "host", .workers_per_rank = 1};
-  const std::string kept = own_profile_path(2, here);
-  keep_own_profile(read_machine(profile()), kept);
-  EXPECT_EQ(own_profile(2, here)->path, kept);
-  if (cache != nullptr)
-    ::setenv("XDG_CACHE_HOME", before.c_str(), 1);
-  else
-    ::unsetenv("XDG_CACHE_HOME");
+  std::string kept;
+  {
+    const test::Variable cache("XDG_CACHE_HOME", path("cache"));
+    kept = own_profile_path(2, here);
+    keep_own_profile(read_machine(profile()), kept);
+    EXPECT_EQ(own_profile(2, here)->path, kept);
+  }
 
   const std::string by = "signal: groups of waves searched by this machine's profile, " + kept;
   EXPECT_THAT(run(what, kept_in("cache")).out, HasSubstr(by));
