@@ -3,6 +3,7 @@
 #include "api/own_profile.hpp"
 #include "cli_program.hpp"
 #include "shingle/machine/profile.hpp"
+#include "support/variable.hpp"
 
 namespace shingle::cli_tuned_test {
 namespace {
@@ -62,7 +63,7 @@ TEST_F(CliTuned, AutoTakesWhatTuneFound) {
   const std::string there = problem + "--mechanism auto --machine " + profile();
   expect_tuned(json::parse(run("simulate --format json " + there, kept_in("cache")).out)[0]);
   expect_tuned(json::parse(run("plan --format json " + there, kept_in("cache")).out)[0]);
-  EXPECT_THAT(run("plan --steps " + there, kept_in("cache")).out, HasSubstr("chunked, 3 chunks"));
+  EXPECT_THAT(run("plan --steps " + there, kept_in("cache")).out, HasSubstr("chunked chunks=3"));
   EXPECT_THAT(run("verify " + there, kept_in("cache")).out, HasSubstr("proven: chunked plan"));
   const Outcome without = run("simulate --format json " + there, kept_in("other"));
   EXPECT_THAT(without.out, Not(HasSubstr("tuned before")));
@@ -98,17 +99,14 @@ TEST_F(CliTuned, SignalIsSearchedByAKeptProfile) {
   const Outcome launched = run(what, SHINGLE_TEST_MPIEXEC " --oversubscribe -n 2");
   EXPECT_EQ(launched.code, 0) << launched.err;
   EXPECT_THAT(launched.out, HasSubstr("signal: equal groups: no profile; give one with --machine"));
-  const char* cache = ::getenv("XDG_CACHE_HOME");
-  const std::string before = cache != nullptr ? cache : "";
-  ::setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
   const WorldOptions here{.backend = "host", .workers_per_rank = 1};
-  const std::string kept = own_profile_path(2, here);
-  keep_own_profile(read_machine(profile()), kept);
-  EXPECT_EQ(own_profile(2, here)->path, kept);
-  if (cache != nullptr)
-    ::setenv("XDG_CACHE_HOME", before.c_str(), 1);
-  else
-    ::unsetenv("XDG_CACHE_HOME");
+  std::string kept;
+  {
+    const test::Variable cache("XDG_CACHE_HOME", path("cache"));
+    kept = own_profile_path(2, here);
+    keep_own_profile(read_machine(profile()), kept);
+    EXPECT_EQ(own_profile(2, here)->path, kept);
+  }
 
   const std::string by = "signal: groups of waves searched by this machine's profile, " + kept;
   EXPECT_THAT(run(what, kept_in("cache")).out, HasSubstr(by));
@@ -158,7 +156,7 @@ TEST_F(CliTuned, ParamsThatNoMechanismTakesAreRefused) {
   expect_refused("run " + problem + "--chunks 2 --slices 2", "no mechanism takes all");
   const Outcome both = run("plan " + problem + "--mechanism ring,chunked --chunks 3 --slices 2");
   EXPECT_EQ(both.code, 0) << both.err;
-  EXPECT_THAT(both.out, HasSubstr("3 chunks"));
+  EXPECT_THAT(both.out, HasSubstr("chunks=3"));
   // Of what is automatic some take it: that the chosen one does not is said.
   const std::string automatic =
       "plan --machine h200x8 --op gemm+allreduce --m 8K --n 8K --k 4K --world 2 --dtype "

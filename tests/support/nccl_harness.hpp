@@ -3,7 +3,6 @@
 #pragma once
 
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 
 #include "cotune/tuned_table.hpp"
 #include "nccl_tuner/abi.hpp"
+#include "support/variable.hpp"
 
 namespace shingle::test {
 
@@ -132,18 +132,6 @@ class NcclCommunicator {
  private:
   abi::TunerV5& tuner_;
   void* context_ = nullptr;
-};
-
-/// A variable of the environment, for a while.
-class Variable {
- public:
-  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
-  ~Variable() { ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
 };
 
 }  // namespace shingle::test

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -13,6 +12,7 @@
 #include "shingle/bench/shape.hpp"
 #include "shingle/bench/suite.hpp"
 #include "shingle/host/host.hpp"
+#include "support/variable.hpp"
 
 namespace shingle::cli::bench_test {
 namespace {
@@ -212,7 +212,7 @@ TEST(BenchRows, FlagFractionsThatNoPlanCanReach) {
 }
 
 TEST(BenchRows, FoldWhereThePageIsNarrow) {
-  setenv("COLUMNS", "80", 1);
+  const test::Variable columns("COLUMNS", "80");
   Table table = bench_table();
   std::string text = bench_head(table);
   for (const char* contender : {"sequential", "signal"})
@@ -222,7 +222,6 @@ TEST(BenchRows, FoldWhereThePageIsNarrow) {
   const auto first = text.find("4096×64×3584");
   EXPECT_NE(first, std::string::npos);
   EXPECT_EQ(text.find("4096×64×3584", first + 1), std::string::npos) << "once for both rows";
-  unsetenv("COLUMNS");
 }
 
 /// A world of threads whose results change on their way to the host.

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -15,10 +14,12 @@
 #include "shingle/common/params_text.hpp"
 #include "shingle/run/execute.hpp"
 #include "shingle/run/memory.hpp"
+#include "support/variable.hpp"
 
 namespace shingle::cli::cli_rows_test {
 namespace {
 
+using test::Variable;
 using testing::HasSubstr;
 
 Row row_that_ran() {
@@ -52,7 +53,7 @@ TEST(Rows, TableLinesUp) {
   Row infeasible = row_that_ran();
   infeasible.time.reset();
   infeasible.reason = "because";
-  setenv("COLUMNS", "200", 1);
+  const Variable columns("COLUMNS", "200");
   const std::string table = to_table({row_that_ran(), infeasible});
   EXPECT_THAT(table,
               HasSubstr("ffn_down gemm+allreduce  64×64×64  signal         200 us      125 us    4.0%    "
@@ -93,7 +94,7 @@ std::vector<std::string> lines_in(const std::string& text) {
 }
 
 TEST(Rows, FoldWhereThePageIsNarrow) {
-  setenv("COLUMNS", "80", 1);
+  const Variable columns("COLUMNS", "80");
   Row other = row_that_ran();
   other.mechanism = "copy-engine";
   const std::vector<std::string> lines = lines_in(to_table({row_that_ran(), other}));
@@ -103,11 +104,15 @@ TEST(Rows, FoldWhereThePageIsNarrow) {
   EXPECT_THAT(lines[4], HasSubstr("  signal           200 us      125 us    4.0%    1.60x"));
   EXPECT_THAT(lines[6], HasSubstr("  copy-engine      200 us      125 us    4.0%    1.60x"));
   for (const std::string& line : lines) EXPECT_LE(line.size(), 80u + 4) << line;
-  unsetenv("COLUMNS");
-  EXPECT_EQ(page_width(), 80u);  // in a pipe
+}
+
+TEST(Rows, FitAPipe) {
+  const Variable columns("COLUMNS", std::nullopt);
+  EXPECT_EQ(page_width(), 80u);
 }
 
 TEST(Rows, FoldedTablesOfAllKindsFitThePage) {
+  const Variable columns("COLUMNS", "80");
   Machine machine;
   machine.name = "h200x8";
   Row row = row_that_is_predicted("shared_down", 400e3, 275e3);
@@ -184,7 +189,7 @@ TEST(Rows, AreNullWhereNothingRan) {
 }
 
 TEST(Rows, AddUpToALayer) {
-  setenv("COLUMNS", "200", 1);
+  const Variable columns("COLUMNS", "200");
   Machine machine;
   machine.name = "h200x8";
   std::vector<Row> rows{row_that_is_predicted("attn_out", 200, 125),

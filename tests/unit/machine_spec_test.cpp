@@ -2,13 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
+#include "support/variable.hpp"
 
 namespace shingle::machine_spec_test {
 namespace {
@@ -23,9 +23,6 @@ constexpr Traffic traffics[] = {Traffic::allreduce, Traffic::reducescatter, Traf
 /// Finds the profiles of this source tree, wherever the build is.
 class Spec : public testing::Test {
  protected:
-  void SetUp() override { ::setenv("SHINGLE_MACHINES", SHINGLE_TEST_SOURCE_DIR "/machines", 1); }
-  void TearDown() override { ::unsetenv("SHINGLE_MACHINES"); }
-
   static std::string refused(const std::string& spec) {
     try {
       machine_from_spec(spec);
@@ -35,6 +32,9 @@ class Spec : public testing::Test {
     }
     return "nothing";
   }
+
+ private:
+  test::Variable machines_{"SHINGLE_MACHINES", SHINGLE_TEST_SOURCE_DIR "/machines"};
 };
 
 TEST_F(Spec, KnowsShippedProfilesByName) {
@@ -53,7 +53,7 @@ TEST_F(Spec, PrefersOwnProfiles) {
   write_file_atomically((own / "h200x8.json").string(), to_json(machine));
   machine.name = "mine";
   write_file_atomically((own / "mine.json").string(), to_json(machine));
-  ::setenv("SHINGLE_MACHINES", own.c_str(), 1);
+  const test::Variable machines("SHINGLE_MACHINES", own.string());
   EXPECT_EQ(machine_from_spec("h200x8").workers, 64);
   EXPECT_EQ(machine_from_spec("mine").workers, 64);
   EXPECT_THAT(machine_names(), Contains("mine"));

@@ -14,10 +14,12 @@
 
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
+#include "support/variable.hpp"
 
 namespace shingle::tune_cache_test {
 namespace {
 
+using test::Variable;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -203,22 +205,12 @@ TEST_F(Cache, SaysWhatItCannotStore) {
 }
 
 TEST(CacheDirectory, IsTheUsers) {
-  const auto set = [](const char* name, const char* value) {
-    value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
-  };
-  const char* home = ::getenv("HOME");
-  const char* cache = ::getenv("XDG_CACHE_HOME");
-  const std::string old_home = home ? home : "", old_cache = cache ? cache : "";
-  set("HOME", "/home/me");
-  set("XDG_CACHE_HOME", "/caches");
+  const Variable home("HOME", "/home/me"), cache("XDG_CACHE_HOME", "/caches");
   EXPECT_EQ(default_cache_directory(), "/caches/shingle");
-  set("XDG_CACHE_HOME", "relative");
+  const Variable relative("XDG_CACHE_HOME", "relative");
   EXPECT_EQ(default_cache_directory(), "/home/me/.cache/shingle");
-  set("XDG_CACHE_HOME", nullptr);
-  set("HOME", nullptr);
+  const Variable no_home("HOME", std::nullopt), no_cache("XDG_CACHE_HOME", std::nullopt);
   EXPECT_THROW(default_cache_directory(), IoError);
-  set("HOME", home ? old_home.c_str() : nullptr);
-  set("XDG_CACHE_HOME", cache ? old_cache.c_str() : nullptr);
 }
 
 }  // namespace
