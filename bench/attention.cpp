@@ -6,7 +6,6 @@
 
 #include "api/measure.hpp"
 #include "api/workspace.hpp"
-#include "planner/common/param_table.hpp"
 #include "report.hpp"
 
 using namespace shingle;
@@ -15,16 +14,15 @@ namespace {
 
 struct Candidate {
   const char* name;
-  Mechanism mechanism;
-  bool row_parallel;
+  Params params;
 };
 
-std::vector<Candidate> candidates_of(Op op) {
-  if (op == Op::ulysses_attention)
-    return {{"sequential", Mechanism::sequential, false}, {"ring", Mechanism::ring, false}};
-  return {{"sequential", Mechanism::sequential, false},
-          {"row-parallel", Mechanism::ring, true},
-          {"query-split", Mechanism::ring, false}};
+std::vector<Candidate> candidates_of(Op op, int slices) {
+  const Candidate sequential{"sequential", SequentialParams{}};
+  if (op == Op::ulysses_attention) return {sequential, {"ring", RingParams{.slices = slices}}};
+  return {sequential,
+          {"row-parallel", RingParams{.slices = slices, .row_parallel = true}},
+          {"query-split", RingParams{.slices = slices}}};
 }
 
 /// What a rank sends: of a sum all rows but its shard; or Q, K and V of its tokens, and a result like Q.
@@ -94,17 +92,12 @@ int main(int argc, char** argv) {
   options.link = {sent_bytes(problem) / (fraction * paced_for_us * 1e3), 10};
   const auto world = make_world(problem.world, options);
   Workspace memory(*world, *inputs);
-  const std::vector<Candidate> candidates = candidates_of(problem.op);
+  const std::vector<Candidate> candidates = candidates_of(problem.op, slices);
   std::vector<Operator> operators;
   bool all_passed = true;
   for (const Candidate& candidate : candidates) {
-    Params params;
-    params.slices = slices;
-    params.row_parallel = candidate.row_parallel;
-    Operator& op = operators.emplace_back(*world, problem,
-                                          Options{.mechanism = candidate.mechanism,
-                                                  .params = taken(candidate.mechanism, problem.op, params),
-                                                  .verify = true});
+    Operator& op =
+        operators.emplace_back(*world, problem, Options{.params = candidate.params, .verify = true});
     memory.bind(op);
     memory.poison_outputs();
     op.executable().poison();

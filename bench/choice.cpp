@@ -86,11 +86,11 @@ class Field {
 std::vector<Plan> variants(const Problem& problem, const Machine& machine, const Considered& considered) {
   std::vector<Plan> plans;
   const auto add = [&](const Params& params) {
-    if (auto plan = make_plan(problem, machine, considered.mechanism, params))
-      plans.push_back(std::move(plan).value());
+    if (auto plan = make_plan(problem, machine, params)) plans.push_back(std::move(plan).value());
   };
   add(considered.params);
-  for (const Choice& choice : choices(problem, machine, considered.mechanism, considered.params, {}))
+  const Params open = default_params(mechanism_of(considered.params));
+  for (const Choice& choice : choices(problem, machine, considered.params, open))
     if (!choice.values.empty()) add(choice.values[choice.values.size() / 2]);
   return plans;
 }

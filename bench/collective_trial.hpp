@@ -55,7 +55,7 @@ inline CollectiveKind kind_of(Op op) {
 
 /// The library's one call, without the passes that put an all-to-all's rows in order: here they are.
 inline Plan library_plan(const Problem& problem, const Machine& machine) {
-  Plan plan = make_plan(problem, machine, Mechanism::sequential).value();
+  Plan plan = make_plan(problem, machine, SequentialParams{}).value();
   const std::vector<std::int64_t> parts(
       problem.traits().routes() ? static_cast<std::size_t>(problem.world) : 0, problem.m / problem.world);
   for (int rank = 0; rank < problem.world; ++rank) {

@@ -79,7 +79,7 @@ class BesideProducts {
     Problem product{.op = Op::gemm, .world = world.size(), .m = m, .n = n, .k = k};
     product.dtype = world.capabilities().native_dtypes.at(0);
     product.transpose_b = true;
-    product_ = make_plan(product, world.machine(), Mechanism::sequential).value();
+    product_ = make_plan(product, world.machine(), SequentialParams{}).value();
     inputs_ = random_inputs(product, 3);
   }
 

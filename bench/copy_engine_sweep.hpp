@@ -132,11 +132,11 @@ class Sweep {
     if (settings_.library) all.emplace_back().plan = library_plan(problem, world_.machine());
     for (const bool prelaunch : {false, true})
       for (const Variant variant : variants) {
-        Params params;
-        params.variant = variant, params.prelaunch = prelaunch, params.trigger = settings_.trigger;
+        const CopyEngineParams params{
+            .variant = variant, .prelaunch = prelaunch, .trigger = settings_.trigger};
         Contender& one = all.emplace_back();
         one.variant = variant, one.prelaunch = prelaunch;
-        if (auto plan = make_plan(problem, world_.machine(), Mechanism::copy_engine, params))
+        if (auto plan = make_plan(problem, world_.machine(), params))
           one.plan = std::move(plan).value();
         else
           one.note = plan.reason();

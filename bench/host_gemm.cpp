@@ -46,11 +46,7 @@ int main(int argc, char** argv) {
   const auto inputs = random_inputs(problem, 1);
   Workspace memory(*world, *inputs);
 
-  Options how;
-  how.mechanism = Mechanism::signal;
-  how.params.tile_rows = tile_rows;
-  how.params.tile_cols = tile_cols;
-  Operator whole_plan(*world, problem, how);
+  Operator whole_plan(*world, problem, {.params = SignalParams{.tile = {tile_rows, tile_cols}}});
   memory.bind(whole_plan);
   memory.poison_outputs();
   whole_plan.run();

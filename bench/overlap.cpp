@@ -4,8 +4,8 @@
 #include <CLI/CLI.hpp>
 
 #include "api/measure.hpp"
-#include "planner/common/param_table.hpp"
 #include "report.hpp"
+#include "shingle/plan/json.hpp"
 
 using namespace shingle;
 
@@ -32,15 +32,14 @@ double gemm_us(World& world, const Inputs& inputs, Workspace& memory) {
 int main(int argc, char** argv) {
   CLI::App app("Overlap efficiency on the host, by mechanism and by how much there is to hide");
   std::int64_t m = 2048, n = 2048, k = 2048;
-  int ranks = 2, repeat = 7;
+  int ranks = 2, repeat = 7, slices = 0;
   std::vector<double> fractions{0.7, 0.85, 1.0};
   std::vector<std::string> ops{"gemm+allreduce", "gemm+reducescatter"};
   std::vector<std::string> mechanisms{"signal", "ring", "chunked"};
-  Params params;
   std::string json;
   app.add_option("--ops", ops)->delimiter(',')->capture_default_str();
   app.add_option("--mechanisms", mechanisms)->delimiter(',')->capture_default_str();
-  app.add_option("--slices", params.slices, "of ring; 0: its default")->capture_default_str();
+  app.add_option("--slices", slices, "of ring; 0: its default")->capture_default_str();
   app.add_option("--m", m)->capture_default_str();
   app.add_option("--n", n)->capture_default_str();
   app.add_option("--k", k)->capture_default_str();
@@ -79,13 +78,13 @@ int main(int argc, char** argv) {
       const auto world = make_world(ranks, options);
       Workspace memory(*world, *inputs);
       GemmAlone gemm(*world, *inputs, memory);
-      Operator sequential(*world, problem, {.mechanism = Mechanism::sequential});
+      Operator sequential(*world, problem, {.params = SequentialParams{}});
       memory.bind(sequential);
       for (const std::string& mechanism : mechanisms) {
-        const Mechanism by = parse_mechanism(mechanism);
-        const Params own = taken(by, problem.op, params);
-        if (!make_plan(problem, world->machine(), by, own)) continue;
-        Operator overlapped(*world, problem, {.mechanism = by, .params = own, .verify = true});
+        Params params = default_params(parse_mechanism(mechanism));
+        if (auto* ring = std::get_if<RingParams>(&params)) ring->slices = slices;
+        if (!make_plan(problem, world->machine(), params)) continue;
+        Operator overlapped(*world, problem, {.params = params, .verify = true});
         memory.bind(overlapped);
         memory.poison_outputs();
         overlapped.executable().poison();
@@ -104,7 +103,7 @@ int main(int argc, char** argv) {
                                   {"n", n},
                                   {"k", k},
                                   {"mechanism", mechanism},
-                                  {"slices", overlapped.plan().params.slices},
+                                  {"params", nlohmann::json::parse(to_json(overlapped.plan().params))},
                                   {"comm_over_gemm", fraction},
                                   {"link_gbps", options.link.gbps},
                                   {"gemm_us", found.gemm_us},

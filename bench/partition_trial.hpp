@@ -28,7 +28,7 @@ inline double us_since(Clock::time_point begin) {
 }
 
 struct Settings {
-  Params params{};
+  SignalParams params{};
   int most = 32;          ///< partitions to try
   int rounds = 3;         ///< of all partitions
   int repeat = 9;         ///< rounds of the finalists
@@ -75,14 +75,14 @@ inline std::vector<Groups> partitions(std::int64_t waves, int most, std::uint64_
 }
 
 /// The plan that is searched and made for waves `off` tiles larger than those that run.
-inline Result<Plan> mistaken(const Problem& problem, const Machine& machine, Params params,
+inline Result<Plan> mistaken(const Problem& problem, const Machine& machine, SignalParams params,
                              std::int32_t off) {
   Machine wrong = machine;
   wrong.workers += off;
   const auto model = wave_model(problem, wrong, params);
   if (!model) return Reason{model.reason()};
   params.group_waves = search(*model).group_waves;
-  Result<Plan> plan = make_plan(problem, wrong, Mechanism::signal, params);
+  Result<Plan> plan = make_plan(problem, wrong, params);
   if (!plan) return plan;
   plan->workers = machine.workers;
   for (RankPlan& rank : plan->ranks)
@@ -92,6 +92,11 @@ inline Result<Plan> mistaken(const Problem& problem, const Machine& machine, Par
         if (auto* pass = std::get_if<Elementwise>(&step)) pass->resources.most -= off;
       }
   return plan;
+}
+
+/// The groups of a plan of `signal`; none of another mechanism.
+inline Groups groups_in(const Plan& plan) {
+  return plan.mechanism == Mechanism::signal ? std::get<SignalParams>(params_of(plan)).group_waves : Groups{};
 }
 
 /// A plan that is measured, under all the names that it goes by.
@@ -128,7 +133,7 @@ class Trial {
       search_us.us.push_back(us_since(begin));
     }
     search_us_ = search_us.median();
-    add("sequential", make_plan(problem, machine, Mechanism::sequential));
+    add("sequential", make_plan(problem, machine, SequentialParams{}));
     add("searched", grouped(found));
     for (const std::int64_t size : equal_sizes)
       if (size < waves_) add(fmt::format("equal {}", size), grouped(equal_groups(waves_, size)));
@@ -184,7 +189,7 @@ class Trial {
                        {"points", nlohmann::json::array()}};
     for (const Contender& one : contenders_)
       row["points"].push_back({{"names", one.names},
-                               {"group_waves", one.op->plan().params.group_waves},
+                               {"group_waves", groups_in(one.op->plan())},
                                {"time", one.samples.json()},
                                {"predicted_us", one.predicted_us},
                                {"verified", one.right}});
@@ -193,9 +198,9 @@ class Trial {
 
  private:
   Result<Plan> grouped(const Groups& groups) const {
-    Params params = settings_.params;
+    SignalParams params = settings_.params;
     params.group_waves = groups;
-    return make_plan(inputs_->problem(), machine_, Mechanism::signal, params);
+    return make_plan(inputs_->problem(), machine_, params);
   }
   void add(const std::string& name, Result<Plan> plan) {
     if (!plan) throw Unsupported(plan.reason());

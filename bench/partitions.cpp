@@ -158,8 +158,8 @@ int main(int argc, char** argv) try {
   app.add_option("--ops", ops)->delimiter(',')->capture_default_str();
   app.add_option("--shape", shapes, "MxNxK; may be repeated")->delimiter(',')->capture_default_str();
   app.add_option("--routing", routing, "of gemm+alltoall")->capture_default_str();
-  app.add_option("--tile-rows", settings.params.tile_rows, "0: the profile's");
-  app.add_option("--tile-cols", settings.params.tile_cols, "0: the profile's");
+  app.add_option("--tile-rows", settings.params.tile.rows, "0: the profile's");
+  app.add_option("--tile-cols", settings.params.tile.cols, "0: the profile's");
   app.add_option("--comm-workers", settings.params.comm_workers, "0: the profile's");
   app.add_option("--partitions", settings.most,
                  "to try of a shape: all, if there are no more; else a random sample")

@@ -6,7 +6,6 @@
 #include <random>
 
 #include "api/workspace.hpp"
-#include "planner/common/param_table.hpp"
 #include "report.hpp"
 #include "shingle/api/operator.hpp"
 #include "shingle/machine/profile.hpp"
@@ -40,7 +39,6 @@ class Draw {
 
 struct Case {
   Problem problem;
-  Mechanism mechanism;
   Params params;
   Link link;
 };
@@ -62,23 +60,41 @@ Problem draw_problem(Draw& draw, int world) {
   return p;
 }
 
+Params draw_params(Draw& draw) {
+  const Mechanism mechanism = draw.one_of({Mechanism::sequential, Mechanism::chunked, Mechanism::signal,
+                                           Mechanism::ring, Mechanism::fused, Mechanism::copy_engine});
+  const auto chunks = static_cast<std::int32_t>(draw.size(2, 8));
+  const auto slices = static_cast<std::int32_t>(draw.size(1, 6));
+  TileParams tile;
+  if (draw.size(0, 1)) {
+    tile.rows = draw.one_of({64, 128, 256});
+    tile.cols = draw.one_of({128, 256, 512});
+  }
+  switch (mechanism) {
+    case Mechanism::sequential:
+      return SequentialParams{};
+    case Mechanism::chunked:
+      return ChunkedParams{.chunks = chunks};
+    case Mechanism::signal:
+      return SignalParams{.tile = tile};
+    case Mechanism::ring:
+      return RingParams{.slices = slices};
+    case Mechanism::fused:
+      return FusedParams{.tile = tile};
+    case Mechanism::copy_engine:
+      return CopyEngineParams{.tile = tile};
+  }
+  return {};
+}
+
 Case draw_case(Draw& draw, int world, const Machine& machine) {
   for (;;) {
-    Case at{draw_problem(draw, world), Mechanism::sequential, {}, {}};
-    at.mechanism = draw.one_of({Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring,
-                                Mechanism::fused, Mechanism::copy_engine});
-    at.params.chunks = static_cast<std::int32_t>(draw.size(2, 8));
-    at.params.slices = static_cast<std::int32_t>(draw.size(1, 6));
-    if (draw.size(0, 1)) {
-      at.params.tile_rows = draw.one_of({64, 128, 256});
-      at.params.tile_cols = draw.one_of({128, 256, 512});
-    }
-    at.params = taken(at.mechanism, at.problem.op, at.params);
+    Case at{draw_problem(draw, world), draw_params(draw), {}};
     // Communication takes between a third of the GEMM and three times as long.
     const double gemm = library_gemm_us(machine, at.problem.m, at.problem.n, at.problem.k, machine.workers);
     const double bytes = static_cast<double>(at.problem.m) * static_cast<double>(at.problem.n) * 4;
     at.link = {bytes / (gemm * draw.one_of({0.3, 0.5, 0.7, 1.0, 1.5, 3.0}) * 1e3), 10};
-    if (make_plan(at.problem, machine, at.mechanism, at.params)) return at;
+    if (make_plan(at.problem, machine, at.params)) return at;
   }
 }
 
@@ -122,7 +138,7 @@ double measured_us(const Case& at, int repeat, double& spread) {
   const auto world = make_world(at.problem.world, {.backend = "host", .link = at.link});
   const auto inputs = random_inputs(at.problem, 3);
   Workspace memory(*world, *inputs);
-  Operator op(*world, at.problem, {.mechanism = at.mechanism, .params = at.params});
+  Operator op(*world, at.problem, {.params = at.params});
   memory.bind(op);
   op.run();
   bench::Samples samples;
@@ -177,7 +193,7 @@ int main(int argc, char** argv) {
   for (int found = 0; found < count && unsteady < 3 * count;) {
     const Case at = draw_case(draw, world, machine);
     machine.link = at.link;
-    const Plan plan = make_plan(at.problem, machine, at.mechanism, at.params).value();
+    const Plan plan = make_plan(at.problem, machine, at.params).value();
     double spread = 0;
     const std::vector<double> before = pace.slowdown();
     const double measured = measured_us(at, repeat, spread);
@@ -191,14 +207,14 @@ int main(int argc, char** argv) {
     const double error = std::abs(predicted - measured) / measured;
     ++found;
     errors["all"].push_back(error);
-    errors[std::string(name(at.mechanism))].push_back(error);
+    errors[std::string(name(mechanism_of(at.params)))].push_back(error);
     if (all || error > 0.2)
       fmt::print("{:<42} {:<12} measured {:>9.2f} ms ({:4.1f}%) predicted {:>9.2f} ms  error {:+.1f}%\n",
-                 describe(at.problem), name(at.mechanism), measured / 1e3, spread * 100, predicted / 1e3,
-                 (predicted / measured - 1) * 100);
+                 describe(at.problem), name(mechanism_of(at.params)), measured / 1e3, spread * 100,
+                 predicted / 1e3, (predicted / measured - 1) * 100);
     std::fflush(stdout);
     record["rows"].push_back({{"problem", describe(at.problem)},
-                              {"mechanism", name(at.mechanism)},
+                              {"mechanism", name(mechanism_of(at.params))},
                               {"link_gbps", at.link.gbps},
                               {"measured_us", measured},
                               {"spread", spread},

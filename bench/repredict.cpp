@@ -42,7 +42,7 @@ void route(Problem& problem) {
 /// The plan of a row's mechanism and params; nothing if there is none for this machine.
 std::optional<Plan> plan_of(const RecordRow& row, const Problem& problem, const Machine& machine) {
   const cli::Contender plan = cli::parse_contenders(row.text("plan")).at(0);
-  auto made = make_plan(problem, machine, plan.mechanism, plan.params);
+  auto made = make_plan(problem, machine, parse_params(plan.mechanism, plan.params));
   if (!made) return {};
   return std::move(made).value();
 }
@@ -121,7 +121,10 @@ class Repredicted {
       if (row.text("names").ends_with("fastest")) best_us = us;
       const double error = error_of(row, problem);  // none if it has groups of other waves: a mistaken one
       if (std::isnan(error)) continue;
-      const Groups groups = cli::parse_contenders(row.text("plan")).at(0).params.group_waves;
+      const cli::Contender plan = cli::parse_contenders(row.text("plan")).at(0);
+      const Params params = parse_params(plan.mechanism, plan.params);
+      const auto* signal = std::get_if<SignalParams>(&params);
+      const Groups groups = signal != nullptr ? signal->group_waves : Groups{};
       errors_[groups.empty() ? "sequential" : op].add(error);
       if (groups.empty()) continue;
       errors_["all by signal"].add(error);

@@ -3,7 +3,6 @@
 // read: the figures are those of the plans (tests/property/ring_test.cpp proves the pattern).
 #include <CLI/CLI.hpp>
 
-#include "planner/common/param_table.hpp"
 #include "report.hpp"
 #include "report/trace.hpp"
 #include "shingle/api/registry.hpp"
@@ -59,9 +58,9 @@ int main(int argc, char** argv) {
         problem.world = ranks;
         problem.m = std::int64_t{4096} * ranks;
         problem.n = problem.k = 64;
-        Params params;
-        params.slices = params.chunks = count;
-        const Plan plan = make_plan(problem, machine, mechanism, taken(mechanism, op, params)).value();
+        const Params params = mechanism == Mechanism::ring ? Params{RingParams{.slices = count}}
+                                                           : Params{ChunkedParams{.chunks = count}};
+        const Plan plan = make_plan(problem, machine, params).value();
         fmt::print("{:<20} {:<8} {:>6}", name(op), name(mechanism), count);
         for (const double fraction : fractions) {
           const double beyond = exposed(plan, fraction);

@@ -52,8 +52,8 @@ int main(int argc, char** argv) {
   fmt::print("RMSNorm of {} rows of {} {}{}, one thread, median of {}\n", rows, hidden, dtype,
              residual ? ", residual" : "", repeat);
 
-  const auto prepare = [&](Mechanism mechanism, const Params& params) {
-    Operator op(*world, problem, {.mechanism = mechanism, .params = params});
+  const auto prepare = [&](const Params& params) {
+    Operator op(*world, problem, {.params = params});
     memory.bind(op);
     memory.poison_outputs();
     op.run();
@@ -61,13 +61,9 @@ int main(int argc, char** argv) {
     all_passed = all_passed && result.passed;
     return op;
   };
-  Operator plain = prepare(Mechanism::sequential, {});
+  Operator plain = prepare(SequentialParams{});
   for (const auto& [tile_rows, tile_cols] : {std::pair{64, 256}, {128, 256}, {256, 512}}) {
-    Params params;
-    params.tile_rows = tile_rows;
-    params.tile_cols = tile_cols;
-    params.order.swizzle = 4;
-    Operator fused = prepare(Mechanism::signal, params);
+    Operator fused = prepare(SignalParams{.tile = {tile_rows, tile_cols, {.swizzle = 4}}});
     bench::Samples with, without;
     for (int i = 0; i < repeat; ++i) {
       with.us.push_back(pass_us(fused));

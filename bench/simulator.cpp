@@ -84,9 +84,9 @@ int main(int argc, char** argv) {
   double fastest = 0;
   fmt::print("{:<46} {:<12} {:>6} {:>10} {:>9} {:>9}\n", "problem", "mechanism", "ranks", "events", "ms",
              "M/s");
-  const auto row = [&](const Problem& problem, const Machine& on, Mechanism mechanism, const Params& params,
-                       double most_ms) {
-    const Speed speed = speed_of(make_plan(problem, on, mechanism, params).value(), on, repeat);
+  const auto row = [&](const Problem& problem, const Machine& on, const Params& params, double most_ms) {
+    const Mechanism mechanism = mechanism_of(params);
+    const Speed speed = speed_of(make_plan(problem, on, params).value(), on, repeat);
     const double rate = static_cast<double>(speed.events) / speed.us;
     if (speed.events > 10000) fastest = std::max(fastest, rate);
     const bool late = most_ms > 0 && speed.us > most_ms * 1e3;
@@ -100,17 +100,17 @@ int main(int argc, char** argv) {
   };
   const Problem layer{
       .op = Op::gemm_allreduce, .world = 8, .m = 8192, .n = 8192, .k = 3584, .dtype = DType::bf16};
-  row(layer, machine, Mechanism::signal, {}, 20);
+  row(layer, machine, SignalParams{}, 20);
   for (const Mechanism mechanism :
        {Mechanism::sequential, Mechanism::chunked, Mechanism::ring, Mechanism::fused, Mechanism::copy_engine})
-    row(layer, machine, mechanism, {}, 0);
+    row(layer, machine, default_params(mechanism), 0);
   // One worker a rank: every tile is an event.
   Machine small = machine;
   small.workers = 2, small.collective_workers = 1;
   Problem tiles = layer;
   for (const std::int64_t m : {8192, 32768, 131072}) {
     tiles.m = m;
-    row(tiles, small, Mechanism::signal, {.tile_rows = 128, .tile_cols = 128}, 0);
+    row(tiles, small, SignalParams{.tile = {128, 128}}, 0);
   }
   kept = rings(record) && kept;
   fmt::print("fastest {:.2f} million events a second\n", fastest);

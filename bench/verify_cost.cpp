@@ -64,9 +64,7 @@ int main(int argc, char** argv) {
       problem.dtype = DType::bf16;
       Machine machine;
       machine.workers = 128;
-      Params params;
-      params.tile_rows = rows;
-      params.tile_cols = cols;
+      SignalParams params{.tile = {rows, cols}};
       const std::int64_t tiles = ceil_div(m, rows) * ceil_div(n, cols),
                          waves = ceil_div(tiles, machine.workers);
       const std::int64_t parts = smaller(groups, waves);

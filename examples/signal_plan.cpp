@@ -16,11 +16,9 @@ int main() {
   problem.epilogue.activation = shingle::Activation::relu;
 
   const auto world = shingle::make_world(ranks, {.backend = "host", .workers_per_rank = 1});
-  shingle::Params params;
-  params.tile_rows = 64;
-  params.tile_cols = 128;
-  params.group_waves = {4, 4, 2};  // ten tiles; the last group's transfer is exposed, so that group is small
-  shingle::Operator op(*world, problem, {.mechanism = shingle::Mechanism::signal, .params = params});
+  // Ten tiles. The transfer of the last group is exposed, so that group is small.
+  const shingle::SignalParams params{.tile = {64, 128}, .group_waves = {4, 4, 2}};
+  shingle::Operator op(*world, problem, {.params = params});
 
   std::printf("%s\n", to_text(op.plan()).c_str());
   const shingle::Proof proof = verify(op.plan());

@@ -30,23 +30,9 @@ def text_of(value, digits=6):
 
 
 def plan_text(mechanism, params):
-    """Returns a mechanism with its params as for `shingle bench --mechanism`: signal:tile=128x256:groups=1,2."""
+    """Returns a mechanism with its params as for `shingle bench --mechanism`: signal:groups=1,2:tile=128x256."""
     words = [mechanism] if mechanism else []
-    order = params.get("order", {})
-    flat = {**{key: value for key, value in params.items() if key != "order"}, **order}
-    for key, value in flat.items():
-        if key == "tile_rows":
-            words.append(f"tile={value}x{flat['tile_cols']}")
-        elif key == "cluster_m":
-            words.append(f"cluster={value}x{flat.get('cluster_n', 1)}")
-        elif key == "without_helpers":
-            words.append("helpers=none")
-        elif key == "raster":
-            words.append(f"raster={value[-1]}")
-        elif key == "group_waves":
-            words.append("groups=" + ",".join(map(str, value)))
-        elif key not in ("tile_cols", "cluster_n") and value is not False:
-            words.append(key.replace("_", "-") + ("" if value is True else f"={value}"))
+    words += [name if value is True else f"{name}={value}" for name, value in params.items()]
     return ":".join(words)
 
 
@@ -97,7 +83,8 @@ def flat(row):
         if key == "problem":
             case.update(problem_columns(value))
         elif key == "group_waves":
-            case["plan"] = plan_text("signal", {key: value}) if value else "sequential"
+            groups = {"groups": ",".join(map(str, value))}
+            case["plan"] = plan_text("signal", groups) if value else "sequential"
         elif key == "names":
             case[key] = "/".join(value)
         elif key == "params":
@@ -157,8 +144,8 @@ def self_test():
     problem = {"op": "gemm+allreduce", "m": "1", "n": "2", "k": "3", "dtype": "bf16", "world": "4"}
     point = {"plan": "signal:groups=1,2", "names": "searched/fastest", "search_us": 5.0}
     assert flat(shape) == [{**problem, **point, **got}], flat(shape)
-    params = {"tile_rows": 8, "tile_cols": 16, "without_helpers": True}
+    params = {"helpers": "none", "one-shot": True, "tile": "8x16"}
     bench = {"op": "a", "mechanism": "fused", "params": params, "overlapped_us": 2.0, "compute_us": 1.0}
     assert flat({**bench, "overlapped": time, "sequential": time, "compute": None}) == [
-        {**got, "op": "a", "compute_us": 1.0, "plan": "fused:tile=8x16:helpers=none"}
+        {**got, "op": "a", "compute_us": 1.0, "plan": "fused:helpers=none:one-shot:tile=8x16"}
     ]

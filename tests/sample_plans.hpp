@@ -24,13 +24,10 @@ inline Plan all_steps() {
   p.routing = std::make_shared<const Routing>(std::vector<std::vector<std::int32_t>>{
       {0, 1, 1, 0, 1, 1, 0, 1}, {0, 0, 0, 0, 0}});  // rank 0 gets 3 + 5 rows
   plan.mechanism = Mechanism::signal;
-  plan.params = {.tile_rows = 4,
-                 .tile_cols = 2,
-                 .order = {Raster::along_m, 2, 1, 2, 1},
-                 .comm_workers = 1,
-                 .chunks = 3,
-                 .group_waves = {1, 2},
-                 .helpers = 2};
+  plan.params = list_of(SignalParams{.tile = {4, 2, {Raster::along_m, 2, 1, 2, 1}},
+                                     .comm_workers = 1,
+                                     .group_waves = {1, 2},
+                                     .symmetric = true});
   plan.workers = 4;
   plan.rounding = "nowhere";
   plan.buffers = {{"a", Role::a, DType::bf16, {6, 6}, 8},
@@ -130,9 +127,9 @@ inline std::vector<Plan> planned(int world = 3, std::int64_t m = 100) {
           dest[static_cast<std::size_t>(s)].push_back(static_cast<std::int32_t>(row * row / 7 % world));
       p.routing = std::make_shared<const Routing>(std::move(dest));
     }
-    for (const Planner planner :
-         {&plan_sequential, &plan_chunked, &plan_signal, &plan_ring, &plan_fused, &plan_copy_engine})
-      if (auto plan = planner(p, machine, {})) plans.push_back(std::move(*plan));
+    for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal,
+                                      Mechanism::ring, Mechanism::fused, Mechanism::copy_engine})
+      if (auto plan = plan_with(p, machine, default_params(mechanism))) plans.push_back(std::move(*plan));
   }
   return plans;
 }

@@ -9,50 +9,23 @@
 #include "../report.hpp"
 #include "api/measure.hpp"
 #include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
 #include "shingle/plan/json.hpp"
 
 using namespace shingle;
 
 namespace {
 
-/// Parses params of `fused`, such as "tile=128x256,helpers=4,swizzle=8". The planner chooses params that are
-/// left out.
-Params parse_params(const std::string& text) {
-  Params params;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
-    const std::size_t equals = part.find('=');
-    const std::string key = part.substr(0, equals);
-    const std::string value = equals == std::string::npos ? "1" : part.substr(equals + 1);
-    const auto number = [&](std::size_t at = 0) { return std::stoi(value.substr(at)); };
-    begin = end + 1;
-    if (key == "tile")
-      params.tile_rows = number(), params.tile_cols = number(value.find('x') + 1);
-    else if (key == "raster")
-      params.order.raster = value == "m" ? Raster::along_m : Raster::along_n;
-    else if (key == "swizzle")
-      params.order.swizzle = number();
-    else if (key == "cluster")
-      params.order.cluster_m = number();
-    else if (key == "helpers")
-      params.helpers = number();
-    else if (key == "fp32")
-      params.stage_fp32 = true;
-    else if (key == "one-shot")
-      params.one_shot = true;
-    else if (key == "comm-rows")
-      params.comm_rows = number();
-    else if (key == "pull")
-      params.pull = true;
-    else if (key == "mover")
-      params.mover = parse_mover(value);
-    else if (key == "order")
-      params.comm_order = parse_comm_order(value);
-    else if (key != "default")
-      throw InvalidArgument(fmt::format("'{}' is no param of fused", part));
+/// Parses params of `fused`, as flags of `shingle run` without dashes: "tile=128x256,helpers=4,pull".
+/// "default" leaves all of them to the planner.
+Params parse_fused(const std::string& text) {
+  if (text == "default") return FusedParams{};
+  ParamList params;
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t equals = std::min(part.find('='), part.size());
+    params.push_back({part.substr(0, equals), part.substr(std::min(equals + 1, part.size()))});
   }
-  return params;
+  return parse_params(Mechanism::fused, params, false);
 }
 
 struct Settings {
@@ -77,9 +50,9 @@ class Comparison {
         inputs_(random_inputs(problem, 7)),
         memory_(world, *inputs_),
         gemm_(world, *inputs_, memory_) {
-    add("sequential", {.mechanism = Mechanism::sequential});
+    add("sequential", {.params = SequentialParams{}});
     for (const std::string& variant : settings.variants)
-      add("fused " + variant, {.mechanism = Mechanism::fused, .params = parse_params(variant)});
+      add("fused " + variant, {.params = parse_fused(variant)});
   }
 
   /// True if all results are right.
@@ -178,9 +151,10 @@ int main(int argc, char** argv) try {
   app.add_option("--m", ms)->delimiter(',')->capture_default_str();
   app.add_option("--n", n)->capture_default_str();
   app.add_option("--k", ks)->delimiter(',')->capture_default_str();
-  app.add_option("--params", settings.variants,
-                 "each as default, or tile=128x256,raster=m,swizzle=8,cluster=2,helpers=4,fp32,one-shot,"
-                 "comm-rows=256,pull,mover=store,order=reverse")
+  app.add_option(
+         "--params", settings.variants,
+         "each as default, or tile=128x256,raster=m,swizzle=8,cluster=2x1,helpers=4,stage-fp32,one-shot,"
+         "comm-rows=256,pull,mover=store,comm-order=reverse")
       ->capture_default_str();
   app.add_option("--repeat", settings.repeat)->capture_default_str();
   app.add_option("--idle-ms", settings.idle_ms, "before each run")->capture_default_str();

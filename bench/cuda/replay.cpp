@@ -44,8 +44,8 @@ void time_calls(Operator& operation, const Streams& streams, int count, bench::S
 }
 
 void measure(World& world, const Problem& problem, Mechanism mechanism, int repeat, nlohmann::json& record) {
-  if (!make_plan(problem, world.machine(), mechanism)) return;
-  Operator operation(world, problem, {.mechanism = mechanism});
+  if (!make_plan(problem, world.machine(), default_params(mechanism))) return;
+  Operator operation(world, problem, {.params = default_params(mechanism)});
   const auto inputs = random_inputs(problem, 1);
   const Workspace workspace(world, *inputs);
   workspace.bind(operation);

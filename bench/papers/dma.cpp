@@ -65,8 +65,7 @@ Times times_of(Op op, const Machine& machine) {
   for (double bytes = least; bytes <= most; bytes *= 2)
     for (const Choice& plain : {b2b, op == Op::allgather ? bcst : swap, pcpy})
       for (const Choice& choice : {plain, prelaunched(plain)}) {
-        Params params;
-        params.variant = choice.variant, params.prelaunch = choice.prelaunch;
+        const CopyEngineParams params{.variant = choice.variant, .prelaunch = choice.prelaunch};
         const Plan plan = plan_copy_engine(problem_of(op, bytes), machine, params).value();
         times[bytes][choice] = simulate(plan, machine).makespan_us;
       }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "planner/common/param_table.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 #include "tune/reuse.hpp"
@@ -31,14 +30,11 @@ class Contest {
       Result<Tuned> found = tuned(entry);
       if (!found) {
         if (baseline) return Reason{found.reason()};
-        chosen_.considered.push_back({.mechanism = entry.mechanism, .reason = found.reason()});
+        chosen_.considered.push_back({.params = default_params(entry.mechanism), .reason = found.reason()});
         continue;
       }
-      chosen_.considered.push_back({.mechanism = entry.mechanism,
-                                    .us = found->us,
-                                    .tried = found->tried,
-                                    .known = known_,
-                                    .params = found->plan.params});
+      chosen_.considered.push_back(
+          {.params = params_of(found->plan), .us = found->us, .tried = found->tried, .known = known_});
       runners_.push_back({std::move(found->plan), found->us, 0});
     }
     // The baseline stays first, so that it wins ties.
@@ -64,7 +60,7 @@ class Contest {
   /// Params from the cache, from a neighbouring entry, or by search.
   Result<Tuned> tuned(const PlannerEntry& entry) {
     known_ = false;
-    TuneCache* cache = options_.tune.params == Params{} ? options_.cache : nullptr;
+    TuneCache* cache = options_.tune.params.empty() ? options_.cache : nullptr;
     std::optional<Params> known;
     double measured = 0;
     if (cache) {
@@ -74,18 +70,15 @@ class Contest {
         known = reuse(cache->entries(), problem_, machine_);
     }
     if (known)
-      if (Result<Plan> plan = entry.plan(problem_, machine_, *known); plan && !refused(*plan)) {
+      if (Result<Plan> plan = plan_with(problem_, machine_, *known); plan && !refused(*plan)) {
         if (measured > 0 && (!fastest_ || measured < fastest_->us)) fastest_ = {entry.mechanism, measured};
         const double us = simulate(*plan, machine_, options_.tune.simulate).makespan_us;
         known_ = true;
         return Tuned{std::move(plan).value(), us, 1};
       }
-    Result<Tuned> found = tune(problem_, machine_, entry.mechanism, entry.plan, options_.tune);
+    Result<Tuned> found = tune(problem_, machine_, entry.mechanism, options_.tune);
     if (found && cache)
-      store({.problem = problem_,
-             .mechanism = entry.mechanism,
-             .params = found->plan.params,
-             .predicted_us = found->us});
+      store({.problem = problem_, .params = params_of(found->plan), .predicted_us = found->us});
     return found;
   }
 
@@ -106,7 +99,7 @@ class Contest {
     chosen_.sequential_us = sequential_us;
     chosen_.reason = std::move(reason);
     for (const Considered& at : chosen_.considered)
-      if (at.known && at.mechanism == chosen_.plan.mechanism && at.params == chosen_.plan.params)
+      if (at.known && at.params == params_of(chosen_.plan))
         chosen_.reason += "; its params were tuned before";
   }
 
@@ -141,10 +134,10 @@ class Contest {
         runner = {std::move(*untuned), predicted, us};
       }
     for (Considered& considered : chosen_.considered)
-      if (considered.mechanism == runner.plan.mechanism) {
+      if (mechanism_of(considered.params) == runner.plan.mechanism) {
         considered.us = runner.us;
         considered.measured_us = runner.measured_us;
-        considered.params = runner.plan.params;
+        considered.params = params_of(runner.plan);
       }
   }
 
@@ -158,10 +151,9 @@ class Contest {
     }
     chosen_.confirmed = true;
     const double base = runners_.front().measured_us, us = best->measured_us;
-    if (options_.cache && options_.tune.params == Params{})
+    if (options_.cache && options_.tune.params.empty())
       store({.problem = problem_,
-             .mechanism = best->plan.mechanism,
-             .params = best->plan.params,
+             .params = params_of(best->plan),
              .predicted_us = best->us,
              .measured_us = us});
     take(*best, us, base,
@@ -186,8 +178,8 @@ class Contest {
 }  // namespace
 
 std::optional<Plan> untuned_plan(const Plan& found, const Machine& machine, const TuneOptions& options) {
-  const Params asked = taken(found.mechanism, found.problem.op, options.params);
-  Result<Plan> plan = find_planner(found.mechanism).plan(found.problem, machine, asked);
+  const Params asked = parse_taken(found.mechanism, found.problem, options.params);
+  Result<Plan> plan = plan_with(found.problem, machine, asked);
   if (!plan || plan->params == found.params) return std::nullopt;
   if (options.refuses && !options.refuses(*plan).empty()) return std::nullopt;
   return std::move(plan).value();

@@ -31,12 +31,11 @@ struct ChooseOptions {
 
 /// A mechanism in a choice.
 struct Considered {
-  Mechanism mechanism = Mechanism::sequential;
-  double us = 0;  ///< predicted, with the best params found; 0: the mechanism does not serve the problem
+  Params params{};  ///< of the mechanism: the best that were found
+  double us = 0;    ///< predicted, with the best params found; 0: the mechanism does not serve the problem
   double measured_us = 0;  ///< shorter time of the tuned and the untuned plan; 0: not measured
   int tried = 0;           ///< number of plans that were simulated
   bool known = false;      ///< true if the params are from the cache
-  Params params{};         ///< best params found
   std::string reason{};    ///< why the mechanism does not serve the problem
 };
 

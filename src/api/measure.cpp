@@ -44,7 +44,7 @@ std::vector<Part> parts_of(const Problem& problem) {
 
 /// Steps of the sequential plan that compute, without communication and waits.
 Plan computation_alone(const Problem& problem, const Part& part, const Machine& machine) {
-  Plan plan = make_plan(part.problem, machine, Mechanism::sequential).value();
+  Plan plan = make_plan(part.problem, machine, SequentialParams{}).value();
   if (!problem.traits().attends) return plan;
   for (RankPlan& rank : plan.ranks) {
     std::vector<Step> steps;

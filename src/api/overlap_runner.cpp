@@ -23,11 +23,11 @@ struct OverlapRunner::State {
       : world(on), problem(overlap), inputs(random_inputs(overlap, 0, Values::normal)), memory(on, *inputs) {}
 
   Result<Plan> plan(const std::vector<CollectiveConfig>& configs) const {
-    return make_plan(problem, world.machine(), Mechanism::chunked, {.configs = configs});
+    return make_plan(problem, world.machine(), ChunkedParams{.configs = configs});
   }
   /// The operator of a plan, made at the first request.
   Operator& operator_of(Plan plan) {
-    const std::vector<CollectiveConfig> configs = plan.params.configs;
+    const std::vector<CollectiveConfig> configs = std::get<ChunkedParams>(params_of(plan)).configs;
     if (const auto found = ready.find(configs); found != ready.end()) return found->second;
     if (ready.size() == most_kept) ready.clear();
     Operator made(world, std::move(plan), timeout_us);

@@ -6,7 +6,6 @@
 #include <ranges>
 
 #include "backend/launch.hpp"
-#include "planner/common/param_table.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/host/host.hpp"
 #include "tune/searched.hpp"
@@ -18,17 +17,14 @@ namespace shingle {
 namespace {
 
 constexpr PlannerEntry planner_table[] = {
-    {Mechanism::sequential, plan_sequential, "one GEMM, then the collective: the baseline"},
-    {Mechanism::chunked, plan_chunked,
-     "data slicing: the collective of one slice beside the GEMM of the next"},
-    {Mechanism::ring, plan_ring,
+    {Mechanism::sequential, "one GEMM, then the collective: the baseline"},
+    {Mechanism::chunked, "data slicing: the collective of one slice beside the GEMM of the next"},
+    {Mechanism::ring,
      "messages around a ring; a rank's own shard is computed last (or first), so that nothing waits at the "
      "end"},
-    {Mechanism::signal, plan_signal,
-     "one GEMM that counts finished tiles; each group of waves is sent when complete", searched_groups},
-    {Mechanism::copy_engine, plan_copy_engine,
-     "copy engines carry out the collective, with no worker but those that sum"},
-    {Mechanism::fused, plan_fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
+    {Mechanism::signal, "one GEMM that counts finished tiles; each group of waves is sent when complete"},
+    {Mechanism::copy_engine, "copy engines carry out the collective, with no worker but those that sum"},
+    {Mechanism::fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
 };
 
 HostOptions host_options(const WorldOptions& options) {
@@ -114,40 +110,35 @@ std::span<const BackendEntry> backends() {
   return backend_table;
 }
 
-const PlannerEntry& find_planner(Mechanism mechanism) {
-  const auto found = std::ranges::find(planner_table, mechanism, &PlannerEntry::mechanism);
-  if (found == std::end(planner_table))
-    throw InvalidArgument(fmt::format("this build has no planner for {}", name(mechanism)));
-  return *found;
-}
-
-Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism,
-                       const Params& params) {
+Result<Plan> make_plan(const Problem& problem, const Machine& machine, const Params& params) {
   problem.validate();
-  if (const auto reason = untaken(mechanism, problem.op, params)) throw InvalidArgument(reason->text);
-  const PlannerEntry& entry = find_planner(mechanism);
-  if (entry.search != nullptr)
-    if (const auto searched = entry.search(problem, machine, params))
-      if (Result<Plan> plan = entry.plan(problem, machine, *searched)) return plan;
-  return entry.plan(problem, machine, params);
+  const ParamList given = list_of(params);
+  if (const auto reason = untaken(mechanism_of(params), problem.traits().is_workload, given))
+    throw InvalidArgument(reason->text);
+  if (const auto* signal = std::get_if<SignalParams>(&params))
+    if (const auto searched = searched_groups(problem, machine, *signal))
+      if (Result<Plan> plan = plan_signal(problem, machine, *searched)) return plan;
+  return plan_with(problem, machine, params);
 }
 
-Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const Params& params) {
+Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const ParamList& params) {
+  problem.validate();
+  const bool is_workload = problem.traits().is_workload;
   Result<Plan> plan = Reason{"no mechanism takes all of these params"};
   bool taken = false;
   for (const PlannerEntry& entry : planners() | std::views::reverse) {
-    if (untaken(entry.mechanism, problem.op, params)) continue;
+    if (untaken(entry.mechanism, is_workload, params)) continue;
     taken = true;
-    plan = make_plan(problem, machine, entry.mechanism, params);
+    plan = make_plan(problem, machine, parse_params(entry.mechanism, params, is_workload));
     if (plan) return plan;
     // Params that the user gave must not be dropped for a mechanism that does not take them.
-    if (!(params == Params{}) && make_plan(problem, machine, entry.mechanism))
+    if (!params.empty() && make_plan(problem, machine, default_params(entry.mechanism)))
       return Reason{fmt::format("{}: {}", name(entry.mechanism), plan.reason())};
   }
   if (!taken) throw InvalidArgument(plan.reason());
   const Mechanism baseline = planners().front().mechanism;
-  if (const auto reason = untaken(baseline, problem.op, params);
-      reason && make_plan(problem, machine, baseline))
+  if (const auto reason = untaken(baseline, is_workload, params);
+      reason && make_plan(problem, machine, default_params(baseline)))
     throw InvalidArgument(reason->text);  // only the baseline would serve the problem
   return plan;
 }

@@ -22,7 +22,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-Quantity split(std::string_view text, std::string_view what) {
+Quantity quantity(std::string_view text, std::string_view what) {
   text = trim(text);
   Quantity q{0, {}};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), q.value);
@@ -77,6 +77,15 @@ std::int64_t parse_size(std::string_view text) {
   return static_cast<std::int64_t>(whole << shift);
 }
 
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = text.find(separator, begin);
+    parts.emplace_back(text.substr(begin, end == std::string_view::npos ? end : end - begin));
+  }
+  return parts;
+}
+
 Link parse_link(std::string_view text) {
   Link link;
   if (trim(text) == "none") return link;
@@ -90,7 +99,7 @@ Link parse_link(std::string_view text) {
     const std::string_view part = trim(text.substr(0, comma));
     more = comma != std::string_view::npos;
     if (more) text = text.substr(comma + 1);
-    const Quantity q = split(part, "link such as 8GB/s,10us");
+    const Quantity q = quantity(part, "link such as 8GB/s,10us");
     if (q.unit.empty())
       throw InvalidArgument(fmt::format("'{}' has no unit; write a link as 8GB/s,10us", part));
     if (q.unit.ends_with("/s")) {
@@ -107,7 +116,7 @@ Link parse_link(std::string_view text) {
 
 double parse_time_us(std::string_view text) {
   constexpr double longest_us = 1e12;  // about 11.6 days
-  const Quantity q = split(text, "time such as 30s or 10us");
+  const Quantity q = quantity(text, "time such as 30s or 10us");
   double unit_us = 0;
   if (q.unit == "us") unit_us = 1;
   if (q.unit == "ms") unit_us = 1e3;

@@ -37,21 +37,6 @@ constexpr Names<Mechanism, 6> mechanisms{{{Mechanism::sequential, "sequential"},
                                           {Mechanism::ring, "ring"},
                                           {Mechanism::fused, "fused"},
                                           {Mechanism::copy_engine, "copy-engine"}}};
-constexpr Names<Mover, 2> movers{{{Mover::copy_engine, "copy-engine"}, {Mover::store, "store"}}};
-constexpr Names<CommOrder, 5> comm_orders{{{CommOrder::automatic, "auto"},
-                                           {CommOrder::ring, "ring"},
-                                           {CommOrder::reverse, "reverse"},
-                                           {CommOrder::interleaved, "interleaved"},
-                                           {CommOrder::same, "same"}}};
-constexpr Names<Variant, 6> variants{{{Variant::automatic, "auto"},
-                                      {Variant::pcpy, "pcpy"},
-                                      {Variant::bcst, "bcst"},
-                                      {Variant::swap, "swap"},
-                                      {Variant::b2b, "b2b"},
-                                      {Variant::ring, "ring"}}};
-constexpr Names<Poll, 3> polls{
-    {{Poll::engine, "engine"}, {Poll::rank, "rank"}, {Poll::collective, "collective"}}};
-constexpr Names<Trigger, 2> triggers{{{Trigger::host, "host"}, {Trigger::direct, "direct"}}};
 
 /// True if every row lies on a rank of its own: the owner or the destination.
 bool spreads_by_row(const Placement& at) {
@@ -67,41 +52,16 @@ std::string_view name(Mechanism mechanism) {
 Mechanism parse_mechanism(std::string_view text) {
   return parse_in(mechanisms, "mechanism", text);
 }
-std::string_view name(Mover mover) {
-  return name_in(movers, mover);
-}
-Mover parse_mover(std::string_view text) {
-  return parse_in(movers, "mover", text);
-}
-std::string_view name(Variant variant) {
-  return name_in(variants, variant);
-}
-Variant parse_variant(std::string_view text) {
-  return parse_in(variants, "variant", text);
-}
-std::string_view name(Poll poll) {
-  return name_in(polls, poll);
-}
-Poll parse_poll(std::string_view text) {
-  return parse_in(polls, "poll location", text);
-}
-std::string_view name(Trigger trigger) {
-  return name_in(triggers, trigger);
-}
-Trigger parse_trigger(std::string_view text) {
-  return parse_in(triggers, "trigger", text);
+std::string describe(const ParamList& params) {
+  std::string text;
+  for (const auto& [name, value] : params)
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : " ", name, value.empty() ? "" : "=", value);
+  return text;
 }
 
 bool is_command(const Step& step) {
   return std::holds_alternative<Fill>(step) || std::holds_alternative<Copy>(step) ||
          std::holds_alternative<Broadcast>(step) || std::holds_alternative<Swap>(step);
-}
-
-std::string_view name(CommOrder order) {
-  return name_in(comm_orders, order);
-}
-CommOrder parse_comm_order(std::string_view text) {
-  return parse_in(comm_orders, "order", text);
 }
 
 std::string_view name(const Step& step) {

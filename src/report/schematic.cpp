@@ -17,8 +17,11 @@ constexpr double unit_us = 100;  // time of a wave of tiles
 /// Number of elements in a wave of the plan's largest GEMM tile.
 double wave_elements(const Plan& plan) {
   const double workers = std::max(plan.workers, 1);
-  const double tile =
-      static_cast<double>(std::max(plan.params.tile_rows, 1)) * std::max(plan.params.tile_cols, 1);
+  double tile = 0;
+  for (const Lane& lane : plan.ranks.front().lanes)
+    for (const Step& step : lane.steps)
+      if (const auto* gemm = std::get_if<Gemm>(&step); gemm && gemm->grid.positions() > 1)
+        tile = std::max(tile, 1.0 * gemm->grid.tile_rows * gemm->grid.tile_cols);
   const double all = static_cast<double>(plan.problem.m) * static_cast<double>(plan.problem.n);
   return std::max(tile > 1 ? tile * workers : all / 8, 1.0);  // a plan without tiles: eight waves in total
 }

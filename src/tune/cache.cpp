@@ -107,7 +107,7 @@ void TuneCache::store(TuneEntry entry) {
     if (!std::isfinite(us) || us < 0)
       throw InvalidArgument(fmt::format("a time of {} us must be finite and not negative", us));
   entry.problem.routing.reset();
-  std::string key = tuning::key_of(entry.problem, entry.mechanism);
+  std::string key = tuning::key_of(entry.problem, mechanism_of(entry.params));
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);

@@ -9,16 +9,15 @@
 #include <vector>
 
 #include "shingle/machine/machine.hpp"
-#include "shingle/plan/plan.hpp"
+#include "shingle/planner/params.hpp"
 
 namespace shingle {
 
-inline constexpr int tune_cache_version = 1;
+inline constexpr int tune_cache_version = 2;
 
-/// The params found for a problem and a mechanism.
+/// The params found for a problem and their mechanism.
 struct TuneEntry {
   Problem problem;  ///< without its routing: all routings of the same sizes share an entry
-  Mechanism mechanism = Mechanism::signal;
   Params params{};
   double predicted_us = 0;  ///< 0: not predicted
   double measured_us = 0;   ///< 0: not measured

@@ -32,8 +32,8 @@ TuneEntry read_entry(const Json& json) {
   const Fields fields(json);
   TuneEntry entry;
   entry.problem = unrouted_problem_from_json(text_of(part(fields, "problem")));
-  entry.mechanism = parse_mechanism(fields.text({"mechanism"}).value_or(""));
-  entry.params = params_from_json(text_of(part(fields, "params")));
+  entry.params = parse_params(parse_mechanism(fields.text({"mechanism"}).value_or("")),
+                              params_from_json(text_of(part(fields, "params"))));
   entry.predicted_us = fields.number({"predicted_us"}, 0, longest_us).value_or(0);
   entry.measured_us = fields.number({"measured_us"}, 0, longest_us).value_or(0);
   return entry;
@@ -54,8 +54,8 @@ std::string cache_text(const std::string& fingerprint, const std::map<std::strin
   for (const auto& [key, entry] : entries) {
     text += fmt::format(
         R"({}{{"problem": {}, "mechanism": "{}", "params": {}, "predicted_us": {}, "measured_us": {}}})",
-        std::exchange(separator, ",\n"), to_json(entry.problem, -1), name(entry.mechanism),
-        to_json(entry.params, -1), text_of(entry.predicted_us), text_of(entry.measured_us));
+        std::exchange(separator, ",\n"), to_json(entry.problem, -1), name(mechanism_of(entry.params)),
+        to_json(list_of(entry.params), -1), text_of(entry.predicted_us), text_of(entry.measured_us));
   }
   return text + "\n]}\n";
 }
@@ -73,7 +73,7 @@ std::map<std::string, TuneEntry> cache_entries(const std::string& fingerprint, s
   std::map<std::string, TuneEntry> entries;
   for (const Json& element : *list) {
     TuneEntry entry = read_entry(element);
-    std::string key = key_of(entry.problem, entry.mechanism);
+    std::string key = key_of(entry.problem, mechanism_of(entry.params));
     entries.insert_or_assign(std::move(key), std::move(entry));
   }
   return entries;

@@ -64,8 +64,8 @@ cotune::Space config_space(const Machine& machine) {
   return cotune::resource_space(std::clamp(machine.workers - 1, 1, most_channels), most_chunk_bytes);
 }
 
-Params overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs) {
-  return {.tile_rows = machine.tile_rows, .tile_cols = machine.tile_cols, .configs = std::move(configs)};
+ChunkedParams overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs) {
+  return {.tile = {machine.tile_rows, machine.tile_cols}, .configs = std::move(configs)};
 }
 
 cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& spans, double makespan_us) {
@@ -95,10 +95,11 @@ cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& sp
 cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& machine,
                                      const std::vector<CollectiveConfig>& configs, bool beside,
                                      const SimOptions& options) {
-  Params params = overlap_params(machine, configs);
+  ChunkedParams params = overlap_params(machine, configs);
   params.symmetric = symmetric(machine, options);
+  const SequentialParams alone{.tile = params.tile, .configs = params.configs, .symmetric = params.symmetric};
   const Result<Plan> plan =
-      beside ? plan_chunked(overlap, machine, params) : plan_sequential(overlap, machine, params);
+      beside ? plan_chunked(overlap, machine, params) : plan_sequential(overlap, machine, alone);
   if (!plan) return {.makespan_us = std::numeric_limits<double>::infinity()};
   const Simulated simulated = simulate(*plan, machine, options);
   return measurement_of(*plan, simulated.spans, simulated.makespan_us);

@@ -7,7 +7,7 @@
 
 #include "cotune/search.hpp"
 #include "shingle/machine/machine.hpp"
-#include "shingle/plan/problem.hpp"
+#include "shingle/planner/params.hpp"
 #include "shingle/sim/simulate.hpp"
 
 namespace shingle {
@@ -18,7 +18,7 @@ cotune::Space config_space(const Machine& machine);
 
 /// Params for simulating an overlap's plan. Products use the machine's tile size, and their workers are
 /// released to collectives one by one, as with cuBLASLt.
-Params overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs);
+ChunkedParams overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs);
 
 /// Simulates one iteration of an overlap: collectives run beside computations, or one after the other if
 /// `beside` is false. The makespan is infinite if there is no such plan. Throws as simulate().

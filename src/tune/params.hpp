@@ -11,7 +11,7 @@
 namespace shingle {
 
 struct TuneOptions {
-  Params params{};  ///< fields not at their default stay fixed, if the mechanism takes them
+  ParamList params{};  ///< stay fixed, if the mechanism takes them
   SimOptions simulate{};
   /// Reason the backend rejects a plan, or empty; null if it accepts every plan
   std::function<std::string(const Plan&)> refuses{};
@@ -32,21 +32,17 @@ struct Choice {
   std::vector<Params> values;
 };
 
-/// Worker counts of collectives for which the machine has curves, ascending. NCCL's own choice is not among
-/// them.
-std::vector<std::int32_t> known_comm_workers(const Machine& machine);
-
 /// The params that matter to a mechanism for a problem, each with the values worth trying on this machine.
 /// The other params are as in `at`. They include tiles and orders, workers for collectives, chunks, slices,
 /// communication tiles, pull or push, movers, variants, and prelaunch. They also include groups of waves,
 /// searched for each tile (tune/search.hpp). Params that `fixed` sets are left out.
-std::vector<Choice> choices(const Problem& problem, const Machine& machine, Mechanism mechanism,
-                            const Params& at, const Params& fixed);
+std::vector<Choice> choices(const Problem& problem, const Machine& machine, const Params& at,
+                            const Params& fixed);
 
 /// Finds the fastest params by simulation. It varies one param at a time until a pass over all of them finds
 /// nothing faster. Deterministic. Returns a Reason if the mechanism does not serve the problem. Throws as
 /// simulate().
-Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mechanism, Planner planner,
+Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mechanism,
                    const TuneOptions& options = {});
 
 }  // namespace shingle

@@ -29,7 +29,7 @@ std::optional<TuneEntry> nearest(const std::vector<TuneEntry>& entries, const Pr
   const TuneEntry* found = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const TuneEntry& entry : entries) {
-    if (entry.mechanism != mechanism || !alike(entry.problem, problem)) continue;
+    if (mechanism_of(entry.params) != mechanism || !alike(entry.problem, problem)) continue;
     const double far = distance(entry.problem, problem);
     if (far < least) least = far, found = &entry;
   }
@@ -62,11 +62,11 @@ std::vector<std::int64_t> scale_groups(const std::vector<std::int64_t>& group_wa
   return scaled;
 }
 
-std::optional<Params> reuse(const std::vector<TuneEntry>& entries, const Problem& problem,
-                            const Machine& machine) {
+std::optional<SignalParams> reuse(const std::vector<TuneEntry>& entries, const Problem& problem,
+                                  const Machine& machine) {
   const auto neighbour = nearest(entries, problem, Mechanism::signal);
   if (!neighbour) return std::nullopt;
-  Params params = neighbour->params;
+  SignalParams params = std::get<SignalParams>(neighbour->params);
   const auto tiles = planner::signal_grid(problem, machine, params);
   if (!tiles) return std::nullopt;
   const std::int64_t waves = tiles.value().waves();

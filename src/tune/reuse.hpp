@@ -23,7 +23,7 @@ std::vector<std::int64_t> scale_groups(const std::vector<std::int64_t>& group_wa
 /// Params of `signal` from the nearest entry, with groups scaled to the waves of this problem. Nothing if no
 /// entry matches, or if `signal` cannot serve the problem with that entry's tile. Throws InvalidArgument if
 /// the problem is invalid.
-std::optional<Params> reuse(const std::vector<TuneEntry>& entries, const Problem& problem,
-                            const Machine& machine);
+std::optional<SignalParams> reuse(const std::vector<TuneEntry>& entries, const Problem& problem,
+                                  const Machine& machine);
 
 }  // namespace shingle

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "shingle/machine/machine.hpp"
-#include "shingle/plan/plan.hpp"
+#include "shingle/planner/params.hpp"
 
 namespace shingle {
 
@@ -12,6 +12,7 @@ namespace shingle {
 /// and the workers of collectives unless `given` sets them. The rest is as in `given`. A pure function in
 /// closed form: it makes and simulates no plan, and all ranks get the same result. Empty if `given` has
 /// groups or asks for equal ones, if the machine lacks figures, or if `signal` does not serve the problem.
-std::optional<Params> searched_groups(const Problem& problem, const Machine& machine, const Params& given);
+std::optional<SignalParams> searched_groups(const Problem& problem, const Machine& machine,
+                                            const SignalParams& given);
 
 }  // namespace shingle

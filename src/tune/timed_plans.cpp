@@ -227,9 +227,8 @@ Tiled TimedPlans::tiled(const TileShape& tile, std::int64_t k, std::int64_t wave
                   .n = across * tile.cols,
                   .k = k,
                   .dtype = dtype_};
-  const Plan base =
-      hooked_ ? plan_signal(problem, machine_, {.tile_rows = tile.rows, .tile_cols = tile.cols}).value()
-              : sequential(problem);
+  const Plan base = hooked_ ? plan_signal(problem, machine_, {.tile = {tile.rows, tile.cols}}).value()
+                            : sequential(problem);
   const TileGrid grid = make_grid(problem.m, problem.n, tile.rows, tile.cols, machine_.order);
   Plan plan = with_lanes(base, [&](int rank) {
     auto gemm = std::get<Gemm>(steps_of<Gemm>(base, rank).front());

@@ -136,7 +136,7 @@ double WaveModel::send_us(std::int64_t first, std::int64_t end) const {
   return latency_us + collective_us(machine, traffic, ranks, workers, most);
 }
 
-Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const Params& params) {
+Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const SignalParams& params) {
   const auto tiles = planner::signal_grid(problem, machine, params);
   if (!tiles) return Reason{tiles.reason()};
   auto model = model_of(tiles.value(), problem, machine, tiles->collective_workers);
@@ -146,7 +146,8 @@ Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, con
   return model;
 }
 
-Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine, const Params& params) {
+Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine,
+                                  const SignalParams& params) {
   auto tiles = planner::signal_grid(problem, machine, params);
   if (!tiles) return Reason{tiles.reason()};
   tiles->workers = machine.workers;

@@ -6,7 +6,7 @@
 
 #include "shingle/base/result.hpp"
 #include "shingle/machine/machine.hpp"
-#include "shingle/plan/plan.hpp"
+#include "shingle/planner/params.hpp"
 
 namespace shingle {
 
@@ -38,14 +38,15 @@ struct WaveModel {
 };
 
 /// Model of a problem's GEMM as `signal` runs it, on the workers that collectives leave to it. Its waves are
-/// the waves of Params::group_waves. Bytes are exact: they count short last waves, ragged and phantom tiles,
-/// and the problem's routing as planned. Returns a Reason if `signal` cannot serve the problem, or if the
-/// machine lacks a time for a tile or a curve for the collective. Throws InvalidArgument if the problem is
-/// invalid.
-Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const Params& params = {});
+/// the waves of SignalParams::group_waves. Bytes are exact: they count short last waves, ragged and phantom
+/// tiles, and the problem's routing as planned. Returns a Reason if `signal` cannot serve the problem, or if
+/// the machine lacks a time for a tile or a curve for the collective. Throws InvalidArgument if the problem
+/// is invalid.
+Result<WaveModel> wave_model(const Problem& problem, const Machine& machine, const SignalParams& params = {});
 
 /// Model of `sequential`: the same tiles on all workers, and the collective with NCCL's choice of workers.
-Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine, const Params& params = {});
+Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine,
+                                  const SignalParams& params = {});
 
 /// Differences from a profile while a plan runs (FlashOverlap §4.2.3).
 struct Conditions {

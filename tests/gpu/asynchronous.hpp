@@ -42,33 +42,24 @@ inline Problem small_problem(Op op, int world) {
 
 /// Params with several groups or slices, and so with several waits between lanes.
 inline Params small_tiles(Mechanism mechanism) {
-  Params params;
-  if (mechanism == Mechanism::signal) params.tile_rows = 64, params.tile_cols = 128, params.comm_workers = 32;
-  if (mechanism == Mechanism::chunked) params.chunks = 3;
-  if (mechanism == Mechanism::ring) params.slices = 3;
-  return params;
+  if (mechanism == Mechanism::signal) return SignalParams{.tile = {64, 128}, .comm_workers = 32};
+  if (mechanism == Mechanism::chunked) return ChunkedParams{.chunks = 3};
+  if (mechanism == Mechanism::ring) return RingParams{.slices = 3};
+  return default_params(mechanism);
 }
 
-/// A mechanism and its params.
-struct Way {
-  Mechanism mechanism;
-  Params params;
-};
-
-inline std::string describe(const Way& way) {
-  return std::string(name(way.mechanism)) + (way.params.engines > 0 ? ", by engines" : "");
+inline std::string describe(const Params& params) {
+  return std::string(name(mechanism_of(params))) + ' ' + shingle::describe(list_of(params));
 }
 
 /// All mechanisms that need no peer memory, and the ring by copy engines if there is peer memory.
-inline std::vector<Way> ways(const World& world) {
-  std::vector<Way> ways;
+inline std::vector<Params> ways(const World& world) {
+  std::vector<Params> ways;
   for (const Mechanism mechanism :
        {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring})
-    ways.push_back({mechanism, small_tiles(mechanism)});
-  if (world.capabilities().remote_memory && world.size() > 1) {
-    ways.push_back(ways.back());
-    ways.back().params.engines = 1;
-  }
+    ways.push_back(small_tiles(mechanism));
+  if (world.capabilities().remote_memory && world.size() > 1)
+    ways.push_back(RingParams{.engines = 1, .slices = 3});
   return ways;
 }
 

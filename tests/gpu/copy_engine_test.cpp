@@ -24,25 +24,20 @@ class CopyEngine : public testing::Test {
       GTEST_SKIP() << "two GPUs that reach each other are needed";
     world = make_cuda_world(ranks);
   }
-  Operator gather(const Params& params) {
+  Operator gather(Variant variant, Trigger trigger, bool prelaunch) {
     const Problem problem{.op = Op::allgather, .world = ranks, .m = 200, .n = 96, .k = 96};
-    return {*world, problem, {.mechanism = Mechanism::copy_engine, .params = params, .timeout_us = 10e6}};
+    const CopyEngineParams params{.variant = variant, .prelaunch = prelaunch, .trigger = trigger};
+    return {*world, problem, {.params = params, .timeout_us = 10e6}};
   }
   std::unique_ptr<World> world;
 };
-
-Params params_of(Variant variant, Trigger trigger, bool prelaunch) {
-  Params params;
-  params.variant = variant, params.trigger = trigger, params.prelaunch = prelaunch;
-  return params;
-}
 
 /// A rank's rows that are already at their place in the result stay there; only the others are copied.
 TEST_F(CopyEngine, GathersInPlace) {
   for (const Variant variant : {Variant::b2b, Variant::pcpy, Variant::bcst, Variant::ring})
     for (const bool prelaunch : {false, true}) {
       SCOPED_TRACE(std::string(name(variant)) + (prelaunch ? ", prelaunched" : ""));
-      Operator operation = gather(params_of(variant, Trigger::direct, prelaunch));
+      Operator operation = gather(variant, Trigger::direct, prelaunch);
       const auto inputs = random_inputs(operation.problem(), 3);
       std::vector<DeviceBuffer> outs;
       std::vector<Output> outputs;
@@ -74,7 +69,7 @@ TEST_F(CopyEngine, OneDirectEngineIsCaptured) {
   constexpr int replays = 4;
   for (const Variant variant : {Variant::b2b, Variant::ring}) {
     SCOPED_TRACE(std::string(name(variant)));
-    Operator operation = gather(params_of(variant, Trigger::direct, true));
+    Operator operation = gather(variant, Trigger::direct, true);
     Matrices matrices(*world, operation.problem(), 2);
     matrices.bind(operation);
     matrices.reserve(replays);
@@ -108,7 +103,7 @@ TEST_F(CopyEngine, OneDirectEngineIsCaptured) {
 }
 
 TEST_F(CopyEngine, WhatTheHostMediatesIsNotCaptured) {
-  Operator operation = gather(params_of(Variant::b2b, Trigger::host, true));
+  Operator operation = gather(Variant::b2b, Trigger::host, true);
   Matrices matrices(*world, operation.problem(), 1);
   matrices.bind(operation);
   operation.prepare();

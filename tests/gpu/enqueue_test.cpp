@@ -34,12 +34,10 @@ class Enqueue : public testing::TestWithParam<int> {
   template <class Body>
   void each(Op op, int sets, Body body) {
     const Problem problem = small_problem(op, GetParam());
-    for (const Way& way : ways(*world)) {
-      const auto& [mechanism, params] = way;
-      if (!make_plan(problem, world->machine(), mechanism, params)) continue;
-      SCOPED_TRACE(describe(problem) + " by " + describe(way));
-      Operator operation(*world, problem,
-                         {.mechanism = mechanism, .params = params, .verify = true, .timeout_us = 20e6});
+    for (const Params& params : ways(*world)) {
+      if (!make_plan(problem, world->machine(), params)) continue;
+      SCOPED_TRACE(describe(problem) + " by " + describe(params));
+      Operator operation(*world, problem, {.params = params, .verify = true, .timeout_us = 20e6});
       Matrices matrices(*world, problem, sets);
       matrices.bind(operation);
       body(operation, matrices);
@@ -160,11 +158,10 @@ TEST_P(Enqueue, RunsOncePerRunInPlace) {
   Problem problem = small_problem(Op::gemm_allreduce, GetParam());
   problem.norm = {.enabled = true, .residual = true};
   const auto inputs = random_inputs(problem, 1, Values::integers);
-  for (const Way& way : ways(*world)) {
-    const auto& [mechanism, params] = way;
-    if (!make_plan(problem, world->machine(), mechanism, params)) continue;
-    SCOPED_TRACE(describe(way));
-    Operator operation(*world, problem, {.mechanism = mechanism, .params = params});
+  for (const Params& params : ways(*world)) {
+    if (!make_plan(problem, world->machine(), params)) continue;
+    SCOPED_TRACE(describe(params));
+    Operator operation(*world, problem, {.params = params});
     Workspace workspace(*world, *inputs);
     workspace.bind(operation);
     std::map<int, DeviceBuffer> in_place;
@@ -196,14 +193,10 @@ TEST_P(Enqueue, TwoOperatorsTakeTurnsOnTwoStreams) {
   constexpr int epochs = 30;
   const Problem one = small_problem(Op::gemm_allreduce, GetParam()),
                 two = small_problem(Op::gemm_reducescatter, GetParam());
-  for (const Way& way : ways(*world)) {
-    const auto& [mechanism, params] = way;
-    if (!make_plan(one, world->machine(), mechanism, params) ||
-        !make_plan(two, world->machine(), mechanism, params))
-      continue;
-    SCOPED_TRACE(describe(way));
-    Operator first(*world, one, {.mechanism = mechanism, .params = params}),
-        second(*world, two, {.mechanism = mechanism, .params = params});
+  for (const Params& params : ways(*world)) {
+    if (!make_plan(one, world->machine(), params) || !make_plan(two, world->machine(), params)) continue;
+    SCOPED_TRACE(describe(params));
+    Operator first(*world, one, {.params = params}), second(*world, two, {.params = params});
     Matrices of_first(*world, one, 2), of_second(*world, two, 2);
     of_first.reserve(epochs), of_second.reserve(epochs);
     of_first.bind(first), of_second.bind(second);
@@ -228,7 +221,7 @@ TEST_P(Enqueue, TwoOperatorsTakeTurnsOnTwoStreams) {
 
 TEST_P(Enqueue, RefusesWhatIsNotReady) {
   const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
-  Operator operation(*world, problem, {.mechanism = Mechanism::sequential});
+  Operator operation(*world, problem, {.params = SequentialParams{}});
   Matrices matrices(*world, problem, 1);
   const Streams streams(*world);
   EXPECT_THROW(operation.prepare(), InvalidArgument);

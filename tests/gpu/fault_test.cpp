@@ -53,9 +53,9 @@ TEST_P(Faults, ARankThatCannotLaunchEndsAll) {
     const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
     const auto world = make();
     const Params params = small_tiles(mechanism);
-    if (!make_plan(problem, world->machine(), mechanism, params)) continue;
+    if (!make_plan(problem, world->machine(), params)) continue;
     SCOPED_TRACE(name(mechanism));
-    Operator operation(*world, problem, {.mechanism = mechanism, .params = params, .timeout_us = timeout_us});
+    Operator operation(*world, problem, {.params = params, .timeout_us = timeout_us});
     Matrices matrices(*world, problem, 1);
     matrices.bind(operation);
     operation.run();
@@ -76,9 +76,7 @@ TEST_P(Faults, ALateRankEndsAllWithTheDiagnosis) {
       const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
       fault = Fault::none;
       const auto world = make();
-      Operator operation(
-          *world, problem,
-          {.mechanism = mechanism, .params = small_tiles(mechanism), .timeout_us = timeout_us});
+      Operator operation(*world, problem, {.params = small_tiles(mechanism), .timeout_us = timeout_us});
       Matrices matrices(*world, problem, 1);
       matrices.bind(operation);
       fault = Fault::late;  // applies to the graph as well, which is captured now
@@ -101,8 +99,7 @@ TEST_P(Faults, ALateRankEndsAllWithTheDiagnosis) {
 TEST_P(Faults, WhatCannotBeMadeReadyLeavesTheWorldAsItWas) {
   const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
   const auto world = make();
-  Operator operation(*world, problem,
-                     {.mechanism = Mechanism::signal, .params = small_tiles(Mechanism::signal)});
+  Operator operation(*world, problem, {.params = small_tiles(Mechanism::signal)});
   Matrices matrices(*world, problem, 1);
   EXPECT_THROW(operation.executable().run({}), InvalidArgument);
   matrices.bind(operation);

@@ -81,20 +81,20 @@ Problem draw_peer_problem(Dice& dice, int world) {
 }
 
 Params draw_peer_params(Dice& dice, const Problem& problem) {
-  Params params;
+  FusedParams params;
   struct Tile {
     std::int32_t rows, cols;
   };
   const Tile tile = one_of(dice, {Tile{0, 0}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}, Tile{128, 192}});
-  params.tile_rows = tile.rows;
-  params.tile_cols = problem.epilogue.activation == Activation::swiglu ? tile.cols / 2 : tile.cols;
+  params.tile.rows = tile.rows;
+  params.tile.cols = problem.epilogue.activation == Activation::swiglu ? tile.cols / 2 : tile.cols;
   if (chance(dice, 50)) {
-    params.order.raster = one_of(dice, {Raster::along_n, Raster::along_m});
-    params.order.swizzle = static_cast<std::int32_t>(dice.size(1, 4));
-    params.order.cluster_m = static_cast<std::int32_t>(dice.size(1, 2));
+    params.tile.order.raster = one_of(dice, {Raster::along_n, Raster::along_m});
+    params.tile.order.swizzle = static_cast<std::int32_t>(dice.size(1, 4));
+    params.tile.order.cluster_m = static_cast<std::int32_t>(dice.size(1, 2));
   }
   if (chance(dice, 50)) params.helpers = static_cast<std::int32_t>(dice.size(1, 24));
-  if (params.helpers == 0 && chance(dice, 30)) params.helpers = Params::no_helpers;
+  if (params.helpers == 0 && chance(dice, 30)) params.helpers = FusedParams::no_helpers;
   params.stage_fp32 = chance(dice, 30);
   params.one_shot = problem.op == Op::gemm_allreduce && chance(dice, 40);
   if (chance(dice, 50)) params.comm_rows = dice.size(1, problem.m);
@@ -114,7 +114,7 @@ Problem draw_ring_problem(Dice& dice, int world) {
 }
 
 Params draw_ring_params(Dice& dice, const Problem&) {
-  Params params;
+  RingParams params;
   params.engines = static_cast<std::int32_t>(dice.size(0, 2));
   params.slices = static_cast<std::int32_t>(dice.size(1, 5));
   params.comm_workers = one_of(dice, {0, 2, 12});
@@ -139,7 +139,7 @@ Problem draw_engine_problem(Dice& dice, int world) {
 }
 
 Params draw_engine_params(Dice& dice, const Problem&) {
-  Params params;
+  CopyEngineParams params;
   params.variant = one_of(
       dice, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});
   params.trigger = one_of(dice, {Trigger::host, Trigger::direct});
@@ -161,17 +161,17 @@ class Operators : public testing::TestWithParam<int> {
   }
 
   /// Runs the problem if the backend serves it: step by step, captured, replayed. Checks each result.
-  void expect_right(const Problem& problem, const Inputs& inputs, Workspace& workspace, Mechanism mechanism,
-                    const Params& params, const std::string& number) {
+  void expect_right(const Problem& problem, const Inputs& inputs, Workspace& workspace, const Params& params,
+                    const std::string& number) {
+    const Mechanism mechanism = mechanism_of(params);
     const std::string what = describe(problem) + ' ' + std::string(name(mechanism)) + " problem " + number;
-    const Result<Plan> plan = make_plan(problem, world->machine(), mechanism, params);
+    const Result<Plan> plan = make_plan(problem, world->machine(), params);
     if (!plan) {
-      if (!(params == Params{})) ++unserved[plan.reason()];
+      if (params != default_params(mechanism)) ++unserved[plan.reason()];
       return;
     }
     try {
-      Operator op(*world, problem,
-                  {.mechanism = mechanism, .params = params, .verify = true, .timeout_us = 5e6});
+      Operator op(*world, problem, {.params = params, .verify = true, .timeout_us = 5e6});
       workspace.bind(op);
       for (int run = 0; run < 3; ++run) {
         workspace.poison_outputs();
@@ -191,8 +191,7 @@ class Operators : public testing::TestWithParam<int> {
   }
 
   /// Tests random problems with random params of one mechanism.
-  void expect_random(Mechanism mechanism, int seed, Problem (*draw)(Dice&, int),
-                     Params (*draw_params)(Dice&, const Problem&)) {
+  void expect_random(int seed, Problem (*draw)(Dice&, int), Params (*draw_params)(Dice&, const Problem&)) {
     Dice dice(static_cast<std::uint64_t>(seed + GetParam()));
     for (int i = 0; i < problems() && !HasFatalFailure(); ++i) {
       const Problem problem = draw(dice, GetParam());
@@ -201,7 +200,7 @@ class Operators : public testing::TestWithParam<int> {
       const auto inputs =
           random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
       Workspace workspace(*world, *inputs);
-      expect_right(problem, *inputs, workspace, mechanism, params, std::to_string(i));
+      expect_right(problem, *inputs, workspace, params, std::to_string(i));
     }
   }
 
@@ -220,7 +219,7 @@ TEST_P(Operators, RandomProblemsAreRight) {
         random_inputs(problem, static_cast<std::uint64_t>(i), i % 2 ? Values::normal : Values::integers);
     Workspace workspace(*world, *inputs);
     for (const Mechanism mechanism : mechanisms) {
-      expect_right(problem, *inputs, workspace, mechanism, {}, std::to_string(i));
+      expect_right(problem, *inputs, workspace, default_params(mechanism), std::to_string(i));
       if (HasFatalFailure()) return;
     }
   }
@@ -228,19 +227,19 @@ TEST_P(Operators, RandomProblemsAreRight) {
 
 TEST_P(Operators, RandomRingProblemsAreRight) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has no neighbours";
-  expect_random(Mechanism::ring, 300, draw_ring_problem, draw_ring_params);
+  expect_random(300, draw_ring_problem, draw_ring_params);
 }
 
 TEST_P(Operators, RandomFusedProblemsAreRight) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
   if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
-  expect_random(Mechanism::fused, 100, draw_peer_problem, draw_peer_params);
+  expect_random(100, draw_peer_problem, draw_peer_params);
 }
 
 TEST_P(Operators, RandomCopyEngineProblemsAreRight) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
   if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
-  expect_random(Mechanism::copy_engine, 200, draw_engine_problem, draw_engine_params);
+  expect_random(200, draw_engine_problem, draw_engine_params);
 }
 
 }  // namespace

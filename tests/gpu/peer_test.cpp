@@ -92,8 +92,8 @@ class Recorded {
  public:
   static constexpr int variants = 2;
 
-  Recorded(World& world, const Problem& problem, Mechanism mechanism, const Params& params, int epochs)
-      : world_(world), op_(world, problem, {.mechanism = mechanism, .params = params}) {
+  Recorded(World& world, const Problem& problem, const Params& params, int epochs)
+      : world_(world), op_(world, problem, {.params = params}) {
     for (int v = 0; v < variants; ++v) {
       inputs_.push_back(random_inputs(problem, static_cast<std::uint64_t>(v) + 5, Values::integers));
       workspaces_.push_back(std::make_unique<Workspace>(world, *inputs_.back()));
@@ -190,19 +190,11 @@ struct Case {
   const char* name;
   Op op;
   Params params;
-  Mechanism mechanism = Mechanism::fused;
 };
-Params with(auto&& change) {
-  Params params;
-  params.tile_rows = 128, params.tile_cols = 128;
-  change(params);
-  return params;
-}
+constexpr TileParams tile{128, 128}, tile_along_m{128, 128, {.raster = Raster::along_m}};
 
-Params engines(Variant variant, Trigger trigger, bool prelaunch) {
-  Params params;
-  params.variant = variant, params.trigger = trigger, params.prelaunch = prelaunch;
-  return params;
+CopyEngineParams engines(Variant variant, Trigger trigger, bool prelaunch) {
+  return {.variant = variant, .prelaunch = prelaunch, .trigger = trigger};
 }
 
 class BackToBack : public testing::TestWithParam<Case> {};
@@ -218,8 +210,8 @@ TEST_P(BackToBack, NobodyIsOverwrittenOrReadTooSoon) {
       .op = GetParam().op, .world = ranks, .m = 500, .n = 384, .k = 256, .dtype = DType::bf16};
   Problem sums = problem;
   sums.op = Op::gemm_reducescatter, sums.m = 260;
-  Recorded first(*world, problem, GetParam().mechanism, GetParam().params, epochs);
-  Recorded second(*world, sums, Mechanism::fused, with([](Params&) {}), epochs);
+  Recorded first(*world, problem, GetParam().params, epochs);
+  Recorded second(*world, sums, FusedParams{.tile = tile}, epochs);
   ASSERT_NO_FATAL_FAILURE(first.expect());
   ASSERT_NO_FATAL_FAILURE(second.expect());
   std::vector<Stream> streams;
@@ -244,31 +236,27 @@ TEST_P(BackToBack, NobodyIsOverwrittenOrReadTooSoon) {
 }
 
 const Case cases[] = {
-    {"reducescatter", Op::gemm_reducescatter, with([](Params&) {})},
-    {"reducescatter_by_columns", Op::gemm_reducescatter,
-     with([](Params& p) { p.order.raster = Raster::along_m, p.helpers = 4; })},
-    {"reducescatter_fp32", Op::gemm_reducescatter, with([](Params& p) { p.stage_fp32 = true; })},
-    {"allreduce", Op::gemm_allreduce, with([](Params& p) { p.helpers = 12; })},
+    {"reducescatter", Op::gemm_reducescatter, FusedParams{.tile = tile}},
+    {"reducescatter_by_columns", Op::gemm_reducescatter, FusedParams{.tile = tile_along_m, .helpers = 4}},
+    {"reducescatter_fp32", Op::gemm_reducescatter, FusedParams{.tile = tile, .stage_fp32 = true}},
+    {"allreduce", Op::gemm_allreduce, FusedParams{.tile = tile, .helpers = 12}},
     {"allreduce_unregistered", Op::gemm_allreduce,
-     with([](Params& p) { p.helpers = 12, p.comm_order = CommOrder::interleaved, p.unregistered = true; })},
-    {"allreduce_one_shot", Op::gemm_allreduce, with([](Params& p) { p.one_shot = true; })},
-    {"allgather", Op::allgather_gemm, with([](Params&) {})},
-    {"allgather_pull", Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
-    {"allgather_store", Op::allgather_gemm, with([](Params& p) { p.mover = Mover::store, p.helpers = 4; })},
+     FusedParams{.tile = tile, .helpers = 12, .comm_order = CommOrder::interleaved, .unregistered = true}},
+    {"allreduce_one_shot", Op::gemm_allreduce, FusedParams{.tile = tile, .one_shot = true}},
+    {"allgather", Op::allgather_gemm, FusedParams{.tile = tile}},
+    {"allgather_pull", Op::allgather_gemm, FusedParams{.tile = tile, .pull = true}},
+    {"allgather_store", Op::allgather_gemm, FusedParams{.tile = tile, .helpers = 4, .mover = Mover::store}},
     {"allgather_interleaved", Op::allgather_gemm,
-     with([](Params& p) { p.comm_order = CommOrder::interleaved, p.tile_rows = 64, p.comm_rows = 64; })},
+     FusedParams{.tile = {64, 128}, .comm_rows = 64, .comm_order = CommOrder::interleaved}},
 };
 const Case engine_cases[] = {
-    {"ring", Op::allgather_gemm, engines(Variant::ring, Trigger::direct, true), Mechanism::copy_engine},
-    {"in_step", Op::gemm_reducescatter, engines(Variant::ring, Trigger::direct, true),
-     Mechanism::copy_engine},
-    {"ring_both_ways", Op::gemm_allreduce, engines(Variant::ring, Trigger::direct, false),
-     Mechanism::copy_engine},
-    {"parallel", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, true), Mechanism::copy_engine},
-    {"swap", Op::gemm_allreduce, engines(Variant::swap, Trigger::direct, true), Mechanism::copy_engine},
-    {"swap_by_host", Op::gemm_allreduce, engines(Variant::swap, Trigger::host, true), Mechanism::copy_engine},
-    {"in_step_by_host", Op::gemm_reducescatter, engines(Variant::ring, Trigger::host, false),
-     Mechanism::copy_engine},
+    {"ring", Op::allgather_gemm, engines(Variant::ring, Trigger::direct, true)},
+    {"in_step", Op::gemm_reducescatter, engines(Variant::ring, Trigger::direct, true)},
+    {"ring_both_ways", Op::gemm_allreduce, engines(Variant::ring, Trigger::direct, false)},
+    {"parallel", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, true)},
+    {"swap", Op::gemm_allreduce, engines(Variant::swap, Trigger::direct, true)},
+    {"swap_by_host", Op::gemm_allreduce, engines(Variant::swap, Trigger::host, true)},
+    {"in_step_by_host", Op::gemm_reducescatter, engines(Variant::ring, Trigger::host, false)},
 };
 /// Memory of a pool, to which peers have no access.
 class PoolMemory {
@@ -293,18 +281,20 @@ class PoolMemory {
 
 class UnsharedMemory : public testing::TestWithParam<Case> {};
 
-/// Runs several epochs, with streams and graphs, on matrices that peers cannot access. `may_plan`: the
-/// operator may replace its plan.
-void run_on_pools(const Case& given, bool may_plan) {
+/// Runs several epochs, with streams and graphs, on matrices that peers cannot access. `registered`: the plan
+/// is for matrices that peers can access, so that the backend copies whole matrices.
+void run_on_pools(const Case& given, bool registered) {
   const int ranks = std::min(static_cast<int>(peers().size()), 4);
   if (ranks < 2) GTEST_SKIP() << "two GPUs that reach each other are needed";
   const auto world = make_cuda_world(ranks);
   const Problem problem{.op = given.op, .world = ranks, .m = 500, .n = 384, .k = 256, .dtype = DType::bf16};
   const auto inputs = random_inputs(problem, 5, Values::integers);
   Workspace workspace(*world, *inputs);
-  Operator made(*world, problem, {.mechanism = given.mechanism, .params = given.params});
-  Operator op = may_plan ? std::move(made) : Operator(*world, made.plan(), 30e6);
-  const bool used = !remote_user_buffers(op.plan()).empty();
+  Operator direct(*world, problem, {.params = given.params});
+  const bool used = !remote_user_buffers(direct.plan()).empty();
+  const std::int64_t direct_bytes = direct.memory_bytes(0);
+  Operator op = registered ? std::move(direct)
+                           : Operator(*world, problem, {.params = given.params, .registered = false});
   workspace.bind(op);
   op.run();
   const std::int64_t shared_bytes = op.memory_bytes(0);
@@ -339,35 +329,32 @@ void run_on_pools(const Case& given, bool may_plan) {
     const auto checked = shingle::check(*inputs, workspace.outputs());
     EXPECT_TRUE(checked.passed) << "epoch " << epoch;
   }
-  EXPECT_EQ(op.plan().params.unregistered, used && may_plan);
-  // the new all-gather plan sends shards, without copies
-  const bool in_place_of_them = used && (given.op != Op::allgather_gemm || !may_plan);
-  if (in_place_of_them) {
-    EXPECT_GT(op.memory_bytes(0), shared_bytes) << "what takes their place is counted";
+  EXPECT_EQ(remote_user_buffers(op.plan()).empty(), !registered || !used);
+  if (registered && used) {
+    EXPECT_GT(op.memory_bytes(0), shared_bytes) << "copies of the matrices are counted";
+  } else {
+    EXPECT_EQ(op.memory_bytes(0), shared_bytes) << "peers access no matrix of the user";
   }
-  if (!used) {
-    EXPECT_EQ(op.memory_bytes(0), shared_bytes) << "peers use nothing of the user's";
+  if (!registered && used && given.op != Op::allgather_gemm) {  // gathered shards are sent without staging
+    EXPECT_GT(shared_bytes, direct_bytes) << "staging memory is counted";
   }
 }
 
 TEST_P(UnsharedMemory, IsFilledFromTheOperators) {
-  run_on_pools(GetParam(), true);
-}
-TEST_P(UnsharedMemory, IsCopiedWhereThePlanStays) {
   run_on_pools(GetParam(), false);
+}
+TEST_P(UnsharedMemory, IsCopiedIfThePlanIsForSharedMemory) {
+  run_on_pools(GetParam(), true);
 }
 
 const Case unshared_cases[] = {
     // Two ranks use the one-shot variant, which accesses no user memory of peers.
-    {"allreduce", Op::gemm_allreduce, with([](Params&) {})},
-    {"allreduce_by_bands", Op::gemm_allreduce, with([](Params& p) {
-       p.comm_order = CommOrder::ring, p.helpers = 12, p.order.raster = Raster::along_m;
-     })},
-    {"allgather_pull", Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
-    {"copy_engine_ring", Op::gemm_allreduce, engines(Variant::ring, Trigger::direct, false),
-     Mechanism::copy_engine},
-    {"copy_engine", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, false),
-     Mechanism::copy_engine},
+    {"allreduce", Op::gemm_allreduce, FusedParams{.tile = tile}},
+    {"allreduce_by_bands", Op::gemm_allreduce,
+     FusedParams{.tile = tile_along_m, .helpers = 12, .comm_order = CommOrder::ring}},
+    {"allgather_pull", Op::allgather_gemm, FusedParams{.tile = tile, .pull = true}},
+    {"copy_engine_ring", Op::gemm_allreduce, engines(Variant::ring, Trigger::direct, false)},
+    {"copy_engine", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, false)},
 };
 
 const auto name_of = [](const auto& test) { return std::string(test.param.name); };

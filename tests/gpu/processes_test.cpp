@@ -61,12 +61,10 @@ Problem problem_of(Op op, int world) {
 
 /// An operator with its own matrices.
 struct Job {
-  Job(World& world, const Problem& problem, Mechanism mechanism, const Params& params = {},
-      double timeout_us = deadline_us)
+  Job(World& world, const Problem& problem, const Params& params, double timeout_us = deadline_us)
       : inputs(random_inputs(problem, 5, Values::integers)),
         workspace(world, *inputs),
-        op(world, problem,
-           {.mechanism = mechanism, .params = params, .verify = true, .timeout_us = timeout_us}) {
+        op(world, problem, {.params = params, .verify = true, .timeout_us = timeout_us}) {
     workspace.bind(op);
   }
   std::unique_ptr<Inputs> inputs;
@@ -76,29 +74,24 @@ struct Job {
 
 void operators_are_exact() {
   const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us});
-  struct Way {
-    Mechanism mechanism;
-    Params params{};
-  };
-  std::vector<Way> ways{
-      {Mechanism::sequential}, {Mechanism::chunked}, {Mechanism::signal}, {Mechanism::ring}};
+  std::vector<Params> ways{SequentialParams{}, ChunkedParams{}, SignalParams{}, RingParams{}};
   // If processes can access each other's memory: through it.
   const bool engines = world->capabilities().remote_memory;
-  if (engines) ways.push_back({Mechanism::ring, {.engines = 1}});
+  if (engines) ways.push_back(RingParams{.engines = 1});
   int ran = 0;
   for (const Op op :
        {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm, Op::mlp})
-    for (const auto& [mechanism, params] : ways) {
+    for (const Params& params : ways) {
       const Problem problem = problem_of(op, world->size());
-      if (!make_plan(problem, world->machine(), mechanism, params)) continue;
-      Job job(*world, problem, mechanism, params);
+      if (!make_plan(problem, world->machine(), params)) continue;
+      Job job(*world, problem, params);
       ASSERT_TRUE(job.inputs->exact());
       for (const int epochs : {1, 1, 1, 4}) {  // step by step, captured, replayed, back to back
         job.workspace.poison_outputs();
         job.op.executable().poison();
         job.op.run(epochs);
         const Check checked = check(*job.inputs, job.workspace.outputs());
-        ASSERT_TRUE(checked.passed) << describe(problem) << ' ' << name(mechanism) << ": error "
+        ASSERT_TRUE(checked.passed) << describe(problem) << ' ' << name(mechanism_of(params)) << ": error "
                                     << checked.max_error << " in " << checked.worst;
       }
       ++ran;
@@ -118,8 +111,8 @@ void run_with_fault(const std::function<void(int rank, int run)>& fault, By by =
   const auto world = make_cuda_world(0, {.timeout_us = deadline_us});
   const int rank = world->local_ranks()[0];
   const bool memory = by == By::memory && world->capabilities().remote_memory;
-  Job job(*world, problem_of(Op::gemm_allreduce, world->size()), memory ? Mechanism::ring : Mechanism::signal,
-          memory ? Params{.engines = 1} : Params{}, timeout_us);
+  const Params params = memory ? Params{RingParams{.engines = 1}} : Params{SignalParams{}};
+  Job job(*world, problem_of(Op::gemm_allreduce, world->size()), params, timeout_us);
   const auto failing_run = [&] {
     for (int run = 0;; ++run) {
       fault(rank, run);
@@ -168,9 +161,7 @@ void bind_anew() {
   const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us});
   const int rank = world->local_ranks()[0];
   if (!world->capabilities().remote_memory) return void(std::printf("[rank %d: no peer memory]\n", rank));
-  Params pull;
-  pull.pull = true;
-  Job job(*world, problem_of(Op::allgather_gemm, world->size()), Mechanism::fused, pull);
+  Job job(*world, problem_of(Op::allgather_gemm, world->size()), FusedParams{.pull = true});
   const cuda::DeviceGuard guard(rank);
   std::size_t before = 0, after = 0, total = 0;
   DeviceBuffer bound;

@@ -39,11 +39,10 @@ TEST_P(Stress, NoElementIsWrongWhoeverIsLate) {
   const int epochs = number("SHINGLE_GPU_STRESS", 300);
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm}) {
     const Problem problem = small_problem(op, GetParam());
-    for (const Way& way : ways(*world)) {
-      const auto& [mechanism, params] = way;
-      if (!make_plan(problem, world->machine(), mechanism, params)) continue;
-      SCOPED_TRACE(describe(problem) + " by " + describe(way));
-      Operator operation(*world, problem, {.mechanism = mechanism, .params = params, .timeout_us = 20e6});
+    for (const Params& params : ways(*world)) {
+      if (!make_plan(problem, world->machine(), params)) continue;
+      SCOPED_TRACE(describe(problem) + " by " + describe(params));
+      Operator operation(*world, problem, {.params = params, .timeout_us = 20e6});
       Matrices matrices(*world, problem, sets);
       matrices.reserve(batch + sets);
       matrices.bind(operation);
@@ -70,7 +69,7 @@ TEST_P(Stress, NoElementIsWrongWhoeverIsLate) {
             ASSERT_TRUE(matrices.same(rank, i, batch + (done + i) % sets))
                 << "rank " << rank << ", epoch " << done + i;
       }
-      std::printf("%s by %s: %d epochs\n", describe(problem).c_str(), describe(way).c_str(),
+      std::printf("%s by %s: %d epochs\n", describe(problem).c_str(), describe(params).c_str(),
                   (epochs + batch - 1) / batch * batch);
     }
   }

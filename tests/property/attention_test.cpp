@@ -28,19 +28,15 @@ Problem attention(int world, std::int64_t tokens, std::int64_t heads, std::int64
   return p;
 }
 
-std::vector<std::pair<Mechanism, Params>> forms() {
-  Params split, rows;
-  split.slices = 2;
-  rows.slices = 1;
-  rows.row_parallel = true;
-  return {{Mechanism::sequential, {}}, {Mechanism::ring, split}, {Mechanism::ring, rows}};
+std::vector<Params> forms() {
+  return {SequentialParams{}, RingParams{.slices = 2}, RingParams{.slices = 1, .row_parallel = true}};
 }
 
 void expect_right(const Problem& problem) {
   const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
   const auto inputs = random_inputs(problem, 7);
-  for (const auto& [mechanism, params] : forms()) {
-    Operator op(*world, problem, {.mechanism = mechanism, .params = params});
+  for (const Params& params : forms()) {
+    Operator op(*world, problem, {.params = params});
     const Proof proof = verify(op.plan());
     ASSERT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(op.plan());
     EXPECT_EQ(plan_from_json(to_json(op.plan())), op.plan());
@@ -50,8 +46,8 @@ void expect_right(const Problem& problem) {
     op.executable().poison();
     op.run(2);
     const Check result = check(*inputs, memory.outputs());
-    EXPECT_TRUE(result.passed) << describe(problem) << ", " << name(mechanism) << ": " << result.max_error
-                               << " above " << result.tolerance << " at " << result.worst;
+    EXPECT_TRUE(result.passed) << describe(problem) << ", " << name(mechanism_of(params)) << ": "
+                               << result.max_error << " above " << result.tolerance << " at " << result.worst;
   }
 }
 
@@ -112,9 +108,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
 template <class S>
 void expect_refused(const std::string& rule, const std::function<void(S&)>& edit) {
   const Problem problem = attention(2, 64, 4, 4, 8, true, {40, 24});
-  Params params;
-  params.slices = 2;
-  Plan plan = plan_ring(problem, {}, params).value();
+  Plan plan = plan_ring(problem, {}, {.slices = 2}).value();
   for (Lane& lane : plan.ranks[0].lanes)
     for (Step& step : lane.steps)
       if (auto* found = std::get_if<S>(&step)) {

@@ -8,7 +8,6 @@
 #include <map>
 
 #include "api/workspace.hpp"
-#include "planner/common/param_table.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
 #include "support/random_problem.hpp"
@@ -46,11 +45,11 @@ void try_one() {
   if (problem.norm.enabled) problem.n += 32;
   World& world = world_of(problem.world);
   for (const PlannerEntry& entry : planners()) {
-    Params params = taken(entry.mechanism, problem.op, test::random_params(draw, problem));
-    Result<Plan> plan = make_plan(problem, world.machine(), entry.mechanism, params);
-    if (plan && entry.mechanism == Mechanism::signal) {
-      params.group_waves = test::random_groups(draw, *plan);
-      plan = make_plan(problem, world.machine(), entry.mechanism, params);
+    Params params = test::random_params(draw, problem, entry.mechanism);
+    Result<Plan> plan = make_plan(problem, world.machine(), params);
+    if (auto* signal = std::get_if<SignalParams>(&params); plan && signal) {
+      signal->group_waves = test::random_groups(draw, *plan);
+      plan = make_plan(problem, world.machine(), params);
       RC_ASSERT(plan.has_value());
     }
     // A transposed A is not to be had row by row, which gathering and unequal ranks need.
@@ -59,8 +58,8 @@ void try_one() {
     if (!plan) continue;
     const Proof proof = verify(*plan);
     if (!proof) RC_FAIL(describe(problem) + ": " + proof.rule + ": " + proof.failure + "\n" + to_text(*plan));
-    const Options options{.mechanism = entry.mechanism, .params = params};
-    expect_right(world, problem, options, test::chance(draw, 50) ? Values::integers : Values::normal);
+    expect_right(world, problem, {.params = params},
+                 test::chance(draw, 50) ? Values::integers : Values::normal);
   }
 }
 

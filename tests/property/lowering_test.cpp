@@ -15,9 +15,6 @@ namespace {
 
 using namespace test;
 
-constexpr Planner planners[] = {plan_sequential, plan_chunked, plan_signal,
-                                plan_ring,       plan_fused,   plan_copy_engine};
-
 /// Each random plan of a mechanism in several interleavings of two epochs. Returns the number of plans.
 int check_plans(int draws, int orders) {
   int plans = 0;
@@ -25,9 +22,8 @@ int check_plans(int draws, int orders) {
     Dice dice(static_cast<std::uint64_t>(draw));
     const Problem problem = random_problem(dice, {.world = 5, .m = 60, .n = 40, .k = 16});
     const Machine machine = random_machine(dice);
-    const Params params = random_params(dice, problem);
-    for (const Planner planner : planners) {
-      const Result<Plan> plan = planner(problem, machine, params);
+    for (const Params& params : random_params(dice, problem)) {
+      const Result<Plan> plan = plan_with(problem, machine, params);
       if (!plan) continue;
       ++plans;
       const LaunchProgram program = lower(*plan);
@@ -51,7 +47,7 @@ Plan signal_plan() {
   const Problem problem{.op = Op::gemm_allreduce, .world = 2, .m = 64, .n = 64, .k = 64};
   Machine machine;
   machine.ranks = machine.workers = 2;
-  return plan_signal(problem, machine, {.tile_rows = 16, .tile_cols = 16}).value();
+  return plan_signal(problem, machine, {.tile = {16, 16}}).value();
 }
 
 /// In some order; whether the machine notices.

@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "api/workspace.hpp"
-#include "planner/common/param_table.hpp"
 #include "shingle/api/registry.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
@@ -48,11 +47,12 @@ TEST(Mlp, EveryPlanIsProven) {
           p.transpose_b = chance(dice, 40);
           p.norm.enabled = chance(dice, 30);
           p.norm.residual = p.norm.enabled && chance(dice, 50);
-          Params params = random_params(dice, p);
-          params.helpers = static_cast<std::int32_t>(dice.size(0, 2));
+          Params params = random_params(dice, p, mechanism);
+          const auto helpers = static_cast<std::int32_t>(dice.size(0, 2));
+          if (auto* fused = std::get_if<FusedParams>(&params)) fused->helpers = helpers;
           Machine machine = random_machine(dice);
           machine.workers += 4;
-          const Result<Plan> plan = make_plan(p, machine, mechanism, taken(mechanism, p.op, params));
+          const Result<Plan> plan = make_plan(p, machine, params);
           ASSERT_TRUE(plan) << describe(p) << ", " << name(mechanism) << ": " << plan.reason();
           expect_proven(*plan);
         }
@@ -81,9 +81,10 @@ TEST(Mlp, IsRightOnTheHost) {
                       one_of(dice, {DType::f32, DType::bf16, DType::f16}));
       p.epilogue.bias = chance(dice, 40);
       p.transpose_b = chance(dice, 40);
-      Params params = random_params(dice, p);
-      params.helpers = static_cast<std::int32_t>(dice.size(0, 1));
-      const Options options{.mechanism = mechanism, .params = taken(mechanism, p.op, params)};
+      Params params = random_params(dice, p, mechanism);
+      const auto helpers = static_cast<std::int32_t>(dice.size(0, 1));
+      if (auto* fused = std::get_if<FusedParams>(&params)) fused->helpers = helpers;
+      const Options options{.params = params};
       expect_right(p, options, Values::normal, dice);
       expect_right(p, options, Values::integers, dice);
     }
@@ -110,7 +111,7 @@ TEST(Mlp, IsNormalisedAfterTheSum) {
     Problem p = mlp(4, 61, Activation::swiglu);
     p.n = 96;
     p.norm.enabled = p.norm.residual = true;
-    expect_right(p, {.mechanism = mechanism}, Values::normal, dice);
+    expect_right(p, {.params = default_params(mechanism)}, Values::normal, dice);
   }
 }
 
@@ -124,12 +125,13 @@ void expect_refused(Mechanism mechanism, const std::string& rule,
                     const std::function<bool(S&, const Plan&)>& edit) {
   Problem p = mlp(3, 50, Activation::relu);
   p.epilogue.bias = true;
-  Params params;
-  params.chunks = params.slices = 2;
+  Params params = default_params(mechanism);
+  if (auto* chunked = std::get_if<ChunkedParams>(&params)) chunked->chunks = 2;
+  if (auto* ring = std::get_if<RingParams>(&params)) ring->slices = 2;
   Machine machine;
   machine.workers = 4;
   machine.tile_rows = machine.tile_cols = 8;
-  Plan plan = make_plan(p, machine, mechanism, taken(mechanism, p.op, params)).value();
+  Plan plan = make_plan(p, machine, params).value();
   ASSERT_TRUE(verify(plan));
   const Plan right = plan;
   for (Lane& lane : plan.ranks[1].lanes)
@@ -217,7 +219,7 @@ TEST(Mlp, MissingOrdersAreRefused) {
 /// The plan with its first and second product exchanged: a second product of what is not there.
 TEST(Mlp, ASecondProductBeforeTheFirstIsRefused) {
   for (const Mechanism mechanism : mechanisms) {
-    Plan plan = make_plan(mlp(3, 50), {}, mechanism, {}).value();
+    Plan plan = make_plan(mlp(3, 50), {}, default_params(mechanism)).value();
     std::vector<At> gemms;
     for_each_step(plan, [&](const At& at, const Step& step) {
       if (at.rank == 1 && std::holds_alternative<Gemm>(step)) gemms.push_back(at);
@@ -249,7 +251,7 @@ TEST(Mlp, StagingThatIsReusedTooSoonIsRefused) {
     return true;
   });
   // Partial sums that are still on the wire.
-  Plan plan = make_plan(mlp(4, 64), {}, Mechanism::ring, {}).value();
+  Plan plan = make_plan(mlp(4, 64), {}, RingParams{}).value();
   for (RankPlan& rank : plan.ranks)
     for (Lane& lane : rank.lanes)
       for (Step& step : lane.steps)

@@ -36,9 +36,9 @@ Overlap random_overlap(Dice& dice) {
   return list;
 }
 
-Params random_configs(Dice& dice, const Overlap& list) {
-  Params params;
-  if (chance(dice, 50)) params.tile_rows = params.tile_cols = 16;
+ChunkedParams random_configs(Dice& dice, const Overlap& list) {
+  ChunkedParams params;
+  if (chance(dice, 50)) params.tile = {16, 16};
   if (chance(dice, 30)) return params;
   for (std::size_t i = 0; i < list.collectives.size(); ++i)
     params.configs.push_back({.channels = static_cast<std::int32_t>(dice.size(0, 5)),
@@ -56,14 +56,15 @@ TEST(RandomOverlaps, AreProvenAndReadBack) {
     Dice dice(seed);
     const Overlap list = random_overlap(dice);
     const Problem problem = overlap_problem(list, static_cast<int>(dice.size(1, 5)), DType::f32);
-    const Params params = random_configs(dice, list);
-    for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential}) {
-      const Plan plan = make_plan(problem, machine(), mechanism, params).value();
+    const ChunkedParams beside = random_configs(dice, list);
+    const Params all[] = {beside, SequentialParams{.tile = beside.tile, .configs = beside.configs}};
+    for (const Params& params : all) {
+      const Plan plan = make_plan(problem, machine(), params).value();
       const Proof proof = verify(plan);
       ASSERT_TRUE(proof.ok) << seed << ": " << proof.rule << ": " << proof.failure << "\n"
                             << to_json(problem);
       EXPECT_EQ(plan_from_json(to_json(plan)), plan) << seed;
-      EXPECT_EQ(make_plan(problem, machine(), mechanism, plan.params).value(), plan) << seed;
+      EXPECT_EQ(make_plan(problem, machine(), params_of(plan)).value(), plan) << seed;
     }
   }
 }
@@ -75,10 +76,11 @@ TEST(RandomOverlaps, AreNoSlowerBesideEachOther) {
     Dice dice(seed);
     const Problem problem =
         overlap_problem(random_overlap(dice), static_cast<int>(dice.size(2, 5)), DType::f32);
-    const auto us = [&](Mechanism mechanism) {
-      return simulate(make_plan(problem, free, mechanism, {.tile_rows = 16}).value(), free).makespan_us;
+    const auto us = [&](const Params& params) {
+      return simulate(make_plan(problem, free, params).value(), free).makespan_us;
     };
-    EXPECT_LE(us(Mechanism::chunked), us(Mechanism::sequential) * (1 + 1e-9)) << seed;
+    const TileParams tile{.rows = 16};
+    EXPECT_LE(us(ChunkedParams{.tile = tile}), us(SequentialParams{.tile = tile}) * (1 + 1e-9)) << seed;
   }
 }
 

@@ -47,15 +47,16 @@ Problem any_problem() {
 }
 
 Params any_params(Mechanism mechanism) {
-  Params params;
-  params.order.raster = *rc::gen::element(Raster::along_m, Raster::along_n);
-  params.order.swizzle = in_range(1, 4);
-  params.order.cluster_m = in_range(1, 3);
-  params.order.cluster_n = in_range(1, 3);
-  params.order.rotation = in_range(0, 5);
-  if (mechanism == Mechanism::chunked) params.chunks = in_range(0, 9);
-  if (mechanism == Mechanism::ring) params.slices = in_range(0, 9);
-  return params;
+  TileOrder order;
+  order.raster = *rc::gen::element(Raster::along_m, Raster::along_n);
+  order.swizzle = in_range(1, 4);
+  order.cluster_m = in_range(1, 3);
+  order.cluster_n = in_range(1, 3);
+  order.rotation = in_range(0, 5);
+  if (mechanism == Mechanism::signal) return SignalParams{.tile = {.order = order}};
+  if (mechanism == Mechanism::chunked) return ChunkedParams{.chunks = in_range(0, 9)};
+  if (mechanism == Mechanism::ring) return RingParams{.slices = in_range(0, 9)};
+  return default_params(mechanism);
 }
 
 RC_GTEST_PROP(PlanJson, PlannersWriteWellFormedPlansThatRoundTrip, ()) {
@@ -67,11 +68,7 @@ RC_GTEST_PROP(PlanJson, PlannersWriteWellFormedPlansThatRoundTrip, ()) {
   machine.tile_cols = in_range(1, 64);
   const auto mechanism =
       *rc::gen::element(Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::ring);
-  const Planner planner = mechanism == Mechanism::sequential ? &plan_sequential
-                          : mechanism == Mechanism::chunked  ? &plan_chunked
-                          : mechanism == Mechanism::signal   ? &plan_signal
-                                                             : &plan_ring;
-  const auto plan = planner(problem, machine, any_params(mechanism));
+  const auto plan = plan_with(problem, machine, any_params(mechanism));
   if (!plan) return;
   RC_TAG(std::string(name(mechanism)));
   RC_LOG() << describe(problem);

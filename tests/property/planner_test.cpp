@@ -23,14 +23,8 @@ namespace {
 
 using namespace test;
 
-struct Entry {
-  Mechanism mechanism;
-  Planner plan;
-};
-constexpr Entry planners[] = {
-    {Mechanism::sequential, &plan_sequential}, {Mechanism::chunked, &plan_chunked},
-    {Mechanism::signal, &plan_signal},         {Mechanism::ring, &plan_ring},
-    {Mechanism::fused, &plan_fused},           {Mechanism::copy_engine, &plan_copy_engine}};
+constexpr Mechanism mechanisms[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal,
+                                    Mechanism::ring,       Mechanism::fused,   Mechanism::copy_engine};
 
 /// Whether any two ranks send each other the same number of rows.
 bool symmetric(const Routing& routing) {
@@ -41,7 +35,7 @@ bool symmetric(const Routing& routing) {
 }
 
 /// Why copy engines cannot carry out a problem's collective.
-std::optional<std::string> excuse_of_engines(const Problem& p, const Params& params) {
+std::optional<std::string> excuse_of_engines(const Problem& p, const CopyEngineParams& params) {
   if (p.op == Op::gemm) return "no communication";
   if (p.op == Op::mlp) return "two collectives";
   if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
@@ -65,8 +59,8 @@ std::optional<std::string> excuse_of_engines(const Problem& p, const Params& par
 }
 
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
-std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mechanism mechanism,
-                                  const Params& params) {
+std::optional<std::string> excuse(const Problem& p, const Machine& machine, const Params& params) {
+  const Mechanism mechanism = mechanism_of(params);
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
   if (p.traits().gathers() && p.transpose_a) return "transpose_a";
   // A column of A is a row of C: as A is equally wide everywhere, so must every rank's rows be many; and a
@@ -74,17 +68,18 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, Mech
   if (p.op == Op::gemm_alltoall && p.transpose_a)
     for (int rank = 0; rank < p.world; ++rank)
       if (p.routing->rows(rank) != p.m || p.m == 0) return "transpose_a";
-  if (mechanism == Mechanism::copy_engine) return excuse_of_engines(p, params);
-  if (mechanism == Mechanism::fused) {
+  if (const auto* copies = std::get_if<CopyEngineParams>(&params)) return excuse_of_engines(p, *copies);
+  if (const auto* fused = std::get_if<FusedParams>(&params)) {
     if (p.op == Op::gemm || p.traits().is_collective()) return "nothing to overlap";
     if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
-    if (params.helpers >= machine.workers) return "workers";
+    if (fused->helpers >= machine.workers) return "workers";
     if (p.op == Op::gemm_allgather_gemm) return "made rows";
     return std::nullopt;
   }
   // GEMM and collective run beside each other, if not in this epoch, then in the next one on another rank.
-  const bool engines = mechanism == Mechanism::ring && params.engines > 0 &&
-                       !(params.unregistered && p.op == Op::gemm_allreduce);
+  const auto* ring = std::get_if<RingParams>(&params);
+  const bool engines =
+      ring != nullptr && ring->engines > 0 && !(ring->unregistered && p.op == Op::gemm_allreduce);
   const std::int32_t taken = engines ? std::min(machine.collective_workers, 1) : machine.collective_workers;
   if (p.op != Op::gemm && machine.workers <= taken) return "workers";
   // There is nothing to overlap.
@@ -155,9 +150,11 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
     return 0;  // no library takes part
   if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
   const std::int64_t cols = p.traits().reduces() ? p.n : p.out_cols();
-  const std::int64_t wire_cols = plan.mechanism == Mechanism::signal
-                                     ? ceil_div(cols, plan.params.tile_cols) * plan.params.tile_cols
-                                     : cols;
+  std::int64_t wire_cols = cols;
+  if (plan.mechanism == Mechanism::signal) {
+    const std::int64_t tile_cols = std::get<SignalParams>(params_of(plan)).tile.cols;
+    wire_cols = ceil_div(cols, tile_cols) * tile_cols;
+  }
   switch (p.op) {
     case Op::gemm:
       return 0;
@@ -186,18 +183,17 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
   return -1;
 }
 
-void check_plan(const Problem& p, const Machine& machine, const Entry& entry, const Params& params,
-                const Plan& plan) {
+void check_plan(const Problem& p, const Machine& machine, const Params& params, const Plan& plan) {
   require_proof(p, plan);
-  RC_ASSERT(plan == *entry.plan(p, machine, params));  // no clock, no chance, no order of addresses
+  RC_ASSERT(plan == *plan_with(p, machine, params));  // no clock, no chance, no order of addresses
   RC_ASSERT(plan.problem == p);
-  RC_ASSERT(plan.mechanism == entry.mechanism);
+  RC_ASSERT(plan.mechanism == mechanism_of(params));
   // A plan holds what was chosen: with that, it is made again.
-  const auto again = entry.plan(p, machine, plan.params);
+  const auto again = plan_with(p, machine, params_of(plan));
   RC_ASSERT(again.has_value());
   RC_ASSERT(plan == *again);
   RC_ASSERT(plan_from_json(to_json(plan)) == plan);
-  if (params.unregistered && !remote_user_buffers(plan).empty())
+  if (params == unregistered(params) && !remote_user_buffers(plan).empty())
     RC_FAIL("peers use a matrix that they do not reach\n" + all_of(p, plan));
   const auto sent = sent_elements(plan);
   for (int rank = 0; rank < p.world; ++rank)
@@ -208,8 +204,8 @@ void check_plan(const Problem& p, const Machine& machine, const Entry& entry, co
 }
 
 /// Groups that are not a partition of the waves have a reason, whatever is wrong with them.
-void check_wrong_groups(const Problem& p, const Machine& machine, Params params, const Plan& plan) {
-  const std::vector<std::int64_t> right = plan.params.group_waves;
+void check_wrong_groups(const Problem& p, const Machine& machine, SignalParams params, const Plan& plan) {
+  const std::vector<std::int64_t> right = std::get<SignalParams>(params_of(plan)).group_waves;
   const auto refuses = [&](std::vector<std::int64_t> groups, const char* what) {
     params.group_waves = std::move(groups);
     const auto wrong = plan_signal(p, machine, params);
@@ -231,32 +227,30 @@ void check_wrong_groups(const Problem& p, const Machine& machine, Params params,
 
 /// How often each mechanism had a plan, so that the test shows what it covered.
 struct Coverage {
-  int plans[std::size(planners)] = {}, excused = 0;
+  int plans[std::size(mechanisms)] = {}, excused = 0;
 };
 
 void try_one(Coverage& coverage) {
   Drawn draw;
   const Problem p = random_problem(draw);
   const Machine machine = random_machine(draw);
-  Params params = random_params(draw, p);
-  for (const Entry& entry : planners) {
-    params.group_waves.clear();
-    auto plan = entry.plan(p, machine, params);
-    if (const auto excused = excuse(p, machine, entry.mechanism, params)) {
+  for (Params params : random_params(draw, p)) {
+    auto plan = plan_with(p, machine, params);
+    if (const auto excused = excuse(p, machine, params)) {
       if (plan) RC_FAIL("has a plan although: " + *excused);
       RC_ASSERT(!plan.reason().empty());
       ++coverage.excused;
       continue;
     }
     if (!plan) RC_FAIL("no plan, although there is no excuse: " + plan.reason());
-    if (entry.mechanism == Mechanism::signal) {
-      check_wrong_groups(p, machine, params, *plan);
-      if (chance(draw, 70)) params.group_waves = random_groups(draw, *plan);
-      plan = entry.plan(p, machine, params);
+    if (auto* signal = std::get_if<SignalParams>(&params)) {
+      check_wrong_groups(p, machine, *signal, *plan);
+      if (chance(draw, 70)) signal->group_waves = random_groups(draw, *plan);
+      plan = plan_with(p, machine, params);
       if (!plan) RC_FAIL("refuses a partition of its waves: " + plan.reason());
     }
-    check_plan(p, machine, entry, params, *plan);
-    ++coverage.plans[static_cast<int>(entry.mechanism)];
+    check_plan(p, machine, params, *plan);
+    ++coverage.plans[params.index()];
   }
 }
 
@@ -269,10 +263,10 @@ TEST(Planner, GivesAProvenPlanOrAReason) {
     for (int i = 0; i < 4; ++i)
       if (std::chrono::steady_clock::now() - start < budget) try_one(coverage);
   }));
-  for (const Entry& entry : planners) {
-    const int plans = coverage.plans[static_cast<int>(entry.mechanism)];
-    RecordProperty(std::string(name(entry.mechanism)), plans);
-    EXPECT_GT(plans, 20) << name(entry.mechanism);
+  for (const Mechanism mechanism : mechanisms) {
+    const int plans = coverage.plans[static_cast<int>(mechanism)];
+    RecordProperty(std::string(name(mechanism)), plans);
+    EXPECT_GT(plans, 20) << name(mechanism);
   }
   RecordProperty("excused", coverage.excused);
 }
@@ -300,25 +294,24 @@ Problem large(Op op) {
 TEST(Planner, PlansOfLargeProblemsAreSmall) {
   // Closed forms, not tables: the size of a plan depends on its groups and ranks, not on its tiles. Around a
   // ring every rank has a step for each slice of each rank; by default of large problems there are more.
-  Params params;
-  params.slices = 4;
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::mlp})
-    for (const Entry& entry : planners) {
-      const auto plan = entry.plan(large(op), gpu(), params);
+    for (const Mechanism mechanism : mechanisms) {
+      const Params params =
+          mechanism == Mechanism::ring ? RingParams{.slices = 4} : default_params(mechanism);
+      const auto plan = plan_with(large(op), gpu(), params);
       if (!plan) continue;
       Problem half = large(op);
       half.m /= 2;
-      const auto smaller_plan = entry.plan(half, gpu(), params);
+      const auto smaller_plan = plan_with(half, gpu(), params);
       const std::size_t bytes = to_json(*plan, -1).size(), half_bytes = to_json(*smaller_plan, -1).size();
-      EXPECT_LT(bytes, (entry.mechanism == Mechanism::ring ? 2048u : 128u) << 10)
-          << name(op) << ", " << name(entry.mechanism);
-      EXPECT_LT(bytes, half_bytes + half_bytes / 20) << name(op) << ", " << name(entry.mechanism);
+      EXPECT_LT(bytes, (mechanism == Mechanism::ring ? 2048u : 128u) << 10)
+          << name(op) << ", " << name(mechanism);
+      EXPECT_LT(bytes, half_bytes + half_bytes / 20) << name(op) << ", " << name(mechanism);
     }
 }
 
 TEST(Planner, GroupsAreWavesOfTheWorkersThatCollectivesLeave) {
-  Params params;
-  params.group_waves = std::vector<std::int64_t>(16, 2);  // 4096 tiles are 32 waves of 128
+  const SignalParams params{.group_waves = std::vector<std::int64_t>(16, 2)};  // 4096 tiles: 32 waves of 128
   const auto plan = plan_signal(large(Op::gemm_allreduce), gpu(), params);
   ASSERT_TRUE(plan) << plan.reason();
   const auto& gemm = std::get<Gemm>(plan->ranks[0].lanes[0].steps[0]);
@@ -329,37 +322,34 @@ TEST(Planner, GroupsAreWavesOfTheWorkersThatCollectivesLeave) {
 }
 
 TEST(Planner, WrongProblemsThrowAndWrongParamsAreReasons) {
-  for (const Entry& entry : planners) {
+  for (const Mechanism mechanism : mechanisms) {
     Problem p = large(Op::gemm_allreduce);
     p.k = 0;
-    EXPECT_THROW((void)entry.plan(p, gpu(), {}), InvalidArgument) << name(entry.mechanism);
+    EXPECT_THROW((void)plan_with(p, gpu(), default_params(mechanism)), InvalidArgument) << name(mechanism);
   }
-  const auto refused = [](Planner planner, auto&& spoil) {
-    Params params;
-    spoil(params);
-    return !planner(large(Op::gemm_allreduce), gpu(), params);
+  const auto refused = [](const Params& params) {
+    return !plan_with(large(Op::gemm_allreduce), gpu(), params);
   };
-  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.tile_rows = -1; }));
-  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.order.swizzle = 0; }));
-  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.order.cluster_m = -3; }));
-  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.order.rotation = -1; }));
-  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.order.cluster_n = 1 << 30; }));
-  EXPECT_TRUE(refused(&plan_signal, [](Params& p) { p.group_waves.assign(1 << 20, 1); }));
-  EXPECT_TRUE(refused(&plan_chunked, [](Params& p) { p.chunks = -1; }));
-  EXPECT_TRUE(refused(&plan_chunked, [](Params& p) { p.chunks = INT32_MAX; }));
-  EXPECT_TRUE(refused(&plan_ring, [](Params& p) { p.slices = -1; }));
-  EXPECT_TRUE(refused(&plan_ring, [](Params& p) { p.slices = INT32_MAX; }));
+  EXPECT_TRUE(refused(SignalParams{.tile = {.rows = -1}}));
+  EXPECT_TRUE(refused(SignalParams{.tile = {.order = {.swizzle = 0}}}));
+  EXPECT_TRUE(refused(SignalParams{.tile = {.order = {.cluster_m = -3}}}));
+  EXPECT_TRUE(refused(SignalParams{.tile = {.order = {.rotation = -1}}}));
+  EXPECT_TRUE(refused(SignalParams{.tile = {.order = {.cluster_n = 1 << 30}}}));
+  EXPECT_TRUE(refused(SignalParams{.group_waves = std::vector<std::int64_t>(1 << 20, 1)}));
+  EXPECT_TRUE(refused(ChunkedParams{.chunks = -1}));
+  EXPECT_TRUE(refused(ChunkedParams{.chunks = INT32_MAX}));
+  EXPECT_TRUE(refused(RingParams{.slices = -1}));
+  EXPECT_TRUE(refused(RingParams{.slices = INT32_MAX}));
 }
 
 TEST(Planner, AbsurdSizesAreReasonsToo) {
   // The tiles of a step are counted in 32 bits.
   Problem p = large(Op::gemm_allreduce);
   p.m = p.n = max_extent;
-  Params params;
-  params.tile_rows = params.tile_cols = 1;
+  SignalParams params{.tile = {1, 1}};
   EXPECT_FALSE(plan_signal(p, gpu(), params));
   p.m = p.n = 1;
-  params.order = {Raster::along_m, 4096, 4096, 4096, 0};  // 2^36 phantom tiles
+  params.tile.order = {Raster::along_m, 4096, 4096, 4096, 0};  // 2^36 phantom tiles
   EXPECT_FALSE(plan_signal(p, gpu(), params));
 }
 

@@ -12,22 +12,19 @@ namespace shingle::ring_test {
 namespace {
 
 /// Every slice has four rows, so that all cost the same.
-Plan plan_of(Planner planner, Op op, int world, int slices, int engines = 0) {
+Plan plan_of(const Params& params, Op op, int world, int slices) {
   Problem p;
   p.op = op;
   p.world = world;
   p.m = 4 * world * slices;
   p.n = 8;
   p.k = 8;
-  Params params;
-  params.slices = params.chunks = slices;
-  params.engines = engines;
   Machine machine;
   machine.workers = 2;
-  return planner(p, machine, params).value();
+  return plan_with(p, machine, params).value();
 }
 Plan ring_of(Op op, int world, int slices, int engines = 0) {
-  return plan_of(&plan_ring, op, world, slices, engines);
+  return plan_of(RingParams{.engines = engines, .slices = slices}, op, world, slices);
 }
 
 /// When the last step of any rank ends, in the time that one slice takes to compute; to send it takes
@@ -71,7 +68,8 @@ INSTANTIATE_TEST_SUITE_P(Plans, Ring, ::testing::Values(Op::gemm_reducescatter, 
 /// The same bound does not hold for data slicing, whose last (or first) slice is exposed.
 TEST_P(Ring, HasNoTailWhereChunkedHasOne) {
   for (int world = 2; world <= 9; ++world) {
-    const double tail = makespan(plan_of(&plan_chunked, GetParam(), world, 4), 0.7) - world * 4;
+    const Plan chunked = plan_of(ChunkedParams{.chunks = 4}, GetParam(), world, 4);
+    const double tail = makespan(chunked, 0.7) - world * 4;
     EXPECT_NEAR(tail, (world - 1) * 0.7, 1e-9) << world << " ranks: one chunk of every rank";
   }
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 
-#include "planner/common/param_table.hpp"
 #include "shingle/api/registry.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/sim/metrics.hpp"
@@ -54,8 +53,7 @@ TEST(Simulate, EveryPlanEnds) {
     const Problem problem = random_problem(dice, {.world = 6, .m = 120, .n = 64, .k = 48});
     const Machine machine = whole_machine(dice);
     for (const PlannerEntry& entry : planners()) {
-      const auto plan = make_plan(problem, machine, entry.mechanism,
-                                  taken(entry.mechanism, problem.op, random_params(dice, problem)));
+      const auto plan = make_plan(problem, machine, random_params(dice, problem, entry.mechanism));
       if (!plan) continue;
       const SimOptions options{.epochs = static_cast<int>(dice.size(1, 3))};
       const Simulated run = simulate(*plan, machine, options);
@@ -78,7 +76,7 @@ TEST(Simulate, ComputationIsNeverLost) {
     machine.tiles = {{16, 16, 0, 0.01}};  // an element costs the same whatever the tile
     machine.workers = 4, machine.collective_workers = 0;
     for (const PlannerEntry& entry : planners()) {
-      const auto plan = make_plan(problem, machine, entry.mechanism, {});
+      const auto plan = make_plan(problem, machine, default_params(entry.mechanism));
       if (!plan) continue;
       const auto metrics = measure(*plan, machine);
       ASSERT_TRUE(metrics);
@@ -93,7 +91,7 @@ TEST(Simulate, NoiseComesFromItsSeed) {
   Dice dice(3);
   Machine machine = whole_machine(dice);
   machine.collective_workers = 0;
-  const Plan plan = make_plan(problem, machine, Mechanism::signal).value();
+  const Plan plan = make_plan(problem, machine, SignalParams{}).value();
   const auto time = [&](double noise, std::uint64_t seed) {
     return simulate(plan, machine, {.noise = noise, .seed = seed}).makespan_us;
   };

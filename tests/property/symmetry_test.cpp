@@ -2,7 +2,6 @@
 // time.
 #include <gtest/gtest.h>
 
-#include "planner/common/param_table.hpp"
 #include "shingle/api/registry.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/plan/json.hpp"
@@ -62,12 +61,12 @@ TEST(Symmetry, SomeRanksTakeTheTimeOfAll) {
     const Machine machine = connected_machine(dice);
     const Problem problem = even_problem(dice, machine);
     for (const PlannerEntry& entry : planners()) {
-      Params params = taken(entry.mechanism, problem.op, random_params(dice, problem));
-      const auto all = make_plan(problem, machine, entry.mechanism, params);
-      params.symmetric = true;
-      const auto some = make_plan(problem, machine, entry.mechanism, params);
+      Params params = random_params(dice, problem, entry.mechanism);
+      const auto all = make_plan(problem, machine, params);
+      std::visit([](auto& at) { at.symmetric = true; }, params);
+      const auto some = make_plan(problem, machine, params);
       if (!all || !some) continue;
-      EXPECT_EQ(some->params.symmetric, is_symmetric(*some));
+      EXPECT_EQ(is_symmetric(params_of(*some)), is_symmetric(*some));
       EXPECT_EQ(some->ranks.size(), static_cast<std::size_t>(machine.topology.period(problem.world)));
       expect_stands_for(*some, *all, machine, {.epochs = static_cast<int>(dice.size(1, 3))});
       fewer += is_symmetric(*some) ? 1 : 0;

@@ -29,21 +29,17 @@ Problem ulysses(int world, std::int64_t tokens, std::int64_t heads, std::int64_t
   return p;
 }
 
-std::vector<std::pair<Mechanism, Params>> forms() {
-  std::vector<std::pair<Mechanism, Params>> forms{{Mechanism::sequential, {}}};
-  for (const int slices : {0, 1, 2, 5}) {
-    Params params;
-    params.slices = slices;
-    forms.emplace_back(Mechanism::ring, params);
-  }
+std::vector<Params> forms() {
+  std::vector<Params> forms{SequentialParams{}};
+  for (const int slices : {0, 1, 2, 5}) forms.push_back(RingParams{.slices = slices});
   return forms;
 }
 
 void expect_right(const Problem& problem) {
   const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
   const auto inputs = random_inputs(problem, 7);
-  for (const auto& [mechanism, params] : forms()) {
-    Operator op(*world, problem, {.mechanism = mechanism, .params = params});
+  for (const Params& params : forms()) {
+    Operator op(*world, problem, {.params = params});
     const Proof proof = verify(op.plan());
     ASSERT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(op.plan());
     EXPECT_EQ(plan_from_json(to_json(op.plan())), op.plan());
@@ -53,21 +49,21 @@ void expect_right(const Problem& problem) {
     op.executable().poison();
     op.run(2);
     const Check result = check(*inputs, memory.outputs());
-    EXPECT_TRUE(result.passed) << describe(problem) << ", " << name(mechanism) << ": " << result.max_error
-                               << " above " << result.tolerance << " at " << result.worst;
+    EXPECT_TRUE(result.passed) << describe(problem) << ", " << name(mechanism_of(params)) << ": "
+                               << result.max_error << " above " << result.tolerance << " at " << result.worst;
   }
 }
 
 TEST(Ulysses, IsProvenInWorkThatGrowsWithItsTokensAndNotWithTheirSquare) {
   for (const bool causal : {false, true})
-    for (const auto& [mechanism, params] : forms()) {
+    for (const Params& params : forms()) {
       const auto accesses = [&](std::int64_t tokens) {
-        const auto plan = make_plan(ulysses(2, tokens, 4, 4, 1, causal), Machine{}, mechanism, params);
+        const auto plan = make_plan(ulysses(2, tokens, 4, 4, 1, causal), Machine{}, params);
         const Proof proof = verify(*plan);
         EXPECT_TRUE(proof) << proof.failure;
         return static_cast<double>(proof.accesses);
       };
-      EXPECT_LT(accesses(8192) / accesses(4096), 2.1) << name(mechanism);
+      EXPECT_LT(accesses(8192) / accesses(4096), 2.1) << name(mechanism_of(params));
     }
 }
 
@@ -109,16 +105,13 @@ TEST(Ulysses, IsProvenForAnyRaggedShards) {
     Problem problem = ulysses(world, tokens, kv_heads * draw(1, 3), kv_heads, draw(1, 5), draw(0, 1) == 1);
     if (const std::int64_t first = draw(0, 40); first > 0 && first < tokens)
       problem.attention.lengths = {first, tokens - first};
-    Params params;
-    params.slices = static_cast<std::int32_t>(draw(0, 9));
-    for (const Plan& plan : {plan_sequential(problem, {}).value(), plan_ring(problem, {}, params).value()}) {
+    const RingParams ring{.slices = static_cast<std::int32_t>(draw(0, 9))};
+    for (const Plan& plan : {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value()}) {
       const Proof proof = verify(plan);
       ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
                             << proof.rule << ": " << proof.failure << "\n"
                             << to_text(plan);
-      const auto again = plan.mechanism == Mechanism::ring ? plan_ring(problem, {}, plan.params)
-                                                           : plan_sequential(problem, {});
-      EXPECT_EQ(again.value(), plan);
+      EXPECT_EQ(plan_with(problem, {}, params_of(plan)).value(), plan);
     }
   }
 }
@@ -168,14 +161,12 @@ TEST(Ulysses, RefusesWhatDoesNotFit) {
 
 TEST(Ulysses, HasReasonsWhereItHasNoPlan) {
   const Problem problem = ulysses(2, 32, 4, 2, 8);
-  for (const Planner planner : {&plan_chunked, &plan_signal, &plan_fused}) {
-    const auto plan = planner(problem, {}, {});
+  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::signal, Mechanism::fused}) {
+    const auto plan = plan_with(problem, {}, default_params(mechanism));
     ASSERT_FALSE(plan.has_value());
     EXPECT_THAT(plan.reason(), ::testing::HasSubstr("ring"));
   }
-  Params params;
-  params.slices = 1 << 20;
-  EXPECT_FALSE(plan_ring(problem, {}, params).has_value());
+  EXPECT_FALSE(plan_ring(problem, {}, {.slices = 1 << 20}).has_value());
 }
 
 // ------------------------------------------------------------------------------------------------ wrong
@@ -202,8 +193,7 @@ void expect_refused(const Plan& right, const std::string& rule, const std::funct
 }
 
 Plan ring_plan() {
-  Params params;
-  params.slices = 4;  // two groups of heads, two pieces of a shard
+  const RingParams params{.slices = 4};  // two groups of heads, two pieces of a shard
   return plan_ring(ulysses(3, 24, 12, 6, 4, false, {14, 10}), {}, params).value();
 }
 
@@ -300,11 +290,9 @@ TEST(UlyssesWrongPlans, TheBaseline) {
 /// Heads of 8 columns, as many of K as of Q, so that a piece of K and V is two messages long.
 Plan unit_plan(int world, int groups, int pieces) {
   Problem p = ulysses(world, 4 * world * pieces, groups * world, groups * world, 8);
-  Params params;
-  params.slices = groups * pieces;
   Machine machine;
   machine.workers = 2;
-  return plan_ring(p, machine, params).value();
+  return plan_ring(p, machine, {.slices = groups * pieces}).value();
 }
 
 /// When the last step of any rank ends, in the time that one item takes to compute; `message` is that of its

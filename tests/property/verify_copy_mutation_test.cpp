@@ -9,6 +9,10 @@ namespace {
 
 using namespace test;
 
+CopyEngineParams chosen(const Plan& plan) {
+  return std::get<CopyEngineParams>(params_of(plan));
+}
+
 bool on_copy_lane(const Plan& plan, const At& at) {
   return lane_of(plan, at).kind == LaneKind::copy;
 }
@@ -42,7 +46,7 @@ bool sends_input(const Plan& plan, const At& at) {
 /// others may be written into it either asks them itself, or, in an allreduce, knows from having all sums of
 /// the last epoch.
 bool needs_no_trigger(const Plan& plan, const At& at) {
-  return sends_input(plan, at) && (plan.params.trigger == Trigger::direct || summed_for_all(plan));
+  return sends_input(plan, at) && (chosen(plan).trigger == Trigger::direct || summed_for_all(plan));
 }
 
 bool is_trigger(const Plan& plan, const At& at, const Await& await) {
@@ -58,7 +62,7 @@ bool drop_poll(Plan& plan, Dice& dice) {
 
 /// It looks at another rank's place.
 bool poll_neighbour(Plan& plan, Dice& dice) {
-  if (plan.params.poll == Poll::collective) return false;
+  if (chosen(plan).poll == Poll::collective) return false;
   const int world = plan.problem.world;
   return change<Await>(
       plan, dice,
@@ -123,7 +127,7 @@ bool drop_await_of_engine(Plan& plan, Dice& dice) {
 /// What has not come is used, or left behind at the end. (Around a ring the last shard to come says that all
 /// others have. And of what a rank's own engine has exchanged, its lanes know at the end.)
 bool drop_await_of_arrival(Plan& plan, Dice& dice) {
-  const bool ring = plan.params.variant == Variant::ring;
+  const bool ring = chosen(plan).variant == Variant::ring;
   return remove_one<Await>(plan, dice, [&](const At& at, const Await& await) {
     if (on_copy_lane(plan, at) || counter_name(plan, await.counter) != "sent") return false;
     const auto& entries = plan.counters[static_cast<std::size_t>(await.counter.counter)].growth[0];
@@ -273,7 +277,7 @@ bool prelaunch_without_poll(Plan& plan, Dice& dice) {
 /// What an engine polls is set at the begin of another rank's epoch: that says nothing of its own rank.
 bool prelaunch_by_a_stranger(Plan& plan, Dice& dice) {
   const auto at = pick_command(plan, dice);
-  if (!at || plan.params.poll == Poll::collective || !sends_input(plan, *at)) return false;
+  if (!at || chosen(plan).poll == Poll::collective || !sends_input(plan, *at)) return false;
   Lane& lane = lane_of(plan, *at);
   lane.submission.prelaunched = true;
   lane.submission.doorbells.clear();
@@ -335,7 +339,8 @@ std::optional<Plan> random_plan(Dice& dice) {
   } else if (p.m <= p.world * (p.world - 1)) {
     return std::nullopt;
   }
-  auto plan = plan_copy_engine(p, random_machine(dice), random_params(dice, p));
+  auto plan = plan_copy_engine(p, random_machine(dice),
+                               std::get<CopyEngineParams>(random_params(dice, p, Mechanism::copy_engine)));
   if (!plan) return std::nullopt;
   return *plan;
 }

@@ -601,10 +601,12 @@ std::optional<Plan> random_plan(Dice& dice) {
   for (int r = 0; r < p.world; ++r)
     if (p.a_rows(r) == 0 || p.out_rows(r) == 0) return std::nullopt;
   const Machine machine = test::random_machine(dice);
-  Params params = test::random_params(dice, p);
-  params.engines = 0;  // of a ring: verify_ring_mutation_test.cpp
-  const Planner planners[] = {plan_sequential, plan_chunked, plan_signal, plan_signal, plan_ring};
-  auto plan = planners[dice.size(0, 4)](p, machine, params);
+  const auto all = test::random_params(dice, p);
+  const auto mechanism = test::one_of(dice, {Mechanism::sequential, Mechanism::chunked, Mechanism::signal,
+                                             Mechanism::signal, Mechanism::ring});
+  Params params = all[static_cast<std::size_t>(mechanism)];
+  if (auto* ring = std::get_if<RingParams>(&params)) ring->engines = 0;  // verify_ring_mutation_test.cpp
+  auto plan = plan_with(p, machine, params);
   if (!plan) return std::nullopt;
   return *plan;
 }

@@ -15,9 +15,13 @@ namespace {
 
 using namespace test;
 
+FusedParams chosen(const Plan& plan) {
+  return std::get<FusedParams>(params_of(plan));
+}
+
 /// Ranks whose rows other ranks' tiles and sums go to, by their owner.
 bool sums_shards(const Plan& plan) {
-  return plan.problem.traits().reduces() && !plan.params.one_shot;
+  return plan.problem.traits().reduces() && !chosen(plan).one_shot;
 }
 
 bool any_gemm(const At&, const Gemm&) {
@@ -32,7 +36,7 @@ bool any_sum(const At&, const Elementwise& pass) {
 /// mlp, but to fetch what is the user's.)
 bool drop_begun(Plan& plan, Dice& dice) {
   if (plan.problem.op == Op::gemm_allreduce && sums_shards(plan)) return false;
-  if (plan.problem.op == Op::mlp && !plan.params.pull) return false;
+  if (plan.problem.op == Op::mlp && !chosen(plan).pull) return false;
   const auto at = pick<Await>(plan, dice, [&](const At&, const Await& await) {
     return counter_name(plan, await.counter) == "begun";
   });
@@ -50,7 +54,8 @@ bool forget_to_say_begun(Plan& plan, Dice& dice) {
 
 /// Whether rows that a GEMM needs are moved by its own lane, which then knows of the own ones without a gate.
 bool moves_rows_itself(const Plan& plan) {
-  return plan.params.helpers == 0 && (plan.problem.traits().routes() || plan.params.mover == Mover::store);
+  const FusedParams params = chosen(plan);
+  return params.helpers == 0 && (plan.problem.traits().routes() || params.mover == Mover::store);
 }
 
 bool drop_gate(Plan& plan, Dice& dice) {
@@ -118,7 +123,7 @@ bool read_other_region(Plan& plan, Dice& dice) {
 /// Two lanes do the pass, each for itself.
 bool do_queue_twice(Plan& plan, Dice& dice) {
   const auto at = pick<Elementwise>(plan, dice, any_sum);
-  if (!at || plan.params.helpers == 0 || moves_nothing(plan, step_of(plan, *at))) return false;
+  if (!at || chosen(plan).helpers == 0 || moves_nothing(plan, step_of(plan, *at))) return false;
   for (Lane& lane : plan.ranks[static_cast<std::size_t>(at->rank)].lanes)
     for (Step& step : lane.steps)
       if (auto* pass = std::get_if<Elementwise>(&step)) pass->queue = -1;
@@ -163,7 +168,7 @@ bool count_nothing(Plan& plan, Dice& dice) {
 /// One rank does not get what all should.
 bool leave_one_out(Plan& plan, Dice& dice) {
   if (plan.problem.op != Op::gemm_allreduce) return false;
-  if (plan.params.one_shot)
+  if (chosen(plan).one_shot)
     return change<Gemm>(plan, dice, any_gemm,
                         [](Gemm& g) { std::get<placement::Matrix>(g.out.form).ranks.pop_back(); });
   return change_sums(plan, dice,
@@ -302,7 +307,7 @@ std::optional<Plan> random_plan(Dice& dice) {
   }
   Machine machine = random_machine(dice);
   machine.workers += 2;
-  auto plan = plan_fused(p, machine, random_params(dice, p));
+  auto plan = plan_fused(p, machine, std::get<FusedParams>(random_params(dice, p, Mechanism::fused)));
   if (!plan) return std::nullopt;
   return *plan;
 }

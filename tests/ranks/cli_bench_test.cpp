@@ -90,7 +90,7 @@ TEST_F(CliBench, SweepsWorkersOfCollectives) {
   const json all = record(sizes + "--m 64 --workers 4 --comm-workers 1,2");
   ASSERT_EQ(all.at("rows").size(), 5u);
   EXPECT_EQ(all.at("rows")[4].at("contender"), "signal:comm-workers=2");
-  EXPECT_EQ(all.at("rows")[4].at("params").at("comm_workers"), 2);
+  EXPECT_EQ(all.at("rows")[4].at("params").at("comm-workers"), 2);
   EXPECT_EQ(record(sizes + "--m 64 --sustained").at("epochs"), 10);
 }
 

@@ -93,9 +93,8 @@ TEST_F(Cli, RunsWhatTheFlagsSay) {
       "--op gemm+allreduce --mechanism signal --tile 32x16 --groups 3,7,8 --raster m --swizzle 2 --rotation "
       "1 --workers 1 " +
       small);
-  EXPECT_EQ(tiled[0].at("params").at("group_waves"),
-            json({3, 7, 8}));  // 15 tiles, and 3 phantoms of the swizzle
-  EXPECT_EQ(tiled[0].at("params").at("tile_rows"), 32);
+  EXPECT_EQ(tiled[0].at("params").at("groups"), "3,7,8");  // 15 tiles, and 3 phantoms of the swizzle
+  EXPECT_EQ(tiled[0].at("params").at("tile"), "32x16");
   EXPECT_EQ(
       rows("--op gemm+reducescatter --mechanism chunked --chunks 3 " + small)[0].at("params").at("chunks"),
       3);
@@ -103,17 +102,17 @@ TEST_F(Cli, RunsWhatTheFlagsSay) {
   EXPECT_EQ(rows("--op gemm+allreduce --mechanism ring --slices 3 " + small)[0].at("params").at("slices"), 3);
   const json shards =
       rows("--op allgather+gemm --mechanism fused --comm-rows 20 --pull --mover store " + small);
-  EXPECT_EQ(shards[0].at("params").at("comm_rows"), 20);
+  EXPECT_EQ(shards[0].at("params").at("comm-rows"), 20);
   EXPECT_EQ(shards[0].at("params").at("pull"), true);
   EXPECT_EQ(shards[0].at("params").at("mover"), "store");
   EXPECT_EQ(rows("--op allgather+gemm --mechanism fused --comm-order reverse " + small)[0].at("params").at(
-                "comm_order"),
+                "comm-order"),
             "reverse");
   const json sums =
       rows("--op gemm+allreduce --mechanism fused --helpers 1 --stage-fp32 --one-shot --workers 2 " + small);
   EXPECT_EQ(sums[0].at("params").at("helpers"), 1);
-  EXPECT_EQ(sums[0].at("params").at("stage_fp32"), true);
-  EXPECT_EQ(sums[0].at("params").at("one_shot"), true);
+  EXPECT_EQ(sums[0].at("params").at("stage-fp32"), true);
+  EXPECT_EQ(sums[0].at("params").at("one-shot"), true);
   for (const std::string routing : {"random", "skewed", "all-to-one", "balanced", "empty-rank"})
     EXPECT_EQ(rows("--op gemm+alltoall --routing " + routing + " " + small)[0].at("verified"), true)
         << routing;
@@ -220,7 +219,7 @@ TEST_F(Cli, PlansForTheMachineOfAProfile) {
   const Outcome plan =
       run("plan --steps --op gemm+allreduce --mechanism signal --m 2K --n 2K --k 512 --world 8" + h200);
   EXPECT_EQ(plan.code, 0) << plan.err;
-  EXPECT_THAT(plan.out, HasSubstr("tile 128x256"));
+  EXPECT_THAT(plan.out, HasSubstr("tile=128x256"));
   EXPECT_THAT(plan.out, HasSubstr("132 workers"));
   EXPECT_EQ(run("verify --op gemm+allreduce --mechanism signal " + small + h200).code, 0);
   expect_refused("plan --op gemm --m 8 --n 8 --k 8 --world 16" + h200, "8 ranks");

@@ -41,10 +41,7 @@ Plan signal_plan(const Machine& machine) {
   problem.m = 64;
   problem.n = 48;
   problem.k = 20;
-  Params params;
-  params.tile_rows = 16;
-  params.tile_cols = 16;
-  return plan_signal(problem, machine, params).value();
+  return plan_signal(problem, machine, {.tile = {16, 16}}).value();
 }
 
 struct Outcome {
@@ -274,8 +271,7 @@ TEST(Pacing, EnginesTakeTheirPhases) {
   const auto elapsed_us = [&](bool prelaunch) {
     const auto world = make_thread_world(2, {.engine = phases, .workers_per_rank = 1});
     Problem p{.op = Op::allgather, .world = 2, .m = 8, .n = 4, .k = 4};
-    Params params;
-    params.variant = Variant::pcpy, params.prelaunch = prelaunch;
+    const CopyEngineParams params{.variant = Variant::pcpy, .prelaunch = prelaunch};
     contract::Bench bench(*world, plan_copy_engine(p, world->machine(), params).value());
     return bench.run().elapsed_us;
   };

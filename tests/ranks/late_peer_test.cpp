@@ -23,15 +23,7 @@ constexpr int world = 3, epochs = 6, late_rank = 1;
 struct Case {
   Op op;
   Params params;
-  Planner plan = plan_fused;
 };
-
-Params with(auto&& change) {
-  Params params;
-  params.tile_rows = params.tile_cols = 16;
-  change(params);
-  return params;
-}
 
 Problem problem(Op op) {
   Problem p{.op = op, .world = world, .m = 70, .n = 40, .k = 20};
@@ -108,7 +100,7 @@ TEST_P(LatePeer, IsNeitherOverwrittenNorReadTooSoon) {
   };
   const auto threads = make_thread_world(world, {.workers_per_rank = 3, .on_step = hook});
   const Problem p = problem(GetParam().op);
-  const Plan plan = GetParam().plan(p, threads->machine(), GetParam().params).value();
+  const Plan plan = plan_with(p, threads->machine(), GetParam().params).value();
   ASSERT_TRUE(verify(plan));
   contract::Bench bench(*threads, plan);
   bench.run();  // epoch 0, which the hooks leave alone
@@ -119,31 +111,30 @@ TEST_P(LatePeer, IsNeitherOverwrittenNorReadTooSoon) {
   EXPECT_EQ(user.wrong, 0);
 }
 
+constexpr TileParams tile{16, 16}, tile_along_m{16, 16, {.raster = Raster::along_m}};
 const Case fused[] = {
-    {Op::gemm_reducescatter, with([](Params&) {})},
-    {Op::gemm_reducescatter, with([](Params& p) { p.helpers = 1; })},
-    {Op::gemm_reducescatter, with([](Params& p) { p.helpers = 1, p.order.raster = Raster::along_m; })},
-    {Op::gemm_allreduce, with([](Params& p) { p.helpers = 2; })},
-    {Op::gemm_allreduce, with([](Params& p) { p.helpers = 1, p.order.raster = Raster::along_m; })},
-    {Op::gemm_allreduce, with([](Params& p) { p.one_shot = true; })},
-    {Op::allgather_gemm, with([](Params&) {})},
-    {Op::allgather_gemm, with([](Params& p) { p.pull = true; })},
-    {Op::allgather_gemm, with([](Params& p) { p.mover = Mover::store, p.helpers = 1; })},
-    {Op::allgather_gemm, with([](Params& p) { p.mover = Mover::store, p.pull = true; })},
-    {Op::allgather_gemm, with([](Params& p) { p.comm_order = CommOrder::reverse; })},
-    {Op::allgather_gemm, with([](Params& p) { p.comm_order = CommOrder::interleaved, p.comm_rows = 8; })},
-    {Op::mlp, with([](Params&) {})},
-    {Op::mlp, with([](Params& p) { p.pull = true, p.helpers = 1; })},
-    {Op::mlp, with([](Params& p) { p.mover = Mover::store, p.helpers = 1; })},
-    {Op::mlp, with([](Params& p) { p.comm_order = CommOrder::interleaved, p.comm_rows = 8; })},
-    {Op::gemm_alltoall, with([](Params&) {})},
-    {Op::alltoall_gemm, with([](Params&) {})},
-    {Op::alltoall_gemm, with([](Params& p) { p.helpers = 1; })},
+    {Op::gemm_reducescatter, FusedParams{.tile = tile}},
+    {Op::gemm_reducescatter, FusedParams{.tile = tile, .helpers = 1}},
+    {Op::gemm_reducescatter, FusedParams{.tile = tile_along_m, .helpers = 1}},
+    {Op::gemm_allreduce, FusedParams{.tile = tile, .helpers = 2}},
+    {Op::gemm_allreduce, FusedParams{.tile = tile_along_m, .helpers = 1}},
+    {Op::gemm_allreduce, FusedParams{.tile = tile, .one_shot = true}},
+    {Op::allgather_gemm, FusedParams{.tile = tile}},
+    {Op::allgather_gemm, FusedParams{.tile = tile, .pull = true}},
+    {Op::allgather_gemm, FusedParams{.tile = tile, .helpers = 1, .mover = Mover::store}},
+    {Op::allgather_gemm, FusedParams{.tile = tile, .pull = true, .mover = Mover::store}},
+    {Op::allgather_gemm, FusedParams{.tile = tile, .comm_order = CommOrder::reverse}},
+    {Op::allgather_gemm, FusedParams{.tile = tile, .comm_rows = 8, .comm_order = CommOrder::interleaved}},
+    {Op::mlp, FusedParams{.tile = tile}},
+    {Op::mlp, FusedParams{.tile = tile, .helpers = 1, .pull = true}},
+    {Op::mlp, FusedParams{.tile = tile, .helpers = 1, .mover = Mover::store}},
+    {Op::mlp, FusedParams{.tile = tile, .comm_rows = 8, .comm_order = CommOrder::interleaved}},
+    {Op::gemm_alltoall, FusedParams{.tile = tile}},
+    {Op::alltoall_gemm, FusedParams{.tile = tile}},
+    {Op::alltoall_gemm, FusedParams{.tile = tile, .helpers = 1}},
 };
 Case engines(Op op, Variant variant, Trigger trigger, bool prelaunch) {
-  Params params;
-  params.variant = variant, params.trigger = trigger, params.prelaunch = prelaunch;
-  return {op, params, plan_copy_engine};
+  return {op, CopyEngineParams{.variant = variant, .prelaunch = prelaunch, .trigger = trigger}};
 }
 const Case copy_engines[] = {
     engines(Op::allgather, Variant::bcst, Trigger::host, true),
@@ -163,9 +154,7 @@ const Case copy_engines[] = {
 };
 
 Case ring(Op op, std::int32_t slices, std::int32_t engines) {
-  Params params;
-  params.slices = slices, params.engines = engines;
-  return {op, params, plan_ring};
+  return {op, RingParams{.engines = engines, .slices = slices}};
 }
 const Case rings[] = {
     ring(Op::gemm_reducescatter, 1, 1), ring(Op::gemm_reducescatter, 3, 2),

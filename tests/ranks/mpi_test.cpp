@@ -62,12 +62,7 @@ Problem problem_of(int world) {
   return problem;
 }
 
-Params small_tiles() {
-  Params params;
-  params.tile_rows = 16;
-  params.tile_cols = 16;
-  return params;
-}
+const SignalParams small_tiles{.tile = {16, 16}};
 
 /// The planners' plans give the right result, and the same bits as on threads.
 void plans_compute_what_the_oracle_says() {
@@ -89,8 +84,9 @@ void plans_compute_what_the_oracle_says() {
       }
     executable->run({.epochs = 3, .timeout_us = 20e6});
   };
+  const Params all[] = {SequentialParams{}, ChunkedParams{}, small_tiles, RingParams{}};
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::gemm_alltoall})
-    for (const auto planner : {plan_sequential, plan_chunked, plan_signal, plan_ring}) {
+    for (const Params& params : all) {
       Problem problem = problem_of(world->size());
       problem.op = op;
       problem.dtype = DType::bf16;
@@ -102,7 +98,7 @@ void plans_compute_what_the_oracle_says() {
             dest[static_cast<std::size_t>(r)].push_back((r + i * i) % problem.world);
         problem.routing = std::make_shared<Routing>(dest);
       }
-      const auto plan = planner(problem, world->machine(), small_tiles());
+      const auto plan = plan_with(problem, world->machine(), params);
       if (!plan) continue;
       const auto inputs = random_inputs(problem, 7);
       std::map<std::pair<int, Role>, DeviceBuffer> memory, reference;
@@ -148,7 +144,7 @@ void run_with_fault(const std::function<void(const StepEvent&)>& fault) {
                                          fault(at);
                                      }});
   contract::Bench bench(*world,
-                        plan_signal(problem_of(world->size()), world->machine(), small_tiles()).value());
+                        plan_signal(problem_of(world->size()), world->machine(), small_tiles).value());
   std::string said = "succeeded";
   try {
     bench.executable->run({.epochs = 4, .timeout_us = 1.5e6});

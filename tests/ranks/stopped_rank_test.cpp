@@ -73,9 +73,7 @@ Plan messages(const World& world) {
 /// A product that counts its tiles, and collectives that await the counts.
 Plan counted_collectives(const World& world) {
   Problem problem{.op = Op::gemm_allreduce, .world = world.size(), .m = 70, .n = 50, .k = 20};
-  Params params;
-  params.tile_rows = params.tile_cols = 16;
-  return plan_signal(problem, world.machine(), params).value();
+  return plan_signal(problem, world.machine(), {.tile = {16, 16}}).value();
 }
 
 /// `lane`: at whose first step rank 1 stops, in the third epoch; −1: between two runs.

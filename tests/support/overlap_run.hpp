@@ -76,7 +76,7 @@ inline void expect_overlap_runs(World& world, const Overlap& list) {
     return memory.back().data();
   };
   for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential}) {
-    const auto program = world.compile(make_plan(p, world.machine(), mechanism).value());
+    const auto program = world.compile(make_plan(p, world.machine(), default_params(mechanism)).value());
     std::vector<void*> out;
     for (const int r : world.local_ranks()) {
       const auto input = [&](Role role, std::int64_t height, std::int64_t width) {

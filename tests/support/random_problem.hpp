@@ -6,11 +6,14 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <random>
+#include <variant>
 #include <vector>
 
 #include "shingle/planner/planner.hpp"
@@ -126,47 +129,59 @@ std::vector<std::int64_t> random_partition(Source& draw, std::int64_t total, std
   return parts;
 }
 
-/// Everything but the groups of waves, which depend on the plan.
+/// Params of all mechanisms, in the order of Mechanism. Groups of waves are left open: they depend on the
+/// plan.
 template <class Source>
-Params random_params(Source& draw, const Problem& problem) {
-  Params params;
+std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, const Problem& problem) {
+  TileParams tile;
+  ChunkedParams chunked;
+  RingParams ring;
+  FusedParams fused;
+  CopyEngineParams engines;
   if (chance(draw, 80)) {
     // At most about 16 × 12 tiles, whatever the matrix; also larger than it.
-    params.tile_rows =
+    tile.rows =
         static_cast<std::int32_t>(draw.size(ceil_div(problem.m, 16) + (problem.m == 0), problem.m + 2));
     const std::int64_t cols = larger(problem.n, problem.inner);
-    params.tile_cols = static_cast<std::int32_t>(draw.size(ceil_div(cols, 12), cols + 2));
+    tile.cols = static_cast<std::int32_t>(draw.size(ceil_div(cols, 12), cols + 2));
   }
-  params.order.raster = one_of(draw, {Raster::along_n, Raster::along_m});
-  params.order.swizzle = static_cast<std::int32_t>(draw.size(1, 4));
-  params.order.cluster_m = static_cast<std::int32_t>(draw.size(1, 3));
-  params.order.cluster_n = static_cast<std::int32_t>(draw.size(1, 3));
-  params.order.rotation = static_cast<std::int32_t>(draw.size(0, 5));
-  if (chance(draw, 70)) params.chunks = static_cast<std::int32_t>(draw.size(1, 7));
-  if (chance(draw, 60)) params.helpers = static_cast<std::int32_t>(draw.size(1, 3));
-  params.stage_fp32 = chance(draw, 30);
-  params.one_shot = problem.op == Op::gemm_allreduce && chance(draw, 40);
-  if (chance(draw, 70)) params.comm_rows = draw.size(1, larger(problem.m, 1));
-  params.pull = chance(draw, 50);
-  params.mover = one_of(draw, {Mover::copy_engine, Mover::store});
-  params.comm_order = one_of(draw, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
-  if (chance(draw, 70)) params.slices = static_cast<std::int32_t>(draw.size(1, 5));
-  params.variant = one_of(
+  tile.order.raster = one_of(draw, {Raster::along_n, Raster::along_m});
+  tile.order.swizzle = static_cast<std::int32_t>(draw.size(1, 4));
+  tile.order.cluster_m = static_cast<std::int32_t>(draw.size(1, 3));
+  tile.order.cluster_n = static_cast<std::int32_t>(draw.size(1, 3));
+  tile.order.rotation = static_cast<std::int32_t>(draw.size(0, 5));
+  if (chance(draw, 70)) chunked.chunks = static_cast<std::int32_t>(draw.size(1, 7));
+  if (chance(draw, 60)) fused.helpers = static_cast<std::int32_t>(draw.size(1, 3));
+  fused.stage_fp32 = chance(draw, 30);
+  fused.one_shot = problem.op == Op::gemm_allreduce && chance(draw, 40);
+  if (chance(draw, 70)) fused.comm_rows = draw.size(1, larger(problem.m, 1));
+  fused.pull = chance(draw, 50);
+  fused.mover = one_of(draw, {Mover::copy_engine, Mover::store});
+  fused.comm_order = one_of(draw, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
+  if (chance(draw, 70)) ring.slices = static_cast<std::int32_t>(draw.size(1, 5));
+  engines.variant = one_of(
       draw, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});
-  if (chance(draw, 30)) params.engines = static_cast<std::int32_t>(draw.size(1, 4));
-  params.prelaunch = chance(draw, 50);
-  params.trigger = one_of(draw, {Trigger::host, Trigger::direct});
-  params.poll = one_of(draw, {Poll::engine, Poll::rank, Poll::collective});
-  if (chance(draw, 50)) params.launchers = static_cast<std::int32_t>(draw.size(1, problem.world));
-  params.unregistered = chance(draw, 30);
-  return params;
+  if (chance(draw, 30)) ring.engines = engines.engines = static_cast<std::int32_t>(draw.size(1, 4));
+  engines.prelaunch = chance(draw, 50);
+  engines.trigger = one_of(draw, {Trigger::host, Trigger::direct});
+  engines.poll = one_of(draw, {Poll::engine, Poll::rank, Poll::collective});
+  if (chance(draw, 50)) engines.launchers = static_cast<std::int32_t>(draw.size(1, problem.world));
+  ring.unregistered = fused.unregistered = engines.unregistered = chance(draw, 30);
+  fused.tile = engines.tile = tile;
+  return {SequentialParams{}, chunked, SignalParams{.tile = tile}, ring, fused, engines};
+}
+/// Params of one mechanism, from the same draws for each.
+template <class Source>
+Params random_params(Source& draw, const Problem& problem, Mechanism mechanism) {
+  return random_params(draw, problem)[static_cast<std::size_t>(mechanism)];
 }
 
 /// The waves of a signal plan, whose groups the planner chose, cut into other groups.
 template <class Source>
 std::vector<std::int64_t> random_groups(Source& draw, const Plan& plan) {
-  std::int64_t waves = 0;
-  for (const std::int64_t group : plan.params.group_waves) waves += group;
+  const auto params = std::get<SignalParams>(params_of(plan));
+  const std::int64_t waves =
+      std::accumulate(params.group_waves.begin(), params.group_waves.end(), std::int64_t{0});
   return random_partition(draw, waves, larger(1, draw.size(1, waves + 1)));
 }
 

@@ -24,28 +24,32 @@ Machine h200() {
   return machine_from_spec("h200x8");
 }
 
+std::vector<std::int64_t> groups_of(const Plan& plan) {
+  return std::get<SignalParams>(params_of(plan)).group_waves;
+}
+
 TEST(Tune, NeverWorseThanTheDefaults) {
   for (const PlannerEntry& entry : planners())
     for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm}) {
       const Machine machine = h200();
-      const auto plain = entry.plan(problem(op), machine, {});
+      const Params open = default_params(entry.mechanism);
+      const auto plain = plan_with(problem(op), machine, open);
       if (!plain) continue;
-      const Tuned tuned = tune(problem(op), machine, entry.mechanism, entry.plan).value();
+      const Tuned tuned = tune(problem(op), machine, entry.mechanism).value();
       EXPECT_LE(tuned.us, simulate(*plain, machine).makespan_us) << name(entry.mechanism);
-      const Plan usual = make_plan(problem(op), machine, entry.mechanism).value();  // searched, where that is
+      const Plan usual = make_plan(problem(op), machine, open).value();  // of signal: searched
       EXPECT_LE(tuned.us, simulate(usual, machine).makespan_us) << name(entry.mechanism);
       EXPECT_DOUBLE_EQ(tuned.us, simulate(tuned.plan, machine).makespan_us);
       EXPECT_GT(tuned.tried, 1);
       // A plan holds what was chosen.
-      EXPECT_EQ(entry.plan(problem(op), machine, tuned.plan.params).value(), tuned.plan);
+      EXPECT_EQ(plan_with(problem(op), machine, params_of(tuned.plan)).value(), tuned.plan);
     }
 }
 
 TEST(Tune, LeavesWhatIsFixed) {
-  TuneOptions options;
-  options.params.chunks = 3;
-  const Tuned tuned = tune(problem(), h200(), Mechanism::chunked, plan_chunked, options).value();
-  EXPECT_EQ(tuned.plan.params.chunks, 3);
+  const TuneOptions options{.params = {{"chunks", "3"}}};
+  const Tuned tuned = tune(problem(), h200(), Mechanism::chunked, options).value();
+  EXPECT_EQ(std::get<ChunkedParams>(params_of(tuned.plan)).chunks, 3);
 }
 
 /// Found from messages, whose workers the products lack, although engines want other slices as well.
@@ -53,11 +57,11 @@ TEST(Tune, EnginesTakeARingsSlicesWhereRanksReachEachOther) {
   for (const bool reach : {true, false}) {
     Machine machine = h200();
     machine.peer_memory = reach;
-    const Tuned tuned = tune(problem(), machine, Mechanism::ring, plan_ring).value();
-    EXPECT_EQ(tuned.plan.params.engines, reach ? 1 : 0);
+    const Tuned tuned = tune(problem(), machine, Mechanism::ring).value();
+    EXPECT_EQ(std::get<RingParams>(params_of(tuned.plan)).engines, reach ? 1 : 0);
     if (!reach) continue;
     for (const std::int32_t slices : {1, 2, 4}) {
-      const Plan plan = plan_ring(problem(), machine, {.slices = slices, .engines = 1}).value();
+      const Plan plan = plan_ring(problem(), machine, {.engines = 1, .slices = slices}).value();
       EXPECT_LE(tuned.us, simulate(plan, machine).makespan_us);
     }
   }
@@ -75,8 +79,7 @@ TEST(Tune, GroupsAreThoseOfAnExhaustiveSearch) {
     ASSERT_LE(waves, 8);
     double best = 1e30;
     for (std::int64_t cuts = 0; cuts < std::int64_t{1} << (waves - 1); ++cuts) {
-      Params params;
-      params.group_waves = {1};
+      SignalParams params{.group_waves = {1}};
       for (std::int64_t w = 1; w < waves; ++w)
         if (cuts >> (w - 1) & 1)
           params.group_waves.push_back(1);
@@ -84,8 +87,7 @@ TEST(Tune, GroupsAreThoseOfAnExhaustiveSearch) {
           ++params.group_waves.back();
       best = std::min(best, simulate(plan_signal(p, machine, params).value(), machine).makespan_us);
     }
-    Params params;
-    params.group_waves = search(*model).group_waves;
+    const SignalParams params{.group_waves = search(*model).group_waves};
     EXPECT_GE(best / simulate(plan_signal(p, machine, params).value(), machine).makespan_us, 0.99)
         << m << ", " << k;
   }
@@ -98,27 +100,25 @@ TEST(Signal, GroupsAndTheirWorkersAreSearchedWhereTheMachineHasFigures) {
       .op = Op::gemm_allreduce, .world = 2, .m = 8192, .n = 8192, .k = 4096, .dtype = DType::bf16};
   const auto us = [&](const Plan& plan) { return simulate(plan, machine).makespan_us; };
   const double baseline = us(plan_sequential(p, machine).value());
-  const Plan searched = make_plan(p, machine, Mechanism::signal).value();
+  const Plan searched = make_plan(p, machine, SignalParams{}).value();
   EXPECT_GT(baseline / us(searched), 1.15);
-  EXPECT_EQ(searched.params.group_waves, searched_groups(p, machine, {})->group_waves);
+  EXPECT_EQ(groups_of(searched), searched_groups(p, machine, {})->group_waves);
 
-  const Plan equal = make_plan(p, machine, Mechanism::signal, {.equal_groups = true}).value();
+  const Plan equal = make_plan(p, machine, SignalParams{.equal_groups = true}).value();
   EXPECT_EQ(equal, plan_signal(p, machine).value());
   EXPECT_LT(baseline / us(equal), 1.08);
 
-  const Plan given =
-      make_plan(p, machine, Mechanism::signal, {.group_waves = equal.params.group_waves}).value();
-  EXPECT_EQ(given.params.group_waves, equal.params.group_waves);
-  const Plan workers = make_plan(p, machine, Mechanism::signal, {.comm_workers = 8}).value();
-  EXPECT_EQ(workers.params.comm_workers, 8);
-  EXPECT_NE(workers.params.group_waves, plan_signal(p, machine, {.comm_workers = 8})->params.group_waves);
+  const Plan given = make_plan(p, machine, SignalParams{.group_waves = groups_of(equal)}).value();
+  EXPECT_EQ(groups_of(given), groups_of(equal));
+  const Plan workers = make_plan(p, machine, SignalParams{.comm_workers = 8}).value();
+  EXPECT_EQ(std::get<SignalParams>(params_of(workers)).comm_workers, 8);
+  EXPECT_NE(groups_of(workers), groups_of(*plan_signal(p, machine, {.comm_workers = 8})));
 }
 
 TEST(Signal, GroupsAreEqualWithoutFigures) {
   Machine machine = h200();
   machine.tiles.clear();
-  EXPECT_EQ(make_plan(problem(), machine, Mechanism::signal).value(),
-            plan_signal(problem(), machine).value());
+  EXPECT_EQ(make_plan(problem(), machine, SignalParams{}).value(), plan_signal(problem(), machine).value());
   EXPECT_FALSE(searched_groups(problem(), machine, {}));
   EXPECT_FALSE(plan_signal(problem(), machine, {.group_waves = {1}, .equal_groups = true}));
 }
@@ -131,8 +131,8 @@ TEST(Signal, SearchedGroupsAreNotSlowerThanEqualOnes) {
       for (const auto& [m, k] : {std::pair{512, 512}, {2048, 3584}, {8192, 1024}, {16384, 7168}}) {
         Problem p = problem(op, m, k);
         p.world = world;
-        const auto us = [&](const Params& params) {
-          return simulate(make_plan(p, machine, Mechanism::signal, params).value(), machine).makespan_us;
+        const auto us = [&](const SignalParams& params) {
+          return simulate(make_plan(p, machine, params).value(), machine).makespan_us;
         };
         EXPECT_LE(us({}), 1.005 * us({.equal_groups = true})) << describe(p);
       }
@@ -145,13 +145,11 @@ TEST(Signal, AnOperatorIsSearchedByItsProfile) {
   Machine profile = world->machine();
   profile.tiles = {{profile.tile_rows, profile.tile_cols, 10, 1}};
   profile.tile_rows = profile.tile_cols = 64, profile.link = {1, 100};
-  const Options plain{.mechanism = Mechanism::signal},
-      tuned{.mechanism = Mechanism::signal, .profile = profile};
+  const Options plain{.params = SignalParams{}}, tuned{.params = SignalParams{}, .profile = profile};
   EXPECT_EQ(Operator(*world, p, plain).plan(), plan_signal(p, world->machine()).value());
-  EXPECT_EQ(Operator(*world, p, tuned).plan().params.group_waves,
-            searched_groups(p, profile, {})->group_waves);
+  EXPECT_EQ(groups_of(Operator(*world, p, tuned).plan()), searched_groups(p, profile, {})->group_waves);
   profile.workers = 7;
-  EXPECT_THROW(Operator(*world, p, {.mechanism = Mechanism::signal, .profile = profile}), InvalidArgument);
+  EXPECT_THROW(Operator(*world, p, {.params = SignalParams{}, .profile = profile}), InvalidArgument);
 }
 
 /// A folder that cannot be written costs a warning, not what was found.
@@ -211,8 +209,8 @@ TEST(Choose, MeasuringDecides) {
 TEST(Choose, ParamsThatWereFoundAreMeasuredBesideThePlanners) {
   const Machine machine = h200();
   const Problem few = problem(Op::gemm_reducescatter, 2048, 1024);
-  const Params own = plan_fused(few, machine, {})->params;
-  ASSERT_NE(tune(few, machine, Mechanism::fused, plan_fused)->plan.params, own);
+  const ParamList own = plan_fused(few, machine, {})->params;
+  ASSERT_NE(tune(few, machine, Mechanism::fused)->plan.params, own);
   const auto measure = [&](const Plan& plan) {
     return plan.mechanism == Mechanism::fused && plan.params == own ? 1.0 : 2.0;
   };
@@ -220,9 +218,9 @@ TEST(Choose, ParamsThatWereFoundAreMeasuredBesideThePlanners) {
   EXPECT_EQ(chosen.plan.mechanism, Mechanism::fused);
   EXPECT_EQ(chosen.plan.params, own);
   EXPECT_EQ(chosen.us, 1);
-  const Considered& considered =
-      *std::ranges::find(chosen.considered, Mechanism::fused, &Considered::mechanism);
-  EXPECT_EQ(considered.params, own);
+  const Considered& considered = *std::ranges::find_if(
+      chosen.considered, [](const Considered& at) { return mechanism_of(at.params) == Mechanism::fused; });
+  EXPECT_EQ(list_of(considered.params), own);
   EXPECT_EQ(considered.measured_us, 1);
 }
 
@@ -263,7 +261,7 @@ TEST(Choose, WhatIsRefusedIsNotTaken) {
     const Chosen other = choose(problem(), machine, options).value();
     EXPECT_NE(other.plan.mechanism, best);
     for (const Considered& considered : other.considered)
-      EXPECT_EQ(considered.reason == "not here", considered.mechanism == best);
+      EXPECT_EQ(considered.reason == "not here", mechanism_of(considered.params) == best);
   }
   std::filesystem::remove_all(directory);
 }
@@ -276,7 +274,8 @@ TEST(Choose, WhatIsKnownIsNotSearchedAgain) {
   const Chosen first = choose(problem(), machine, {.cache = &cache}).value();
   const Chosen second = choose(problem(), machine, {.cache = &cache}).value();
   EXPECT_EQ(first.plan, second.plan);
-  for (const Considered& at : second.considered) EXPECT_EQ(at.tried, at.us > 0 ? 1 : 0) << name(at.mechanism);
+  for (const Considered& at : second.considered)
+    EXPECT_EQ(at.tried, at.us > 0 ? 1 : 0) << name(mechanism_of(at.params));
   std::filesystem::remove_all(directory);
 }
 

@@ -11,7 +11,6 @@
 #include "shingle/common/console.hpp"
 #include "shingle/common/flags.hpp"
 #include "shingle/common/page.hpp"
-#include "shingle/common/params_text.hpp"
 #include "shingle/run/execute.hpp"
 #include "shingle/run/memory.hpp"
 #include "support/variable.hpp"
@@ -118,17 +117,17 @@ TEST(Rows, FoldedTablesOfAllKindsFitThePage) {
   Row row = row_that_is_predicted("shared_down", 400e3, 275e3);
   row.mechanism = "copy-engine";
   row.named.problem.m = row.named.problem.n = row.named.problem.k = 16384;
-  row.params = R"({"tile_rows": 128, "tile_cols": 256, "order": {"raster": "along_m", "swizzle": 8},
-                   "group_waves": [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29],
-                   "prelaunch": true, "comm_order": "interleaved"})";
+  row.params = R"({"tile": "128x256", "raster": "m", "swizzle": 8,
+                   "groups": "11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29",
+                   "prelaunch": true, "comm-order": "interleaved"})";
   for (const std::string& table : {planned_table(machine, {row}), predicted_table(machine, {row})})
     for (const std::string& line : lines_in(table))
       EXPECT_LE(line.size(), 80u + 4) << line;  // × are of two bytes
   // Whole, in the words of the flags.
   EXPECT_THAT(planned_table(machine, {row}),
-              HasSubstr("    params: tile=128x256 raster=m swizzle=8\n"
+              HasSubstr("    params: comm-order=interleaved\n"
                         "    groups=11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29 prelaunch\n"
-                        "    comm-order=interleaved\n"));
+                        "    raster=m swizzle=8 tile=128x256\n"));
 }
 
 TEST(Rows, FlagFractionsThatNoPlanCanReach) {
@@ -156,11 +155,19 @@ TEST(Rows, FlagFractionsThatNoPlanCanReach) {
 TEST(Params, AreWordsOfFlags) {
   EXPECT_EQ(params_text("{}"), "");
   EXPECT_EQ(params_text(""), "");
-  EXPECT_EQ(params_text(R"({"comm_workers": 16, "without_helpers": true, "one_shot": true, "pull": false})"),
-            "comm-workers=16 helpers=none one-shot");
-  EXPECT_EQ(params_text(R"({"order": {"cluster_m": 2, "cluster_n": 1, "rotation": 3}, "configs": [
-                           {"channels": 4, "chunk_bytes": 1024}, {}]})"),
-            "cluster=2x1 rotation=3 configs=channels:4/chunk_bytes:1024,");
+  const auto printed = [](const Params& params) {
+    Plan plan;
+    plan.params = list_of(params);
+    return params_text(params_json(plan));
+  };
+  EXPECT_EQ(printed(FusedParams{.helpers = FusedParams::no_helpers, .one_shot = true}),
+            "helpers=none one-shot");
+  EXPECT_EQ(printed(SignalParams{.tile = {.order = {.cluster_m = 2, .rotation = 3}}, .comm_workers = 16}),
+            "cluster=2x1 comm-workers=16 rotation=3");
+  EXPECT_EQ(printed(ChunkedParams{.configs = {{.channels = 4, .chunk_bytes = 1024}, {}}}),
+            "configs=channels:4/chunk_bytes:1024,default");
+  EXPECT_EQ(params_text(R"({"one_shot": true, "pull": false, "tile_rows": 128})"), "one_shot tile_rows=128")
+      << "params of older results";
 }
 
 TEST(Rows, SayThatAResultIsWrong) {
@@ -196,7 +203,7 @@ TEST(Rows, AddUpToALayer) {
                         row_that_is_predicted("ffn_down", 400, 275)};
   const std::string table = planned_table(machine, rows);
   EXPECT_THAT(table, HasSubstr("predicted for h200x8\n"));
-  EXPECT_THAT(table, HasSubstr("ring       slices=2 mover=store      200 us     125 us    1.60x     0.75\n"));
+  EXPECT_THAT(table, HasSubstr("ring       mover=store slices=2      200 us     125 us    1.60x     0.75\n"));
   // 1 - (400 - 200) / (600 - 200)
   EXPECT_THAT(table, testing::ContainsRegex("\ntotal +600 us +400 us +1.50x +0.50\n"));
 
@@ -266,8 +273,7 @@ TEST(Deadline, LeavesTimeForThePhasesOfEngines) {
                   .broadcast_us = 1e7,
                   .swap_us = 1e7};
   const double a_copy = 10 + 100 + 1000 + 1e4 + 1e5 + 1e6 + 1e7;
-  const Params one_launcher{.variant = Variant::pcpy, .launchers = 1};
-  const auto plan = make_plan(p, Machine{}, Mechanism::copy_engine, one_launcher);
+  const auto plan = plan_copy_engine(p, Machine{}, {.variant = Variant::pcpy, .launchers = 1});
   double phases = 0;
   for (const RankPlan& rank : plan->ranks)
     for (const Lane& lane : rank.lanes)

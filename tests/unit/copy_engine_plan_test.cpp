@@ -33,7 +33,7 @@ Problem collective(Op op, int world) {
   return p;
 }
 
-Plan planned(const Problem& problem, const Params& params) {
+Plan planned(const Problem& problem, const CopyEngineParams& params) {
   return plan_copy_engine(problem, Machine{}, params).value();
 }
 
@@ -226,7 +226,7 @@ TEST(CopyEngine, ProductsAndSumsSuitTheMachine) {
   machine.tile_rows = 128, machine.tile_cols = 256;
   Problem p{.op = Op::gemm_reducescatter, .world = 2, .m = 1000, .n = 512, .k = 64};
   for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
-    const Params params{.variant = Variant::b2b, .prelaunch = true, .trigger = trigger};
+    const CopyEngineParams params{.variant = Variant::b2b, .prelaunch = true, .trigger = trigger};
     const Plan plan = plan_copy_engine(p, machine, params).value();
     EXPECT_TRUE(verify(plan));
     const bool direct = trigger == Trigger::direct;
@@ -314,7 +314,7 @@ TEST(CopyEngine, ChoosesByTheTotalSize) {
     }
     p.m = 8;
     p.n = p.k = bytes / 8 / 4;
-    return planned(p, {}).params.variant;
+    return std::get<CopyEngineParams>(params_of(planned(p, {}))).variant;
   };
   EXPECT_EQ(chosen(Op::allgather, 64 << 10), Variant::b2b);
   EXPECT_EQ(chosen(Op::allgather, 256 << 10), Variant::bcst);
@@ -325,7 +325,7 @@ TEST(CopyEngine, ChoosesByTheTotalSize) {
 }
 
 TEST(CopyEngine, SaysWhatItCannotServe) {
-  const auto reason = [](Problem p, Params params, Machine machine = {}) {
+  const auto reason = [](Problem p, const CopyEngineParams& params, Machine machine = {}) {
     const auto plan = plan_copy_engine(p, machine, params);
     return plan ? "" : plan.reason();
   };

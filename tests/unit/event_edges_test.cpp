@@ -41,8 +41,7 @@ TEST(EventEdges, OrderAProductAndItsCollective) {
 /// Of `signal` the collectives are handed over to the passes behind them; the groups that tiles count are
 /// not.
 TEST(EventEdges, OrderCollectivesAndThePassesOfTheirGroups) {
-  const Plan plan =
-      plan_signal(problem(Op::gemm_allreduce), machine(), {.tile_rows = 16, .tile_cols = 16}).value();
+  const Plan plan = plan_signal(problem(Op::gemm_allreduce), machine(), {.tile = {16, 16}}).value();
   const EventEdges edges(plan);
   const auto of = [&](std::string_view name, std::int32_t entry) {
     const auto at = std::ranges::find(plan.counters, name, &Counter::name) - plan.counters.begin();
@@ -56,8 +55,7 @@ TEST(EventEdges, OrderCollectivesAndThePassesOfTheirGroups) {
     EXPECT_EQ(of("computed", g), EventEdges::none);
   }
   // With a norm the lane awaits each group itself.
-  const Plan norm =
-      plan_signal(problem(Op::gemm_allreduce, true), machine(), {.tile_rows = 16, .tile_cols = 16}).value();
+  const Plan norm = plan_signal(problem(Op::gemm_allreduce, true), machine(), {.tile = {16, 16}}).value();
   EXPECT_EQ(counted(norm), std::pair(2 * groups, groups));
 }
 

@@ -28,6 +28,10 @@ Machine machine(int workers) {
   return machine;
 }
 
+FusedParams chosen(const Plan& plan) {
+  return std::get<FusedParams>(params_of(plan));
+}
+
 const Gemm& gemm_of(const Plan& plan, int rank) {
   for (const Step& step : plan.ranks[static_cast<std::size_t>(rank)].lanes[0].steps)
     if (const auto* gemm = std::get_if<Gemm>(&step)) return *gemm;
@@ -50,9 +54,7 @@ TEST_P(OrderOfSums, AtEveryStepRanksStoreToDifferentOnes) {
     for (const int world : {2, 3, 5, 8})
       for (const TileOrder& order :
            {TileOrder{}, TileOrder{Raster::along_m, 2, 1, 1, 0}, TileOrder{Raster::along_n, 2, 1, 2, 0}}) {
-        Params params;
-        params.order = order;
-        params.comm_order = GetParam();
+        const FusedParams params{.tile = {.order = order}, .comm_order = GetParam()};
         const Plan plan = plan_fused(problem(op, world, 64 * world), machine(4), params).value();
         const std::int64_t positions = gemm_of(plan, 0).grid.positions();
         for (std::int64_t position = 0; position < positions; ++position) {
@@ -77,10 +79,9 @@ INSTANTIATE_TEST_SUITE_P(FusedPlan, OrderOfSums, testing::Values(CommOrder::ring
                          [](const auto& order) { return std::string(name(order.param)); });
 
 TEST(FusedPlan, ShardsInTurnKeepAWaveBusyWithAllRanks) {
-  Params params;
-  params.comm_order = CommOrder::interleaved;
+  FusedParams params{.comm_order = CommOrder::interleaved};
   for (const Raster raster : {Raster::along_m, Raster::along_n}) {
-    params.order = {raster, 2, raster == Raster::along_m ? 2 : 1, 1, 0};
+    params.tile.order = {raster, 2, raster == Raster::along_m ? 2 : 1, 1, 0};
     const Problem p{.op = Op::gemm_reducescatter, .world = 4, .m = 1024, .n = 256, .k = 40};
     const Plan plan = plan_fused(p, machine(64), params).value();
     for (int rank = 0; rank < p.world; ++rank) {
@@ -101,23 +102,21 @@ TEST(FusedPlan, ShardsTakeTurnsWhereLinksAreTheBound) {
   gpu.link = {100, 1};                // GB/s, us
   gpu.tiles = {{16, 32, 0.1, 0.01}};  // us
   Problem p{.op = Op::gemm_reducescatter, .world = 4, .m = 4096, .n = 4096, .k = 64};
-  const Params bound = plan_fused(p, gpu, {}).value().params;
+  const FusedParams bound = chosen(plan_fused(p, gpu, {}).value());
   EXPECT_EQ(bound.comm_order, CommOrder::interleaved);
   EXPECT_EQ(bound.helpers, 8) << "the product has time";
   p.k = 8192;
-  const Params free = plan_fused(p, gpu, {}).value().params;
+  const FusedParams free = chosen(plan_fused(p, gpu, {}).value());
   EXPECT_EQ(free.comm_order, CommOrder::ring);
   EXPECT_EQ(free.helpers, 2);
   p.m = 64, p.n = 512;
-  EXPECT_EQ(plan_fused(p, gpu, {}).value().params.helpers, 0) << "one wave has nothing beside it to sum";
-  Params asked;
-  asked.comm_order = CommOrder::interleaved;
-  EXPECT_EQ(plan_fused(p, gpu, asked).value().params.comm_order, CommOrder::interleaved);
+  EXPECT_EQ(chosen(plan_fused(p, gpu, {}).value()).helpers, 0) << "one wave has nothing beside it to sum";
+  const Plan asked = plan_fused(p, gpu, {.comm_order = CommOrder::interleaved}).value();
+  EXPECT_EQ(chosen(asked).comm_order, CommOrder::interleaved);
 }
 
 TEST(FusedPlan, AColumnBandOfAllShardsIsCompleteBeforeTheNextBegins) {
-  Params params;
-  params.order = {Raster::along_m, 2, 1, 1, 0};
+  const FusedParams params{.tile = {.order = {Raster::along_m, 2, 1, 1, 0}}};
   const Problem p{.op = Op::gemm_allreduce, .world = 4, .m = 256, .n = 320, .k = 40};
   const Plan plan = plan_fused(p, machine(32), params).value();
   for (int rank = 0; rank < p.world; ++rank) {
@@ -184,9 +183,7 @@ TEST(FusedPlan, AtEveryStepShardsMoveBetweenDifferentRanks) {
   for (const CommOrder order : {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved})
     for (const bool pull : {false, true})
       for (const int world : {2, 3, 6}) {
-        Params params;
-        params.pull = pull;
-        params.comm_order = order;
+        const FusedParams params{.pull = pull, .comm_order = order};
         const Plan plan =
             plan_fused(problem(Op::allgather_gemm, world, 32 * world), machine(4), params).value();
         std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> moves(
@@ -228,8 +225,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> visited(const Plan& plan, int
 TEST(FusedPlan, TilesFollowTheOrderInWhichCommunicationTilesCome) {
   Machine tall = machine(4);
   tall.tile_rows = 8;
-  Params params;
-  params.comm_rows = 8;
+  FusedParams params{.comm_rows = 8};
   const Problem p = problem(Op::allgather_gemm, 3, 48);
   using Order = std::vector<std::pair<std::int64_t, std::int64_t>>;
   EXPECT_EQ(visited(plan_fused(p, tall, params).value(), 1),
@@ -262,7 +258,7 @@ TEST(FusedPlan, AnMlpBeginsWithTheOwnRowsAndEndsWithThem) {
 
 TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
   const Plan plan = plan_fused(problem(Op::gemm_reducescatter, 4, 200), machine(64), {.helpers = 2}).value();
-  EXPECT_EQ(plan.params.helpers, 2);
+  EXPECT_EQ(chosen(plan).helpers, 2);
   for (const RankPlan& rank : plan.ranks) {
     ASSERT_EQ(rank.lanes.size(), 2u);
     std::vector<const Elementwise*> passes;
@@ -280,10 +276,9 @@ TEST(FusedPlan, SumsAreInRankOrderBesideTheGemmAndAfterIt) {
 }
 
 TEST(FusedPlan, SumsThatAnOutputCannotTakeGoOnToItBandByBand) {
-  Params params;
-  params.order = {Raster::along_m, 1, 1, 1, 0};  // bands of columns
-  params.helpers = 4;
-  params.unregistered = true;
+  FusedParams params{.tile = {.order = {Raster::along_m, 1, 1, 1, 0}},  // bands of columns
+                     .helpers = 4,
+                     .unregistered = true};
   const Problem p = problem(Op::gemm_allreduce, 4, 200);
   const Plan plan = plan_fused(p, machine(64), params).value();
   EXPECT_TRUE(verify(plan));
@@ -303,12 +298,8 @@ TEST(FusedPlan, SumsThatAnOutputCannotTakeGoOnToItBandByBand) {
         << "the first band of all ranks comes first";
     EXPECT_EQ(find_buffer(plan, Role::out), behind.to.slice.buffer);
   }
-  const Params direct = [&] {
-    Params other = params;
-    other.unregistered = false;
-    return other;
-  }();
-  EXPECT_FALSE(remote_user_buffers(plan_fused(p, machine(64), direct).value()).empty());
+  params.unregistered = false;
+  EXPECT_FALSE(remote_user_buffers(plan_fused(p, machine(64), params).value()).empty());
 }
 
 TEST(FusedPlan, RowsThatAnOutputCannotTakeGoOnToItBandByBand) {
@@ -319,7 +310,7 @@ TEST(FusedPlan, RowsThatAnOutputCannotTakeGoOnToItBandByBand) {
   const Plan plan = plan_fused(p, machine(64), {.unregistered = true}).value();
   EXPECT_TRUE(verify(plan));
   EXPECT_TRUE(remote_user_buffers(plan).empty());
-  EXPECT_EQ(plan.params.helpers, 2);
+  EXPECT_EQ(chosen(plan).helpers, 2);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(gemm_of(plan, rank).resources.most, 62);
     const auto& lanes = plan.ranks[static_cast<std::size_t>(rank)].lanes;
@@ -330,24 +321,21 @@ TEST(FusedPlan, RowsThatAnOutputCannotTakeGoOnToItBandByBand) {
     EXPECT_EQ(pass.gates[0].entries, (std::vector<std::int32_t>{0, 1, 2})) << "96 columns, 32 a tile";
     EXPECT_EQ(pass.gates[2].targets, (std::vector<std::uint32_t>{0, 0, 0}));
   }
-  EXPECT_EQ(plan_fused(p, machine(64), {}).value().params.helpers, 0);
+  EXPECT_EQ(chosen(plan_fused(p, machine(64), {}).value()).helpers, 0);
 }
 
 TEST(FusedPlan, ShardsOfMatricesThatPeersDoNotReachAreSent) {
-  Params params;
-  params.pull = params.unregistered = true;
+  const FusedParams params{.pull = true, .unregistered = true};
   const Plan plan = plan_fused(problem(Op::allgather_gemm, 4, 200), machine(64), params).value();
-  EXPECT_FALSE(plan.params.pull);
+  EXPECT_FALSE(chosen(plan).pull);
   EXPECT_TRUE(remote_user_buffers(plan).empty());
 }
 
 TEST(FusedPlan, GoesWithoutHelpersAndInOneOrderOnAllRanks) {
-  Params params;
-  params.helpers = Params::no_helpers;
-  params.comm_order = CommOrder::same;
+  const FusedParams params{.helpers = FusedParams::no_helpers, .comm_order = CommOrder::same};
   for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce}) {
     const Plan plan = plan_fused(problem(op, 4, 200), machine(64), params).value();
-    EXPECT_EQ(plan.params.helpers, Params::no_helpers);
+    EXPECT_EQ(chosen(plan).helpers, FusedParams::no_helpers);
     EXPECT_EQ(plan_from_json(to_json(plan)).params, plan.params);
     for (const RankPlan& rank : plan.ranks) EXPECT_EQ(rank.lanes.size(), 1u) << "nobody sums beside the GEMM";
     EXPECT_TRUE(verify(plan));
@@ -359,20 +347,20 @@ TEST(FusedPlan, GoesWithoutHelpersAndInOneOrderOnAllRanks) {
 TEST(FusedPlan, OneShotHasNothingToRotate) {
   Machine slow = machine(8);
   slow.link = {10, 50};  // so slow to start that it would be one shot
-  Params params;
-  params.comm_order = CommOrder::same;
-  const Params ordered = plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, params)->params;
+  FusedParams params{.comm_order = CommOrder::same};
+  const FusedParams ordered = chosen(*plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, params));
   EXPECT_FALSE(ordered.one_shot) << "an order was asked for";
   EXPECT_EQ(ordered.comm_order, CommOrder::same);
   params.one_shot = true;
-  EXPECT_EQ(plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, params)->params.comm_order, CommOrder::ring);
+  const Plan plan = plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, params).value();
+  EXPECT_EQ(chosen(plan).comm_order, CommOrder::ring);
 }
 
 TEST(FusedPlan, OneShotIsForFewRowsOnASlowToStartLink) {
   Machine slow = machine(8);
   slow.link = {10, 50};  // GB/s, us
-  EXPECT_TRUE(plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, {})->params.one_shot);
-  EXPECT_FALSE(plan_fused(problem(Op::gemm_allreduce, 4, 8192), slow, {})->params.one_shot);
+  EXPECT_TRUE(chosen(*plan_fused(problem(Op::gemm_allreduce, 4, 8), slow, {})).one_shot);
+  EXPECT_FALSE(chosen(*plan_fused(problem(Op::gemm_allreduce, 4, 8192), slow, {})).one_shot);
 }
 
 Problem large(Op op, int world, std::int64_t m, std::int64_t k) {
@@ -381,8 +369,8 @@ Problem large(Op op, int world, std::int64_t m, std::int64_t k) {
 
 TEST(FusedPlan, OneShotOfTwoRanksIsForFewSums) {
   const Machine two = machine_from_spec("h200x8");
-  const auto in_one_shot = [&](std::int64_t m, std::int64_t k, const Params& params = {}) {
-    return plan_fused(large(Op::gemm_allreduce, 2, m, k), two, params)->params.one_shot;
+  const auto in_one_shot = [&](std::int64_t m, std::int64_t k, const FusedParams& params = {}) {
+    return chosen(*plan_fused(large(Op::gemm_allreduce, 2, m, k), two, params)).one_shot;
   };
   EXPECT_TRUE(in_one_shot(64, 1024));
   EXPECT_FALSE(in_one_shot(2048, 1024)) << "twice the sums, and as many bytes";
@@ -394,7 +382,7 @@ TEST(FusedPlan, OneShotOfTwoRanksIsForFewSums) {
 TEST(FusedPlan, AsManySumForAllAsKeepUpWithTheProduct) {
   const Machine machine = machine_from_spec("h200x8");
   const auto helpers = [&](Op op, std::int64_t m, std::int64_t k) {
-    return plan_fused(large(op, 4, m, k), machine, {})->params.helpers;
+    return chosen(*plan_fused(large(op, 4, m, k), machine, {})).helpers;
   };
   EXPECT_EQ(helpers(Op::gemm_allreduce, 8192, 3584), 16);
   EXPECT_EQ(helpers(Op::gemm_allreduce, 8192, 7168), 8) << "twice as long";
@@ -423,7 +411,7 @@ TEST(FusedPlan, AScatterEndsWithAWaveOfOwnTilesWhereLinksKeepUp) {
 }
 
 TEST(FusedPlan, InfeasibleIsAReason) {
-  const auto reason = [](Problem p, Machine m, Params params = {}) {
+  const auto reason = [](Problem p, Machine m, const FusedParams& params = {}) {
     const auto plan = plan_fused(p, m, params);
     return plan ? std::string() : plan.reason();
   };
@@ -434,13 +422,9 @@ TEST(FusedPlan, InfeasibleIsAReason) {
   Problem dealt = good;
   dealt.row_order = RowOrder::block_cyclic, dealt.row_block = 4;
   EXPECT_NE(reason(dealt, machine(4)).find("signal"), std::string::npos);
-  Params params;
-  params.helpers = 4;
-  EXPECT_NE(reason(good, machine(4), params).find("leave none"), std::string::npos);
-  params = {}, params.one_shot = true;
-  EXPECT_NE(reason(good, machine(4), params).find("gemm+allreduce"), std::string::npos);
-  params = {}, params.comm_rows = -1;
-  EXPECT_FALSE(reason(problem(Op::allgather_gemm, 4, 64), machine(4), params).empty());
+  EXPECT_NE(reason(good, machine(4), {.helpers = 4}).find("leave none"), std::string::npos);
+  EXPECT_NE(reason(good, machine(4), {.one_shot = true}).find("gemm+allreduce"), std::string::npos);
+  EXPECT_FALSE(reason(problem(Op::allgather_gemm, 4, 64), machine(4), {.comm_rows = -1}).empty());
 }
 
 }  // namespace

@@ -25,23 +25,25 @@ Machine small_machine() {
   return test::overlap_machine(8);
 }
 
-Plan planned(Mechanism mechanism, int world, const Params& params = {}) {
-  return make_plan(overlap_problem(sample_overlap(), world, DType::f32), small_machine(), mechanism, params)
-      .value();
+Plan planned(int world, const Params& params) {
+  return make_plan(overlap_problem(sample_overlap(), world, DType::f32), small_machine(), params).value();
 }
 
 TEST(OverlapPlan, IsProvenBesideAndInSequence) {
-  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential})
-    for (const int world : {1, 2, 3, 8}) {
-      const Proof proof =
-          verify(planned(mechanism, world, {.tile_rows = world == 2 ? 16 : 0, .configs = configs()}));
-      EXPECT_TRUE(proof.ok) << name(mechanism) << ", " << world << ": " << proof.rule << ": "
+  for (const int world : {1, 2, 3, 8}) {
+    const TileParams tile{.rows = world == 2 ? 16 : 0};
+    const Params all[] = {ChunkedParams{.tile = tile, .configs = configs()},
+                          SequentialParams{.tile = tile, .configs = configs()}};
+    for (const Params& params : all) {
+      const Proof proof = verify(planned(world, params));
+      EXPECT_TRUE(proof.ok) << name(mechanism_of(params)) << ", " << world << ": " << proof.rule << ": "
                             << proof.failure;
     }
+  }
 }
 
 TEST(OverlapPlan, ReadsBackAsItWasWritten) {
-  const Plan plan = planned(Mechanism::chunked, 3, {.configs = configs()});
+  const Plan plan = planned(3, ChunkedParams{.configs = configs()});
   EXPECT_EQ(plan_from_json(to_json(plan)), plan);
   EXPECT_EQ(overlap_from_json(to_json(sample_overlap())), sample_overlap());
   EXPECT_THAT(to_text(plan), HasSubstr("with 3 channels, 64.0 KiB"));
@@ -66,7 +68,7 @@ T& nth(Plan& plan, int rank, int n = 0) {
 }
 
 TEST(OverlapPlan, WrongResultsAreFound) {
-  const Plan plan = planned(Mechanism::chunked, 2);
+  const Plan plan = planned(2, ChunkedParams{});
   expect_refused(
       plan, [](Plan& p) { nth<Gemm>(p, 0).a.cols = nth<Gemm>(p, 0).b.rows = 4; }, "content",
       "but holds C of ranks 0 over K = 4");
@@ -95,7 +97,7 @@ TEST(OverlapPlan, AProductIsWholeWhereItsRowsAreStored) {
   list.computations = {{"half", 32, 32, 16}, {"whole", 32, 32, 32}};
   list.collectives = {{"sum", CollectiveKind::allreduce, 4096}};
   const Plan plan =
-      make_plan(overlap_problem(list, 2, DType::bf16), small_machine(), Mechanism::chunked).value();
+      make_plan(overlap_problem(list, 2, DType::bf16), small_machine(), ChunkedParams{}).value();
   ASSERT_TRUE(verify(plan)) << verify(plan).failure;
   const auto moved = [](Plan& p, std::int64_t k) {
     for (int r = 0; r < 2; ++r) {
@@ -137,7 +139,7 @@ TEST(OverlapPlan, AProductIsWholeWhereItsRowsAreStored) {
 }
 
 TEST(OverlapPlan, WhatItsListSaysIsAwaited) {
-  const Plan plan = planned(Mechanism::chunked, 2, {.tile_rows = 16});
+  const Plan plan = planned(2, ChunkedParams{.tile = {.rows = 16}});
   const Simulated simulated = simulate(plan, small_machine());
   const auto ends = [&](int lane, auto&& is) {
     std::vector<double> begin, end;
@@ -192,13 +194,13 @@ TEST(OverlapPlan, RefusesListsThatDoNotFit) {
 
 TEST(OverlapPlan, RefusesConfigsAndMechanismsThatDoNotFit) {
   const Problem problem = overlap_problem(sample_overlap(), 2, DType::f32);
-  const auto reason = [&](Mechanism mechanism, std::vector<CollectiveConfig> given) {
-    return make_plan(problem, small_machine(), mechanism, {.configs = std::move(given)}).reason();
+  const auto reason = [&](const Params& params) {
+    return make_plan(problem, small_machine(), params).reason();
   };
-  EXPECT_THAT(reason(Mechanism::chunked, {{}}), HasSubstr("1 configs for 4 collectives"));
-  EXPECT_THAT(reason(Mechanism::chunked, {{.channels = 8}, {}, {}, {}}), HasSubstr("no worker of 8"));
+  EXPECT_THAT(reason(ChunkedParams{.configs = {{}}}), HasSubstr("1 configs for 4 collectives"));
+  EXPECT_THAT(reason(ChunkedParams{.configs = {{.channels = 8}, {}, {}, {}}}), HasSubstr("no worker of 8"));
   for (const Mechanism other : {Mechanism::ring, Mechanism::signal, Mechanism::fused, Mechanism::copy_engine})
-    EXPECT_THAT(reason(other, {}), HasSubstr("use chunked")) << name(other);
+    EXPECT_THAT(reason(default_params(other)), HasSubstr("use chunked")) << name(other);
   EXPECT_EQ(make_best_plan(problem, small_machine())->mechanism, Mechanism::chunked);
 }
 

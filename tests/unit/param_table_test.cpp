@@ -1,10 +1,12 @@
-// The table of params: every mechanism × param is either honoured or refused, by flags and by the API alike.
+// The tables of params: every field is a flag, every flag of a mechanism is heeded, and all others are
+// refused by the command line and by the API alike.
 #include "planner/common/param_table.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -16,20 +18,22 @@ namespace shingle::param_table_test {
 namespace {
 
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::ThrowsMessage;
 
 /// A value of each flag that is not its default.
 const std::map<std::string, std::string> values{
     {"comm-workers", "2"}, {"chunks", "3"},    {"slices", "3"},        {"groups", "1,1"},
-    {"helpers", "3"},      {"stage-fp32", ""}, {"one-shot", ""},       {"comm-rows", "8"},
+    {"helpers", "3"},      {"stage-fp32", ""}, {"one-shot", ""},       {"comm-rows", "64"},
     {"pull", ""},          {"mover", "store"}, {"comm-order", "same"}, {"row-parallel", ""},
     {"variant", "pcpy"},   {"engines", "2"},   {"prelaunch", ""},      {"poll", "rank"},
     {"trigger", "direct"}, {"launchers", "2"}, {"unregistered", ""},   {"tile", "16x32"},
     {"raster", "m"},       {"swizzle", "2"},   {"cluster", "2x1"},     {"rotation", "1"}};
 
-Params params_of(const std::string& flag) {
-  const std::string value = values.at(flag);
-  return cli::parse_plan_flags({"--" + flag + (value.empty() ? "" : "=" + value)}).params;
+/// A flag with its value, as the command line reads it.
+ParamList flag_of(const std::string& name) {
+  const std::string& value = values.at(name);
+  return cli::parse_plan_flags({"--" + name + (value.empty() ? "" : "=" + value)}).params;
 }
 
 Machine machine_of_tiles() {
@@ -41,6 +45,11 @@ Machine machine_of_tiles() {
 
 Problem problem(Op op = Op::gemm_allreduce) {
   return {.op = op, .world = 4, .m = 256, .n = 256, .k = 64, .dtype = DType::bf16};
+}
+
+Problem workload() {
+  return overlap_problem({{{"product", 64, 64, 32}}, {{"sum", CollectiveKind::allreduce, 1000}}}, 2,
+                         DType::f32);
 }
 
 TEST(ParamTable, HasEveryFlagOfPlansAndNoOther) {
@@ -55,85 +64,242 @@ TEST(ParamTable, HasEveryFlagOfPlansAndNoOther) {
       known.insert(option->get_name().substr(2));
   known.insert("configs");  // of an overlap's collectives: `cotune` finds them
   std::set<std::string> listed;
-  for (const ParamEntry& entry : param_table()) EXPECT_TRUE(listed.emplace(entry.flag).second) << entry.flag;
+  for (const PlannerEntry& entry : planners()) {
+    std::set<std::string_view> own;
+    for (const ParamInfo& info : params_of(entry.mechanism)) {
+      EXPECT_TRUE(own.insert(info.name).second) << name(entry.mechanism) << " has two of --" << info.name;
+      listed.emplace(info.name);
+    }
+  }
   EXPECT_EQ(listed, known);
+  for (const auto& [flag, value] : values) EXPECT_EQ(flag_of(flag), (ParamList{{flag, value}}));
+  EXPECT_EQ(values.size() + 2, listed.size()) << "configs and symmetric have no value here";
 }
 
-/// A field that the table forgets would be dropped in silence.
-TEST(ParamTable, CoversEveryField) {
-  Params all;
-  auto& [tile_rows, tile_cols, order, comm_workers, chunks, group_waves, equal_groups, helpers, stage_fp32,
-         one_shot, comm_rows, pull, mover, comm_order, slices, row_parallel, variant, engines, prelaunch,
-         poll, trigger, launchers, configs, unregistered, symmetric] = all;
-  tile_rows = tile_cols = comm_workers = chunks = helpers = slices = engines = launchers = 3;
-  order = {Raster::along_m, 2, 2, 2, 2};
-  group_waves = {1}, comm_rows = 3, configs = {{}};
-  equal_groups = stage_fp32 = one_shot = pull = row_parallel = prelaunch = unregistered = symmetric = true;
-  mover = Mover::store, comm_order = CommOrder::same, variant = Variant::b2b, poll = Poll::rank;
-  trigger = Trigger::direct;
-  for (const ParamEntry& entry : param_table()) {
-    EXPECT_TRUE(entry.given(all)) << entry.flag;
-    entry.reset(all);
-    EXPECT_FALSE(entry.given(all)) << entry.flag;
+// ----------------------------------------------------------------------------------------------------------
+// fields: a field without a row would be lost in text. The bindings name every field, so that a new field
+// does not compile before it is set here.
+
+template <class P>
+void expect_kept(const P& all) {
+  const Mechanism mechanism = mechanism_of(all);
+  P copy;
+  for (const planner::ParamRow<P>& row : planner::param_table<P>()) {
+    EXPECT_EQ(row.text(P{}), std::nullopt) << name(mechanism) << " --" << row.info.name;
+    const auto text = row.text(all);
+    ASSERT_TRUE(text) << name(mechanism) << " --" << row.info.name;
+    P one;
+    row.parse(one, *text);
+    EXPECT_EQ(row.text(one), text) << name(mechanism) << " --" << row.info.name;
+    row.parse(copy, *text);
   }
-  EXPECT_EQ(all, Params{});
+  EXPECT_TRUE(copy == all) << name(mechanism) << " " << describe(list_of(all));
+  const ParamList list = list_of(all);
+  EXPECT_TRUE(std::ranges::is_sorted(list, {}, &Param::name)) << describe(list);
+  EXPECT_TRUE(parse_params(mechanism, list) == Params{all}) << describe(list);
 }
+
+TileParams every_tile_field() {
+  TileParams tile;
+  auto& [rows, cols, order] = tile;
+  auto& [raster, swizzle, cluster_m, cluster_n, rotation] = order;
+  rows = 16, cols = 32, raster = Raster::along_m, swizzle = 2, cluster_m = 3, cluster_n = 4, rotation = 5;
+  return tile;
+}
+
+std::vector<CollectiveConfig> every_config_field() {
+  CollectiveConfig config;
+  auto& [channels, chunk_bytes, threads, algorithm, protocol, transport] = config;
+  channels = 2, chunk_bytes = 4096, threads = 64;
+  algorithm = Algorithm::ring, protocol = Protocol::ll, transport = Transport::p2p;
+  return {config, {}};
+}
+
+TEST(ParamTable, KeepsEveryFieldOfSequential) {
+  SequentialParams all;
+  auto& [comm_workers, tile, configs, symmetric] = all;
+  comm_workers = 3, tile = every_tile_field(), configs = every_config_field(), symmetric = true;
+  expect_kept(all);
+}
+
+TEST(ParamTable, KeepsEveryFieldOfChunked) {
+  ChunkedParams all;
+  auto& [comm_workers, chunks, tile, configs, symmetric] = all;
+  comm_workers = 3, chunks = 4, tile = every_tile_field(), configs = every_config_field(), symmetric = true;
+  expect_kept(all);
+}
+
+TEST(ParamTable, KeepsEveryFieldOfSignal) {
+  SignalParams all;
+  auto& [tile, comm_workers, group_waves, equal_groups, symmetric] = all;
+  tile = every_tile_field(), comm_workers = 3, group_waves = {1, 2, 4}, symmetric = true;
+  expect_kept(all);
+  group_waves.clear(), equal_groups = true;  // one flag for both
+  expect_kept(all);
+}
+
+TEST(ParamTable, KeepsEveryFieldOfRing) {
+  RingParams all;
+  auto& [engines, comm_workers, slices, row_parallel, unregistered, symmetric] = all;
+  engines = 2, comm_workers = 3, slices = 4, row_parallel = unregistered = symmetric = true;
+  expect_kept(all);
+}
+
+TEST(ParamTable, KeepsEveryFieldOfFused) {
+  FusedParams all;
+  auto& [tile, helpers, stage_fp32, one_shot, comm_rows, pull, mover, comm_order, unregistered, symmetric] =
+      all;
+  tile = every_tile_field(), helpers = 3, comm_rows = 64;
+  stage_fp32 = one_shot = pull = unregistered = symmetric = true;
+  mover = Mover::store, comm_order = CommOrder::same;
+  expect_kept(all);
+  helpers = FusedParams::no_helpers;
+  expect_kept(all);
+}
+
+TEST(ParamTable, KeepsEveryFieldOfCopyEngine) {
+  CopyEngineParams all;
+  auto& [tile, variant, engines, prelaunch, poll, trigger, launchers, unregistered, symmetric] = all;
+  tile = every_tile_field(), engines = 2, launchers = 3;
+  prelaunch = unregistered = symmetric = true;
+  variant = Variant::b2b, poll = Poll::rank, trigger = Trigger::direct;
+  expect_kept(all);
+}
+
+TEST(ParamTable, DefaultsOfAMechanismAreNotListed) {
+  for (const PlannerEntry& entry : planners()) {
+    const Params params = default_params(entry.mechanism);
+    EXPECT_EQ(mechanism_of(params), entry.mechanism);
+    EXPECT_THAT(list_of(params), IsEmpty()) << name(entry.mechanism);
+    EXPECT_TRUE(parse_params(entry.mechanism, {}) == params) << name(entry.mechanism);
+  }
+}
+
+TEST(ParamTable, SharedParamsAreSetByTheirRow) {
+  for (const PlannerEntry& entry : planners()) {
+    const Params open = default_params(entry.mechanism);
+    EXPECT_FALSE(is_symmetric(open));
+    EXPECT_TRUE(is_symmetric(parse_params(entry.mechanism, {{"symmetric", ""}})));
+    const ParamList staged{{"unregistered", ""}};
+    EXPECT_EQ(list_of(unregistered(open)), taken(entry.mechanism, true, staged)) << name(entry.mechanism);
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// what is taken, and what is refused
 
 TEST(ParamTable, WhatAMechanismDoesNotTakeIsRefusedWithWhatItTakes) {
   for (const PlannerEntry& entry : planners())
     for (const auto& [flag, value] : values) {
-      const Params params = params_of(flag);
-      const auto make = [&] { (void)make_plan(problem(), machine_of_tiles(), entry.mechanism, params); };
-      const auto reason = untaken(entry.mechanism, Op::gemm_allreduce, params);
-      if (!reason) {
+      const ParamList given = flag_of(flag);
+      const auto make = [&] {
+        (void)make_plan(problem(), machine_of_tiles(), parse_params(entry.mechanism, given, false));
+      };
+      if (!untaken(entry.mechanism, false, given)) {
         EXPECT_NO_THROW(make()) << name(entry.mechanism) << " --" << flag;
+        EXPECT_EQ(taken(entry.mechanism, false, given), given);
+        EXPECT_EQ(list_of(parse_taken(entry.mechanism, problem(), given)), given);
         continue;
       }
       EXPECT_THAT(
           make, ThrowsMessage<InvalidArgument>(HasSubstr(std::string(name(entry.mechanism)) + " takes no --" +
                                                          flag + "; its params are --")));
-      EXPECT_EQ(taken(entry.mechanism, Op::gemm_allreduce, params), Params{});
+      EXPECT_THAT(taken(entry.mechanism, false, given), IsEmpty());
+      EXPECT_THAT(list_of(parse_taken(entry.mechanism, problem(), given)), IsEmpty());
     }
-  EXPECT_THAT(untaken(Mechanism::ring, Op::gemm_allreduce, {.group_waves = {1, 2}})->text,
-              "ring takes no --groups; its params are --comm-workers, --slices, --row-parallel, --engines, "
-              "--unregistered, --symmetric");
+  EXPECT_EQ(untaken(Mechanism::ring, false, {{"groups", "1,2"}})->text,
+            "ring takes no --groups; its params are --engines, --comm-workers, --slices, --row-parallel, "
+            "--unregistered, --symmetric");
 }
 
-/// What the table says is what planners do: a param makes another plan, or none, of some problem exactly
-/// where it is taken.
-TEST(ParamTable, SaysWhatPlannersHeed) {
+TEST(ParamTable, ParamsOfWorkloadsAreRefusedForOthers) {
   const Machine machine = machine_of_tiles();
+  const ParamList tile{{"tile", "16x32"}}, configs{{"configs", "channels:1"}};
+  for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::chunked})
+    for (const ParamList& given : {tile, configs}) {
+      const Params params = parse_params(mechanism, given);
+      EXPECT_EQ(list_of(params), given);
+      EXPECT_TRUE(make_plan(workload(), machine, params)) << name(mechanism) << " " << describe(given);
+      EXPECT_EQ(taken(mechanism, true, given), given);
+      EXPECT_THAT(taken(mechanism, false, given), IsEmpty());
+      const std::string refusal = std::string(name(mechanism)) + " takes no --" + given.front().name;
+      EXPECT_THAT([&] { (void)parse_params(mechanism, given, false); },
+                  ThrowsMessage<InvalidArgument>(HasSubstr(refusal)));
+      EXPECT_THAT([&] { (void)make_plan(problem(), machine, params); },
+                  ThrowsMessage<InvalidArgument>(HasSubstr(refusal)));
+    }
+}
+
+TEST(ParamTable, ErrorsNameTheFlag) {
+  const auto says = [](Mechanism mechanism, const Param& param, const std::string& why) {
+    EXPECT_THAT([&] { (void)parse_params(mechanism, {param}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("--" + param.name + ": " + why)))
+        << describe(ParamList{param});
+  };
+  says(Mechanism::signal, {"tile", "8"}, "'8' is not two sizes such as 256x512");
+  says(Mechanism::signal, {"tile", "8x0"}, "0 is outside [1, 1048576]");
+  says(Mechanism::signal, {"raster", "k"}, "'k' is none of n, m");
+  says(Mechanism::signal, {"groups", "1,,2"}, "");
+  says(Mechanism::signal, {"groups", "1,0"}, "0 is outside [1, ");
+  says(Mechanism::fused, {"helpers", "0"}, "0 is outside [1, 1048576]");
+  says(Mechanism::fused, {"pull", "yes"}, "'yes' is given, but it takes no value");
+  says(Mechanism::fused, {"mover", "train"}, "");
+  says(Mechanism::copy_engine, {"variant", "fastest"}, "");
+  says(Mechanism::chunked, {"configs", "channels"}, "'channels' is no setting such as channels:4");
+  EXPECT_THAT([] { (void)parse_params(Mechanism::fused, {{"wings", "2"}}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("fused takes no --wings; its params are --tile, ")));
+  EXPECT_THAT([] { (void)cli::parse_plan_flags({"--helpers=0"}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("--helpers: 0 is outside")));
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// what planners do with them
+
+/// Without the record of its params, which says nothing about what a planner heeds.
+Result<Plan> steps_of(const Problem& p, Mechanism mechanism, const ParamList& params) {
+  Result<Plan> plan = plan_with(p, machine_of_tiles(), parse_params(mechanism, params, false));
+  if (plan) plan->params.clear();
+  return plan;
+}
+
+/// A param that a mechanism takes makes another plan, or none, of some problem.
+TEST(ParamTable, PlannersHeedWhatTheyTake) {
   std::vector<Problem> problems{problem(), problem(Op::gemm_reducescatter), problem(Op::allgather_gemm)};
   problems.push_back(problem(Op::attention_reducescatter));
   problems.back().k = 16;
   problems.back().attention = {.heads = 4, .kv_heads = 4, .head_dim = 16};
+  const ParamList beside[] = {{}, {{"engines", "1"}}, {{"trigger", "direct"}}, {{"variant", "pcpy"}}};
   for (const PlannerEntry& entry : planners())
     for (const auto& [flag, value] : values) {
+      if (untaken(entry.mechanism, false, {{flag, value}})) continue;
+      // Shards start at another one on each rank, whatever the rotation.
+      if (entry.mechanism == Mechanism::fused && flag == "rotation") continue;
       bool heeded = false;
       for (const Problem& p : problems)
-        for (Params base : {Params{}, Params{.engines = 1}, Params{.trigger = Trigger::direct}}) {
-          Params params = params_of(flag);
-          if (base.engines > 0 && params.engines == 0) params.engines = base.engines;
-          if (base.trigger == Trigger::direct) params.trigger = base.trigger;
-          const auto without = entry.plan(p, machine, base), with = entry.plan(p, machine, params);
+        for (const ParamList& others : beside) {
+          const ParamList base = taken(entry.mechanism, false, others);
+          ParamList params = base;
+          params.push_back({flag, value});  // replaces one of the same name: it is parsed last
+          const auto without = steps_of(p, entry.mechanism, base),
+                     with = steps_of(p, entry.mechanism, params);
           heeded = heeded || without.has_value() != with.has_value() || (without && *without != *with);
         }
-      EXPECT_EQ(heeded, !untaken(entry.mechanism, Op::gemm_allreduce, params_of(flag)))
-          << name(entry.mechanism) << " --" << flag;
+      EXPECT_TRUE(heeded) << name(entry.mechanism) << " --" << flag;
     }
 }
 
 TEST(ParamTable, TheFinestMechanismThatTakesAParamServes) {
   const Machine machine = machine_of_tiles();
-  const auto best = [&](const std::string& flag) {
-    return make_best_plan(problem(), machine, params_of(flag))->mechanism;
+  const auto best = [&](const ParamList& params) {
+    return make_best_plan(problem(), machine, params)->mechanism;
   };
-  EXPECT_EQ(best("chunks"), Mechanism::chunked);
-  EXPECT_EQ(make_best_plan(problem(), machine, {.equal_groups = true})->mechanism, Mechanism::signal);
-  EXPECT_EQ(best("slices"), Mechanism::ring);
-  EXPECT_EQ(best("helpers"), Mechanism::fused);
-  EXPECT_THROW((void)make_best_plan(problem(), machine, {.chunks = 2, .slices = 2}), InvalidArgument);
-  EXPECT_THAT([&] { (void)make_best_plan(problem(Op::gemm), machine, {.tile_rows = 8}); },
+  EXPECT_EQ(best({}), Mechanism::fused);
+  EXPECT_EQ(best(flag_of("chunks")), Mechanism::chunked);
+  EXPECT_EQ(best({{"groups", "equal"}}), Mechanism::signal);
+  EXPECT_EQ(best(flag_of("slices")), Mechanism::ring);
+  EXPECT_EQ(best(flag_of("helpers")), Mechanism::fused);
+  EXPECT_THROW((void)best({{"chunks", "2"}, {"slices", "2"}}), InvalidArgument);
+  EXPECT_THAT([&] { (void)make_best_plan(problem(Op::gemm), machine, {{"tile", "8x8"}}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("sequential takes no --tile")));
 }
 

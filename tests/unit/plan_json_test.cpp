@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
+using ::testing::UnorderedElementsAre;
 
 /// The first `from` replaced by `to`; fails where there is none.
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -62,9 +63,7 @@ TEST(PlanJson, KeepsClosedForms) {
   p.m = p.n = p.k = 1 << 20;
   Machine machine;
   machine.workers = 128;
-  Params params;
-  params.group_waves = {1 << 16};  // 2^23 tiles
-  const Plan plan = plan_signal(p, machine, params).value();
+  const Plan plan = plan_signal(p, machine, {.group_waves = {1 << 16}}).value();  // 2^23 tiles
   const std::string text = to_json(plan);
   EXPECT_LT(text.size(), 8000u);
   EXPECT_EQ(plan_from_json(text), plan);
@@ -120,6 +119,29 @@ TEST(ProblemJson, RoundTripsAndValidates) {
               ThrowsMessage<InvalidArgument>(HasSubstr("m = 0 is outside")));
   EXPECT_THAT([] { problem_from_json(R"({"op":"gemm","world":1,"m":1,"n":1,"k":1,"dtype":"f64"})"); },
               ThrowsMessage<InvalidArgument>("dtype: \"f64\" is none of f32, bf16, f16"));
+}
+
+TEST(ParamsJson, AreFlagsWithTheirValues) {
+  const ParamList params{{"groups", "1,2,4"}, {"helpers", "8"}, {"one-shot", ""}, {"tile", "128x256"}};
+  const std::string text = R"({"groups":"1,2,4","helpers":8,"one-shot":true,"tile":"128x256"})";
+  EXPECT_EQ(to_json(params, -1), text);
+  EXPECT_EQ(params_from_json(text), params);
+  EXPECT_EQ(params_from_json(to_json(ParamList{})), ParamList{});
+}
+
+/// Plans of older versions have fields instead of flags. Params are a record, so any key is read.
+TEST(ParamsJson, OfOlderPlansAreKeptAsText) {
+  EXPECT_THAT(
+      params_from_json(
+          R"({"tile_rows":128,"order":{"swizzle":2},"group_waves":[1,2],"pull":false,"one_shot":true})"),
+      UnorderedElementsAre(Param{"tile_rows", "128"}, Param{"order", R"({"swizzle":2})"},
+                           Param{"group_waves", "[1,2]"}, Param{"one_shot", ""}));
+}
+
+TEST(ParamsJson, IsAnObject) {
+  EXPECT_EQ(error(R"("params":{)", R"("params":[],"x":{)"), "params: expected an object, found an array");
+  EXPECT_EQ(error(R"("comm-workers":1)", R"("comm-workers":"\n")"),
+            "params.comm-workers: holds control characters");
 }
 
 TEST(PlanJsonErrors, NameThePath) {

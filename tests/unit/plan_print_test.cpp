@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Plan reducescatter(int world, std::int64_t m, Planner planner, Params params = {}) {
+Plan reducescatter(int world, std::int64_t m, const Params& params) {
   Problem p;
   p.op = Op::gemm_reducescatter;
   p.world = world;
@@ -24,15 +24,15 @@ Plan reducescatter(int world, std::int64_t m, Planner planner, Params params = {
   Machine machine;
   machine.workers = 4;
   machine.tile_rows = machine.tile_cols = 32;
-  return planner(p, machine, params).value();
+  return plan_with(p, machine, params).value();
 }
 
 TEST(Print, AWholePlan) {
-  Plan plan = reducescatter(2, 127, &plan_signal, {.group_waves = {1, 1}});
+  Plan plan = reducescatter(2, 127, SignalParams{.group_waves = {1, 1}});
   plan.rounding = "rounded once";
   EXPECT_EQ(to_text(plan),
             "gemm+reducescatter 127x64x24 bf16, 2 ranks\n"
-            "signal, tile 32x32, 2 groups (waves: 1 each); 4 workers a rank\n"
+            "signal groups=1,1 tile=32x32; 4 workers a rank\n"
             "rounding: rounded once\n"
             "buffers\n"
             "  a        input     bf16  127x24  6.0 KiB\n"
@@ -65,11 +65,11 @@ TEST(Print, AWholePlan) {
 }
 
 TEST(Print, SaysHowRanksDiffer) {
-  const std::string text = to_text(reducescatter(3, 100, &plan_sequential));
+  const std::string text = to_text(reducescatter(3, 100, SequentialParams{}));
   EXPECT_THAT(text,
               HasSubstr("ranks 1-2: as rank 0, but for (r is the rank)\n"
                         "  rank 2: compute 3: permute 32x64, 1 tile: part[0:32] -> out, 1-4 workers\n"));
-  Plan plan = reducescatter(4, 128, &plan_sequential);
+  Plan plan = reducescatter(4, 128, SequentialParams{});
   EXPECT_THAT(to_text(plan), HasSubstr("ranks 1-3: as rank 0\n"));
   // A push to the next rank, to rows by the own rank: numbers that follow from the rank are said by a
   // formula.
@@ -87,14 +87,14 @@ TEST(Print, SaysHowRanksDiffer) {
 }
 
 TEST(Print, OneRank) {
-  const Plan plan = reducescatter(3, 100, &plan_sequential);
+  const Plan plan = reducescatter(3, 100, SequentialParams{});
   EXPECT_THAT(to_text(plan, 2),
               AllOf(HasSubstr("\nrank 2\n"), HasSubstr("part[0:32] -> out"), Not(HasSubstr("rank 0\n"))));
   EXPECT_THROW(to_text(plan, 3), InvalidArgument);
 }
 
 TEST(Print, FoldsWhatRepeats) {
-  const std::string text = to_text(reducescatter(2, 256, &plan_chunked, {.chunks = 8}));
+  const std::string text = to_text(reducescatter(2, 256, ChunkedParams{.chunks = 8}));
   EXPECT_THAT(
       text,
       HasSubstr("    for i = 0..7\n"
@@ -104,7 +104,7 @@ TEST(Print, FoldsWhatRepeats) {
 }
 
 TEST(Print, IsShortForLongPlans) {
-  const std::string text = to_text(reducescatter(16, 1 << 20, &plan_chunked, {.chunks = 512}));
+  const std::string text = to_text(reducescatter(16, 1 << 20, ChunkedParams{.chunks = 512}));
   EXPECT_LT(text.size(), 4000u);
 }
 

@@ -23,7 +23,7 @@ TEST(PlannedMemory, IsOneOutputAndWhatAReduceScatterReceives) {
           p.n = n;
           p.k = 1024;
           p.dtype = DType::bf16;
-          const Result<Plan> plan = make_plan(p, machine, mechanism);
+          const Result<Plan> plan = make_plan(p, machine, default_params(mechanism));
           if (!plan) continue;
           ++planned;
           std::int64_t bytes = 0;

@@ -130,7 +130,7 @@ TEST(RowSample, ReadsWhatAWorkspaceHolds) {
     const auto world = make_world(p.world, {.backend = "host"});
     const auto inputs = random_inputs(p, 3);
     Workspace memory(*world, *inputs);
-    Operator op_of(*world, p, {.mechanism = Mechanism::sequential});
+    Operator op_of(*world, p, {.params = SequentialParams{}});
     memory.bind(op_of);
     const RowSample sample(*inputs, world->local_ranks());
     memory.poison_outputs();

@@ -21,9 +21,7 @@ double time(Variant variant, const EnginePhases& engine, bool prelaunch = false)
     problem.op = Op::alltoall;
     problem.routing = std::make_shared<const Routing>(std::vector(3, std::vector<std::int32_t>{0, 1, 2}));
   }
-  Params params;
-  params.variant = variant, params.prelaunch = prelaunch;
-  const Plan plan = plan_copy_engine(problem, machine, params).value();
+  const Plan plan = plan_copy_engine(problem, machine, {.variant = variant, .prelaunch = prelaunch}).value();
   return simulate(plan, machine).makespan_us;
 }
 

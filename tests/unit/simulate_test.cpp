@@ -55,8 +55,7 @@ TEST(Simulate, ALibraryMayComputeFasterThanTiles) {
   Machine fast = machine();
   fast.library_rate = 1.25;
   EXPECT_DOUBLE_EQ(time(plan_sequential(problem(Op::gemm), fast).value(), fast), gemm_us / 1.25);
-  Params params;
-  params.group_waves = {10};
+  const SignalParams params{.group_waves = {10}};
   const Plan tiled = plan_signal(problem(Op::gemm_allreduce), fast, params).value();
   EXPECT_DOUBLE_EQ(simulate(tiled, fast).computing_us[0], simulate(tiled, machine()).computing_us[0]);
 }
@@ -76,8 +75,7 @@ TEST(Simulate, SequentialIsTheSum) {
 
 /// Two groups of five waves: the first is sent beside the second, the second at the end.
 TEST(Simulate, AGroupIsSentBesideTheNext) {
-  Params params;
-  params.group_waves = {5, 5};
+  const SignalParams params{.group_waves = {5, 5}};
   const Plan plan = plan_signal(problem(Op::gemm_allreduce), machine(), params).value();
   const Simulated run = simulate(plan, machine());
   const double restore = run.makespan_us - (gemm_us + half_us);
@@ -99,8 +97,7 @@ TEST(Simulate, AGroupIsSentBesideTheNext) {
 TEST(Simulate, CollectivesTakeWorkers) {
   Machine shared = machine();
   shared.collective_workers = 5;
-  Params params;
-  params.group_waves = {10, 10};
+  const SignalParams params{.group_waves = {10, 10}};
   const Plan plan = plan_signal(problem(Op::gemm_allreduce), shared, params).value();
   EXPECT_NEAR(time(plan, shared), 2 * gemm_us + half_us, 0.5);
   EXPECT_NEAR(time(plan, shared, {.worker_share = 0.5}), 2 * gemm_us + 2 * half_us, 0.5);
@@ -118,8 +115,7 @@ TEST(Simulate, CommunicationTakesMemory) {
   busy.collective_workers = 5;
   busy.contention.memory_share = 0.3;
   busy.contention.channel_gbps = 100;
-  Params params;
-  params.group_waves = {10, 10};
+  const SignalParams params{.group_waves = {10, 10}};
   busy.link = {0.1, 0};  // the first collective takes longer than the second half of the GEMM
   const Plan plan = plan_signal(problem(Op::gemm_allreduce), busy, params).value();
   const Simulated run = simulate(plan, busy);
@@ -130,8 +126,7 @@ TEST(Simulate, ComputationSlowsCollectives) {
   Machine busy = machine();
   busy.collective_workers = 5;
   busy.contention.collective_slowdown = 0.5;
-  Params params;
-  params.group_waves = {10, 10};
+  const SignalParams params{.group_waves = {10, 10}};
   const Plan plan = plan_signal(problem(Op::gemm_allreduce), busy, params).value();
   busy.link = {0.2, 0};  // 100 us alone: 150 beside the second half, which lasts 100; then 33 are left
   EXPECT_NEAR(time(plan, busy), gemm_us + 100 + (100 - 100 / 1.5) + 100, 1);
@@ -252,8 +247,7 @@ TEST(Simulate, AWorkerHasOneTileOnItsWay) {
   Machine gpu = machine();
   gpu.sync_us = 1e-9;
   gpu.link = {1, 0};
-  Params params;
-  params.helpers = Params::no_helpers;
+  const FusedParams params{.helpers = FusedParams::no_helpers};
   const Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpu, params).value();
   const double free = time(plan, gpu);
   gpu.store_gbps = 4.0 / 30;  // a wave takes 30 us to leave, and 10 to be computed
@@ -272,8 +266,7 @@ TEST(Simulate, APassStoresToEachOfItsRanks) {
   gpu.sync_us = 1e-9;
   gpu.link = {1000, 0};
   gpu.pass_gbps = 0.001;
-  Params params;
-  params.helpers = Params::no_helpers;
+  const FusedParams params{.helpers = FusedParams::no_helpers};
   const auto sums_us = [&](Op op) {
     const Plan plan = plan_fused(problem(op, 4), gpu, params).value();
     return time(plan, gpu) - gemm_us;
@@ -287,8 +280,7 @@ TEST(Simulate, ALoneCollectiveBesideComputationTakesLonger) {
   gpu.lone_latency = 1;
   const Plan alone = plan_sequential(problem(Op::gemm_allreduce), gpu).value();
   const double before = time(alone, gpu);
-  Params params;
-  params.group_waves = {5, 5};
+  const SignalParams params{.group_waves = {5, 5}};
   const Plan beside = plan_signal(problem(Op::gemm_allreduce), gpu, params).value();
   const double overlapped = time(beside, gpu);
   gpu.contention.lone_latency = 40;

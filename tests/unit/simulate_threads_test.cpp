@@ -46,9 +46,7 @@ TEST(SimulateThreads, SleepersWakeUp) {
 
 /// One shot: each rank stores its tile on both, one after the other, and sums two slices of 40 kB.
 TEST(SimulateThreads, SumsAndStoresToSeveralRanksTakeTheWorkersTime) {
-  Params params;
-  params.one_shot = true;
-  const Plan plan = plan_fused(problem(Op::gemm_allreduce), threads(), params).value();
+  const Plan plan = plan_fused(problem(Op::gemm_allreduce), threads(), {.one_shot = true}).value();
   const double free = time(plan, threads());
   Machine summing = threads();
   summing.reduce_gbps = 1;

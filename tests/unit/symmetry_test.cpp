@@ -64,7 +64,7 @@ TEST(Symmetry, LinksRepeatAfterNodesAndGroups) {
 TEST(Symmetry, ARingOfFourThousandRanks) {
   const Plan plan = plan_ring(ring(4096), machine(), {.slices = 1}).value();
   ASSERT_EQ(plan.ranks.size(), 1u);
-  EXPECT_TRUE(plan.params.symmetric);
+  EXPECT_TRUE(is_symmetric(params_of(plan)));
   EXPECT_EQ(malformed(plan), std::nullopt);
   const Simulated run = simulate(plan, machine());
   EXPECT_NEAR(run.makespan_us, 4096 * 10.0, 4096 * 0.01);

@@ -36,7 +36,7 @@ Machine machine() {
 }
 
 Plan plan_of(Op op, Mechanism mechanism) {
-  return make_plan(problem_of(op), machine(), mechanism).value();
+  return make_plan(problem_of(op), machine(), default_params(mechanism)).value();
 }
 
 double end_us(const Timeline& timeline) {
@@ -74,7 +74,7 @@ TEST(Chart, PutsSharesThatDoNotFitOnTheNextLine) {
 TEST(Schematic, KeepsLanesInOrder) {
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
     for (const PlannerEntry& entry : planners()) {
-      const auto plan = make_plan(problem_of(op), machine(), entry.mechanism);
+      const auto plan = make_plan(problem_of(op), machine(), default_params(entry.mechanism));
       if (!plan) continue;
       const Timeline timeline = schematic(*plan);
       ASSERT_FALSE(timeline.spans.empty());
@@ -126,7 +126,7 @@ TEST(Schematic, LinksCarryBothDirectionsAtOnce) {
     EXPECT_DOUBLE_EQ(span.end_us - span.begin_us, 2.0 * static_cast<double>(slice.rows * slice.cols));
     ++exchanges;
   }
-  EXPECT_EQ(exchanges, 2 * timeline.plan.params.slices);
+  EXPECT_EQ(exchanges, 2 * std::get<RingParams>(params_of(timeline.plan)).slices);
 }
 
 TEST(GroupOfSpan, JoinsComputationAndCommunication) {
@@ -173,7 +173,7 @@ TEST(ChromeTrace, OfARealRunHasItsSteps) {
   const Problem problem = problem_of(Op::gemm_reducescatter);
   const auto inputs = random_inputs(problem, 0);
   Workspace memory(*world, *inputs);
-  Operator op(*world, problem, {.mechanism = Mechanism::signal});
+  Operator op(*world, problem, {.params = SignalParams{}});
   memory.bind(op);
   const std::vector<Timeline> run{{"run", op.plan(), op.run(1, true).spans}};
   std::set<std::string> categories;
@@ -220,7 +220,7 @@ std::map<double, std::vector<std::pair<double, double>>> numbers_in(const std::s
 TEST(Svg, NumbersOfGroupsDoNotOverlap) {
   Machine gpus = machine_from_spec(SHINGLE_TEST_SOURCE_DIR "/machines/h200x8.json");
   const Problem p{.op = Op::gemm_reducescatter, .world = 8, .m = 8192, .n = 4096, .k = 2048};
-  const Plan plan = make_plan(p, gpus, Mechanism::fused).value();
+  const Plan plan = make_plan(p, gpus, FusedParams{}).value();
   std::size_t numbers = 0;
   for (auto& [y, row] :
        numbers_in(to_svg(std::vector<Timeline>{{"fused", plan, simulate(plan, gpus).spans}}))) {

@@ -53,9 +53,8 @@ TEST_P(ChosenVariant, IsNearlyTheFastest) {
         for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
           const Problem problem = problem_of(GetParam(), 8, bytes);
           const auto us = [&](Variant variant) {
-            Params params;
-            params.variant = variant, params.prelaunch = prelaunch, params.trigger = trigger;
-            const auto plan = plan_copy_engine(problem, machine, params);
+            const auto plan = plan_copy_engine(
+                problem, machine, {.variant = variant, .prelaunch = prelaunch, .trigger = trigger});
             return plan ? simulate(*plan, machine).makespan_us : 1e12;
           };
           double best = 1e12;
@@ -75,8 +74,9 @@ INSTANTIATE_TEST_SUITE_P(Ops, ChosenVariant,
 /// Where engines of several ranks may meet at the link of another, many bytes go in step.
 TEST(ChosenVariant, KeepsStepWhereThatCostsLittle) {
   const auto chosen = [](const Machine& machine, int world, double bytes) {
-    const Params params{.prelaunch = true, .trigger = Trigger::direct};
-    return plan_copy_engine(problem_of(Op::alltoall, world, bytes), machine, params).value().params.variant;
+    const CopyEngineParams params{.prelaunch = true, .trigger = Trigger::direct};
+    const Plan plan = plan_copy_engine(problem_of(Op::alltoall, world, bytes), machine, params).value();
+    return std::get<CopyEngineParams>(params_of(plan)).variant;
   };
   EXPECT_EQ(chosen(switched(), 8, 1024 * 1024 * kib), Variant::ring);
   EXPECT_NE(chosen(switched(), 8, 1024 * kib), Variant::ring);

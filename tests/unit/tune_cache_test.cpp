@@ -50,7 +50,7 @@ Problem problem(std::int64_t m) {
 
 TuneEntry entry(std::int64_t m) {
   return {.problem = problem(m),
-          .params = {.tile_rows = 128, .tile_cols = 256, .order = {.swizzle = 3}, .group_waves = {1, 3, m}},
+          .params = SignalParams{.tile = {128, 256, {.swizzle = 3}}, .group_waves = {1, 3, m}},
           .predicted_us = 0.1 * static_cast<double>(m),
           .measured_us = 1.0 / 3};
 }
@@ -73,13 +73,14 @@ TEST_F(Cache, ReplacesWhatItKnew) {
   TuneCache cache = open();
   cache.store(entry(7));
   TuneEntry better = entry(7);
-  better.params = {.group_waves = {2, 2}};
+  better.params = SignalParams{.group_waves = {2, 2}};
   better.measured_us = 0;
   cache.store(better);
-  better.mechanism = Mechanism::fused;
-  cache.store(better);
-  EXPECT_EQ(open().find(problem(7), Mechanism::signal)->params.group_waves,
-            (std::vector<std::int64_t>{2, 2}));
+  TuneEntry other = better;
+  other.params = FusedParams{.helpers = 2};
+  cache.store(other);
+  EXPECT_EQ(open().find(problem(7), Mechanism::signal)->params, better.params);
+  EXPECT_EQ(open().find(problem(7), Mechanism::fused)->params, other.params);
   EXPECT_EQ(open().entries().size(), 2u);
 }
 
@@ -113,7 +114,7 @@ TEST_F(Cache, AnotherVersionIsIgnoredAndReplaced) {
   open().store(entry(7));
   const std::string path = open().path();
   for (const auto& [now, other] :
-       {std::pair{R"("version": 1)", R"("version": 2)"}, std::pair{R"("shingle": ")", R"("shingle": "9)"},
+       {std::pair{R"("version": 2)", R"("version": 3)"}, std::pair{R"("shingle": ")", R"("shingle": "9)"},
         std::pair{R"("machine": ")", R"("machine": "9)"}}) {
     std::string text = read_file(path, 1 << 20);
     ASSERT_THAT(text, HasSubstr(now));
@@ -134,7 +135,7 @@ TEST_F(Cache, ABrokenFileIsIgnoredWithAWarningAndReplaced) {
                                   std::string("\0\xff", 2)};
   for (std::size_t size = 1; size + 2 < whole.size(); size += 37) broken.push_back(whole.substr(0, size));
   for (const auto& [good, bad] : {std::pair{R"("signal")", R"("smoke")"}, std::pair{R"("m":)", R"("mm":)"},
-                                  std::pair{R"("tile_rows":128)", R"("tile_rows":-1)"},
+                                  std::pair{R"("tile":"128x256")", R"("tile":"128x-1")"},
                                   std::pair{R"("predicted_us": )", R"("predicted_us": -)"}}) {
     ASSERT_THAT(whole, HasSubstr(good));
     broken.push_back(std::string(whole).replace(whole.find(good), std::string_view(good).size(), bad));

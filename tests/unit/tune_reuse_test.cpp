@@ -20,7 +20,7 @@ Problem problem(std::int64_t m, std::int64_t n, std::int64_t k) {
 }
 
 TuneEntry entry(const Problem& p, std::vector<std::int64_t> groups = {1, 2, 1}) {
-  return {.problem = p, .params = {.tile_rows = 16, .tile_cols = 16, .group_waves = std::move(groups)}};
+  return {.problem = p, .params = SignalParams{.tile = {16, 16}, .group_waves = std::move(groups)}};
 }
 
 TEST(Nearest, IsByLogarithms) {

@@ -38,7 +38,7 @@ Plan shuffled(int world, std::int64_t m, std::int64_t n = 64) {
   p.routing = std::make_shared<const Routing>(make_routing(
       RoutingPattern::random, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), m), 0));
   Machine machine;
-  return make_plan(p, machine, Mechanism::copy_engine, {}).value();
+  return make_plan(p, machine, CopyEngineParams{}).value();
 }
 
 TEST(Budget, NamesWhatThereIsTooMuchOf) {

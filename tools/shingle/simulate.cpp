@@ -72,7 +72,7 @@ class Simulations {
           {std::string(name(shown.mechanism)), shown, simulate(shown, machine_, flags_.options).spans, 0.0});
     };
     if (plan.mechanism != Mechanism::sequential)
-      show(make_plan(plan.problem, machine_, Mechanism::sequential).value());
+      show(make_plan(plan.problem, machine_, SequentialParams{}).value());
     show(plan);
     cli::add_timelines(fmt::format("{}, {}", describe(named), name(plan.mechanism)), std::move(timelines),
                        figures_);

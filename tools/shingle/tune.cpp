@@ -10,7 +10,6 @@
 #include "shingle/commands.hpp"
 #include "shingle/common/console.hpp"
 #include "shingle/common/jobs.hpp"
-#include "shingle/common/params_text.hpp"
 #include "shingle/common/rows.hpp"
 #include "shingle/plan/print.hpp"
 
@@ -21,7 +20,7 @@ namespace {
 double measured_us(World& world, const Plan& plan) {
   const auto inputs = random_inputs(plan.problem, 0);
   Workspace memory(world, *inputs);
-  Operator op(world, plan.problem, {.mechanism = plan.mechanism, .params = plan.params});
+  Operator op(world, plan.problem, {.params = params_of(plan)});
   memory.bind(op);
   memory.poison_outputs();
   op.executable().poison();
@@ -41,10 +40,10 @@ std::string considered_text(const Chosen& chosen) {
   std::string text;
   for (const Considered& at : chosen.considered) {
     if (at.us == 0) {
-      text += fmt::format("  {:<12} {}\n", name(at.mechanism), at.reason);
+      text += fmt::format("  {:<12} {}\n", name(mechanism_of(at.params)), at.reason);
       continue;
     }
-    text += fmt::format("  {:<12} {:>10}{}  of {} plans\n", name(at.mechanism), format_us(at.us),
+    text += fmt::format("  {:<12} {:>10}{}  of {} plans\n", name(mechanism_of(at.params)), format_us(at.us),
                         at.measured_us > 0 ? fmt::format(" (measured {})", format_us(at.measured_us)) : "",
                         at.tried);
   }

@@ -12,14 +12,22 @@
 namespace shingle {
 
 struct Options {
-  std::optional<Mechanism> mechanism{};  ///< empty: the finest that serves the problem
-  Params params{};                       ///< empty fields: the planner's choice
+  /// The mechanism, by the type of its params; open fields are the planner's choice. Empty: the finest
+  /// mechanism that serves the problem.
+  std::optional<Params> params{};
+  /// Peers can access the matrices that will be bound: any memory on `host`; memory of cudaMalloc() on
+  /// `cuda`. If not, plans that store to peers' matrices go through the operator's staging memory instead.
+  bool registered = true;
   /// Figures for planning and for the search of params, for example from own_profile(). Empty: the world's
   /// own.
   std::optional<Machine> profile{};
   bool verify = false;       ///< prove the plan before use; builds with assertions always do
   double timeout_us = 30e6;  ///< deadline of every single wait of a run
 };
+
+/// The plan, proven if `asked`, and always in builds with assertions. Throws Error if it fails its proof. A
+/// plan too large to be proven passes unless `asked`.
+Plan proven(Plan plan, bool asked = false);
 
 /// A row-major, dense matrix in the caller's memory.
 struct MatrixView {
@@ -46,9 +54,7 @@ class Operator {
   ~Operator();
 
   const Problem& problem() const;
-  /// The plan that will run; to_text() prints it. If peers cannot access a bound matrix, run() and prepare()
-  /// replace this plan with one planned with Params::unregistered, which stages the matrix. They keep a plan
-  /// that the constructor got, and a plan without such a replacement.
+  /// The plan that runs; to_text() prints it.
   const Plan& plan() const;
 
   /// Shape of a rank's matrix as stored, row-major and dense. Elements are of problem().dtype.

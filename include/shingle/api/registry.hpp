@@ -16,28 +16,21 @@ namespace shingle {
 
 struct PlannerEntry {
   Mechanism mechanism;
-  Planner plan;  ///< makes the plan without a search
   std::string_view summary;
-  /// Fills open params with those that a closed form predicts to be fastest. Empty result: the planner's own
-  /// are used. Null: the mechanism has no such search.
-  std::optional<Params> (*search)(const Problem&, const Machine&, const Params&) = nullptr;
 };
 
 /// All planners: the baseline first, then ordered from coarse to fine overlap.
 std::span<const PlannerEntry> planners();
 
-const PlannerEntry& find_planner(Mechanism mechanism);
-
-/// The plan of one mechanism, or the reason why there is none. Open params are searched if the machine has
-/// figures (PlannerEntry::search). Throws InvalidArgument if the problem itself is wrong, or if the mechanism
-/// does not take a given param (planner/common/param_table.hpp).
-Result<Plan> make_plan(const Problem& problem, const Machine& machine, Mechanism mechanism,
-                       const Params& params = {});
+/// The plan of the mechanism that takes these params, or the reason why there is none. Open groups of
+/// `signal` are searched if the machine has figures (FlashOverlap Alg. 1). Throws InvalidArgument if the
+/// problem itself is wrong, or if a param is for another kind of problem.
+Result<Plan> make_plan(const Problem& problem, const Machine& machine, const Params& params);
 
 /// The plan of the finest mechanism that serves the problem with these params. It is the last of planners()
 /// that takes all of them and has a plan. If none has a plan, the reason is that of the baseline. Throws
 /// InvalidArgument if no mechanism takes all of these params.
-Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const Params& params = {});
+Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const ParamList& params = {});
 
 struct WorldOptions {
   /// A name of backends(). Empty: "mpi" in a process that mpirun started, else "host".

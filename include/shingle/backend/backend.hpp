@@ -127,10 +127,6 @@ class Executable {
   /// their streams counts against the deadline. Throws Timeout as run() does.
   virtual void synchronize() {}
 
-  /// True if the plan has peers access a bound matrix, on any rank, that they cannot reach. Each epoch then
-  /// copies the whole matrix, before its first step or after its last. Collective over the world's processes.
-  virtual bool copies_whole() { return false; }
-
   /// Memory that the executable holds for a rank, in bytes.
   virtual std::int64_t internal_bytes(int rank) const = 0;
 

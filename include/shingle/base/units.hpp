@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shingle {
 
@@ -11,6 +12,9 @@ namespace shingle {
 /// "B" or "iB" may follow them. Throws InvalidArgument on any other text, on a negative value and on overflow
 /// of 2^62.
 std::int64_t parse_size(std::string_view text);
+
+/// The parts of `text` between separators: "1,2," → "1", "2", "".
+std::vector<std::string> split(std::string_view text, char separator);
 
 /// Connection of one rank to the others: rate and latency.
 struct Link {

@@ -33,7 +33,7 @@ Overlap overlap_from_json(std::string_view text);
 
 /// Params alone, in the format that they have in a plan. The parser does not check that a planner accepts
 /// them.
-std::string to_json(const Params& params, int indent = 1);
-Params params_from_json(std::string_view text);
+std::string to_json(const ParamList& params, int indent = 1);
+ParamList params_from_json(std::string_view text);
 
 }  // namespace shingle

@@ -420,92 +420,23 @@ enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring, fused, 
 std::string_view name(Mechanism mechanism);
 Mechanism parse_mechanism(std::string_view text);
 
-/// What moves bytes if no NCCL collective does: copy engines, or stores of the workers.
-enum class Mover : std::uint8_t { copy_engine, store };
-std::string_view name(Mover mover);
-Mover parse_mover(std::string_view text);
-
-/// Order of the shards on a rank r.
-///
-/// Gathering: the order in which communication tiles of other ranks' shards arrive. `ring`: all of rank r +
-/// 1, then all of r + 2, and so on. `reverse`: all of r - 1, then all of r - 2, and so on. `interleaved`: the
-/// first tile of every rank, then the second of every rank, and so on.
-///
-/// Summing: the order in which a rank computes the shards. `ring`: from r + 1 on. `interleaved`: some rows of
-/// each shard in turn. `same`: from rank 0 on for all ranks, so that all store to one rank at a time.
-///
-/// `automatic`: the planner chooses the fastest.
-enum class CommOrder : std::uint8_t { automatic, ring, reverse, interleaved, same };
-std::string_view name(CommOrder order);
-CommOrder parse_comm_order(std::string_view text);
-/// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by the machine's engine
-/// phases, else by size.
-enum class Variant : std::uint8_t {
-  automatic,
-  pcpy,  ///< one engine for each copy
-  bcst,  ///< one engine for each broadcast to two ranks
-  swap,  ///< one engine for each in-place exchange with another rank
-  b2b,   ///< one engine a rank; all copies of a rank are in flight together
-  ring,  ///< one engine a rank; shards pass from rank to rank, or other rows go to each rank in turn, in step
+/// A param of the mechanism, as the flag and value of `shingle run`: {"tile", "128x256"}. A switch has no
+/// value.
+struct Param {
+  std::string name;
+  std::string value;
+  bool operator==(const Param&) const = default;
 };
-std::string_view name(Variant variant);
-Variant parse_variant(std::string_view text);
-
-/// What prelaunched engines poll before they start (DMA collectives §4.2.5): one word for each engine, for
-/// each rank, or one for all ranks.
-enum class Poll : std::uint8_t { engine, rank, collective };
-std::string_view name(Poll poll);
-Poll parse_poll(std::string_view text);
-
-/// What starts the engines and reports their completion. `host`: threads of the host (DMA collectives
-/// §4.3.2). `direct`: the steps that produce the data, and the engines themselves.
-enum class Trigger : std::uint8_t { host, direct };
-std::string_view name(Trigger trigger);
-Trigger parse_trigger(std::string_view text);
-
-/// Parameters of a mechanism that a tuner may choose. Zero or empty means the planner's default. The params
-/// in a plan hold the values chosen.
-struct Params {
-  std::int32_t tile_rows = 0;
-  std::int32_t tile_cols = 0;
-  TileOrder order{};
-  std::int32_t comm_workers = 0;  ///< workers of each rank that collectives occupy; 0: the machine's default
-  std::int32_t chunks = 0;        ///< chunked: slices of the rows
-  std::vector<std::int64_t> group_waves{};  ///< signal: waves in each group; empty: searched if the machine
-                                            ///< has figures (api/registry.hpp), else equal groups
-  bool equal_groups = false;                ///< signal: no search; the planner makes equal groups
-  std::int32_t helpers = 0;  ///< fused: workers that reduce or push beside the GEMM; or no_helpers
-  /// Value of `helpers`: all workers reduce after the GEMM, or push before it.
-  static constexpr std::int32_t no_helpers = -1;
-  bool stage_fp32 = false;  ///< fused: partial products travel in fp32, not in the problem's dtype
-  bool one_shot = false;    ///< fused allreduce: every rank sends its product to all ranks and sums all rows
-  std::int64_t comm_rows = 0;        ///< fused: rows of a communication tile
-  bool pull = false;                 ///< fused: the receiver fetches a shard; else its holder sends it
-  Mover mover = Mover::copy_engine;  ///< fused: what moves the shards
-  CommOrder comm_order = CommOrder::automatic;  ///< fused: order of the shards
-  std::int32_t slices = 0;                      ///< ring: slices of each rank's shard of the rows
-  bool row_parallel = false;  ///< ring, attention: all queries first, then only the projection in slices
-  Variant variant = Variant::automatic;  ///< copy-engine
-  /// Engines of each rank. copy-engine: 0 is the planner's default. ring: engines copy instead of messages; 0
-  /// keeps the messages.
-  std::int32_t engines = 0;
-  bool prelaunch = false;    ///< copy-engine: commands are queued in the engines and wait for their trigger
-  Poll poll = Poll::engine;  ///< copy-engine
-  Trigger trigger = Trigger::host;          ///< copy-engine
-  std::int32_t launchers = 0;               ///< copy-engine: threads that create the commands of all ranks
-  std::vector<CollectiveConfig> configs{};  ///< overlap: settings of each collective; empty: NCCL's choice
-  /// Peers cannot access the user's matrices. fused, copy-engine: shards are sent, not fetched; peers store
-  /// to the operator's memory, and each part is copied to the output as it arrives. ring: an allreduce uses
-  /// messages.
-  bool unregistered = false;
-  bool symmetric = false;  ///< plan only the ranks that stand for all; always so above max_world ranks
-  bool operator==(const Params&) const = default;
-};
+using ParamList = std::vector<Param>;
+/// "tile=128x256 one-shot"
+std::string describe(const ParamList& params);
 
 struct Plan {
   Problem problem;
+  /// The mechanism that made the plan and the params that it chose: a record for readers. Nothing that proves
+  /// or runs a plan asks for it (planner/params.hpp reads it).
   Mechanism mechanism = Mechanism::sequential;
-  Params params;
+  ParamList params;
   std::int32_t workers = 1;  ///< workers of each rank that waves and resources assume
   std::string rounding;  ///< where values are rounded, and in which order they are summed (DESIGN: "Numbers")
   std::vector<Buffer> buffers;

@@ -167,15 +167,6 @@ Memory::Staged Memory::staged(int rank) const {
   return staged;
 }
 
-bool Memory::copies_whole() {
-  if (reached_.empty()) return false;
-  double copies = 0;
-  for (const auto& [number, rank] : ranks_)
-    for (const auto& [buffer, user] : rank.bound)
-      if (rank.buffers.at(buffer) != user) copies = 1;
-  return (mapped_ ? world_.all_max({copies})[0] : copies) > 0;
-}
-
 char* Memory::buffer(std::int32_t buffer, int rank, int parity) const {
   const Rank& owner = at_hand(rank);
   const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];

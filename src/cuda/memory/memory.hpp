@@ -53,8 +53,6 @@ class Memory {
     std::vector<Move> inputs, outputs;
   };
   Staged staged(int rank) const;
-  /// True if a rank of the world has such copies. Collective over the processes.
-  bool copies_whole();
 
   /// First byte of a buffer in an epoch of this parity. Throws Unsupported if the rank's memory is neither
   /// local nor mapped, InvalidArgument if the buffer is not bound.

@@ -21,7 +21,6 @@ class CudaExecutable final : public Executable {
   void prepare(double timeout_us) override;
   void enqueue(std::span<void* const> streams) override { runner_->enqueue(streams); }
   void synchronize() override { runner_->synchronize(); }
-  bool copies_whole() override { return runner_->memory().copies_whole(); }
   std::int64_t internal_bytes(int rank) const override { return runner_->bytes(rank); }
   void poison() override { runner_->memory().poison(); }
 

@@ -49,16 +49,6 @@ template <>
 inline constexpr LaneKind last<LaneKind> = LaneKind::host;
 template <>
 inline constexpr Mechanism last<Mechanism> = Mechanism::copy_engine;
-template <>
-inline constexpr Mover last<Mover> = Mover::store;
-template <>
-inline constexpr CommOrder last<CommOrder> = CommOrder::same;
-template <>
-inline constexpr Variant last<Variant> = Variant::ring;
-template <>
-inline constexpr Poll last<Poll> = Poll::collective;
-template <>
-inline constexpr Trigger last<Trigger> = Trigger::direct;
 
 constexpr std::string_view name(RowOrder order) {
   return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";
@@ -420,39 +410,6 @@ void fields(auto& f, Is<RankPlan> auto& r) {
 void fields(auto& f, Is<Communicator> auto& c) {
   f.required("name", c.name);
   f.required("ranks", c.ranks);
-}
-
-template <Is<Params> P>
-void fields(auto& f, P& p) {
-  f.optional("tile_rows", p.tile_rows);
-  f.optional("tile_cols", p.tile_cols);
-  f.optional("order", p.order);
-  f.optional("chunks", p.chunks);
-  f.optional("group_waves", p.group_waves);
-  f.optional("equal_groups", p.equal_groups);
-  std::int32_t helpers = larger(p.helpers, 0);
-  bool none = p.helpers == Params::no_helpers;
-  f.optional("helpers", helpers);
-  f.optional("without_helpers", none);
-  if constexpr (reads<P>) p.helpers = none ? Params::no_helpers : helpers;
-  f.optional("stage_fp32", p.stage_fp32);
-  f.optional("one_shot", p.one_shot);
-  f.optional("comm_rows", p.comm_rows);
-  f.optional("pull", p.pull);
-  f.optional("unregistered", p.unregistered);
-  f.optional("mover", p.mover);
-  f.optional("comm_order", p.comm_order);
-  f.optional("slices", p.slices);
-  f.optional("row_parallel", p.row_parallel);
-  f.optional("variant", p.variant);
-  f.optional("engines", p.engines);
-  f.optional("comm_workers", p.comm_workers);
-  f.optional("prelaunch", p.prelaunch);
-  f.optional("poll", p.poll);
-  f.optional("trigger", p.trigger);
-  f.optional("launchers", p.launchers);
-  f.optional("configs", p.configs);
-  f.optional("symmetric", p.symmetric);
 }
 
 void fields(auto& f, Is<Plan> auto& p) {

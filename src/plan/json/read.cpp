@@ -88,6 +88,15 @@ class Reader {
     out.clear();  // appended one by one, so that the first wrong element ends the read of a long list
     for (std::size_t i = 0; i < json.size(); ++i) read(json[i], {&path, {}, i}, out.emplace_back());
   }
+  /// Older plans have other keys, and nested values: a record keeps what it finds.
+  static void read(const Json& json, const Path& path, ParamList& out) {
+    if (!json.is_object()) fail_at(path, fmt::format("expected an object, found {}", shown(json)));
+    out.clear();
+    for (const auto& [key, value] : json.items()) {
+      if (value == false) continue;
+      out.push_back({key, value == true ? "" : value.is_string() ? value.get<std::string>() : value.dump()});
+    }
+  }
   static void read(const Json& json, const Path& path, Step& out) {
     Reader object(json, path);
     std::string kind;
@@ -238,8 +247,8 @@ Overlap overlap_from_json(std::string_view text) {
   return overlap;
 }
 
-Params params_from_json(std::string_view text) {
-  return read_all<Params>(text);
+ParamList params_from_json(std::string_view text) {
+  return read_all<ParamList>(text);
 }
 
 }  // namespace shingle

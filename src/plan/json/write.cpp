@@ -55,6 +55,11 @@ class Writer {
   static ordered_json write(const std::vector<T>& values) {
     return list(values);
   }
+  static ordered_json write(const ParamList& params) {
+    ordered_json json = ordered_json::object();
+    for (const auto& [name, value] : params) json[name] = param(value);
+    return json;
+  }
   static ordered_json write(const Step& step) {
     Writer object;
     object.json_["step"] = plan_json::step_names[step.index()];
@@ -85,6 +90,14 @@ class Writer {
   }
 
  private:
+  /// A switch is true; counts are numbers.
+  static ordered_json param(const std::string& value) {
+    if (value.empty()) return true;
+    std::int64_t count = 0;
+    const char* end = value.data() + value.size();
+    const auto [rest, error] = std::from_chars(value.data(), end, count);
+    return rest == end && error == std::errc{} ? ordered_json(count) : ordered_json(value);
+  }
   static ordered_json list(const auto& values) {
     ordered_json json = ordered_json::array();
     for (const auto& value : values) json.push_back(write(value));
@@ -140,7 +153,7 @@ std::string to_json(const Overlap& overlap, int indent) {
   return text_of(Writer::write(overlap), indent);
 }
 
-std::string to_json(const Params& params, int indent) {
+std::string to_json(const ParamList& params, int indent) {
   return text_of(Writer::write(params), indent);
 }
 

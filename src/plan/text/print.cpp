@@ -19,35 +19,10 @@ using text::ranges;
 /// Max number of differences between ranks to print; beyond it the text refers to the ranks themselves.
 constexpr std::size_t max_differences = 40;
 
-std::string params_text(const Plan& plan) {
-  const Params& p = plan.params;
-  std::string text(name(plan.mechanism));
-  if (p.comm_workers > 0) text += fmt::format(", {} workers for collectives", p.comm_workers);
-  if (p.chunks > 0) text += fmt::format(", {} chunks", p.chunks);
-  if (p.comm_rows > 0)
-    text += fmt::format(", communication tiles of {} rows, {}", p.comm_rows, name(p.comm_order));
-  else if (p.comm_order == CommOrder::interleaved || p.comm_order == CommOrder::same)
-    text += fmt::format(", shards {}", p.comm_order == CommOrder::same ? "from rank 0 on" : "in turn");
-  if (p.slices > 0)
-    text += fmt::format(", {} slice{} a rank{}", p.slices, p.slices == 1 ? "" : "s",
-                        p.row_parallel ? ", row-parallel" : "");
-  if (plan.mechanism == Mechanism::ring && p.engines > 0)
-    text += fmt::format(", by {} engine{}", p.engines, p.engines == 1 ? "" : "s");
-  if (p.tile_rows > 0) text += fmt::format(", tile {}x{}", p.tile_rows, p.tile_cols);
-  if (p.order.raster == Raster::along_m) text += ", along m first";
-  if (p.order.swizzle > 1) text += fmt::format(", swizzle {}", p.order.swizzle);
-  if (p.order.cluster_m * p.order.cluster_n > 1)
-    text += fmt::format(", clusters of {}x{}", p.order.cluster_m, p.order.cluster_n);
-  if (p.order.rotation > 0) text += fmt::format(", rotated by {}", p.order.rotation);
-  if (!p.group_waves.empty())
-    text += fmt::format(", {} groups (waves: {})", p.group_waves.size(), list(p.group_waves));
-  if (plan.mechanism == Mechanism::copy_engine)
-    text += fmt::format(
-        ", {}, {} engine{} a rank, {}, poll location of the {}, triggered by {}, {} launching thread{}",
-        name(p.variant), p.engines, p.engines == 1 ? "" : "s",
-        p.prelaunch ? "prelaunched" : "launched when ready", name(p.poll),
-        p.trigger == Trigger::host ? "the host" : "the producer", p.launchers, p.launchers == 1 ? "" : "s");
-  return text + fmt::format("; {} workers a rank", plan.workers);
+std::string mechanism_text(const Plan& plan) {
+  const std::string params = describe(plan.params);
+  return fmt::format("{}{}{}; {} worker{} a rank", name(plan.mechanism), params.empty() ? "" : " ", params,
+                     plan.workers, plan.workers == 1 ? "" : "s");
 }
 
 /// Texts, each with the ranks that share it.
@@ -81,7 +56,7 @@ std::size_t widest(const auto& table) {
 
 std::string head(const Plan& plan) {
   std::string text =
-      fmt::format("{}\n{}\nrounding: {}\n", describe(plan.problem), params_text(plan), plan.rounding);
+      fmt::format("{}\n{}\nrounding: {}\n", describe(plan.problem), mechanism_text(plan), plan.rounding);
   if (is_symmetric(plan))
     text += fmt::format("{0} ranks stand for all {1}: rank r does as rank r mod {0}\n", plan.ranks.size(),
                         plan.problem.world);

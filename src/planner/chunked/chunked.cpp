@@ -5,14 +5,15 @@
 
 #include "planner/common/builder.hpp"
 #include "planner/common/mlp.hpp"
-#include "planner/common/overlap.hpp"
 #include "planner/common/pools.hpp"
 #include "planner/common/shard.hpp"
+#include "planner/common/workload.hpp"
 
 namespace shingle {
 namespace {
 
 using planner::Builder;
+using ChunkedBuilder = planner::ParamBuilder<ChunkedParams>;
 using planner::chunk_begin;
 using planner::communicate_lane;
 using planner::compute_lane;
@@ -21,7 +22,7 @@ using planner::rows_in_slice;
 constexpr std::int32_t default_chunks = 4;
 
 /// First rows of the slices, and the end.
-std::vector<std::int64_t> boundaries(const Builder& build, std::int64_t rows, std::int64_t unit = 1) {
+std::vector<std::int64_t> boundaries(const ChunkedBuilder& build, std::int64_t rows, std::int64_t unit = 1) {
   const std::int64_t count = smaller(build.params().chunks, larger(ceil_div(rows, unit), 1));
   std::vector<std::int64_t> begins;
   for (std::int64_t i = 0; i <= count; ++i) begins.push_back(chunk_begin(rows, count, i, unit));
@@ -33,13 +34,13 @@ std::int64_t shard_unit(const Problem& p) {
   return p.row_order == RowOrder::block_cyclic ? p.row_block : 1;
 }
 
-void finish_all(Builder& build, int rank, std::int32_t from, std::int64_t rows, std::int32_t received,
+void finish_all(ChunkedBuilder& build, int rank, std::int32_t from, std::int64_t rows, std::int32_t received,
                 std::int64_t chunks) {
   for (std::int64_t i = 0; i < chunks; ++i) build.await(rank, compute_lane, received, i);
   planner::finish_rows(build, rank, from, rows);
 }
 
-void chunked_allreduce(Builder& build) {
+void chunked_allreduce(ChunkedBuilder& build) {
   const Problem& p = build.problem();
   const auto begins = boundaries(build, p.m);
   const auto chunks = static_cast<std::int64_t>(begins.size()) - 1;
@@ -77,7 +78,7 @@ SliceRows slice_rows(const Problem& p, std::int64_t first, std::int64_t len) {
   return {{p.world, larger(len, 1), len, p.shard_rows(), first, p.m}, RowMap::identity(p.world * len)};
 }
 
-void chunked_reducescatter(Builder& build) {
+void chunked_reducescatter(ChunkedBuilder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const auto begins = boundaries(build, shard, shard_unit(p));
@@ -104,7 +105,7 @@ void chunked_reducescatter(Builder& build) {
   }
 }
 
-void chunked_allgather(Builder& build) {
+void chunked_allgather(ChunkedBuilder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows();
   const auto begins = boundaries(build, shard, shard_unit(p));
@@ -138,7 +139,7 @@ void chunked_allgather(Builder& build) {
   }
 }
 
-planner::Pools slice_pools(const Builder& build) {
+planner::Pools slice_pools(const ChunkedBuilder& build) {
   const Problem& p = build.problem();
   const std::int64_t chunks = smaller(build.params().chunks, larger(p.m, 1));
   std::vector<TileGrid> grids;
@@ -154,7 +155,7 @@ planner::Pools slice_pools(const Builder& build) {
   return {*p.routing, std::move(grids), std::move(ends)};
 }
 
-void chunked_alltoall(Builder& build) {
+void chunked_alltoall(ChunkedBuilder& build) {
   const Problem& p = build.problem();
   const planner::Pools pools = slice_pools(build);
   std::vector<std::int64_t> product_rows, sent_rows, received_rows;
@@ -201,9 +202,9 @@ void chunked_alltoall(Builder& build) {
 
 }  // namespace
 
-Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Params& params) {
+Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const ChunkedParams& params) {
   problem.validate();
-  const Machine machine = planner::with_comm_workers(host, params);
+  const Machine machine = planner::with_comm_workers(host, params.comm_workers);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (problem.op == Op::alltoall_gemm)
     return Reason{
@@ -216,14 +217,14 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
   if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
     return Reason{
         fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
-  Params chosen;
+  ChunkedParams chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
   if (problem.traits().is_workload)
-    planner::take_overlap_params(params, host, chosen);
+    planner::take_workload_params(params, host, chosen);
   else
     chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
-  Builder build(problem, machine, Mechanism::chunked, chosen);
+  ChunkedBuilder build(problem, machine, chosen);
   switch (problem.op) {
     case Op::gemm_allreduce:
       chunked_allreduce(build);
@@ -239,7 +240,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Par
       chunked_alltoall(build);
       break;
     case Op::overlap:
-      planner::plan_overlap(build, true);
+      planner::plan_workload(build, chosen.tile, chosen.configs, true);
       break;
     case Op::mlp:
       planner::plan_mlp_slices(build, boundaries(build, problem.shard_rows()));

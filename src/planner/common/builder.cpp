@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "overlap.hpp"
 #include "symmetry.hpp"
+#include "workload.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -68,16 +68,30 @@ bool has_last_pass(const Plan& plan) {
   });
 }
 
+Params with_symmetric(Params params, bool symmetric) {
+  std::visit([&](auto& at) { at.symmetric = symmetric; }, params);
+  return params;
+}
+
+std::optional<Reason> wrong_tile(const TileParams& tile) {
+  if (tile.rows < 0 || tile.cols < 0) return Reason{"a tile must have at least one row and one column"};
+  const TileOrder& order = tile.order;
+  if (order.swizzle < 1 || order.cluster_m < 1 || order.cluster_n < 1 || order.rotation < 0)
+    return Reason{"swizzle and cluster must be at least 1, rotation at least 0"};
+  if (std::max({order.swizzle, order.cluster_m, order.cluster_n}) > 4096)
+    return Reason{"swizzle and cluster must be at most 4096"};
+  return std::nullopt;
+}
+
 }  // namespace
 
-Builder::Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params)
+Builder::Builder(const Problem& problem, const Machine& machine, const Params& params)
     : collective_workers_(problem.op == Op::gemm ? 0 : machine.collective_workers) {
   plan_.problem = problem;
-  plan_.mechanism = mechanism;
-  plan_.params = params;
+  plan_.mechanism = mechanism_of(params);
   plan_.workers = machine.workers;
-  const int planned = planned_ranks(problem, machine, params);
-  plan_.params.symmetric = planned < problem.world;
+  const int planned = planned_ranks(problem, machine, is_symmetric(params));
+  plan_.params = list_of(with_symmetric(params, planned < problem.world));
   std::vector<std::int64_t> a_rows, out_rows;
   for (int r = 0; r < planned; ++r) {
     a_rows.push_back(problem.a_rows(r));
@@ -125,7 +139,7 @@ std::int32_t Builder::lane(int rank, LaneKind kind, std::string name) {
   return static_cast<std::int32_t>(plan_.ranks[rank].lanes.size()) - 1;
 }
 
-std::int32_t Builder::engine(int rank, std::size_t number) {
+std::int32_t Builder::engine(int rank, std::size_t number, const Submission& submission) {
   const std::string name = fmt::format("engine {}", number);
   auto& lanes = plan_.ranks[rank].lanes;
   for (std::size_t l = 0; l < lanes.size(); ++l)
@@ -134,11 +148,7 @@ std::int32_t Builder::engine(int rank, std::size_t number) {
       return static_cast<std::int32_t>(l);
     }
   const std::int32_t made = lane(rank, LaneKind::copy, name);
-  lanes[made].submission = {
-      static_cast<std::int32_t>(std::int64_t{rank} * params().launchers / world()),
-      params().prelaunch,
-      plan_.mechanism == Mechanism::copy_engine && !params().prelaunch,  // as the paper measures
-      {}};
+  lanes[made].submission = submission;
   return made;
 }
 
@@ -332,13 +342,13 @@ Plan Builder::finish(Rounding rounding) && {
   return std::move(plan_);
 }
 
-Machine with_comm_workers(Machine machine, const Params& params) {
-  if (params.comm_workers > 0) machine.collective_workers = params.comm_workers;
+Machine with_comm_workers(Machine machine, std::int32_t comm_workers) {
+  if (comm_workers > 0) machine.collective_workers = comm_workers;
   return machine;
 }
 
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params) {
-  if (auto reason = asymmetric(problem, machine, params)) return reason;
+  if (auto reason = asymmetric(problem, machine, is_symmetric(params))) return reason;
   if (problem.traits().gathers() && problem.transpose_a)
     return Reason{
         fmt::format("{} moves rows of A: A must be stored by rows (transpose_a is off), as no collective "
@@ -354,16 +364,16 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
   if (machine.workers - taken < 1)
     return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for computation",
                               taken, machine.workers)};
-  if (auto reason = wrong_configs(problem, machine, params)) return reason;
-  if (params.comm_workers < 0) return Reason{"collectives occupy at least one worker"};
-  if (params.tile_rows < 0 || params.tile_cols < 0)
-    return Reason{"a tile must have at least one row and one column"};
-  const TileOrder& order = params.order;
-  if (order.swizzle < 1 || order.cluster_m < 1 || order.cluster_n < 1 || order.rotation < 0)
-    return Reason{"swizzle and cluster must be at least 1, rotation at least 0"};
-  if (std::max({order.swizzle, order.cluster_m, order.cluster_n}) > 4096)
-    return Reason{"swizzle and cluster must be at most 4096"};
-  return std::nullopt;
+  return std::visit(
+      [&](const auto& at) -> std::optional<Reason> {
+        if constexpr (requires { at.comm_workers; })
+          if (at.comm_workers < 0) return Reason{"collectives occupy at least one worker"};
+        if constexpr (requires { at.configs; })
+          if (auto reason = wrong_configs(problem, machine, at.configs)) return reason;
+        if constexpr (requires { at.tile; }) return wrong_tile(at.tile);
+        return std::nullopt;
+      },
+      params);
 }
 
 std::optional<Reason> nothing_to_overlap(const Problem& problem) {
@@ -381,9 +391,9 @@ void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from
   build.await(rank, to, counter, 0);
 }
 
-TileSize tile_size(const Machine& machine, const Params& params) {
-  return {params.tile_rows > 0 ? params.tile_rows : machine.tile_rows,
-          params.tile_cols > 0 ? params.tile_cols : machine.tile_cols};
+TileSize tile_size(const Machine& machine, const TileParams& params) {
+  return {params.rows > 0 ? params.rows : machine.tile_rows,
+          params.cols > 0 ? params.cols : machine.tile_cols};
 }
 
 TileSize TileSize::within(std::int64_t matrix_rows, std::int64_t matrix_cols) const {

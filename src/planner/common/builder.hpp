@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "shingle/plan/rounding.hpp"
 #include "shingle/planner/planner.hpp"
@@ -14,8 +15,8 @@ inline constexpr std::int32_t communicate_lane = 1;
 /// Max number of chunks or groups of a plan: each is a few steps on every rank.
 inline constexpr std::size_t max_slices = 1 << 14;
 
-/// The machine with the collective workers of the params, if they give any.
-Machine with_comm_workers(Machine machine, const Params& params);
+/// The machine with this number of collective workers, if it is given.
+Machine with_comm_workers(Machine machine, std::int32_t comm_workers);
 
 /// Rows and columns of a tile.
 struct TileSize {
@@ -25,13 +26,13 @@ struct TileSize {
   TileSize within(std::int64_t matrix_rows, std::int64_t matrix_cols) const;
 };
 /// Tile of a GEMM: from the params, else from the machine.
-TileSize tile_size(const Machine& machine, const Params& params);
+TileSize tile_size(const Machine& machine, const TileParams& params);
 
 /// Builds one plan. Declare buffers and counters first. Then append steps in an order in which they could be
 /// issued one by one.
 class Builder {
  public:
-  Builder(const Problem& problem, const Machine& machine, Mechanism mechanism, const Params& params);
+  Builder(const Problem& problem, const Machine& machine, const Params& params);
 
   std::int32_t a, out;  ///< user buffers; -1 if the problem has none
   std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1,
@@ -41,12 +42,12 @@ class Builder {
   std::int32_t lane(int rank, LaneKind kind, std::string name);
   /// The compute lane of a rank's helpers; all helpers of a rank share it.
   std::int32_t helper_lane(int rank, const std::string& name);
-  /// The lane of a rank's copy engine `number`, submitted as the params say. Steps appended to a lane that
+  /// The lane of a rank's copy engine `number`, and how its commands get there. Steps appended to a lane that
   /// already has steps form a new batch.
-  std::int32_t engine(int rank, std::size_t number);
+  std::int32_t engine(int rank, std::size_t number, const Submission& submission);
   /// Makes the communicate lane of every rank a host thread.
   void communicate_by_host();
-  /// Begins a new batch in a copy lane, unless the params ask for prelaunch.
+  /// Begins a new batch in a copy lane, unless it is prelaunched.
   void ring_doorbell(int rank, std::int32_t lane);
   /// An internal buffer of the problem's dtype, with the same rows on every rank or with rows by rank.
   std::int32_t buffer(std::string name, std::int64_t rows, std::int64_t cols);
@@ -106,9 +107,6 @@ class Builder {
   TileGrid row_blocks(std::int64_t rows, std::int64_t cols) const;
 
   const Problem& problem() const { return plan_.problem; }
-  const Params& params() const { return plan_.params; }
-  /// Number of workers beside a fused GEMM.
-  std::int32_t helpers() const { return larger(params().helpers, 0); }
   std::int32_t workers() const { return plan_.workers; }
   std::int32_t collective_workers() const { return collective_workers_; }
   int world() const { return plan_.problem.world; }
@@ -124,7 +122,19 @@ class Builder {
   Plan plan_;
 };
 
-/// Reason why no mechanism serves a problem, or nullopt.
+/// A builder with the params of one mechanism.
+template <class P>
+class ParamBuilder : public Builder {
+ public:
+  ParamBuilder(const Problem& problem, const Machine& machine, P params)
+      : Builder(problem, machine, params), params_(std::move(params)) {}
+  const P& params() const { return params_; }
+
+ private:
+  P params_;
+};
+
+/// Reason why no mechanism serves a problem with these params, or nullopt.
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params);
 
 /// Reason why there is nothing to overlap: no communication, no computation, or a list that already overlaps.

@@ -5,18 +5,18 @@
 namespace shingle::planner {
 namespace {
 
-bool is_asked_for(const Problem& problem, const Params& params) {
-  return params.symmetric || problem.world > max_world;
+bool is_asked_for(const Problem& problem, bool symmetric) {
+  return symmetric || problem.world > max_world;
 }
 
 }  // namespace
 
-int planned_ranks(const Problem& problem, const Machine& machine, const Params& params) {
-  return is_asked_for(problem, params) ? machine.topology.period(problem.world) : problem.world;
+int planned_ranks(const Problem& problem, const Machine& machine, bool symmetric) {
+  return is_asked_for(problem, symmetric) ? machine.topology.period(problem.world) : problem.world;
 }
 
-std::optional<Reason> asymmetric(const Problem& problem, const Machine& machine, const Params& params) {
-  const int planned = planned_ranks(problem, machine, params);
+std::optional<Reason> asymmetric(const Problem& problem, const Machine& machine, bool symmetric) {
+  const int planned = planned_ranks(problem, machine, symmetric);
   if (planned == problem.world && problem.world > max_world)
     return Reason{fmt::format("above {} ranks some stand for all, but {} ranks do not fill the nodes of {}",
                               max_world, problem.world, machine.name)};
@@ -26,9 +26,8 @@ std::optional<Reason> asymmetric(const Problem& problem, const Machine& machine,
   return Reason{fmt::format("{} ranks cannot stand for all {}: {}", planned, problem.world, reason)};
 }
 
-std::optional<Reason> needs_all_ranks(const Problem& problem, const Params& params,
-                                      std::string_view mechanism) {
-  if (!is_asked_for(problem, params)) return std::nullopt;
+std::optional<Reason> needs_all_ranks(const Problem& problem, bool symmetric, std::string_view mechanism) {
+  if (!is_asked_for(problem, symmetric)) return std::nullopt;
   return Reason{fmt::format("{} reaches into other ranks' memory: it plans all ranks, at most {}", mechanism,
                             max_world)};
 }

@@ -9,14 +9,13 @@
 namespace shingle::planner {
 
 /// Number of planned ranks: all, or the first ranks after which the machine's links repeat. The second holds
-/// if the params or a world above max_world require it.
-int planned_ranks(const Problem& problem, const Machine& machine, const Params& params);
+/// if the params ask for it (`symmetric`), or a world above max_world.
+int planned_ranks(const Problem& problem, const Machine& machine, bool symmetric);
 
 /// Reason why the planned ranks do not stand for all, or nullopt.
-std::optional<Reason> asymmetric(const Problem& problem, const Machine& machine, const Params& params);
+std::optional<Reason> asymmetric(const Problem& problem, const Machine& machine, bool symmetric);
 
 /// For a mechanism that accesses remote memory: the reason why it must plan all ranks, or nullopt if it does.
-std::optional<Reason> needs_all_ranks(const Problem& problem, const Params& params,
-                                      std::string_view mechanism);
+std::optional<Reason> needs_all_ranks(const Problem& problem, bool symmetric, std::string_view mechanism);
 
 }  // namespace shingle::planner

@@ -3,16 +3,17 @@
 // moved.
 #include <algorithm>
 
-#include "engine_params.hpp"
+#include "choose.hpp"
 #include "planner/common/pools.hpp"
 #include "planner/common/symmetry.hpp"
-#include "planner/common/transfers.hpp"
+#include "transfers.hpp"
 
 namespace shingle {
 namespace {
 
 using planner::Builder;
 using planner::compute_lane;
+using planner::CopyEngineBuilder;
 using planner::Handshake;
 using planner::Parcels;
 using planner::rows_of_shard;
@@ -47,25 +48,26 @@ struct Layout {
 };
 
 /// Rows of shard `index` in a whole matrix on a rank.
-Slice shard_of(const Builder& build, std::int32_t buffer, int rank, int index) {
+Slice shard_of(const CopyEngineBuilder& build, std::int32_t buffer, int rank, int index) {
   const std::int64_t rows = rows_of_shard(build.problem(), index);
   return build.rows(buffer, rank, rows > 0 ? index * build.problem().shard_rows() : 0, rows);
 }
 
 /// Copies within a rank, on the compute lane.
-void copy_rows(Builder& build, int rank, const Slice& from, const Slice& to) {
+void copy_rows(CopyEngineBuilder& build, int rank, const Slice& from, const Slice& to) {
   if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
 }
 
 /// A GEMM before engines. If its tiles trigger the engines, it uses the tile of the params, else of the
 /// machine. Otherwise it is a call of cuBLASLt or oneDNN. On GPUs with many workers it leaves one for the
 /// waiting kernels beside it.
-Gemm triggering(const Builder& build, Gemm gemm) {
-  const Params& params = build.params();
+Gemm triggering(const CopyEngineBuilder& build, Gemm gemm) {
+  const CopyEngineParams& params = build.params();
   if (params.trigger == Trigger::direct)
-    gemm.grid = make_grid(gemm.grid.rows, gemm.grid.cols,
-                          static_cast<std::int32_t>(larger(smaller(params.tile_rows, gemm.grid.rows), 1)),
-                          static_cast<std::int32_t>(smaller(params.tile_cols, gemm.grid.cols)), params.order);
+    gemm.grid =
+        make_grid(gemm.grid.rows, gemm.grid.cols,
+                  static_cast<std::int32_t>(larger(smaller(params.tile.rows, gemm.grid.rows), 1)),
+                  static_cast<std::int32_t>(smaller(params.tile.cols, gemm.grid.cols)), params.tile.order);
   constexpr std::int32_t many = 32;
   if (build.workers() > many) gemm.resources = {1, build.workers() - 1};
   return gemm;
@@ -75,7 +77,7 @@ Gemm triggering(const Builder& build, Gemm gemm) {
 // gathers
 
 /// Parcels of shards, from `own(rank)` to `to` on all ranks, at their place in the whole matrix.
-Parcels shards(const Builder& build, std::function<Slice(int)> own, std::int32_t to) {
+Parcels shards(const CopyEngineBuilder& build, std::function<Slice(int)> own, std::int32_t to) {
   Parcels parcels;
   parcels.same_for_all = true;
   parcels.from = [own = std::move(own)](int source, int) { return own(source); };
@@ -83,7 +85,7 @@ Parcels shards(const Builder& build, std::function<Slice(int)> own, std::int32_t
   return parcels;
 }
 
-void plan_gather(Builder& build, Variant variant) {
+void plan_gather(CopyEngineBuilder& build, Variant variant) {
   const Problem& p = build.problem();
   const bool multiplies = p.traits().multiplies(), produces = p.op == Op::gemm_allgather_gemm;
   const bool fills = build.params().unregistered && !multiplies;
@@ -123,7 +125,8 @@ void plan_gather(Builder& build, Variant variant) {
 
 /// Parcels of routed rows, from `source` to `target`. They are exchanged in place if both are the same
 /// buffer.
-Parcels routed(const Builder& build, const Layout& layout, std::int32_t source, std::int32_t target) {
+Parcels routed(const CopyEngineBuilder& build, const Layout& layout, std::int32_t source,
+               std::int32_t target) {
   Parcels parcels;
   parcels.from = [&build, &layout, source](int s, int d) {
     return build.rows(source, s, layout.first_sent[s][d], layout.rows[s][d]);
@@ -135,11 +138,11 @@ Parcels routed(const Builder& build, const Layout& layout, std::int32_t source, 
 }
 
 /// Columns that are sent: of the product, or of A.
-std::int64_t routed_cols(const Builder& build) {
+std::int64_t routed_cols(const CopyEngineBuilder& build) {
   return build.problem().op == Op::alltoall_gemm ? build.problem().k : build.product_cols();
 }
 
-void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
+void plan_exchange(CopyEngineBuilder& build, Variant variant, const Layout& layout) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
   const bool before = p.op == Op::gemm_alltoall, after = p.op == Op::alltoall_gemm;
@@ -215,7 +218,7 @@ void plan_exchange(Builder& build, Variant variant, const Layout& layout) {
 /// Partial sums of all ranks for one rank's shard: where they are sent from, and where they arrive.
 class Partials {
  public:
-  Partials(Builder& build, bool in_place)
+  Partials(CopyEngineBuilder& build, bool in_place)
       : shard_(build.problem().shard_rows()), world_(build.world()), in_place_(in_place) {
     const Problem& p = build.problem();
     const bool own_copy = p.traits().multiplies() || in_place;  // the user's A must not change
@@ -227,18 +230,18 @@ class Partials {
 
   /// Rows that `source` has for `dest`. In place, whole shards are exchanged, even if the last shards are
   /// short.
-  Slice from(const Builder& build, int source, int dest) const {
+  Slice from(const CopyEngineBuilder& build, int source, int dest) const {
     const std::int64_t rows = rows_of_shard(build.problem(), dest);
     const bool any = rows > 0 || (in_place_ && rows_of_shard(build.problem(), source) > 0);
     return part(build, source_, source, dest, in_place_ ? (any ? shard_ : 0) : rows);
   }
   /// Where these rows arrive at `dest`.
-  Slice to(const Builder& build, int source, int dest) const {
+  Slice to(const CopyEngineBuilder& build, int source, int dest) const {
     const std::int64_t rows = rows_of_shard(build.problem(), dest);
     if (source == dest || in_place_) return part(build, source_, dest, source, rows);
     return part(build, staging_, dest, (source - dest - 1 + world_) % world_, rows);
   }
-  Parcels parcels(const Builder& build) const {
+  Parcels parcels(const CopyEngineBuilder& build) const {
     Parcels parcels;
     parcels.from = [this, &build](int s, int d) { return from(build, s, d); };
     parcels.to = [this, &build](int s, int d) { return to(build, s, d); };
@@ -246,7 +249,8 @@ class Partials {
   }
 
  private:
-  Slice part(const Builder& build, std::int32_t buffer, int rank, int index, std::int64_t rows) const {
+  Slice part(const CopyEngineBuilder& build, std::int32_t buffer, int rank, int index,
+             std::int64_t rows) const {
     return build.rows(buffer, rank, rows > 0 ? index * shard_ : 0, rows);
   }
 
@@ -257,14 +261,15 @@ class Partials {
 };
 
 /// Grid of a sum: one block of rows for each worker, within the rows that fit its cache.
-TileGrid sum_blocks(const Builder& build, std::int64_t rows, std::int64_t cols) {
+TileGrid sum_blocks(const CopyEngineBuilder& build, std::int64_t rows, std::int64_t cols) {
   const TileGrid blocks = build.row_blocks(rows, cols);
   const std::int64_t each = larger(smaller(ceil_div(rows, build.workers()), blocks.tile_rows), 1);
   return make_grid(rows, cols, static_cast<std::int32_t>(each), blocks.tile_cols);
 }
 
 /// Sum of all ranks' parts of the own shard, in rank order.
-Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, Placement to, bool finishing) {
+Elementwise sum_pass(const CopyEngineBuilder& build, const Partials& partials, int rank, Placement to,
+                     bool finishing) {
   const std::int64_t rows = rows_of_shard(build.problem(), rank);
   Elementwise pass = build.finishing(rank, sum_blocks(build, rows, build.problem().n), {}, std::move(to));
   pass.from.clear();
@@ -280,7 +285,7 @@ Elementwise sum_pass(const Builder& build, const Partials& partials, int rank, P
   return pass;
 }
 
-void make_partials(Builder& build, const Partials& partials, Transfer& exchange, int rank) {
+void make_partials(CopyEngineBuilder& build, const Partials& partials, Transfer& exchange, int rank) {
   const Problem& p = build.problem();
   if (p.traits().multiplies()) {
     Gemm gemm = triggering(build, build.gemm(rank, build.one_tile(p.m), RowMap::identity(p.m),
@@ -292,7 +297,7 @@ void make_partials(Builder& build, const Partials& partials, Transfer& exchange,
   }
 }
 
-void plan_reducescatter(Builder& build, Variant variant) {
+void plan_reducescatter(CopyEngineBuilder& build, Variant variant) {
   const Partials partials(build, variant == Variant::swap);
   const Handshake handshake(build);
   Transfer exchange(build, partials.parcels(build), variant, &handshake);
@@ -306,7 +311,7 @@ void plan_reducescatter(Builder& build, Variant variant) {
 }
 
 /// A reduce-scatter, then a gather of the sums. Every rank applies an epilogue or a norm to all rows.
-void plan_allreduce(Builder& build, Variant variant) {
+void plan_allreduce(CopyEngineBuilder& build, Variant variant) {
   const Problem& p = build.problem();
   const Variant first = planner::exchange_of(variant), second = planner::gather_of(variant);
   const Partials partials(build, first == Variant::swap);
@@ -340,17 +345,17 @@ Rounding engine_rounding(const Problem& p) {
 
 }  // namespace
 
-Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const Params& params) {
+Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const CopyEngineParams& params) {
   problem.validate();
   Machine machine = host;
   machine.collective_workers = 0;  // no collective takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
-  if (auto reason = planner::needs_all_ranks(problem, params, "copy-engine")) return *reason;
+  if (auto reason = planner::needs_all_ranks(problem, params.symmetric, "copy-engine")) return *reason;
   std::optional<Layout> layout;
   if (problem.traits().routes()) layout.emplace(*problem.routing);
   const auto chosen = planner::engine_params(problem, machine, params, !layout || layout->symmetric);
   if (!chosen) return Reason{chosen.reason()};
-  Builder build(problem, machine, Mechanism::copy_engine, *chosen);
+  CopyEngineBuilder build(problem, machine, *chosen);
   if (problem.traits().routes()) {
     plan_exchange(build, chosen->variant, *layout);
   } else if (problem.traits().shards_a()) {

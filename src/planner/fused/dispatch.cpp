@@ -14,11 +14,11 @@ struct ReceivedTiles {
   std::int64_t band_rows;  ///< rows that a band of positions covers
   std::int64_t band_positions;
 
-  ReceivedTiles(const Builder& build, const Machine& machine, int rank, std::int64_t rows) {
-    const Params& params = build.params();
+  ReceivedTiles(const FusedBuilder& build, const Machine& machine, int rank, std::int64_t rows) {
+    const FusedParams& params = build.params();
     const std::int64_t cols = build.product_cols();
-    const auto [tall, wide] = tile_size(machine, params).within(rows, cols);
-    TileOrder order = params.order;
+    const auto [tall, wide] = tile_size(machine, params.tile).within(rows, cols);
+    TileOrder order = params.tile.order;
     const std::int64_t tiles = std::int64_t{order.swizzle} * order.cluster_m;
     const bool along_n = order.raster == Raster::along_n;
     band_rows = along_n ? tiles * tall : larger(rows, 1);
@@ -57,7 +57,7 @@ TileGate gate_on(const ReceivedTiles& tiles, std::int32_t arrived, int source, s
 
 }  // namespace
 
-void fuse_dispatch(Builder& build, const Machine& machine) {
+void fuse_dispatch(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
   const std::int32_t helpers = build.helpers();

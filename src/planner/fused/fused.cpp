@@ -11,7 +11,7 @@
 
 namespace shingle {
 
-void planner::share(Builder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
+void planner::share(FusedBuilder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
                     std::int32_t rest) {
   if (some > 0) {
     Elementwise beside = pass;
@@ -26,9 +26,7 @@ void planner::share(Builder& build, int rank, Elementwise pass, std::int32_t lan
 
 namespace {
 
-using planner::Builder;
-
-std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const Params& params) {
+std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const FusedParams& params) {
   if (auto reason = planner::nothing_to_overlap(p)) return *reason;
   if (p.traits().attends) return Reason{"attention is cut into slices by ring"};
   if (!machine.peer_memory && p.world > 1)
@@ -37,7 +35,7 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
     return Reason{"fused moves rows that are there when it begins: use chunked or copy-engine"};
   if (p.row_order == RowOrder::block_cyclic)
     return Reason{"fused keeps every rank's rows together: rows dealt in blocks are signal's"};
-  if (params.helpers < Params::no_helpers || params.helpers >= larger(machine.workers, 1))
+  if (params.helpers < FusedParams::no_helpers || params.helpers >= larger(machine.workers, 1))
     return Reason{
         fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers, machine.workers)};
   if (params.comm_order == CommOrder::same && p.traits().shards_a())
@@ -49,7 +47,7 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
 }
 
 /// Bytes of a product in the dtype in which it travels.
-double staged_bytes(const Problem& p, const Params& params) {
+double staged_bytes(const Problem& p, const FusedParams& params) {
   const DType dtype = params.stage_fp32 ? DType::f32 : p.dtype;
   return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(size_bytes(dtype));
 }
@@ -70,7 +68,7 @@ std::int64_t communication_rows(const Problem& p, const Machine& machine) {
 
 /// Number of helpers if the params give none: a few. They keep up with arriving data, and on a GPU they do
 /// not change the number of waves (docs/mechanisms/fused.md).
-std::int32_t helpers_of(const Machine& machine, const Params& params, std::int32_t one_in = 32) {
+std::int32_t helpers_of(const Machine& machine, const FusedParams& params, std::int32_t one_in = 32) {
   return params.helpers != 0 ? params.helpers : machine.workers / one_in;
 }
 
@@ -81,8 +79,8 @@ struct Product {
   double us = 0;
   double bytes = 0;
 };
-Product product_of(const Problem& p, const Machine& machine, const Params& params) {
-  const auto [rows, cols] = planner::tile_size(machine, params);
+Product product_of(const Problem& p, const Machine& machine, const FusedParams& params) {
+  const auto [rows, cols] = planner::tile_size(machine, params.tile);
   const auto tiles = static_cast<double>(ceil_div(p.m, rows) * ceil_div(p.n, cols));
   const double waves = tiles / machine.workers;
   return {waves, std::max(waves * wave_us(machine, rows, cols, static_cast<double>(p.k)), 0.0),
@@ -98,7 +96,7 @@ bool wire_bound(const Machine& machine, const Product& product, double times) {
 
 /// True if one shot is faster than two hops of a shard each. In one shot every rank sends its product to all
 /// ranks and sums all rows.
-bool one_shot_is_faster(const Problem& p, const Machine& machine, const Params& params,
+bool one_shot_is_faster(const Problem& p, const Machine& machine, const FusedParams& params,
                         const Product& product) {
   const Link& link = machine.link;
   if (!link.paced()) return false;
@@ -118,7 +116,7 @@ bool one_shot_is_faster(const Problem& p, const Machine& machine, const Params& 
 ///
 /// If links are the bottleneck, they must be busy all the time, with all peers. Shard by shard, ranks that
 /// drift apart would send to the same rank. Also, no link would be busy while a rank computes its own shard.
-CommOrder order_of_sums(const Params& params, bool one_shot, bool bound) {
+CommOrder order_of_sums(const FusedParams& params, bool one_shot, bool bound) {
   if (one_shot || params.comm_order == CommOrder::reverse) return CommOrder::ring;
   if (params.comm_order != CommOrder::automatic) return params.comm_order;
   return bound ? CommOrder::interleaved : CommOrder::ring;
@@ -131,7 +129,7 @@ CommOrder order_of_sums(const Params& params, bool one_shot, bool bound) {
 /// Otherwise there are a few, because all workers sum the rest soon after.
 ///
 /// `moved`: elements that a rank reads and stores for its sums, in multiples of the product.
-std::int32_t summing(const Machine& machine, const Params& params, const Product& product, double moved,
+std::int32_t summing(const Machine& machine, const FusedParams& params, const Product& product, double moved,
                      bool busy) {
   constexpr double few = 2, many = 6;
   if (params.helpers == 0 && product.waves < few) return 0;
@@ -144,11 +142,9 @@ std::int32_t summing(const Machine& machine, const Params& params, const Product
 }
 
 /// The params that the operator uses, including the planner's choices.
-Params choose(const Problem& p, const Machine& machine, const Params& params) {
-  Params chosen;
-  chosen.tile_rows = params.tile_rows;
-  chosen.tile_cols = params.tile_cols;
-  chosen.order = params.order;
+FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& params) {
+  FusedParams chosen;
+  chosen.tile = params.tile;
   chosen.unregistered = params.unregistered;
   if (p.traits().reduces()) {
     chosen.stage_fp32 = params.stage_fp32;
@@ -178,26 +174,26 @@ Params choose(const Problem& p, const Machine& machine, const Params& params) {
 
 /// True if the last tiles of a reduce-scatter's product should all be the rank's own. No data is then in
 /// flight when the product ends. All earlier tiles leave the rank, and the links must keep up with them.
-bool ends_with_own(const Problem& p, const Machine& machine, const Params& chosen) {
+bool ends_with_own(const Problem& p, const Machine& machine, const FusedParams& chosen) {
   return p.op == Op::gemm_reducescatter && chosen.comm_order == CommOrder::ring &&
          !wire_bound(machine, product_of(p, machine, chosen), 1);
 }
 
-Rounding rounding(const Problem& p, const Params& params) {
+Rounding rounding(const Problem& p, const FusedParams& params) {
   if (!p.traits().reduces()) return planner::rounding(p);
   return {Summing::rank_order, params.stage_fp32 ? DType::f32 : p.dtype};
 }
 
 }  // namespace
 
-Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Params& params) {
+Result<Plan> plan_fused(const Problem& problem, const Machine& host, const FusedParams& params) {
   problem.validate();
   Machine machine = host;
   machine.collective_workers = 0;  // no collective takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
-  if (auto reason = planner::needs_all_ranks(problem, params, "fused")) return *reason;
+  if (auto reason = planner::needs_all_ranks(problem, params.symmetric, "fused")) return *reason;
   if (auto reason = unserved_by_fused(problem, machine, params)) return *reason;
-  Builder build(problem, machine, Mechanism::fused, choose(problem, machine, params));
+  planner::FusedBuilder build(problem, machine, choose(problem, machine, params));
   switch (problem.op) {
     case Op::gemm_allreduce:
     case Op::gemm_reducescatter:
@@ -218,7 +214,7 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Param
     default:  // refused above
       break;
   }
-  const Params chosen = build.params();
+  const FusedParams chosen = build.params();
   return std::move(build).finish(rounding(problem, chosen));
 }
 

@@ -1,27 +1,35 @@
 // Parts of the planner `fused`, one for each operator family (docs/mechanisms/fused.md).
 #pragma once
 
-#include "planner/common/peers.hpp"
+#include "planner/common/handshake.hpp"
+#include "shard_tiles.hpp"
 
 namespace shingle::planner {
 
+class FusedBuilder : public ParamBuilder<FusedParams> {
+ public:
+  using ParamBuilder::ParamBuilder;
+  /// Number of workers beside the GEMM.
+  std::int32_t helpers() const { return larger(params().helpers, 0); }
+};
+
 /// gemm+reducescatter and gemm+allreduce: tiles are stored directly to the staging buffer of the rank that
 /// sums them. `ends_with_own`: the last wave of tiles belongs to the rank itself.
-void fuse_reduction(Builder& build, const Machine& machine, bool ends_with_own);
+void fuse_reduction(FusedBuilder& build, const Machine& machine, bool ends_with_own);
 /// allgather+gemm: a tile awaits the part of the shard that it needs.
-void fuse_gather(Builder& build, const Machine& machine);
+void fuse_gather(FusedBuilder& build, const Machine& machine);
 /// mlp: fused gather and fused reduction, with no barrier between them.
-void fuse_mlp(Builder& build, const Machine& machine);
+void fuse_mlp(FusedBuilder& build, const Machine& machine);
 /// gemm+alltoall: rows are stored directly where the routing sends them.
-void fuse_scatter(Builder& build, const Machine& machine);
+void fuse_scatter(FusedBuilder& build, const Machine& machine);
 
 /// alltoall+gemm: rows are pushed where the routing sends them; a tile awaits the rows that it needs.
-void fuse_dispatch(Builder& build, const Machine& machine);
+void fuse_dispatch(FusedBuilder& build, const Machine& machine);
 
 /// Appends a gated pass with a work queue, shared by `some` workers in `lane` beside the GEMM and `rest`
 /// workers after it. The helpers start only when there are items to do. Earlier they would delay a GEMM that
 /// takes all of its workers at once.
-void share(Builder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
+void share(FusedBuilder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
            std::int32_t rest);
 
 }  // namespace shingle::planner

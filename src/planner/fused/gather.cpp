@@ -7,7 +7,7 @@
 
 namespace shingle::planner {
 
-Gather::Gather(Builder& build, const ShardTiles& tiles, const Machine& machine)
+Gather::Gather(FusedBuilder& build, const ShardTiles& tiles, const Machine& machine)
     : build_(build),
       tiles_(tiles),
       comm_rows_(smaller(ceil_div(build.params().comm_rows, tiles.band_rows), tiles.bands) * tiles.band_rows),
@@ -221,12 +221,12 @@ Machine with_tiles_of(const Problem& p, const Machine& machine) {
 
 }  // namespace
 
-ShardTiles gathered_tiles(const Builder& build, std::int64_t cols, const Machine& machine) {
+ShardTiles gathered_tiles(const FusedBuilder& build, std::int64_t cols, const Machine& machine) {
   const Problem& p = build.problem();
   return {p.world, p.m, cols, with_tiles_of(p, machine), build.params()};
 }
 
-void fuse_gather(Builder& build, const Machine& machine) {
+void fuse_gather(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const std::int64_t cols = build.product_cols();
   const ShardTiles tiles = gathered_tiles(build, cols, machine);

@@ -6,13 +6,13 @@
 namespace shingle::planner {
 
 /// Tiles of the product of the gathered matrix, with `cols` output columns.
-ShardTiles gathered_tiles(const Builder& build, std::int64_t cols, const Machine& machine);
+ShardTiles gathered_tiles(const FusedBuilder& build, std::int64_t cols, const Machine& machine);
 
 class Gather {
  public:
   /// Declares the gathered matrix and its counters. `tiles` are the tiles of the GEMM, and must outlive this
   /// object.
-  Gather(Builder& build, const ShardTiles& tiles, const Machine& machine);
+  Gather(FusedBuilder& build, const ShardTiles& tiles, const Machine& machine);
 
   /// Appends the steps that bring every shard to the rank. If shards are pushed: the rank's shard to all
   /// ranks.
@@ -48,7 +48,7 @@ class Gather {
   void feed_by_shards(int rank, Gemm& gemm) const;
   void feed_by_pieces(int rank, Gemm& gemm) const;
 
-  Builder& build_;
+  FusedBuilder& build_;
   const ShardTiles& tiles_;
   TileGrid piece_;          // grid of a full communication tile
   std::int64_t comm_rows_;  // rows of a communication tile: whole bands

@@ -13,7 +13,7 @@
 
 namespace shingle::planner {
 
-void fuse_mlp(Builder& build, const Machine& machine) {
+void fuse_mlp(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const ShardTiles first = gathered_tiles(build, p.inner, machine);
   const ShardTiles second(p.world, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);

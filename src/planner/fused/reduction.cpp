@@ -31,7 +31,8 @@ std::int32_t height(const ShardTiles& tiles, std::int64_t rows, std::int64_t col
 }
 
 /// Tiles of a sum over `rows` rows of a region, band by band.
-TileGrid sum_grid(const Builder& build, const ShardTiles& tiles, std::int64_t region, std::int64_t rows) {
+TileGrid sum_grid(const FusedBuilder& build, const ShardTiles& tiles, std::int64_t region,
+                  std::int64_t rows) {
   const std::int64_t cols = build.problem().n;
   const auto across = static_cast<std::int32_t>(tiles.band_cols / tiles.inner.tile_cols);
   return make_grid(rows, cols, height(tiles, region, cols, build.workers()), tiles.inner.tile_cols,
@@ -53,7 +54,7 @@ std::uint32_t tiles_of_band(const TileGrid& sums, const ShardTiles& tiles, std::
 }
 
 /// The pass that sums the sources' regions on a rank, band by band, and stores to `to`.
-Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& at, int rank,
+Elementwise sum_pass(FusedBuilder& build, const ShardTiles& tiles, const Reduction& at, int rank,
                      std::int64_t rows, Placement to) {
   const Problem& p = build.problem();
   Elementwise pass;
@@ -76,13 +77,14 @@ Elementwise sum_pass(Builder& build, const ShardTiles& tiles, const Reduction& a
 }
 
 /// Shares a sum between the helpers, except `fillers` of them, and all other workers.
-void share_sum(Builder& build, int rank, Elementwise pass, std::int32_t fillers = 0) {
+void share_sum(FusedBuilder& build, int rank, Elementwise pass, std::int32_t fillers = 0) {
   const std::int32_t helpers = build.helpers();
   const std::int32_t lane = helpers > 0 ? build.helper_lane(rank, "reduce") : compute_lane;
   share(build, rank, std::move(pass), lane, helpers - fillers, build.workers() - helpers);
 }
 
-void await_tiles(Builder& build, int rank, std::int32_t counter, std::int64_t entry, const TileGrid& grid) {
+void await_tiles(FusedBuilder& build, int rank, std::int32_t counter, std::int64_t entry,
+                 const TileGrid& grid) {
   if (grid.tiles() > 0)
     build.await(rank, compute_lane, counter, entry, static_cast<std::uint32_t>(grid.tiles()));
 }
@@ -96,7 +98,7 @@ TileNotify count_tiles(std::int32_t counter, std::vector<std::int32_t> ranks, st
   return notify;
 }
 
-std::int32_t staging_buffer(Builder& build, std::int64_t rows) {
+std::int32_t staging_buffer(FusedBuilder& build, std::int64_t rows) {
   return build.typed_buffer("staging", build.params().stage_fp32 ? DType::f32 : build.problem().dtype, rows,
                             build.problem().n);
 }
@@ -110,7 +112,7 @@ std::vector<std::int32_t> everyone(int world, int first) {
 
 }  // namespace
 
-ShardSums::ShardSums(Builder& build, const ShardTiles& tiles) : build_(build), tiles_(tiles) {
+ShardSums::ShardSums(FusedBuilder& build, const ShardTiles& tiles) : build_(build), tiles_(tiles) {
   const Problem& p = build.problem();
   gathers_ = p.op == Op::gemm_allreduce;
   shard_ = p.shard_rows();
@@ -211,7 +213,7 @@ void ShardSums::fill(int rank) const {
 namespace {
 
 /// Every rank sends its product to all ranks and sums all rows: more bytes, but one hop fewer.
-void in_one_shot(Builder& build, const Machine& machine) {
+void in_one_shot(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const ShardTiles tiles(1, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);
   const Reduction at{staging_buffer(build, p.world * p.m), p.m, build.counter("stored", tiles.bands)};
@@ -240,7 +242,7 @@ void in_one_shot(Builder& build, const Machine& machine) {
 
 }  // namespace
 
-void fuse_reduction(Builder& build, const Machine& machine, bool ends_with_own) {
+void fuse_reduction(FusedBuilder& build, const Machine& machine, bool ends_with_own) {
   if (build.params().one_shot) {
     in_one_shot(build, machine);
   } else {

@@ -10,7 +10,7 @@ class ShardSums {
  public:
   /// Declares staging and counters. `tiles` are the tiles of the GEMM, and must outlive this object. They are
   /// tiles of shards, or of all rows in one row of tiles.
-  ShardSums(Builder& build, const ShardTiles& tiles);
+  ShardSums(FusedBuilder& build, const ShardTiles& tiles);
 
   /// Appends the GEMM that stores to the owners. These must have begun the epoch. It reads `a`, or the user's
   /// A if null.
@@ -31,7 +31,7 @@ class ShardSums {
   TileGrid sums_of(int rank) const;
   void fill(int rank) const;
 
-  Builder& build_;
+  FusedBuilder& build_;
   const ShardTiles& tiles_;
   bool gathers_;           // true if sums go to all ranks
   std::int64_t shard_;     // rows of a full shard

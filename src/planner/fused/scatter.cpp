@@ -8,14 +8,14 @@ namespace {
 
 class Scatter {
  public:
-  Scatter(Builder& build, const Machine& machine)
+  Scatter(FusedBuilder& build, const Machine& machine)
       : build_(build),
         machine_(machine),
         fills_(build.params().unregistered && !build.needs_finishing()),
-        order_(order_of(build.params().order)) {
+        order_(order_of(build.params().tile.order)) {
     const Problem& p = build.problem();
     const std::int64_t cols = build.product_cols();
-    const TileSize tile = tile_size(machine, build.params());
+    const TileSize tile = tile_size(machine, build.params().tile);
     if (fills_ && order_.raster == Raster::along_m)
       turns_ =
           ceil_div(ceil_div(cols, smaller(tile.cols, cols)), std::int64_t{order_.swizzle} * order_.cluster_n);
@@ -72,7 +72,7 @@ class Scatter {
   /// Grid over `rows` rows. The bands of columns do not depend on the number of rows.
   TileGrid tiles(std::int64_t rows) const {
     const std::int64_t cols = build_.product_cols();
-    const TileSize tile = tile_size(machine_, build_.params()).within(rows, cols);
+    const TileSize tile = tile_size(machine_, build_.params().tile).within(rows, cols);
     return make_grid(rows, cols, tile.rows, tile.cols, order_);
   }
   /// Positions at which the bands end.
@@ -111,7 +111,7 @@ class Scatter {
     share(build_, rank, std::move(pass), lane, helpers(), build_.workers() - helpers());
   }
 
-  Builder& build_;
+  FusedBuilder& build_;
   const Machine& machine_;
   bool fills_;  // true if rows are copied on from `target_`
   TileOrder order_;
@@ -125,7 +125,7 @@ class Scatter {
 
 }  // namespace
 
-void fuse_scatter(Builder& build, const Machine& machine) {
+void fuse_scatter(FusedBuilder& build, const Machine& machine) {
   const Scatter scatter(build, machine);
   const Handshake handshake(build);
   for (int r = 0; r < build.world(); ++r) {

@@ -9,7 +9,7 @@ namespace {
 
 /// True if a rank passes on a slice of any shard. For a reduction it passes on all shards except its own. For
 /// a gather it passes on all except the next rank's.
-bool passes_on(const Builder& build, const Shards& shards, int rank, std::int64_t s) {
+bool passes_on(const RingBuilder& build, const Shards& shards, int rank, std::int64_t s) {
   const Problem& p = build.problem();
   for (int shard = 0; shard < p.world; ++shard) {
     if (shards.rows(shard, s) == 0) continue;
@@ -21,7 +21,7 @@ bool passes_on(const Builder& build, const Shards& shards, int rank, std::int64_
 
 }  // namespace
 
-void begin_engines(Builder& build, const Shards& shards) {
+void begin_engines(RingBuilder& build, const Shards& shards) {
   if (!by_engines(build)) return;
   const std::int32_t begun = build.counter("begun", 1);
   const std::int64_t engines = smaller(build.params().engines, shards.slices());
@@ -38,7 +38,7 @@ void begin_engines(Builder& build, const Shards& shards) {
   }
 }
 
-RingGather::RingGather(Builder& build, const Shards& shards)
+RingGather::RingGather(RingBuilder& build, const Shards& shards)
     : build_(build), shards_(shards), shard_(build.problem().shard_rows()) {
   const std::int64_t others = build.world() - 1;
   if (others == 0) return;
@@ -79,7 +79,7 @@ void RingGather::await(int rank, std::int64_t places, std::int64_t s, std::int32
   if (places > 0) build_.await(rank, lane, arrived_, (places - 1) * shards_.slices() + s);
 }
 
-OutputGather::OutputGather(Builder& build, const Shards& shards, std::int32_t finished)
+OutputGather::OutputGather(RingBuilder& build, const Shards& shards, std::int32_t finished)
     : build_(build), shards_(shards), finished_(finished) {
   if (by_engines(build))
     arrived_ = build.counter("arrived", (build.world() - 1) * shards.slices(), CounterKind::set);

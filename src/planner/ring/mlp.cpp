@@ -14,7 +14,7 @@ namespace {
 
 class RingMlp {
  public:
-  RingMlp(Builder& build, const Shards& shards)
+  RingMlp(RingBuilder& build, const Shards& shards)
       : build_(build),
         shards_(shards),
         sums_(make_sums(build, shards, build.problem().shard_rows())),
@@ -65,7 +65,7 @@ class RingMlp {
     build_.step(rank, compute_lane, std::move(up));
   }
 
-  Builder& build_;
+  RingBuilder& build_;
   const Shards& shards_;
   Sums sums_;
   std::int32_t kept_, hidden_;  // buffers: first products of the own shard, and of a slice of another shard
@@ -74,7 +74,7 @@ class RingMlp {
 
 }  // namespace
 
-void plan_ring_mlp(Builder& build, const Shards& shards) {
+void plan_ring_mlp(RingBuilder& build, const Shards& shards) {
   RingMlp mlp(build, shards);
   for (int r = 0; r < build.ranks(); ++r) mlp.plan(r);
 }

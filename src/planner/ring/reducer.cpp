@@ -3,7 +3,7 @@
 
 namespace shingle::planner {
 
-Reducer::Reducer(Builder& build, const Shards& shards, const Sums& sums, int rank,
+Reducer::Reducer(RingBuilder& build, const Shards& shards, const Sums& sums, int rank,
                  const std::vector<std::int64_t>& rows)
     : build_(build), shards_(shards), sums_(sums), rank_(rank) {
   for (const std::int64_t row : rows) slots_.push_back({.row = row});
@@ -128,7 +128,7 @@ void Reducer::copy_on(Slot& slot, std::int64_t s, const Slice& partial) {
   slot.copied = passes_;
 }
 
-Sums make_sums(Builder& build, const Shards& shards, std::int64_t rows) {
+Sums make_sums(RingBuilder& build, const Shards& shards, std::int64_t rows) {
   const std::int64_t passes = (build.world() - 1) * shards.slices();
   Sums sums{.partial = build.buffer("partial", 2 * rows, build.product_cols()), .half = rows};
   if (build.problem().traits().attends)

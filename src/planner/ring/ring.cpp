@@ -19,6 +19,7 @@ using planner::Builder;
 using planner::compute_lane;
 using planner::OutputGather;
 using planner::Reducer;
+using planner::RingBuilder;
 using planner::RingGather;
 using planner::Run;
 using planner::Shards;
@@ -42,7 +43,7 @@ std::int32_t default_slices(const Problem& problem, const Machine& machine) {
 }
 
 /// All slices of a shard, then the next shard: a message can take as long as all slices of a shard.
-void plan_reducescatter(Builder& build, const Shards& shards) {
+void plan_reducescatter(RingBuilder& build, const Shards& shards) {
   const Sums sums = make_sums(build, shards, build.problem().shard_rows());
   std::vector<std::int64_t> rows;
   for (std::int64_t s = 0; s < shards.slices(); ++s) rows.push_back(shards.begin(s));
@@ -55,7 +56,7 @@ void plan_reducescatter(Builder& build, const Shards& shards) {
 }
 
 /// Slice by slice, so that the all-gather of a slice runs beside the reduce-scatter of the next one.
-void plan_allreduce(Builder& build, const Shards& shards) {
+void plan_allreduce(RingBuilder& build, const Shards& shards) {
   Sums sums = make_sums(build, shards, shards.longest());
   const std::int64_t steps = build.world() - 1;
   if (steps > 0) sums.finished = build.counter("finished", shards.slices());
@@ -71,7 +72,7 @@ void plan_allreduce(Builder& build, const Shards& shards) {
   }
 }
 
-void plan_allgather(Builder& build, const Shards& shards) {
+void plan_allgather(RingBuilder& build, const Shards& shards) {
   const Problem& p = build.problem();
   const std::int32_t product =
       p.norm.enabled ? build.buffer("product", p.m, build.product_cols()) : build.out;
@@ -101,13 +102,13 @@ Rounding ring_rounding(const Problem& problem) {
 }
 
 /// Engines use no workers. On GPUs, the waits and notifies between engines and GEMMs use one.
-Machine with_engines(Machine machine, const Params& params) {
+Machine with_engines(Machine machine, const RingParams& params) {
   if (params.engines > 0) machine.collective_workers = std::min(machine.collective_workers, 1);
-  return planner::with_comm_workers(std::move(machine), params);
+  return planner::with_comm_workers(std::move(machine), params.comm_workers);
 }
 
 /// Reason why engines cannot copy slices to the next rank, or nullopt if they can or are not requested.
-std::optional<Reason> no_engines(const Problem& problem, const Machine& machine, const Params& params) {
+std::optional<Reason> no_engines(const Problem& problem, const Machine& machine, const RingParams& params) {
   if (params.engines == 0 || problem.world == 1) return std::nullopt;
   if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
   if (!machine.peer_memory)
@@ -116,14 +117,14 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
         "send messages"};
   if (problem.traits().exchanges_heads())
     return Reason{"engines copy to the next rank alone, but what is exchanged for heads goes to all"};
-  return planner::needs_all_ranks(problem, params, "an engine");
+  return planner::needs_all_ranks(problem, params.symmetric, "an engine");
 }
 
 }  // namespace
 
-Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params& asked) {
+Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingParams& asked) {
   problem.validate();
-  Params params = asked;
+  RingParams params = asked;
   // Engines gather sums in the next rank's output, which peers cannot access here. Messages work with any
   // memory.
   if (params.unregistered && problem.op == Op::gemm_allreduce) params.engines = 0;
@@ -140,13 +141,13 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const Params
   if (params.slices < 0 || params.slices > most)
     return Reason{fmt::format("slices = {} must be at least 1 and at most {} for {} ranks", params.slices,
                               most, problem.world)};
-  Params chosen;
+  RingParams chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
   chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem, machine), most);
   chosen.engines = std::min(params.engines, chosen.slices);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
-  Builder build(problem, machine, Mechanism::ring, chosen);
+  RingBuilder build(problem, machine, chosen);
   if (problem.traits().exchanges_heads()) {
     planner::ulysses_by_slices(build);
     return std::move(build).finish(ring_rounding(problem));

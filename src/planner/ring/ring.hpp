@@ -8,6 +8,8 @@
 
 namespace shingle::planner {
 
+using RingBuilder = ParamBuilder<RingParams>;
+
 /// Rows of a shard that one row map describes.
 struct Run {
   RowMap rows;             ///< row of the run → row of the global matrix
@@ -19,7 +21,7 @@ struct Run {
 /// shards may have fewer rows, or none.
 class Shards {
  public:
-  explicit Shards(const Builder& build) : p_(build.problem()) {
+  explicit Shards(const RingBuilder& build) : p_(build.problem()) {
     const std::int64_t unit = dealt() ? p_.row_block : 1;
     const std::int64_t count = smaller(build.params().slices, ceil_div(p_.shard_rows(), unit));
     for (std::int64_t s = 0; s <= count; ++s) begins_.push_back(chunk_begin(p_.shard_rows(), count, s, unit));
@@ -72,22 +74,22 @@ class Shards {
 };
 
 /// True if copy engines carry slices to the next rank's memory. Otherwise NCCL or MPI sends messages.
-inline bool by_engines(const Builder& build) {
+inline bool by_engines(const RingBuilder& build) {
   return build.params().engines > 0 && build.world() > 1;
 }
 /// Lane of the engine for a slice; slices are dealt to the engines in turn.
-inline std::int32_t engine_of(const Builder& build, std::int64_t slice) {
+inline std::int32_t engine_of(const RingBuilder& build, std::int64_t slice) {
   return static_cast<std::int32_t>(communicate_lane + 1 + slice % build.params().engines);
 }
 /// Makes the engines' lanes, if there are engines. They write to a rank only after it has begun the epoch.
 /// Before that, its user or its own lanes may still use the memory.
-void begin_engines(Builder& build, const Shards& shards);
+void begin_engines(RingBuilder& build, const Shards& shards);
 
 /// Flash-AG: shards of A go around the ring, slice by slice, and are stored in order of arrival. The own
 /// shard is not copied.
 class RingGather {
  public:
-  RingGather(Builder& build, const Shards& shards);
+  RingGather(RingBuilder& build, const Shards& shards);
 
   /// The slice of the shard `places` behind a rank, in the rank's memory.
   Slice held(int rank, std::int64_t places, std::int64_t s) const;
@@ -100,7 +102,7 @@ class RingGather {
  private:
   void copy_on(int rank, std::int64_t places, std::int64_t s) const;
 
-  Builder& build_;
+  RingBuilder& build_;
   const Shards& shards_;
   std::int64_t shard_;
   std::int32_t gathered_ = -1;  // buffer
@@ -112,7 +114,7 @@ class RingGather {
 class OutputGather {
  public:
   /// `finished`: counter, by slice: the rank's own part is in the output.
-  OutputGather(Builder& build, const Shards& shards, std::int32_t finished);
+  OutputGather(RingBuilder& build, const Shards& shards, std::int32_t finished);
 
   /// Step i for slice s: sends the shard i places behind to the next rank.
   void step(int rank, std::int64_t i, std::int64_t s) const;
@@ -123,7 +125,7 @@ class OutputGather {
   std::vector<Slice> parts(int shard, std::int64_t s, int rank) const;
   void copy_on(int rank, std::int64_t i, std::int64_t s) const;
 
-  Builder& build_;
+  RingBuilder& build_;
   const Shards& shards_;
   std::int32_t finished_;
   std::int32_t arrived_ = -1;  // counter of engines, by step and slice
@@ -151,7 +153,7 @@ class Reducer {
  public:
   /// `rows`: first row of each slice in half of `partial` and in `received`, for slices that are in flight
   /// together.
-  Reducer(Builder& build, const Shards& shards, const Sums& sums, int rank,
+  Reducer(RingBuilder& build, const Shards& shards, const Sums& sums, int rank,
           const std::vector<std::int64_t>& rows);
 
   /// Appends the work that a product needs before it, and sets the product's A.
@@ -184,7 +186,7 @@ class Reducer {
   void exchange(const Slot& slot, const Slice& partial, std::int64_t incoming);
   void copy_on(Slot& slot, std::int64_t s, const Slice& partial);
 
-  Builder& build_;
+  RingBuilder& build_;
   const Shards& shards_;
   const Sums& sums_;
   int rank_;
@@ -195,9 +197,15 @@ class Reducer {
 };
 
 /// `rows`: rows in half of the partial sums, and of the received sums.
-Sums make_sums(Builder& build, const Shards& shards, std::int64_t rows);
+Sums make_sums(RingBuilder& build, const Shards& shards, std::int64_t rows);
 
 /// mlp: both products of a shard, while the previous one is passed on.
-void plan_ring_mlp(Builder& build, const Shards& shards);
+void plan_ring_mlp(RingBuilder& build, const Shards& shards);
+
+/// ulysses-attention: sends messages of one group of heads and one piece of a shard, while the attention of
+/// another is computed.
+void ulysses_by_slices(RingBuilder& build);
+/// Its default number of slices: as many groups of heads as K and V can be cut into, from 2 to 8.
+std::int32_t default_ulysses_slices(const Problem& problem);
 
 }  // namespace shingle::planner

@@ -10,7 +10,8 @@
 //
 // With W ranks, rank r works on shards r − 1, r − 2, … and its own last. The result of its own stays in
 // place, so no communication follows the last item. The very first item also has own queries.
-#include "planner/common/ulysses_cut.hpp"
+#include "ring.hpp"
+#include "ulysses_cut.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -25,7 +26,7 @@ struct Staging {
   std::int32_t q_arrived, computed, result_arrived;  ///< counters, by item
 };
 
-Staging make_staging(Builder& build, const Cut& cut, std::int64_t items) {
+Staging make_staging(RingBuilder& build, const Cut& cut, std::int64_t items) {
   const Problem& p = build.problem();
   std::vector<std::int64_t> blocks;
   for (int r = 0; r < p.world; ++r) blocks.push_back(cut.groups * p.world * p.a_rows(r));
@@ -48,7 +49,7 @@ Staging make_staging(Builder& build, const Cut& cut, std::int64_t items) {
 /// The plan of one rank.
 class Side {
  public:
-  Side(Builder& build, const Cut& cut, const Staging& staging, const std::vector<Item>& items, int rank)
+  Side(RingBuilder& build, const Cut& cut, const Staging& staging, const std::vector<Item>& items, int rank)
       : build_(build),
         cut_(cut),
         staging_(staging),
@@ -262,7 +263,7 @@ class Side {
          Builder::in_place(to));
   }
 
-  Builder& build_;
+  RingBuilder& build_;
   const Cut& cut_;
   const Staging& staging_;
   const std::vector<Item>& items_;
@@ -278,7 +279,7 @@ class Side {
 
 }  // namespace
 
-void ulysses_by_slices(Builder& build) {
+void ulysses_by_slices(RingBuilder& build) {
   const Cut cut(build);
   const std::vector<Item> items = cut.items();
   const Staging staging =

@@ -1,10 +1,10 @@
 // sequential: a GEMM of cuBLASLt or oneDNN, then a collective. The compute and communicate lanes take turns.
 #include "sequential.hpp"
 #include "planner/common/mlp.hpp"
-#include "planner/common/overlap.hpp"
 #include "planner/common/pools.hpp"
 #include "planner/common/shard.hpp"
 #include "planner/common/ulysses.hpp"
+#include "planner/common/workload.hpp"
 
 namespace shingle {
 namespace {
@@ -170,15 +170,15 @@ void plan_dispatch(Builder& build) {
 
 }  // namespace
 
-Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const Params& params) {
+Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const SequentialParams& params) {
   problem.validate();
-  Params chosen;
+  SequentialParams chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  if (problem.traits().is_workload) planner::take_overlap_params(params, host, chosen);
-  const Machine machine = planner::with_comm_workers(host, chosen);
+  if (problem.traits().is_workload) planner::take_workload_params(params, host, chosen);
+  const Machine machine = planner::with_comm_workers(host, chosen.comm_workers);
   if (auto reason = planner::infeasible(problem, machine, chosen)) return *reason;
-  Builder build(problem, machine, Mechanism::sequential, chosen);
+  planner::ParamBuilder<SequentialParams> build(problem, machine, chosen);
   switch (problem.op) {
     case Op::gemm:
       plan_gemm(build);
@@ -213,7 +213,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
       planner::call_library(build);
       break;
     case Op::overlap:
-      planner::plan_overlap(build, false);
+      planner::plan_workload(build, chosen.tile, chosen.configs, false);
       break;
   }
   return std::move(build).finish(planner::rounding(problem));

@@ -1,4 +1,4 @@
-// The part of the planner `sequential` for operators without a GEMM.
+// Parts of the planner `sequential`, for operators without a single GEMM.
 #pragma once
 
 #include "planner/common/builder.hpp"
@@ -8,5 +8,8 @@ namespace shingle::planner {
 /// Plans allgather, reducescatter, allreduce and alltoall as one collective, with the copies before and after
 /// it. NCCL and MPI need equal parts, and the rows of an alltoall sorted by destination.
 void call_library(Builder& build);
+
+/// ulysses-attention: all-to-all of Q, K and V, attention, all-to-all of its result.
+void ulysses_in_sequence(Builder& build);
 
 }  // namespace shingle::planner

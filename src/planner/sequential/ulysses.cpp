@@ -1,6 +1,7 @@
 // sequential for ulysses-attention. One all-to-all carries Q, K and V side by side, one row for each token.
 // Its result is in token order. The way back is sorted into columns by sender.
 #include "planner/common/ulysses.hpp"
+#include "sequential.hpp"
 
 namespace shingle::planner {
 namespace {

@@ -10,7 +10,7 @@ namespace shingle::planner {
 namespace {
 
 std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& machine,
-                                         const Params& params) {
+                                         const SignalParams& params) {
   problem.validate();
   if (auto reason = infeasible(problem, machine, params)) return reason;
   if (auto reason = nothing_to_overlap(problem)) return reason;
@@ -30,11 +30,11 @@ std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& 
 
 }  // namespace
 
-Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, const Params& params) {
-  const Machine machine = with_comm_workers(host, params);
+Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, const SignalParams& params) {
+  const Machine machine = with_comm_workers(host, params.comm_workers);
   if (auto reason = unserved_by_signal(problem, machine, params)) return *reason;
   const std::int64_t cols = problem.traits().reduces() ? problem.n : problem.out_cols();
-  auto [tile_rows, tile_cols] = tile_size(machine, params).within(problem.m, cols);
+  auto [tile_rows, tile_cols] = tile_size(machine, params.tile).within(problem.m, cols);
   std::int64_t rows = problem.m;
   if (problem.op == Op::gemm_reducescatter) {
     const bool dealt = problem.row_order == RowOrder::block_cyclic;
@@ -45,7 +45,7 @@ Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, cons
     tile_rows = static_cast<std::int32_t>(block * problem.world);
     rows = problem.world * problem.shard_rows();
   }
-  const TileOrder order = params.order == TileOrder{} ? machine.order : params.order;
+  const TileOrder order = params.tile.order == TileOrder{} ? machine.order : params.tile.order;
   const auto grid_of = [&](std::int64_t r) { return make_grid(r, cols, tile_rows, tile_cols, order); };
   SignalGrid tiles{
       grid_of(rows), {}, machine.workers - machine.collective_workers, machine.collective_workers, order};

@@ -6,7 +6,7 @@
 
 #include "shingle/base/result.hpp"
 #include "shingle/machine/machine.hpp"
-#include "shingle/plan/plan.hpp"
+#include "shingle/planner/params.hpp"
 
 namespace shingle::planner {
 
@@ -28,6 +28,6 @@ struct SignalGrid {
 
 /// Throws InvalidArgument if the problem is invalid. Returns a Reason if `signal` cannot serve it, or not
 /// with this tile.
-Result<SignalGrid> signal_grid(const Problem& problem, const Machine& machine, const Params& params);
+Result<SignalGrid> signal_grid(const Problem& problem, const Machine& machine, const SignalParams& params);
 
 }  // namespace shingle::planner

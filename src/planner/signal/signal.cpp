@@ -205,23 +205,21 @@ void plan_alltoall(Builder& build, const planner::Pools& pools) {
 
 }  // namespace
 
-Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Params& params) {
-  const Machine machine = planner::with_comm_workers(host, params);
+Result<Plan> plan_signal(const Problem& problem, const Machine& host, const SignalParams& params) {
+  const Machine machine = planner::with_comm_workers(host, params.comm_workers);
   const auto served = planner::signal_grid(problem, machine, params);
   if (!served) return Reason{served.reason()};
   if (params.equal_groups && !params.group_waves.empty())
     return Reason{"groups of waves are given, and equal ones are asked for as well"};
   const planner::SignalGrid& tiles = served.value();
   const TileGrid& grid = tiles.grid;
-  Params chosen = taken(Mechanism::signal, problem.op, params);
+  SignalParams chosen = params;
   chosen.equal_groups = false;  // from here on, group_waves hold the groups
-  chosen.tile_rows = grid.tile_rows;
-  chosen.tile_cols = grid.tile_cols;
-  chosen.order = tiles.order;
+  chosen.tile = {grid.tile_rows, grid.tile_cols, tiles.order};
   const auto ends = group_ends(grid, tiles.workers, chosen.group_waves);
   if (!ends) return Reason{ends.reason()};
 
-  Builder build(problem, machine, Mechanism::signal, chosen);
+  planner::ParamBuilder<SignalParams> build(problem, machine, chosen);
   switch (problem.op) {
     case Op::gemm_allreduce:
       plan_allreduce(build, grid, *ends);

@@ -22,14 +22,10 @@ void check_name(const std::string& text, const std::string& where, std::size_t m
 
 void check_head(const Plan& plan) {
   plan.problem.validate();
-  const Params& p = plan.params;
-  require(p.tile_rows >= 0 && p.tile_cols >= 0 && p.chunks >= 0 && p.slices >= 0, "params",
-          "tile_rows, tile_cols, chunks and slices must not be negative");
-  require(p.order.swizzle >= 1 && p.order.cluster_m >= 1 && p.order.cluster_n >= 1 && p.order.rotation >= 0,
-          "params.order", "swizzle and cluster must be at least 1, rotation at least 0");
-  for (const std::int64_t waves : p.group_waves)
-    require(waves >= 1 && waves <= max_positions, "params.group_waves", "{} is outside [1, {}]", waves,
-            max_positions);
+  for (const auto& [name, value] : plan.params) {
+    check_name(name, "params");
+    check_name(value, "params." + name, 1 << 20);
+  }
   require(plan.workers >= 1 && plan.workers <= max_workers, "workers", "{} is outside [1, {}]", plan.workers,
           max_workers);
   check_name(plan.rounding, "rounding", 4096);

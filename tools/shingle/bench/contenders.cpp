@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "planner/common/param_table.hpp"
 #include "shingle/common/flags.hpp"
 
 namespace shingle::cli {
@@ -30,7 +29,7 @@ std::vector<std::string> split_contenders(const std::string& text) {
 }
 
 /// Parses params that are written as the flags of `run`.
-Params parse_params(const std::string& label, const std::vector<std::string>& settings) {
+ParamList params_in(const std::string& label, const std::vector<std::string>& settings) {
   if (settings.empty()) return {};
   std::vector<std::string> arguments;
   for (const std::string& setting : settings) arguments.push_back("--" + setting);
@@ -47,7 +46,7 @@ Params parse_params(const std::string& label, const std::vector<std::string>& se
 /// Throws if the mechanism does not take a param. `auto` gives each param to the mechanisms that take it.
 void require_taken(const Contender& contender) {
   if (contender.automatic) return;
-  if (const auto reason = untaken(contender.mechanism, Op::gemm_allreduce, contender.params))
+  if (const auto reason = untaken(contender.mechanism, false, contender.params))
     throw InvalidArgument(fmt::format("'{}': {}", contender.label, reason->text));
 }
 
@@ -60,7 +59,7 @@ std::vector<Contender> parse_contenders(const std::string& text) {
     Contender contender{.label = label, .automatic = parts[0] == "auto"};
     if (!contender.automatic) contender.mechanism = mechanism_named(parts[0], "or auto");
     parts.erase(parts.begin());
-    contender.params = parse_params(label, parts);
+    contender.params = params_in(label, parts);
     require_taken(contender);
     if (std::ranges::find(contenders, contender) == contenders.end()) contenders.push_back(contender);
   }
@@ -73,11 +72,11 @@ std::vector<Contender> with_comm_workers(const std::vector<Contender>& contender
   std::vector<Contender> all;
   for (const Contender& contender : contenders)
     for (const std::int32_t count : workers) {
-      if (contender.params.comm_workers != 0)
+      if (std::ranges::find(contender.params, "comm-workers", &Param::name) != contender.params.end())
         throw InvalidArgument(fmt::format("--comm-workers: '{}' already sets comm-workers", contender.label));
       all.push_back(contender);
       all.back().label += fmt::format(":comm-workers={}", count);
-      all.back().params.comm_workers = count;
+      all.back().params.push_back({"comm-workers", std::to_string(count)});
       require_taken(all.back());
     }
   return all;

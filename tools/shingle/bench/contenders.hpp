@@ -13,7 +13,7 @@ struct Contender {
   std::string label;       ///< as on the command line: "signal:groups=1,2,4"
   bool automatic = false;  ///< the mechanism that is predicted to be fastest
   Mechanism mechanism = Mechanism::sequential;
-  Params params{};
+  ParamList params{};
 
   bool operator==(const Contender&) const = default;
 };

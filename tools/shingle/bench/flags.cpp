@@ -1,4 +1,6 @@
 // The flags of shingle bench, named after those of nccl-tests if nccl-tests has them.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
 #include "shingle/commands.hpp"

@@ -123,11 +123,11 @@ class ShapeRun {
     memory_->bind(op);
     const Measurement time = measure(world_, {}, *sequential_, op, brief);
     for (Considered& at : choice.considered)
-      if (name(at.mechanism) == rival.candidate.mechanism &&
+      if (name(mechanism_of(at.params)) == rival.candidate.mechanism &&
           (at.measured_us == 0 || time.overlapped_us < at.measured_us)) {
         at.us = rival.predicted ? rival.predicted->us : at.us;
         at.measured_us = time.overlapped_us;
-        at.params = rival.candidate.plan->params;
+        at.params = params_of(*rival.candidate.plan);
       }
     return time.speedup();
   } catch (const std::exception& failure) {
@@ -208,8 +208,9 @@ void predict(Entry& entry, const Machine& machine) {
 std::vector<Entry> rivals_of(const Contender& contender, const Chosen& chosen, const Problem& problem,
                              const Machine& machine, const ShapeOptions& options) {
   std::vector<Considered> considered = chosen.considered;
-  std::erase_if(considered,
-                [](const Considered& at) { return at.us == 0 || at.mechanism == Mechanism::sequential; });
+  std::erase_if(considered, [](const Considered& at) {
+    return at.us == 0 || mechanism_of(at.params) == Mechanism::sequential;
+  });
   std::ranges::stable_sort(considered, {}, &Considered::us);
   considered.resize(std::min(considered.size(), static_cast<std::size_t>(options.confirm)));
   std::vector<Entry> rivals;
@@ -217,12 +218,13 @@ std::vector<Entry> rivals_of(const Contender& contender, const Chosen& chosen, c
     rivals.push_back({contender.label, {std::string(name(mechanism)), std::move(plan), {}}});
   };
   for (const Considered& at : considered) {
-    Result<Plan> found = find_planner(at.mechanism).plan(problem, machine, at.params);
+    const Mechanism mechanism = mechanism_of(at.params);
+    Result<Plan> found = plan_with(problem, machine, at.params);
     if (!found) continue;
     std::optional<Plan> untuned =
         untuned_plan(*found, machine, {.params = contender.params, .refuses = options.refuses});
-    add(at.mechanism, std::move(found).value());
-    if (untuned) add(at.mechanism, std::move(*untuned));
+    add(mechanism, std::move(found).value());
+    if (untuned) add(mechanism, std::move(*untuned));
   }
   return rivals;
 }

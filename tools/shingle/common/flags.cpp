@@ -24,17 +24,6 @@ std::int64_t extent(const std::string& text) {
   return whole(text, 1, max_extent);
 }
 
-std::int32_t small(const std::string& text) {
-  return static_cast<std::int32_t>(whole(text, 1, 1 << 20));
-}
-
-/// Parses, for example, "256x512".
-std::pair<std::int32_t, std::int32_t> by(const std::string& text) {
-  const auto parts = split(text, 'x');
-  if (parts.size() != 2) throw InvalidArgument(fmt::format("'{}' is not two sizes such as 256x512", text));
-  return {small(parts[0]), small(parts[1])};
-}
-
 Epilogue parse_epilogue(const std::string& text) {
   Epilogue epilogue;
   for (const std::string& part : split(text, ',')) {
@@ -71,14 +60,6 @@ std::vector<Mechanism> parse_mechanisms(const std::string& text) {
   return mechanisms;
 }
 
-/// Parses "equal" or, for example, "1,2,4".
-void parse_groups(const std::string& text, Params& params) {
-  params.group_waves.clear();
-  params.equal_groups = text == "equal";
-  if (params.equal_groups) return;
-  for (const std::string& part : split(text, ',')) params.group_waves.push_back(extent(part));
-}
-
 std::uint64_t parse_seed(const std::string& text) {
   std::uint64_t seed = 0;
   const char* end = text.data() + text.size();
@@ -101,15 +82,6 @@ CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& type
     }
   };
   return app.add_option_function<std::string>(flag, checked, help)->type_name(type);
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
-    end = text.find(separator, begin);
-    parts.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
-  }
-  return parts;
 }
 
 int WorldFlags::ranks(const Launch& launch) const {
@@ -218,96 +190,74 @@ void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
   file("--out", flags.out, "File for the assembled result, written once it is verified");
 }
 
+namespace {
+
+/// A param as a flag. Mechanisms that take it may describe it differently.
+struct ParamFlag {
+  ParamInfo info;
+  std::vector<std::pair<Mechanism, std::string_view>> takers;  // with the help of each
+
+  std::string group() const {
+    return std::string(info.group.empty() ? name(takers.front().first) : info.group);
+  }
+  std::string help() const {
+    const auto differs = [&](const auto& taker) { return taker.second != info.help; };
+    if (std::ranges::none_of(takers, differs)) return std::string(info.help);
+    std::string text;
+    for (const auto& [mechanism, help] : takers)
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name(mechanism), help);
+    return text;
+  }
+};
+
+/// The params of all mechanisms that are flags of planning commands, in the order of their headings.
+std::vector<ParamFlag> param_flags() {
+  std::vector<ParamFlag> flags;
+  for (const PlannerEntry& planner : planners())
+    for (const ParamInfo& info : params_of(planner.mechanism)) {
+      if (info.help.empty()) continue;
+      auto at = std::ranges::find(flags, info.name, [](const ParamFlag& flag) { return flag.info.name; });
+      if (at == flags.end()) at = flags.insert(flags.end(), {info, {}});
+      at->takers.emplace_back(planner.mechanism, info.help);
+    }
+  std::ranges::stable_sort(flags, {}, [](const ParamFlag& flag) {
+    return std::ranges::find(group::plans, flag.group()) - group::plans.begin();
+  });
+  return flags;
+}
+
+/// Sets a param, and checks its value.
+void set_param(ParamList& params, const ParamFlag& flag, const std::string& value) {
+  const std::string name(flag.info.name);
+  parse_params(flag.takers.front().first, {{name, value}});
+  std::erase_if(params, [&](const Param& param) { return param.name == name; });
+  params.push_back({name, value});
+}
+
+}  // namespace
+
 void add_plan_flags(CLI::App& app, PlanFlags& flags) {
-  Params& params = flags.params;
-  const auto in = [&](const char* group) {
-    return [&app, group](const std::string& flag, const std::string& type, const std::string& help,
-                         std::function<void(const std::string&)> store) {
-      add(app, flag, type, help, std::move(store))->group(group);
-    };
-  };
-  const auto flag_in = [&](const char* group) {
-    return [&app, group](const std::string& flag, bool& value, const std::string& help) {
-      app.add_flag(flag, value, help)->group(group);
-    };
-  };
-  const auto any = in(group::mechanism);
-  any("--mechanism", "NAME",
+  add(app, "--mechanism", "NAME",
       "sequential, chunked, ring, signal, fused, copy-engine, a list of these, all, best (the default), or "
-      "auto: "
-      "the one predicted to be fastest",
+      "auto: the one predicted to be fastest",
       [&](auto& t) {
         flags.mechanisms = parse_mechanisms(t);
         flags.automatic = t == "auto";
         flags.asked = true;
-      });
-  any("--comm-workers", "N", "Workers of each rank that collectives occupy (default: the machine's)",
-      [&](auto& t) { params.comm_workers = small(t); });
-  flag_in(group::mechanism)(
-      "--unregistered", params.unregistered,
-      "ring, fused, copy-engine: peers cannot access the matrices; data goes through the "
-      "operator's staging memory");
-
-  in(group::chunked)("--chunks", "N", "Slices of the rows", [&](auto& t) { params.chunks = small(t); });
-
-  const auto ring = in(group::ring);
-  ring("--slices", "N", "Slices of each rank's rows; with ulysses-attention also of its heads",
-       [&](auto& t) { params.slices = small(t); });
-  ring("--engines", "N",
-       "ring: copy engines that move slices (default: none, messages); copy-engine: engines of each rank "
-       "(default: "
-       "the variant's)",
-       [&](auto& t) { params.engines = small(t); });
-  flag_in(group::ring)("--row-parallel", params.row_parallel,
-                       "Attention of all queries first, then the projection in slices");
-
-  in(group::signal)(
-      "--groups", "LIST",
-      "Waves of tiles in each group, such as 1,2,4, or equal (default: searched with the machine's "
-      "profile; equal without one)",
-      [&](auto& t) { parse_groups(t, params); });
-
-  const auto fused = in(group::fused);
-  const auto fused_flag = flag_in(group::fused);
-  fused("--helpers", "N", "Workers that sum or push beside the GEMM, or none",
-        [&](auto& t) { params.helpers = t == "none" ? Params::no_helpers : small(t); });
-  fused_flag("--stage-fp32", params.stage_fp32, "Send partial products in fp32");
-  fused_flag("--one-shot", params.one_shot, "All-reduce: each rank sends its product to all ranks");
-  fused("--comm-rows", "ROWS", "Rows of a communication tile (allgather+gemm, mlp)",
-        [&](auto& t) { params.comm_rows = extent(t); });
-  fused_flag("--pull", params.pull, "The receiver fetches a shard; by default its holder sends it");
-  fused("--mover", "NAME", "What moves shards: copy-engine (the default) or store",
-        [&](auto& t) { params.mover = parse_mover(t); });
-  fused("--comm-order", "ORDER",
-        "Order of communication tiles. Gathers: ring (the default), reverse, interleaved. Sums: ring, same, "
-        "interleaved (the default if links are the bound)",
-        [&](auto& t) { params.comm_order = parse_comm_order(t); });
-
-  const auto engines = in(group::copy_engine);
-  engines("--variant", "NAME", "pcpy, bcst, swap, b2b, ring, or auto (the default: by size)",
-          [&](auto& t) { params.variant = parse_variant(t); });
-  flag_in(group::copy_engine)("--prelaunch", params.prelaunch,
-                              "Queue commands in the engines ahead of their trigger");
-  engines("--poll", "WHOSE", "Flag that engines poll: engine (one each, the default), rank or collective",
-          [&](auto& t) { params.poll = parse_poll(t); });
-  engines("--trigger", "WHO",
-          "What starts engines: host (the default), or direct: the GEMM that made the data",
-          [&](auto& t) { params.trigger = parse_trigger(t); });
-  engines("--launchers", "N", "Host threads that create the commands of all ranks (default: 1)",
-          [&](auto& t) { params.launchers = small(t); });
-
-  const auto tiles = in(group::tiles);
-  tiles("--tile", "MxN", "Tile of the GEMM, such as 256x512",
-        [&](auto& t) { std::tie(params.tile_rows, params.tile_cols) = by(t); });
-  tiles("--raster", "AXIS", "Axis along which tiles run first: n or m", [&](auto& t) {
-    params.order.raster = choose<Raster>(t, {{"n", Raster::along_n}, {"m", Raster::along_m}});
-  });
-  tiles("--swizzle", "N", "Rows of tiles that run together",
-        [&](auto& t) { params.order.swizzle = small(t); });
-  tiles("--cluster", "MxN", "Tiles that start together, such as 2x1",
-        [&](auto& t) { std::tie(params.order.cluster_m, params.order.cluster_n) = by(t); });
-  tiles("--rotation", "N", "Band of tiles that runs first",
-        [&](auto& t) { params.order.rotation = static_cast<std::int32_t>(whole(t, 0, 1 << 20)); });
+      })
+      ->group(group::mechanism);
+  for (const ParamFlag& flag : param_flags()) {
+    const std::string option = fmt::format("--{}", flag.info.name);
+    const auto set = [&params = flags.params, flag](const std::string& value) {
+      set_param(params, flag, value);
+    };
+    CLI::Option* added = flag.info.type.empty()
+                             ? app.add_flag_callback(
+                                   option, [set] { set(""); }, flag.help())
+                             : app.add_option_function<std::string>(option, set, flag.help())
+                                   ->type_name(std::string(flag.info.type));
+    added->group(flag.group());
+  }
 }
 
 Mechanism mechanism_named(const std::string& text, const std::string& others) {
@@ -333,8 +283,9 @@ PlanFlags parse_plan_flags(std::vector<std::string> arguments) {
 }
 
 void add_symmetric_flag(CLI::App& app, PlanFlags& flags) {
-  app.add_flag("--symmetric", flags.params.symmetric,
-               fmt::format("Plan some ranks that stand for all (always above {} ranks)", max_world))
+  app.add_flag_callback(
+         "--symmetric", [&flags] { flags.params.push_back({"symmetric", ""}); },
+         fmt::format("Plan some ranks that stand for all (always above {} ranks)", max_world))
       ->group(group::mechanism);
 }
 

@@ -46,7 +46,7 @@ struct PlanFlags {
   std::vector<Mechanism> mechanisms;  ///< empty: the finest that serves each problem
   bool automatic = false;             ///< the mechanism predicted to be fastest, with searched params
   bool asked = false;                 ///< the user named a mechanism; the command's default does not apply
-  Params params;
+  ParamList params;                   ///< as given; each mechanism takes its own
   std::function<std::string(const Plan&)> refuses{};  ///< for `automatic` (TuneOptions)
 };
 
@@ -66,16 +66,14 @@ struct WorldFlags {
   WorldOptions options(const Launch& launch) const;
 };
 
-/// Headings of flags in `--help`.
+/// Headings of flags in `--help`. A mechanism's own params have its name as heading.
 namespace group {
 inline constexpr const char *problem = "Operator", *attention = "Attention", *model = "Operators of a model",
-                            *matrices = "Your own matrices", *mechanism = "Mechanism", *chunked = "chunked",
-                            *ring = "ring", *signal = "signal", *fused = "fused",
-                            *copy_engine = "copy-engine", *tiles = "Tiles of the GEMM",
-                            *world = "Ranks and machine";
+                            *matrices = "Your own matrices", *mechanism = "Mechanism",
+                            *tiles = "Tiles of the GEMM", *world = "Ranks and machine";
 /// Headings of the flags that define operators, and of those that plan them.
 inline const std::vector<std::string> problems{problem, attention, model},
-    plans{mechanism, chunked, ring, signal, fused, copy_engine, tiles};
+    plans{mechanism, "chunked", "ring", "signal", "fused", "copy-engine", tiles};
 }  // namespace group
 
 /// Adds an option whose text goes through `store`. If `store` throws InvalidArgument, the message gets the
@@ -97,7 +95,7 @@ void add_world_flags(CLI::App& app, WorldFlags& flags, int most = max_world);
 /// flag.
 Mechanism mechanism_named(const std::string& text, const std::string& others);
 
-/// Parses params from planning flags such as "--chunks=4". Throws InvalidArgument.
+/// Parses planning flags such as "--chunks=4". Throws InvalidArgument.
 PlanFlags parse_plan_flags(std::vector<std::string> arguments);
 
 /// Refuses an option together with other options of `groups`, except `but`, because those would have no
@@ -114,8 +112,5 @@ void require_text(const std::string& flag, bool given, Format format);
 
 /// Throws InvalidArgument if no file can be created at `path`, before any work. Empty: no file is wanted.
 void require_writable(const std::string& flag, const std::string& path);
-
-/// The parts of `text` between separators.
-std::vector<std::string> split(const std::string& text, char separator);
 
 }  // namespace shingle::cli

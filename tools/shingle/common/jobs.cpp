@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.hpp"
-#include "planner/common/param_table.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/run/memory.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
+#include "tune/searched.hpp"
 
 namespace shingle::cli {
 
@@ -39,23 +39,25 @@ Candidate candidate_of(Result<Chosen> chosen) {
   return {std::string(name(chosen->plan.mechanism)), chosen->plan, std::move(chosen).value()};
 }
 
-void require_taken(const std::vector<Mechanism>& mechanisms, Op op, const Params& params) {
+void require_taken(const std::vector<Mechanism>& mechanisms, bool is_workload, const ParamList& params) {
   std::string names;
   for (const Mechanism mechanism : mechanisms)
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name(mechanism));
-  for (const ParamEntry& entry : param_table())
-    if (entry.given(params) &&
-        std::ranges::none_of(mechanisms, [&](Mechanism mechanism) { return entry.taken_by(mechanism, op); }))
-      throw InvalidArgument(fmt::format("--{}: none of {} takes it", entry.flag, names));
+  for (const Param& param : params)
+    if (std::ranges::all_of(mechanisms, [&](Mechanism mechanism) {
+          return untaken(mechanism, is_workload, {param}).has_value();
+        }))
+      throw InvalidArgument(fmt::format("--{}: none of {} takes it", param.name, names));
 }
 
 namespace {
 
 /// Source of the searched params, or why they were not searched. Empty if there is nothing to search.
-std::string note_on(const Plan& plan, const Machine& by, const Target& target, const Params& asked) {
-  const auto search = find_planner(plan.mechanism).search;
-  if (search == nullptr || asked.equal_groups || !asked.group_waves.empty()) return {};
-  if (search(plan.problem, by, asked)) return fmt::format("groups of waves searched by {}", target.figures);
+std::string note_on(const Problem& problem, const Machine& by, const Target& target, const Params& asked) {
+  const auto* signal = std::get_if<SignalParams>(&asked);
+  if (!signal || signal->equal_groups || !signal->group_waves.empty()) return {};
+  if (searched_groups(problem, by, *signal))
+    return fmt::format("groups of waves searched by {}", target.figures);
   if (!target.figures.empty())
     return fmt::format("equal groups: {} has no figures to search by", target.figures);
   return target.keeps_profile
@@ -66,16 +68,18 @@ std::string note_on(const Plan& plan, const Machine& by, const Target& target, c
 }  // namespace
 
 Candidate candidate_with(Mechanism mechanism, const Problem& problem, const Target& target,
-                         const Params& params) {
-  const bool searched = find_planner(mechanism).search != nullptr;
+                         const ParamList& list) {
+  const Params params = parse_params(mechanism, list, problem.traits().is_workload);
+  const bool searched = mechanism == Mechanism::signal;
   const Machine& machine = searched ? target.searched_by() : target.machine;
-  Candidate candidate{std::string(name(mechanism)), make_plan(problem, machine, mechanism, params)};
-  if (candidate.plan) candidate.note = note_on(*candidate.plan, machine, target, params);
+  Candidate candidate{std::string(name(mechanism)), make_plan(problem, machine, params)};
+  if (candidate.plan) candidate.note = note_on(problem, machine, target, params);
   return candidate;
 }
 
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Target& target) {
   std::vector<Candidate> candidates;
+  const bool is_workload = problem.traits().is_workload;
   if (how.automatic) {
     candidates.push_back(candidate_of(choose(problem, target.machine,
                                              {.tune = {.params = how.params, .refuses = how.refuses},
@@ -83,7 +87,7 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
                                               .keep = false})));
     const Candidate& chosen = candidates.front();
     if (chosen.plan)
-      if (const auto reason = untaken(chosen.plan->mechanism, problem.op, how.params))
+      if (const auto reason = untaken(chosen.plan->mechanism, is_workload, how.params))
         candidates.front().note = reason->text;
     return candidates;
   }
@@ -92,10 +96,10 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
     return candidates;
   }
   if (!how.mechanisms.empty()) {
-    require_taken(how.mechanisms, problem.op, how.params);
+    require_taken(how.mechanisms, is_workload, how.params);
     for (const Mechanism mechanism : how.mechanisms)
       candidates.push_back(
-          candidate_with(mechanism, problem, target, taken(mechanism, problem.op, how.params)));
+          candidate_with(mechanism, problem, target, taken(mechanism, is_workload, how.params)));
     return candidates;
   }
   Result<Plan> plan = make_best_plan(problem, target.machine, how.params);
@@ -140,10 +144,10 @@ void agree(World& world, std::vector<Job>& jobs, const Target& target) {
       const auto choice = next->get<std::pair<std::string, std::string>>();
       ++next;
       const Mechanism mechanism = parse_mechanism(choice.first);
-      const Params params = params_from_json(choice.second);
+      const ParamList params = params_from_json(choice.second);
       if (candidate.mechanism == choice.first && candidate.plan->params == params) continue;
       candidate.mechanism = choice.first;
-      candidate.plan = find_planner(mechanism).plan(job.named.problem, target.machine, params);
+      candidate.plan = plan_with(job.named.problem, target.machine, parse_params(mechanism, params));
     }
 }
 

@@ -32,12 +32,12 @@ void require_proof(const Plan& plan, const std::string& file);
 Candidate candidate_of(Result<Chosen> chosen);
 
 /// Throws InvalidArgument if a given param is not taken by any of several mechanisms.
-void require_taken(const std::vector<Mechanism>& mechanisms, Op op, const Params& params);
+void require_taken(const std::vector<Mechanism>& mechanisms, bool is_workload, const ParamList& params);
 
 /// A mechanism's plan. Searches params by the target's figures. Throws InvalidArgument if the mechanism does
 /// not take a given param.
 Candidate candidate_with(Mechanism mechanism, const Problem& problem, const Target& target,
-                         const Params& params);
+                         const ParamList& params);
 
 /// The plans of one problem with every mechanism of the flags. With several mechanisms, each gets the params
 /// that it takes. Throws InvalidArgument if no mechanism takes a given param.

@@ -7,8 +7,6 @@
 #include <limits>
 #include <set>
 
-#include "shingle/common/params_text.hpp"
-
 namespace shingle::cli {
 namespace {
 

@@ -65,5 +65,7 @@ std::string simulated_json(const std::vector<Row>& rows);
 
 /// The params of a plan, as JSON.
 std::string params_json(const Plan& plan);
+/// These as flags of `run`: "groups=1,2,4 one-shot tile=128x256". Empty if all are the planner's.
+std::string params_text(const std::string& json);
 
 }  // namespace shingle::cli

@@ -25,7 +25,7 @@ ordered_json json_of(const Chosen& chosen) {
   object["considered"] = ordered_json::array();
   for (const Considered& at : chosen.considered) {
     ordered_json one;
-    one["mechanism"] = name(at.mechanism);
+    one["mechanism"] = name(mechanism_of(at.params));
     one["predicted_us"] = at.us > 0 ? ordered_json(at.us) : ordered_json();
     if (at.measured_us > 0) one["measured_us"] = at.measured_us;
     one["tried"] = at.tried;
@@ -116,6 +116,10 @@ std::string simulated_json(const std::vector<Row>& rows) {
 
 std::string params_json(const Plan& plan) {
   return shingle::to_json(plan.params, -1);
+}
+
+std::string params_text(const std::string& json) {
+  return json.empty() ? "" : shingle::describe(params_from_json(json));
 }
 
 }  // namespace shingle::cli

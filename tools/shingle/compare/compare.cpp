@@ -10,7 +10,7 @@
 #include "shingle/base/units.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/common/page.hpp"
-#include "shingle/common/params_text.hpp"
+#include "shingle/common/rows.hpp"
 #include "shingle/compare/comparison.hpp"
 
 namespace shingle::cli {

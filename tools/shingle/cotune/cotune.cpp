@@ -224,7 +224,7 @@ int cotune(const CotuneFlags& asked, const Launch& launch) {
                      ? json_text(all, tuner, table_note)
                      : text_of(all, tuner) + (table_note.empty() ? "" : "\n" + table_note + "\n"));
   if (!flags.plan.empty()) {
-    const Params params = overlap_params(tuner.machine(), all.front().ours().configs);
+    const ChunkedParams params = overlap_params(tuner.machine(), all.front().ours().configs);
     write_file_atomically(flags.plan,
                           to_json(*plan_chunked(all.front().pattern.problem, tuner.machine(), params)));
   }

@@ -22,7 +22,9 @@ class Execution {
     together(world, [&] { memory_.emplace(world, inputs); });
     if (!job.named.problem.traits().is_collective())
       gemm_.emplace(world, inputs, *memory_, run_timeout_us(job.named.problem, options.where));
-    sequential_.emplace(world, inputs.problem(), operator_options(Mechanism::sequential, {}));
+    sequential_.emplace(world, inputs.problem(),
+                        Options{.params = SequentialParams{},
+                                .timeout_us = run_timeout_us(job.named.problem, options.where)});
     memory_->bind(*sequential_);
   }
 
@@ -45,20 +47,13 @@ class Execution {
   }
 
  private:
-  Options operator_options(Mechanism mechanism, const Params& params) const {
-    return {.mechanism = mechanism,
-            .params = params,
-            .timeout_us = run_timeout_us(job_.named.problem, options_.where)};
-  }
-
   void now(const std::string& what) { progress_.now(fmt::format("{}: {}", describe(job_.named), what)); }
 
   void serve(const Plan& plan, Row& row) {
     std::optional<Operator> own_operator;
-    if (job_.as_is)
-      own_operator.emplace(world_, plan, run_timeout_us(job_.named.problem, options_.where));
-    else if (plan.mechanism != Mechanism::sequential)
-      own_operator.emplace(world_, plan.problem, operator_options(plan.mechanism, plan.params));
+    if (job_.as_is || plan.mechanism != Mechanism::sequential)
+      own_operator.emplace(world_, job_.as_is ? plan : proven(plan),
+                           run_timeout_us(job_.named.problem, options_.where));
     if (own_operator) memory_->bind(*own_operator);
     Operator& op = own_operator ? *own_operator : *sequential_;
     row.params = params_json(op.plan());
@@ -161,7 +156,7 @@ double execute_bytes(const Job& job, const Machine& machine, const Launch& launc
   double internal = 0;
   for (const Candidate& candidate : job.candidates)
     if (candidate.plan) internal = std::max(internal, internal_bytes(*candidate.plan, launch));
-  const Result<Plan> baseline = make_plan(problem, machine, Mechanism::sequential);
+  const Result<Plan> baseline = make_plan(problem, machine, SequentialParams{});
   if (baseline) internal += internal_bytes(*baseline, launch);
   double alone = 0;
   for (int rank = 0; rank < problem.world; ++rank)

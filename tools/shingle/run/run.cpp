@@ -87,7 +87,7 @@ std::string head(const World& world, const RunFlags& flags, std::string_view bac
 void require_profile_of_here(const RunFlags& flags, int ranks, const WorldOptions& where) {
   if (flags.machine.empty() || flags.how.automatic) return;
   if (std::ranges::none_of(flags.how.mechanisms,
-                           [](Mechanism mechanism) { return find_planner(mechanism).search != nullptr; }))
+                           [](Mechanism mechanism) { return mechanism == Mechanism::signal; }))
     throw InvalidArgument("--machine needs --mechanism auto or signal: runs are on this machine");
   const Machine given = machine_from_spec(flags.machine), own = machine_of(ranks, where);
   if (given.workers != own.workers)

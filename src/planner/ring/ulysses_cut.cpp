@@ -17,7 +17,7 @@ std::int32_t default_ulysses_slices(const Problem& problem) {
   return static_cast<std::int32_t>(larger(divisor(problem.attention.kv_heads / problem.world, most), 2));
 }
 
-Cut::Cut(const Builder& build) : p_(build.problem()) {
+Cut::Cut(const RingBuilder& build) : p_(build.problem()) {
   const std::int64_t slices = build.params().slices, kv_heads = p_.attention.kv_heads / p_.world;
   groups = divisor(kv_heads, slices);
   pieces = smaller(larger(slices / groups, 1), p_.shard_rows());

@@ -54,7 +54,8 @@ std::vector<Command> commands_of(const Parcels& parcels, Variant variant, int ra
   return commands;
 }
 
-Transfer::Transfer(Builder& build, const Parcels& parcels, Variant variant, const Handshake* handshake)
+Transfer::Transfer(CopyEngineBuilder& build, const Parcels& parcels, Variant variant,
+                   const Handshake* handshake)
     : parcels_(parcels),
       variant_(variant),
       poll_(build.params().poll),
@@ -125,7 +126,7 @@ void Transfer::hook(const TileGrid& grid, std::vector<TileNotify>& notify, int r
   hooked_ = true;
 }
 
-void Transfer::ready(Builder& build, int rank) {
+void Transfer::ready(CopyEngineBuilder& build, int rank) {
   if (!any_) return;
   const auto& engines = engines_[static_cast<std::size_t>(rank)];
   if (trigger_ == Trigger::host) {
@@ -148,7 +149,8 @@ void Transfer::ready(Builder& build, int rank) {
   if (trigger_ == Trigger::host) end_by_host(build, rank);
 }
 
-void Transfer::await_peers(Builder& build, int rank, std::int32_t lane, const std::vector<int>& peers) const {
+void Transfer::await_peers(CopyEngineBuilder& build, int rank, std::int32_t lane,
+                           const std::vector<int>& peers) const {
   for (const int peer : peers) {
     if (peer == rank) continue;
     if (made_ >= 0) {
@@ -159,7 +161,7 @@ void Transfer::await_peers(Builder& build, int rank, std::int32_t lane, const st
   }
 }
 
-void Transfer::tell_made(Builder& build, int rank, std::int32_t lane) const {
+void Transfer::tell_made(CopyEngineBuilder& build, int rank, std::int32_t lane) const {
   for (int peer = 0; made_ >= 0 && peer < build.world(); ++peer)
     for (const Engine& engine : engines_[static_cast<std::size_t>(peer)])
       if (peer != rank && std::ranges::find(engine.told, rank) != engine.told.end())
@@ -167,7 +169,7 @@ void Transfer::tell_made(Builder& build, int rank, std::int32_t lane) const {
 }
 
 /// The rank's host thread waits until peers may be written to, and starts the engines.
-void Transfer::trigger_by_host(Builder& build, int rank) const {
+void Transfer::trigger_by_host(CopyEngineBuilder& build, int rank) const {
   const auto& engines = engines_[static_cast<std::size_t>(rank)];
   if (poll_ == Poll::collective) {
     // A rank that neither sends nor receives could otherwise run any number of epochs ahead.
@@ -194,7 +196,7 @@ void Transfer::trigger_by_host(Builder& build, int rank) const {
 }
 
 /// Begins a batch of commands in an engine's lane; it first awaits or polls the trigger.
-std::int32_t Transfer::begin_batch(Builder& build, int rank, std::size_t e) const {
+std::int32_t Transfer::begin_batch(CopyEngineBuilder& build, int rank, std::size_t e) const {
   const std::int32_t lane = build.engine(rank, e);
   const bool for_all = poll_ == Poll::collective;
   build.step(
@@ -204,7 +206,7 @@ std::int32_t Transfer::begin_batch(Builder& build, int rank, std::size_t e) cons
   return lane;
 }
 
-void Transfer::run_engine(Builder& build, int rank, std::size_t e) const {
+void Transfer::run_engine(CopyEngineBuilder& build, int rank, std::size_t e) const {
   const Engine& engine = engines_[static_cast<std::size_t>(rank)][e];
   const std::int32_t lane = begin_batch(build, rank, e);
   const bool direct = trigger_ == Trigger::direct;
@@ -217,7 +219,7 @@ void Transfer::run_engine(Builder& build, int rank, std::size_t e) const {
 }
 
 /// Each shard goes from rank to rank: an engine passes on the shard that came before.
-void Transfer::run_ring(Builder& build, int rank) const {
+void Transfer::run_ring(CopyEngineBuilder& build, int rank) const {
   const int world = build.world(), next = after(rank, 1, world);
   const std::int32_t lane = begin_batch(build, rank, 0);
   if (trigger_ == Trigger::direct) await_peers(build, rank, lane, met_first(rank, world));
@@ -253,7 +255,7 @@ std::vector<int> Transfer::met_first(int rank, int world) const {
 
 /// In step: the i-th copy goes to the i-th next rank, after the next rank's previous copy to the same target
 /// has ended.
-void Transfer::run_in_step(Builder& build, int rank) const {
+void Transfer::run_in_step(CopyEngineBuilder& build, int rank) const {
   const int world = build.world(), last = after(rank, world - 1, world);
   const std::int32_t lane = begin_batch(build, rank, 0);
   if (trigger_ == Trigger::direct) await_peers(build, rank, lane, met_first(rank, world));
@@ -274,7 +276,7 @@ void Transfer::run_in_step(Builder& build, int rank) const {
 }
 
 /// The rank's host thread awaits its engines, notifies the other ranks, and awaits theirs.
-void Transfer::end_by_host(Builder& build, int rank) const {
+void Transfer::end_by_host(CopyEngineBuilder& build, int rank) const {
   std::vector<int> told;
   for (std::size_t e = 0; e < engines_[static_cast<std::size_t>(rank)].size() && done_ >= 0; ++e) {
     build.await(rank, communicate_lane, done_, static_cast<std::int64_t>(e));
@@ -287,13 +289,13 @@ void Transfer::end_by_host(Builder& build, int rank) const {
   build.notify(rank, communicate_lane, come_, 0);
 }
 
-void Transfer::await_all(Builder& build, int rank) const {
+void Transfer::await_all(CopyEngineBuilder& build, int rank) const {
   if (trigger_ == Trigger::host) return build.await(rank, compute_lane, come_, 0);
   for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
     build.await(rank, compute_lane, sent_, entry);
 }
 
-void Transfer::arrived(Builder& build, int rank, const Use& use) const {
+void Transfer::arrived(CopyEngineBuilder& build, int rank, const Use& use) const {
   if (!any_) return;
   // A host thread reports all data at once. For a swap, either rank of the pair may run the command, so an
   // entry does not identify the source.

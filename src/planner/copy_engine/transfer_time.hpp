@@ -3,7 +3,7 @@
 #pragma once
 
 #include "shingle/machine/machine.hpp"
-#include "shingle/plan/plan.hpp"
+#include "shingle/planner/params.hpp"
 
 namespace shingle::planner {
 
@@ -18,6 +18,6 @@ struct TransferShape {
 
 /// Time from the trigger, which the params define, to the last wait. Engines do not wait for each other,
 /// except in a ring.
-double transfer_us(const Machine& machine, const TransferShape& shape, const Params& params);
+double transfer_us(const Machine& machine, const TransferShape& shape, const CopyEngineParams& params);
 
 }  // namespace shingle::planner

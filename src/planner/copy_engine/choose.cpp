@@ -1,4 +1,4 @@
-#include "engine_params.hpp"
+#include "choose.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "planner/common/builder.hpp"
-#include "planner/common/transfer_time.hpp"
+#include "transfer_time.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -15,7 +15,8 @@ bool is_gather(const Problem& p) {
   return p.traits().shards_a();
 }
 
-std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machine, const Params& params) {
+std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machine,
+                                          const CopyEngineParams& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
   if (p.traits().is_workload) return Reason{"an overlap's collectives are a library's: use chunked"};
   if (p.traits().attends) return Reason{"attention is cut into slices by ring"};
@@ -37,7 +38,8 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
 }
 
 /// Reason why a variant cannot carry out the problem's collective, or nullopt.
-std::optional<Reason> unfit(const Problem& p, Variant variant, const Params& params, bool symmetric) {
+std::optional<Reason> unfit(const Problem& p, Variant variant, const CopyEngineParams& params,
+                            bool symmetric) {
   const bool reduces_to_all = p.traits().reduces() && !p.traits().scatters();
   if (variant == Variant::bcst && !is_gather(p) && !reduces_to_all)
     return Reason{fmt::format(
@@ -63,7 +65,7 @@ std::int32_t engines_for(const Problem& p, Variant variant) {
 }
 
 /// The number of engines in the params, without engines that would have no command.
-std::int32_t engines_of(const Problem& p, Variant variant, const Params& params) {
+std::int32_t engines_of(const Problem& p, Variant variant, const CopyEngineParams& params) {
   if (params.engines == 0) return engines_for(p, variant);
   return std::min(params.engines, engines_for(p, variant == Variant::b2b ? Variant::pcpy : variant));
 }
@@ -91,7 +93,7 @@ Variant by_tables(const Problem& p, bool symmetric) {
 /// The phases do not show that ranks drift apart. Two engines that meet at one rank's link then slow each
 /// other down, by 40% between eight GPUs. If that can happen, `ring`, which keeps them in step, is chosen if
 /// it is nearly as fast.
-Variant by_size(const Problem& p, const Machine& machine, const Params& params, bool symmetric) {
+Variant by_size(const Problem& p, const Machine& machine, const CopyEngineParams& params, bool symmetric) {
   if (!machine.engine.paced() || p.world < 2) return by_tables(p, symmetric);
   const auto us = [&](Variant variant) {
     TransferShape shape{variant, p.world, static_cast<double>(total_bytes(p)) / p.world, is_gather(p),
@@ -114,18 +116,18 @@ Variant by_size(const Problem& p, const Machine& machine, const Params& params, 
 
 }  // namespace
 
-Result<Params> engine_params(const Problem& problem, const Machine& machine, const Params& params,
-                             bool symmetric) {
+Result<CopyEngineParams> engine_params(const Problem& problem, const Machine& machine,
+                                       const CopyEngineParams& params, bool symmetric) {
   if (auto reason = unserved_by_engines(problem, machine, params)) return *reason;
-  Params chosen;
+  CopyEngineParams chosen;
   chosen.variant =
       params.variant == Variant::automatic ? by_size(problem, machine, params, symmetric) : params.variant;
   if (auto reason = unfit(problem, chosen.variant, params, symmetric)) return *reason;
   chosen.engines = engines_of(problem, chosen.variant, params);
   if (problem.traits().multiplies() && params.trigger == Trigger::direct) {  // its tiles are counted
-    const TileSize tile = tile_size(machine, params);
-    chosen.tile_rows = tile.rows, chosen.tile_cols = tile.cols;
-    chosen.order = params.order == TileOrder{} ? machine.order : params.order;
+    const TileSize tile = tile_size(machine, params.tile);
+    chosen.tile = {tile.rows, tile.cols,
+                   params.tile.order == TileOrder{} ? machine.order : params.tile.order};
   }
   chosen.prelaunch = params.prelaunch;
   chosen.unregistered = params.unregistered;

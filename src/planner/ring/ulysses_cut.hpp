@@ -3,7 +3,8 @@
 
 #include <vector>
 
-#include "ulysses.hpp"
+#include "planner/common/ulysses.hpp"
+#include "ring.hpp"
 
 namespace shingle::planner {
 
@@ -20,7 +21,7 @@ struct Item {
 /// adjacent.
 class Cut {
  public:
-  explicit Cut(const Builder& build);
+  explicit Cut(const RingBuilder& build);
 
   std::int64_t groups, pieces;
   std::int64_t q, kv;  ///< columns of a rank's part of a group

@@ -7,8 +7,8 @@ namespace shingle::planner {
 
 /// All params for copy engines, or the reason why there is no plan. `symmetric`: any two ranks send each
 /// other the same number of rows.
-Result<Params> engine_params(const Problem& problem, const Machine& machine, const Params& params,
-                             bool symmetric);
+Result<CopyEngineParams> engine_params(const Problem& problem, const Machine& machine,
+                                       const CopyEngineParams& params, bool symmetric);
 
 /// Variant of the exchange before ranks sum rows, and variant of the gather of the sums.
 inline Variant exchange_of(Variant variant) {

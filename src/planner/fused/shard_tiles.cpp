@@ -1,4 +1,4 @@
-#include "peers.hpp"
+#include "shard_tiles.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -16,9 +16,9 @@ std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
 ///
 /// For bands of rows, an order along m is turned, with its width as height. A walk along single rows of tiles
 /// would read all of B for each row.
-TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const Params& params,
+TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const FusedParams& params,
                    ShardTiles::Bands bands) {
-  TileOrder order = params.order;
+  TileOrder order = params.tile.order;
   if (order == TileOrder{}) {
     order = machine.order;
     if (tiles_m % order.cluster_m != 0) order.cluster_m = 1;
@@ -59,24 +59,10 @@ std::int64_t pieces_of(std::int64_t turns, std::int64_t tiles_of_turn, int shard
 
 }  // namespace
 
-Handshake::Handshake(Builder& build) : begun_(build.counter("begun", build.world())) {
-  for (int r = 0; r < build.world(); ++r)
-    for (int i = 1; i < build.world(); ++i)
-      build.notify_peer(r, compute_lane, begun_, (r + i) % build.world(), r);
-}
-
-void Handshake::await(Builder& build, int rank, std::int32_t lane, int peer) const {
-  build.await(rank, lane, begun_, peer);
-}
-
-void Handshake::await_all(Builder& build, int rank, std::int32_t lane) const {
-  for (int i = 1; i < build.world(); ++i) await(build, rank, lane, (rank + i) % build.world());
-}
-
 ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine,
-                       const Params& params, Bands of)
+                       const FusedParams& params, Bands of)
     : shards(count), shard(ceil_div(rows, count)), limit(rows) {
-  const TileSize size = tile_size(machine, params);
+  const TileSize size = tile_size(machine, params.tile);
   const std::int64_t wanted = smaller(size.rows, shard);
   // As tall as wanted, or a little less if that reduces padding.
   const auto tile_rows = static_cast<std::int32_t>(ceil_div(shard, ceil_div(shard, wanted)));
@@ -117,8 +103,8 @@ void ShardTiles::stretch_to(std::int64_t tiles) {
 }
 
 std::optional<ShardTiles> ShardTiles::together(const Problem& problem, std::int64_t cols,
-                                               const Machine& machine, const Params& params, Bands of) {
-  const std::int64_t most = tile_size(machine, params).rows;
+                                               const Machine& machine, const FusedParams& params, Bands of) {
+  const std::int64_t most = tile_size(machine, params.tile).rows;
   if (problem.world == 1 || problem.m > most || problem.m % problem.world != 0) return std::nullopt;
   const ShardTiles tiles(1, problem.m, cols, machine, params, of);
   if (tiles.inner.rows != problem.m) return std::nullopt;  // the order has phantom rows of tiles

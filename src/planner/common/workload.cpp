@@ -1,15 +1,14 @@
-#include "overlap.hpp"
+#include "workload.hpp"
 
 #include <fmt/format.h>
 
 namespace shingle::planner {
 namespace {
 
-Gemm product(const Builder& build, int rank, const Overlap::Computation& item, std::int64_t first) {
-  const Params& params = build.params();
-  const TileGrid grid = params.tile_rows > 0
-                            ? make_grid(item.m, item.n, params.tile_rows, params.tile_cols, params.order)
-                            : build.one_tile(item.m, item.n);
+Gemm product(const Builder& build, const TileParams& tile, int rank, const Overlap::Computation& item,
+             std::int64_t first) {
+  const TileGrid grid = tile.rows > 0 ? make_grid(item.m, item.n, tile.rows, tile.cols, tile.order)
+                                      : build.one_tile(item.m, item.n);
   Slice to = build.rows(build.out, rank, first, item.m);
   to.cols = item.n;
   Gemm gemm = build.gemm(rank, grid, RowMap::identity(item.m), Builder::in_place(to));
@@ -22,7 +21,8 @@ Gemm product(const Builder& build, int rank, const Overlap::Computation& item, s
   return gemm;
 }
 
-Collective transfer(const Builder& build, int rank, std::size_t index, const OverlapRows& rows, bool beside) {
+Collective transfer(const Builder& build, const std::vector<CollectiveConfig>& configs, int rank,
+                    std::size_t index, const OverlapRows& rows, bool beside) {
   const auto& [first, count] = rows.collectives[index];
   Collective step;
   step.kind = build.problem().overlap->collectives[index].kind;
@@ -32,7 +32,7 @@ Collective transfer(const Builder& build, int rank, std::size_t index, const Ove
     step.send_rows.assign(static_cast<std::size_t>(build.world()), count / build.world());
     step.recv_rows = step.send_rows;
   }
-  if (!build.params().configs.empty()) step.config = build.params().configs[index];
+  if (!configs.empty()) step.config = configs[index];
   // Without a config NCCL chooses the number of channels. Predictions beside computation assume the
   // machine's.
   const std::int32_t told = step.config.channels;
@@ -43,13 +43,14 @@ Collective transfer(const Builder& build, int rank, std::size_t index, const Ove
 
 }  // namespace
 
-std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machine, const Params& params) {
-  if (params.configs.empty()) return std::nullopt;
+std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machine,
+                                    const std::vector<CollectiveConfig>& configs) {
+  if (configs.empty()) return std::nullopt;
   if (!problem.traits().is_workload) return Reason{"configs are for the collectives of an overlap"};
   const std::size_t collectives = problem.overlap->collectives.size();
-  if (params.configs.size() != collectives)
-    return Reason{fmt::format("{} configs for {} collectives", params.configs.size(), collectives)};
-  for (const CollectiveConfig& config : params.configs)
+  if (configs.size() != collectives)
+    return Reason{fmt::format("{} configs for {} collectives", configs.size(), collectives)};
+  for (const CollectiveConfig& config : configs)
     if (config.channels < 0 || config.channels >= machine.workers || config.chunk_bytes < 0 ||
         config.threads < 0)
       return Reason{fmt::format("a collective with {} leaves no worker of {} for computation",
@@ -57,15 +58,8 @@ std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machi
   return std::nullopt;
 }
 
-void take_overlap_params(const Params& params, const Machine& machine, Params& chosen) {
-  chosen.configs = params.configs;
-  if (params.tile_rows == 0 && params.tile_cols == 0) return;
-  chosen.order = params.order;
-  const TileSize tile = tile_size(machine, params);
-  chosen.tile_rows = tile.rows, chosen.tile_cols = tile.cols;
-}
-
-void plan_overlap(Builder& build, bool beside) {
+void plan_workload(Builder& build, const TileParams& tile, const std::vector<CollectiveConfig>& configs,
+                   bool beside) {
   const Overlap& list = *build.problem().overlap;
   const OverlapRows rows = rows_of(build.problem());
   const auto computations = static_cast<std::int64_t>(list.computations.size());
@@ -87,9 +81,9 @@ void plan_overlap(Builder& build, bool beside) {
         build.await(r, lane, awaited, before->index);
       }
       if (item.communicates) {
-        build.step(r, lane, transfer(build, r, i, rows, beside));
+        build.step(r, lane, transfer(build, configs, r, i, rows, beside));
       } else {
-        build.step(r, lane, product(build, r, list.computations[i], rows.computations[i].first));
+        build.step(r, lane, product(build, tile, r, list.computations[i], rows.computations[i].first));
       }
       build.notify(r, lane, item.communicates ? arrived : computed, item.index);
       before = &item;

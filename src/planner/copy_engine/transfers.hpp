@@ -5,9 +5,22 @@
 #include <functional>
 #include <vector>
 
-#include "peers.hpp"
+#include "planner/common/handshake.hpp"
 
 namespace shingle::planner {
+
+class CopyEngineBuilder : public ParamBuilder<CopyEngineParams> {
+ public:
+  using ParamBuilder::ParamBuilder;
+  /// The lane of a rank's engine, submitted as the params say. Commands that are not prelaunched are created
+  /// in the epoch, as the paper measures.
+  std::int32_t engine(int rank, std::size_t number) {
+    const auto launcher = static_cast<std::int32_t>(std::int64_t{rank} * params().launchers / world());
+    return Builder::engine(
+        rank, number,
+        {.launcher = launcher, .prelaunched = params().prelaunch, .timed = !params().prelaunch});
+  }
+};
 
 /// The data that a collective moves from each rank to each other.
 struct Parcels {
@@ -34,7 +47,7 @@ class Transfer {
 
   /// `handshake`: before a rank writes to others, these must have begun the epoch. Null if that is already
   /// known.
-  Transfer(Builder& build, const Parcels& parcels, Variant variant, const Handshake* handshake);
+  Transfer(CopyEngineBuilder& build, const Parcels& parcels, Variant variant, const Handshake* handshake);
 
   /// True if any rank moves any data.
   bool any() const { return any_; }
@@ -42,10 +55,10 @@ class Transfer {
   /// For the last tiled step before ready(): if engines are triggered directly, its tiles trigger them.
   void hook(const TileGrid& grid, std::vector<TileNotify>& notify, int rank);
   /// The compute lane has made the rank's data; engines may start.
-  void ready(Builder& build, int rank);
+  void ready(CopyEngineBuilder& build, int rank);
   /// The compute lane waits until all data has come. `use`, if given, is called for each other rank, to
   /// append steps that need only the data of this rank.
-  void arrived(Builder& build, int rank, const Use& use = {}) const;
+  void arrived(CopyEngineBuilder& build, int rank, const Use& use = {}) const;
 
  private:
   /// The commands of one engine, and the ranks to notify when it is done.
@@ -57,19 +70,20 @@ class Transfer {
   /// True for a ring that passes the same data on from rank to rank. Other data goes in step instead.
   bool passes_on() const { return variant_ == Variant::ring && parcels_.same_for_all; }
   /// Awaits the `begun` signals of an engine's peers; in place: their data.
-  void await_peers(Builder& build, int rank, std::int32_t lane, const std::vector<int>& peers) const;
+  void await_peers(CopyEngineBuilder& build, int rank, std::int32_t lane,
+                   const std::vector<int>& peers) const;
   /// Signals the ranks that exchange with this one that its data is complete.
-  void tell_made(Builder& build, int rank, std::int32_t lane) const;
+  void tell_made(CopyEngineBuilder& build, int rank, std::int32_t lane) const;
   void deal(int rank, int world, std::int32_t wanted);
-  void trigger_by_host(Builder& build, int rank) const;
-  std::int32_t begin_batch(Builder& build, int rank, std::size_t e) const;
-  void run_engine(Builder& build, int rank, std::size_t e) const;
-  void run_ring(Builder& build, int rank) const;
-  void await_all(Builder& build, int rank) const;
+  void trigger_by_host(CopyEngineBuilder& build, int rank) const;
+  std::int32_t begin_batch(CopyEngineBuilder& build, int rank, std::size_t e) const;
+  void run_engine(CopyEngineBuilder& build, int rank, std::size_t e) const;
+  void run_ring(CopyEngineBuilder& build, int rank) const;
+  void await_all(CopyEngineBuilder& build, int rank) const;
   bool awaits_turn(int rank, int i, int world) const;
   std::vector<int> met_first(int rank, int world) const;
-  void run_in_step(Builder& build, int rank) const;
-  void end_by_host(Builder& build, int rank) const;
+  void run_in_step(CopyEngineBuilder& build, int rank) const;
+  void end_by_host(CopyEngineBuilder& build, int rank) const;
 
   Parcels parcels_;
   Variant variant_;

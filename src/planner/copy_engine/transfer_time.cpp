@@ -8,7 +8,7 @@ namespace {
 
 class Estimate {
  public:
-  Estimate(const Machine& machine, const TransferShape& shape, const Params& params)
+  Estimate(const Machine& machine, const TransferShape& shape, const CopyEngineParams& params)
       : machine_(machine), engine_(machine.engine), shape_(shape), params_(params) {}
 
   /// Time if all commands, of all engines, are in flight together.
@@ -75,12 +75,12 @@ class Estimate {
   const Machine& machine_;
   const EnginePhases& engine_;
   const TransferShape& shape_;
-  const Params& params_;
+  const CopyEngineParams& params_;
 };
 
 }  // namespace
 
-double transfer_us(const Machine& machine, const TransferShape& shape, const Params& params) {
+double transfer_us(const Machine& machine, const TransferShape& shape, const CopyEngineParams& params) {
   const Estimate estimate(machine, shape, params);
   return shape.variant == Variant::ring ? estimate.in_turn_us() : estimate.at_once_us();
 }

@@ -1,28 +1,12 @@
-// Shared by mechanisms that access remote memory: the handshake at the start of an epoch, and tiles that
-// belong to one rank each.
+// Tiles of a matrix with sharded rows: every tile belongs to one rank.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "builder.hpp"
+#include "planner/common/builder.hpp"
 
 namespace shingle::planner {
-
-/// Every rank signals its peers that it has begun the epoch. Before that, its user may still read the last
-/// outputs or write the next inputs, and its own lanes may still use its buffers. Entry p on rank r: rank p
-/// has begun.
-class Handshake {
- public:
-  /// Declares the counter. The first steps of every rank's compute lane add to it on the peers.
-  explicit Handshake(Builder& build);
-  /// The lane waits until `peer` has begun.
-  void await(Builder& build, int rank, std::int32_t lane, int peer) const;
-  void await_all(Builder& build, int rank, std::int32_t lane) const;
-
- private:
-  std::int32_t begun_;
-};
 
 /// Tiles of a matrix with sharded rows. Every shard is padded to whole tiles, so that no tile holds rows of
 /// two ranks. The shards follow one another from any of them on (FLUX's rank-rotated order).
@@ -56,8 +40,8 @@ struct ShardTiles {
 
   /// The tile size comes from the params, else from the machine. A shard has at most 8 bands, so that the
   /// size of a plan does not grow with the number of tiles.
-  ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine, const Params& params,
-             Bands of = Bands::of_rows);
+  ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine,
+             const FusedParams& params, Bands of = Bands::of_rows);
 
   /// Makes a stretch long enough to have at least `tiles` tiles of a shard, if possible.
   void stretch_to(std::int64_t tiles);
@@ -65,7 +49,7 @@ struct ShardTiles {
   /// Tiles that hold the rows of all ranks, if these fit into one row of tiles. Such a product takes as long
   /// as reading B; tiles of fewer rows would read B once for each rank.
   static std::optional<ShardTiles> together(const Problem& problem, std::int64_t cols, const Machine& machine,
-                                            const Params& params, Bands of = Bands::of_rows);
+                                            const FusedParams& params, Bands of = Bands::of_rows);
 
   /// The grid of all shards from shard `first` on, in ascending or descending order.
   TileGrid grid(int first, bool descending = false) const;

@@ -1,0 +1,33 @@
+// The params of `copy-engine`.
+#include "planner/common/param_table.hpp"
+
+namespace shingle::planner {
+
+template <>
+const ParamTable<CopyEngineParams>& param_table() {
+  using P = CopyEngineParams;
+  static const ParamTable<P> table = joined(
+      {
+          row<&P::variant>("variant", "NAME", "pcpy, bcst, swap, b2b, ring, or auto (the default: by size)",
+                           [](auto&) {
+                             return std::vector{Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b,
+                                                Variant::ring};
+                           }),
+          row<&P::engines>("engines", "N", "Engines of each rank (default: the variant's)"),
+          row<&P::prelaunch>("prelaunch", "", "Queue commands in the engines ahead of their trigger",
+                             [](auto&) { return std::vector{false, true}; }),
+          row<&P::poll>("poll", "WHOSE",
+                        "Flag that engines poll: engine (one each, the default), rank or collective"),
+          row<&P::trigger>("trigger", "WHO",
+                           "What starts engines: host (the default), or direct: the GEMM that made the data",
+                           [](auto&) { return std::vector{Trigger::host, Trigger::direct}; }),
+          row<&P::launchers>("launchers", "N",
+                             "Host threads that create the commands of all ranks (default: 1)"),
+          unregistered_row<P>(),
+          symmetric_row<P>(),
+      },
+      tile_rows<P>());
+  return table;
+}
+
+}  // namespace shingle::planner

@@ -1,0 +1,89 @@
+// The params of `fused`.
+#include <algorithm>
+
+#include "planner/common/param_table.hpp"
+
+namespace shingle::planner {
+
+namespace {
+
+using P = FusedParams;
+
+/// True if shards are gathered in communication tiles. An order of sums is one of two hops; `automatic` may
+/// choose one shot.
+bool gathers(const Tuning<P>& tuning) {
+  return tuning.problem.traits().shards_a();
+}
+
+std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {
+  if (tuning.machine.workers <= 1) return {};
+  const std::int32_t few = std::max(tuning.machine.workers / 32, 1);
+  return {P::no_helpers, few, 2 * few, 4 * few};
+}
+
+std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
+  if (!gathers(tuning)) return {};
+  const std::int64_t shard = tuning.problem.shard_rows();
+  return {shard, ceil_div(shard, 2), ceil_div(shard, 4), ceil_div(shard, 8)};
+}
+
+std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
+  if (gathers(tuning)) return {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved};
+  if (!tuning.problem.traits().reduces()) return {};
+  return {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved};
+}
+
+ParamRow<P> helpers_row() {
+  ParamRow<P> helpers =
+      row<&P::helpers>("helpers", "N", "Workers that sum or push beside the GEMM, or none", helpers_to_try);
+  helpers.text = [](const P& params) -> std::optional<std::string> {
+    if (params.helpers == 0) return std::nullopt;
+    return params.helpers == P::no_helpers ? "none" : text(params.helpers);
+  };
+  helpers.parse = [](P& params, const std::string& value) {
+    if (value == "none")
+      params.helpers = P::no_helpers;
+    else
+      parse(params.helpers, value);
+  };
+  return helpers;
+}
+
+}  // namespace
+
+template <>
+const ParamTable<FusedParams>& param_table() {
+  static const ParamTable<P> table = joined(
+      tuned_tile_rows<P>(),
+      {
+          helpers_row(),
+          row<&P::stage_fp32>("stage-fp32", "", "Send partial products in fp32"),
+          row<&P::one_shot>("one-shot", "", "All-reduce: each rank sends its product to all ranks",
+                            [](const Tuning<P>& tuning) {
+                              return tuning.problem.op == Op::gemm_allreduce ? std::vector{false, true}
+                                                                             : std::vector<bool>{};
+                            }),
+          row<&P::comm_rows>("comm-rows", "ROWS", "Rows of a communication tile (allgather+gemm, mlp)",
+                             comm_rows_to_try),
+          row<&P::pull>("pull", "", "The receiver fetches a shard; by default its holder sends it",
+                        [](const Tuning<P>& tuning) {
+                          return gathers(tuning) && !tuning.fixed.unregistered ? std::vector{false, true}
+                                                                               : std::vector<bool>{};
+                        }),
+          row<&P::mover>("mover", "NAME", "What moves shards: copy-engine (the default) or store",
+                         [](const Tuning<P>& tuning) {
+                           return gathers(tuning) ? std::vector{Mover::copy_engine, Mover::store}
+                                                  : std::vector<Mover>{};
+                         }),
+          row<&P::comm_order>("comm-order", "ORDER",
+                              "Order of communication tiles. Gathers: ring (the default), reverse, "
+                              "interleaved. Sums: ring, same, interleaved (the default if links are the "
+                              "bound)",
+                              comm_orders_to_try),
+          unregistered_row<P>(),
+          symmetric_row<P>(),
+      });
+  return table;
+}
+
+}  // namespace shingle::planner

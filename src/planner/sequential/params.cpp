@@ -1,0 +1,14 @@
+// The params of `sequential`.
+#include "planner/common/param_table.hpp"
+
+namespace shingle::planner {
+
+template <>
+const ParamTable<SequentialParams>& param_table() {
+  using P = SequentialParams;
+  static const ParamTable<P> table =
+      joined({comm_workers_row<P>(), configs_row<P>(), symmetric_row<P>()}, tile_rows<P>(true));
+  return table;
+}
+
+}  // namespace shingle::planner
