@@ -59,7 +59,7 @@ TEST(ParamTable, HasEveryFlagOfPlansAndNoOther) {
   cli::add_symmetric_flag(app, flags);
   std::set<std::string> known;
   for (const CLI::Option* option : app.get_options())
-    if (std::ranges::find(cli::group::plans, option->get_group()) != cli::group::plans.end() &&
+    if (std::ranges::find(cli::group::plans(), option->get_group()) != cli::group::plans().end() &&
         option->get_name() != "--mechanism")
       known.insert(option->get_name().substr(2));
   known.insert("configs");  // of an overlap's collectives: `cotune` finds them

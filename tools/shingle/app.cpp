@@ -99,7 +99,7 @@ void add_run(CLI::App& app, RunFlags& flags) {
          "measures it once)")
       ->type_name("FILE")
       ->group(group::world);
-  exclude(app, file, all_of({group::problems, {group::matrices}, group::plans, {group::world}}),
+  exclude(app, file, all_of({group::problems, {group::matrices}, group::plans(), {group::world}}),
           {"--seed", "--backend", "--link", "--engine", "--workers", "--timeout"});
 }
 
@@ -141,7 +141,7 @@ void add_verify(CLI::App& app, VerifyFlags& flags) {
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
   add_machine(app, flags.machine);
-  exclude(app, file, all_of({group::problems, group::plans, {group::world}}));
+  exclude(app, file, all_of({group::problems, group::plans(), {group::world}}));
 }
 
 void add_simulate(CLI::App& app, SimulateFlags& flags) {
@@ -154,7 +154,7 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
   app.add_option("--sweep", flags.sweeps, "Many sizes: k=1K,2K,4K; for m, n, k or inner, may be repeated")
       ->type_name("SIZES")
       ->group(group::problem);
-  exclude(app, file, all_of({group::problems, group::plans, {group::world}}), {"--machine"});
+  exclude(app, file, all_of({group::problems, group::plans(), {group::world}}), {"--machine"});
   const std::string group = "Simulation";
   app.add_option("--epochs", flags.options.epochs, "Runs back to back; times are of one")
       ->check(CLI::Range(1, 1000))

@@ -190,7 +190,25 @@ void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
   file("--out", flags.out, "File for the assembled result, written once it is verified");
 }
 
+const std::vector<std::string>& group::plans() {
+  static const std::vector<std::string> headings = [] {
+    std::vector<std::string> all{mechanism};
+    for (const PlannerEntry& planner : planners()) all.emplace_back(name(planner.mechanism));
+    all.emplace_back(tiles);
+    return all;
+  }();
+  return headings;
+}
+
 namespace {
+
+/// "sequential, chunked, …"
+std::string mechanism_list() {
+  std::string list;
+  for (const PlannerEntry& planner : planners())
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", name(planner.mechanism));
+  return list;
+}
 
 /// A param as a flag. Mechanisms that take it may describe it differently.
 struct ParamFlag {
@@ -221,7 +239,7 @@ std::vector<ParamFlag> param_flags() {
       at->takers.emplace_back(planner.mechanism, info.help);
     }
   std::ranges::stable_sort(flags, {}, [](const ParamFlag& flag) {
-    return std::ranges::find(group::plans, flag.group()) - group::plans.begin();
+    return std::ranges::find(group::plans(), flag.group()) - group::plans().begin();
   });
   return flags;
 }
@@ -238,8 +256,7 @@ void set_param(ParamList& params, const ParamFlag& flag, const std::string& valu
 
 void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   add(app, "--mechanism", "NAME",
-      "sequential, chunked, ring, signal, fused, copy-engine, a list of these, all, best (the default), or "
-      "auto: the one predicted to be fastest",
+      mechanism_list() + ", a list of these, all, best (the default), or auto: the one predicted to be fastest",
       [&](auto& t) {
         flags.mechanisms = parse_mechanisms(t);
         flags.automatic = t == "auto";
@@ -261,12 +278,9 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
 }
 
 Mechanism mechanism_named(const std::string& text, const std::string& others) {
-  std::string known;
-  for (const PlannerEntry& entry : planners()) {
+  for (const PlannerEntry& entry : planners())
     if (text == name(entry.mechanism)) return entry.mechanism;
-    known += fmt::format("{}, ", name(entry.mechanism));
-  }
-  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of {}{})", text, known, others));
+  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of {}, {})", text, mechanism_list(), others));
 }
 
 PlanFlags parse_plan_flags(std::vector<std::string> arguments) {

@@ -72,8 +72,8 @@ inline constexpr const char *problem = "Operator", *attention = "Attention", *mo
                             *matrices = "Your own matrices", *mechanism = "Mechanism",
                             *tiles = "Tiles of the GEMM", *world = "Ranks and machine";
 /// Headings of the flags that define operators, and of those that plan them.
-inline const std::vector<std::string> problems{problem, attention, model},
-    plans{mechanism, "chunked", "ring", "signal", "fused", "copy-engine", tiles};
+inline const std::vector<std::string> problems{problem, attention, model};
+const std::vector<std::string>& plans();
 }  // namespace group
 
 /// Adds an option whose text goes through `store`. If `store` throws InvalidArgument, the message gets the
