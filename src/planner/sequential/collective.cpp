@@ -73,13 +73,13 @@ void exchange_rows(Builder& build) {
 void call_library(Builder& build) {
   const Problem& p = build.problem();
   const std::int64_t shard = p.shard_rows(), all = p.world * shard;
-  if (p.op == Op::alltoall) return exchange_rows(build);
-  if (p.op == Op::allreduce) {
+  if (p.traits().routes()) return exchange_rows(build);
+  if (p.traits().reduces() && !p.traits().scatters()) {
     for (int r = 0; r < build.ranks(); ++r)
       build.collective(r, CollectiveKind::allreduce, build.all(build.a, r), build.all(build.out, r));
     return;
   }
-  const bool gather = p.op == Op::allgather;
+  const bool gather = p.traits().gathers();
   const EqualParts parts(build, gather ? shard : all, gather ? all : shard);
   for (int r = 0; r < build.ranks(); ++r)
     parts.call(build, r, gather ? CollectiveKind::allgather : CollectiveKind::reducescatter);
