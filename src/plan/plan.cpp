@@ -31,12 +31,12 @@ std::string_view name(LaneKind kind) {
 
 namespace {
 
-constexpr Names<Mechanism, 6> mechanisms{{{Mechanism::sequential, "sequential"},
-                                          {Mechanism::chunked, "chunked"},
-                                          {Mechanism::signal, "signal"},
-                                          {Mechanism::ring, "ring"},
-                                          {Mechanism::fused, "fused"},
-                                          {Mechanism::copy_engine, "copy-engine"}}};
+constexpr Names<Mechanism, mechanism_count> mechanisms{{{Mechanism::sequential, "sequential"},
+                                                        {Mechanism::chunked, "chunked"},
+                                                        {Mechanism::signal, "signal"},
+                                                        {Mechanism::ring, "ring"},
+                                                        {Mechanism::fused, "fused"},
+                                                        {Mechanism::copy_engine, "copy-engine"}}};
 
 /// True if every row lies on a rank of its own: the owner or the destination.
 bool spreads_by_row(const Placement& at) {

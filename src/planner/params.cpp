@@ -34,7 +34,7 @@ auto with_params_of(Mechanism mechanism, Visit&& visit) {
 
 template <class P>
 const planner::ParamRow<P>* find_row(std::string_view name, bool is_workload) {
-  for (const planner::ParamRow<P>& row : planner::param_table<P>())
+  for (const planner::ParamRow<P>& row : P::table())
     if (row.info.name == name && (is_workload || !row.info.only_of_workloads)) return &row;
   return nullptr;
 }
@@ -80,6 +80,8 @@ CommOrder parse_comm_order(std::string_view text) {
   return parse_in(comm_orders, "order", text);
 }
 
+static_assert(std::variant_size_v<Params> == mechanism_count);
+
 Mechanism mechanism_of(const Params& params) {
   return static_cast<Mechanism>(params.index());
 }
@@ -97,7 +99,7 @@ ParamList list_of(const Params& params) {
   ParamList list;
   std::visit(
       [&]<class P>(const P& at) {
-        for (const planner::ParamRow<P>& row : planner::param_table<P>())
+        for (const planner::ParamRow<P>& row : P::table())
           if (auto text = row.text(at)) list.push_back({std::string(row.info.name), std::move(*text)});
       },
       params);
@@ -138,7 +140,7 @@ Params unregistered(Params params) {
 std::vector<ParamInfo> params_of(Mechanism mechanism) {
   return with_params_of(mechanism, []<class P>(const P&) {
     std::vector<ParamInfo> infos;
-    for (const planner::ParamRow<P>& row : planner::param_table<P>()) infos.push_back(row.info);
+    for (const planner::ParamRow<P>& row : P::table()) infos.push_back(row.info);
     return infos;
   });
 }

@@ -61,7 +61,7 @@ std::vector<Choice> choices(const Problem& problem, const Machine& machine, cons
   std::visit(
       [&]<class P>(const P& now) {
         const P& given = std::get<P>(fixed);
-        for (const planner::ParamRow<P>& row : planner::param_table<P>()) {
+        for (const planner::ParamRow<P>& row : P::table()) {
           if (!row.tried || row.text(given)) continue;
           Choice choice{std::string(row.info.name), {}};
           for (P& params : row.tried({problem, machine, now, given}))

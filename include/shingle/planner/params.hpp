@@ -17,6 +17,14 @@
 
 namespace shingle {
 
+namespace planner {
+template <class P>
+struct ParamRow;
+/// The table of a mechanism's params (src/planner/common/param_table.hpp).
+template <class P>
+using ParamTable = std::vector<ParamRow<P>>;
+}  // namespace planner
+
 /// What moves bytes if no NCCL collective does: copy engines, or stores of the workers.
 enum class Mover : std::uint8_t { copy_engine, store };
 std::string_view name(Mover mover);
@@ -81,6 +89,7 @@ struct SequentialParams {
   TileParams tile{};                        ///< workloads only: tiles of their GEMMs
   std::vector<CollectiveConfig> configs{};  ///< workloads only: settings of each collective; empty: NCCL's
   bool symmetric = false;
+  static const planner::ParamTable<SequentialParams>& table();
   bool operator==(const SequentialParams&) const = default;
 };
 
@@ -91,6 +100,7 @@ struct ChunkedParams {
   TileParams tile{};                        ///< as in SequentialParams
   std::vector<CollectiveConfig> configs{};  ///< as in SequentialParams
   bool symmetric = false;
+  static const planner::ParamTable<ChunkedParams>& table();
   bool operator==(const ChunkedParams&) const = default;
 };
 
@@ -102,6 +112,7 @@ struct SignalParams {
                                             ///< figures (api/registry.hpp), else equal groups
   bool equal_groups = false;                ///< no search; the planner makes equal groups
   bool symmetric = false;
+  static const planner::ParamTable<SignalParams>& table();
   bool operator==(const SignalParams&) const = default;
 };
 
@@ -113,6 +124,7 @@ struct RingParams {
   bool row_parallel = false;      ///< attention of all queries first, then only the projection in slices
   bool unregistered = false;      ///< an allreduce uses messages
   bool symmetric = false;
+  static const planner::ParamTable<RingParams>& table();
   bool operator==(const RingParams&) const = default;
 };
 
@@ -130,6 +142,7 @@ struct FusedParams {
   CommOrder comm_order = CommOrder::automatic;  ///< order of the shards
   bool unregistered = false;  ///< shards are sent, not fetched; sums and rows are copied to the output
   bool symmetric = false;
+  static const planner::ParamTable<FusedParams>& table();
   bool operator==(const FusedParams&) const = default;
 };
 
@@ -144,6 +157,7 @@ struct CopyEngineParams {
   std::int32_t launchers = 0;  ///< threads that create the commands of all ranks; 0: one
   bool unregistered = false;   ///< each part is copied to the output as it arrives
   bool symmetric = false;
+  static const planner::ParamTable<CopyEngineParams>& table();
   bool operator==(const CopyEngineParams&) const = default;
 };
 

@@ -48,7 +48,7 @@ inline constexpr Transport last<Transport> = Transport::net;
 template <>
 inline constexpr LaneKind last<LaneKind> = LaneKind::host;
 template <>
-inline constexpr Mechanism last<Mechanism> = Mechanism::copy_engine;
+inline constexpr Mechanism last<Mechanism> = static_cast<Mechanism>(mechanism_count - 1);
 
 constexpr std::string_view name(RowOrder order) {
   return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";

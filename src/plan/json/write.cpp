@@ -96,7 +96,8 @@ class Writer {
     std::int64_t count = 0;
     const char* end = value.data() + value.size();
     const auto [rest, error] = std::from_chars(value.data(), end, count);
-    return rest == end && error == std::errc{} ? ordered_json(count) : ordered_json(value);
+    const bool same = rest == end && error == std::errc{} && std::to_string(count) == value;
+    return same ? ordered_json(count) : ordered_json(value);
   }
   static ordered_json list(const auto& values) {
     ordered_json json = ordered_json::array();

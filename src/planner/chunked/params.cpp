@@ -1,10 +1,10 @@
 // The params of `chunked`.
 #include "planner/common/param_table.hpp"
 
-namespace shingle::planner {
+namespace shingle {
 
-template <>
-const ParamTable<ChunkedParams>& param_table() {
+const planner::ParamTable<ChunkedParams>& ChunkedParams::table() {
+  using namespace planner;
   using P = ChunkedParams;
   static const ParamTable<P> table = joined(
       {
@@ -18,4 +18,4 @@ const ParamTable<ChunkedParams>& param_table() {
   return table;
 }
 
-}  // namespace shingle::planner
+}  // namespace shingle

@@ -35,25 +35,6 @@ struct ParamRow {
   std::function<std::vector<P>(const Tuning<P>&)> tried{};
 };
 
-template <class P>
-using ParamTable = std::vector<ParamRow<P>>;
-
-/// The table of a mechanism; each mechanism specialises it.
-template <class P>
-const ParamTable<P>& param_table();
-template <>
-const ParamTable<SequentialParams>& param_table();
-template <>
-const ParamTable<ChunkedParams>& param_table();
-template <>
-const ParamTable<SignalParams>& param_table();
-template <>
-const ParamTable<RingParams>& param_table();
-template <>
-const ParamTable<FusedParams>& param_table();
-template <>
-const ParamTable<CopyEngineParams>& param_table();
-
 // ----------------------------------------------------------------------------------------------------------
 // values as text: `text` of a value, and `parse`, which throws InvalidArgument
 

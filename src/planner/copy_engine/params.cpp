@@ -1,10 +1,10 @@
 // The params of `copy-engine`.
 #include "planner/common/param_table.hpp"
 
-namespace shingle::planner {
+namespace shingle {
 
-template <>
-const ParamTable<CopyEngineParams>& param_table() {
+const planner::ParamTable<CopyEngineParams>& CopyEngineParams::table() {
+  using namespace planner;
   using P = CopyEngineParams;
   static const ParamTable<P> table = joined(
       {
@@ -30,4 +30,4 @@ const ParamTable<CopyEngineParams>& param_table() {
   return table;
 }
 
-}  // namespace shingle::planner
+}  // namespace shingle

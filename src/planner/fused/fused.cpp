@@ -145,6 +145,10 @@ std::int32_t summing(const Machine& machine, const FusedParams& params, const Pr
 FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& params) {
   FusedParams chosen;
   chosen.tile = params.tile;
+  if (params.tile.rows > 0 || params.tile.cols > 0) {
+    const planner::TileSize tile = planner::tile_size(machine, params.tile);
+    chosen.tile.rows = tile.rows, chosen.tile.cols = tile.cols;
+  }
   chosen.unregistered = params.unregistered;
   if (p.traits().reduces()) {
     chosen.stage_fp32 = params.stage_fp32;

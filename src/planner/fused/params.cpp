@@ -3,8 +3,8 @@
 
 #include "planner/common/param_table.hpp"
 
-namespace shingle::planner {
-
+namespace shingle {
+namespace planner {
 namespace {
 
 using P = FusedParams;
@@ -33,6 +33,13 @@ std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
   return {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved};
 }
 
+/// Shards start at another one on each rank, so there is no rotation to choose.
+ParamTable<P> tiles_without_rotation() {
+  ParamTable<P> rows = tuned_tile_rows<P>();
+  std::erase_if(rows, [](const ParamRow<P>& row) { return row.info.name == "rotation"; });
+  return rows;
+}
+
 ParamRow<P> helpers_row() {
   ParamRow<P> helpers =
       row<&P::helpers>("helpers", "N", "Workers that sum or push beside the GEMM, or none", helpers_to_try);
@@ -51,10 +58,12 @@ ParamRow<P> helpers_row() {
 
 }  // namespace
 
-template <>
-const ParamTable<FusedParams>& param_table() {
+}  // namespace planner
+
+const planner::ParamTable<FusedParams>& FusedParams::table() {
+  using namespace planner;
   static const ParamTable<P> table = joined(
-      tuned_tile_rows<P>(),
+      tiles_without_rotation(),
       {
           helpers_row(),
           row<&P::stage_fp32>("stage-fp32", "", "Send partial products in fp32"),
@@ -86,4 +95,4 @@ const ParamTable<FusedParams>& param_table() {
   return table;
 }
 
-}  // namespace shingle::planner
+}  // namespace shingle

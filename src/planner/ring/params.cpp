@@ -1,7 +1,8 @@
 // The params of `ring`.
 #include "planner/common/param_table.hpp"
 
-namespace shingle::planner {
+namespace shingle {
+namespace planner {
 
 /// Messages, or engines, which take no workers. The choice changes the best workers and slices too.
 static std::vector<RingParams> engines_to_try(const Tuning<RingParams>& tuning) {
@@ -12,8 +13,10 @@ static std::vector<RingParams> engines_to_try(const Tuning<RingParams>& tuning) 
   return {other};
 }
 
-template <>
-const ParamTable<RingParams>& param_table() {
+}  // namespace planner
+
+const planner::ParamTable<RingParams>& RingParams::table() {
+  using namespace planner;
   using P = RingParams;
   static const ParamTable<P> table = [] {
     ParamRow<P> engines =
@@ -37,4 +40,4 @@ const ParamTable<RingParams>& param_table() {
   return table;
 }
 
-}  // namespace shingle::planner
+}  // namespace shingle

@@ -144,6 +144,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingPa
   RingParams chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
+  chosen.unregistered = params.unregistered;
   chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem, machine), most);
   chosen.engines = std::min(params.engines, chosen.slices);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;

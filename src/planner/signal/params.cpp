@@ -1,7 +1,8 @@
 // The params of `signal`.
 #include "planner/common/param_table.hpp"
 
-namespace shingle::planner {
+namespace shingle {
+namespace planner {
 
 /// The groups of waves. The tuner searches them with its own model of waves (tune/searched.hpp).
 static ParamRow<SignalParams> groups_row() {
@@ -23,8 +24,10 @@ static ParamRow<SignalParams> groups_row() {
       {}};
 }
 
-template <>
-const ParamTable<SignalParams>& param_table() {
+}  // namespace planner
+
+const planner::ParamTable<SignalParams>& SignalParams::table() {
+  using namespace planner;
   using P = SignalParams;
   static const ParamTable<P> table = [] {
     ParamTable<P> tiles = tuned_tile_rows<P>();
@@ -38,4 +41,4 @@ const ParamTable<SignalParams>& param_table() {
   return table;
 }
 
-}  // namespace shingle::planner
+}  // namespace shingle

@@ -256,7 +256,8 @@ void set_param(ParamList& params, const ParamFlag& flag, const std::string& valu
 
 void add_plan_flags(CLI::App& app, PlanFlags& flags) {
   add(app, "--mechanism", "NAME",
-      mechanism_list() + ", a list of these, all, best (the default), or auto: the one predicted to be fastest",
+      mechanism_list() +
+          ", a list of these, all, best (the default), or auto: the one predicted to be fastest",
       [&](auto& t) {
         flags.mechanisms = parse_mechanisms(t);
         flags.automatic = t == "auto";
@@ -280,7 +281,8 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
 Mechanism mechanism_named(const std::string& text, const std::string& others) {
   for (const PlannerEntry& entry : planners())
     if (text == name(entry.mechanism)) return entry.mechanism;
-  throw InvalidArgument(fmt::format("unknown mechanism '{}' (one of {}, {})", text, mechanism_list(), others));
+  throw InvalidArgument(
+      fmt::format("unknown mechanism '{}' (one of {}, {})", text, mechanism_list(), others));
 }
 
 PlanFlags parse_plan_flags(std::vector<std::string> arguments) {
