@@ -77,7 +77,7 @@ constexpr Setting settings[] = {
      [](CollectiveConfig& at, const std::string& text) { at.transport = parse_transport(text); }},
 };
 
-std::string text(const CollectiveConfig& config) {
+std::string config_text(const CollectiveConfig& config) {
   const CollectiveConfig none;
   std::string all;
   for (const Setting& setting : settings)
@@ -86,7 +86,7 @@ std::string text(const CollectiveConfig& config) {
   return all.empty() ? "default" : all;
 }
 
-void parse(CollectiveConfig& config, const std::string& text) {
+void parse_config(CollectiveConfig& config, const std::string& text) {
   config = {};
   if (text == "default") return;
   for (const std::string& part : split(text, '/')) {
@@ -105,7 +105,7 @@ std::string text(const std::vector<std::int64_t>& values) {
 }
 std::string text(const std::vector<CollectiveConfig>& configs) {
   std::string all;
-  for (const CollectiveConfig& config : configs) all += (all.empty() ? "" : ",") + text(config);
+  for (const CollectiveConfig& config : configs) all += (all.empty() ? "" : ",") + config_text(config);
   return all;
 }
 
@@ -125,7 +125,7 @@ void parse(std::vector<std::int64_t>& values, const std::string& text) {
 }
 void parse(std::vector<CollectiveConfig>& configs, const std::string& text) {
   configs.clear();
-  for (const std::string& part : split(text, ',')) parse(configs.emplace_back(), part);
+  for (const std::string& part : split(text, ',')) parse_config(configs.emplace_back(), part);
 }
 
 const ParamTable<TileParams>& tile_table() {
