@@ -331,7 +331,7 @@ TEST(CopyEngine, SaysWhatItCannotServe) {
   };
   EXPECT_THAT(reason(collective(Op::alltoall, 3), {.variant = Variant::bcst}),
               HasSubstr("other rows for each"));
-  EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = Variant::swap}), HasSubstr("only gives"));
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = Variant::swap}), HasSubstr("sends one way"));
   EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = Variant::ring, .engines = 2}),
               HasSubstr("one engine"));
   Problem uneven = collective(Op::alltoall, 2);
@@ -345,7 +345,7 @@ TEST(CopyEngine, SaysWhatItCannotServe) {
               HasSubstr("one place"));
   Machine processes;
   processes.peer_memory = false;
-  EXPECT_THAT(reason(collective(Op::allgather, 3), {}, processes), HasSubstr("cannot reach"));
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {}, processes), HasSubstr("is not accessible here"));
   EXPECT_EQ(reason(collective(Op::allgather, 1), {}, processes), "");
 }
 

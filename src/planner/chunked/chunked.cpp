@@ -213,7 +213,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
         "use fused"};
   if (!problem.traits().is_workload)
     if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
-  if (problem.traits().attends) return Reason{"attention is cut into slices by ring"};
+  if (problem.traits().attends) return Reason{"chunked does not plan attention: use ring"};
   if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
     return Reason{
         fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};

@@ -367,7 +367,7 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
   return std::visit(
       [&](const auto& at) -> std::optional<Reason> {
         if constexpr (requires { at.comm_workers; })
-          if (at.comm_workers < 0) return Reason{"collectives occupy at least one worker"};
+          if (at.comm_workers < 0) return Reason{"comm_workers must not be negative"};
         if constexpr (requires { at.configs; })
           if (auto reason = wrong_configs(problem, machine, at.configs)) return reason;
         if constexpr (requires { at.tile; }) return wrong_tile(at.tile);
@@ -379,7 +379,7 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
 std::optional<Reason> nothing_to_overlap(const Problem& problem) {
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
   if (problem.traits().is_workload)
-    return Reason{"an overlap's computations and collectives stay whole: use chunked"};
+    return Reason{"an overlap keeps its computations and collectives whole: use chunked or sequential"};
   if (problem.traits().is_collective())
     return Reason{
         fmt::format("{} has no computation to overlap: use sequential or copy-engine", name(problem.op))};

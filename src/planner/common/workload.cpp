@@ -46,7 +46,7 @@ Collective transfer(const Builder& build, const std::vector<CollectiveConfig>& c
 std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machine,
                                     const std::vector<CollectiveConfig>& configs) {
   if (configs.empty()) return std::nullopt;
-  if (!problem.traits().is_workload) return Reason{"configs are for the collectives of an overlap"};
+  if (!problem.traits().is_workload) return Reason{"configs are for the collectives of an overlap only"};
   const std::size_t collectives = problem.overlap->collectives.size();
   if (configs.size() != collectives)
     return Reason{fmt::format("{} configs for {} collectives", configs.size(), collectives)};

@@ -18,13 +18,13 @@ bool is_gather(const Problem& p) {
 std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machine,
                                           const CopyEngineParams& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
-  if (p.traits().is_workload) return Reason{"an overlap's collectives are a library's: use chunked"};
-  if (p.traits().attends) return Reason{"attention is cut into slices by ring"};
+  if (p.traits().is_workload) return Reason{"an overlap's collectives are NCCL's or MPI's: use chunked"};
+  if (p.traits().attends) return Reason{"copy-engine does not plan attention: use ring"};
   if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
   if (!machine.peer_memory && p.world > 1)
-    return Reason{"copy engines write into other ranks' memory, which ranks cannot reach here"};
+    return Reason{"copy engines write to other ranks' memory, which is not accessible here: use another mechanism"};
   if (p.row_order == RowOrder::block_cyclic)
-    return Reason{"copy engines move every rank's rows together: rows dealt in blocks are signal's"};
+    return Reason{"copy-engine plans contiguous rows only, not block-cyclic ones: use signal"};
   if (params.engines < 0 || params.engines > max_world)
     return Reason{fmt::format("engines = {} is outside [1, {}]", params.engines, max_world)};
   if (params.launchers < 0 || params.launchers > p.world)
@@ -33,7 +33,7 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
   // Ranks that add to one count may be an epoch ahead, and their adds would be taken for those of other
   // ranks.
   if (params.poll == Poll::collective && params.trigger == Trigger::direct)
-    return Reason{"one place to poll for all ranks is the host's to set: use --trigger host"};
+    return Reason{"--poll collective needs --trigger host"};
   return std::nullopt;
 }
 
@@ -47,7 +47,7 @@ std::optional<Reason> unfit(const Problem& p, Variant variant, const CopyEngineP
         name(p.op))};
   if (variant == Variant::swap && is_gather(p))
     return Reason{fmt::format(
-        "swap exchanges rows with another rank, but {} only gives: use pcpy, b2b, bcst or ring", name(p.op))};
+        "swap exchanges rows between two ranks, but {} sends one way: use pcpy, b2b, bcst or ring", name(p.op))};
   if (variant == Variant::swap && !symmetric)
     return Reason{"swap exchanges rows in place: any two ranks must send each other the same number of rows"};
   if (variant == Variant::ring && params.engines > 1)

@@ -9,8 +9,7 @@ namespace {
 
 using P = FusedParams;
 
-/// True if shards are gathered in communication tiles. An order of sums is one of two hops; `automatic` may
-/// choose one shot.
+/// True if shards are gathered in communication tiles.
 bool gathers(const Tuning<P>& tuning) {
   return tuning.problem.traits().shards_a();
 }
@@ -30,10 +29,11 @@ std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
 std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
   if (gathers(tuning)) return {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved};
   if (!tuning.problem.traits().reduces()) return {};
+  // An explicit order excludes one-shot; `automatic` keeps it possible.
   return {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved};
 }
 
-/// Shards start at another one on each rank, so there is no rotation to choose.
+/// The planner sets the rotation: each rank starts at a different shard.
 ParamTable<P> tiles_without_rotation() {
   ParamTable<P> rows = tuned_tile_rows<P>();
   std::erase_if(rows, [](const ParamRow<P>& row) { return row.info.name == "rotation"; });

@@ -14,16 +14,16 @@ std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& 
   problem.validate();
   if (auto reason = infeasible(problem, machine, params)) return reason;
   if (auto reason = nothing_to_overlap(problem)) return reason;
-  if (problem.traits().attends) return Reason{"attention is cut into slices by ring"};
+  if (problem.traits().attends) return Reason{"signal does not plan attention: use ring"};
   if (problem.op == Op::mlp)
     return Reason{
-        "signal sends what a GEMM has finished; mlp communicates before its first: use ring or fused"};
+        "signal sends the output of a GEMM, but mlp communicates before its first GEMM: use ring or fused"};
   if (problem.op == Op::gemm_allgather_gemm)
     return Reason{
-        "signal's groups of tiles are no rows that an all-gather could bring: use chunked or copy-engine"};
+        "signal does not plan an all-gather between two GEMMs: use chunked or copy-engine"};
   if (problem.traits().gathers())
     return Reason{
-        fmt::format("signal sends what a GEMM has finished; {} communicates before its GEMM: use {}",
+        fmt::format("signal sends the output of a GEMM, but {} communicates before its GEMM: use {}",
                     name(problem.op), problem.traits().routes() ? "fused" : "chunked, ring or fused")};
   return std::nullopt;
 }
@@ -41,7 +41,7 @@ Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, cons
     const std::int64_t block =
         dealt ? problem.row_block : smaller(larger(tile_rows / problem.world, 1), problem.shard_rows());
     if (block * problem.world > std::int64_t{1} << 30)
-      return Reason{fmt::format("blocks of {} rows a rank make tiles that are too tall", block)};
+      return Reason{fmt::format("row blocks of {} rows make tiles that are too tall; take smaller blocks", block)};
     tile_rows = static_cast<std::int32_t>(block * problem.world);
     rows = problem.world * problem.shard_rows();
   }

@@ -210,7 +210,7 @@ Result<Plan> plan_signal(const Problem& problem, const Machine& host, const Sign
   const auto served = planner::signal_grid(problem, machine, params);
   if (!served) return Reason{served.reason()};
   if (params.equal_groups && !params.group_waves.empty())
-    return Reason{"groups of waves are given, and equal ones are asked for as well"};
+    return Reason{"group_waves and equal_groups are both set; set one of them"};
   const planner::SignalGrid& tiles = served.value();
   const TileGrid& grid = tiles.grid;
   SignalParams chosen = params;
