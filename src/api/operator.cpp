@@ -20,10 +20,11 @@ constexpr bool always_verify = true;
 
 Result<Plan> made(const Problem& problem, const Machine& machine, const Options& options) {
   if (options.params)
-    return make_plan(problem, machine, options.registered ? *options.params : unregistered(*options.params));
+    return make_plan(problem, machine,
+                     options.registered ? *options.params : with_unregistered(*options.params));
   Result<Plan> best = make_best_plan(problem, machine);
   if (!best || options.registered) return best;
-  return make_plan(problem, machine, unregistered(default_params(best->mechanism)));
+  return make_plan(problem, machine, with_unregistered(default_params(best->mechanism)));
 }
 
 Plan planned(const World& world, const Problem& problem, const Options& options) {
@@ -77,7 +78,7 @@ struct Operator::State {
   }
 };
 
-Plan proven(Plan plan, bool asked) {
+Plan prove_if_asked(Plan plan, bool asked) {
   if (!asked && !always_verify) return plan;
   const Proof proof = verify(plan);
   if (!proof && (asked || proof.rule != "size"))
@@ -87,8 +88,8 @@ Plan proven(Plan plan, bool asked) {
 }
 
 Operator::Operator(World& world, const Problem& problem, const Options& options)
-    : state_(new State(world, proven(planned(world, problem, options), options.verify), options.timeout_us)) {
-}
+    : state_(new State(world, prove_if_asked(planned(world, problem, options), options.verify),
+                       options.timeout_us)) {}
 
 Operator::Operator(World& world, Plan plan, double timeout_us)
     : state_(new State(world, std::move(plan), timeout_us)) {}

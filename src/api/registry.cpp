@@ -113,7 +113,7 @@ std::span<const BackendEntry> backends() {
 Result<Plan> make_plan(const Problem& problem, const Machine& machine, const Params& params) {
   problem.validate();
   const ParamList given = list_of(params);
-  if (const auto reason = untaken(mechanism_of(params), problem.traits().is_workload, given))
+  if (const auto reason = why_refused(mechanism_of(params), problem.traits().is_workload, given))
     throw InvalidArgument(reason->text);
   if (const auto* signal = std::get_if<SignalParams>(&params))
     if (const auto searched = searched_groups(problem, machine, *signal))
@@ -127,7 +127,7 @@ Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, cons
   Result<Plan> plan = Reason{"no mechanism takes all of these params"};
   bool taken = false;
   for (const PlannerEntry& entry : planners() | std::views::reverse) {
-    if (untaken(entry.mechanism, is_workload, params)) continue;
+    if (why_refused(entry.mechanism, is_workload, params)) continue;
     taken = true;
     plan = make_plan(problem, machine, parse_params(entry.mechanism, params, is_workload));
     if (plan) return plan;
@@ -137,7 +137,7 @@ Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, cons
   }
   if (!taken) throw InvalidArgument(plan.reason());
   const Mechanism baseline = planners().front().mechanism;
-  if (const auto reason = untaken(baseline, is_workload, params);
+  if (const auto reason = why_refused(baseline, is_workload, params);
       reason && make_plan(problem, machine, default_params(baseline)))
     throw InvalidArgument(reason->text);  // only the baseline would serve the problem
   return plan;

@@ -108,7 +108,7 @@ ParamList list_of(const Params& params) {
 }
 
 Params parse_params(Mechanism mechanism, const ParamList& list, bool is_workload) {
-  if (const auto reason = untaken(mechanism, is_workload, list)) throw InvalidArgument(reason->text);
+  if (const auto reason = why_refused(mechanism, is_workload, list)) throw InvalidArgument(reason->text);
   Params params = default_params(mechanism);
   std::visit(
       [&]<class P>(P& at) {
@@ -128,7 +128,7 @@ bool is_symmetric(const Params& params) {
   return std::visit([](const auto& at) { return at.symmetric; }, params);
 }
 
-Params unregistered(Params params) {
+Params with_unregistered(Params params) {
   std::visit(
       [](auto& at) {
         if constexpr (requires { at.unregistered; }) at.unregistered = true;
@@ -137,7 +137,7 @@ Params unregistered(Params params) {
   return params;
 }
 
-std::vector<ParamInfo> params_of(Mechanism mechanism) {
+std::vector<ParamInfo> param_infos(Mechanism mechanism) {
   return with_params_of(mechanism, []<class P>(const P&) {
     std::vector<ParamInfo> infos;
     for (const planner::ParamRow<P>& row : P::table()) infos.push_back(row.info);
@@ -145,10 +145,10 @@ std::vector<ParamInfo> params_of(Mechanism mechanism) {
   });
 }
 
-std::optional<Reason> untaken(Mechanism mechanism, bool is_workload, const ParamList& list) {
+std::optional<Reason> why_refused(Mechanism mechanism, bool is_workload, const ParamList& list) {
   std::string known;
   std::vector<std::string_view> names;
-  for (const ParamInfo& info : params_of(mechanism)) {
+  for (const ParamInfo& info : param_infos(mechanism)) {
     if (!is_workload && info.only_of_workloads) continue;
     names.push_back(info.name);
     known += fmt::format("{}--{}", known.empty() ? "" : ", ", info.name);
@@ -159,15 +159,15 @@ std::optional<Reason> untaken(Mechanism mechanism, bool is_workload, const Param
   return std::nullopt;
 }
 
-ParamList taken(Mechanism mechanism, bool is_workload, ParamList list) {
+ParamList accepted(Mechanism mechanism, bool is_workload, ParamList list) {
   std::erase_if(list,
-                [&](const Param& param) { return untaken(mechanism, is_workload, {param}).has_value(); });
+                [&](const Param& param) { return why_refused(mechanism, is_workload, {param}).has_value(); });
   return list;
 }
 
-Params parse_taken(Mechanism mechanism, const Problem& problem, const ParamList& list) {
+Params parse_accepted(Mechanism mechanism, const Problem& problem, const ParamList& list) {
   const bool is_workload = problem.traits().is_workload;
-  return parse_params(mechanism, taken(mechanism, is_workload, list), is_workload);
+  return parse_params(mechanism, accepted(mechanism, is_workload, list), is_workload);
 }
 
 }  // namespace shingle

@@ -193,7 +193,7 @@ void check_plan(const Problem& p, const Machine& machine, const Params& params, 
   RC_ASSERT(again.has_value());
   RC_ASSERT(plan == *again);
   RC_ASSERT(plan_from_json(to_json(plan)) == plan);
-  if (params == unregistered(params) && !remote_user_buffers(plan).empty())
+  if (params == with_unregistered(params) && !remote_user_buffers(plan).empty())
     RC_FAIL("peers use a matrix that they do not reach\n" + all_of(p, plan));
   const auto sent = sent_elements(plan);
   for (int rank = 0; rank < p.world; ++rank)

@@ -66,7 +66,7 @@ TEST(ParamTable, HasEveryFlagOfPlansAndNoOther) {
   std::set<std::string> listed;
   for (const PlannerEntry& entry : planners()) {
     std::set<std::string_view> own;
-    for (const ParamInfo& info : params_of(entry.mechanism)) {
+    for (const ParamInfo& info : param_infos(entry.mechanism)) {
       EXPECT_TRUE(own.insert(info.name).second) << name(entry.mechanism) << " has two of --" << info.name;
       listed.emplace(info.name);
     }
@@ -182,7 +182,8 @@ TEST(ParamTable, SharedParamsAreSetByTheirRow) {
     EXPECT_FALSE(is_symmetric(open));
     EXPECT_TRUE(is_symmetric(parse_params(entry.mechanism, {{"symmetric", ""}})));
     const ParamList staged{{"unregistered", ""}};
-    EXPECT_EQ(list_of(unregistered(open)), taken(entry.mechanism, true, staged)) << name(entry.mechanism);
+    EXPECT_EQ(list_of(with_unregistered(open)), accepted(entry.mechanism, true, staged))
+        << name(entry.mechanism);
   }
 }
 
@@ -196,19 +197,19 @@ TEST(ParamTable, WhatAMechanismDoesNotTakeIsRefusedWithWhatItTakes) {
       const auto make = [&] {
         (void)make_plan(problem(), machine_of_tiles(), parse_params(entry.mechanism, given, false));
       };
-      if (!untaken(entry.mechanism, false, given)) {
+      if (!why_refused(entry.mechanism, false, given)) {
         EXPECT_NO_THROW(make()) << name(entry.mechanism) << " --" << flag;
-        EXPECT_EQ(taken(entry.mechanism, false, given), given);
-        EXPECT_EQ(list_of(parse_taken(entry.mechanism, problem(), given)), given);
+        EXPECT_EQ(accepted(entry.mechanism, false, given), given);
+        EXPECT_EQ(list_of(parse_accepted(entry.mechanism, problem(), given)), given);
         continue;
       }
       EXPECT_THAT(
           make, ThrowsMessage<InvalidArgument>(HasSubstr(std::string(name(entry.mechanism)) + " takes no --" +
                                                          flag + "; its params are --")));
-      EXPECT_THAT(taken(entry.mechanism, false, given), IsEmpty());
-      EXPECT_THAT(list_of(parse_taken(entry.mechanism, problem(), given)), IsEmpty());
+      EXPECT_THAT(accepted(entry.mechanism, false, given), IsEmpty());
+      EXPECT_THAT(list_of(parse_accepted(entry.mechanism, problem(), given)), IsEmpty());
     }
-  EXPECT_EQ(untaken(Mechanism::ring, false, {{"groups", "1,2"}})->text,
+  EXPECT_EQ(why_refused(Mechanism::ring, false, {{"groups", "1,2"}})->text,
             "ring takes no --groups; its params are --engines, --comm-workers, --slices, --row-parallel, "
             "--unregistered, --symmetric");
 }
@@ -221,8 +222,8 @@ TEST(ParamTable, ParamsOfWorkloadsAreRefusedForOthers) {
       const Params params = parse_params(mechanism, given);
       EXPECT_EQ(list_of(params), given);
       EXPECT_TRUE(make_plan(workload(), machine, params)) << name(mechanism) << " " << describe(given);
-      EXPECT_EQ(taken(mechanism, true, given), given);
-      EXPECT_THAT(taken(mechanism, false, given), IsEmpty());
+      EXPECT_EQ(accepted(mechanism, true, given), given);
+      EXPECT_THAT(accepted(mechanism, false, given), IsEmpty());
       const std::string refusal = std::string(name(mechanism)) + " takes no --" + given.front().name;
       EXPECT_THAT([&] { (void)parse_params(mechanism, given, false); },
                   ThrowsMessage<InvalidArgument>(HasSubstr(refusal)));
@@ -272,11 +273,11 @@ TEST(ParamTable, PlannersHeedWhatTheyTake) {
   const ParamList beside[] = {{}, {{"engines", "1"}}, {{"trigger", "direct"}}, {{"variant", "pcpy"}}};
   for (const PlannerEntry& entry : planners())
     for (const auto& [flag, value] : values) {
-      if (untaken(entry.mechanism, false, {{flag, value}})) continue;
+      if (why_refused(entry.mechanism, false, {{flag, value}})) continue;
       bool heeded = false;
       for (const Problem& p : problems)
         for (const ParamList& others : beside) {
-          const ParamList base = taken(entry.mechanism, false, others);
+          const ParamList base = accepted(entry.mechanism, false, others);
           ParamList params = base;
           params.push_back({flag, value});  // replaces one of the same name: it is parsed last
           const auto without = steps_of(p, entry.mechanism, base),

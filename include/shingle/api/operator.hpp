@@ -15,8 +15,9 @@ struct Options {
   /// The mechanism, by the type of its params; open fields are the planner's choice. Empty: the finest
   /// mechanism that serves the problem.
   std::optional<Params> params{};
-  /// Peers can access the matrices that will be bound: any memory on `host`; memory of cudaMalloc() on
-  /// `cuda`. If not, plans that store to peers' matrices go through the operator's staging memory instead.
+  /// True: peers can access the matrices that will be bound. That is any memory on `host`, and memory of
+  /// cudaMalloc() on `cuda`; bind() detects other memory there, and each epoch then copies the whole matrix.
+  /// False: the plan sends parts through the operator's staging memory.
   bool registered = true;
   /// Figures for planning and for the search of params, for example from own_profile(). Empty: the world's
   /// own.
@@ -27,7 +28,7 @@ struct Options {
 
 /// The plan, proven if `asked`, and always in builds with assertions. Throws Error if it fails its proof. A
 /// plan too large to be proven passes unless `asked`.
-Plan proven(Plan plan, bool asked = false);
+Plan prove_if_asked(Plan plan, bool asked = false);
 
 /// A row-major, dense matrix in the caller's memory.
 struct MatrixView {
@@ -36,8 +37,8 @@ struct MatrixView {
   DType dtype = DType::f32;
 };
 
-/// Plans, proves and compiles a problem once, then runs it any number of times. The caller keeps the
-/// matrices. examples/first.cpp is a whole program; src/api/operator.cpp is the source.
+/// Plans and compiles a problem once, then runs it any number of times. The caller keeps the matrices.
+/// examples/first.cpp is a whole program; src/api/operator.cpp is the source.
 ///
 /// The world must outlive the operator. An operator is not thread-safe.
 class Operator {

@@ -77,9 +77,9 @@ struct TileParams {
   bool operator==(const TileParams&) const = default;
 };
 
-// The zero, false, empty or `automatic` value of every field means: the planner's default. The params in a
-// plan hold the values chosen. All mechanisms have `symmetric`: plan only the ranks that stand for all, as it
-// is always done above max_world ranks.
+// A field that is zero, false, empty or `automatic` is open: the planner chooses, or the comment says what it
+// means. The params in a plan hold the values chosen. All mechanisms have `symmetric`: plan only the ranks
+// that stand for all, as it is always done above max_world ranks.
 //
 // `unregistered`: peers cannot access the user's matrices. Data goes through the operator's staging memory.
 
@@ -181,7 +181,7 @@ Params parse_params(Mechanism mechanism, const ParamList& list, bool is_workload
 /// True if only some ranks are planned.
 bool is_symmetric(const Params& params);
 /// The params for peers that cannot access the user's matrices, if that matters to the mechanism.
-Params unregistered(Params params);
+Params with_unregistered(Params params);
 
 /// A row of a mechanism's table of params, for help and flags.
 struct ParamInfo {
@@ -192,14 +192,14 @@ struct ParamInfo {
   bool only_of_workloads = false;  ///< taken for Op::overlap only
 };
 /// The params that a mechanism takes, in the order in which they are printed.
-std::vector<ParamInfo> params_of(Mechanism mechanism);
+std::vector<ParamInfo> param_infos(Mechanism mechanism);
 
 /// The reason why a mechanism does not take these params, or nullopt if it takes all that are given. It names
 /// the param and the ones that the mechanism takes.
-std::optional<Reason> untaken(Mechanism mechanism, bool is_workload, const ParamList& list);
+std::optional<Reason> why_refused(Mechanism mechanism, bool is_workload, const ParamList& list);
 /// The params of the list that the mechanism takes.
-ParamList taken(Mechanism mechanism, bool is_workload, ParamList list);
+ParamList accepted(Mechanism mechanism, bool is_workload, ParamList list);
 /// The params of a mechanism, with those of the list set that it takes.
-Params parse_taken(Mechanism mechanism, const Problem& problem, const ParamList& list);
+Params parse_accepted(Mechanism mechanism, const Problem& problem, const ParamList& list);
 
 }  // namespace shingle

@@ -22,7 +22,8 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
   if (p.traits().attends) return Reason{"copy-engine does not plan attention: use ring"};
   if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
   if (!machine.peer_memory && p.world > 1)
-    return Reason{"copy engines write to other ranks' memory, which is not accessible here: use another mechanism"};
+    return Reason{
+        "copy engines write to other ranks' memory, which is not accessible here: use another mechanism"};
   if (p.row_order == RowOrder::block_cyclic)
     return Reason{"copy-engine plans contiguous rows only, not block-cyclic ones: use signal"};
   if (params.engines < 0 || params.engines > max_world)
@@ -47,7 +48,8 @@ std::optional<Reason> unfit(const Problem& p, Variant variant, const CopyEngineP
         name(p.op))};
   if (variant == Variant::swap && is_gather(p))
     return Reason{fmt::format(
-        "swap exchanges rows between two ranks, but {} sends one way: use pcpy, b2b, bcst or ring", name(p.op))};
+        "swap exchanges rows between two ranks, but {} sends one way: use pcpy, b2b, bcst or ring",
+        name(p.op))};
   if (variant == Variant::swap && !symmetric)
     return Reason{"swap exchanges rows in place: any two ranks must send each other the same number of rows"};
   if (variant == Variant::ring && params.engines > 1)

@@ -30,17 +30,19 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
   if (auto reason = planner::nothing_to_overlap(p)) return *reason;
   if (p.traits().attends) return Reason{"fused does not plan attention: use ring"};
   if (!machine.peer_memory && p.world > 1)
-    return Reason{"fused stores to other ranks' memory, which is not accessible here: use sequential, chunked, ring or signal"};
+    return Reason{
+        "fused stores to other ranks' memory, which is not accessible here: use sequential, chunked, ring or "
+        "signal"};
   if (p.op == Op::gemm_allgather_gemm)
-    return Reason{"fused gathers inputs only, but this operator gathers a product: use chunked or copy-engine"};
+    return Reason{
+        "fused gathers inputs only, but this operator gathers a product: use chunked or copy-engine"};
   if (p.row_order == RowOrder::block_cyclic)
     return Reason{"fused plans contiguous rows only, not block-cyclic ones: use signal"};
   if (params.helpers < FusedParams::no_helpers || params.helpers >= larger(machine.workers, 1))
     return Reason{
         fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers, machine.workers)};
   if (params.comm_order == CommOrder::same && p.traits().shards_a())
-    return Reason{
-        "comm-order = same is for sums; a gather takes ring, reverse or interleaved"};
+    return Reason{"comm-order = same is for sums; a gather takes ring, reverse or interleaved"};
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
   if (params.one_shot && p.op != Op::gemm_allreduce) return Reason{"one-shot is for gemm+allreduce only"};
   return std::nullopt;

@@ -116,7 +116,8 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
         "engines copy into the next rank's memory, which ranks do not reach here: without --engines they "
         "send messages"};
   if (problem.traits().exchanges_heads())
-    return Reason{"engines copy to the next rank only, but ulysses-attention sends to all ranks: leave out --engines"};
+    return Reason{
+        "engines copy to the next rank only, but ulysses-attention sends to all ranks: leave out --engines"};
   return planner::needs_all_ranks(problem, params.symmetric, "an engine");
 }
 
@@ -132,10 +133,11 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingPa
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.traits().routes())
-    return Reason{fmt::format("ring passes shards to the next rank, but {} sends rows to all ranks: use fused",
-                              name(problem.op))};
+    return Reason{fmt::format(
+        "ring passes shards to the next rank, but {} sends rows to all ranks: use fused", name(problem.op))};
   if (problem.op == Op::gemm_allgather_gemm)
-    return Reason{"ring gathers inputs only, but this operator gathers a product: use chunked or copy-engine"};
+    return Reason{
+        "ring gathers inputs only, but this operator gathers a product: use chunked or copy-engine"};
   if (auto reason = no_engines(problem, machine, params)) return *reason;
   const auto most = static_cast<std::int32_t>(planner::max_slices) / problem.world;
   if (params.slices < 0 || params.slices > most)

@@ -19,8 +19,7 @@ std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& 
     return Reason{
         "signal sends the output of a GEMM, but mlp communicates before its first GEMM: use ring or fused"};
   if (problem.op == Op::gemm_allgather_gemm)
-    return Reason{
-        "signal does not plan an all-gather between two GEMMs: use chunked or copy-engine"};
+    return Reason{"signal does not plan an all-gather between two GEMMs: use chunked or copy-engine"};
   if (problem.traits().gathers())
     return Reason{
         fmt::format("signal sends the output of a GEMM, but {} communicates before its GEMM: use {}",
@@ -41,7 +40,8 @@ Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, cons
     const std::int64_t block =
         dealt ? problem.row_block : smaller(larger(tile_rows / problem.world, 1), problem.shard_rows());
     if (block * problem.world > std::int64_t{1} << 30)
-      return Reason{fmt::format("row blocks of {} rows make tiles that are too tall; take smaller blocks", block)};
+      return Reason{
+          fmt::format("row blocks of {} rows make tiles that are too tall; take smaller blocks", block)};
     tile_rows = static_cast<std::int32_t>(block * problem.world);
     rows = problem.world * problem.shard_rows();
   }

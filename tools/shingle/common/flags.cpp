@@ -232,7 +232,7 @@ struct ParamFlag {
 std::vector<ParamFlag> param_flags() {
   std::vector<ParamFlag> flags;
   for (const PlannerEntry& planner : planners())
-    for (const ParamInfo& info : params_of(planner.mechanism)) {
+    for (const ParamInfo& info : param_infos(planner.mechanism)) {
       if (info.help.empty()) continue;
       auto at = std::ranges::find(flags, info.name, [](const ParamFlag& flag) { return flag.info.name; });
       if (at == flags.end()) at = flags.insert(flags.end(), {info, {}});

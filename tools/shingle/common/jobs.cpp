@@ -45,7 +45,7 @@ void require_taken(const std::vector<Mechanism>& mechanisms, bool is_workload, c
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name(mechanism));
   for (const Param& param : params)
     if (std::ranges::all_of(mechanisms, [&](Mechanism mechanism) {
-          return untaken(mechanism, is_workload, {param}).has_value();
+          return why_refused(mechanism, is_workload, {param}).has_value();
         }))
       throw InvalidArgument(fmt::format("--{}: none of {} takes it", param.name, names));
 }
@@ -87,7 +87,7 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
                                               .keep = false})));
     const Candidate& chosen = candidates.front();
     if (chosen.plan)
-      if (const auto reason = untaken(chosen.plan->mechanism, is_workload, how.params))
+      if (const auto reason = why_refused(chosen.plan->mechanism, is_workload, how.params))
         candidates.front().note = reason->text;
     return candidates;
   }
@@ -99,7 +99,7 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
     require_taken(how.mechanisms, is_workload, how.params);
     for (const Mechanism mechanism : how.mechanisms)
       candidates.push_back(
-          candidate_with(mechanism, problem, target, taken(mechanism, is_workload, how.params)));
+          candidate_with(mechanism, problem, target, accepted(mechanism, is_workload, how.params)));
     return candidates;
   }
   Result<Plan> plan = make_best_plan(problem, target.machine, how.params);

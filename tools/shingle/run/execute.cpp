@@ -52,7 +52,7 @@ class Execution {
   void serve(const Plan& plan, Row& row) {
     std::optional<Operator> own_operator;
     if (job_.as_is || plan.mechanism != Mechanism::sequential)
-      own_operator.emplace(world_, job_.as_is ? plan : proven(plan),
+      own_operator.emplace(world_, job_.as_is ? plan : prove_if_asked(plan),
                            run_timeout_us(job_.named.problem, options_.where));
     if (own_operator) memory_->bind(*own_operator);
     Operator& op = own_operator ? *own_operator : *sequential_;
