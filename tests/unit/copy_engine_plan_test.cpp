@@ -342,7 +342,7 @@ TEST(CopyEngine, SaysWhatItCannotServe) {
   EXPECT_THAT(reason(collective(Op::allgather, 3), {.engines = -1}), HasSubstr("engines = -1"));
   EXPECT_THAT(reason(collective(Op::allgather, 3), {.launchers = 4}), HasSubstr("launchers = 4"));
   EXPECT_THAT(reason(collective(Op::allgather, 3), {.poll = Poll::collective, .trigger = Trigger::direct}),
-              HasSubstr("one place"));
+              HasSubstr("needs --trigger host"));
   Machine processes;
   processes.peer_memory = false;
   EXPECT_THAT(reason(collective(Op::allgather, 3), {}, processes), HasSubstr("is not accessible here"));

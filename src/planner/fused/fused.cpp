@@ -192,8 +192,10 @@ Rounding rounding(const Problem& p, const FusedParams& params) {
 
 }  // namespace
 
-Result<Plan> plan_fused(const Problem& problem, const Machine& host, const FusedParams& params) {
+Result<Plan> plan_fused(const Problem& problem, const Machine& host, const FusedParams& asked) {
   problem.validate();
+  FusedParams params = asked;
+  params.tile.order.rotation = 0;  // the planner's alone: each rank starts at a different shard
   Machine machine = host;
   machine.collective_workers = 0;  // no collective takes part
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
