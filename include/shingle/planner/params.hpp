@@ -78,8 +78,8 @@ struct TileParams {
 };
 
 // A field that is zero, false, empty or `automatic` is open: the planner chooses, or the comment says what it
-// means. The params in a plan hold the values chosen. All mechanisms have `symmetric`: plan only the ranks
-// that stand for all, as it is always done above max_world ranks.
+// means. The params in a plan hold the values chosen. `table()` describes every field. All mechanisms have
+// `symmetric`: plan only the ranks that stand for all, as it is always done above max_world ranks.
 //
 // `unregistered`: peers cannot access the user's matrices. Data goes through the operator's staging memory.
 
@@ -191,7 +191,7 @@ struct ParamInfo {
   std::string_view group{};        ///< heading in `--help`, if several mechanisms take the param; else empty
   bool only_of_workloads = false;  ///< taken for Op::overlap only
 };
-/// The params that a mechanism takes, in the order in which they are printed.
+/// The params that a mechanism takes, in the order of its table.
 std::vector<ParamInfo> param_infos(Mechanism mechanism);
 
 /// The reason why a mechanism does not take these params, or nullopt if it takes all that are given. It names
