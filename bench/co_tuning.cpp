@@ -14,14 +14,13 @@ using cotune::Method;
 namespace {
 
 /// A layer's products, so many times; gather i is beside layer i, and what layer i + 1 awaits.
-Overlap layers_of(const OverlapPattern& layer, int count) {
-  Overlap list;
+Workload layers_of(const OverlapPattern& layer, int count) {
+  Workload list{.world = layer.workload.world, .dtype = layer.workload.dtype};
   for (std::int32_t i = 0; i < count; ++i) {
-    Overlap::Collective gather = layer.problem.overlap->collectives.front();
+    Workload::Collective gather = layer.workload.collectives.front();
     if (i > 1) gather.after = {static_cast<std::int32_t>(list.computations.size()) - 1};
     const std::size_t first = list.computations.size();
-    for (const Overlap::Computation& item : layer.problem.overlap->computations)
-      list.computations.push_back(item);
+    for (const Workload::Computation& item : layer.workload.computations) list.computations.push_back(item);
     if (i > 0) list.computations[first].after = {i - 1};
     list.collectives.push_back(std::move(gather));
   }
@@ -52,11 +51,11 @@ int main(int argc, char** argv) {
   fmt::print("{:>12} {:>12} {:>14} {:>8} {:>12} {:>12} {:>10}\n", "collectives", "evaluations",
              "a collective", "autoccl", "over nccl", "over autoccl", "search ms");
   for (int count = 1; count <= most; ++count) {
-    const Problem problem = overlap_problem(layers_of(patterns[0], count), machine.ranks, DType::bf16);
-    const CoTuned library = co_tune(problem, machine, Method::library, space);
-    const CoTuned alone = co_tune(problem, machine, Method::alone, space);
+    const Workload workload = layers_of(patterns[0], count);
+    const CoTuned library = co_tune(workload, machine, Method::library, space);
+    const CoTuned alone = co_tune(workload, machine, Method::alone, space);
     const auto start = std::chrono::steady_clock::now();
-    const CoTuned together = co_tune(problem, machine, Method::together, space);
+    const CoTuned together = co_tune(workload, machine, Method::together, space);
     const double ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     const double us = together.measured.makespan_us;

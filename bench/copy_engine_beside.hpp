@@ -43,7 +43,7 @@ inline std::optional<Step> to_others(const Plan& plan, const Step& step, int ran
     all.rows = rows[static_cast<std::size_t>(peer)];
     return Exchange::Message{peer, all};
   };
-  for (int peer = 0; peer < plan.problem.world; ++peer) {
+  for (int peer = 0; peer < plan.world(); ++peer) {
     if (peer == rank) continue;
     exchange.sends.push_back(part(call->send, call->send_rows, peer));
     exchange.receives.push_back(part(call->recv, call->recv_rows, peer));

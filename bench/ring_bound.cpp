@@ -20,7 +20,7 @@ double wire_elements(const Problem& p) {
 
 /// Time beyond the computation.
 double exposed(const Plan& plan, double comm_over_gemm) {
-  const Problem& p = plan.problem;
+  const Problem& p = plan.problem();
   const double products = static_cast<double>(p.m) * static_cast<double>(p.n);
   const Timeline timeline = schematic(plan, {1 / products, 0, comm_over_gemm / wire_elements(p)});
   return std::ranges::max_element(timeline.spans, {}, &Span::end_us)->end_us - 1;

@@ -13,7 +13,7 @@ namespace shingle::test {
 /// computes nothing sensible.
 inline Plan all_steps() {
   Plan plan;
-  Problem& p = plan.problem;
+  Problem& p = plan.problem();
   p.op = Op::gemm_alltoall;
   p.world = 2;
   p.m = 8, p.n = 4, p.k = 6;

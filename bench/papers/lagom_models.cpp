@@ -75,7 +75,7 @@ Gains gains_of(const Job& job, const Machine& machine) {
   for (const OverlapPattern& pattern : patterns_of(job)) {
     const auto us = [&](Method method) {
       return static_cast<double>(pattern.times) *
-             co_tune(pattern.problem, machine, method, config_space(machine)).measured.makespan_us;
+             co_tune(pattern.workload, machine, method, config_space(machine)).measured.makespan_us;
     };
     nccl += us(Method::library);
     autoccl += us(Method::alone);
@@ -149,19 +149,19 @@ int breakdown() {
   const auto both = [&](const OverlapPattern& pattern, auto&& us) {
     std::string text;
     for (const Machine& machine : machines) {
-      const double base = simulate_overlap(pattern.problem, machine, {}).makespan_us;
+      const double base = simulate_overlap(pattern.workload, machine, {}).makespan_us;
       text += fmt::format("{}{:.3f}x", text.empty() ? "" : ", ", base / us(machine));
     }
     return text;
   };
   const auto with = [&](const OverlapPattern& pattern, std::vector<CollectiveConfig> configs) {
     return both(pattern, [&](const Machine& machine) {
-      return simulate_overlap(pattern.problem, machine, configs).makespan_us;
+      return simulate_overlap(pattern.workload, machine, configs).makespan_us;
     });
   };
   const auto found = [&](const OverlapPattern& pattern) {
     return both(pattern, [&](const Machine& machine) {
-      return co_tune(pattern.problem, machine, Method::together, config_space(machine)).measured.makespan_us;
+      return co_tune(pattern.workload, machine, Method::together, config_space(machine)).measured.makespan_us;
     });
   };
   constexpr std::int64_t two_mb = 2 << 20;
@@ -172,14 +172,14 @@ int breakdown() {
              with(patterns[1], {{8, two_mb}, {4, 1366 << 10}}));
   table.note("Pattern 2, ours", "1.43x", found(patterns[1]));
   const auto no_communication = [&](const Machine& machine) {
-    Overlap list = *patterns[0].problem.overlap;
-    list.collectives[0].bytes = 1;
-    return simulate_overlap(overlap_problem(list, 8, DType::bf16), machine, {}).makespan_us;
+    Workload workload = patterns[0].workload;
+    workload.collectives[0].bytes = 1;
+    return simulate_overlap(workload, machine, {}).makespan_us;
   };
   table.note("Pattern 1, if communication cost nothing", "-", both(patterns[0], no_communication));
 
   const auto evaluations = [&](Method method) {
-    return co_tune(patterns[1].problem, shipped, method, config_space(shipped)).evaluations;
+    return co_tune(patterns[1].workload, shipped, method, config_space(shipped)).evaluations;
   };
   const int lagom = evaluations(Method::together), autoccl = evaluations(Method::alone);
   table.in("iterations for two collectives", "33", lagom, 16, 40);
@@ -194,11 +194,11 @@ int against_all() {
   cotune::Space coarse;
   coarse.channels = {1, 2, 4, 8, 16, 32};
   coarse.chunk_bytes = {64 << 10, 256 << 10, 1 << 20};
-  Overlap three = *patterns_of(jobs[1])[1].problem.overlap;
+  Workload three = patterns_of(jobs[1])[1].workload;
   three.collectives.push_back({"next allgather", CollectiveKind::allgather, 100 << 20});
-  const auto ratio = [&](const Problem& problem, const cotune::Space& space) {
+  const auto ratio = [&](const Workload& workload, const cotune::Space& space) {
     const auto us = [&](Method method) {
-      return co_tune(problem, machine, method, space).measured.makespan_us;
+      return co_tune(workload, machine, method, space).measured.makespan_us;
     };
     return 100 * us(Method::exhaustive) / us(Method::together);
   };
@@ -207,10 +207,10 @@ int against_all() {
   };
   for (const Job& job : {jobs[0], jobs[1], jobs[2]}) {
     const std::vector<OverlapPattern> patterns = patterns_of(job);
-    judge(fmt::format("{}, one collective", job.model), ratio(patterns[0].problem, config_space(machine)));
-    judge(fmt::format("{}, two", job.model), ratio(patterns[1].problem, config_space(machine)));
+    judge(fmt::format("{}, one collective", job.model), ratio(patterns[0].workload, config_space(machine)));
+    judge(fmt::format("{}, two", job.model), ratio(patterns[1].workload, config_space(machine)));
   }
-  judge("llama-3-8b, three", ratio(overlap_problem(three, 8, DType::bf16), coarse));
+  judge("llama-3-8b, three", ratio(three, coarse));
   return table.exit_code();
 }
 

@@ -178,8 +178,8 @@ class Contest {
 }  // namespace
 
 std::optional<Plan> untuned_plan(const Plan& found, const Machine& machine, const TuneOptions& options) {
-  const Params asked = parse_accepted(found.mechanism, found.problem, options.params);
-  Result<Plan> plan = plan_with(found.problem, machine, asked);
+  const Params asked = parse_accepted(found.mechanism, options.params);
+  Result<Plan> plan = plan_with(found.problem(), machine, asked);
   if (!plan || plan->params == found.params) return std::nullopt;
   if (options.refuses && !options.refuses(*plan).empty()) return std::nullopt;
   return std::move(plan).value();

@@ -68,7 +68,7 @@ struct Operator::State {
         timeout_us(deadline),
         ranks(world.local_ranks()) {
     for (const int rank : ranks)
-      for (const Role role : roles_of(plan.problem)) unbound.emplace(rank, role);
+      for (const Role role : roles_of(plan.work)) unbound.emplace(rank, role);
   }
 
   void require_bound() const {
@@ -99,7 +99,10 @@ Operator& Operator::operator=(Operator&&) noexcept = default;
 Operator::~Operator() = default;
 
 const Problem& Operator::problem() const {
-  return state_->plan.problem;
+  return state_->plan.problem();
+}
+Shape Operator::shape(Role role, int rank) const {
+  return shape_of(plan().work, role, rank);
 }
 const Plan& Operator::plan() const {
   return state_->plan;
@@ -112,16 +115,16 @@ std::int64_t Operator::memory_bytes(int rank) const {
 }
 
 void Operator::require_matrix(int rank, Role role) const {
-  const std::vector<Role> roles = roles_of(problem());
+  const std::vector<Role> roles = roles_of(plan().work);
   if (std::find(roles.begin(), roles.end(), role) == roles.end())
-    throw InvalidArgument(fmt::format("{} has no matrix '{}'", describe(problem()), name(role)), rank);
+    throw InvalidArgument(fmt::format("{} has no matrix '{}'", describe(plan().work), name(role)), rank);
   if (std::find(state_->ranks.begin(), state_->ranks.end(), rank) == state_->ranks.end())
     throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
 }
 
 void Operator::bind(int rank, Role role, const MatrixView& matrix) {
   require_matrix(rank, role);
-  const MatrixView wanted{nullptr, shape(role, rank), problem().dtype};
+  const MatrixView wanted{nullptr, shape(role, rank), plan().dtype()};
   if (matrix.shape != wanted.shape || matrix.dtype != wanted.dtype)
     refuse_matrix(rank, role, to_text(matrix), wanted);
   bind(rank, role, matrix.data);
@@ -129,7 +132,7 @@ void Operator::bind(int rank, Role role, const MatrixView& matrix) {
 
 void Operator::bind(int rank, Role role, std::span<float> elements) {
   require_matrix(rank, role);
-  const MatrixView wanted{nullptr, shape(role, rank), problem().dtype};
+  const MatrixView wanted{nullptr, shape(role, rank), plan().dtype()};
   if (wanted.dtype != DType::f32 || !fits(elements.size(), wanted))
     refuse_matrix(rank, role, fmt::format("{} elements of f32", elements.size()), wanted);
   bind(rank, role, static_cast<void*>(elements.data()));
@@ -137,7 +140,7 @@ void Operator::bind(int rank, Role role, std::span<float> elements) {
 
 void Operator::bind(int rank, Role role, std::span<std::uint16_t> elements) {
   require_matrix(rank, role);
-  const MatrixView wanted{nullptr, shape(role, rank), problem().dtype};
+  const MatrixView wanted{nullptr, shape(role, rank), plan().dtype()};
   if (size_bytes(wanted.dtype) != sizeof(std::uint16_t) || !fits(elements.size(), wanted))
     refuse_matrix(rank, role, fmt::format("{} elements of 16 bits", elements.size()), wanted);
   bind(rank, role, static_cast<void*>(elements.data()));

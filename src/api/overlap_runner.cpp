@@ -19,11 +19,11 @@ constexpr std::size_t most_kept = 8;  // each has its own streams and graphs
 }  // namespace
 
 struct OverlapRunner::State {
-  State(World& on, const Problem& overlap)
-      : world(on), problem(overlap), inputs(random_inputs(overlap, 0, Values::normal)), memory(on, *inputs) {}
+  State(World& on, const Workload& measured)
+      : world(on), workload(measured), inputs(random_inputs(measured, 0)), memory(on, *inputs) {}
 
   Result<Plan> plan(const std::vector<CollectiveConfig>& configs) const {
-    return make_plan(problem, world.machine(), ChunkedParams{.configs = configs});
+    return make_plan(workload, world.machine(), ChunkedParams{.configs = configs});
   }
   /// The operator of a plan, made at the first request.
   Operator& operator_of(Plan plan) {
@@ -37,14 +37,14 @@ struct OverlapRunner::State {
   }
 
   World& world;
-  Problem problem;
+  Workload workload;
   std::unique_ptr<Inputs> inputs;
   Workspace memory;
   std::map<std::vector<CollectiveConfig>, Operator> ready;
 };
 
-OverlapRunner::OverlapRunner(World& world, const Problem& overlap)
-    : state_(std::make_unique<State>(world, overlap)) {}
+OverlapRunner::OverlapRunner(World& world, const Workload& workload)
+    : state_(std::make_unique<State>(world, workload)) {}
 OverlapRunner::~OverlapRunner() = default;
 
 cotune::Measurement OverlapRunner::measure(const std::vector<CollectiveConfig>& configs) {

@@ -1,4 +1,4 @@
-// Measures overlaps by running them, for a co-tuner on a real machine.
+// Measures workloads by running them, for a co-tuner on a real machine.
 #pragma once
 
 #include <memory>
@@ -6,17 +6,17 @@
 
 #include "cotune/search.hpp"
 #include "shingle/backend/backend.hpp"
-#include "shingle/plan/problem.hpp"
+#include "shingle/plan/workload.hpp"
 
 namespace shingle {
 
-/// Runs an overlap repeatedly on a world, with random matrices. The world must outlive it. On GPUs,
+/// Runs a workload repeatedly on a world, with random matrices. The world must outlive it. On GPUs,
 /// `channels` of a configuration are the thread blocks that NCCL may use, with a communicator for each
 /// number. Its other settings have no effect. On host threads no setting has one.
 class OverlapRunner {
  public:
   /// Collective over the world's processes, as measure(). Throws as Operator.
-  OverlapRunner(World& world, const Problem& overlap);
+  OverlapRunner(World& world, const Workload& workload);
   ~OverlapRunner();
 
   /// Runs iterations back to back, as many as the world's timing allows for a run, and once more with a

@@ -112,8 +112,7 @@ std::span<const BackendEntry> backends() {
 
 Result<Plan> make_plan(const Problem& problem, const Machine& machine, const Params& params) {
   problem.validate();
-  const ParamList given = list_of(params);
-  if (const auto reason = why_refused(mechanism_of(params), problem.traits().is_workload, given))
+  if (const auto reason = why_refused(mechanism_of(params), list_of(params)))
     throw InvalidArgument(reason->text);
   if (const auto* signal = std::get_if<SignalParams>(&params))
     if (const auto searched = searched_groups(problem, machine, *signal))
@@ -121,15 +120,18 @@ Result<Plan> make_plan(const Problem& problem, const Machine& machine, const Par
   return plan_with(problem, machine, params);
 }
 
+Result<Plan> make_plan(const Workload& workload, const Machine& machine, const Params& params) {
+  return plan_with(workload, machine, params);
+}
+
 Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, const ParamList& params) {
   problem.validate();
-  const bool is_workload = problem.traits().is_workload;
   Result<Plan> plan = Reason{"no mechanism takes all of these params"};
   bool taken = false;
   for (const PlannerEntry& entry : planners() | std::views::reverse) {
-    if (why_refused(entry.mechanism, is_workload, params)) continue;
+    if (why_refused(entry.mechanism, params)) continue;
     taken = true;
-    plan = make_plan(problem, machine, parse_params(entry.mechanism, params, is_workload));
+    plan = make_plan(problem, machine, parse_params(entry.mechanism, params));
     if (plan) return plan;
     // Params that the user gave must not be dropped for a mechanism that does not take them.
     if (!params.empty() && make_plan(problem, machine, default_params(entry.mechanism)))
@@ -137,7 +139,7 @@ Result<Plan> make_best_plan(const Problem& problem, const Machine& machine, cons
   }
   if (!taken) throw InvalidArgument(plan.reason());
   const Mechanism baseline = planners().front().mechanism;
-  if (const auto reason = why_refused(baseline, is_workload, params);
+  if (const auto reason = why_refused(baseline, params);
       reason && make_plan(problem, machine, default_params(baseline)))
     throw InvalidArgument(reason->text);  // only the baseline would serve the problem
   return plan;

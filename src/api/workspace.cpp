@@ -4,10 +4,10 @@
 
 namespace shingle {
 
-Workspace::Workspace(World& world, const Inputs& inputs) : world_(world), problem_(inputs.problem()) {
+Workspace::Workspace(World& world, const Inputs& inputs) : world_(world), work_(inputs.work()) {
   for (const int rank : world.local_ranks())
-    for (const Role role : roles_of(problem_))
-      buffers_[{rank, role}] = world.allocate(rank, static_cast<std::size_t>(bytes_of(problem_, role, rank)));
+    for (const Role role : roles_of(work_))
+      buffers_[{rank, role}] = world.allocate(rank, static_cast<std::size_t>(bytes_of(work_, role, rank)));
   for (const auto& [key, buffer] : buffers_)
     if (is_input(key.second)) write_input(world, inputs, key.first, key.second, buffer.data());
 }
@@ -45,7 +45,7 @@ Check Workspace::check(const RowSample& sample) {
     if (!is_output(role)) continue;
     const auto rows = sample.rows(rank);
     const std::size_t row_bytes =
-        buffer.bytes() / static_cast<std::size_t>(larger(problem_.out_rows(rank), 1));
+        buffer.bytes() / static_cast<std::size_t>(larger(shape_of(work_, Role::out, rank).rows, 1));
     auto& copy = copies_[key];
     copy.resize(rows.size() * row_bytes);
     for (std::size_t i = 0; i < rows.size(); ++i)
@@ -60,8 +60,8 @@ Check Workspace::check(const RowSample& sample) {
 
 void write_input(World& world, const Inputs& inputs, int rank, Role role, void* memory) {
   constexpr std::int64_t piece_bytes = std::int64_t{4} << 20;
-  const Shape shape = shape_of(inputs.problem(), role, rank);
-  const std::int64_t row_bytes = shape.cols * static_cast<std::int64_t>(size_bytes(inputs.problem().dtype));
+  const Shape shape = shape_of(inputs.work(), role, rank);
+  const std::int64_t row_bytes = shape.cols * static_cast<std::int64_t>(size_bytes(dtype_of(inputs.work())));
   const std::int64_t piece_rows = larger(piece_bytes / larger(row_bytes, 1), 1);
   const bool reachable = world.capabilities().host_accessible;
   parallel_for(static_cast<std::size_t>(ceil_div(shape.rows, piece_rows)), [&](std::size_t piece) {

@@ -1,5 +1,5 @@
-// Workspace: memory for a problem's matrices on the local ranks of a world. The command line, tests and
-// benchmarks use it.
+// Workspace: memory for the matrices of a problem or a workload on the local ranks of a world. The command
+// line, tests and benchmarks use it.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class Workspace {
 
  private:
   World& world_;
-  Problem problem_;
+  Work work_;
   std::map<std::pair<int, Role>, DeviceBuffer> buffers_;
   std::map<std::pair<int, Role>, std::vector<std::byte>> copies_;  // of outputs that the host cannot access
 };

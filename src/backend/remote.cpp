@@ -74,7 +74,7 @@ std::string remote_access(const Plan& plan) {
     for (int lane = 0; lane < static_cast<int>(lanes.size()); ++lane) {
       const auto& steps = lanes[static_cast<std::size_t>(lane)].steps;
       for (int step = 0; step < static_cast<int>(steps.size()); ++step) {
-        Accesses accesses{plan.problem.world};
+        Accesses accesses{plan.world()};
         std::visit(accesses, steps[static_cast<std::size_t>(step)]);
         for (const auto& [other, buffer] : accesses.memory)
           if (other != rank)
@@ -93,7 +93,7 @@ std::vector<std::int32_t> remote_user_buffers(const Plan& plan) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
     for (const Lane& lane : plan.ranks[rank].lanes)
       for (const Step& step : lane.steps) {
-        Accesses accesses{plan.problem.world};
+        Accesses accesses{plan.world()};
         std::visit(accesses, step);
         for (const auto& [other, buffer] : accesses.memory)
           if (other != static_cast<std::int32_t>(rank) &&

@@ -43,16 +43,17 @@ bool replicated(const Problem& problem, Role role) {
 
 class RandomInputs : public Inputs {
  public:
-  RandomInputs(const Problem& problem, std::uint64_t seed) : Inputs(problem), seed_(seed) {}
+  RandomInputs(Work work, std::uint64_t seed) : Inputs(std::move(work)), seed_(seed) {}
 
  protected:
   /// State of a matrix; the element at index i is mixed(state + i · golden), mapped to a value.
   std::uint64_t state(int rank, Role role) const {
-    const int key = replicated(problem(), role) ? 0 : rank;
+    const auto* const problem = std::get_if<Problem>(&work());
+    const int key = problem && replicated(*problem, role) ? 0 : rank;
     return mixed(seed_ + golden * static_cast<std::uint64_t>(key * 16 + static_cast<int>(role) + 1));
   }
   std::uint64_t first_index(Role role, int rank, std::int64_t row, std::int64_t col) const {
-    return static_cast<std::uint64_t>(row * shape_of(problem(), role, rank).cols + col);
+    return static_cast<std::uint64_t>(row * shape_of(work(), role, rank).cols + col);
   }
 
  private:
@@ -67,6 +68,8 @@ class NormalInputs final : public RandomInputs {
   /// Scale that makes products of order one, for operands of order one. If ranks are summed, the sum is of
   /// order one.
   float weight_scale(Role role) const {
+    if (const auto* workload = std::get_if<Workload>(&work()))
+      return static_cast<float>(1 / std::sqrt(static_cast<double>(workload->k())));
     const Problem& p = problem();
     const bool last = role == Role::down || !p.traits().chains();
     const double terms = static_cast<double>(role == Role::down ? p.inner : p.k);
@@ -164,34 +167,40 @@ class IntegerInputs final : public RandomInputs {
 
 void Inputs::read(int rank, Role role, const Area& area, double* out) const {
   std::vector<float> values(static_cast<std::size_t>(area.cols));
-  std::vector<std::uint16_t> rounded(problem_.dtype == DType::f32 ? 0 : values.size());
+  const DType dtype = dtype_of(work_);
+  std::vector<std::uint16_t> rounded(dtype == DType::f32 ? 0 : values.size());
   for (std::int64_t r = 0; r < area.rows; ++r, out += area.cols) {
     row(rank, role, area.row + r, area.col, area.cols, values.data());
     if (!rounded.empty()) {
-      narrow(problem_.dtype, values.data(), rounded.data(), values.size());
-      widen(problem_.dtype, rounded.data(), values.data(), values.size());
+      narrow(dtype, values.data(), rounded.data(), values.size());
+      widen(dtype, rounded.data(), values.data(), values.size());
     }
     std::copy(values.begin(), values.end(), out);
   }
 }
 
 void Inputs::write(int rank, Role role, void* memory) const {
-  write_rows(rank, role, 0, shape_of(problem_, role, rank).rows, memory);
+  write_rows(rank, role, 0, shape_of(work_, role, rank).rows, memory);
 }
 
 void Inputs::write_rows(int rank, Role role, std::int64_t first, std::int64_t rows, void* memory) const {
-  const std::int64_t cols = shape_of(problem_, role, rank).cols;
+  const std::int64_t cols = shape_of(work_, role, rank).cols;
+  const DType dtype = dtype_of(work_);
   std::vector<float> values(static_cast<std::size_t>(cols));
   auto* to = static_cast<std::byte*>(memory);
-  for (std::int64_t r = first; r < first + rows; ++r, to += values.size() * size_bytes(problem_.dtype)) {
+  for (std::int64_t r = first; r < first + rows; ++r, to += values.size() * size_bytes(dtype)) {
     row(rank, role, r, 0, cols, values.data());
-    narrow(problem_.dtype, values.data(), to, values.size());
+    narrow(dtype, values.data(), to, values.size());
   }
 }
 
 std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed, Values values) {
   if (values == Values::integers) return std::make_unique<IntegerInputs>(problem, seed);
   return std::make_unique<NormalInputs>(problem, seed);
+}
+
+std::unique_ptr<Inputs> random_inputs(const Workload& workload, std::uint64_t seed) {
+  return std::make_unique<NormalInputs>(workload, seed);
 }
 
 }  // namespace shingle

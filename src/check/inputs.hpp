@@ -20,10 +20,12 @@ struct Area {
 
 class Inputs {
  public:
-  explicit Inputs(Problem problem) : problem_(std::move(problem)) {}
+  explicit Inputs(Work work) : work_(std::move(work)) {}
   virtual ~Inputs() = default;
 
-  const Problem& problem() const { return problem_; }
+  const Work& work() const { return work_; }
+  /// Throws std::bad_variant_access if these are the inputs of a workload.
+  const Problem& problem() const { return std::get<Problem>(work_); }
 
   /// True if all sums of products are exact in fp32 and in the problem's dtype, in any order.
   virtual bool exact() const { return false; }
@@ -41,7 +43,7 @@ class Inputs {
   virtual void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
                    float* out) const = 0;
 
-  Problem problem_;
+  Work work_;
 };
 
 /// Random inputs, a function of (seed, rank, role, index).
@@ -54,5 +56,7 @@ class Inputs {
 enum class Values : std::uint8_t { normal, integers };
 std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed,
                                       Values values = Values::normal);
+/// Normal inputs of a workload.
+std::unique_ptr<Inputs> random_inputs(const Workload& workload, std::uint64_t seed);
 
 }  // namespace shingle

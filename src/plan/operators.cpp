@@ -11,7 +11,7 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::array<OperatorTraits, 15> rows{{
+constexpr std::array<OperatorTraits, 14> rows{{
     {.op = Op::gemm, .name = "gemm", .products = 1},
     {.op = Op::gemm_allreduce, .name = "gemm+allreduce", .after = allreduce, .products = 1},
     {.op = Op::gemm_reducescatter, .name = "gemm+reducescatter", .after = reducescatter, .products = 1},
@@ -34,7 +34,6 @@ constexpr std::array<OperatorTraits, 15> rows{{
     {.op = Op::reducescatter, .name = "reducescatter", .after = reducescatter},
     {.op = Op::allreduce, .name = "allreduce", .after = allreduce},
     {.op = Op::alltoall, .name = "alltoall", .after = alltoall},
-    {.op = Op::overlap, .name = "overlap", .products = 1, .is_workload = true},
 }};
 
 constexpr bool in_order() {

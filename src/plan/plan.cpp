@@ -64,6 +64,16 @@ bool is_command(const Step& step) {
          std::holds_alternative<Broadcast>(step) || std::holds_alternative<Swap>(step);
 }
 
+int world_of(const Work& work) {
+  return std::visit([](const auto& of) { return of.world; }, work);
+}
+DType dtype_of(const Work& work) {
+  return std::visit([](const auto& of) { return of.dtype; }, work);
+}
+std::string describe(const Work& work) {
+  return std::visit([](const auto& of) { return describe(of); }, work);
+}
+
 std::string_view name(const Step& step) {
   struct Namer {
     std::string_view operator()(const Gemm&) const { return "gemm"; }
@@ -88,10 +98,14 @@ std::string_view name(const Step& step) {
 std::string asymmetry(const Problem& problem) {
   if (problem.traits().routes()) return "its routing sends different rows to each rank";
   if (problem.traits().attends) return "attention takes longer for some tokens than for others";
-  if (problem.traits().is_workload) return {};
   if (problem.m % problem.world != 0)
     return fmt::format("m = {} is not a multiple of {} ranks", problem.m, problem.world);
   return {};
+}
+
+std::string asymmetry(const Work& work) {
+  const auto* problem = std::get_if<Problem>(&work);
+  return problem ? asymmetry(*problem) : std::string();
 }
 
 std::int32_t find_buffer(const Plan& plan, Role role) {

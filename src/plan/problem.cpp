@@ -71,26 +71,6 @@ void validate_chain(const Problem& p) {
     throw InvalidArgument(fmt::format("{} shards A by rows: transpose_a must be off", name(p.op)));
 }
 
-/// Requires the problem's sizes to be those of the overlap's list.
-void validate_overlap(const Problem& p) {
-  p.overlap->validate();
-  if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
-    throw InvalidArgument("an overlap takes no transposes, epilogue or norm");
-  std::int64_t m = 0, n = 0, k = 0;
-  for (const Overlap::Computation& item : p.overlap->computations) {
-    m = larger(m, item.m);
-    n = larger(n, item.n);
-    k = larger(k, item.k);
-  }
-  if (p.m != m || p.n != n || p.k != k)
-    throw InvalidArgument(
-        fmt::format("{}x{}x{} are not the largest sizes of the overlap's computations, {}x{}x{}", p.m, p.n,
-                    p.k, m, n, k));
-  const OverlapRows rows = rows_of(p);
-  if (larger(rows.out, rows.payload) > max_extent)
-    throw InvalidArgument(fmt::format("the results have {} rows together; at most {}", rows.out, max_extent));
-}
-
 }  // namespace
 
 std::string_view name(Activation activation) {
@@ -122,11 +102,6 @@ void Problem::validate() const {
     if (most != m)
       throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
   }
-  if (traits().is_workload != (overlap != nullptr))
-    throw InvalidArgument(traits().is_workload
-                              ? "an overlap needs its list of computations and collectives"
-                              : fmt::format("{} takes no list of computations and collectives", name(op)));
-  if (traits().is_workload) validate_overlap(*this);
   if (traits().is_collective()) validate_collective(*this);
   if (traits().attends) {
     validate_attention(*this);
@@ -161,7 +136,6 @@ std::int64_t Problem::a_rows(int rank) const {
 }
 
 std::int64_t Problem::out_rows(int rank) const {
-  if (traits().is_workload) return rows_of(*this).out;
   if (traits().routes()) return routing->received(rank);
   if (!traits().shards_out()) return m;
   std::int64_t rows = 0;
@@ -235,40 +209,14 @@ std::vector<GlobalRun> Problem::out_runs(int rank) const {
 }
 
 bool Problem::operator==(const Problem& o) const {
-  const bool same_overlap = overlap && o.overlap ? *overlap == *o.overlap : overlap == o.overlap;
   const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
   return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && inner == o.inner &&
          dtype == o.dtype && transpose_a == o.transpose_a && transpose_b == o.transpose_b &&
          epilogue == o.epilogue && norm == o.norm && row_order == o.row_order && row_block == o.row_block &&
-         attention == o.attention && same_routing && same_overlap;
-}
-
-Problem overlap_problem(Overlap overlap, int world, DType dtype) {
-  Problem problem;
-  problem.op = Op::overlap;
-  problem.world = world;
-  problem.dtype = dtype;
-  for (const Overlap::Computation& item : overlap.computations) {
-    problem.m = larger(problem.m, item.m);
-    problem.n = larger(problem.n, item.n);
-    problem.k = larger(problem.k, item.k);
-  }
-  problem.overlap = std::make_shared<const Overlap>(std::move(overlap));
-  problem.overlap->validate();
-  problem.validate();
-  return problem;
+         attention == o.attention && same_routing;
 }
 
 std::string describe(const Problem& p) {
-  if (p.traits().is_workload) {
-    const auto counted = [](std::size_t count, std::string_view what) {
-      return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-    };
-    return fmt::format("{} of {} and {}, {}, {}", name(p.op),
-                       counted(p.overlap->computations.size(), "computation"),
-                       counted(p.overlap->collectives.size(), "collective"), name(p.dtype),
-                       counted(static_cast<std::size_t>(p.world), "rank"));
-  }
   std::string text = p.traits().multiplies()
                          ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
                          : fmt::format("{} {}x{} {}", name(p.op), p.m, p.n, name(p.dtype));

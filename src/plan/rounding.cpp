@@ -18,10 +18,16 @@ std::string before_the_product(const Problem& p) {
   return "";
 }
 
-std::string by_library(const Problem& p, std::string_view who) {
+std::string by_library(DType dtype, std::string_view who) {
   return fmt::format(
       "{0} the ranks' {1} values as its library does (host: in fp32, in rank order, rounded once to {1})",
-      who, name(p.dtype));
+      who, name(dtype));
+}
+
+/// True of every plan.
+std::string by_steps() {
+  return "every step computes in fp32, sums its sources in their order and rounds once to what it stores; "
+         "collectives sum as their library does";
 }
 
 /// Rounding of a result that is not a sum over ranks.
@@ -34,11 +40,22 @@ std::string of_one_rank(const Problem& p) {
                                              p.traits().chains() ? "" : ", pass the epilogue in fp32", type);
 }
 
-bool has_library_sums(const Problem& p) {
-  return p.traits().is_workload &&
-         std::ranges::any_of(p.overlap->collectives, [](const Overlap::Collective& one) {
-           return one.kind == CollectiveKind::allreduce || one.kind == CollectiveKind::reducescatter;
-         });
+/// True if a collective of the workload sums the ranks' values.
+bool has_library_sums(const Workload& workload) {
+  return std::ranges::any_of(workload.collectives, [](const Workload::Collective& one) {
+    return one.kind == CollectiveKind::allreduce || one.kind == CollectiveKind::reducescatter;
+  });
+}
+
+/// Only collectives sum the ranks of a workload.
+std::string result_of(const Workload& workload, const Rounding& rounding) {
+  if (rounding.summing == Summing::steps) return by_steps();
+  const std::string products =
+      fmt::format("products accumulate in fp32, pass the epilogue in fp32 and are rounded once to {}",
+                  name(workload.dtype));
+  return rounding.summing == Summing::none
+             ? products
+             : products + "; " + by_library(workload.dtype, "a collective that reduces sums");
 }
 
 std::string result_of(const Problem& p, const Rounding& rounding) {
@@ -52,9 +69,8 @@ std::string result_of(const Problem& p, const Rounding& rounding) {
     case Summing::none:
       return of_one_rank(p);
     case Summing::library:
-      if (p.traits().is_workload)
-        return of_one_rank(p) + "; " + by_library(p, "a collective that reduces sums");
-      return products(p.dtype) + (p.traits().multiplies() ? "; " : "") + by_library(p, "the collective sums");
+      return products(p.dtype) + (p.traits().multiplies() ? "; " : "") +
+             by_library(p.dtype, "the collective sums");
     case Summing::rank_order:
       return products(rounding.staged) +
              fmt::format(
@@ -68,35 +84,41 @@ std::string result_of(const Problem& p, const Rounding& rounding) {
                  "adds its product in fp32 and rounds to {0}, the owner after the epilogue",
                  type);
     case Summing::steps:
-      return "every step computes in fp32, sums its sources in their order and rounds once to what it "
-             "stores; "
-             "collectives sum as their library does";
+      return by_steps();
   }
   return "";
 }
 
+/// Statements with and without a last pass.
+void add_summing(std::vector<Rounding>& all, Summing summing, DType staged) {
+  for (const bool last_pass : {false, true}) all.push_back({summing, staged, last_pass});
+}
+
+void add_statements(const Problem& problem, std::vector<Rounding>& all) {
+  if (!problem.traits().reduces()) return add_summing(all, Summing::none, problem.dtype);
+  add_summing(all, Summing::rank_order, problem.dtype);
+  if (problem.traits().multiplies() && problem.dtype != DType::f32)
+    add_summing(all, Summing::rank_order, DType::f32);
+  if (problem.traits().multiplies()) add_summing(all, Summing::ring, problem.dtype);
+  add_summing(all, Summing::library, problem.dtype);
+}
+
+void add_statements(const Workload& workload, std::vector<Rounding>& all) {
+  add_summing(all, has_library_sums(workload) ? Summing::library : Summing::none, workload.dtype);
+}
+
 }  // namespace
 
-std::string sentence(const Problem& problem, const Rounding& rounding) {
-  return result_of(problem, rounding) +
+std::string sentence(const Work& work, const Rounding& rounding) {
+  return std::visit([&](const auto& of) { return result_of(of, rounding); }, work) +
          (rounding.last_pass ? fmt::format("; a last pass works on these in fp32 and rounds once more to {}",
-                                           name(problem.dtype))
+                                           name(dtype_of(work)))
                              : "");
 }
 
-std::vector<Rounding> statements(const Problem& problem) {
+std::vector<Rounding> statements(const Work& work) {
   std::vector<Rounding> all;
-  const auto add = [&](Summing summing, DType staged) {
-    for (const bool last_pass : {false, true}) all.push_back({summing, staged, last_pass});
-  };
-  if (problem.traits().reduces()) {
-    add(Summing::rank_order, problem.dtype);
-    if (problem.traits().multiplies() && problem.dtype != DType::f32) add(Summing::rank_order, DType::f32);
-    if (problem.traits().multiplies()) add(Summing::ring, problem.dtype);
-    add(Summing::library, problem.dtype);
-  } else {
-    add(has_library_sums(problem) ? Summing::library : Summing::none, problem.dtype);
-  }
+  std::visit([&](const auto& of) { add_statements(of, all); }, work);
   all.push_back({});
   return all;
 }

@@ -10,7 +10,6 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
   if (problem.traits().chains()) roles.push_back(Role::down);
   if (problem.traits().attends) roles.insert(roles.end(), {Role::keys, Role::values});
-  if (problem.traits().is_workload) roles.push_back(Role::payload);
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);
   return roles;
@@ -27,8 +26,6 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
       return turned({problem.k, problem.b_cols()}, problem.transpose_b);
     case Role::down:
       return turned({problem.inner, problem.n}, problem.transpose_b);
-    case Role::payload:
-      return {rows_of(problem).payload, problem.n};
     case Role::bias:
       return {1, problem.b_cols()};
     case Role::norm_weight:
@@ -40,14 +37,47 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
     case Role::out:
     case Role::sum:
       return {problem.out_rows(rank), problem.out_cols()};
+    case Role::payload:
     case Role::internal:
       break;
   }
   return {};
 }
 
+std::vector<Role> roles_of(const Workload&) {
+  return {Role::a, Role::b, Role::payload, Role::out};
+}
+
+Shape shape_of(const Workload& workload, Role role) {
+  switch (role) {
+    case Role::a:
+      return {workload.m(), workload.k()};
+    case Role::b:
+      return {workload.k(), workload.n()};
+    case Role::payload:
+      return {rows_of(workload).payload, workload.n()};
+    case Role::out:
+      return {rows_of(workload).out, workload.n()};
+    default:
+      return {};
+  }
+}
+
+std::vector<Role> roles_of(const Work& work) {
+  return std::visit([](const auto& of) { return roles_of(of); }, work);
+}
+
+Shape shape_of(const Work& work, Role role, int rank) {
+  const auto* workload = std::get_if<Workload>(&work);
+  return workload ? shape_of(*workload, role) : shape_of(std::get<Problem>(work), role, rank);
+}
+
 std::int64_t bytes_of(const Problem& problem, Role role, int rank) {
   return shape_of(problem, role, rank).elements() * static_cast<std::int64_t>(size_bytes(problem.dtype));
+}
+
+std::int64_t bytes_of(const Work& work, Role role, int rank) {
+  return shape_of(work, role, rank).elements() * static_cast<std::int64_t>(size_bytes(dtype_of(work)));
 }
 
 std::int64_t user_bytes(const Problem& problem, int rank) {

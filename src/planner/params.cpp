@@ -108,7 +108,7 @@ ParamList list_of(const Params& params) {
 }
 
 Params parse_params(Mechanism mechanism, const ParamList& list, bool is_workload) {
-  if (const auto reason = why_refused(mechanism, is_workload, list)) throw InvalidArgument(reason->text);
+  if (const auto reason = why_refused(mechanism, list, is_workload)) throw InvalidArgument(reason->text);
   Params params = default_params(mechanism);
   std::visit(
       [&]<class P>(P& at) {
@@ -145,7 +145,7 @@ std::vector<ParamInfo> param_infos(Mechanism mechanism) {
   });
 }
 
-std::optional<Reason> why_refused(Mechanism mechanism, bool is_workload, const ParamList& list) {
+std::optional<Reason> why_refused(Mechanism mechanism, const ParamList& list, bool is_workload) {
   std::string known;
   std::vector<std::string_view> names;
   for (const ParamInfo& info : param_infos(mechanism)) {
@@ -159,15 +159,14 @@ std::optional<Reason> why_refused(Mechanism mechanism, bool is_workload, const P
   return std::nullopt;
 }
 
-ParamList accepted(Mechanism mechanism, bool is_workload, ParamList list) {
+ParamList accepted(Mechanism mechanism, ParamList list, bool is_workload) {
   std::erase_if(list,
-                [&](const Param& param) { return why_refused(mechanism, is_workload, {param}).has_value(); });
+                [&](const Param& param) { return why_refused(mechanism, {param}, is_workload).has_value(); });
   return list;
 }
 
-Params parse_accepted(Mechanism mechanism, const Problem& problem, const ParamList& list) {
-  const bool is_workload = problem.traits().is_workload;
-  return parse_params(mechanism, accepted(mechanism, is_workload, list), is_workload);
+Params parse_accepted(Mechanism mechanism, const ParamList& list) {
+  return parse_params(mechanism, accepted(mechanism, list));
 }
 
 }  // namespace shingle

@@ -20,4 +20,13 @@ Result<Plan> plan_with(const Problem& problem, const Machine& machine, const Par
   return std::visit(Planners{problem, machine}, params);
 }
 
+Result<Plan> plan_with(const Workload& workload, const Machine& machine, const Params& params) {
+  workload.validate();
+  if (const auto* at = std::get_if<SequentialParams>(&params)) return plan_sequential(workload, machine, *at);
+  if (const auto* at = std::get_if<ChunkedParams>(&params)) return plan_chunked(workload, machine, *at);
+  if (std::holds_alternative<CopyEngineParams>(params))
+    return Reason{"an overlap's collectives are NCCL's or MPI's: use chunked"};
+  return Reason{"an overlap keeps its computations and collectives whole: use chunked or sequential"};
+}
+
 }  // namespace shingle

@@ -22,7 +22,11 @@ double wave_elements(const Plan& plan) {
     for (const Step& step : lane.steps)
       if (const auto* gemm = std::get_if<Gemm>(&step); gemm && gemm->grid.positions() > 1)
         tile = std::max(tile, 1.0 * gemm->grid.tile_rows * gemm->grid.tile_cols);
-  const double all = static_cast<double>(plan.problem.m) * static_cast<double>(plan.problem.n);
+  const auto of = [](std::int64_t m, std::int64_t n) {
+    return static_cast<double>(m) * static_cast<double>(n);
+  };
+  const Workload* const workload = plan.workload();
+  const double all = workload ? of(workload->m(), workload->n()) : of(plan.problem().m, plan.problem().n);
   return std::max(tile > 1 ? tile * workers : all / 8, 1.0);  // a plan without tiles: eight waves in total
 }
 
@@ -50,7 +54,8 @@ int group_at(const Step& step, std::int64_t position) {
 double work(const Plan& plan, const Gemm& gemm) {
   const auto k = static_cast<double>(gemm.transpose_a ? gemm.a.rows : gemm.a.cols);
   const double products = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
-  return plan.problem.traits().chains() ? products * k / static_cast<double>(plan.problem.k) : 1;
+  const auto* const problem = std::get_if<Problem>(&plan.work);
+  return problem && problem->traits().chains() ? products * k / static_cast<double>(problem->k) : 1;
 }
 
 double size_of(const Slice& slice) {
@@ -182,7 +187,7 @@ class Layout {
  public:
   Layout(const Plan& plan, const UnitCosts& costs)
       : costs_(costs),
-        timeline_{describe(plan.problem), plan, {}},
+        timeline_{describe(plan.work), plan, {}},
         schedule_(run_greedily(plan, 1, false)),
         clock_(schedule_),
         messages_(timeline_.plan, schedule_) {}
@@ -252,7 +257,7 @@ Timeline schematic(const Plan& plan, const UnitCosts& costs) {
   if (is_symmetric(plan))
     throw InvalidArgument(
         fmt::format("{} ranks stand for all {}: use `shingle simulate` for a timeline of this plan",
-                    plan.ranks.size(), plan.problem.world));
+                    plan.ranks.size(), plan.world()));
   return Layout(plan, costs).go();
 }
 

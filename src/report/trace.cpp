@@ -54,7 +54,7 @@ int group_of_span(const Plan& plan, const Span& span) {
   if (const auto* await = std::get_if<Await>(&steps[at])) return await->counter.entry;
   if (const auto* notify = std::get_if<Notify>(&steps[at])) return notify->counter.entry;
   // In ulysses-attention the group of an item is the entry that the next step notifies, if there is one.
-  if (plan.problem.traits().exchanges_heads() && std::holds_alternative<Attend>(steps[at])) {
+  if (std::holds_alternative<Attend>(steps[at]) && plan.problem().traits().exchanges_heads()) {
     const auto* behind = at + 1 < steps.size() ? std::get_if<Notify>(&steps[at + 1]) : nullptr;
     return behind != nullptr ? behind->counter.entry : -1;
   }

@@ -96,9 +96,11 @@ Costs::Costs(const Plan& plan, const Machine& machine)
       throw InvalidArgument(
           fmt::format("machine '{}' has no {}, so times cannot be predicted", machine.name, what));
   };
-  need(!machine.tiles.empty() || plan.problem.traits().is_collective(), "tiles");
+  const auto* const problem =
+      std::get_if<Problem>(&plan.work);  // null: a workload has products and collectives
+  need(!machine.tiles.empty() || (problem && problem->traits().is_collective()), "tiles");
   need(machine.memory_gbps > 0, "memory_gbps");
-  need(plan.problem.world == 1 || plan.problem.op == Op::gemm || machine.link.gbps > 0 ||
+  need(plan.world() == 1 || (problem && problem->op == Op::gemm) || machine.link.gbps > 0 ||
            !machine.curves.empty(),
        "link rate or curves");
 }
@@ -207,10 +209,11 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
 /// Time of the scores and weighted sums of a block of queries over the keys that they see.
 double Costs::attend_us(const Attend& step, std::int64_t item) const {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
-  const TokenRange seen = plan_.problem.seen_by(step.first_token + rect.row, rect.rows);
+  const Problem& problem = plan_.problem();
+  const TokenRange seen = problem.seen_by(step.first_token + rect.row, rect.rows);
   // In a causal block, the last query sees all these keys, and each earlier query sees one fewer.
   const double keys = static_cast<double>(seen.end - seen.first) -
-                      (plan_.problem.attention.causal ? static_cast<double>(rect.rows) / 2 : 0);
+                      (problem.attention.causal ? static_cast<double>(rect.rows) / 2 : 0);
   return 4 * static_cast<double>(rect.rows) * keys * static_cast<double>(rect.cols) * us_per_flop_ /
          machine_.attention_rate;
 }

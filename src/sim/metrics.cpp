@@ -50,7 +50,7 @@ double wire_bytes(const Plan& plan) {
                          static_cast<std::int64_t>(
                              size_bytes(plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype)));
         };
-        const auto ranks = static_cast<double>(plan.problem.world);
+        const auto ranks = static_cast<double>(plan.world());
         const double others = (ranks - 1) / ranks;
         switch (call->kind) {
           case CollectiveKind::allreduce:
@@ -82,13 +82,14 @@ double peak_tflops(const Machine& machine) {
 
 }  // namespace
 
+double flops_of(const Workload& workload) {
+  double flops = 0;
+  for (const Workload::Computation& item : workload.computations)
+    flops += 2 * product(item.m, item.n, item.k);
+  return flops;
+}
+
 double flops_of(const Problem& p) {
-  if (p.traits().is_workload) {
-    double flops = 0;
-    for (const Overlap::Computation& item : p.overlap->computations)
-      flops += 2 * product(item.m, item.n, item.k);
-    return flops;
-  }
   double most = 0;
   for (int rank = 0; rank < p.world; ++rank) {
     const std::int64_t rows = p.op == Op::alltoall_gemm         ? p.out_rows(rank)
@@ -112,18 +113,20 @@ double flops_of(const Problem& p) {
 }
 
 Result<Metrics> measure(const Plan& plan, const Machine& machine, const SimOptions& options) {
-  const Result<Plan> sequential = plan_sequential(plan.problem, machine, {.symmetric = is_symmetric(plan)});
+  const Result<Plan> sequential = std::visit(
+      [&](const auto& work) { return plan_sequential(work, machine, {.symmetric = is_symmetric(plan)}); },
+      plan.work);
   if (!sequential) return Reason{sequential.reason()};
   Metrics metrics;
   const Simulated simulated = simulate(plan, machine, options);
   metrics.us = simulated.makespan_us / options.epochs;
   metrics.exposed_us = simulated.exposed_us() / options.epochs;
   metrics.sequential_us = simulate(*sequential, machine, options).makespan_us / options.epochs;
-  if (!plan.problem.traits().is_collective())
+  if (plan.workload() || !plan.problem().traits().is_collective())
     metrics.compute_us = simulate(computation_of(*sequential), machine, options).makespan_us / options.epochs;
   const double gbps = best_gbps(machine);
   metrics.wire_us = gbps > 0 ? wire_bytes(*sequential) / (gbps * 1e3) : 0;
-  metrics.flops = flops_of(plan.problem);
+  metrics.flops = std::visit([](const auto& work) { return flops_of(work); }, plan.work);
   metrics.peak_tflops = peak_tflops(machine);
   return metrics;
 }

@@ -40,7 +40,7 @@ bool works(const Step& step) {
 void check(const Plan& plan, const SimOptions& options) {
   if (options.epochs < 1)
     throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
-  const auto world = static_cast<std::size_t>(plan.problem.world);
+  const auto world = static_cast<std::size_t>(plan.world());
   if (!options.slowdown.empty() && options.slowdown.size() != world)
     throw InvalidArgument(
         fmt::format("slowdown has {} ranks, but the plan has {}", options.slowdown.size(), world));
@@ -52,7 +52,7 @@ void check(const Plan& plan, const SimOptions& options) {
 
 /// Requires that ranks with one representative have the same links, steps and durations.
 void check_symmetry(const Plan& plan, const Machine& machine, const SimOptions& options) {
-  const int world = plan.problem.world, period = machine.topology.period(world);
+  const int world = plan.world(), period = machine.topology.period(world);
   if (plan.ranks.size() % static_cast<std::size_t>(period) != 0)
     throw InvalidArgument(fmt::format(
         "the plan's {} ranks cannot stand for all {} on {}, whose links repeat every {} ranks: make "

@@ -61,7 +61,7 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
   pass.bounds = run_boundaries(step);
   pass.next = pass.bounds.front();
   pass.epoch = lane.epoch;
-  const int world = plan_.problem.world;
+  const int world = plan_.world();
   pass.stores = leaves(stored_at(step), lane.rank, world);
   if (const auto* elementwise = std::get_if<Elementwise>(&step))
     pass.loads = std::ranges::any_of(elementwise->from,
@@ -367,7 +367,7 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
   const auto visit = [&](const Placement& at, std::int64_t position, std::int64_t cols) {
     const auto width =
         static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
-    for_each_piece(at, grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    for_each_piece(at, grid, plan_.routing(), position, [&](const Piece& piece) {
       if (piece.rank != rank)
         by_rank[static_cast<std::size_t>(piece.rank)] += static_cast<double>(piece.rows * cols) * width;
     });
@@ -376,7 +376,7 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
   const bool rows = pass && row_wise(*pass);
   const std::int64_t first = rows ? grid.linear({item, 0}) : item;
   const auto cols = [&](std::int64_t position) { return grid.rect(grid.tile(position)).cols; };
-  if (!loads) return visit(stored_at(step), first, rows ? plan_.problem.out_cols() : cols(first));
+  if (!loads) return visit(stored_at(step), first, rows ? out_cols(*pass) : cols(first));
   for (const Placement& from : pass->from)
     for (std::int64_t n = 0; n < (rows ? grid.tiles_n() : 1); ++n) {
       const std::int64_t position = rows ? grid.linear({item, n}) : item;

@@ -28,7 +28,7 @@ bool Simulation::exchange(LaneState& lane, const Exchange& step) {
 /// Maps two ranks to their representatives: an equivalent pair whose first rank is planned.
 std::pair<Index, Index> Simulation::planned(Index from, Index to) const {
   const auto ranks = static_cast<Index>(plan_.ranks.size());
-  const Index first = from % ranks, world = plan_.problem.world;
+  const Index first = from % ranks, world = plan_.world();
   return {first, (to - from + first + world) % world};
 }
 

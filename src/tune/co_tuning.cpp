@@ -72,7 +72,7 @@ cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& sp
   struct Meeting {
     double came = 0, went = 0;
   };
-  std::vector<Meeting> meetings(plan.problem.overlap->collectives.size());
+  std::vector<Meeting> meetings(plan.workload()->collectives.size());
   std::vector<double> computing(plan.ranks.size(), 0);
   for (const Span& span : spans) {
     const auto rank = static_cast<std::size_t>(span.rank);
@@ -92,40 +92,37 @@ cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& sp
   return measured;
 }
 
-cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& machine,
+cotune::Measurement simulate_overlap(const Workload& workload, const Machine& machine,
                                      const std::vector<CollectiveConfig>& configs, bool beside,
                                      const SimOptions& options) {
   ChunkedParams params = overlap_params(machine, configs);
   params.symmetric = symmetric(machine, options);
   const SequentialParams alone{.tile = params.tile, .configs = params.configs, .symmetric = params.symmetric};
   const Result<Plan> plan =
-      beside ? plan_chunked(overlap, machine, params) : plan_sequential(overlap, machine, alone);
+      beside ? plan_chunked(workload, machine, params) : plan_sequential(workload, machine, alone);
   if (!plan) return {.makespan_us = std::numeric_limits<double>::infinity()};
   const Simulated simulated = simulate(*plan, machine, options);
   return measurement_of(*plan, simulated.spans, simulated.makespan_us);
 }
 
-CoTuned co_tune(const Problem& overlap, const OverlapMeter& measure, cotune::Method method,
+CoTuned co_tune(const Workload& workload, const OverlapMeter& measure, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
-  if (!overlap.traits().is_workload)
-    throw InvalidArgument("co-tuning needs an overlap: a list of computations and collectives");
-  const Alike classes(alike, overlap.overlap->collectives.size());
+  workload.validate();
+  const Alike classes(alike, workload.collectives.size());
   cotune::Search search(method, space, classes.count(), options);
   while (const auto configs = search.next()) search.tell(classes.together(measure(classes.each(*configs))));
   const std::vector<CollectiveConfig> configs = classes.each(search.best());
   return {configs, measure(configs), search.evaluations()};
 }
 
-CoTuned co_tune(const Problem& overlap, const Machine& machine, cotune::Method method,
+CoTuned co_tune(const Workload& workload, const Machine& machine, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
-  if (!overlap.traits().is_workload)
-    throw InvalidArgument("co-tuning needs an overlap: a list of computations and collectives");
   // NCCL's default configuration has a plan unless no configuration has one.
-  plan_chunked(overlap, machine, {.symmetric = symmetric(machine, {})}).value();
+  plan_chunked(workload, machine, {.symmetric = symmetric(machine, {})}).value();
   const auto measure = [&](const std::vector<CollectiveConfig>& configs) {
-    return simulate_overlap(overlap, machine, configs);
+    return simulate_overlap(workload, machine, configs);
   };
-  return co_tune(overlap, measure, method, space, options, alike);
+  return co_tune(workload, measure, method, space, options, alike);
 }
 
 }  // namespace shingle

@@ -1,4 +1,4 @@
-// Configurations for the collectives of an overlap, searched by simulation or by running it (Lagom;
+// Configurations for the collectives of a workload, searched by simulation or by running it (Lagom;
 // docs/mechanisms/co-tuning.md).
 #pragma once
 
@@ -12,25 +12,26 @@
 
 namespace shingle {
 
-/// Search space of an overlap's collectives on a machine: up to 64 channels (NCCL's max.) and chunks of 32
+/// Search space of a workload's collectives on a machine: up to 64 channels (NCCL's max.) and chunks of 32
 /// KiB to 4 MiB. At least one worker is left to computation.
 cotune::Space config_space(const Machine& machine);
 
-/// Params for simulating an overlap's plan. Products use the machine's tile size, and their workers are
+/// Params for simulating a workload's plan. Products use the machine's tile size, and their workers are
 /// released to collectives one by one, as with cuBLASLt.
 ChunkedParams overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs);
 
-/// Simulates one iteration of an overlap: collectives run beside computations, or one after the other if
+/// Simulates one iteration of a workload: collectives run beside computations, or one after the other if
 /// `beside` is false. The makespan is infinite if there is no such plan. Throws as simulate().
-cotune::Measurement simulate_overlap(const Problem& overlap, const Machine& machine,
+cotune::Measurement simulate_overlap(const Workload& workload, const Machine& machine,
                                      const std::vector<CollectiveConfig>& configs, bool beside = true,
                                      const SimOptions& options = {});
 
-/// Measurement from the spans of an epoch. It holds the product time of the rank with the max. product time.
-/// For each collective, it holds the time from the last rank's arrival to the last rank's end.
+/// Measurement from the spans of an epoch of a workload's plan. It holds the product time of the rank with
+/// the max. product time. For each collective, it holds the time from the last rank's arrival to the last
+/// rank's end.
 cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& spans, double makespan_us);
 
-/// Measures an overlap with a configuration for each of its collectives.
+/// Measures a workload with a configuration for each of its collectives.
 using OverlapMeter = std::function<cotune::Measurement(const std::vector<CollectiveConfig>&)>;
 
 struct CoTuned {
@@ -41,13 +42,13 @@ struct CoTuned {
 
 /// Searches by `method`, then measures the result once more. `alike` gives each collective a zero-based
 /// number; collectives with the same number share a configuration. Empty: each has its own. Throws as Search
-/// and `measure`. Throws InvalidArgument if the problem is not an overlap, or if `alike` does not number each
+/// and `measure`. Throws InvalidArgument as Workload::validate(), or if `alike` does not number each
 /// collective.
-CoTuned co_tune(const Problem& overlap, const OverlapMeter& measure, cotune::Method method,
+CoTuned co_tune(const Workload& workload, const OverlapMeter& measure, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options = {},
                 const std::vector<int>& alike = {});
-/// As above, by simulation. Also throws as simulate(), and Unsupported if the overlap has no plan at all.
-CoTuned co_tune(const Problem& overlap, const Machine& machine, cotune::Method method,
+/// As above, by simulation. Also throws as simulate(), and Unsupported if the workload has no plan at all.
+CoTuned co_tune(const Workload& workload, const Machine& machine, cotune::Method method,
                 const cotune::Space& space, const cotune::Options& options = {},
                 const std::vector<int>& alike = {});
 

@@ -94,7 +94,7 @@ Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mec
       if (std::string reason = options.refuses(*plan); !reason.empty()) plan = Reason{std::move(reason)};
     return plan;
   };
-  const Params asked = parse_accepted(mechanism, problem, options.params);
+  const Params asked = parse_accepted(mechanism, options.params);
   Params fixed = start_of(machine, asked);
   Result<Plan> first = planned(fixed);
   if (!first) first = planned(fixed = asked);

@@ -251,9 +251,9 @@ Proof prove(const Plan& plan, Budget& budget) {
   if (is_symmetric(plan))
     return failed("symmetry",
                   fmt::format("{} ranks stand for all {}; a proof needs a plan of all ranks, at most {}",
-                              plan.ranks.size(), plan.problem.world, max_world));
-  if (plan.problem.world > max_world)
-    return failed("size", fmt::format("{} ranks; at most {} can be proven", plan.problem.world, max_world));
+                              plan.ranks.size(), plan.world(), max_world));
+  if (plan.world() > max_world)
+    return failed("size", fmt::format("{} ranks; at most {} can be proven", plan.world(), max_world));
   if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
   if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
   std::int32_t depth = 1;

@@ -10,7 +10,7 @@
 namespace shingle {
 namespace {
 
-using Products = std::vector<Overlap::Computation>;
+using Products = std::vector<Workload::Computation>;
 
 constexpr std::array<std::string_view, 3> names{"fsdp", "tp", "ep"};
 
@@ -77,7 +77,7 @@ Products joined(Products first, const Products& second) {
 
 std::int64_t weights_of(const Products& products) {
   std::int64_t weights = 0;
-  for (const Overlap::Computation& item : products)
+  for (const Workload::Computation& item : products)
     if (item.name != "attention") weights += item.n * item.k;
   return weights;
 }
@@ -89,10 +89,10 @@ class Patterns {
   /// One layer's GEMMs beside the collectives of neighbouring layers.
   void fsdp(const std::string& kind, const Products& layer, std::int64_t weights, std::int64_t times) {
     const std::int64_t bytes = weights * element();
-    const Overlap::Collective gather{"allgather", CollectiveKind::allgather, bytes};
-    add(kind + " forward", {layer, {gather}}, times);
-    add(kind + " backward",
-        {backward(layer), {gather, {"reducescatter", CollectiveKind::reducescatter, bytes}}}, times);
+    const Workload::Collective gather{"allgather", CollectiveKind::allgather, bytes};
+    add(kind + " forward", layer, {gather}, times);
+    add(kind + " backward", backward(layer),
+        {gather, {"reducescatter", CollectiveKind::reducescatter, bytes}}, times);
   }
 
   /// Two halves alternate in each block; the collective after a half's block runs beside the other half's
@@ -110,9 +110,9 @@ class Patterns {
   std::int64_t element() const { return static_cast<std::int64_t>(size_bytes(options_.dtype)); }
 
   /// In steady state, a layer begins with the collective that follows the second half's last block.
-  static Overlap halves(CollectiveKind kind, const std::array<Products, 2>& blocks,
-                        const std::array<std::int64_t, 2>& bytes) {
-    Overlap list;
+  Workload halves(CollectiveKind kind, const std::array<Products, 2>& blocks,
+                  const std::array<std::int64_t, 2>& bytes) const {
+    Workload list = empty();
     const auto send = [&](std::string name, std::size_t block, std::vector<std::int32_t> after) {
       list.collectives.push_back(
           {fmt::format("{} {}", shingle::name(kind), name), kind, bytes[block], std::move(after)});
@@ -122,7 +122,7 @@ class Patterns {
       for (std::size_t half = 0; half < 2; ++half) {
         const auto turn = static_cast<std::int32_t>(2 * block + half);
         const std::size_t first = list.computations.size();
-        for (Overlap::Computation item : blocks[block]) {
+        for (Workload::Computation item : blocks[block]) {
           item.name += fmt::format(" {}", half + 1);
           list.computations.push_back(std::move(item));
         }
@@ -134,9 +134,18 @@ class Patterns {
     return list;
   }
 
-  void add(std::string name, Overlap list, std::int64_t times) {
-    patterns_.push_back(
-        {std::move(name), overlap_problem(std::move(list), options_.ranks, options_.dtype), times});
+  Workload empty() const { return {.world = options_.ranks, .dtype = options_.dtype}; }
+
+  void add(std::string name, Products computations, std::vector<Workload::Collective> collectives,
+           std::int64_t times) {
+    Workload workload = empty();
+    workload.computations = std::move(computations);
+    workload.collectives = std::move(collectives);
+    add(std::move(name), std::move(workload), times);
+  }
+  void add(std::string name, Workload workload, std::int64_t times) {
+    workload.validate();
+    patterns_.push_back({std::move(name), std::move(workload), times});
   }
 
   const PatternOptions& options_;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "shingle/plan/problem.hpp"
+#include "shingle/plan/workload.hpp"
 #include "shingle/workload/model.hpp"
 
 namespace shingle {
@@ -31,7 +31,7 @@ struct PatternOptions {
 /// A part of an iteration that repeats, in its steady state.
 struct OverlapPattern {
   std::string name;
-  Problem problem;         ///< of the operator `overlap`
+  Workload workload;
   std::int64_t times = 1;  ///< number of repetitions in an iteration
 };
 

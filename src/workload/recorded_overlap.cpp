@@ -116,8 +116,7 @@ class Recording {
   }
 
   RecordedOverlap take() && {
-    RecordedOverlap recorded{.overlap = {},
-                             .ranks = ranks_,
+    RecordedOverlap recorded{.workload = {.world = ranks_},
                              .step = iteration_.name,
                              .left_out = left_out_,
                              .exact = iteration_.has_waits};
@@ -128,10 +127,10 @@ class Recording {
     add_computations(recorded);
     for (const RecordedCollective& item : collectives_) {
       const Call& call = *item.work->call;
-      recorded.overlap.collectives.push_back({std::string(name(*call.kind)), *call.kind, call.bytes, {}});
-      if (item.awaits > last_) recorded.overlap.collectives.back().after = {last_ = item.awaits};
+      recorded.workload.collectives.push_back({std::string(name(*call.kind)), *call.kind, call.bytes, {}});
+      if (item.awaits > last_) recorded.workload.collectives.back().after = {last_ = item.awaits};
     }
-    recorded.overlap.validate();
+    recorded.workload.validate();
     return recorded;
   }
 
@@ -257,17 +256,17 @@ void Recording::add_computations(RecordedOverlap& recorded) {
   }
   if (recorded.products == 0 || us <= 0)
     throw InvalidArgument(fmt::format("no matrix products in {}", where()));
-  recorded.dtype = static_cast<DType>(std::ranges::max_element(flops_of) - flops_of.begin());
+  recorded.workload.dtype = static_cast<DType>(std::ranges::max_element(flops_of) - flops_of.begin());
   std::int32_t awaited = -1;
   for (const Computation& item : computations_) {
-    Overlap::Computation computation{item.name, side, side, 1, {}};
+    Workload::Computation computation{item.name, side, side, 1, {}};
     if (item.product) {
       computation.m = item.product->m, computation.n = item.product->n, computation.k = item.product->k;
     } else {
       computation.k = std::max(std::llround(item.us * flops / us / (2.0 * side * side)), 1LL);
     }
     if (item.awaits > awaited) computation.after = {awaited = item.awaits};
-    recorded.overlap.computations.push_back(std::move(computation));
+    recorded.workload.computations.push_back(std::move(computation));
   }
 }
 

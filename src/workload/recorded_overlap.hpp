@@ -5,8 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "shingle/base/dtype.hpp"
-#include "shingle/plan/overlap.hpp"
+#include "shingle/plan/workload.hpp"
 
 namespace shingle {
 
@@ -16,9 +15,8 @@ struct RecordingOptions {
 };
 
 struct RecordedOverlap {
-  Overlap overlap;
-  int ranks = 0;             ///< size of the collectives' group
-  DType dtype = DType::f32;  ///< dtype of the products, by most multiply-adds
+  /// The world is the collectives' group. The dtype is that of the products with most multiply-adds.
+  Workload workload;
   std::string
       step;  ///< the iteration, "ProfilerStep#3"; empty: the trace has no steps and counts as one iteration
   double us = 0;     ///< time from the begin of its first kernel to the end of its last

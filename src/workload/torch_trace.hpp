@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "shingle/base/dtype.hpp"
-#include "shingle/plan/overlap.hpp"
+#include "shingle/plan/workload.hpp"
 
 namespace shingle::torch {
 
@@ -21,7 +21,7 @@ struct Product {
 /// A call of NCCL.
 struct Call {
   std::optional<CollectiveKind> kind;  ///< empty: a kind that overlaps do not have
-  std::int64_t bytes = 0;              ///< as in Overlap::Collective
+  std::int64_t bytes = 0;              ///< as in Workload::Collective
   int ranks = 0;
 };
 

@@ -52,7 +52,7 @@ inline void PrintTo(const Backend& backend, std::ostream* out) {
 class Maker {
  public:
   explicit Maker(int world) {
-    plan.problem.world = world;
+    plan.problem().world = world;
     plan.ranks.resize(static_cast<std::size_t>(world));
     std::vector<std::int32_t> all;
     for (int r = 0; r < world; ++r) all.push_back(r);

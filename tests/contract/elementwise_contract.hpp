@@ -124,7 +124,7 @@ TEST_P(BackendContract, PassPicksRoutedRows) {
   for (int row = 0; row < 21; ++row) dest[0].push_back(row * 5 % 7 % ranks);
   Maker make(ranks);
   const auto routing = std::make_shared<Routing>(dest);
-  make.plan.problem.routing = routing;
+  make.plan.problem().routing = routing;
   const int to = ranks - 1;
   const std::int64_t count = routing->count(0, to);
   const std::int32_t a = make.buffer(Role::a, 21, 6), out = make.buffer(Role::out, count, 6);

@@ -60,7 +60,7 @@ struct GemmCase {
   Plan plan(const World& world) const {
     Maker make(world.size());
     make.plan.workers = world.machine().workers;
-    make.plan.problem.routing = routing;
+    make.plan.problem().routing = routing;
     const std::int32_t a = transpose_a ? make.buffer(Role::a, k, m, type) : make.buffer(Role::a, m, k, type);
     const std::int32_t b = transpose_b ? make.buffer(Role::b, n, k, type) : make.buffer(Role::b, k, n, type);
     const std::int32_t bias = make.buffer(Role::bias, 1, n, type);

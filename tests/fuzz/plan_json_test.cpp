@@ -91,7 +91,7 @@ class PlanJsonFuzz : public ::testing::Test {
       const Tile tile = grid.tile(i);
       const TileRect rect = grid.rect(tile);
       if (grid.phantom(tile) || rect.rows > 10000 || (wide >= 0 && tile.n != 0)) continue;
-      for_each_piece(at, grid, plan.problem.routing.get(), i, [&](const Piece& piece) {
+      for_each_piece(at, grid, plan.routing(), i, [&](const Piece& piece) {
         ASSERT_GE(piece.row, slice.row);
         // The slice says how many rows there are on its own rank; others may hold more of them, or fewer.
         const Buffer& buffer = plan.buffers[static_cast<std::size_t>(slice.buffer)];

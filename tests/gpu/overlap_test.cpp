@@ -17,10 +17,10 @@ TEST_P(Overlaps, RunBesideEachOther) {
   std::string why;
   if (cuda::count_gpus(why) < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed: " << why;
   const auto world = make_world(GetParam(), {.backend = "cuda"});
-  expect_overlap_runs(*world, sample_overlap());
-  Overlap large = sample_overlap();
-  for (Overlap::Computation& item : large.computations) item.m *= 16, item.n *= 8, item.k *= 8;
-  for (Overlap::Collective& item : large.collectives) item.bytes *= 1000;
+  expect_overlap_runs(*world, sample_overlap(world->size()));
+  Workload large = sample_overlap(world->size());
+  for (Workload::Computation& item : large.computations) item.m *= 16, item.n *= 8, item.k *= 8;
+  for (Workload::Collective& item : large.collectives) item.bytes *= 1000;
   expect_overlap_runs(*world, large);
 }
 

@@ -181,7 +181,7 @@ TEST(Mlp, WrongSecondProductsAreRefused) {
     // The halves against each other.
     second("content", [](Gemm& g, const Plan&) { g.a.cols = g.b.rows = 18, g.b.row = 18; });
     second("content", [](Gemm& g, const Plan& plan) {  // the activation a second time
-      g.epilogue.activation = plan.problem.epilogue.activation;
+      g.epilogue.activation = plan.problem().epilogue.activation;
     });
     if (mechanism != Mechanism::sequential && mechanism != Mechanism::chunked)
       second("content", [](Gemm& g, const Plan&) { g.a_rows.limit = smaller(g.a_rows.limit, 1); });

@@ -13,8 +13,8 @@ namespace shingle::test::overlap_test {
 namespace {
 
 /// Whoever comes later in one drawn order may await what came before.
-Overlap random_overlap(Dice& dice) {
-  Overlap list;
+Workload random_overlap(Dice& dice) {
+  Workload list;
   std::int64_t computations = dice.size(1, 6), collectives = dice.size(1, 5);
   const auto some_of = [&](std::size_t count) {
     std::vector<std::int32_t> after;
@@ -36,7 +36,7 @@ Overlap random_overlap(Dice& dice) {
   return list;
 }
 
-ChunkedParams random_configs(Dice& dice, const Overlap& list) {
+ChunkedParams random_configs(Dice& dice, const Workload& list) {
   ChunkedParams params;
   if (chance(dice, 50)) params.tile = {16, 16};
   if (chance(dice, 30)) return params;
@@ -54,17 +54,17 @@ Machine machine() {
 TEST(RandomOverlaps, AreProvenAndReadBack) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     Dice dice(seed);
-    const Overlap list = random_overlap(dice);
-    const Problem problem = overlap_problem(list, static_cast<int>(dice.size(1, 5)), DType::f32);
-    const ChunkedParams beside = random_configs(dice, list);
+    Workload workload = random_overlap(dice);
+    workload.world = static_cast<int>(dice.size(1, 5));
+    const ChunkedParams beside = random_configs(dice, workload);
     const Params all[] = {beside, SequentialParams{.tile = beside.tile, .configs = beside.configs}};
     for (const Params& params : all) {
-      const Plan plan = make_plan(problem, machine(), params).value();
+      const Plan plan = make_plan(workload, machine(), params).value();
       const Proof proof = verify(plan);
       ASSERT_TRUE(proof.ok) << seed << ": " << proof.rule << ": " << proof.failure << "\n"
-                            << to_json(problem);
+                            << lists_to_json(workload);
       EXPECT_EQ(plan_from_json(to_json(plan)), plan) << seed;
-      EXPECT_EQ(make_plan(problem, machine(), params_of(plan)).value(), plan) << seed;
+      EXPECT_EQ(make_plan(workload, machine(), params_of(plan)).value(), plan) << seed;
     }
   }
 }
@@ -74,10 +74,10 @@ TEST(RandomOverlaps, AreNoSlowerBesideEachOther) {
   free.collective_workers = 0;
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     Dice dice(seed);
-    const Problem problem =
-        overlap_problem(random_overlap(dice), static_cast<int>(dice.size(2, 5)), DType::f32);
+    Workload workload = random_overlap(dice);
+    workload.world = static_cast<int>(dice.size(2, 5));
     const auto us = [&](const Params& params) {
-      return simulate(make_plan(problem, free, params).value(), free).makespan_us;
+      return simulate(make_plan(workload, free, params).value(), free).makespan_us;
     };
     const TileParams tile{.rows = 16};
     EXPECT_LE(us(ChunkedParams{.tile = tile}), us(SequentialParams{.tile = tile}) * (1 + 1e-9)) << seed;
@@ -89,7 +89,9 @@ TEST(RandomOverlaps, RunOnThreads) {
     Dice dice(seed);
     const auto world = make_world(static_cast<int>(dice.size(1, 3)));
     SCOPED_TRACE(seed);
-    expect_overlap_runs(*world, random_overlap(dice));
+    Workload workload = random_overlap(dice);
+    workload.world = world->size();
+    expect_overlap_runs(*world, workload);
   }
 }
 

@@ -28,7 +28,7 @@ bool remove_one(Plan& plan, Dice& dice, const Wanted<S>& wanted) {
 }
 
 bool summed_for_all(const Plan& plan) {
-  return plan.problem.traits().reduces() && !plan.problem.traits().scatters();
+  return plan.problem().traits().reduces() && !plan.problem().traits().scatters();
 }
 
 /// Whether an engine's next command after a step reads what the user gave, which is there from the begin.
@@ -63,7 +63,7 @@ bool drop_poll(Plan& plan, Dice& dice) {
 /// It looks at another rank's place.
 bool poll_neighbour(Plan& plan, Dice& dice) {
   if (chosen(plan).poll == Poll::collective) return false;
-  const int world = plan.problem.world;
+  const int world = plan.world();
   return change<Await>(
       plan, dice,
       [&](const At& at, const Await& await) {
@@ -75,7 +75,7 @@ bool poll_neighbour(Plan& plan, Dice& dice) {
 
 /// The host starts engines before it knows that others may be written into, or that data is there.
 bool trigger_first(Plan& plan, Dice& dice) {
-  if (plan.problem.op == Op::allreduce) return false;  // its first trigger orders nothing
+  if (plan.problem().op == Op::allreduce) return false;  // its first trigger orders nothing
   const auto at = pick<Notify>(plan, dice, [&](const At& where, const Notify& notify) {
     return on_host_lane(plan, where) && counter_name(plan, notify.counter) == "trigger";
   });
@@ -92,7 +92,7 @@ bool drop_await_of_peer(Plan& plan, Dice& dice) {
     if (await.counter.entry == at.rank) return false;  // it knows of itself
     const std::string& name = counter_name(plan, await.counter);
     if (name == "begun") return !summed_for_all(plan);  // who has all sums knows that all regions are read
-    if (name == "ready") return plan.problem.op != Op::allreduce;
+    if (name == "ready") return plan.problem().op != Op::allreduce;
     return name == "made";
   });
 }
@@ -131,8 +131,8 @@ bool drop_await_of_arrival(Plan& plan, Dice& dice) {
   return remove_one<Await>(plan, dice, [&](const At& at, const Await& await) {
     if (on_copy_lane(plan, at) || counter_name(plan, await.counter) != "sent") return false;
     const auto& entries = plan.counters[static_cast<std::size_t>(await.counter.counter)].growth[0];
-    const auto engines = static_cast<int>(entries.size()) / plan.problem.world;
-    if (ring && await.counter.entry != (at.rank + 1) % plan.problem.world) return false;
+    const auto engines = static_cast<int>(entries.size()) / plan.world();
+    if (ring && await.counter.entry != (at.rank + 1) % plan.world()) return false;
     return await.counter.entry / engines != at.rank;
   });
 }
@@ -221,7 +221,7 @@ bool shift_command(Plan& plan, Dice& dice) {
 
 /// The rows for one rank go to another.
 bool send_elsewhere(Plan& plan, Dice& dice) {
-  const int world = plan.problem.world;
+  const int world = plan.world();
   if (world < 3) return false;
   const auto at = pick_command(plan, dice);
   if (!at) return false;
@@ -246,7 +246,7 @@ bool second_writer(Plan& plan, Dice& dice) {
   const auto at =
       pick<Notify>(plan, dice, [&](const At& where, const Notify&) { return on_copy_lane(plan, where); });
   if (!at) return false;
-  insert_step(plan, {(at->rank + 1) % plan.problem.world, 0, 0}, step_of(plan, *at));
+  insert_step(plan, {(at->rank + 1) % plan.world(), 0, 0}, step_of(plan, *at));
   return true;
 }
 
@@ -282,8 +282,8 @@ bool prelaunch_by_a_stranger(Plan& plan, Dice& dice) {
   lane.submission.prelaunched = true;
   lane.submission.doorbells.clear();
   plan.counters.push_back({"stranger", CounterKind::add, {}});
-  for (int r = 0; r < plan.problem.world; ++r) plan.counters.back().growth.push_back({0});
-  const int other = (at->rank + 1) % plan.problem.world;
+  for (int r = 0; r < plan.world(); ++r) plan.counters.back().growth.push_back({0});
+  const int other = (at->rank + 1) % plan.world();
   const CounterRef count{static_cast<std::int32_t>(plan.counters.size()) - 1, other, 0};
   insert_step(plan, {other, 0, 0}, Notify{count, 1});
   while (std::holds_alternative<Await>(lane.steps.front())) remove_step(plan, {at->rank, at->lane, 0});

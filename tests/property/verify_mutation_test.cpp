@@ -30,7 +30,7 @@ struct At {
 template <class Wanted>
 std::optional<At> pick(const Plan& plan, Dice& dice, Wanted wanted) {
   std::vector<At> found;
-  for (int r = 0; r < plan.problem.world; ++r)
+  for (int r = 0; r < plan.world(); ++r)
     for (std::size_t l = 0; l < plan.ranks[r].lanes.size(); ++l)
       for (std::size_t s = 0; s < plan.ranks[r].lanes[l].steps.size(); ++s)
         if (wanted(plan.ranks[r].lanes[l].steps[s], At{r, l, s})) found.push_back({r, l, s});
@@ -93,7 +93,7 @@ bool moves(const Collective& c) {
 /// An await whose removal must show: not implied, of a count that grows, and for data that exists.
 std::optional<At> pick_await(const Plan& plan, Dice& dice) {
   // Where shards are padded to equal parts, an await may be for padding alone.
-  if (plan.problem.op == Op::gemm_reducescatter && plan.problem.m % plan.problem.world != 0)
+  if (plan.problem().op == Op::gemm_reducescatter && plan.problem().m % plan.world() != 0)
     return std::nullopt;
   return pick(plan, dice, [&](const Step& step, const At& at) {
     const auto* await = std::get_if<Await>(&step);
@@ -130,7 +130,7 @@ std::optional<std::pair<At, std::size_t>> pick_gate(const Plan& plan, Dice& dice
   for (std::int64_t i = 0; i < pass.grid.positions(); ++i) {
     bool data = false;
     if (!pass.grid.phantom(pass.grid.tile(i)))
-      for_each_piece(pass.to, pass.grid, plan.problem.routing.get(), i, [&](const Piece&) { data = true; });
+      for_each_piece(pass.to, pass.grid, plan.routing(), i, [&](const Piece&) { data = true; });
     if (data) groups.push_back(static_cast<std::size_t>(group_of(pass.gates[0].ends, i)));
   }
   if (groups.empty()) return std::nullopt;
@@ -145,7 +145,7 @@ std::optional<At> pick_pass(const Plan& plan, Dice& dice) {
     if (!pass) return false;
     bool stores = false;
     for (std::int64_t i = 0; i < pass->grid.positions(); ++i)
-      for_each_piece(pass->to, pass->grid, plan.problem.routing.get(), i,
+      for_each_piece(pass->to, pass->grid, plan.routing(), i,
                      [&](const Piece& piece) { stores = stores || piece.rows > 0; });
     return stores;
   });
@@ -185,7 +185,7 @@ bool raise_target(Plan& plan, Dice& dice) {
 
 bool shift_collective(Plan& plan, Dice& dice) {
   // Where shards are padded to equal parts, a slice may hold nothing but padding, which may lie anywhere.
-  if (plan.problem.op != Op::gemm_alltoall && plan.problem.m % plan.problem.world != 0) return false;
+  if (plan.problem().op != Op::gemm_alltoall && plan.problem().m % plan.world() != 0) return false;
   const auto at = pick_collective(plan, dice);
   if (!at) return false;
   Collective& c = get<Collective>(plan, *at);
@@ -236,9 +236,9 @@ bool sums_in_place(const Collective& collective) {
 /// A sum in place once more on every rank. (Once more of any other collective changes nothing: see Harmless.)
 bool duplicate_contribution(Plan& plan, Dice& dice) {
   const auto at = pick_collective(plan, dice);
-  if (!at || plan.problem.world == 1) return false;
+  if (!at || plan.world() == 1) return false;
   if (!sums_in_place(get<Collective>(plan, *at))) return false;
-  for (int r = 0; r < plan.problem.world; ++r) {
+  for (int r = 0; r < plan.world(); ++r) {
     const At there{r, at->lane, at->step};
     insert(plan, there, steps(plan, there)[there.step]);
   }
@@ -413,9 +413,9 @@ bool read_other_buffer(Plan& plan, Dice& dice) {
 
 bool read_neighbour(Plan& plan, Dice& dice) {
   const auto at = pick_pass(plan, dice);
-  if (!at || plan.problem.world == 1) return false;
+  if (!at || plan.world() == 1) return false;
   Slice& from = get<Elementwise>(plan, *at).from[0].slice;
-  from.rank = (from.rank + 1) % plan.problem.world;
+  from.rank = (from.rank + 1) % plan.world();
   return true;
 }
 
@@ -443,7 +443,7 @@ bool sum_again(Plan& plan, Dice& dice) {
   if (!at) return false;
   const auto out = find_buffer(plan, Role::out);
   const auto communicator = get<Collective>(plan, *at).communicator;
-  for (int r = 0; r < plan.problem.world; ++r) {
+  for (int r = 0; r < plan.world(); ++r) {
     const Slice all = whole(plan, out, r);
     insert(plan, {r, at->lane, plan.ranks[r].lanes[at->lane].steps.size()},
            Collective{CollectiveKind::allreduce, communicator, all, all, {}, {}, {}});
@@ -480,7 +480,7 @@ bool swap_peers(Plan& plan, Dice& dice) {
   auto* messages = pick_messages(plan, dice);
   if (!messages) return false;
   std::int32_t& peer = messages->front().peer;
-  peer = (peer + 1) % plan.problem.world;
+  peer = (peer + 1) % plan.world();
   return true;
 }
 
@@ -528,11 +528,11 @@ bool forge_rounding(Plan& plan, Dice& dice) {
     plan.rounding += '0';
     return true;
   }
-  if (plan.problem.world < 3 || plan.problem.dtype == DType::f32) return false;
-  const auto all = statements(plan.problem);  // the last is true of every plan
+  if (plan.world() < 3 || plan.dtype() == DType::f32) return false;
+  const auto all = statements(plan.work);  // the last is true of every plan
   Rounding other = all[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(all.size()) - 2))];
-  if (sentence(plan.problem, other) == plan.rounding) other.last_pass = !other.last_pass;
-  plan.rounding = sentence(plan.problem, other);
+  if (sentence(plan.work, other) == plan.rounding) other.last_pass = !other.last_pass;
+  plan.rounding = sentence(plan.work, other);
   return true;
 }
 
@@ -552,7 +552,7 @@ bool wrong_growth(Plan& plan, Dice& dice) {
   auto& ranks = plan.counters[static_cast<std::size_t>(
                                   dice.size(0, static_cast<std::int64_t>(plan.counters.size()) - 1))]
                     .growth;
-  auto& entries = ranks[static_cast<std::size_t>(dice.size(0, plan.problem.world - 1))];
+  auto& entries = ranks[static_cast<std::size_t>(dice.size(0, plan.world() - 1))];
   if (entries.empty()) return false;
   ++entries[0];
   return true;
@@ -660,7 +660,7 @@ TEST(Harmless, ChangesPass) {
       Plan mutant = *plan;
       const auto& collective = get<Collective>(mutant, *at);
       if (collective.kind != CollectiveKind::allreduce && !sums_in_place(collective)) {
-        for (int r = 0; r < mutant.problem.world; ++r)
+        for (int r = 0; r < mutant.world(); ++r)
           insert(mutant, {r, at->lane, at->step}, steps(mutant, {r, at->lane, at->step})[at->step]);
         const Proof proof = verify(mutant);
         EXPECT_TRUE(proof) << proof.failure << "\n" << to_text(mutant);

@@ -21,7 +21,7 @@ FusedParams chosen(const Plan& plan) {
 
 /// Ranks whose rows other ranks' tiles and sums go to, by their owner.
 bool sums_shards(const Plan& plan) {
-  return plan.problem.traits().reduces() && !chosen(plan).one_shot;
+  return plan.problem().traits().reduces() && !chosen(plan).one_shot;
 }
 
 bool any_gemm(const At&, const Gemm&) {
@@ -35,8 +35,8 @@ bool any_sum(const At&, const Elementwise& pass) {
 /// not need to ask: whoever has all sums of the last epoch knows that all regions have been read; nor does an
 /// mlp, but to fetch what is the user's.)
 bool drop_begun(Plan& plan, Dice& dice) {
-  if (plan.problem.op == Op::gemm_allreduce && sums_shards(plan)) return false;
-  if (plan.problem.op == Op::mlp && !chosen(plan).pull) return false;
+  if (plan.problem().op == Op::gemm_allreduce && sums_shards(plan)) return false;
+  if (plan.problem().op == Op::mlp && !chosen(plan).pull) return false;
   const auto at = pick<Await>(plan, dice, [&](const At&, const Await& await) {
     return counter_name(plan, await.counter) == "begun";
   });
@@ -55,7 +55,7 @@ bool forget_to_say_begun(Plan& plan, Dice& dice) {
 /// Whether rows that a GEMM needs are moved by its own lane, which then knows of the own ones without a gate.
 bool moves_rows_itself(const Plan& plan) {
   const FusedParams params = chosen(plan);
-  return params.helpers == 0 && (plan.problem.traits().routes() || params.mover == Mover::store);
+  return params.helpers == 0 && (plan.problem().traits().routes() || params.mover == Mover::store);
 }
 
 bool drop_gate(Plan& plan, Dice& dice) {
@@ -142,7 +142,7 @@ bool store_to_next_owner(Plan& plan, Dice& dice) {
 }
 
 bool store_into_neighbours_region(Plan& plan, Dice& dice) {
-  if (!plan.problem.traits().reduces()) return false;
+  if (!plan.problem().traits().reduces()) return false;
   return change<Gemm>(
       plan, dice, [](const At&, const Gemm& g) { return g.out.slice.row > 0; },
       [](Gemm& g) { g.out.slice.row -= g.out.slice.rows; });
@@ -167,7 +167,7 @@ bool count_nothing(Plan& plan, Dice& dice) {
 
 /// One rank does not get what all should.
 bool leave_one_out(Plan& plan, Dice& dice) {
-  if (plan.problem.op != Op::gemm_allreduce) return false;
+  if (plan.problem().op != Op::gemm_allreduce) return false;
   if (chosen(plan).one_shot)
     return change<Gemm>(plan, dice, any_gemm,
                         [](Gemm& g) { std::get<placement::Matrix>(g.out.form).ranks.pop_back(); });
@@ -188,7 +188,7 @@ bool drop_last_awaits(Plan& plan, Dice& dice) {
     if (comes_to_help(plan, where)) return false;
     const std::string& name = counter_name(plan, await.counter);
     if (name == "stored") return await.counter.entry != where.rank;  // what a lane has stored itself it knows
-    if (name == "summed" && plan.problem.op == Op::gemm_allreduce && sums_shards(plan))
+    if (name == "summed" && plan.problem().op == Op::gemm_allreduce && sums_shards(plan))
       return await.counter.entry != where.rank;  // the epoch ends after the own sums anyway
     return name == "summed" || name == "fetched";
   });
@@ -219,14 +219,14 @@ bool shift_copy(Plan& plan, Dice& dice) {
 }
 
 bool copy_to_other_rank(Plan& plan, Dice& dice) {
-  const int world = plan.problem.world;
+  const int world = plan.world();
   return change<Copy>(
       plan, dice, [](const At&, const Copy&) { return true; },
       [&](Copy& copy) { copy.to.rank = (copy.to.rank + 1) % world; });
 }
 
 bool push_elsewhere(Plan& plan, Dice& dice) {
-  if (plan.problem.op != Op::alltoall_gemm) return false;
+  if (plan.problem().op != Op::alltoall_gemm) return false;
   return change<Elementwise>(
       plan, dice,
       [](const At&, const Elementwise& e) { return std::holds_alternative<placement::Routed>(e.to.form); },
@@ -234,7 +234,7 @@ bool push_elsewhere(Plan& plan, Dice& dice) {
 }
 
 bool route_elsewhere(Plan& plan, Dice& dice) {
-  if (plan.problem.op != Op::gemm_alltoall) return false;
+  if (plan.problem().op != Op::gemm_alltoall) return false;
   return change<Gemm>(plan, dice, any_gemm, [](Gemm& g) {
     auto& bases = std::get<placement::Routed>(g.out.form).bases;
     std::swap(bases[0], bases[1]);
@@ -243,14 +243,14 @@ bool route_elsewhere(Plan& plan, Dice& dice) {
 
 /// One rank sums its sources in another order. (Two have none.)
 bool reverse_sources(Plan& plan, Dice& dice) {
-  if (plan.problem.world < 3) return false;
+  if (plan.world() < 3) return false;
   return change_sums(plan, dice, [](Elementwise& pass) { std::ranges::reverse(pass.from); });
 }
 
 /// Parts are said to travel in another type than they do.
 bool forge_staging(Plan& plan, Dice&) {
-  if (!plan.problem.traits().reduces() || plan.problem.dtype == DType::f32) return false;
-  const std::string type(name(plan.problem.dtype));
+  if (!plan.problem().traits().reduces() || plan.dtype() == DType::f32) return false;
+  const std::string type(name(plan.dtype()));
   const auto swapped = [&](const std::string& from, const std::string& to) {
     const std::string before = "rounded once to " + from + " for their way";
     const auto at = plan.rounding.find(before);

@@ -25,8 +25,8 @@ bool drop_await(Plan& plan, Dice& dice, std::string_view counter) {
 /// Where sums alone go around, what a rank awaits is told it by nothing else. Shards that go around besides
 /// may bring the same news.
 bool only_sums(const Plan& plan) {
-  return plan.problem.traits().reduces() && !plan.problem.traits().gathers() &&
-         plan.problem.op != Op::gemm_allreduce;
+  return plan.problem().traits().reduces() && !plan.problem().traits().gathers() &&
+         plan.problem().op != Op::gemm_allreduce;
 }
 
 /// A slice goes to a rank that may still be in the last epoch.
@@ -51,7 +51,7 @@ bool drop_freed(Plan& plan, Dice& dice) {
 }
 /// A shard of A is multiplied, or passed on, before it has come.
 bool drop_arrived(Plan& plan, Dice& dice) {
-  return plan.problem.traits().gathers() && drop_await(plan, dice, "arrived");
+  return plan.problem().traits().gathers() && drop_await(plan, dice, "arrived");
 }
 
 bool forget_to_tell(Plan& plan, Dice& dice) {
@@ -81,7 +81,7 @@ bool drop_copy(Plan& plan, Dice& dice) {
 
 /// (What is gathered after sums is awaited at the end, and whoever knows of a copy knows of those before.)
 bool tell_before_copying(Plan& plan, Dice& dice) {
-  if (plan.problem.op == Op::gemm_allreduce) return false;
+  if (plan.problem().op == Op::gemm_allreduce) return false;
   const auto behind = [&](const At& at) -> Step& {
     return lane_of(plan, at).steps[static_cast<std::size_t>(at.step) + 1];
   };
@@ -99,7 +99,7 @@ bool copy_one_row_up(Plan& plan, Dice& dice) {
 }
 
 bool copy_to_the_rank_after(Plan& plan, Dice& dice) {
-  const int world = plan.problem.world;
+  const int world = plan.world();
   return change<Copy>(plan, dice, any_copy, [&](Copy& copy) { copy.to.rank = (copy.to.rank + 1) % world; });
 }
 

@@ -49,6 +49,25 @@ TEST_F(CliCotune, WritesAPlanThatIsProvenAndSimulated) {
   expect_refused("run " + plan, "has no result to check");
 }
 
+/// A workload comes from --overlap, --trace or --model: it is no operator.
+TEST_F(CliCotune, IsTheOnlyCommandThatPlansOverlaps) {
+  for (const char* const command : {"run", "plan", "verify", "simulate", "tune", "bench"})
+    expect_refused(std::string(command) + " --op overlap --m 64 --n 64 --k 64",
+                   "--op: unknown operator 'overlap' (one of gemm, gemm+allreduce");
+}
+
+/// Plans from before workloads had a type of their own.
+TEST_F(CliCotune, ReadsOlderPlans) {
+  const std::string older = source + "/tests/data/plans/overlap_k.json";
+  const Outcome proof = run("verify " + older);
+  EXPECT_EQ(proof.code, 1);
+  EXPECT_THAT(proof.out,
+              HasSubstr("not proven: chunked plan for overlap of 2 computations and 1 collective"));
+  EXPECT_THAT(proof.out, HasSubstr("over K = 32 of epoch 0, row 0, column 0 at its start, but holds C"));
+  expect_refused("run " + older, "has no result to check");
+  EXPECT_EQ(run("simulate " + older + a40).code, 0);
+}
+
 TEST_F(CliCotune, RunsTheOverlapWhereNoMachineIsNamed) {
   const Outcome outcome = run("cotune --world 2 --workers 3 --repeat 2 --format json --overlap " + list());
   ASSERT_EQ(outcome.code, 0) << outcome.err;

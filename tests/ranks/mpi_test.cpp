@@ -73,9 +73,9 @@ void plans_compute_what_the_oracle_says() {
     const auto executable = on.compile(plan);
     executable->poison();
     for (const int rank : on.local_ranks())
-      for (const Role role : roles_of(plan.problem)) {
+      for (const Role role : roles_of(plan.work)) {
         auto& buffer = memory[{rank, role}] =
-            on.allocate(rank, static_cast<std::size_t>(bytes_of(plan.problem, role, rank)));
+            on.allocate(rank, static_cast<std::size_t>(bytes_of(plan.work, role, rank)));
         if (is_input(role))
           inputs.write(rank, role, buffer.data());
         else

@@ -17,7 +17,7 @@ struct Hand {
   std::int32_t a = -1, b = -1, out = -1, bias = -1, norm_weight = -1, residual = -1, sum = -1;
 
   explicit Hand(const Problem& problem, std::int32_t workers = 4) {
-    plan.problem = problem;
+    plan.work = problem;
     plan.workers = workers;
     plan.rounding = sentence(problem, {});
     std::vector<std::int64_t> a_rows, out_rows;
@@ -41,10 +41,10 @@ struct Hand {
     for (RankPlan& rank : plan.ranks) rank.lanes = {{LaneKind::compute, "compute", {}}};
   }
 
-  int world() const { return plan.problem.world; }
+  int world() const { return plan.world(); }
 
   std::int32_t buffer(std::string name, std::int64_t rows, std::int64_t cols, std::int32_t depth = 1) {
-    plan.buffers.push_back({std::move(name), Role::internal, plan.problem.dtype,
+    plan.buffers.push_back({std::move(name), Role::internal, plan.dtype(),
                             std::vector<std::int64_t>(plan.ranks.size(), rows), cols, depth});
     return static_cast<std::int32_t>(plan.buffers.size()) - 1;
   }
@@ -86,7 +86,7 @@ struct Hand {
   /// Rows [row, row + slice.rows) of the rank's product, in place in a slice; all in one tile unless
   /// tile_rows says otherwise.
   Gemm gemm(int rank, const Slice& to, std::int64_t row = 0, std::int64_t tile_rows = 0) const {
-    const Problem& p = plan.problem;
+    const Problem& p = plan.problem();
     Gemm gemm;
     gemm.grid =
         make_grid(to.rows, to.cols, static_cast<std::int32_t>(tile_rows > 0 ? tile_rows : larger(to.rows, 1)),
@@ -119,7 +119,7 @@ struct Hand {
 
  private:
   std::int32_t user(Role role, std::vector<std::int64_t> rows, std::int64_t cols) {
-    plan.buffers.push_back({std::string(name(role)), role, plan.problem.dtype, std::move(rows), cols, 1});
+    plan.buffers.push_back({std::string(name(role)), role, plan.dtype(), std::move(rows), cols, 1});
     return static_cast<std::int32_t>(plan.buffers.size()) - 1;
   }
 };

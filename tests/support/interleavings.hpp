@@ -57,7 +57,7 @@ class Interleavings {
   };
 
   explicit Interleavings(const Plan& plan) : plan_(plan) {
-    for (int r = 0; r < plan.problem.world; ++r)
+    for (int r = 0; r < plan.world(); ++r)
       for (int l = 0; l < static_cast<int>(plan.ranks[r].lanes.size()); ++l) {
         const auto& steps = plan.ranks[r].lanes[l].steps;
         lanes_.push_back({r, l, places_.size(), steps.size()});

@@ -10,8 +10,10 @@
 namespace shingle::test {
 
 /// Collectives before what they feed, and after what they send.
-inline Overlap sample_overlap() {
-  return {{{"first", 24, 16, 8}, {"second", 40, 8, 24, {0}}, {"third", 8, 32, 16, {1}}},
+inline Workload sample_overlap(int world = 2) {
+  return {world,
+          DType::f32,
+          {{"first", 24, 16, 8}, {"second", 40, 8, 24, {0}}, {"third", 8, 32, 16, {1}}},
           {{"gather", CollectiveKind::allgather, 1000},
            {"scatter", CollectiveKind::reducescatter, 2000, {0}},
            {"sum", CollectiveKind::allreduce, 700, {0, 1}},
@@ -35,20 +37,20 @@ inline float overlap_value(Role role, int rank, std::int64_t row, std::int64_t c
   return static_cast<float>((row * 7 + col * 5 + rank * 3 + static_cast<int>(role)) % 9 - 4);
 }
 
-inline float expected_result(const Problem& p, const OverlapRows& rows, Overlap::Item item, int rank,
-                             std::int64_t row, std::int64_t col) {
+inline float expected_result(const Workload& workload, const WorkloadRows& rows, Workload::Item item,
+                             int rank, std::int64_t row, std::int64_t col) {
   float sum = 0;
   const auto index = static_cast<std::size_t>(item.index);
   if (!item.communicates) {
-    for (std::int64_t k = 0; k < p.overlap->computations[index].k; ++k)
+    for (std::int64_t k = 0; k < workload.computations[index].k; ++k)
       sum += overlap_value(Role::a, rank, row, k) * overlap_value(Role::b, rank, k, col);
     return sum;
   }
-  const std::int64_t count = rows.collectives[index].rows, part = count / p.world;
+  const std::int64_t count = rows.collectives[index].rows, part = count / workload.world;
   const auto sent = [&](std::int64_t by, std::int64_t at) {
     return overlap_value(Role::payload, static_cast<int>(by), at, col);
   };
-  switch (p.overlap->collectives[index].kind) {
+  switch (workload.collectives[index].kind) {
     case CollectiveKind::allgather:
       return sent(row / part, row % part);
     case CollectiveKind::alltoall:
@@ -59,14 +61,14 @@ inline float expected_result(const Problem& p, const OverlapRows& rows, Overlap:
     case CollectiveKind::allreduce:
       break;
   }
-  for (int r = 0; r < p.world; ++r) sum += sent(r, row);
+  for (int r = 0; r < workload.world; ++r) sum += sent(r, row);
   return sum;
 }
 
 /// Two epochs in this process, beside each other and in sequence, on poisoned outputs.
-inline void expect_overlap_runs(World& world, const Overlap& list) {
-  const Problem p = overlap_problem(list, world.size(), DType::f32);
-  const OverlapRows rows = rows_of(p);
+inline void expect_overlap_runs(World& world, const Workload& workload) {
+  const WorkloadRows rows = rows_of(workload);
+  const std::int64_t m = workload.m(), n = workload.n(), k = workload.k();
   std::vector<DeviceBuffer> memory;
   const auto bound = [&](int rank, std::int64_t height, std::int64_t width, auto&& value) {
     std::vector<float> all;
@@ -76,7 +78,8 @@ inline void expect_overlap_runs(World& world, const Overlap& list) {
     return memory.back().data();
   };
   for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential}) {
-    const auto program = world.compile(make_plan(p, world.machine(), default_params(mechanism)).value());
+    const auto program =
+        world.compile(make_plan(workload, world.machine(), default_params(mechanism)).value());
     std::vector<void*> out;
     for (const int r : world.local_ranks()) {
       const auto input = [&](Role role, std::int64_t height, std::int64_t width) {
@@ -84,24 +87,24 @@ inline void expect_overlap_runs(World& world, const Overlap& list) {
                         return overlap_value(role, r, row, col);
                       }));
       };
-      input(Role::a, p.m, p.k);
-      input(Role::b, p.k, p.n);
-      input(Role::payload, rows.payload, p.n);
-      out.push_back(bound(r, rows.out, p.n, [](std::int64_t, std::int64_t) { return -1e9f; }));
+      input(Role::a, m, k);
+      input(Role::b, k, n);
+      input(Role::payload, rows.payload, n);
+      out.push_back(bound(r, rows.out, n, [](std::int64_t, std::int64_t) { return -1e9f; }));
       program->bind(r, Role::out, out.back());
     }
     program->run({.epochs = 2, .timeout_us = 10e6});
     for (const int r : world.local_ranks()) {
-      std::vector<float> found(static_cast<std::size_t>(rows.out * p.n));
+      std::vector<float> found(static_cast<std::size_t>(rows.out * n));
       world.download(r, found.data(), out[static_cast<std::size_t>(r)], found.size() * sizeof(float));
-      for (const Overlap::Item item : list.order()) {
+      for (const Workload::Item item : workload.order()) {
         const auto i = static_cast<std::size_t>(item.index);
         const auto at = item.communicates ? rows.collectives[i] : rows.computations[i];
-        const std::int64_t cols = item.communicates ? p.n : list.computations[i].n;
+        const std::int64_t cols = item.communicates ? n : workload.computations[i].n;
         for (std::int64_t row = 0; row < at.rows; ++row)
           for (std::int64_t col = 0; col < cols; ++col)
-            ASSERT_EQ(found[static_cast<std::size_t>((at.first + row) * p.n + col)],
-                      expected_result(p, rows, item, r, row, col))
+            ASSERT_EQ(found[static_cast<std::size_t>((at.first + row) * n + col)],
+                      expected_result(workload, rows, item, r, row, col))
                 << name(mechanism) << ", rank " << r
                 << (item.communicates ? ", collective " : ", computation ") << item.index << ", row " << row
                 << ", column " << col;

@@ -123,8 +123,7 @@ inline std::int64_t rows_stored(const Plan& plan, const TileGrid& grid, const Pl
                                 std::int64_t first, std::int64_t last) {
   std::int64_t rows = 0;
   for (std::int64_t position = first; position < last; ++position)
-    for_each_piece(to, grid, plan.problem.routing.get(), position,
-                   [&](const Piece& piece) { rows += piece.rows; });
+    for_each_piece(to, grid, plan.routing(), position, [&](const Piece& piece) { rows += piece.rows; });
   return rows;
 }
 

@@ -46,7 +46,7 @@ Plan stored_at_home() {
     rank.issue = {0, 0, 0, 0, 1, 1, 1, 0};
     for (int home = 0; home < world; ++home) {
       Attend part = whole_step;
-      const std::int64_t rows = plan.problem.m / world, cols = part.grid.cols;
+      const std::int64_t rows = plan.problem().m / world, cols = part.grid.cols;
       part.grid = make_grid(rows, cols, 5, part.grid.tile_cols);
       part.first_token = home * rows;
       part.q.row += home * rows, part.q.rows = rows;
@@ -69,7 +69,7 @@ TEST(AttendRanks, WhatIsStoredAtHomeIsProvenAndRight) {
   const Proof proof = verify(plan);
   ASSERT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(plan);
   const auto threads = make_world(world, {.backend = "host", .workers_per_rank = 2});
-  const auto inputs = random_inputs(plan.problem, 7);
+  const auto inputs = random_inputs(plan.problem(), 7);
   Operator op(*threads, plan, 30e6);
   Workspace memory(*threads, *inputs);
   memory.bind(op);

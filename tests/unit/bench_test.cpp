@@ -142,7 +142,7 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
 
 BenchRow row_of(const std::string& contender, std::int64_t m, double sequential_us, double us) {
   BenchRow row{.row = {}, .contender = contender};
-  row.row.named.problem = {.op = Op::gemm_allreduce, .world = 2, .m = m, .n = 64, .k = 3584};
+  row.row.named.problem() = {.op = Op::gemm_allreduce, .world = 2, .m = m, .n = 64, .k = 3584};
   row.row.mechanism = contender;
   row.row.params = "{}";
   row.row.time = Measurement{.gemm_us = 50, .sequential_us = sequential_us, .overlapped_us = us};

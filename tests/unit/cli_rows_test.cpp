@@ -24,9 +24,9 @@ using testing::HasSubstr;
 Row row_that_ran() {
   Row row;
   row.named.name = "ffn_down";
-  row.named.problem.op = Op::gemm_allreduce;
-  row.named.problem.world = 2;
-  row.named.problem.m = row.named.problem.n = row.named.problem.k = 64;
+  row.named.problem().op = Op::gemm_allreduce;
+  row.named.problem().world = 2;
+  row.named.problem().m = row.named.problem().n = row.named.problem().k = 64;
   row.backend = "host";
   row.mechanism = "signal";
   row.params = "{}";
@@ -116,7 +116,7 @@ TEST(Rows, FoldedTablesOfAllKindsFitThePage) {
   machine.name = "h200x8";
   Row row = row_that_is_predicted("shared_down", 400e3, 275e3);
   row.mechanism = "copy-engine";
-  row.named.problem.m = row.named.problem.n = row.named.problem.k = 16384;
+  row.named.problem().m = row.named.problem().n = row.named.problem().k = 16384;
   row.params = R"({"tile": "128x256", "raster": "m", "swizzle": 8,
                    "groups": "11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29",
                    "prelaunch": true, "comm-order": "interleaved"})";

@@ -31,11 +31,12 @@ ModelConfig model(const std::string& name) {
 }
 
 /// One product, in waves of a tile each worker, beside one all-gather.
-Problem pair(double waves, std::int64_t bytes, const Machine& machine) {
+Workload pair(double waves, std::int64_t bytes, const Machine& machine) {
   const auto tiles = static_cast<std::int64_t>(waves * machine.workers);
-  return overlap_problem({{{"product", tiles * machine.tile_rows, machine.tile_cols, 4096}},
-                          {{"gather", CollectiveKind::allgather, bytes}}},
-                         8, DType::bf16);
+  return {8,
+          DType::bf16,
+          {{"product", tiles * machine.tile_rows, machine.tile_cols, 4096}},
+          {{"gather", CollectiveKind::allgather, bytes}}};
 }
 
 // Eq. 5 and 6: beside a collective that outlasts it, a product has the SMs and the memory that are left; but
@@ -95,7 +96,7 @@ TEST(CoTuning, FindsWhatAllConfigurationsHave) {
   for (const OverlapPattern& pattern :
        overlap_patterns(model("phi-2"), {.ranks = 8, .tokens = 4096, .sequence = 2048})) {
     const auto us = [&](Method method) {
-      return co_tune(pattern.problem, machine, method, config_space(machine)).measured.makespan_us;
+      return co_tune(pattern.workload, machine, method, config_space(machine)).measured.makespan_us;
     };
     const double together = us(Method::together);
     EXPECT_GE(us(Method::exhaustive) / together, 0.97) << pattern.name;
@@ -109,27 +110,27 @@ TEST(CoTuning, CollectivesThatAreAlikeGetTheSame) {
   const auto patterns =
       overlap_patterns(model("llama-3-8b"), {.parallelism = Parallelism::tp, .ranks = 8, .tokens = 8192});
   const cotune::Space space = config_space(machine);
-  const CoTuned found = co_tune(patterns[1].problem, machine, Method::together, space, {}, {0, 1, 1, 0});
+  const CoTuned found = co_tune(patterns[1].workload, machine, Method::together, space, {}, {0, 1, 1, 0});
   EXPECT_EQ(found.configs[0], found.configs[3]);
   EXPECT_EQ(found.configs[1], found.configs[2]);
   EXPECT_EQ(found.measured.communication_us.size(), 4);
-  EXPECT_THROW(co_tune(patterns[1].problem, machine, Method::library, space, {}, {0, 1}), InvalidArgument);
+  EXPECT_THROW(co_tune(patterns[1].workload, machine, Method::library, space, {}, {0, 1}), InvalidArgument);
   EXPECT_THROW(co_tune({}, machine, Method::library, space), InvalidArgument);
 }
 
 // ----------------------------------------------------------------------------------------------------------
 // patterns
 
-std::int64_t multiply_adds(const Overlap& list) {
+std::int64_t multiply_adds(const Workload& list) {
   std::int64_t sum = 0;
-  for (const Overlap::Computation& item : list.computations) sum += item.m * item.n * item.k;
+  for (const Workload::Computation& item : list.computations) sum += item.m * item.n * item.k;
   return sum;
 }
 
 TEST(OverlapPatterns, FsdpGathersEachLayersWeights) {
   const auto patterns = overlap_patterns(model("llama-3-8b"), {.ranks = 8, .tokens = 4096, .sequence = 2048});
   ASSERT_EQ(patterns.size(), 2);
-  const Overlap &forward = *patterns[0].problem.overlap, &backward = *patterns[1].problem.overlap;
+  const Workload &forward = patterns[0].workload, &backward = patterns[1].workload;
   EXPECT_EQ(patterns[0].times, 32);
   ASSERT_EQ(forward.collectives.size(), 1);
   // Q, K, V, output, gate, up and down of Llama-3 8B, two bytes each.
@@ -147,15 +148,15 @@ TEST(OverlapPatterns, HalvesTakeTurns) {
         overlap_patterns(model(name), {.parallelism = parallelism, .ranks = 8, .tokens = 4096});
     ASSERT_EQ(patterns.size(), 2);
     for (const OverlapPattern& pattern : patterns) {
-      const Overlap& list = *pattern.problem.overlap;
+      const Workload& list = pattern.workload;
       ASSERT_EQ(list.collectives.size(), 4);
-      for (const Overlap::Collective& item : list.collectives) {
+      for (const Workload::Collective& item : list.collectives) {
         EXPECT_EQ(item.kind, kind);
         EXPECT_EQ(item.bytes, bytes);
       }
       // Each block but the first awaits a collective, and each collective but the first a block.
       std::vector<std::int32_t> awaited;
-      for (const Overlap::Computation& item : list.computations)
+      for (const Workload::Computation& item : list.computations)
         awaited.insert(awaited.end(), item.after.begin(), item.after.end());
       EXPECT_THAT(awaited, ElementsAre(0, 1, 2));
       EXPECT_TRUE(list.collectives[0].after.empty());
@@ -170,7 +171,7 @@ TEST(OverlapPatterns, ExpertsOfALayerAreGatheredWithIt) {
   EXPECT_THAT(patterns[0].name, HasSubstr("dense"));
   EXPECT_EQ(patterns[0].times, 1);
   EXPECT_EQ(patterns[2].times, 27);
-  EXPECT_GT(patterns[2].problem.overlap->collectives[0].bytes, 64 * 2 * 3 * 2048 * 1408);
+  EXPECT_GT(patterns[2].workload.collectives[0].bytes, 64 * 2 * 3 * 2048 * 1408);
 }
 
 /// Small sizes of the same model, to prove.
@@ -188,7 +189,7 @@ TEST(OverlapPatterns, AreProven) {
   for (const Parallelism parallelism : {Parallelism::fsdp, Parallelism::tp, Parallelism::ep})
     for (const OverlapPattern& pattern :
          overlap_patterns(small, {.parallelism = parallelism, .ranks = 4, .tokens = 64})) {
-      const Proof proof = verify(plan_chunked(pattern.problem, machine).value());
+      const Proof proof = verify(plan_chunked(pattern.workload, machine).value());
       EXPECT_TRUE(proof.ok) << name(parallelism) << " " << pattern.name << ": " << proof.failure;
     }
 }

@@ -42,7 +42,7 @@ const Gemm& gemm_of(const Plan& plan, int rank) {
 std::set<std::int32_t> targets(const Plan& plan, int rank, std::int64_t position) {
   const Gemm& gemm = gemm_of(plan, rank);
   std::set<std::int32_t> ranks;
-  for_each_piece(gemm.out, gemm.grid, plan.problem.routing.get(), position,
+  for_each_piece(gemm.out, gemm.grid, plan.routing(), position,
                  [&](const Piece& piece) { ranks.insert(piece.rank); });
   return ranks;
 }
@@ -214,7 +214,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> visited(const Plan& plan, int
   for (std::int64_t position = 0; position < gemm.grid.positions(); ++position) {
     const TileRect tile = gemm.grid.rect(gemm.grid.tile(position));
     if (tile.rows == 0 || tile.cols == 0) continue;
-    const std::int64_t row = gemm.a_rows.run_at(tile.row, 1).matrix_row, shard = plan.problem.shard_rows();
+    const std::int64_t row = gemm.a_rows.run_at(tile.row, 1).matrix_row, shard = plan.problem().shard_rows();
     if (row < 0) continue;
     const std::pair<std::int64_t, std::int64_t> at{row / shard, row % shard};
     if (rows.empty() || rows.back() != at) rows.push_back(at);

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <variant>
+
 #include "shingle/api/registry.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
@@ -26,7 +29,7 @@ Machine small_machine() {
 }
 
 Plan planned(int world, const Params& params) {
-  return make_plan(overlap_problem(sample_overlap(), world, DType::f32), small_machine(), params).value();
+  return make_plan(sample_overlap(world), small_machine(), params).value();
 }
 
 TEST(OverlapPlan, IsProvenBesideAndInSequence) {
@@ -45,9 +48,52 @@ TEST(OverlapPlan, IsProvenBesideAndInSequence) {
 TEST(OverlapPlan, ReadsBackAsItWasWritten) {
   const Plan plan = planned(3, ChunkedParams{.configs = configs()});
   EXPECT_EQ(plan_from_json(to_json(plan)), plan);
-  EXPECT_EQ(overlap_from_json(to_json(sample_overlap())), sample_overlap());
+  EXPECT_EQ(workload_from_lists(lists_to_json(sample_overlap()), 2, DType::f32), sample_overlap());
   EXPECT_THAT(to_text(plan), HasSubstr("with 3 channels, 64.0 KiB"));
-  EXPECT_THROW(overlap_from_json(R"({"computations": []})"), InvalidArgument);
+  EXPECT_THROW(workload_from_lists(R"({"computations": []})", 2, DType::f32), InvalidArgument);
+}
+
+using nlohmann::json;
+
+/// The plan in the form from before workloads had a type of their own: as the problem of an operator.
+json older(const Plan& plan) {
+  json text = json::parse(to_json(plan)), workload = text.at("workload");
+  text.erase("workload");
+  const Workload& w = *plan.workload();
+  text["problem"] = {{"op", "overlap"},
+                     {"world", workload.at("world")},
+                     {"dtype", workload.at("dtype")},
+                     {"m", w.m()},
+                     {"n", w.n()},
+                     {"k", w.k()}};
+  text["problem"]["overlap"] = {{"computations", workload.at("computations")},
+                                {"collectives", workload.at("collectives")}};
+  return text;
+}
+
+TEST(OverlapPlan, IsReadInItsOlderForm) {
+  const Plan plan = planned(3, ChunkedParams{.configs = configs()});
+  EXPECT_FALSE(json::parse(to_json(plan)).contains("problem"));
+  EXPECT_EQ(plan_from_json(older(plan).dump()), plan);
+  const auto says = [](const json& text, const std::string& what) {
+    EXPECT_THAT([&] { plan_from_json(text.dump()); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr(what)));
+  };
+  json wrong = older(plan);
+  wrong["problem"]["m"] = 41;
+  says(wrong, "problem: 41x32x24 are not the largest sizes of the overlap's computations, 40x32x24");
+  wrong = older(plan);
+  wrong["problem"].erase("overlap");
+  says(wrong, "problem: missing key 'overlap'");
+  wrong = older(plan);
+  wrong["problem"]["transpose_a"] = true;
+  says(wrong, "problem: unknown key \"transpose_a\"");
+  wrong = older(plan);
+  wrong["workload"] = json::parse(to_json(plan)).at("workload");
+  says(wrong, "unknown key \"problem\"");
+  wrong["workload"]["world"] = 0;
+  wrong.erase("problem");
+  says(wrong, "workload: world = 0 is outside");
 }
 
 /// A plan of which a step was changed fails by its rule.
@@ -65,6 +111,44 @@ T& nth(Plan& plan, int rank, int n = 0) {
     for (Step& step : lane.steps)
       if (T* found = std::get_if<T>(&step); found && n-- == 0) return *found;
   throw Error("no such step");
+}
+
+/// An operator's steps are refused in the plan of a workload, and the reverse.
+TEST(OverlapPlan, HasNoStepsOfAnOperator) {
+  const auto says = [](auto&& change, const std::string& text) {
+    Plan plan = planned(2, ChunkedParams{});
+    change(plan);
+    EXPECT_THAT(malformed(plan).value_or("well-formed"), HasSubstr(text));
+  };
+  says([](Plan& p) { nth<Gemm>(p, 0).out.form = placement::Routed{0, 1, {0}}; }, "no routing");
+  says(
+      [](Plan& p) {
+        Attend attend;
+        attend.grid = nth<Gemm>(p, 0).grid;
+        p.ranks[0].lanes[0].steps.push_back(attend);
+        p.ranks[0].issue.push_back(0);
+      },
+      "no attention");
+  says([](Plan& p) { p.buffers[0].role = Role::keys; }, "the workload has no keys");
+  says([](Plan& p) { p.buffers[0].dtype = DType::f16; }, "but the workload f32");
+  says([](Plan& p) { p.buffers[0].cols += 1; }, "the workload asks for 40x24");
+  says([](Plan& p) { p.work = Problem{Op::allreduce, 2, 40, 24, 24}; }, "the problem has no b");
+  EXPECT_THROW((void)planned(2, ChunkedParams{}).problem(), std::bad_variant_access);
+  expect_refused(
+      planned(2, ChunkedParams{}), [](Plan& p) { nth<Gemm>(p, 0).epilogue.activation = Activation::relu; },
+      "content", "applies another epilogue");
+  expect_refused(
+      planned(2, ChunkedParams{}),
+      [](Plan& p) {
+        Elementwise pass;
+        pass.grid = nth<Gemm>(p, 0).grid;
+        pass.from = {nth<Gemm>(p, 0).out};
+        pass.to = nth<Gemm>(p, 0).out;
+        pass.epilogue.activation = Activation::relu;
+        p.ranks[0].lanes[0].steps.push_back(pass);
+        p.ranks[0].issue.push_back(0);
+      },
+      "content", "applies another epilogue");
 }
 
 TEST(OverlapPlan, WrongResultsAreFound) {
@@ -93,11 +177,11 @@ TEST(OverlapPlan, WrongResultsAreFound) {
 
 /// A product stands for the computation in whose rows it is stored, whatever slice its rows are relative to.
 TEST(OverlapPlan, AProductIsWholeWhereItsRowsAreStored) {
-  Overlap list;
-  list.computations = {{"half", 32, 32, 16}, {"whole", 32, 32, 32}};
-  list.collectives = {{"sum", CollectiveKind::allreduce, 4096}};
-  const Plan plan =
-      make_plan(overlap_problem(list, 2, DType::bf16), small_machine(), ChunkedParams{}).value();
+  const Workload workload{2,
+                          DType::bf16,
+                          {{"half", 32, 32, 16}, {"whole", 32, 32, 32}},
+                          {{"sum", CollectiveKind::allreduce, 4096}}};
+  const Plan plan = make_plan(workload, small_machine(), ChunkedParams{}).value();
   ASSERT_TRUE(verify(plan)) << verify(plan).failure;
   const auto moved = [](Plan& p, std::int64_t k) {
     for (int r = 0; r < 2; ++r) {
@@ -164,16 +248,18 @@ TEST(OverlapPlan, WhatItsListSaysIsAwaited) {
 }
 
 TEST(OverlapPlan, RefusesListsThatDoNotFit) {
-  const auto says = [](Overlap list, const std::string& text) {
+  const auto says = [](const Workload& list, const std::string& text) {
     try {
-      overlap_problem(std::move(list), 2, DType::f32);
+      list.validate();
       ADD_FAILURE() << "should say " << text;
     } catch (const InvalidArgument& e) {
       EXPECT_THAT(e.what(), HasSubstr(text));
     }
   };
-  says({{}, sample_overlap().collectives}, "0 computations");
-  Overlap list = sample_overlap();
+  Workload list = sample_overlap();
+  list.computations.clear();
+  says(list, "0 computations");
+  list = sample_overlap();
   list.collectives[0].after = {1};  // which awaits it
   says(list, "wait for each other");
   list = sample_overlap();
@@ -185,29 +271,27 @@ TEST(OverlapPlan, RefusesListsThatDoNotFit) {
   list = sample_overlap();
   list.computations[0].k = 0;
   says(list, "first is 24x16x0");
-  Problem problem = overlap_problem(sample_overlap(), 2, DType::f32);
-  problem.m += 1;
-  EXPECT_THROW(problem.validate(), InvalidArgument);
-  problem.overlap = nullptr;
-  EXPECT_THROW(problem.validate(), InvalidArgument);
+  list = sample_overlap();
+  list.computations[0].m = list.computations[1].m = max_extent - 1;
+  says(list, "rows together");
+  says(sample_overlap(0), "world = 0 is outside");
+  says(sample_overlap(max_planned_world + 1), "is outside [1, 16384]");
 }
 
 TEST(OverlapPlan, RefusesConfigsAndMechanismsThatDoNotFit) {
-  const Problem problem = overlap_problem(sample_overlap(), 2, DType::f32);
   const auto reason = [&](const Params& params) {
-    return make_plan(problem, small_machine(), params).reason();
+    return make_plan(sample_overlap(), small_machine(), params).reason();
   };
   EXPECT_THAT(reason(ChunkedParams{.configs = {{}}}), HasSubstr("1 configs for 4 collectives"));
   EXPECT_THAT(reason(ChunkedParams{.configs = {{.channels = 8}, {}, {}, {}}}), HasSubstr("no worker of 8"));
   for (const Mechanism other : {Mechanism::ring, Mechanism::signal, Mechanism::fused, Mechanism::copy_engine})
     EXPECT_THAT(reason(default_params(other)), HasSubstr("use chunked")) << name(other);
-  EXPECT_EQ(make_best_plan(problem, small_machine())->mechanism, Mechanism::chunked);
 }
 
 TEST(OverlapPlan, RunsOnThreads) {
   for (const int ranks : {1, 3}) {
     const auto world = make_world(ranks);
-    test::expect_overlap_runs(*world, sample_overlap());
+    test::expect_overlap_runs(*world, sample_overlap(ranks));
   }
 }
 

@@ -14,8 +14,7 @@ namespace {
 
 TEST(OverlapRunner, TellsWhatASearchWantsToKnow) {
   const auto world = make_world(2, {.link = {0.5, 20}, .workers_per_rank = 3});
-  const Problem problem = overlap_problem(test::sample_overlap(), 2, DType::f32);
-  OverlapRunner runner(*world, problem);
+  OverlapRunner runner(*world, test::sample_overlap());
   const cotune::Measurement measured = runner.measure({});
   EXPECT_GT(measured.compute_us, 0);
   EXPECT_GT(measured.makespan_us, 0);
@@ -27,13 +26,13 @@ TEST(OverlapRunner, TellsWhatASearchWantsToKnow) {
 
 TEST(OverlapRunner, IsSearchedOn) {
   const auto world = make_world(2, {.workers_per_rank = 4});
-  const Problem problem = overlap_problem(test::sample_overlap(), 2, DType::f32);
-  OverlapRunner runner(*world, problem);
+  OverlapRunner runner(*world, test::sample_overlap());
   cotune::Space space;
   space.channels = {1, 2, 5};  // the last does not run
   const auto measure = [&](const std::vector<CollectiveConfig>& configs) { return runner.measure(configs); };
   for (const auto method : {cotune::Method::alone, cotune::Method::together}) {
-    const CoTuned found = co_tune(problem, measure, method, space, {.least_gain = 0.05, .repeats = 2});
+    const CoTuned found =
+        co_tune(test::sample_overlap(), measure, method, space, {.least_gain = 0.05, .repeats = 2});
     EXPECT_EQ(found.configs.size(), 4);
     EXPECT_TRUE(std::isfinite(found.measured.makespan_us)) << cotune::name(method);
   }

@@ -47,9 +47,8 @@ Problem problem(Op op = Op::gemm_allreduce) {
   return {.op = op, .world = 4, .m = 256, .n = 256, .k = 64, .dtype = DType::bf16};
 }
 
-Problem workload() {
-  return overlap_problem({{{"product", 64, 64, 32}}, {{"sum", CollectiveKind::allreduce, 1000}}}, 2,
-                         DType::f32);
+Workload workload() {
+  return {2, DType::f32, {{"product", 64, 64, 32}}, {{"sum", CollectiveKind::allreduce, 1000}}};
 }
 
 TEST(ParamTable, HasEveryFlagOfPlansAndNoOther) {
@@ -182,7 +181,7 @@ TEST(ParamTable, SharedParamsAreSetByTheirRow) {
     EXPECT_FALSE(is_symmetric(open));
     EXPECT_TRUE(is_symmetric(parse_params(entry.mechanism, {{"symmetric", ""}})));
     const ParamList staged{{"unregistered", ""}};
-    EXPECT_EQ(list_of(with_unregistered(open)), accepted(entry.mechanism, true, staged))
+    EXPECT_EQ(list_of(with_unregistered(open)), accepted(entry.mechanism, staged, true))
         << name(entry.mechanism);
   }
 }
@@ -197,19 +196,19 @@ TEST(ParamTable, WhatAMechanismDoesNotTakeIsRefusedWithWhatItTakes) {
       const auto make = [&] {
         (void)make_plan(problem(), machine_of_tiles(), parse_params(entry.mechanism, given, false));
       };
-      if (!why_refused(entry.mechanism, false, given)) {
+      if (!why_refused(entry.mechanism, given)) {
         EXPECT_NO_THROW(make()) << name(entry.mechanism) << " --" << flag;
-        EXPECT_EQ(accepted(entry.mechanism, false, given), given);
-        EXPECT_EQ(list_of(parse_accepted(entry.mechanism, problem(), given)), given);
+        EXPECT_EQ(accepted(entry.mechanism, given), given);
+        EXPECT_EQ(list_of(parse_accepted(entry.mechanism, given)), given);
         continue;
       }
       EXPECT_THAT(
           make, ThrowsMessage<InvalidArgument>(HasSubstr(std::string(name(entry.mechanism)) + " takes no --" +
                                                          flag + "; its params are --")));
-      EXPECT_THAT(accepted(entry.mechanism, false, given), IsEmpty());
-      EXPECT_THAT(list_of(parse_accepted(entry.mechanism, problem(), given)), IsEmpty());
+      EXPECT_THAT(accepted(entry.mechanism, given), IsEmpty());
+      EXPECT_THAT(list_of(parse_accepted(entry.mechanism, given)), IsEmpty());
     }
-  EXPECT_EQ(why_refused(Mechanism::ring, false, {{"groups", "1,2"}})->text,
+  EXPECT_EQ(why_refused(Mechanism::ring, {{"groups", "1,2"}})->text,
             "ring takes no --groups; its params are --engines, --comm-workers, --slices, --row-parallel, "
             "--unregistered, --symmetric");
 }
@@ -222,8 +221,8 @@ TEST(ParamTable, ParamsOfWorkloadsAreRefusedForOthers) {
       const Params params = parse_params(mechanism, given);
       EXPECT_EQ(list_of(params), given);
       EXPECT_TRUE(make_plan(workload(), machine, params)) << name(mechanism) << " " << describe(given);
-      EXPECT_EQ(accepted(mechanism, true, given), given);
-      EXPECT_THAT(accepted(mechanism, false, given), IsEmpty());
+      EXPECT_EQ(accepted(mechanism, given, true), given);
+      EXPECT_THAT(accepted(mechanism, given), IsEmpty());
       const std::string refusal = std::string(name(mechanism)) + " takes no --" + given.front().name;
       EXPECT_THAT([&] { (void)parse_params(mechanism, given, false); },
                   ThrowsMessage<InvalidArgument>(HasSubstr(refusal)));
@@ -273,11 +272,11 @@ TEST(ParamTable, PlannersHeedWhatTheyTake) {
   const ParamList beside[] = {{}, {{"engines", "1"}}, {{"trigger", "direct"}}, {{"variant", "pcpy"}}};
   for (const PlannerEntry& entry : planners())
     for (const auto& [flag, value] : values) {
-      if (why_refused(entry.mechanism, false, {{flag, value}})) continue;
+      if (why_refused(entry.mechanism, {{flag, value}})) continue;
       bool heeded = false;
       for (const Problem& p : problems)
         for (const ParamList& others : beside) {
-          const ParamList base = accepted(entry.mechanism, false, others);
+          const ParamList base = accepted(entry.mechanism, others);
           ParamList params = base;
           params.push_back({flag, value});  // replaces one of the same name: it is parsed last
           const auto without = steps_of(p, entry.mechanism, base),

@@ -53,7 +53,7 @@ TEST(PlanJson, RoundTripsEveryStep) {
 TEST(PlanJson, RoundTripsWhatPlannersWrite) {
   for (const int world : {1, 3})
     for (const Plan& plan : test::planned(world))
-      EXPECT_EQ(plan_from_json(to_json(plan)), plan) << describe(plan.problem);
+      EXPECT_EQ(plan_from_json(to_json(plan)), plan) << describe(plan.work);
 }
 
 TEST(PlanJson, KeepsClosedForms) {
@@ -107,13 +107,13 @@ TEST(PlanJson, WritingNeverThrows) {
   Plan plan = test::all_steps();
   plan.rounding = "\xff\xfe";
   plan.ranks[0].lanes[0].name = "a\"\n";
-  plan.problem.norm.epsilon = std::nanf("");
+  plan.problem().norm.epsilon = std::nanf("");
   EXPECT_NO_THROW(to_json(plan));
   EXPECT_NO_THROW(to_json(Plan{}));
 }
 
 TEST(ProblemJson, RoundTripsAndValidates) {
-  const Problem p = test::all_steps().problem;
+  const Problem p = test::all_steps().problem();
   EXPECT_EQ(problem_from_json(to_json(p)), p);
   EXPECT_THAT([] { problem_from_json(R"({"op":"gemm","world":1,"m":0,"n":1,"k":1,"dtype":"f32"})"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("m = 0 is outside")));

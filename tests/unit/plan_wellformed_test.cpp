@@ -50,7 +50,7 @@ TEST(WellFormed, SamplesAre) {
   for (const int world : {1, 2, 5, 16})
     for (const std::int64_t m : {1, 7, 100})
       for (const Plan& plan : test::planned(world, m))
-        EXPECT_EQ(malformed(plan), std::nullopt) << describe(plan.problem);
+        EXPECT_EQ(malformed(plan), std::nullopt) << describe(plan.work);
 }
 
 struct Case {
@@ -72,7 +72,7 @@ TEST_P(Malformed, IsNamed) {
 
 const Case cases[] = {
     // The plan's tables.
-    {"Problem", [](Plan& p) { p.problem.k = 0; }, "problem: k = 0 is outside"},
+    {"Problem", [](Plan& p) { p.problem().k = 0; }, "problem: k = 0 is outside"},
     {"World", [](Plan& p) { p.ranks.emplace_back(); }, "ranks: 3 of them, but the world has 2"},
     {"NoRanks", [](Plan& p) { p.ranks.clear(); }, "ranks: 0 of them, but the world has 2"},
     {"UnlikeRanks", [](Plan& p) { p.ranks.pop_back(); }, "ranks: 1 of them cannot stand for all 2: "},
@@ -92,7 +92,8 @@ const Case cases[] = {
     {"UserTwice", [](Plan& p) { p.buffers[6].role = Role::out; },
      "buffer 'sum': a second buffer for the user's out"},
     {"UserMissing", [](Plan& p) { p.buffers[5].role = Role::internal; }, "buffers: none is the user's out"},
-    {"NotAsked", [](Plan& p) { p.problem.epilogue.bias = false; }, "buffer 'bias': the problem has no bias"},
+    {"NotAsked", [](Plan& p) { p.problem().epilogue.bias = false; },
+     "buffer 'bias': the problem has no bias"},
     {"BufferRanks", [](Plan& p) { p.buffers[7].rows.push_back(1); }, "buffer 'staging': rows of 3 ranks"},
     {"BufferRows", [](Plan& p) { p.buffers[7].rows[0] = -1; }, "buffer 'staging': -1 rows"},
     {"Bytes", [](Plan& p) { p.buffers[7].rows = {std::int64_t{1} << 58, std::int64_t{1} << 58}; },
@@ -249,7 +250,7 @@ TEST(WellFormed, BoundsAreTight) {
           Slice& slice = pass->from[0].slice;
           std::int64_t last = 0;
           for (std::int64_t i = 0; i < pass->grid.positions(); ++i)
-            for_each_piece(pass->from[0], pass->grid, plan.problem.routing.get(), i,
+            for_each_piece(pass->from[0], pass->grid, plan.routing(), i,
                            [&](const Piece& piece) { last = larger(last, piece.row + piece.rows); });
           EXPECT_LE(last, slice.row + slice.rows);
           slice.rows = last - slice.row;

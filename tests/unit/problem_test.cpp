@@ -135,6 +135,7 @@ TEST(Problem, NamesReadBack) {
        {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu})
     EXPECT_EQ(parse_activation(name(a)), a);
   EXPECT_THROW(parse_op("gemm+"), InvalidArgument);
+  EXPECT_THROW(parse_op("overlap"), InvalidArgument) << "a workload, not an operator";
   EXPECT_THROW(parse_activation("tanh"), InvalidArgument);
 }
 

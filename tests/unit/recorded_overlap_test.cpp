@@ -46,31 +46,31 @@ std::vector<std::vector<std::int32_t>> awaited(const auto& items) {
 TEST(RecordedOverlap, HasSizesAndWhoAwaitsWhom) {
   const RecordedOverlap found = recorded_overlap(sample());
   EXPECT_EQ(found.step, "ProfilerStep#4");
-  EXPECT_EQ(found.ranks, 4);
-  EXPECT_EQ(found.dtype, DType::bf16);
+  EXPECT_EQ(found.workload.world, 4);
+  EXPECT_EQ(found.workload.dtype, DType::bf16);
   EXPECT_TRUE(found.exact);
   EXPECT_EQ(found.products, 6);
   EXPECT_EQ(found.left_out, 1) << "of a group of two";
   EXPECT_GT(found.us, 250);
   EXPECT_LT(found.us, 400);
   std::vector<std::string> names;
-  for (const Overlap::Computation& item : found.overlap.computations) names.push_back(item.name);
+  for (const Workload::Computation& item : found.workload.computations) names.push_back(item.name);
   EXPECT_THAT(names,
               ElementsAre("mm", "other", "addmm", "mm", "other", "addmm", "mm", "other", "addmm", "other"));
-  const Overlap::Computation& up = found.overlap.computations[0];
-  const Overlap::Computation& down = found.overlap.computations[2];
+  const Workload::Computation& up = found.workload.computations[0];
+  const Workload::Computation& down = found.workload.computations[2];
   EXPECT_THAT((std::vector{up.m, up.n, up.k}), ElementsAre(2048, 4096, 1024));
   EXPECT_THAT((std::vector{down.m, down.n, down.k}), ElementsAre(2048, 1024, 4096))
       << "two kernels of one call";
   // A layer awaits its weights; these are gathered when the layer before the last is over.
-  EXPECT_THAT(awaited(found.overlap.computations),
+  EXPECT_THAT(awaited(found.workload.computations),
               ElementsAre(ElementsAre(0), ElementsAre(), ElementsAre(), ElementsAre(1), ElementsAre(),
                           ElementsAre(), ElementsAre(2), ElementsAre(), ElementsAre(), ElementsAre(3)));
-  EXPECT_THAT(awaited(found.overlap.collectives),
+  EXPECT_THAT(awaited(found.workload.collectives),
               ElementsAre(ElementsAre(), ElementsAre(), ElementsAre(2), ElementsAre(8)));
-  EXPECT_EQ(found.overlap.collectives[0].kind, CollectiveKind::allgather);
-  EXPECT_EQ(found.overlap.collectives[3].kind, CollectiveKind::reducescatter);
-  for (const Overlap::Collective& item : found.overlap.collectives)
+  EXPECT_EQ(found.workload.collectives[0].kind, CollectiveKind::allgather);
+  EXPECT_EQ(found.workload.collectives[3].kind, CollectiveKind::reducescatter);
+  for (const Workload::Collective& item : found.workload.collectives)
     EXPECT_EQ(item.bytes, 2 * 1024 * 4096 * 2) << "of the whole matrix";
 }
 
@@ -79,20 +79,20 @@ TEST(RecordedOverlap, HasSizesAndWhoAwaitsWhom) {
 TEST(RecordedOverlap, CountsOtherKernelsByTheirTime) {
   const RecordedOverlap found = recorded_overlap(sample());
   const double flops_per_us = 2.0 * 2048 * 4096 * 1024 / 30;
-  const auto us = [&](const Overlap::Computation& item) {
+  const auto us = [&](const Workload::Computation& item) {
     return 2.0 * static_cast<double>(item.m * item.n * item.k) / flops_per_us;
   };
-  EXPECT_NEAR(us(found.overlap.computations[1]), 12, 0.1);
-  EXPECT_NEAR(us(found.overlap.computations[4]), 14, 0.1) << "with an addition of 2 us";
-  EXPECT_NEAR(us(found.overlap.computations[9]), 17, 0.1);
+  EXPECT_NEAR(us(found.workload.computations[1]), 12, 0.1);
+  EXPECT_NEAR(us(found.workload.computations[4]), 14, 0.1) << "with an addition of 2 us";
+  EXPECT_NEAR(us(found.workload.computations[9]), 17, 0.1);
 }
 
 TEST(RecordedOverlap, TakesTheStepAndGroupThatIsAskedFor) {
   EXPECT_EQ(recorded_overlap(sample(), {.step = 3}).step, "ProfilerStep#3");
-  EXPECT_EQ(recorded_overlap(sample(), {.step = 3}).overlap, recorded_overlap(sample()).overlap);
+  EXPECT_EQ(recorded_overlap(sample(), {.step = 3}).workload, recorded_overlap(sample()).workload);
   const RecordedOverlap two = recorded_overlap(sample(), {.ranks = 2});
-  EXPECT_EQ(two.overlap.collectives.size(), 1u);
-  EXPECT_EQ(two.overlap.collectives[0].bytes, 1024);
+  EXPECT_EQ(two.workload.collectives.size(), 1u);
+  EXPECT_EQ(two.workload.collectives[0].bytes, 1024);
   EXPECT_EQ(two.left_out, 4);
   const std::string whole = changed([](const json& event) { return !is_of(event, "user_annotation"); });
   EXPECT_EQ(recorded_overlap(whole).step, "");
@@ -104,12 +104,12 @@ TEST(RecordedOverlap, GoesByTimeWhereTheTraceDoesNotSay) {
   const RecordedOverlap found =
       recorded_overlap(changed([](const json& event) { return !is_of(event, "cuda_sync"); }));
   EXPECT_FALSE(found.exact);
-  EXPECT_EQ(found.overlap.computations.size(), 10u);
-  EXPECT_EQ(found.overlap.computations[0].after, (std::vector<std::int32_t>{0}));
+  EXPECT_EQ(found.workload.computations.size(), 10u);
+  EXPECT_EQ(found.workload.computations[0].after, (std::vector<std::int32_t>{0}));
   const std::vector<std::int32_t> second{1};
-  EXPECT_EQ(found.overlap.computations[2].after, second) << "gathered while the first product ran";
-  EXPECT_TRUE(found.overlap.computations[3].after.empty());
-  found.overlap.validate();
+  EXPECT_EQ(found.workload.computations[2].after, second) << "gathered while the first product ran";
+  EXPECT_TRUE(found.workload.computations[3].after.empty());
+  found.workload.validate();
 }
 
 /// Operators of NCCL have their metadata where its kernels do not.
@@ -118,7 +118,7 @@ TEST(RecordedOverlap, FindsCollectivesByTheirOperators) {
     if (is_of(event, "kernel")) event["args"].erase("Collective name");
     return true;
   }));
-  EXPECT_EQ(found.overlap, recorded_overlap(sample()).overlap);
+  EXPECT_EQ(found.workload, recorded_overlap(sample()).workload);
 }
 
 /// An event that another stream awaits counts for what its stream had awaited before, too.
@@ -158,9 +158,9 @@ TEST(RecordedOverlap, FollowsWaitsThroughStreams) {
                          wait(20, 9, -1, recorded),
                          kernel(20, 10, 20, call)};
     const RecordedOverlap found = recorded_overlap(events.dump());
-    EXPECT_EQ(found.dtype, DType::f32);
-    EXPECT_THAT(awaited(found.overlap.computations), ElementsAre(ElementsAre(0)));
-    EXPECT_THAT(awaited(found.overlap.collectives), ElementsAre(ElementsAre(), ElementsAre(0)));
+    EXPECT_EQ(found.workload.dtype, DType::f32);
+    EXPECT_THAT(awaited(found.workload.computations), ElementsAre(ElementsAre(0)));
+    EXPECT_THAT(awaited(found.workload.collectives), ElementsAre(ElementsAre(), ElementsAre(0)));
   }
 }
 
@@ -181,7 +181,7 @@ TEST(RecordedOverlap, TakesLongTraces) {
     if (event.contains("args") && event["args"].contains("correlation") && event.value("ts", 0.0) > 0)
       for (const char* key : {"correlation", "wait_on_cuda_event_record_corr_id"})
         if (event["args"].contains(key)) event["args"][key] = event["args"][key].get<int>() + 10000;
-  EXPECT_EQ(recorded_overlap(trace.dump()).overlap, recorded_overlap(sample()).overlap);
+  EXPECT_EQ(recorded_overlap(trace.dump()).workload, recorded_overlap(sample()).workload);
 }
 
 std::string refused(const std::string& text, const RecordingOptions& options = {}) {

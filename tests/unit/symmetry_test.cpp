@@ -111,7 +111,7 @@ TEST(Symmetry, IsNeitherProvenNorDrawnInUnits) {
 
 TEST(Symmetry, MoreRanksThanCanBeProven) {
   Plan plan = plan_sequential({.op = Op::gemm, .world = 2, .m = 65, .n = 8, .k = 8}, machine()).value();
-  plan.problem.world = 65;
+  plan.problem().world = 65;
   plan.ranks.resize(65);
   plan.communicators.clear();
   for (Buffer& buffer : plan.buffers) buffer.rows.assign(65, buffer.rows.front());

@@ -71,7 +71,7 @@ TEST(VerifyBounds, RowsOneByOneAreCountedBeforeTheyAreWalkedOver) {
 TEST(VerifyBounds, PositionsAreCountedBeforeTheyAreWalkedOver) {
   Plan plan = plan_of("rows_one_by_one.json");
   auto& gemm = std::get<Gemm>(plan.ranks[0].lanes[0].steps[0]);
-  gemm.out.form = placement::Matrix{RowMap::identity(plan.problem.m)};
+  gemm.out.form = placement::Matrix{RowMap::identity(plan.problem().m)};
   gemm.grid.loops[1] = {Axis::m, 1 << 25, 0, false};  // of which one is no phantom
   gemm.grid.loop_count = 2;
   expect_too_large(plan, "tiles and their pieces");

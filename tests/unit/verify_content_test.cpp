@@ -264,9 +264,9 @@ TEST(VerifyContent, TheEpilogueOnceAndAfterTheSum) {
     const auto product = hand.buffer("product", 8, 8);
     for (int r = 0; r < 2; ++r) {
       Gemm gemm = hand.gemm(r, hand.all(product, r));
-      if (before) gemm.epilogue = hand.plan.problem.epilogue;
+      if (before) gemm.epilogue = hand.plan.problem().epilogue;
       Elementwise finish = Hand::pass({hand.all(product, r)}, hand.all(hand.out, r));
-      finish.epilogue = hand.plan.problem.epilogue;
+      finish.epilogue = hand.plan.problem().epilogue;
       hand.step(r, 0, gemm)
           .step(r, 0,
                 Hand::collective(CollectiveKind::allreduce, hand.all(product, r), hand.all(product, r)));
@@ -296,7 +296,7 @@ TEST(VerifyContent, TheBiasOfTheColumn) {
       bias.col = col ^ wrong;
       Gemm gemm = hand.gemm(0, to);
       gemm.b = b;
-      gemm.epilogue = hand.plan.problem.epilogue;
+      gemm.epilogue = hand.plan.problem().epilogue;
       gemm.bias = bias;
       hand.step(0, 0, gemm);
     }
@@ -315,7 +315,7 @@ TEST(VerifyContent, TheBiasOfTheColumn) {
       from.cols = to.cols = bias.cols = 4;
       bias.col = col ^ wrong;
       Elementwise pass = Hand::pass({from}, to);
-      pass.epilogue = hand.plan.problem.epilogue;
+      pass.epilogue = hand.plan.problem().epilogue;
       pass.bias = bias;
       hand.step(0, 0, pass);
     }
@@ -379,8 +379,8 @@ struct Normed : Hand {
           return p;
         }()) {
     step(0, 0, gemm(0, all(product, 0)));
-    finish.epilogue = plan.problem.epilogue;
-    finish.norm = plan.problem.norm;
+    finish.epilogue = plan.problem().epilogue;
+    finish.norm = plan.problem().norm;
     finish.norm_weight = all(norm_weight, 0);
     finish.to = in(all(out, 0));
     if (with_residual) finish.residual = in(all(residual, 0)), finish.sum = in(all(sum, 0));
@@ -425,7 +425,7 @@ TEST(VerifyContent, CompleteRows) {
   Slice some = hand.all(product, 0);
   some.cols = 6;
   Elementwise pass = Hand::pass({some}, hand.all(hand.out, 0));
-  pass.epilogue = hand.plan.problem.epilogue;
+  pass.epilogue = hand.plan.problem().epilogue;
   hand.step(0, 0, hand.gemm(0, hand.all(product, 0))).step(0, 0, pass);
   expect_wrong(hand, "content", {"rank 0, lane compute, step 1", "6 columns for complete rows of 8"});
 }

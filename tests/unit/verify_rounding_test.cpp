@@ -43,7 +43,7 @@ void reverse_sums(Plan& plan, int rank) {
 }
 
 void says(Plan& plan, const Rounding& rounding) {
-  plan.rounding = sentence(plan.problem, rounding);
+  plan.rounding = sentence(plan.work, rounding);
 }
 
 TEST(VerifyRounding, RanksThatSumInAnotherOrderDoNotAgree) {

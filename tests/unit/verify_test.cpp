@@ -312,7 +312,7 @@ TEST(VerifyExchange, MessagesThatDoNotFit) {
                {"rank 0, lane compute, step 2 (exchange) sends 8x8 f32 to rank 1, which expects 7x8 f32"});
   Ring other_type;
   other_type.made();
-  other_type.plan.problem.dtype = DType::bf16;
+  other_type.plan.problem().dtype = DType::bf16;
   for (Buffer& buffer : other_type.plan.buffers) buffer.dtype = DType::bf16;
   other_type.plan.buffers[static_cast<std::size_t>(other_type.got)].dtype = DType::f32;
   expect_wrong(other_type, "collectives", {"sends 8x8 bf16", "expects 8x8 f32"});

@@ -36,7 +36,7 @@ class Simulations {
  public:
   Simulations(const SimulateFlags& flags, const Machine& machine) : flags_(flags), machine_(machine) {}
 
-  void add(const NamedProblem& named, const Candidate& candidate) {
+  void add(const NamedWork& named, const Candidate& candidate) {
     rows_.push_back(predicted_row(named, candidate, machine_, flags_.options));
     if (candidate.plan) show(named, *candidate.plan);
   }
@@ -55,24 +55,26 @@ class Simulations {
 
  private:
   /// Adds the requested output beside the row.
-  void show(const NamedProblem& named, const Plan& plan) {
+  void show(const NamedWork& named, const Plan& plan) {
     if (!flags_.html.empty()) add_timelines(named, plan);
     if (!flags_.timeline && !flags_.critical_path && flags_.trace.empty() && flags_.svg.empty()) return;
     Simulated simulated = simulate(plan, machine_, flags_.options);
     if (flags_.critical_path) below_ += "\n" + path_text(plan, simulated);
-    timelines_.push_back({describe(plan.problem), plan, std::move(simulated.spans), 0.0});
+    timelines_.push_back({describe(plan.work), plan, std::move(simulated.spans), 0.0});
     if (flags_.timeline) below_ += "\n" + to_chart(timelines_.back(), 0, page_width());
   }
 
   /// Adds the timelines of the problem's sequential plan and, below it, of the plan.
-  void add_timelines(const NamedProblem& named, const Plan& plan) {
+  void add_timelines(const NamedWork& named, const Plan& plan) {
     std::vector<Timeline> timelines;
     const auto show = [&](const Plan& shown) {
       timelines.push_back(
           {std::string(name(shown.mechanism)), shown, simulate(shown, machine_, flags_.options).spans, 0.0});
     };
     if (plan.mechanism != Mechanism::sequential)
-      show(make_plan(plan.problem, machine_, SequentialParams{}).value());
+      show(std::visit([&](const auto& work) { return make_plan(work, machine_, SequentialParams{}); },
+                      plan.work)
+               .value());
     show(plan);
     cli::add_timelines(fmt::format("{}, {}", describe(named), name(plan.mechanism)), std::move(timelines),
                        figures_);
@@ -106,9 +108,9 @@ int simulate(const SimulateFlags& flags, const Launch& launch) {
   if (!flags.file.empty()) {
     const Plan plan = read_plan(flags.file);
     const Target target =
-        target_to_tune_for(flags.machine, plan.problem.world, flags.where.options(launch), launch);
+        target_to_tune_for(flags.machine, plan.world(), flags.where.options(launch), launch);
     Simulations all(flags, target.machine);
-    all.add({"", plan.problem}, {std::string(name(plan.mechanism)), plan});
+    all.add(NamedWork(plan.work), {std::string(name(plan.mechanism)), plan});
     return all.print();
   }
   const int ranks = flags.where.ranks(launch);

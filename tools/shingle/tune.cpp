@@ -18,17 +18,17 @@ namespace {
 
 /// Median time of a plan's runs on a world, after a check of the first result.
 double measured_us(World& world, const Plan& plan) {
-  const auto inputs = random_inputs(plan.problem, 0);
+  const auto inputs = random_inputs(plan.problem(), 0);
   Workspace memory(world, *inputs);
-  Operator op(world, plan.problem, {.params = params_of(plan)});
+  Operator op(world, plan.problem(), {.params = params_of(plan)});
   memory.bind(op);
   memory.poison_outputs();
   op.executable().poison();
   op.run();
   if (const Check result = check(*inputs, memory.outputs()); !result.passed)
     throw Error(fmt::format("{} of {}: wrong result, error {:.2e} is above {:.2e} at {}",
-                            name(plan.mechanism), describe(plan.problem), result.max_error, result.tolerance,
-                            result.worst));
+                            name(plan.mechanism), describe(plan.problem()), result.max_error,
+                            result.tolerance, result.worst));
   constexpr int runs = 7;
   std::vector<double> times;
   for (int i = 0; i < runs; ++i) times.push_back(op.run().elapsed_us);

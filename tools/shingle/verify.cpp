@@ -23,7 +23,7 @@ bool prove(const Plan& plan) {
   const auto start = std::chrono::steady_clock::now();
   const Proof proof = shingle::verify(plan);
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
-  const std::string what = fmt::format("{} plan for {}", name(plan.mechanism), describe(plan.problem));
+  const std::string what = fmt::format("{} plan for {}", name(plan.mechanism), describe(plan.work));
   if (!proof) {
     fmt::print("not proven: {}\n  {}: {}\n", what, proof.rule, proof.failure);
     return false;

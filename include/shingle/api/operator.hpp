@@ -54,12 +54,13 @@ class Operator {
   Operator& operator=(Operator&&) noexcept;
   ~Operator();
 
+  /// Throws std::bad_variant_access if the plan is of a workload.
   const Problem& problem() const;
   /// The plan that runs; to_text() prints it.
   const Plan& plan() const;
 
-  /// Shape of a rank's matrix as stored, row-major and dense. Elements are of problem().dtype.
-  Shape shape(Role role, int rank) const { return shape_of(problem(), role, rank); }
+  /// Shape of a rank's matrix as stored, row-major and dense. Elements are of plan().dtype().
+  Shape shape(Role role, int rank) const;
   /// Uses the memory as a local rank's matrix until the next bind() of that matrix. Throws InvalidArgument if
   /// the problem has no such matrix, the rank is not local, or shape or type are not those of the operator.
   /// Also throws if the memory is null and the matrix has elements.
@@ -68,7 +69,7 @@ class Operator {
   void bind(int rank, Role role, std::span<float> elements);          ///< of f32
   void bind(int rank, Role role, std::span<std::uint16_t> elements);  ///< of bf16 or f16: their bits
   /// As above, without checks of size and type: the memory must hold shape(role, rank) elements of
-  /// problem().dtype.
+  /// plan().dtype().
   void bind(int rank, Role role, void* memory);
 
   /// Memory of a local rank that the operator holds beside the user's matrices, in bytes.

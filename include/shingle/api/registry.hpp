@@ -26,6 +26,8 @@ std::span<const PlannerEntry> planners();
 /// `signal` are searched if the machine has figures (FlashOverlap Alg. 1). Throws InvalidArgument if the
 /// problem itself is wrong, or if a param is for another kind of problem.
 Result<Plan> make_plan(const Problem& problem, const Machine& machine, const Params& params);
+/// As above, of a workload.
+Result<Plan> make_plan(const Workload& workload, const Machine& machine, const Params& params);
 
 /// The plan of the finest mechanism that serves the problem with these params. It is the last of planners()
 /// that takes all of them and has a plan. If none has a plan, the reason is that of the baseline. Throws

@@ -18,6 +18,9 @@ std::string to_json(const Plan& plan, int indent = 1);
 /// throw InvalidArgument. The message holds the path to the field ("ranks[1].lanes[0].steps[2].target: …").
 /// No input crashes it. It checks each value alone: an index may be out of range. plan_from_json()
 /// (verify/wellformed.hpp) also checks that the values fit together.
+///
+/// A plan holds its "problem" or its "workload". Older plans hold a workload as the problem of the operator
+/// "overlap"; these are read too.
 Plan parse_plan(std::string_view text);
 
 /// The problem alone, in the format that it has in a plan.
@@ -27,9 +30,10 @@ Problem problem_from_json(std::string_view text);
 /// they fit together.
 Problem unrouted_problem_from_json(std::string_view text);
 
-/// An overlap's lists alone, in the format that they have in a problem.
-std::string to_json(const Overlap& overlap, int indent = 1);
-Overlap overlap_from_json(std::string_view text);
+/// A workload's lists alone: {"computations": […], "collectives": […]}, as in a plan. The parser takes world
+/// and dtype from its caller, and validates the workload.
+std::string lists_to_json(const Workload& workload, int indent = 1);
+Workload workload_from_lists(std::string_view text, int world, DType dtype);
 
 /// Params alone, in the format that they have in a plan. The parser does not check that a planner accepts
 /// them.

@@ -17,6 +17,7 @@
 #include "shingle/grid/row_map.hpp"
 #include "shingle/grid/tile_grid.hpp"
 #include "shingle/plan/problem.hpp"
+#include "shingle/plan/workload.hpp"
 
 namespace shingle {
 
@@ -268,6 +269,11 @@ inline bool row_wise(const Elementwise& step) {
   return step.norm.enabled || step.epilogue.activation == Activation::swiglu;
 }
 
+/// Columns that the step stores.
+inline std::int64_t out_cols(const Elementwise& step) {
+  return step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols;
+}
+
 /// End of the step's items, exclusive.
 inline std::int64_t last_item(const Elementwise& step) {
   const std::int64_t items = row_wise(step) ? step.grid.tiles_m() : step.grid.positions();
@@ -432,8 +438,15 @@ using ParamList = std::vector<Param>;
 /// "tile=128x256 one-shot"
 std::string describe(const ParamList& params);
 
+/// What a plan computes: one operator, or a workload.
+using Work = std::variant<Problem, Workload>;
+int world_of(const Work& work);
+DType dtype_of(const Work& work);
+/// The one line that describes the problem or the workload.
+std::string describe(const Work& work);
+
 struct Plan {
-  Problem problem;
+  Work work;
   /// The mechanism that made the plan and the params that it chose: a record for readers. Nothing that proves
   /// or runs a plan asks for it (planner/params.hpp reads it).
   Mechanism mechanism = Mechanism::sequential;
@@ -448,15 +461,29 @@ struct Plan {
   /// the same distance. A symmetric plan can be simulated, not run.
   std::vector<RankPlan> ranks;
 
+  int world() const { return world_of(work); }
+  /// Of the user's matrices.
+  DType dtype() const { return dtype_of(work); }
+  /// Null if the plan is of an operator.
+  const Workload* workload() const { return std::get_if<Workload>(&work); }
+  /// The problem of an operator's plan. A plan of a workload has none: this then throws
+  /// std::bad_variant_access, so ask workload() first.
+  const Problem& problem() const { return std::get<Problem>(work); }
+  Problem& problem() { return std::get<Problem>(work); }
+  /// Where rows go in the all-to-all of an operator; null if no routing says so.
+  const Routing* routing() const { return workload() ? nullptr : problem().routing.get(); }
+
   bool operator==(const Plan&) const = default;
 };
 
 /// True if the planned ranks stand for all ranks.
 inline bool is_symmetric(const Plan& plan) {
-  return plan.ranks.size() < static_cast<std::size_t>(plan.problem.world);
+  return plan.ranks.size() < static_cast<std::size_t>(plan.world());
 }
-/// Why the ranks of a problem differ, so that it has no symmetric plan. Empty if they do not differ.
+/// Why the ranks of a problem differ, so that it has no symmetric plan. Empty if they do not differ. Those of
+/// a workload never do.
 std::string asymmetry(const Problem& problem);
+std::string asymmetry(const Work& work);
 
 /// Index of the first buffer with this role; -1 if there is none.
 std::int32_t find_buffer(const Plan& plan, Role role);

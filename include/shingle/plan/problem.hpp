@@ -11,7 +11,7 @@
 
 #include "shingle/base/dtype.hpp"
 #include "shingle/grid/row_map.hpp"
-#include "shingle/plan/overlap.hpp"
+#include "shingle/plan/collective_kind.hpp"
 #include "shingle/plan/routing.hpp"
 
 namespace shingle {
@@ -43,7 +43,6 @@ enum class Op : std::uint8_t {
   reducescatter,        ///< the sum over ranks of A_r; rank r keeps its shard of the rows
   allreduce,            ///< the sum over ranks of A_r, whole on every rank
   alltoall,             ///< the routing sends rows of A to their ranks
-  overlap,              ///< concurrent computations and collectives (Lagom), as listed in Problem::overlap
 };
 
 /// What an operator is made of. One row an operator (src/plan/operators.cpp); everything below asks the row.
@@ -54,9 +53,8 @@ struct OperatorTraits {
   std::optional<CollectiveKind> before{};
   /// Takes the result to where it is kept.
   std::optional<CollectiveKind> after{};
-  int products = 0;          ///< 1: with B; 2: the second with `down`
-  bool attends = false;      ///< A is the queries of an attention
-  bool is_workload = false;  ///< a list of computations and collectives, not one operator
+  int products = 0;      ///< 1: with B; 2: the second with `down`
+  bool attends = false;  ///< A is the queries of an attention
 
   bool multiplies() const { return products > 0; }
   bool chains() const { return products == 2; }
@@ -165,10 +163,6 @@ struct GlobalRun {
 /// × n; its B and bias are the same on all ranks.
 ///
 /// A collective without a product moves an A of n = k columns and has no B.
-///
-/// The computations of an overlap multiply the first rows and columns of A with those of B. Its collectives
-/// move the first rows of a `payload` of n columns. m, n and k are the maxima over the computations. The
-/// output stacks all results, computations first; each starts at column 0: see rows_of().
 struct Problem {
   Op op = Op::gemm;
   int world = 1;
@@ -186,7 +180,6 @@ struct Problem {
   std::shared_ptr<const Routing> routing{};  ///< all-to-all: destinations of the rows of A or of the product
   /// attention+reducescatter: k = heads / world · head_dim. ulysses-attention: n = k = heads · head_dim.
   Attention attention{};
-  std::shared_ptr<const Overlap> overlap{};  ///< for Op::overlap only
 
   /// Throws InvalidArgument that names the wrong field. Reasons: a size outside [1, max_extent], a world out
   /// of range, a routing that does not fit, an odd N for swiglu, a meaningless combination.
@@ -232,9 +225,6 @@ struct Problem {
   bool swiglu() const { return epilogue.activation == Activation::swiglu; }
   std::vector<GlobalRun> shard_runs(int rank) const;
 };
-
-/// The problem of an overlap; its sizes come from the lists. Throws InvalidArgument as Problem::validate().
-Problem overlap_problem(Overlap overlap, int world, DType dtype);
 
 /// One line: "gemm+allreduce 4096x8192x3584 bf16, 8 ranks".
 std::string describe(const Problem& problem);

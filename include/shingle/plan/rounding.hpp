@@ -26,9 +26,9 @@ struct Rounding {
   bool operator==(const Rounding&) const = default;
 };
 
-/// The statement as the sentence that a plan of the problem holds.
-std::string sentence(const Problem& problem, const Rounding& rounding);
-/// Every statement that a plan of the problem may hold, the strongest first.
-std::vector<Rounding> statements(const Problem& problem);
+/// The statement as the sentence that a plan of the work holds.
+std::string sentence(const Work& work, const Rounding& rounding);
+/// Every statement that a plan of the work may hold, the strongest first.
+std::vector<Rounding> statements(const Work& work);
 
 }  // namespace shingle

@@ -1,4 +1,4 @@
-// The matrices of a problem that the user binds: their roles and their shapes on a rank.
+// The matrices of a problem or a workload that the user binds: their roles and their shapes on a rank.
 #pragma once
 
 #include <vector>
@@ -19,6 +19,9 @@ struct Shape {
 /// The roles that the user binds: a, b and out always; down for an mlp; bias, norm_weight, residual and sum
 /// if the problem has them.
 std::vector<Role> roles_of(const Problem& problem);
+/// a, b, payload and out.
+std::vector<Role> roles_of(const Workload& workload);
+std::vector<Role> roles_of(const Work& work);
 
 /// The stored shape of a role's matrix on a rank:
 /// - a: a_rows×k, or k×a_rows with transpose_a
@@ -27,9 +30,13 @@ std::vector<Role> roles_of(const Problem& problem);
 /// - bias: 1×b_cols; norm_weight: 1×out_cols
 /// - residual, out and sum: out_rows×out_cols
 Shape shape_of(const Problem& problem, Role role, int rank);
+/// The same on every rank: a is m×k, b is k×n, payload and out have n columns and the rows of rows_of().
+Shape shape_of(const Workload& workload, Role role);
+Shape shape_of(const Work& work, Role role, int rank);
 
 /// Bytes of a role's matrix on a rank.
 std::int64_t bytes_of(const Problem& problem, Role role, int rank);
+std::int64_t bytes_of(const Work& work, Role role, int rank);
 
 /// Bytes of all matrices of a rank that the user binds.
 std::int64_t user_bytes(const Problem& problem, int rank);

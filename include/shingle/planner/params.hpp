@@ -175,7 +175,8 @@ Params params_of(const Plan& plan);
 /// The params that are not at their defaults, as flags of `shingle run`, sorted by name.
 ParamList list_of(const Params& params);
 /// The params of a mechanism, with those of the list set. Throws InvalidArgument that names the flag if a
-/// value does not parse or if the mechanism does not take the param. `is_workload`: for Op::overlap.
+/// value does not parse or if the mechanism does not take the param. `is_workload`: of a workload's plan,
+/// which takes more params than an operator's.
 Params parse_params(Mechanism mechanism, const ParamList& list, bool is_workload = true);
 
 /// True if only some ranks are planned.
@@ -189,17 +190,17 @@ struct ParamInfo {
   std::string_view type;           ///< the form of the value in `--help`; empty: a switch
   std::string_view help;           ///< empty: planning commands have no such flag
   std::string_view group{};        ///< heading in `--help`, if several mechanisms take the param; else empty
-  bool only_of_workloads = false;  ///< taken for Op::overlap only
+  bool only_of_workloads = false;  ///< taken for workloads only
 };
 /// The params that a mechanism takes, in the order of its table.
 std::vector<ParamInfo> param_infos(Mechanism mechanism);
 
 /// The reason why a mechanism does not take these params, or nullopt if it takes all that are given. It names
-/// the param and the ones that the mechanism takes.
-std::optional<Reason> why_refused(Mechanism mechanism, bool is_workload, const ParamList& list);
+/// the param and the ones that the mechanism takes. `is_workload`: as in parse_params().
+std::optional<Reason> why_refused(Mechanism mechanism, const ParamList& list, bool is_workload = false);
 /// The params of the list that the mechanism takes.
-ParamList accepted(Mechanism mechanism, bool is_workload, ParamList list);
-/// The params of a mechanism, with those of the list set that it takes.
-Params parse_accepted(Mechanism mechanism, const Problem& problem, const ParamList& list);
+ParamList accepted(Mechanism mechanism, ParamList list, bool is_workload = false);
+/// The params of a mechanism for an operator, with those of the list set that it takes.
+Params parse_accepted(Mechanism mechanism, const ParamList& list);
 
 }  // namespace shingle

@@ -1,5 +1,5 @@
-// Planners: Problem × Machine × Params → Plan. They are pure functions; each mechanism has a folder in
-// src/planner/.
+// Planners: Problem or Workload × Machine × Params → Plan. They are pure functions; each mechanism has a
+// folder in src/planner/.
 #pragma once
 
 #include "shingle/base/result.hpp"
@@ -12,10 +12,15 @@ namespace shingle {
 /// One GEMM, then the collective, or the reverse: the baseline of every speed-up.
 Result<Plan> plan_sequential(const Problem& problem, const Machine& machine,
                              const SequentialParams& params = {});
+/// Computations and collectives of a workload one after the other.
+Result<Plan> plan_sequential(const Workload& workload, const Machine& machine,
+                             const SequentialParams& params = {});
 
 /// Data slicing: the rows are cut into `chunks` slices, each with its own GEMM and collective. The
 /// communication of one slice runs beside the GEMM of the next.
 Result<Plan> plan_chunked(const Problem& problem, const Machine& machine, const ChunkedParams& params = {});
+/// Collectives of a workload beside its computations, each whole. An item awaits only what the lists name.
+Result<Plan> plan_chunked(const Workload& workload, const Machine& machine, const ChunkedParams& params = {});
 
 /// FlashOverlap (arXiv 2504.19519): one GEMM counts its finished tiles by groups of waves. A group is sent as
 /// soon as it is complete, from a buffer in execution order; a later pass restores the order.
@@ -38,5 +43,7 @@ Result<Plan> plan_copy_engine(const Problem& problem, const Machine& machine,
 
 /// The plan of the mechanism that takes these params.
 Result<Plan> plan_with(const Problem& problem, const Machine& machine, const Params& params);
+/// Only `sequential` and `chunked` plan workloads; the others give a reason.
+Result<Plan> plan_with(const Workload& workload, const Machine& machine, const Params& params);
 
 }  // namespace shingle

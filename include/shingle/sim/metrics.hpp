@@ -10,6 +10,8 @@ namespace shingle {
 
 /// Floating-point operations of a problem's products and attention, on the rank that has most of them.
 double flops_of(const Problem& problem);
+/// Of a workload's computations on any rank.
+double flops_of(const Workload& workload);
 
 /// Predicted metrics of a plan on a machine. Times are of the slowest rank, for one epoch.
 struct Metrics {
@@ -33,8 +35,8 @@ struct Metrics {
   double mfu() const { return peak_tflops > 0 ? tflops() / peak_tflops : 0; }
 };
 
-/// Simulates the plan, the sequential plan of its problem, and that plan's computation alone. Gives a reason
-/// if the problem has no sequential plan on the machine. Throws as simulate().
+/// Simulates the plan, the sequential plan of its work, and that plan's computation alone. Gives a reason
+/// if the work has no sequential plan on the machine. Throws as simulate().
 Result<Metrics> measure(const Plan& plan, const Machine& machine, const SimOptions& options = {});
 
 }  // namespace shingle

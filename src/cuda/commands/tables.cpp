@@ -36,7 +36,7 @@ class RowAddresses {
     const std::int64_t height = tiling_.grid.rect(tiling_.grid.tile(position)).rows;
     const std::int64_t row_bytes = tables_.memory.row_bytes(at_.slice.buffer);
     const Buffer& buffer = tables_.plan.buffers[static_cast<std::size_t>(at_.slice.buffer)];
-    for_each_piece(at_, tiling_.grid, tables_.plan.problem.routing.get(), position, [&](const Piece& piece) {
+    for_each_piece(at_, tiling_.grid, tables_.plan.routing(), position, [&](const Piece& piece) {
       char* const first = tables_.memory.buffer(at_.slice.buffer, piece.rank, tables_.parity) +
                           piece.row * row_bytes +
                           piece.col * static_cast<std::int64_t>(size_bytes(buffer.dtype));
@@ -150,7 +150,7 @@ const std::int32_t* Tables::leaving(const Placement& at, const Tiling& tiling, i
   std::vector<std::int32_t> rows;
   for (const std::int64_t position : tiling.positions) {
     std::int32_t& count = rows.emplace_back(0);
-    for_each_piece(at, tiling.grid, plan.problem.routing.get(), position, [&](const Piece& piece) {
+    for_each_piece(at, tiling.grid, plan.routing(), position, [&](const Piece& piece) {
       if (piece.rank != rank) count += static_cast<std::int32_t>(piece.rows);
     });
   }

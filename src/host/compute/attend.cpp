@@ -29,9 +29,9 @@ AttendTask::AttendTask(const Plan& plan, const Attend& step, const Memory& memor
       keys_(memory.view(step.keys, epoch)),
       values_(memory.view(step.values, epoch)),
       outs_(plan.ranks.size()),
-      dim_(plan.problem.attention.head_dim),
-      sharing_(plan.problem.attention.heads / plan.problem.attention.kv_heads) {
-  for (const std::int32_t rank : ranks_of(step.out, plan.problem.world))
+      dim_(plan.problem().attention.head_dim),
+      sharing_(plan.problem().attention.heads / plan.problem().attention.kv_heads) {
+  for (const std::int32_t rank : ranks_of(step.out, plan.world()))
     outs_[static_cast<std::size_t>(rank)] = memory.buffer(step.out.slice.buffer, rank, epoch);
 }
 
@@ -40,11 +40,11 @@ void AttendTask::run(Worker& worker, std::int64_t position) const {
   float* out = worker.product[0].reserve<float>(tile.rows * dim_);
   for (std::int64_t row = 0; row < tile.rows;) {
     const std::int64_t token = step_.first_token + tile.row + row;
-    const std::int64_t rows = smaller(plan_.problem.sequence_of(token).end - token, tile.rows - row);
+    const std::int64_t rows = smaller(plan_.problem().sequence_of(token).end - token, tile.rows - row);
     attend(worker, tile, row, rows, out + row * dim_);
     row += rows;
   }
-  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+  for_each_piece(step_.out, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
     const View& to = outs_[static_cast<std::size_t>(piece.rank)];
     for (std::int64_t i = 0; i < piece.rows; ++i)
       narrow(to.type, out + (piece.tile_row + i) * dim_, to.at(piece.row + i, piece.col), dim_);
@@ -53,7 +53,7 @@ void AttendTask::run(Worker& worker, std::int64_t position) const {
 
 std::int64_t AttendTask::crossing(std::int64_t position) const {
   std::int64_t rows = 0;
-  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+  for_each_piece(step_.out, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
     if (piece.rank != step_.q.rank) rows += piece.rows;
   });
   const DType type = plan_.buffers[static_cast<std::size_t>(step_.out.slice.buffer)].dtype;
@@ -70,7 +70,7 @@ AttendTask::Panel AttendTask::panel(const View& view, std::int64_t row, std::int
 
 void AttendTask::attend(Worker& worker, const TileRect& tile, std::int64_t row, std::int64_t rows,
                         float* out) const {
-  const Problem& p = plan_.problem;
+  const Problem& p = plan_.problem();
   const std::int64_t first = step_.first_token + tile.row + row;
   const std::int64_t kv_col = tile.col / dim_ / sharing_ * dim_;
   const float factor = 1 / std::sqrt(static_cast<float>(dim_));

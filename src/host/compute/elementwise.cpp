@@ -50,7 +50,7 @@ ElementwiseTask::Views ElementwiseTask::views(const Memory& memory, const Placem
                                               std::uint32_t epoch) const {
   Views views{at, std::vector<View>(plan_.ranks.size()),
               plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype};
-  for (const std::int32_t rank : ranks_of(at, plan_.problem.world))
+  for (const std::int32_t rank : ranks_of(at, plan_.world()))
     views.by_rank[static_cast<std::size_t>(rank)] = memory.buffer(at.slice.buffer, rank, epoch);
   return views;
 }
@@ -72,7 +72,7 @@ void ElementwiseTask::run(Worker& worker, std::int64_t item) const {
 void ElementwiseTask::store_again(std::int64_t position, std::int64_t cols) const {
   const auto view = [&](std::int32_t rank) { return to_.by_rank[static_cast<std::size_t>(rank)]; };
   const View first = view(to_.at.slice.rank);
-  for_each_piece(step_.to, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+  for_each_piece(step_.to, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
     if (piece.rank == to_.at.slice.rank) return;
     const View other = view(piece.rank);
     for (std::int64_t row = piece.row; row < piece.row + piece.rows; ++row)
@@ -85,7 +85,7 @@ std::int64_t ElementwiseTask::crossing(int rank, std::int64_t item) const {
   const bool rows = row_wise(step_);
   const auto bytes = [&](const Placement& at, DType type, std::int64_t position, std::int64_t cols) {
     std::int64_t elements = 0;
-    for_each_piece(at, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+    for_each_piece(at, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
       if (piece.rank != rank) elements += piece.rows * cols;
     });
     return elements * static_cast<std::int64_t>(size_bytes(type));
@@ -107,7 +107,7 @@ std::int64_t ElementwiseTask::crossing(int rank, std::int64_t item) const {
 void ElementwiseTask::locate(const Views& views, std::int64_t position, std::byte** rows,
                              std::int64_t count) const {
   std::fill_n(rows, count, nullptr);
-  for_each_piece(views.at, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+  for_each_piece(views.at, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
     const View& view = views.by_rank[static_cast<std::size_t>(piece.rank)];
     for (std::int64_t i = 0; i < piece.rows; ++i)
       rows[piece.tile_row + i] = view.at(piece.row + i, piece.col);

@@ -34,7 +34,7 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
       native_(multiplies_natively(a_.type)),
       swiglu_(step.epilogue.activation == Activation::swiglu) {
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
-  for (const std::int32_t rank : ranks_of(step.out, plan.problem.world))
+  for (const std::int32_t rank : ranks_of(step.out, plan.world()))
     outs_[static_cast<std::size_t>(rank)] = memory.buffer(step.out.slice.buffer, rank, epoch);
 }
 
@@ -69,7 +69,7 @@ void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, st
 /// Copies the block stored on the first destination rank to the other destination ranks.
 void GemmTask::store_again(std::int64_t position, const Block& block) const {
   const View& first = outs_[static_cast<std::size_t>(to_.slice.rank)];
-  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+  for_each_piece(step_.out, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
     if (piece.rank == to_.slice.rank) return;
     const View& other = outs_[static_cast<std::size_t>(piece.rank)];
     const std::int64_t from = larger(piece.tile_row, block.row),
@@ -83,7 +83,7 @@ void GemmTask::store_again(std::int64_t position, const Block& block) const {
 std::int64_t GemmTask::crossing(std::int64_t position) const {
   const std::int64_t cols = step_.grid.rect(step_.grid.tile(position)).cols;
   std::int64_t elements = 0;
-  for_each_piece(step_.out, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+  for_each_piece(step_.out, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
     if (piece.rank != step_.a.rank) elements += piece.rows * cols;
   });
   return elements * static_cast<std::int64_t>(size_bytes(out_type_));
@@ -96,7 +96,7 @@ void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block&
   segments.clear();
   const TileRect tile = step_.grid.rect(step_.grid.tile(position));
   const std::int64_t first = block.row, last = block.row + block.rows;
-  for_each_piece(to_, step_.grid, plan_.problem.routing.get(), position, [&](const Piece& piece) {
+  for_each_piece(to_, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
     const std::int64_t from = larger(piece.tile_row, first), to = smaller(piece.tile_row + piece.rows, last);
     if (from >= to) return;
     step_.a_rows.for_each_run(tile.row + from, to - from, [&](const RowRun& run) {

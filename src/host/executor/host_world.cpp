@@ -11,9 +11,8 @@ DeviceBuffer HostWorld::allocate(int, std::size_t bytes) {
 }
 
 std::unique_ptr<Executable> HostWorld::compile(const Plan& plan) {
-  if (plan.problem.world != size())
-    throw InvalidArgument(
-        fmt::format("the plan is for {} ranks, the world has {}", plan.problem.world, size()));
+  if (plan.world() != size())
+    throw InvalidArgument(fmt::format("the plan is for {} ranks, the world has {}", plan.world(), size()));
   if (is_symmetric(plan))
     throw InvalidArgument(
         fmt::format("the plan is symmetric, with {} of {} ranks: it can be simulated, not run",

@@ -175,7 +175,7 @@ void Interpreter::operator()(const Swap& step) {
 }
 
 bool Interpreter::leaves(const Placement& at) const {
-  const auto ranks = ranks_of(at, engine_.plan.problem.world);
+  const auto ranks = ranks_of(at, engine_.plan.world());
   return std::ranges::any_of(ranks, [&](std::int32_t rank) { return rank != caller_.rank; });
 }
 

@@ -22,7 +22,7 @@ constexpr std::string_view format = "shingle-plan";
 template <class E>
 inline constexpr E last{};
 template <>
-inline constexpr Op last<Op> = Op::overlap;
+inline constexpr Op last<Op> = Op::alltoall;
 template <>
 inline constexpr DType last<DType> = DType::f16;
 template <>
@@ -77,7 +77,7 @@ inline constexpr bool reads = !std::is_const_v<T>;
 
 // fields(f, x) passes every field of x to f. A field is required, or optional with the value that absence
 // means (zero or empty if none is given). alternative() passes the name of a variant's alternative, by index;
-// absence means the first.
+// absence means the first. work() passes what a plan computes.
 
 void fields(auto& f, Is<Slice> auto& s) {
   f.required("buffer", s.buffer);
@@ -149,7 +149,7 @@ void fields(auto& f, Is<Attention> auto& a) {
   f.optional("lengths", a.lengths);
 }
 
-void fields(auto& f, Is<Overlap::Computation> auto& c) {
+void fields(auto& f, Is<Workload::Computation> auto& c) {
   f.required("name", c.name);
   f.required("m", c.m);
   f.required("n", c.n);
@@ -157,16 +157,53 @@ void fields(auto& f, Is<Overlap::Computation> auto& c) {
   f.optional("after", c.after);
 }
 
-void fields(auto& f, Is<Overlap::Collective> auto& c) {
+void fields(auto& f, Is<Workload::Collective> auto& c) {
   f.required("name", c.name);
   f.required("kind", c.kind);
   f.required("bytes", c.bytes);
   f.optional("after", c.after);
 }
 
-void fields(auto& f, Is<Overlap> auto& o) {
-  f.required("computations", o.computations);
-  f.required("collectives", o.collectives);
+/// A workload without its world and dtype.
+struct Lists {
+  std::vector<Workload::Computation> computations;
+  std::vector<Workload::Collective> collectives;
+};
+
+void fields(auto& f, Is<Lists> auto& l) {
+  f.required("computations", l.computations);
+  f.required("collectives", l.collectives);
+}
+
+void fields(auto& f, Is<Workload> auto& w) {
+  f.required("world", w.world);
+  f.required("dtype", w.dtype);
+  f.required("computations", w.computations);
+  f.required("collectives", w.collectives);
+}
+
+/// A workload in plans from before it had a type of its own: the problem of an operator "overlap", whose
+/// sizes are the largest of its computations.
+struct OverlapProblem {
+  static constexpr std::string_view op_name = "overlap";
+
+  std::string op;
+  int world = 1;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  DType dtype = DType::f32;
+  Lists overlap;
+};
+
+void fields(auto& f, Is<OverlapProblem> auto& p) {
+  f.required("op", p.op);
+  f.required("world", p.world);
+  f.required("m", p.m);
+  f.required("n", p.n);
+  f.required("k", p.k);
+  f.required("dtype", p.dtype);
+  f.required("overlap", p.overlap);
 }
 
 void fields(auto& f, Is<CollectiveConfig> auto& c) {
@@ -196,10 +233,7 @@ void fields(auto& f, P& p) {
   f.optional("attention", p.attention);
   auto table = p.routing ? p.routing->table() : std::vector<std::vector<std::int32_t>>{};
   f.optional("routing", table);
-  Overlap overlap = p.overlap ? *p.overlap : Overlap{};
-  f.optional("overlap", overlap);
   if constexpr (reads<P>) {
-    if (overlap != Overlap{}) p.overlap = std::make_shared<const Overlap>(std::move(overlap));
     if (table.empty()) return;
     if (table.size() > max_world)
       f.fail("routing", fmt::format("{} ranks, at most {}", table.size(), max_world));
@@ -413,7 +447,7 @@ void fields(auto& f, Is<Communicator> auto& c) {
 }
 
 void fields(auto& f, Is<Plan> auto& p) {
-  f.required("problem", p.problem);
+  f.work(p.work);
   f.required("mechanism", p.mechanism);
   f.optional("params", p.params);
   f.required("workers", p.workers);

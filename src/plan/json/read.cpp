@@ -131,6 +131,18 @@ class Reader {
     const bool known = ((names[i++] == text && (out.template emplace<T>(), true)) || ...);
     if (!known) fail(key, fmt::format("{} is none of {}", in_quotes(text), fmt::join(names, ", ")));
   }
+  void work(Work& out) {
+    if (find("workload") != json_.end()) return required("workload", out.emplace<Workload>());
+    if (!is_overlap(find("problem"))) return required("problem", out.emplace<Problem>());
+    plan_json::OverlapProblem older;
+    required("problem", older);
+    Workload& workload = out.emplace<Workload>(
+        Workload{older.world, older.dtype, older.overlap.computations, older.overlap.collectives});
+    if (older.m != workload.m() || older.n != workload.n() || older.k != workload.k())
+      fail("problem",
+           fmt::format("{}x{}x{} are not the largest sizes of the overlap's computations, {}x{}x{}", older.m,
+                       older.n, older.k, workload.m(), workload.n(), workload.k()));
+  }
   [[noreturn]] void fail(const char* key, const std::string& message) const {
     fail_at({&path_, key}, message);
   }
@@ -141,8 +153,15 @@ class Reader {
   }
 
   Json::const_iterator find(const char* key) {
-    asked_.push_back(key);
+    if (std::ranges::find(asked_, key) == asked_.end()) asked_.push_back(key);
     return json_.find(key);
+  }
+
+  /// True of an OverlapProblem.
+  bool is_overlap(Json::const_iterator problem) const {
+    if (problem == json_.end() || !problem->is_object()) return false;
+    const auto op = problem->find("op");
+    return op != problem->end() && *op == plan_json::OverlapProblem::op_name;
   }
 
   /// Checks format and version before any other field.
@@ -241,10 +260,11 @@ Problem unrouted_problem_from_json(std::string_view text) {
   return read_all<Problem>(text);
 }
 
-Overlap overlap_from_json(std::string_view text) {
-  Overlap overlap = read_all<Overlap>(text);
-  overlap.validate();
-  return overlap;
+Workload workload_from_lists(std::string_view text, int world, DType dtype) {
+  plan_json::Lists lists = read_all<plan_json::Lists>(text);
+  Workload workload{world, dtype, std::move(lists.computations), std::move(lists.collectives)};
+  workload.validate();
+  return workload;
 }
 
 ParamList params_from_json(std::string_view text) {

@@ -88,6 +88,12 @@ class Writer {
                    const std::variant<T...>& value) {
     if (value.index() != 0) json_[key] = names[value.index()];
   }
+  void work(const Work& work) {
+    if (const auto* workload = std::get_if<Workload>(&work))
+      required("workload", *workload);
+    else
+      required("problem", std::get<Problem>(work));
+  }
 
  private:
   /// A switch is true; counts are numbers.
@@ -150,8 +156,8 @@ std::string to_json(const Problem& problem, int indent) {
   return text_of(Writer::write(problem), indent);
 }
 
-std::string to_json(const Overlap& overlap, int indent) {
-  return text_of(Writer::write(overlap), indent);
+std::string lists_to_json(const Workload& workload, int indent) {
+  return text_of(Writer::write(plan_json::Lists{workload.computations, workload.collectives}), indent);
 }
 
 std::string to_json(const ParamList& params, int indent) {

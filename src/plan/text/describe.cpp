@@ -283,7 +283,7 @@ std::string step_line(const Plan& plan, const Step& step, int own) {
 }  // namespace text
 
 std::string describe(const Plan& plan, const Step& step) {
-  return text::step_line(plan, step, plan.problem.world == 1 ? 0 : -1);
+  return text::step_line(plan, step, plan.world() == 1 ? 0 : -1);
 }
 
 std::string where(const Plan& plan, int rank, int lane, int step) {

@@ -56,10 +56,10 @@ std::size_t widest(const auto& table) {
 
 std::string head(const Plan& plan) {
   std::string text =
-      fmt::format("{}\n{}\nrounding: {}\n", describe(plan.problem), mechanism_text(plan), plan.rounding);
+      fmt::format("{}\n{}\nrounding: {}\n", describe(plan.work), mechanism_text(plan), plan.rounding);
   if (is_symmetric(plan))
     text += fmt::format("{0} ranks stand for all {1}: rank r does as rank r mod {0}\n", plan.ranks.size(),
-                        plan.problem.world);
+                        plan.world());
   text += "buffers\n";
   for (const Buffer& b : plan.buffers) {
     std::int64_t most = 0;
@@ -171,7 +171,7 @@ std::vector<std::string> differences(const Plan& plan, const std::vector<std::in
         if (lines.back() != own) add(others, lines.back(), rank);
       }
       if (others.empty()) continue;
-      const std::string formula = everyone ? merged(lines, 'r', plan.problem.world) : "";
+      const std::string formula = everyone ? merged(lines, 'r', plan.world()) : "";
       if (!formula.empty()) {
         out.push_back(fmt::format("{} {}", first.lanes[l].name, formula));
         continue;

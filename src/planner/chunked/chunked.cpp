@@ -200,6 +200,13 @@ void chunked_alltoall(ChunkedBuilder& build) {
   }
 }
 
+std::optional<Reason> wrong_chunks(const ChunkedParams& params) {
+  if (params.chunks >= 0 && params.chunks <= static_cast<std::int32_t>(planner::max_slices))
+    return std::nullopt;
+  return Reason{
+      fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
+}
+
 }  // namespace
 
 Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const ChunkedParams& params) {
@@ -211,19 +218,13 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
         "chunked slices the rows that ranks send; those of one slice are scattered over what a rank "
         "multiplies: "
         "use fused"};
-  if (!problem.traits().is_workload)
-    if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
+  if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.traits().attends) return Reason{"chunked does not plan attention: use ring"};
-  if (params.chunks < 0 || params.chunks > static_cast<std::int32_t>(planner::max_slices))
-    return Reason{
-        fmt::format("chunks = {} must be at least 1 and at most {}", params.chunks, planner::max_slices)};
+  if (auto reason = wrong_chunks(params)) return *reason;
   ChunkedParams chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  if (problem.traits().is_workload)
-    planner::take_workload_params(params, host, chosen);
-  else
-    chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
+  chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
   ChunkedBuilder build(problem, machine, chosen);
   switch (problem.op) {
     case Op::gemm_allreduce:
@@ -239,9 +240,6 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
     case Op::gemm_alltoall:
       chunked_alltoall(build);
       break;
-    case Op::overlap:
-      planner::plan_workload(build, chosen.tile, chosen.configs, true);
-      break;
     case Op::mlp:
       planner::plan_mlp_slices(build, boundaries(build, problem.shard_rows()));
       break;
@@ -249,6 +247,11 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
       break;
   }
   return std::move(build).finish(planner::rounding(problem));
+}
+
+Result<Plan> plan_chunked(const Workload& workload, const Machine& machine, const ChunkedParams& params) {
+  if (auto reason = wrong_chunks(params)) return *reason;
+  return planner::plan_workload(workload, machine, params, true);
 }
 
 }  // namespace shingle

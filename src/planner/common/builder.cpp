@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "shingle/plan/shapes.hpp"
 #include "symmetry.hpp"
-#include "workload.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -60,7 +60,7 @@ bool has_last_pass(const Plan& plan) {
     const auto* pass = std::get_if<Elementwise>(&step);
     return pass && pass->grid.tiles() > 0 && pass->from.size() == 1 &&
            (pass->epilogue.any() || pass->norm.enabled) &&
-           plan.buffers[static_cast<std::size_t>(pass->from[0].slice.buffer)].dtype == plan.problem.dtype;
+           plan.buffers[static_cast<std::size_t>(pass->from[0].slice.buffer)].dtype == plan.dtype();
   };
   return std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) {
     return std::ranges::any_of(
@@ -85,21 +85,29 @@ std::optional<Reason> wrong_tile(const TileParams& tile) {
 
 }  // namespace
 
-Builder::Builder(const Problem& problem, const Machine& machine, const Params& params)
-    : collective_workers_(problem.op == Op::gemm ? 0 : machine.collective_workers) {
-  plan_.problem = problem;
+Builder::Builder(Work work, std::int32_t collective_workers, const Machine& machine, const Params& params)
+    : collective_workers_(collective_workers) {
+  plan_.work = std::move(work);
   plan_.mechanism = mechanism_of(params);
   plan_.workers = machine.workers;
-  const int planned = planned_ranks(problem, machine, is_symmetric(params));
-  plan_.params = list_of(with_symmetric(params, planned < problem.world));
+  const int planned = planned_ranks(world(), machine, is_symmetric(params));
+  plan_.params = list_of(with_symmetric(params, planned < world()));
+  std::vector<std::int32_t> everyone(world());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  plan_.communicators.push_back({"world", std::move(everyone)});
+  plan_.ranks.resize(planned);
+  for (RankPlan& rank : plan_.ranks)
+    rank.lanes = {{LaneKind::compute, "compute", {}}, {LaneKind::communicate, "communicate", {}}};
+}
+
+Builder::Builder(const Problem& problem, const Machine& machine, const Params& params)
+    : Builder(Work(problem), problem.op == Op::gemm ? 0 : machine.collective_workers, machine, params) {
   std::vector<std::int64_t> a_rows, out_rows;
-  for (int r = 0; r < planned; ++r) {
+  for (int r = 0; r < ranks(); ++r) {
     a_rows.push_back(problem.a_rows(r));
     out_rows.push_back(problem.out_rows(r));
   }
-  std::vector<std::int32_t> everyone(problem.world);
-  std::iota(everyone.begin(), everyone.end(), 0);
-  const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(planned, rows); };
+  const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(ranks(), rows); };
   a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
   if (problem.traits().multiplies())
     b = problem.transpose_b ? user(Role::b, same(problem.b_cols()), problem.k)
@@ -107,7 +115,6 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
   if (problem.traits().chains())
     down = problem.transpose_b ? user(Role::down, same(problem.n), problem.inner)
                                : user(Role::down, same(problem.inner), problem.n);
-  if (problem.traits().is_workload) payload = user(Role::payload, same(rows_of(problem).payload), problem.n);
   if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.b_cols());
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
@@ -118,19 +125,27 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
   }
   out = user(Role::out, out_rows, problem.out_cols());
   if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
-  plan_.communicators.push_back({"world", everyone});
-  plan_.ranks.resize(planned);
-  for (RankPlan& rank : plan_.ranks)
-    rank.lanes = {{LaneKind::compute, "compute", {}}, {LaneKind::communicate, "communicate", {}}};
+}
+
+Builder::Builder(const Workload& workload, const Machine& machine, const Params& params)
+    : Builder(Work(workload), machine.collective_workers, machine, params) {
+  const auto matrix = [&](Role role) {
+    const Shape shape = shape_of(workload, role);
+    return user(role, std::vector<std::int64_t>(ranks(), shape.rows), shape.cols);
+  };
+  a = matrix(Role::a);
+  b = matrix(Role::b);
+  payload = matrix(Role::payload);
+  out = matrix(Role::out);
 }
 
 std::int32_t Builder::user(Role role, std::vector<std::int64_t> rows, std::int64_t cols) {
-  plan_.buffers.push_back({std::string(name(role)), role, plan_.problem.dtype, std::move(rows), cols, 1});
+  plan_.buffers.push_back({std::string(name(role)), role, plan_.dtype(), std::move(rows), cols, 1});
   return static_cast<std::int32_t>(plan_.buffers.size()) - 1;
 }
 
 std::int32_t Builder::buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols) {
-  plan_.buffers.push_back({std::move(name), Role::internal, plan_.problem.dtype, std::move(rows), cols, 1});
+  plan_.buffers.push_back({std::move(name), Role::internal, plan_.dtype(), std::move(rows), cols, 1});
   return static_cast<std::int32_t>(plan_.buffers.size()) - 1;
 }
 
@@ -232,17 +247,17 @@ Placement Builder::in_place(const Slice& slice) {
 }
 
 bool Builder::needs_finishing() const {
-  const Problem& p = plan_.problem;
+  const Problem& p = problem();
   return p.norm.enabled || (p.traits().reduces() && p.result_epilogue().any());
 }
 
 bool Builder::row_wise_finishing() const {
-  const Problem& p = plan_.problem;
+  const Problem& p = problem();
   return p.norm.enabled || (p.traits().reduces() && p.result_epilogue().activation == Activation::swiglu);
 }
 
 std::int64_t Builder::product_cols() const {
-  return plan_.problem.traits().reduces() ? plan_.problem.n : plan_.problem.out_cols();
+  return problem().traits().reduces() ? problem().n : problem().out_cols();
 }
 
 TileGrid Builder::one_tile(std::int64_t rows) const {
@@ -258,7 +273,7 @@ TileGrid Builder::row_blocks(std::int64_t rows, std::int64_t cols) const {
 }
 
 Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement placement) const {
-  const Problem& p = plan_.problem;
+  const Problem& p = problem();
   Gemm gemm;
   gemm.grid = grid;
   gemm.a = all(a, rank);
@@ -280,7 +295,7 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
 Gemm Builder::up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement placement) const {
   Gemm up = gemm(rank, grid, a_rows, std::move(placement));
   up.b = all(b, rank);
-  up.epilogue = plan_.problem.epilogue;
+  up.epilogue = problem().epilogue;
   if (up.epilogue.bias) up.bias = all(bias, rank);
   return up;
 }
@@ -294,7 +309,7 @@ Attend Builder::attend(std::int64_t first, const Slice& q, const Slice& k, const
   constexpr std::int32_t query_block = 64;  // its scores against a block of keys fit the L2 cache
   Attend attend;
   attend.grid =
-      make_grid(q.rows, q.cols, query_block, static_cast<std::int32_t>(plan_.problem.attention.head_dim));
+      make_grid(q.rows, q.cols, query_block, static_cast<std::int32_t>(problem().attention.head_dim));
   attend.first_token = first;
   attend.q = q;
   attend.keys = k;
@@ -306,7 +321,7 @@ Attend Builder::attend(std::int64_t first, const Slice& q, const Slice& k, const
 }
 
 Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, Placement to) const {
-  const Problem& p = plan_.problem;
+  const Problem& p = problem();
   Elementwise pass;
   pass.grid = grid;
   pass.from.push_back(std::move(from));
@@ -328,7 +343,7 @@ Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, P
 
 Plan Builder::finish(Rounding rounding) && {
   rounding.last_pass = has_last_pass(plan_);
-  plan_.rounding = sentence(plan_.problem, rounding);
+  plan_.rounding = sentence(plan_.work, rounding);
   for (RankPlan& rank : plan_.ranks) {
     for (Lane& lane : rank.lanes) lane.steps.shrink_to_fit();
     std::set<std::int32_t> queues;  // a shared pass notifies once, in whichever lane
@@ -360,26 +375,37 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
         return Reason{
             "a transposed A has a column a row of the output: ranks with different numbers of rows need "
             "transpose_a off"};
-  const std::int32_t taken = problem.op == Op::gemm ? 0 : machine.collective_workers;
-  if (machine.workers - taken < 1)
-    return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for computation",
-                              taken, machine.workers)};
+  if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
+    return reason;
+  const bool configures = std::visit(
+      [](const auto& at) {
+        if constexpr (requires { at.configs; }) return !at.configs.empty();
+        return false;
+      },
+      params);
+  if (configures) return Reason{"configs are for the collectives of an overlap only"};
+  return wrong_params(params);
+}
+
+std::optional<Reason> wrong_params(const Params& params) {
   return std::visit(
-      [&](const auto& at) -> std::optional<Reason> {
+      [](const auto& at) -> std::optional<Reason> {
         if constexpr (requires { at.comm_workers; })
           if (at.comm_workers < 0) return Reason{"comm_workers must not be negative"};
-        if constexpr (requires { at.configs; })
-          if (auto reason = wrong_configs(problem, machine, at.configs)) return reason;
         if constexpr (requires { at.tile; }) return wrong_tile(at.tile);
         return std::nullopt;
       },
       params);
 }
 
+std::optional<Reason> no_worker_left(const Machine& machine, std::int32_t taken) {
+  if (machine.workers - taken >= 1) return std::nullopt;
+  return Reason{fmt::format("a collective takes {} of the {} workers and leaves none for computation", taken,
+                            machine.workers)};
+}
+
 std::optional<Reason> nothing_to_overlap(const Problem& problem) {
   if (problem.op == Op::gemm) return Reason{"gemm has no communication to overlap: use sequential"};
-  if (problem.traits().is_workload)
-    return Reason{"an overlap keeps its computations and collectives whole: use chunked or sequential"};
   if (problem.traits().is_collective())
     return Reason{
         fmt::format("{} has no computation to overlap: use sequential or copy-engine", name(problem.op))};

@@ -33,8 +33,10 @@ TileSize tile_size(const Machine& machine, const TileParams& params);
 class Builder {
  public:
   Builder(const Problem& problem, const Machine& machine, const Params& params);
+  /// For a workload: has no problem(), and none of the functions that plan by it.
+  Builder(const Workload& workload, const Machine& machine, const Params& params);
 
-  std::int32_t a, out;  ///< user buffers; -1 if the problem has none
+  std::int32_t a = -1, out = -1;  ///< user buffers; -1 if there is none
   std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1,
                down = -1, payload = -1;
 
@@ -49,7 +51,7 @@ class Builder {
   void communicate_by_host();
   /// Begins a new batch in a copy lane, unless it is prelaunched.
   void ring_doorbell(int rank, std::int32_t lane);
-  /// An internal buffer of the problem's dtype, with the same rows on every rank or with rows by rank.
+  /// An internal buffer of the user's dtype, with the same rows on every rank or with rows by rank.
   std::int32_t buffer(std::string name, std::int64_t rows, std::int64_t cols);
   std::int32_t buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols);
   /// An internal buffer of another dtype.
@@ -106,10 +108,10 @@ class Builder {
   /// Grid of a pass over complete rows; a tile fits the cache of a worker.
   TileGrid row_blocks(std::int64_t rows, std::int64_t cols) const;
 
-  const Problem& problem() const { return plan_.problem; }
+  const Problem& problem() const { return plan_.problem(); }
   std::int32_t workers() const { return plan_.workers; }
   std::int32_t collective_workers() const { return collective_workers_; }
-  int world() const { return plan_.problem.world; }
+  int world() const { return plan_.world(); }
   /// Number of planned ranks. In a symmetric plan the first ranks stand for all.
   int ranks() const { return static_cast<int>(plan_.ranks.size()); }
 
@@ -117,6 +119,7 @@ class Builder {
   Plan finish(Rounding rounding) &&;
 
  private:
+  Builder(Work work, std::int32_t collective_workers, const Machine& machine, const Params& params);
   std::int32_t user(Role role, std::vector<std::int64_t> rows, std::int64_t cols);
   std::int32_t collective_workers_;
   Plan plan_;
@@ -136,8 +139,12 @@ class ParamBuilder : public Builder {
 
 /// Reason why no mechanism serves a problem with these params, or nullopt.
 std::optional<Reason> infeasible(const Problem& problem, const Machine& machine, const Params& params);
+/// Reason why no plan has these params, or nullopt. The part of infeasible() that workloads share.
+std::optional<Reason> wrong_params(const Params& params);
+/// Reason why collectives that take `taken` workers leave none for computation, or nullopt.
+std::optional<Reason> no_worker_left(const Machine& machine, std::int32_t taken);
 
-/// Reason why there is nothing to overlap: no communication, no computation, or a list that already overlaps.
+/// Reason why there is nothing to overlap: no communication, or no computation.
 std::optional<Reason> nothing_to_overlap(const Problem& problem);
 
 /// Orders two lanes of a rank: `to` goes on after the steps of `from` so far.

@@ -1,27 +1,41 @@
-// Plans of overlap lists, for the planners `sequential` and `chunked`.
+// Plans of workloads, for the planners `sequential` and `chunked`.
 #pragma once
 
 #include "builder.hpp"
 
 namespace shingle::planner {
 
-/// Reason why the configs do not fit the problem's collectives, or nullopt.
-std::optional<Reason> wrong_configs(const Problem& problem, const Machine& machine,
-                                    const std::vector<CollectiveConfig>& configs);
+/// Reason why no mechanism serves a workload with these params, or nullopt. `configs` are those of the
+/// params.
+std::optional<Reason> infeasible(const Workload& workload, const Machine& machine, const Params& params,
+                                 const std::vector<CollectiveConfig>& configs);
 
-/// Copies the params that the plan of a workload uses, with the sides of a tile that the machine adds.
+/// Adds the steps: computations in order on one lane and collectives on the other. With `beside`, each item
+/// awaits only the items that the lists name. Otherwise it awaits all items before it in sequential order.
 /// Without a tile, products are calls of cuBLASLt or oneDNN.
-template <class P>
-void take_workload_params(const P& params, const Machine& machine, P& chosen) {
-  chosen.configs = params.configs;
-  if (params.tile.rows == 0 && params.tile.cols == 0) return;
-  const TileSize tile = tile_size(machine, params.tile);
-  chosen.tile = {tile.rows, tile.cols, params.tile.order};
-}
+void add_items(Builder& build, const Workload& workload, const TileParams& tile,
+               const std::vector<CollectiveConfig>& configs, bool beside);
 
-/// Plans computations in order on one lane and collectives on the other. With `beside`, each item awaits only
-/// the items that its list names. Otherwise it awaits all items before it in sequential order.
-void plan_workload(Builder& build, const TileParams& tile, const std::vector<CollectiveConfig>& configs,
-                   bool beside);
+/// Rounding of a workload's plans.
+Rounding rounding(const Workload& workload);
+
+/// The plan of a mechanism's params; `beside` as in add_items().
+template <class P>
+Result<Plan> plan_workload(const Workload& workload, const Machine& host, const P& params, bool beside) {
+  workload.validate();
+  const Machine machine = with_comm_workers(host, params.comm_workers);
+  if (auto reason = infeasible(workload, machine, params, params.configs)) return *reason;
+  P chosen;
+  chosen.comm_workers = params.comm_workers;
+  chosen.symmetric = params.symmetric;
+  chosen.configs = params.configs;
+  if (params.tile.rows > 0 || params.tile.cols > 0) {
+    const TileSize tile = tile_size(machine, params.tile);
+    chosen.tile = {tile.rows, tile.cols, params.tile.order};
+  }
+  Builder build(workload, machine, chosen);
+  add_items(build, workload, chosen.tile, chosen.configs, beside);
+  return std::move(build).finish(rounding(workload));
+}
 
 }  // namespace shingle::planner

@@ -18,7 +18,6 @@ bool is_gather(const Problem& p) {
 std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machine,
                                           const CopyEngineParams& params) {
   if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
-  if (p.traits().is_workload) return Reason{"an overlap's collectives are NCCL's or MPI's: use chunked"};
   if (p.traits().attends) return Reason{"copy-engine does not plan attention: use ring"};
   if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
   if (!machine.peer_memory && p.world > 1)

@@ -175,7 +175,6 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
   SequentialParams chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  if (problem.traits().is_workload) planner::take_workload_params(params, host, chosen);
   const Machine machine = planner::with_comm_workers(host, chosen.comm_workers);
   if (auto reason = planner::infeasible(problem, machine, chosen)) return *reason;
   planner::ParamBuilder<SequentialParams> build(problem, machine, chosen);
@@ -212,11 +211,13 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
     case Op::alltoall:
       planner::call_library(build);
       break;
-    case Op::overlap:
-      planner::plan_workload(build, chosen.tile, chosen.configs, false);
-      break;
   }
   return std::move(build).finish(planner::rounding(problem));
+}
+
+Result<Plan> plan_sequential(const Workload& workload, const Machine& machine,
+                             const SequentialParams& params) {
+  return planner::plan_workload(workload, machine, params, false);
 }
 
 }  // namespace shingle

@@ -6,14 +6,27 @@
 
 namespace shingle {
 
+ComputeRules::ComputeRules(const Problem& problem)
+    : a(problem.traits().attends ? Content::Of::attended : Content::Of::a),
+      transpose_a(problem.transpose_a),
+      transpose_b(problem.transpose_b),
+      chains(problem.traits().chains()),
+      k(problem.k),
+      inner(problem.inner),
+      b_cols(problem.b_cols()),
+      product(problem.epilogue),
+      result(problem.result_epilogue()),
+      norm(problem.norm) {}
+
 MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget)
     : plan_(plan),
       schedule_(schedule),
       budget_(budget),
       memory_(plan, schedule, order, budget),
-      values_(plan.problem.dtype, plan.problem.world, budget),
-      results_(plan, values_, budget) {
-  const int world = plan.problem.world;
+      values_(plan.dtype(), plan.world(), budget),
+      results_(plan, values_, budget),
+      rules_(std::visit([](const auto& work) { return ComputeRules(work); }, plan.work)) {
+  const int world = plan.world();
   everyone_ = world == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << world) - 1;
 }
 
@@ -75,7 +88,7 @@ std::optional<CheckFailure> MemoryCheck::run() {
 std::uint8_t MemoryCheck::check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s) {
   if (!epilogue.any()) return content.done;
   if (content.done != 0) fail_content(s, "applies the epilogue to what has already passed it");
-  if (plan_.problem.traits().reduces() && content.ranks != everyone_)
+  if (plan_.problem().traits().reduces() && content.ranks != everyone_)
     fail_content(s, "applies the epilogue before all ranks are summed");
   return epilogue_done;
 }

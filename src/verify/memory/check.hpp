@@ -24,11 +24,29 @@ inline Slice on_rank(Slice slice, const Piece& piece) {
   return slice;
 }
 
+/// What the products and passes of a plan must be.
+struct ComputeRules {
+  explicit ComputeRules(const Problem& problem);
+  /// Products of a workload are plain: no transposes, no epilogue, no norm.
+  explicit ComputeRules(const Workload&) {}
+
+  Content::Of a = Content::Of::a;  ///< what the only or the first product takes as A
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool chains = false;  ///< there are two products
+  std::int64_t k = 0;  ///< of the only or the first product; 0: each product has its own, kept in its content
+  std::int64_t inner = 0;  ///< K of the second product
+  std::int64_t b_cols = 0;
+  Epilogue product{};  ///< that a product may apply
+  Epilogue result{};   ///< that a pass over the result may apply
+  Norm norm{};
+};
+
 class MemoryCheck {
  public:
   MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
 
-  /// The first failure; nothing if the plan has no race and computes its problem.
+  /// The first failure; nothing if the plan has no race and computes its problem or workload.
   std::optional<CheckFailure> run();
 
   std::int64_t accesses() const { return memory_.accesses(); }
@@ -59,7 +77,9 @@ class MemoryCheck {
 
   void user(const Segment& s, std::int32_t index);
   void check_output(const Segment& s, std::int32_t index, Role role, std::uint8_t done);
-  void check_results(const Segment& s, std::int32_t index, const Slice& all);
+  void workload_user(const Workload& workload, const Segment& s, std::int32_t index);
+  void check_results(const Workload& workload, const Segment& s, std::int32_t index);
+  void overwrite_all(const Segment& s, std::int32_t index);
   void expect(const Place& at, std::int32_t index, const Content& expected);
   void provide_input(const Segment& s, Role role);
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
@@ -94,6 +114,7 @@ class MemoryCheck {
   TrackedMemory memory_;
   ValueTable values_;
   Results results_;
+  ComputeRules rules_;
   std::uint64_t everyone_;
   // Neighbouring tiles of a run multiply the same rows of A. These rows are read once.
   std::int32_t a_segment_ = -1;

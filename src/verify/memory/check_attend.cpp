@@ -24,7 +24,7 @@ TokenRange MemoryCheck::unread(std::int32_t index, std::int64_t col, const Seen&
 /// Requires the queries to be the step's tokens, of one head of one rank. Requires K and V to be those of the
 /// head's group on the same rank, for all tokens that the queries see.
 void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item) {
-  const Attention& a = plan_.problem.attention;
+  const Attention& a = plan_.problem().attention;
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   budget_.spend(Budget::compared, static_cast<std::int64_t>(a.lengths.size()));
   budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
@@ -44,7 +44,7 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
   });
   const std::int64_t local = rect.col / a.head_dim / sharing * a.head_dim;
   const std::int64_t wanted = col / a.head_dim / sharing * a.head_dim;
-  const TokenRange seen = unread(index, local, {wanted, ranks, plan_.problem.seen_by(token, rect.rows)});
+  const TokenRange seen = unread(index, local, {wanted, ranks, plan_.problem().seen_by(token, rect.rows)});
   const auto check_seen = [&](const Slice& slice, Content::Of of) {
     const Place at = piece_place(slice, slice.row + seen.first, seen.end - seen.first, slice.col + local,
                                  a.head_dim, s.epoch);
@@ -60,7 +60,7 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
   check_seen(step.values, Content::Of::values);
   const ValueTable::Id value =
       values_.stored(values_.product(s.rank, s.lane, s.step, 0), dtype_of(step.out.slice));
-  for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
+  for_each_piece(step.out, step.grid, plan_.routing(), item, [&](const Piece& piece) {
     memory_.write(
         piece_place(on_rank(step.out.slice, piece), piece.row, piece.rows, piece.col, rect.cols, s.epoch),
         index, item,

@@ -10,9 +10,9 @@
 namespace shingle {
 
 void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::int32_t index) {
-  if (step.epilogue.any() && !(step.epilogue == plan_.problem.result_epilogue()))
+  if (step.epilogue.any() && !(step.epilogue == rules_.result))
     fail_content(s, "applies another epilogue than the problem's");
-  if (step.norm.enabled && !(step.norm == plan_.problem.norm))
+  if (step.norm.enabled && !(step.norm == rules_.norm))
     fail_content(s, "applies another norm than the problem's");
   spend_items(step.grid, s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item) {
@@ -30,7 +30,7 @@ void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::in
 /// SwiGLU computes column c from columns c and c + half, so it never stores to the upper half before reading
 /// it. Other items' reads are found as races.
 void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std::int64_t item) {
-  const Routing* routing = plan_.problem.routing.get();
+  const Routing* routing = plan_.routing();
   const bool wide = row_wise(step);
   const std::int64_t out_cols =
       step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols;
@@ -79,7 +79,7 @@ Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, con
 void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index,
                             std::int64_t item) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
-  const Routing* routing = plan_.problem.routing.get();
+  const Routing* routing = plan_.routing();
   check_in_place(step, s, item);
   // Content of the tile, in tile coordinates: first the sum of the sources.
   RegionMap<Content> tile(rect.rows, rect.cols, Content{}, &budget_);
@@ -126,7 +126,7 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
 
 void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::int32_t index,
                               std::int64_t tile_row) {
-  const Problem& p = plan_.problem;
+  const Problem& p = plan_.problem();  // a workload has neither a norm nor swiglu
   const Routing* routing = p.routing.get();
   const TileRect block = step.grid.rect({tile_row, 0});
   const std::int64_t complete = step.epilogue.activation == Activation::swiglu ? p.n : p.out_cols();

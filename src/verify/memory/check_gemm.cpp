@@ -9,31 +9,25 @@
 namespace shingle {
 
 void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
-  if (step.epilogue.any() && !(step.epilogue == plan_.problem.epilogue))
+  if (step.epilogue.any() && !(step.epilogue == rules_.product))
     fail_content(s, "applies another epilogue than the problem's");
-  const Problem& p = plan_.problem;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  // Each product of an overlap has its own K. The content of the product carries it to check_results().
-  if (!p.traits().is_workload && k != p.k && !(p.traits().chains() && k == p.inner))
-    fail_content(s, fmt::format("multiplies over {} of the K = {}", k, p.k));
+  if (rules_.k != 0 && k != rules_.k && !(rules_.chains && k == rules_.inner))
+    fail_content(s, fmt::format("multiplies over {} of the K = {}", k, rules_.k));
   spend_items(step.grid, s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item)
     if (!step.grid.phantom(step.grid.tile(item))) gemm_tile(step, s, index, item);
 }
 
-/// The operand that a product needs as A, given its B, and the K that it must cover. A second product covers
-/// all inner columns of the first one, which has passed the epilogue.
+/// The operand that a product needs as A, given its B. Also checks that the product covers its K. A second
+/// product covers all inner columns of the first one, which has passed the epilogue.
 Content::Of MemoryCheck::wanted_a(const Gemm& step, const Segment& s, Content::Of b) const {
-  const Problem& p = plan_.problem;
   const bool second = b == Content::Of::down;
-  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols, all = p.traits().is_workload ? k
-                                                                             : second               ? p.inner
-                                                                                                    : p.k;
-  if (k != all) fail_content(s, fmt::format("multiplies over {} of the K = {}", k, all));
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols, all = second ? rules_.inner : rules_.k;
+  if (all != 0 && k != all) fail_content(s, fmt::format("multiplies over {} of the K = {}", k, all));
   if (second && step.epilogue.any())
     fail_content(s, "applies the epilogue of the first product to the second");
-  if (second) return Content::Of::hidden;
-  return p.traits().attends ? Content::Of::attended : Content::Of::a;
+  return second ? Content::Of::hidden : rules_.a;
 }
 
 const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, const Segment& s,
@@ -54,8 +48,8 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
           : piece_place(step.a, step.a.row + run.matrix_row, run.rows, step.a.col, step.a.cols, s.epoch);
     memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
       const std::int64_t k_offset = t ? c.row + step.a.row : c.col + step.a.col;
-      const bool passed = c.of != Content::Of::hidden || !plan_.problem.epilogue.any() || c.done != 0;
-      if (c.of != wanted || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_a || !passed)
+      const bool passed = c.of != Content::Of::hidden || !rules_.product.any() || c.done != 0;
+      if (c.of != wanted || c.epoch != s.epoch || k_offset != 0 || t != rules_.transpose_a || !passed)
         fail_content(s,
                      fmt::format("takes {} ({}) for its rows of A", memory_.describe(at, cell), text_of(c)));
       const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
@@ -94,7 +88,7 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
   const bool t = step.transpose_b, gated = step.epilogue.activation == Activation::swiglu;
   for (int half = 0; half < (gated ? 2 : 1); ++half) {
     // `up` follows `gate` in the slice of B, which may hold only some columns of each.
-    const std::int64_t shift = half * (plan_.problem.b_cols() / 2);
+    const std::int64_t shift = half * (rules_.b_cols / 2);
     const std::int64_t col = rect.col + half * step.grid.cols;
     const Place at = t ? piece_place(step.b, step.b.row + col, rect.cols, step.b.col, step.b.cols, s.epoch)
                        : piece_place(step.b, step.b.row, step.b.rows, step.b.col + col, rect.cols, s.epoch);
@@ -103,7 +97,7 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
       const std::int64_t k_offset = t ? c.col + step.b.col : c.row + step.b.row;
       const std::int64_t c_col = (t ? at.rect.row + c.row : at.rect.col + c.col) - shift;
       const bool weight = c.of == Content::Of::b || c.of == Content::Of::down;
-      if (!weight || c.epoch != s.epoch || k_offset != 0 || t != plan_.problem.transpose_b ||
+      if (!weight || c.epoch != s.epoch || k_offset != 0 || t != rules_.transpose_b ||
           (!first && (c.of != result.of || c_col != result.col || c.ranks != result.ranks)))
         fail_content(
             s, fmt::format("takes {} ({}) for its columns of B", memory_.describe(at, cell), text_of(c)));
@@ -120,18 +114,18 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Content b = read_b(step, s, index, rect);
   const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
-  const bool first_of_two = plan_.problem.traits().chains() && b.of == Content::Of::b;
+  const bool first_of_two = rules_.chains && b.of == Content::Of::b;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   if (step.epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
     if (step.epilogue.activation == Activation::swiglu)
       check_owner(s,
                   check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols,
-                               plan_.problem.b_cols() / 2 + b.col),
+                               rules_.b_cols / 2 + b.col),
                   b);
   }
   budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
-  for_each_piece(step.out, step.grid, plan_.problem.routing.get(), item, [&](const Piece& piece) {
+  for_each_piece(step.out, step.grid, plan_.routing(), item, [&](const Piece& piece) {
     budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
     // Rows of the tile that are phantom in A but have a place in the output may hold any value.
     std::int64_t next = piece.tile_row;
@@ -156,7 +150,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                 run.global_row + from - run.tile_row - row,
                 b.col - piece.col,
                 b.ranks,
-                plan_.problem.traits().is_workload ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
+                rules_.k == 0 ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
                 values_.stored(values_.product(s.rank, s.lane, s.step, run.value), dtype_of(step.out.slice))};
       // A first product always passes the step's epilogue, because no other product uses it.
       c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);

@@ -6,7 +6,8 @@
 namespace shingle {
 
 void MemoryCheck::user(const Segment& s, std::int32_t index) {
-  const Problem& p = plan_.problem;
+  if (const Workload* workload = plan_.workload()) return workload_user(*workload, s, index);
+  const Problem& p = plan_.problem();
   if (s.epoch > 0) {
     const std::uint8_t before_norm = static_cast<std::uint8_t>(
         (p.result_epilogue().any() ? epilogue_done : 0) | (p.norm.residual ? residual_done : 0));
@@ -14,19 +15,21 @@ void MemoryCheck::user(const Segment& s, std::int32_t index) {
                  static_cast<std::uint8_t>(before_norm | (p.norm.enabled ? norm_done : 0)));
     check_output(s, index, Role::sum, before_norm);
   }
-  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
-    const Buffer& buffer = plan_.buffers[b];
-    if (buffer.role == Role::internal) continue;
-    // The user may overwrite inputs of the last epoch and poisons outputs, so any access still in flight is a
-    // race.
-    const Slice all = whole(plan_, static_cast<std::int32_t>(b), s.rank);
-    memory_.overwrite(place(all, s.epoch), index);
+  overwrite_all(s, index);
+  for (const Buffer& buffer : plan_.buffers)
     if (is_input(buffer.role)) provide_input(s, buffer.role);
-  }
+}
+
+/// The user may overwrite inputs of the last epoch and poisons outputs, so any access still in flight is a
+/// race.
+void MemoryCheck::overwrite_all(const Segment& s, std::int32_t index) {
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b)
+    if (plan_.buffers[b].role != Role::internal)
+      memory_.overwrite(place(whole(plan_, static_cast<std::int32_t>(b), s.rank), s.epoch), index);
 }
 
 void MemoryCheck::provide_input(const Segment& s, Role role) {
-  const Problem& p = plan_.problem;
+  const Problem& p = plan_.problem();
   const Place all = place(whole(plan_, find_buffer(plan_, role), s.rank), s.epoch);
   const std::uint64_t own = std::uint64_t{1} << s.rank;
   // If each rank has its own result, parameters and residual also belong to the rank.
@@ -63,9 +66,6 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::down:
       set(all.rect, {Content::Of::down, 0, 0, 0, 0, own});
       return;
-    case Role::payload:
-      set(all.rect, {Content::Of::payload, 0, 0, 0, 0, own, 0, values_.input(s.rank)});
-      return;
     case Role::bias:
       set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.traits().chains() ? made_with : whose});
       return;
@@ -84,11 +84,10 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
 }
 
 void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, std::uint8_t done) {
-  const Problem& p = plan_.problem;
+  const Problem& p = plan_.problem();
   const std::int32_t buffer = find_buffer(plan_, role);
   if (buffer < 0) return;
   const Slice all = whole(plan_, buffer, s.rank);
-  if (p.traits().is_workload) return check_results(s, index, all);
   int source = 0;  // source rank of the current rows, which are ordered by source
   for (const GlobalRun& run : p.out_runs(s.rank)) {
     Content expected{
@@ -117,37 +116,6 @@ void MemoryCheck::expect(const Place& at, std::int32_t index, const Content& exp
     throw CheckFailure{"content", fmt::format("{} should be {} at its start, but holds {}",
                                               memory_.describe(at, rect), text(expected), text(found))};
   });
-}
-
-/// Outputs of an overlap: each product, and the result of each collective, at its place.
-void MemoryCheck::check_results(const Segment& s, std::int32_t index, const Slice& all) {
-  const Problem& p = plan_.problem;
-  const OverlapRows rows = rows_of(p);
-  const auto own = std::uint64_t{1} << s.rank;
-  const auto holds = [&](std::int64_t first, std::int64_t count, std::int64_t cols, Content expected) {
-    Place at = place(all, s.epoch - 1);
-    at.rect = {first, count, 0, cols};
-    expected.epoch = s.epoch - 1;
-    expected.row -= first;
-    expect(at, index, expected);
-  };
-  for (std::size_t i = 0; i < rows.computations.size(); ++i)
-    holds(rows.computations[i].first, rows.computations[i].rows, p.overlap->computations[i].n,
-          {Content::Of::c, 0, 0, 0, 0, own, static_cast<std::int32_t>(p.overlap->computations[i].k)});
-  for (std::size_t j = 0; j < rows.collectives.size(); ++j) {
-    const auto [first, count] = rows.collectives[j];
-    const CollectiveKind kind = p.overlap->collectives[j].kind;
-    if (kind == CollectiveKind::allreduce || kind == CollectiveKind::reducescatter) {
-      const std::int64_t row = kind == CollectiveKind::reducescatter ? s.rank * count : 0;
-      holds(first, count, p.n, {Content::Of::payload, 0, 0, row, 0, everyone_});
-      continue;
-    }
-    const std::int64_t part = count / p.world;
-    for (int r = 0; r < p.world; ++r)
-      holds(first + r * part, part, p.n,
-            {Content::Of::payload, 0, 0, kind == CollectiveKind::alltoall ? s.rank * part : 0, 0,
-             std::uint64_t{1} << r});
-  }
 }
 
 }  // namespace shingle

@@ -30,7 +30,7 @@ struct Content {
   std::int64_t col = 0;
   std::uint64_t ranks =
       0;  ///< c: ranks with products in the sum; a, b: ranks that own the operand; 0: no rank in particular
-  std::int32_t depth = 0;  ///< product of an overlap: the K that it sums over
+  std::int32_t depth = 0;  ///< product of a workload: the K that it sums over
   std::int32_t value = 0;  ///< expression that computes it: ValueTable::Id
 
   bool operator==(const Content&) const = default;

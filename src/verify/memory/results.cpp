@@ -7,7 +7,10 @@
 namespace shingle {
 
 Results::Results(const Plan& plan, const ValueTable& values, Budget& budget)
-    : plan_(plan), values_(values), budget_(budget) {
+    : plan_(plan),
+      scatters_(!plan.workload() && plan.problem().traits().scatters()),
+      values_(values),
+      budget_(budget) {
   for (const Buffer& buffer : plan.buffers) {
     const bool output = is_output(buffer.role) && !buffer.rows.empty();
     first_.emplace_back(output ? std::ranges::max(buffer.rows) : 0, buffer.cols, Held{}, &budget);
@@ -17,8 +20,7 @@ Results::Results(const Plan& plan, const ValueTable& values, Budget& budget)
 void Results::note(const Place& at, const Rect& rect, Content found) {
   found.epoch = 0;
   constexpr std::int64_t entry_bytes = 48;
-  if (found_.emplace(found.value, plan_.problem.traits().scatters() ? at.rank : -1).second)
-    budget_.keep(Budget::cells, entry_bytes);
+  if (found_.emplace(found.value, scatters_ ? at.rank : -1).second) budget_.keep(Budget::cells, entry_bytes);
   budget_.spend(Budget::accessed, 1);
   first_[static_cast<std::size_t>(at.buffer)].visit(rect, [&](const Rect& cell, Held& held) {
     if (held.content.of == Content::Of::nothing) held = {found, at.rank};
@@ -34,17 +36,16 @@ void Results::note(const Place& at, const Rect& rect, Content found) {
 
 bool Results::holds(const Rounding& statement) const {
   // The ring of a sum that all ranks hold alike may start at any rank.
-  const std::int64_t world = plan_.problem.world;
-  const std::int64_t tried =
-      statement.summing == Summing::ring && !plan_.problem.traits().scatters() ? world : 1;
+  const std::int64_t world = plan_.world();
+  const std::int64_t tried = statement.summing == Summing::ring && !scatters_ ? world : 1;
   budget_.spend(Budget::visited, static_cast<std::int64_t>(found_.size()) * world * tried);
   return std::ranges::all_of(
       found_, [&](const auto& found) { return values_.satisfies(found.first, statement, found.second); });
 }
 
 void Results::check_statement() const {
-  const std::vector<Rounding> all = statements(plan_.problem);
-  const auto says = [&](const Rounding& one) { return sentence(plan_.problem, one) == plan_.rounding; };
+  const std::vector<Rounding> all = statements(plan_.work);
+  const auto says = [&](const Rounding& one) { return sentence(plan_.work, one) == plan_.rounding; };
   if (std::ranges::any_of(all, [&](const Rounding& one) { return says(one) && holds(one); })) return;
   const bool known = std::ranges::any_of(all, says);
   const auto truth = std::ranges::find_if(all, [&](const Rounding& one) { return holds(one); });
@@ -53,7 +54,7 @@ void Results::check_statement() const {
       fmt::format("the plan says \"{:.200}\", which is {}: its output holds {}; true is \"{}\"",
                   plan_.rounding, known ? "not what its steps do" : "none of the sentences that it may hold",
                   found_.empty() ? "nothing" : values_.text_of(found_.rbegin()->first),
-                  sentence(plan_.problem, *truth))};
+                  sentence(plan_.work, *truth))};
 }
 
 }  // namespace shingle

@@ -33,6 +33,7 @@ class Results {
   bool holds(const Rounding& statement) const;
 
   const Plan& plan_;
+  bool scatters_;  ///< each rank keeps its shard of the rows of a sum
   const ValueTable& values_;
   Budget& budget_;
   std::vector<RegionMap<Held>> first_;  // by buffer: the first value noted for each element

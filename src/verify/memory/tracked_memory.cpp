@@ -12,7 +12,7 @@ TrackedMemory::TrackedMemory(const Plan& plan, const Schedule& schedule, const O
     : plan_(plan), schedule_(schedule), order_(order), budget_(budget) {
   for (const Buffer& buffer : plan.buffers) {
     auto& by_rank = maps_.emplace_back();
-    for (int r = 0; r < plan.problem.world; ++r) {
+    for (int r = 0; r < plan.world(); ++r) {
       auto& copies = by_rank.emplace_back();
       for (int c = 0; c < buffer.depth; ++c)
         copies.emplace_back(buffer.rows[r], buffer.cols, Cell{}, &budget);

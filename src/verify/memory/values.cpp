@@ -99,8 +99,8 @@ bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const
   switch (statement.summing) {
     case Summing::none:
       return is_leaf(value, -1);
-    case Summing::library:  // an overlap has products besides sums; other operators have no leaf that is a
-                            // sum of all ranks
+    case Summing::library:  // a workload has products besides sums; operators have no leaf that is a sum
+                            // of all ranks
       return is_library(value) || is_leaf(value, -1);
     case Summing::rank_order:
       return is_fold(value, 0, statement.staged, false);

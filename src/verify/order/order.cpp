@@ -35,7 +35,7 @@ void Order::index_events() {
       known;  // line, step, first item; a queue counts as one step
   for (std::size_t i = 0; i < schedule_.segments.size(); ++i) {
     const Segment& s = schedule_.segments[i];
-    const bool queue = s.line >= user_line(plan_, plan_.problem.world);
+    const bool queue = s.line >= user_line(plan_, plan_.world());
     const auto [at, added] = known.emplace(std::array<std::int64_t, 3>{s.line, queue ? 0 : s.step, s.first},
                                            static_cast<std::int32_t>(instances_.size()));
     // The user has one turn more than there are epochs.
@@ -343,7 +343,7 @@ void Order::find_bounds() {
 
 std::int32_t Order::skew() const {
   std::set<std::int32_t> lines;
-  for (int rank = 0; rank < plan_.problem.world; ++rank) lines.insert(user_line(plan_, rank));
+  for (int rank = 0; rank < plan_.world(); ++rank) lines.insert(user_line(plan_, rank));
   std::vector<std::int32_t> users;
   for (std::size_t event = 0; event < instances_.size(); ++event)
     if (lines.contains(line_of(static_cast<std::int32_t>(event))))

@@ -48,7 +48,7 @@ class Run {
     keep(counts * (sizeof(CountHistory) + sizeof(std::int64_t)));
     values_.assign(counts, 0);
     if (!hardware_queue_) out_.counts.resize(counts);
-    for (int r = 0; r < plan.problem.world; ++r) {
+    for (int r = 0; r < plan.world(); ++r) {
       finished_.push_back(0);
       opened_.push_back(-1);
       for (int l = 0; l < static_cast<int>(plan.ranks[r].lanes.size()); ++l) {
@@ -59,10 +59,10 @@ class Run {
       }
       index_issue(r);
     }
-    out_.lines = user_line(plan, plan.problem.world);
+    out_.lines = user_line(plan, plan.world());
     number_lines();
     calls_.resize(plan.communicators.size());
-    entered_.assign(plan.communicators.size(), std::vector<std::size_t>(plan.problem.world, 0));
+    entered_.assign(plan.communicators.size(), std::vector<std::size_t>(plan.world(), 0));
   }
 
   /// Lists the lines of each rank, and gives each queue a line.
@@ -78,7 +78,7 @@ class Run {
   }
 
   Schedule go() {
-    for (int r = 0; r < plan_.problem.world; ++r) {
+    for (int r = 0; r < plan_.world(); ++r) {
       open_epoch(r);
       // A rank without lanes awaits nothing, but its user still reads its outputs.
       while (plan_.ranks[r].lanes.empty() && opened_[r] < out_.epochs) open_epoch(r);

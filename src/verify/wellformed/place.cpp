@@ -170,7 +170,7 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Pool
                        const TileGrid& g) const {
   source(field, p.source, p.dest, g);
   groups(field.at("ends"), p.ends, g);
-  const Routing& routing = *plan_.problem.routing;
+  const Routing& routing = *plan_.routing();
   const int first = p.dest < 0 ? 0 : p.dest, count = p.dest < 0 ? routing.world() : 1;
   const std::size_t wanted = p.ends.size() * static_cast<std::size_t>(count);
   require(p.bases.size() == wanted, field.at("bases"), "{} of them, but there are {} pools", p.bases.size(),
@@ -193,12 +193,12 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Pool
 void StepCheck::placed(const Field& field, const Slice& s, const placement::Routed& p,
                        const TileGrid& g) const {
   source(field, p.source, p.dest, g);
-  const int world = plan_.problem.world;
+  const int world = plan_.world();
   const std::size_t wanted = p.dest < 0 ? static_cast<std::size_t>(world) : 1;
   require(p.bases.size() == wanted, field.at("bases"), "{} of them, not {}", p.bases.size(), wanted);
   for (int d = p.dest < 0 ? 0 : p.dest; d < (p.dest < 0 ? world : p.dest + 1); ++d) {
     const std::int64_t base = p.bases[p.dest < 0 ? static_cast<std::size_t>(d) : 0];
-    const std::int64_t rows = plan_.problem.routing->count_before(p.source, d, g.rows);
+    const std::int64_t rows = plan_.routing()->count_before(p.source, d, g.rows);
     const std::int64_t have = p.dest < 0 ? buffer(s).rows[static_cast<std::size_t>(d)] - s.row : s.rows;
     require(base >= 0 && (rows == 0 || rows <= have - base), field.at("bases"),
             "{} rows from {} on, but the slice ends at {}", rows, base, have);
@@ -208,13 +208,13 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Rout
 void StepCheck::placed(const Field& field, const Slice& s, const placement::Owners& p,
                        const TileGrid& g) const {
   require(!is_symmetric(plan_), field, "rows go to all ranks, but some stand for all");
-  require(plan_.problem.world <= max_world, field, "rows go to all of {} ranks, but at most to {}",
-          plan_.problem.world, max_world);
+  require(plan_.world() <= max_world, field, "rows go to all of {} ranks, but at most to {}", plan_.world(),
+          max_world);
   require(p.rows.stride >= 1, field.at("rows"), "a stride of {}: nobody owns a row", p.rows.stride);
-  const std::int64_t all = p.rows.stride * plan_.problem.world;
+  const std::int64_t all = p.rows.stride * plan_.world();
   row_map(field.at("rows"), p.rows, g.rows, all);
   const std::int64_t rows = smaller(p.rows.limit, all);
-  for (int r = 0; r < plan_.problem.world; ++r)
+  for (int r = 0; r < plan_.world(); ++r)
     reaches(field.at("slice"), s, r, smaller(larger(rows - r * p.rows.stride, 0), p.rows.stride));
 }
 
@@ -226,7 +226,7 @@ void StepCheck::stacked(const Field& field, const Slice& s, const TileGrid& g) c
 
 /// A step reads only from one rank's memory.
 void StepCheck::one_rank(const Field& field, const Placement& p) const {
-  require(ranks_of(p, plan_.problem.world).size() == 1, field, "spreads over several ranks");
+  require(ranks_of(p, plan_.world()).size() == 1, field, "spreads over several ranks");
 }
 
 /// The slice's buffer has `rows` rows on `rank`, counted from the first row of the slice.
@@ -239,10 +239,10 @@ void StepCheck::reaches(const Field& field, const Slice& s, int rank, std::int64
 
 /// The problem's routing has the grid's rows on `source`; `dest` is a rank, or -1 for all.
 void StepCheck::source(const Field& field, std::int32_t source, std::int32_t dest, const TileGrid& g) const {
-  require(plan_.problem.routing != nullptr, field, "the problem has no routing");
+  require(plan_.routing() != nullptr, field, "the problem has no routing");
   index(source, plan_.ranks, field.at("source"), "ranks");
   if (dest != -1) index(dest, plan_.ranks, field.at("dest"), "ranks");
-  const std::int64_t routed_rows = plan_.problem.routing->rows(source);
+  const std::int64_t routed_rows = plan_.routing()->rows(source);
   require(g.rows <= routed_rows, field, "{} rows, but rank {} has {} to send", g.rows, source, routed_rows);
 }
 

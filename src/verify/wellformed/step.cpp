@@ -79,7 +79,7 @@ void StepCheck::resources(const Resources& r) const {
 }
 
 void StepCheck::operator()(const Gemm& g) const {
-  require(plan_.problem.traits().multiplies(), {"b"}, "the problem has no product");
+  require(plan_.workload() || plan_.problem().traits().multiplies(), {"b"}, "the problem has no product");
   grid(g.grid);
   own({"a"}, g.a);
   own({"b"}, g.b);
@@ -140,8 +140,8 @@ void StepCheck::operator()(const Elementwise& e) const {
 }
 
 void StepCheck::operator()(const Attend& a) const {
-  const Problem& p = plan_.problem;
-  require(p.traits().attends, {"grid"}, "the problem has no attention");
+  require(!plan_.workload() && plan_.problem().traits().attends, {"grid"}, "the problem has no attention");
+  const Problem& p = plan_.problem();
   grid(a.grid);
   const std::int64_t dim = p.attention.head_dim;
   require(a.grid.tile_cols == dim && a.grid.cols % dim == 0, {"grid"},

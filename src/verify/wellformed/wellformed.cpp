@@ -8,6 +8,7 @@
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
+#include "shingle/plan/shapes.hpp"
 
 namespace shingle {
 namespace wellformed {
@@ -21,7 +22,7 @@ void check_name(const std::string& text, const std::string& where, std::size_t m
 }
 
 void check_head(const Plan& plan) {
-  plan.problem.validate();
+  std::visit([](const auto& work) { work.validate(); }, plan.work);
   for (const auto& [name, value] : plan.params) {
     check_name(name, "params");
     check_name(value, "params." + name, 1 << 20);
@@ -32,11 +33,11 @@ void check_head(const Plan& plan) {
 }
 
 void check_ranks(const Plan& plan) {
-  const auto world = static_cast<std::size_t>(plan.problem.world);
+  const auto world = static_cast<std::size_t>(plan.world());
   require(!plan.ranks.empty() && world % plan.ranks.size() == 0, "ranks", "{} of them, but the world has {}",
           plan.ranks.size(), world);
   if (!is_symmetric(plan)) return;
-  const std::string reason = asymmetry(plan.problem);
+  const std::string reason = asymmetry(plan.work);
   require(reason.empty(), "ranks", "{} of them cannot stand for all {}: {}", plan.ranks.size(), world,
           reason);
 }
@@ -50,12 +51,11 @@ std::int64_t rows_of_shard(const Problem& p, int rank) {
   return shard - last + larger(smaller(p.world * last - padding - rank * last, last), 0);
 }
 
-struct Shape {
-  std::int64_t rows;
-  std::int64_t cols;
-};
+/// Shape of a user's buffer on a rank, as the problem or the workload defines it.
+Shape user_shape(const Workload& workload, Role role, int) {
+  return shape_of(workload, role);
+}
 
-/// Shape of a user's buffer on a rank, as the problem defines it.
 Shape user_shape(const Problem& p, Role role, int rank) {
   switch (role) {
     case Role::a:
@@ -66,8 +66,6 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       return p.transpose_b ? Shape{p.b_cols(), p.k} : Shape{p.k, p.b_cols()};
     case Role::down:
       return p.transpose_b ? Shape{p.n, p.inner} : Shape{p.inner, p.n};
-    case Role::payload:
-      return {rows_of(p).payload, p.n};
     case Role::bias:
       return {1, p.b_cols()};
     case Role::norm_weight:
@@ -78,6 +76,11 @@ Shape user_shape(const Problem& p, Role role, int rank) {
     default:
       return {p.traits().shards_out() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
   }
+}
+
+bool is_asked_for(const Workload& workload, Role role) {
+  const std::vector<Role> roles = roles_of(workload);
+  return std::ranges::find(roles, role) != roles.end();
 }
 
 bool is_asked_for(const Problem& p, Role role) {
@@ -94,7 +97,7 @@ bool is_asked_for(const Problem& p, Role role) {
     case Role::down:
       return p.traits().chains();
     case Role::payload:
-      return p.traits().is_workload;
+      return false;
     case Role::residual:
     case Role::sum:
       return p.norm.residual;
@@ -117,31 +120,37 @@ void check_size(const Plan& plan, const Buffer& b, std::int64_t& total, const st
   }
 }
 
-void check_buffers(const Plan& plan) {
-  const Problem& p = plan.problem;
+/// The word for a plan's work in messages.
+std::string_view kind_of(const Plan& plan) {
+  return plan.workload() ? "workload" : "problem";
+}
+
+/// `work`: the plan's problem or workload.
+void check_buffers(const Plan& plan, const auto& work) {
+  const std::string_view kind = kind_of(plan);
   std::int64_t total = 0;
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& b = plan.buffers[i];
     check_name(b.name, fmt::format("buffers[{}].name", i));
     const std::string where = fmt::format("buffer '{}'", b.name);
     check_size(plan, b, total, where);
-    require(b.dtype == p.dtype || (b.role == Role::internal && b.dtype == DType::f32), where,
-            "is {}, but the problem {}", name(b.dtype), name(p.dtype));
+    require(b.dtype == work.dtype || (b.role == Role::internal && b.dtype == DType::f32), where,
+            "is {}, but the {} {}", name(b.dtype), kind, name(work.dtype));
     if (b.role == Role::internal) continue;
     require(find_buffer(plan, b.role) == static_cast<std::int32_t>(i), where,
             "a second buffer for the user's {}", name(b.role));
-    require(is_asked_for(p, b.role), where, "the problem has no {}", name(b.role));
+    require(is_asked_for(work, b.role), where, "the {} has no {}", kind, name(b.role));
     require(b.depth == 1, where, "a user's buffer has depth 1, not {}", b.depth);
     for (int r = 0; r < static_cast<int>(plan.ranks.size()); ++r) {
-      const Shape shape = user_shape(p, b.role, r);
+      const Shape shape = user_shape(work, b.role, r);
       require(b.rows[static_cast<std::size_t>(r)] == shape.rows && b.cols == shape.cols, where,
-              "{}x{} on rank {}, but the problem asks for {}x{}", b.rows[static_cast<std::size_t>(r)], b.cols,
-              r, shape.rows, shape.cols);
+              "{}x{} on rank {}, but the {} asks for {}x{}", b.rows[static_cast<std::size_t>(r)], b.cols, r,
+              kind, shape.rows, shape.cols);
     }
   }
   for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys,
                           Role::values, Role::down, Role::payload, Role::out, Role::sum})
-    require(!is_asked_for(p, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
+    require(!is_asked_for(work, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }
 
@@ -164,7 +173,7 @@ void check_communicators(const Plan& plan) {
     check_name(c.name, fmt::format("communicators[{}].name", i));
     const std::string where = fmt::format("communicator '{}'", c.name);
     require(!c.ranks.empty(), where, "has no ranks");
-    std::vector<bool> seen(static_cast<std::size_t>(plan.problem.world));
+    std::vector<bool> seen(static_cast<std::size_t>(plan.world()));
     for (const std::int32_t rank : c.ranks) {
       require_index(rank, seen, where, "ranks");
       require(!seen[static_cast<std::size_t>(rank)], where, "rank {} twice", rank);
@@ -189,8 +198,8 @@ void check_submission(const Plan& plan, const Lane& lane, const std::string& whe
   require(lane.kind == LaneKind::copy || how == Submission{}, where, "only copy lanes have a submission");
   require(lane.kind != LaneKind::copy || !is_symmetric(plan), where,
           "launching threads differ from rank to rank, but some ranks stand for all");
-  require(how.launcher >= -1 && how.launcher < plan.problem.world, where, "launcher {} is outside [-1, {})",
-          how.launcher, plan.problem.world);
+  require(how.launcher >= -1 && how.launcher < plan.world(), where, "launcher {} is outside [-1, {})",
+          how.launcher, plan.world());
   std::int32_t last = 0;
   for (const std::int32_t end : how.doorbells) {
     require(end > last && static_cast<std::size_t>(end) < lane.steps.size(), where,
@@ -230,14 +239,14 @@ std::optional<std::string> malformed(const Plan& plan) {
   try {
     check_head(plan);
     check_ranks(plan);
-    check_buffers(plan);
+    std::visit([&](const auto& work) { check_buffers(plan, work); }, plan.work);
     check_counters(plan);
     check_communicators(plan);
     for (int rank = 0; rank < static_cast<int>(plan.ranks.size()); ++rank) check_rank(plan, rank);
   } catch (const Flaw& flaw) {
     return flaw.text;
   } catch (const InvalidArgument& e) {
-    return fmt::format("problem: {}", e.what());
+    return fmt::format("{}: {}", kind_of(plan), e.what());
   }
   return std::nullopt;
 }

@@ -247,7 +247,7 @@ class Bench {
     std::vector<SizedSpeedup> sized;
     for (const BenchRow& row : rows_) {
       if (!row.counts()) continue;
-      const Problem& p = row.row.named.problem;
+      const Problem& p = row.row.named.problem();
       const Measurement& time = *row.row.time;
       if (row.predicted)
         page.predictions.push_back({fmt::format("{}, {}", describe(row.row.named), row.contender),

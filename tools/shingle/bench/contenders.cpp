@@ -46,7 +46,7 @@ ParamList params_in(const std::string& label, const std::vector<std::string>& se
 /// Throws if the mechanism does not take a param. `auto` gives each param to the mechanisms that take it.
 void require_taken(const Contender& contender) {
   if (contender.automatic) return;
-  if (const auto reason = why_refused(contender.mechanism, false, contender.params))
+  if (const auto reason = why_refused(contender.mechanism, contender.params))
     throw InvalidArgument(fmt::format("'{}': {}", contender.label, reason->text));
 }
 

@@ -35,7 +35,7 @@ ordered_json json_of(const std::vector<double>& samples_us) {
 }  // namespace
 
 double BenchRow::tflops() const {
-  return row.ran() ? flops_of(row.named.problem) / row.time->overlapped_us * 1e-6 : 0;
+  return row.ran() ? flops_of(row.named.problem()) / row.time->overlapped_us * 1e-6 : 0;
 }
 
 std::optional<double> BenchRow::roofline_fraction() const {
@@ -68,7 +68,7 @@ bool noisy(const BenchRow& row) {
 std::vector<Line> bench_lines(const std::vector<BenchRow>& rows) {
   std::vector<Line> lines{head()};
   for (const BenchRow& row : rows) {
-    const Problem& p = row.row.named.problem;
+    const Problem& p = row.row.named.problem();
     const std::string& name_in_layer = row.row.named.name;
     Line line{
         name_in_layer.empty() ? std::string(name(p.op)) : fmt::format("{} {}", name_in_layer, name(p.op)),
@@ -96,7 +96,7 @@ std::vector<Line> bench_lines(const std::vector<BenchRow>& rows) {
 
 ordered_json json_of(const BenchRow& row) {
   ordered_json object = json_of(row.row);
-  const Problem& p = row.row.named.problem;
+  const Problem& p = row.row.named.problem();
   const auto number = [](std::optional<double> value) {
     return value ? ordered_json(*value) : ordered_json();
   };

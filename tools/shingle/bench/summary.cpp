@@ -54,8 +54,8 @@ auto distinct(const std::vector<BenchRow>& rows, Key key) {
 
 /// Operator, and the name of its routing if it routes.
 std::pair<Op, std::string> kind_of(const BenchRow& row) {
-  const NamedProblem& named = row.row.named;
-  return {named.problem.op, named.problem.traits().routes() ? named.name : ""};
+  const NamedWork& named = row.row.named;
+  return {named.problem().op, named.problem().traits().routes() ? named.name : ""};
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ std::vector<ClassSummary> summarize(const std::vector<BenchRow>& rows) {
           contender,
           fmt::format("{}{}{}, M≥{}, K≥{}", name(op), routing.empty() ? "" : " ", routing, large_m, large_k),
           rows, [&](const BenchRow& row) {
-            const Problem& p = row.row.named.problem;
+            const Problem& p = row.row.named.problem();
             return kind_of(row) == std::pair(op, routing) && p.m >= large_m && p.k >= large_k;
           });
       if (sum.count + sum.failed > 0) classes.push_back(std::move(sum));

@@ -39,14 +39,13 @@ Candidate candidate_of(Result<Chosen> chosen) {
   return {std::string(name(chosen->plan.mechanism)), chosen->plan, std::move(chosen).value()};
 }
 
-void require_taken(const std::vector<Mechanism>& mechanisms, bool is_workload, const ParamList& params) {
+void require_taken(const std::vector<Mechanism>& mechanisms, const ParamList& params) {
   std::string names;
   for (const Mechanism mechanism : mechanisms)
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name(mechanism));
   for (const Param& param : params)
-    if (std::ranges::all_of(mechanisms, [&](Mechanism mechanism) {
-          return why_refused(mechanism, is_workload, {param}).has_value();
-        }))
+    if (std::ranges::all_of(mechanisms,
+                            [&](Mechanism mechanism) { return why_refused(mechanism, {param}).has_value(); }))
       throw InvalidArgument(fmt::format("--{}: none of {} takes it", param.name, names));
 }
 
@@ -69,7 +68,8 @@ std::string note_on(const Problem& problem, const Machine& by, const Target& tar
 
 Candidate candidate_with(Mechanism mechanism, const Problem& problem, const Target& target,
                          const ParamList& list) {
-  const Params params = parse_params(mechanism, list, problem.traits().is_workload);
+  constexpr bool is_workload = false;
+  const Params params = parse_params(mechanism, list, is_workload);
   const bool searched = mechanism == Mechanism::signal;
   const Machine& machine = searched ? target.searched_by() : target.machine;
   Candidate candidate{std::string(name(mechanism)), make_plan(problem, machine, params)};
@@ -79,7 +79,6 @@ Candidate candidate_with(Mechanism mechanism, const Problem& problem, const Targ
 
 std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& how, const Target& target) {
   std::vector<Candidate> candidates;
-  const bool is_workload = problem.traits().is_workload;
   if (how.automatic) {
     candidates.push_back(candidate_of(choose(problem, target.machine,
                                              {.tune = {.params = how.params, .refuses = how.refuses},
@@ -87,7 +86,7 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
                                               .keep = false})));
     const Candidate& chosen = candidates.front();
     if (chosen.plan)
-      if (const auto reason = why_refused(chosen.plan->mechanism, is_workload, how.params))
+      if (const auto reason = why_refused(chosen.plan->mechanism, how.params))
         candidates.front().note = reason->text;
     return candidates;
   }
@@ -96,10 +95,9 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
     return candidates;
   }
   if (!how.mechanisms.empty()) {
-    require_taken(how.mechanisms, is_workload, how.params);
+    require_taken(how.mechanisms, how.params);
     for (const Mechanism mechanism : how.mechanisms)
-      candidates.push_back(
-          candidate_with(mechanism, problem, target, accepted(mechanism, is_workload, how.params)));
+      candidates.push_back(candidate_with(mechanism, problem, target, accepted(mechanism, how.params)));
     return candidates;
   }
   Result<Plan> plan = make_best_plan(problem, target.machine, how.params);

@@ -32,7 +32,7 @@ void require_proof(const Plan& plan, const std::string& file);
 Candidate candidate_of(Result<Chosen> chosen);
 
 /// Throws InvalidArgument if a given param is not taken by any of several mechanisms.
-void require_taken(const std::vector<Mechanism>& mechanisms, bool is_workload, const ParamList& params);
+void require_taken(const std::vector<Mechanism>& mechanisms, const ParamList& params);
 
 /// A mechanism's plan. Searches params by the target's figures. Throws InvalidArgument if the mechanism does
 /// not take a given param.

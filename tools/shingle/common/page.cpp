@@ -46,11 +46,12 @@ void add_rows(const std::vector<Row>& rows, std::vector<Line> lines, Report& pag
   std::vector<SizedSpeedup> sized;
   for (const Row& row : rows) {
     if (!row.predicted && !row.time) continue;
-    const Problem& p = row.named.problem;
+    const RowHead head = head_of(row.named.work);
     // The sequential plan has no speed-up over itself to show.
     if (row.mechanism == name(Mechanism::sequential)) continue;
-    sized.push_back({fmt::format("{}, {}, {} ranks, {}", name(p.op), row.mechanism, p.world, name(p.dtype)),
-                     {static_cast<double>(p.m) * static_cast<double>(p.n), static_cast<double>(p.k),
+    sized.push_back({fmt::format("{}, {}, {} ranks, {}", head.op, row.mechanism, world_of(row.named.work),
+                                 name(dtype_of(row.named.work))),
+                     {static_cast<double>(head.m) * static_cast<double>(head.n), static_cast<double>(head.k),
                       row.predicted ? row.predicted->speedup() : row.time->speedup()}});
   }
   page.heat_maps = heat_maps(sized);

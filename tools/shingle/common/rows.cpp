@@ -10,12 +10,12 @@
 namespace shingle::cli {
 namespace {
 
-Line head_of(const Row& row) {
-  const Problem& p = row.named.problem;
-  std::string size =
-      p.traits().multiplies() ? fmt::format("{}×{}×{}", p.m, p.n, p.k) : fmt::format("{}×{}", p.m, p.n);
-  if (p.traits().chains()) size += fmt::format(" ({})", p.inner);
-  return {row.named.name.empty() ? std::string(name(p.op)) : fmt::format("{} {}", row.named.name, name(p.op)),
+Line first_cells(const Row& row) {
+  const RowHead head = head_of(row.named.work);
+  std::string size = head.multiplies ? fmt::format("{}×{}×{}", head.m, head.n, head.k)
+                                     : fmt::format("{}×{}", head.m, head.n);
+  if (head.inner > 0) size += fmt::format(" ({})", head.inner);
+  return {row.named.name.empty() ? std::string(head.op) : fmt::format("{} {}", row.named.name, head.op),
           std::move(size), row.mechanism};
 }
 
@@ -37,7 +37,7 @@ void add_times(const Time& time, double us, Line& line) {
 constexpr int least_rounds_of_a_spread = 3;
 
 Line line_of(const Row& row) {
-  Line line = head_of(row);
+  Line line = first_cells(row);
   if (!row.ran()) {
     line.resize(10, "-");
     return line;
@@ -53,7 +53,7 @@ Line line_of(const Row& row) {
 }
 
 Line predicted_line(const Row& row) {
-  Line line = head_of(row);
+  Line line = first_cells(row);
   if (!row.predicted) {
     line.resize(11, "-");
     return line;
@@ -68,7 +68,7 @@ Line predicted_line(const Row& row) {
 }
 
 Line planned_line(const Row& row) {
-  Line line = head_of(row);
+  Line line = first_cells(row);
   if (!row.predicted) {
     line.resize(8, "-");
     return line;
@@ -105,7 +105,7 @@ std::vector<Line> planned_lines(const std::vector<Row>& rows) {
 }
 
 std::string reason_of(const Row& row) {
-  const std::string of = head_of(row)[0];
+  const std::string of = first_cells(row)[0];
   if (!row.reason.empty()) return fmt::format("{} {}: {}", of, row.mechanism, row.reason);
   if (row.choice)
     return fmt::format("{}: {}{}{}", of, row.choice->reason, row.note.empty() ? "" : "; ", row.note);
@@ -131,7 +131,24 @@ std::string title(const Machine& machine) {
 
 }  // namespace
 
-Row predicted_row(const NamedProblem& named, const Candidate& candidate, const Machine& machine,
+std::string describe(const NamedWork& named) {
+  const std::string work = shingle::describe(named.work);
+  return named.name.empty() ? work : fmt::format("{} {}", named.name, work);
+}
+
+RowHead head_of(const Work& work) {
+  if (const auto* workload = std::get_if<Workload>(&work))
+    return {.op = "overlap", .m = workload->m(), .n = workload->n(), .k = workload->k()};
+  const Problem& p = std::get<Problem>(work);
+  return {.op = name(p.op),
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .inner = p.traits().chains() ? p.inner : 0,
+          .multiplies = p.traits().multiplies()};
+}
+
+Row predicted_row(const NamedWork& named, const Candidate& candidate, const Machine& machine,
                   const SimOptions& options) {
   Row row{.named = named,
           .backend = "simulator",

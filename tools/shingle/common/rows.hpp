@@ -13,8 +13,35 @@
 
 namespace shingle::cli {
 
+/// What a row is of: an operator, or the workload of a plan's file.
+struct NamedWork {
+  std::string name{};  ///< of the operator in its layer, else empty
+  Work work{};
+
+  NamedWork() = default;
+  NamedWork(const NamedProblem& named) : name(named.name), work(named.problem) {}
+  explicit NamedWork(Work of) : work(std::move(of)) {}
+
+  /// Throws std::bad_variant_access if the row is of a workload.
+  const Problem& problem() const { return std::get<Problem>(work); }
+  Problem& problem() { return std::get<Problem>(work); }
+};
+/// As describe(NamedProblem).
+std::string describe(const NamedWork& named);
+
+/// The operator and the sizes in the cells and the JSON of a row. Those of a workload are the largest.
+struct RowHead {
+  std::string_view op;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  std::int64_t inner = 0;  ///< 0: there are no two products
+  bool multiplies = true;
+};
+RowHead head_of(const Work& work);
+
 struct Row {
-  NamedProblem named;
+  NamedWork named;
   std::string backend;                ///< that ran it, or "simulator"
   std::string machine{};              ///< machine of the predicted times; empty if it ran
   std::string mechanism;              ///< requested, or chosen
@@ -31,7 +58,7 @@ struct Row {
 };
 
 /// Predicted time of a candidate on a machine, or the reason why it has no plan.
-Row predicted_row(const NamedProblem& named, const Candidate& candidate, const Machine& machine,
+Row predicted_row(const NamedWork& named, const Candidate& candidate, const Machine& machine,
                   const SimOptions& options = {});
 /// True if at least one row has a plan.
 bool any_predicted(const std::vector<Row>& rows);

@@ -74,16 +74,16 @@ void flag_noise(ordered_json& object) {
 }
 
 ordered_json json_of(const Row& row) {
-  const Problem& p = row.named.problem;
+  const RowHead head = head_of(row.named.work);
   ordered_json object;
   if (!row.named.name.empty()) object["layer_op"] = row.named.name;
-  object["op"] = name(p.op);
-  object["m"] = p.m;
-  object["n"] = p.n;
-  object["k"] = p.k;
-  if (p.traits().chains()) object["inner"] = p.inner;
-  object["world"] = p.world;
-  object["dtype"] = name(p.dtype);
+  object["op"] = head.op;
+  object["m"] = head.m;
+  object["n"] = head.n;
+  object["k"] = head.k;
+  if (head.inner > 0) object["inner"] = head.inner;
+  object["world"] = world_of(row.named.work);
+  object["dtype"] = name(dtype_of(row.named.work));
   object["backend"] = row.backend;
   object["machine"] = row.machine.empty() ? ordered_json() : ordered_json(row.machine);
   object["mechanism"] = row.mechanism;

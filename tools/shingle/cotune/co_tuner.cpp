@@ -54,16 +54,16 @@ Found CoTuner::search(OverlapPattern pattern, bool exhaustive, const std::vector
   std::vector<Method> methods{Method::library, Method::alone, Method::together};
   if (exhaustive) methods.insert(methods.begin() + 2, Method::exhaustive);
   Found found{std::move(pattern), {}};
-  const Problem& problem = found.pattern.problem;
+  const Workload& workload = found.pattern.workload;
   if (!world_) {
     for (const Method method : methods)
-      found.by.emplace_back(method, co_tune(problem, machine_, method, space_, options_, alike));
+      found.by.emplace_back(method, co_tune(workload, machine_, method, space_, options_, alike));
     return found;
   }
-  OverlapRunner runner(*world_, problem);
+  OverlapRunner runner(*world_, workload);
   const auto measure = [&](const std::vector<CollectiveConfig>& configs) { return runner.measure(configs); };
   for (const Method method : methods)
-    found.by.emplace_back(method, co_tune(problem, measure, method, space_, options_, alike));
+    found.by.emplace_back(method, co_tune(workload, measure, method, space_, options_, alike));
   compare(runner, found);
   return found;
 }

@@ -39,12 +39,12 @@ std::string json_text(const std::vector<Found>& all, const CoTuner& tuner, const
   ordered_json json{
       {"machine", tuner.machine().name}, {"source", tuner.source()}, {"patterns", ordered_json::array()}};
   for (const Found& found : all) {
-    const Problem& problem = found.pattern.problem;
+    const Workload& workload = found.pattern.workload;
     ordered_json pattern{{"name", found.pattern.name},
                          {"times", found.pattern.times},
-                         {"world", problem.world},
-                         {"dtype", name(problem.dtype)},
-                         {"overlap", ordered_json::parse(to_json(*problem.overlap, -1))}};
+                         {"world", workload.world},
+                         {"dtype", name(workload.dtype)},
+                         {"overlap", ordered_json::parse(lists_to_json(workload, -1))}};
     for (const auto& [method, result] : found.by) {
       ordered_json configs = ordered_json::array();
       for (const CollectiveConfig& config : result.configs) configs.push_back(config_json(config));
@@ -72,7 +72,7 @@ std::vector<Line> configs_of(const Found& found) {
     double library_us = 0, us = 0;
   };
   std::vector<Row> rows;
-  const auto& items = found.pattern.problem.overlap->collectives;
+  const auto& items = found.pattern.workload.collectives;
   for (std::size_t j = 0; j < items.size(); ++j) {
     Row row{items[j].name, describe(found.ours().configs[j]),
             format_bytes(static_cast<double>(items[j].bytes))};
@@ -107,7 +107,7 @@ std::string text_of(const std::vector<Found>& all, const CoTuner& tuner) {
   for (const Found& found : all)
     add(
         {found.pattern.name, std::to_string(found.pattern.times),
-         std::to_string(found.pattern.problem.overlap->collectives.size())},
+         std::to_string(found.pattern.workload.collectives.size())},
         [&](Method method) { return found.us(method); }, std::to_string(found.ours().evaluations));
   if (all.size() > 1)
     add({"iteration", "", ""}, [&](Method method) { return iteration_us(all, method); }, "");
@@ -120,10 +120,10 @@ std::string text_of(const std::vector<Found>& all, const CoTuner& tuner) {
 }
 
 /// Numbers collectives by kind and size class, the most that NCCL's tuner plugin can distinguish.
-std::vector<int> alike_for_nccl(const Overlap& overlap) {
+std::vector<int> alike_for_nccl(const Workload& workload) {
   std::vector<std::pair<CollectiveKind, int>> known;
   std::vector<int> alike;
-  for (const Overlap::Collective& item : overlap.collectives) {
+  for (const Workload::Collective& item : workload.collectives) {
     const std::pair key{item.kind, size_class(static_cast<std::uint64_t>(item.bytes))};
     const auto found = std::ranges::find(known, key);
     alike.push_back(static_cast<int>(found - known.begin()));
@@ -133,7 +133,7 @@ std::vector<int> alike_for_nccl(const Overlap& overlap) {
 }
 
 /// True if NCCL asks a tuner about it.
-bool asks_tuners(const Overlap::Collective& item) {
+bool asks_tuners(const Workload::Collective& item) {
   return item.kind != CollectiveKind::alltoall;
 }
 
@@ -145,15 +145,15 @@ TunedTable table_of(std::vector<Found> all, const Machine& machine) {
   });
   TunedTable table;
   for (const Found& found : all) {
-    const Problem& problem = found.pattern.problem;
+    const Workload& workload = found.pattern.workload;
     const int per_node = machine.topology.ranks_per_node;
-    for (std::size_t j = 0; j < problem.overlap->collectives.size(); ++j) {
-      const Overlap::Collective& item = problem.overlap->collectives[j];
+    for (std::size_t j = 0; j < workload.collectives.size(); ++j) {
+      const Workload::Collective& item = workload.collectives[j];
       if (!asks_tuners(item) || found.ours().configs[j] == CollectiveConfig{}) continue;
       store(table, {.key = {.collective = parse_nccl_collective(name(item.kind)),
                             .size_class = size_class(static_cast<std::uint64_t>(item.bytes)),
-                            .ranks = problem.world,
-                            .nodes = per_node > 0 ? static_cast<int>(ceil_div(problem.world, per_node)) : 1},
+                            .ranks = workload.world,
+                            .nodes = per_node > 0 ? static_cast<int>(ceil_div(workload.world, per_node)) : 1},
                     .config = found.ours().configs[j],
                     .iteration_us = found.us(Method::together),
                     .default_us = found.us(Method::library)});
@@ -166,7 +166,7 @@ TunedTable table_of(std::vector<Found> all, const Machine& machine) {
 void require_entries(const std::vector<OverlapPattern>& patterns) {
   std::size_t collectives = 0;
   for (const OverlapPattern& pattern : patterns) {
-    const auto& items = pattern.problem.overlap->collectives;
+    const auto& items = pattern.workload.collectives;
     if (std::ranges::any_of(items, asks_tuners)) return;
     collectives += items.size();
   }
@@ -210,7 +210,7 @@ int cotune(const CotuneFlags& asked, const Launch& launch) {
     progress.now(pattern.name);
     // An iteration has many collectives that NCCL cannot distinguish.
     const bool by_class = recorded || !flags.table.empty();
-    const auto alike = by_class ? alike_for_nccl(*pattern.problem.overlap) : std::vector<int>{};
+    const auto alike = by_class ? alike_for_nccl(pattern.workload) : std::vector<int>{};
     all.push_back(tuner.search(std::move(pattern), flags.exhaustive, alike));
   }
   if (!launch.speaks()) return 0;
@@ -226,9 +226,9 @@ int cotune(const CotuneFlags& asked, const Launch& launch) {
   if (!flags.plan.empty()) {
     const ChunkedParams params = overlap_params(tuner.machine(), all.front().ours().configs);
     write_file_atomically(flags.plan,
-                          to_json(*plan_chunked(all.front().pattern.problem, tuner.machine(), params)));
+                          to_json(*plan_chunked(all.front().pattern.workload, tuner.machine(), params)));
   }
-  if (!flags.list.empty()) write_file_atomically(flags.list, to_json(recorded->overlap));
+  if (!flags.list.empty()) write_file_atomically(flags.list, lists_to_json(recorded->workload));
   return 0;
 }
 

@@ -28,8 +28,8 @@ std::string describe(const RecordedOverlap& recorded) {
   std::string text =
       fmt::format("{}: {} in {} computations, of which {} are products, and {} collectives of {} ranks\n",
                   recorded.step.empty() ? "the trace" : recorded.step, format_us(recorded.us),
-                  recorded.overlap.computations.size(), recorded.products,
-                  recorded.overlap.collectives.size(), recorded.ranks);
+                  recorded.workload.computations.size(), recorded.products,
+                  recorded.workload.collectives.size(), recorded.workload.world);
   if (recorded.left_out > 0)
     text +=
         fmt::format("left out: {} calls of NCCL that belong to other groups or are not such collectives\n",
@@ -61,18 +61,24 @@ std::optional<RecordedOverlap> record_of(CotuneFlags& flags, bool speaks) {
     return recorded_overlap(text, {.ranks = flags.where.world, .step = flags.step});
   });
   if (speaks) fmt::print(stderr, "{}", describe(recorded));
-  flags.where.world = recorded.ranks;
-  if (!flags.dtype) flags.dtype = recorded.dtype;
+  flags.where.world = recorded.workload.world;
+  if (!flags.dtype) flags.dtype = recorded.workload.dtype;
   return recorded;
 }
 
 std::vector<OverlapPattern> patterns_of(const CotuneFlags& flags,
                                         const std::optional<RecordedOverlap>& recorded, int ranks) {
   const DType dtype = flags.dtype.value_or(usual_dtype);
-  if (recorded) return {{"iteration", overlap_problem(recorded->overlap, ranks, dtype)}};
+  if (recorded) {
+    Workload workload = recorded->workload;
+    workload.world = ranks;
+    workload.dtype = dtype;
+    workload.validate();
+    return {{"iteration", std::move(workload)}};
+  }
   if (!flags.overlap.empty())
     return read_as(flags.overlap, most_list_bytes, [&](const std::string& text) {
-      return std::vector<OverlapPattern>{{"overlap", overlap_problem(overlap_from_json(text), ranks, dtype)}};
+      return std::vector<OverlapPattern>{{"overlap", workload_from_lists(text, ranks, dtype)}};
     });
   if (!flags.pattern || flags.tokens == 0)
     throw InvalidArgument("--model needs --pattern (fsdp, tp or ep) and --tokens");

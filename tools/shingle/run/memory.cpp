@@ -57,7 +57,7 @@ double user_matrix_bytes(const Problem& problem, const Launch& launch) {
 }
 
 double internal_bytes(const Plan& plan, const Launch& launch) {
-  return over_local_ranks(plan.problem.world, launch, [&](int rank) {
+  return over_local_ranks(plan.world(), launch, [&](int rank) {
     double bytes = 0;
     for (const Buffer& buffer : plan.buffers)
       if (buffer.role == Role::internal)

@@ -18,9 +18,9 @@ namespace {
 /// The plan of a file, proven.
 Job job_of(const std::string& file) {
   Plan plan = read_plan(file);
-  const Problem problem = plan.problem;
-  if (problem.traits().is_workload)
+  if (plan.workload())
     throw InvalidArgument(fmt::format("{}: an overlap has no result to check; use `shingle simulate`", file));
+  const Problem problem = plan.problem();
   if (problem.world > max_world)
     throw InvalidArgument(fmt::format("{}: {} ranks, but at most {} run", file, problem.world, max_world));
   const std::string mechanism(name(plan.mechanism));

@@ -1,4 +1,4 @@
-#include "shingle/plan/overlap.hpp"
+#include "shingle/plan/workload.hpp"
 
 #include <fmt/format.h>
 
@@ -31,9 +31,16 @@ void check_count(std::size_t count, std::string_view what) {
     throw InvalidArgument(fmt::format("an overlap has {} {}; expected 1 to {}", count, what, max_items));
 }
 
+std::int64_t largest(const std::vector<Workload::Computation>& items,
+                     std::int64_t Workload::Computation::*size) {
+  std::int64_t most = 0;
+  for (const Workload::Computation& item : items) most = larger(most, item.*size);
+  return most;
+}
+
 }  // namespace
 
-std::vector<Overlap::Item> Overlap::order() const {
+std::vector<Workload::Item> Workload::order() const {
   std::vector<Item> items;
   std::size_t computed = 0, sent = 0;
   while (computed < computations.size() || sent < collectives.size()) {
@@ -50,7 +57,19 @@ std::vector<Overlap::Item> Overlap::order() const {
   return items;
 }
 
-void Overlap::validate() const {
+std::int64_t Workload::m() const {
+  return largest(computations, &Computation::m);
+}
+std::int64_t Workload::n() const {
+  return largest(computations, &Computation::n);
+}
+std::int64_t Workload::k() const {
+  return largest(computations, &Computation::k);
+}
+
+void Workload::validate() const {
+  if (world < 1 || world > max_planned_world)
+    throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_planned_world));
   check_count(computations.size(), "computations");
   check_count(collectives.size(), "collectives");
   for (const Computation& item : computations) {
@@ -67,18 +86,21 @@ void Overlap::validate() const {
     check_after(item.after, computations.size(), item.name, "computations");
   }
   order();
+  const WorkloadRows rows = rows_of(*this);
+  if (larger(rows.out, rows.payload) > max_extent)
+    throw InvalidArgument(fmt::format("the results have {} rows together; at most {}", rows.out, max_extent));
 }
 
-OverlapRows rows_of(const Problem& problem) {
-  OverlapRows at;
-  for (const Overlap::Computation& item : problem.overlap->computations) {
+WorkloadRows rows_of(const Workload& workload) {
+  WorkloadRows at;
+  for (const Workload::Computation& item : workload.computations) {
     at.computations.push_back({at.out, item.m});
     at.out += item.m;
   }
-  const std::int64_t row_bytes = problem.n * static_cast<std::int64_t>(size_bytes(problem.dtype));
-  for (const Overlap::Collective& item : problem.overlap->collectives) {
+  const std::int64_t row_bytes = workload.n() * static_cast<std::int64_t>(size_bytes(workload.dtype));
+  for (const Workload::Collective& item : workload.collectives) {
     const bool reduces = item.kind == CollectiveKind::allreduce;
-    const std::int64_t parts = reduces ? 1 : problem.world;
+    const std::int64_t parts = reduces ? 1 : workload.world;
     const std::int64_t part = ceil_div(item.bytes, parts * row_bytes), all = parts * part;
     const bool gathers = item.kind == CollectiveKind::allgather;
     const bool scatters = item.kind == CollectiveKind::reducescatter;
@@ -88,6 +110,15 @@ OverlapRows rows_of(const Problem& problem) {
     at.out += at.collectives.back().rows;
   }
   return at;
+}
+
+std::string describe(const Workload& workload) {
+  const auto counted = [](std::size_t count, std::string_view what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  };
+  return fmt::format("overlap of {} and {}, {}, {}", counted(workload.computations.size(), "computation"),
+                     counted(workload.collectives.size(), "collective"), name(workload.dtype),
+                     counted(static_cast<std::size_t>(workload.world), "rank"));
 }
 
 }  // namespace shingle

@@ -1,20 +1,22 @@
-// Overlap: computations and collectives that run beside each other, as data. It models a training step's
-// streams: one for computations in order, one for collectives in order, with dependencies between them.
+// Workload: computations and collectives that overlap, as data. It models a training step's streams: one for
+// computations in order, one for collectives in order, with dependencies between them.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "shingle/base/dtype.hpp"
+#include "shingle/plan/collective_kind.hpp"
 
 namespace shingle {
 
-struct Problem;
-
-enum class CollectiveKind : std::uint8_t { allreduce, reducescatter, allgather, alltoall };
-std::string_view name(CollectiveKind kind);
-
-struct Overlap {
+/// Concurrent computations and collectives (Lagom).
+///
+/// The computations multiply the first rows and columns of one A, m()×k(), with those of one B, k()×n(). The
+/// collectives move the first rows of a `payload` of n() columns. The output has n() columns and stacks all
+/// results, computations first; each starts at column 0: see rows_of().
+struct Workload {
   /// A product on every rank. A computation that is no product is modelled as one with as many multiply-adds.
   struct Computation {
     std::string name;
@@ -39,21 +41,28 @@ struct Overlap {
     std::int32_t index = 0;
   };
 
-  std::vector<Computation> computations;
-  std::vector<Collective> collectives;
+  int world = 1;
+  DType dtype = DType::f32;  ///< of all matrices; products accumulate in fp32
+  std::vector<Computation> computations{};
+  std::vector<Collective> collectives{};
 
-  /// Throws InvalidArgument that names the item. Reasons: a list that is empty or too long, a size out of
-  /// range, an index of no item, items that wait for each other.
+  /// The largest sizes of the computations, each by itself; 0 without computations.
+  std::int64_t m() const;
+  std::int64_t n() const;
+  std::int64_t k() const;
+
+  /// Throws InvalidArgument that names the item. Reasons: a world out of range, a list that is empty or too
+  /// long, a size out of range, an index of no item, items that wait for each other.
   void validate() const;
   /// All items in an order in which they could run one by one. Collectives come as early as their
   /// dependencies allow. Throws InvalidArgument if items wait for each other.
   std::vector<Item> order() const;
 
-  bool operator==(const Overlap&) const = default;
+  bool operator==(const Workload&) const = default;
 };
 
-/// Layout of an overlap's problem: row ranges of its items in the output and in `payload`.
-struct OverlapRows {
+/// Layout of a workload: row ranges of its items in the output and in `payload`.
+struct WorkloadRows {
   struct Result {
     std::int64_t first = 0;  ///< row of the output
     std::int64_t rows = 0;
@@ -63,6 +72,9 @@ struct OverlapRows {
   std::int64_t out = 0;            ///< rows of the output: all results, stacked
   std::int64_t payload = 0;
 };
-OverlapRows rows_of(const Problem& problem);
+WorkloadRows rows_of(const Workload& workload);
+
+/// One line: "overlap of 1 computation and 2 collectives, bf16, 4 ranks".
+std::string describe(const Workload& workload);
 
 }  // namespace shingle
