@@ -12,15 +12,16 @@ constexpr int row_batch(bool swiglu) {
   return swiglu ? 2 : 4;
 }
 
-/// Threads of a tile-by-tile CTA: the copy warps (movers), then the scheduler warp and the notify warp.
-inline constexpr int movers = 512;
-inline constexpr int tile_threads = movers + 64;
+/// Threads of a tile-by-tile CTA: the copy warps, then the scheduler warp and the notify warp.
+inline constexpr int copy_threads = 512;
+inline constexpr int copy_warps = copy_threads / 32;
+inline constexpr int tile_threads = copy_threads + 64;
 
 /// Chunks of each source in flight in a copy thread of a sum, for `room` bytes of shared memory. Below 2, the
 /// sum uses registers instead.
 constexpr int sum_depth(int room, int source_count, int chunk_bytes) {
   constexpr int most = 6;
-  const int depth = room / (source_count * movers * chunk_bytes);
+  const int depth = room / (source_count * copy_threads * chunk_bytes);
   return depth < most ? depth : most;
 }
 

@@ -90,7 +90,7 @@ std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
   if (copies(args)) return 0;
   const int chunk_bytes = 16 / size_of(args.type) * size_of(args.source_type);
   const int depth = sum_depth(std::min(most_shared - own, enough), args.source_count, chunk_bytes);
-  return depth < 2 ? 0 : depth * args.source_count * movers * chunk_bytes;
+  return depth < 2 ? 0 : depth * args.source_count * copy_threads * chunk_bytes;
 }
 
 cudaError_t preload(const void* kernel) {

@@ -22,8 +22,8 @@ struct Walk {
   __device__ Walk(const TileWork& work, int length) {
     const int thread = static_cast<int>(threadIdx.x);
     chunks = (work.cols + length - 1) / length;
-    across = min(chunks, movers);
-    down = movers / across;
+    across = min(chunks, copy_threads);
+    down = copy_threads / across;
     first = chunk = thread % across;
     row = thread / across < down ? thread / across : work.rows;
   }
@@ -147,7 +147,7 @@ struct Sum {
   static __device__ __forceinline__ void stream(const ElementwiseArgs& args, std::int64_t row_bytes,
                                                 const TileWork& work, const TileLines& lines) {
     extern __shared__ __align__(vector_bytes) char room[];
-    constexpr int words = Source::bytes / vector_bytes, apart = movers * vector_bytes;
+    constexpr int words = Source::bytes / vector_bytes, apart = copy_threads * vector_bytes;
     const int sources = args.source_count, slot_bytes = sources * words * apart;
     const std::uint32_t mine = ptx::shared_address(room) + threadIdx.x * vector_bytes;
     Walk walk(work, length), ahead = walk;

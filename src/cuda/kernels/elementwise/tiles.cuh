@@ -1,11 +1,9 @@
 // Tile-by-tile passes: a pipeline of three roles in each persistent CTA. Phases of a tile, by role:
 //
-//   - Scheduler warp (scout): takes the next item, statically or from the work queue. It awaits the tile's
-//     gates and posts the tile to a slot of a ring of two.
-//   - Copy warps (movers): load the tile's chunks from all sources, sum, finish, and store to all
-//     destinations.
-//   - Notify warp (herald): when all copy warps have finished a tile, notifies its counters and frees its
-//     slot.
+//   - Scheduler warp: takes the next item, statically or from the work queue. It awaits the tile's gates and
+//     posts the tile to a slot of a ring of two.
+//   - Copy warps: load the tile's chunks from all sources, sum, finish, and store to all destinations.
+//   - Notify warp: when all copy warps have finished a tile, notifies its counters and frees its slot.
 //
 // So gates and notifies do not delay the copy warps. A tile whose gate has opened is notified even while the
 // scheduler warp waits for a later gate. The scheduler warp holds one item ahead of the copy warps, which is
@@ -18,8 +16,8 @@
 // adds to the counters with release at the scope of their readers. Barriers and release are cumulative, so
 // each notify covers the stores of all copy warps.
 //
-// Assumes: warps 0 … movers/32 - 1 are copy warps. Tables and `order` are constant while the kernel runs. One
-// thread loads and stores a chunk, so that `to` may be one of the sources (in place).
+// Assumes: warps 0 … copy_warps - 1 are copy warps. Tables and `order` are constant while the kernel runs.
+// One thread loads and stores a chunk, so that `to` may be one of the sources (in place).
 #pragma once
 
 #include "cuda/kernels/count.cuh"
@@ -98,8 +96,9 @@ __device__ inline void await_gates(const ElementwiseArgs& args, std::int64_t pos
   __syncwarp();  // makes acquires of all lanes visible to the lane that posts
 }
 
+/// Called by the scheduler warp.
 template <class Move>
-__device__ void scout(const ElementwiseArgs& args, const Route* sources, TileRing& ring, int lane) {
+__device__ void schedule_tiles(const ElementwiseArgs& args, const Route* sources, TileRing& ring, int lane) {
   // With PDL no kernel boundary makes the epoch word visible here, so the load acquires.
   const std::uint32_t epoch = args.watch.epoch == nullptr ? 0 : ptx::load_acquire_gpu(args.watch.epoch);
   Turn turn;
@@ -124,7 +123,8 @@ __device__ void scout(const ElementwiseArgs& args, const Route* sources, TileRin
   ptx::await_prerequisites();  // so that kernels after this one also follow the kernels before it
 }
 
-__device__ inline void herald(const ElementwiseArgs& args, TileRing& ring, int lane) {
+/// Called by the notify warp.
+__device__ inline void notify_tiles(const ElementwiseArgs& args, TileRing& ring, int lane) {
   const NotifyTable& notify = args.notify;
   for (Turn turn;; turn.next()) {
     ptx::barrier_wait(&ring.posted[turn.slot], turn.parity);
@@ -164,14 +164,14 @@ __global__ void __launch_bounds__(tile_threads, 1)
     sources[i] = args.sources[i];
   if (threadIdx.x < ring_slots) {
     ptx::barrier_init(&ring.posted[threadIdx.x], 1);
-    ptx::barrier_init(&ring.moved[threadIdx.x], movers / 32);
+    ptx::barrier_init(&ring.moved[threadIdx.x], copy_warps);
     ptx::barrier_init(&ring.freed[threadIdx.x], 1);
   }
   __syncthreads();
 
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  if (warp == movers / 32) return scout<Move>(args, sources, ring, lane);
-  if (warp == movers / 32 + 1) return herald(args, ring, lane);
+  if (warp == copy_warps) return schedule_tiles<Move>(args, sources, ring, lane);
+  if (warp == copy_warps + 1) return notify_tiles(args, ring, lane);
   Move::run(args, sources, ring);
 }
 
