@@ -79,7 +79,7 @@ int main(int argc, char** argv) try {
   if (settings.repeat == 0) settings.repeat = gpus ? 20 : 3;
   if (settings.ops.empty() && gpus) settings.ops = {"allgather", "alltoall", "reducescatter", "allreduce"};
   if (settings.ops.empty()) settings.ops = {"allgather", "alltoall"};
-  settings.trigger = parse_trigger(!trigger.empty() ? trigger : gpus ? "direct" : "host");
+  settings.trigger = parse_engine_trigger(!trigger.empty() ? trigger : gpus ? "direct" : "host");
   if (least.empty()) least = gpus ? "1K" : "4K";
   if (most.empty()) most = gpus ? "4G" : "64M";
   for (const std::string& size : sizes) settings.sizes.push_back(parse_size(size));

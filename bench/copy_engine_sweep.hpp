@@ -20,7 +20,7 @@ inline double seconds_since(Clock::time_point begin) {
 struct SweepSettings {
   std::vector<std::string> ops, variants;  ///< variants: those alone; empty: all
   std::vector<std::int64_t> sizes;         ///< of what a rank has in the end
-  Trigger trigger = Trigger::host;
+  EngineTrigger trigger = EngineTrigger::host;
   bool ring = false;     ///< beside the paper's variants
   bool library = false;  ///< beside them: NCCL
   int repeat = 0;        ///< runs of each, at most
@@ -34,7 +34,7 @@ struct SweepSettings {
 
 /// Who carries out a collective: a variant of copy engines, or the library.
 struct Contender {
-  std::optional<Variant> variant;
+  std::optional<CopyVariant> variant;
   bool prelaunch = false;
   Plan plan;
   Samples samples;
@@ -47,13 +47,14 @@ struct Contender {
 };
 
 /// By growing size, as the paper's tables have them; then those that they do not.
-inline std::vector<Variant> variants_of(Op op, const SweepSettings& settings) {
+inline std::vector<CopyVariant> variants_of(Op op, const SweepSettings& settings) {
   const bool gathers = op == Op::allgather;
-  std::vector<Variant> variants{Variant::b2b, gathers ? Variant::bcst : Variant::swap, Variant::pcpy};
-  if (op == Op::allreduce) variants.push_back(Variant::bcst);
-  if (settings.ring) variants.push_back(Variant::ring);
+  std::vector<CopyVariant> variants{CopyVariant::b2b, gathers ? CopyVariant::bcst : CopyVariant::swap,
+                                    CopyVariant::pcpy};
+  if (op == Op::allreduce) variants.push_back(CopyVariant::bcst);
+  if (settings.ring) variants.push_back(CopyVariant::ring);
   if (!settings.variants.empty())
-    std::erase_if(variants, [&](Variant one) {
+    std::erase_if(variants, [&](CopyVariant one) {
       return std::ranges::find(settings.variants, name(one)) == settings.variants.end();
     });
   return variants;
@@ -117,21 +118,21 @@ class Sweep {
     std::fflush(stdout);
   }
 
-  void print_header(Op op, const std::vector<Variant>& variants) const {
+  void print_header(Op op, const std::vector<CopyVariant>& variants) const {
     std::string line =
         fmt::format("{}, {} ranks, us (' prelaunched)\n{:>10}", name(op), world_.size(), "bytes");
     if (settings_.library) line += fmt::format(" {:>9}", "NCCL");
     for (const char* mark : {"", "'"})
-      for (const Variant variant : variants)
+      for (const CopyVariant variant : variants)
         line += fmt::format(" {:>9}", fmt::format("{}{}", name(variant), mark));
     print(line + fmt::format("  {:<6} {:>6} {:>7}\n", "best", "GB/s", settings_.library ? "of NCCL" : ""));
   }
 
-  std::vector<Contender> contenders(const Problem& problem, const std::vector<Variant>& variants) const {
+  std::vector<Contender> contenders(const Problem& problem, const std::vector<CopyVariant>& variants) const {
     std::vector<Contender> all;
     if (settings_.library) all.emplace_back().plan = library_plan(problem, world_.machine());
     for (const bool prelaunch : {false, true})
-      for (const Variant variant : variants) {
+      for (const CopyVariant variant : variants) {
         const CopyEngineParams params{
             .variant = variant, .prelaunch = prelaunch, .trigger = settings_.trigger};
         Contender& one = all.emplace_back();
@@ -144,7 +145,7 @@ class Sweep {
     return all;
   }
 
-  Point measure(const Problem& problem, const std::vector<Variant>& variants) {
+  Point measure(const Problem& problem, const std::vector<CopyVariant>& variants) {
     constexpr double timeout_us = 20e6;
     Point point{problem, contenders(problem, variants)};
     CollectiveTrial trial(world_, problem);

@@ -30,14 +30,15 @@ constexpr double kib = 1024, mib = 1024 * kib, gib = 1024 * mib;
 constexpr double least = kib, most = 4 * gib;
 
 struct Choice {
-  Variant variant = Variant::pcpy;
+  CopyVariant variant = CopyVariant::pcpy;
   bool prelaunch = false;
   auto operator<=>(const Choice&) const = default;
 };
 using Row = std::map<Choice, double>;  // us
 using Times = std::map<double, Row>;   // by size in bytes
 
-constexpr Choice b2b{Variant::b2b}, bcst{Variant::bcst}, swap{Variant::swap}, pcpy{Variant::pcpy};
+constexpr Choice b2b{CopyVariant::b2b}, bcst{CopyVariant::bcst}, swap{CopyVariant::swap},
+    pcpy{CopyVariant::pcpy};
 constexpr Choice prelaunched(Choice choice) {
   return {choice.variant, true};
 }

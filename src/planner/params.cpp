@@ -16,15 +16,16 @@ constexpr Names<CommOrder, 5> comm_orders{{{CommOrder::automatic, "auto"},
                                            {CommOrder::reverse, "reverse"},
                                            {CommOrder::interleaved, "interleaved"},
                                            {CommOrder::same, "same"}}};
-constexpr Names<Variant, 6> variants{{{Variant::automatic, "auto"},
-                                      {Variant::pcpy, "pcpy"},
-                                      {Variant::bcst, "bcst"},
-                                      {Variant::swap, "swap"},
-                                      {Variant::b2b, "b2b"},
-                                      {Variant::ring, "ring"}}};
-constexpr Names<Poll, 3> polls{
-    {{Poll::engine, "engine"}, {Poll::rank, "rank"}, {Poll::collective, "collective"}}};
-constexpr Names<Trigger, 2> triggers{{{Trigger::host, "host"}, {Trigger::direct, "direct"}}};
+constexpr Names<CopyVariant, 6> variants{{{CopyVariant::automatic, "auto"},
+                                          {CopyVariant::pcpy, "pcpy"},
+                                          {CopyVariant::bcst, "bcst"},
+                                          {CopyVariant::swap, "swap"},
+                                          {CopyVariant::b2b, "b2b"},
+                                          {CopyVariant::ring, "ring"}}};
+constexpr Names<PollScope, 3> polls{
+    {{PollScope::engine, "engine"}, {PollScope::rank, "rank"}, {PollScope::collective, "collective"}}};
+constexpr Names<EngineTrigger, 2> triggers{
+    {{EngineTrigger::host, "host"}, {EngineTrigger::direct, "direct"}}};
 
 /// Calls visit(P{}) with the params of a mechanism at their defaults.
 template <class Visit>
@@ -54,22 +55,22 @@ std::string_view name(Mover mover) {
 Mover parse_mover(std::string_view text) {
   return parse_in(movers, "mover", text);
 }
-std::string_view name(Variant variant) {
+std::string_view name(CopyVariant variant) {
   return name_in(variants, variant);
 }
-Variant parse_variant(std::string_view text) {
+CopyVariant parse_copy_variant(std::string_view text) {
   return parse_in(variants, "variant", text);
 }
-std::string_view name(Poll poll) {
+std::string_view name(PollScope poll) {
   return name_in(polls, poll);
 }
-Poll parse_poll(std::string_view text) {
+PollScope parse_poll_scope(std::string_view text) {
   return parse_in(polls, "poll location", text);
 }
-std::string_view name(Trigger trigger) {
+std::string_view name(EngineTrigger trigger) {
   return name_in(triggers, trigger);
 }
-Trigger parse_trigger(std::string_view text) {
+EngineTrigger parse_engine_trigger(std::string_view text) {
   return parse_in(triggers, "trigger", text);
 }
 

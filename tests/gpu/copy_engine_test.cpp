@@ -24,7 +24,7 @@ class CopyEngine : public testing::Test {
       GTEST_SKIP() << "two GPUs that reach each other are needed";
     world = make_cuda_world(ranks);
   }
-  Operator gather(Variant variant, Trigger trigger, bool prelaunch) {
+  Operator gather(CopyVariant variant, EngineTrigger trigger, bool prelaunch) {
     const Problem problem{.op = Op::allgather, .world = ranks, .m = 200, .n = 96, .k = 96};
     const CopyEngineParams params{.variant = variant, .prelaunch = prelaunch, .trigger = trigger};
     return {*world, problem, {.params = params, .timeout_us = 10e6}};
@@ -34,10 +34,11 @@ class CopyEngine : public testing::Test {
 
 /// A rank's rows that are already at their place in the result stay there; only the others are copied.
 TEST_F(CopyEngine, GathersInPlace) {
-  for (const Variant variant : {Variant::b2b, Variant::pcpy, Variant::bcst, Variant::ring})
+  for (const CopyVariant variant :
+       {CopyVariant::b2b, CopyVariant::pcpy, CopyVariant::bcst, CopyVariant::ring})
     for (const bool prelaunch : {false, true}) {
       SCOPED_TRACE(std::string(name(variant)) + (prelaunch ? ", prelaunched" : ""));
-      Operator operation = gather(variant, Trigger::direct, prelaunch);
+      Operator operation = gather(variant, EngineTrigger::direct, prelaunch);
       const auto inputs = random_inputs(operation.problem(), 3);
       std::vector<DeviceBuffer> outs;
       std::vector<Output> outputs;
@@ -67,9 +68,9 @@ TEST_F(CopyEngine, GathersInPlace) {
 /// results of runs.
 TEST_F(CopyEngine, OneDirectEngineIsCaptured) {
   constexpr int replays = 4;
-  for (const Variant variant : {Variant::b2b, Variant::ring}) {
+  for (const CopyVariant variant : {CopyVariant::b2b, CopyVariant::ring}) {
     SCOPED_TRACE(std::string(name(variant)));
-    Operator operation = gather(variant, Trigger::direct, true);
+    Operator operation = gather(variant, EngineTrigger::direct, true);
     Matrices matrices(*world, operation.problem(), 2);
     matrices.bind(operation);
     matrices.reserve(replays);
@@ -103,7 +104,7 @@ TEST_F(CopyEngine, OneDirectEngineIsCaptured) {
 }
 
 TEST_F(CopyEngine, WhatTheHostMediatesIsNotCaptured) {
-  Operator operation = gather(Variant::b2b, Trigger::host, true);
+  Operator operation = gather(CopyVariant::b2b, EngineTrigger::host, true);
   Matrices matrices(*world, operation.problem(), 1);
   matrices.bind(operation);
   operation.prepare();

@@ -140,10 +140,10 @@ Problem draw_engine_problem(Dice& dice, int world) {
 
 Params draw_engine_params(Dice& dice, const Problem&) {
   CopyEngineParams params;
-  params.variant = one_of(
-      dice, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});
-  params.trigger = one_of(dice, {Trigger::host, Trigger::direct});
-  params.poll = one_of(dice, {Poll::engine, Poll::rank, Poll::collective});
+  params.variant = one_of(dice, {CopyVariant::automatic, CopyVariant::pcpy, CopyVariant::bcst,
+                                 CopyVariant::swap, CopyVariant::b2b, CopyVariant::ring});
+  params.trigger = one_of(dice, {EngineTrigger::host, EngineTrigger::direct});
+  params.poll = one_of(dice, {PollScope::engine, PollScope::rank, PollScope::collective});
   params.prelaunch = chance(dice, 50);
   return params;
 }

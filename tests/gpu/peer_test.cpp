@@ -193,7 +193,7 @@ struct Case {
 };
 constexpr TileParams tile{128, 128}, tile_along_m{128, 128, {.raster = Raster::along_m}};
 
-CopyEngineParams engines(Variant variant, Trigger trigger, bool prelaunch) {
+CopyEngineParams engines(CopyVariant variant, EngineTrigger trigger, bool prelaunch) {
   return {.variant = variant, .prelaunch = prelaunch, .trigger = trigger};
 }
 
@@ -250,13 +250,13 @@ const Case cases[] = {
      FusedParams{.tile = {64, 128}, .comm_rows = 64, .comm_order = CommOrder::interleaved}},
 };
 const Case engine_cases[] = {
-    {"ring", Op::allgather_gemm, engines(Variant::ring, Trigger::direct, true)},
-    {"in_step", Op::gemm_reducescatter, engines(Variant::ring, Trigger::direct, true)},
-    {"ring_both_ways", Op::gemm_allreduce, engines(Variant::ring, Trigger::direct, false)},
-    {"parallel", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, true)},
-    {"swap", Op::gemm_allreduce, engines(Variant::swap, Trigger::direct, true)},
-    {"swap_by_host", Op::gemm_allreduce, engines(Variant::swap, Trigger::host, true)},
-    {"in_step_by_host", Op::gemm_reducescatter, engines(Variant::ring, Trigger::host, false)},
+    {"ring", Op::allgather_gemm, engines(CopyVariant::ring, EngineTrigger::direct, true)},
+    {"in_step", Op::gemm_reducescatter, engines(CopyVariant::ring, EngineTrigger::direct, true)},
+    {"ring_both_ways", Op::gemm_allreduce, engines(CopyVariant::ring, EngineTrigger::direct, false)},
+    {"parallel", Op::gemm_allreduce, engines(CopyVariant::pcpy, EngineTrigger::direct, true)},
+    {"swap", Op::gemm_allreduce, engines(CopyVariant::swap, EngineTrigger::direct, true)},
+    {"swap_by_host", Op::gemm_allreduce, engines(CopyVariant::swap, EngineTrigger::host, true)},
+    {"in_step_by_host", Op::gemm_reducescatter, engines(CopyVariant::ring, EngineTrigger::host, false)},
 };
 /// Memory of a pool, to which peers have no access.
 class PoolMemory {
@@ -353,8 +353,8 @@ const Case unshared_cases[] = {
     {"allreduce_by_bands", Op::gemm_allreduce,
      FusedParams{.tile = tile_along_m, .helpers = 12, .comm_order = CommOrder::ring}},
     {"allgather_pull", Op::allgather_gemm, FusedParams{.tile = tile, .pull = true}},
-    {"copy_engine_ring", Op::gemm_allreduce, engines(Variant::ring, Trigger::direct, false)},
-    {"copy_engine", Op::gemm_allreduce, engines(Variant::pcpy, Trigger::direct, false)},
+    {"copy_engine_ring", Op::gemm_allreduce, engines(CopyVariant::ring, EngineTrigger::direct, false)},
+    {"copy_engine", Op::gemm_allreduce, engines(CopyVariant::pcpy, EngineTrigger::direct, false)},
 };
 
 const auto name_of = [](const auto& test) { return std::string(test.param.name); };

@@ -39,17 +39,18 @@ std::optional<std::string> excuse_of_engines(const Problem& p, const CopyEngineP
   if (p.op == Op::gemm) return "no communication";
   if (p.op == Op::mlp) return "two collectives";
   if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
-  if (params.poll == Poll::collective && params.trigger == Trigger::direct) return "one place, many writers";
+  if (params.poll == PollScope::collective && params.trigger == EngineTrigger::direct)
+    return "one place, many writers";
   const bool gathers = p.op == Op::allgather || p.op == Op::allgather_gemm || p.op == Op::gemm_allgather_gemm;
   const bool all = p.op == Op::allreduce || p.op == Op::gemm_allreduce;
   switch (params.variant) {
-    case Variant::bcst:
+    case CopyVariant::bcst:
       if (!gathers && !all) return "the same rows for all";
       break;
-    case Variant::ring:
+    case CopyVariant::ring:
       if (params.engines > 1) return "one engine a rank";
       break;
-    case Variant::swap:
+    case CopyVariant::swap:
       if (gathers || (p.routing && !symmetric(*p.routing))) return "as much each way";
       break;
     default:

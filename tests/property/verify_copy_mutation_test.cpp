@@ -46,7 +46,7 @@ bool sends_input(const Plan& plan, const At& at) {
 /// others may be written into it either asks them itself, or, in an allreduce, knows from having all sums of
 /// the last epoch.
 bool needs_no_trigger(const Plan& plan, const At& at) {
-  return sends_input(plan, at) && (chosen(plan).trigger == Trigger::direct || summed_for_all(plan));
+  return sends_input(plan, at) && (chosen(plan).trigger == EngineTrigger::direct || summed_for_all(plan));
 }
 
 bool is_trigger(const Plan& plan, const At& at, const Await& await) {
@@ -62,7 +62,7 @@ bool drop_poll(Plan& plan, Dice& dice) {
 
 /// It looks at another rank's place.
 bool poll_neighbour(Plan& plan, Dice& dice) {
-  if (chosen(plan).poll == Poll::collective) return false;
+  if (chosen(plan).poll == PollScope::collective) return false;
   const int world = plan.world();
   return change<Await>(
       plan, dice,
@@ -127,7 +127,7 @@ bool drop_await_of_engine(Plan& plan, Dice& dice) {
 /// What has not come is used, or left behind at the end. (Around a ring the last shard to come says that all
 /// others have. And of what a rank's own engine has exchanged, its lanes know at the end.)
 bool drop_await_of_arrival(Plan& plan, Dice& dice) {
-  const bool ring = chosen(plan).variant == Variant::ring;
+  const bool ring = chosen(plan).variant == CopyVariant::ring;
   return remove_one<Await>(plan, dice, [&](const At& at, const Await& await) {
     if (on_copy_lane(plan, at) || counter_name(plan, await.counter) != "sent") return false;
     const auto& entries = plan.counters[static_cast<std::size_t>(await.counter.counter)].growth[0];
@@ -277,7 +277,7 @@ bool prelaunch_without_poll(Plan& plan, Dice& dice) {
 /// What an engine polls is set at the begin of another rank's epoch: that says nothing of its own rank.
 bool prelaunch_by_a_stranger(Plan& plan, Dice& dice) {
   const auto at = pick_command(plan, dice);
-  if (!at || chosen(plan).poll == Poll::collective || !sends_input(plan, *at)) return false;
+  if (!at || chosen(plan).poll == PollScope::collective || !sends_input(plan, *at)) return false;
   Lane& lane = lane_of(plan, *at);
   lane.submission.prelaunched = true;
   lane.submission.doorbells.clear();

@@ -271,7 +271,7 @@ TEST(Pacing, EnginesTakeTheirPhases) {
   const auto elapsed_us = [&](bool prelaunch) {
     const auto world = make_thread_world(2, {.engine = phases, .workers_per_rank = 1});
     Problem p{.op = Op::allgather, .world = 2, .m = 8, .n = 4, .k = 4};
-    const CopyEngineParams params{.variant = Variant::pcpy, .prelaunch = prelaunch};
+    const CopyEngineParams params{.variant = CopyVariant::pcpy, .prelaunch = prelaunch};
     contract::Bench bench(*world, plan_copy_engine(p, world->machine(), params).value());
     return bench.run().elapsed_us;
   };

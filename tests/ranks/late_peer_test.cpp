@@ -133,24 +133,24 @@ const Case fused[] = {
     {Op::alltoall_gemm, FusedParams{.tile = tile}},
     {Op::alltoall_gemm, FusedParams{.tile = tile, .helpers = 1}},
 };
-Case engines(Op op, Variant variant, Trigger trigger, bool prelaunch) {
+Case engines(Op op, CopyVariant variant, EngineTrigger trigger, bool prelaunch) {
   return {op, CopyEngineParams{.variant = variant, .prelaunch = prelaunch, .trigger = trigger}};
 }
 const Case copy_engines[] = {
-    engines(Op::allgather, Variant::bcst, Trigger::host, true),
-    engines(Op::allgather, Variant::ring, Trigger::direct, false),
-    engines(Op::allgather_gemm, Variant::pcpy, Trigger::direct, true),
-    engines(Op::gemm_allgather_gemm, Variant::bcst, Trigger::direct, true),
-    engines(Op::gemm_allgather_gemm, Variant::pcpy, Trigger::host, true),
-    engines(Op::alltoall, Variant::swap, Trigger::host, false),
-    engines(Op::alltoall, Variant::swap, Trigger::direct, true),
-    engines(Op::gemm_alltoall, Variant::b2b, Trigger::direct, true),
-    engines(Op::alltoall_gemm, Variant::pcpy, Trigger::host, true),
-    engines(Op::reducescatter, Variant::b2b, Trigger::host, true),
-    engines(Op::gemm_reducescatter, Variant::swap, Trigger::direct, true),
-    engines(Op::gemm_reducescatter, Variant::pcpy, Trigger::direct, false),
-    engines(Op::allreduce, Variant::bcst, Trigger::host, true),
-    engines(Op::gemm_allreduce, Variant::b2b, Trigger::direct, true),
+    engines(Op::allgather, CopyVariant::bcst, EngineTrigger::host, true),
+    engines(Op::allgather, CopyVariant::ring, EngineTrigger::direct, false),
+    engines(Op::allgather_gemm, CopyVariant::pcpy, EngineTrigger::direct, true),
+    engines(Op::gemm_allgather_gemm, CopyVariant::bcst, EngineTrigger::direct, true),
+    engines(Op::gemm_allgather_gemm, CopyVariant::pcpy, EngineTrigger::host, true),
+    engines(Op::alltoall, CopyVariant::swap, EngineTrigger::host, false),
+    engines(Op::alltoall, CopyVariant::swap, EngineTrigger::direct, true),
+    engines(Op::gemm_alltoall, CopyVariant::b2b, EngineTrigger::direct, true),
+    engines(Op::alltoall_gemm, CopyVariant::pcpy, EngineTrigger::host, true),
+    engines(Op::reducescatter, CopyVariant::b2b, EngineTrigger::host, true),
+    engines(Op::gemm_reducescatter, CopyVariant::swap, EngineTrigger::direct, true),
+    engines(Op::gemm_reducescatter, CopyVariant::pcpy, EngineTrigger::direct, false),
+    engines(Op::allreduce, CopyVariant::bcst, EngineTrigger::host, true),
+    engines(Op::gemm_allreduce, CopyVariant::b2b, EngineTrigger::direct, true),
 };
 
 Case ring(Op op, std::int32_t slices, std::int32_t engines) {

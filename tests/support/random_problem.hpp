@@ -159,12 +159,12 @@ std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, cons
   fused.mover = one_of(draw, {Mover::copy_engine, Mover::store});
   fused.comm_order = one_of(draw, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
   if (chance(draw, 70)) ring.slices = static_cast<std::int32_t>(draw.size(1, 5));
-  engines.variant = one_of(
-      draw, {Variant::automatic, Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b, Variant::ring});
+  engines.variant = one_of(draw, {CopyVariant::automatic, CopyVariant::pcpy, CopyVariant::bcst,
+                                  CopyVariant::swap, CopyVariant::b2b, CopyVariant::ring});
   if (chance(draw, 30)) ring.engines = engines.engines = static_cast<std::int32_t>(draw.size(1, 4));
   engines.prelaunch = chance(draw, 50);
-  engines.trigger = one_of(draw, {Trigger::host, Trigger::direct});
-  engines.poll = one_of(draw, {Poll::engine, Poll::rank, Poll::collective});
+  engines.trigger = one_of(draw, {EngineTrigger::host, EngineTrigger::direct});
+  engines.poll = one_of(draw, {PollScope::engine, PollScope::rank, PollScope::collective});
   if (chance(draw, 50)) engines.launchers = static_cast<std::int32_t>(draw.size(1, problem.world));
   ring.unregistered = fused.unregistered = engines.unregistered = chance(draw, 30);
   fused.tile = engines.tile = tile;

@@ -273,7 +273,7 @@ TEST(Deadline, LeavesTimeForThePhasesOfEngines) {
                   .broadcast_us = 1e7,
                   .swap_us = 1e7};
   const double a_copy = 10 + 100 + 1000 + 1e4 + 1e5 + 1e6 + 1e7;
-  const auto plan = plan_copy_engine(p, Machine{}, {.variant = Variant::pcpy, .launchers = 1});
+  const auto plan = plan_copy_engine(p, Machine{}, {.variant = CopyVariant::pcpy, .launchers = 1});
   double phases = 0;
   for (const RankPlan& rank : plan->ranks)
     for (const Lane& lane : rank.lanes)

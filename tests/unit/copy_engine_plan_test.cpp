@@ -87,7 +87,7 @@ TEST_P(Formulas, ParallelCopies) {
   const int n = GetParam(), pairs = n * (n - 1);
   for (const Op op : {Op::allgather, Op::alltoall})
     for (const bool prelaunch : {false, true})
-      EXPECT_EQ(count(planned(collective(op, n), {.variant = Variant::pcpy, .prelaunch = prelaunch})),
+      EXPECT_EQ(count(planned(collective(op, n), {.variant = CopyVariant::pcpy, .prelaunch = prelaunch})),
                 (Counts{pairs, pairs, 0, 0, pairs, pairs}));
 }
 
@@ -95,7 +95,7 @@ TEST_P(Formulas, ParallelCopies) {
 /// (§4.2.2), an engine each.
 TEST_P(Formulas, Broadcasts) {
   const int n = GetParam(), broadcasts = n % 2 ? (n - 1) / 2 : (n - 2) / 2, copies = n % 2 ? 0 : 1;
-  const Plan plan = planned(collective(Op::allgather, n), {.variant = Variant::bcst});
+  const Plan plan = planned(collective(Op::allgather, n), {.variant = CopyVariant::bcst});
   for (const RankPlan& rank : plan.ranks) {
     Counts counts;
     count(rank, counts);
@@ -108,7 +108,7 @@ TEST_P(Formulas, Broadcasts) {
 /// number of swaps it requires" (§4.2.3).
 TEST_P(Formulas, Swaps) {
   const int n = GetParam(), pairs = n * (n - 1) / 2;
-  const Plan plan = planned(collective(Op::alltoall, n), {.variant = Variant::swap});
+  const Plan plan = planned(collective(Op::alltoall, n), {.variant = CopyVariant::swap});
   EXPECT_EQ(count(plan), (Counts{pairs, 0, 0, pairs, pairs, pairs}));
   for (const RankPlan& rank : plan.ranks) {
     Counts counts;
@@ -122,14 +122,14 @@ TEST_P(Formulas, Swaps) {
 TEST_P(Formulas, BackToBack) {
   const int n = GetParam();
   for (const Op op : {Op::allgather, Op::alltoall})
-    EXPECT_EQ(count(planned(collective(op, n), {.variant = Variant::b2b})),
+    EXPECT_EQ(count(planned(collective(op, n), {.variant = CopyVariant::b2b})),
               (Counts{n, n * (n - 1), 0, 0, n, n}));
 }
 
 /// One engine a rank, which passes on n − 1 shards and tells of each (§6.5).
 TEST_P(Formulas, Ring) {
   const int n = GetParam();
-  EXPECT_EQ(count(planned(collective(Op::allgather, n), {.variant = Variant::ring})),
+  EXPECT_EQ(count(planned(collective(Op::allgather, n), {.variant = CopyVariant::ring})),
             (Counts{n, n * (n - 1), 0, 0, n * (n - 1), n * (n - 1)}));
 }
 
@@ -138,7 +138,8 @@ TEST_P(Formulas, Ring) {
 TEST_P(Formulas, InStep) {
   const int n = GetParam(), copies = n * (n - 1), in_step = n * (n - 2);
   for (const Op op : {Op::alltoall, Op::reducescatter}) {
-    const Plan plan = planned(collective(op, n), {.variant = Variant::ring, .trigger = Trigger::direct});
+    const Plan plan =
+        planned(collective(op, n), {.variant = CopyVariant::ring, .trigger = EngineTrigger::direct});
     const int begun = n;  // of the first receiver
     EXPECT_EQ(count(plan), (Counts{n, copies, 0, 0, copies + in_step, n + begun + in_step}));
     EXPECT_TRUE(verify(plan));
@@ -150,26 +151,27 @@ TEST_P(Formulas, InStep) {
 TEST_P(Formulas, EnginesAreAParam) {
   const int n = GetParam();
   for (int engines = 1; engines < n; ++engines)
-    EXPECT_EQ(count(planned(collective(Op::allgather, n), {.variant = Variant::pcpy, .engines = engines})),
-              (Counts{n * engines, n * (n - 1), 0, 0, n * engines, n * engines}));
+    EXPECT_EQ(
+        count(planned(collective(Op::allgather, n), {.variant = CopyVariant::pcpy, .engines = engines})),
+        (Counts{n * engines, n * (n - 1), 0, 0, n * engines, n * engines}));
 }
 
 /// A reduce-scatter's exchange and an allreduce's exchange and gather, each as the variant has it; the sums
 /// are the workers'.
 TEST_P(Formulas, HybridReductions) {
   const int n = GetParam(), pairs = n * (n - 1);
-  EXPECT_EQ(count(planned(collective(Op::reducescatter, n), {.variant = Variant::pcpy})),
+  EXPECT_EQ(count(planned(collective(Op::reducescatter, n), {.variant = CopyVariant::pcpy})),
             (Counts{pairs, pairs, 0, 0, pairs, pairs}));
-  EXPECT_EQ(count(planned(collective(Op::reducescatter, n), {.variant = Variant::swap})),
+  EXPECT_EQ(count(planned(collective(Op::reducescatter, n), {.variant = CopyVariant::swap})),
             (Counts{pairs / 2, 0, 0, pairs / 2, pairs / 2, pairs / 2}));
-  EXPECT_EQ(count(planned(collective(Op::allreduce, n), {.variant = Variant::b2b})),
+  EXPECT_EQ(count(planned(collective(Op::allreduce, n), {.variant = CopyVariant::b2b})),
             (Counts{n, 2 * pairs, 0, 0, 2 * n, 2 * n}));
 }
 
 /// At each step of the lock-step order the copies of all ranks form a permutation: no two meet at one rank.
 TEST_P(Formulas, NoTwoSendersMeet) {
   const int n = GetParam();
-  const Plan plan = planned(collective(Op::alltoall, n), {.variant = Variant::b2b});
+  const Plan plan = planned(collective(Op::alltoall, n), {.variant = CopyVariant::b2b});
   for (int i = 1; i < n; ++i) {
     std::set<int> receivers;
     for (const RankPlan& rank : plan.ranks)
@@ -184,10 +186,10 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Formulas, testing::Range(2, 17));
 
 /// Where engines look for their trigger: as many places as engines, ranks, or one (§4.2.5).
 TEST(CopyEngine, PollLocations) {
-  const auto places = [](Poll poll) {
+  const auto places = [](PollScope poll) {
     std::set<std::pair<int, int>> seen;
-    const Plan plan =
-        planned(collective(Op::allgather, 5), {.variant = Variant::pcpy, .prelaunch = true, .poll = poll});
+    const Plan plan = planned(collective(Op::allgather, 5),
+                              {.variant = CopyVariant::pcpy, .prelaunch = true, .poll = poll});
     for (const RankPlan& rank : plan.ranks)
       for (const Lane& lane : rank.lanes)
         if (lane.kind == LaneKind::copy) {
@@ -196,25 +198,25 @@ TEST(CopyEngine, PollLocations) {
         }
     return seen.size();
   };
-  EXPECT_EQ(places(Poll::engine), 20u);
-  EXPECT_EQ(places(Poll::rank), 5u);
-  EXPECT_EQ(places(Poll::collective), 1u);
+  EXPECT_EQ(places(PollScope::engine), 20u);
+  EXPECT_EQ(places(PollScope::rank), 5u);
+  EXPECT_EQ(places(PollScope::collective), 1u);
 }
 
 /// The tiles of the GEMM are the trigger, engines tell the receivers, and no thread of the host is between.
 TEST(CopyEngine, DirectTriggerHasNoHost) {
   Problem p = collective(Op::gemm_reducescatter, 4);
   p.m = 64, p.k = 16;
-  for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
-    const Plan plan = planned(p, {.variant = Variant::pcpy, .prelaunch = true, .trigger = trigger});
+  for (const EngineTrigger trigger : {EngineTrigger::host, EngineTrigger::direct}) {
+    const Plan plan = planned(p, {.variant = CopyVariant::pcpy, .prelaunch = true, .trigger = trigger});
     EXPECT_TRUE(verify(plan));
     const bool host = std::ranges::any_of(plan.ranks[0].lanes,
                                           [](const Lane& lane) { return lane.kind == LaneKind::host; });
-    EXPECT_EQ(host, trigger == Trigger::host);
+    EXPECT_EQ(host, trigger == EngineTrigger::host);
     const auto& steps = plan.ranks[0].lanes[0].steps;
     const auto gemm =
         std::ranges::find_if(steps, [](const Step& s) { return std::holds_alternative<Gemm>(s); });
-    EXPECT_EQ(std::get<Gemm>(*gemm).notify.empty(), trigger == Trigger::host);
+    EXPECT_EQ(std::get<Gemm>(*gemm).notify.empty(), trigger == EngineTrigger::host);
   }
 }
 
@@ -225,11 +227,11 @@ TEST(CopyEngine, ProductsAndSumsSuitTheMachine) {
   machine.workers = 132;
   machine.tile_rows = 128, machine.tile_cols = 256;
   Problem p{.op = Op::gemm_reducescatter, .world = 2, .m = 1000, .n = 512, .k = 64};
-  for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
-    const CopyEngineParams params{.variant = Variant::b2b, .prelaunch = true, .trigger = trigger};
+  for (const EngineTrigger trigger : {EngineTrigger::host, EngineTrigger::direct}) {
+    const CopyEngineParams params{.variant = CopyVariant::b2b, .prelaunch = true, .trigger = trigger};
     const Plan plan = plan_copy_engine(p, machine, params).value();
     EXPECT_TRUE(verify(plan));
-    const bool direct = trigger == Trigger::direct;
+    const bool direct = trigger == EngineTrigger::direct;
     const std::int64_t tiles = direct ? 8 * 2 : 1;
     const auto& steps = plan.ranks[0].lanes[0].steps;
     for (const Step& step : steps) {
@@ -259,10 +261,10 @@ TEST(CopyEngine, ProducerAndConsumer) {
         awaited.push_back(plan.counters[static_cast<std::size_t>(await->counter.counter)].name);
     return awaited;
   };
-  for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
-    const Plan plan = planned(p, {.variant = Variant::pcpy, .prelaunch = true, .trigger = trigger});
+  for (const EngineTrigger trigger : {EngineTrigger::host, EngineTrigger::direct}) {
+    const Plan plan = planned(p, {.variant = CopyVariant::pcpy, .prelaunch = true, .trigger = trigger});
     EXPECT_TRUE(verify(plan));
-    const bool direct = trigger == Trigger::direct;
+    const bool direct = trigger == EngineTrigger::direct;
     for (const RankPlan& rank : plan.ranks) {
       const auto& steps = rank.lanes[0].steps;
       std::vector<const Gemm*> gemms;
@@ -286,7 +288,7 @@ TEST(CopyEngine, ProducerAndConsumer) {
 /// Threads that create the commands are dealt to ranks evenly; a later phase of an engine is a batch of its
 /// own, unless all was queued ahead of time.
 TEST(CopyEngine, Submission) {
-  const Plan plan = planned(collective(Op::allreduce, 4), {.variant = Variant::b2b, .launchers = 2});
+  const Plan plan = planned(collective(Op::allreduce, 4), {.variant = CopyVariant::b2b, .launchers = 2});
   std::vector<int> launchers;
   for (const RankPlan& rank : plan.ranks)
     for (const Lane& lane : rank.lanes)
@@ -295,7 +297,7 @@ TEST(CopyEngine, Submission) {
         EXPECT_EQ(lane.submission.doorbells.size(), 1u);
       }
   EXPECT_THAT(launchers, testing::ElementsAre(0, 0, 1, 1));
-  const Plan early = planned(collective(Op::allreduce, 4), {.variant = Variant::b2b, .prelaunch = true});
+  const Plan early = planned(collective(Op::allreduce, 4), {.variant = CopyVariant::b2b, .prelaunch = true});
   for (const Lane& lane : early.ranks[0].lanes)
     if (lane.kind == LaneKind::copy) {
       EXPECT_TRUE(lane.submission.prelaunched);
@@ -316,12 +318,12 @@ TEST(CopyEngine, ChoosesByTheTotalSize) {
     p.n = p.k = bytes / 8 / 4;
     return std::get<CopyEngineParams>(params_of(planned(p, {}))).variant;
   };
-  EXPECT_EQ(chosen(Op::allgather, 64 << 10), Variant::b2b);
-  EXPECT_EQ(chosen(Op::allgather, 256 << 10), Variant::bcst);
-  EXPECT_EQ(chosen(Op::allgather, 1 << 20), Variant::pcpy);
-  EXPECT_EQ(chosen(Op::alltoall, 32 << 10), Variant::b2b);
-  EXPECT_EQ(chosen(Op::alltoall, 64 << 10), Variant::swap);
-  EXPECT_EQ(chosen(Op::alltoall, 4 << 20), Variant::pcpy);
+  EXPECT_EQ(chosen(Op::allgather, 64 << 10), CopyVariant::b2b);
+  EXPECT_EQ(chosen(Op::allgather, 256 << 10), CopyVariant::bcst);
+  EXPECT_EQ(chosen(Op::allgather, 1 << 20), CopyVariant::pcpy);
+  EXPECT_EQ(chosen(Op::alltoall, 32 << 10), CopyVariant::b2b);
+  EXPECT_EQ(chosen(Op::alltoall, 64 << 10), CopyVariant::swap);
+  EXPECT_EQ(chosen(Op::alltoall, 4 << 20), CopyVariant::pcpy);
 }
 
 TEST(CopyEngine, SaysWhatItCannotServe) {
@@ -329,20 +331,22 @@ TEST(CopyEngine, SaysWhatItCannotServe) {
     const auto plan = plan_copy_engine(p, machine, params);
     return plan ? "" : plan.reason();
   };
-  EXPECT_THAT(reason(collective(Op::alltoall, 3), {.variant = Variant::bcst}),
+  EXPECT_THAT(reason(collective(Op::alltoall, 3), {.variant = CopyVariant::bcst}),
               HasSubstr("other rows for each"));
-  EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = Variant::swap}), HasSubstr("sends one way"));
-  EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = Variant::ring, .engines = 2}),
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = CopyVariant::swap}),
+              HasSubstr("sends one way"));
+  EXPECT_THAT(reason(collective(Op::allgather, 3), {.variant = CopyVariant::ring, .engines = 2}),
               HasSubstr("one engine"));
   Problem uneven = collective(Op::alltoall, 2);
   uneven.routing =
       std::make_shared<const Routing>(std::vector<std::vector<std::int32_t>>{{0, 1, 1, 1}, {0, 1}});
   uneven.m = 4;
-  EXPECT_THAT(reason(uneven, {.variant = Variant::swap}), HasSubstr("same number of rows"));
+  EXPECT_THAT(reason(uneven, {.variant = CopyVariant::swap}), HasSubstr("same number of rows"));
   EXPECT_THAT(reason(collective(Op::allgather, 3), {.engines = -1}), HasSubstr("engines = -1"));
   EXPECT_THAT(reason(collective(Op::allgather, 3), {.launchers = 4}), HasSubstr("launchers = 4"));
-  EXPECT_THAT(reason(collective(Op::allgather, 3), {.poll = Poll::collective, .trigger = Trigger::direct}),
-              HasSubstr("needs --trigger host"));
+  EXPECT_THAT(
+      reason(collective(Op::allgather, 3), {.poll = PollScope::collective, .trigger = EngineTrigger::direct}),
+      HasSubstr("needs --trigger host"));
   Machine processes;
   processes.peer_memory = false;
   EXPECT_THAT(reason(collective(Op::allgather, 3), {}, processes), HasSubstr("is not accessible here"));

@@ -162,7 +162,7 @@ TEST(ParamTable, KeepsEveryFieldOfCopyEngine) {
   auto& [tile, variant, engines, prelaunch, poll, trigger, launchers, unregistered, symmetric] = all;
   tile = every_tile_field(), engines = 2, launchers = 3;
   prelaunch = unregistered = symmetric = true;
-  variant = Variant::b2b, poll = Poll::rank, trigger = Trigger::direct;
+  variant = CopyVariant::b2b, poll = PollScope::rank, trigger = EngineTrigger::direct;
   expect_kept(all);
 }
 

@@ -11,13 +11,13 @@ namespace {
 constexpr EnginePhases phases{.control_us = 1, .schedule_us = 2, .copy_us = 3, .sync_us = 4};
 constexpr double copied_us = 3 + 4;
 
-double time(Variant variant, const EnginePhases& engine, bool prelaunch = false) {
+double time(CopyVariant variant, const EnginePhases& engine, bool prelaunch = false) {
   Machine machine;
   machine.memory_gbps = 1e9;
   machine.link = {1e9, 0};
   machine.engine = engine;
   Problem problem{.op = Op::allgather, .world = 3, .m = 3, .n = 4, .k = 4};
-  if (variant == Variant::swap) {
+  if (variant == CopyVariant::swap) {
     problem.op = Op::alltoall;
     problem.routing = std::make_shared<const Routing>(std::vector(3, std::vector<std::int32_t>{0, 1, 2}));
   }
@@ -31,41 +31,42 @@ double launched_us(int batches, int commands) {
 }
 
 TEST(SimulateEngines, ControlAndScheduleAreInTurn) {
-  EXPECT_NEAR(time(Variant::pcpy, phases), launched_us(6, 2), 1e-6);
-  EXPECT_NEAR(time(Variant::b2b, phases), launched_us(3, 3), 1e-6);
-  EXPECT_NEAR(time(Variant::bcst, phases), launched_us(3, 2), 1e-6);
-  EXPECT_NEAR(time(Variant::swap, phases), launched_us(3, 2), 1e-6);
-  EXPECT_NEAR(time(Variant::pcpy, phases, true), 6 * 1 + copied_us, 1e-6) << "six places that engines poll";
+  EXPECT_NEAR(time(CopyVariant::pcpy, phases), launched_us(6, 2), 1e-6);
+  EXPECT_NEAR(time(CopyVariant::b2b, phases), launched_us(3, 3), 1e-6);
+  EXPECT_NEAR(time(CopyVariant::bcst, phases), launched_us(3, 2), 1e-6);
+  EXPECT_NEAR(time(CopyVariant::swap, phases), launched_us(3, 2), 1e-6);
+  EXPECT_NEAR(time(CopyVariant::pcpy, phases, true), 6 * 1 + copied_us, 1e-6)
+      << "six places that engines poll";
 }
 
 TEST(SimulateEngines, FetchBesideEachOther) {
   EnginePhases engine = phases;
   engine.fetch_us = 10;
-  EXPECT_NEAR(time(Variant::pcpy, engine), launched_us(6, 2) + 10, 1e-6);
-  EXPECT_NEAR(time(Variant::pcpy, engine, true), 6 * 1 + copied_us, 1e-6) << "ahead of the epoch";
+  EXPECT_NEAR(time(CopyVariant::pcpy, engine), launched_us(6, 2) + 10, 1e-6);
+  EXPECT_NEAR(time(CopyVariant::pcpy, engine, true), 6 * 1 + copied_us, 1e-6) << "ahead of the epoch";
 }
 
 TEST(SimulateEngines, BeginACommandBehindAnotherLater) {
   EnginePhases engine = phases;
   engine.queued_us = 0.5;
-  EXPECT_NEAR(time(Variant::b2b, engine), launched_us(3, 3) + 0.5, 1e-6);
-  EXPECT_NEAR(time(Variant::b2b, engine, true), 3 * 1 + copied_us + 0.5, 1e-6);
-  EXPECT_NEAR(time(Variant::pcpy, engine), launched_us(6, 2), 1e-6) << "each the first of its engine";
+  EXPECT_NEAR(time(CopyVariant::b2b, engine), launched_us(3, 3) + 0.5, 1e-6);
+  EXPECT_NEAR(time(CopyVariant::b2b, engine, true), 3 * 1 + copied_us + 0.5, 1e-6);
+  EXPECT_NEAR(time(CopyVariant::pcpy, engine), launched_us(6, 2), 1e-6) << "each the first of its engine";
 }
 
 TEST(SimulateEngines, PollWhatIsPrelaunched) {
   EnginePhases engine = phases;
   engine.poll_us = 5;
-  EXPECT_NEAR(time(Variant::pcpy, engine, true), 6 * 1 + 5 + copied_us, 1e-6);
-  EXPECT_NEAR(time(Variant::pcpy, engine), launched_us(6, 2), 1e-6);
+  EXPECT_NEAR(time(CopyVariant::pcpy, engine, true), 6 * 1 + 5 + copied_us, 1e-6);
+  EXPECT_NEAR(time(CopyVariant::pcpy, engine), launched_us(6, 2), 1e-6);
 }
 
 TEST(SimulateEngines, ChargeBroadcastsAndSwaps) {
   EnginePhases engine = phases;
   engine.broadcast_us = 6, engine.swap_us = 7;
-  EXPECT_NEAR(time(Variant::bcst, engine), launched_us(3, 2) + 6, 1e-6);
-  EXPECT_NEAR(time(Variant::swap, engine), launched_us(3, 2) + 7, 1e-6);
-  EXPECT_NEAR(time(Variant::pcpy, engine), launched_us(6, 2), 1e-6);
+  EXPECT_NEAR(time(CopyVariant::bcst, engine), launched_us(3, 2) + 6, 1e-6);
+  EXPECT_NEAR(time(CopyVariant::swap, engine), launched_us(3, 2) + 7, 1e-6);
+  EXPECT_NEAR(time(CopyVariant::pcpy, engine), launched_us(6, 2), 1e-6);
 }
 
 /// Late in a long run a femtosecond is less than two neighbouring times are apart.

@@ -50,19 +50,19 @@ TEST_P(ChosenVariant, IsNearlyTheFastest) {
   for (const Machine& machine : {machine_from_spec("mi300x8"), switched()})
     for (double bytes = 4 * kib; bytes <= 1024 * 1024 * kib; bytes *= 4)
       for (const bool prelaunch : {false, true})
-        for (const Trigger trigger : {Trigger::host, Trigger::direct}) {
+        for (const EngineTrigger trigger : {EngineTrigger::host, EngineTrigger::direct}) {
           const Problem problem = problem_of(GetParam(), 8, bytes);
-          const auto us = [&](Variant variant) {
+          const auto us = [&](CopyVariant variant) {
             const auto plan = plan_copy_engine(
                 problem, machine, {.variant = variant, .prelaunch = prelaunch, .trigger = trigger});
             return plan ? simulate(*plan, machine).makespan_us : 1e12;
           };
           double best = 1e12;
-          Variant fastest = Variant::automatic;
-          for (const Variant variant :
-               {Variant::b2b, Variant::bcst, Variant::swap, Variant::pcpy, Variant::ring})
+          CopyVariant fastest = CopyVariant::automatic;
+          for (const CopyVariant variant :
+               {CopyVariant::b2b, CopyVariant::bcst, CopyVariant::swap, CopyVariant::pcpy, CopyVariant::ring})
             if (const double one = us(variant); one < best) best = one, fastest = variant;
-          EXPECT_LE(us(Variant::automatic), 1.25 * best)
+          EXPECT_LE(us(CopyVariant::automatic), 1.25 * best)
               << machine.name << ", " << bytes / kib << " KiB" << (prelaunch ? ", prelaunched" : "")
               << ", by " << name(trigger) << ": fastest " << name(fastest);
         }
@@ -74,14 +74,14 @@ INSTANTIATE_TEST_SUITE_P(Ops, ChosenVariant,
 /// Where engines of several ranks may meet at the link of another, many bytes go in step.
 TEST(ChosenVariant, KeepsStepWhereThatCostsLittle) {
   const auto chosen = [](const Machine& machine, int world, double bytes) {
-    const CopyEngineParams params{.prelaunch = true, .trigger = Trigger::direct};
+    const CopyEngineParams params{.prelaunch = true, .trigger = EngineTrigger::direct};
     const Plan plan = plan_copy_engine(problem_of(Op::alltoall, world, bytes), machine, params).value();
     return std::get<CopyEngineParams>(params_of(plan)).variant;
   };
-  EXPECT_EQ(chosen(switched(), 8, 1024 * 1024 * kib), Variant::ring);
-  EXPECT_NE(chosen(switched(), 8, 1024 * kib), Variant::ring);
-  EXPECT_NE(chosen(switched(), 2, 1024 * 1024 * kib), Variant::ring);
-  EXPECT_NE(chosen(machine_from_spec("mi300x8"), 8, 1024 * 1024 * kib), Variant::ring);
+  EXPECT_EQ(chosen(switched(), 8, 1024 * 1024 * kib), CopyVariant::ring);
+  EXPECT_NE(chosen(switched(), 8, 1024 * kib), CopyVariant::ring);
+  EXPECT_NE(chosen(switched(), 2, 1024 * 1024 * kib), CopyVariant::ring);
+  EXPECT_NE(chosen(machine_from_spec("mi300x8"), 8, 1024 * 1024 * kib), CopyVariant::ring);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ CommOrder parse_comm_order(std::string_view text);
 
 /// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by the machine's engine
 /// phases, else by size.
-enum class Variant : std::uint8_t {
+enum class CopyVariant : std::uint8_t {
   automatic,
   pcpy,  ///< one engine for each copy
   bcst,  ///< one engine for each broadcast to two ranks
@@ -54,20 +54,20 @@ enum class Variant : std::uint8_t {
   b2b,   ///< one engine a rank; all copies of a rank are in flight together
   ring,  ///< one engine a rank; shards pass from rank to rank, or other rows go to each rank in turn, in step
 };
-std::string_view name(Variant variant);
-Variant parse_variant(std::string_view text);
+std::string_view name(CopyVariant variant);
+CopyVariant parse_copy_variant(std::string_view text);
 
 /// What prelaunched engines poll before they start (DMA collectives §4.2.5): one word for each engine, for
 /// each rank, or one for all ranks.
-enum class Poll : std::uint8_t { engine, rank, collective };
-std::string_view name(Poll poll);
-Poll parse_poll(std::string_view text);
+enum class PollScope : std::uint8_t { engine, rank, collective };
+std::string_view name(PollScope poll);
+PollScope parse_poll_scope(std::string_view text);
 
 /// What starts the engines and reports their completion. `host`: threads of the host (DMA collectives
 /// §4.3.2). `direct`: the steps that produce the data, and the engines themselves.
-enum class Trigger : std::uint8_t { host, direct };
-std::string_view name(Trigger trigger);
-Trigger parse_trigger(std::string_view text);
+enum class EngineTrigger : std::uint8_t { host, direct };
+std::string_view name(EngineTrigger trigger);
+EngineTrigger parse_engine_trigger(std::string_view text);
 
 /// Tiles of a GEMM with hooks, and the order in which they start.
 struct TileParams {
@@ -149,11 +149,11 @@ struct FusedParams {
 /// DMA collectives.
 struct CopyEngineParams {
   TileParams tile{};  ///< of a GEMM whose tiles trigger the engines
-  Variant variant = Variant::automatic;
+  CopyVariant variant = CopyVariant::automatic;
   std::int32_t engines = 0;  ///< of each rank; 0: the variant's
   bool prelaunch = false;    ///< commands are queued in the engines and wait for their trigger
-  Poll poll = Poll::engine;
-  Trigger trigger = Trigger::host;
+  PollScope poll = PollScope::engine;
+  EngineTrigger trigger = EngineTrigger::host;
   std::int32_t launchers = 0;  ///< threads that create the commands of all ranks; 0: one
   bool unregistered = false;   ///< each part is copied to the output as it arrives
   bool symmetric = false;

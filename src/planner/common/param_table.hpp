@@ -60,14 +60,14 @@ inline void parse(Mover& value, const std::string& text) {
 inline void parse(CommOrder& value, const std::string& text) {
   value = parse_comm_order(text);
 }
-inline void parse(Variant& value, const std::string& text) {
-  value = parse_variant(text);
+inline void parse(CopyVariant& value, const std::string& text) {
+  value = parse_copy_variant(text);
 }
-inline void parse(Poll& value, const std::string& text) {
-  value = parse_poll(text);
+inline void parse(PollScope& value, const std::string& text) {
+  value = parse_poll_scope(text);
 }
-inline void parse(Trigger& value, const std::string& text) {
-  value = parse_trigger(text);
+inline void parse(EngineTrigger& value, const std::string& text) {
+  value = parse_engine_trigger(text);
 }
 
 // ----------------------------------------------------------------------------------------------------------

@@ -32,43 +32,43 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
                               params.launchers, p.world)};
   // Ranks that add to one count may be an epoch ahead, and their adds would be taken for those of other
   // ranks.
-  if (params.poll == Poll::collective && params.trigger == Trigger::direct)
+  if (params.poll == PollScope::collective && params.trigger == EngineTrigger::direct)
     return Reason{"--poll collective needs --trigger host"};
   return std::nullopt;
 }
 
 /// Reason why a variant cannot carry out the problem's collective, or nullopt.
-std::optional<Reason> unfit(const Problem& p, Variant variant, const CopyEngineParams& params,
+std::optional<Reason> unfit(const Problem& p, CopyVariant variant, const CopyEngineParams& params,
                             bool symmetric) {
   const bool reduces_to_all = p.traits().reduces() && !p.traits().scatters();
-  if (variant == Variant::bcst && !is_gather(p) && !reduces_to_all)
+  if (variant == CopyVariant::bcst && !is_gather(p) && !reduces_to_all)
     return Reason{fmt::format(
         "bcst gives two ranks the same rows, but {} has other rows for each: use pcpy, b2b or swap",
         name(p.op))};
-  if (variant == Variant::swap && is_gather(p))
+  if (variant == CopyVariant::swap && is_gather(p))
     return Reason{fmt::format(
         "swap exchanges rows between two ranks, but {} sends one way: use pcpy, b2b, bcst or ring",
         name(p.op))};
-  if (variant == Variant::swap && !symmetric)
+  if (variant == CopyVariant::swap && !symmetric)
     return Reason{"swap exchanges rows in place: any two ranks must send each other the same number of rows"};
-  if (variant == Variant::ring && params.engines > 1)
+  if (variant == CopyVariant::ring && params.engines > 1)
     return Reason{fmt::format("ring has one engine a rank, not {}", params.engines)};
   return std::nullopt;
 }
 
 /// Number of engines of a rank so that each has one command, or one for all commands (§4.2).
-std::int32_t engines_for(const Problem& p, Variant variant) {
-  if (variant == Variant::b2b || variant == Variant::ring) return 1;
-  const bool in_pairs = variant == Variant::bcst || variant == Variant::swap;
+std::int32_t engines_for(const Problem& p, CopyVariant variant) {
+  if (variant == CopyVariant::b2b || variant == CopyVariant::ring) return 1;
+  const bool in_pairs = variant == CopyVariant::bcst || variant == CopyVariant::swap;
   const bool both =
       p.traits().reduces() && !p.traits().scatters();  // the gather of an allreduce is single copies
   return static_cast<std::int32_t>(larger(in_pairs && !both ? p.world / 2 : p.world - 1, 1));
 }
 
 /// The number of engines in the params, without engines that would have no command.
-std::int32_t engines_of(const Problem& p, Variant variant, const CopyEngineParams& params) {
+std::int32_t engines_of(const Problem& p, CopyVariant variant, const CopyEngineParams& params) {
   if (params.engines == 0) return engines_for(p, variant);
-  return std::min(params.engines, engines_for(p, variant == Variant::b2b ? Variant::pcpy : variant));
+  return std::min(params.engines, engines_for(p, variant == CopyVariant::b2b ? CopyVariant::pcpy : variant));
 }
 
 /// Bytes that all ranks have in the end, or reduce. For routed rows: the mean of what a rank sends.
@@ -79,13 +79,14 @@ std::int64_t total_bytes(const Problem& p) {
 }
 
 /// The fastest variant for this size on the paper's machine (Tables 1 and 2).
-Variant by_tables(const Problem& p, bool symmetric) {
+CopyVariant by_tables(const Problem& p, bool symmetric) {
   const std::int64_t bytes = total_bytes(p);
   constexpr std::int64_t kib = 1024, mib = 1024 * kib;
-  if (is_gather(p)) return bytes < 256 * kib ? Variant::b2b : bytes < mib ? Variant::bcst : Variant::pcpy;
-  if (bytes < 64 * kib) return Variant::b2b;
+  if (is_gather(p))
+    return bytes < 256 * kib ? CopyVariant::b2b : bytes < mib ? CopyVariant::bcst : CopyVariant::pcpy;
+  if (bytes < 64 * kib) return CopyVariant::b2b;
   const bool exchanges = p.traits().routes() && symmetric;
-  return bytes >= 4 * mib ? Variant::pcpy : exchanges ? Variant::swap : Variant::b2b;
+  return bytes >= 4 * mib ? CopyVariant::pcpy : exchanges ? CopyVariant::swap : CopyVariant::b2b;
 }
 
 /// The fastest variant by the phases of the machine's engines, or by the paper's tables if the phases are
@@ -94,9 +95,10 @@ Variant by_tables(const Problem& p, bool symmetric) {
 /// The phases do not show that ranks drift apart. Two engines that meet at one rank's link then slow each
 /// other down, by 40% between eight GPUs. If that can happen, `ring`, which keeps them in step, is chosen if
 /// it is nearly as fast.
-Variant by_size(const Problem& p, const Machine& machine, const CopyEngineParams& params, bool symmetric) {
+CopyVariant by_size(const Problem& p, const Machine& machine, const CopyEngineParams& params,
+                    bool symmetric) {
   if (!machine.engine.paced() || p.world < 2) return by_tables(p, symmetric);
-  const auto us = [&](Variant variant) {
+  const auto us = [&](CopyVariant variant) {
     TransferShape shape{variant, p.world, static_cast<double>(total_bytes(p)) / p.world, is_gather(p),
                         engines_of(p, variant, params)};
     if (!p.traits().reduces() || p.traits().scatters()) return transfer_us(machine, shape, params);
@@ -105,13 +107,15 @@ Variant by_size(const Problem& p, const Machine& machine, const CopyEngineParams
     shape.variant = gather_of(variant), shape.same_for_all = true;
     return exchange_us + transfer_us(machine, shape, params);
   };
-  Variant fastest = Variant::b2b;
-  for (const Variant variant : {Variant::bcst, Variant::swap, Variant::pcpy, Variant::ring})
+  CopyVariant fastest = CopyVariant::b2b;
+  for (const CopyVariant variant :
+       {CopyVariant::bcst, CopyVariant::swap, CopyVariant::pcpy, CopyVariant::ring})
     if (!unfit(p, variant, params, symmetric) && us(variant) < us(fastest)) fastest = variant;
   constexpr double nearly = 1.2;
   const bool may_meet = p.world > 2 && machine.topology.pair.gbps == 0;
-  if (may_meet && !unfit(p, Variant::ring, params, symmetric) && us(Variant::ring) < nearly * us(fastest))
-    return Variant::ring;
+  if (may_meet && !unfit(p, CopyVariant::ring, params, symmetric) &&
+      us(CopyVariant::ring) < nearly * us(fastest))
+    return CopyVariant::ring;
   return fastest;
 }
 
@@ -121,11 +125,11 @@ Result<CopyEngineParams> engine_params(const Problem& problem, const Machine& ma
                                        const CopyEngineParams& params, bool symmetric) {
   if (auto reason = unserved_by_engines(problem, machine, params)) return *reason;
   CopyEngineParams chosen;
-  chosen.variant =
-      params.variant == Variant::automatic ? by_size(problem, machine, params, symmetric) : params.variant;
+  chosen.variant = params.variant == CopyVariant::automatic ? by_size(problem, machine, params, symmetric)
+                                                            : params.variant;
   if (auto reason = unfit(problem, chosen.variant, params, symmetric)) return *reason;
   chosen.engines = engines_of(problem, chosen.variant, params);
-  if (problem.traits().multiplies() && params.trigger == Trigger::direct) {  // its tiles are counted
+  if (problem.traits().multiplies() && params.trigger == EngineTrigger::direct) {  // its tiles are counted
     const TileSize tile = tile_size(machine, params.tile);
     chosen.tile = {tile.rows, tile.cols,
                    params.tile.order == TileOrder{} ? machine.order : params.tile.order};

@@ -11,11 +11,11 @@ Result<CopyEngineParams> engine_params(const Problem& problem, const Machine& ma
                                        const CopyEngineParams& params, bool symmetric);
 
 /// Variant of the exchange before ranks sum rows, and variant of the gather of the sums.
-inline Variant exchange_of(Variant variant) {
-  return variant == Variant::bcst ? Variant::pcpy : variant;
+inline CopyVariant exchange_of(CopyVariant variant) {
+  return variant == CopyVariant::bcst ? CopyVariant::pcpy : variant;
 }
-inline Variant gather_of(Variant variant) {
-  return variant == Variant::swap ? Variant::pcpy : variant;
+inline CopyVariant gather_of(CopyVariant variant) {
+  return variant == CopyVariant::swap ? CopyVariant::pcpy : variant;
 }
 
 }  // namespace shingle::planner

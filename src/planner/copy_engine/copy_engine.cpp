@@ -63,7 +63,7 @@ void copy_rows(CopyEngineBuilder& build, int rank, const Slice& from, const Slic
 /// waiting kernels beside it.
 Gemm triggering(const CopyEngineBuilder& build, Gemm gemm) {
   const CopyEngineParams& params = build.params();
-  if (params.trigger == Trigger::direct)
+  if (params.trigger == EngineTrigger::direct)
     gemm.grid =
         make_grid(gemm.grid.rows, gemm.grid.cols,
                   static_cast<std::int32_t>(larger(smaller(params.tile.rows, gemm.grid.rows), 1)),
@@ -85,7 +85,7 @@ Parcels shards(const CopyEngineBuilder& build, std::function<Slice(int)> own, st
   return parcels;
 }
 
-void plan_gather(CopyEngineBuilder& build, Variant variant) {
+void plan_gather(CopyEngineBuilder& build, CopyVariant variant) {
   const Problem& p = build.problem();
   const bool multiplies = p.traits().multiplies(), produces = p.op == Op::gemm_allgather_gemm;
   const bool fills = build.params().unregistered && !multiplies;
@@ -142,11 +142,11 @@ std::int64_t routed_cols(const CopyEngineBuilder& build) {
   return build.problem().op == Op::alltoall_gemm ? build.problem().k : build.product_cols();
 }
 
-void plan_exchange(CopyEngineBuilder& build, Variant variant, const Layout& layout) {
+void plan_exchange(CopyEngineBuilder& build, CopyVariant variant, const Layout& layout) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
   const bool before = p.op == Op::gemm_alltoall, after = p.op == Op::alltoall_gemm;
-  const bool in_place = variant == Variant::swap;
+  const bool in_place = variant == CopyVariant::swap;
   std::vector<std::int64_t> sent, received;
   for (int r = 0; r < p.world; ++r) {
     sent.push_back(routing.rows(r));
@@ -297,8 +297,8 @@ void make_partials(CopyEngineBuilder& build, const Partials& partials, Transfer&
   }
 }
 
-void plan_reducescatter(CopyEngineBuilder& build, Variant variant) {
-  const Partials partials(build, variant == Variant::swap);
+void plan_reducescatter(CopyEngineBuilder& build, CopyVariant variant) {
+  const Partials partials(build, variant == CopyVariant::swap);
   const Handshake handshake(build);
   Transfer exchange(build, partials.parcels(build), variant, &handshake);
   for (int r = 0; r < build.world(); ++r) {
@@ -311,10 +311,10 @@ void plan_reducescatter(CopyEngineBuilder& build, Variant variant) {
 }
 
 /// A reduce-scatter, then a gather of the sums. Every rank applies an epilogue or a norm to all rows.
-void plan_allreduce(CopyEngineBuilder& build, Variant variant) {
+void plan_allreduce(CopyEngineBuilder& build, CopyVariant variant) {
   const Problem& p = build.problem();
-  const Variant first = planner::exchange_of(variant), second = planner::gather_of(variant);
-  const Partials partials(build, first == Variant::swap);
+  const CopyVariant first = planner::exchange_of(variant), second = planner::gather_of(variant);
+  const Partials partials(build, first == CopyVariant::swap);
   const bool finishing = build.needs_finishing(), fills = build.params().unregistered && !finishing;
   const std::int32_t reduced = finishing || fills ? build.buffer("reduced", p.m, p.n) : build.out;
   const Handshake handshake(build);

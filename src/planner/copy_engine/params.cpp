@@ -10,8 +10,8 @@ const planner::ParamTable<CopyEngineParams>& CopyEngineParams::table() {
       {
           row<&P::variant>("variant", "NAME", "pcpy, bcst, swap, b2b, ring, or auto (the default: by size)",
                            [](auto&) {
-                             return std::vector{Variant::pcpy, Variant::bcst, Variant::swap, Variant::b2b,
-                                                Variant::ring};
+                             return std::vector{CopyVariant::pcpy, CopyVariant::bcst, CopyVariant::swap,
+                                                CopyVariant::b2b, CopyVariant::ring};
                            }),
           row<&P::engines>("engines", "N", "Engines of each rank (default: the variant's)"),
           row<&P::prelaunch>("prelaunch", "", "Queue commands in the engines ahead of their trigger",
@@ -20,7 +20,7 @@ const planner::ParamTable<CopyEngineParams>& CopyEngineParams::table() {
                         "Flag that engines poll: engine (one each, the default), rank or collective"),
           row<&P::trigger>("trigger", "WHO",
                            "What starts engines: host (the default), or direct: the GEMM that made the data",
-                           [](auto&) { return std::vector{Trigger::host, Trigger::direct}; }),
+                           [](auto&) { return std::vector{EngineTrigger::host, EngineTrigger::direct}; }),
           row<&P::launchers>("launchers", "N",
                              "Host threads that create the commands of all ranks (default: 1)"),
           unregistered_row<P>(),

@@ -14,18 +14,18 @@ class Estimate {
   /// Time if all commands, of all engines, are in flight together.
   double at_once_us() const {
     const double peers = shape_.world - 1;
-    const bool in_pairs = shape_.variant == Variant::bcst || shape_.variant == Variant::swap;
+    const bool in_pairs = shape_.variant == CopyVariant::bcst || shape_.variant == CopyVariant::swap;
     const double commands = in_pairs ? std::ceil(peers / 2) : peers;
     const double engines = std::min<double>(shape_.engines, commands), each = std::ceil(commands / engines);
     const double copies =
-        shape_.variant == Variant::swap ? 2 * commands : peers;  // a swap moves data both ways
-    const double beyond = shape_.variant == Variant::bcst   ? engine_.broadcast_us
-                          : shape_.variant == Variant::swap ? engine_.swap_us
-                                                            : 0;
+        shape_.variant == CopyVariant::swap ? 2 * commands : peers;  // a swap moves data both ways
+    const double beyond = shape_.variant == CopyVariant::bcst   ? engine_.broadcast_us
+                          : shape_.variant == CopyVariant::swap ? engine_.swap_us
+                                                                : 0;
     // An engine that notifies receivers itself notifies each of them; with swap, also its own rank.
-    const double told = params_.trigger == Trigger::host  ? 1
-                        : shape_.variant == Variant::swap ? each + 1
-                                                          : std::ceil(peers / engines);
+    const double told = params_.trigger == EngineTrigger::host ? 1
+                        : shape_.variant == CopyVariant::swap  ? each + 1
+                                                               : std::ceil(peers / engines);
     const double moved_us = std::max(by_engine_us(std::ceil(copies / engines)), by_links_us(peers));
     return trigger_us(engines) + start_us(commands + engines * told, engines) +
            (each - 1) * engine_.queued_us + copy_us() + beyond + moved_us + told * engine_.sync_us +
@@ -51,9 +51,9 @@ class Estimate {
   }
   /// Time until the engines see their trigger: a host thread writes every word that they poll.
   double trigger_us(double engines) const {
-    if (!params_.prelaunch || params_.trigger == Trigger::direct) return 0;
-    if (params_.poll == Poll::collective) return engine_.control_us;
-    return served() * (params_.poll == Poll::engine ? engines : 1) * engine_.control_us;
+    if (!params_.prelaunch || params_.trigger == EngineTrigger::direct) return 0;
+    if (params_.poll == PollScope::collective) return engine_.control_us;
+    return served() * (params_.poll == PollScope::engine ? engines : 1) * engine_.control_us;
   }
   /// Time from the count that lets a batch begin to the start of its engines.
   double start_us(double commands, double batches) const {
@@ -82,7 +82,7 @@ class Estimate {
 
 double transfer_us(const Machine& machine, const TransferShape& shape, const CopyEngineParams& params) {
   const Estimate estimate(machine, shape, params);
-  return shape.variant == Variant::ring ? estimate.in_turn_us() : estimate.at_once_us();
+  return shape.variant == CopyVariant::ring ? estimate.in_turn_us() : estimate.at_once_us();
 }
 
 }  // namespace shingle::planner

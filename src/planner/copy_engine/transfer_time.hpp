@@ -9,7 +9,7 @@ namespace shingle::planner {
 
 /// A transfer in which each rank sends the same number of bytes to each other rank.
 struct TransferShape {
-  Variant variant = Variant::pcpy;
+  CopyVariant variant = CopyVariant::pcpy;
   int world = 1;
   double parcel_bytes = 0;    ///< bytes from one rank to one other
   bool same_for_all = false;  ///< true if a rank sends the same data to all others

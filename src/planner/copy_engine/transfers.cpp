@@ -30,9 +30,9 @@ std::vector<int> union_of(const std::vector<Command>& commands) {
 
 }  // namespace
 
-std::vector<Command> commands_of(const Parcels& parcels, Variant variant, int rank, int world) {
+std::vector<Command> commands_of(const Parcels& parcels, CopyVariant variant, int rank, int world) {
   std::vector<Command> commands;
-  if (variant == Variant::swap) {
+  if (variant == CopyVariant::swap) {
     for (const int peer : partners(rank, world))
       if (const Slice mine = parcels.from(rank, peer); mine.rows > 0)
         commands.push_back({Swap{mine, parcels.from(peer, rank)}, {peer}});
@@ -44,7 +44,7 @@ std::vector<Command> commands_of(const Parcels& parcels, Variant variant, int ra
   for (std::size_t i = 0; i < peers.size(); ++i) {
     const int peer = peers[i];
     const Slice from = parcels.from(rank, peer);
-    if (variant == Variant::bcst && i + 1 < peers.size()) {
+    if (variant == CopyVariant::bcst && i + 1 < peers.size()) {
       const int other = peers[++i];
       commands.push_back({Broadcast{from, {parcels.to(rank, peer), parcels.to(rank, other)}}, {peer, other}});
     } else {
@@ -54,7 +54,7 @@ std::vector<Command> commands_of(const Parcels& parcels, Variant variant, int ra
   return commands;
 }
 
-Transfer::Transfer(CopyEngineBuilder& build, const Parcels& parcels, Variant variant,
+Transfer::Transfer(CopyEngineBuilder& build, const Parcels& parcels, CopyVariant variant,
                    const Handshake* handshake)
     : parcels_(parcels),
       variant_(variant),
@@ -70,17 +70,17 @@ Transfer::Transfer(CopyEngineBuilder& build, const Parcels& parcels, Variant var
   any_ = most_engines_ > 0;
   if (!any_) return;
 
-  const bool host = trigger_ == Trigger::host, ring = variant == Variant::ring;
+  const bool host = trigger_ == EngineTrigger::host, ring = variant == CopyVariant::ring;
   const auto most = static_cast<std::int64_t>(most_engines_);
-  trigger_count_ = build.counter("trigger", poll_ == Poll::engine ? most : 1);
+  trigger_count_ = build.counter("trigger", poll_ == PollScope::engine ? most : 1);
   if (host) {
     build.communicate_by_host();
     computed_ = build.counter("computed", 1);
     come_ = build.counter("come", 1);
-    if (poll_ == Poll::collective) ready_ = build.counter("ready", world);
+    if (poll_ == PollScope::collective) ready_ = build.counter("ready", world);
     if (!ring) done_ = build.counter("done", most, CounterKind::set);
   }
-  if (variant == Variant::swap && poll_ != Poll::collective) made_ = build.counter("made", world);
+  if (variant == CopyVariant::swap && poll_ != PollScope::collective) made_ = build.counter("made", world);
   if (ring && !passes_on()) in_step_ = build.counter("in step", world, CounterKind::set);
   const bool by_source = ring || host;
   sent_ = build.counter("sent", by_source ? world : world * most, CounterKind::set);
@@ -112,14 +112,14 @@ void Transfer::deal(int rank, int world, std::int32_t wanted) {
   for (Engine& engine : engines) {
     engine.told = union_of(engine.commands);
     // A swap also changes the rank's own data.
-    if (variant_ == Variant::swap && trigger_ == Trigger::direct) engine.told.push_back(rank);
+    if (variant_ == CopyVariant::swap && trigger_ == EngineTrigger::direct) engine.told.push_back(rank);
   }
 }
 
 void Transfer::hook(const TileGrid& grid, std::vector<TileNotify>& notify, int rank) {
-  if (trigger_ == Trigger::host || grid.tiles() == 0) return;
+  if (trigger_ == EngineTrigger::host || grid.tiles() == 0) return;
   const std::size_t engines = engines_[static_cast<std::size_t>(rank)].size();
-  const std::size_t places = poll_ == Poll::engine ? engines : std::min<std::size_t>(engines, 1);
+  const std::size_t places = poll_ == PollScope::engine ? engines : std::min<std::size_t>(engines, 1);
   for (std::size_t i = 0; i < places; ++i)
     notify.push_back({trigger_count_, {rank}, {grid.positions()}, {static_cast<std::int32_t>(i)}});
   if (places > 0) started_[static_cast<std::size_t>(rank)] = static_cast<std::uint32_t>(grid.tiles());
@@ -129,24 +129,24 @@ void Transfer::hook(const TileGrid& grid, std::vector<TileNotify>& notify, int r
 void Transfer::ready(CopyEngineBuilder& build, int rank) {
   if (!any_) return;
   const auto& engines = engines_[static_cast<std::size_t>(rank)];
-  if (trigger_ == Trigger::host) {
+  if (trigger_ == EngineTrigger::host) {
     hand_over(build, rank, computed_, compute_lane, communicate_lane);
     tell_made(build, rank, communicate_lane);
     trigger_by_host(build, rank);
   } else if (!hooked_) {
     const std::size_t places =
-        poll_ == Poll::engine ? engines.size() : std::min<std::size_t>(engines.size(), 1);
+        poll_ == PollScope::engine ? engines.size() : std::min<std::size_t>(engines.size(), 1);
     for (std::size_t i = 0; i < places; ++i)
       build.notify(rank, compute_lane, trigger_count_, static_cast<std::int64_t>(i));
   }
   hooked_ = false;
-  if (trigger_ == Trigger::direct) tell_made(build, rank, compute_lane);
-  if (variant_ == Variant::ring) {
+  if (trigger_ == EngineTrigger::direct) tell_made(build, rank, compute_lane);
+  if (variant_ == CopyVariant::ring) {
     if (!engines.empty()) passes_on() ? run_ring(build, rank) : run_in_step(build, rank);
   } else {
     for (std::size_t e = 0; e < engines.size(); ++e) run_engine(build, rank, e);
   }
-  if (trigger_ == Trigger::host) end_by_host(build, rank);
+  if (trigger_ == EngineTrigger::host) end_by_host(build, rank);
 }
 
 void Transfer::await_peers(CopyEngineBuilder& build, int rank, std::int32_t lane,
@@ -171,7 +171,7 @@ void Transfer::tell_made(CopyEngineBuilder& build, int rank, std::int32_t lane) 
 /// The rank's host thread waits until peers may be written to, and starts the engines.
 void Transfer::trigger_by_host(CopyEngineBuilder& build, int rank) const {
   const auto& engines = engines_[static_cast<std::size_t>(rank)];
-  if (poll_ == Poll::collective) {
+  if (poll_ == PollScope::collective) {
     // A rank that neither sends nor receives could otherwise run any number of epochs ahead.
     const auto takes_part = [&](int r) {
       return !engines_[static_cast<std::size_t>(r)].empty() || !awaited_[static_cast<std::size_t>(r)].empty();
@@ -188,9 +188,9 @@ void Transfer::trigger_by_host(CopyEngineBuilder& build, int rank) const {
   for (const Engine& engine : engines) peers.insert(peers.end(), engine.told.begin(), engine.told.end());
   std::ranges::sort(peers);
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-  if (variant_ == Variant::ring) peers = met_first(rank, build.world());
+  if (variant_ == CopyVariant::ring) peers = met_first(rank, build.world());
   await_peers(build, rank, communicate_lane, peers);
-  const std::size_t places = poll_ == Poll::engine ? engines.size() : 1;
+  const std::size_t places = poll_ == PollScope::engine ? engines.size() : 1;
   for (std::size_t i = 0; i < places; ++i)
     build.notify(rank, communicate_lane, trigger_count_, static_cast<std::int64_t>(i));
 }
@@ -198,18 +198,18 @@ void Transfer::trigger_by_host(CopyEngineBuilder& build, int rank) const {
 /// Begins a batch of commands in an engine's lane; it first awaits or polls the trigger.
 std::int32_t Transfer::begin_batch(CopyEngineBuilder& build, int rank, std::size_t e) const {
   const std::int32_t lane = build.engine(rank, e);
-  const bool for_all = poll_ == Poll::collective;
-  build.step(
-      rank, lane,
-      Await{{trigger_count_, for_all ? 0 : rank, poll_ == Poll::engine ? static_cast<std::int32_t>(e) : 0},
-            started_[static_cast<std::size_t>(rank)]});
+  const bool for_all = poll_ == PollScope::collective;
+  build.step(rank, lane,
+             Await{{trigger_count_, for_all ? 0 : rank,
+                    poll_ == PollScope::engine ? static_cast<std::int32_t>(e) : 0},
+                   started_[static_cast<std::size_t>(rank)]});
   return lane;
 }
 
 void Transfer::run_engine(CopyEngineBuilder& build, int rank, std::size_t e) const {
   const Engine& engine = engines_[static_cast<std::size_t>(rank)][e];
   const std::int32_t lane = begin_batch(build, rank, e);
-  const bool direct = trigger_ == Trigger::direct;
+  const bool direct = trigger_ == EngineTrigger::direct;
   if (direct) await_peers(build, rank, lane, engine.told);
   for (const Command& command : engine.commands) build.step(rank, lane, command.step);
   if (!direct) return build.notify(rank, lane, done_, static_cast<std::int64_t>(e));
@@ -222,7 +222,7 @@ void Transfer::run_engine(CopyEngineBuilder& build, int rank, std::size_t e) con
 void Transfer::run_ring(CopyEngineBuilder& build, int rank) const {
   const int world = build.world(), next = after(rank, 1, world);
   const std::int32_t lane = begin_batch(build, rank, 0);
-  if (trigger_ == Trigger::direct) await_peers(build, rank, lane, met_first(rank, world));
+  if (trigger_ == EngineTrigger::direct) await_peers(build, rank, lane, met_first(rank, world));
   for (int i = 0; i + 1 < world; ++i) {
     const int shard = after(rank, world - i, world);
     const Slice from = i == 0 ? parcels_.from(rank, next) : parcels_.to(shard, rank);
@@ -258,7 +258,7 @@ std::vector<int> Transfer::met_first(int rank, int world) const {
 void Transfer::run_in_step(CopyEngineBuilder& build, int rank) const {
   const int world = build.world(), last = after(rank, world - 1, world);
   const std::int32_t lane = begin_batch(build, rank, 0);
-  if (trigger_ == Trigger::direct) await_peers(build, rank, lane, met_first(rank, world));
+  if (trigger_ == EngineTrigger::direct) await_peers(build, rank, lane, met_first(rank, world));
   bool begun = false;
   for (int i = 1; i < world; ++i) {
     const int peer = after(rank, i, world);
@@ -290,7 +290,7 @@ void Transfer::end_by_host(CopyEngineBuilder& build, int rank) const {
 }
 
 void Transfer::await_all(CopyEngineBuilder& build, int rank) const {
-  if (trigger_ == Trigger::host) return build.await(rank, compute_lane, come_, 0);
+  if (trigger_ == EngineTrigger::host) return build.await(rank, compute_lane, come_, 0);
   for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
     build.await(rank, compute_lane, sent_, entry);
 }
@@ -299,9 +299,9 @@ void Transfer::arrived(CopyEngineBuilder& build, int rank, const Use& use) const
   if (!any_) return;
   // A host thread reports all data at once. For a swap, either rank of the pair may run the command, so an
   // entry does not identify the source.
-  const bool apart = use && trigger_ == Trigger::direct && variant_ != Variant::swap;
+  const bool apart = use && trigger_ == EngineTrigger::direct && variant_ != CopyVariant::swap;
   if (!apart) await_all(build, rank);
-  const std::int64_t entries = variant_ == Variant::ring ? 1 : static_cast<std::int64_t>(most_engines_);
+  const std::int64_t entries = variant_ == CopyVariant::ring ? 1 : static_cast<std::int64_t>(most_engines_);
   for (int i = 1; use && i < build.world(); ++i) {
     const int source = after(rank, build.world() - i, build.world());  // sources in order of arrival
     for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])

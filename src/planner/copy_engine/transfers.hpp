@@ -37,7 +37,7 @@ struct Command {
 
 /// Commands of a rank in step with all others. The i-th goes to the i-th next rank, so that no receiver gets
 /// two at the same time. `variant` is pcpy, b2b, bcst or swap.
-std::vector<Command> commands_of(const Parcels& parcels, Variant variant, int rank, int world);
+std::vector<Command> commands_of(const Parcels& parcels, CopyVariant variant, int rank, int world);
 
 /// The transfer of a collective's parcels, rank by rank. Call ready() when the rank's data is complete, then
 /// arrived() where all data for it must have come. The rank may have other steps between the two.
@@ -47,7 +47,7 @@ class Transfer {
 
   /// `handshake`: before a rank writes to others, these must have begun the epoch. Null if that is already
   /// known.
-  Transfer(CopyEngineBuilder& build, const Parcels& parcels, Variant variant, const Handshake* handshake);
+  Transfer(CopyEngineBuilder& build, const Parcels& parcels, CopyVariant variant, const Handshake* handshake);
 
   /// True if any rank moves any data.
   bool any() const { return any_; }
@@ -68,7 +68,7 @@ class Transfer {
   };
 
   /// True for a ring that passes the same data on from rank to rank. Other data goes in step instead.
-  bool passes_on() const { return variant_ == Variant::ring && parcels_.same_for_all; }
+  bool passes_on() const { return variant_ == CopyVariant::ring && parcels_.same_for_all; }
   /// Awaits the `begun` signals of an engine's peers; in place: their data.
   void await_peers(CopyEngineBuilder& build, int rank, std::int32_t lane,
                    const std::vector<int>& peers) const;
@@ -86,9 +86,9 @@ class Transfer {
   void end_by_host(CopyEngineBuilder& build, int rank) const;
 
   Parcels parcels_;
-  Variant variant_;
-  Poll poll_;
-  Trigger trigger_;
+  CopyVariant variant_;
+  PollScope poll_;
+  EngineTrigger trigger_;
   const Handshake* handshake_;
   bool any_ = false, hooked_ = false;
   std::size_t most_engines_ = 0;
