@@ -282,7 +282,7 @@ TEST(Deadline, LeavesTimeForThePhasesOfEngines) {
 }
 
 TEST(WorldFlags, FollowTheLauncher) {
-  const Launch mpi{.mpi = true, .rank = 1, .size = 3, .on_this_host = 3};
+  const ProcessLaunch mpi{.mpi = true, .rank = 1, .size = 3, .on_this_host = 3};
   EXPECT_EQ(WorldFlags{}.ranks({}), 4);
   EXPECT_EQ(WorldFlags{}.ranks(mpi), 3);
   EXPECT_EQ(WorldFlags{}.options(mpi).backend, "mpi");

@@ -277,7 +277,7 @@ void add_tune(CLI::App& app, TuneFlags& flags) {
   add_format_flag(app, flags.format, "table");
 }
 
-int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
+int dispatch(CLI::App& app, const Commands& commands, const ProcessLaunch& launch) {
   const std::string name = app.get_subcommands().at(0)->get_name();
   if (name == "run") return run(commands.run, launch);
   if (name == "plan") return plan(commands.plan, launch);
@@ -294,7 +294,7 @@ int dispatch(CLI::App& app, const Commands& commands, const Launch& launch) {
 /// Runs `work`; a failure becomes one line and an exit code. All processes of an MPI run detect usage errors
 /// alike.
 template <class Work>
-int guarded(const Launch& launch, Work work) {
+int guarded(const ProcessLaunch& launch, Work work) {
   const auto refuse = [&](const std::exception& error) {
     if (launch.speaks()) print_failure(error.what());
     return bad_usage;
@@ -363,7 +363,7 @@ std::string unknown_flag(const CLI::App& app) {
 }
 
 /// Exit code if the arguments were answered (help, version) or refused. Empty if there is work to do.
-std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const Launch& launch) {
+std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const ProcessLaunch& launch) {
   refuse_unknown_command(app, argc, argv);
   try {
     app.parse(argc, argv);
@@ -393,9 +393,9 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const
 }  // namespace
 
 int main(int argc, const char* const* argv) {
-  Launch launch;
+  ProcessLaunch launch;
   try {
-    launch = find_launch();
+    launch = find_process_launch();
   } catch (const InvalidArgument& error) {
     print_failure(error.what());
     return bad_usage;

@@ -22,7 +22,7 @@ struct RunFlags {
   std::string machine;  ///< for --mechanism auto: a profile of this machine
   bool timeline = false;
 };
-int run(const RunFlags& flags, const Launch& launch);
+int run(const RunFlags& flags, const ProcessLaunch& launch);
 
 struct PlanCommandFlags {
   ProblemFlags what;
@@ -35,7 +35,7 @@ struct PlanCommandFlags {
   Format format = Format::text;
   std::string out, trace, svg;
 };
-int plan(const PlanCommandFlags& flags, const Launch& launch);
+int plan(const PlanCommandFlags& flags, const ProcessLaunch& launch);
 
 struct VerifyFlags {
   std::string file;  ///< a plan as JSON; empty: the problem flags apply
@@ -44,7 +44,7 @@ struct VerifyFlags {
   WorldFlags where;
   std::string machine;
 };
-int verify(const VerifyFlags& flags, const Launch& launch);
+int verify(const VerifyFlags& flags, const ProcessLaunch& launch);
 
 struct SimulateFlags {
   std::string file;  ///< a plan as JSON; empty: the problem flags apply
@@ -58,7 +58,7 @@ struct SimulateFlags {
   std::string trace, svg, html;
   bool timeline = false, critical_path = false;
 };
-int simulate(const SimulateFlags& flags, const Launch& launch);
+int simulate(const SimulateFlags& flags, const ProcessLaunch& launch);
 
 struct CompareFlags {
   std::string a, b;                 ///< files of rows, as JSON
@@ -66,7 +66,7 @@ struct CompareFlags {
   Format format = Format::text;
   std::string html;
 };
-int compare(const CompareFlags& flags, const Launch& launch);
+int compare(const CompareFlags& flags, const ProcessLaunch& launch);
 
 struct TuneFlags {
   ProblemFlags what;
@@ -79,7 +79,7 @@ struct TuneFlags {
   std::string nccl_table;  ///< if set, only prints the environment to use this table
   Format format = Format::text;
 };
-int tune(const TuneFlags& flags, const Launch& launch);
+int tune(const TuneFlags& flags, const ProcessLaunch& launch);
 
 struct CotuneFlags {
   std::string model, overlap, trace;   ///< files, at most one of which is given
@@ -94,7 +94,7 @@ struct CotuneFlags {
   std::string plan, table, list;  ///< output files
   Format format = Format::text;
 };
-int cotune(const CotuneFlags& flags, const Launch& launch);
+int cotune(const CotuneFlags& flags, const ProcessLaunch& launch);
 /// Adds the flags of cotune (cotune/flags.cpp).
 void add_cotune(CLI::App& app, CotuneFlags& flags);
 
@@ -111,7 +111,7 @@ struct ProfileFlags {
   bool keep = false;                    ///< keep as this machine's own profile
   std::string out;
 };
-int profile(const ProfileFlags& flags, const Launch& launch);
+int profile(const ProfileFlags& flags, const ProcessLaunch& launch);
 
 struct BenchFlags {
   ProblemFlags what;
@@ -134,10 +134,10 @@ struct BenchFlags {
   std::string out, html;
   std::string command;  ///< the command line, for the record
 };
-int bench(const BenchFlags& flags, const Launch& launch);
+int bench(const BenchFlags& flags, const ProcessLaunch& launch);
 /// Adds the flags of bench (bench/flags.cpp).
 void add_bench(CLI::App& app, BenchFlags& flags);
 
-int info(Format format, const WorldFlags& where, const Launch& launch);
+int info(Format format, const WorldFlags& where, const ProcessLaunch& launch);
 
 }  // namespace shingle::cli

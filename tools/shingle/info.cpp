@@ -50,7 +50,7 @@ void print_text(const HostInfo& host, const Machine& machine, int ranks) {
 
 }  // namespace
 
-int info(Format format, const WorldFlags& where, const Launch& launch) {
+int info(Format format, const WorldFlags& where, const ProcessLaunch& launch) {
   if (!launch.speaks()) return 0;
   const int ranks = where.ranks(launch);
   const Machine machine = machine_of(ranks, where.options(launch));

@@ -39,7 +39,7 @@ std::string shown(const Plan& plan, const PlanCommandFlags& flags) {
 
 }  // namespace
 
-int plan(const PlanCommandFlags& flags, const Launch& launch) {
+int plan(const PlanCommandFlags& flags, const ProcessLaunch& launch) {
   require_writable("--out", flags.out);
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);

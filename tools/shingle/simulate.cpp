@@ -98,7 +98,7 @@ class Simulations {
 
 }  // namespace
 
-int simulate(const SimulateFlags& flags, const Launch& launch) {
+int simulate(const SimulateFlags& flags, const ProcessLaunch& launch) {
   if (!launch.speaks()) return 0;
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);

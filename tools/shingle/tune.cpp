@@ -74,7 +74,7 @@ std::string nccl_environment_text(const std::string& table) {
 
 }  // namespace
 
-int tune(const TuneFlags& flags, const Launch& launch) {
+int tune(const TuneFlags& flags, const ProcessLaunch& launch) {
   if (!launch.speaks()) return 0;
   if (!flags.nccl_table.empty()) {
     fmt::print("{}", nccl_environment_text(flags.nccl_table));

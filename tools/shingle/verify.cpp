@@ -39,7 +39,7 @@ bool prove(const Plan& plan) {
 
 }  // namespace
 
-int verify(const VerifyFlags& flags, const Launch& launch) {
+int verify(const VerifyFlags& flags, const ProcessLaunch& launch) {
   if (!launch.speaks()) return 0;
   if (!flags.file.empty()) return prove(read_plan(flags.file)) ? 0 : 1;
   const int ranks = flags.where.ranks(launch);

@@ -89,7 +89,7 @@ std::vector<Shape> plan_shapes(const std::vector<NamedProblem>& problems, const 
 
 class Bench {
  public:
-  Bench(const BenchFlags& flags, const Launch& launch, int ranks)
+  Bench(const BenchFlags& flags, const ProcessLaunch& launch, int ranks)
       : flags_(flags), launch_(launch), ranks_(ranks), where_(flags.where.options(launch)) {
     options_ = {.measure = {.repeat = flags.iters, .warmup = flags.warmup},
                 .checked = flags.checked,
@@ -270,7 +270,7 @@ class Bench {
   static constexpr std::size_t summary_words = 2;
 
   const BenchFlags& flags_;
-  const Launch& launch_;
+  const ProcessLaunch& launch_;
   const int ranks_;
   WorldOptions where_;
   BenchOptions options_;
@@ -286,7 +286,7 @@ class Bench {
 
 }  // namespace
 
-int bench(const BenchFlags& flags, const Launch& launch) {
+int bench(const BenchFlags& flags, const ProcessLaunch& launch) {
   require_writable("--out", flags.out);
   require_writable("--html", flags.html);
   return Bench(flags, launch, flags.where.ranks(launch)).run();

@@ -40,7 +40,7 @@ struct BenchOptions {
   MeasureOptions measure;
   Checked checked = Checked::sampled;
   WorldFlags where;
-  Launch launch;
+  ProcessLaunch launch;
   std::string backend;  ///< its name in the rows
   std::uint64_t seed = 0;
 };

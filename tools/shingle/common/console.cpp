@@ -28,7 +28,7 @@ void print_failure(std::string_view message) {
   fmt::print(stderr, "shingle: {}\n", line);
 }
 
-void print_failure(const std::exception& error, const Launch& launch) {
+void print_failure(const std::exception& error, const ProcessLaunch& launch) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   // fmt's message names only "a file".
   const bool no_output = std::ferror(stdout) != 0;
@@ -39,7 +39,7 @@ void print_failure(const std::exception& error, const Launch& launch) {
 
 void print_note(const std::string& message) {
   static std::set<std::string> said;
-  if (find_launch().speaks() && said.insert(message).second) print_failure("note: " + message);
+  if (find_process_launch().speaks() && said.insert(message).second) print_failure("note: " + message);
 }
 
 Progress::Progress(bool enabled, Output output)

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <thread>
 
-#include "shingle/common/launch.hpp"
+#include "shingle/common/process_launch.hpp"
 
 namespace shingle::cli {
 
@@ -21,7 +21,7 @@ void print_failure(std::string_view message);
 inline constexpr const char* unwritable_output = "standard output could not be written";
 
 /// Prints a failure during work. Every process of an MPI run prints its own, because reasons may differ.
-void print_failure(const std::exception& error, const Launch& launch);
+void print_failure(const std::exception& error, const ProcessLaunch& launch);
 
 /// Prints a note for the user as one line on stderr: only once, and by one of a launcher's processes.
 void print_note(const std::string& message);

@@ -84,13 +84,13 @@ CLI::Option* add(CLI::App& app, const std::string& flag, const std::string& type
   return app.add_option_function<std::string>(flag, checked, help)->type_name(type);
 }
 
-int WorldFlags::ranks(const Launch& launch) const {
+int WorldFlags::ranks(const ProcessLaunch& launch) const {
   if (world > 0) return world;
   const std::string_view used = options(launch).backend;
   return used != "host" && launch.processes() ? launch.size : find_backend(used).ranks();
 }
 
-WorldOptions WorldFlags::options(const Launch& launch) const {
+WorldOptions WorldFlags::options(const ProcessLaunch& launch) const {
   const std::string_view implied = launch.mpi ? "mpi" : "host";
   return {.backend = backend.empty() ? implied : backend,
           .link = link,

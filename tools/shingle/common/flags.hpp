@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shingle/common/launch.hpp"
+#include "shingle/common/process_launch.hpp"
 #include "shingle/shingle.hpp"
 
 namespace CLI {  // CLI11 is slow to compile: only sources that add flags include it
@@ -61,9 +61,9 @@ struct WorldFlags {
   int workers = 0;                   ///< of each rank; 0: the cores shared among the ranks
   std::optional<double> timeout_us;  ///< empty: 30 s, and more for runs that may take long
 
-  int ranks(const Launch& launch) const;
+  int ranks(const ProcessLaunch& launch) const;
   /// Options of the world, with the backend that `launch` implies.
-  WorldOptions options(const Launch& launch) const;
+  WorldOptions options(const ProcessLaunch& launch) const;
 };
 
 /// Headings of flags in `--help`. A mechanism's own params have its name as heading.

@@ -150,7 +150,7 @@ void agree(World& world, std::vector<Job>& jobs, const Target& target) {
 }
 
 std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how,
-                           const Target& target, const Launch& launch) {
+                           const Target& target, const ProcessLaunch& launch) {
   std::vector<Job> jobs;
   for (const NamedProblem& named : problems) {
     require_memory(user_matrix_bytes(named.problem, launch), describe(named), launch);

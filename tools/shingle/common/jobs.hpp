@@ -45,7 +45,7 @@ std::vector<Candidate> make_candidates(const Problem& problem, const PlanFlags& 
 
 /// The plans of all problems. Throws InvalidArgument if a problem's matrices alone would not fit into memory.
 std::vector<Job> make_jobs(const std::vector<NamedProblem>& problems, const PlanFlags& how,
-                           const Target& target, const Launch& launch);
+                           const Target& target, const ProcessLaunch& launch);
 
 /// Applies rank 0's choices on all processes, because each process may have other kept results of `tune`.
 /// Collective.

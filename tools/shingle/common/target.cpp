@@ -27,11 +27,11 @@ Machine from_spec(const std::string& spec, int ranks) {
 
 /// True if a kept profile of this machine is used. Not with a launcher, because processes on several hosts
 /// could differ.
-bool keeps_profile(int ranks, const Launch& launch) {
+bool keeps_profile(int ranks, const ProcessLaunch& launch) {
   return !launch.processes() && ranks <= max_world;
 }
 
-std::optional<OwnProfile> kept_profile(int ranks, const WorldOptions& here, const Launch& launch) {
+std::optional<OwnProfile> kept_profile(int ranks, const WorldOptions& here, const ProcessLaunch& launch) {
   return keeps_profile(ranks, launch) ? own_profile(ranks, here) : std::nullopt;
 }
 
@@ -89,7 +89,7 @@ std::optional<std::string> folder_to_keep(const std::string& directory) {
 }
 
 Target target_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here,
-                          const Launch& launch) {
+                          const ProcessLaunch& launch) {
   Target target;
   if (!spec.empty()) {
     target.machine = from_spec(spec, ranks);
@@ -107,7 +107,7 @@ Target target_to_plan_for(const std::string& spec, int ranks, const WorldOptions
 }
 
 Target target_to_tune_for(const std::string& profile, int ranks, const WorldOptions& here,
-                          const Launch& launch) {
+                          const ProcessLaunch& launch) {
   Target target;
   if (!profile.empty()) {
     target.machine = from_spec(profile, ranks);

@@ -27,13 +27,14 @@ struct Target {
 
 /// The machine to plan for. `spec` is read by machine_from_spec(); empty: this machine, with its kept profile
 /// if any. Measures nothing. Throws InvalidArgument if the machine has too few ranks.
-Target target_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here, const Launch& launch);
+Target target_to_plan_for(const std::string& spec, int ranks, const WorldOptions& here,
+                          const ProcessLaunch& launch);
 
 /// The machine whose times to predict. `profile` names it, and links and engines in `here` replace its own.
 /// Empty: this machine, measured once and kept beside the tuning results. Throws InvalidArgument if the
 /// machine has too few ranks, or under mpirun without a profile.
 Target target_to_tune_for(const std::string& profile, int ranks, const WorldOptions& here,
-                          const Launch& launch);
+                          const ProcessLaunch& launch);
 
 /// Folder for results. If nothing can be kept, prints the folder and the reason to stderr before any
 /// measurement, and returns nothing. `directory` empty: the default folder.

@@ -175,7 +175,7 @@ Report page_of(const Comparison& comparison, const CompareFlags& flags, const st
 
 }  // namespace
 
-int compare(const CompareFlags& flags, const Launch& launch) {
+int compare(const CompareFlags& flags, const ProcessLaunch& launch) {
   if (!launch.speaks()) return 0;
   require_writable("--html", flags.html);
   const std::vector<ResultRow> a = read_results(flags.a), b = read_results(flags.b);

@@ -30,7 +30,7 @@ void compare(OverlapRunner& runner, Found& found) {
 
 }  // namespace
 
-CoTuner::CoTuner(const CotuneFlags& flags, const Launch& launch) {
+CoTuner::CoTuner(const CotuneFlags& flags, const ProcessLaunch& launch) {
   if (!flags.machine.empty()) {
     machine_ = machine_from_spec(flags.machine);
     ranks_ = flags.where.world > 0 ? flags.where.world : std::max(machine_.ranks, 2);

@@ -28,7 +28,7 @@ struct Found {
 
 class CoTuner {
  public:
-  CoTuner(const CotuneFlags& flags, const Launch& launch);
+  CoTuner(const CotuneFlags& flags, const ProcessLaunch& launch);
 
   const Machine& machine() const { return machine_; }
   int ranks() const { return ranks_; }

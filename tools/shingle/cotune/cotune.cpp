@@ -192,7 +192,7 @@ std::string note_on(const TunedTable& table, const std::vector<Found>& all, cons
 
 }  // namespace
 
-int cotune(const CotuneFlags& asked, const Launch& launch) {
+int cotune(const CotuneFlags& asked, const ProcessLaunch& launch) {
   CotuneFlags flags = asked;
   const bool predicts = !flags.machine.empty();
   if (predicts && !launch.speaks()) return 0;

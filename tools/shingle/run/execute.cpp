@@ -151,7 +151,7 @@ double run_timeout_us(const Problem& problem, const WorldFlags& where) {
                                    engines_us(where.engine, bytes, problem.world));
 }
 
-double execute_bytes(const Job& job, const Machine& machine, const Launch& launch) {
+double execute_bytes(const Job& job, const Machine& machine, const ProcessLaunch& launch) {
   const Problem& problem = job.named.problem;
   double internal = 0;
   for (const Candidate& candidate : job.candidates)

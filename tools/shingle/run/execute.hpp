@@ -40,6 +40,6 @@ std::string wrong_result(const Check& check);
 double run_timeout_us(const Problem& problem, const WorldFlags& where);
 
 /// Max. memory that execute() takes in this process.
-double execute_bytes(const Job& job, const Machine& machine, const Launch& launch);
+double execute_bytes(const Job& job, const Machine& machine, const ProcessLaunch& launch);
 
 }  // namespace shingle::cli

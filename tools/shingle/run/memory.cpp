@@ -21,7 +21,7 @@ double matrix_bytes(double rows, double cols, DType dtype) {
 }
 
 template <class Count>
-double over_local_ranks(int world, const Launch& launch, Count count) {
+double over_local_ranks(int world, const ProcessLaunch& launch, Count count) {
   if (launch.processes()) return count(launch.rank < world ? launch.rank : 0);
   double sum = 0;
   for (int rank = 0; rank < world; ++rank) sum += count(rank);
@@ -45,7 +45,7 @@ double available_bytes() {
              : available;  // without a limit the difference is NaN, and this branch is taken too
 }
 
-double user_matrix_bytes(const Problem& problem, const Launch& launch) {
+double user_matrix_bytes(const Problem& problem, const ProcessLaunch& launch) {
   return over_local_ranks(problem.world, launch, [&](int rank) {
     double bytes = 0;
     for (const Role role : roles_of(problem)) {
@@ -56,7 +56,7 @@ double user_matrix_bytes(const Problem& problem, const Launch& launch) {
   });
 }
 
-double internal_bytes(const Plan& plan, const Launch& launch) {
+double internal_bytes(const Plan& plan, const ProcessLaunch& launch) {
   return over_local_ranks(plan.world(), launch, [&](int rank) {
     double bytes = 0;
     for (const Buffer& buffer : plan.buffers)
@@ -67,7 +67,7 @@ double internal_bytes(const Plan& plan, const Launch& launch) {
   });
 }
 
-void require_memory(double bytes, const std::string& what, const Launch& launch) {
+void require_memory(double bytes, const std::string& what, const ProcessLaunch& launch) {
   const double available = available_bytes(), needed = bytes * launch.on_this_host;
   if (needed > available)
     throw InvalidArgument(fmt::format("{} needs {} of memory, but {} are available", what,

@@ -39,7 +39,7 @@ std::vector<NamedProblem> problems_of(const RunFlags& flags, const Own& own, int
 }
 
 void require_room(const std::vector<Job>& jobs, const Own& own, const Machine& machine,
-                  const Launch& launch) {
+                  const ProcessLaunch& launch) {
   constexpr double slack = 1.1;  // for memory of oneDNN, MPI, NCCL, and the system
   for (const Job& job : jobs)
     require_memory(slack * (execute_bytes(job, machine, launch) + (own.matrices ? own.matrices->bytes() : 0)),
@@ -105,7 +105,7 @@ int exit_code(const std::vector<Row>& rows) {
 
 /// Runs all jobs and prints their results.
 int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const RunFlags& flags,
-             const Launch& launch) {
+             const ProcessLaunch& launch) {
   const ExecuteOptions options{
       .how = flags.how,
       .where = flags.where,
@@ -147,7 +147,7 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const R
 
 }  // namespace
 
-int run(const RunFlags& flags, const Launch& launch) {
+int run(const RunFlags& flags, const ProcessLaunch& launch) {
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
   require_writable("--html", flags.html);

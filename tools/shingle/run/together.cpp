@@ -6,7 +6,7 @@
 #include <future>
 
 #include "shingle/common/console.hpp"
-#include "shingle/common/launch.hpp"
+#include "shingle/common/process_launch.hpp"
 
 namespace shingle::cli {
 
@@ -22,7 +22,7 @@ void together(World& world, const std::function<void()>& work) {
     }
   } catch (const std::exception& error) {
     if (is_done(1000ms)) throw;
-    print_failure(error, find_launch());
+    print_failure(error, find_process_launch());
     std::fflush(nullptr);
     std::_Exit(1);
   }

@@ -42,7 +42,8 @@ RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers
   return layout;
 }
 
-struct Launch {
+/// Launch of a tile-by-tile or row-wise pass.
+struct PassLaunch {
   const void* kernel = nullptr;
   int threads = 0;
   std::size_t shared_bytes = 0;
@@ -53,7 +54,7 @@ struct Launch {
 
 /// Launches no more CTAs than can be resident together: a CTA that is not resident could own an item that
 /// resident CTAs wait for.
-cudaError_t launch(const Launch& at, int most, int sms, void** parameters, cudaStream_t stream) {
+cudaError_t launch(const PassLaunch& at, int most, int sms, void** parameters, cudaStream_t stream) {
   if (at.kernel == nullptr) return cudaErrorInvalidValue;
   int each = 0;
   if (const cudaError_t error =

@@ -3,7 +3,7 @@
 
 namespace shingle::cli {
 
-struct Launch {
+struct ProcessLaunch {
   bool mpi = false;  ///< started by mpirun
   int rank = 0;
   int size = 1;
@@ -15,6 +15,6 @@ struct Launch {
 };
 
 /// Result of find_launcher(). Throws InvalidArgument.
-Launch find_launch();
+ProcessLaunch find_process_launch();
 
 }  // namespace shingle::cli

@@ -1,10 +1,10 @@
-#include "shingle/common/launch.hpp"
+#include "shingle/common/process_launch.hpp"
 
 #include "backend/launch.hpp"
 
 namespace shingle::cli {
 
-Launch find_launch() {
+ProcessLaunch find_process_launch() {
   const Launched launched = find_launcher();
   return {.mpi = launched.by == "mpirun",
           .rank = launched.rank,
