@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 960, 370
 
 
 def series_of(record):
-    """Returns {"attn_out gemm+reducescatter": [(M, speed-up), ...]} from rows that ran and passed verification."""
+    """Returns {"attn_out gemm+reducescatter": [(M, speed-up), ...]} from rows that ran and passed their check."""
     series = {}
     for row in record.rows:
         if row["contender"] == CONTENDER and row["verified"] == "yes":

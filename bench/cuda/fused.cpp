@@ -58,7 +58,7 @@ class Comparison {
   /// True if all results are right.
   bool run() {
     for (Candidate& candidate : candidates_)
-      if (candidate.op) verify(candidate);
+      if (candidate.op) check_runs(candidate);
     constexpr int warm_up = 2;
     for (int round = -warm_up; round < settings_.repeat; ++round) {
       time(gemm_.products().front(), round, alone_);
@@ -106,7 +106,7 @@ class Comparison {
   }
 
   /// Checks three runs: the first run, the first run of the graph, and a replay.
-  void verify(Candidate& candidate) {
+  void check_runs(Candidate& candidate) {
     memory_.bind(*candidate.op);
     for (int run = 0; run < 3; ++run) {
       memory_.poison_outputs();

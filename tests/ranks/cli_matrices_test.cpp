@@ -85,7 +85,7 @@ TEST_F(Cli, NamesElementsThatAreNotFinite) {
   save("b.npy", 8, 4, 1, 0, 0);
   // Its place in the file, and the rank whose part it is: of the inner dimension, of the rows, or all.
   const std::string a = "a.npy: row 3, column 5 of A is nan (of ";
-  expect_refused(multiply("gemm+allreduce"), a + "rank 1); results can be verified for finite matrices only");
+  expect_refused(multiply("gemm+allreduce"), a + "rank 1); results can be checked for finite matrices only");
   expect_refused(multiply("allgather+gemm"), a + "rank 1)");
   expect_refused(multiply("gemm+alltoall"), a + "rank 1)");
   expect_refused(multiply("gemm"), a + "all ranks)");

@@ -120,11 +120,11 @@ ShardSums::ShardSums(FusedBuilder& build, const ShardTiles& tiles) : build_(buil
   stored_ = build.counter("stored", tiles.bands);
   const bool finishes = build.row_wise_finishing();
   fills_ = gathers_ && build.params().unregistered && !finishes;
-  summed_ = finishes || fills_ ? build.buffer("summed", gathers_ ? p.m : shard_, p.n) : build.out;
+  sums_ = finishes || fills_ ? build.buffer("sums", gathers_ ? p.m : shard_, p.n) : build.out;
   // Ranks that must know that a shard is summed. For a scatter this is only the owner, if rows are finished
   // afterwards.
   parts_ = fills_ ? tiles.bands : 1;
-  complete_ = gathers_ || finishes ? build.counter("summed", p.world * parts_) : -1;
+  summed_ = gathers_ || finishes ? build.counter("summed", p.world * parts_) : -1;
   // One helper in eight keeps up with the sums of other ranks; more would be missed by the sums themselves.
   if (fills_) fillers_ = (build.helpers() + 6) / 8;
 }
@@ -166,20 +166,19 @@ void ShardSums::sum(int rank) const {
   const std::int64_t rows = rows_of(rank);
   placement::Matrix form{RowMap::identity(rows)};
   if (gathers_) form.ranks = everyone(p.world, rank);
-  Placement to{build_.rows(summed_, rank, gathers_ ? smaller(rank * shard_, p.m) : 0, rows), std::move(form)};
+  Placement to{build_.rows(sums_, rank, gathers_ ? smaller(rank * shard_, p.m) : 0, rows), std::move(form)};
   Elementwise pass = sum_pass(build_, tiles_, {staging_, shard_, stored_}, rank, rows, std::move(to));
   const std::vector<std::int64_t> ends =
       fills_ ? pass.gates.front().ends : std::vector{pass.grid.positions()};
-  if (complete_ >= 0)
-    pass.notify.push_back(count_tiles(complete_,
-                                      gathers_ ? everyone(p.world, rank) : std::vector<std::int32_t>{rank},
-                                      ends, rank * parts_));
+  if (summed_ >= 0)
+    pass.notify.push_back(count_tiles(
+        summed_, gathers_ ? everyone(p.world, rank) : std::vector<std::int32_t>{rank}, ends, rank * parts_));
   share_sum(build_, rank, std::move(pass), fillers_);
   if (fills_) return fill(rank);
-  if (complete_ < 0) return;
+  if (summed_ < 0) return;
   for (int s = 0; s < p.world; ++s)
-    if (gathers_ || s == rank) await_tiles(build_, rank, complete_, s, sums_of(s));
-  if (build_.row_wise_finishing()) finish_rows(build_, rank, summed_, p.out_rows(rank));
+    if (gathers_ || s == rank) await_tiles(build_, rank, summed_, s, sums_of(s));
+  if (build_.row_wise_finishing()) finish_rows(build_, rank, sums_, p.out_rows(rank));
 }
 
 /// Copies sums from internal memory to the output. A tile is copied when the band of its rows' owner is
@@ -188,19 +187,19 @@ void ShardSums::fill(int rank) const {
   const int world = build_.world();
   Elementwise pass;
   pass.grid = tiles_.grid(first(rank));
-  pass.from.push_back({build_.all(summed_, rank), placement::Matrix{tiles_.rows()}});
+  pass.from.push_back({build_.all(sums_, rank), placement::Matrix{tiles_.rows()}});
   pass.to = {build_.all(build_.out, rank), placement::Matrix{tiles_.rows()}};
   const auto await = [&](TileGate& gate, int owner, std::int64_t band) {
     gate.entries.push_back(static_cast<std::int32_t>(owner * parts_ + band));
     gate.targets.push_back(tiles_of_band(sums_of(owner), tiles_, band));
   };
   if (tiles_.shards == world) {
-    TileGate gate{complete_, tiles_.ends(), {}};
+    TileGate gate{summed_, tiles_.ends(), {}};
     for (const ShardTiles::Run& run : tiles_.runs()) await(gate, (first(rank) + run.place) % world, run.band);
     pass.gates.push_back(std::move(gate));
   } else {  // a tile has rows of all owners
     for (int owner = 0; owner < world; ++owner) {
-      TileGate gate{complete_, tiles_.ends(), {}};
+      TileGate gate{summed_, tiles_.ends(), {}};
       for (const ShardTiles::Run& run : tiles_.runs()) await(gate, owner, run.band);
       pass.gates.push_back(std::move(gate));
     }
@@ -218,8 +217,8 @@ void in_one_shot(FusedBuilder& build, const Machine& machine) {
   const ShardTiles tiles(1, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);
   const Reduction at{staging_buffer(build, p.world * p.m), p.m, build.counter("stored", tiles.bands)};
   const bool finishes = build.row_wise_finishing();
-  const std::int32_t summed = finishes ? build.buffer("summed", p.m, p.n) : build.out;
-  const std::int32_t complete = finishes ? build.counter("summed", 1) : -1;
+  const std::int32_t sums = finishes ? build.buffer("sums", p.m, p.n) : build.out;
+  const std::int32_t summed = finishes ? build.counter("summed", 1) : -1;
   const Handshake handshake(build);
   for (int r = 0; r < p.world; ++r) {
     handshake.await_all(build, r, compute_lane);
@@ -230,13 +229,13 @@ void in_one_shot(FusedBuilder& build, const Machine& machine) {
     gemm.notify.push_back(std::move(notify));
     gemm.resources = {1, build.workers() - build.helpers()};
     build.step(r, compute_lane, std::move(gemm));
-    Elementwise pass = sum_pass(build, tiles, at, r, p.m, Builder::in_place(build.rows(summed, r, 0, p.m)));
-    if (finishes) pass.notify.push_back(count_tiles(complete, {r}, {pass.grid.positions()}, 0));
+    Elementwise pass = sum_pass(build, tiles, at, r, p.m, Builder::in_place(build.rows(sums, r, 0, p.m)));
+    if (finishes) pass.notify.push_back(count_tiles(summed, {r}, {pass.grid.positions()}, 0));
     const TileGrid grid = pass.grid;
     share_sum(build, r, std::move(pass));
     if (!finishes) continue;
-    await_tiles(build, r, complete, 0, grid);
-    finish_rows(build, r, summed, p.m);
+    await_tiles(build, r, summed, 0, grid);
+    finish_rows(build, r, sums, p.m);
   }
 }
 

@@ -33,14 +33,14 @@ class ShardSums {
 
   FusedBuilder& build_;
   const ShardTiles& tiles_;
-  bool gathers_;           // true if sums go to all ranks
-  std::int64_t shard_;     // rows of a full shard
-  std::int32_t staging_;   // buffer: a region of `shard_` rows for each source
-  std::int32_t stored_;    // counter, by band: tiles that all ranks have stored
-  std::int32_t summed_;    // buffer: complete sums
-  std::int32_t complete_;  // counter, by rank, and by band if `fills_`: tiles that are summed; -1: not needed
-  bool fills_;             // true if sums that arrive are copied to the output
-  std::int64_t parts_;     // entries of `complete_` for each rank
+  bool gathers_;          // true if sums go to all ranks
+  std::int64_t shard_;    // rows of a full shard
+  std::int32_t staging_;  // buffer: a region of `shard_` rows for each source
+  std::int32_t stored_;   // counter, by band: tiles that all ranks have stored
+  std::int32_t sums_;     // buffer: complete sums
+  std::int32_t summed_;   // counter, by rank, and by band if `fills_`: tiles that are summed; -1: not needed
+  bool fills_;            // true if sums that arrive are copied to the output
+  std::int64_t parts_;    // entries of `summed_` for each rank
   std::int32_t fillers_ = 0;  // number of helpers that copy sums to the output
 };
 

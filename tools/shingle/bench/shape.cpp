@@ -142,7 +142,7 @@ class ShapeRun {
   /// Checks one more run from poisoned outputs. The worst check of the row is kept.
   void check(Operator& op, BenchRow& row) {
     if (options_.checked == Checked::none) return;
-    now(row.contender + ", verifying");
+    now(row.contender + ", checking");
     const Check found = checked_run(world_, op, *memory_, [&] {
       return sample_ ? memory_->check(*sample_) : shingle::check(*inputs_, memory_->outputs());
     });

@@ -187,7 +187,7 @@ void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
   };
   file("--a", flags.a, "The whole A (M×K), split over the ranks by the operator");
   file("--b", flags.b, "The whole B (K×N)");
-  file("--out", flags.out, "File for the assembled result, written once it is verified");
+  file("--out", flags.out, "File for the assembled result, written if it passes its check");
 }
 
 const std::vector<std::string>& group::plans() {

@@ -57,7 +57,7 @@ class Execution {
     if (own_operator) memory_->bind(*own_operator);
     Operator& op = own_operator ? *own_operator : *sequential_;
     row.params = params_json(op.plan());
-    now(row.mechanism + ", verifying");
+    now(row.mechanism + ", checking");
     row.check =
         checked_run(world_, op, *memory_, [&] { return shingle::check(inputs_, memory_->outputs()); });
     if (!row.check.passed) row.reason = wrong_result(row.check);

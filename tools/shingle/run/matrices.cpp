@@ -69,7 +69,7 @@ void require_finite(const std::string& file, const char* matrix, const NpyArray&
   const std::int64_t row = first / array.cols, col = first % array.cols;
   const float value = load_element(array.dtype, array.data.data(), static_cast<std::size_t>(first));
   throw InvalidArgument(fmt::format(
-      "{}: row {}, column {} of {} is {} (of {}){}; results can be verified for finite matrices only", file,
+      "{}: row {}, column {} of {} is {} (of {}){}; results can be checked for finite matrices only", file,
       row, col, matrix, value, holder(row, col),
       count > 1 ? fmt::format(", and {} more elements are not finite", count - 1) : ""));
 }

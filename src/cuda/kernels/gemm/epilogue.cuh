@@ -7,7 +7,7 @@
 //   2. The store warp looks up the row addresses while the tile is multiplied. It is the warp that CUTLASS's
 //      kernel layer has for epilogue loads, which this epilogue does not need.
 //   3. The store warp waits for `filled`, stores the rows in whole lines, and arrives at the mbarrier
-//      `emptied`, which frees the staging buffer.
+//      `emptied`, which frees the staged tile's memory.
 //   4. The store warp notifies the tile's counters.
 //
 // So neither routes nor notifies cost the MMA warps time. The exception is a CTA's last tile, which the MMA
@@ -23,7 +23,7 @@
 // on both sides.
 //
 // Split-K (split.cuh): only the CTA of the last part stores the tile. The CTAs of other parts arrive at the
-// same barriers, so that all warps count the fills of the staging buffer alike.
+// same barriers, so that all warps count the fills of the shared-memory tile alike.
 //
 // Memory order: each staging thread arrives at `filled` (release, CTA). The store warp waits there (acquire,
 // CTA). After the store warp's __syncwarp, the release at the scope of the counters' readers covers the
@@ -306,8 +306,8 @@ class HookedEpilogue {
     return args().activate == Activate::none && args().bias == nullptr && args().c == nullptr &&
            !output_.fp32();
   }
-  /// Fills of the staging buffer for a tile. fp32 output comes in two halves of the columns, unless swiglu
-  /// halves the columns already.
+  /// Fills of the shared-memory tile for one output tile. fp32 output comes in two halves of the columns,
+  /// unless swiglu halves the columns already.
   CUTLASS_DEVICE int passes() const { return output_.fp32() && !output_.gated() ? 2 : 1; }
   CUTLASS_DEVICE int pass_cols() const { return output_.cols() / passes(); }
 
