@@ -1,5 +1,6 @@
 // Plans of copy engines, broken in one place each: every one has to be rejected. Beside
-// verify_mutation_test.cpp (collectives) and verify_peer_mutation_test.cpp (stores into other ranks).
+// verify_collective_mutation_test.cpp (collectives) and verify_peer_mutation_test.cpp (stores into other
+// ranks).
 #include "shingle/planner/planner.hpp"
 #include "support/hand_plan.hpp"
 #include "support/mutation.hpp"

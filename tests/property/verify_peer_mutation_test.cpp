@@ -1,5 +1,6 @@
 // Plans whose ranks use each other's memory, broken in one place each: every one has to be rejected. Together
-// with verify_mutation_test.cpp, which breaks plans that communicate through collectives.
+// with verify_{order,collective,content}_mutation_test.cpp, which break plans that communicate through
+// collectives.
 #include <gtest/gtest.h>
 
 #include <algorithm>

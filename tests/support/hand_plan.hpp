@@ -124,4 +124,19 @@ struct Hand {
   }
 };
 
+/// One GEMM a rank, straight into the output; a test spoils it.
+struct Direct : Hand {
+  explicit Direct(const Problem& p) : Hand(p) {
+    for (int r = 0; r < p.world; ++r) {
+      Gemm g = gemm(r, all(out, r));
+      g.epilogue = p.epilogue;
+      if (p.epilogue.bias) g.bias = all(bias, r);
+      step(r, 0, g);
+    }
+  }
+  Gemm& product(int rank = 0) {
+    return std::get<Gemm>(plan.ranks[static_cast<std::size_t>(rank)].lanes[0].steps[0]);
+  }
+};
+
 }  // namespace shingle::test

@@ -19,15 +19,35 @@ namespace shingle::test {
 template <class S>
 using Wanted = std::function<bool(const At&, const S&)>;
 
-/// A step of a kind for which `wanted` holds, drawn from all of them.
-template <class S>
-std::optional<At> pick(const Plan& plan, Dice& dice, const Wanted<S>& wanted) {
+/// A step for which `wanted` holds, drawn from all of them.
+inline std::optional<At> pick_step(const Plan& plan, Dice& dice, const Wanted<Step>& wanted) {
   std::vector<At> found;
   for_each_step(plan, [&](const At& at, const Step& step) {
-    if (const auto* s = std::get_if<S>(&step); s && wanted(at, *s)) found.push_back(at);
+    if (wanted(at, step)) found.push_back(at);
   });
   if (found.empty()) return std::nullopt;
   return found[static_cast<std::size_t>(dice.size(0, static_cast<std::int64_t>(found.size()) - 1))];
+}
+
+/// A step of a kind for which `wanted` holds, drawn from all of them.
+template <class S>
+std::optional<At> pick(const Plan& plan, Dice& dice, const Wanted<S>& wanted) {
+  return pick_step(plan, dice, [&](const At& at, const Step& step) {
+    const auto* s = std::get_if<S>(&step);
+    return s && wanted(at, *s);
+  });
+}
+
+/// A step of a kind, drawn from all of them.
+template <class S>
+std::optional<At> pick_kind(const Plan& plan, Dice& dice) {
+  return pick<S>(plan, dice, [](const At&, const S&) { return true; });
+}
+
+/// A step of a plan, as its kind.
+template <class S>
+S& step_as(Plan& plan, const At& at) {
+  return std::get<S>(step_of(plan, at));
 }
 
 /// Changes a step of a kind for which `wanted` holds; false where there is none.
@@ -49,10 +69,16 @@ struct Mutation {
   Mutator apply;
 };
 
-/// Draws plans until a hundred mutants have been caught; a single survivor fails.
-inline void expect_caught(const Mutation& mutation, std::optional<Plan> (*random_plan)(Dice&)) {
-  constexpr int wanted = 100;
-  Dice dice(41);
+struct MutantCount {
+  int wanted = 100;
+  std::uint64_t seed = 41;
+};
+
+/// Draws plans until the wanted number of mutants has been caught; a single survivor fails.
+inline void expect_caught(const Mutation& mutation, std::optional<Plan> (*random_plan)(Dice&),
+                          MutantCount count = {}) {
+  const int wanted = count.wanted;
+  Dice dice(count.seed);
   int caught = 0;
   for (int tries = 0; caught < wanted && tries < 1000 * wanted; ++tries) {
     const auto plan = random_plan(dice);
