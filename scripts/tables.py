@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables of figures of README.md and docs from bench/results: tables.py [--check] | tables.py --self-test
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; scripts/table_definitions.py defines its content.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a function of scripts/table_definitions makes it.
 --check changes nothing. It exits 1 with a line for each page that differs from the records, each table that no page
 contains, and each table of figures outside such marks.
 """
@@ -63,7 +63,7 @@ def problems(root, names, render):
         marked = [match[2] for match in BLOCK.finditer(text)]
         found.update(marked)
         for unknown in sorted(set(marked) - set(names)):
-            yield f"{name}: the table {unknown} has no definition in scripts/table_definitions.py"
+            yield f"{name}: the table {unknown} has no definition in scripts/table_definitions"
         if set(marked) <= set(names) and written(text, render) != text:
             yield f"{name}: its tables are not what the records give; run scripts/tables.py"
         if len(re.findall("^<!-- table: ", text, re.MULTILINE)) != len(marked):
@@ -71,7 +71,7 @@ def problems(root, names, render):
         for head in bare_tables(text):
             yield f"{name}: figures that no record gives: {head}"
     for name in sorted(set(names) - found):
-        yield f"scripts/table_definitions.py: no page has the table {name}"
+        yield f"scripts/table_definitions: no page has the table {name}"
 
 
 def self_test():

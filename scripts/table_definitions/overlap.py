@@ -1,0 +1,159 @@
+"""Operators on GPUs: speed-ups of mechanisms over the sequential plan."""
+
+from .common import geomean, one, pick, speedup, table, us, values_of
+
+
+def flashoverlap(of):
+    """Geometric means of speed-ups by operator and mechanism. `of` selects the rows of both, by routing."""
+    mechanisms = ["chunked", "signal", "fused"]
+    rows = []
+    for name, cases in of.items():
+        rows.append(
+            [
+                name,
+                *(
+                    " / ".join(f"{geomean(map(speedup, case(mechanism))):.2f}" for case in cases)
+                    for mechanism in mechanisms
+                ),
+            ]
+        )
+    return ["", *mechanisms], rows
+
+
+@table("cuda-flashoverlap-4", "h200x4/flashoverlap")
+def cuda_flashoverlap_4(record):
+    of = {
+        op: [lambda contender, op=op: pick(record, op=op, contender=contender)]
+        for op in ("gemm+allreduce", "gemm+reducescatter")
+    }
+    routings = values_of(record, "layer", op="gemm+alltoall")
+    of[f"gemm+alltoall, {' / '.join(routings)}"] = [
+        lambda contender, layer=layer: pick(record, op="gemm+alltoall", contender=contender, layer=layer)
+        for layer in routings
+    ]
+    return flashoverlap(of)
+
+
+@table("cuda-flashoverlap-2", "h200x2/flashoverlap", "h200x2/alltoall")
+def cuda_flashoverlap_2(record, alltoall):
+    of = {
+        op: [lambda contender, op=op: pick(record, op=op, contender=contender)]
+        for op in ("gemm+allreduce", "gemm+reducescatter")
+    }
+    of["gemm+alltoall"] = [lambda contender: pick(alltoall, contender=contender)]
+    return flashoverlap(of)
+
+
+def speedups(record, lines, contenders):
+    """Speed-up and roofline fraction of the fastest contender: one line per (name, case), one column per M."""
+    sizes = values_of(record, "m")
+    rows = []
+    for name, case in lines:
+        cells = []
+        for m in sizes:
+            found = [row for row in pick(record, m=m, **case) if contenders(row["contender"])]
+            best = min(found, key=us) if found else None
+            cells.append(f"{speedup(best):.2f}; {float(best['roofline']):.2f}" if best else "")
+        rows.append([name, *cells])
+    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
+def lines_by_k(ops, ks):
+    return [(f"{op}, K = {k}" if k == ks[0] else f"K = {k}", {"op": op, "k": k}) for op in ops for k in ks]
+
+
+SUMS = ("gemm+reducescatter", "gemm+allreduce")
+LAYERS_TP8 = [
+    *lines_by_k(SUMS, (3584, 1024)),
+    *(
+        (f"allgather+gemm, N = {n}" if n == 7168 else f"N = {n}", {"op": "allgather+gemm", "n": n})
+        for n in (7168, 1280)
+    ),
+]
+
+
+@table("cuda-sums-4", "h200x4/sums")
+def cuda_sums_4(record):
+    return speedups(record, lines_by_k(SUMS, (1024, 3584, 7168)), lambda contender: contender.startswith("fused"))
+
+
+@table("cuda-sums-2", "h200x2/sums")
+def cuda_sums_2(record):
+    return speedups(record, lines_by_k(SUMS, (1024, 3584, 7168)), lambda contender: contender == "auto")
+
+
+@table("cuda-layers-4", "h200x4/layers_tp8")
+def cuda_layers_4(record):
+    return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
+
+
+@table("cuda-layers-2", "h200x2/layers_tp8")
+def cuda_layers_2(record):
+    return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
+
+
+@table("cuda-auto", "h200x4/suite", "h200x2/suite", "h200x4/suite_predicted")
+def cuda_auto(four, two, predicted):
+    """Geometric mean and minimum of the speed-ups, and the number of shapes that stay sequential."""
+    rows = []
+    ranges = {"16, 64": (16, 64), "256 to 1024": (256, 1024), "2048 to 8192": (2048, 8192), "all": (16, 8192)}
+    for name, (first, last) in ranges.items():
+        cells = []
+        for record in (four, two, predicted):
+            found = [row for row in pick(record, contender="auto") if first <= int(row["m"]) <= last]
+            kept = sum(row["plan"].startswith("sequential") for row in found)
+            cells += [f"{geomean(map(speedup, found)):.2f}", f"{min(map(speedup, found)):.2f}"]
+            cells += [f"{kept} of {len(found)}"] if record is not predicted else []
+        rows.append([name, *cells])
+    return ["M", "four GPUs", "least", "`sequential`", "two GPUs", "least", "`sequential`",
+            "four, predictions alone", "least"], rows  # fmt: skip
+
+
+@table("cuda-async-tp", "h200x2/async_tp", "h200x2/layers_tp8")
+def cuda_async_tp(record, layers):
+    """Microseconds of async-TP, then of `auto`."""
+    sizes = values_of(record, "m")
+    rows = []
+    for name, case in LAYERS_TP8:
+        if case["op"] == "gemm+allreduce":
+            continue
+        cells = []
+        for m in sizes:
+            theirs = pick(record, m=m, timed="async_tp", **case)
+            cells.append(f"{us(theirs[0]):.0f}, {us(one(layers, m=m, contender='auto', **case)):.0f}" if theirs else "")
+        rows.append([name, *cells])
+    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
+@table("fused-helpers-2", "h200x2/helpers")
+def fused_helpers_2(record):
+    cases = [{"op": op, "m": m, "k": k} for op in SUMS for m in (2048, 8192) for k in (1024, 3584)]
+    head = [""]
+    for case in cases:
+        shape, op = f"{case['m']}×{case['k']}", case["op"].removeprefix("gemm+")
+        head.append(f"{op} {shape}" if case in (cases[0], cases[4]) else shape)
+    tile = "fused:tile=128x256:comm-order="
+    contenders = {
+        "sequential": "sequential",
+        "no helpers": f"{tile}ring:helpers=none",
+        "4": f"{tile}ring:helpers=4",
+        "16": f"{tile}ring:helpers=16",
+        "16, shards in turn": f"{tile}interleaved:helpers=16",
+        "4, without rotation": f"{tile}same:helpers=4",
+        "16, tiles of 128×128": "fused:tile=128x128:helpers=16",
+    }
+    return head, [
+        [name, *(f"{us(one(record, contender=contender, **case)):.0f}" for case in cases)]
+        for name, contender in contenders.items()
+    ]
+
+
+@table("fused-unregistered-2", "h200x2/unregistered")
+def fused_unregistered_2(record):
+    sizes = values_of(record, "m")
+    ours = {"fused": "fused:comm-order=ring", "fused, unregistered": "fused:comm-order=ring:unregistered"}
+    line = lambda name, contender, key: [name, *(f"{us(one(record, m=m, contender=contender), key):.0f}" for m in sizes)]
+    rows = [line("sequential", "sequential", "median_us")]
+    for name, contender in ours.items():
+        rows += [line(name, contender, "median_us"), line(f"{name}, predicted", contender, "predicted_us")]
+    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
