@@ -1,5 +1,6 @@
 // The subcommands. Each takes parsed flags and returns the exit code: 0, or 1 after a failure. For usage
-// errors they throw InvalidArgument, IoError or Unsupported before any work.
+// errors they throw InvalidArgument, IoError or Unsupported before any work. add_<command>() adds the flags
+// of one: in <command>/flags.cpp or command_flags.cpp.
 #pragma once
 
 #include "shingle/bench/contenders.hpp"
@@ -23,6 +24,7 @@ struct RunFlags {
   bool timeline = false;
 };
 int run(const RunFlags& flags, const ProcessLaunch& launch);
+void add_run(CLI::App& app, RunFlags& flags);
 
 struct PlanCommandFlags {
   ProblemFlags what;
@@ -36,6 +38,7 @@ struct PlanCommandFlags {
   std::string out, trace, svg;
 };
 int plan(const PlanCommandFlags& flags, const ProcessLaunch& launch);
+void add_plan(CLI::App& app, PlanCommandFlags& flags);
 
 struct VerifyFlags {
   std::string file;  ///< a plan as JSON; empty: the problem flags apply
@@ -45,6 +48,7 @@ struct VerifyFlags {
   std::string machine;
 };
 int verify(const VerifyFlags& flags, const ProcessLaunch& launch);
+void add_verify(CLI::App& app, VerifyFlags& flags);
 
 struct SimulateFlags {
   std::string file;  ///< a plan as JSON; empty: the problem flags apply
@@ -59,6 +63,7 @@ struct SimulateFlags {
   bool timeline = false, critical_path = false;
 };
 int simulate(const SimulateFlags& flags, const ProcessLaunch& launch);
+void add_simulate(CLI::App& app, SimulateFlags& flags);
 
 struct CompareFlags {
   std::string a, b;                 ///< files of rows, as JSON
@@ -67,6 +72,7 @@ struct CompareFlags {
   std::string html;
 };
 int compare(const CompareFlags& flags, const ProcessLaunch& launch);
+void add_compare(CLI::App& app, CompareFlags& flags);
 
 struct TuneFlags {
   ProblemFlags what;
@@ -80,6 +86,7 @@ struct TuneFlags {
   Format format = Format::text;
 };
 int tune(const TuneFlags& flags, const ProcessLaunch& launch);
+void add_tune(CLI::App& app, TuneFlags& flags);
 
 struct CotuneFlags {
   std::string model, overlap, trace;   ///< files, at most one of which is given
@@ -95,7 +102,6 @@ struct CotuneFlags {
   Format format = Format::text;
 };
 int cotune(const CotuneFlags& flags, const ProcessLaunch& launch);
-/// Adds the flags of cotune (cotune/flags.cpp).
 void add_cotune(CLI::App& app, CotuneFlags& flags);
 
 struct ProfileFlags {
@@ -112,6 +118,7 @@ struct ProfileFlags {
   std::string out;
 };
 int profile(const ProfileFlags& flags, const ProcessLaunch& launch);
+void add_profile(CLI::App& app, ProfileFlags& flags);
 
 struct BenchFlags {
   ProblemFlags what;
@@ -135,7 +142,6 @@ struct BenchFlags {
   std::string command;  ///< the command line, for the record
 };
 int bench(const BenchFlags& flags, const ProcessLaunch& launch);
-/// Adds the flags of bench (bench/flags.cpp).
 void add_bench(CLI::App& app, BenchFlags& flags);
 
 int info(Format format, const WorldFlags& where, const ProcessLaunch& launch);

@@ -1,0 +1,94 @@
+#include "arguments.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "shingle/base/error.hpp"
+#include "shingle/common/console.hpp"
+
+namespace shingle::cli {
+namespace {
+
+/// Names the unknown command; CLI11 would only report a missing subcommand.
+void refuse_unknown_command(const CLI::App& app, int argc, const char* const* argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == argv[1]) return;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  throw InvalidArgument(fmt::format("unknown command '{}' (one of {})", argv[1], known));
+}
+
+/// Refuses empty values, for example from an unset shell variable, which CLI11 would treat as a missing flag.
+void refuse_empty_values(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands())
+    for (const CLI::Option* option : command->get_options()) {
+      if (option->count() == 0 || option->get_items_expected_min() == 0) continue;
+      if (std::ranges::any_of(option->results(), &std::string::empty))
+        throw InvalidArgument(
+            fmt::format("{} is empty; give {} or leave it out", option->get_name(), option->get_type_name()));
+    }
+}
+
+/// Required arguments of a command, such as "compare needs A.json and B.json".
+std::string usage_of_required(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands()) {
+    std::vector<std::string> missing, types;
+    for (const CLI::Option* option : command->get_options()) {
+      if (!option->get_required()) continue;
+      types.push_back(option->get_type_name());
+      if (option->count() == 0)
+        missing.push_back(fmt::format("{} ({})", option->get_type_name(), option->get_description()));
+    }
+    if (!missing.empty())
+      return fmt::format("{} needs {}: shingle {} {}", command->get_name(), fmt::join(missing, " and "),
+                         command->get_name(), fmt::join(types, " "));
+  }
+  return {};
+}
+
+/// First unknown flag among the arguments that a command with a positional file leaves over, such as --wings
+/// of "--wings 2". Empty if there is none.
+std::string unknown_flag(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands())
+    for (const std::string& word : command->remaining())
+      if (word.starts_with('-')) return word;
+  return {};
+}
+
+}  // namespace
+
+std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const ProcessLaunch& launch) {
+  refuse_unknown_command(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+    refuse_empty_values(app);
+    return std::nullopt;
+  } catch (const CLI::RequiredError& error) {
+    const std::string usage = usage_of_required(app);
+    if (launch.speaks())
+      print_failure(fmt::format("{} (see shingle --help)", usage.empty() ? error.what() : usage));
+    return bad_usage;
+  } catch (const CLI::ExcludesError& error) {
+    // CLI11 takes a misspelt flag's value for the file, which then excludes other options. The flag is the
+    // error.
+    const std::string unknown = unknown_flag(app);
+    const std::string what = unknown.empty() ? error.what() : fmt::format("unknown flag {}", unknown);
+    if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", what));
+    return bad_usage;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) {
+      if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", error.what()));
+      return bad_usage;
+    }
+    return launch.speaks() ? app.exit(error) : 0;
+  }
+}
+
+}  // namespace shingle::cli
