@@ -3,10 +3,13 @@
 #include <cmath>
 #include <utility>
 
+#include "planner/common/builder.hpp"
 #include "shingle/planner/planner.hpp"
 
 namespace shingle::tuning {
 namespace {
+
+using planner::Builder;
 
 /// Replaces the lanes of every rank. Steps are issued lane by lane.
 template <class MakeLanes>
@@ -27,17 +30,13 @@ Lane communicate_lane(std::vector<Step> steps) {
   return {LaneKind::communicate, "communicate", std::move(steps)};
 }
 
-Placement in_place(const Slice& slice) {
-  return {slice, placement::Matrix{RowMap::identity(slice.rows)}};
-}
-
 /// A copy of an operator's input to its output, which has the same shape.
 Elementwise pass_of(const Plan& plan, int rank, std::int32_t tile_rows) {
   const Slice from = whole(plan, find_buffer(plan, Role::a), rank);
   Elementwise step;
   step.grid = make_grid(from.rows, from.cols, tile_rows, static_cast<std::int32_t>(from.cols));
-  step.from.push_back(in_place(from));
-  step.to = in_place(whole(plan, find_buffer(plan, Role::out), rank));
+  step.from.push_back(Builder::in_place(from));
+  step.to = Builder::in_place(whole(plan, find_buffer(plan, Role::out), rank));
   return step;
 }
 
@@ -149,7 +148,7 @@ Plan TimedPlans::pushed(std::int64_t rows) const {
       {"pushed", Role::internal, dtype_, std::vector(static_cast<std::size_t>(world_), rows), kibi, 1});
   return with_lanes(base, [&](int rank) {
     Elementwise step = pass_of(base, rank, 64);
-    step.to = in_place(whole(base, pushed, (rank + 1) % world_));
+    step.to = Builder::in_place(whole(base, pushed, (rank + 1) % world_));
     return std::vector<Lane>{compute_lane({step})};
   });
 }
@@ -174,8 +173,8 @@ TimedPlans::Stored TimedPlans::stored(std::int64_t rows, int sources) const {
     Elementwise sum;
     sum.grid = make_grid(rows, kibi, machine_.tile_rows, machine_.tile_cols);
     for (int source = 1; source <= sources; ++source)
-      sum.from.push_back(in_place(part(rank, (rank + source) % world_)));
-    sum.to = in_place(whole(base, find_buffer(base, Role::out), rank));
+      sum.from.push_back(Builder::in_place(part(rank, (rank + source) % world_)));
+    sum.to = Builder::in_place(whole(base, find_buffer(base, Role::out), rank));
     steps.push_back(sum);
     return std::vector<Lane>{compute_lane(steps)};
   });

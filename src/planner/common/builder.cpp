@@ -246,6 +246,10 @@ Placement Builder::in_place(const Slice& slice) {
   return {slice, placement::Matrix{RowMap::identity(slice.rows)}};
 }
 
+Placement Builder::stacked(const Slice& slice) {
+  return {slice, placement::Slots{}};
+}
+
 bool Builder::needs_finishing() const {
   const Problem& p = problem();
   return p.norm.enabled || (p.traits().reduces() && p.result_epilogue().any());

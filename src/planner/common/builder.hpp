@@ -75,6 +75,8 @@ class Builder {
   Slice rows(std::int32_t buffer, int rank, std::int64_t row, std::int64_t rows) const;
   /// A placement of virtual row i at row i of the slice, up to the slice's rows.
   static Placement in_place(const Slice& slice);
+  /// A placement that stacks tiles in the slice, in execution order.
+  static Placement stacked(const Slice& slice);
 
   /// The GEMM of a rank without hooks: operands, transposes, epilogue and resources. The planner sets grid,
   /// a_rows and out. The epilogue is the problem's unless the ranks' products are summed first. Of two

@@ -16,7 +16,4 @@ inline Slice columns(Slice slice, std::int64_t col, std::int64_t cols) {
 /// The blocks of a rank are consecutive; rank `first` comes first.
 TileGrid by_columns(std::int64_t rows, std::int64_t cols, std::int64_t rank_cols, int first = 0);
 
-/// Stacks the tiles of a grid in a slice.
-Placement stacked(const Slice& slice);
-
 }  // namespace shingle::planner

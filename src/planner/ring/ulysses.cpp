@@ -112,7 +112,7 @@ class Side {
   void sort(std::int32_t from, std::int64_t group, std::int64_t cols, Slice to) {
     const std::int64_t world = build_.world(), all = world * cols;
     const TileGrid grid = by_columns(own_rows_, all, cols, cut_.ahead(rank_, 1));
-    copy(grid, Builder::in_place(columns(build_.all(from, rank_), group * all, all)), stacked(to),
+    copy(grid, Builder::in_place(columns(build_.all(from, rank_), group * all, all)), Builder::stacked(to),
          (world - 1) * grid.tiles_m());
   }
 

@@ -17,7 +17,7 @@ struct Row {
 Elementwise sort(const Slice& matrix, std::int64_t rank_cols, const Slice& sorted, bool back) {
   Elementwise pass;
   pass.grid = by_columns(matrix.rows, matrix.cols, rank_cols);
-  const Placement by_rows = Builder::in_place(matrix), by_ranks = stacked(sorted);
+  const Placement by_rows = Builder::in_place(matrix), by_ranks = Builder::stacked(sorted);
   pass.from.push_back(back ? by_ranks : by_rows);
   pass.to = back ? by_rows : by_ranks;
   return pass;
@@ -66,10 +66,6 @@ TileGrid by_columns(std::int64_t rows, std::int64_t cols, std::int64_t rank_cols
   order.raster = Raster::along_m;
   order.rotation = first;
   return make_grid(rows, cols, block, static_cast<std::int32_t>(rank_cols), order);
-}
-
-Placement stacked(const Slice& slice) {
-  return {slice, placement::Slots{}};
 }
 
 void ulysses_in_sequence(Builder& build) {

@@ -98,17 +98,13 @@ void restore(Builder& build, int rank, const Signals& signals, Elementwise pass,
   build.step(rank, compute_lane, std::move(pass));
 }
 
-Placement slots(const Slice& buffer) {
-  return {buffer, placement::Slots{}};
-}
-
 void plan_allreduce(Builder& build, const TileGrid& grid, const std::vector<std::int64_t>& ends) {
   const Problem& p = build.problem();
   const std::int32_t staging = build.buffer("staging", grid.rows_before(grid.positions()), grid.tile_cols);
   const Signals signals(build, static_cast<std::int64_t>(ends.size()));
   const auto targets = tiles_in_groups(grid, ends);
   for (int r = 0; r < build.ranks(); ++r) {
-    Gemm gemm = build.gemm(r, grid, RowMap::identity(p.m), slots(build.all(staging, r)));
+    Gemm gemm = build.gemm(r, grid, RowMap::identity(p.m), Builder::stacked(build.all(staging, r)));
     gemm.notify.push_back(signals.count_tiles(r, ends));
     build.step(r, compute_lane, std::move(gemm));
     for (std::size_t g = 0; g < ends.size(); ++g) {
@@ -118,10 +114,10 @@ void plan_allreduce(Builder& build, const TileGrid& grid, const std::vector<std:
       build.collective(r, CollectiveKind::allreduce, slice, slice);
       build.notify(r, communicate_lane, signals.received, static_cast<std::int64_t>(g));
     }
-    restore(
-        build, r, signals,
-        build.finishing(r, grid, slots(build.all(staging, r)), Builder::in_place(build.all(build.out, r))),
-        ends);
+    restore(build, r, signals,
+            build.finishing(r, grid, Builder::stacked(build.all(staging, r)),
+                            Builder::in_place(build.all(build.out, r))),
+            ends);
   }
 }
 
