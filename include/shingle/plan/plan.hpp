@@ -423,7 +423,8 @@ struct Communicator {
 bool is_command(const Step& step);
 
 enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring, fused, copy_engine };
-inline constexpr std::size_t mechanism_count = 6;
+/// The last mechanism, plus one.
+inline constexpr std::size_t mechanism_count = static_cast<std::size_t>(Mechanism::copy_engine) + 1;
 std::string_view name(Mechanism mechanism);
 Mechanism parse_mechanism(std::string_view text);
 
