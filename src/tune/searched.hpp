@@ -15,4 +15,9 @@ namespace shingle {
 std::optional<SignalParams> searched_groups(const Problem& problem, const Machine& machine,
                                             const SignalParams& given);
 
+/// True if groups of waves are searched for the mechanism, by the figures of a machine's profile.
+constexpr bool searches_groups(Mechanism mechanism) {
+  return mechanism == Mechanism::signal;
+}
+
 }  // namespace shingle

@@ -70,8 +70,7 @@ Candidate candidate_with(Mechanism mechanism, const Problem& problem, const Targ
                          const ParamList& list) {
   constexpr bool is_workload = false;
   const Params params = parse_params(mechanism, list, is_workload);
-  const bool searched = mechanism == Mechanism::signal;
-  const Machine& machine = searched ? target.searched_by() : target.machine;
+  const Machine& machine = searches_groups(mechanism) ? target.searched_by() : target.machine;
   Candidate candidate{std::string(name(mechanism)), make_plan(problem, machine, params)};
   if (candidate.plan) candidate.note = note_on(problem, machine, target, params);
   return candidate;

@@ -11,6 +11,7 @@
 #include "shingle/machine/profile.hpp"
 #include "shingle/run/execute.hpp"
 #include "shingle/run/memory.hpp"
+#include "tune/searched.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -86,8 +87,7 @@ std::string head(const World& world, const RunFlags& flags, std::string_view bac
 /// and search; runs use this machine.
 void require_profile_of_here(const RunFlags& flags, int ranks, const WorldOptions& where) {
   if (flags.machine.empty() || flags.how.automatic) return;
-  if (std::ranges::none_of(flags.how.mechanisms,
-                           [](Mechanism mechanism) { return mechanism == Mechanism::signal; }))
+  if (std::ranges::none_of(flags.how.mechanisms, searches_groups))
     throw InvalidArgument("--machine needs --mechanism auto or signal: runs are on this machine");
   const Machine given = machine_from_spec(flags.machine), own = machine_of(ranks, where);
   if (given.workers != own.workers)
