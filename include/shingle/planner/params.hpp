@@ -184,6 +184,9 @@ bool is_symmetric(const Params& params);
 /// The params for peers that cannot access the user's matrices, if that matters to the mechanism.
 Params with_unregistered(Params params);
 
+/// Headings in `--help` of the params that several mechanisms take.
+inline constexpr std::string_view mechanism_heading = "Mechanism", tiles_heading = "Tiles of the GEMM";
+
 /// A row of a mechanism's table of params, for help and flags.
 struct ParamInfo {
   std::string_view name;           ///< the flag without dashes

@@ -109,7 +109,6 @@ ParamRow<P> shared(ParamRow<P> row, std::string_view group) {
   row.info.group = group;
   return row;
 }
-inline constexpr std::string_view mechanism_group = "Mechanism", tile_group = "Tiles of the GEMM";
 
 /// Worker counts of collectives for which the machine has curves, ascending. NCCL's own choice is not among
 /// them.
@@ -124,7 +123,7 @@ ParamRow<P> comm_workers_row() {
                                                    ? known_comm_workers(tuning.machine)
                                                    : std::vector<std::int32_t>{};
                                       }),
-                mechanism_group);
+                mechanism_heading);
 }
 
 template <class P>
@@ -132,7 +131,7 @@ ParamRow<P> unregistered_row() {
   return shared(row<&P::unregistered>("unregistered", "",
                                       "Peers cannot access the matrices; data goes through the operator's "
                                       "staging memory"),
-                mechanism_group);
+                mechanism_heading);
 }
 
 template <class P>
@@ -157,7 +156,7 @@ ParamTable<P> tile_rows(bool only_of_workloads = false) {
   for (const ParamRow<TileParams>& tile : tile_table()) {
     ParamRow<P>& row = rows.emplace_back();
     row.info = tile.info;
-    row.info.group = tile_group;
+    row.info.group = tiles_heading;
     row.info.only_of_workloads = only_of_workloads;
     row.text = [&tile](const P& params) { return tile.text(params.tile); };
     row.parse = [&tile](P& params, const std::string& value) { tile.parse(params.tile, value); };

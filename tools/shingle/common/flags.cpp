@@ -192,9 +192,9 @@ void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {
 
 const std::vector<std::string>& group::plans() {
   static const std::vector<std::string> headings = [] {
-    std::vector<std::string> all{mechanism};
+    std::vector<std::string> all{std::string(mechanism_heading)};
     for (const PlannerEntry& planner : planners()) all.emplace_back(name(planner.mechanism));
-    all.emplace_back(tiles);
+    all.emplace_back(tiles_heading);
     return all;
   }();
   return headings;
@@ -263,7 +263,7 @@ void add_plan_flags(CLI::App& app, PlanFlags& flags) {
         flags.automatic = t == "auto";
         flags.asked = true;
       })
-      ->group(group::mechanism);
+      ->group(std::string(mechanism_heading));
   for (const ParamFlag& flag : param_flags()) {
     const std::string option = fmt::format("--{}", flag.info.name);
     const auto set = [&params = flags.params, flag](const std::string& value) {
@@ -302,7 +302,7 @@ void add_symmetric_flag(CLI::App& app, PlanFlags& flags) {
   app.add_flag_callback(
          "--symmetric", [&flags] { flags.params.push_back({"symmetric", ""}); },
          fmt::format("Plan some ranks that stand for all (always above {} ranks)", max_world))
-      ->group(group::mechanism);
+      ->group(std::string(mechanism_heading));
 }
 
 void add_world_flags(CLI::App& app, WorldFlags& flags, int most) {

@@ -66,11 +66,11 @@ struct WorldFlags {
   WorldOptions options(const ProcessLaunch& launch) const;
 };
 
-/// Headings of flags in `--help`. A mechanism's own params have its name as heading.
+/// Headings of flags in `--help`. Those of params are in shingle/planner/params.hpp; a mechanism's own params
+/// have its name as heading.
 namespace group {
 inline constexpr const char *problem = "Operator", *attention = "Attention", *model = "Operators of a model",
-                            *matrices = "Your own matrices", *mechanism = "Mechanism",
-                            *tiles = "Tiles of the GEMM", *world = "Ranks and machine";
+                            *matrices = "Your own matrices", *world = "Ranks and machine";
 /// Headings of the flags that define operators, and of those that plan them.
 inline const std::vector<std::string> problems{problem, attention, model};
 const std::vector<std::string>& plans();
