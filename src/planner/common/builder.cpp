@@ -4,47 +4,14 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <utility>
 
+#include "counter_growth.hpp"
 #include "shingle/plan/shapes.hpp"
 #include "symmetry.hpp"
 
 namespace shingle::planner {
 namespace {
-
-/// Adds the growth in one epoch from a tiled step that does positions [first, last).
-void add_growth(Plan& plan, const TileGrid& grid, const std::vector<TileNotify>& notifies, std::int64_t first,
-                std::int64_t last) {
-  for (const TileNotify& notify : notifies) {
-    std::int64_t before = grid.tiles_before(first);
-    for (std::size_t g = 0; g < notify.ends.size(); ++g) {
-      const std::int64_t tiles = grid.tiles_before(larger(first, smaller(notify.ends[g], last)));
-      const auto group = static_cast<std::int64_t>(g);
-      notify.for_each_rank(group, [&](std::int32_t rank) {
-        plan.counters[notify.counter].growth[rank][notify.entry(group)] +=
-            static_cast<std::uint32_t>(tiles - before);
-      });
-      before = tiles;
-    }
-  }
-}
-
-void add_growth(Plan& plan, const Step& step) {
-  const auto all_of = [&](const auto& tiled) {
-    add_growth(plan, tiled.grid, tiled.notify, 0, tiled.grid.positions());
-  };
-  if (const auto* gemm = std::get_if<Gemm>(&step)) all_of(*gemm);
-  if (const auto* attend = std::get_if<Attend>(&step)) all_of(*attend);
-  if (const auto* pass = std::get_if<Elementwise>(&step))
-    add_growth(plan, pass->grid, pass->notify, pass->first, last_item(*pass));
-  if (const auto* notify = std::get_if<Notify>(&step)) {
-    const CounterRef& at = notify->counter;
-    Counter& counter = plan.counters[at.counter];
-    std::uint32_t& growth = counter.growth[at.rank][at.entry];
-    growth = counter.kind == CounterKind::add ? growth + notify->value : std::max(growth, notify->value);
-  }
-}
 
 void drop_empty_lanes(RankPlan& rank) {
   std::vector<std::int32_t> number;
@@ -350,12 +317,7 @@ Plan Builder::finish(Rounding rounding) && {
   plan_.rounding = sentence(plan_.work, rounding);
   for (RankPlan& rank : plan_.ranks) {
     for (Lane& lane : rank.lanes) lane.steps.shrink_to_fit();
-    std::set<std::int32_t> queues;  // a shared pass notifies once, in whichever lane
-    for (const Lane& lane : rank.lanes)
-      for (const Step& step : lane.steps) {
-        const auto* pass = std::get_if<Elementwise>(&step);
-        if (!pass || pass->queue < 0 || queues.insert(pass->queue).second) add_growth(plan_, step);
-      }
+    grow_counters(plan_, rank);
     drop_empty_lanes(rank);
   }
   return std::move(plan_);
@@ -444,28 +406,6 @@ void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows)
 Rounding rounding(const Problem& problem) {
   const bool sums = statements(problem).front().summing != Summing::none;
   return {sums ? Summing::library : Summing::none, problem.dtype};
-}
-
-std::int64_t chunk_begin(std::int64_t rows, std::int64_t count, std::int64_t i, std::int64_t unit) {
-  return smaller(ceil_div(rows, unit) * i / count * unit, rows);
-}
-
-std::int64_t rows_of_shard(const Problem& problem, int shard) {
-  return larger(smaller(problem.m - shard * problem.shard_rows(), problem.shard_rows()), 0);
-}
-
-std::int64_t rows_in_slice(const Problem& problem, std::int64_t first, std::int64_t len) {
-  const int world = problem.world;
-  if (problem.row_order == RowOrder::block_cyclic)
-    return larger(smaller(problem.m - world * first, world * len), 0);
-  std::int64_t rows = 0;
-  for (int r = 0; r < world; ++r) rows += larger(smaller(rows_of_shard(problem, r) - first, len), 0);
-  return rows;
-}
-
-RowMap sharded_rows(const Problem& problem, std::int64_t len, std::int64_t base) {
-  const std::int64_t block = problem.row_order == RowOrder::block_cyclic ? problem.row_block : larger(len, 1);
-  return {problem.world, block, len, len, base, base + problem.world * len};
 }
 
 }  // namespace shingle::planner
