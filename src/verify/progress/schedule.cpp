@@ -1,12 +1,13 @@
 #include "schedule.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
-#include <set>
 
+#include "issue_queue.hpp"
+#include "meetings.hpp"
 #include "plan/steps.hpp"
 #include "shingle/plan/print.hpp"
 
@@ -35,7 +36,7 @@ struct QueueState {
 class Run {
  public:
   Run(const Plan& plan, std::int32_t epochs, bool hardware_queue, Budget* budget)
-      : plan_(plan), hardware_queue_(hardware_queue), budget_(budget) {
+      : plan_(plan), hardware_queue_(hardware_queue), budget_(budget), meetings_(plan) {
     out_.epochs = epochs;
     std::size_t counts = 0;
     for (const Counter& counter : plan.counters) {
@@ -57,12 +58,10 @@ class Run {
         for (const Step& step : plan.ranks[r].lanes[l].steps)
           boundaries_.back().push_back(run_boundaries(step));
       }
-      index_issue(r);
+      issue_.emplace_back(plan.ranks[r]);
     }
     out_.lines = user_line(plan, plan.world());
     number_lines();
-    calls_.resize(plan.communicators.size());
-    entered_.assign(plan.communicators.size(), std::vector<std::size_t>(plan.world(), 0));
   }
 
   /// Lists the lines of each rank, and gives each queue a line.
@@ -93,40 +92,20 @@ class Run {
   }
 
  private:
-  // Issue order of one rank, and the progress of its single hardware queue.
-  struct Issue {
-    std::vector<std::vector<std::int64_t>> position;        // [lane][step]
-    std::vector<std::pair<std::int32_t, std::int32_t>> at;  // lane and step by position
-    std::int64_t head = 0;  // position of the next step in the queue, all epochs counted
-  };
-
-  void index_issue(int r) {
-    Issue issue;
-    const RankPlan& rank = plan_.ranks[r];
-    issue.position.resize(rank.lanes.size());
-    for (const std::int32_t lane : rank.issue) {
-      auto& positions = issue.position[lane];
-      issue.at.emplace_back(lane, static_cast<std::int32_t>(positions.size()));
-      positions.push_back(static_cast<std::int64_t>(issue.at.size()) - 1);
-    }
-    issue_.push_back(std::move(issue));
-  }
-
   /// Position of the lane's step in the issue order, all epochs counted.
   std::int64_t issued_at(const LaneState& lane) const {
-    const Issue& issue = issue_[lane.rank];
-    return lane.epoch * static_cast<std::int64_t>(issue.at.size()) + issue.position[lane.lane][lane.step];
+    return issue_[lane.rank].position(lane.lane, lane.step, lane.epoch);
   }
 
   /// True if the step's turn in the single hardware queue has not come, because a step issued earlier is
   /// still in the queue.
   bool held_back(const LaneState& lane) const {
-    return hardware_queue_ && issued_at(lane) > issue_[lane.rank].head;
+    return hardware_queue_ && issued_at(lane) > issue_[lane.rank].head();
   }
 
   /// Takes the lane's step out of the hardware queue: it starts, or its wait in the queue is over.
   void leave_queue(const LaneState& lane) {
-    if (hardware_queue_ && issued_at(lane) == issue_[lane.rank].head) ++issue_[lane.rank].head;
+    if (hardware_queue_ && issued_at(lane) == issue_[lane.rank].head()) issue_[lane.rank].advance();
   }
 
   std::size_t count_index(const CounterRef& at) const { return first_count_[at.counter][at.rank] + at.entry; }
@@ -235,9 +214,9 @@ class Run {
     }
     if (held_back(lane)) return false;
     const Step& step = steps[lane.step];
-    const std::int64_t head = issue_[lane.rank].head;
+    const std::int64_t head = issue_[lane.rank].head();
     if (!waits_in_queue(step)) leave_queue(lane);
-    return run_step(lane, step) || issue_[lane.rank].head > head;
+    return run_step(lane, step) || issue_[lane.rank].head() > head;
   }
 
   bool run_step(LaneState& lane, const Step& step) {
@@ -312,105 +291,31 @@ class Run {
     return gate.targets[static_cast<std::size_t>(group_of(gate.ends, item))];
   }
 
-  const Collective& collective_of(std::int32_t segment) const {
-    const Segment& s = out_.segments[segment];
-    return std::get<Collective>(plan_.ranks[s.rank].lanes[s.lane].steps[s.step]);
-  }
-
   /// Enters a collective. The last rank to enter completes it for all.
   bool meet(LaneState& lane, const Collective& collective) {
-    auto& calls = calls_[collective.communicator];
     if (lane.waiting < 0) {
-      const std::size_t call = entered_[collective.communicator][lane.rank]++;
-      if (call == calls.size()) calls.emplace_back();
       lane.waiting = segment(lane, 0, 1, true);
-      calls[call].push_back(lane.waiting);
-      if (calls[call].size() < plan_.communicators[collective.communicator].ranks.size()) return false;
-      // Parts of a collective are in the communicator's order of ranks.
-      const auto& ranks = plan_.communicators[collective.communicator].ranks;
-      const auto place = [&](std::int32_t s) {
-        return std::find(ranks.begin(), ranks.end(), out_.segments[s].rank);
-      };
-      std::sort(calls[call].begin(), calls[call].end(), [&](auto a, auto b) { return place(a) < place(b); });
-      check_match(plan_.communicators[collective.communicator], calls[call]);
-      happened({EventKind::collective, calls[call]});
-      complete_.insert(calls[call].begin(), calls[call].end());
-    } else if (!complete_.count(lane.waiting)) {
+      auto call = meetings_.enter(collective.communicator, lane.rank, lane.waiting, out_.segments);
+      if (call.empty()) return false;
+      out_.mismatch = meetings_.mismatch(collective.communicator, call, out_.segments);
+      happened({EventKind::collective, std::move(call)});
+    } else if (!meetings_.complete(lane.waiting)) {
       return false;
     }
     next_step(lane);
     return true;
   }
 
-  void check_match(const Communicator& communicator, const std::vector<std::int32_t>& call) {
-    const Collective& first = collective_of(call[0]);
-    for (std::size_t i = 0; i < call.size(); ++i) {
-      const Collective& other = collective_of(call[i]);
-      bool fits = other.kind == first.kind && other.send.cols == first.send.cols &&
-                  other.recv.cols == first.recv.cols &&
-                  plan_.buffers[other.send.buffer].dtype == plan_.buffers[first.send.buffer].dtype;
-      if (first.kind == CollectiveKind::alltoall) {
-        for (std::size_t j = 0; fits && j < call.size(); ++j) {
-          const Collective& to = collective_of(call[j]);
-          fits = to.kind == first.kind && other.send_rows[j] == to.recv_rows[i];
-        }
-      } else {
-        fits = fits && other.send.rows == first.send.rows && other.recv.rows == first.recv.rows;
-      }
-      if (fits) continue;
-      const Segment &a = out_.segments[call[0]], &b = out_.segments[call[i]];
-      out_.mismatch =
-          fmt::format("on communicator {}, {} meets {}, which does not fit: {} against {}", communicator.name,
-                      where(plan_, a.rank, a.lane, a.step), where(plan_, b.rank, b.lane, b.step),
-                      describe(plan_, plan_.ranks[a.rank].lanes[a.lane].steps[a.step]),
-                      describe(plan_, plan_.ranks[b.rank].lanes[b.lane].steps[b.step]));
-      return;
-    }
-  }
-
-  struct Posted {
-    std::int32_t segment;
-    std::int32_t index;
-  };
-  struct Channel {
-    std::vector<Posted> sends, receives;
-    std::size_t matched = 0;
-  };
-
   /// Posts the messages of an exchange. It ends when each message has met its counterpart.
   bool post(LaneState& lane, const Exchange& exchange) {
     if (lane.waiting < 0) {
       lane.waiting = segment(lane, 0, 1, true);
       happened({EventKind::segment, {lane.waiting}});
-      unmatched_[lane.waiting] = exchange.sends.size() + exchange.receives.size();
-      for (std::size_t i = 0; i < exchange.sends.size(); ++i)
-        channel(exchange.communicator, lane.rank, exchange.sends[i].peer)
-            .sends.push_back({lane.waiting, static_cast<std::int32_t>(i)});
-      for (std::size_t i = 0; i < exchange.receives.size(); ++i)
-        channel(exchange.communicator, exchange.receives[i].peer, lane.rank)
-            .receives.push_back({lane.waiting, static_cast<std::int32_t>(i)});
-      for (const auto& message : exchange.sends)
-        match(channel(exchange.communicator, lane.rank, message.peer));
-      for (const auto& message : exchange.receives)
-        match(channel(exchange.communicator, message.peer, lane.rank));
+      for (Event& message : meetings_.post(exchange, lane.rank, lane.waiting)) happened(std::move(message));
     }
-    if (unmatched_[lane.waiting] > 0) return false;
+    if (!meetings_.all_met(lane.waiting)) return false;
     next_step(lane);
     return true;
-  }
-
-  Channel& channel(std::int32_t communicator, std::int32_t from, std::int32_t to) {
-    return channels_[{communicator, from, to}];
-  }
-
-  void match(Channel& channel) {
-    while (channel.matched < std::min(channel.sends.size(), channel.receives.size())) {
-      const Posted &send = channel.sends[channel.matched], &receive = channel.receives[channel.matched];
-      ++channel.matched;
-      happened({EventKind::message, {send.segment, receive.segment}, send.index, receive.index});
-      --unmatched_[send.segment];
-      --unmatched_[receive.segment];
-    }
   }
 
   /// Describes, for every unfinished lane, its step and what this waits for.
@@ -432,8 +337,7 @@ class Run {
 
   std::string waits_for(const LaneState& lane, const Step& step) const {
     if (held_back(lane)) {
-      const Issue& issue = issue_[lane.rank];
-      const auto [other, at] = issue.at[static_cast<std::size_t>(issue.head) % issue.at.size()];
+      const auto [other, at] = issue_[lane.rank].next();
       return fmt::format("is issued behind {}", where(plan_, lane.rank, other, at));
     }
     if (const auto* await = std::get_if<Await>(&step))
@@ -447,12 +351,8 @@ class Run {
           return short_of(gate_at(lane.rank, gate, item), gate_target(gate, item), lane.epoch);
     }
     if (const auto* collective = std::get_if<Collective>(&step)) {
-      const std::size_t call = entered_[collective->communicator][lane.rank] - 1;
-      std::string missing;
-      for (const std::int32_t rank : plan_.communicators[collective->communicator].ranks)
-        if (entered_[collective->communicator][rank] <= call)
-          missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
-      return fmt::format("waits for rank {}", missing);
+      return fmt::format("waits for rank {}",
+                         fmt::join(meetings_.missing(collective->communicator, lane.rank), ", "));
     }
     return "waits for its messages";
   }
@@ -468,17 +368,13 @@ class Run {
   Budget* budget_;
   Schedule out_;
   std::vector<LaneState> lanes_;
-  std::vector<std::vector<std::vector<std::int64_t>>> boundaries_;  // [line][step]
-  std::vector<Issue> issue_;
+  std::vector<std::vector<std::vector<std::int64_t>>> boundaries_;      // [line][step]
+  std::vector<IssueQueue> issue_;                                       // by rank
   std::map<std::pair<std::int32_t, std::int32_t>, QueueState> queues_;  // [rank, queue]
   std::vector<std::vector<std::size_t>> first_count_;                   // [counter][rank]
   std::vector<std::int64_t> values_;
-  std::vector<std::int32_t> finished_, opened_;                // by rank
-  std::vector<std::vector<std::vector<std::int32_t>>> calls_;  // [communicator][call]: segments
-  std::vector<std::vector<std::size_t>> entered_;              // [communicator][rank]
-  std::set<std::int32_t> complete_;  // segments of collectives that all ranks have entered
-  std::map<std::array<std::int32_t, 3>, Channel> channels_;
-  std::map<std::int32_t, std::size_t> unmatched_;
+  std::vector<std::int32_t> finished_, opened_;  // by rank
+  Meetings meetings_;
 };
 
 }  // namespace
