@@ -23,13 +23,13 @@ void Budget::refuse() const {
   for (std::size_t i = 0; i < cost.size(); ++i) cost[i] *= works[i].price;
   const std::size_t most = largest(cost);
   throw TooLarge{fmt::format(
-      "too large to prove: more than {} million units of work, most of which are {} {} or more",
+      "too large to prove: the proof takes more than {} million units of work, mostly {} {} or more",
       most_spent / 1000000, std::min(done_[most], most_spent / works[most].price), works[most].name)};
 }
 
 void Budget::refuse_memory() const {
   const std::size_t most = largest(held_);
-  throw TooLarge{fmt::format("too large to prove: more than {} of memory, most of which is {}",
+  throw TooLarge{fmt::format("too large to prove: the proof takes more than {} of memory, mostly for {}",
                              format_bytes(static_cast<double>(most_kept)), memories[most])};
 }
 

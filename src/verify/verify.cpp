@@ -65,15 +65,14 @@ Failure check_residency(const Plan& plan) {
       all += blocking[l];
     }
     if (all > plan.workers)
-      return fmt::format("rank {}: steps that wait hold {} workers when all lanes do, but there are {}", r,
-                         all, plan.workers);
+      return fmt::format("rank {}: waiting steps of all lanes hold up to {} workers; the plan has {}", r, all,
+                         plan.workers);
     for (std::size_t l = 0; l < lanes.size(); ++l)
       for (std::size_t s = 0; s < lanes[l].steps.size(); ++s) {
         const std::int64_t needed = completing_workers(lanes[l].steps[s]) + all - blocking[l];
         if (needed > plan.workers)
           return fmt::format(
-              "{} needs {} workers beside those that waiting steps of other lanes hold ({}), but there are "
-              "{}",
+              "{} needs {} workers while waiting steps of other lanes hold {}; the plan has {}",
               where(plan, static_cast<int>(r), static_cast<int>(l), static_cast<int>(s)),
               completing_workers(lanes[l].steps[s]), all - blocking[l], plan.workers);
       }
@@ -98,8 +97,9 @@ Failure check_collectives(const Plan& plan) {
         if (communicator < 0) continue;
         const Lane* other = lane_of.emplace(communicator, &lane).first->second;
         if (other != &lane)
-          return fmt::format("rank {}: lanes {} and {} both use communicator {}", r, other->name, lane.name,
-                             plan.communicators[communicator].name);
+          return fmt::format(
+              "rank {}: lanes {} and {} both use communicator {}; one lane of a rank may use it", r,
+              other->name, lane.name, plan.communicators[communicator].name);
       }
   }
   return std::nullopt;
@@ -159,8 +159,8 @@ Failure check_global_order(const Plan& plan, const Schedule& schedule) {
     if (count == 0) continue;
     const Segment& s = schedule.segments[call];
     return fmt::format(
-        "ranks disagree on the order of calls on different communicators: {} comes both before and after "
-        "others",
+        "ranks disagree on the order of calls on several communicators: {} is issued before other calls on "
+        "one rank, after them on another",
         where(plan, s.rank, s.lane, s.step));
   }
   return std::nullopt;
@@ -175,7 +175,7 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
       for (std::size_t entry = 0; entry < counter.growth[rank].size(); ++entry)
         if (schedule.counts[index++].at.counter < 0 && counter.growth[rank][entry] != 0)
           return fmt::format(
-              "counter {}[{}] on rank {} declares to grow by {} an epoch, but no step adds to it",
+              "counter {}[{}] on rank {} declares a growth of {} an epoch, but no step adds to it",
               counter.name, entry, rank, counter.growth[rank][entry]);
   for (const CountHistory& count : schedule.counts) {
     if (count.at.counter < 0) continue;  // never used
@@ -198,14 +198,15 @@ Failure check_counters(const Plan& plan, const Schedule& schedule) {
                            where(plan, writer->rank, writer->lane, writer->step),
                            where(plan, s.rank, s.lane, s.step));
       if (writer && add.amount < value)
-        return fmt::format("{} is set back by {}, from {} to {}", name, where(plan, s.rank, s.lane, s.step),
-                           value - s.epoch * growth, add.amount - s.epoch * growth);
+        return fmt::format("{} is set back by {}, from {} to {}: a set counter never falls", name,
+                           where(plan, s.rank, s.lane, s.step), value - s.epoch * growth,
+                           add.amount - s.epoch * growth);
       writer = &s;
       value = add.amount;
     }
     for (const std::int64_t sum : grown)
       if (sum != growth)
-        return fmt::format("{} declares to grow by {} an epoch, but grows by {}", name, growth, sum);
+        return fmt::format("{} declares a growth of {} an epoch, but its steps add {}", name, growth, sum);
     for (const Signal& await : count.awaits) {
       const Segment& s = schedule.segments[await.segment];
       if (await.amount - s.epoch * growth > growth)
@@ -231,9 +232,10 @@ Failure check_range(const Plan& plan, std::int32_t ahead) {
   for (const Counter& counter : plan.counters)
     for (std::size_t rank = 0; rank < counter.growth.size(); ++rank)
       for (std::size_t entry = 0; entry < counter.growth[rank].size(); ++entry)
-        if (counter.growth[rank][entry] * (std::int64_t{ahead} + 1) >= std::int64_t{1} << 31)
-          return fmt::format("counter {}[{}] on rank {} grows by {} an epoch, too much for a 32-bit count",
-                             counter.name, entry, rank, counter.growth[rank][entry]);
+        if (const std::int64_t most = ((std::int64_t{1} << 31) - 1) / (std::int64_t{ahead} + 1);
+            counter.growth[rank][entry] > most)
+          return fmt::format("counter {}[{}] on rank {} grows by {} an epoch; its 32 bits allow {}",
+                             counter.name, entry, rank, counter.growth[rank][entry], most);
   return std::nullopt;
 }
 
@@ -249,11 +251,13 @@ Proof prove(const Plan& plan, Budget& budget) {
   budget.keep(Budget::steps, bytes_of_steps(plan));
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
   if (is_symmetric(plan))
-    return failed("symmetry",
-                  fmt::format("{} ranks stand for all {}; a proof needs a plan of all ranks, at most {}",
-                              plan.ranks.size(), plan.world(), max_world));
+    return failed(
+        "symmetry",
+        fmt::format("{} ranks stand for all {}; a proof needs a plan of every rank, of at most {} ranks",
+                    plan.ranks.size(), plan.world(), max_world));
   if (plan.world() > max_world)
-    return failed("size", fmt::format("{} ranks; at most {} can be proven", plan.world(), max_world));
+    return failed("size", fmt::format("the plan has {} ranks; at most {} can be proven", plan.world(),
+                                      max_world));
   if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
   if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
   std::int32_t depth = 1;
@@ -275,7 +279,8 @@ Proof prove(const Plan& plan, Budget& budget) {
   order.emplace(plan, schedule, budget);
   while (order->needs_more_epochs()) {
     if (schedule.epochs * 2 > max_epochs)
-      return failed("size", fmt::format("ranks may be more than {} epochs apart: too far to prove",
+      return failed("size", fmt::format("ranks may be more than {} epochs apart, too far for a proof; let "
+                                        "them await each other more often",
                                         schedule.epochs - 1));
     const std::int32_t epochs = schedule.epochs * 2;
     order.reset();
@@ -289,7 +294,8 @@ Proof prove(const Plan& plan, Budget& budget) {
   if (auto wrong = memory.run()) return failed(wrong->rule, wrong->text);
   if (const std::int32_t adder = order->unbounded(); adder >= 0) {
     const Segment& s = schedule.segments[adder];
-    return failed("counters", fmt::format("{} may add to a count any number of epochs ahead of its await",
+    return failed("counters", fmt::format("{} may run any number of epochs ahead of an await of its counter; "
+                                          "nothing makes it wait for that rank",
                                           where(plan, s.rank, s.lane, s.step)));
   }
   Proof proof;

@@ -96,7 +96,7 @@ TEST(Clock, IsRefusedWhereItIsTooLarge) {
     fill();
   } catch (const TooLarge& refused) {
     EXPECT_EQ(refused.text,
-              "too large to prove: more than 320.0 MiB of memory, most of which is vector clocks");
+              "too large to prove: the proof takes more than 320.0 MiB of memory, mostly for vector clocks");
   }
   EXPECT_GT(clocks.size(), 100u);
 }

@@ -118,7 +118,7 @@ TEST(Symmetry, MoreRanksThanCanBeProven) {
   ASSERT_EQ(malformed(plan), std::nullopt);
   const Proof proof = verify(plan);
   EXPECT_EQ(proof.rule, "size");
-  EXPECT_EQ(proof.failure, "65 ranks; at most 64 can be proven");
+  EXPECT_EQ(proof.failure, "the plan has 65 ranks; at most 64 can be proven");
 }
 
 /// What names other ranks' memory by number means another rank for each that is stood for.

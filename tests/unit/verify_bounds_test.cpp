@@ -23,7 +23,8 @@ void expect_too_large(const Plan& plan, const std::string& what) {
   const Proof proof = verify(plan);
   EXPECT_FALSE(proof.ok);
   EXPECT_EQ(proof.rule, "size");
-  EXPECT_THAT(proof.failure, AllOf(HasSubstr("too large to prove: more than "), HasSubstr(what)));
+  EXPECT_THAT(proof.failure,
+              AllOf(HasSubstr("too large to prove: the proof takes more than "), HasSubstr(what)));
   EXPECT_EQ(proof.failure.find('\n'), std::string::npos);
 }
 
@@ -89,7 +90,7 @@ TEST(VerifyBounds, ManyRunsOfTilesAreRefused) {
   gemm.gates.push_back(std::move(gate));
   gemm.resources = {1, 1};
   hand.step(0, 0, std::move(gemm));
-  expect_too_large(hand.plan, "320.0 MiB of memory, most of which is the schedule");
+  expect_too_large(hand.plan, "320.0 MiB of memory, mostly for the schedule");
 }
 
 /// Reading four times as many rows takes some four times the work: nothing in it is quadratic.

@@ -68,8 +68,8 @@ TEST(VerifyContent, OperandsAsTheyAreStored) {
   Direct a(p), b(p);
   a.product().transpose_a = true;
   b.product().transpose_b = true;
-  expect_wrong(a, "content", {"rank 0, lane compute, step 0 (gemm)", "for its rows of A"});
-  expect_wrong(b, "content", {"rank 0, lane compute, step 0 (gemm)", "for its columns of B"});
+  expect_wrong(a, "content", {"rank 0, lane compute, step 0 (gemm)", "as its rows of A"});
+  expect_wrong(b, "content", {"rank 0, lane compute, step 0 (gemm)", "as its columns of B"});
 }
 
 TEST(VerifyContent, OperandsOfOneRankAndThisEpoch) {

@@ -21,7 +21,8 @@ TEST(VerifyFinishing, TheEpilogueOfTheProblem) {
   none.product().bias = {};
   expect_wrong(none, "content", {"out on rank 0", "epilogue applied", "holds C of ranks 0 of epoch 0"});
   other.product().epilogue.activation = Activation::relu;
-  expect_wrong(other, "content", {"rank 0, lane compute, step 0 (gemm)", "another epilogue"});
+  expect_wrong(other, "content",
+               {"rank 0, lane compute, step 0 (gemm)", "an epilogue that is not the problem's"});
 }
 
 TEST(VerifyFinishing, TheEpilogueOnceAndAfterTheSum) {
@@ -49,7 +50,7 @@ TEST(VerifyFinishing, TheEpilogueOnceAndAfterTheSum) {
   expect_proven(made(false, false));
   expect_wrong(made(true, false), "content",
                {"rank 0, lane compute, step 0 (gemm)", "before all ranks are summed"});
-  expect_wrong(made(false, true), "content", {"step 3", "already passed"});
+  expect_wrong(made(false, true), "content", {"step 3", "a second time"});
 }
 
 TEST(VerifyFinishing, TheBiasOfTheColumn) {
@@ -173,7 +174,7 @@ TEST(VerifyFinishing, TheNormOnce) {
 TEST(VerifyFinishing, TheNormOfTheProblem) {
   Normed plan(false);
   plan.finish.norm.epsilon = 1.0f;
-  expect_wrong(plan.made(), "content", {"rank 0, lane compute, step 1", "another norm"});
+  expect_wrong(plan.made(), "content", {"rank 0, lane compute, step 1", "a norm that is not the problem's"});
 }
 
 TEST(VerifyFinishing, ResidualsOfAllRowsAndOfTheSame) {
@@ -181,7 +182,8 @@ TEST(VerifyFinishing, ResidualsOfAllRowsAndOfTheSame) {
   std::get<placement::Matrix>(missing.finish.residual.form).rows.limit = 5;
   expect_wrong(missing.made(), "content", {"rank 0, lane compute, step 1", "a residual for 1 of 4 rows"});
   other.finish.residual.form = placement::Matrix{{4, 1, 2, 2, 0, 8}};
-  expect_wrong(other.made(), "content", {"rank 0, lane compute, step 1", "residual of other rows"});
+  expect_wrong(other.made(), "content",
+               {"rank 0, lane compute, step 1", "the residual, which belongs to other rows"});
 }
 
 TEST(VerifyFinishing, CompleteRows) {
@@ -193,7 +195,7 @@ TEST(VerifyFinishing, CompleteRows) {
   Elementwise pass = Hand::pass({some}, hand.all(hand.out, 0));
   pass.epilogue = hand.plan.problem().epilogue;
   hand.step(0, 0, hand.gemm(0, hand.all(product, 0))).step(0, 0, pass);
-  expect_wrong(hand, "content", {"rank 0, lane compute, step 1", "6 columns for complete rows of 8"});
+  expect_wrong(hand, "content", {"rank 0, lane compute, step 1", "6 columns; complete rows have 8"});
 }
 
 TEST(VerifyFinishing, NormsComeAfterTheSum) {
@@ -243,9 +245,9 @@ TEST(VerifyFinishing, ARowPassInPlaceStoresEveryColumnOverItself) {
   expect_proven(made(0, false));
   expect_proven(made(8, false));  // apart
   expect_wrong(made(4, false), "race",
-               {"step 3 (permute)", "stores over rows of wide that it has yet to read"});
+               {"step 3 (permute)", "may overwrite rows of wide before it reads them"});
   expect_proven(made(0, true));
-  expect_wrong(made(4, true), "race", {"stores over rows of wide that it has yet to read"});
+  expect_wrong(made(4, true), "race", {"may overwrite rows of wide before it reads them"});
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ TEST(VerifyOrder, APassMayWorkInPlaceButNotPermute) {
   Gemm gemm = hand.gemm(0, hand.all(hand.out, 0));
   gemm.out.form = swap.from[0].form;
   hand.step(0, 0, gemm).step(0, 0, swap);
-  expect_wrong(hand, "race", {"rank 0, lane compute, step 1 (permute), item 0", "stores over rows of out"});
+  expect_wrong(hand, "race", {"rank 0, lane compute, step 1 (permute), item 0", "may overwrite rows of out"});
 }
 
 // ---------------------------------------------------------------------------------------------- awaits (rule
@@ -293,7 +293,8 @@ TEST(VerifyCounters, GrowthIsWhatTheStepsDo) {
   Hand hand = signalled(CounterKind::add, {2}, 1);
   hand.count();
   hand.plan.counters[0].growth = {{1}};
-  expect_wrong(hand.plan, "counters", {"flag[0] on rank 0 declares to grow by 1 an epoch, but grows by 2"});
+  expect_wrong(hand.plan, "counters",
+               {"flag[0] on rank 0 declares a growth of 1 an epoch, but its steps add 2"});
 }
 
 TEST(VerifyCounters, ATargetIsOfItsOwnEpoch) {

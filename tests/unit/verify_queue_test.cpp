@@ -88,7 +88,7 @@ TEST(VerifyQueue, WaitingLanesHoldTheirWorkersTogether) {
   Elementwise pass = plan.pass();
   pass.resources = {1, 3};  // of four: two lanes that wait hold six
   plan.share(pass);
-  expect_wrong(plan.hand, "residency", {"hold 6 workers", "there are 4"});
+  expect_wrong(plan.hand, "residency", {"hold up to 6 workers", "the plan has 4"});
 }
 
 TEST(VerifyQueue, ItemsThatNobodyReleasesAreExplained) {

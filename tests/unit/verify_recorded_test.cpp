@@ -23,7 +23,8 @@ TEST(VerifyRecorded, AttentionThatOtherRanksGet) {
 
 TEST(VerifyRecorded, AGatedPassIssuedBeforeTheCommunicationThatItWaitsFor) {
   expect_wrong(recorded("gated_pass_issued_first"), "hardware queue",
-               {"lane communicate, step 0 (await) is issued behind rank 0, lane compute, step 1 (permute)"});
+               {"lane communicate, step 0 (await) waits in the hardware queue behind rank 0, lane compute, "
+                "step 1 (permute)"});
 }
 
 /// Rank 0 cuts its rows elsewhere than the others, and sums some columns in another order.

@@ -67,7 +67,7 @@ TEST(VerifyRounding, OfAShardOneRankAloneDecidesButAsThePlanSays) {
   Plan plan = by_shards();
   EXPECT_TRUE(verify(plan)) << verify(plan).failure;
   reverse_sums(plan, 1);
-  expect_wrong(plan, "rounding", {"in rank order", "not what its steps do", "true is \"every step"});
+  expect_wrong(plan, "rounding", {"in rank order", "not what its steps do", "expected \"every step"});
   says(plan, {});
   EXPECT_TRUE(verify(plan)) << verify(plan).failure;
 }

@@ -87,7 +87,7 @@ std::optional<CheckFailure> MemoryCheck::run() {
 
 std::uint8_t MemoryCheck::check_epilogue(const Content& content, const Epilogue& epilogue, const Segment& s) {
   if (!epilogue.any()) return content.done;
-  if (content.done != 0) fail_content(s, "applies the epilogue to what has already passed it");
+  if (content.done != 0) fail_content(s, "applies the epilogue a second time");
   if (plan_.problem().traits().reduces() && content.ranks != everyone_)
     fail_content(s, "applies the epilogue before all ranks are summed");
   return epilogue_done;
@@ -99,14 +99,15 @@ std::uint64_t MemoryCheck::check_vector(const Slice& vector, Content::Of of, con
                                         std::int32_t index, std::int64_t first, std::int64_t cols,
                                         std::int64_t logical) {
   if (first < 0 || first + cols > vector.cols)
-    fail_content(s, "takes elements beyond the end of a row vector");
+    fail_content(s, fmt::format("reads elements {} to {} of a row vector that has {}", first, first + cols,
+                                vector.cols));
   const Place at = piece_place(vector, vector.row, 1, vector.col + first, cols, s.epoch);
   std::uint64_t ranks = 0;
   bool first_cell = true;
   memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
     if (c.of != of || c.epoch != s.epoch || c.col + at.rect.col != logical ||
         (!first_cell && c.ranks != ranks))
-      fail_content(s, fmt::format("takes {} ({}) for elements {} to {} of a row vector",
+      fail_content(s, fmt::format("reads {} ({}) as elements {} to {} of a row vector",
                                   memory_.describe(at, cell), text_of(c), logical, logical + cols));
     ranks = c.ranks;
     first_cell = false;

@@ -37,7 +37,7 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
     const std::int64_t found = c.col + queries.rect.col;
     if (c.of != Content::Of::a || c.epoch != s.epoch || queries.rect.row + c.row != token ||
         found % a.head_dim != 0 || (col >= 0 && (found != col || c.ranks != ranks)))
-      fail_content(s, fmt::format("takes {} ({}) for the queries of tokens {} to {}",
+      fail_content(s, fmt::format("reads {} ({}) as the queries of tokens {} to {}",
                                   memory_.describe(queries, cell), text_of(c), token, token + rect.rows));
     col = found;
     ranks = c.ranks;
@@ -52,7 +52,7 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
       if (c.of != of || c.epoch != s.epoch || c.ranks != ranks || slice.row + c.row != 0 ||
           at.rect.col + c.col != wanted)
         fail_content(
-            s, fmt::format("takes {} ({}) for {} of tokens {} to {}", memory_.describe(at, cell), text_of(c),
+            s, fmt::format("reads {} ({}) as {} of tokens {} to {}", memory_.describe(at, cell), text_of(c),
                            of == Content::Of::keys ? "keys" : "values", seen.first, seen.end));
     });
   };

@@ -11,9 +11,9 @@ namespace shingle {
 
 void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::int32_t index) {
   if (step.epilogue.any() && !(step.epilogue == rules_.result))
-    fail_content(s, "applies another epilogue than the problem's");
+    fail_content(s, "applies an epilogue that is not the problem's");
   if (step.norm.enabled && !(step.norm == rules_.norm))
-    fail_content(s, "applies another norm than the problem's");
+    fail_content(s, "applies a norm that is not the problem's");
   spend_items(step.grid, s.last - s.first);
   for (std::int64_t item = s.first; item < s.last; ++item) {
     spend_pieces(step, item);
@@ -52,7 +52,7 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
                            to.row >= from.row + from.rows || from.col >= to.col + to_cols ||
                            to.col >= from.col + from_cols;
         if (apart || (from.row - from.tile_row == to.row - to.tile_row && from_col == to_col)) return;
-        throw CheckFailure{"race", fmt::format("{}, item {}, stores over rows of {} that it has yet to read",
+        throw CheckFailure{"race", fmt::format("{}, item {}, may overwrite rows of {} before it reads them",
                                                where(plan_, s.rank, s.lane, s.step), item,
                                                plan_.buffers[source.slice.buffer].name)};
       });
@@ -104,7 +104,9 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
       Content c = held;
       if (step.epilogue.any()) {
         if (c.of != Content::Of::c || (step.epilogue.bias && bias_known && c.col != bias_col))
-          fail_content(s, fmt::format("applies the epilogue to {} in the wrong place", text_of(c)));
+          fail_content(
+              s, fmt::format("applies the epilogue to {}; expected the product, at the columns of its bias",
+                             text_of(c)));
         if (step.epilogue.bias && !bias_known)
           bias_ranks =
               check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, bias_col = c.col);
@@ -131,7 +133,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
   const TileRect block = step.grid.rect({tile_row, 0});
   const std::int64_t complete = step.epilogue.activation == Activation::swiglu ? p.n : p.out_cols();
   if (step.grid.cols != complete)
-    fail_content(s, fmt::format("takes {} columns for complete rows of {}", step.grid.cols, complete));
+    fail_content(s, fmt::format("works on {} columns; complete rows have {}", step.grid.cols, complete));
   check_in_place(step, s, tile_row);
   // Content of the block's rows, in tile coordinates, over all columns. All columns of a row must have one
   // logical row.
@@ -163,13 +165,13 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
     std::vector<std::pair<Rect, Content>> bands;
     rows.visit({piece.tile_row, piece.rows, 0, step.grid.cols}, [&](const Rect& part, Content& c) {
       if (c.of != Content::Of::c || c.epoch != s.epoch || c.col != 0)
-        fail_content(s, fmt::format("takes {} for columns [{}, {}) of complete rows", text_of(c), part.col,
+        fail_content(s, fmt::format("reads {} as columns [{}, {}) of complete rows", text_of(c), part.col,
                                     part.col + part.cols));
       if (p.traits().reduces() && c.ranks != everyone_)
         fail_content(s, "works on complete rows before all ranks are summed");
       if (!bands.empty() && bands.back().first.row == part.row) {
         Content& row = bands.back().second;
-        if (!same_elements(row, c)) fail_content(s, "takes parts of different rows for one");
+        if (!same_elements(row, c)) fail_content(s, "reads parts of different rows as one row");
         row.value = values_.beside(row.value, c.value, part.col);
       } else {
         bands.emplace_back(part, c);
@@ -178,7 +180,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
     for (const auto& [part, held] : bands) {
       Content c = held;
       if (step.norm.enabled && (c.done & (residual_done | norm_done)))
-        fail_content(s, "normalises what is already normalised");
+        fail_content(s, "normalises rows that are already normalised");
       c.done = check_epilogue(c, step.epilogue, s);
       check_owner(s, bias_ranks, c);
       check_owner(s, weight_ranks, c);
@@ -200,7 +202,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
             check_owner(s, r.ranks, c);
             if (r.of != Content::Of::residual || r.epoch != s.epoch || r.col + other.col != 0 ||
                 r.row + at_row != c.row + from)
-              fail_content(s, fmt::format("adds {} ({}) as the residual of other rows",
+              fail_content(s, fmt::format("adds {} ({}) as the residual, which belongs to other rows",
                                           memory_.describe(at, cell), text_of(r)));
           });
         });
@@ -222,7 +224,7 @@ void MemoryCheck::finish_rows(const Elementwise& step, const Segment& s, std::in
                         index, tile_row, sum);
         });
         if (kept != part.rows)
-          fail_content(s, fmt::format("keeps the sum of {} of {} rows", kept, part.rows));
+          fail_content(s, fmt::format("stores the sum with the residual for {} of {} rows", kept, part.rows));
       }
       if (step.norm.enabled) c.done |= norm_done;
       c.value = values_.stored(values_.passed(held.value, c.done), dtype_of(step.to.slice));

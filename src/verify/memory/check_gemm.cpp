@@ -10,7 +10,7 @@ namespace shingle {
 
 void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
   if (step.epilogue.any() && !(step.epilogue == rules_.product))
-    fail_content(s, "applies another epilogue than the problem's");
+    fail_content(s, "applies an epilogue that is not the problem's");
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   if (rules_.k != 0 && k != rules_.k && !(rules_.chains && k == rules_.inner))
     fail_content(s, fmt::format("multiplies over {} of the K = {}", k, rules_.k));
@@ -51,7 +51,7 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
       const bool passed = c.of != Content::Of::hidden || !rules_.product.any() || c.done != 0;
       if (c.of != wanted || c.epoch != s.epoch || k_offset != 0 || t != rules_.transpose_a || !passed)
         fail_content(s,
-                     fmt::format("takes {} ({}) for its rows of A", memory_.describe(at, cell), text_of(c)));
+                     fmt::format("reads {} ({}) as its rows of A", memory_.describe(at, cell), text_of(c)));
       const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
       const std::int64_t start = t ? at.rect.col : at.rect.row;
       TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks,
@@ -63,8 +63,8 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
         if (next.tile_row >= seen.tile_row + seen.rows || seen.tile_row >= next.tile_row + next.rows)
           continue;
         if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks)
-          fail_content(
-              s, fmt::format("multiplies parts of different rows of A in {}", memory_.describe(at, cell)));
+          fail_content(s, fmt::format("multiplies parts of different rows of A as one row, in {}",
+                                      memory_.describe(at, cell)));
         seen.value = values_.beside(seen.value, next.value, cell.col);
         seen_before = true;
       }
@@ -100,7 +100,7 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
       if (!weight || c.epoch != s.epoch || k_offset != 0 || t != rules_.transpose_b ||
           (!first && (c.of != result.of || c_col != result.col || c.ranks != result.ranks)))
         fail_content(
-            s, fmt::format("takes {} ({}) for its columns of B", memory_.describe(at, cell), text_of(c)));
+            s, fmt::format("reads {} ({}) as its columns of B", memory_.describe(at, cell), text_of(c)));
       result.of = c.of;
       result.col = c_col;
       result.ranks = c.ranks;

@@ -50,11 +50,11 @@ void Results::check_statement() const {
   const bool known = std::ranges::any_of(all, says);
   const auto truth = std::ranges::find_if(all, [&](const Rounding& one) { return holds(one); });
   throw CheckFailure{
-      "rounding",
-      fmt::format("the plan says \"{:.200}\", which is {}: its output holds {}; true is \"{}\"",
-                  plan_.rounding, known ? "not what its steps do" : "none of the sentences that it may hold",
-                  found_.empty() ? "nothing" : values_.text_of(found_.rbegin()->first),
-                  sentence(plan_.work, *truth))};
+      "rounding", fmt::format("rounding is \"{:.200}\", which is {}: the output holds {}; expected \"{}\"",
+                              plan_.rounding,
+                              known ? "not what its steps do" : "none of the sentences that a plan may hold",
+                              found_.empty() ? "nothing" : values_.text_of(found_.rbegin()->first),
+                              sentence(plan_.work, *truth))};
 }
 
 }  // namespace shingle

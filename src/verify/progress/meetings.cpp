@@ -56,7 +56,7 @@ std::string Meetings::mismatch(std::int32_t communicator, const std::vector<std:
     }
     if (fits) continue;
     const Segment &a = segments[call[0]], &b = segments[call[i]];
-    return fmt::format("on communicator {}, {} meets {}, which does not fit: {} against {}",
+    return fmt::format("communicator {}: {} meets {}, but they differ: {} against {}",
                        plan_.communicators[communicator].name, where(plan_, a.rank, a.lane, a.step),
                        where(plan_, b.rank, b.lane, b.step), describe(plan_, step_of(plan_, a)),
                        describe(plan_, step_of(plan_, b)));

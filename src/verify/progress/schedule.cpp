@@ -338,7 +338,7 @@ class Run {
   std::string waits_for(const LaneState& lane, const Step& step) const {
     if (held_back(lane)) {
       const auto [other, at] = issue_[lane.rank].next();
-      return fmt::format("is issued behind {}", where(plan_, lane.rank, other, at));
+      return fmt::format("waits in the hardware queue behind {}", where(plan_, lane.rank, other, at));
     }
     if (const auto* await = std::get_if<Await>(&step))
       return short_of(await->counter, await->target, lane.epoch);
@@ -354,7 +354,7 @@ class Run {
       return fmt::format("waits for rank {}",
                          fmt::join(meetings_.missing(collective->communicator, lane.rank), ", "));
     }
-    return "waits for its messages";
+    return "waits for the counterparts of its messages";
   }
 
   std::string short_of(const CounterRef& at, std::uint32_t target, std::int32_t epoch) const {

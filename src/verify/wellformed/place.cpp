@@ -71,17 +71,18 @@ void StepCheck::vector(const Field& field, const Slice& s, bool wanted, std::int
 
 void StepCheck::grid(const TileGrid& g) const {
   const Field field{"grid"};
-  require(g.rows >= 0 && g.cols >= 0 && g.rows <= 2 * max_extent && g.cols <= 2 * max_extent, field, "{}x{}",
-          g.rows, g.cols);
-  require(g.tile_rows >= 1 && g.tile_cols >= 1, field, "tiles of {}x{}", g.tile_rows, g.tile_cols);
+  require(g.rows >= 0 && g.cols >= 0 && g.rows <= 2 * max_extent && g.cols <= 2 * max_extent, field,
+          "{}x{}; expected 0x0 to {}x{}", g.rows, g.cols, 2 * max_extent, 2 * max_extent);
+  require(g.tile_rows >= 1 && g.tile_cols >= 1, field, "tiles of {}x{}; expected at least 1x1", g.tile_rows,
+          g.tile_cols);
   require(g.loop_count >= 0 && g.loop_count <= max_loops, field, "{} loops, at most {}", g.loop_count,
           max_loops);
   std::int64_t positions = 1, axis[2] = {1, 1};
   for (int i = 0; i < g.loop_count; ++i) {
     const Loop& loop = g.loops[i];
-    require(loop.extent >= 1, field, "loop {} has extent {}", i, loop.extent);
-    require(loop.rotation >= 0 && loop.rotation < loop.extent, field, "loop {} starts at {} of {}", i,
-            loop.rotation, loop.extent);
+    require(loop.extent >= 1, field, "loop {} has extent {}; expected at least 1", i, loop.extent);
+    require(loop.rotation >= 0 && loop.rotation < loop.extent, field, "loop {} starts at {}, outside [0, {})",
+            i, loop.rotation, loop.extent);
     positions *= loop.extent;
     axis[static_cast<int>(loop.axis)] *= loop.extent;
     require(positions <= max_positions, field, "more than {} positions", max_positions);
@@ -208,9 +209,9 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Rout
 void StepCheck::placed(const Field& field, const Slice& s, const placement::Owners& p,
                        const TileGrid& g) const {
   require(!is_symmetric(plan_), field, "rows go to all ranks, but some stand for all");
-  require(plan_.world() <= max_world, field, "rows go to all of {} ranks, but at most to {}", plan_.world(),
-          max_world);
-  require(p.rows.stride >= 1, field.at("rows"), "a stride of {}: nobody owns a row", p.rows.stride);
+  require(plan_.world() <= max_world, field, "rows go to all of {} ranks, but at most to {}",
+          plan_.world(), max_world);
+  require(p.rows.stride >= 1, field.at("rows"), "a stride of {}; expected at least 1", p.rows.stride);
   const std::int64_t all = p.rows.stride * plan_.world();
   row_map(field.at("rows"), p.rows, g.rows, all);
   const std::int64_t rows = smaller(p.rows.limit, all);

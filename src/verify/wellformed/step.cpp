@@ -119,8 +119,8 @@ void StepCheck::operator()(const Elementwise& e) const {
   store({"to"}, e.to.slice);
   vector({"bias"}, e.bias, e.epilogue.bias, e.grid.cols);
   vector({"norm_weight"}, e.norm_weight, e.norm.enabled, out_cols);
-  require(!e.norm.enabled || (e.norm.epsilon >= 0 && e.norm.epsilon < 1e30f), {"norm"}, "epsilon {}",
-          e.norm.epsilon);
+  require(!e.norm.enabled || (e.norm.epsilon >= 0 && e.norm.epsilon < 1e30f), {"norm"},
+          "epsilon {} is outside [0, 1e30)", e.norm.epsilon);
   require(e.norm.enabled || !e.norm.residual, {"norm"}, "a residual needs the norm enabled");
   if (e.norm.residual) {
     one_rank({"residual"}, e.residual);

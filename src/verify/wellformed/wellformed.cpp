@@ -110,10 +110,10 @@ void check_size(const Plan& plan, const Buffer& b, std::int64_t& total, const st
   require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but planned are {}", b.rows.size(),
           plan.ranks.size());
   require(b.depth == 1 || b.depth == 2, where, "depth {} is neither 1 nor 2", b.depth);
-  require(b.cols >= 1 && b.cols <= max_rows, where, "{} columns", b.cols);
+  require(b.cols >= 1 && b.cols <= max_rows, where, "{} columns; expected 1 to {}", b.cols, max_rows);
   const std::int64_t row_bytes = b.cols * static_cast<std::int64_t>(size_bytes(b.dtype)) * b.depth;
   for (const std::int64_t rows : b.rows) {
-    require(rows >= 0, where, "{} rows", rows);
+    require(rows >= 0, where, "{} rows; expected at least 0", rows);
     require(rows <= (max_bytes - total) / row_bytes, where,
             "the plan's buffers take more than 2^60 bytes together");
     total += rows * row_bytes;
@@ -138,7 +138,7 @@ void check_buffers(const Plan& plan, const auto& work) {
             "is {}, but the {} {}", name(b.dtype), kind, name(work.dtype));
     if (b.role == Role::internal) continue;
     require(find_buffer(plan, b.role) == static_cast<std::int32_t>(i), where,
-            "a second buffer for the user's {}", name(b.role));
+            "a second buffer for the user's {}; expected one", name(b.role));
     require(is_asked_for(work, b.role), where, "the {} has no {}", kind, name(b.role));
     require(b.depth == 1, where, "a user's buffer has depth 1, not {}", b.depth);
     for (int r = 0; r < static_cast<int>(plan.ranks.size()); ++r) {
