@@ -120,7 +120,7 @@ TEST_F(CliCompare, RefusesOtherFiles) {
     expect_refused(files(), "'" + key + "'");
   }
   expect_refused("compare " + path("a.json"),
-                 "compare needs B.json (those to hold against A's: a later run, or measurements of "
+                 "compare needs B.json (rows to compare with A: a later run, or measurements of "
                  "predictions): shingle compare A.json B.json");
   expect_refused("compare", "compare needs A.json (rows of run, simulate or plan with --format json");
 

@@ -33,7 +33,7 @@ constexpr const char* examples = R"(Examples
   shingle bench --suite --world 8 --backend cuda --out h200x8.json
   shingle compare before.json after.json --threshold 5
 
-Exit codes: 0; 1 where a result or a proof is wrong, a run failed or is slower than allowed; 2 for bad usage.)";
+Exit codes: 0 success; 1 wrong result or proof, failed run, or slower than allowed; 2 wrong usage.)";
 
 struct Commands {
   RunFlags run;
@@ -118,15 +118,14 @@ int main(int argc, const char* const* argv) {
   add_simulate(*app.add_subcommand("simulate", "Predict how long a plan takes on a machine"),
                commands.simulate);
   add_compare(*app.add_subcommand("compare", "Compare two results"), commands.compare);
-  add_tune(*app.add_subcommand("tune", "Search the fastest mechanism and params for a machine"),
+  add_tune(*app.add_subcommand("tune", "Search for the fastest mechanism and params on a machine"),
            commands.tune);
-  add_cotune(
-      *app.add_subcommand("cotune", "Search configurations of collectives that run beside computation"),
-      commands.cotune);
+  add_cotune(*app.add_subcommand("cotune", "Search for settings of collectives that run beside computation"),
+             commands.cotune);
   add_profile(*app.add_subcommand("profile", "Measure this machine, for simulate and tune"),
               commands.profile);
   for (int i = 0; i < argc; ++i) commands.bench.command += fmt::format("{}{}", i == 0 ? "" : " ", argv[i]);
-  add_bench(*app.add_subcommand("bench", "Measure many shapes, mechanisms and parameters"), commands.bench);
+  add_bench(*app.add_subcommand("bench", "Measure many shapes, mechanisms and params"), commands.bench);
   CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
   add_format_flag(info, commands.info_format, "text");
   add_world_flags(info, commands.info_world);

@@ -19,7 +19,7 @@ Groups all_of(const std::vector<Groups>& lists) {
 }
 
 void add_html(CLI::App& app, std::string& html) {
-  app.add_option("--html", html, "Write a page with table and figures, one file that needs no network")
+  app.add_option("--html", html, "Write a page with the table and figures: one file, readable offline")
       ->type_name("FILE");
 }
 
@@ -68,19 +68,18 @@ void add_run(CLI::App& app, RunFlags& flags) {
   add_matrix_flags(app, flags.own);
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
-  app.add_option("--repeat", flags.repeat, "Rounds of which the median counts (default: 5 to 20)")
+  app.add_option("--repeat", flags.repeat, "Number of rounds; times are medians over them (default: 5 to 20)")
       ->check(CLI::Range(1, 1000000));
   add_format_flag(app, flags.format, "table");
   app.add_flag("--timeline", flags.timeline, "Show where the time of rank 0 went");
   app.add_option("--trace", flags.trace, "Write a Chrome trace of a run, for ui.perfetto.dev")
       ->type_name("FILE");
-  app.add_option("--svg", flags.svg, "Write a picture of a sequential and an overlapped run")
-      ->type_name("FILE");
+  app.add_option("--svg", flags.svg, "Draw a sequential and an overlapped run as SVG")->type_name("FILE");
   add_html(app, flags.html);
   app.add_option(
          "--machine", flags.machine,
-         "With --mechanism auto or signal: the profile of this machine (default: the one that is kept; auto "
-         "measures it once)")
+         "With --mechanism auto or signal: profile of this machine (default: the kept profile; auto measures "
+         "it once)")
       ->type_name("FILE")
       ->group(group::world);
   exclude(app, file, all_of({group::problems, {group::matrices}, group::plans(), {group::world}}),
@@ -92,18 +91,17 @@ void add_plan(CLI::App& app, PlanCommandFlags& flags) {
   add_plan_flags(app, flags.how);
   add_symmetric_flag(app, flags.how);
   add_world_flags(app, flags.where, max_planned_world);
-  app.add_option("--rank", flags.rank, "Rank to print (default: 0, and how others differ)")
+  app.add_option("--rank", flags.rank, "Rank to print (default: rank 0, and how the others differ)")
       ->check(CLI::Range(0, max_planned_world));
   add_format_flag(app, flags.format, "text");
-  app.add_flag("--lowered", flags.lowered, "Print the launches on streams that a GPU makes of the plan");
+  app.add_flag("--lowered", flags.lowered, "Print the launches on streams to which a GPU lowers the plan");
   app.add_option("--out", flags.out, "File for the output")->type_name("FILE");
-  app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan laid out in unit costs")
-      ->type_name("FILE");
-  app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
+  app.add_option("--trace", flags.trace, "Write a Chrome trace of the plan in unit costs")->type_name("FILE");
+  app.add_option("--svg", flags.svg, "Draw the plan in unit costs as SVG")->type_name("FILE");
   CLI::Option* machine = add_machine(app, flags.machine);
   app.add_flag(
          "--steps", flags.steps,
-         "With --machine: print plans, as --rank, --out, --trace and --svg also do; not how long they take")
+         "With --machine: print the plans, not predicted times (implied by --rank, --out, --trace, --svg)")
       ->needs(machine);
 }
 
@@ -123,30 +121,31 @@ void add_simulate(CLI::App& app, SimulateFlags& flags) {
   add_symmetric_flag(app, flags.how);
   add_world_flags(app, flags.where, max_planned_world);
   add_machine(app, flags.machine, {"--world", "--link", "--engine"});
-  app.add_option("--sweep", flags.sweeps, "Many sizes: k=1K,2K,4K; for m, n, k or inner, may be repeated")
+  app.add_option("--sweep", flags.sweeps,
+                 "Sizes to predict, such as k=1K,2K,4K: for m, n, k or inner; may be repeated")
       ->type_name("SIZES")
       ->group(group::problem);
   exclude(app, file, all_of({group::problems, group::plans(), {group::world}}), {"--machine"});
   const std::string group = "Simulation";
-  app.add_option("--epochs", flags.options.epochs, "Runs back to back; times are of one")
+  app.add_option("--epochs", flags.options.epochs, "Number of runs back to back; times are per run")
       ->check(CLI::Range(1, 1000))
       ->group(group);
-  app.add_option("--noise", flags.options.noise, "Standard deviation of every duration, relative to it")
+  app.add_option("--noise", flags.options.noise, "Relative standard deviation of every duration")
       ->check(number_between(0.0, 0.99))
       ->group(group);
   app.add_option("--noise-seed", flags.options.seed, "Seed of the noise")->group(group);
-  app.add_option("--slowdown", flags.options.slowdown, "By rank: its computation takes so many times as long")
+  app.add_option("--slowdown", flags.options.slowdown, "Factors on the computation time, by rank: 1,1.5")
       ->delimiter(',')
       ->check(number_between(0.01, 1000.0))
       ->group(group);
-  app.add_option("--worker-share", flags.options.worker_share, "Of the machine's workers, those to be used")
+  app.add_option("--worker-share", flags.options.worker_share, "Fraction of the machine's workers to use")
       ->check(number_between(0.001, 1.0))
       ->group(group);
   add_format_flag(app, flags.format, "table");
   app.add_flag("--timeline", flags.timeline, "Show where the time of rank 0 goes");
-  app.add_flag("--critical-path", flags.critical_path, "Show which steps make the time");
+  app.add_flag("--critical-path", flags.critical_path, "Show the steps of the critical path");
   app.add_option("--trace", flags.trace, "Write a Chrome trace, for ui.perfetto.dev")->type_name("FILE");
-  app.add_option("--svg", flags.svg, "Write a picture of the same")->type_name("FILE");
+  app.add_option("--svg", flags.svg, "Draw the simulated run as SVG")->type_name("FILE");
   add_html(app, flags.html);
 }
 
@@ -154,11 +153,11 @@ void add_compare(CLI::App& app, CompareFlags& flags) {
   app.add_option("a", flags.a, "rows of run, simulate or plan with --format json, or a record of bench")
       ->required()
       ->type_name("A.json");
-  app.add_option("b", flags.b, "those to hold against A's: a later run, or measurements of predictions")
+  app.add_option("b", flags.b, "rows to compare with A: a later run, or measurements of predictions")
       ->required()
       ->type_name("B.json");
   app.add_option("--threshold", flags.threshold,
-                 "Exit with 1 if a row of B is slower by more than so many percent")
+                 "Exit with 1 if a row of B is slower by more than this percentage")
       ->check(number_between(0.0, 1e6))
       ->type_name("PERCENT");
   add_format_flag(app, flags.format, "table");
@@ -167,38 +166,37 @@ void add_compare(CLI::App& app, CompareFlags& flags) {
 
 void add_profile(CLI::App& app, ProfileFlags& flags) {
   add_world_flags(app, flags.where);
-  app.add_option("--name", flags.name, "Of the machine, in the profile (default: the base's)");
+  app.add_option("--name", flags.name, "Name of the machine in the profile (default: the base's)");
   app.add_option_function<std::string>(
          "--dtype", [&](const std::string& text) { flags.dtype = parse_dtype(text); },
-         "Of what is timed: f32, bf16 or f16 (default: the backend's first native one)")
+         "Element type to time: f32, bf16 or f16 (default: the backend's first native type)")
       ->type_name("TYPE");
   app.add_option("--base", flags.base,
-                 "Has the figures that are not measured: h200x8, or a profile's file (default: what the "
-                 "backend knows)")
+                 "Profile with the figures that are not measured: h200x8, or a file (default: the backend's)")
       ->type_name("MACHINE");
   app.add_flag(
       "--contention", flags.contention,
-      "Measure only what communication and computation take from each other, and fit it together with "
-      "what the base has measured of that");
+      "Measure only how communication and computation slow each other; fit that together with the base's "
+      "measurements");
   app.add_option_function<std::string>(
          "--chunk", [&](const std::string& text) { flags.chunk_bytes = parse_chunk(text); },
-         "Measure that alone with NCCL's chunks of so many bytes")
+         "Measure only contention, with NCCL chunks of this size")
       ->type_name("BYTES");
-  app.add_option("--budget", flags.budget_s, "After so long nothing new is measured; 0: no bound")
+  app.add_option("--budget", flags.budget_s, "Start no measurement after this time; 0: no limit")
       ->check(number_between(0.0, 1e6))
       ->type_name("SECONDS")
       ->capture_default_str();
-  app.add_option("--repeat", flags.repeat, "Runs of each plan, of which the median counts")
+  app.add_option("--repeat", flags.repeat, "Runs of each plan; times are medians over them")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   add(app, "--most-spread", "PERCENT",
       fmt::format(
-          "Refuse the profile where times of one plan differ by more: the interquartile range over the "
-          "median (default: {:.0f}; 0: take any)",
+          "Refuse the profile if the times of a plan spread more: interquartile range over median (default: "
+          "{:.0f}; 0: no limit)",
           100 * default_spread),
       [&](const std::string& text) { flags.most_spread = parse_percent(text); });
   app.add_flag("--keep", flags.keep,
-               "Also keep it as this machine's profile, by which signal is searched and auto chooses");
+               "Also keep it as this machine's profile, which signal and auto then use");
   app.add_option("--out", flags.out, "File for the output")->type_name("FILE");
 }
 
@@ -208,7 +206,8 @@ void add_tune(CLI::App& app, TuneFlags& flags) {
   add_world_flags(app, flags.where, max_planned_world);
   add_machine(app, flags.machine, {"--world", "--link", "--engine", "--workers", "--timeout"});
   const std::string group = "Search";
-  app.add_option("--margin", flags.margin, "A smaller gain over sequential, relative, counts as none")
+  app.add_option("--margin", flags.margin,
+                 "Relative gain over sequential below which a mechanism counts as no faster")
       ->check(number_between(0.0, 1.0))
       ->capture_default_str()
       ->group(group);
@@ -216,14 +215,13 @@ void add_tune(CLI::App& app, TuneFlags& flags) {
                  "Measure the best N mechanisms and the sequential plan here, and take the fastest")
       ->check(CLI::Range(1, 6))
       ->group(group);
-  app.add_flag("--nearest", flags.nearest, "For new sizes take the params of the nearest known ones")
+  app.add_flag("--nearest", flags.nearest, "For new sizes, take the params of the nearest known size")
       ->group(group);
-  app.add_option("--cache", flags.cache, "Where params are kept (default: ~/.cache/shingle)")
+  app.add_option("--cache", flags.cache, "Folder of kept params (default: ~/.cache/shingle)")
       ->type_name("DIR")
       ->group(group);
-  app.add_option(
-         "--nccl-env", flags.nccl_table,
-         "Instead: print what NCCL's tuner plugin cannot set of a tuned table, for a shell to evaluate")
+  app.add_option("--nccl-env", flags.nccl_table,
+                 "Only print, for a shell, the settings of a tuned table that NCCL's tuner plugin cannot set")
       ->type_name("TABLE")
       ->group("NCCL");
   add_format_flag(app, flags.format, "table");
