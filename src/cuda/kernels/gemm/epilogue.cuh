@@ -2,8 +2,8 @@
 //
 // Phases of a tile:
 //
-//   1. The MMA warps stage the finished tile in shared memory, arrive at the mbarrier `filled`, and go on to
-//      the next tile.
+//   1. The MMA warps stage the finished tile in shared memory (staged_tile.cuh), arrive at the mbarrier
+//      `filled`, and go on to the next tile.
 //   2. The store warp looks up the row addresses while the tile is multiplied. It is the warp that CUTLASS's
 //      kernel layer has for epilogue loads, which this epilogue does not need.
 //   3. The store warp waits for `filled`, stores the rows in whole lines, and arrives at the mbarrier
@@ -16,11 +16,6 @@
 // Each row has its own address. Slots, row-subtiles, pools, owners and scattered rows are therefore stored in
 // the same way, on this device or another. The store warp uses plain stores, not TMA stores: one TMA store
 // for each row takes longer and delays the main loop's loads.
-//
-// Staging: a warp has 16 rows of each block of rows that its warpgroup multiplies. Sums that only need
-// rounding are rounded in registers. Others go through the warp's scratch, so that C, bias and activation
-// apply to eight columns of a row at a time. A padding of 16 bytes for each staged row avoids bank conflicts
-// on both sides.
 //
 // Split-K (split.cuh): only the CTA of the last part stores the tile. The CTAs of other parts arrive at the
 // same barriers, so that all warps count the fills of the shared-memory tile alike.
@@ -44,9 +39,9 @@
 #include "cuda/kernels/ptx/grids.cuh"
 #include "cuda/kernels/ptx/memory.cuh"
 #include "cuda/kernels/ptx/shared.cuh"
-#include "cuda/kernels/ptx/stmatrix.cuh"
 #include "output.cuh"
 #include "split.cuh"
+#include "staged_tile.cuh"
 
 namespace shingle::cuda {
 
@@ -64,16 +59,12 @@ class HookedEpilogue {
   using Params = GemmArgs;
   using Output = TileOutput<T, Cols>;
 
-  static constexpr int stride = Cols * 2 + 16;  // bytes between two staged rows
-  static constexpr int chunk = 16;              // columns of sums that a warp has in scratch at a time
-  static constexpr int line = chunk * 4;        // bytes of a scratch row
-  static constexpr int scratch_bytes = 16 * line;
-  static constexpr int all_warps = 8;    // of both warpgroups, including ping-pong kernels
+  using Staged = StagedTile<T, Rows, Cols, Warps>;
+
+  static constexpr int stride = Staged::stride, all_warps = Staged::all_warps;
   static constexpr int most_dests = 32;  // limit of destinations for paced stores
-  static_assert(Cols / 2 % chunk == 0, "halves of a tile are whole chunks");
   struct SharedStorage {
-    alignas(128) char staged[Rows * stride];
-    alignas(128) char scratch[all_warps * scratch_bytes];
+    typename Staged::Memory tile;
     char* rows[Rows];                // addresses of the staged rows
     std::int64_t apart[most_dests];  // bytes from these to the rows at each destination
     // Pending notifies of the last tile, by lane of the store warp.
@@ -134,11 +125,11 @@ class HookedEpilogue {
         return;
       }
       await_emptied(index * passes());
-      if (output) parts.add_others(sums, ptx::shared_address(shared_->staged) + thread / 32 * 16 * stride);
+      if (output) parts.add_others(sums, ptx::shared_address(shared_->tile.rows) + thread / 32 * 16 * stride);
     }
     if (plain()) {
       await_emptied(index);
-      stage_plain(sums, thread);
+      staged().stage_plain(sums, thread);
       if (is_last(tile) && output_.holds({at.m, at.n})) ship_own(at, thread);
       hand_over();
       return;
@@ -146,7 +137,7 @@ class HookedEpilogue {
     CUTLASS_PRAGMA_NO_UNROLL
     for (int half = 0; half < 2; ++half) {
       if (half == 0 || passes() == 2) await_emptied(index * passes() + half);
-      stage_finished(at.m, at.n, half, sums, thread, warp);
+      staged().stage_finished(at.m, at.n, half, sums, thread, warp);
       if (half == 1 || passes() == 2) hand_over();
     }
   }
@@ -280,6 +271,7 @@ class HookedEpilogue {
   }
 
   CUTLASS_DEVICE const GemmArgs& args() const { return output_.args; }
+  CUTLASS_DEVICE Staged staged() const { return {output_, shared_->tile}; }
   CUTLASS_DEVICE SplitOrder order() const { return SplitOrder(args()); }
   template <class Coordinate>
   CUTLASS_DEVICE TileSpot spot(const Coordinate& tile) const {
@@ -306,10 +298,8 @@ class HookedEpilogue {
     return args().activate == Activate::none && args().bias == nullptr && args().c == nullptr &&
            !output_.fp32();
   }
-  /// Fills of the shared-memory tile for one output tile. fp32 output comes in two halves of the columns,
-  /// unless swiglu halves the columns already.
-  CUTLASS_DEVICE int passes() const { return output_.fp32() && !output_.gated() ? 2 : 1; }
-  CUTLASS_DEVICE int pass_cols() const { return output_.cols() / passes(); }
+  CUTLASS_DEVICE int passes() const { return Staged::passes(output_); }
+  CUTLASS_DEVICE int pass_cols() const { return Staged::pass_cols(output_); }
 
   CUTLASS_DEVICE void await_emptied(int fill) const {
     if (fill > 0) ptx::barrier_wait(&shared_->emptied, (fill - 1) % 2);
@@ -345,7 +335,7 @@ class HookedEpilogue {
     const int row = lane / Words, word = lane % Words;
     if (row >= rows_at_once || word * 16 >= left * bytes) return;
     const int offset = skipped * bytes + word * 16;
-    std::uint32_t from = ptx::shared_address(shared_->staged) + (first_row + row) * stride + word * 16;
+    std::uint32_t from = ptx::shared_address(shared_->tile.rows) + (first_row + row) * stride + word * 16;
     std::uint32_t address = ptx::shared_address(shared_->rows) + (first_row + row) * 8;
     constexpr int step_rows = rows_at_once * steps_at_once;
     CUTLASS_PRAGMA_NO_UNROLL
@@ -364,110 +354,6 @@ class HookedEpilogue {
         if (to[u] != nullptr) ptx::store(to[u] + apart + offset, data[u]);
       from += step_rows * stride;
       address += step_rows * 8;
-    }
-  }
-
-  /// Rounds and stages sums that need nothing else. Of each 16×8 block a lane holds four sums: two adjacent
-  /// ones in each of two rows, eight rows apart.
-  template <class Sums>
-  CUTLASS_DEVICE void stage_plain(const Sums& sums, int thread) const {
-    const int lane = thread % 32;
-    const std::uint32_t to =
-        ptx::shared_address(shared_->staged) + (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < Cols / 8; j += 2) {
-      const auto* x = &sums(i * (Cols / 2) + 4 * j);
-      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Numbers<T>::narrow(x[0], x[1]),
-                       Numbers<T>::narrow(x[2], x[3]), Numbers<T>::narrow(x[4], x[5]),
-                       Numbers<T>::narrow(x[6], x[7]));
-    }
-  }
-
-  /// The 16-byte words of a scratch row are permuted by the row's number, which avoids bank conflicts on both
-  /// sides.
-  CUTLASS_DEVICE static std::uint32_t word_at(std::uint32_t scratch, int row, int word) {
-    return scratch + row * line + ((word ^ (row * line / 128 % (line / 16))) * 16);
-  }
-  /// Stages half of the tile's output columns, one chunk of sixteen rows at a time. With swiglu, half of a
-  /// chunk is gates and half is ups.
-  template <class Sums>
-  CUTLASS_DEVICE void stage_finished(int m, int n, int half, const Sums& sums, int thread, int warp) const {
-    constexpr int of_half = Cols / 2 / chunk;
-    const int lane = thread % 32, per_row = chunk / (output_.gated() ? 16 : 8);
-    const std::uint32_t scratch = ptx::shared_address(shared_->scratch) + warp * scratch_bytes;
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int i = 0; i < Rows / (16 * Warps); ++i) {
-      CUTLASS_PRAGMA_NO_UNROLL
-      for (int c = half * of_half; c < (half + 1) * of_half; ++c) {
-        stage_chunk(sums, i, c, lane, scratch);
-        __syncwarp();
-        finish_words(m, n, (i * Warps + thread / 32) * 16, c * per_row * 8, per_row, lane, scratch);
-        __syncwarp();
-      }
-    }
-  }
-  /// Writes chunk c of block i of rows to scratch. Registers cannot be indexed at run time, so the loop is
-  /// unrolled and runs one of its bodies.
-  template <class Sums>
-  CUTLASS_DEVICE void stage_chunk(const Sums& sums, int i, int c, int lane, std::uint32_t scratch) const {
-    constexpr int chunks = Cols / chunk;
-    CUTLASS_PRAGMA_UNROLL
-    for (int at = 0; at < Rows / (16 * Warps) * chunks; ++at) {
-      if (at != i * chunks + c) continue;
-      const float* x = &sums(at / chunks * (Cols / 2));
-      const int first = at % chunks * chunk;
-      if (output_.gated()) {
-        stage_sums<chunk / 16>(x + first / 4, lane, 0, scratch);
-        stage_sums<chunk / 16>(x + (first + Cols) / 4, lane, chunk / 8, scratch);
-      } else {
-        stage_sums<chunk / 8>(x + first / 2, lane, 0, scratch);
-      }
-    }
-  }
-  /// Writes `Blocks` blocks of eight columns to scratch, from the row's `word` on.
-  template <int Blocks>
-  CUTLASS_DEVICE static void stage_sums(const float* sums, int lane, int word, std::uint32_t scratch) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < Blocks; ++j) CUTLASS_PRAGMA_UNROLL
-    for (int half = 0; half < 2; ++half)
-      ptx::st_shared_v2(word_at(scratch, lane / 4 + 8 * half, word + 2 * j + lane % 4 / 2) + lane % 2 * 8,
-                        sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
-  }
-  /// Each lane finishes eight columns of the output, with `per_row` lanes to a row: C, bias, activation, one
-  /// rounding.
-  CUTLASS_DEVICE void finish_words(int m, int n, int first_row, int first, int per_row, int lane,
-                                   std::uint32_t scratch) const {
-    const int column = first + lane % per_row * 8;
-    const std::int64_t in_matrix = std::int64_t{n} * output_.cols() + column;
-    if (in_matrix >= args().cols) return;
-    const std::uint32_t to =
-        ptx::shared_address(shared_->staged) + first_row * stride + column % pass_cols() * output_.bytes();
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int row = lane / per_row; row < 16; row += 32 / per_row) {
-      if (!output_.row_exists(m, first_row + row)) continue;
-      typename Output::Sums x, up;
-      load_words(x, word_at(scratch, row, lane % per_row * 2), word_at(scratch, row, lane % per_row * 2 + 1));
-      if (output_.gated())
-        load_words(up, word_at(scratch, row, lane % per_row * 2 + chunk / 8),
-                   word_at(scratch, row, lane % per_row * 2 + chunk / 8 + 1));
-      output_.finish(std::int64_t{m} * args().part_rows + first_row + row, in_matrix, x, up);
-      stage_word(to + row * stride, x);
-    }
-  }
-  CUTLASS_DEVICE static void load_words(typename Output::Sums& x, std::uint32_t low, std::uint32_t high) {
-    const uint4 a = ptx::ld_shared_v4(low), b = ptx::ld_shared_v4(high);
-    const std::uint32_t bits[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < 8; ++v) x[v] = __uint_as_float(bits[v]);
-  }
-  CUTLASS_DEVICE void stage_word(std::uint32_t to, const typename Output::Sums& x) const {
-    if (output_.fp32()) {
-      ptx::st_shared_v2(to, x[0], x[1]), ptx::st_shared_v2(to + 8, x[2], x[3]);
-      ptx::st_shared_v2(to + 16, x[4], x[5]), ptx::st_shared_v2(to + 24, x[6], x[7]);
-    } else {
-      const auto words = narrowed<T>(x);
-      ptx::st_shared_v4(to, {words.word[0], words.word[1], words.word[2], words.word[3]});
     }
   }
 
