@@ -247,7 +247,20 @@ std::int64_t bytes_of_steps(const Plan& plan) {
   return steps * static_cast<std::int64_t>(sizeof(Step));
 }
 
-Proof prove(const Plan& plan, Budget& budget) {
+/// A context computes the addresses in its arena before the call, and has no commands that begin before it.
+Failure check_context(const Plan& plan) {
+  for (const Buffer& buffer : plan.buffers)
+    if (buffer.depth != 1)
+      return fmt::format("buffer {} has {} copies for successive epochs; a context's arena has one",
+                         buffer.name, buffer.depth);
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r)
+    for (const Lane& lane : plan.ranks[r].lanes)
+      if (lane.submission.prelaunched)
+        return fmt::format("rank {}: lane {} is prelaunched, so it may begin before the call", r, lane.name);
+  return std::nullopt;
+}
+
+Proof prove(const Plan& plan, Setting setting, Budget& budget) {
   budget.keep(Budget::steps, bytes_of_steps(plan));
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
   if (is_symmetric(plan))
@@ -260,6 +273,8 @@ Proof prove(const Plan& plan, Budget& budget) {
                                       max_world));
   if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
   if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
+  if (setting == Setting::context)
+    if (auto wrong = check_context(plan)) return failed("context", *wrong);
   std::int32_t depth = 1;
   for (const Buffer& buffer : plan.buffers) depth = std::max(depth, buffer.depth);
 
@@ -276,7 +291,7 @@ Proof prove(const Plan& plan, Budget& budget) {
   // step may run ahead of an await. The exception is a chain of ranks in which each is an epoch behind the
   // previous one.
   std::optional<Order> order;
-  order.emplace(plan, schedule, budget);
+  order.emplace(plan, schedule, setting, budget);
   while (order->needs_more_epochs()) {
     if (schedule.epochs * 2 > max_epochs)
       return failed("size", fmt::format("ranks may be more than {} epochs apart, too far for a proof; let "
@@ -287,10 +302,10 @@ Proof prove(const Plan& plan, Budget& budget) {
     schedule = {};
     budget.release_all(Budget::schedule);
     schedule = run_greedily(plan, epochs, false, &budget);
-    order.emplace(plan, schedule, budget);
+    order.emplace(plan, schedule, setting, budget);
   }
   if (auto wrong = check_range(plan, std::max(order->most_ahead(), 1))) return failed("counters", *wrong);
-  MemoryCheck memory(plan, schedule, *order, budget);
+  MemoryCheck memory(plan, schedule, *order, setting, budget);
   if (auto wrong = memory.run()) return failed(wrong->rule, wrong->text);
   if (const std::int32_t adder = order->unbounded(); adder >= 0) {
     const Segment& s = schedule.segments[adder];
@@ -308,11 +323,11 @@ Proof prove(const Plan& plan, Budget& budget) {
 
 }  // namespace
 
-Proof verify(const Plan& plan) {
+Proof verify(const Plan& plan, Setting setting) {
   Budget budget;
   Proof proof;
   try {
-    proof = prove(plan, budget);
+    proof = prove(plan, setting, budget);
   } catch (const TooLarge& refused) {
     proof = failed("size", refused.text);
   }

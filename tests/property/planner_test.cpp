@@ -103,9 +103,19 @@ std::string all_of(const Problem& p, const Plan& plan) {
   return describe(p) + "\n" + to_text(plan);
 }
 
+bool is_prelaunched(const Plan& plan) {
+  return std::ranges::any_of(plan.ranks, [](const RankPlan& rank) {
+    return std::ranges::any_of(rank.lanes, [](const Lane& lane) { return lane.submission.prelaunched; });
+  });
+}
+
 void require_proof(const Problem& p, const Plan& plan) {
   const Proof proof = verify(plan);
   if (!proof) RC_FAIL(proof.rule + ": " + proof.failure + "\n" + all_of(p, plan));
+  // Any other plan may come before and after, except where commands are launched before their epoch.
+  const Proof composed = verify(plan, Setting::context);
+  if (!composed && !is_prelaunched(plan))
+    RC_FAIL("in a context, " + composed.rule + ": " + composed.failure + "\n" + all_of(p, plan));
 }
 
 /// What each rank hands to collectives, to other ranks and, around a ring, to its engines in an epoch, in

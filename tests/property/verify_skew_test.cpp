@@ -138,7 +138,7 @@ std::unique_ptr<Known> known(const Plan& plan) {
     auto result = std::make_unique<Known>();
     result->schedule = run_greedily(plan, epochs, false);
     if (!result->schedule.stuck.empty()) return nullptr;
-    result->order = std::make_unique<Order>(plan, result->schedule, result->budget);
+    result->order = std::make_unique<Order>(plan, result->schedule, Setting::alone, result->budget);
     if (!result->order->needs_more_epochs())
       return result->order->unbounded() < 0 ? std::move(result) : nullptr;
   }

@@ -111,6 +111,8 @@ void add_verify(CLI::App& app, VerifyFlags& flags) {
   add_plan_flags(app, flags.how);
   add_world_flags(app, flags.where);
   add_machine(app, flags.machine);
+  app.add_flag("--context", flags.in_context,
+               "Prove that calls of other plans may come before and after, on the same staging memory");
   exclude(app, file, all_of({group::problems, group::plans(), {group::world}}));
 }
 

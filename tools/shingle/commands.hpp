@@ -46,6 +46,7 @@ struct VerifyFlags {
   PlanFlags how;
   WorldFlags where;
   std::string machine;
+  bool in_context = false;  ///< prove that calls of other plans may come before and after
 };
 int verify(const VerifyFlags& flags, const ProcessLaunch& launch);
 void add_verify(CLI::App& app, VerifyFlags& flags);

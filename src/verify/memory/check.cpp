@@ -18,9 +18,11 @@ ComputeRules::ComputeRules(const Problem& problem)
       result(problem.result_epilogue()),
       norm(problem.norm) {}
 
-MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget)
+MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Setting setting,
+                         Budget& budget)
     : plan_(plan),
       schedule_(schedule),
+      setting_(setting),
       budget_(budget),
       memory_(plan, schedule, order, budget),
       values_(plan.dtype(), plan.world(), budget),

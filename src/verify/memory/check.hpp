@@ -44,7 +44,8 @@ struct ComputeRules {
 
 class MemoryCheck {
  public:
-  MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
+  MemoryCheck(const Plan& plan, const Schedule& schedule, const Order& order, Setting setting,
+              Budget& budget);
 
   /// The first failure; nothing if the plan has no race and computes its problem or workload.
   std::optional<CheckFailure> run();
@@ -110,6 +111,7 @@ class MemoryCheck {
 
   const Plan& plan_;
   const Schedule& schedule_;
+  const Setting setting_;
   Budget& budget_;
   TrackedMemory memory_;
   ValueTable values_;

@@ -20,8 +20,12 @@ bool receives_of(const Collective& collective, std::size_t i) {
 
 }  // namespace
 
-Order::Order(const Plan& plan, const Schedule& schedule, Budget& budget)
-    : plan_(plan), schedule_(schedule), budget_(budget), clocks_(schedule.segments.size()) {
+Order::Order(const Plan& plan, const Schedule& schedule, Setting setting, Budget& budget)
+    : plan_(plan),
+      schedule_(schedule),
+      longest_lag_(setting == Setting::context ? 0 : schedule.epochs - 1),
+      budget_(budget),
+      clocks_(schedule.segments.size()) {
   index_events();
   index_counts();
   do {
@@ -245,7 +249,7 @@ bool Order::find_edges(const CountPattern& count) {
     for (std::size_t i = 0; i < count.adds.size(); ++i) {
       const std::int32_t add = count.adds[i].event;
       const auto edge = std::find_if(edges.begin(), edges.end(), [&](const Edge& e) { return e.add == add; });
-      const std::int32_t worst = edge == edges.end() ? schedule_.epochs : edge->lag;
+      const std::int32_t worst = edge == edges.end() ? longest_lag_ + 1 : edge->lag;
       if (after_add[i].empty() && worst > 0) {
         budget_.keep(Budget::lags, bytes_of_lags);
         held_bytes += bytes_of_lags;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "clock.hpp"
+#include "shingle/verify/verify.hpp"
 #include "verify/progress/schedule.hpp"
 
 namespace shingle {
@@ -33,8 +34,8 @@ class Order {
   /// 4. An await knows an add if its target cannot be reached without that add.
   ///
   /// The fourth depends on the others. The order grows until nothing changes, so earlier edges justify every
-  /// edge.
-  Order(const Plan& plan, const Schedule& schedule, Budget& budget);
+  /// edge. In a context only adds of the await's own epoch count: the plan's last epoch may be long ago.
+  Order(const Plan& plan, const Schedule& schedule, Setting setting, Budget& budget);
 
   /// True if the schedule has too few epochs to tell how far steps may run ahead of an await.
   bool needs_more_epochs() const { return needs_more_; }
@@ -81,6 +82,7 @@ class Order {
 
   const Plan& plan_;
   const Schedule& schedule_;
+  const std::int32_t longest_lag_;  // of an edge
   Budget& budget_;
   std::vector<std::shared_ptr<const Clock>> clocks_;  // by segment: the clock at its start
   std::vector<std::vector<std::int32_t>>
