@@ -7,6 +7,7 @@
 // names also say microseconds.
 #pragma once
 
+#include "shingle/api/context.hpp"
 #include "shingle/api/operator.hpp"
 #include "shingle/api/registry.hpp"
 #include "shingle/backend/backend.hpp"

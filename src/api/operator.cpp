@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "matrix.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/verify/verify.hpp"
 
@@ -39,18 +40,15 @@ Plan planned(const World& world, const Problem& problem, const Options& options)
   return made(problem, machine, options).value();
 }
 
-std::string to_text(const MatrixView& matrix) {
-  return fmt::format("{}x{} {}", matrix.shape.rows, matrix.shape.cols, name(matrix.dtype));
-}
-
-bool fits(std::size_t elements, const MatrixView& wanted) {
-  return static_cast<std::int64_t>(elements) == wanted.shape.elements();
-}
-
-[[noreturn]] void refuse_matrix(int rank, Role role, const std::string& given, const MatrixView& wanted) {
-  throw InvalidArgument(fmt::format("matrix '{}' of rank {}: {} given, expected {} ({} elements)", name(role),
-                                    rank, given, to_text(wanted), wanted.shape.elements()),
-                        rank);
+/// Throws InvalidArgument unless the matrix has this many elements of a type with this size.
+void require_elements(const Work& work, int rank, Role role, std::size_t elements, bool right_type,
+                      std::string_view type) {
+  require_role(work, rank, role);
+  const Shape wanted = shape_of(work, role, rank);
+  if (right_type && static_cast<std::int64_t>(elements) == wanted.elements()) return;
+  throw wrong_matrix(rank, role,
+                     fmt::format("{} elements of {} given, expected {}x{} {} ({} elements)", elements, type,
+                                 wanted.rows, wanted.cols, name(dtype_of(work)), wanted.elements()));
 }
 
 }  // namespace
@@ -71,6 +69,11 @@ struct Operator::State {
       for (const Role role : roles_of(plan.work)) unbound.emplace(rank, role);
   }
 
+  void bind(int rank, Role role, const MatrixMemory& memory) {
+    executable->bind(rank, role, memory);
+    unbound.erase({rank, role});
+  }
+
   void require_bound() const {
     if (unbound.empty()) return;
     const auto& [rank, role] = *unbound.begin();
@@ -78,9 +81,9 @@ struct Operator::State {
   }
 };
 
-Plan prove_if_asked(Plan plan, bool asked) {
+Plan prove_if_asked(Plan plan, bool asked, Setting setting) {
   if (!asked && !always_verify) return plan;
-  const Proof proof = verify(plan);
+  const Proof proof = verify(plan, setting);
   if (!proof && (asked || proof.rule != "size"))
     throw Error(
         fmt::format("the {} plan fails its proof ({}): {}", name(plan.mechanism), proof.rule, proof.failure));
@@ -114,44 +117,33 @@ std::int64_t Operator::memory_bytes(int rank) const {
   return state_->executable->internal_bytes(rank);
 }
 
-void Operator::require_matrix(int rank, Role role) const {
-  const std::vector<Role> roles = roles_of(plan().work);
-  if (std::find(roles.begin(), roles.end(), role) == roles.end())
-    throw InvalidArgument(fmt::format("{} has no matrix '{}'", describe(plan().work), name(role)), rank);
+void Operator::require_local(int rank) const {
   if (std::find(state_->ranks.begin(), state_->ranks.end(), rank) == state_->ranks.end())
     throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
 }
 
 void Operator::bind(int rank, Role role, const MatrixView& matrix) {
-  require_matrix(rank, role);
-  const MatrixView wanted{nullptr, shape(role, rank), plan().dtype()};
-  if (matrix.shape != wanted.shape || matrix.dtype != wanted.dtype)
-    refuse_matrix(rank, role, to_text(matrix), wanted);
-  bind(rank, role, matrix.data);
+  require_local(rank);
+  require_fits(plan().work, rank, role, matrix);
+  state_->bind(rank, role, {matrix.data, matrix.row_stride});
 }
 
 void Operator::bind(int rank, Role role, std::span<float> elements) {
-  require_matrix(rank, role);
-  const MatrixView wanted{nullptr, shape(role, rank), plan().dtype()};
-  if (wanted.dtype != DType::f32 || !fits(elements.size(), wanted))
-    refuse_matrix(rank, role, fmt::format("{} elements of f32", elements.size()), wanted);
+  require_elements(plan().work, rank, role, elements.size(), plan().dtype() == DType::f32, "f32");
   bind(rank, role, static_cast<void*>(elements.data()));
 }
 
 void Operator::bind(int rank, Role role, std::span<std::uint16_t> elements) {
-  require_matrix(rank, role);
-  const MatrixView wanted{nullptr, shape(role, rank), plan().dtype()};
-  if (size_bytes(wanted.dtype) != sizeof(std::uint16_t) || !fits(elements.size(), wanted))
-    refuse_matrix(rank, role, fmt::format("{} elements of 16 bits", elements.size()), wanted);
+  const bool right_type = size_bytes(plan().dtype()) == sizeof(std::uint16_t);
+  require_elements(plan().work, rank, role, elements.size(), right_type, "16 bits");
   bind(rank, role, static_cast<void*>(elements.data()));
 }
 
 void Operator::bind(int rank, Role role, void* memory) {
-  require_matrix(rank, role);
-  if (memory == nullptr && shape(role, rank).elements() > 0)
-    throw InvalidArgument(fmt::format("matrix '{}' of rank {} is null", name(role), rank), rank);
-  executable().bind(rank, role, memory);
-  state_->unbound.erase({rank, role});
+  require_local(rank);
+  require_role(plan().work, rank, role);
+  if (memory == nullptr && shape(role, rank).elements() > 0) throw wrong_matrix(rank, role, "is null");
+  state_->bind(rank, role, memory);
 }
 
 RunReport Operator::run(int epochs, bool trace) {

@@ -35,7 +35,8 @@ bool prove(const Plan& plan, bool in_context) {
       "{}\n  {}\n",
       what, proof.segments, proof.epochs, proof.accesses, format_us(took.count()), skew_text(proof.skew));
   if (in_context)
-    fmt::print("  calls of any plans that are proven so may come before and after, on the same staging memory\n");
+    fmt::print(
+        "  calls of any plans that are proven so may come before and after, on the same staging memory\n");
   return true;
 }
 

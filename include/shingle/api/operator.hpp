@@ -8,6 +8,7 @@
 
 #include "shingle/api/registry.hpp"
 #include "shingle/plan/shapes.hpp"
+#include "shingle/verify/verify.hpp"
 
 namespace shingle {
 
@@ -28,13 +29,14 @@ struct Options {
 
 /// The plan, proven if `asked`, and always in builds with assertions. Throws Error if it fails its proof. A
 /// plan too large to be proven passes unless `asked`.
-Plan prove_if_asked(Plan plan, bool asked = false);
+Plan prove_if_asked(Plan plan, bool asked = false, Setting setting = Setting::alone);
 
-/// A row-major, dense matrix in the caller's memory.
+/// A row-major matrix in the caller's memory.
 struct MatrixView {
   void* data = nullptr;
   Shape shape{};
   DType dtype = DType::f32;
+  std::int64_t row_stride = 0;  ///< elements from a row to the next; 0: densely packed
 };
 
 /// Plans and compiles a problem once, then runs it any number of times. The caller keeps the matrices.
@@ -61,9 +63,10 @@ class Operator {
 
   /// Shape of a rank's matrix as stored, row-major and dense. Elements are of plan().dtype().
   Shape shape(Role role, int rank) const;
-  /// Uses the memory as a local rank's matrix until the next bind() of that matrix. Throws InvalidArgument if
-  /// the problem has no such matrix, the rank is not local, or shape or type are not those of the operator.
-  /// Also throws if the memory is null and the matrix has elements.
+  /// Uses the memory as a local rank's matrix until the next bind() of that matrix. Each epoch copies a
+  /// matrix whose rows are not dense. Throws InvalidArgument if the problem has no such matrix, the rank is
+  /// not local, or shape, type or row stride are not those of the operator. Also throws if the memory is null
+  /// and the matrix has elements.
   void bind(int rank, Role role, const MatrixView& matrix);
   /// As above, for all elements of a matrix. Only their number and type are checked.
   void bind(int rank, Role role, std::span<float> elements);          ///< of f32
@@ -105,7 +108,7 @@ class Operator {
 
  private:
   struct State;
-  void require_matrix(int rank, Role role) const;
+  void require_local(int rank) const;
 
   std::unique_ptr<State> state_;
 };

@@ -36,6 +36,40 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
+/// A row-major matrix in a rank's memory: element (row, col) is element row · row_stride + col of `data`.
+struct MatrixMemory {
+  void* data = nullptr;
+  std::int64_t row_stride = 0;  ///< elements from a row to the next; 0: densely packed
+
+  MatrixMemory() = default;
+  MatrixMemory(void* dense) : data(dense) {}  // NOLINT: most matrices are dense
+  MatrixMemory(void* rows, std::int64_t stride) : data(rows), row_stride(stride) {}
+};
+
+/// A matrix of a call, on a rank.
+struct CallMatrix {
+  int rank = 0;
+  Role role = Role::a;
+  MatrixMemory memory{};
+};
+
+/// What ranks must agree on when they make a call.
+struct CallTag {
+  std::int32_t op = 0;       ///< number of the operator
+  std::int64_t m = 0;        ///< of the call
+  std::uint32_t number = 0;  ///< of the call, counted by each rank
+
+  bool operator==(const CallTag&) const = default;
+};
+
+/// Staging memory of all ranks, which the internal buffers of many plans share: at most one epoch uses it at
+/// a time on a rank. Every buffer of a plan has the same offset on all ranks.
+class Arena {
+ public:
+  virtual ~Arena() = default;
+  virtual std::int64_t bytes() const = 0;  ///< of a rank
+};
+
 /// Rows and columns of a tile.
 struct TileShape {
   std::int32_t rows = 0;
@@ -90,9 +124,9 @@ class Executable {
  public:
   virtual ~Executable() = default;
 
-  /// `memory` holds the rank's part of the plan's buffer, row-major and densely packed. It must stay valid
-  /// while it is bound.
-  virtual void bind(int rank, Role role, void* memory) = 0;
+  /// `memory` holds the rank's part of the plan's buffer. It must stay valid while it is bound. A matrix that
+  /// is not dense is copied in each epoch.
+  virtual void bind(int rank, Role role, const MatrixMemory& memory) = 0;
 
   /// Runs the plan. Collective over the world's processes. Returns when all local ranks are done. Throws
   /// Timeout with the diagnosis if a wait passes its deadline or another rank fails. The World is then
@@ -122,6 +156,15 @@ class Executable {
   /// Throws InvalidArgument without a prior prepare(), or if only some of the streams are being captured.
   /// Throws Unsupported if the backend has no streams or the plan cannot be captured.
   virtual void enqueue(std::span<void* const> streams);
+
+  /// As above, with these matrices, for this epoch alone: all matrices of all local ranks. Requires no
+  /// prepare() and never communicates, so processes may be any number of calls apart. Only for executables
+  /// that were compiled into an arena. Epochs of all executables of an arena run in the order of these calls,
+  /// which must be the same on all ranks.
+  ///
+  /// Ranks that disagree on the tag make different calls: an error that names the rank.
+  virtual void enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
+                       std::span<void* const> streams);
 
   /// Waits until enqueued epochs, except captured ones, are done on the local ranks. Work in front of them in
   /// their streams counts against the deadline. Throws Timeout as run() does.
@@ -164,6 +207,15 @@ class World {
   /// Throws Unsupported if the plan needs what the world cannot do. Throws InvalidArgument if it is for
   /// another world.
   virtual std::unique_ptr<Executable> compile(const Plan& plan) = 0;
+
+  /// Staging memory for compile(). Collective; every process asks for the same number of bytes.
+  virtual std::shared_ptr<Arena> make_arena(std::int64_t bytes);
+  /// As above, with the internal buffers in an arena of this world. Local: no process waits for another. All
+  /// processes must compile the same plans in the same order, each proven for Setting::context. Throws
+  /// InvalidArgument if the plan needs more memory than the arena has. `timeout_us` is the deadline of every
+  /// single wait.
+  virtual std::unique_ptr<Executable> compile(const Plan& plan, const std::shared_ptr<Arena>& arena,
+                                              double timeout_us);
 
   /// Barrier over all processes.
   virtual void barrier() = 0;

@@ -29,6 +29,8 @@ struct HostOptions {
   int workers_per_rank = 0;
   /// MPI only: deadline of waits outside a run, in MPI's start, World::barrier and World::all_max.
   double timeout_us = 30e6;
+  /// For tests of counts that wrap: number of an executable's first epoch.
+  std::uint32_t first_epoch = 0;
   /// Hook for fault tests, called in the lane's thread before each step. It may delay, throw, or block until
   /// `stopped`.
   std::function<void(const StepEvent&)> on_step{};

@@ -38,8 +38,8 @@ struct Proof {
 /// Proves a plan. Never throws on a plan that plan_from_json can yield. Takes 2 s and 512 MB at most: a plan
 /// that would take more is refused with the rule "size".
 ///
-/// In a context the proof is stronger: between two epochs, a rank's internal buffers belong to other calls. No
-/// other rank may access them before the rank has begun the epoch, nor after the rank has ended it.
+/// In a context the proof is stronger: between two epochs, a rank's internal buffers belong to other calls.
+/// No other rank may access them before the rank has begun the epoch, nor after the rank has ended it.
 Proof verify(const Plan& plan, Setting setting = Setting::alone);
 
 }  // namespace shingle

@@ -16,7 +16,9 @@ class CudaExecutable final : public Executable {
   CudaExecutable(const CudaExecutable&) = delete;
   CudaExecutable& operator=(const CudaExecutable&) = delete;
 
-  void bind(int rank, Role role, void* memory) override { runner_->memory().bind(rank, role, memory); }
+  void bind(int rank, Role role, const MatrixMemory& memory) override {
+    runner_->memory().bind(rank, role, memory);
+  }
   RunReport run(const RunOptions& options) override;
   void prepare(double timeout_us) override;
   void enqueue(std::span<void* const> streams) override { runner_->enqueue(streams); }

@@ -11,11 +11,12 @@ std::size_t entries(const Plan& plan, int rank) {
 
 }  // namespace
 
-CounterTable::CounterTable(const Plan& plan, int rank) : values_(entries(plan, rank)) {
+CounterTable::CounterTable(const Plan& plan, int rank, std::uint32_t epoch) : values_(entries(plan, rank)) {
   std::size_t next = 0;
   for (const Counter& counter : plan.counters) {
     first_.push_back(next);
-    next += counter.growth[static_cast<std::size_t>(rank)].size();
+    for (const std::uint32_t growth : counter.growth[static_cast<std::size_t>(rank)])
+      values_[next++].store(epoch * growth, std::memory_order_relaxed);
   }
 }
 

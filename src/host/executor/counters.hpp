@@ -16,7 +16,8 @@ namespace shingle::host {
 
 class CounterTable {
  public:
-  CounterTable(const Plan& plan, int rank);
+  /// The counts as they are at the begin of `epoch`.
+  CounterTable(const Plan& plan, int rank, std::uint32_t epoch);
 
   /// Releases the caller's earlier stores. `add` adds `value`; `raise` sets `value` and never lowers the
   /// count.

@@ -5,14 +5,15 @@
 
 namespace shingle::host {
 
-Engine::Engine(std::shared_ptr<WorldState> shared, const Plan& executed)
+Engine::Engine(std::shared_ptr<WorldState> shared, const Plan& executed, std::shared_ptr<HostArena> arena)
     : world(std::move(shared)),
       plan(executed),
-      memory(plan, world->local_ranks),
+      memory(plan, world->local_ranks, std::move(arena)),
       counters(plan.ranks.size()),
-      progress(plan) {
+      progress(plan),
+      first_epoch(world->options.first_epoch) {
   for (const int rank : world->local_ranks)
-    counters[static_cast<std::size_t>(rank)] = std::make_unique<CounterTable>(plan, rank);
+    counters[static_cast<std::size_t>(rank)] = std::make_unique<CounterTable>(plan, rank, first_epoch);
   for (const int rank : world->local_ranks)
     for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
       for (const Step& step : lane.steps) {

@@ -15,8 +15,10 @@
 #include "host/transport/link.hpp"
 #include "host/transport/transport.hpp"
 #include "memory.hpp"
+#include "pool.hpp"
 #include "progress.hpp"
 #include "shingle/host/host.hpp"
+#include "streams.hpp"
 
 namespace shingle::host {
 
@@ -28,6 +30,9 @@ struct WorldState {
   Links links;
   Launchers launchers;
   Health health;
+  std::atomic<std::int64_t> executions{0};   ///< number of tiled steps started; workers outlive executables
+  std::map<int, std::weak_ptr<Pool>> pools;  ///< by rank, while an executable uses it
+  Streams streams{health};  ///< declared last, destroyed first: its threads use the other members
 
   WorldState(const HostOptions& host_options, Machine host, int ranks, std::vector<int> local)
       : options(host_options),
@@ -38,7 +43,8 @@ struct WorldState {
 };
 
 struct Engine {
-  Engine(std::shared_ptr<WorldState> shared, const Plan& executed);
+  /// `arena`: null if the internal buffers have memory of their own.
+  Engine(std::shared_ptr<WorldState> shared, const Plan& executed, std::shared_ptr<HostArena> arena);
 
   std::shared_ptr<WorldState> world;
   const Plan plan;
@@ -57,7 +63,6 @@ struct Engine {
   /// Launching threads, by the counter and rank that prelaunched engines poll.
   std::map<std::pair<int, int>, int> polled;
 
-  std::atomic<std::int64_t> executions{0};  ///< number of tiled steps started
   /// Claim word of each work queue, by rank and queue: the epoch in the upper half, the next item in the
   /// lower half.
   std::map<std::pair<int, int>, std::atomic<std::uint64_t>> queues;

@@ -1,11 +1,14 @@
 // A compiled plan: one thread for every lane of every local rank, which runs the lane's steps epoch after
-// epoch.
+// epoch. run() starts the epochs of all local ranks together. Enqueued epochs start rank by rank, each in the
+// rank's stream.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -23,23 +26,37 @@ class HostExecutable final : public Executable {
   HostExecutable(const HostExecutable&) = delete;
   HostExecutable& operator=(const HostExecutable&) = delete;
 
-  void bind(int rank, Role role, void* memory) override;
+  void bind(int rank, Role role, const MatrixMemory& memory) override;
   RunReport run(const RunOptions& options) override;
+  void prepare(double timeout_us) override;
+  void enqueue(std::span<void* const> streams) override;
+  void enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
+               std::span<void* const> streams) override;
+  void synchronize() override;
   std::int64_t internal_bytes(int rank) const override;
   void poison() override;
 
  private:
+  /// Lanes that start together, and how many of their threads have run on a core since.
+  struct StartLine {
+    std::size_t lanes = 0;
+    std::atomic<std::size_t> up{0};
+  };
   /// State shared by the lanes of a rank.
   struct Rank {
-    Rank(int rank_number, int helpers, std::vector<int> own_cores, Health& health)
-        : number(rank_number), cores(std::move(own_cores)), pool(helpers, cores, health) {}
-    int number;
-    std::vector<int> cores;  ///< on which the rank computes; empty: any core
-    Pool pool;
-    std::mutex mutex;
-    std::condition_variable changed;
+    int number = 0;
+    std::vector<int> cores{};  ///< on which the rank computes; empty: any core
+    std::shared_ptr<Pool> pool{};
+    std::mutex mutex{};  ///< guards the next three
+    std::condition_variable changed{};
     int arrived = 0;
     std::uint64_t joins = 0;
+    // Guarded by HostExecutable::mutex_:
+    std::uint64_t generation = 0;   ///< counts the runs of the rank
+    std::size_t running = 0;        ///< lanes that have not finished the run
+    int epochs = 0;                 ///< of the current run
+    std::uint32_t first_epoch = 0;  ///< of the current or the next run
+    std::shared_ptr<StartLine> start{};
   };
   struct LaneThread {
     Rank* rank = nullptr;
@@ -52,11 +69,15 @@ class HostExecutable final : public Executable {
 
   void stop();
   void serve(LaneThread& lane);
-  void start(LaneKind kind);
-  void run_epochs(LaneThread& lane, Worker& worker);
+  static void line_up(StartLine& start, LaneKind kind, const Health& health);
+  void run_epochs(LaneThread& lane, Worker& worker, std::uint32_t first, int epochs);
   void run_steps(LaneThread& lane, Worker& worker, std::uint32_t epoch);
   void join_lanes(Rank& rank, int lanes);
-  void wait_for_lanes(std::unique_lock<std::mutex>& lock);
+  /// Starts epochs of these ranks, and waits for them. Requires that nothing of the ranks runs.
+  void run_ranks(std::span<Rank* const> ranks, int epochs);
+  void enqueue_epoch(std::span<const CallMatrix> matrices, std::span<void* const> streams,
+                     const std::optional<CallTag>& tag);
+  void call(Rank& rank, const std::optional<CallTag>& tag);
   void watch_hooks();
   RunReport report();
 
@@ -66,10 +87,8 @@ class HostExecutable final : public Executable {
 
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  std::uint64_t generation_ = 0;    // counts runs
-  std::size_t running_ = 0;         // lanes that have not finished the run
-  int epochs_ = 0;                  // of the current run
-  std::atomic<std::size_t> up_{0};  // lanes whose thread has run on a core since the run began
+  std::uint32_t next_epoch_;  // the first that is neither run nor enqueued
+  bool prepared_ = false;
   bool quit_ = false;
 };
 

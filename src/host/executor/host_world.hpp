@@ -19,12 +19,21 @@ class HostWorld : public World {
   const Machine& machine() const override { return state_->machine; }
   DeviceBuffer allocate(int rank, std::size_t bytes) override;
   std::unique_ptr<Executable> compile(const Plan& plan) override;
+  std::shared_ptr<Arena> make_arena(std::int64_t bytes) override;
+  std::unique_ptr<Executable> compile(const Plan& plan, const std::shared_ptr<Arena>& arena,
+                                      double timeout_us) override;
 
  protected:
+  /// Throws InvalidArgument if other processes compile another plan. Collective.
+  virtual void require_same([[maybe_unused]] const Plan& plan) {}
+  /// Throws Unsupported if this world cannot run the plan.
+  virtual void require_served([[maybe_unused]] const Plan& plan) const {}
   virtual std::unique_ptr<Transport> connect(Engine& engine) = 0;
   const std::shared_ptr<WorldState>& state() const { return state_; }
 
  private:
+  std::unique_ptr<Engine> make_engine(const Plan& plan, std::shared_ptr<HostArena> arena);
+
   std::shared_ptr<WorldState> state_;
   int size_;
 };

@@ -68,7 +68,7 @@ void Interpreter::submit() {
 
 void Interpreter::operator()(const Gemm& step) {
   const GemmTask task(engine_.plan, step, engine_.memory, engine_.products, caller_.epoch,
-                      engine_.executions++);
+                      engine_.world->executions++);
   const int workers = 1 + pool_.helpers();
   const std::int64_t blocks =
       task.blocks(step.resources.most > 0 ? std::min(workers, step.resources.most) : workers);

@@ -33,12 +33,6 @@ class MpiWorld final : public host::HostWorld {
     return {.remote_memory = false, .native_dtypes = host::native_dtypes()};
   }
 
-  std::unique_ptr<Executable> compile(const Plan& plan) override {
-    if (const std::string access = remote_access(plan); !access.empty())
-      throw Unsupported(access + ", but MPI processes cannot reach each other's memory");
-    return HostWorld::compile(plan);
-  }
-
   void barrier() override {
     in_step([&] { control_.barrier(state()->options.timeout_us); });
   }
@@ -48,11 +42,17 @@ class MpiWorld final : public host::HostWorld {
   }
 
  protected:
-  std::unique_ptr<host::Transport> connect(host::Engine& engine) override {
-    const double hash = static_cast<double>(std::hash<std::string>{}(to_json(engine.plan, -1)) >> 12);
+  void require_served(const Plan& plan) const override {
+    if (const std::string access = remote_access(plan); !access.empty())
+      throw Unsupported(access + ", but MPI processes cannot reach each other's memory");
+  }
+  void require_same(const Plan& plan) override {
+    const double hash = static_cast<double>(std::hash<std::string>{}(to_json(plan, -1)) >> 12);
     if (const auto most = all_max({hash, -hash}); most[0] != -most[1])
       throw InvalidArgument(
           "the processes compile different plans: check that all were started with the same arguments");
+  }
+  std::unique_ptr<host::Transport> connect(host::Engine& engine) override {
     return std::make_unique<host::MpiTransport>(engine, process_, control_);
   }
 

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <limits>
@@ -20,10 +21,12 @@ constexpr auto failure_tag = static_cast<int>(ControlTag::failure);
 constexpr auto meeting_tag = static_cast<int>(ControlTag::meeting);
 constexpr std::size_t longest_reason = 4096;
 
-volatile std::sig_atomic_t told_to_end = 0;
+// Any thread may handle the signal while another one reads.
+std::atomic<bool> told_to_end{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler takes no lock");
 
 void note_sigterm(int) {
-  told_to_end = 1;
+  told_to_end = true;
 }
 
 }  // namespace
@@ -41,12 +44,12 @@ void MpiControl::release_sigterm() {
   struct sigaction now = {};
   if (sigaction(SIGTERM, nullptr, &now) != 0 || now.sa_handler != note_sigterm) return;
   std::signal(SIGTERM, SIG_DFL);
-  if (told_to_end != 0) std::raise(SIGTERM);
+  if (told_to_end) std::raise(SIGTERM);
 }
 
 void MpiControl::watch(const std::function<std::string()>& standing) {
   const int self = process_.rank();
-  if (told_to_end != 0) {
+  if (told_to_end) {
     health_.fail(std::make_exception_ptr(Timeout(
         fmt::format("rank {} was told to end (SIGTERM), as when another rank has died; {}", self, standing()),
         self)));
@@ -151,14 +154,8 @@ std::vector<Span> MpiControl::gather(const std::vector<Span>& own, double timeou
         fmt::format("a timeline of {} intervals is more than an MPI message holds: trace fewer "
                     "epochs",
                     own.size()));
-  const std::vector<std::size_t> words(static_cast<std::size_t>(process_.size()), sizeof bytes);
-  std::vector<std::size_t> sizes;
-  for (const std::string& letter :
-       meet({reinterpret_cast<const char*>(&bytes), sizeof bytes}, words, timeout_us, what)) {
-    std::uint64_t size = 0;
-    std::memcpy(&size, letter.data(), sizeof size);
-    sizes.push_back(size);
-  }
+  const std::vector<std::uint64_t> all_bytes = gather_one(bytes, timeout_us, what);
+  const std::vector<std::size_t> sizes(all_bytes.begin(), all_bytes.end());
   std::vector<Span> all;
   for (const std::string& letter :
        meet({reinterpret_cast<const char*>(own.data()), bytes}, sizes, timeout_us, what)) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #ifdef SHINGLE_WITH_MPI
+#include <cstring>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "host/executor/health.hpp"
@@ -20,6 +22,17 @@ class MpiControl {
 
   void barrier(double timeout_us);
   std::vector<double> all_max(std::vector<double> values, double timeout_us);
+  /// The values of all processes, in order of rank. `what` names the wait in errors.
+  template <class T>
+  std::vector<T> gather_one(const T& own, double timeout_us, const char* what) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const std::string text(reinterpret_cast<const char*>(&own), sizeof own);
+    const std::vector<std::size_t> sizes(static_cast<std::size_t>(process_.size()), sizeof own);
+    std::vector<T> all;
+    for (const std::string& letter : meet(text, sizes, timeout_us, what))
+      std::memcpy(&all.emplace_back(), letter.data(), sizeof own);
+    return all;
+  }
   /// The spans of all processes, in order of rank.
   std::vector<Span> gather(const std::vector<Span>& own, double timeout_us);
 

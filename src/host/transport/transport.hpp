@@ -30,6 +30,11 @@ class Transport {
   /// processes.
   virtual void begin_run() {}
   virtual void end_run(RunReport&) {}
+  /// Enqueued epochs are about to run, or are done.
+  virtual void begin_calls() {}
+  /// Throws InvalidArgument that names the first rank of another process whose next call is another one.
+  virtual void require_same_call(const CallTag&) {}
+  virtual void end_calls() {}
   /// Called periodically during a run: checks whether another process has failed.
   virtual void watch() {}
   /// Tells the other processes that this one has failed.

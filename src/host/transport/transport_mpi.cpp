@@ -48,6 +48,26 @@ void MpiTransport::end_run(RunReport& report) {
   MpiControl::release_sigterm();
 }
 
+void MpiTransport::begin_calls() {
+  MpiControl::hold_sigterm();
+}
+
+void MpiTransport::require_same_call(const CallTag& tag) {
+  const std::vector<CallTag> tags = control_.gather_one(tag, engine_.timeout_us, "the begin of a call");
+  for (std::size_t rank = 0; rank < tags.size(); ++rank)
+    if (tags[rank] != tag)
+      throw InvalidArgument(
+          fmt::format("call {} of rank {} is operator {} with m = {}; rank {} calls operator {} with m = {} "
+                      "(its call {}): all ranks must make the same calls in the same order",
+                      tag.number, process_.rank(), tag.op, tag.m, rank, tags[rank].op, tags[rank].m,
+                      tags[rank].number),
+          static_cast<int>(rank));
+}
+
+void MpiTransport::end_calls() {
+  MpiControl::release_sigterm();
+}
+
 void MpiTransport::watch() {
   control_.watch([&] { return standing(engine_); });
 }

@@ -29,6 +29,9 @@ class MpiTransport final : public Transport {
 
   void begin_run() override;
   void end_run(RunReport& report) override;
+  void begin_calls() override;
+  void require_same_call(const CallTag& tag) override;
+  void end_calls() override;
   void watch() override;
   void abandon(const std::string& reason) override;
 

@@ -1,0 +1,91 @@
+// Context: calls of any operators with any matrices and any m, on one staging memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "shingle/api/operator.hpp"
+
+namespace shingle {
+
+struct ContextOptions {
+  /// Mechanism and params of a problem. Must be a pure function with the same result on all ranks: it decides
+  /// which plan serves a call. Empty: the mechanism with the lowest predicted time, by powers of two of m.
+  std::function<Params(const Problem&)> choose{};
+  /// True: peers access the matrices of calls directly, so they must be memory that peers can access, and all
+  /// ranks must pass the same matrices again and again. False: each rank's matrices are accessed by that rank
+  /// only.
+  bool registered = false;
+  /// Figures for planning, the same on all ranks. Empty: the world's own.
+  std::optional<Machine> profile{};
+  std::int64_t arena_bytes = 0;  ///< least size of the arena; declare() enlarges it as needed
+  std::size_t most_plans = 64;   ///< plans that are kept ready; the least recently used one goes first
+  bool verify = false;           ///< prove each plan when it is made; builds with assertions always do
+  double timeout_us = 30e6;      ///< deadline of every single wait
+};
+
+/// A matrix of a call.
+struct Argument {
+  int rank = 0;
+  Role role = Role::a;
+  MatrixView matrix{};
+};
+
+/// Operators that ranks call with any m up to a maximum and with any matrices.
+///
+/// Making a context and declaring an operator are collective. A call is local and asynchronous: it never
+/// communicates, and ranks may be any number of calls apart. All ranks make the same calls in the same order;
+/// a call that differs is an error that names the rank. Plans of all operators share one arena of staging
+/// memory. The proof of each plan covers any other call before and after it (docs/concepts/proofs.md).
+///
+/// The world must outlive the context. One thread at a time may use a context, not always the same one.
+/// examples/context.cpp is a whole program.
+class Context {
+ public:
+  explicit Context(World& world, ContextOptions options = {});
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+  /// Waits until all calls are done.
+  ~Context();
+
+  /// Declares an operator; its m is the maximum of a call. Returns the operator's number: 0, 1, … in the
+  /// order of declaration. Collective: all ranks declare the same operators in the same order. Enlarges the
+  /// arena if the operator needs more; this waits until earlier calls are done.
+  ///
+  /// Throws InvalidArgument if the problem is wrong or is not the same on all ranks. Throws Unsupported if no
+  /// mechanism serves it.
+  int declare(const Problem& largest);
+
+  /// Enqueues one call of an operator on streams of the devices and returns at once. `arguments` holds all
+  /// matrices of all local ranks (Operator::shape() at this m); they must stay valid until the call is done.
+  /// `streams` holds one stream for each local rank (CUDA: cudaStream_t); empty: streams of the context.
+  ///
+  /// Throws InvalidArgument if m is outside [1, max m], or a matrix is missing, or its shape, type or row
+  /// stride is wrong; the call is then not made. Throws Timeout with the diagnosis if an earlier call has
+  /// failed on the device; the world is then broken.
+  void call(int op, std::int64_t m, std::span<const Argument> arguments, std::span<void* const> streams = {});
+  /// As above, for a problem whose ranks exchange rows: the call's own routing. Its m is that of the rank
+  /// that sends most.
+  void call(int op, std::shared_ptr<const Routing> routing, std::span<const Argument> arguments,
+            std::span<void* const> streams = {});
+
+  /// Waits until all calls are done. Throws Timeout with the diagnosis if one has failed.
+  void synchronize();
+
+  /// The problem that a call of the operator solves.
+  Problem problem(int op, std::int64_t m) const;
+  /// The plan that serves a call. Makes it if it is not ready, so that the first call finds it.
+  const Plan& plan(int op, std::int64_t m);
+
+  /// Staging memory of each rank, in bytes: the largest need of an operator at its maximum m.
+  std::int64_t arena_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace shingle

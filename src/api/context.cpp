@@ -1,0 +1,269 @@
+#include "shingle/api/context.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <limits>
+#include <list>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "choose.hpp"
+#include "matrix.hpp"
+#include "plan/arena_layout.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/base/units.hpp"
+#include "shingle/plan/json.hpp"
+
+namespace shingle {
+namespace {
+
+/// The problem with another number of rows.
+Problem with_m(Problem problem, std::int64_t m) {
+  problem.m = m;
+  return problem;
+}
+
+Problem with_routing(Problem problem, std::shared_ptr<const Routing> routing) {
+  problem.m = 0;
+  for (int rank = 0; rank < problem.world; ++rank) problem.m = std::max(problem.m, routing->rows(rank));
+  problem.routing = std::move(routing);
+  return problem;
+}
+
+/// The routing that needs the largest arena: every rank sends all of its rows to rank 0.
+std::shared_ptr<const Routing> all_to_first(const Problem& problem) {
+  const std::vector<std::int32_t> rows(static_cast<std::size_t>(problem.m), 0);
+  return std::make_shared<const Routing>(
+      std::vector<std::vector<std::int32_t>>(static_cast<std::size_t>(problem.world), rows));
+}
+
+}  // namespace
+
+struct Context::State {
+  /// A plan that is ready for calls.
+  struct Ready {
+    int op = 0;
+    Problem problem{};
+    Plan plan{};
+    std::unique_ptr<Executable> executable{};
+  };
+
+  World& world;
+  ContextOptions options;
+  const Machine machine;
+  std::vector<int> ranks;
+  std::vector<Problem> operators;                         // each with its largest m
+  std::map<std::pair<int, std::int64_t>, Params> chosen;  // by operator and power of two of m
+  std::shared_ptr<Arena> arena;
+  std::list<Ready> ready;  // the most recently used first
+  std::uint32_t calls = 0;
+
+  State(World& of, ContextOptions with)
+      : world(of),
+        options(std::move(with)),
+        machine(options.profile ? *options.profile : of.machine()),
+        ranks(of.local_ranks()) {
+    if (!(options.timeout_us > 0))
+      throw InvalidArgument(fmt::format("timeout_us = {} must be positive", options.timeout_us));
+    if (options.most_plans < 1) throw InvalidArgument("most_plans = 0 must be at least 1");
+    if (options.arena_bytes < 0)
+      throw InvalidArgument(fmt::format("arena_bytes = {} must not be negative", options.arena_bytes));
+    arena = world.make_arena(options.arena_bytes);
+  }
+
+  const Problem& find(int op) const {
+    if (op < 0 || static_cast<std::size_t>(op) >= operators.size())
+      throw InvalidArgument(
+          fmt::format("operator {} is not declared: the context has {}", op, operators.size()));
+    return operators[static_cast<std::size_t>(op)];
+  }
+
+  Params suited(Params params) const {
+    return options.registered ? params : with_unregistered(std::move(params));
+  }
+
+  /// Mechanism and params of a problem: the same for all m between two powers of two, so that they are
+  /// searched once.
+  Params params_for(int op, const Problem& problem) {
+    if (options.choose) return suited(options.choose(problem));
+    const auto upper = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(problem.m)));
+    const auto found = chosen.find({op, upper});
+    if (found != chosen.end()) return found->second;
+    const Problem& largest = find(op);
+    const Problem typical = problem.routing ? problem : with_m(problem, std::min(upper, largest.m));
+    ChooseOptions quick;
+    quick.tune.passes = 0;
+    quick.tune.refuses = [this](const Plan& plan) { return why_unfit(plan); };
+    const Params params = suited(params_of(choose(typical, machine, quick).value().plan));
+    chosen.emplace(std::pair{op, upper}, params);
+    return params;
+  }
+
+  /// Why a plan cannot serve calls; empty if it can.
+  static std::string why_unfit(const Plan& plan) {
+    for (const RankPlan& rank : plan.ranks)
+      for (const Lane& lane : rank.lanes)
+        if (lane.submission.prelaunched) return "commands are launched before the call";
+    return {};
+  }
+
+  /// The plan of the chosen params; the sequential one if these do not serve this m, or need a larger arena.
+  Plan planned(int op, const Problem& problem, std::int64_t most_bytes) {
+    Result<Plan> plan = make_plan(problem, machine, params_for(op, problem));
+    if (!plan || !why_unfit(*plan).empty() || arena_layout(*plan).bytes > most_bytes)
+      plan = make_plan(problem, machine, SequentialParams{});
+    return std::move(plan).value();
+  }
+
+  /// Arena that the sequential plans of all calls need. Of shards of unequal size, one row less than the
+  /// maximum, some are copied that equal ones are not.
+  std::int64_t sequential_bytes(const Problem& largest) const {
+    std::int64_t bytes = 0;
+    for (const std::int64_t m : {largest.m, largest.m - 1}) {
+      if (m < 1 || (m < largest.m && largest.routing)) continue;
+      const Plan plan = make_plan(with_m(largest, m), machine, SequentialParams{}).value();
+      bytes = std::max(bytes, arena_layout(plan).bytes);
+    }
+    return bytes;
+  }
+
+  Ready& get(int op, const Problem& problem) {
+    const auto found =
+        std::ranges::find_if(ready, [&](const Ready& at) { return at.op == op && at.problem == problem; });
+    if (found != ready.end()) {
+      ready.splice(ready.begin(), ready, found);
+      return ready.front();
+    }
+    Ready made{
+        .op = op,
+        .problem = problem,
+        .plan = prove_if_asked(planned(op, problem, arena->bytes()), options.verify, Setting::context)};
+    made.executable = world.compile(made.plan, arena, options.timeout_us);
+    if (ready.size() == options.most_plans) ready.pop_back();
+    ready.push_front(std::move(made));
+    return ready.front();
+  }
+
+  Problem sized(int op, std::int64_t m) const {
+    const Problem& largest = find(op);
+    if (largest.traits().routes())
+      throw InvalidArgument(
+          fmt::format("operator {} ({}) exchanges rows: a call needs a routing", op, name(largest.op)));
+    if (m < 1 || m > largest.m)
+      throw InvalidArgument(
+          fmt::format("m = {} of a call of operator {} is outside [1, {}]", m, op, largest.m));
+    return with_m(largest, m);
+  }
+
+  Problem routed(int op, std::shared_ptr<const Routing> routing) const {
+    const Problem& largest = find(op);
+    if (!largest.traits().routes())
+      throw InvalidArgument(fmt::format(
+          "operator {} ({}) exchanges no rows: a call needs an m, not a routing", op, name(largest.op)));
+    if (!routing) throw InvalidArgument("the routing of the call is null");
+    Problem problem = with_routing(largest, std::move(routing));
+    if (problem.m > largest.m)
+      throw InvalidArgument(fmt::format(
+          "a rank sends {} rows in a call of operator {}, which takes at most {}", problem.m, op, largest.m));
+    problem.validate();
+    return problem;
+  }
+
+  /// The matrices of all local ranks, each checked.
+  std::vector<CallMatrix> checked(const Problem& problem, std::span<const Argument> arguments) const {
+    std::set<std::pair<int, Role>> missing;
+    for (const int rank : ranks)
+      for (const Role role : roles_of(problem)) missing.emplace(rank, role);
+    std::vector<CallMatrix> matrices;
+    for (const auto& [rank, role, matrix] : arguments) {
+      if (std::ranges::find(ranks, rank) == ranks.end())
+        throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
+      require_fits(problem, rank, role, matrix);
+      if (missing.erase({rank, role}) == 0) throw wrong_matrix(rank, role, "given twice");
+      matrices.push_back({rank, role, {matrix.data, matrix.row_stride}});
+    }
+    if (!missing.empty()) {
+      const auto& [rank, role] = *missing.begin();
+      throw wrong_matrix(rank, role, "is missing");
+    }
+    return matrices;
+  }
+
+  void call(int op, const Problem& problem, std::span<const Argument> arguments,
+            std::span<void* const> streams) {
+    const std::vector<CallMatrix> matrices = checked(problem, arguments);
+    const std::vector<void*> own(ranks.size(), nullptr);
+    Ready& serving = get(op, problem);
+    serving.executable->enqueue(CallTag{op, problem.m, calls}, matrices, streams.empty() ? own : streams);
+    ++calls;
+  }
+
+  int declare(const Problem& largest) {
+    largest.validate();
+    if (largest.world != world.size())
+      throw InvalidArgument(
+          fmt::format("the problem is for {} ranks, the world has {}", largest.world, world.size()));
+    const auto hash = static_cast<double>(std::hash<std::string>{}(describe(largest)) >> 12);
+    if (const auto most = world.all_max({hash, -hash}); most[0] != -most[1])
+      throw InvalidArgument(
+          fmt::format("the processes declare different operators; this one {}", describe(largest)));
+    const int op = static_cast<int>(operators.size());
+    operators.push_back(largest);
+    try {
+      const Problem worst =
+          largest.traits().routes() ? with_routing(largest, all_to_first(largest)) : largest;
+      const Plan plan = planned(op, worst, std::numeric_limits<std::int64_t>::max());
+      const std::int64_t bytes = std::max(arena_layout(plan).bytes, sequential_bytes(worst));
+      if (bytes > arena->bytes()) {
+        ready.clear();  // waits until their calls are done
+        arena.reset();
+        arena = world.make_arena(bytes);
+      }
+    } catch (...) {
+      operators.pop_back();
+      throw;
+    }
+    return op;
+  }
+};
+
+Context::Context(World& world, ContextOptions options) : state_(new State(world, std::move(options))) {}
+Context::Context(Context&&) noexcept = default;
+Context& Context::operator=(Context&&) noexcept = default;
+Context::~Context() = default;
+
+int Context::declare(const Problem& largest) {
+  return state_->declare(largest);
+}
+
+void Context::call(int op, std::int64_t m, std::span<const Argument> arguments,
+                   std::span<void* const> streams) {
+  state_->call(op, state_->sized(op, m), arguments, streams);
+}
+
+void Context::call(int op, std::shared_ptr<const Routing> routing, std::span<const Argument> arguments,
+                   std::span<void* const> streams) {
+  state_->call(op, state_->routed(op, std::move(routing)), arguments, streams);
+}
+
+void Context::synchronize() {
+  for (auto& at : state_->ready) at.executable->synchronize();
+}
+
+Problem Context::problem(int op, std::int64_t m) const {
+  return state_->sized(op, m);
+}
+
+const Plan& Context::plan(int op, std::int64_t m) {
+  return state_->get(op, state_->sized(op, m)).plan;
+}
+
+std::int64_t Context::arena_bytes() const {
+  return state_->arena->bytes();
+}
+
+}  // namespace shingle

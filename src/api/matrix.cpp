@@ -1,0 +1,43 @@
+#include "matrix.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+namespace {
+
+std::string text_of(const Shape& shape, DType dtype) {
+  return fmt::format("{}x{} {}", shape.rows, shape.cols, name(dtype));
+}
+
+}  // namespace
+
+InvalidArgument wrong_matrix(int rank, Role role, const std::string& what) {
+  return InvalidArgument(fmt::format("matrix '{}' of rank {}: {}", name(role), rank, what), rank);
+}
+
+void require_role(const Work& work, int rank, Role role) {
+  const std::vector<Role> roles = roles_of(work);
+  if (std::ranges::find(roles, role) == roles.end())
+    throw InvalidArgument(fmt::format("{} has no matrix '{}'", describe(work), name(role)), rank);
+}
+
+void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix) {
+  require_role(work, rank, role);
+  const Shape wanted = shape_of(work, role, rank);
+  if (matrix.shape != wanted || matrix.dtype != dtype_of(work))
+    throw wrong_matrix(rank, role,
+                       fmt::format("{} given, expected {} ({} elements)", text_of(matrix.shape, matrix.dtype),
+                                   text_of(wanted, dtype_of(work)), wanted.elements()));
+  if (matrix.row_stride != 0 && matrix.row_stride < wanted.cols)
+    throw wrong_matrix(
+        rank, role,
+        fmt::format("row_stride = {} given, expected 0 (densely packed) or at least its {} columns",
+                    matrix.row_stride, wanted.cols));
+  if (matrix.data == nullptr && wanted.elements() > 0) throw wrong_matrix(rank, role, "is null");
+}
+
+}  // namespace shingle

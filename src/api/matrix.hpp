@@ -1,0 +1,18 @@
+// Checks of a matrix that the user passes for a role of a problem.
+#pragma once
+
+#include "shingle/api/operator.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle {
+
+/// Throws InvalidArgument that names matrix and rank if the problem has no such matrix, or if shape, type or
+/// row stride are wrong, or if the memory is null and the matrix has elements.
+void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix);
+/// The part that does not need a view.
+void require_role(const Work& work, int rank, Role role);
+
+/// What is wrong with a matrix, as an exception: "matrix 'a' of rank 0: …".
+InvalidArgument wrong_matrix(int rank, Role role, const std::string& what);
+
+}  // namespace shingle
