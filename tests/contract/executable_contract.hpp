@@ -1,6 +1,7 @@
 // The contract of World and Executable themselves: memory, errors, epochs and timelines.
 #pragma once
 
+#include <deque>
 #include <set>
 
 #include "contract_support.hpp"
@@ -130,6 +131,94 @@ TEST_P(BackendContract, BindingAgainMovesTheResult) {
     world->download(rank, got.data(), other[i].data(), 9 * 8 * 4);
     EXPECT_EQ(got[9], element(rank, Role::a, 1, 1));
   }
+}
+
+/// Rows of a matrix in memory with gaps between them. The gaps hold NaN, and must keep it.
+class ApartRows {
+ public:
+  ApartRows(World& world, int rank, std::int64_t rows, std::int64_t cols, std::int64_t stride)
+      : world_(world), rank_(rank), rows_(rows), cols_(cols), stride_(stride) {
+    host_.assign(static_cast<std::size_t>(rows * stride), std::nanf(""));
+    memory_ = world.allocate(rank, host_.size() * sizeof(float));
+    upload();
+  }
+  void set(Role role) {
+    for (std::int64_t row = 0; row < rows_; ++row)
+      for (std::int64_t col = 0; col < cols_; ++col)
+        host_[static_cast<std::size_t>(row * stride_ + col)] = element(rank_, role, row, col);
+    upload();
+  }
+  MatrixMemory memory() const { return {memory_.data(), stride_}; }
+  void expect(Role role) {
+    world_.download(rank_, host_.data(), memory_.data(), memory_.bytes());
+    for (std::int64_t row = 0; row < rows_; ++row)
+      for (std::int64_t col = 0; col < stride_; ++col) {
+        const float got = host_[static_cast<std::size_t>(row * stride_ + col)];
+        if (col < cols_)
+          EXPECT_EQ(got, element(rank_, role, row, col)) << "row " << row << ", column " << col;
+        else
+          EXPECT_TRUE(std::isnan(got)) << "row " << row << ", column " << col << " is outside the matrix";
+      }
+  }
+
+ private:
+  void upload() { world_.upload(rank_, memory_.data(), host_.data(), memory_.bytes()); }
+
+  World& world_;
+  int rank_;
+  std::int64_t rows_, cols_, stride_;
+  std::vector<float> host_;
+  DeviceBuffer memory_;
+};
+
+TEST_P(BackendContract, RowsOfAMatrixMayLieApart) {
+  Bench bench(*world, copying_plan(ranks));
+  std::deque<ApartRows> inputs, outputs;
+  for (const int rank : world->local_ranks()) {
+    inputs.emplace_back(*world, rank, 9, 8, 11).set(Role::a);
+    outputs.emplace_back(*world, rank, 9, 8, 10);
+    bench.executable->bind(rank, Role::a, inputs.back().memory());
+    bench.executable->bind(rank, Role::out, outputs.back().memory());
+  }
+  bench.poison();
+  bench.run(2);
+  for (ApartRows& output : outputs) output.expect(Role::a);
+  EXPECT_THROW(bench.executable->bind(world->local_ranks()[0], Role::a, {inputs[0].memory().data, 7}),
+               InvalidArgument);
+}
+
+/// Calls on one arena: other matrices each time, and no wait between them.
+TEST_P(BackendContract, CallsBringTheirMatrices) {
+  const Plan plan = copying_plan(ranks);
+  std::shared_ptr<Arena> arena;
+  try {
+    arena = world->make_arena(1 << 16);
+  } catch (const Unsupported& reason) {
+    GTEST_SKIP() << reason.what();
+  }
+  EXPECT_EQ(arena->bytes(), 1 << 16);
+  const auto first = world->compile(plan, arena, 20e6), second = world->compile(plan, arena, 20e6);
+  const std::vector<void*> streams(world->local_ranks().size(), nullptr);
+  std::deque<ApartRows> inputs, outputs;
+  std::vector<CallMatrix> matrices;
+  for (std::uint32_t call = 0; call < 12; ++call) {
+    matrices.clear();
+    for (const int rank : world->local_ranks()) {
+      const std::int64_t stride = call % 3 == 0 ? 8 : 9 + call % 2;
+      inputs.emplace_back(*world, rank, 9, 8, stride).set(Role::a);
+      outputs.emplace_back(*world, rank, 9, 8, 19 - stride);
+      matrices.push_back({rank, Role::a, inputs.back().memory()});
+      matrices.push_back({rank, Role::out, outputs.back().memory()});
+    }
+    (call % 4 == 1 ? second : first)->enqueue({.op = 0, .m = 9, .number = call}, matrices, streams);
+  }
+  matrices.pop_back();
+  EXPECT_THROW(world->compile(plan, arena, 20e6)->enqueue({}, matrices, streams), InvalidArgument);
+  first->synchronize();
+  second->synchronize();
+  for (ApartRows& output : outputs) output.expect(Role::a);
+  const auto small = world->make_arena(0);
+  EXPECT_THROW((void)world->compile(plan, small, 20e6), InvalidArgument);
 }
 
 TEST_P(BackendContract, TimelineCoversEveryStepOfEveryRank) {

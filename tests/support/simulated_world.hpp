@@ -57,7 +57,7 @@ class SimulatedWorld final : public World {
   class Simulated final : public Executable {
    public:
     Simulated(Plan plan, const SimulatedParts& parts) : plan_(std::move(plan)), parts_(parts) {}
-    void bind(int, Role, void*) override {}
+    void bind(int, Role, const MatrixMemory&) override {}
     RunReport run(const RunOptions& options) override {
       if (!result_) result_ = simulate(plan_, parts_.machine);
       RunReport report;

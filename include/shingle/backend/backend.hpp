@@ -44,6 +44,7 @@ struct MatrixMemory {
   MatrixMemory() = default;
   MatrixMemory(void* dense) : data(dense) {}  // NOLINT: most matrices are dense
   MatrixMemory(void* rows, std::int64_t stride) : data(rows), row_stride(stride) {}
+  bool operator==(const MatrixMemory&) const = default;
 };
 
 /// A matrix of a call, on a rank.

@@ -126,7 +126,7 @@ const Memory::Rank& Memory::at_hand(int rank) const {
   return found->second;
 }
 
-void Memory::bind(int rank, Role role, void* memory) {
+void Memory::bind(int rank, Role role, const MatrixMemory& memory) {
   const std::int32_t buffer = find_buffer(plan_, role);
   if (role == Role::internal || buffer < 0)
     throw InvalidArgument(fmt::format("the plan has no buffer '{}' to bind", name(role)), rank);
@@ -135,19 +135,25 @@ void Memory::bind(int rank, Role role, void* memory) {
     throw InvalidArgument(fmt::format("bind: rank {} is not a rank of this process", rank), rank);
   Rank& own = owner->second;
   if (const auto before = own.bound.find(buffer);
-      before != own.bound.end() && before->second == memory && memory != nullptr)
+      before != own.bound.end() && before->second == memory && memory.data != nullptr)
     return;
-  char* used = static_cast<char*>(memory);
-  if (memory != nullptr && std::ranges::find(reached_, buffer) != reached_.end() &&
-      !shared_with_peers(memory)) {
+  const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+  if (memory.row_stride != 0 && memory.row_stride < planned.cols)
+    throw InvalidArgument(fmt::format("matrix '{}' of rank {}: row_stride = {} is less than its {} columns",
+                                      name(role), rank, memory.row_stride, planned.cols),
+                          rank);
+  const bool dense = memory.row_stride == 0 || memory.row_stride == planned.cols;
+  char* used = static_cast<char*>(memory.data);
+  if (memory.data != nullptr && (!dense || (std::ranges::find(reached_, buffer) != reached_.end() &&
+                                            !shared_with_peers(memory.data)))) {
     DeviceMemory& copy = own.copies[buffer];
-    const auto bytes = static_cast<std::size_t>(plan_.buffers[static_cast<std::size_t>(buffer)].bytes(rank));
+    const auto bytes = static_cast<std::size_t>(planned.bytes(rank));
     const DeviceGuard guard(own.device);
     if (copy.bytes() < bytes) copy = DeviceMemory((bytes + shared_unit - 1) / shared_unit * shared_unit);
     used = copy.get<char>();
   }
   own.buffers[buffer] = used;
-  own.bound[buffer] = static_cast<char*>(memory);
+  own.bound[buffer] = memory;
   ++version_;
 }
 
@@ -157,12 +163,16 @@ Memory::Staged Memory::staged(int rank) const {
   for (const auto& [buffer, user] : own.bound) {
     char* const used = own.buffers.at(buffer);
     const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
-    const auto bytes = static_cast<std::size_t>(planned.bytes(rank));
-    if (used == user || bytes == 0) continue;
+    if (used == user.data || planned.bytes(rank) == 0) continue;
+    const std::size_t element = size_bytes(planned.dtype);
+    const std::size_t row = static_cast<std::size_t>(planned.cols) * element;
+    const std::size_t pitch =
+        user.row_stride == 0 ? row : static_cast<std::size_t>(user.row_stride) * element;
+    const auto rows = static_cast<std::size_t>(planned.rows[static_cast<std::size_t>(rank)]);
     if (is_input(planned.role))
-      staged.inputs.push_back({used, user, bytes});
+      staged.inputs.push_back({used, row, user.data, pitch, row, rows});
     else
-      staged.outputs.push_back({user, used, bytes});
+      staged.outputs.push_back({user.data, pitch, used, row, row, rows});
   }
   return staged;
 }

@@ -12,6 +12,7 @@
 #include "cuda/peer/mapping.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/runtime/local_rank.hpp"
+#include "shingle/backend/backend.hpp"
 #include "shingle/plan/plan.hpp"
 
 namespace shingle::cuda {
@@ -35,10 +36,11 @@ class Memory {
   /// `replayed`, graphs of the user may replay them, and they stay open. Throws as Mappings::exchange.
   void map_bound(const std::function<void()>& finish, bool replayed, double timeout_us);
 
-  /// Uses `memory` as a user buffer of a local rank. If peers access that buffer but cannot access this
-  /// memory, they access an internal copy, and each epoch copies it in or out (staged()). Throws
-  /// InvalidArgument if there is no such buffer or rank, CudaError if the copy cannot be allocated.
-  void bind(int rank, Role role, void* memory);
+  /// Uses `memory` as a user buffer of a local rank. If its rows are not dense, or if peers access that
+  /// buffer but cannot access this memory, the plan uses an internal copy, and each epoch copies it in or out
+  /// (staged()). Throws InvalidArgument if there is no such buffer or rank, CudaError if the copy cannot be
+  /// allocated.
+  void bind(int rank, Role role, const MatrixMemory& memory);
   /// Number of binds, which tells if addresses are stale.
   std::uint64_t version() const { return version_; }
 
@@ -47,8 +49,11 @@ class Memory {
   struct Staged {
     struct Move {
       void* to = nullptr;
+      std::size_t to_pitch = 0;  ///< bytes from a row to the next
       const void* from = nullptr;
-      std::size_t bytes = 0;
+      std::size_t from_pitch = 0;
+      std::size_t row_bytes = 0;
+      std::size_t rows = 0;
     };
     std::vector<Move> inputs, outputs;
   };
@@ -79,8 +84,8 @@ class Memory {
     int device = 0;
     DeviceMemory internal, counts;                // of a local rank
     std::map<std::int32_t, char*> buffers;        // address used, by index of the buffer; absent: not bound
-    std::map<std::int32_t, char*> bound;          // the user's address, by index of the buffer
-    std::map<std::int32_t, DeviceMemory> copies;  // internal copies of memory that peers cannot access
+    std::map<std::int32_t, MatrixMemory> bound;   // the user's memory, by index of the buffer
+    std::map<std::int32_t, DeviceMemory> copies;  // internal copies of the user's memory
     std::uint32_t* first = nullptr;               // first counter
     std::vector<std::size_t> first_count;         // by counter: index of its first entry; then the total
   };

@@ -58,7 +58,9 @@ std::unique_ptr<Command> make(const Context& context, const Launch& launch, cons
 
 void move(const std::vector<Memory::Staged::Move>& moves, cudaStream_t stream) {
   for (const Memory::Staged::Move& one : moves)
-    check(cudaMemcpyAsync(one.to, one.from, one.bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+    check(cudaMemcpy2DAsync(one.to, one.to_pitch, one.from, one.from_pitch, one.row_bytes, one.rows,
+                            cudaMemcpyDefault, stream),
+          "cudaMemcpy2DAsync");
 }
 
 /// Number of a rank's epochs that may be in flight. The driver's queues hold about a thousand launches, and a
