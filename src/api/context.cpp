@@ -188,7 +188,7 @@ struct Context::State {
     }
     if (!missing.empty()) {
       const auto& [rank, role] = *missing.begin();
-      throw wrong_matrix(rank, role, "is missing");
+      throw wrong_matrix(rank, role, "not given");
     }
     return matrices;
   }

@@ -37,7 +37,7 @@ void require_fits(const Work& work, int rank, Role role, const MatrixView& matri
         rank, role,
         fmt::format("row_stride = {} given, expected 0 (densely packed) or at least its {} columns",
                     matrix.row_stride, wanted.cols));
-  if (matrix.data == nullptr && wanted.elements() > 0) throw wrong_matrix(rank, role, "is null");
+  if (matrix.data == nullptr && wanted.elements() > 0) throw wrong_matrix(rank, role, "null given");
 }
 
 }  // namespace shingle

@@ -142,7 +142,7 @@ void Operator::bind(int rank, Role role, std::span<std::uint16_t> elements) {
 void Operator::bind(int rank, Role role, void* memory) {
   require_local(rank);
   require_role(plan().work, rank, role);
-  if (memory == nullptr && shape(role, rank).elements() > 0) throw wrong_matrix(rank, role, "is null");
+  if (memory == nullptr && shape(role, rank).elements() > 0) throw wrong_matrix(rank, role, "null given");
   state_->bind(rank, role, memory);
 }
 

@@ -269,8 +269,8 @@ Proof prove(const Plan& plan, Setting setting, Budget& budget) {
         fmt::format("{} ranks stand for all {}; a proof needs a plan of every rank, of at most {} ranks",
                     plan.ranks.size(), plan.world(), max_world));
   if (plan.world() > max_world)
-    return failed("size", fmt::format("the plan has {} ranks; at most {} can be proven", plan.world(),
-                                      max_world));
+    return failed("size",
+                  fmt::format("the plan has {} ranks; at most {} can be proven", plan.world(), max_world));
   if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
   if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
   if (setting == Setting::context)

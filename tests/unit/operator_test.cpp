@@ -81,7 +81,7 @@ TEST(Operator, RefusesWrongAndMissingMatrices) {
   EXPECT_THAT([&] { op.bind(2, Role::a, memory.data()); },
               ThrowsMessage<InvalidArgument>(HasSubstr("rank 2")));
   EXPECT_THAT([&] { op.bind(1, Role::a, nullptr); },
-              ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is null"));
+              ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1: null given"));
   for (const Role role : {Role::a, Role::b, Role::out}) op.bind(0, role, memory.data());
   EXPECT_THAT([&] { op.run(); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 1 is not bound"));
 }
@@ -106,7 +106,7 @@ TEST(Operator, ChecksShapeAndTypeOfWhatIsBound) {
   EXPECT_THAT([&] { op.bind(0, Role::a, {a.data(), {48, 24}, DType::bf16}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("48x24 bf16 given, expected 48x24 f32")));
   EXPECT_THAT([&] { op.bind(0, Role::a, {nullptr, {48, 24}, DType::f32}); },
-              ThrowsMessage<InvalidArgument>("matrix 'a' of rank 0 is null"));
+              ThrowsMessage<InvalidArgument>("matrix 'a' of rank 0: null given"));
   EXPECT_THAT([&] { op.bind(2, Role::a, a); }, ThrowsMessage<InvalidArgument>(HasSubstr("rank 2")));
 
   Problem half = problem_of(Op::gemm_allreduce, 2);
@@ -171,18 +171,28 @@ TEST(Operator, StagesMatricesThatPeersCannotAccess) {
   EXPECT_GE(direct_plans, 3);
 }
 
-TEST(Operator, HasNoStreamsOnTheHost) {
+TEST(Operator, EnqueuesOnAStreamOfEachRank) {
   const auto world = threads(2);
   Operator op(*world, problem_of(Op::gemm_allreduce, 2));
   EXPECT_THAT([&] { op.prepare(); }, ThrowsMessage<InvalidArgument>("matrix 'a' of rank 0 is not bound"));
   const auto inputs = random_inputs(op.problem(), 1);
-  const Workspace memory(*world, *inputs);
+  Workspace memory(*world, *inputs);
   memory.bind(op);
+  memory.poison_outputs();
+  const std::vector<void*> own{nullptr, nullptr};
+  EXPECT_THAT([&] { op.enqueue(own); }, ThrowsMessage<InvalidArgument>(HasSubstr("call prepare()")));
   op.prepare();
   EXPECT_THAT([&] { op.enqueue(nullptr); },
-              ThrowsMessage<Unsupported>(HasSubstr("no streams to enqueue a plan on; call run() instead")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("1 streams for 2 ranks")));
+  const std::vector<void*> others{nullptr, &op};
+  EXPECT_THAT([&] { op.enqueue(others); }, ThrowsMessage<InvalidArgument>(HasSubstr("pass null")));
+  for (int epoch = 0; epoch < 3; ++epoch) op.enqueue(own);
   op.synchronize();
+  EXPECT_TRUE(check(*inputs, memory.outputs()).passed);
   op.run();
+  op.enqueue(own);
+  op.synchronize();
+  EXPECT_TRUE(check(*inputs, memory.outputs()).passed);
 }
 
 TEST(Operator, TellsShapesAndMemory) {

@@ -136,7 +136,7 @@ TEST(OverlapPlan, HasNoStepsOfAnOperator) {
   EXPECT_THROW((void)planned(2, ChunkedParams{}).problem(), std::bad_variant_access);
   expect_refused(
       planned(2, ChunkedParams{}), [](Plan& p) { nth<Gemm>(p, 0).epilogue.activation = Activation::relu; },
-      "content", "applies another epilogue");
+      "content", "applies an epilogue that is not the problem");
   expect_refused(
       planned(2, ChunkedParams{}),
       [](Plan& p) {
@@ -148,7 +148,7 @@ TEST(OverlapPlan, HasNoStepsOfAnOperator) {
         p.ranks[0].lanes[0].steps.push_back(pass);
         p.ranks[0].issue.push_back(0);
       },
-      "content", "applies another epilogue");
+      "content", "applies an epilogue that is not the problem");
 }
 
 TEST(OverlapPlan, WrongResultsAreFound) {

@@ -24,7 +24,7 @@ MemoryCheck::MemoryCheck(const Plan& plan, const Schedule& schedule, const Order
       schedule_(schedule),
       setting_(setting),
       budget_(budget),
-      memory_(plan, schedule, order, budget),
+      memory_(plan, schedule, order, setting, budget),
       values_(plan.dtype(), plan.world(), budget),
       results_(plan, values_, budget),
       rules_(std::visit([](const auto& work) { return ComputeRules(work); }, plan.work)) {

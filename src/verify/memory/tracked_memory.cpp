@@ -8,8 +8,9 @@ std::string text_of(const Rect& r) {
   return fmt::format("rows [{}, {}) columns [{}, {})", r.row, r.row + r.rows, r.col, r.col + r.cols);
 }
 
-TrackedMemory::TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget)
-    : plan_(plan), schedule_(schedule), order_(order), budget_(budget) {
+TrackedMemory::TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Setting setting,
+                             Budget& budget)
+    : plan_(plan), schedule_(schedule), order_(order), setting_(setting), budget_(budget) {
   for (const Buffer& buffer : plan.buffers) {
     auto& by_rank = maps_.emplace_back();
     for (int r = 0; r < plan.world(); ++r) {
@@ -22,7 +23,10 @@ TrackedMemory::TrackedMemory(const Plan& plan, const Schedule& schedule, const O
 
 std::string TrackedMemory::describe(std::int32_t segment, std::int64_t item) const {
   const Segment& s = schedule_.segments[segment];
-  if (s.lane < 0) return fmt::format("the user of rank {} between epochs", s.rank);
+  if (s.lane < 0)
+    return setting_ == Setting::context
+               ? fmt::format("the user of rank {}, or another call, between epochs", s.rank)
+               : fmt::format("the user of rank {} between epochs", s.rank);
   std::string text = where(plan_, s.rank, s.lane, s.step);
   const Step& step = step_of(plan_, s);
   if (item >= 0 && std::holds_alternative<Gemm>(step)) {

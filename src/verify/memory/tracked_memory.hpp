@@ -43,7 +43,8 @@ std::string text_of(const Rect& r);
 
 class TrackedMemory {
  public:
-  TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Budget& budget);
+  TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Setting setting,
+                Budget& budget);
 
   /// Calls visit(Rect, const Content&) for the cells of a rectangle. The reader is an item of a segment (-1:
   /// any of its items). Throws CheckFailure if a write may run at the same time.
@@ -78,6 +79,7 @@ class TrackedMemory {
   const Plan& plan_;
   const Schedule& schedule_;
   const Order& order_;
+  const Setting setting_;
   std::vector<std::vector<std::vector<RegionMap<Cell>>>> maps_;  // [buffer][rank][copy]
   Budget& budget_;
   std::int64_t accesses_ = 0;

@@ -209,8 +209,8 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Rout
 void StepCheck::placed(const Field& field, const Slice& s, const placement::Owners& p,
                        const TileGrid& g) const {
   require(!is_symmetric(plan_), field, "rows go to all ranks, but some stand for all");
-  require(plan_.world() <= max_world, field, "rows go to all of {} ranks, but at most to {}",
-          plan_.world(), max_world);
+  require(plan_.world() <= max_world, field, "rows go to all of {} ranks, but at most to {}", plan_.world(),
+          max_world);
   require(p.rows.stride >= 1, field.at("rows"), "a stride of {}; expected at least 1", p.rows.stride);
   const std::int64_t all = p.rows.stride * plan_.world();
   row_map(field.at("rows"), p.rows, g.rows, all);
