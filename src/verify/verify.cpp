@@ -260,6 +260,44 @@ Failure check_context(const Plan& plan) {
   return std::nullopt;
 }
 
+/// In a context all calls use the same counts, which are zero between a rank's calls. So every add must come
+/// after the rank that holds the count has begun the epoch, and before it ends it. Counts of begins are the
+/// exception; an entry grows by one, by the rank that it stands for.
+Failure check_counts_in_context(const Plan& plan, const Schedule& schedule, const Order& order) {
+  constexpr std::int32_t epoch = 1;
+  std::vector<std::array<std::int32_t, 2>> turns(static_cast<std::size_t>(plan.world()));
+  for (std::size_t i = 0; i < schedule.segments.size(); ++i) {
+    const Segment& s = schedule.segments[i];
+    if (s.lane < 0 && (s.epoch == epoch || s.epoch == epoch + 1))
+      turns[static_cast<std::size_t>(s.rank)][static_cast<std::size_t>(s.epoch - epoch)] =
+          static_cast<std::int32_t>(i);
+  }
+  for (const CountHistory& count : schedule.counts) {
+    if (count.at.counter < 0) continue;
+    const Counter& counter = plan.counters[count.at.counter];
+    const auto [begin, end] = turns[static_cast<std::size_t>(count.at.rank)];
+    for (const Signal& add : count.adds) {
+      const Segment& s = schedule.segments[add.segment];
+      if (s.epoch != epoch) continue;
+      if (counter.of_begins) {
+        if (counter.kind != CounterKind::add || add.amount != 1 || s.rank != count.at.entry)
+          return fmt::format(
+              "{} adds {} to {}[{}] of rank {}; expected 1, by rank {}, as entries count begins",
+              where(plan, s.rank, s.lane, s.step), add.amount, counter.name, count.at.entry, count.at.rank,
+              count.at.entry);
+        continue;
+      }
+      const bool early = !order.knows(add.segment, begin), late = !order.knows(end, add.segment);
+      if (early || late)
+        return fmt::format(
+            "{} may add to {}[{}] of rank {} {}", where(plan, s.rank, s.lane, s.step), counter.name,
+            count.at.entry, count.at.rank,
+            early ? "before the rank has begun the call" : "after the rank has ended the call");
+    }
+  }
+  return std::nullopt;
+}
+
 Proof prove(const Plan& plan, Setting setting, Budget& budget) {
   budget.keep(Budget::steps, bytes_of_steps(plan));
   if (auto wrong = malformed(plan)) return failed("well-formed", *wrong);
@@ -307,6 +345,8 @@ Proof prove(const Plan& plan, Setting setting, Budget& budget) {
   if (auto wrong = check_range(plan, std::max(order->most_ahead(), 1))) return failed("counters", *wrong);
   MemoryCheck memory(plan, schedule, *order, setting, budget);
   if (auto wrong = memory.run()) return failed(wrong->rule, wrong->text);
+  if (setting == Setting::context)
+    if (auto wrong = check_counts_in_context(plan, schedule, *order)) return failed("context", *wrong);
   if (const std::int32_t adder = order->unbounded(); adder >= 0) {
     const Segment& s = schedule.segments[adder];
     return failed("counters", fmt::format("{} may run any number of epochs ahead of an await of its counter; "

@@ -15,17 +15,18 @@ Hand exchanged(Free by) {
   Hand hand(small(Op::gemm_allreduce));
   const auto product = hand.buffer("product", 8, 8),
              arrived = hand.buffer("arrived", 8, 8, by == Free::two_copies ? 2 : 1);
-  const auto begun = hand.counter("begun"), stored = hand.counter("stored"), read = hand.counter("read");
+  const auto begun = hand.counter("begun", 2), stored = hand.counter("stored"), read = hand.counter("read");
+  hand.plan.counters[static_cast<std::size_t>(begun)].of_begins = true;
   for (int r = 0; r < 2; ++r) {
     const int peer = 1 - r;
     const Slice own = hand.all(product, r), other = hand.all(arrived, r);
-    hand.notify(r, 0, begun, peer).step(r, 0, hand.gemm(r, own));
-    if (by == Free::begun) hand.await(r, 0, begun);
+    hand.notify(r, 0, begun, peer, r).step(r, 0, hand.gemm(r, own));
+    if (by == Free::begun) hand.await(r, 0, begun, 1, peer);
     if (by == Free::read) hand.await(r, 0, read, 0);  // of the epoch before
     hand.step(r, 0, Copy{own, hand.all(arrived, peer)}).notify(r, 0, stored, peer).await(r, 0, stored);
     const auto parts = r == 0 ? std::vector{own, other} : std::vector{other, own};
-    hand.step(r, 0, Hand::pass(parts, hand.all(hand.out, r))).notify(r, 0, read, peer);
-    if (by != Free::begun) hand.await(r, 0, begun);
+    hand.step(r, 0, Hand::pass(parts, hand.all(hand.out, r)));
+    if (by != Free::begun) hand.notify(r, 0, read, peer).await(r, 0, begun, 1, peer);
   }
   hand.plan.rounding = sentence(hand.plan.work, statements(hand.plan.work).back());
   return hand;
@@ -54,12 +55,14 @@ TEST(VerifyContext, NobodyReadsAfterTheRankHasEnded) {
   for (const bool waits : {false, true}) {
     Hand hand(small(Op::gemm_allreduce));
     const auto product = hand.buffer("product", 8, 8), fetched = hand.buffer("fetched", 8, 8);
-    const auto begun = hand.counter("begun"), made = hand.counter("made"), read = hand.counter("read");
-    for (int r = 0; r < 2; ++r) hand.notify(r, 0, begun, 1 - r).await(r, 0, begun);
+    const auto begun = hand.counter("begun", 2), made = hand.counter("made"), read = hand.counter("read");
+    hand.plan.counters[static_cast<std::size_t>(begun)].of_begins = true;
+    for (int r = 0; r < 2; ++r) hand.notify(r, 0, begun, 1 - r, r).await(r, 0, begun, 1, 1 - r);
     for (int r = 0; r < 2; ++r) hand.step(r, 0, hand.gemm(r, hand.all(product, r))).notify(r, 0, made, 1 - r);
     for (int r = 0; r < 2; ++r) {
       const Slice own = hand.all(product, r), other = hand.all(fetched, r);
-      hand.await(r, 0, made).step(r, 0, Copy{hand.all(product, 1 - r), other}).notify(r, 0, read, 1 - r);
+      hand.await(r, 0, made).step(r, 0, Copy{hand.all(product, 1 - r), other});
+      if (waits) hand.notify(r, 0, read, 1 - r);
       const auto parts = r == 0 ? std::vector{own, other} : std::vector{other, own};
       hand.step(r, 0, Hand::pass(parts, hand.all(hand.out, r)));
     }
@@ -71,6 +74,33 @@ TEST(VerifyContext, NobodyReadsAfterTheRankHasEnded) {
     else
       expect_wrong(hand, "race", {"product on rank", "or another call, between epochs"}, Setting::context);
   }
+}
+
+TEST(VerifyContext, CountsAreZeroBetweenCalls) {
+  // The peer tells that it has read, which nobody awaits: the add may come when the rank is in another call.
+  Hand late = exchanged(Free::begun);
+  const auto told = late.counter("told");
+  for (int r = 0; r < 2; ++r) late.notify(r, 0, told, 1 - r);
+  expect_proven(late);
+  expect_wrong(late, "context", {"may add to told[0] of rank", "after the rank has ended the call"},
+               Setting::context);
+  Hand early = exchanged(Free::begun);
+  const auto soon = early.counter("soon");
+  for (int r = 0; r < 2; ++r) {
+    auto& steps = early.plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps;
+    steps.insert(steps.begin(), Notify{{soon, 1 - r, 0}, 1});
+    early.plan.ranks[static_cast<std::size_t>(r)].issue.push_back(0);
+    early.await(r, 0, soon);
+  }
+  expect_proven(early);
+  expect_wrong(early, "context", {"may add to soon[0] of rank", "before the rank has begun the call"},
+               Setting::context);
+}
+
+TEST(VerifyContext, AnEntryCountsTheBeginsOfOneRank) {
+  Hand hand = exchanged(Free::begun);
+  for (int r = 0; r < 2; ++r) hand.notify(r, 0, 0, 1 - r, 1 - r);  // of the other rank
+  expect_wrong(hand, "context", {"adds 1 to begun", "expected 1, by rank"}, Setting::context);
 }
 
 TEST(VerifyContext, NothingIsLaunchedBeforeTheCall) {

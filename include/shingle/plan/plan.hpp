@@ -85,6 +85,10 @@ struct Counter {
   CounterKind kind = CounterKind::add;
   /// growth[planned rank][entry]: how much the entry grows in one epoch.
   std::vector<std::vector<std::uint32_t>> growth;
+  /// True: entry p counts the epochs that rank p has begun. A peer may add while the rank that holds the
+  /// count is still in the epoch before. In a context all plans share these counts; every other count is then
+  /// zero between two calls of the rank that holds it.
+  bool of_begins = false;
 
   bool operator==(const Counter&) const = default;
 };

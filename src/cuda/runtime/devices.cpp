@@ -51,6 +51,8 @@ Machine generic(const cudaDeviceProp& device, int index) {
   machine.name = device.name;
   machine.tile_rows = 128;
   machine.tile_cols = device.major >= 9 ? 256 : 128;
+  // Some kernels for Hopper have tiles only in clusters of two along m.
+  if (device.major == 9) machine.order = {.raster = Raster::along_m, .swizzle = 8, .cluster_m = 2};
   machine.collective_workers = 16;
   machine.memory_gbps = 2.0 * clock_khz * 1e3 * bus_bits / 8 / 1e9;  // double data rate
   machine.launch_us = 4;

@@ -258,6 +258,7 @@ void fields(auto& f, Is<Counter> auto& c) {
   f.required("name", c.name);
   f.optional("kind", c.kind);
   f.required("growth", c.growth);
+  f.optional("of_begins", c.of_begins);
 }
 
 void fields(auto& f, Is<CounterRef> auto& c) {

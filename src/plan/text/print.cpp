@@ -75,11 +75,13 @@ std::string head(const Plan& plan) {
   if (!plan.counters.empty()) text += "counters, and what they grow by an epoch\n";
   for (const Counter& c : plan.counters)
     text += fmt::format(
-        "  {:{}}  {}  {}\n", c.name, widest(plan.counters), c.kind == CounterKind::add ? "add" : "set",
-        by_rank(c.growth, [](const std::vector<std::uint32_t>& growth) {
-          const std::string values = list({growth.begin(), growth.end()});
-          return growth.size() <= 1 ? values : fmt::format("{} entries: {}", growth.size(), values);
-        }));
+        "  {:{}}  {}  {}{}\n", c.name, widest(plan.counters), c.kind == CounterKind::add ? "add" : "set",
+        by_rank(c.growth,
+                [](const std::vector<std::uint32_t>& growth) {
+                  const std::string values = list({growth.begin(), growth.end()});
+                  return growth.size() <= 1 ? values : fmt::format("{} entries: {}", growth.size(), values);
+                }),
+        c.of_begins ? ", of begins" : "");
   if (!plan.communicators.empty()) text += "communicators\n";
   for (const Communicator& c : plan.communicators)
     text += fmt::format("  {:{}}  ranks {}\n", c.name, widest(plan.communicators),

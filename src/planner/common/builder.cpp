@@ -168,6 +168,12 @@ std::int32_t Builder::counter(std::string name, std::int64_t entries, CounterKin
   return static_cast<std::int32_t>(plan_.counters.size()) - 1;
 }
 
+std::int32_t Builder::counter_of_begins() {
+  const std::int32_t begun = counter("begun", world());
+  plan_.counters[static_cast<std::size_t>(begun)].of_begins = true;
+  return begun;
+}
+
 void Builder::step(int rank, std::int32_t lane, Step step) {
   plan_.ranks[rank].lanes[lane].steps.push_back(std::move(step));
   plan_.ranks[rank].issue.push_back(lane);
@@ -318,8 +324,9 @@ Plan Builder::finish(Rounding rounding) && {
   for (RankPlan& rank : plan_.ranks) {
     for (Lane& lane : rank.lanes) lane.steps.shrink_to_fit();
     grow_counters(plan_, rank);
-    drop_empty_lanes(rank);
   }
+  if (!is_symmetric(plan_)) await_remaining_adds(plan_);
+  for (RankPlan& rank : plan_.ranks) drop_empty_lanes(rank);
   return std::move(plan_);
 }
 

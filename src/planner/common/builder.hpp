@@ -59,6 +59,8 @@ class Builder {
   std::int32_t typed_buffer(std::string name, DType dtype, std::int64_t rows, std::int64_t cols);
   /// A counter table of `entries` counts; finish() computes its growth.
   std::int32_t counter(std::string name, std::int64_t entries, CounterKind kind = CounterKind::add);
+  /// The counter "begun": entry p counts the epochs that rank p has begun. One a plan.
+  std::int32_t counter_of_begins();
 
   void step(int rank, std::int32_t lane, Step step);
   /// Appends a collective over the world.

@@ -2,7 +2,7 @@
 
 namespace shingle::planner {
 
-Handshake::Handshake(Builder& build) : begun_(build.counter("begun", build.world())) {
+Handshake::Handshake(Builder& build) : begun_(build.counter_of_begins()) {
   for (int r = 0; r < build.world(); ++r)
     for (int i = 1; i < build.world(); ++i)
       build.notify_peer(r, compute_lane, begun_, (r + i) % build.world(), r);

@@ -164,8 +164,10 @@ void Transfer::await_peers(CopyEngineBuilder& build, int rank, std::int32_t lane
 void Transfer::tell_made(CopyEngineBuilder& build, int rank, std::int32_t lane) const {
   for (int peer = 0; made_ >= 0 && peer < build.world(); ++peer)
     for (const Engine& engine : engines_[static_cast<std::size_t>(peer)])
-      if (peer != rank && std::ranges::find(engine.told, rank) != engine.told.end())
+      if (peer != rank && std::ranges::find(engine.told, rank) != engine.told.end()) {
+        if (handshake_) handshake_->await(build, rank, lane, peer);
         build.notify_peer(rank, lane, made_, peer, rank);
+      }
 }
 
 /// The rank's host thread waits until peers may be written to, and starts the engines.
@@ -176,7 +178,10 @@ void Transfer::trigger_by_host(CopyEngineBuilder& build, int rank) const {
     const auto takes_part = [&](int r) {
       return !engines_[static_cast<std::size_t>(r)].empty() || !awaited_[static_cast<std::size_t>(r)].empty();
     };
-    if (takes_part(rank)) build.notify_peer(rank, communicate_lane, ready_, 0, rank);
+    if (takes_part(rank)) {
+      if (handshake_ && rank > 0) handshake_->await(build, rank, communicate_lane, 0);
+      build.notify_peer(rank, communicate_lane, ready_, 0, rank);
+    }
     if (rank > 0) return;
     for (int r = 0; r < build.world(); ++r)
       if (takes_part(r)) build.await(0, communicate_lane, ready_, r);
@@ -242,14 +247,19 @@ bool Transfer::awaits_turn(int rank, int i, int world) const {
   return i > 1 && parcels_.from(after(rank, 1, world), after(rank, i, world)).rows > 0;
 }
 
-/// Ranks that a rank's engine writes to before any other rank does. Signals of those other ranks imply the
-/// rest.
+/// Ranks that a rank's engine writes to before any other rank does, and the rank that it tells of its turns.
+/// Signals of those other ranks imply the rest.
 std::vector<int> Transfer::met_first(int rank, int world) const {
   if (passes_on()) return {after(rank, 1, world)};
   std::vector<int> peers;
   for (int i = 1; i < world; ++i)
     if (parcels_.from(rank, after(rank, i, world)).rows > 0 && !awaits_turn(rank, i, world))
       peers.push_back(after(rank, i, world));
+  const int last = after(rank, world - 1, world);
+  for (int i = 1; i + 1 < world; ++i)
+    if (parcels_.from(rank, after(rank, i, world)).rows > 0 &&
+        parcels_.from(last, after(rank, i, world)).rows > 0 && std::ranges::find(peers, last) == peers.end())
+      peers.push_back(last);
   return peers;
 }
 

@@ -72,7 +72,7 @@ class Transfer {
   /// Awaits the `begun` signals of an engine's peers; in place: their data.
   void await_peers(CopyEngineBuilder& build, int rank, std::int32_t lane,
                    const std::vector<int>& peers) const;
-  /// Signals the ranks that exchange with this one that its data is complete.
+  /// Signals the ranks that exchange with this one, once they have begun, that its data is complete.
   void tell_made(CopyEngineBuilder& build, int rank, std::int32_t lane) const;
   void deal(int rank, int world, std::int32_t wanted);
   void trigger_by_host(CopyEngineBuilder& build, int rank) const;

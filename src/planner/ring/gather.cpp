@@ -23,18 +23,19 @@ bool passes_on(const RingBuilder& build, const Shards& shards, int rank, std::in
 
 void begin_engines(RingBuilder& build, const Shards& shards) {
   if (!by_engines(build)) return;
-  const std::int32_t begun = build.counter("begun", 1);
+  const std::int32_t begun = build.counter_of_begins();
   const std::int64_t engines = smaller(build.params().engines, shards.slices());
   for (int r = 0; r < build.world(); ++r) {
+    const int next = shards.behind(r, -1);
     bool any = false;
     for (std::int64_t e = 0; e < engines; ++e) {
       const std::int32_t lane = build.lane(r, LaneKind::copy, fmt::format("engine {}", e));
       bool used = false;
       for (std::int64_t s = e; s < shards.slices(); s += engines) used |= passes_on(build, shards, r, s);
-      if (used) build.await(r, lane, begun, 0);
+      if (used) build.await(r, lane, begun, next);
       any |= used;
     }
-    if (any) build.notify_peer(shards.behind(r, -1), compute_lane, begun, r, 0);
+    if (any) build.notify_peer(next, compute_lane, begun, r, next);
   }
 }
 
