@@ -98,7 +98,9 @@ struct Context::State {
     ChooseOptions quick;
     quick.tune.passes = 0;
     quick.tune.refuses = [this](const Plan& plan) { return why_unfit(plan); };
-    const Params params = suited(params_of(choose(typical, machine, quick).value().plan));
+    const Plan plan = machine.tiles.empty() ? make_best_plan(typical, machine).value()
+                                            : choose(typical, machine, quick).value().plan;
+    const Params params = suited(params_of(plan));
     chosen.emplace(std::pair{op, upper}, params);
     return params;
   }

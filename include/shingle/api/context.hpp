@@ -13,7 +13,8 @@ namespace shingle {
 
 struct ContextOptions {
   /// Mechanism and params of a problem. Must be a pure function with the same result on all ranks: it decides
-  /// which plan serves a call. Empty: the mechanism with the lowest predicted time, by powers of two of m.
+  /// which plan serves a call. Empty: the mechanism with the lowest predicted time, by powers of two of m;
+  /// the finest mechanism that serves the problem if the machine has no figures to predict from.
   std::function<Params(const Problem&)> choose{};
   /// True: peers access the matrices of calls directly, so they must be memory that peers can access, and all
   /// ranks must pass the same matrices again and again. False: each rank's matrices are accessed by that rank
