@@ -89,4 +89,8 @@ class Context {
   std::unique_ptr<State> state_;
 };
 
+/// Staging memory of each rank that a context would need for an operator, in bytes. Planned for the machine,
+/// without a world. Throws as Context::declare().
+std::int64_t arena_bytes_needed(const Problem& largest, const Machine& machine, ContextOptions options = {});
+
 }  // namespace shingle
