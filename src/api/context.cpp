@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "base/log.hpp"
 #include "choose.hpp"
 #include "matrix.hpp"
 #include "plan/arena_layout.hpp"
@@ -144,6 +145,8 @@ struct Context::State {
         .op = op,
         .problem = problem,
         .plan = prove_if_asked(planned(op, problem, arena->bytes()), options.verify, Setting::context)};
+    log_line(LogLevel::debug, fmt::format("operator {}: {} by {} {}", op, describe(problem),
+                                          name(made.plan.mechanism), describe(made.plan.params)));
     made.executable = world.compile(made.plan, arena, options.timeout_us);
     if (ready.size() == options.most_plans) ready.pop_back();
     ready.push_front(std::move(made));

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/runtime/deadline.hpp"
 #include "shingle/base/error.hpp"
@@ -160,7 +161,8 @@ bool Communicators::retire(How how, double timeout_us) noexcept try {
   const bool ended = std::ranges::all_of(
       ends, [&](auto& end) { return end.wait_until(deadline) == std::future_status::ready; });
   if (!ended)
-    fmt::print(stderr, "shingle: NCCL did not release its communicators within {}\n", format_us(timeout_us));
+    log_line(LogLevel::warning,
+             fmt::format("NCCL did not release its communicators within {}", format_us(timeout_us)));
   return ended;
 } catch (...) {
   return false;

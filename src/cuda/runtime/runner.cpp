@@ -1,11 +1,11 @@
 #include "runner.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <thread>
 
+#include "base/log.hpp"
 #include "branches.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -81,8 +81,10 @@ void Runner::connect() {
     }
     graphs_ = world_.side_by_side()[lanes];
     if (!known && !graphs_)
-      spdlog::info("{} lanes do not run concurrently as branches of a graph: streams are used instead",
-                   lanes);
+      log_line(
+          LogLevel::info,
+          fmt::format("{} lanes do not run concurrently as branches of a graph: streams are used instead",
+                      lanes));
     if (!program_.unfit_for_graph.empty()) graphs_ = false;
   } catch (...) {
     fail(std::current_exception());

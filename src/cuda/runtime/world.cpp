@@ -11,6 +11,7 @@
 
 #include "backend/alarm.hpp"
 #include "backend/neighbours.hpp"
+#include "base/log.hpp"
 #include "cuda/nccl/processes.hpp"
 #include "cuda/peer/access.hpp"
 #include "cuda/peer/mapping.hpp"
@@ -235,7 +236,8 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
     processes().tell(health_->reason());
     bound_exit(exit_patience);
     late.emplace(usual, [reason = health_->reason(), rank = parts_.local.front().rank()] {
-      fmt::print(stderr, "shingle: rank {} releases its devices after a failure: {}\n", rank, reason);
+      log_line(LogLevel::warning,
+               fmt::format("rank {} releases its devices after a failure: {}", rank, reason));
     });
   } catch (...) {  // no memory, or no thread: the other processes find out by themselves
   }
