@@ -1,0 +1,276 @@
+// Shingle's C interface: contexts whose operators are called with any m and any matrices. libshingle.so
+// exports these functions and nothing else. docs/reference/c-api.md is the guide, examples/context.c a whole
+// program.
+//
+// Structs. Every struct begins with `struct_size`, which the caller sets to sizeof the struct. Zero is the
+// default of every other field:
+//
+//     shingle_world_options options = {.struct_size = sizeof options, .ranks = 4};
+//
+// Later versions add fields at the end only. A library that is newer than its caller gives the added fields
+// their defaults. A library that is older accepts a larger struct if the fields that it does not know are 0.
+//
+// Errors. Every function that can fail returns a shingle_status. If it is not SHINGLE_OK, the outputs are
+// unchanged and shingle_last_error() has one line that names what is wrong, what is accepted and the remedy.
+// A null handle or output is SHINGLE_INVALID_ARGUMENT. No C++ exception leaves the library.
+//
+// Threads. One thread at a time may use a world and its contexts, not always the same one.
+// shingle_last_error() is of the calling thread. Any thread may call shingle_set_log().
+//
+// Sizes are in elements unless the name says bytes; names also say microseconds (us). Matrices are row-major.
+#ifndef SHINGLE_SHINGLE_H
+#define SHINGLE_SHINGLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define SHINGLE_API __attribute__((visibility("default")))
+#else
+#define SHINGLE_API
+#endif
+
+#ifdef __cplusplus
+#define SHINGLE_NOEXCEPT noexcept
+extern "C" {
+#else
+#define SHINGLE_NOEXCEPT
+#endif
+
+// ---- Errors
+
+typedef enum shingle_status {
+  SHINGLE_OK = 0,
+  SHINGLE_INVALID_ARGUMENT = 1,  ///< a value from the caller is wrong
+  SHINGLE_UNSUPPORTED = 2,       ///< this build or this machine cannot serve the request
+  SHINGLE_TIMEOUT = 3,        ///< a wait passed its deadline or another rank failed; the world is then broken
+  SHINGLE_IO_ERROR = 4,       ///< a file cannot be read or written
+  SHINGLE_CUDA_ERROR = 5,     ///< a call of the CUDA runtime failed
+  SHINGLE_NCCL_ERROR = 6,     ///< a call of NCCL failed
+  SHINGLE_MPI_ERROR = 7,      ///< a call of MPI failed
+  SHINGLE_OUT_OF_MEMORY = 8,  ///< host memory is exhausted
+  SHINGLE_INTERNAL_ERROR = 9,  ///< a defect of Shingle: please report the text
+} shingle_status;
+
+/// "invalid argument", …; "unknown status" for other numbers.
+SHINGLE_API const char* shingle_status_name(int32_t status) SHINGLE_NOEXCEPT;
+/// One line about the most recent call of this thread that failed; "" if none has. It stays valid until the
+/// next call of this thread that fails.
+SHINGLE_API const char* shingle_last_error(void) SHINGLE_NOEXCEPT;
+
+// ---- Version and log
+
+/// Version of the loaded library: "0.1.0".
+SHINGLE_API const char* shingle_version(void) SHINGLE_NOEXCEPT;
+/// The git commit that the library was built from; "unknown" outside a git checkout.
+SHINGLE_API const char* shingle_commit(void) SHINGLE_NOEXCEPT;
+
+typedef enum shingle_log_level {
+  SHINGLE_LOG_DEBUG = 0,    ///< which plan serves a call
+  SHINGLE_LOG_INFO = 1,     ///< declared operators
+  SHINGLE_LOG_WARNING = 2,  ///< the result is right, but slower than it could be
+} shingle_log_level;
+
+/// `text` is one line without a line break, valid during the call. Any thread may call it, one at a time. It
+/// must not call Shingle.
+typedef void (*shingle_log_function)(void* user, int32_t level, const char* text);
+/// Sends all log lines to `log`. NULL: warnings go to stderr, all others nowhere, as at first. When it
+/// returns, the previous function is not called any more.
+SHINGLE_API void shingle_set_log(shingle_log_function log, void* user) SHINGLE_NOEXCEPT;
+
+// ---- Worlds
+
+/// The ranks that work together: threads, GPUs or processes.
+typedef struct shingle_world shingle_world;
+
+typedef struct shingle_world_options {
+  size_t struct_size;
+  const char*
+      backend;  ///< "host", "cuda" or "mpi"; NULL: "mpi" in a process that mpirun started, else "host"
+  /// Host backends: link that each rank emulates, such as "1GB/s,10us". NULL: as fast as memory.
+  const char* link;
+  double timeout_us;         ///< deadline of waits outside calls; 0: 30 s
+  int32_t ranks;             ///< 0: the backend's default (host: 4, cuda: all GPUs, mpi: all processes)
+  int32_t workers_per_rank;  ///< host backends: threads that compute; 0: the cores, shared among the ranks
+} shingle_world_options;
+
+/// Makes a world. Collective if its ranks are processes. `options` NULL: all defaults.
+///
+/// SHINGLE_INVALID_ARGUMENT: an unknown backend, a wrong number of ranks. SHINGLE_UNSUPPORTED: this build or
+/// this machine lacks the backend.
+SHINGLE_API shingle_status shingle_world_create(const shingle_world_options* options,
+                                                shingle_world** world) SHINGLE_NOEXCEPT;
+/// Releases the handle; NULL does nothing. Contexts of the world keep it alive.
+SHINGLE_API void shingle_world_destroy(shingle_world* world) SHINGLE_NOEXCEPT;
+/// Number of ranks, on all processes.
+SHINGLE_API shingle_status shingle_world_size(const shingle_world* world, int32_t* size) SHINGLE_NOEXCEPT;
+/// The ranks of this process, in ascending order. `count` holds the capacity of `ranks` before the call and
+/// the number of local ranks after it. `ranks` NULL: only counts.
+SHINGLE_API shingle_status shingle_world_local_ranks(const shingle_world* world, int32_t* ranks,
+                                                     int32_t* count) SHINGLE_NOEXCEPT;
+
+// ---- Contexts
+
+/// Operators that ranks call with any m up to a maximum, on one staging memory (the arena).
+typedef struct shingle_context shingle_context;
+
+typedef struct shingle_context_options {
+  size_t struct_size;
+  /// Mechanism and params of all operators: "fused", "chunked chunks=4", …, with the params of `shingle run`.
+  /// A call that the mechanism does not serve runs as "sequential". NULL: the fastest predicted one, or the
+  /// finest if the machine has no figures.
+  const char* mechanism;
+  int64_t arena_bytes;  ///< least size of the arena of each rank; it grows as operators are declared
+  int64_t most_plans;   ///< plans that are kept ready; 0: 64
+  double timeout_us;    ///< deadline of every single wait of a call; 0: 30 s
+  /// 1: peers access the matrices of calls directly, so peers must be able to access their memory, and ranks
+  /// must pass the same matrices again and again. 0: each rank's matrices are accessed by that rank only.
+  int32_t registered;
+  int32_t verify;  ///< 1: prove each plan when it is made
+} shingle_context_options;
+
+/// Makes a context. Collective if the ranks are processes. `options` NULL: all defaults.
+SHINGLE_API shingle_status shingle_context_create(shingle_world* world,
+                                                  const shingle_context_options* options,
+                                                  shingle_context** context) SHINGLE_NOEXCEPT;
+/// Waits until all calls are done, then releases the handle. NULL does nothing.
+SHINGLE_API void shingle_context_destroy(shingle_context* context) SHINGLE_NOEXCEPT;
+
+// ---- Operators
+
+typedef enum shingle_dtype {
+  SHINGLE_F32 = 0,
+  SHINGLE_BF16 = 1,
+  SHINGLE_F16 = 2,
+} shingle_dtype;
+
+typedef enum shingle_row_order {
+  /// Rank r holds rows [r · ceil(m / ranks), …).
+  SHINGLE_ROWS_CONTIGUOUS = 0,
+  /// Ranks hold blocks of `row_block` rows in turn. Of gemm+reducescatter and allgather+gemm.
+  SHINGLE_ROWS_BLOCK_CYCLIC = 1,
+} shingle_row_order;
+
+/// An operator with its largest m. Sizes are those of one rank's GEMM: C[m×n] = op(A)[m×k] · op(B)[k×n].
+typedef struct shingle_operator {
+  size_t struct_size;
+  /// "gemm", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm", "gemm+alltoall", "alltoall+gemm",
+  /// "mlp", "gemm+allgather+gemm", "attention+reducescatter", "ulysses-attention", "allgather",
+  /// "reducescatter", "allreduce" or "alltoall".
+  const char* op;
+  int64_t m;               ///< the largest m of a call; all-to-alls: rows of the rank that sends most
+  int64_t n;               ///< columns of op(B)
+  int64_t k;               ///< columns of op(A); collectives alone move rows of k = n elements
+  int64_t inner;           ///< mlp, gemm+allgather+gemm: columns of the activated first product on a rank
+  const char* activation;  ///< "relu", "gelu", "silu", "swiglu"; NULL: none
+  double norm_epsilon;     ///< of the RMSNorm; 0: 1e-5
+  int64_t row_block;       ///< SHINGLE_ROWS_BLOCK_CYCLIC: rows of a block
+  int64_t heads;           ///< attention: query heads of all ranks
+  int64_t kv_heads;        ///< attention: heads of K and V of all ranks
+  int64_t head_dim;        ///< attention: columns of a head
+  int32_t dtype;           ///< shingle_dtype of all matrices; products accumulate in fp32
+  int32_t transpose_a;     ///< 1: A is stored k×m
+  int32_t transpose_b;     ///< 1: B is stored n×k, as in Linear layers
+  int32_t bias;            ///< 1: a row of n elements is added before the activation
+  int32_t norm;            ///< 1: RMSNorm of the rows of the result
+  int32_t residual;        ///< 1, with norm: a residual is added before the norm; the sum is an output too
+  int32_t causal;          ///< 1, attention: a token sees only itself and earlier tokens
+  int32_t row_order;       ///< shingle_row_order of sharded rows
+} shingle_operator;
+
+/// Declares an operator and returns its number: 0, 1, … Collective: all ranks declare the same operators in
+/// the same order. Enlarges the arena if needed, and then waits until earlier calls are done.
+///
+/// SHINGLE_INVALID_ARGUMENT: a wrong field, or other processes declare another operator. SHINGLE_UNSUPPORTED:
+/// no mechanism serves the operator.
+SHINGLE_API shingle_status shingle_context_declare(shingle_context* context, const shingle_operator* largest,
+                                                   int32_t* op) SHINGLE_NOEXCEPT;
+
+// ---- Calls
+
+/// Meaning of a matrix, with its shape as stored. `rows_a` and `rows_out` are the rows of A and of the output
+/// on the rank: m, or the rank's shard of m, or the rows that the routing sends or brings.
+typedef enum shingle_role {
+  SHINGLE_A = 0,  ///< rows_a×k, or k×rows_a with transpose_a; attention: the queries
+  SHINGLE_B = 1,  ///< k×n, or n×k with transpose_b; with SHINGLE_DOWN: n is inner, or 2 · inner for swiglu
+  SHINGLE_BIAS = 2,         ///< 1 × the columns of op(B)
+  SHINGLE_RESIDUAL = 3,     ///< as SHINGLE_OUT
+  SHINGLE_NORM_WEIGHT = 4,  ///< 1 × the columns of SHINGLE_OUT
+  SHINGLE_KEYS = 5,         ///< attention+reducescatter: m rows, kv_heads / ranks · head_dim columns;
+                            ///< ulysses-attention: rows_a rows, kv_heads · head_dim columns
+  SHINGLE_VALUES = 6,       ///< as SHINGLE_KEYS
+  SHINGLE_DOWN = 7,         ///< mlp, gemm+allgather+gemm: inner×n, or n×inner with transpose_b
+  SHINGLE_OUT = 8,          ///< rows_out×n, or rows_out×n/2 if swiglu is applied to the result
+  SHINGLE_SUM = 9,          ///< as SHINGLE_OUT: the result plus residual, before the norm
+} shingle_role;
+
+/// A matrix of a rank, in memory that the rank's device can access. Inputs are only read.
+typedef struct shingle_matrix {
+  size_t struct_size;
+  void* data;
+  int64_t rows;
+  int64_t cols;
+  int64_t row_stride;  ///< elements from a row to the next; 0: densely packed
+  int32_t rank;
+  int32_t role;      ///< shingle_role
+  int32_t dtype;     ///< shingle_dtype
+  int32_t reserved;  ///< 0
+} shingle_matrix;
+
+/// Destinations of the rows of an all-to-all.
+typedef struct shingle_routing {
+  size_t struct_size;
+  const int64_t* rows;  ///< [rank] number of rows that the rank sends
+  const int32_t* const*
+      destinations;  ///< [rank][row] rank that the row goes to; all ranks, not only local ones
+} shingle_routing;
+
+/// What a call works on.
+typedef struct shingle_arguments {
+  size_t struct_size;
+  /// Each matrix of each local rank once, in any order. They must stay valid until the call is done.
+  const shingle_matrix* matrices;
+  /// A stream for each local rank, in ascending order of ranks (CUDA: cudaStream_t; host: ignored). NULL: the
+  /// context's own streams.
+  void* const* streams;
+  const shingle_routing* routing;  ///< of operators with an all-to-all; NULL for all others
+  int32_t matrix_count;
+  int32_t stream_count;  ///< the number of local ranks, or 0
+} shingle_arguments;
+
+/// Enqueues one call of an operator and returns at once. It never communicates: ranks may be any number of
+/// calls apart. All ranks make the same calls in the same order. `m` is at most the declared one; with a
+/// routing it is 0, or the rows of the rank that sends most.
+///
+/// SHINGLE_INVALID_ARGUMENT: m is out of range, a matrix is missing, or its shape, type or row stride is
+/// wrong; the call is then not made. SHINGLE_TIMEOUT: an earlier call has failed.
+SHINGLE_API shingle_status shingle_context_call(shingle_context* context, int32_t op, int64_t m,
+                                                const shingle_arguments* arguments) SHINGLE_NOEXCEPT;
+/// Waits until all calls are done. SHINGLE_TIMEOUT: one has failed; the text has the diagnosis.
+SHINGLE_API shingle_status shingle_context_synchronize(shingle_context* context) SHINGLE_NOEXCEPT;
+
+// ---- Memory and plans
+
+/// Size of the arena of each rank, in bytes.
+SHINGLE_API shingle_status shingle_context_arena_bytes(const shingle_context* context,
+                                                       int64_t* bytes) SHINGLE_NOEXCEPT;
+/// Arena that an operator would need on each rank, in bytes, without making a world. A context of several
+/// operators needs the largest of theirs. `world` says which machine to plan for; NULL options: all defaults.
+SHINGLE_API shingle_status shingle_arena_bytes_needed(const shingle_world_options* world,
+                                                      const shingle_context_options* context,
+                                                      const shingle_operator* largest,
+                                                      int64_t* bytes) SHINGLE_NOEXCEPT;
+/// The plan that serves calls of an operator with this m, as JSON on one line. Makes the plan if it is not
+/// ready, so that the first call finds it. Not for operators with an all-to-all, whose plans depend on the
+/// routing. The text stays valid until the next shingle_context_plan_json() of this context.
+SHINGLE_API shingle_status shingle_context_plan_json(shingle_context* context, int32_t op, int64_t m,
+                                                     const char** json) SHINGLE_NOEXCEPT;
+/// Name of the mechanism of that plan: "sequential", "fused", … It stays valid as long as the library.
+SHINGLE_API shingle_status shingle_context_mechanism(shingle_context* context, int32_t op, int64_t m,
+                                                     const char** mechanism) SHINGLE_NOEXCEPT;
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // SHINGLE_SHINGLE_H

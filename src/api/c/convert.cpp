@@ -1,0 +1,213 @@
+#include "convert.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "shingle/base/units.hpp"
+#include "structs.hpp"
+
+namespace shingle::c {
+namespace {
+
+// No struct ends with padding, so that a field added there makes it larger.
+template <class Struct, class Field>
+constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
+  return sizeof(Struct) == offset_of_last + sizeof(Field);
+}
+#define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
+SHINGLE_ENDS_WITH(shingle_world_options, workers_per_rank);
+SHINGLE_ENDS_WITH(shingle_context_options, verify);
+SHINGLE_ENDS_WITH(shingle_operator, row_order);
+SHINGLE_ENDS_WITH(shingle_matrix, reserved);
+SHINGLE_ENDS_WITH(shingle_routing, destinations);
+SHINGLE_ENDS_WITH(shingle_arguments, stream_count);
+#undef SHINGLE_ENDS_WITH
+
+/// Does an action; an InvalidArgument then names the field in front.
+template <class Action>
+auto in_field(const std::string& field, Action&& action) {
+  try {
+    return action();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(field + ": " + error.what(), error.rank());
+  }
+}
+
+bool to_bool(std::int32_t value, const std::string& field) {
+  if (value != 0 && value != 1) throw InvalidArgument(fmt::format("{} = {} must be 0 or 1", field, value));
+  return value == 1;
+}
+
+/// A time in microseconds; 0 is the default.
+double to_timeout(double value, double otherwise, const char* field) {
+  if (!(value >= 0) || !std::isfinite(value))
+    throw InvalidArgument(fmt::format("{} = {} must be positive, or 0 for {:g}", field, value, otherwise));
+  return value == 0 ? otherwise : value;
+}
+
+DType to_dtype(std::int32_t value, const std::string& field) {
+  switch (value) {
+    case SHINGLE_F32:
+      return DType::f32;
+    case SHINGLE_BF16:
+      return DType::bf16;
+    case SHINGLE_F16:
+      return DType::f16;
+    default:
+      throw InvalidArgument(
+          fmt::format("{} = {} is not 0 (SHINGLE_F32), 1 (SHINGLE_BF16) or 2 (SHINGLE_F16)", field, value));
+  }
+}
+
+Role to_role(std::int32_t value, const std::string& field) {
+  static constexpr Role roles[] = {Role::a,    Role::b,      Role::bias, Role::residual, Role::norm_weight,
+                                   Role::keys, Role::values, Role::down, Role::out,      Role::sum};
+  if (value < 0 || static_cast<std::size_t>(value) >= std::size(roles))
+    throw InvalidArgument(
+        fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_SUM)]", field, value, int{SHINGLE_SUM}));
+  return roles[value];
+}
+
+/// "chunked chunks=4" as params.
+Params to_params(std::string_view text) {
+  std::vector<std::string> words = split(text, ' ');
+  std::erase(words, "");
+  if (words.empty()) throw InvalidArgument("is empty; expected a mechanism, such as 'fused', or NULL");
+  const Mechanism mechanism = parse_mechanism(words.front());
+  ParamList params;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::size_t equals = words[i].find('=');
+    params.push_back(
+        {words[i].substr(0, equals), equals == std::string::npos ? "" : words[i].substr(equals + 1)});
+  }
+  return parse_params(mechanism, params, false);
+}
+
+/// Every rank sends `rows` rows to rank 0.
+std::shared_ptr<const Routing> routing_of_largest(int world, std::int64_t rows) {
+  if (rows < 0 || rows > max_extent)
+    throw InvalidArgument(fmt::format("operator.m = {} is outside [0, {}]", rows, max_extent));
+  return std::make_shared<const Routing>(std::vector(
+      static_cast<std::size_t>(world), std::vector<std::int32_t>(static_cast<std::size_t>(rows), 0)));
+}
+
+Epilogue to_epilogue(const shingle_operator& given) {
+  Epilogue epilogue{.bias = to_bool(given.bias, "operator.bias")};
+  if (given.activation != nullptr)
+    epilogue.activation = in_field("operator.activation", [&] { return parse_activation(given.activation); });
+  return epilogue;
+}
+
+Norm to_norm(const shingle_operator& given) {
+  Norm norm{.enabled = to_bool(given.norm, "operator.norm"),
+            .residual = to_bool(given.residual, "operator.residual")};
+  if (given.norm_epsilon != 0) norm.epsilon = static_cast<float>(given.norm_epsilon);
+  return norm;
+}
+
+RowOrder to_row_order(std::int32_t value) {
+  if (value != SHINGLE_ROWS_CONTIGUOUS && value != SHINGLE_ROWS_BLOCK_CYCLIC)
+    throw InvalidArgument(fmt::format(
+        "operator.row_order = {} is not 0 (SHINGLE_ROWS_CONTIGUOUS) or 1 (SHINGLE_ROWS_BLOCK_CYCLIC)",
+        value));
+  return value == SHINGLE_ROWS_CONTIGUOUS ? RowOrder::contiguous : RowOrder::block_cyclic;
+}
+
+}  // namespace
+
+WorldRequest to_request(const shingle_world_options* given) {
+  const auto read = read_options(given, "options");
+  WorldRequest request;
+  WorldOptions& options = request.options;
+  if (read.backend != nullptr) options.backend = read.backend;
+  if (read.link != nullptr) options.link = in_field("options.link", [&] { return parse_link(read.link); });
+  options.timeout_us = to_timeout(read.timeout_us, options.timeout_us, "options.timeout_us");
+  if (read.workers_per_rank < 0)
+    throw InvalidArgument(
+        fmt::format("options.workers_per_rank = {} must not be negative", read.workers_per_rank));
+  options.workers_per_rank = read.workers_per_rank;
+  if (read.ranks < 0)
+    throw InvalidArgument(fmt::format("options.ranks = {} must not be negative", read.ranks));
+  const BackendEntry& backend = in_field(
+      "options.backend", [&]() -> const BackendEntry& { return find_backend(backend_name(options)); });
+  request.ranks = read.ranks > 0 ? read.ranks : backend.ranks();
+  return request;
+}
+
+ContextOptions to_options(const shingle_context_options* given) {
+  const auto read = read_options(given, "options");
+  ContextOptions options;
+  if (read.mechanism != nullptr)
+    options.choose = [params = in_field("options.mechanism", [&] { return to_params(read.mechanism); })](
+                         const Problem&) { return params; };
+  options.arena_bytes = read.arena_bytes;
+  if (read.most_plans < 0)
+    throw InvalidArgument(fmt::format("options.most_plans = {} must be positive, or 0 for {}",
+                                      read.most_plans, options.most_plans));
+  if (read.most_plans > 0) options.most_plans = static_cast<std::size_t>(read.most_plans);
+  options.timeout_us = to_timeout(read.timeout_us, options.timeout_us, "options.timeout_us");
+  options.registered = to_bool(read.registered, "options.registered");
+  options.verify = to_bool(read.verify, "options.verify");
+  return options;
+}
+
+Problem to_problem(const shingle_operator* given, int world) {
+  const auto read = read_struct<shingle_operator>(given, "operator");
+  require_not_null(read.op, "operator.op");
+  Problem problem{.op = in_field("operator.op", [&] { return parse_op(read.op); }),
+                  .world = world,
+                  .m = read.m,
+                  .n = read.n,
+                  .k = read.k,
+                  .inner = read.inner,
+                  .dtype = to_dtype(read.dtype, "operator.dtype"),
+                  .transpose_a = to_bool(read.transpose_a, "operator.transpose_a"),
+                  .transpose_b = to_bool(read.transpose_b, "operator.transpose_b"),
+                  .epilogue = to_epilogue(read),
+                  .norm = to_norm(read),
+                  .row_order = to_row_order(read.row_order),
+                  .row_block = read.row_block,
+                  .attention = {.heads = read.heads,
+                                .kv_heads = read.kv_heads,
+                                .head_dim = read.head_dim,
+                                .causal = to_bool(read.causal, "operator.causal")}};
+  if (problem.traits().routes()) problem.routing = routing_of_largest(world, read.m);
+  in_field("operator", [&] { problem.validate(); });
+  return problem;
+}
+
+std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world) {
+  if (given == nullptr) return {};
+  const auto read = read_struct<shingle_routing>(given, "routing");
+  require_not_null(read.rows, "routing.rows");
+  require_not_null(read.destinations, "routing.destinations");
+  std::vector<std::vector<std::int32_t>> table;
+  for (int rank = 0; rank < world; ++rank) {
+    const std::int64_t rows = read.rows[rank];
+    if (rows < 0 || rows > max_extent)
+      throw InvalidArgument(fmt::format("routing.rows[{}] = {} is outside [0, {}]", rank, rows, max_extent));
+    const std::int32_t* const to = read.destinations[rank];
+    if (rows > 0) require_not_null(to, fmt::format("routing.destinations[{}]", rank).c_str());
+    table.emplace_back(to, to + rows);
+  }
+  return in_field("routing", [&] { return std::make_shared<const Routing>(std::move(table)); });
+}
+
+std::vector<Argument> to_arguments(const shingle_matrix* given, std::int32_t count) {
+  std::vector<Argument> arguments;
+  for (const shingle_matrix& at : read_array(given, count, "arguments.matrices")) {
+    const std::string element = fmt::format("arguments.matrices[{}]", arguments.size());
+    if (at.reserved != 0)
+      throw InvalidArgument(fmt::format("{}.reserved = {} must be 0", element, at.reserved));
+    arguments.push_back(
+        {at.rank,
+         to_role(at.role, element + ".role"),
+         {at.data, {at.rows, at.cols}, to_dtype(at.dtype, element + ".dtype"), at.row_stride}});
+  }
+  return arguments;
+}
+
+}  // namespace shingle::c

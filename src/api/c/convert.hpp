@@ -1,0 +1,29 @@
+// Structs of the C interface as those of the C++ one. All throw InvalidArgument that names the wrong field.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "shingle/api/context.hpp"
+#include "shingle/shingle.h"
+
+namespace shingle::c {
+
+/// A world to make. The options refer to the caller's texts.
+struct WorldRequest {
+  int ranks = 0;
+  WorldOptions options{};
+};
+WorldRequest to_request(const shingle_world_options* given);
+
+ContextOptions to_options(const shingle_context_options* given);
+
+/// An operator with an all-to-all gets the routing of its largest m.
+Problem to_problem(const shingle_operator* given, int world);
+
+/// Null if the call has none.
+std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world);
+
+std::vector<Argument> to_arguments(const shingle_matrix* given, std::int32_t count);
+
+}  // namespace shingle::c

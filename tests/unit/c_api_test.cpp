@@ -1,0 +1,594 @@
+// Every function of the C interface: its results on several ranks against plain loops, and its errors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/log.hpp"
+#include "shingle/base/dtype.hpp"
+#include "shingle/plan/json.hpp"
+#include "shingle/shingle.h"
+#include "shingle/version.hpp"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"  // fields left out are 0
+
+namespace shingle::c_api_test {
+namespace {
+
+using testing::HasSubstr;
+
+shingle_world* world_of(std::int32_t ranks) {
+  const shingle_world_options options{
+      .struct_size = sizeof options, .backend = "host", .ranks = ranks, .workers_per_rank = 1};
+  shingle_world* world = nullptr;
+  EXPECT_EQ(shingle_world_create(&options, &world), SHINGLE_OK) << shingle_last_error();
+  return world;
+}
+
+/// An m×n×k operator; the tests change its other fields.
+shingle_operator operator_of(const char* op, std::int64_t m, std::int64_t n, std::int64_t k) {
+  return {.struct_size = sizeof(shingle_operator), .op = op, .m = m, .n = n, .k = k};
+}
+
+shingle_matrix matrix_of(std::int32_t rank, std::int32_t role, std::vector<float>& elements,
+                         std::int64_t rows, std::int64_t cols) {
+  return {.struct_size = sizeof(shingle_matrix),
+          .data = elements.data(),
+          .rows = rows,
+          .cols = cols,
+          .rank = rank,
+          .role = role};
+}
+
+shingle_arguments arguments_of(const std::vector<shingle_matrix>& matrices) {
+  return {.struct_size = sizeof(shingle_arguments),
+          .matrices = matrices.data(),
+          .matrix_count = static_cast<std::int32_t>(matrices.size())};
+}
+
+/// Small integers, whose sums are exact.
+std::vector<float> integers(std::int64_t count, unsigned seed) {
+  std::mt19937 draw(seed);
+  std::vector<float> all(static_cast<std::size_t>(count));
+  for (float& element : all) element = static_cast<float>(static_cast<int>(draw() % 9) - 4);
+  return all;
+}
+
+/// rows×n: rows of A, [first, first + rows), times B.
+std::vector<float> product(const std::vector<float>& a, const std::vector<float>& b, std::int64_t rows,
+                           std::int64_t n, std::int64_t k, std::int64_t first = 0) {
+  std::vector<float> c(static_cast<std::size_t>(rows * n), 0);
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < n; ++j)
+      for (std::int64_t l = 0; l < k; ++l)
+        c[static_cast<std::size_t>(i * n + j)] +=
+            a[static_cast<std::size_t>((first + i) * k + l)] * b[static_cast<std::size_t>(l * n + j)];
+  return c;
+}
+
+/// The rows [first, first + rows) of a matrix of n columns.
+std::vector<float> some_rows(const std::vector<float>& all, std::int64_t first, std::int64_t rows,
+                             std::int64_t n) {
+  return {all.begin() + first * n, all.begin() + (first + rows) * n};
+}
+
+class CApi : public testing::Test {
+ protected:
+  ~CApi() override {
+    shingle_context_destroy(context);
+    shingle_world_destroy(world);
+  }
+
+  void open(std::int32_t ranks, const char* mechanism = nullptr) {
+    world = world_of(ranks);
+    const shingle_context_options options{.struct_size = sizeof options, .mechanism = mechanism};
+    ASSERT_EQ(shingle_context_create(world, &options, &context), SHINGLE_OK) << shingle_last_error();
+  }
+  std::int32_t declare(const shingle_operator& largest) {
+    std::int32_t op = -1;
+    EXPECT_EQ(shingle_context_declare(context, &largest, &op), SHINGLE_OK) << shingle_last_error();
+    return op;
+  }
+  /// The call must fail with this status and a text that holds this part.
+  void expect_error(shingle_status status, shingle_status expected, const char* part) {
+    EXPECT_EQ(status, expected);
+    EXPECT_THAT(shingle_last_error(), HasSubstr(part));
+  }
+  void expect_invalid(shingle_status status, const char* part) {
+    expect_error(status, SHINGLE_INVALID_ARGUMENT, part);
+  }
+
+  shingle_world* world = nullptr;
+  shingle_context* context = nullptr;
+};
+
+TEST_F(CApi, TellsItsVersion) {
+  EXPECT_STREQ(shingle_version(), SHINGLE_VERSION);
+  EXPECT_STREQ(shingle_commit(), commit());
+  EXPECT_STREQ(shingle_status_name(SHINGLE_OK), "ok");
+  EXPECT_STREQ(shingle_status_name(SHINGLE_INTERNAL_ERROR), "internal error");
+  EXPECT_STREQ(shingle_status_name(SHINGLE_INTERNAL_ERROR + 1), "unknown status");
+  EXPECT_STREQ(shingle_status_name(-1), "unknown status");
+}
+
+TEST_F(CApi, ListsTheRanksOfAWorld) {
+  world = world_of(3);
+  std::int32_t size = 0, count = 0;
+  EXPECT_EQ(shingle_world_size(world, &size), SHINGLE_OK);
+  EXPECT_EQ(size, 3);
+  EXPECT_EQ(shingle_world_local_ranks(world, nullptr, &count), SHINGLE_OK);
+  ASSERT_EQ(count, 3);
+  std::vector<std::int32_t> ranks(3, -1);
+  EXPECT_EQ(shingle_world_local_ranks(world, ranks.data(), &count), SHINGLE_OK);
+  EXPECT_EQ(ranks, (std::vector<std::int32_t>{0, 1, 2}));
+  count = 2;
+  expect_invalid(shingle_world_local_ranks(world, ranks.data(), &count), "count = 2 is less than the 3");
+  EXPECT_EQ(count, 2);
+}
+
+TEST_F(CApi, SumsProductsOverRanks) {
+  for (const std::int32_t ranks : {2, 4})
+    for (const char* mechanism : {static_cast<const char*>(nullptr), "fused", "chunked chunks=3"}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, " + (mechanism != nullptr ? mechanism : "automatic"));
+      open(ranks, mechanism);
+      constexpr std::int64_t n = 24, k = 16;
+      const std::int32_t sum = declare(operator_of("gemm+allreduce", 96, n, k));
+      const std::int32_t scatter = declare(operator_of("gemm+reducescatter", 96, n, k));
+      EXPECT_EQ(sum, 0);
+      EXPECT_EQ(scatter, 1);
+      for (const std::int64_t m : {96, 1, 33}) {
+        std::vector<std::vector<float>> a, b, whole, shard;
+        std::vector<shingle_matrix> summed, scattered;
+        std::vector<float> expected(static_cast<std::size_t>(m * n), 0);
+        const std::int64_t most = (m + ranks - 1) / ranks;
+        const auto first = [&](std::int64_t rank) { return std::min(m, rank * most); };
+        for (std::int32_t rank = 0; rank < ranks; ++rank) {
+          a.push_back(integers(m * k, static_cast<unsigned>(2 * rank)));
+          b.push_back(integers(k * n, static_cast<unsigned>(2 * rank + 1)));
+          whole.emplace_back(static_cast<std::size_t>(m * n), -1e9f);
+          shard.emplace_back(static_cast<std::size_t>((first(rank + 1) - first(rank)) * n), -1e9f);
+          const std::vector<float> part = product(a.back(), b.back(), m, n, k);
+          for (std::size_t i = 0; i < part.size(); ++i) expected[i] += part[i];
+        }
+        for (std::int32_t rank = 0; rank < ranks; ++rank) {
+          const auto r = static_cast<std::size_t>(rank);
+          for (auto* matrices : {&summed, &scattered}) {
+            matrices->push_back(matrix_of(rank, SHINGLE_A, a[r], m, k));
+            matrices->push_back(matrix_of(rank, SHINGLE_B, b[r], k, n));
+          }
+          summed.push_back(matrix_of(rank, SHINGLE_OUT, whole[r], m, n));
+          scattered.push_back(matrix_of(rank, SHINGLE_OUT, shard[r], first(rank + 1) - first(rank), n));
+        }
+        const shingle_arguments one = arguments_of(summed), other = arguments_of(scattered);
+        ASSERT_EQ(shingle_context_call(context, sum, m, &one), SHINGLE_OK) << shingle_last_error();
+        ASSERT_EQ(shingle_context_call(context, scatter, m, &other), SHINGLE_OK) << shingle_last_error();
+        ASSERT_EQ(shingle_context_synchronize(context), SHINGLE_OK) << shingle_last_error();
+        for (std::int32_t rank = 0; rank < ranks; ++rank) {
+          EXPECT_EQ(whole[static_cast<std::size_t>(rank)], expected) << "m = " << m << ", rank " << rank;
+          EXPECT_EQ(shard[static_cast<std::size_t>(rank)],
+                    some_rows(expected, first(rank), first(rank + 1) - first(rank), n))
+              << "m = " << m << ", rank " << rank;
+        }
+      }
+      shingle_context_destroy(context);
+      shingle_world_destroy(world);
+      context = nullptr;
+      world = nullptr;
+    }
+}
+
+/// B is stored transposed, a bias is added, the elements are bf16, rows lie apart, and streams are given.
+TEST_F(CApi, PassesOnAllFieldsOfAnOperator) {
+  open(2);
+  constexpr std::int64_t m = 10, n = 8, k = 4, stride = 12;
+  shingle_operator largest = operator_of("allgather+gemm", m, n, k);
+  largest.dtype = SHINGLE_BF16;
+  largest.transpose_b = 1;
+  largest.bias = 1;
+  largest.activation = "relu";
+  const std::int32_t op = declare(largest);
+  const std::vector<float> a = integers(m * k, 1), b = integers(n * k, 2), bias = integers(n, 3);
+  const auto narrowed = [](const std::vector<float>& from) {
+    std::vector<std::uint16_t> to;
+    for (const float element : from) to.push_back(to_bf16(element));
+    return to;
+  };
+  std::vector<std::uint16_t> all_a = narrowed(a), all_b = narrowed(b), all_bias = narrowed(bias);
+  std::vector<std::uint16_t> out[2];
+  std::vector<shingle_matrix> matrices;
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    out[rank].assign(m * stride, 7);
+    const auto add = [&](std::int32_t role, std::uint16_t* data, std::int64_t rows, std::int64_t cols,
+                         std::int64_t row_stride) {
+      matrices.push_back({.struct_size = sizeof(shingle_matrix),
+                          .data = data,
+                          .rows = rows,
+                          .cols = cols,
+                          .row_stride = row_stride,
+                          .rank = rank,
+                          .role = role,
+                          .dtype = SHINGLE_BF16});
+    };
+    add(SHINGLE_A, all_a.data() + rank * 5 * k, 5, k, 0);
+    add(SHINGLE_B, all_b.data(), n, k, k);
+    add(SHINGLE_BIAS, all_bias.data(), 1, n, 0);
+    add(SHINGLE_OUT, out[rank].data(), m, n, stride);
+  }
+  void* const streams[2] = {};
+  shingle_arguments arguments = arguments_of(matrices);
+  arguments.streams = streams;
+  arguments.stream_count = 2;
+  ASSERT_EQ(shingle_context_call(context, op, m, &arguments), SHINGLE_OK) << shingle_last_error();
+  ASSERT_EQ(shingle_context_synchronize(context), SHINGLE_OK) << shingle_last_error();
+  for (const auto& of_rank : out)
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < stride; ++j) {
+        float expected = bias[static_cast<std::size_t>(j % n)];
+        for (std::int64_t l = 0; l < k; ++l)
+          expected += a[static_cast<std::size_t>(i * k + l)] * b[static_cast<std::size_t>(j % n * k + l)];
+        const std::uint16_t bits = of_rank[static_cast<std::size_t>(i * stride + j)];
+        EXPECT_EQ(bits, j < n ? to_bf16(std::max(expected, 0.0f)) : 7) << i << ", " << j;
+      }
+  arguments.stream_count = 1;
+  expect_invalid(shingle_context_call(context, op, m, &arguments), "stream_count = 1");
+  arguments.stream_count = 2;
+  arguments.streams = nullptr;
+  expect_invalid(shingle_context_call(context, op, m, &arguments), "arguments.streams is null");
+}
+
+TEST_F(CApi, SendsRowsByARouting) {
+  open(2);
+  constexpr std::int64_t n = 6, k = 3;
+  const std::int32_t op = declare(operator_of("gemm+alltoall", 8, n, k));
+  // Rank 0 sends rows 0 and 2 to rank 1; rank 1 keeps its only row.
+  const std::vector<std::int32_t> of_0{1, 0, 1}, of_1{1};
+  const std::int32_t* const destinations[] = {of_0.data(), of_1.data()};
+  const std::int64_t rows[] = {3, 1};
+  shingle_routing routing{.struct_size = sizeof routing, .rows = rows, .destinations = destinations};
+  std::vector<float> a[2] = {integers(3 * k, 1), integers(k, 2)},
+                     b[2] = {integers(k * n, 3), integers(k * n, 4)};
+  std::vector<float> out[2] = {std::vector<float>(n), std::vector<float>(3 * n)};
+  std::vector<shingle_matrix> matrices;
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    matrices.push_back(matrix_of(rank, SHINGLE_A, a[rank], rows[rank], k));
+    matrices.push_back(matrix_of(rank, SHINGLE_B, b[rank], k, n));
+    matrices.push_back(matrix_of(rank, SHINGLE_OUT, out[rank], rank == 0 ? 1 : 3, n));
+  }
+  shingle_arguments arguments = arguments_of(matrices);
+  arguments.routing = &routing;
+  ASSERT_EQ(shingle_context_call(context, op, 0, &arguments), SHINGLE_OK) << shingle_last_error();
+  ASSERT_EQ(shingle_context_synchronize(context), SHINGLE_OK) << shingle_last_error();
+  EXPECT_EQ(out[0], product(a[0], b[0], 1, n, k, 1));
+  std::vector<float> expected = product(a[0], b[0], 1, n, k, 0);
+  for (const std::vector<float>& more : {product(a[0], b[0], 1, n, k, 2), product(a[1], b[1], 1, n, k)})
+    expected.insert(expected.end(), more.begin(), more.end());
+  EXPECT_EQ(out[1], expected);
+
+  expect_invalid(shingle_context_call(context, op, 2, &arguments), "m = 2 must be 0 or the 3 rows");
+  arguments.routing = nullptr;
+  expect_invalid(shingle_context_call(context, op, 3, &arguments), "needs a routing");
+  arguments.routing = &routing;
+  routing.rows = nullptr;
+  expect_invalid(shingle_context_call(context, op, 0, &arguments), "routing.rows is null");
+  const std::int64_t negative[] = {3, -1};
+  routing.rows = negative;
+  expect_invalid(shingle_context_call(context, op, 0, &arguments), "routing.rows[1] = -1");
+  const std::int32_t* const no_rows[] = {of_0.data(), nullptr};
+  routing = {.struct_size = sizeof routing, .rows = rows, .destinations = no_rows};
+  expect_invalid(shingle_context_call(context, op, 0, &arguments), "routing.destinations[1] is null");
+  const std::int32_t nowhere[] = {2};
+  const std::int32_t* const wrong[] = {of_0.data(), nowhere};
+  routing.destinations = wrong;
+  expect_invalid(shingle_context_call(context, op, 0, &arguments), "routing: ");
+  const std::vector<std::int32_t> nine(9, 0);
+  const std::int64_t too_many[] = {9, 1};
+  const std::int32_t* const to_0[] = {nine.data(), of_1.data()};
+  routing = {.struct_size = sizeof routing, .rows = too_many, .destinations = to_0};
+  expect_invalid(shingle_context_call(context, op, 0, &arguments), "sends 9 rows");
+  const char* json = nullptr;
+  expect_invalid(shingle_context_plan_json(context, op, 3, &json), "needs a routing");
+}
+
+TEST_F(CApi, TellsMemoryBeforeAndAfter) {
+  open(4);
+  std::int64_t bytes = -1, needed = -1;
+  EXPECT_EQ(shingle_context_arena_bytes(context, &bytes), SHINGLE_OK);
+  EXPECT_EQ(bytes, 0);
+  const shingle_world_options machine{
+      .struct_size = sizeof machine, .backend = "host", .ranks = 4, .workers_per_rank = 1};
+  std::int64_t largest = 0;
+  for (const char* op : {"gemm+reducescatter", "gemm+allreduce", "gemm+alltoall"}) {
+    const shingle_operator declared = operator_of(op, 200, 64, 32);
+    EXPECT_EQ(shingle_arena_bytes_needed(&machine, nullptr, &declared, &needed), SHINGLE_OK)
+        << shingle_last_error();
+    largest = std::max(largest, needed);
+    declare(declared);
+    EXPECT_EQ(shingle_context_arena_bytes(context, &bytes), SHINGLE_OK);
+    EXPECT_EQ(bytes, largest) << op;
+  }
+  EXPECT_GT(bytes, 0);
+  const shingle_context_options least{.struct_size = sizeof least, .arena_bytes = 1 << 20};
+  const shingle_operator small = operator_of("gemm+allreduce", 8, 8, 8);
+  EXPECT_EQ(shingle_arena_bytes_needed(&machine, &least, &small, &needed), SHINGLE_OK);
+  EXPECT_EQ(needed, 1 << 20);
+}
+
+TEST_F(CApi, ShowsThePlanOfACall) {
+  open(2, "chunked chunks=4");
+  const std::int32_t op = declare(operator_of("gemm+allreduce", 64, 8, 8));
+  const char* mechanism = nullptr;
+  ASSERT_EQ(shingle_context_mechanism(context, op, 64, &mechanism), SHINGLE_OK) << shingle_last_error();
+  EXPECT_STREQ(mechanism, "chunked");
+  const char* json = nullptr;
+  ASSERT_EQ(shingle_context_plan_json(context, op, 64, &json), SHINGLE_OK) << shingle_last_error();
+  EXPECT_EQ(std::get<Problem>(parse_plan(json).work).m, 64);
+  expect_invalid(shingle_context_plan_json(context, op, 65, &json), "outside [1, 64]");
+  expect_invalid(shingle_context_mechanism(context, op, 0, &mechanism), "outside [1, 64]");
+}
+
+TEST_F(CApi, ContextsKeepTheirWorld) {
+  open(2);
+  shingle_world_destroy(world);
+  world = nullptr;
+  const std::int32_t op = declare(operator_of("gemm+allreduce", 8, 8, 8));
+  const char* mechanism = nullptr;
+  EXPECT_EQ(shingle_context_mechanism(context, op, 8, &mechanism), SHINGLE_OK);
+}
+
+TEST_F(CApi, RefusesNull) {
+  std::int32_t number = 0;
+  std::int64_t bytes = 0;
+  const char* text = nullptr;
+  const shingle_operator small = operator_of("gemm+allreduce", 8, 8, 8);
+  const shingle_arguments none{.struct_size = sizeof none};
+  expect_invalid(shingle_world_create(nullptr, nullptr), "world is null");
+  expect_invalid(shingle_world_size(nullptr, &number), "world is null");
+  expect_invalid(shingle_world_local_ranks(nullptr, nullptr, &number), "world is null");
+  expect_invalid(shingle_context_create(nullptr, nullptr, &context), "world is null");
+  expect_invalid(shingle_context_declare(nullptr, &small, &number), "context is null");
+  expect_invalid(shingle_context_call(nullptr, 0, 1, &none), "context is null");
+  expect_invalid(shingle_context_synchronize(nullptr), "context is null");
+  expect_invalid(shingle_context_arena_bytes(nullptr, &bytes), "context is null");
+  expect_invalid(shingle_context_plan_json(nullptr, 0, 1, &text), "context is null");
+  expect_invalid(shingle_context_mechanism(nullptr, 0, 1, &text), "context is null");
+  expect_invalid(shingle_arena_bytes_needed(nullptr, nullptr, nullptr, &bytes), "operator is null");
+  expect_invalid(shingle_arena_bytes_needed(nullptr, nullptr, &small, nullptr), "bytes is null");
+  shingle_world_destroy(nullptr);
+  shingle_context_destroy(nullptr);
+  open(2);
+  const std::int32_t op = declare(small);
+  expect_invalid(shingle_world_size(world, nullptr), "size is null");
+  expect_invalid(shingle_world_local_ranks(world, nullptr, nullptr), "count is null");
+  expect_invalid(shingle_context_create(world, nullptr, nullptr), "context is null");
+  expect_invalid(shingle_context_declare(context, nullptr, &number), "operator is null");
+  expect_invalid(shingle_context_declare(context, &small, nullptr), "op is null");
+  expect_invalid(shingle_context_call(context, op, 1, nullptr), "arguments is null");
+  expect_invalid(shingle_context_arena_bytes(context, nullptr), "bytes is null");
+  expect_invalid(shingle_context_plan_json(context, op, 1, nullptr), "json is null");
+  expect_invalid(shingle_context_mechanism(context, op, 1, nullptr), "mechanism is null");
+  const shingle_arguments no_array{.struct_size = sizeof no_array, .matrix_count = 1};
+  expect_invalid(shingle_context_call(context, op, 1, &no_array), "arguments.matrices is null");
+}
+
+TEST_F(CApi, RefusesWrongOptions) {
+  const auto create = [&](const shingle_world_options& options) {
+    const shingle_status status = shingle_world_create(&options, &world);
+    EXPECT_EQ(world, nullptr);
+    return status;
+  };
+  constexpr std::size_t size = sizeof(shingle_world_options);
+  expect_invalid(create({.struct_size = size, .backend = "abacus"}),
+                 "options.backend: unknown backend 'abacus'");
+  expect_invalid(create({.struct_size = size, .backend = "host", .link = "fast"}), "options.link: ");
+  expect_invalid(create({.struct_size = size, .backend = "host", .timeout_us = -1}),
+                 "options.timeout_us = -1");
+  expect_invalid(create({.struct_size = size, .backend = "host", .ranks = -1}), "options.ranks = -1");
+  expect_invalid(create({.struct_size = size, .backend = "host", .ranks = 65}), "65");
+  expect_invalid(create({.struct_size = size, .backend = "host", .workers_per_rank = -1}),
+                 "workers_per_rank = -1");
+#ifndef SHINGLE_WITH_CUDA
+  expect_error(create({.struct_size = size, .backend = "cuda"}), SHINGLE_UNSUPPORTED, "no CUDA backend");
+#endif
+  world = world_of(2);
+  const auto make = [&](shingle_context_options options) {
+    options.struct_size = sizeof options;
+    return shingle_context_create(world, &options, &context);
+  };
+  expect_invalid(make({.mechanism = "magic"}), "options.mechanism: unknown mechanism 'magic'");
+  expect_invalid(make({.mechanism = ""}), "options.mechanism: is empty");
+  expect_invalid(make({.mechanism = "chunked chunks=many"}), "options.mechanism: --chunks");
+  expect_invalid(make({.mechanism = "fused nose=1"}), "nose");
+  expect_invalid(make({.arena_bytes = -1}), "arena_bytes = -1");
+  expect_invalid(make({.most_plans = -1}), "options.most_plans = -1");
+  expect_invalid(make({.timeout_us = -1}), "options.timeout_us = -1");
+  expect_invalid(make({.registered = 2}), "options.registered = 2 must be 0 or 1");
+  expect_invalid(make({.verify = -1}), "options.verify = -1 must be 0 or 1");
+}
+
+TEST_F(CApi, RefusesWrongOperators) {
+  open(2);
+  const auto refuse = [&](auto change, const char* part) {
+    shingle_operator wrong = operator_of("gemm+allreduce", 8, 8, 8);
+    change(wrong);
+    std::int32_t op = -7;
+    expect_invalid(shingle_context_declare(context, &wrong, &op), part);
+    EXPECT_EQ(op, -7);
+  };
+  refuse([](auto& op) { op.op = nullptr; }, "operator.op is null");
+  refuse([](auto& op) { op.op = "gem"; }, "operator.op: ");
+  refuse([](auto& op) { op.m = 0; }, "operator: m = 0");
+  refuse([](auto& op) { op.n = -3; }, "operator: n = -3");
+  refuse([](auto& op) { op.k = 0; }, "operator: k = 0");
+  refuse([](auto& op) { op.inner = 4; }, "operator: inner = 4");
+  refuse([](auto& op) { op.dtype = 3; }, "operator.dtype = 3 is not 0 (SHINGLE_F32)");
+  refuse([](auto& op) { op.activation = "tanh"; }, "operator.activation: ");
+  refuse([](auto& op) { op.transpose_a = 2; }, "operator.transpose_a = 2");
+  refuse([](auto& op) { op.transpose_b = 2; }, "operator.transpose_b = 2");
+  refuse([](auto& op) { op.bias = 5; }, "operator.bias = 5");
+  refuse([](auto& op) { op.norm = 5; }, "operator.norm = 5");
+  refuse([](auto& op) { op.residual = 1; }, "operator: a residual needs norm");
+  refuse([](auto& op) { op.causal = 7; }, "operator.causal = 7");
+  refuse([](auto& op) { op.heads = 4; }, "operator: gemm+allreduce has no attention");
+  refuse([](auto& op) { op.row_order = 2; }, "operator.row_order = 2");
+  refuse([](auto& op) { op.row_block = 4; }, "operator: row_block = 4");
+  refuse([](auto& op) { op.norm = 1, op.norm_epsilon = -1; }, "operator: norm epsilon");
+  refuse([](auto& op) { op.op = "alltoall+gemm", op.m = std::int64_t{1} << 40; }, "operator.m = ");
+}
+
+TEST_F(CApi, RefusesWrongCalls) {
+  open(2);
+  const std::int32_t op = declare(operator_of("gemm+allreduce", 8, 4, 2));
+  std::vector<float> a(16), b(8), out(32);
+  std::vector<shingle_matrix> right;
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    right.push_back(matrix_of(rank, SHINGLE_A, a, 8, 2));
+    right.push_back(matrix_of(rank, SHINGLE_B, b, 2, 4));
+    right.push_back(matrix_of(rank, SHINGLE_OUT, out, 8, 4));
+  }
+  const auto call = [&](std::int32_t number, std::int64_t m, const std::vector<shingle_matrix>& matrices) {
+    const shingle_arguments arguments = arguments_of(matrices);
+    return shingle_context_call(context, number, m, &arguments);
+  };
+  expect_invalid(call(op, 0, right), "m = 0");
+  expect_invalid(call(op, 9, right), "m = 9 of a call of operator 0 is outside [1, 8]");
+  expect_invalid(call(op + 1, 8, right), "operator 1 is not declared");
+  expect_invalid(call(-1, 8, right), "operator -1 is not declared");
+  expect_invalid(call(op, 7, right), "matrix 'a' of rank 0: 8x2 f32 given, expected 7x2 f32");
+  expect_invalid(call(op, 8, {}), "matrix 'a' of rank 0: ");
+  const auto refuse = [&](auto change, const char* part) {
+    std::vector<shingle_matrix> wrong = right;
+    change(wrong[3]);
+    expect_invalid(call(op, 8, wrong), part);
+  };
+  refuse([](auto& matrix) { matrix.role = 10; }, "arguments.matrices[3].role = 10 is outside [0");
+  refuse([](auto& matrix) { matrix.role = -1; }, "arguments.matrices[3].role = -1");
+  refuse([](auto& matrix) { matrix.role = SHINGLE_BIAS; }, "has no matrix 'bias'");
+  refuse([](auto& matrix) { matrix.role = SHINGLE_B; }, "matrix 'b' of rank 1");
+  refuse([](auto& matrix) { matrix.rank = 0; }, "given twice");
+  refuse([](auto& matrix) { matrix.rank = 2; }, "rank 2 is not a rank of this process");
+  refuse([](auto& matrix) { matrix.dtype = 9; }, "arguments.matrices[3].dtype = 9");
+  refuse([](auto& matrix) { matrix.dtype = SHINGLE_F16; }, "8x2 f16 given");
+  refuse([](auto& matrix) { matrix.rows = 6; }, "matrix 'a' of rank 1: 6x2 f32 given");
+  refuse([](auto& matrix) { matrix.row_stride = 1; }, "row_stride = 1");
+  refuse([](auto& matrix) { matrix.data = nullptr; }, "matrix 'a' of rank 1: ");
+  refuse([](auto& matrix) { matrix.reserved = 1; }, "reserved = 1 must be 0");
+  shingle_arguments negative = arguments_of(right);
+  negative.matrix_count = -1;
+  expect_invalid(shingle_context_call(context, op, 8, &negative), "-1 structs in arguments.matrices");
+  const std::vector<std::int32_t> to_0(8, 0);
+  const std::int32_t* const destinations[] = {to_0.data(), to_0.data()};
+  const std::int64_t rows[] = {8, 8};
+  const shingle_routing routing{.struct_size = sizeof routing, .rows = rows, .destinations = destinations};
+  shingle_arguments routed = arguments_of(right);
+  routed.routing = &routing;
+  expect_invalid(shingle_context_call(context, op, 8, &routed), "exchanges no rows");
+  EXPECT_EQ(call(op, 8, right), SHINGLE_OK) << shingle_last_error();
+}
+
+// Where callers of the first version find the last field of each struct. Fields are added behind these.
+static_assert(offsetof(shingle_world_options, workers_per_rank) == 36);
+static_assert(offsetof(shingle_context_options, verify) == 44);
+static_assert(offsetof(shingle_operator, row_order) == 124);
+static_assert(offsetof(shingle_matrix, reserved) == 52);
+static_assert(offsetof(shingle_routing, destinations) == 16);
+static_assert(offsetof(shingle_arguments, stream_count) == 36);
+
+/// Options as a later version may have them.
+struct Newer {
+  shingle_world_options known;
+  std::int64_t added;
+};
+
+TEST_F(CApi, TakesStructsOfOtherVersions) {
+  Newer newer{.known = {.struct_size = sizeof newer, .backend = "host", .ranks = 2}, .added = 0};
+  EXPECT_EQ(shingle_world_create(&newer.known, &world), SHINGLE_OK) << shingle_last_error();
+  shingle_world_destroy(world);
+  world = nullptr;
+  newer.added = std::int64_t{1} << 56;
+  expect_invalid(shingle_world_create(&newer.known, &world), "update the library");
+
+  // An older caller, whose struct ends before `ranks`: what lies there is not read.
+  shingle_world_options older{
+      .struct_size = offsetof(shingle_world_options, ranks), .backend = "host", .ranks = -5};
+  EXPECT_EQ(shingle_world_create(&older, &world), SHINGLE_OK) << shingle_last_error();
+  std::int32_t size = 0;
+  EXPECT_EQ(shingle_world_size(world, &size), SHINGLE_OK);
+  EXPECT_EQ(size, 4);
+  shingle_world_destroy(world);
+  world = nullptr;
+
+  for (const std::size_t wrong : {std::size_t{0}, std::size_t{7}, std::size_t{1} << 20}) {
+    older.struct_size = wrong;
+    expect_invalid(shingle_world_create(&older, &world), "options.struct_size = ");
+  }
+  const shingle_operator no_size{.op = "gemm", .m = 1, .n = 1, .k = 1};
+  std::int64_t bytes = 0;
+  expect_invalid(shingle_arena_bytes_needed(nullptr, nullptr, &no_size, &bytes), "operator.struct_size = 0");
+}
+
+/// The distance between the structs of an array is the caller's.
+TEST_F(CApi, TakesArraysOfOtherVersions) {
+  struct NewerMatrix {
+    shingle_matrix known;
+    std::int64_t added = 0;
+  };
+  open(1);
+  const std::int32_t op = declare(operator_of("gemm", 1, 1, 1));
+  std::vector<float> a{3}, b{5}, out{0};
+  NewerMatrix matrices[] = {{matrix_of(0, SHINGLE_A, a, 1, 1)},
+                            {matrix_of(0, SHINGLE_B, b, 1, 1)},
+                            {matrix_of(0, SHINGLE_OUT, out, 1, 1)}};
+  for (NewerMatrix& matrix : matrices) matrix.known.struct_size = sizeof matrix;
+  const shingle_arguments arguments{
+      .struct_size = sizeof arguments, .matrices = &matrices[0].known, .matrix_count = 3};
+  ASSERT_EQ(shingle_context_call(context, op, 1, &arguments), SHINGLE_OK) << shingle_last_error();
+  ASSERT_EQ(shingle_context_synchronize(context), SHINGLE_OK);
+  EXPECT_EQ(out[0], 15);
+  matrices[1].added = 1;
+  expect_invalid(shingle_context_call(context, op, 1, &arguments), "arguments.matrices[1].struct_size");
+  matrices[1] = {matrix_of(0, SHINGLE_B, b, 1, 1)};
+  expect_invalid(shingle_context_call(context, op, 1, &arguments), "differs from the");
+}
+
+TEST_F(CApi, KeepsTheLastErrorOfEachThread) {
+  expect_invalid(shingle_world_size(nullptr, nullptr), "world is null");
+  std::thread([] {
+    EXPECT_STREQ(shingle_last_error(), "");
+    EXPECT_EQ(shingle_context_synchronize(nullptr), SHINGLE_INVALID_ARGUMENT);
+    EXPECT_STREQ(shingle_last_error(), "context is null");
+  }).join();
+  EXPECT_STREQ(shingle_last_error(), "world is null");
+  world = world_of(1);  // a call that succeeds leaves the text
+  EXPECT_STREQ(shingle_last_error(), "world is null");
+}
+
+TEST_F(CApi, SendsLogLinesToTheCaller) {
+  std::vector<std::string> lines[3];
+  shingle_set_log(
+      [](void* user, std::int32_t level, const char* text) {
+        static_cast<std::vector<std::string>*>(user)[level].push_back(text);
+      },
+      lines);
+  open(2, "chunked");
+  const std::int32_t op = declare(operator_of("gemm+allreduce", 64, 8, 8));
+  const char* mechanism = nullptr;
+  EXPECT_EQ(shingle_context_mechanism(context, op, 32, &mechanism), SHINGLE_OK);
+  log_line(LogLevel::warning, "watch out");
+  shingle_set_log(nullptr, nullptr);
+  log_line(LogLevel::info, "not any more");
+  ASSERT_EQ(lines[SHINGLE_LOG_INFO].size(), 1u);
+  EXPECT_THAT(lines[SHINGLE_LOG_INFO][0], HasSubstr("operator 0: gemm+allreduce"));
+  ASSERT_EQ(lines[SHINGLE_LOG_DEBUG].size(), 1u);
+  EXPECT_THAT(lines[SHINGLE_LOG_DEBUG][0], HasSubstr("by chunked"));
+  EXPECT_EQ(lines[SHINGLE_LOG_WARNING], std::vector<std::string>{"watch out"});
+}
+
+}  // namespace
+}  // namespace shingle::c_api_test
+
+#pragma GCC diagnostic pop
