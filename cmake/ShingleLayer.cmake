@@ -1,7 +1,7 @@
 # shingle_layer(<name> [DEPENDS layers...] [PUBLIC libraries...] [PRIVATE libraries...])
 #
-# Folder = layer = target: shingle_<name> holds the sources below the current folder. Without sources it is
-# header-only. PUBLIC libraries appear in the layer's headers, PRIVATE ones only in its sources.
+# Folder = layer = target: shingle_<name> holds the sources below the current folder, except those of subfolders that
+# have a CMakeLists.txt. Without sources it is header-only. PUBLIC libraries appear in the layer's headers, PRIVATE ones only in its sources.
 # src/CMakeLists.txt joins all layers into the installed library.
 function(shingle_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPENDS;PUBLIC;PRIVATE")
@@ -11,6 +11,11 @@ function(shingle_layer name)
     list(APPEND extensions *.cu)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${extensions})
+  file(GLOB apart CONFIGURE_DEPENDS */CMakeLists.txt)
+  foreach(list ${apart})
+    cmake_path(GET list PARENT_PATH folder)
+    list(FILTER sources EXCLUDE REGEX "^${folder}/")
+  endforeach()
   list(TRANSFORM arg_DEPENDS PREPEND shingle_)
 
   if(sources)

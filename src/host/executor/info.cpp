@@ -4,10 +4,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
-#include "host/transport/mpi.hpp"
+#include "host/mpi/library.hpp"
 #include "host_world.hpp"
 
 namespace shingle {
@@ -38,6 +39,12 @@ std::string cpu_name() {
 
 }  // namespace
 }  // namespace host
+
+bool launched_by_mpi() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
+    if (std::getenv(variable) != nullptr) return true;
+  return false;
+}
 
 Machine host_machine(int ranks, const Link& link, const EnginePhases& engine) {
   Machine machine;

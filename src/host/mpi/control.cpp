@@ -1,4 +1,4 @@
-#include "mpi_control.hpp"
+#include "control.hpp"
 
 #ifdef SHINGLE_WITH_MPI
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // The data of collectives between processes: point-to-point messages between each two ranks, so that errors
 // can name a late rank. Sums are computed here, in fp32 in rank order, and rounded once. The result therefore
 // has the same bits on all ranks, in all runs and in the thread world.
-#include "transport_mpi.hpp"
+#include "transport.hpp"
 
 #ifdef SHINGLE_WITH_MPI
 #include <algorithm>

@@ -1,9 +1,4 @@
-#include "mpi.hpp"
-
-#include <cstdlib>
-
-#include "shingle/base/error.hpp"
-#include "shingle/host/host.hpp"
+#include "library.hpp"
 
 #ifdef SHINGLE_WITH_MPI
 #include <mpi.h>
@@ -21,12 +16,6 @@ std::string host::mpi_library() {
 #else
   return {};
 #endif
-}
-
-bool launched_by_mpi() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
-    if (std::getenv(variable) != nullptr) return true;
-  return false;
 }
 
 }  // namespace shingle

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "calls.hpp"
 #include "host/executor/health.hpp"
-#include "mpi_calls.hpp"
 #include "shingle/backend/backend.hpp"
 
 namespace shingle::host {

@@ -1,4 +1,4 @@
-#include "mpi_calls.hpp"
+#include "calls.hpp"
 
 #ifdef SHINGLE_WITH_MPI
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "transport_mpi.hpp"
+#include "transport.hpp"
 
 #ifdef SHINGLE_WITH_MPI
 #include <fmt/format.h>

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <functional>
 
-#include "host/transport/transport_mpi.hpp"
-#include "host_world.hpp"
+#include "host/executor/host_world.hpp"
 #include "shingle/plan/json.hpp"
+#include "transport.hpp"
 
 namespace shingle {
 namespace {

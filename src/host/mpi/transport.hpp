@@ -10,9 +10,9 @@
 #include <mutex>
 #include <vector>
 
+#include "control.hpp"
 #include "host/executor/engine.hpp"
 #include "host/executor/worker.hpp"
-#include "mpi_control.hpp"
 
 namespace shingle::host {
 
