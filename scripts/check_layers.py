@@ -17,7 +17,7 @@ LEVELS = {
     "sim": 3, "host": 3, "cuda": 3,
     "tune": 4, "workload": 4, "check": 4,
     "api": 5, "report": 5,
-    "tools": 6, "plugins": 6, "python": 6,
+    "shared": 6, "tools": 6, "plugins": 6, "python": 6,
 }  # fmt: skip
 # Headers directly in include/shingle, with the folder they belong to. All others, such as shingle.hpp, belong to api.
 LOOSE_HEADERS = {"version.hpp": "base"}

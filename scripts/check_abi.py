@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Checks what libshingle.so shows and needs: check_abi.py LIBRARY [MPI_MODULE] | check_abi.py --self-test LIBRARY
+
+  exported   exactly the functions of src/shared/exports.map, with its version, and each is declared in shingle/shingle.h
+  soname     libshingle.so.1
+  needed     no MPI, NCCL, cuBLASLt, cuDNN or CUDA driver; the module of MPI exports its one table
+Prints each problem. Exits 1 if there is one. --self-test proves that each check can fail.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FORBIDDEN = re.compile(r"lib(mpi|open-rte|open-pal|pmix|nccl|cublas|cudnn|cuda|nvrtc|nvidia)")
+
+
+def ask(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def exported(library):
+    """Returns the exported symbols, with their versions."""
+    lines = ask("nm", "--dynamic", "--defined-only", library).splitlines()
+    return {fields[2] for fields in map(str.split, lines) if fields[1] != "A"}
+
+
+def dynamic(library, tag):
+    """Returns the values of a tag of the dynamic section."""
+    return re.findall(rf"\({tag}\).*\[(.*)\]", ask("readelf", "--dynamic", "--wide", library))
+
+
+def listed(exports):
+    """Returns the symbols of a version script, with their versions."""
+    return {
+        f"{symbol}@@{version}"
+        for version, block in re.findall(r"(SHINGLE_\d+) \{\s*global:(.*?)\}", exports, re.DOTALL)
+        for symbol in re.findall(r"(\w+);", block)
+    }
+
+
+def problems(found, needed, soname, exports, header):
+    wanted = listed(exports)
+    yield from (f"exports {symbol}, which exports.map lacks" for symbol in sorted(found - wanted))
+    yield from (f"does not export {symbol}" for symbol in sorted(wanted - found))
+    declared = set(re.findall(r"^SHINGLE_API [^;]*?\b(shingle_\w+)\(", header, re.MULTILINE))
+    names = {symbol.split("@")[0] for symbol in wanted}
+    yield from (f"shingle.h lacks {name}, which exports.map has" for name in sorted(names - declared))
+    yield from (f"exports.map lacks {name}, which shingle.h declares" for name in sorted(declared - names))
+    yield from (f"needs {library}" for library in needed if FORBIDDEN.match(library))
+    if soname != ["libshingle.so.1"]:
+        yield f"has the soname {soname}; expected libshingle.so.1"
+
+
+def facts(library):
+    return {
+        "found": exported(library), "needed": dynamic(library, "NEEDED"), "soname": dynamic(library, "SONAME"),
+        "exports": (ROOT / "src/shared/exports.map").read_text(),
+        "header": (ROOT / "include/shingle/shingle.h").read_text(),
+    }  # fmt: skip
+
+
+def self_test(right):
+    """Changes one fact at a time."""
+    cases = [
+        ({"found": right["found"] | {"_ZN7shingle5ErrorD1Ev@@SHINGLE_1"}}, "exports _ZN7shingle"),
+        ({"found": right["found"] - {"shingle_version@@SHINGLE_1"}}, "does not export shingle_version"),
+        ({"needed": [*right["needed"], "libmpi.so.40"]}, "needs libmpi.so.40"),
+        ({"needed": [*right["needed"], "libnccl.so.2"]}, "needs libnccl.so.2"),
+        ({"soname": ["libshingle.so.0"]}, "soname"),
+        ({"header": right["header"] + "SHINGLE_API void shingle_nose(void);"}, "exports.map lacks shingle_nose"),
+        ({"header": right["header"].replace("shingle_commit(", "nose(")}, "shingle.h lacks shingle_commit"),
+    ]
+    for change, expected in cases:
+        found = list(problems(**{**right, **change}))
+        if len(found) != 1 or expected not in found[0]:
+            yield f"with {expected!r} to find, it finds {found}"
+
+
+def main():
+    arguments = sys.argv[1:]
+    testing = arguments[:1] == ["--self-test"]
+    libraries = arguments[testing:]
+    if not 1 <= len(libraries) <= 2 - testing or libraries[0].startswith("-"):
+        sys.exit(__doc__)
+    right = facts(libraries[0])
+    found = list(self_test(right) if testing else problems(**right))
+    for module in libraries[1:]:
+        if (shown := exported(module)) != {"shingle_mpi_module"}:
+            found.append(f"{module} exports {sorted(shown)}; expected shingle_mpi_module")
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
