@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs and uses it as others would: run.sh goes the README's way, make install; run.sh <build folder> installs what
-# is built there. One consumer, built by find_package and by pkg-config; both must say the same right thing. Then the
-# program.
+# is built there. One consumer in C++ and one in C, each built by find_package and by pkg-config; both must say the same
+# right thing. Then the program.
 set -euo pipefail
 source=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
@@ -18,11 +18,16 @@ fi
 
 cmake -G Ninja -S "$source/consumer" -B "$scratch/consumer" -D CMAKE_BUILD_TYPE=Release -D CMAKE_PREFIX_PATH="$prefix"
 cmake --build "$scratch/consumer"
+cmake -G Ninja -S "$source/consumer_c" -B "$scratch/consumer_c" -D CMAKE_PREFIX_PATH="$prefix"
+cmake --build "$scratch/consumer_c"
 
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name shingle.pc)")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046  # flags are words
-c++ -std=c++20 "$source/consumer/main.cpp" -o "$scratch/by_pkg_config" $(pkg-config --cflags --libs shingle)
+c++ -std=c++20 "$source/consumer/main.cpp" -o "$scratch/by_pkg_config" $(pkg-config --cflags --libs shingle-cpp)
+# shellcheck disable=SC2046
+cc -std=c11 -Wall -Wextra -Wpedantic -Werror "$source/../../examples/context.c" -o "$scratch/c_by_pkg_config" \
+    $(pkg-config --cflags --libs shingle)
 
 export LD_LIBRARY_PATH=${PKG_CONFIG_PATH%/pkgconfig}
 version=$(pkg-config --modversion shingle)
@@ -31,6 +36,15 @@ for consumer in "$scratch/consumer/consumer" "$scratch/by_pkg_config"; do
     echo "${consumer#"$scratch"/}: $said"
     grep -q "^shingle ${version//./\\.}, commit [0-9a-z-]*: the sum is right" <<<"$said"
 done
+for consumer in "$scratch/consumer_c/consumer_c" "$scratch/c_by_pkg_config"; do
+    said=$("$consumer")
+    echo "${consumer#"$scratch"/}: $said"
+    [[ $(grep -c "tokens on 4 ranks by .*: every element is right" <<<"$said") == 3 ]]
+done
+library=$LD_LIBRARY_PATH/libshingle.so
+modules=("$LD_LIBRARY_PATH"/libshingle-mpi*.so) # none without MPI
+[[ -e ${modules[0]} ]] || modules=()
+"$source/../../scripts/check_abi.py" "$library" "${modules[@]}"
 # What is loaded into others' programs shows nothing else.
 shown=$(nm -D --defined-only "$(find "$prefix" -name libnccl-tuner-shingle.so)" | awk '{print $3}' | sort | xargs)
 [[ $shown == "ncclTunerPlugin_v4 ncclTunerPlugin_v5" ]]
