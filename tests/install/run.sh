@@ -44,7 +44,9 @@ done
 library=$LD_LIBRARY_PATH/libshingle.so
 modules=("$LD_LIBRARY_PATH"/libshingle-mpi*.so) # none without MPI
 [[ -e ${modules[0]} ]] || modules=()
-"$source/../../scripts/check_abi.py" "$library" "${modules[@]}"
+cuda=()
+if (($#)); then cuda=(--cuda); fi # a build folder is one with CUDA
+"$source/../../scripts/check_abi.py" "${cuda[@]}" "$library" "${modules[@]}"
 # What is loaded into others' programs shows nothing else.
 shown=$(nm -D --defined-only "$(find "$prefix" -name libnccl-tuner-shingle.so)" | awk '{print $3}' | sort | xargs)
 [[ $shown == "ncclTunerPlugin_v4 ncclTunerPlugin_v5" ]]
