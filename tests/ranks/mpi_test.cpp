@@ -7,10 +7,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <thread>
 
+#include "api/workspace.hpp"
 #include "check/oracle.hpp"
 #include "contract/backend_contract.hpp"
+#include "shingle/api/context.hpp"
 #include "shingle/host/host.hpp"
 #include "shingle/plan/shapes.hpp"
 #include "shingle/planner/planner.hpp"
@@ -137,6 +140,38 @@ void different_plans_are_refused() {
   EXPECT_THROW((void)world->compile(make.plan), InvalidArgument);
 }
 
+/// Calls of a context with several m. Then rank 1 makes another call than the others, and every process says
+/// what it threw.
+void calls_of_a_context() {
+  const auto world = make_mpi_world({.workers_per_rank = 1});
+  const int rank = world->local_ranks()[0];
+  Context context(*world, {.timeout_us = 20e6});
+  const int op = context.declare(problem_of(world->size()));
+  std::deque<std::pair<std::unique_ptr<Inputs>, Workspace>> calls;
+  const auto call = [&](std::int64_t m) {
+    auto inputs = random_inputs(context.problem(op, m), static_cast<std::uint64_t>(m));
+    Workspace memory(*world, *inputs);
+    auto& [made, matrices] = calls.emplace_back(std::move(inputs), std::move(memory));
+    matrices.poison_outputs();
+    std::vector<Argument> arguments;
+    for (const Role role : roles_of(made->problem()))
+      arguments.push_back({rank, role,
+                           {const_cast<void*>(matrices.data(rank, role)),
+                            shape_of(made->problem(), role, rank), made->problem().dtype}});
+    context.call(op, m, arguments);
+  };
+  for (const std::int64_t m : {70, 1, 33, 70}) call(m);
+  context.synchronize();
+  for (auto& [made, matrices] : calls) EXPECT_TRUE(check(*made, matrices.outputs()).passed);
+  try {
+    call(rank == 1 ? 5 : 6);
+    context.synchronize();
+    ADD_FAILURE() << "different calls pass for one";
+  } catch (const Error& error) {
+    std::fprintf(stderr, "[rank %d: %s]\n", rank, error.what());
+  }
+}
+
 /// Runs with a fault at rank 1's third epoch; every process says what run() threw.
 void run_with_fault(const std::function<void(const StepEvent&)>& fault) {
   const auto world = make_mpi_world({.workers_per_rank = 1, .on_step = [&](const StepEvent& at) {
@@ -161,6 +196,7 @@ std::vector<Part> parts() {
   return {{"Plans", plans_compute_what_the_oracle_says},
           {"Remote", remote_memory_is_refused},
           {"Different", different_plans_are_refused},
+          {"Calls", calls_of_a_context},
           {"Throws", [] { run_with_fault([](const StepEvent&) { throw Error("rank 1 fell over"); }); }},
           {"Stalls",
            [] {
@@ -211,6 +247,15 @@ TEST_F(Mpi, RunsPlans) {
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, AllOf(HasSubstr("[  PASSED  ]"), Not(HasSubstr("FAILED"))));
   }
+}
+
+TEST_F(Mpi, CallsOfAContextAgreeOrNameTheRank) {
+  const Outcome outcome = under_mpirun(3, "*/Calls");
+  EXPECT_NE(outcome.code, 0);  // the world is broken at the end
+  EXPECT_THAT(outcome.text,
+              AllOf(HasSubstr("call 4 of rank 0 is operator 0 with m = 6; rank 1 calls operator 0 with m = 5"),
+                    Not(HasSubstr("FAILED")), Not(HasSubstr("Failure"))));
+  EXPECT_LT(outcome.time.count(), 60);
 }
 
 TEST_F(Mpi, RankThatThrowsStopsTheOthersAtOnce) {
