@@ -140,7 +140,7 @@ TEST_P(Formulas, InStep) {
   for (const Op op : {Op::alltoall, Op::reducescatter}) {
     const Plan plan =
         planned(collective(op, n), {.variant = CopyVariant::ring, .trigger = EngineTrigger::direct});
-    const int begun = n;  // of the first receiver
+    const int begun = n > 2 ? 2 * n : n;  // of the first receiver, and of the rank that is told of turns
     EXPECT_EQ(count(plan), (Counts{n, copies, 0, 0, copies + in_step, n + begun + in_step}));
     EXPECT_TRUE(verify(plan));
     for (int rank = 0; rank < n; ++rank) EXPECT_EQ(in_step_awaited(plan, rank), n - 2);
