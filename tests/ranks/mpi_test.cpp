@@ -155,7 +155,8 @@ void calls_of_a_context() {
     matrices.poison_outputs();
     std::vector<Argument> arguments;
     for (const Role role : roles_of(made->problem()))
-      arguments.push_back({rank, role,
+      arguments.push_back({rank,
+                           role,
                            {const_cast<void*>(matrices.data(rank, role)),
                             shape_of(made->problem(), role, rank), made->problem().dtype}});
     context.call(op, m, arguments);
@@ -252,9 +253,10 @@ TEST_F(Mpi, RunsPlans) {
 TEST_F(Mpi, CallsOfAContextAgreeOrNameTheRank) {
   const Outcome outcome = under_mpirun(3, "*/Calls");
   EXPECT_NE(outcome.code, 0);  // the world is broken at the end
-  EXPECT_THAT(outcome.text,
-              AllOf(HasSubstr("call 4 of rank 0 is operator 0 with m = 6; rank 1 calls operator 0 with m = 5"),
-                    Not(HasSubstr("FAILED")), Not(HasSubstr("Failure"))));
+  EXPECT_THAT(
+      outcome.text,
+      AllOf(HasSubstr("call 4 of rank 0 is operator 0 with m = 6; rank 1 calls operator 0 with m = 5"),
+            Not(HasSubstr("FAILED")), Not(HasSubstr("Failure"))));
   EXPECT_LT(outcome.time.count(), 60);
 }
 

@@ -443,12 +443,13 @@ TEST_F(CApi, RefusesWrongOperators) {
 TEST_F(CApi, RefusesWrongCalls) {
   open(2);
   const std::int32_t op = declare(operator_of("gemm+allreduce", 8, 4, 2));
-  std::vector<float> a(16), b(8), out(32);
+  std::vector<float> a(16), b(8);
+  std::vector<std::vector<float>> out(2, std::vector<float>(32));
   std::vector<shingle_matrix> right;
   for (std::int32_t rank = 0; rank < 2; ++rank) {
     right.push_back(matrix_of(rank, SHINGLE_A, a, 8, 2));
     right.push_back(matrix_of(rank, SHINGLE_B, b, 2, 4));
-    right.push_back(matrix_of(rank, SHINGLE_OUT, out, 8, 4));
+    right.push_back(matrix_of(rank, SHINGLE_OUT, out[static_cast<std::size_t>(rank)], 8, 4));
   }
   const auto call = [&](std::int32_t number, std::int64_t m, const std::vector<shingle_matrix>& matrices) {
     const shingle_arguments arguments = arguments_of(matrices);
@@ -488,6 +489,8 @@ TEST_F(CApi, RefusesWrongCalls) {
   routed.routing = &routing;
   expect_invalid(shingle_context_call(context, op, 8, &routed), "exchanges no rows");
   EXPECT_EQ(call(op, 8, right), SHINGLE_OK) << shingle_last_error();
+  EXPECT_EQ(shingle_context_synchronize(context), SHINGLE_OK)
+      << shingle_last_error();  // the matrices end here
 }
 
 // Where callers of the first version find the last field of each struct. Fields are added behind these.
