@@ -1,0 +1,67 @@
+// The staging memory of a context for a model: the largest need of one operator, not the sum.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "shingle/api/context.hpp"
+#include "shingle/base/units.hpp"
+
+namespace shingle::context_arena_test {
+namespace {
+
+/// Operators of a Llama-3 70B layer on each of `ranks` ranks: hidden 8192, 64 + 16 heads of 128, inner 28672.
+std::vector<Problem> llama_3_70b(int ranks, std::int64_t max_m) {
+  const Problem base{
+      .world = ranks, .m = max_m, .n = 8192, .k = 8192, .dtype = DType::bf16, .transpose_b = true};
+  Problem qkv = base, out = base, up = base, down = base, summed = base, mlp = base;
+  qkv.op = up.op = Op::allgather_gemm;
+  out.op = down.op = Op::gemm_reducescatter;
+  summed.op = Op::gemm_allreduce;
+  mlp.op = Op::mlp;
+  qkv.n = (8192 + 2 * 1024) / ranks;
+  out.k = summed.k = 8192 / ranks;
+  up.n = 2 * 28672 / ranks;
+  down.k = 28672 / ranks;
+  mlp.inner = 28672 / ranks;
+  mlp.epilogue.activation = Activation::swiglu;
+  return {qkv, out, up, down, summed, mlp};
+}
+
+TEST(ContextArena, ServesLlama3With70BParametersIn1200MiB) {
+  Machine machine;
+  machine.workers = 132;
+  machine.tile_rows = 128;
+  machine.tile_cols = 256;
+  machine.collective_workers = 16;
+  for (const int ranks : {2, 8}) {
+    std::int64_t most = 0;
+    for (const Problem& problem : llama_3_70b(ranks, 16384)) {
+      const std::int64_t bytes = arena_bytes_needed(problem, machine);
+      std::printf("[ ARENA    ] %s: %s\n", describe(problem).c_str(),
+                  format_bytes(static_cast<double>(bytes)).c_str());
+      most = std::max(most, bytes);
+    }
+    EXPECT_GT(most, std::int64_t{16384} * 8192 * 2) << "no less than the output of one product";
+    EXPECT_LE(static_cast<double>(most), 1.2 * (1 << 30));
+  }
+}
+
+TEST(ContextArena, HasTheLargestNeedOfItsOperators) {
+  const auto world = make_world(2, {.backend = "host"});
+  Context context(*world);
+  EXPECT_EQ(context.arena_bytes(), 0);
+  std::int64_t most = 0;
+  for (const std::int64_t m : {64, 512, 128}) {
+    Problem problem{.op = Op::gemm_reducescatter, .world = 2, .m = m, .n = 96, .k = 32};
+    context.declare(problem);
+    most = std::max(most, arena_bytes_needed(problem, world->machine()));
+    EXPECT_EQ(context.arena_bytes(), most);
+  }
+  Context ample(*world, {.arena_bytes = 1 << 22});
+  ample.declare({.op = Op::gemm_reducescatter, .world = 2, .m = 64, .n = 96, .k = 32});
+  EXPECT_EQ(ample.arena_bytes(), 1 << 22);
+}
+
+}  // namespace
+}  // namespace shingle::context_arena_test
