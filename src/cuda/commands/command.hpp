@@ -46,7 +46,7 @@ struct Context {
   const Plan& plan;
   const Launch& launch;
   const Memory& memory;
-  Arena& arena;
+  TableMemory& table_memory;
   LibraryCache& library;
   DeviceMemory& workspace;           ///< of the stream; grows to the largest need of its commands
   const std::vector<Event>& events;  ///< of the rank's event edges
@@ -56,7 +56,7 @@ struct Context {
   Watch watch{};
   std::uint32_t* queues = nullptr;  ///< by work queue: number of items claimed; it only grows
 
-  Tables tables() const { return {plan, memory, arena, parity}; }
+  Tables tables() const { return {plan, memory, table_memory, parity}; }
 };
 
 /// Throws Unsupported with the reason if this backend cannot run the step.

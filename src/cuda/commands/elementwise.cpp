@@ -118,8 +118,8 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
   args.rows = grid.tiles_m() * moves->rows, args.cols = grid.cols;
   args.tile_rows = moves->rows, args.tile_cols = grid.tile_cols;
   args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
-  args.order = context.arena.put(order_of(grid));
-  args.sources = context.arena.put(std::vector<Route>{moves->from});
+  args.order = context.table_memory.put(order_of(grid));
+  args.sources = context.table_memory.put(std::vector<Route>{moves->from});
   args.source_count = 1;
   args.to = moves->to;
   args.watch = context.watch;
@@ -141,11 +141,11 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.tile_rows = grid.tile_rows, args.tile_cols = grid.tile_cols;
   args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
   args.first = step.first, args.last = last_item(step);
-  args.order = context.arena.put(order_of(grid));
-  if (row_wise(step)) args.position_of = context.arena.put(positions_of(grid));
+  args.order = context.table_memory.put(order_of(grid));
+  if (row_wise(step)) args.position_of = context.table_memory.put(positions_of(grid));
   std::vector<Route> sources;
   for (const Placement& from : step.from) sources.push_back(tables.route(from, tiling));
-  args.sources = context.arena.put(sources);
+  args.sources = context.table_memory.put(sources);
   args.source_count = static_cast<std::int32_t>(sources.size());
   args.to = tables.route(step.to, tiling);
   args.activate = activate(step.epilogue.activation);

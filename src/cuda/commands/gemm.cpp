@@ -257,8 +257,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   const Tables tables = context.tables();
   // Loads of phantom tiles in a cluster read entries after the last row of tiles.
   if (!rows.first.empty()) rows.first.resize(rows.first.size() + choice.instance->tile.cluster - 1, 0);
-  args.a_first = context.arena.put(rows.first);
-  args.order = context.arena.put(order_of(grid, choice.positions));
+  args.a_first = context.table_memory.put(rows.first);
+  args.order = context.table_memory.put(order_of(grid, choice.positions));
   args.positions = static_cast<std::int32_t>(choice.positions.size());
   args.out = tables.route(step.out, tiling);
   args.leaving = tables.leaving(step.out, tiling, context.rank);
@@ -273,7 +273,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   if (choice.instance->splits) args.split = split_k(args, split_parts(args.positions, args.k, args.ctas));
   if (args.split.parts > 1) {
     const std::vector<std::uint32_t> none(SplitK::arrived_words(args.positions), 0);
-    args.split.arrived = const_cast<std::uint32_t*>(context.arena.put(none));
+    args.split.arrived = const_cast<std::uint32_t*>(context.table_memory.put(none));
   }
   return std::make_unique<InstrumentedGemm>(*choice.instance, args, context.workspace);
 }

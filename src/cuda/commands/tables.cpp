@@ -85,7 +85,7 @@ bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles,
 
 }  // namespace
 
-const void* Arena::put(const void* values, std::size_t bytes) {
+const void* TableMemory::put(const void* values, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   if (blocks_.empty() || used_ + bytes > blocks_.back().bytes()) {
     blocks_.emplace_back(std::max(bytes, block_bytes));
@@ -139,7 +139,7 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
     for (std::size_t row = 0; row < height; row += piece)
       table.insert(table.end(), rows.begin() + static_cast<std::ptrdiff_t>(row * dests),
                    rows.begin() + static_cast<std::ptrdiff_t>((row + 1) * dests));
-  route.table = arena.put(table);
+  route.table = table_memory.put(table);
   route.piece_rows = static_cast<std::int32_t>(piece);
   route.pieces = static_cast<std::int32_t>(height / piece);
   route.dests = static_cast<std::int32_t>(dests);
@@ -154,7 +154,8 @@ const std::int32_t* Tables::leaving(const Placement& at, const Tiling& tiling, i
       if (piece.rank != rank) count += static_cast<std::int32_t>(piece.rows);
     });
   }
-  return std::ranges::all_of(rows, [](std::int32_t count) { return count == 0; }) ? nullptr : arena.put(rows);
+  return std::ranges::all_of(rows, [](std::int32_t count) { return count == 0; }) ? nullptr
+                                                                                  : table_memory.put(rows);
 }
 
 std::optional<Tables::Moves> Tables::moves(const std::vector<std::pair<Placement, Placement>>& passes,
@@ -185,7 +186,7 @@ std::optional<Tables::Moves> Tables::moves(const std::vector<std::pair<Placement
   moves.rows = static_cast<std::int32_t>(most);
   moves.from.pieces = moves.to.pieces = moves.rows;
   moves.from.by_tile = moves.to.by_tile = true;
-  moves.from.table = arena.put(from), moves.to.table = arena.put(to);
+  moves.from.table = table_memory.put(from), moves.to.table = table_memory.put(to);
   return moves;
 }
 
@@ -205,7 +206,7 @@ GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling
       const bool nothing = target.target == 0 && target.growth == 0;
       targets.push_back(nothing ? Target{} : target);
     }
-  return {arena.put(targets), static_cast<std::int32_t>(gates.size())};
+  return {table_memory.put(targets), static_cast<std::int32_t>(gates.size())};
 }
 
 NotifyTable Tables::notifies(const std::vector<TileNotify>& notifies, const Tiling& tiling, int rank) const {
@@ -228,7 +229,7 @@ NotifyTable Tables::notifies(const std::vector<TileNotify>& notifies, const Tili
     list.resize(static_cast<std::size_t>(table.count), nullptr);
     flat.insert(flat.end(), list.begin(), list.end());
   }
-  table.counters = arena.put(flat);
+  table.counters = table_memory.put(flat);
   return table;
 }
 

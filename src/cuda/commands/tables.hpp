@@ -13,9 +13,8 @@
 
 namespace shingle::cuda {
 
-/// Device memory for tables, which live as long as the arena. Belongs to the device that is current at
-/// construction.
-class Arena {
+/// Owner of device memory for tables. Belongs to the device that is current at construction.
+class TableMemory {
  public:
   /// Copies the values to the device. The copy is complete on return.
   template <class T>
@@ -59,7 +58,7 @@ std::vector<std::int64_t> all_positions(const TileGrid& grid);
 struct Tables {
   const Plan& plan;
   const Memory& memory;
-  Arena& arena;
+  TableMemory& table_memory;
   int parity = 0;
 
   /// Addresses of the tiles. Throws Unsupported if a tile is in memory that this process cannot access.

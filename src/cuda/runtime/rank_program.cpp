@@ -120,7 +120,7 @@ RankProgram::Program RankProgram::make(Binding& binding, int parity) {
                           .plan = plan_,
                           .launch = launch,
                           .memory = memory_,
-                          .arena = binding.arena,
+                          .table_memory = binding.table_memory,
                           .library = library_,
                           .workspace = binding.workspaces[lane],
                           .events = edges_,
@@ -231,7 +231,7 @@ std::vector<Span> RankProgram::spans(const Event& begin) {
 }
 
 std::int64_t RankProgram::Binding::bytes() const {
-  std::int64_t sum = arena.bytes();
+  std::int64_t sum = table_memory.bytes();
   for (const DeviceMemory& workspace : workspaces) sum += static_cast<std::int64_t>(workspace.bytes());
   return sum;
 }

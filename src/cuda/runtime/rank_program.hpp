@@ -106,7 +106,7 @@ class RankProgram {
   /// its tables and workspaces.
   struct Binding {
     std::uint64_t version = 0;  ///< of the memory
-    Arena arena{};
+    TableMemory table_memory{};
     std::vector<DeviceMemory> workspaces{};  ///< by lane, for cuBLASLt
     Memory::Staged staged{};
     std::vector<Program> programs{};  ///< by parity
