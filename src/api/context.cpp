@@ -4,15 +4,16 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <limits>
 #include <list>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "backend/agreement.hpp"
 #include "base/log.hpp"
 #include "choose.hpp"
+#include "largest_routing.hpp"
 #include "matrix.hpp"
 #include "plan/arena_layout.hpp"
 #include "shingle/base/error.hpp"
@@ -29,17 +30,16 @@ Problem with_m(Problem problem, std::int64_t m) {
 }
 
 Problem with_routing(Problem problem, std::shared_ptr<const Routing> routing) {
-  problem.m = 0;
-  for (int rank = 0; rank < problem.world; ++rank) problem.m = std::max(problem.m, routing->rows(rank));
+  problem.m = most_rows(*routing);
   problem.routing = std::move(routing);
   return problem;
 }
 
-/// The routing that needs the largest arena: every rank sends all of its rows to rank 0.
-std::shared_ptr<const Routing> all_to_first(const Problem& problem) {
-  const std::vector<std::int32_t> rows(static_cast<std::size_t>(problem.m), 0);
-  return std::make_shared<const Routing>(
-      std::vector<std::vector<std::int32_t>>(static_cast<std::size_t>(problem.world), rows));
+/// All fields of a problem, as text.
+std::string all_of(const Problem& problem) {
+  Plan plan;
+  plan.work = problem;
+  return to_json(plan, -1);
 }
 
 }  // namespace
@@ -212,15 +212,14 @@ struct Context::State {
     if (largest.world != world.size())
       throw InvalidArgument(
           fmt::format("the problem is for {} ranks, the world has {}", largest.world, world.size()));
-    const auto hash = static_cast<double>(std::hash<std::string>{}(describe(largest)) >> 12);
-    if (const auto most = world.all_max({hash, -hash}); most[0] != -most[1])
+    if (!all_same(world, all_of(largest)))
       throw InvalidArgument(
           fmt::format("the processes declare different operators; this one {}", describe(largest)));
     const int op = static_cast<int>(operators.size());
     operators.push_back(largest);
     try {
       const Problem worst =
-          largest.traits().routes() ? with_routing(largest, all_to_first(largest)) : largest;
+          largest.traits().routes() ? with_routing(largest, all_to_first(largest.world, largest.m)) : largest;
       const Plan plan = planned(op, worst, std::numeric_limits<std::int64_t>::max());
       const std::int64_t bytes = std::max(arena_layout(plan).bytes, sequential_bytes(worst));
       if (bytes > arena->bytes()) {

@@ -11,7 +11,7 @@ struct PlannedArena final : Arena {
   std::int64_t size;
 };
 
-/// Ranks of a machine that only plan. All are local, so that nothing is collective.
+/// Ranks of a machine that only plan. None is of this process, and nothing is collective.
 class PlanningWorld final : public World {
  public:
   PlanningWorld(int ranks, const Machine& machine) : ranks_(ranks), machine_(machine) {}
@@ -33,7 +33,7 @@ class PlanningWorld final : public World {
 
  private:
   int ranks_;
-  const Machine& machine_;
+  Machine machine_;
 };
 
 }  // namespace

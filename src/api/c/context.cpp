@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 
+#include "api/largest_routing.hpp"
 #include "base/log.hpp"
 #include "convert.hpp"
 #include "handles.hpp"
@@ -54,8 +55,7 @@ shingle_status shingle_context_call(shingle_context* context, int32_t op, int64_
     const std::span<void* const> streams(given.streams, count);
     const auto routing = c::to_routing(given.routing, context->world->size());
     if (!routing) return context->context.call(op, m, matrices, streams);
-    std::int64_t most = 0;
-    for (int rank = 0; rank < routing->world(); ++rank) most = std::max(most, routing->rows(rank));
+    const std::int64_t most = most_rows(*routing);
     if (m != 0 && m != most)
       throw InvalidArgument(
           fmt::format("m = {} must be 0 or the {} rows of the rank that sends most", m, most));

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "api/largest_routing.hpp"
 #include "shingle/base/units.hpp"
 #include "structs.hpp"
 
@@ -86,12 +87,10 @@ Params to_params(std::string_view text) {
   return parse_params(mechanism, params, false);
 }
 
-/// Every rank sends `rows` rows to rank 0.
 std::shared_ptr<const Routing> routing_of_largest(int world, std::int64_t rows) {
   if (rows < 0 || rows > max_extent)
     throw InvalidArgument(fmt::format("operator.m = {} is outside [0, {}]", rows, max_extent));
-  return std::make_shared<const Routing>(std::vector(
-      static_cast<std::size_t>(world), std::vector<std::int32_t>(static_cast<std::size_t>(rows), 0)));
+  return all_to_first(world, rows);
 }
 
 Epilogue to_epilogue(const shingle_operator& given) {

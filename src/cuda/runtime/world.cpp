@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "backend/agreement.hpp"
 #include "backend/alarm.hpp"
 #include "backend/neighbours.hpp"
 #include "base/log.hpp"
@@ -179,8 +180,7 @@ void CudaWorld::fill(int rank, void* device, std::uint8_t value, std::size_t byt
 
 void CudaWorld::require_same(const Plan& plan) {
   if (is_alone()) return;
-  const double hash = static_cast<double>(std::hash<std::string>{}(to_json(plan, -1)) >> 12);
-  if (const auto most = all_max({hash, -hash}); most[0] != -most[1])
+  if (!all_same(*this, to_json(plan, -1)))
     throw InvalidArgument(
         "the processes compile different plans: check that all were started with the same arguments");
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/agreement.hpp"
 #include "executable.hpp"
 #include "shingle/base/error.hpp"
 
@@ -29,8 +30,7 @@ std::unique_ptr<Executable> HostWorld::compile(const Plan& plan) {
 }
 
 std::shared_ptr<Arena> HostWorld::make_arena(std::int64_t bytes) {
-  const auto size = static_cast<double>(bytes);
-  if (const auto most = all_max({size, -size}); most[0] != -most[1])
+  if (!all_same(*this, static_cast<double>(bytes)))
     throw InvalidArgument(
         fmt::format("the processes ask for arenas of different sizes; this one for {} bytes", bytes));
   return std::make_shared<HostArena>(local_ranks(), bytes);

@@ -24,7 +24,8 @@ class Streams {
   /// Runs `work` after all earlier work of the rank. Waits while the stream is full. Work is dropped once the
   /// world has failed. An exception of the work is a failure of the world.
   void enqueue(int rank, std::function<void()> work);
-  /// Waits until all enqueued work is done, or has been dropped.
+  /// Waits until all enqueued work is done, or has been dropped. Needs no deadline: the lanes that the work
+  /// runs have deadlines wherever they can be stuck.
   void synchronize();
 
  private:

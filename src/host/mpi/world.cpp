@@ -1,4 +1,5 @@
 // A world of MPI processes.
+#include "backend/agreement.hpp"
 #include "backend/remote.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/host/host.hpp"
@@ -47,8 +48,7 @@ class MpiWorld final : public host::HostWorld {
       throw Unsupported(access + ", but MPI processes cannot reach each other's memory");
   }
   void require_same(const Plan& plan) override {
-    const double hash = static_cast<double>(std::hash<std::string>{}(to_json(plan, -1)) >> 12);
-    if (const auto most = all_max({hash, -hash}); most[0] != -most[1])
+    if (!all_same(*this, to_json(plan, -1)))
       throw InvalidArgument(
           "the processes compile different plans: check that all were started with the same arguments");
   }
@@ -57,10 +57,12 @@ class MpiWorld final : public host::HostWorld {
   }
 
  private:
-  /// Does a collective action of all processes, unless one of them has failed.
+  /// Does a collective action of all processes, unless one of them has failed. Enqueued calls come first:
+  /// they exchange messages of the same kind.
   template <class Action>
   void in_step(Action action) {
     Health& health = state()->health;
+    state()->streams.synchronize();
     health.require();
     try {
       action();
