@@ -82,7 +82,6 @@ class Joined {
   };
 
   void append(const Plan& call, int number, std::size_t lanes) {
-    const auto buffers = static_cast<std::int32_t>(plan.buffers.size());
     const auto counters = static_cast<std::int32_t>(plan.counters.size());
     const auto communicators = static_cast<std::int32_t>(plan.communicators.size());
     plan.buffers.insert(plan.buffers.end(), call.buffers.begin(), call.buffers.end());
@@ -102,7 +101,7 @@ class Joined {
         const auto from = static_cast<std::size_t>(lane);
         Step step = call.ranks[r].lanes[from].steps[next[from]++];
         const Step own = step;
-        move_indices(step, buffers, counters, communicators);
+        move_indices(step, counters, communicators);
         // A lane does not know which items of a shared pass the others have done.
         if (auto* pass = std::get_if<Elementwise>(&step); pass && pass->queue >= 0)
           pass->notify.push_back({ended, {rank}, {pass->grid.positions()}});
@@ -162,15 +161,13 @@ class Joined {
     return ranks;
   }
 
-  static void move_indices(Step& step, std::int32_t buffers, std::int32_t counters,
-                           std::int32_t communicators) {
+  /// Only the order is examined, which asks for no buffer: slices keep their numbers.
+  static void move_indices(Step& step, std::int32_t counters, std::int32_t communicators) {
     const auto gates = [&](auto& of) {
       for (TileGate& gate : of.gates) gate.counter += counters;
       for (TileNotify& notify : of.notify) notify.counter += counters;
     };
-    // Only the order is examined, so buffers keep their numbers but in the steps that the schedule looks at.
-    if (auto* gemm = std::get_if<Gemm>(&step))
-      gates(*gemm), gemm->a.buffer += buffers, gemm->out.slice.buffer += buffers;
+    if (auto* gemm = std::get_if<Gemm>(&step)) gates(*gemm);
     if (auto* pass = std::get_if<Elementwise>(&step)) {
       gates(*pass);
       if (pass->queue >= 0) pass->queue += 64 * (communicators + 1);
@@ -211,7 +208,7 @@ std::optional<Plan> random_plan(Dice& dice, int world, const Machine& machine) {
   return *plan;
 }
 
-/// Takes away one await, gate or notify; false if the plan has none.
+/// Makes one await wait for nothing; false if none was found.
 bool weaken(Plan& plan, Dice& dice) {
   std::vector<std::pair<std::size_t, std::size_t>> awaits;  // rank and lane
   for (std::size_t r = 0; r < plan.ranks.size(); ++r)

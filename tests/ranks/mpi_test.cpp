@@ -162,6 +162,7 @@ void calls_of_a_context() {
     context.call(op, m, arguments);
   };
   for (const std::int64_t m : {70, 1, 33, 70}) call(m);
+  context.declare(problem_of(world->size()));  // while calls are under way
   context.synchronize();
   for (auto& [made, matrices] : calls) EXPECT_TRUE(check(*made, matrices.outputs()).passed);
   try {

@@ -108,14 +108,14 @@ RunReport HostExecutable::run(const RunOptions& options) {
 }
 
 void HostExecutable::run_ranks(std::span<Rank* const> ranks, int epochs) {
-  auto start_line = std::make_shared<StartLine>();
+  auto start_barrier = std::make_shared<StartBarrier>();
   for (const auto& lane : lanes_)
-    if (std::ranges::find(ranks, lane->rank) != ranks.end()) ++start_line->lanes;
+    if (std::ranges::find(ranks, lane->rank) != ranks.end()) ++start_barrier->lanes;
   std::unique_lock lock(mutex_);
   for (Rank* const rank : ranks) {
     rank->epochs = epochs;
     rank->running = engine_->plan.ranks[static_cast<std::size_t>(rank->number)].lanes.size();
-    rank->start = start_line;
+    rank->start = start_barrier;
     if (rank->running > 0) ++rank->generation;
   }
   wake_.notify_all();
@@ -240,7 +240,7 @@ void HostExecutable::serve(LaneThread& lane) {
   for (std::uint64_t served = 0;; ++served) {
     wake_.wait(lock, [&] { return quit_ || lane.rank->generation > served; });
     if (quit_) return;
-    std::shared_ptr<StartLine> start = lane.rank->start;
+    std::shared_ptr<StartBarrier> start = lane.rank->start;
     const std::uint32_t first = lane.rank->first_epoch;
     const int epochs = lane.rank->epochs;
     lock.unlock();
@@ -254,7 +254,7 @@ void HostExecutable::serve(LaneThread& lane) {
 
 /// Compute lanes begin once every lane's thread has run on a core. Otherwise a compute lane may keep another
 /// lane off a shared core until the kernel's next tick.
-void HostExecutable::line_up(StartLine& start, LaneKind kind, const Health& health) {
+void HostExecutable::line_up(StartBarrier& start, LaneKind kind, const Health& health) {
   ++start.up;
   if (kind != LaneKind::compute) return;
   while (start.up < start.lanes && !health.stopped()) std::this_thread::yield();

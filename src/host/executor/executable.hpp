@@ -38,7 +38,7 @@ class HostExecutable final : public Executable {
 
  private:
   /// Lanes that start together, and how many of their threads have run on a core since.
-  struct StartLine {
+  struct StartBarrier {
     std::size_t lanes = 0;
     std::atomic<std::size_t> up{0};
   };
@@ -56,7 +56,7 @@ class HostExecutable final : public Executable {
     std::size_t running = 0;        ///< lanes that have not finished the run
     int epochs = 0;                 ///< of the current run
     std::uint32_t first_epoch = 0;  ///< of the current or the next run
-    std::shared_ptr<StartLine> start{};
+    std::shared_ptr<StartBarrier> start{};
   };
   struct LaneThread {
     Rank* rank = nullptr;
@@ -69,7 +69,7 @@ class HostExecutable final : public Executable {
 
   void stop();
   void serve(LaneThread& lane);
-  static void line_up(StartLine& start, LaneKind kind, const Health& health);
+  static void line_up(StartBarrier& start, LaneKind kind, const Health& health);
   void run_epochs(LaneThread& lane, Worker& worker, std::uint32_t first, int epochs);
   void run_steps(LaneThread& lane, Worker& worker, std::uint32_t epoch);
   void join_lanes(Rank& rank, int lanes);
