@@ -247,6 +247,19 @@ std::int64_t bytes_of_steps(const Plan& plan) {
   return steps * static_cast<std::int64_t>(sizeof(Step));
 }
 
+/// The first step of a lane that counts a begin too late; -1 if there is none. A backend counts a begin where
+/// the rank begins the call, so nothing may precede these steps.
+std::ptrdiff_t late_begin(const Plan& plan, const RankPlan& rank, const Lane& lane) {
+  const auto counts_begin = [&](const Step& step) {
+    const auto* const notify = std::get_if<Notify>(&step);
+    return notify && plan.counters[static_cast<std::size_t>(notify->counter.counter)].of_begins;
+  };
+  const auto first =
+      &lane == &rank.lanes.front() ? std::ranges::find_if_not(lane.steps, counts_begin) : lane.steps.begin();
+  const auto late = std::find_if(first, lane.steps.end(), counts_begin);
+  return late == lane.steps.end() ? -1 : late - lane.steps.begin();
+}
+
 /// A context computes the addresses in its arena before the call, and has no commands that begin before it.
 Failure check_context(const Plan& plan) {
   for (const Buffer& buffer : plan.buffers)
@@ -257,6 +270,13 @@ Failure check_context(const Plan& plan) {
     for (const Lane& lane : plan.ranks[r].lanes)
       if (lane.submission.prelaunched)
         return fmt::format("rank {}: lane {} is prelaunched, so it may begin before the call", r, lane.name);
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r)
+    for (std::size_t l = 0; l < plan.ranks[r].lanes.size(); ++l)
+      if (const auto step = late_begin(plan, plan.ranks[r], plan.ranks[r].lanes[l]); step >= 0)
+        return fmt::format("{} counts the begin of the call, but is not among the first steps of lane {}",
+                           where(plan, static_cast<std::int32_t>(r), static_cast<std::int32_t>(l),
+                                 static_cast<std::int32_t>(step)),
+                           plan.ranks[r].lanes.front().name);
   return std::nullopt;
 }
 
