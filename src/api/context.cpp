@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <list>
 #include <map>
-#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "backend/agreement.hpp"
@@ -49,8 +48,21 @@ struct Context::State {
   struct Ready {
     int op = 0;
     Problem problem{};
+    bool fallback = false;  ///< the sequential plan, where the chosen one does not serve
     Plan plan{};
     std::unique_ptr<Executable> executable{};
+  };
+
+  struct Key {
+    int op = 0;
+    std::int64_t m = 0;
+    bool fallback = false;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      return std::hash<std::int64_t>{}((std::int64_t{key.op} << 41) ^ (key.m << 1) ^ (key.fallback ? 1 : 0));
+    }
   };
 
   World& world;
@@ -61,6 +73,7 @@ struct Context::State {
   std::map<std::pair<int, std::int64_t>, Params> chosen;  // by operator and power of two of m
   std::shared_ptr<Arena> arena;
   std::list<Ready> ready;  // the most recently used first
+  std::unordered_multimap<Key, std::list<Ready>::iterator, Hash> by_key;
   std::uint32_t calls = 0;
 
   State(World& of, ContextOptions with)
@@ -107,18 +120,29 @@ struct Context::State {
   }
 
   /// Why a plan cannot serve calls; empty if it can.
-  static std::string why_unfit(const Plan& plan) {
+  std::string why_unfit(const Plan& plan) const {
     for (const RankPlan& rank : plan.ranks)
       for (const Lane& lane : rank.lanes)
         if (lane.submission.prelaunched) return "commands are launched before the call";
-    return {};
+    return world.refuses(plan);
   }
 
-  /// The plan of the chosen params; the sequential one if these do not serve this m, or need a larger arena.
-  Plan planned(int op, const Problem& problem, std::int64_t most_bytes) {
+  /// The plan of the chosen params; nothing if these do not serve this m.
+  Result<Plan> chosen_plan(int op, const Problem& problem) {
     Result<Plan> plan = make_plan(problem, machine, params_for(op, problem));
-    if (!plan || !why_unfit(*plan).empty() || arena_layout(*plan).bytes > most_bytes)
-      plan = make_plan(problem, machine, SequentialParams{});
+    if (!plan) return plan;
+    if (std::string why = why_unfit(*plan); !why.empty()) return Reason{std::move(why)};
+    return plan;
+  }
+  Plan sequential_plan(const Problem& problem) const {
+    return make_plan(problem, machine, SequentialParams{}).value();
+  }
+  /// The plan that serves a call: the chosen one, or the sequential one if that does not serve this m, or
+  /// needs more than the context has.
+  Plan planned(int op, const Problem& problem) {
+    Result<Plan> plan = chosen_plan(op, problem);
+    if (!plan || arena_layout(*plan).bytes > arena->bytes() || !world.is_prepared(*plan))
+      return sequential_plan(problem);
     return std::move(plan).value();
   }
 
@@ -128,29 +152,43 @@ struct Context::State {
     std::int64_t bytes = 0;
     for (const std::int64_t m : {largest.m, largest.m - 1}) {
       if (m < 1 || (m < largest.m && largest.routing)) continue;
-      const Plan plan = make_plan(with_m(largest, m), machine, SequentialParams{}).value();
-      bytes = std::max(bytes, arena_layout(plan).bytes);
+      bytes = std::max(bytes, arena_layout(sequential_plan(with_m(largest, m))).bytes);
     }
     return bytes;
   }
 
-  Ready& get(int op, const Problem& problem) {
-    const auto found =
-        std::ranges::find_if(ready, [&](const Ready& at) { return at.op == op && at.problem == problem; });
-    if (found != ready.end()) {
-      ready.splice(ready.begin(), ready, found);
-      return ready.front();
-    }
-    Ready made{
-        .op = op,
-        .problem = problem,
-        .plan = prove_if_asked(planned(op, problem, arena->bytes()), options.verify, Setting::context)};
+  Ready& get(int op, const Problem& problem, bool fallback = false) {
+    const Key key{op, problem.m, fallback};
+    for (auto [at, end] = by_key.equal_range(key); at != end; ++at)
+      // A routing is part of the problem, and m does not tell it.
+      if (!problem.routing || at->second->problem == problem) {
+        ready.splice(ready.begin(), ready, at->second);
+        return ready.front();
+      }
+    Ready made{.op = op,
+               .problem = problem,
+               .fallback = fallback,
+               .plan = prove_if_asked(fallback ? sequential_plan(problem) : planned(op, problem),
+                                      options.verify, Setting::context)};
     log_line(LogLevel::debug, fmt::format("operator {}: {} by {} {}", op, describe(problem),
                                           name(made.plan.mechanism), describe(made.plan.params)));
     made.executable = world.compile(made.plan, arena, options.timeout_us);
-    if (ready.size() == options.most_plans) ready.pop_back();
+    forget_oldest();
     ready.push_front(std::move(made));
+    by_key.emplace(key, ready.begin());
     return ready.front();
+  }
+
+  /// Makes room for a plan: the least recently used one goes. Captured ones stay, as graphs hold them.
+  void forget_oldest() {
+    std::size_t kept = 0;
+    auto oldest = ready.end();
+    for (auto at = ready.begin(); at != ready.end(); ++at)
+      if (!at->executable->captured()) oldest = at, ++kept;
+    if (kept < options.most_plans) return;
+    const auto [first, last] = by_key.equal_range({oldest->op, oldest->problem.m, oldest->fallback});
+    by_key.erase(std::find_if(first, last, [&](const auto& at) { return at.second == oldest; }));
+    ready.erase(oldest);
   }
 
   Problem sized(int op, std::int64_t m) const {
@@ -180,31 +218,48 @@ struct Context::State {
 
   /// The matrices of all local ranks, each checked.
   std::vector<CallMatrix> checked(const Problem& problem, std::span<const Argument> arguments) const {
-    std::set<std::pair<int, Role>> missing;
-    for (const int rank : ranks)
-      for (const Role role : roles_of(problem)) missing.emplace(rank, role);
     std::vector<CallMatrix> matrices;
+    matrices.reserve(arguments.size());
+    const auto given = [&](int rank, Role role) {
+      return std::ranges::any_of(matrices,
+                                 [&](const CallMatrix& at) { return at.rank == rank && at.role == role; });
+    };
     for (const auto& [rank, role, matrix] : arguments) {
       if (std::ranges::find(ranks, rank) == ranks.end())
         throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
       require_fits(problem, rank, role, matrix);
-      if (missing.erase({rank, role}) == 0) throw wrong_matrix(rank, role, "given twice");
+      if (given(rank, role)) throw wrong_matrix(rank, role, "given twice");
       matrices.push_back({rank, role, {matrix.data, matrix.row_stride}});
     }
-    if (!missing.empty()) {
-      const auto& [rank, role] = *missing.begin();
-      throw wrong_matrix(rank, role, "not given");
-    }
+    const std::vector<Role> roles = roles_of(problem);
+    if (matrices.size() == ranks.size() * roles.size()) return matrices;
+    for (const int rank : ranks)
+      for (const Role role : roles)
+        if (!given(rank, role)) throw wrong_matrix(rank, role, "not given");
     return matrices;
   }
 
   void call(int op, const Problem& problem, std::span<const Argument> arguments,
             std::span<void* const> streams) {
     const std::vector<CallMatrix> matrices = checked(problem, arguments);
-    const std::vector<void*> own(ranks.size(), nullptr);
-    Ready& serving = get(op, problem);
-    serving.executable->enqueue(CallTag{op, problem.m, calls}, matrices, streams.empty() ? own : streams);
+    const CallTag tag{op, problem.m, calls};
+    try {
+      get(op, problem).executable->enqueue(tag, matrices, streams);
+    } catch (const Unsupported&) {  // the streams are being captured, and a graph cannot hold the plan
+      get(op, problem, true).executable->enqueue(tag, matrices, streams);
+    }
     ++calls;
+  }
+
+  /// Plans of all kinds that calls of an operator may need.
+  std::vector<Plan> typical_plans(int op, const Problem& largest) {
+    std::vector<Plan> plans{sequential_plan(largest)};
+    const auto add = [&](const Problem& problem) {
+      if (Result<Plan> plan = chosen_plan(op, problem)) plans.push_back(std::move(plan).value());
+    };
+    add(largest);
+    for (std::int64_t m = 1; !largest.routing && m < largest.m; m *= 2) add(with_m(largest, m));
+    return plans;
   }
 
   int declare(const Problem& largest) {
@@ -220,13 +275,17 @@ struct Context::State {
     try {
       const Problem worst =
           largest.traits().routes() ? with_routing(largest, all_to_first(largest.world, largest.m)) : largest;
-      const Plan plan = planned(op, worst, std::numeric_limits<std::int64_t>::max());
-      const std::int64_t bytes = std::max(arena_layout(plan).bytes, sequential_bytes(worst));
+      const std::vector<Plan> typical = typical_plans(op, worst);
+      std::int64_t bytes = sequential_bytes(worst);
+      if (const Result<Plan> plan = chosen_plan(op, worst))
+        bytes = std::max(bytes, arena_layout(*plan).bytes);
       if (bytes > arena->bytes()) {
+        by_key.clear();
         ready.clear();  // waits until their calls are done
         arena.reset();
         arena = world.make_arena(bytes);
       }
+      for (const Plan& plan : typical) world.prepare(plan, arena);
     } catch (...) {
       operators.pop_back();
       throw;

@@ -158,14 +158,17 @@ class Executable {
   /// Throws Unsupported if the backend has no streams or the plan cannot be captured.
   virtual void enqueue(std::span<void* const> streams);
 
-  /// As above, with these matrices, for this epoch alone: all matrices of all local ranks. Requires no
-  /// prepare() and never communicates, so processes may be any number of calls apart. Only for executables
-  /// that were compiled into an arena. Epochs of all executables of an arena run in the order of these calls,
-  /// which must be the same on all ranks.
+  /// As above, with these matrices, for this epoch alone: all matrices of all local ranks. Without streams,
+  /// epochs run on streams of the arena. Requires no prepare() and never communicates, so processes may be
+  /// any number of calls apart. Only for executables that were compiled into an arena. Epochs of all
+  /// executables of an arena run in the order of these calls, which must be the same on all ranks.
   ///
   /// Ranks that disagree on the tag make different calls: an error that names the rank.
   virtual void enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
                        std::span<void* const> streams);
+
+  /// True if a captured graph may hold the executable's commands, so that it must outlive the graph.
+  virtual bool captured() const { return false; }
 
   /// Waits until enqueued epochs, except captured ones, are done on the local ranks. Work in front of them in
   /// their streams counts against the deadline. Throws Timeout as run() does.
@@ -188,6 +191,8 @@ class World {
   virtual std::vector<int> local_ranks() const = 0;
   virtual const Machine& machine() const = 0;
   virtual Capabilities capabilities() const = 0;
+  /// Why compile() would refuse the plan as Unsupported; empty if it would not. The same on all processes.
+  virtual std::string refuses([[maybe_unused]] const Plan& plan) const { return {}; }
 
   virtual DeviceBuffer allocate(int rank, std::size_t bytes) = 0;
 
@@ -211,10 +216,16 @@ class World {
 
   /// Staging memory for compile(). Collective; every process asks for the same number of bytes.
   virtual std::shared_ptr<Arena> make_arena(std::int64_t bytes);
+  /// Makes what ranks must make together for such a plan, as communicators. Collective. Also for other plans
+  /// with the same communicators and as many lanes.
+  virtual void prepare([[maybe_unused]] const Plan& plan,
+                       [[maybe_unused]] const std::shared_ptr<Arena>& arena) {}
+  /// True if the world has all that prepare() makes for the plan.
+  virtual bool is_prepared([[maybe_unused]] const Plan& plan) const { return true; }
   /// As above, with the internal buffers in an arena of this world. Local: no process waits for another. All
   /// processes must compile the same plans in the same order, each proven for Setting::context. Throws
-  /// InvalidArgument if the plan needs more memory than the arena has. `timeout_us` is the deadline of every
-  /// single wait.
+  /// InvalidArgument if the plan needs more memory than the arena has, or what prepare() has not made.
+  /// `timeout_us` is the deadline of every single wait.
   virtual std::unique_ptr<Executable> compile(const Plan& plan, const std::shared_ptr<Arena>& arena,
                                               double timeout_us);
 

@@ -31,6 +31,7 @@ struct CudaOptions {
   /// Hook for fault tests, called in the launching thread before each step. Consecutive awaits and notifies
   /// count as one step. The hook may enqueue a delay, or throw.
   std::function<void(const CudaStepEvent&)> on_step{};
+  std::uint32_t first_epoch = 0;  ///< for tests: number of the first call of a context; it wraps at 2^32
 };
 
 /// A world of `ranks` GPUs. Alone, this process holds all of them. In a process that torchrun, mpirun or srun

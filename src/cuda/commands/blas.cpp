@@ -77,10 +77,9 @@ Description description(const LibraryProblem& p) {
   Description product(made);
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (p.bias != nullptr) {
+  if (p.bias) {
     set(product, CUBLASLT_MATMUL_DESC_EPILOGUE,
         p.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS);
-    set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(p.type));
   } else if (p.relu) {
     set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_RELU);
@@ -125,28 +124,28 @@ struct LibraryGemm::Descriptors {
   std::vector<Algorithm> algorithms{};
   std::size_t result_bytes = 0;  // of C
   std::size_t chosen = 0;
+  const void* bias = nullptr;  // that `product` has
 
   /// Does nothing without algorithms: then C has no elements.
-  void run(std::size_t which, cudaStream_t stream, const void* from_a, const void* from_b, void* to,
-           void* workspace) const {
+  void run(std::size_t which, cudaStream_t stream, const LibraryOperands& on, void* workspace) {
     if (algorithms.empty()) return;
+    if (on.bias != bias) set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias = on.bias);
     const float one = 1, zero = 0;
     const Algorithm& by = algorithms[which];
-    check_blas(cublasLtMatmul(handle.get(), product.get(), &one, from_b, b.get(), from_a, a.get(), &zero, to,
-                              c.get(), to, c.get(), &by.algorithm, workspace, by.workspace_bytes, stream),
+    check_blas(cublasLtMatmul(handle.get(), product.get(), &one, on.b, b.get(), on.a, a.get(), &zero, on.c,
+                              c.get(), on.c, c.get(), &by.algorithm, workspace, by.workspace_bytes, stream),
                "cublasLtMatmul");
   }
 
   /// Time of one product in microseconds, the best of some rounds.
-  double time(std::size_t which, cudaStream_t stream, const void* from_a, const void* from_b, void* to,
-              void* workspace) const {
+  double time(std::size_t which, cudaStream_t stream, const LibraryOperands& on, void* workspace) {
     constexpr int rounds = 3, products = 4;
     const Event begin(Event::Timing::on), end(Event::Timing::on);
     double best = std::numeric_limits<double>::infinity();
-    run(which, stream, from_a, from_b, to, workspace);
+    run(which, stream, on, workspace);
     for (int round = 0; round < rounds; ++round) {
       begin.record(stream);
-      for (int i = 0; i < products; ++i) run(which, stream, from_a, from_b, to, workspace);
+      for (int i = 0; i < products; ++i) run(which, stream, on, workspace);
       end.record(stream);
       end.synchronize();
       best = std::min(best, 1e3 * static_cast<double>(end.milliseconds_since(begin)) / products);
@@ -187,22 +186,23 @@ LibraryGemm::~LibraryGemm() = default;
 LibraryGemm::LibraryGemm(LibraryGemm&&) noexcept = default;
 LibraryGemm& LibraryGemm::operator=(LibraryGemm&&) noexcept = default;
 
-void LibraryGemm::run(cudaStream_t stream, const void* a, const void* b, void* c, void* workspace) const {
-  made_->run(made_->chosen, stream, a, b, c, workspace);
+void LibraryGemm::run(cudaStream_t stream, const LibraryOperands& operands, void* workspace) {
+  made_->run(made_->chosen, stream, operands, workspace);
 }
 
 std::size_t LibraryGemm::workspace_bytes() const noexcept {
   return made_->algorithms.empty() ? 0 : made_->algorithms[made_->chosen].workspace_bytes;
 }
 
-double LibraryGemm::tune(cudaStream_t stream, const void* a, const void* b) {
+double LibraryGemm::tune(cudaStream_t stream, LibraryOperands operands) {
   if (made_->algorithms.empty()) return 0;
   std::size_t most = 0;
   for (const auto& algorithm : made_->algorithms) most = std::max(most, algorithm.workspace_bytes);
   const DeviceMemory result(made_->result_bytes), workspace(most);
+  operands.c = result.get();
   double best = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < made_->algorithms.size(); ++i) {
-    const double us = made_->time(i, stream, a, b, result.get(), workspace.get());
+    const double us = made_->time(i, stream, operands, workspace.get());
     if (us >= best) continue;
     best = us;
     made_->chosen = i;

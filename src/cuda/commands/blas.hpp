@@ -40,12 +40,20 @@ struct LibraryProblem {
   std::int64_t lda = 0;
   std::int64_t ldb = 0;
   std::int64_t ldc = 0;
-  const void* bias = nullptr;  ///< n elements of `type`, may be null
+  bool bias = false;
   bool relu = false;
   std::int32_t alignment = 16;  ///< bytes; every pointer is a multiple of it
   std::int32_t sms = 0;         ///< SMs that the product may use; 0: all
 
   bool operator==(const LibraryProblem&) const = default;
+};
+
+/// Matrices of a product; `bias` has n elements.
+struct LibraryOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* bias = nullptr;
+  void* c = nullptr;
 };
 
 /// A product and cuBLASLt's algorithm for it: the first candidate of the heuristics, or the fastest candidate
@@ -59,12 +67,12 @@ class LibraryGemm {
   LibraryGemm& operator=(LibraryGemm&&) noexcept;
 
   /// `workspace` has workspace_bytes() bytes. Products that share a workspace must not run concurrently.
-  void run(cudaStream_t stream, const void* a, const void* b, void* c, void* workspace) const;
+  void run(cudaStream_t stream, const LibraryOperands& operands, void* workspace);
   /// For the algorithm in use.
   std::size_t workspace_bytes() const noexcept;
   /// Times every candidate on these operands and keeps the fastest; returns its microseconds. Allocates
-  /// results and workspaces for the trial.
-  double tune(cudaStream_t stream, const void* a, const void* b);
+  /// results (instead of `c`) and workspaces for the trial.
+  double tune(cudaStream_t stream, LibraryOperands operands);
   std::size_t candidates() const noexcept;
 
  private:

@@ -11,6 +11,7 @@
 #include "cuda/nccl/communicators.hpp"
 #include "cuda/raii/stream.hpp"
 #include "lower/launch_program.hpp"
+#include "scratch.hpp"
 #include "shingle/plan/plan.hpp"
 #include "tables.hpp"
 
@@ -23,16 +24,17 @@ class LibraryCache;
 class Command {
  public:
   virtual ~Command() = default;
-  virtual void enqueue(cudaStream_t stream) = 0;
+  /// `shifts`: of the call's matrices; all zero if the matrices are bound.
+  virtual void enqueue(cudaStream_t stream, const Shifts& shifts) = 0;
 };
 
 /// Commands that are enqueued in order; a null command does nothing.
 class Sequence final : public Command {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Command>> parts) : parts_(std::move(parts)) {}
-  void enqueue(cudaStream_t stream) override {
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     for (const auto& part : parts_)
-      if (part) part->enqueue(stream);
+      if (part) part->enqueue(stream, shifts);
   }
 
  private:
@@ -48,13 +50,13 @@ struct Context {
   const Memory& memory;
   TableMemory& table_memory;
   LibraryCache& library;
-  DeviceMemory& workspace;           ///< of the stream; grows to the largest need of its commands
+  Scratch& workspace;                ///< of the stream
   const std::vector<Event>& events;  ///< of the rank's event edges
-  FlagWords& flags;
+  FlagWords* flags = nullptr;        ///< null if counts do not grow from epoch to epoch
   int rank = 0;
   int parity = 0;
   Watch watch{};
-  std::uint32_t* queues = nullptr;  ///< by work queue: number of items claimed; it only grows
+  std::uint32_t* queues = nullptr;  ///< by work queue: number of items claimed
 
   Tables tables() const { return {plan, memory, table_memory, parity}; }
 };

@@ -19,7 +19,7 @@ ncclDataType_t nccl_type(DType type) {
 
 /// A contiguous slice, as NCCL needs it.
 struct Span1d {
-  char* data = nullptr;
+  Address data{};
   std::size_t count = 0;  ///< elements
 };
 
@@ -45,17 +45,16 @@ class NcclCollective final : public Command {
         recv_(contiguous(context, step.recv)),
         type_(nccl_type(dtype_of(context, step.send))) {}
 
-  void enqueue(cudaStream_t stream) override {
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    void *const send = send_.data.in(shifts), *const recv = recv_.data.in(shifts);
     switch (kind_) {
       case CollectiveKind::allreduce:
-        return check(ncclAllReduce(send_.data, recv_.data, send_.count, type_, ncclSum, comm_, stream),
-                     "ncclAllReduce");
+        return check(ncclAllReduce(send, recv, send_.count, type_, ncclSum, comm_, stream), "ncclAllReduce");
       case CollectiveKind::reducescatter:
-        return check(ncclReduceScatter(send_.data, recv_.data, recv_.count, type_, ncclSum, comm_, stream),
+        return check(ncclReduceScatter(send, recv, recv_.count, type_, ncclSum, comm_, stream),
                      "ncclReduceScatter");
       default:
-        return check(ncclAllGather(send_.data, recv_.data, send_.count, type_, comm_, stream),
-                     "ncclAllGather");
+        return check(ncclAllGather(send, recv, send_.count, type_, comm_, stream), "ncclAllGather");
     }
   }
 
@@ -76,12 +75,12 @@ class NcclMessages final : public Command {
   NcclMessages(ncclComm_t comm, DType type, std::vector<Message> sends, std::vector<Message> receives)
       : comm_(comm), type_(nccl_type(type)), sends_(std::move(sends)), receives_(std::move(receives)) {}
 
-  void enqueue(cudaStream_t stream) override {
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     check(ncclGroupStart(), "ncclGroupStart");
     for (const Message& m : sends_)
-      check(ncclSend(m.at.data, m.at.count, type_, m.peer, comm_, stream), "ncclSend");
+      check(ncclSend(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclSend");
     for (const Message& m : receives_)
-      check(ncclRecv(m.at.data, m.at.count, type_, m.peer, comm_, stream), "ncclRecv");
+      check(ncclRecv(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclRecv");
     check(ncclGroupEnd(), "ncclGroupEnd");
   }
 
@@ -104,16 +103,16 @@ std::vector<NcclMessages::Message> parts(const Context& context, Slice slice,
 
 class Set final : public Command {
  public:
-  Set(void* to, std::int64_t pitch, std::int64_t width, std::int64_t rows)
+  Set(Address to, std::int64_t pitch, std::int64_t width, std::int64_t rows)
       : to_(to), pitch_(pitch), width_(width), rows_(rows) {}
-  void enqueue(cudaStream_t stream) override {
-    check(cudaMemset2DAsync(to_, static_cast<std::size_t>(pitch_), 0, static_cast<std::size_t>(width_),
-                            static_cast<std::size_t>(rows_), stream),
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    check(cudaMemset2DAsync(to_.in(shifts), static_cast<std::size_t>(pitch_), 0,
+                            static_cast<std::size_t>(width_), static_cast<std::size_t>(rows_), stream),
           "cudaMemset2DAsync");
   }
 
  private:
-  void* to_;
+  Address to_;
   std::int64_t pitch_, width_, rows_;
 };
 
@@ -121,21 +120,21 @@ class Set final : public Command {
 class CopyRows final : public Command {
  public:
   struct Part {
-    char* to = nullptr;
-    const char* from = nullptr;
+    Address to, from;
     std::size_t to_pitch = 0, from_pitch = 0;
     std::size_t width = 0, rows = 0;  ///< bytes of a row, and number of rows
   };
   explicit CopyRows(std::vector<Part> parts, DeviceMemory scratch = {})
       : parts_(std::move(parts)), scratch_(std::move(scratch)) {}
-  void enqueue(cudaStream_t stream) override {
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     for (const Part& part : parts_)
       if (part.width == part.to_pitch && part.width == part.from_pitch)
-        check(cudaMemcpyAsync(part.to, part.from, part.width * part.rows, cudaMemcpyDefault, stream),
+        check(cudaMemcpyAsync(part.to.in(shifts), part.from.in(shifts), part.width * part.rows,
+                              cudaMemcpyDefault, stream),
               "cudaMemcpyAsync");
       else
-        check(cudaMemcpy2DAsync(part.to, part.to_pitch, part.from, part.from_pitch, part.width, part.rows,
-                                cudaMemcpyDefault, stream),
+        check(cudaMemcpy2DAsync(part.to.in(shifts), part.to_pitch, part.from.in(shifts), part.from_pitch,
+                                part.width, part.rows, cudaMemcpyDefault, stream),
               "cudaMemcpy2DAsync");
   }
 
@@ -216,7 +215,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Swap& step) 
   if (step.a.rows == 0 || step.a.cols == 0) return nullptr;
   const CopyRows::Part there = part_of(context, step.a, step.b), back = part_of(context, step.b, step.a);
   DeviceMemory scratch(there.width * there.rows);
-  char* const held = scratch.get<char>();
+  const Address held{scratch.get<char>()};
   std::vector<CopyRows::Part> parts{{held, back.from, there.width, back.from_pitch, there.width, there.rows},
                                     there,
                                     {back.to, held, back.to_pitch, there.width, there.width, there.rows}};

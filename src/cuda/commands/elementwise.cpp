@@ -21,21 +21,29 @@ class Pass final : public Command {
     SyncOp await{};
     std::int64_t first = 0, last = 0;
   };
-  Pass(const ElementwiseArgs& args, std::vector<Part> parts) : args_(args), parts_(std::move(parts)) {}
-  void enqueue(cudaStream_t stream) override {
+  /// The weights are of the matrices' type.
+  Pass(const ElementwiseArgs& args, std::vector<Part> parts, Address bias = {}, Address norm_weight = {})
+      : args_(args), parts_(std::move(parts)), bias_(bias), norm_weight_(norm_weight) {}
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    ElementwiseArgs args = args_;
+    args.shifts = shifts;
+    for (Route* const route : {&args.to, &args.residual, &args.sum}) route->shift = shifts.of[route->matrix];
+    args.bias = bias_.in(shifts);
+    args.norm_weight = norm_weight_.in(shifts);
     for (const Part& part : parts_) {
       if (part.event != nullptr)
         part.event->make_wait(stream);
       else if (part.await.counter != nullptr)
         check(launch_sync(&part.await, 1, args_.watch, stream), "launch a wait");
-      args_.first = part.first, args_.last = part.last;
-      check(launch_elementwise(args_, stream), "launch a pass");
+      args.first = part.first, args.last = part.last;
+      check(launch_elementwise(args, stream), "launch a pass");
     }
   }
 
  private:
   ElementwiseArgs args_;
   std::vector<Part> parts_;
+  Address bias_, norm_weight_;
 };
 
 /// Splits a pass into parts that each wait on the stream, if lowering found groups of items that come in
@@ -149,10 +157,11 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.source_count = static_cast<std::int32_t>(sources.size());
   args.to = tables.route(step.to, tiling);
   args.activate = activate(step.epilogue.activation);
-  if (step.epilogue.bias) args.bias = context.memory.at(step.bias, context.parity);
+  Address bias, norm_weight;
+  if (step.epilogue.bias) bias = context.memory.at(step.bias, context.parity);
   args.norm = step.norm.enabled;
   args.epsilon = step.norm.epsilon;
-  if (args.norm) args.norm_weight = context.memory.at(step.norm_weight, context.parity);
+  if (args.norm) norm_weight = context.memory.at(step.norm_weight, context.parity);
   args.has_residual = step.norm.residual;
   if (args.has_residual) {
     args.residual = tables.route(step.residual, tiling);
@@ -163,13 +172,14 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   if (waits) args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   if (step.queue >= 0) args.queue = context.queues + step.queue;
+  args.queue_grows = !context.memory.by_call();
   args.watch = context.watch;
   // A pass with gates holds its SMs while it waits, and a pass that notifies runs beside other kernels. Both
   // take only their share of the SMs.
   args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
   args.pairs = step.gates.empty() && args.ctas > 0;
   args.early = context.launch.may_start_early;
-  return std::make_unique<Pass>(args, std::move(parts));
+  return std::make_unique<Pass>(args, std::move(parts), bias, norm_weight);
 }
 
 }  // namespace shingle::cuda

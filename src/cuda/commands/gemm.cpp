@@ -19,31 +19,51 @@ namespace {
 /// SMs store remotely at the same time.
 constexpr std::uint32_t cycles_per_kib = 400;
 
+struct Operands {
+  Address a, b, bias;
+};
+
 class InstrumentedGemm final : public Command {
  public:
   /// The partial sums of split-K are in the lane's workspace.
-  InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args, DeviceMemory& workspace)
-      : instance_(instance), args_(args), workspace_(workspace), params_(std::make_unique<GemmParams>()) {
-    if (const std::size_t bytes = args.split.sum_bytes(args); workspace.bytes() < bytes)
-      workspace = DeviceMemory(bytes);
+  InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args, const Operands& operands,
+                   Scratch& workspace)
+      : instance_(instance),
+        args_(args),
+        operands_(operands),
+        workspace_(workspace),
+        params_(std::make_unique<GemmParams>()) {
+    workspace.reserve(args.split.sum_bytes(args));
     check(instance.load(), "load a GEMM kernel");
-    prepare();
   }
-  void enqueue(cudaStream_t stream) override {
-    if (args_.split.parts > 1 && args_.split.sums != workspace_.get()) prepare();
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    if (!prepared_for(shifts)) prepare(shifts);
     check(instance_.launch(params_.get(), args_.ctas, stream), "launch a GEMM kernel");
+  }
+  /// Encodes the addresses of the operands.
+  void prepare(const Shifts& shifts) {
+    args_.a = operands_.a.in(shifts);
+    args_.b = operands_.b.in(shifts);
+    args_.bias = operands_.bias.in(shifts);
+    args_.out.shift = shifts.of[args_.out.matrix];
+    args_.split.sums = workspace_.get<float>();
+    check(instance_.prepare(args_, params_.get()), "prepare a GEMM kernel");
+    prepared_ = true;
   }
 
  private:
-  void prepare() {
-    args_.split.sums = workspace_.get<float>();
-    check(instance_.prepare(args_, params_.get()), "prepare a GEMM kernel");
+  bool prepared_for(const Shifts& shifts) const {
+    return prepared_ && args_.a == operands_.a.in(shifts) && args_.b == operands_.b.in(shifts) &&
+           args_.bias == operands_.bias.in(shifts) && args_.out.shift == shifts.of[args_.out.matrix] &&
+           (args_.split.parts == 1 || args_.split.sums == workspace_.get());
   }
 
   const GemmInstance& instance_;
   GemmArgs args_;
-  const DeviceMemory& workspace_;  // may still grow while other commands are made
+  Operands operands_;
+  const Scratch& workspace_;  // may still grow while other commands are made
   std::unique_ptr<GemmParams> params_;
+  bool prepared_ = false;
 };
 
 /// The rows of A that a tile reads.
@@ -244,11 +264,12 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   if (!instrumented(step)) return make_library_gemm(context, step);
   auto [grid, rows, choice, args] = serve(context.plan, step);
   const std::int64_t skipped = rows.base * (step.transpose_a ? 1 : args.lda);
-  args.a = context.memory.at(step.a, context.parity) + skipped * 2;
-  args.b = context.memory.at(step.b, context.parity);
-  if (step.epilogue.bias) args.bias = context.memory.at(step.bias, context.parity);
-  for (const void* at : {args.a, args.b, args.bias})
-    if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0)
+  Operands operands{.a = context.memory.at(step.a, context.parity) + skipped * 2,
+                    .b = context.memory.at(step.b, context.parity),
+                    .bias = {}};
+  if (step.epilogue.bias) operands.bias = context.memory.at(step.bias, context.parity);
+  for (const Address& operand : {operands.a, operands.b, operands.bias})
+    if (reinterpret_cast<std::uintptr_t>(operand.at) % 16 != 0)
       throw InvalidArgument(
           fmt::format("A, B and bias of rank {} must begin at multiples of 16 bytes", context.rank),
           context.rank);
@@ -275,7 +296,9 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
     const std::vector<std::uint32_t> none(SplitK::arrived_words(args.positions), 0);
     args.split.arrived = const_cast<std::uint32_t*>(context.table_memory.put(none));
   }
-  return std::make_unique<InstrumentedGemm>(*choice.instance, args, context.workspace);
+  auto command = std::make_unique<InstrumentedGemm>(*choice.instance, args, operands, context.workspace);
+  if (!context.memory.by_call()) command->prepare({});
+  return command;
 }
 
 }  // namespace shingle::cuda

@@ -14,25 +14,24 @@ namespace {
 class LibraryCommand final : public Command {
  public:
   struct Part {
-    std::shared_ptr<const LibraryGemm> product;
-    const void* a;
-    const void* b;
-    void* c;
+    std::shared_ptr<LibraryGemm> product;
+    Address a, b, c, bias;
   };
   /// The products run in stream order and share the lane's workspace.
-  LibraryCommand(std::vector<Part> parts, DeviceMemory& workspace)
+  LibraryCommand(std::vector<Part> parts, Scratch& workspace)
       : parts_(std::move(parts)), workspace_(workspace) {
-    for (const Part& part : parts_)
-      if (const std::size_t bytes = part.product->workspace_bytes(); workspace.bytes() < bytes)
-        workspace = DeviceMemory(bytes);
+    for (const Part& part : parts_) workspace.reserve(part.product->workspace_bytes());
   }
-  void enqueue(cudaStream_t stream) override {
-    for (const Part& part : parts_) part.product->run(stream, part.a, part.b, part.c, workspace_.get());
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    for (const Part& part : parts_)
+      part.product->run(stream,
+                        {part.a.in(shifts), part.b.in(shifts), part.bias.in(shifts), part.c.in(shifts)},
+                        workspace_.get());
   }
 
  private:
   std::vector<Part> parts_;
-  const DeviceMemory& workspace_;  // may still grow while other commands are made
+  const Scratch& workspace_;  // may still grow while other commands are made
 };
 
 /// Rows of op(A) that are contiguous and whose results are contiguous.
@@ -65,13 +64,15 @@ std::int32_t alignment_of(std::uintptr_t bits) {
 
 }  // namespace
 
-std::shared_ptr<const LibraryGemm> LibraryCache::get(const BlasHandle& handle, const LibraryProblem& problem,
-                                                     const void* a, const void* b) {
+std::shared_ptr<LibraryGemm> LibraryCache::get(const BlasHandle& handle, const LibraryProblem& problem,
+                                               const LibraryOperands* operands) {
   for (const auto& [known, product] : made_)
     if (known == problem) return product;
   auto product = std::make_shared<LibraryGemm>(handle, problem);
-  const Stream stream;
-  product->tune(stream.get(), a, b);
+  if (operands != nullptr) {
+    const Stream stream;
+    product->tune(stream.get(), *operands);
+  }
   made_.emplace_back(problem, product);
   return product;
 }
@@ -91,22 +92,26 @@ std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& s
   problem.ldb = buffer(step.b).cols;
   problem.ldc = buffer(step.out.slice).cols;
   problem.relu = step.epilogue.activation == Activation::relu;
-  if (step.epilogue.bias) problem.bias = context.memory.at(step.bias, context.parity);
+  problem.bias = step.epilogue.bias;
   const std::int32_t sms = step.resources.most;
   if (sms < context.plan.workers) problem.sms = sms;
   const auto element = static_cast<std::int64_t>(size_bytes(problem.type));
-  const char* const a = context.memory.at(step.a, context.parity);
-  const char* const b = context.memory.at(step.b, context.parity);
-  char* const c = context.memory.at(step.out.slice, context.parity);
+  const Address a = context.memory.at(step.a, context.parity), b = context.memory.at(step.b, context.parity),
+                c = context.memory.at(step.out.slice, context.parity),
+                bias = problem.bias ? context.memory.at(step.bias, context.parity) : Address{};
   std::vector<LibraryCommand::Part> parts;
   for (const Run& run : runs_of(step)) {
-    const char* const from = a + run.from * element * (step.transpose_a ? 1 : problem.lda);
-    char* const to = c + run.to * context.memory.row_bytes(step.out.slice.buffer);
+    const Address from = a + run.from * element * (step.transpose_a ? 1 : problem.lda);
+    const Address to = c + run.to * context.memory.row_bytes(step.out.slice.buffer);
     problem.m = run.rows;
     problem.alignment =
-        alignment_of(reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(b) |
-                     reinterpret_cast<std::uintptr_t>(to));
-    parts.push_back({context.library.get(context.world.blas(context.rank), problem, from, b), from, b, to});
+        alignment_of(reinterpret_cast<std::uintptr_t>(from.at) | reinterpret_cast<std::uintptr_t>(b.at) |
+                     reinterpret_cast<std::uintptr_t>(to.at));
+    // A call must not wait for the device, so its products are not tuned.
+    const LibraryOperands operands{from.at, b.at, bias.at, nullptr};
+    parts.push_back({context.library.get(context.world.blas(context.rank), problem,
+                                         context.memory.by_call() ? nullptr : &operands),
+                     from, b, to, bias});
   }
   return std::make_unique<LibraryCommand>(std::move(parts), context.workspace);
 }

@@ -11,12 +11,13 @@ namespace shingle::cuda {
 
 class LibraryCache {
  public:
-  /// The product of this problem, with the fastest of cuBLASLt's candidates on these operands.
-  std::shared_ptr<const LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
-                                         const void* a, const void* b);
+  /// The product of this problem, with the fastest of cuBLASLt's candidates on these operands; with the first
+  /// candidate if they are null.
+  std::shared_ptr<LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
+                                   const LibraryOperands* operands);
 
  private:
-  std::vector<std::pair<LibraryProblem, std::shared_ptr<const LibraryGemm>>> made_;
+  std::vector<std::pair<LibraryProblem, std::shared_ptr<LibraryGemm>>> made_;
 };
 
 }  // namespace shingle::cuda

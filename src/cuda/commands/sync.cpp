@@ -12,7 +12,8 @@ namespace {
 class Synchronise final : public Command {
  public:
   Synchronise(std::vector<SyncOp> ops, const Watch& watch) : ops_(std::move(ops)), watch_(watch) {}
-  void enqueue(cudaStream_t stream) override {
+  void enqueue(cudaStream_t stream, const Shifts&) override { enqueue(stream); }
+  void enqueue(cudaStream_t stream) {
     for (std::size_t first = 0; first < ops_.size(); first += most_sync_ops) {
       const auto count = std::min<std::size_t>(ops_.size() - first, most_sync_ops);
       check(launch_sync(ops_.data() + first, static_cast<int>(count), watch_, stream),
@@ -41,7 +42,7 @@ class ByHost final : public Command {
       first = last;
     }
   }
-  void enqueue(cudaStream_t stream) override {
+  void enqueue(cudaStream_t stream, const Shifts&) override {
     for (Turn& turn : turns_) {
       if (turn.counts) check(cudaLaunchHostFunc(stream, take_turn, nullptr), "cudaLaunchHostFunc");
       turn.steps.enqueue(stream);
@@ -64,7 +65,7 @@ class CopyFlags final : public Command {
     const std::uint32_t* from = nullptr;
   };
   explicit CopyFlags(std::vector<Flag> flags) : flags_(std::move(flags)) {}
-  void enqueue(cudaStream_t stream) override {
+  void enqueue(cudaStream_t stream, const Shifts&) override {
     for (const Flag& flag : flags_)
       check(cudaMemcpyAsync(flag.to, flag.from, sizeof *flag.to, cudaMemcpyDefault, stream),
             "cudaMemcpyAsync");
@@ -86,10 +87,12 @@ SyncOp op_of(const Context& context, const Step& step) {
 }
 
 /// The copies that set these counters; none if there are too many different values.
-std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp>& ops) {
+std::vector<CopyFlags::Flag> flags_of(const Context& context, const std::vector<SyncOp>& ops) {
   std::vector<CopyFlags::Flag> flags;
   for (const SyncOp& op : ops) {
-    const std::uint32_t* const word = words.get(op.value, op.growth);
+    const std::uint32_t* const word = context.flags == nullptr
+                                          ? context.table_memory.put(std::vector{op.value})
+                                          : context.flags->get(op.value, op.growth);
     if (word == nullptr) return {};
     flags.push_back({op.counter, word});
   }
@@ -100,9 +103,15 @@ std::vector<CopyFlags::Flag> flags_of(FlagWords& words, const std::vector<SyncOp
 
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps) {
   std::vector<SyncOp> ops;
-  for (const Step& step : steps) ops.push_back(op_of(context, step));
+  for (const Step& step : steps) {
+    // The begin of a call has made these notifies.
+    const auto* const notify = std::get_if<Notify>(&step);
+    if (notify == nullptr || !context.memory.counts_begins(notify->counter))
+      ops.push_back(op_of(context, step));
+  }
+  if (ops.empty()) return nullptr;
   if (context.launch.kind == LaunchKind::flags)
-    if (auto flags = flags_of(context.flags, ops); !flags.empty())
+    if (auto flags = flags_of(context, ops); !flags.empty())
       return std::make_unique<CopyFlags>(std::move(flags));
   if (context.launch.kind == LaunchKind::host) return std::make_unique<ByHost>(ops, context.watch);
   return std::make_unique<Synchronise>(std::move(ops), context.watch);

@@ -10,7 +10,7 @@
 namespace shingle::cuda {
 namespace {
 
-constexpr std::size_t block_bytes = 64 << 10;
+constexpr std::size_t blocks_of_slab = 64;
 constexpr std::size_t table_alignment = 256;
 
 /// First row of the slice that the grid covers if all its rows are contiguous in one buffer.
@@ -37,7 +37,7 @@ class RowAddresses {
     const std::int64_t row_bytes = tables_.memory.row_bytes(at_.slice.buffer);
     const Buffer& buffer = tables_.plan.buffers[static_cast<std::size_t>(at_.slice.buffer)];
     for_each_piece(at_, tiling_.grid, tables_.plan.routing(), position, [&](const Piece& piece) {
-      char* const first = tables_.memory.buffer(at_.slice.buffer, piece.rank, tables_.parity) +
+      char* const first = tables_.memory.buffer(at_.slice.buffer, piece.rank, tables_.parity).at +
                           piece.row * row_bytes +
                           piece.col * static_cast<std::int64_t>(size_bytes(buffer.dtype));
       for (std::int64_t i = 0; i < piece.rows; ++i) {
@@ -85,18 +85,52 @@ bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles,
 
 }  // namespace
 
+char* TableBlocks::take() {
+  if (free_.empty()) {
+    const std::size_t bytes = blocks_of_slab * block_bytes;
+    char* const slab = slabs_.emplace_back(bytes).get<char>();
+    for (std::size_t i = blocks_of_slab; i-- > 0;) free_.push_back(slab + i * block_bytes);
+  }
+  char* const block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+TableMemory::~TableMemory() {
+  for (Block& block : blocks_)
+    if (block.owned.bytes() == 0) pool_->give(block.data);
+}
+
 const void* TableMemory::put(const void* values, std::size_t bytes) {
   if (bytes == 0) return nullptr;
-  if (blocks_.empty() || used_ + bytes > blocks_.back().bytes()) {
-    blocks_.emplace_back(std::max(bytes, block_bytes));
-    bytes_ += static_cast<std::int64_t>(blocks_.back().bytes());
-    used_ = 0;
+  if (blocks_.empty() || blocks_.back().tables.size() + bytes > blocks_.back().bytes) {
+    Block block{.bytes = std::max(bytes, TableBlocks::block_bytes)};
+    if (pool_ != nullptr && block.bytes == TableBlocks::block_bytes) {
+      block.data = pool_->take();
+    } else {
+      block.owned = DeviceMemory(block.bytes);
+      block.data = block.owned.get<char>();
+    }
+    bytes_ += static_cast<std::int64_t>(block.bytes);
+    blocks_.push_back(std::move(block));
   }
-  char* const to = blocks_.back().get<char>() + used_;
-  used_ += (bytes + table_alignment - 1) / table_alignment * table_alignment;
-  check(cudaMemcpyAsync(to, values, bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
-  stream_.synchronize();
+  Block& block = blocks_.back();
+  char* const to = block.data + block.tables.size();
+  const auto* const first = static_cast<const char*>(values);
+  block.tables.insert(block.tables.end(), first, first + bytes);
+  block.tables.resize(
+      std::min((block.tables.size() + table_alignment - 1) / table_alignment * table_alignment, block.bytes));
   return to;
+}
+
+void TableMemory::commit(cudaStream_t stream) {
+  for (Block& block : blocks_)
+    if (!block.tables.empty())
+      check(cudaMemcpyAsync(block.data, block.tables.data(), block.tables.size(), cudaMemcpyHostToDevice,
+                            stream),
+            "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  for (Block& block : blocks_) block.tables = {};
 }
 
 std::vector<std::int64_t> all_positions(const TileGrid& grid) {
@@ -108,8 +142,9 @@ std::vector<std::int64_t> all_positions(const TileGrid& grid) {
 Route Tables::route(const Placement& at, const Tiling& tiling) const {
   Route route;
   route.row_bytes = memory.row_bytes(at.slice.buffer);
+  route.matrix = static_cast<std::uint8_t>(plan.buffers[static_cast<std::size_t>(at.slice.buffer)].role);
   if (const auto row = contiguous_from(at, tiling)) {
-    route.base = memory.at(at.slice, parity) + *row * route.row_bytes;
+    route.base = memory.at(at.slice, parity).at + *row * route.row_bytes;
     return route;
   }
   const TileGrid& grid = tiling.grid;
@@ -162,7 +197,13 @@ std::optional<Tables::Moves> Tables::moves(const std::vector<std::pair<Placement
                                            const Tiling& tiling) const {
   std::vector<std::vector<std::pair<char*, char*>>> tiles(tiling.positions.size());
   std::vector<char*> places;
+  const auto matrix = [&](const Placement& at) {
+    return static_cast<std::uint8_t>(plan.buffers[static_cast<std::size_t>(at.slice.buffer)].role);
+  };
+  Moves moves;
+  moves.from.matrix = matrix(passes.front().first), moves.to.matrix = matrix(passes.front().second);
   for (const auto& [from, to] : passes) {
+    if (matrix(from) != moves.from.matrix || matrix(to) != moves.to.matrix) return std::nullopt;
     const RowAddresses sources(*this, from, tiling), targets(*this, to, tiling);
     if (sources.dests() != 1 || targets.dests() != 1) return std::nullopt;
     for (std::size_t t = 0; t < tiles.size(); ++t) {
@@ -182,7 +223,6 @@ std::optional<Tables::Moves> Tables::moves(const std::vector<std::pair<Placement
   for (std::size_t t = 0; t < tiles.size(); ++t)
     for (std::size_t row = 0; row < tiles[t].size(); ++row)
       std::tie(from[t * most + row], to[t * most + row]) = tiles[t][row];
-  Moves moves;
   moves.rows = static_cast<std::int32_t>(most);
   moves.from.pieces = moves.to.pieces = moves.rows;
   moves.from.by_tile = moves.to.by_tile = true;

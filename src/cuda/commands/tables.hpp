@@ -13,22 +13,49 @@
 
 namespace shingle::cuda {
 
-/// Owner of device memory for tables. Belongs to the device that is current at construction.
+/// Blocks of device memory for the tables of many plans. A plan that goes gives its blocks back.
+class TableBlocks {
+ public:
+  static constexpr std::size_t block_bytes = std::size_t{256} << 10;
+
+  char* take();
+  void give(char* block) { free_.push_back(block); }
+
+ private:
+  std::vector<DeviceMemory> slabs_;
+  std::vector<char*> free_;
+};
+
+/// Device memory for the tables of a plan. Tables are collected on the host, and copied together.
 class TableMemory {
  public:
-  /// Copies the values to the device. The copy is complete on return.
+  /// Takes blocks from the pool; allocates them if it is null. The pool must outlive this object.
+  explicit TableMemory(TableBlocks* pool = nullptr) : pool_(pool) {}
+  ~TableMemory();
+  TableMemory(const TableMemory&) = delete;
+  TableMemory& operator=(const TableMemory&) = delete;
+
+  /// The address that the values will have on the device after commit().
   template <class T>
   const T* put(const std::vector<T>& values) {
     return static_cast<const T*>(put(values.data(), values.size() * sizeof(T)));
   }
+  /// Copies all tables to the device. Complete on return. `stream` must have no other work. No put() may
+  /// follow.
+  void commit(cudaStream_t stream);
   std::int64_t bytes() const { return bytes_; }
 
  private:
+  struct Block {
+    std::size_t bytes = 0;
+    char* data = nullptr;
+    DeviceMemory owned{};        // empty: a block of the pool
+    std::vector<char> tables{};  // not copied yet
+  };
   const void* put(const void* values, std::size_t bytes);
 
-  Stream stream_;  // a stream for the copies, so that they wait for no other work
-  std::vector<DeviceMemory> blocks_;
-  std::size_t used_ = 0;  // bytes used of the last block
+  TableBlocks* pool_;
+  std::vector<Block> blocks_;
   std::int64_t bytes_ = 0;
 };
 

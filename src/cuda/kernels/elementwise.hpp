@@ -36,6 +36,7 @@ struct ElementwiseArgs {
   const TileAt* order = nullptr;              ///< positions → tiles
   const std::int32_t* position_of = nullptr;  ///< row-wise: [m · tiles_n + n] → position
   const Route* sources = nullptr;             ///< `source_count` routes in device memory
+  Shifts shifts;                              ///< of the sources
   std::int32_t source_count = 1;
   Route to;
   Activate activate = Activate::none;
@@ -51,6 +52,7 @@ struct ElementwiseArgs {
   /// Work queue of several kernels: number of items claimed, which grows by last - first in each epoch. Null:
   /// items are dealt out statically.
   std::uint32_t* queue = nullptr;
+  bool queue_grows = true;  ///< false if the queue is set to zero after every epoch
   Watch watch;
   /// Limit of CTAs; 0: none. The launch never exceeds the CTAs that can be resident together.
   std::int32_t ctas = 0;

@@ -6,6 +6,13 @@
 
 namespace shingle::cuda {
 
+/// Distances in bytes from the addresses that tables and commands hold to the matrices of a call, by the
+/// matrix's role. Zero for internal buffers and for matrices that are bound.
+struct Shifts {
+  static constexpr int roles = 12;
+  std::int64_t of[roles] = {};
+};
+
 /// Addresses of a tile's rows. Without a table, row R and column C of the grid are at base + R · row_bytes +
 /// C elements. With a table, every `piece_rows` rows of a tile have an entry for each destination; null:
 /// these rows have no address. Row i of a piece is i · row_bytes after the entry. Entries are by tile (by
@@ -15,10 +22,12 @@ struct Route {
   char* base = nullptr;
   char* const* table = nullptr;
   std::int64_t row_bytes = 0;
+  std::int64_t shift = 0;  ///< bytes, added to base and to every entry
   std::int32_t piece_rows = 1;
   std::int32_t pieces = 1;  ///< in a tile
   std::int32_t dests = 1;
   bool by_tile = false;
+  std::uint8_t matrix = 0;  ///< role of the matrix, an index of Shifts
 };
 
 /// Counters to add 1 to once a tile is visible: `count` pointers for each position; null: none.
@@ -46,11 +55,14 @@ struct Stall {
   std::uint32_t seen = 0;
   std::uint32_t wanted = 0;
   const std::uint32_t* counter = nullptr;
+  // If the calls of two ranks differ, both calls (struct Call of sync.hpp):
+  std::uint64_t own_call = 0;
+  std::uint64_t other_call = 0;
 };
 
 /// Words that every wait of a rank uses. If `abort` is not zero, waits end, and the results are invalid.
 struct Watch {
-  const std::uint32_t* epoch = nullptr;       ///< of the executable, in device memory
+  const std::uint32_t* epoch = nullptr;       ///< of the executable or the context, in device memory
   std::uint32_t* abort = nullptr;             ///< in memory that host and devices read and write
   Stall* stall = nullptr;                     ///< in such memory, too; the first wait to fail writes it
   const std::uint64_t* timeout_ns = nullptr;  ///< in such memory, too: timeout of one wait

@@ -35,6 +35,57 @@ __global__ void __launch_bounds__(warp)
     flags.words[i] = flags.value[i] + begun * flags.growth[i];
 }
 
+/// Records a failure that is not a wait's, and ends the rank's waits. Only the first failure counts.
+__device__ void fail(const Watch& watch, const std::uint32_t* at, Call own, Call other) {
+  if (atomicExch(watch.claim, 1u) != 0) return;
+  volatile Stall& stall = *watch.stall;
+  stall.counter = at;
+  stall.own_call = own;
+  stall.other_call = other;
+  ptx::store_release_sys(watch.abort, 1u);
+}
+
+/// Compares this rank's call with those that its peers have begun. A peer that has not begun it yet, or that
+/// is many calls ahead, is not compared.
+__device__ void compare_calls(const CallWords& words, Call own, std::uint32_t number, const Watch& watch) {
+  for (int peer = static_cast<int>(threadIdx.x); peer < words.world; peer += warp) {
+    if (peer == words.rank) continue;
+    const Call* const at = words.calls + peer * calls_kept + number % calls_kept;
+    const Call other = ptx::load_acquire_sys(at);
+    if (other != own && call_word(other, 0, 0) == call_word(number, 0, 0) && other != 0)
+      fail(watch, reinterpret_cast<const std::uint32_t*>(at), own, other);
+  }
+}
+
+__global__ void __launch_bounds__(warp)
+    begin_call_kernel(const CallWords words, std::uint32_t op, std::uint32_t m, const Watch watch) {
+  ptx::launch_dependents();
+  const std::uint32_t number = *words.epoch + 1;
+  const Call own = call_word(number, op, m);
+  __syncwarp();
+  if (threadIdx.x == 0) {
+    *words.epoch = number;
+    if (atomicExch(words.busy, 1u) != 0) fail(watch, words.busy, own, own);
+  }
+  for (int peer = static_cast<int>(threadIdx.x); peer < words.world; peer += warp) {
+    if (peer == words.rank) continue;
+    ptx::store_release_sys(words.own_calls[peer] + number % calls_kept, own);
+    ptx::store_release_sys(words.own_begins[peer], number + 1);
+  }
+  compare_calls(words, own, number, watch);
+}
+
+__global__ void end_call_kernel(const CallWords words, std::uint32_t op, std::uint32_t m, const Watch watch,
+                                std::uint32_t* counters, std::int32_t count) {
+  ptx::launch_dependents();
+  ptx::await_prerequisites();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) counters[i] = 0;
+  if (threadIdx.x >= warp) return;
+  const std::uint32_t number = *words.epoch;
+  compare_calls(words, call_word(number, op, m), number, watch);
+  if (threadIdx.x == 0) *words.busy = 0;
+}
+
 __device__ void carry_out(const SyncOp& op, std::uint32_t epoch, const Watch& watch) {
   if (op.kind == SyncKind::await) {
     // also goes on if waits were ended: counters must keep their totals
@@ -75,11 +126,52 @@ __global__ void delay_kernel(const std::uint32_t* epoch, std::uint32_t salt, std
   while (ptx::global_timer() < end) ptx::nano_sleep(500);
 }
 
+/// A launch that may start early, on devices that can. It hides the launch latency: the kernel is resident
+/// when the previous kernel ends.
+struct EarlyLaunch {
+  cudaLaunchAttribute early{};
+  cudaLaunchConfig_t config{};
+  cudaError_t error = cudaSuccess;
+
+  EarlyLaunch(unsigned ctas, int threads, cudaStream_t stream) {
+    int device = 0, major = 0;
+    error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+      error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = dim3(ctas);
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = ptx::launch_early(major) ? 1 : 0;
+  }
+  EarlyLaunch(const EarlyLaunch&) = delete;
+  EarlyLaunch& operator=(const EarlyLaunch&) = delete;
+};
+
 }  // namespace
 
 cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags& flags) {
   begin_kernel<<<1, warp, 0, stream>>>(epoch, flags);
   return cudaGetLastError();
+}
+
+cudaError_t launch_begin_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
+                              cudaStream_t stream) {
+  begin_call_kernel<<<1, warp, 0, stream>>>(words, op, m, watch);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_end_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
+                            std::uint32_t* counters, std::int32_t count, cudaStream_t stream) {
+  constexpr int most_threads = 512;
+  const int threads = count <= warp          ? warp
+                      : count < most_threads ? (count + warp - 1) / warp * warp
+                                             : most_threads;
+  EarlyLaunch launch(1, threads, stream);
+  if (launch.error != cudaSuccess) return launch.error;
+  return cudaLaunchKernelEx(&launch.config, end_call_kernel, words, op, m, watch, counters, count);
 }
 
 cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaStream_t stream) {
@@ -88,21 +180,9 @@ cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaSt
   Ops all{};
   all.count = count;
   for (int i = 0; i < count; ++i) all.of[i] = ops[i];
-  // An early start hides the launch latency: the kernel is resident when the previous kernel ends.
-  int device = 0, major = 0;
-  if (const cudaError_t error = cudaGetDevice(&device)) return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device))
-    return error;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(1);
-  config.blockDim = dim3(warp);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = ptx::launch_early(major) ? 1 : 0;
-  return cudaLaunchKernelEx(&config, sync_kernel, all, watch);
+  EarlyLaunch launch(1, warp, stream);
+  if (launch.error != cudaSuccess) return launch.error;
+  return cudaLaunchKernelEx(&launch.config, sync_kernel, all, watch);
 }
 
 cudaError_t launch_delay(const std::uint32_t* epoch, std::uint32_t salt, std::uint64_t most_ns,
@@ -115,6 +195,8 @@ cudaError_t preload_sync() {
   cudaFuncAttributes attributes;
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, delay_kernel)) return error;
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, begin_kernel)) return error;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, begin_call_kernel)) return error;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, end_call_kernel)) return error;
   return cudaFuncGetAttributes(&attributes, sync_kernel);
 }
 

@@ -1,4 +1,4 @@
-// Small kernels that await, notify, and begin an epoch.
+// Small kernels that await and notify, and that begin and end an epoch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,6 +36,36 @@ struct Flags {
 /// Begins an epoch: adds 1 to the epoch word, then sets the flags. The word starts at 2³² - 1, so that the
 /// first epoch is 0.
 cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags& flags = {});
+
+/// What ranks compare of a call of a context, in one word: the low 20 bits of the call's number, 12 bits of
+/// the operator's number, and m.
+using Call = std::uint64_t;
+constexpr Call call_word(std::uint32_t number, std::uint32_t op, std::uint32_t m) {
+  return Call{m} << 32 | Call{op & 0xfff} << 20 | (number & 0xfffff);
+}
+/// A rank keeps the last calls of each peer, by number modulo this.
+inline constexpr std::uint32_t calls_kept = 32;
+
+/// Where a rank's calls of a context begin and end. All pointers are to device memory.
+struct CallWords {
+  std::uint32_t* epoch = nullptr;    ///< number of calls begun, less one
+  std::uint32_t* busy = nullptr;     ///< not 0 while a call runs
+  const Call* calls = nullptr;       ///< of this rank's peers: [rank · calls_kept + number % calls_kept]
+  Call* const* own_calls = nullptr;  ///< by rank: where that rank keeps the calls of this one
+  std::uint32_t* const* own_begins = nullptr;  ///< by rank: where that rank counts the begins of this one
+  std::int32_t world = 1;                      ///< 1 if ranks cannot access each other's memory
+  std::int32_t rank = 0;
+};
+
+/// Begins a call: adds 1 to the epoch word, and tells all peers that this rank has begun this
+/// call. Raises `abort` if another call runs, or if a peer has begun a different call of the same number.
+cudaError_t launch_begin_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
+                              cudaStream_t stream);
+
+/// Ends a call: sets `count` counters to zero, and compares calls with the peers again. No peer may still
+/// add to the counters in this call.
+cudaError_t launch_end_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
+                            std::uint32_t* counters, std::int32_t count, cudaStream_t stream);
 
 /// Runs up to most_sync_ops operations in one kernel of one warp. Awaits follow earlier notifies, and
 /// notifies follow earlier awaits. A notify covers all earlier work of the stream. Later work of the stream

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 
+#include "arena.hpp"
 #include "backend/remote.hpp"
 #include "cuda/peer/access.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/runtime/world.hpp"
 #include "plan/adders.hpp"
+#include "plan/arena_layout.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -20,6 +22,13 @@ constexpr std::int64_t alignment = 1024;  // bytes, of a buffer: more than any l
 // Mapping memory in another process maps whole blocks of this size. A smaller allocation would share its
 // block with others.
 constexpr std::size_t shared_unit = 2 << 20;
+
+/// Stands for the address of a matrix that comes with each call. Aligned like memory, never null, and farther
+/// from the others than any matrix is long.
+std::uintptr_t symbolic_base(Role role) {
+  return (static_cast<std::uintptr_t>(role) + 1) << 48;
+}
+static_assert(static_cast<int>(Role::internal) + 1 == Shifts::roles);
 
 std::int64_t padded(std::int64_t bytes) {
   return ceil_div(bytes, alignment) * alignment;
@@ -33,6 +42,50 @@ Memory::Memory(const Plan& plan, CudaWorld& world) : plan_(plan), world_(world) 
   if (world.size() > 1) reached_ = remote_user_buffers(plan);
   if (!maps) return;
   world.in_step([&] { map_internal(); });
+}
+
+Memory::Memory(const Plan& plan, CudaWorld& world, const ArenaMemory& arena)
+    : plan_(plan), world_(world), arena_(&arena) {
+  const ArenaLayout layout = arena_layout(plan);
+  if (layout.bytes > arena.bytes())
+    throw InvalidArgument(fmt::format("the plan needs an arena of {} bytes on each rank; this one has {}",
+                                      layout.bytes, arena.bytes()));
+  if (world.size() > 1 && !remote_user_buffers(plan).empty())
+    throw Unsupported("CUDA: ranks access each other's matrices, which calls do not register");
+  for (int number = 0; number < world.size(); ++number) {
+    const ArenaMemory::Place* const place = arena.place(number);
+    if (place == nullptr) continue;
+    Rank& rank = ranks_[number];
+    for (std::size_t b = 0; b < plan.buffers.size(); ++b)
+      if (layout.offset_bytes[b] >= 0)
+        rank.buffers[static_cast<std::int32_t>(b)] = place->staging + layout.offset_bytes[b];
+    for (const LocalRank& local : world.local()) rank.local = rank.local || local.rank() == number;
+    if (rank.local) rank.device = world.local(number).device();
+    for (std::size_t b = 0; rank.local && b < plan.buffers.size(); ++b)
+      if (plan.buffers[b].role != Role::internal)
+        rank.buffers[static_cast<std::int32_t>(b)] =
+            reinterpret_cast<char*>(symbolic_base(plan.buffers[b].role));
+    rank.first = place->counts;
+    rank.begins = place->begins;
+    count_entries(number);
+    if (rank.first_count.back() > ArenaMemory::most_counts)
+      throw Unsupported(fmt::format("CUDA: the plan has {} counts on rank {}; an arena has {}",
+                                    rank.first_count.back(), number, ArenaMemory::most_counts));
+  }
+}
+
+std::int64_t Memory::shift(Role role, const void* matrix) {
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(matrix) - symbolic_base(role));
+}
+
+/// Numbers the entries of a rank's counters. In an arena, begins are counted elsewhere.
+void Memory::count_entries(int number) {
+  Rank& rank = ranks_[number];
+  rank.first_count = {0};
+  for (const Counter& counter : plan_.counters)
+    rank.first_count.push_back(
+        rank.first_count.back() +
+        (by_call() && counter.of_begins ? 0 : counter.growth[static_cast<std::size_t>(number)].size()));
 }
 
 Memory::~Memory() {
@@ -77,10 +130,7 @@ void Memory::place(int number, char* internal, char* counts) {
     internal += padded(plan_.buffers[b].bytes(number));
   }
   rank.first = reinterpret_cast<std::uint32_t*>(counts);
-  rank.first_count = {0};
-  for (const Counter& counter : plan_.counters)
-    rank.first_count.push_back(rank.first_count.back() +
-                               counter.growth[static_cast<std::size_t>(number)].size());
+  count_entries(number);
 }
 
 void Memory::map_internal() {
@@ -177,13 +227,14 @@ Memory::Staged Memory::staged(int rank) const {
   return staged;
 }
 
-char* Memory::buffer(std::int32_t buffer, int rank, int parity) const {
+Address Memory::buffer(std::int32_t buffer, int rank, int parity) const {
   const Rank& owner = at_hand(rank);
   const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
   const auto found = owner.buffers.find(buffer);
   if (found == owner.buffers.end())
     throw InvalidArgument(fmt::format("matrix '{}' of rank {} is not bound", planned.name, rank), rank);
-  return found->second + (planned.depth > 1 ? parity * (planned.bytes(rank) / planned.depth) : 0);
+  return {found->second + (planned.depth > 1 ? parity * (planned.bytes(rank) / planned.depth) : 0),
+          static_cast<std::uint8_t>(planned.role)};
 }
 
 std::int64_t Memory::row_bytes(std::int32_t buffer) const {
@@ -191,7 +242,7 @@ std::int64_t Memory::row_bytes(std::int32_t buffer) const {
   return planned.cols * static_cast<std::int64_t>(size_bytes(planned.dtype));
 }
 
-char* Memory::at(const Slice& slice, int parity) const {
+Address Memory::at(const Slice& slice, int parity) const {
   const auto element =
       static_cast<std::int64_t>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
   return buffer(slice.buffer, slice.rank, parity) + slice.row * row_bytes(slice.buffer) + slice.col * element;
@@ -199,16 +250,24 @@ char* Memory::at(const Slice& slice, int parity) const {
 
 std::uint32_t* Memory::counter(const CounterRef& ref) const {
   const Rank& owner = at_hand(ref.rank);
+  if (counts_begins(ref)) return owner.begins + ref.entry;
   return owner.first + owner.first_count[static_cast<std::size_t>(ref.counter)] + ref.entry;
 }
 
+bool Memory::counts_begins(const CounterRef& ref) const {
+  return by_call() && plan_.counters[static_cast<std::size_t>(ref.counter)].of_begins;
+}
+
 std::uint32_t Memory::growth(const CounterRef& ref) const {
+  if (by_call() && !counts_begins(ref)) return 0;
   return plan_.counters[static_cast<std::size_t>(ref.counter)]
       .growth[static_cast<std::size_t>(ref.rank)][static_cast<std::size_t>(ref.entry)];
 }
 
 std::string Memory::describe(const std::uint32_t* counter) const {
   for (const auto& [number, rank] : ranks_) {
+    if (rank.begins != nullptr && counter >= rank.begins && counter < rank.begins + world_.size())
+      return fmt::format("rank {} to begin the call", counter - rank.begins);
     if (counter < rank.first || counter >= rank.first + rank.first_count.back()) continue;
     const auto at = static_cast<std::size_t>(counter - rank.first);
     std::size_t c = rank.first_count.size() - 2;
@@ -220,7 +279,7 @@ std::string Memory::describe(const std::uint32_t* counter) const {
                        ref.entry, number, adders.size() == 1 ? "" : "s", fmt::join(adders, ", "),
                        adders.size() == 1 ? "s" : "");
   }
-  return "the start of the run";
+  return {};
 }
 
 std::int64_t Memory::internal_bytes(int rank) const {

@@ -17,7 +17,19 @@
 
 namespace shingle::cuda {
 
+class ArenaMemory;
 class CudaWorld;
+
+/// An address in a rank's memory. Of a matrix that comes with each call, it is only a distance: the call's
+/// shift completes it.
+struct Address {
+  char* at = nullptr;
+  std::uint8_t matrix = static_cast<std::uint8_t>(Role::internal);  ///< index of Shifts
+
+  char* in(const Shifts& shifts) const { return at == nullptr ? nullptr : at + shifts.of[matrix]; }
+  Address operator+(std::int64_t bytes) const { return {at + bytes, matrix}; }
+  bool operator==(const Address&) const = default;
+};
 
 class Memory {
  public:
@@ -25,6 +37,9 @@ class Memory {
   /// processes access each other's memory, the constructor also maps the memory of the others, and is
   /// collective. Throws CudaError.
   Memory(const Plan& plan, CudaWorld& world);
+  /// Internal buffers and counters lie in the arena, and matrices come with each call. Local. Throws
+  /// InvalidArgument if the arena is too small, Unsupported if the plan accesses other ranks' matrices.
+  Memory(const Plan& plan, CudaWorld& world, const ArenaMemory& arena);
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -61,17 +76,27 @@ class Memory {
 
   /// First byte of a buffer in an epoch of this parity. Throws Unsupported if the rank's memory is neither
   /// local nor mapped, InvalidArgument if the buffer is not bound.
-  char* buffer(std::int32_t buffer, int rank, int parity) const;
+  Address buffer(std::int32_t buffer, int rank, int parity) const;
   /// First byte of a slice.
-  char* at(const Slice& slice, int parity) const;
+  Address at(const Slice& slice, int parity) const;
+  /// True if the matrices come with each call.
+  bool by_call() const { return arena_ != nullptr; }
+  /// The shift of a matrix that comes with a call.
+  static std::int64_t shift(Role role, const void* matrix);
   /// Distance in bytes between two rows of a buffer.
   std::int64_t row_bytes(std::int32_t buffer) const;
 
   std::uint32_t* counter(const CounterRef& ref) const;
+  /// How much the count grows in each epoch: not at all in an arena, where counts start from zero in every
+  /// call, unless it counts begins.
   std::uint32_t growth(const CounterRef& ref) const;
+  /// True if the begin of a call notifies this count (launch_begin_call).
+  bool counts_begins(const CounterRef& ref) const;
+  /// Number of a rank's counts in the arena.
+  std::size_t counts(int rank) const { return at_hand(rank).first_count.back(); }
 
   /// Text for a counter's address, with the ranks that add to it: "counter 'computed'[3] of rank 0, to which
-  /// rank 1 adds".
+  /// rank 1 adds". Empty if it is none of the plan's.
   std::string describe(const std::uint32_t* counter) const;
 
   std::int64_t internal_bytes(int rank) const;
@@ -88,14 +113,17 @@ class Memory {
     std::map<std::int32_t, DeviceMemory> copies;  // internal copies of the user's memory
     std::uint32_t* first = nullptr;               // first counter
     std::vector<std::size_t> first_count;         // by counter: index of its first entry; then the total
+    std::uint32_t* begins = nullptr;              // in an arena: begins of each rank
   };
   void allocate(const LocalRank& at, std::size_t unit);
   void place(int number, char* internal, char* counts);
+  void count_entries(int number);
   void map_internal();
   const Rank& at_hand(int rank) const;
 
   const Plan& plan_;
   CudaWorld& world_;
+  const ArenaMemory* arena_ = nullptr;
   std::map<int, Rank> ranks_;
   std::uint64_t version_ = 0;
   bool mapped_ = false;                // other processes' memory is mapped

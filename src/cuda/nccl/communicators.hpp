@@ -55,6 +55,8 @@ class Communicators {
   /// also connects the ranks, so each kind must run once before a capture.
   const Communicator& get(const CommKey& key);
 
+  bool has(const CommKey& key) const { return made_.contains(key); }
+
   /// Throws NcclError if a communicator has failed by itself: a rank is gone, or the network broke.
   void check() const;
   /// Ends all operations. False if that took longer than `timeout_us`. No other call may follow. No host

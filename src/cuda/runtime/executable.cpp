@@ -1,8 +1,11 @@
 #include "executable.hpp"
 
+#include "call_executable.hpp"
+
 #include <fmt/format.h>
 
 #include "backend/remote.hpp"
+#include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/cuda/cuda.hpp"
 
@@ -57,13 +60,37 @@ void CudaExecutable::prepare(double timeout_us) {
   runner_->prepare(timeout_us);
 }
 
-std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan) {
+void require_served(const CudaWorld& world, const Plan& plan) {
   if (!world.apart().empty())
     if (const std::string access = remote_access(plan); !access.empty())
       throw Unsupported(
           fmt::format("ranks cannot access each other's memory ({}), but {}", world.apart(), access));
   require_steps_served(plan);
+}
+
+std::string CudaWorld::refuses(const Plan& plan) const {
+  const DeviceGuard guard(parts_.local.front().device());
+  try {
+    require_served(*this, plan);
+    return {};
+  } catch (const Unsupported& reason) {
+    return reason.what();
+  }
+}
+
+std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan) {
+  require_served(world, plan);
   return std::make_unique<CudaExecutable>(world, plan);
+}
+
+std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan, std::shared_ptr<CudaArena> arena,
+                                    double timeout_us) {
+  if (arena == nullptr) throw InvalidArgument("the arena is not one of this world");
+  require_timeout(timeout_us);
+  require_served(world, plan);
+  if (!world.is_prepared(plan))
+    throw InvalidArgument("the plan needs communicators that prepare() did not make for the arena");
+  return std::make_unique<CallExecutable>(world, plan, std::move(arena), timeout_us);
 }
 
 }  // namespace shingle::cuda

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "arena.hpp"
 #include "runner.hpp"
 
 namespace shingle::cuda {
@@ -34,5 +35,9 @@ class CudaExecutable final : public Executable {
 /// Compiles a plan for this world's ranks. Collective: all processes pass the same plan. Throws Unsupported
 /// if the plan needs something that this world cannot do.
 std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan);
+/// As above, into an arena. Local. Throws InvalidArgument if the arena is null or was not prepared for the
+/// plan's communicators.
+std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan, std::shared_ptr<CudaArena> arena,
+                                    double timeout_us);
 
 }  // namespace shingle::cuda

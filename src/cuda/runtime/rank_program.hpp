@@ -1,60 +1,21 @@
 // One rank's part of a plan on its device: lanes become streams, steps become commands on them.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include "cuda/commands/command.hpp"
+#include "commands.hpp"
 #include "cuda/commands/library.hpp"
 #include "cuda/memory/flag_words.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
 #include "lower/launch_program.hpp"
+#include "rank_queue.hpp"
 #include "shingle/backend/backend.hpp"
 #include "shingle/cuda/cuda.hpp"
 
 namespace shingle::cuda {
-
-/// End events of the epochs in flight. The driver's queues are finite, and a launch into a full queue blocks
-/// without a deadline. Callers therefore check full() before they enqueue an epoch.
-class Backlog {
- public:
-  /// Bounds the epochs in flight to `epochs`.
-  explicit Backlog(std::size_t epochs) : ends_(epochs) {}
-
-  int most() const { return static_cast<int>(ends_.size()); }
-  /// True if the next epoch must wait until an earlier one has ended.
-  bool full() const { return count_ >= ends_.size() && !ends_[count_ % ends_.size()].done(); }
-  /// Number of epochs known to have ended. May be called while another thread adds.
-  std::size_t ended() const {
-    const std::size_t count = count_;
-    std::size_t under_way = 0;
-    while (under_way < std::min(count, ends_.size()) && !ends_[(count - 1 - under_way) % ends_.size()].done())
-      ++under_way;
-    return count - under_way;
-  }
-  std::size_t added() const { return count_; }
-  /// True if all added epochs have ended.
-  bool empty() const { return count_ == 0 || last().done(); }
-  /// Orders all later work of the stream after the last epoch.
-  void follow(cudaStream_t stream) const {
-    if (count_ > 0) last().make_wait(stream);
-  }
-  /// Records the end of an epoch that the caller has enqueued to the stream, after all earlier epochs.
-  void add(cudaStream_t stream) {
-    ends_[count_ % ends_.size()].record(stream);
-    ++count_;
-  }
-
- private:
-  const Event& last() const { return ends_[(count_ - 1) % ends_.size()]; }
-
-  std::vector<Event> ends_;
-  std::atomic<std::size_t> count_{0};
-};
 
 /// Runs epochs of one rank. Epochs run in the order of the calls, on any mix of streams.
 class RankProgram {
@@ -87,31 +48,30 @@ class RankProgram {
   bool alternates() const { return parities_ > 1; }
   /// True if a user's graph may replay the present commands.
   bool is_lent() const { return binding_ && binding_->lent; }
-  const Backlog& backlog() const { return backlog_; }
-  /// True if the device has finished everything that was enqueued, including an epoch that failed halfway.
-  bool idle() const;
+  /// Number of launches of an epoch, about.
+  std::size_t launches() const { return launches_.launches.size() + 1; }
+  RankQueue& queue() { return queue_; }
+  const RankQueue& queue() const { return queue_; }
   /// Traced steps since the last call, in microseconds since `begin`.
   std::vector<Span> spans(const Event& begin);
 
-  cudaStream_t stream() const { return streams_.front().get(); }
+  cudaStream_t stream() const { return queue_.stream(); }
   LocalRank& local() const { return local_; }
   /// The words that waits of an epoch poll.
   Watch watch() const { return local_.watch(epoch_word_.get<const std::uint32_t>()); }
   std::int64_t bytes() const;
 
  private:
-  /// Commands of an epoch of one parity, in order; null if a launch has nothing to do.
-  using Program = std::vector<std::unique_ptr<Command>>;
   /// All that holds addresses of the bound matrices. It does not change once made: graphs hold addresses of
   /// its tables and workspaces.
   struct Binding {
     std::uint64_t version = 0;  ///< of the memory
     TableMemory table_memory{};
-    std::vector<DeviceMemory> workspaces{};  ///< by lane, for cuBLASLt
+    std::vector<Scratch> workspaces{};  ///< by lane
     Memory::Staged staged{};
-    std::vector<Program> programs{};  ///< by parity
-    std::vector<Graph> graphs{};      ///< by parity; empty: not captured yet
-    bool lent = false;                ///< a user's graph holds addresses of it
+    std::vector<Commands> programs{};  ///< by parity
+    std::vector<Graph> graphs{};       ///< by parity; empty: not captured yet
+    bool lent = false;                 ///< a user's graph holds addresses of it
     std::int64_t bytes() const;
   };
   struct Traced {
@@ -119,7 +79,6 @@ class RankProgram {
     Event begin, end;
   };
 
-  Program make(Binding& binding, int parity);
   template <class Issue>
   void enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue);
   template <class Enqueue>
@@ -141,11 +100,7 @@ class RankProgram {
   std::unique_ptr<Binding> binding_;
   // Earlier bindings that users' graphs may still use.
   std::vector<std::unique_ptr<Binding>> lent_;
-  std::vector<Stream> streams_;  // by lane
-  Event begun_;
-  std::vector<Event> ended_;  // by lane
-  Backlog backlog_;
-  unsigned long long last_stream_ = 0;  // id of the last epoch's stream
+  RankQueue queue_;
   std::vector<Traced> traced_;
 };
 

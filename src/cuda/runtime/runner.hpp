@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "connect.hpp"
 #include "cuda/memory/memory.hpp"
 #include "deadline.hpp"
 #include "launchers.hpp"
+#include "monitor.hpp"
 #include "rank_program.hpp"
 #include "start_line.hpp"
 #include "world.hpp"
@@ -43,21 +45,12 @@ class Runner final : public Resident {
   enum class By { streams, traced_streams, graph };
 
   void on_all(std::function<void(std::size_t)> action, double timeout_us);
-  void connect(std::size_t index);
   void capture();
   void start(By by, const RunOptions& options);
   void meet();
   void launch(std::size_t index, By by, int first, int last, int all);
-  void make_room(const RankProgram& rank) const;
   bool require_ready(std::span<void* const> streams) const;
-  void wait_until(const std::function<bool()>& done);
-  void watch();
   double connect_us() const;
-  void begin_watch();
-  void require_progress();
-  void require_sound() const;
-  void require_working();
-  std::string diagnosis() const;
   [[noreturn]] void fail(std::exception_ptr error);
   RunReport report(const RunOptions& options, double timeout_us);
 
@@ -65,6 +58,7 @@ class Runner final : public Resident {
   const Plan plan_;
   const LaunchProgram program_;
   Memory memory_;
+  Monitor monitor_;
   Launchers launchers_;
   std::vector<std::unique_ptr<RankProgram>> ranks_;
   struct Times {
@@ -72,15 +66,11 @@ class Runner final : public Resident {
   };
   std::vector<Times> times_;
   StartLine start_;
-  std::atomic<std::size_t> arrived_{0};          // launching threads that are at meet()
-  std::vector<const Communicator*> exchanging_;  // communicators whose ranks send each other messages
-  std::vector<DeviceMemory> greetings_;          // by local rank: buffers of connect()
-  double timeout_us_;                            // timeout of one wait, as last set
-  std::size_t ended_ = 0;                        // epochs of the local ranks that had ended at the last check
-  Clock::time_point next_end_{};                 // deadline for the next epoch to end
-  int enqueued_ = 0;                             // epochs enqueued since the last synchronize() or run()
-  bool graphs_ = false;                          // lanes run as branches of a graph
-  bool warm_ = false;                            // a run has completed
+  Connections connections_;
+  std::atomic<std::size_t> arrived_{0};  // launching threads that are at meet()
+  int enqueued_ = 0;                     // epochs enqueued since the last synchronize() or run()
+  bool graphs_ = false;                  // lanes run as branches of a graph
+  bool warm_ = false;                    // a run has completed
 };
 
 }  // namespace shingle::cuda

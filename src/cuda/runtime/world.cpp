@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "arena.hpp"
 #include "backend/agreement.hpp"
 #include "backend/alarm.hpp"
 #include "backend/neighbours.hpp"
@@ -185,7 +186,8 @@ void CudaWorld::require_same(const Plan& plan) {
         "the processes compile different plans: check that all were started with the same arguments");
 }
 
-std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
+/// Throws if the plan is for another world.
+void CudaWorld::require_fits(const Plan& plan) const {
   if (static_cast<int>(plan.ranks.size()) != size())
     throw InvalidArgument(
         fmt::format("the plan is for {} ranks, the world has {}", plan.ranks.size(), size()));
@@ -195,10 +197,38 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
     throw InvalidArgument(
         fmt::format("the plan is for {} SMs a rank, but a GPU here has {}: plan for this GPU", plan.workers,
                     machine_.workers));
+}
+
+std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
+  require_fits(plan);
   health_->require();
   require_same(plan);
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return cuda::compile(*this, plan);
+}
+
+std::shared_ptr<Arena> CudaWorld::make_arena(std::int64_t bytes) {
+  health_->require();
+  if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
+  return {new CudaArena(*this, bytes), UnlessHopeless{health_}};
+}
+
+void CudaWorld::prepare(const Plan& plan, const std::shared_ptr<Arena>& arena) {
+  require_fits(plan);
+  require_same(plan);
+  std::dynamic_pointer_cast<CudaArena>(arena)->prepare(plan);
+}
+
+bool CudaWorld::is_prepared(const Plan& plan) const {
+  return std::ranges::all_of(communicators_of(plan),
+                             [this](const CommUse& use) { return communicators_->has(use.key); });
+}
+
+std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan, const std::shared_ptr<Arena>& arena,
+                                               double timeout_us) {
+  require_fits(plan);
+  health_->require();
+  return cuda::compile(*this, plan, std::dynamic_pointer_cast<CudaArena>(arena), timeout_us);
 }
 
 void CudaWorld::barrier(double timeout_us) {

@@ -47,11 +47,17 @@ class CudaWorld final : public World {
   std::vector<int> local_ranks() const override;
   const Machine& machine() const override { return machine_; }
   Capabilities capabilities() const override;
+  std::string refuses(const Plan& plan) const override;
   DeviceBuffer allocate(int rank, std::size_t bytes) override;
   void upload(int rank, void* device, const void* host, std::size_t bytes) override;
   void download(int rank, void* host, const void* device, std::size_t bytes) override;
   void fill(int rank, void* device, std::uint8_t value, std::size_t bytes) override;
   std::unique_ptr<Executable> compile(const Plan& plan) override;
+  std::shared_ptr<Arena> make_arena(std::int64_t bytes) override;
+  void prepare(const Plan& plan, const std::shared_ptr<Arena>& arena) override;
+  bool is_prepared(const Plan& plan) const override;
+  std::unique_ptr<Executable> compile(const Plan& plan, const std::shared_ptr<Arena>& arena,
+                                      double timeout_us) override;
   void barrier() override { barrier(parts_.options.timeout_us); }
   std::vector<double> all_max(std::vector<double> values) override {
     return all_max(std::move(values), parts_.options.timeout_us);
@@ -98,6 +104,12 @@ class CudaWorld final : public World {
   /// before that it prints the reason if it takes longer than usual. Never throws. No thread may be in an
   /// operation of a communicator, except in a hopeless world, whose communicators stay as they are.
   void fail(std::exception_ptr error) noexcept;
+  /// As fail(), then throws the first failure of the world.
+  [[noreturn]] void fail_and_throw(std::exception_ptr error) {
+    fail(error);
+    if (auto first = health_->error()) std::rethrow_exception(first);
+    std::rethrow_exception(error);
+  }
   /// Runs `action`, which all processes run together. A failure breaks the world.
   template <class Action>
   void in_step(Action action) {
@@ -115,6 +127,7 @@ class CudaWorld final : public World {
   bool is_alone() const { return static_cast<int>(parts_.local.size()) == parts_.size; }
   bool release(double timeout_us) noexcept;
   void require_same(const Plan& plan);
+  void require_fits(const Plan& plan) const;
   void join_memory();
   void settle() noexcept;
 

@@ -154,7 +154,7 @@ void HostExecutable::enqueue_epoch(std::span<const CallMatrix> matrices, std::sp
   WorldState& world = *engine_->world;
   world.health.require();
   if (!prepared_) throw InvalidArgument("call prepare() before enqueue()");
-  if (streams.size() != ranks_.size())
+  if (streams.size() != ranks_.size() && !(tag && streams.empty()))
     throw InvalidArgument(
         fmt::format("{} streams for {} ranks of this process; expected one a rank, in order of rank",
                     streams.size(), ranks_.size()));

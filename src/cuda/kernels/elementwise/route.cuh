@@ -1,7 +1,7 @@
 // Device code that looks up the address of a tile's row.
 #pragma once
 
-#include "cuda/kernels/hooks.hpp"
+#include "cuda/kernels/elementwise.hpp"
 
 namespace shingle::cuda {
 
@@ -17,7 +17,7 @@ struct TileSpot {
 __device__ inline char* row_of(const Route& route, const TileSpot& tile, std::int32_t tile_rows,
                                std::int32_t row, std::int32_t dest = 0) {
   if (route.table == nullptr)
-    return route.base + (static_cast<std::int64_t>(tile.m) * tile_rows + row) * route.row_bytes;
+    return route.base + route.shift + (static_cast<std::int64_t>(tile.m) * tile_rows + row) * route.row_bytes;
   std::int32_t piece = 0;
   if (route.pieces > 1) {
     piece = route.piece_rows == 1 ? row
@@ -27,12 +27,21 @@ __device__ inline char* row_of(const Route& route, const TileSpot& tile, std::in
   }
   const std::int64_t index = route.by_tile ? tile.position : tile.m;
   char* const at = route.table[(index * route.pieces + piece) * route.dests + dest];
-  return at == nullptr ? nullptr : at + row * route.row_bytes;
+  return at == nullptr ? nullptr : at + route.shift + row * route.row_bytes;
 }
 
 /// Elements from that address to the tile's column 0.
 __device__ inline std::int32_t first_col(const Route& route, const TileSpot& tile, std::int32_t tile_cols) {
   return route.by_tile ? 0 : tile.n * tile_cols;
+}
+
+/// Copies the routes of a pass's sources to shared memory, with the shifts of the call. Called by all threads
+/// of the CTA before a CTA barrier.
+__device__ inline void load_sources(const ElementwiseArgs& args, Route* sources) {
+  for (int i = static_cast<int>(threadIdx.x); i < args.source_count; i += static_cast<int>(blockDim.x)) {
+    sources[i] = args.sources[i];
+    sources[i].shift = args.shifts.of[sources[i].matrix];
+  }
 }
 
 }  // namespace shingle::cuda

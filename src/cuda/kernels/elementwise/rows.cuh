@@ -221,8 +221,7 @@ __global__ void __launch_bounds__(max_row_threads, 1)
   __shared__ SliceSums sums[max_row_threads / 32];
   __shared__ Route sources[max_sources];
   extern __shared__ float4 cache[];
-  for (int i = static_cast<int>(threadIdx.x); i < args.source_count; i += static_cast<int>(blockDim.x))
-    sources[i] = args.sources[i];
+  load_sources(args, sources);
   __syncthreads();
 
   const int slice = static_cast<int>(threadIdx.x) / layout.threads;

@@ -71,7 +71,7 @@ __device__ inline std::int64_t next_item(const ElementwiseArgs& args, std::uint3
                                          std::int64_t turn) {
   if (args.queue == nullptr) return min(args.first + blockIdx.x + turn * gridDim.x, args.last);
   const auto items = static_cast<std::uint32_t>(args.last - args.first);
-  const std::uint32_t ticket = atomicAdd(args.queue, 1u) - epoch * items;
+  const std::uint32_t ticket = atomicAdd(args.queue, 1u) - (args.queue_grows ? epoch * items : 0);
   if (ticket < items) return args.first + ticket;
   atomicSub(args.queue, 1u);
   return args.last;
@@ -160,8 +160,7 @@ __global__ void __launch_bounds__(tile_threads, 1)
     tiles_kernel(const __grid_constant__ ElementwiseArgs args) {
   __shared__ TileRing ring;
   __shared__ Route sources[max_sources];
-  for (int i = static_cast<int>(threadIdx.x); i < args.source_count; i += tile_threads)
-    sources[i] = args.sources[i];
+  load_sources(args, sources);
   if (threadIdx.x < ring_slots) {
     ptx::barrier_init(&ring.posted[threadIdx.x], 1);
     ptx::barrier_init(&ring.moved[threadIdx.x], copy_warps);

@@ -19,6 +19,12 @@ __device__ __forceinline__ std::uint32_t load_acquire_sys(const std::uint32_t* a
   return value;
 }
 
+__device__ __forceinline__ std::uint64_t load_acquire_sys(const std::uint64_t* at) {
+  std::uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+
 /// Reads a word that others may write at any time. Orders nothing.
 __device__ __forceinline__ std::uint32_t load_relaxed_sys(const std::uint32_t* at) {
   std::uint32_t value;
@@ -38,6 +44,10 @@ __device__ __forceinline__ void add_release_sys(std::uint32_t* at, std::uint32_t
 
 __device__ __forceinline__ void store_release_sys(std::uint32_t* at, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_release_sys(std::uint64_t* at, std::uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
 __device__ __forceinline__ void fence_sys() {

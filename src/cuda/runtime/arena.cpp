@@ -1,0 +1,113 @@
+#include "arena.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/kernels/elementwise.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+constexpr std::size_t calls_in_flight = 64;
+constexpr std::size_t launches_in_flight = 512;  // the driver's queues hold about a thousand
+
+std::string text_of(Call call) {
+  return fmt::format("operator {} with m = {}", call >> 20 & 0xfff, call >> 32);
+}
+
+}  // namespace
+
+CudaArena::Calls::Calls(LocalRank& of)
+    : local(of), queue(calls_in_flight, launches_in_flight), recent(calls_in_flight) {
+  check(preload_sync(), "load kernels");
+  check(preload_elementwise(), "load kernels");
+}
+
+CudaArena::CudaArena(CudaWorld& world, std::int64_t bytes)
+    : world_(world),
+      memory_(world, bytes, world.options().first_epoch),
+      monitor_(world, [this](const Stall& stall) { return describe(stall); }),
+      launchers_(world.local()),
+      start_(world) {
+  for (LocalRank& local : world.local()) {
+    const DeviceGuard guard(local.device());
+    calls_.push_back(std::make_unique<Calls>(local));
+    monitor_.add(local, calls_.back()->queue.backlog());
+    world.blas(local.rank());
+  }
+  world_.add(*this);  // last: no destructor would undo it if a later statement threw
+}
+
+CudaArena::~CudaArena() {
+  try {
+    if (!world_.health().stopped()) synchronize();
+  } catch (const std::exception&) {  // the world is broken now, and the next call reports it
+  }
+  world_.remove(*this);
+}
+
+void CudaArena::prepare(const Plan& plan) {
+  world_.health().require();
+  for (const auto& calls : calls_) {
+    const DeviceGuard guard(calls->local.device());
+    calls->queue.reserve(most_lanes(plan));
+  }
+  const double timeout_us = std::max(monitor_.timeout_us(), least_connect_us);
+  constexpr double slack_us = 10e6;  // extra time for threads that keep their own deadline
+  try {
+    Connections(world_, plan)
+        .connect(
+            start_,
+            [&](std::function<void(std::size_t)> action, double us) {
+              monitor_.begin();
+              launchers_.run(std::move(action), us + slack_us, [this] { monitor_.watch(); });
+            },
+            [this] { return launchers_.failed(); }, timeout_us);
+  } catch (...) {
+    if (launchers_.stuck()) world_.health().give_up();
+    world_.fail_and_throw(std::current_exception());
+  }
+}
+
+void CudaArena::synchronize() {
+  world_.health().require();
+  try {
+    monitor_.wait_until([this] {
+      return std::ranges::all_of(calls_, [](const auto& calls) { return calls->queue.backlog().empty(); });
+    });
+  } catch (...) {
+    world_.fail_and_throw(std::current_exception());
+  }
+}
+
+bool CudaArena::idle() const noexcept try {
+  return std::ranges::all_of(calls_, [](const auto& calls) { return calls->queue.idle(); });
+} catch (...) {
+  return true;  // a failed device runs nothing
+}
+
+/// What a rank waited for, or did wrong.
+std::string CudaArena::describe(const Stall& stall) const {
+  for (std::size_t index = 0; index < calls_.size(); ++index) {
+    const CallWords& words = memory_.words(index);
+    if (stall.counter == words.busy)
+      return "began a call while another call of the context was running: order the streams of its calls";
+    const auto* const call = reinterpret_cast<const Call*>(stall.counter);
+    if (call >= words.calls && call < words.calls + words.world * calls_kept)
+      return fmt::format("calls {}, where rank {} calls {}; all ranks must make the same calls",
+                         text_of(stall.own_call), (call - words.calls) / calls_kept,
+                         text_of(stall.other_call));
+    const Calls& calls = *calls_[index];
+    const auto& recent = calls.recent[calls.queue.backlog().ended() % calls_in_flight];
+    if (recent == nullptr) continue;
+    if (const std::string at = recent->describe(stall.counter); !at.empty())
+      return fmt::format("waited for {}: saw {}, wanted {}", at, stall.seen, stall.wanted);
+  }
+  return fmt::format("waited for a count: saw {}, wanted {}", stall.seen, stall.wanted);
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,212 @@
+#include "call_executable.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/raii/capture_mode.hpp"
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "shingle/base/error.hpp"
+
+namespace shingle::cuda {
+
+/// The matrices of a rank as kernels access them.
+struct CallExecutable::Matrices {
+  Shifts shifts;
+  /// Copies of matrices that kernels cannot access as they are, and the moves to and from them.
+  Memory::Staged staged{};
+  std::vector<void*> copies{};
+};
+
+CallExecutable::CallExecutable(CudaWorld& world, const Plan& plan, std::shared_ptr<CudaArena> arena,
+                               double timeout_us)
+    : world_(world),
+      plan_(plan),
+      program_(lower(plan_)),
+      arena_(std::move(arena)),
+      memory_(std::make_shared<const Memory>(plan_, world, arena_->memory())) {
+  arena_->monitor().set_timeout_us(timeout_us);
+  for (std::size_t role = 0; role < buffers_.size(); ++role)
+    buffers_[role] = find_buffer(plan_, static_cast<Role>(role));
+  const RelaxedCapture relaxed;
+  for (std::size_t index = 0; index < arena_->local_ranks(); ++index) {
+    CudaArena::Calls& calls = arena_->calls(index);
+    const DeviceGuard guard(calls.local.device());
+    ranks_.push_back(
+        std::make_unique<Rank>(calls, program_.ranks[static_cast<std::size_t>(calls.local.rank())]));
+    make(*ranks_.back());
+  }
+}
+
+CallExecutable::~CallExecutable() {
+  try {
+    const RelaxedCapture relaxed;
+    if (!world_.health().stopped())
+      arena_->monitor().wait_until([this] {
+        return std::ranges::all_of(
+            ranks_, [](const auto& rank) { return rank->calls.queue.backlog().ended() >= rank->end; });
+      });
+  } catch (const std::exception&) {
+    world_.fail(std::current_exception());  // the next call reports it
+  }
+}
+
+/// Makes the commands of a local rank.
+void CallExecutable::make(Rank& rank) {
+  const int number = rank.calls.local.rank();
+  const RankPlan& planned = plan_.ranks[static_cast<std::size_t>(number)];
+  const ArenaMemory& arena = arena_->memory();
+  const std::size_t counts = memory_->counts(number);
+  const auto index = static_cast<std::size_t>(&rank.calls.local - world_.local().data());
+  rank.lanes = planned.lanes.size();
+  rank.counts = static_cast<std::int32_t>(counts) + rank.launches.work_queues;
+  if (static_cast<std::size_t>(rank.counts) > ArenaMemory::most_counts)
+    throw Unsupported(fmt::format("CUDA: the plan has {} counts on rank {}; an arena has {}", rank.counts,
+                                  number, ArenaMemory::most_counts));
+  rank.calls.queue.reserve(rank.lanes);
+  while (rank.calls.workspaces.size() < rank.calls.queue.lanes()) rank.calls.workspaces.emplace_back();
+  for (const Launch& launch : rank.launches.launches)
+    rank.commands.push_back(
+        make_command({.world = world_,
+                      .plan = plan_,
+                      .launch = launch,
+                      .memory = *memory_,
+                      .table_memory = rank.tables,
+                      .library = rank.calls.library,
+                      .workspace = rank.calls.workspaces[static_cast<std::size_t>(launch.stream)],
+                      .events = rank.edges,
+                      .flags = nullptr,
+                      .rank = number,
+                      .parity = 0,
+                      .watch = rank.calls.local.watch(arena.words(index).epoch),
+                      .queues = arena.place(number)->counts + counts},
+                     planned));
+  rank.tables.commit(rank.calls.uploads.get());
+}
+
+void CallExecutable::bind(int, Role, const MatrixMemory&) {
+  throw InvalidArgument("matrices of an executable in an arena come with each call");
+}
+
+RunReport CallExecutable::run(const RunOptions&) {
+  throw InvalidArgument("an executable in an arena runs by enqueue() with the matrices of a call");
+}
+
+void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
+                             std::span<void* const> streams) {
+  arena_->monitor().require_working();
+  if (!streams.empty() && streams.size() != ranks_.size())
+    throw InvalidArgument(
+        fmt::format("{} streams for {} ranks of this process; expected one a rank, in order of rank",
+                    streams.size(), ranks_.size()));
+  const bool capturing = is_capturing(streams);
+  const RelaxedCapture relaxed;  // to look at events of earlier calls
+  try {
+    for (std::size_t index = 0; index < ranks_.size(); ++index) {
+      Rank& rank = *ranks_[index];
+      RankQueue& queue = rank.calls.queue;
+      const DeviceGuard guard(rank.calls.local.device());
+      const auto stream = streams.empty() ? queue.stream() : static_cast<cudaStream_t>(streams[index]);
+      if (capturing) {
+        captured_ = true;
+        enqueue(index, tag, matrices, stream);
+        continue;
+      }
+      const std::size_t launches = rank.launches.launches.size() + 2;
+      arena_->monitor().make_room(rank.calls.local.rank(), queue.backlog(), launches, [] { return false; });
+      rank.calls.recent[queue.backlog().added() % rank.calls.recent.size()] = memory_;
+      queue.add(stream, launches, [&] { enqueue(index, tag, matrices, stream); });
+      rank.end = queue.backlog().added();
+    }
+  } catch (...) {
+    world_.fail_and_throw(std::current_exception());
+  }
+}
+
+/// True if all streams are being captured. Throws if only some are, or if a graph cannot hold the plan.
+bool CallExecutable::is_capturing(std::span<void* const> streams) const {
+  std::size_t capturing = 0;
+  for (std::size_t index = 0; index < streams.size(); ++index) {
+    const DeviceGuard guard(ranks_[index]->calls.local.device());
+    cudaStreamCaptureStatus status{};
+    check(cudaStreamIsCapturing(static_cast<cudaStream_t>(streams[index]), &status), "cudaStreamIsCapturing");
+    capturing += status != cudaStreamCaptureStatusNone ? 1 : 0;
+  }
+  if (capturing == 0) return false;
+  if (capturing < streams.size())
+    throw InvalidArgument("only some of the streams are being captured; capture all or none");
+  if (const std::string why = unfit_for_graph(); !why.empty()) throw Unsupported(why);
+  return true;
+}
+
+std::string CallExecutable::unfit_for_graph() const {
+  if (!program_.unfit_for_graph.empty()) return program_.unfit_for_graph;
+  const std::size_t lanes = most_lanes(plan_);
+  const auto found = world_.side_by_side().find(lanes);
+  return found != world_.side_by_side().end() && found->second
+             ? ""
+             : fmt::format(
+                   "the plan's {0} lanes do not run concurrently as branches of a graph here; "
+                   "CUDA_DEVICE_MAX_CONNECTIONS must be at least {0}",
+                   lanes);
+}
+
+/// Completes the addresses of the rank's matrices. A matrix with gaps between rows, or that does not begin at
+/// a multiple of 16 bytes, gets a copy for this call.
+CallExecutable::Matrices CallExecutable::fit(const Rank& rank, std::span<const CallMatrix> matrices,
+                                             cudaStream_t stream) const {
+  Matrices fitted;
+  const int number = rank.calls.local.rank();
+  for (const auto& [owner, role, memory] : matrices) {
+    const std::int32_t buffer = buffers_[static_cast<std::size_t>(role)];
+    if (owner != number || buffer < 0) continue;
+    const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+    const auto rows = static_cast<std::size_t>(planned.rows[static_cast<std::size_t>(number)]);
+    const bool dense = rows <= 1 || memory.row_stride == 0 || memory.row_stride == planned.cols;
+    void* used = memory.data;
+    if (rows > 0 && (!dense || reinterpret_cast<std::uintptr_t>(memory.data) % 16 != 0)) {
+      const std::size_t element = size_bytes(planned.dtype);
+      const std::size_t row = static_cast<std::size_t>(planned.cols) * element;
+      const std::size_t pitch = dense ? row : static_cast<std::size_t>(memory.row_stride) * element;
+      used = fitted.copies.emplace_back(rank.calls.copies.allocate(row * rows, stream));
+      if (is_input(role))
+        fitted.staged.inputs.push_back({used, row, memory.data, pitch, row, rows});
+      else
+        fitted.staged.outputs.push_back({memory.data, pitch, used, row, row, rows});
+    }
+    fitted.shifts.of[static_cast<std::size_t>(role)] = Memory::shift(role, used);
+  }
+  return fitted;
+}
+
+void CallExecutable::enqueue(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
+                             cudaStream_t stream) {
+  Rank& rank = *ranks_[index];
+  const Matrices fitted = fit(rank, matrices, stream);
+  const CallWords& words = arena_->memory().words(index);
+  const Watch watch = rank.calls.local.watch(words.epoch);
+  const auto op = static_cast<std::uint32_t>(tag.op), m = static_cast<std::uint32_t>(tag.m);
+  check(launch_begin_call(words, op, m, watch, stream), "launch the begin of a call");
+  move(fitted.staged.inputs, stream);
+  issue_lanes(rank.calls.queue, stream, rank.lanes, rank.launches, rank.commands,
+              [&](Command* command, const Launch& launch, cudaStream_t on) {
+                if (const auto& hook = world_.options().on_step)
+                  hook({rank.calls.local.rank(), launch.stream, launch.first, words.epoch, on});
+                if (command != nullptr) command->enqueue(on, fitted.shifts);
+              });
+  move(fitted.staged.outputs, stream);
+  for (void* const copy : fitted.copies) MemoryPool::release(copy, stream);
+  check(launch_end_call(words, op, m, watch, arena_->memory().place(rank.calls.local.rank())->counts,
+                        rank.counts, stream),
+        "launch the end of a call");
+}
+
+std::int64_t CallExecutable::internal_bytes(int rank) const {
+  std::int64_t bytes = arena_->bytes();
+  for (const auto& at : ranks_)
+    if (at->calls.local.rank() == rank) bytes += at->tables.bytes();
+  return bytes;
+}
+
+}  // namespace shingle::cuda

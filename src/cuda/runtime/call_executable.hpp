@@ -1,0 +1,70 @@
+// A plan compiled into an arena, which calls run with any matrices.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "arena.hpp"
+#include "commands.hpp"
+#include "shingle/backend/backend.hpp"
+
+namespace shingle::cuda {
+
+class CallExecutable final : public Executable {
+ public:
+  /// Local. Requires arena->prepare() of a plan with the same communicators and number of lanes. The plan has
+  /// been found to be served.
+  CallExecutable(CudaWorld& world, const Plan& plan, std::shared_ptr<CudaArena> arena, double timeout_us);
+  /// Waits under the deadline for calls of this plan in flight.
+  ~CallExecutable() override;
+  CallExecutable(const CallExecutable&) = delete;
+  CallExecutable& operator=(const CallExecutable&) = delete;
+
+  void bind(int rank, Role role, const MatrixMemory& memory) override;
+  RunReport run(const RunOptions& options) override;
+  void enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
+               std::span<void* const> streams) override;
+  void synchronize() override { arena_->synchronize(); }
+  bool captured() const override { return captured_; }
+  std::int64_t internal_bytes(int rank) const override;
+  void poison() override { arena_->memory().poison(); }
+
+ private:
+  /// The part of a local rank.
+  struct Rank {
+    explicit Rank(CudaArena::Calls& of, const RankLaunches& launched)
+        : calls(of),
+          launches(launched),
+          edges(static_cast<std::size_t>(launched.events)),
+          tables(&of.tables) {}
+
+    CudaArena::Calls& calls;
+    const RankLaunches& launches;
+    const std::vector<Event> edges;
+    TableMemory tables;
+    Commands commands;
+    std::int32_t counts = 0;  ///< words of the arena that the plan uses
+    std::size_t lanes = 0;
+    std::size_t end = 0;  ///< number of epochs of the arena up to the last call
+  };
+  struct Matrices;
+  void make(Rank& rank);
+  Matrices fit(const Rank& rank, std::span<const CallMatrix> matrices, cudaStream_t stream) const;
+  void enqueue(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
+               cudaStream_t stream);
+  bool is_capturing(std::span<void* const> streams) const;
+  std::string unfit_for_graph() const;
+
+  CudaWorld& world_;
+  const Plan plan_;
+  const LaunchProgram program_;
+  const std::shared_ptr<CudaArena> arena_;
+  const std::shared_ptr<const Memory> memory_;
+  std::array<std::int32_t, Shifts::roles> buffers_{};  // by role; -1: none
+  std::vector<std::unique_ptr<Rank>> ranks_;           // by local rank
+  bool captured_ = false;
+};
+
+}  // namespace shingle::cuda

@@ -1,0 +1,55 @@
+// Watches the epochs of the local ranks: failures anywhere, and progress.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backlog.hpp"
+#include "deadline.hpp"
+#include "world.hpp"
+
+namespace shingle::cuda {
+
+class Monitor {
+ public:
+  /// `describe`: what a rank waited for, of a stall that its device recorded.
+  Monitor(CudaWorld& world, std::function<std::string(const Stall&)> describe);
+  void add(const LocalRank& local, const Backlog& backlog) { ranks_.push_back({&local, &backlog}); }
+
+  /// Timeout of one wait.
+  double timeout_us() const { return timeout_us_; }
+  void set_timeout_us(double timeout_us);
+
+  /// Starts the deadline for progress anew.
+  void begin();
+  /// Throws if a rank has failed, or if no epoch has ended for too long. Waits inside NCCL have no deadline
+  /// of their own: while epochs are in flight, one must end within the timeout.
+  void watch();
+  /// Throws if waits of a local rank were ended.
+  void require_sound() const;
+  /// Breaks the world and throws if it has failed, or if an earlier epoch has.
+  void require_working() const;
+  /// Watches until done() is true.
+  void wait_until(const std::function<bool()>& done);
+  /// Waits until the driver's queues take an epoch of that many launches. A launch into a full queue would
+  /// block without a deadline. Throws Timeout once failed() is true.
+  void make_room(int rank, Backlog& backlog, std::size_t launches, const std::function<bool()>& failed) const;
+
+ private:
+  struct Rank {
+    const LocalRank* local = nullptr;
+    const Backlog* backlog = nullptr;
+  };
+  void require_progress();
+  std::string diagnosis() const;
+
+  CudaWorld& world_;
+  const std::function<std::string(const Stall&)> describe_;
+  std::vector<Rank> ranks_;
+  double timeout_us_;
+  std::size_t ended_ = 0;         // epochs of the local ranks that had ended at the last check
+  Clock::time_point next_end_{};  // deadline for the next epoch to end
+};
+
+}  // namespace shingle::cuda

@@ -1,0 +1,79 @@
+// The order of a rank's epochs on its device, and the streams of their lanes.
+#pragma once
+
+#include <vector>
+
+#include "backlog.hpp"
+#include "cuda/raii/stream.hpp"
+
+namespace shingle::cuda {
+
+/// Epochs run in the order of the calls, on any mix of streams. The rank's device must be current in all
+/// functions.
+class RankQueue {
+ public:
+  /// Bounds the epochs in flight, and their launches.
+  explicit RankQueue(std::size_t epochs, std::size_t most_launches = ~std::size_t{0})
+      : backlog_(epochs, most_launches) {
+    reserve(1);
+  }
+
+  void reserve(std::size_t lanes) {
+    while (streams_.size() < lanes) {
+      streams_.emplace_back();
+      ended_.emplace_back();
+    }
+  }
+  std::size_t lanes() const { return streams_.size(); }
+  /// The queue's own stream, for epochs without a stream of the user.
+  cudaStream_t stream() const { return streams_.front().get(); }
+  /// The stream of a lane, in an epoch that begins on `stream`.
+  cudaStream_t of(std::size_t lane, cudaStream_t stream) const {
+    return lane == 0 ? stream : streams_[lane].get();
+  }
+
+  /// Enqueues one epoch of `launches` launches by enqueue(), after earlier epochs.
+  template <class Enqueue>
+  void add(cudaStream_t stream, std::size_t launches, Enqueue&& enqueue) {
+    const unsigned long long id = id_of(stream);
+    if (id != last_stream_) backlog_.follow(stream);
+    last_stream_ = id;
+    try {
+      enqueue();
+    } catch (...) {
+      backlog_.add(stream,
+                   launches);  // launches that were enqueued before the failure also need an end event
+      throw;
+    }
+    backlog_.add(stream, launches);
+  }
+  /// Forks the streams of `lanes` lanes from `stream`.
+  void fork(cudaStream_t stream, std::size_t lanes) {
+    if (lanes < 2) return;
+    begun_.record(stream);
+    for (std::size_t lane = 1; lane < lanes; ++lane) begun_.make_wait(of(lane, stream));
+  }
+  void join(cudaStream_t stream, std::size_t lanes) {
+    for (std::size_t lane = 1; lane < lanes; ++lane) {
+      ended_[lane].record(of(lane, stream));
+      ended_[lane].make_wait(stream);
+    }
+  }
+
+  Backlog& backlog() { return backlog_; }
+  const Backlog& backlog() const { return backlog_; }
+  /// True if the device has finished everything that was enqueued, including an epoch that failed halfway.
+  bool idle() const {
+    return backlog_.empty() &&
+           std::all_of(streams_.begin(), streams_.end(), [](const Stream& one) { return one.idle(); });
+  }
+
+ private:
+  std::vector<Stream> streams_;  // by lane
+  Event begun_;
+  std::vector<Event> ended_;  // by lane
+  Backlog backlog_;
+  unsigned long long last_stream_ = 0;  // id of the last epoch's stream
+};
+
+}  // namespace shingle::cuda
