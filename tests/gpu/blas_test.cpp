@@ -40,22 +40,22 @@ void expect_product(LibraryProblem p) {
   for (Matrix* matrix : {&a, &b, &bias}) matrix->fill(random);
   const DeviceMemory at_a = upload(a.bytes), at_b = upload(b.bytes), at_c = upload(c.bytes);
   const DeviceMemory at_bias = upload(bias.bytes);
-  if (p.bias != nullptr) p.bias = at_bias.get();
 
   const BlasHandle handle;
   const Stream stream;
+  const LibraryOperands operands{at_a.get(), at_b.get(), p.bias ? at_bias.get() : nullptr, at_c.get()};
   LibraryGemm product(handle, p);
   EXPECT_GE(product.candidates(), 1u);
-  EXPECT_GT(product.tune(stream.get(), at_a.get(), at_b.get()), 0);
+  EXPECT_GT(product.tune(stream.get(), operands), 0);
   check(cudaMemset(at_c.get(), 0xff, at_c.bytes()), "cudaMemset");
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   const DeviceMemory workspace(product.workspace_bytes());
-  product.run(stream.get(), at_a.get(), at_b.get(), at_c.get(), workspace.get());
+  product.run(stream.get(), operands, workspace.get());
   stream.synchronize();
   c.bytes = download<char>(at_c);
   for (std::int64_t i = 0; i < p.m; ++i)
     for (std::int64_t j = 0; j < p.n; ++j) {
-      float sum = p.bias != nullptr ? bias.at(j) : 0;
+      float sum = p.bias ? bias.at(j) : 0;
       for (std::int64_t k = 0; k < p.k; ++k)
         sum += a.at(p.transpose_a ? k * p.lda + i : i * p.lda + k) *
                b.at(p.transpose_b ? j * p.ldb + k : k * p.ldb + j);
@@ -78,12 +78,11 @@ TEST_F(BlasTest, EveryLayoutAndType) {
 }
 
 TEST_F(BlasTest, BiasReluAndFewSms) {
-  const char some = 0;
   for (const bool relu : {false, true}) {
-    LibraryProblem problem{.m = 40, .n = 72, .k = 16, .bias = &some, .relu = relu};
+    LibraryProblem problem{.m = 40, .n = 72, .k = 16, .bias = true, .relu = relu};
     problem.sms = 16;
     expect_product(problem);
-    problem.bias = nullptr;
+    problem.bias = false;
     expect_product(problem);
   }
 }
@@ -91,8 +90,8 @@ TEST_F(BlasTest, BiasReluAndFewSms) {
 TEST_F(BlasTest, NothingToMultiply) {
   const BlasHandle handle;
   LibraryGemm product(handle, {.m = 0, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8});
-  EXPECT_EQ(product.tune(nullptr, nullptr, nullptr), 0);
-  product.run(nullptr, nullptr, nullptr, nullptr, nullptr);
+  EXPECT_EQ(product.tune(nullptr, {}), 0);
+  product.run(nullptr, {}, nullptr);
 }
 
 }  // namespace

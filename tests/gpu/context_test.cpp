@@ -1,0 +1,77 @@
+// Contexts on GPUs, in one process.
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <thread>
+
+#include "context_calls.hpp"
+#include "cuda/runtime/devices.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/cuda/cuda.hpp"
+
+namespace shingle::test {
+namespace {
+
+class Contexts : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (cuda::count_gpus(why) < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed: " << why;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, Contexts, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+TEST_P(Contexts, RandomCallsAreRight) {
+  // Numbers of calls wrap at 2^32, and comparisons of them at 2^31.
+  for (const std::uint32_t first : {0u, (1u << 31) - 100, 0u - 100}) {
+    const auto world = make_cuda_world(GetParam(), {.first_epoch = first});
+    random_calls(*world, {.seed = first, .operators = 6, .calls = 150});
+  }
+}
+
+TEST_P(Contexts, ConcurrentReplaysAreAnError) {
+  if (GetParam() > 1) GTEST_SKIP() << "one rank is enough";
+  const auto world = make_cuda_world(1);
+  Problem problem;
+  problem.m = 4096, problem.n = 4096, problem.k = 4096;
+  problem.dtype = DType::bf16;
+  Context context(*world, {.timeout_us = 5e6});
+  context.declare(problem);
+  Dice dice(1);
+  CallMatrices call(*world, random_inputs(problem, 1, Values::integers), dice);
+  const cuda::Stream one, other;
+  const auto capture = [&] {
+    return cuda::Graph::capture(one.get(), [&](cudaStream_t on) {
+      void* const handles[] = {on};
+      for (int i = 0; i < 20; ++i) context.call(0, problem.m, call.arguments(), handles);
+    });
+  };
+  const cuda::Graph first = capture(), second = capture();
+  for (int i = 0; i < 20; ++i) {
+    first.launch(one.get());
+    second.launch(other.get());
+  }
+  one.synchronize();
+  other.synchronize();
+  try {
+    context.call(0, problem.m, call.arguments());
+    context.synchronize();
+    FAIL() << "two calls ran at the same time";
+  } catch (const Timeout& error) {
+    EXPECT_NE(std::string(error.what()).find("another call of the context was running"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace shingle::test
+
+#else
+TEST(Contexts, NeedCuda) {
+  GTEST_SKIP() << "this build has no CUDA backend: configure the cuda preset";
+}
+#endif
