@@ -92,6 +92,21 @@ typedef struct shingle_world_options {
   double timeout_us;         ///< deadline of waits outside calls; 0: 30 s
   int32_t ranks;             ///< 0: the backend's default (host: 4, cuda: all GPUs, mpi: all processes)
   int32_t workers_per_rank;  ///< host backends: threads that compute; 0: the cores, shared among the ranks
+
+  // cuda: a group of processes, each with one rank. Without a group or communicators, the ranks are those of
+  // a launcher's variables, or GPUs of this process.
+  /// Gathers `bytes` bytes of each rank of the group into `all`, in order of rank, over the program's store
+  /// or process group. Returns 0, or another number if a rank is missing. Called only in
+  /// shingle_world_create().
+  int (*allgather)(void* user, const void* own, void* all, size_t bytes);
+  void* user;  ///< passed to allgather
+  /// Instead of allgather: an ncclComm_t for each rank of this process, all of one clique. The caller keeps
+  /// them, and they must outlive the world.
+  void* const* communicators;
+  int32_t communicator_count;
+  int32_t rank;      ///< with allgather: rank of this process in the group, whose size is `ranks`
+  int32_t device;    ///< with allgather: device of this process
+  int32_t reserved;  ///< 0
 } shingle_world_options;
 
 /// Makes a world. Collective if its ranks are processes. `options` NULL: all defaults.

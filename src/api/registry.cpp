@@ -75,7 +75,13 @@ CudaOptions cuda_options(const WorldOptions& options) {
 }
 
 std::unique_ptr<World> make_cuda(int ranks, const WorldOptions& options) {
-  return make_cuda_world(ranks, cuda_options(options));
+  const CudaOptions cuda = cuda_options(options);
+  auto world = options.bootstrap                ? make_cuda_world(*options.bootstrap, cuda)
+               : !options.communicators.empty() ? make_cuda_world(options.communicators, cuda)
+                                                : make_cuda_world(ranks, cuda);
+  if (ranks != 0 && ranks != world->size())
+    throw InvalidArgument(fmt::format("{} ranks, but the group has {}", ranks, world->size()));
+  return world;
 }
 
 Machine gpus(int ranks, const WorldOptions& options) {
@@ -156,6 +162,12 @@ const BackendEntry& find_backend(std::string_view name) {
 }
 
 std::unique_ptr<World> make_world(int ranks, const WorldOptions& options) {
+  if (options.bootstrap && !options.communicators.empty())
+    throw InvalidArgument("a world is made from an allgather or from communicators, not from both");
+  const std::string_view name = backend_name(options);
+  if (name != "cuda" && (options.bootstrap || !options.communicators.empty()))
+    throw InvalidArgument(
+        fmt::format("backend '{}' takes no allgather and no communicators; only 'cuda' does", name));
   return find_backend(backend_name(options)).make(ranks, options);
 }
 

@@ -9,6 +9,7 @@
 
 #include "launch.hpp"
 #include "net/token.hpp"
+#include "shingle/backend/bootstrap.hpp"
 
 namespace shingle {
 
@@ -70,5 +71,8 @@ std::unique_ptr<Processes> alone();
 std::unique_ptr<Processes> connect(const Launched& launched, double timeout_us, const net::Token& token);
 /// As above, with the environment's token, which is read only if there are several processes.
 std::unique_ptr<Processes> connect(const Launched& launched, double timeout_us);
+/// Connects the processes of a group through the host program's all-gather. Throws InvalidArgument if the
+/// all-gather's result is not one of this group, Timeout as above, and whatever the all-gather throws.
+std::unique_ptr<Processes> connect(const Bootstrap& bootstrap, double timeout_us);
 
 }  // namespace shingle

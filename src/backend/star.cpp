@@ -48,14 +48,34 @@ void Star::exchange(int rank, double timeout_us, Action action) {
   }
 }
 
-Star::Star(const Launched& launched, double timeout_us, const net::Token& token)
-    : rank_(launched.rank), size_(launched.size), peers_(static_cast<std::size_t>(launched.size)) {
+namespace {
+
+net::Address address_of(const Launched& launched) {
   if (launched.master_host.empty())
     throw InvalidArgument("MASTER_ADDR is not set: set it to the host of rank 0, on all hosts");
-  const net::Address at{launched.master_host, launched.master_port % 65535 + 1};
+  return {launched.master_host, launched.master_port % 65535 + 1};
+}
+
+net::Socket listener_of(const Launched& launched) {
+  if (launched.rank != 0) return {};
+  try {
+    return net::listen_on(address_of(launched));
+  } catch (const net::Unreachable& error) {
+    throw Error(fmt::format("rank 0 {} (MASTER_PORT chooses another)", error.what()), 0);
+  }
+}
+
+}  // namespace
+
+Star::Star(const Launched& launched, double timeout_us, const net::Token& token)
+    : Star(launched.rank, launched.size, listener_of(launched), address_of(launched), timeout_us, token) {}
+
+Star::Star(int rank, int size, net::Socket listener, const net::Address& at, double timeout_us,
+           const net::Token& token)
+    : rank_(rank), size_(size), peers_(static_cast<std::size_t>(size)) {
   const net::Meeting meeting{"shingle world 1", token};
   if (rank_ == 0) {
-    await_others(at, meeting, timeout_us);
+    await_others(std::move(listener), meeting, timeout_us);
   } else {
     join(at, meeting, timeout_us);
   }
@@ -76,14 +96,8 @@ void Star::watch() {
 
 // Rendezvous.
 
-void Star::await_others(const net::Address& at, const net::Meeting& meeting, double timeout_us) {
+void Star::await_others(net::Socket listener, const net::Meeting& meeting, double timeout_us) {
   const auto deadline = net::deadline_in(timeout_us);
-  net::Socket listener;
-  try {
-    listener = net::listen_on(at);
-  } catch (const net::Unreachable& error) {
-    throw Error(fmt::format("rank 0 {} (MASTER_PORT chooses another)", error.what()), 0);
-  }
   net::Acceptor acceptor(std::move(listener), meeting);
   for (int missing = size_ - 1; missing > 0;) {
     auto guest = acceptor.next(deadline);

@@ -16,6 +16,9 @@ namespace shingle {
 class Star final : public Processes {
  public:
   Star(const Launched& launched, double timeout_us, const net::Token& token);
+  /// `listener`: of rank 0, which listens there for the others; they join it at `at`.
+  Star(int rank, int size, net::Socket listener, const net::Address& at, double timeout_us,
+       const net::Token& token);
   /// Says goodbye: a connection that ends without it is a process that died.
   ~Star() override;
 
@@ -38,7 +41,7 @@ class Star final : public Processes {
   net::Frame reply_of_first(net::Clock::time_point deadline, double timeout_us);
   void await_any(const std::vector<int>& ranks, net::Clock::time_point deadline);
   std::vector<int> others() const;
-  void await_others(const net::Address& at, const net::Meeting& meeting, double timeout_us);
+  void await_others(net::Socket listener, const net::Meeting& meeting, double timeout_us);
   bool admit(net::Guest guest, const net::Token& token);
   Verdict judge(const Hello& hello) const;
   void join(const net::Address& at, const net::Meeting& meeting, double timeout_us);

@@ -1,5 +1,6 @@
 #include "socket.hpp"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
@@ -87,6 +88,14 @@ Socket listen_on(const Address& address) {
     why = std::strerror(errno);
   }
   throw Unreachable(fmt::format("cannot listen on port {}: {}", address.port, why));
+}
+
+int port_of(const Socket& listener) {
+  sockaddr_storage at{};
+  socklen_t size = sizeof at;
+  if (getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&at), &size) != 0) return 0;
+  return ntohs(at.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(at).sin6_port
+                                        : reinterpret_cast<const sockaddr_in&>(at).sin_port);
 }
 
 Socket connect_to(const Address& address, Clock::time_point deadline) {

@@ -40,8 +40,10 @@ class Socket {
 };
 
 /// Listens on a port: only for this host if `address` is a loopback address, else on all of this host's
-/// addresses. Throws Unreachable with the reason.
+/// addresses. Port 0: any free port. Throws Unreachable with the reason.
 Socket listen_on(const Address& address);
+/// The port on which a socket listens.
+int port_of(const Socket& listener);
 /// Tries each address of the host once. Throws Unreachable with the reason.
 Socket connect_to(const Address& address, Clock::time_point deadline);
 /// Accepts a waiting connection. If there is none, returns no socket and sets errno.

@@ -100,6 +100,7 @@ struct RandomCalls {
   std::uint64_t seed = 0;
   int operators = 4;
   int calls = 100;
+  bool graphs = true;  ///< false: no other thread of the process may disturb a capture
 };
 
 /// A problem of a context, with m as its maximum.
@@ -199,7 +200,7 @@ inline int random_calls(World& world, const RandomCalls& what) {
     calls.clear();
   };
   while (made < what.calls && !testing::Test::HasFailure()) {
-    const bool graph = world.local_ranks().size() == 1 && chance(dice, 20);
+    const bool graph = what.graphs && world.local_ranks().size() == 1 && chance(dice, 20);
     const auto& user = streams[static_cast<std::size_t>(dice.size(0, 2))];
     const int together = static_cast<int>(dice.size(1, 6));
     if (!graph) {

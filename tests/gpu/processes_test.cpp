@@ -20,6 +20,7 @@
 
 #include "api/workspace.hpp"
 #include "backend/launch.hpp"
+#include "backend/processes.hpp"
 #include "context_calls.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -113,6 +114,35 @@ void contexts_are_exact() {
   const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us, .first_epoch = 0u - 40});
   const int calls = random_calls(*world, {.seed = 1, .operators = 6, .calls = 300});
   std::printf("[rank %d: %d calls are exact]\n", world->local_ranks()[0], calls);
+}
+
+/// Four processes, each in two groups of two: ranks of a row, and ranks of a column. Contexts of both groups
+/// make calls at the same time.
+void groups_are_exact() {
+  const auto everyone = connect(find_launcher(), 2 * deadline_us);
+  const int rank = find_launcher().rank;
+  const auto group = [&](std::vector<int> members) {
+    const int own = static_cast<int>(std::ranges::find(members, rank) - members.begin());
+    return make_cuda_world(Bootstrap{own, 2, device_of(rank),
+                                     [&everyone, members](std::string_view mine) {
+                                       const auto all = everyone->all_gather(mine, deadline_us);
+                                       std::string some;
+                                       for (const int member : members)
+                                         some += all[static_cast<std::size_t>(member)];
+                                       return some;
+                                     }},
+                           {.timeout_us = 2 * deadline_us});
+  };
+  const int row = rank / 2, column = rank % 2;
+  const auto tensor = group({2 * row, 2 * row + 1});
+  const auto data = group({column, column + 2});
+  auto other = std::async(std::launch::async, [&] {
+    return random_calls(
+        *tensor, {.seed = 7u + static_cast<unsigned>(row), .operators = 3, .calls = 60, .graphs = false});
+  });
+  const int calls = random_calls(
+      *data, {.seed = 9u + static_cast<unsigned>(column), .operators = 3, .calls = 60, .graphs = false});
+  std::printf("[rank %d: %d calls of two groups are exact]\n", rank, calls + other.get());
 }
 
 /// Rank 1 calls with another m than rank 0.
@@ -251,6 +281,7 @@ std::vector<Part> parts() {
           {"BindsAnew", bind_anew},
           {"Contexts", contexts_are_exact},
           {"CallsDiffer", calls_differ},
+          {"Groups", groups_are_exact},
           {"Alone", say_why_there_is_no_world}};
 }
 
@@ -438,6 +469,15 @@ TEST_F(GpuProcesses, CallsOfContextsAreExact) {
   for (const Outcome& outcome : launch(2, {0, 1}, "Contexts", on_one_host)) {
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr(": 300 calls are exact]"));
+  }
+}
+
+TEST_F(GpuProcesses, GroupsMayOverlap) {
+  if (gpus > 1 && gpus < 4)
+    GTEST_SKIP() << "4 GPUs are needed, or one that all share: " << gpus << " are here";
+  for (const Outcome& outcome : launch(4, {0, 1, 2, 3}, "Groups", on_one_host)) {
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr(": 120 calls of two groups are exact]"));
   }
 }
 

@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "shingle/backend/backend.hpp"
+#include "shingle/backend/bootstrap.hpp"
 #include "shingle/planner/planner.hpp"
+
+struct ncclComm;  // ncclComm_t is a pointer to it
 
 namespace shingle {
 
@@ -43,6 +46,12 @@ struct WorldOptions {
   /// Threads that compute tiles. 0: the cores of this machine, shared among its ranks.
   int workers_per_rank = 0;
   double timeout_us = 30e6;  ///< deadline of waits outside a run
+  /// cuda: this process is one rank of a group, whose processes find each other through the host program.
+  /// `ranks` is then 0, or the size of the group.
+  std::optional<Bootstrap> bootstrap{};
+  /// cuda: existing communicators of this process's ranks (make_cuda_world). `ranks` is then 0, or their
+  /// size.
+  std::span<ncclComm* const> communicators{};
 };
 
 struct BackendEntry {

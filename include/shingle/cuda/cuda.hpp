@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shingle/backend/backend.hpp"
+#include "shingle/backend/bootstrap.hpp"
 
 struct ncclComm;  // ncclComm_t is a pointer to it
 
@@ -43,6 +44,10 @@ struct CudaOptions {
 /// missing ranks, CudaError, NcclError. When a run fails, run() throws, waits on the devices end, and
 /// communicators are aborted. The other processes are told and throw too.
 std::unique_ptr<World> make_cuda_world(int ranks, const CudaOptions& options = {});
+
+/// A world of the group's ranks: this process is one of them, on the device that the bootstrap names. Groups
+/// of a program may overlap, and a process may have several worlds. Collective over the group.
+std::unique_ptr<World> make_cuda_world(const Bootstrap& bootstrap, const CudaOptions& options = {});
 
 /// A world on existing communicators: those of this process's ranks, all of one clique, each with its device.
 /// The caller keeps them, and they must outlive the world. Plans run on communicators split off them.

@@ -83,9 +83,9 @@ shingle_status shingle_arena_bytes_needed(const shingle_world_options* world,
                                           const shingle_operator* largest, int64_t* bytes) noexcept {
   return guarded([&] {
     require_not_null(bytes, "bytes");
-    const auto [ranks, options] = c::to_request(world);
-    const Problem problem = c::to_problem(largest, ranks);
-    *bytes = arena_bytes_needed(problem, machine_of(ranks, options), c::to_options(context));
+    const c::WorldRequest request = c::to_request(world);
+    const Problem problem = c::to_problem(largest, request.ranks);
+    *bytes = arena_bytes_needed(problem, machine_of(request.ranks, request.options), c::to_options(context));
   });
 }
 

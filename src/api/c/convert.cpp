@@ -19,7 +19,7 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
   return sizeof(Struct) == offset_of_last + sizeof(Field);
 }
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
-SHINGLE_ENDS_WITH(shingle_world_options, workers_per_rank);
+SHINGLE_ENDS_WITH(shingle_world_options, reserved);
 SHINGLE_ENDS_WITH(shingle_context_options, verify);
 SHINGLE_ENDS_WITH(shingle_operator, row_order);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
@@ -132,7 +132,23 @@ WorldRequest to_request(const shingle_world_options* given) {
     throw InvalidArgument(fmt::format("options.ranks = {} must not be negative", read.ranks));
   const BackendEntry& backend = in_field(
       "options.backend", [&]() -> const BackendEntry& { return find_backend(backend_name(options)); });
-  request.ranks = read.ranks > 0 ? read.ranks : backend.ranks();
+  if (read.allgather != nullptr)
+    options.bootstrap =
+        Bootstrap{read.rank, read.ranks, read.device,
+                  [allgather = read.allgather, user = read.user, ranks = read.ranks](std::string_view own) {
+                    std::string all(own.size() * static_cast<std::size_t>(ranks), '\0');
+                    if (const int failed = allgather(user, own.data(), all.data(), own.size()); failed != 0)
+                      throw Timeout(fmt::format("options.allgather returned {}", failed));
+                    return all;
+                  }};
+  if (read.communicator_count < 0 || (read.communicator_count > 0) != (read.communicators != nullptr))
+    throw InvalidArgument(fmt::format("options.communicator_count = {} does not match options.communicators",
+                                      read.communicator_count));
+  for (std::int32_t i = 0; i < read.communicator_count; ++i)
+    request.communicators.push_back(static_cast<ncclComm*>(read.communicators[i]));
+  options.communicators = request.communicators;
+  const bool counts = read.ranks == 0 && !options.bootstrap && options.communicators.empty();
+  request.ranks = counts ? backend.ranks() : read.ranks;
   return request;
 }
 

@@ -9,10 +9,11 @@
 
 namespace shingle::c {
 
-/// A world to make. The options refer to the caller's texts.
+/// A world to make. The options refer to the caller's texts, and to the communicators.
 struct WorldRequest {
   int ranks = 0;
   WorldOptions options{};
+  std::vector<ncclComm*> communicators{};
 };
 WorldRequest to_request(const shingle_world_options* given);
 

@@ -33,8 +33,8 @@ void shingle_set_log(shingle_log_function log, void* user) noexcept {
 shingle_status shingle_world_create(const shingle_world_options* options, shingle_world** world) noexcept {
   return guarded([&] {
     require_not_null(world, "world");
-    const auto [ranks, made] = c::to_request(options);
-    *world = new shingle_world{make_world(ranks, made)};
+    const c::WorldRequest request = c::to_request(options);
+    *world = new shingle_world{make_world(request.ranks, request.options)};
   });
 }
 

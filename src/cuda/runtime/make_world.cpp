@@ -51,6 +51,15 @@ std::unique_ptr<World> make_cuda_world(int ranks, const CudaOptions& options) {
                                                         : parts_of_all(size, options));
 }
 
+std::unique_ptr<World> make_cuda_world(const Bootstrap& bootstrap, const CudaOptions& options) {
+  if (bootstrap.size > max_world)
+    throw InvalidArgument(fmt::format("a world of {} ranks is outside [1, {}]", bootstrap.size, max_world));
+  require_devices(1, bootstrap.device);
+  CudaWorld::Parts parts{bootstrap.size, {}, connect(bootstrap, options.timeout_us), options};
+  parts.local.emplace_back(bootstrap.rank, bootstrap.device);
+  return std::make_unique<CudaWorld>(std::move(parts));
+}
+
 std::unique_ptr<World> make_cuda_world(std::span<ncclComm* const> communicators, const CudaOptions& options) {
   if (communicators.empty()) throw InvalidArgument("a world needs at least one communicator");
   CudaWorld::Parts parts{1, {}, alone(), options};
