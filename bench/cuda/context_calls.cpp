@@ -125,6 +125,7 @@ double direct_us(World& world, const Streams& streams, const Problem& p, const M
 
 struct Flags {
   int repeat = 10;
+  int workers = 0;
   bool device = true;
 };
 
@@ -136,6 +137,7 @@ void measure(World& world, const Problem& problem, const Params& params, const F
   ContextOptions options;
   options.choose = [&](const Problem&) { return params; };
   options.most_plans = 128;
+  options.workers = flags.workers;
   const Matrices one(world, problem), other(world, problem);
   const Streams streams(world);
   Context context(world, options);
@@ -208,6 +210,7 @@ int main(int argc, char** argv) {
   app.add_option("--n", problem.n)->capture_default_str();
   app.add_option("--k", problem.k)->capture_default_str();
   app.add_option("--repeat", flags.repeat)->capture_default_str();
+  app.add_option("--workers", flags.workers, "SMs for kernels that wait (0: all)")->capture_default_str();
   app.add_flag("!--host-only", flags.device, "measure no device time: for processes that share a GPU");
   app.add_option("--json", json, "file for the record");
   CLI11_PARSE(app, argc, argv);

@@ -142,6 +142,10 @@ typedef struct shingle_context_options {
   /// must pass the same matrices again and again. 0: each rank's matrices are accessed by that rank only.
   int32_t registered;
   int32_t verify;  ///< 1: prove each plan when it is made
+  /// SMs (host: threads) that kernels of the context may hold while they wait for other ranks; 0: all.
+  /// Contexts of a device whose calls overlap in time must share its SMs.
+  int32_t workers;
+  int32_t reserved;  ///< 0
 } shingle_context_options;
 
 /// Makes a context. Collective if the ranks are processes. `options` NULL: all defaults.

@@ -28,6 +28,14 @@ Problem with_m(Problem problem, std::int64_t m) {
   return problem;
 }
 
+Machine with_workers(Machine machine, int workers) {
+  if (workers < 0 || workers > machine.workers)
+    throw InvalidArgument(
+        fmt::format("workers = {} is outside [0, {}] of this machine", workers, machine.workers));
+  if (workers > 0) machine.workers = workers;
+  return machine;
+}
+
 Problem with_routing(Problem problem, std::shared_ptr<const Routing> routing) {
   problem.m = most_rows(*routing);
   problem.routing = std::move(routing);
@@ -79,7 +87,7 @@ struct Context::State {
   State(World& of, ContextOptions with)
       : world(of),
         options(std::move(with)),
-        machine(options.profile ? *options.profile : of.machine()),
+        machine(with_workers(options.profile ? *options.profile : of.machine(), options.workers)),
         ranks(of.local_ranks()) {
     if (!(options.timeout_us > 0))
       throw InvalidArgument(fmt::format("timeout_us = {} must be positive", options.timeout_us));

@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "api/workspace.hpp"
+#include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
 #include "shingle/api/context.hpp"
+#include "shingle/cuda/cuda.hpp"
 #include "shingle/plan/print.hpp"
 #include "support/random_problem.hpp"
 
@@ -100,6 +102,7 @@ struct RandomCalls {
   std::uint64_t seed = 0;
   int operators = 4;
   int calls = 100;
+  int workers = 0;     ///< ContextOptions::workers
   bool graphs = true;  ///< false: no other thread of the process may disturb a capture
 };
 
@@ -156,6 +159,7 @@ inline int random_calls(World& world, const RandomCalls& what) {
   options.most_plans = 12;
   options.verify = true;
   options.timeout_us = 10e6;
+  options.workers = what.workers;
   options.choose = [&](const Problem& problem) { return draw_params_for(problem, what.seed); };
   Context context(world, options);
   std::vector<Problem> operators;
@@ -236,6 +240,94 @@ inline int random_calls(World& world, const RandomCalls& what) {
   expect_right();
   for (const auto& [mechanism, times] : served) std::printf("%s: %d calls\n", mechanism.c_str(), times);
   return what.calls;
+}
+
+/// Delays of steps by random times, in all kernels of a world: for CudaOptions::on_step.
+inline void delay_some(const CudaStepEvent& at) {
+  const auto where = static_cast<std::uint32_t>(at.rank * 7919 + at.lane * 104729 + at.step * 1299709);
+  if ((where * 2654435761u >> 20) % 8 == 0)
+    cuda::check(cuda::launch_delay(at.epoch, where, 200'000, static_cast<cudaStream_t>(at.stream)),
+                "launch a delay");
+}
+
+struct Soak {
+  std::uint64_t seed = 0;
+  int calls = 1000;
+  int check_every = 50;
+};
+
+/// Makes calls of some operators over and over, on several streams and in graphs. Every so often outputs are
+/// poisoned before a call, and checked after it. Returns the number of calls.
+inline int soak(World& world, const Soak& what) {
+  constexpr int operators = 5, sets = 24, graphs = 6;
+  Dice dice(what.seed + 31 * static_cast<std::uint64_t>(world.size()));
+  ContextOptions options;
+  options.timeout_us = 20e6;
+  options.choose = [&](const Problem& problem) { return draw_params_for(problem, what.seed); };
+  Context context(world, options);
+  std::vector<Problem> declared;
+  for (int i = 0; i < operators; ++i) {
+    declared.push_back(draw_declared(dice, world.size()));
+    context.declare(declared.back());
+  }
+  std::vector<std::pair<int, std::unique_ptr<CallMatrices>>> pool;
+  for (int i = 0; i < sets; ++i) {
+    const int op = static_cast<int>(dice.size(0, operators - 1));
+    Problem problem = declared[static_cast<std::size_t>(op)];
+    problem.m = chance(dice, 20) ? dice.size(1, world.size() + 1) : dice.size(1, problem.m);
+    auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::integers);
+    pool.emplace_back(op, std::make_unique<CallMatrices>(world, std::move(inputs), dice));
+  }
+  const int device = device_of_memory(world.allocate(world.local_ranks()[0], 1).data());
+  const cuda::DeviceGuard guard(device);
+  const bool alone = world.local_ranks().size() == 1;
+  const cuda::Stream streams[3];
+  const auto call = [&](std::size_t which, cudaStream_t on) {
+    const auto& [op, matrices] = pool[which];
+    void* const handles[] = {on};
+    context.call(op, matrices->problem().m, matrices->arguments(),
+                 alone ? std::span<void* const>(handles) : std::span<void* const>{});
+  };
+  const auto any = [&] { return static_cast<std::size_t>(dice.size(0, sets - 1)); };
+  std::vector<std::pair<cuda::Graph, int>> captured;
+  for (int i = 0; alone && i < graphs; ++i) {
+    std::vector<std::size_t> members(static_cast<std::size_t>(dice.size(1, 5)));
+    for (std::size_t& member : members) member = any();
+    captured.emplace_back(cuda::Graph::capture(streams[0].get(),
+                                               [&](cudaStream_t on) {
+                                                 for (const std::size_t member : members) call(member, on);
+                                               }),
+                          static_cast<int>(members.size()));
+  }
+  int made = 0, next_check = 0;
+  while (made < what.calls && !testing::Test::HasFailure()) {
+    if (made >= next_check) {
+      next_check += what.check_every;
+      context.synchronize();
+      for (const auto& stream : streams) stream.synchronize();
+      const std::size_t which = any();
+      pool[which].second->poison();
+      call(which, streams[dice.size(0, 2)].get());
+      ++made;
+      context.synchronize();
+      const Check result = pool[which].second->check();
+      EXPECT_TRUE(result.passed) << "call " << made << ": " << describe(pool[which].second->problem())
+                                 << ": error " << result.max_error << " at " << result.worst;
+    } else if (!captured.empty() && chance(dice, 40)) {
+      // Replays are ordered with other calls by their stream: all others are on it, or done.
+      context.synchronize();
+      const auto& [graph, calls] = captured[static_cast<std::size_t>(dice.size(0, graphs - 1))];
+      for (std::int64_t times = dice.size(1, 4); times > 0; --times, made += calls)
+        graph.launch(streams[0].get());
+      streams[0].synchronize();
+    } else {
+      for (std::int64_t times = dice.size(1, 12); times > 0; --times, ++made)
+        call(any(), streams[dice.size(0, 2)].get());
+    }
+  }
+  context.synchronize();
+  captured.clear();
+  return made;
 }
 
 /// Calls one operator with this m, and waits for it.

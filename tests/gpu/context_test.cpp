@@ -5,8 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <chrono>
-#include <thread>
+#include <cstdlib>
 
 #include "context_calls.hpp"
 #include "cuda/runtime/devices.hpp"
@@ -31,6 +30,14 @@ TEST_P(Contexts, RandomCallsAreRight) {
     const auto world = make_cuda_world(GetParam(), {.first_epoch = first});
     random_calls(*world, {.seed = first, .operators = 6, .calls = 150});
   }
+}
+
+/// SHINGLE_SOAK_CALLS changes the number.
+TEST_P(Contexts, LastForManyCalls) {
+  const char* const set = std::getenv("SHINGLE_SOAK_CALLS");
+  const int calls = set != nullptr ? std::atoi(set) : 1000;
+  const auto world = make_cuda_world(GetParam(), {.on_step = delay_some});
+  EXPECT_GE(soak(*world, {.seed = 3, .calls = calls}), calls);
 }
 
 TEST_P(Contexts, ConcurrentReplaysAreAnError) {

@@ -116,6 +116,15 @@ void contexts_are_exact() {
   std::printf("[rank %d: %d calls are exact]\n", world->local_ranks()[0], calls);
 }
 
+/// SHINGLE_SOAK_CALLS changes the number.
+void contexts_last() {
+  const char* const set = std::getenv("SHINGLE_SOAK_CALLS");
+  const int calls = set != nullptr ? std::atoi(set) : 1000;
+  const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us, .on_step = delay_some});
+  const int made = soak(*world, {.seed = 5, .calls = calls});
+  std::printf("[rank %d: %s calls were made]\n", world->local_ranks()[0], made >= calls ? "all" : "few");
+}
+
 /// Four processes, each in two groups of two: ranks of a row, and ranks of a column. Contexts of both groups
 /// make calls at the same time.
 void groups_are_exact() {
@@ -137,11 +146,17 @@ void groups_are_exact() {
   const auto tensor = group({2 * row, 2 * row + 1});
   const auto data = group({column, column + 2});
   auto other = std::async(std::launch::async, [&] {
-    return random_calls(
-        *tensor, {.seed = 7u + static_cast<unsigned>(row), .operators = 3, .calls = 60, .graphs = false});
+    return random_calls(*tensor, {.seed = 7u + static_cast<unsigned>(row),
+                                  .operators = 3,
+                                  .calls = 60,
+                                  .workers = 48,
+                                  .graphs = false});
   });
-  const int calls = random_calls(
-      *data, {.seed = 9u + static_cast<unsigned>(column), .operators = 3, .calls = 60, .graphs = false});
+  const int calls = random_calls(*data, {.seed = 9u + static_cast<unsigned>(column),
+                                         .operators = 3,
+                                         .calls = 60,
+                                         .workers = 48,
+                                         .graphs = false});
   std::printf("[rank %d: %d calls of two groups are exact]\n", rank, calls + other.get());
 }
 
@@ -282,6 +297,7 @@ std::vector<Part> parts() {
           {"Contexts", contexts_are_exact},
           {"CallsDiffer", calls_differ},
           {"Groups", groups_are_exact},
+          {"ContextsLast", contexts_last},
           {"Alone", say_why_there_is_no_world}};
 }
 
@@ -315,8 +331,11 @@ Outcome run(const std::string& command) {
 }
 
 /// Command that runs a part in this program, with a limit of two minutes.
+/// SHINGLE_PART_SECONDS changes the limit.
 std::string program(const std::string& part) {
-  return fmt::format("timeout -s KILL 120 /proc/{}/exe --gtest_filter='*/{}'", getpid(), part);
+  const char* const limit = std::getenv("SHINGLE_PART_SECONDS");
+  return fmt::format("timeout -s KILL {} /proc/{}/exe --gtest_filter='*/{}'",
+                     limit != nullptr ? limit : "120", getpid(), part);
 }
 
 /// Starts ranks of a world of `size` as plain processes, with torchrun's variables and `variables(rank)`.
@@ -469,6 +488,13 @@ TEST_F(GpuProcesses, CallsOfContextsAreExact) {
   for (const Outcome& outcome : launch(2, {0, 1}, "Contexts", on_one_host)) {
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr(": 300 calls are exact]"));
+  }
+}
+
+TEST_F(GpuProcesses, ContextsLastForManyCalls) {
+  for (const Outcome& outcome : launch(2, {0, 1}, "ContextsLast", on_one_host)) {
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr(": all calls were made]"));
   }
 }
 

@@ -22,6 +22,9 @@ struct ContextOptions {
   bool registered = false;
   /// Figures for planning, the same on all ranks. Empty: the world's own.
   std::optional<Machine> profile{};
+  /// SMs (host: threads) that the context's kernels may hold while they wait for other ranks; 0: all.
+  /// Contexts of a device whose calls overlap in time must share its SMs (docs/concepts/contexts.md).
+  int workers = 0;
   std::int64_t arena_bytes = 0;  ///< least size of the arena; declare() enlarges it as needed
   std::size_t most_plans = 64;   ///< plans that are kept ready; the least recently used one goes first
   bool verify = false;           ///< prove each plan when it is made; builds with assertions always do

@@ -20,7 +20,7 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
 }
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
 SHINGLE_ENDS_WITH(shingle_world_options, reserved);
-SHINGLE_ENDS_WITH(shingle_context_options, verify);
+SHINGLE_ENDS_WITH(shingle_context_options, reserved);
 SHINGLE_ENDS_WITH(shingle_operator, row_order);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, destinations);
@@ -159,6 +159,7 @@ ContextOptions to_options(const shingle_context_options* given) {
     options.choose = [params = in_field("options.mechanism", [&] { return to_params(read.mechanism); })](
                          const Problem&) { return params; };
   options.arena_bytes = read.arena_bytes;
+  options.workers = read.workers;
   if (read.most_plans < 0)
     throw InvalidArgument(fmt::format("options.most_plans = {} must be positive, or 0 for {}",
                                       read.most_plans, options.most_plans));
