@@ -1,6 +1,6 @@
 # shingle_import(<name> <header> [folders...]): creates the imported target shingle::<name>. It finds the library by
 # its header and its file, also below `folders`. It does not use the library's CMake package: Debian's oneDNN package
-# needs OpenCL headers that it does not contain, and NCCL has no package.
+# needs OpenCL headers that it does not contain.
 function(shingle_import name header)
   if(TARGET shingle::${name})
     return()

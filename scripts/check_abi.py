@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Checks what libshingle.so shows and needs: check_abi.py [--cuda] LIBRARY [MPI_MODULE] | check_abi.py --self-test LIBRARY
+"""Checks what libshingle.so shows and needs: check_abi.py LIBRARY [MPI_MODULE] | check_abi.py --self-test LIBRARY
 
   exported   exactly the functions of src/shared/exports.map, with its version, and each is declared in shingle/shingle.h
   soname     libshingle.so.1
-  needed     no MPI, NCCL, cuBLASLt, cuDNN or CUDA driver; the module of MPI exports its one table. A build with CUDA
-             still links NCCL and cuBLASLt: --cuda
+  needed     no MPI, NCCL, cuBLASLt, cuDNN or CUDA driver; the module of MPI exports its one table
 Prints each problem. Exits 1 if there is one. --self-test proves that each check can fail.
 """
 
@@ -15,7 +14,6 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FORBIDDEN = "mpi open-rte open-pal pmix nccl cublas cudnn cuda nvrtc nvidia"
-LINKED_WITH_CUDA = {"nccl", "cublas"}
 
 
 def ask(*command):
@@ -42,7 +40,7 @@ def listed(exports):
     }
 
 
-def problems(found, needed, soname, exports, header, cuda=False):
+def problems(found, needed, soname, exports, header):
     wanted = listed(exports)
     yield from (f"exports {symbol}, which exports.map lacks" for symbol in sorted(found - wanted))
     yield from (f"does not export {symbol}" for symbol in sorted(wanted - found))
@@ -51,8 +49,7 @@ def problems(found, needed, soname, exports, header, cuda=False):
     yield from (f"shingle.h lacks {name}, which exports.map has" for name in sorted(names - declared))
     yield from (f"exports.map lacks {name}, which shingle.h declares" for name in sorted(declared - names))
     for prefix in FORBIDDEN.split():
-        if not (cuda and prefix in LINKED_WITH_CUDA):
-            yield from (f"needs {library}" for library in needed if library.startswith(f"lib{prefix}"))
+        yield from (f"needs {library}" for library in needed if library.startswith(f"lib{prefix}"))
     if soname != ["libshingle.so.1"]:
         yield f"has the soname {soname}; expected libshingle.so.1"
 
@@ -72,8 +69,8 @@ def self_test(right):
         ({"found": right["found"] | {"_ZN7shingle5ErrorD1Ev@@SHINGLE_1"}}, "exports _ZN7shingle"),
         ({"found": right["found"] - {"shingle_version@@SHINGLE_1"}}, "does not export shingle_version"),
         ({"needed": ["libmpi.so.40"]}, "needs libmpi.so.40"),
-        ({"needed": ["libnccl.so.2"], "cuda": False}, "needs libnccl.so.2"),
-        ({"needed": ["libcuda.so.1"], "cuda": True}, "needs libcuda.so.1"),
+        ({"needed": ["libnccl.so.2"]}, "needs libnccl.so.2"),
+        ({"needed": ["libcuda.so.1"]}, "needs libcuda.so.1"),
         ({"soname": ["libshingle.so.0"]}, "soname"),
         ({"header": right["header"] + "SHINGLE_API void shingle_nose(void);"}, "exports.map lacks shingle_nose"),
         ({"header": right["header"].replace("shingle_commit(", "nose(")}, "shingle.h lacks shingle_commit"),
@@ -85,12 +82,11 @@ def self_test(right):
 
 
 def main():
-    flags = [argument for argument in sys.argv[1:] if argument in {"--self-test", "--cuda"}]
-    libraries = [argument for argument in sys.argv[1:] if argument not in flags]
-    testing = "--self-test" in flags
+    libraries = [argument for argument in sys.argv[1:] if argument != "--self-test"]
+    testing = "--self-test" in sys.argv
     if not 1 <= len(libraries) <= 2 - testing or libraries[0].startswith("-"):
         sys.exit(__doc__)
-    right = facts(libraries[0]) | {"cuda": "--cuda" in flags}
+    right = facts(libraries[0])
     found = list(self_test(right) if testing else problems(**right))
     for module in libraries[1:]:
         if (shown := exported(module)) != {"shingle_mpi_module"}:

@@ -9,6 +9,7 @@
 #include "api/workspace.hpp"
 #include "backend/launch.hpp"
 #include "cuda/commands/blas.hpp"
+#include "cuda/nccl/api.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/stream.hpp"
@@ -108,9 +109,9 @@ double direct_us(World& world, const Streams& streams, const Problem& p, const M
     product.run(stream,
                 {matrices.memory.data(rank, Role::a), matrices.memory.data(rank, Role::b), nullptr, out},
                 workspace.get());
-    cuda::check(
-        ncclAllReduce(out, out, static_cast<std::size_t>(p.m * p.n), ncclBfloat16, ncclSum, comm, stream),
-        "ncclAllReduce");
+    cuda::check(cuda::nccl().ncclAllReduce(out, out, static_cast<std::size_t>(p.m * p.n), ncclBfloat16,
+                                           ncclSum, comm, stream),
+                "ncclAllReduce");
   };
   both();
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "contract/backend_contract.hpp"
+#include "cuda/nccl/api.hpp"
 #include "shingle/api/registry.hpp"
 
 #ifdef SHINGLE_WITH_CUDA
@@ -88,7 +89,7 @@ TEST_F(CudaWorldTest, KeepsCommunicators) {
   const cuda::Communicator& last = own().communicator(key);
   for (const int rank : world->local_ranks()) {
     int found = -1;
-    ASSERT_EQ(ncclCommUserRank(narrow.of(rank), &found), ncclSuccess);
+    ASSERT_EQ(cuda::nccl().ncclCommUserRank(narrow.of(rank), &found), ncclSuccess);
     EXPECT_EQ(found, rank);
     EXPECT_EQ(last.of(rank) != nullptr, rank == world->size() - 1);
   }
@@ -117,7 +118,7 @@ TEST_F(CudaWorldTest, AdoptsCommunicators) {
   std::vector<int> devices;
   for (int device = 0; device < gpus(); ++device) devices.push_back(device);
   std::vector<ncclComm_t> comms(devices.size());
-  ASSERT_EQ(ncclCommInitAll(comms.data(), gpus(), devices.data()), ncclSuccess);
+  ASSERT_EQ(cuda::nccl().ncclCommInitAll(comms.data(), gpus(), devices.data()), ncclSuccess);
   {
     const auto adopted = make_cuda_world(std::span<ncclComm* const>(comms));
     EXPECT_EQ(adopted->size(), gpus());
@@ -125,7 +126,7 @@ TEST_F(CudaWorldTest, AdoptsCommunicators) {
     for (const int rank : devices) key.ranks.push_back(rank);
     EXPECT_NE(dynamic_cast<cuda::CudaWorld&>(*adopted).communicator(key).of(0), nullptr);
   }
-  for (const ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  for (const ncclComm_t comm : comms) EXPECT_EQ(cuda::nccl().ncclCommDestroy(comm), ncclSuccess);
 }
 
 #else

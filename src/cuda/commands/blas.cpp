@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "blas_api.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
 #include "shingle/base/error.hpp"
@@ -22,22 +23,22 @@ constexpr std::size_t most_workspace_bytes = std::size_t{32} << 20;
 
 void check_blas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw CudaError(fmt::format("{}: {}", call, cublasLtGetStatusString(status)), status, -1);
+  throw CudaError(fmt::format("{}: {}", call, blas().cublasLtGetStatusString(status)), status, -1);
 }
 
 template <auto destroy>
 struct Destroyer {
   template <class T>
   void operator()(T* made) const {
-    destroy(made);
+    (blas().*destroy)(made);
   }
 };
-using Description =
-    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroyer<cublasLtMatmulDescDestroy>>;
-using Layout =
-    std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroyer<cublasLtMatrixLayoutDestroy>>;
+using Description = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>,
+                                    Destroyer<&BlasApi::cublasLtMatmulDescDestroy>>;
+using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>,
+                               Destroyer<&BlasApi::cublasLtMatrixLayoutDestroy>>;
 using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
-                                   Destroyer<cublasLtMatmulPreferenceDestroy>>;
+                                   Destroyer<&BlasApi::cublasLtMatmulPreferenceDestroy>>;
 
 cudaDataType_t library_type(DType type) {
   switch (type) {
@@ -53,27 +54,28 @@ cudaDataType_t library_type(DType type) {
 
 template <class T>
 void set(const Description& product, cublasLtMatmulDescAttributes_t which, T value) {
-  check_blas(cublasLtMatmulDescSetAttribute(product.get(), which, &value, sizeof value),
+  check_blas(blas().cublasLtMatmulDescSetAttribute(product.get(), which, &value, sizeof value),
              "cublasLtMatmulDescSetAttribute");
 }
 template <class T>
 void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t which, T value) {
-  check_blas(cublasLtMatmulPreferenceSetAttribute(preference.get(), which, &value, sizeof value),
+  check_blas(blas().cublasLtMatmulPreferenceSetAttribute(preference.get(), which, &value, sizeof value),
              "cublasLtMatmulPreferenceSetAttribute");
 }
 
 /// Layout of a row-major matrix of rows × cols.
 Layout layout(DType type, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
   cublasLtMatrixLayout_t made = nullptr;
-  check_blas(cublasLtMatrixLayoutCreate(&made, library_type(type), static_cast<std::uint64_t>(cols),
-                                        static_cast<std::uint64_t>(rows), leading),
+  check_blas(blas().cublasLtMatrixLayoutCreate(&made, library_type(type), static_cast<std::uint64_t>(cols),
+                                               static_cast<std::uint64_t>(rows), leading),
              "cublasLtMatrixLayoutCreate");
   return Layout(made);
 }
 
 Description description(const LibraryProblem& p) {
   cublasLtMatmulDesc_t made = nullptr;
-  check_blas(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  check_blas(blas().cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+             "cublasLtMatmulDescCreate");
   Description product(made);
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -90,7 +92,7 @@ Description description(const LibraryProblem& p) {
 
 Preference preference(const LibraryProblem& p) {
   cublasLtMatmulPreference_t made = nullptr;
-  check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  check_blas(blas().cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   Preference wish(made);
   set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace_bytes);
   // Partial sums of split-K are added in fp32, in the workspace; otherwise cuBLASLt must not split K.
@@ -106,11 +108,11 @@ Preference preference(const LibraryProblem& p) {
 }  // namespace
 
 BlasHandle::BlasHandle() {
-  check_blas(cublasLtCreate(&handle_), "cublasLtCreate");
+  check_blas(blas().cublasLtCreate(&handle_), "cublasLtCreate");
 }
 
 BlasHandle::~BlasHandle() {
-  cublasLtDestroy(handle_);
+  blas().cublasLtDestroy(handle_);
 }
 
 struct LibraryGemm::Descriptors {
@@ -132,9 +134,10 @@ struct LibraryGemm::Descriptors {
     if (on.bias != bias) set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias = on.bias);
     const float one = 1, zero = 0;
     const Algorithm& by = algorithms[which];
-    check_blas(cublasLtMatmul(handle.get(), product.get(), &one, on.b, b.get(), on.a, a.get(), &zero, on.c,
+    check_blas(
+        blas().cublasLtMatmul(handle.get(), product.get(), &one, on.b, b.get(), on.a, a.get(), &zero, on.c,
                               c.get(), on.c, c.get(), &by.algorithm, workspace, by.workspace_bytes, stream),
-               "cublasLtMatmul");
+        "cublasLtMatmul");
   }
 
   /// Time of one product in microseconds, the best of some rounds.
@@ -170,7 +173,7 @@ LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p) {
   const Preference wish = preference(p);
   cublasLtMatmulHeuristicResult_t found[most_candidates];
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+  const cublasStatus_t status = blas().cublasLtMatmulAlgoGetHeuristic(
       handle.get(), made_->product.get(), made_->b.get(), made_->a.get(), made_->c.get(), made_->c.get(),
       wish.get(), most_candidates, found, &count);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "cublasLtMatmulAlgoGetHeuristic");

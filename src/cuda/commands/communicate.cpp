@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "command.hpp"
+#include "cuda/nccl/api.hpp"
 #include "cuda/nccl/communicators.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
@@ -49,12 +50,13 @@ class NcclCollective final : public Command {
     void *const send = send_.data.in(shifts), *const recv = recv_.data.in(shifts);
     switch (kind_) {
       case CollectiveKind::allreduce:
-        return check(ncclAllReduce(send, recv, send_.count, type_, ncclSum, comm_, stream), "ncclAllReduce");
+        return check(nccl().ncclAllReduce(send, recv, send_.count, type_, ncclSum, comm_, stream),
+                     "ncclAllReduce");
       case CollectiveKind::reducescatter:
-        return check(ncclReduceScatter(send, recv, recv_.count, type_, ncclSum, comm_, stream),
+        return check(nccl().ncclReduceScatter(send, recv, recv_.count, type_, ncclSum, comm_, stream),
                      "ncclReduceScatter");
       default:
-        return check(ncclAllGather(send, recv, send_.count, type_, comm_, stream), "ncclAllGather");
+        return check(nccl().ncclAllGather(send, recv, send_.count, type_, comm_, stream), "ncclAllGather");
     }
   }
 
@@ -76,12 +78,12 @@ class NcclMessages final : public Command {
       : comm_(comm), type_(nccl_type(type)), sends_(std::move(sends)), receives_(std::move(receives)) {}
 
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
-    check(ncclGroupStart(), "ncclGroupStart");
+    check(nccl().ncclGroupStart(), "ncclGroupStart");
     for (const Message& m : sends_)
-      check(ncclSend(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclSend");
+      check(nccl().ncclSend(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclSend");
     for (const Message& m : receives_)
-      check(ncclRecv(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclRecv");
-    check(ncclGroupEnd(), "ncclGroupEnd");
+      check(nccl().ncclRecv(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclRecv");
+    check(nccl().ncclGroupEnd(), "ncclGroupEnd");
   }
 
  private:

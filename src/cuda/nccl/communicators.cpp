@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "cuda/nccl/api.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/runtime/deadline.hpp"
 #include "shingle/base/error.hpp"
@@ -22,14 +23,14 @@ namespace {
 /// Calls of one NCCL group. The group is also closed when a call throws.
 template <class Calls>
 void in_group(Calls calls) {
-  check(ncclGroupStart(), "ncclGroupStart");
+  check(nccl().ncclGroupStart(), "ncclGroupStart");
   try {
     calls();
   } catch (...) {
-    ncclGroupEnd();
+    nccl().ncclGroupEnd();
     throw;
   }
-  check(ncclGroupEnd(), "ncclGroupEnd");
+  check(nccl().ncclGroupEnd(), "ncclGroupEnd");
 }
 
 /// Waits until the pending operation on non-blocking communicators is complete.
@@ -37,7 +38,7 @@ void settle(const Communicator& communicator, const char* call, double timeout_u
   const auto deadline = deadline_in(timeout_us);
   for (const ncclComm_t comm : communicator.by_rank()) {
     for (ncclResult_t state = ncclInProgress; comm != nullptr && state == ncclInProgress;) {
-      check(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+      check(nccl().ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
       check(state, call);
       if (state != ncclInProgress) break;
       if (Clock::now() > deadline)
@@ -72,8 +73,9 @@ Communicators::Communicators(const std::vector<LocalRank>& local, int size, cons
     in_group([&] {
       for (const LocalRank& rank : local_) {
         const DeviceGuard guard(rank.device());
-        shingle::cuda::check(ncclCommInitRankConfig(&parent_.at(rank.rank()), size, id, rank.rank(), &config),
-                             "ncclCommInitRankConfig");
+        shingle::cuda::check(
+            nccl().ncclCommInitRankConfig(&parent_.at(rank.rank()), size, id, rank.rank(), &config),
+            "ncclCommInitRankConfig");
       }
     });
     settle(parent_, "ncclCommInitRankConfig", timeout_us);
@@ -112,8 +114,8 @@ const Communicator& Communicators::get(const CommKey& key) {
       const auto at = std::ranges::find(key.ranks, rank.rank());
       const bool member = at != key.ranks.end();
       shingle::cuda::check(
-          ncclCommSplit(parent_.of(rank.rank()), member ? 0 : NCCL_SPLIT_NOCOLOR,
-                        static_cast<int>(at - key.ranks.begin()), &made.at(rank.rank()), &config),
+          nccl().ncclCommSplit(parent_.of(rank.rank()), member ? 0 : NCCL_SPLIT_NOCOLOR,
+                               static_cast<int>(at - key.ranks.begin()), &made.at(rank.rank()), &config),
           "ncclCommSplit");
     }
   });
@@ -126,10 +128,10 @@ void Communicators::check() const {
     for (const LocalRank& rank : local_) {
       const ncclComm_t comm = communicator.of(rank.rank());
       ncclResult_t state = ncclSuccess;
-      if (comm != nullptr && ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess &&
-          state != ncclInProgress)
+      if (comm != nullptr && nccl().ncclCommGetAsyncError(comm, &state) == ncclSuccess &&
+          state != ncclSuccess && state != ncclInProgress)
         throw NcclError(fmt::format("NCCL has failed on rank {}: {} ({})", rank.rank(),
-                                    ncclGetErrorString(state), ncclGetLastError(comm)),
+                                    nccl().ncclGetErrorString(state), nccl().ncclGetLastError(comm)),
                         state, rank.rank());
     }
   };
@@ -152,7 +154,7 @@ bool Communicators::retire(How how, double timeout_us) noexcept try {
   for (const auto& [key, communicator] : *kept) {
     std::packaged_task<void()> end([how, kept, &communicator = communicator] {
       for (const ncclComm_t comm : communicator.by_rank())
-        if (comm != nullptr) how == How::abort ? ncclCommAbort(comm) : ncclCommDestroy(comm);
+        if (comm != nullptr) how == How::abort ? nccl().ncclCommAbort(comm) : nccl().ncclCommDestroy(comm);
     });
     ends.push_back(end.get_future());
     std::thread(std::move(end)).detach();
@@ -170,20 +172,21 @@ bool Communicators::retire(How how, double timeout_us) noexcept try {
 
 ncclUniqueId new_unique_id() {
   ncclUniqueId id;
-  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId");
   return id;
 }
 
 std::string nccl_version() {
   int version = 0;
-  check(ncclGetVersion(&version), "ncclGetVersion");
+  check(nccl().ncclGetVersion(&version), "ncclGetVersion");
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 void check(ncclResult_t result, const char* call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  throw NcclError(fmt::format("{}: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(nullptr)),
-                  result, -1);
+  throw NcclError(
+      fmt::format("{}: {} ({})", call, nccl().ncclGetErrorString(result), nccl().ncclGetLastError(nullptr)),
+      result, -1);
 }
 
 }  // namespace shingle::cuda

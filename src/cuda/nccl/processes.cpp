@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "cuda/nccl/api.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/memory.hpp"
@@ -76,7 +77,7 @@ class NcclProcesses final : public Processes {
     check(cudaMemcpyAsync(mine, own.data(), own.size(), cudaMemcpyHostToDevice, stream_.get()),
           "cudaMemcpyAsync");
     const ncclComm_t comm = communicators_.get(all_ranks(size_)).of(rank_.rank());
-    check(ncclAllGather(mine, memory, own.size(), ncclUint8, comm, stream_.get()), "ncclAllGather");
+    check(nccl().ncclAllGather(mine, memory, own.size(), ncclUint8, comm, stream_.get()), "ncclAllGather");
     wait(timeout_us);
     check(cudaMemcpyAsync(all.data(), memory, all.size(), cudaMemcpyDeviceToHost, stream_.get()),
           "cudaMemcpyAsync");

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "branches.hpp"
 #include "cuda/commands/command.hpp"
+#include "cuda/nccl/api.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "deadline.hpp"
@@ -86,13 +87,13 @@ void Connections::greet(std::size_t index, StartLine& start, const std::function
     const ncclComm_t comm = communicator->of(rank);
     if (comm == nullptr) continue;
     int size = 0;
-    check(ncclCommCount(comm, &size), "ncclCommCount");
-    check(ncclGroupStart(), "ncclGroupStart");
+    check(nccl().ncclCommCount(comm, &size), "ncclCommCount");
+    check(nccl().ncclGroupStart(), "ncclGroupStart");
     for (int peer = 0; peer < size; ++peer) {
-      check(ncclSend(bytes, 1, ncclUint8, peer, comm, stream.get()), "ncclSend");
-      check(ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm, stream.get()), "ncclRecv");
+      check(nccl().ncclSend(bytes, 1, ncclUint8, peer, comm, stream.get()), "ncclSend");
+      check(nccl().ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm, stream.get()), "ncclRecv");
     }
-    check(ncclGroupEnd(), "ncclGroupEnd");
+    check(nccl().ncclGroupEnd(), "ncclGroupEnd");
   }
   done.record(stream.get());
   const auto deadline = deadline_in(timeout_us);

@@ -139,7 +139,11 @@ CudaInfo cuda_info() {
   int driver = 0, runtime = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) info.driver = version_text(driver);
   if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) info.runtime = version_text(runtime);
-  info.nccl = cuda::nccl_version();
+  try {
+    info.nccl = cuda::nccl_version();
+  } catch (const Unsupported& why) {
+    info.nccl = fmt::format("none ({})", why.what());
+  }
   for (const cuda::GemmFamily family : cuda::gemm_families)
     if (!cuda::gemm_instances(family).empty()) info.gemm.push_back(tiles_text(family));
   const int count = cuda::count_gpus(info.missing);

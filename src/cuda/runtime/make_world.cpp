@@ -1,6 +1,7 @@
 // Chooses the ranks of this process and their devices.
 #include <fmt/format.h>
 
+#include "cuda/nccl/api.hpp"
 #include "cuda/raii/check.hpp"
 #include "devices.hpp"
 #include "shingle/base/error.hpp"
@@ -65,9 +66,9 @@ std::unique_ptr<World> make_cuda_world(std::span<ncclComm* const> communicators,
   CudaWorld::Parts parts{1, {}, alone(), options};
   for (const ncclComm_t comm : communicators) {
     int rank = 0, device = 0;
-    cuda::check(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
-    cuda::check(ncclCommCuDevice(comm, &device), "ncclCommCuDevice");
-    cuda::check(ncclCommCount(comm, &parts.size), "ncclCommCount");
+    cuda::check(cuda::nccl().ncclCommUserRank(comm, &rank), "ncclCommUserRank");
+    cuda::check(cuda::nccl().ncclCommCuDevice(comm, &device), "ncclCommCuDevice");
+    cuda::check(cuda::nccl().ncclCommCount(comm, &parts.size), "ncclCommCount");
     parts.local.emplace_back(rank, device);
   }
   const auto local = static_cast<int>(parts.local.size());

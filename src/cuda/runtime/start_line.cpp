@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "cuda/kernels/sync.hpp"
+#include "cuda/nccl/api.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "world.hpp"
@@ -33,7 +34,7 @@ StartLine::StartLine(CudaWorld& world) : word_(sizeof(std::uint32_t)) {
 void StartLine::meet(std::size_t index, cudaStream_t stream) {
   if (everyone_.empty()) return;
   void* const one = scratch_[index].get();
-  check(ncclAllReduce(one, one, 1, ncclFloat32, ncclMax, everyone_[index], stream), "ncclAllReduce");
+  check(nccl().ncclAllReduce(one, one, 1, ncclFloat32, ncclMax, everyone_[index], stream), "ncclAllReduce");
 }
 
 void StartLine::enqueue(std::size_t index, const Watch& watch, cudaStream_t stream) {
