@@ -88,7 +88,7 @@ TEST(VerifyContext, CountsAreZeroBetweenCalls) {
   const auto soon = early.counter("soon");
   for (int r = 0; r < 2; ++r) {
     auto& steps = early.plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps;
-    steps.insert(steps.begin(), Notify{{soon, 1 - r, 0}, 1});
+    steps.insert(steps.begin() + 1, Notify{{soon, 1 - r, 0}, 1});  // after that of the begin
     early.plan.ranks[static_cast<std::size_t>(r)].issue.push_back(0);
     early.await(r, 0, soon);
   }
@@ -99,8 +99,23 @@ TEST(VerifyContext, CountsAreZeroBetweenCalls) {
 
 TEST(VerifyContext, AnEntryCountsTheBeginsOfOneRank) {
   Hand hand = exchanged(Free::begun);
-  for (int r = 0; r < 2; ++r) hand.notify(r, 0, 0, 1 - r, 1 - r);  // of the other rank
+  for (int r = 0; r < 2; ++r) {
+    auto& steps = hand.plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps;
+    steps.insert(steps.begin(), Notify{{0, 1 - r, 1 - r}, 1});  // of the other rank
+    hand.plan.ranks[static_cast<std::size_t>(r)].issue.push_back(0);
+  }
   expect_wrong(hand, "context", {"adds 1 to begun", "expected 1, by rank"}, Setting::context);
+}
+
+TEST(VerifyContext, BeginsAreCountedBeforeAnythingElse) {
+  Hand hand = exchanged(Free::begun);
+  for (int r = 0; r < 2; ++r)
+    std::swap(hand.plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps[0],
+              hand.plan.ranks[static_cast<std::size_t>(r)].lanes[0].steps[1]);
+  expect_proven(hand);
+  expect_wrong(hand, "context",
+               {"step 1 (notify) counts the begin of the call", "first steps of lane compute"},
+               Setting::context);
 }
 
 TEST(VerifyContext, NothingIsLaunchedBeforeTheCall) {
