@@ -20,10 +20,17 @@ class Pass final : public Command {
     const Event* event = nullptr;
     SyncOp await{};
     std::int64_t first = 0, last = 0;
+    ElementwiseLaunch launch{};  ///< set by the pass
   };
   /// The weights are of the matrices' type.
   Pass(const ElementwiseArgs& args, std::vector<Part> parts, Address bias = {}, Address norm_weight = {})
-      : args_(args), parts_(std::move(parts)), bias_(bias), norm_weight_(norm_weight) {}
+      : args_(args), parts_(std::move(parts)), bias_(bias), norm_weight_(norm_weight) {
+    args_.bias = bias.at;  // the launch depends on whether there is one
+    for (Part& part : parts_) {
+      args_.first = part.first, args_.last = part.last;
+      check(prepare_elementwise(args_, part.launch), "prepare a pass");
+    }
+  }
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     ElementwiseArgs args = args_;
     args.shifts = shifts;
@@ -36,7 +43,7 @@ class Pass final : public Command {
       else if (part.await.counter != nullptr)
         check(launch_sync(&part.await, 1, args_.watch, stream), "launch a wait");
       args.first = part.first, args.last = part.last;
-      check(launch_elementwise(args, stream), "launch a pass");
+      check(launch_elementwise(args, part.launch, stream), "launch a pass");
     }
   }
 

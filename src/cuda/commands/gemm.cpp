@@ -37,23 +37,32 @@ class InstrumentedGemm final : public Command {
     check(instance.load(), "load a GEMM kernel");
   }
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
-    if (!prepared_for(shifts)) prepare(shifts);
+    if (!prepared_) prepare(shifts);
+    if (!holds(shifts)) rebind(shifts);
     check(instance_.launch(params_.get(), args_.ctas, stream), "launch a GEMM kernel");
   }
-  /// Encodes the addresses of the operands.
+  /// Makes the kernel's parameters, for these shifts.
   void prepare(const Shifts& shifts) {
-    args_.a = operands_.a.in(shifts);
-    args_.b = operands_.b.in(shifts);
-    args_.bias = operands_.bias.in(shifts);
-    args_.out.shift = shifts.of[args_.out.matrix];
-    args_.split.sums = workspace_.get<float>();
+    set_addresses(shifts);
     check(instance_.prepare(args_, params_.get()), "prepare a GEMM kernel");
     prepared_ = true;
   }
 
  private:
-  bool prepared_for(const Shifts& shifts) const {
-    return prepared_ && args_.a == operands_.a.in(shifts) && args_.b == operands_.b.in(shifts) &&
+  void rebind(const Shifts& shifts) {
+    set_addresses(shifts);
+    check(instance_.rebind(args_, params_.get()), "move a GEMM kernel's operands");
+  }
+  void set_addresses(const Shifts& shifts) {
+    args_.a = operands_.a.in(shifts);
+    args_.b = operands_.b.in(shifts);
+    args_.bias = operands_.bias.in(shifts);
+    args_.out.shift = shifts.of[args_.out.matrix];
+    args_.split.sums = workspace_.get<float>();
+  }
+  /// True if the kernel's parameters hold these addresses.
+  bool holds(const Shifts& shifts) const {
+    return args_.a == operands_.a.in(shifts) && args_.b == operands_.b.in(shifts) &&
            args_.bias == operands_.bias.in(shifts) && args_.out.shift == shifts.of[args_.out.matrix] &&
            (args_.split.parts == 1 || args_.split.sums == workspace_.get());
   }

@@ -66,7 +66,32 @@ struct ElementwiseArgs {
   std::int32_t room = 0;  ///< bytes of shared memory for chunks in flight of a sum; set by the launch
 };
 
-/// Launches the pass. `source_type` is `type` or f32.
+/// Layout of a row-wise pass: a CTA has `slices` groups of `threads` threads, and each group works on one
+/// row. For a norm, each group keeps its row in `cached` floats of dynamic shared memory.
+struct RowLayout {
+  std::int32_t threads = 0;
+  std::int32_t slices = 0;
+  std::int32_t cached = 0;
+  std::uint64_t reciprocal = 0;  ///< ⌊2³² / tile_cols⌋ + 1; 0 if there is one column of tiles
+};
+
+/// A pass's kernel and the size of its launch.
+struct ElementwiseLaunch {
+  const void* kernel = nullptr;
+  std::int32_t ctas = 0;  ///< 0: nothing to do
+  std::int32_t threads = 0;
+  std::size_t shared_bytes = 0;
+  std::int32_t room = 0;  ///< ElementwiseArgs::room
+  RowLayout rows{};       ///< row-wise
+  bool pairs = false;     ///< CTAs form clusters of two
+  bool early = false;     ///< PDL
+};
+
+/// The launch of a pass; it does not depend on addresses. `source_type` is `type` or f32.
+cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& launch);
+/// Launches a pass as it was prepared. Sets args.room.
+cudaError_t launch_elementwise(ElementwiseArgs& args, const ElementwiseLaunch& launch, cudaStream_t stream);
+/// Prepares and launches a pass.
 cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream);
 
 /// Loads the kernels, and allows them large shared memory. Call once for each device, before any launch:

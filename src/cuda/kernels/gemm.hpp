@@ -107,6 +107,9 @@ struct GemmInstance {
   std::int32_t params_bytes = 0;
   /// Writes the kernel's parameters into `params`: params_bytes bytes, aligned to 128.
   cudaError_t (*prepare)(const GemmArgs& args, void* params) = nullptr;
+  /// Replaces the addresses that `params` hold by those of `args`: operands, bias, shift of the output, sums
+  /// of split-K. All else is as it was in prepare().
+  cudaError_t (*rebind)(const GemmArgs& args, void* params) = nullptr;
   cudaError_t (*launch)(const void* params, std::int32_t ctas, cudaStream_t stream) = nullptr;
   /// Loads the kernel on the current device. Loading a kernel while another one waits could deadlock.
   cudaError_t (*load)() = nullptr;

@@ -12,6 +12,7 @@
 // Checks: at most most_sync_ops operations in a launch.
 #include "count.cuh"
 #include "cuda/kernels/ptx/grids.cuh"
+#include "device_facts.hpp"
 #include "sync.hpp"
 #include "wait.cuh"
 
@@ -59,6 +60,8 @@ __device__ void compare_calls(const CallWords& words, Call own, std::uint32_t nu
 
 __global__ void __launch_bounds__(warp)
     begin_call_kernel(const CallWords words, std::uint32_t op, std::uint32_t m, const Watch watch) {
+  // Kernels after this one may start early, but not before all that precedes the call is done.
+  ptx::await_prerequisites();
   ptx::launch_dependents();
   const std::uint32_t number = *words.epoch + 1;
   const Call own = call_word(number, op, m);
@@ -134,17 +137,15 @@ struct EarlyLaunch {
   cudaError_t error = cudaSuccess;
 
   EarlyLaunch(unsigned ctas, int threads, cudaStream_t stream) {
-    int device = 0, major = 0;
-    error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-      error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    DeviceFacts facts;
+    error = find_device_facts(facts);
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = dim3(ctas);
     config.blockDim = dim3(static_cast<unsigned>(threads));
     config.stream = stream;
     config.attrs = &early;
-    config.numAttrs = ptx::launch_early(major) ? 1 : 0;
+    config.numAttrs = ptx::launch_early(facts.major) ? 1 : 0;
   }
   EarlyLaunch(const EarlyLaunch&) = delete;
   EarlyLaunch& operator=(const EarlyLaunch&) = delete;
@@ -159,8 +160,9 @@ cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags&
 
 cudaError_t launch_begin_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
                               cudaStream_t stream) {
-  begin_call_kernel<<<1, warp, 0, stream>>>(words, op, m, watch);
-  return cudaGetLastError();
+  EarlyLaunch launch(1, warp, stream);
+  if (launch.error != cudaSuccess) return launch.error;
+  return cudaLaunchKernelEx(&launch.config, begin_call_kernel, words, op, m, watch);
 }
 
 cudaError_t launch_end_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,

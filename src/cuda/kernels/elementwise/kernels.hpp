@@ -25,15 +25,6 @@ constexpr int sum_depth(int room, int source_count, int chunk_bytes) {
   return depth < most ? depth : most;
 }
 
-/// Layout of a row-wise pass: a CTA has `slices` groups of `threads` threads, and each group works on one
-/// row. For a norm, each group keeps its row in `cached` floats of dynamic shared memory.
-struct RowLayout {
-  std::int32_t threads = 0;
-  std::int32_t slices = 0;
-  std::int32_t cached = 0;
-  std::uint64_t reciprocal = 0;  ///< ⌊2³² / tile_cols⌋ + 1; 0 if there is one column of tiles
-};
-
 constexpr int size_of(Element type) {
   return type == Element::f32 ? 4 : 2;
 }

@@ -1,6 +1,7 @@
 // Chooses the kernel of a pass, and its number of CTAs.
 #include <algorithm>
 
+#include "cuda/kernels/device_facts.hpp"
 #include "cuda/kernels/ptx/grids.cuh"
 #include "kernels.hpp"
 
@@ -21,12 +22,6 @@ bool consistent(const ElementwiseArgs& args) {
   return args.cols * args.tile_cols < std::int64_t{1} << 32;  // RowLayout::reciprocal
 }
 
-cudaError_t attribute(cudaDeviceAttr which, int* value) {
-  int device = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  return cudaDeviceGetAttribute(value, which, device);
-}
-
 /// Threads: enough to read a row in one batch. Slices: enough for all rows in one wave of CTAs. Both have the
 /// limit of a CTA.
 RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers) {
@@ -42,19 +37,10 @@ RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers
   return layout;
 }
 
-/// Launch of a tile-by-tile or row-wise pass.
-struct PassLaunch {
-  const void* kernel = nullptr;
-  int threads = 0;
-  std::size_t shared_bytes = 0;
-  std::int64_t pieces = 0;  ///< CTAs that would have work
-  bool pairs = false;       ///< ElementwiseArgs::pairs
-  bool early = false;       ///< ElementwiseArgs::early
-};
-
-/// Launches no more CTAs than can be resident together: a CTA that is not resident could own an item that
-/// resident CTAs wait for.
-cudaError_t launch(const PassLaunch& at, int most, int sms, void** parameters, cudaStream_t stream) {
+/// Sets the number of CTAs: no more than have work (`pieces`), than the pass may use (`most`; 0: no limit),
+/// and than can be resident together. A CTA that is not resident could own an item that resident CTAs wait
+/// for.
+cudaError_t count_ctas(ElementwiseLaunch& at, std::int64_t pieces, int most, int sms) {
   if (at.kernel == nullptr) return cudaErrorInvalidValue;
   int each = 0;
   if (const cudaError_t error =
@@ -63,26 +49,8 @@ cudaError_t launch(const PassLaunch& at, int most, int sms, void** parameters, c
     return error;
   if (each == 0) return cudaErrorInvalidConfiguration;
   const std::int64_t resident = std::int64_t{each} * sms;
-  const auto ctas =
-      static_cast<unsigned>(std::min({at.pieces, resident, most > 0 ? std::int64_t{most} : resident}));
-  cudaLaunchAttribute attributes[2]{};
-  unsigned count = 0;
-  if (at.pairs && ctas % 2 == 0) {
-    attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count++].val.clusterDim = {2, 1, 1};
-  }
-  if (at.early) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(ctas);
-  config.blockDim = dim3(static_cast<unsigned>(at.threads));
-  config.dynamicSmemBytes = at.shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = count;
-  return cudaLaunchKernelExC(&config, at.kernel, parameters);
+  at.ctas = static_cast<std::int32_t>(std::min({pieces, resident, most > 0 ? std::int64_t{most} : resident}));
+  return cudaSuccess;
 }
 
 /// Bytes of shared memory for the chunks in flight of a sum. A CTA may have `most_shared` bytes.
@@ -98,43 +66,68 @@ cudaError_t preload(const void* kernel) {
   cudaFuncAttributes attributes;
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess)
     return error;
-  int most = 0;
-  if (const cudaError_t error = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
-      error != cudaSuccess)
-    return error;
+  DeviceFacts facts;
+  if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              most - static_cast<int>(attributes.sharedSizeBytes));
+                              facts.most_shared - static_cast<int>(attributes.sharedSizeBytes));
 }
 
 }  // namespace
 
-cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream) {
+cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& at) {
+  at = {};
   if (args.first >= args.last || args.rows < 1 || args.cols < 1) return cudaSuccess;
   if (!consistent(args)) return cudaErrorInvalidValue;
-  int sms = 0;
-  if (const cudaError_t error = attribute(cudaDevAttrMultiProcessorCount, &sms); error != cudaSuccess)
-    return error;
-  ElementwiseArgs copy = args;
+  DeviceFacts facts;
+  if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
   if (!row_wise(args)) {
-    void* parameters[] = {&copy};
-    int major = 0, most_shared = 0;
-    if (const cudaError_t error = attribute(cudaDevAttrComputeCapabilityMajor, &major); error != cudaSuccess)
-      return error;
-    if (const cudaError_t error = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most_shared);
-        error != cudaSuccess)
-      return error;
-    copy.room = tile_room(args, most_shared);
-    return launch({find_tiles_kernel(args), tile_threads, static_cast<std::size_t>(copy.room),
-                   args.last - args.first, args.pairs, args.early && ptx::launch_early(major)},
-                  args.ctas, sms, parameters, stream);
+    at.kernel = find_tiles_kernel(args);
+    at.threads = tile_threads;
+    at.room = tile_room(args, facts.most_shared);
+    at.shared_bytes = static_cast<std::size_t>(at.room);
+    at.early = args.early && ptx::launch_early(facts.major);
+    if (const cudaError_t error = count_ctas(at, args.last - args.first, args.ctas, facts.sms)) return error;
+    at.pairs = args.pairs && at.ctas % 2 == 0;
+    return cudaSuccess;
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;
-  RowLayout layout = row_layout(args, rows, args.ctas > 0 ? std::min(args.ctas, sms) : sms);
-  void* parameters[] = {&copy, &layout};
-  const std::size_t cache = static_cast<std::size_t>(layout.slices) * layout.cached * sizeof(float);
-  return launch(
-      {find_rows_kernel(args), layout.slices * layout.threads, cache, ceil_div(rows, layout.slices)},
-      args.ctas, sms, parameters, stream);
+  at.rows = row_layout(args, rows, args.ctas > 0 ? std::min(args.ctas, facts.sms) : facts.sms);
+  at.kernel = find_rows_kernel(args);
+  at.threads = at.rows.slices * at.rows.threads;
+  at.shared_bytes = static_cast<std::size_t>(at.rows.slices) * at.rows.cached * sizeof(float);
+  return count_ctas(at, ceil_div(rows, at.rows.slices), args.ctas, facts.sms);
+}
+
+cudaError_t launch_elementwise(ElementwiseArgs& args, const ElementwiseLaunch& at, cudaStream_t stream) {
+  if (at.ctas == 0) return cudaSuccess;
+  args.room = at.room;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (at.pairs) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {2, 1, 1};
+  }
+  if (at.early) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(at.ctas));
+  config.blockDim = dim3(static_cast<unsigned>(at.threads));
+  config.dynamicSmemBytes = at.shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  RowLayout rows = at.rows;
+  void* parameters[] = {&args, &rows};  // tile-by-tile kernels take the first only
+  return cudaLaunchKernelExC(&config, at.kernel, parameters);
+}
+
+cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream) {
+  ElementwiseArgs copy = args;
+  ElementwiseLaunch at;
+  if (const cudaError_t error = prepare_elementwise(args, at)) return error;
+  return launch_elementwise(copy, at, stream);
 }
 
 cudaError_t preload_elementwise() {

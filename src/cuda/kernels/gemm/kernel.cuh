@@ -78,6 +78,25 @@ struct HookedGemm {
     return cudaSuccess;
   }
 
+  static cudaError_t rebind(const GemmArgs& args, void* params) {
+    auto& to = *static_cast<typename Kernel::Params*>(params);
+    const auto move = [](const auto& load, const void* base) {
+      return move_tensor_map(const_cast<CUtensorMap&>(*load.get_tma_descriptor()), base);
+    };
+    LoadPieces& pieces = to.mainloop.pieces;
+    for (const cudaError_t failed :
+         {move(to.mainloop.tma_load_a, args.a), move(to.mainloop.tma_load_b, args.b),
+          pieces.a_parts > 0 ? move_tensor_map(pieces.a, args.a) : cudaSuccess,
+          pieces.up_column > 0 ? move_tensor_map(pieces.b, args.b) : cudaSuccess})
+      if (failed != cudaSuccess) return failed;
+    to.epilogue.a = args.a;
+    to.epilogue.b = args.b;
+    to.epilogue.bias = args.bias;
+    to.epilogue.out.shift = args.out.shift;
+    to.epilogue.split.sums = args.split.sums;
+    return cudaSuccess;
+  }
+
   /// Launches on at most `ctas` SMs, in whole clusters, and on no more than it has tiles for.
   static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
     const auto& at = *static_cast<const typename Kernel::Params*>(params);
@@ -114,6 +133,7 @@ struct HookedGemm {
             static_cast<std::int32_t>(Kernel::SharedStorageSize),
             static_cast<std::int32_t>(sizeof(typename Kernel::Params)),
             &prepare,
+            &rebind,
             &launch,
             &load};
   }

@@ -2,18 +2,37 @@
 
 namespace shingle::cuda {
 
-cudaError_t encode_tensor_map(const MatrixBox& box, CUtensorMap& map) {
+namespace {
+
+/// A function of the driver, looked up once: a look-up takes microseconds.
+struct DriverFunction {
   void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  if (const cudaError_t failed = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                                  cudaEnableDefault, &found))
-    return failed;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  cudaError_t failed = cudaSuccess;
+
+  explicit DriverFunction(const char* name) {
+    cudaDriverEntryPointQueryResult found{};
+    failed = cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found);
+    if (failed == cudaSuccess && found != cudaDriverEntryPointSuccess) failed = cudaErrorNotSupported;
+  }
+};
+
+}  // namespace
+
+cudaError_t move_tensor_map(CUtensorMap& map, const void* base) {
+  static const DriverFunction replace("cuTensorMapReplaceAddress");
+  if (replace.failed != cudaSuccess) return replace.failed;
+  const auto call = reinterpret_cast<decltype(&cuTensorMapReplaceAddress)>(replace.entry);
+  return call(&map, const_cast<void*>(base)) == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t encode_tensor_map(const MatrixBox& box, CUtensorMap& map) {
+  static const DriverFunction function("cuTensorMapEncodeTiled");
+  if (function.failed != cudaSuccess) return function.failed;
   const cuuint64_t extent[2] = {static_cast<cuuint64_t>(box.cols), static_cast<cuuint64_t>(box.rows)};
   const cuuint64_t stride_bytes[1] = {static_cast<cuuint64_t>(box.stride) * 2};
   const cuuint32_t load[2] = {static_cast<cuuint32_t>(box.box_cols), static_cast<cuuint32_t>(box.box_rows)};
   const cuuint32_t step[2] = {1, 1};
-  const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
+  const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function.entry);
   const CUresult result =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void*>(box.base), extent, stride_bytes, load,
              step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

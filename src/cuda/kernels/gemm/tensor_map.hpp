@@ -22,4 +22,7 @@ struct MatrixBox {
 /// driver rejects the map, for example for a base or stride that is not a multiple of 16 bytes.
 cudaError_t encode_tensor_map(const MatrixBox& box, CUtensorMap& map);
 
+/// Replaces the base of an encoded tensor map.
+cudaError_t move_tensor_map(CUtensorMap& map, const void* base);
+
 }  // namespace shingle::cuda

@@ -119,6 +119,7 @@ struct MultistageGemm {
             static_cast<std::int32_t>(sizeof(Shared)),
             static_cast<std::int32_t>(sizeof(GemmArgs)),
             &prepare,
+            &prepare,
             &launch,
             &load};
   }
