@@ -9,11 +9,13 @@
 #include "api/workspace.hpp"
 #include "backend/launch.hpp"
 #include "cuda/commands/blas.hpp"
+#include "cuda/kernels/sync.hpp"
 #include "cuda/nccl/api.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/stream.hpp"
 #include "cuda/runtime/world.hpp"
+#include "lower/launch_program.hpp"
 #include "shingle/api/context.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
@@ -124,6 +126,22 @@ double direct_us(World& world, const Streams& streams, const Problem& p, const M
   return samples.median();
 }
 
+/// Host time of a launch, and of an event that one stream records and another awaits, in microseconds.
+void print_unit_costs(const Streams& streams) {
+  const cuda::DeviceGuard guard(streams.devices.front());
+  const auto stream = static_cast<cudaStream_t>(streams.handles.front());
+  const cuda::Stream other;
+  const cuda::Event event;
+  bench::Samples launch, edge;
+  for (int i = 0; i < 20 * burst; ++i) {
+    if (i % burst == 0) cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    launch.us.push_back(us_of([&] { cuda::check(cuda::launch_delay(nullptr, 0, 0, stream), "launch"); }));
+    edge.us.push_back(us_of([&] { event.record(stream), event.make_wait(other.get()); }));
+  }
+  cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  fmt::print("one launch {:.1f} us, one event edge {:.1f} us\n", launch.median(), edge.median());
+}
+
 struct Flags {
   int repeat = 10;
   int workers = 0;
@@ -179,9 +197,11 @@ void measure(World& world, const Problem& problem, const Params& params, const F
     }
   }
   const auto local = static_cast<double>(world.local_ranks().size());
+  const auto launches =
+      lower(context.plan(op, problem.m)).ranks[static_cast<std::size_t>(one.ranks.front())].launches.size();
   const std::string line = fmt::format(
-      "{:<11} host: known {:5.1f} us idle, {:5.1f} us back to back{}; new m {:6.0f} us{}\n", name(mechanism),
-      idle.median() / local, together.median() / local,
+      "{:<11} {:2} launches; host: known {:5.1f} us idle, {:5.1f} us back to back{}; new m {:6.0f} us{}\n",
+      name(mechanism), launches, idle.median() / local, together.median() / local,
       direct ? fmt::format(" (directly {:.1f} us)", *direct) : "", fresh.median() / local,
       flags.device ? fmt::format("; device: context {:.1f} us, bound {:.1f} us, {:+.1f} %", device.median(),
                                  bound.median(), 100 * (device.median() / bound.median() - 1))
@@ -220,6 +240,7 @@ int main(int argc, char** argv) {
     const auto world = make_cuda_world(ranks);
     problem.world = world->size();
     auto record = bench::record(argc, argv);
+    if (world->local_ranks().front() == 0) print_unit_costs(Streams(*world));
     for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
       for (const std::int64_t m : rows) {
         problem.op = op;

@@ -158,6 +158,26 @@ struct LibraryGemm::Descriptors {
 };
 
 LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p) {
+  describe(handle, p);
+  find_algorithms(p);
+}
+
+LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p, const LibraryGemm& similar) {
+  describe(handle, p);
+  if (made_->result_bytes == 0) return;
+  const auto& algorithm = similar.made_->algorithms[similar.made_->chosen].algorithm;
+  cublasLtMatmulHeuristicResult_t found{};
+  const cublasStatus_t status =
+      blas().cublasLtMatmulAlgoCheck(handle.get(), made_->product.get(), made_->b.get(), made_->a.get(),
+                                     made_->c.get(), made_->c.get(), &algorithm, &found);
+  if (status == CUBLAS_STATUS_SUCCESS && found.state == CUBLAS_STATUS_SUCCESS &&
+      found.workspaceSize <= most_workspace_bytes)
+    made_->algorithms.push_back({algorithm, found.workspaceSize});
+  else
+    find_algorithms(p);
+}
+
+void LibraryGemm::describe(const BlasHandle& handle, const LibraryProblem& p) {
   const bool empty = p.m == 0 || p.n == 0;
   if (p.m < 0 || p.n < 0 || (p.k < 1 && !empty))
     throw InvalidArgument(fmt::format("a GEMM of {}×{}×{}: sizes must be positive", p.m, p.n, p.k));
@@ -170,6 +190,11 @@ LibraryGemm::LibraryGemm(const BlasHandle& handle, const LibraryProblem& p) {
                               layout(p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb),
                               layout(p.out_type, p.m, p.n, p.ldc)});
   made_->result_bytes = static_cast<std::size_t>(p.m * p.ldc) * size_bytes(p.out_type);
+}
+
+void LibraryGemm::find_algorithms(const LibraryProblem& p) {
+  if (made_->result_bytes == 0) return;
+  const BlasHandle& handle = made_->handle;
   const Preference wish = preference(p);
   cublasLtMatmulHeuristicResult_t found[most_candidates];
   int count = 0;

@@ -62,6 +62,8 @@ class LibraryGemm {
  public:
   /// The handle must outlive this object.
   LibraryGemm(const BlasHandle& handle, const LibraryProblem& problem);
+  /// With the algorithm of a similar product, if it serves this one; else as above.
+  LibraryGemm(const BlasHandle& handle, const LibraryProblem& problem, const LibraryGemm& similar);
   ~LibraryGemm();
   LibraryGemm(LibraryGemm&&) noexcept;
   LibraryGemm& operator=(LibraryGemm&&) noexcept;
@@ -77,6 +79,9 @@ class LibraryGemm {
 
  private:
   struct Descriptors;
+  void describe(const BlasHandle& handle, const LibraryProblem& problem);
+  void find_algorithms(const LibraryProblem& problem);
+
   std::unique_ptr<Descriptors> made_;
 };
 

@@ -10,6 +10,7 @@ namespace shingle::cuda {
   X(cublasLtDestroy)                      \
   X(cublasLtGetStatusString)              \
   X(cublasLtMatmul)                       \
+  X(cublasLtMatmulAlgoCheck)              \
   X(cublasLtMatmulAlgoGetHeuristic)       \
   X(cublasLtMatmulDescCreate)             \
   X(cublasLtMatmulDescDestroy)            \

@@ -126,8 +126,7 @@ class CopyRows final : public Command {
     std::size_t to_pitch = 0, from_pitch = 0;
     std::size_t width = 0, rows = 0;  ///< bytes of a row, and number of rows
   };
-  explicit CopyRows(std::vector<Part> parts, DeviceMemory scratch = {})
-      : parts_(std::move(parts)), scratch_(std::move(scratch)) {}
+  explicit CopyRows(std::vector<Part> parts) : parts_(std::move(parts)) {}
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     for (const Part& part : parts_)
       if (part.width == part.to_pitch && part.width == part.from_pitch)
@@ -142,7 +141,6 @@ class CopyRows final : public Command {
 
  private:
   std::vector<Part> parts_;
-  DeviceMemory scratch_;  // intermediate memory of a swap
 };
 
 CopyRows::Part part_of(const Context& context, const Slice& from, const Slice& to) {
@@ -216,12 +214,11 @@ std::unique_ptr<Command> make_command(const Context& context, const Broadcast& s
 std::unique_ptr<Command> make_command(const Context& context, const Swap& step) {
   if (step.a.rows == 0 || step.a.cols == 0) return nullptr;
   const CopyRows::Part there = part_of(context, step.a, step.b), back = part_of(context, step.b, step.a);
-  DeviceMemory scratch(there.width * there.rows);
-  const Address held{scratch.get<char>()};
+  const Address held{context.table_memory.reserve(there.width * there.rows)};
   std::vector<CopyRows::Part> parts{{held, back.from, there.width, back.from_pitch, there.width, there.rows},
                                     there,
                                     {back.to, held, back.to_pitch, there.width, there.width, there.rows}};
-  return std::make_unique<CopyRows>(std::move(parts), std::move(scratch));
+  return std::make_unique<CopyRows>(std::move(parts));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Fill& step) {

@@ -1,6 +1,9 @@
 // Gemm steps without hooks: one cuBLASLt product for each contiguous run of rows.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "command.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/stream.hpp"
@@ -65,21 +68,56 @@ std::int32_t alignment_of(std::uintptr_t bits) {
 }  // namespace
 
 std::shared_ptr<LibraryGemm> LibraryCache::get(const BlasHandle& handle, const LibraryProblem& problem,
-                                               const LibraryOperands* operands) {
+                                               const LibraryOperands& operands) {
   for (const auto& [known, product] : made_)
     if (known == problem) return product;
   auto product = std::make_shared<LibraryGemm>(handle, problem);
-  if (operands != nullptr) {
-    const Stream stream;
-    product->tune(stream.get(), *operands);
-  }
+  const Stream stream;
+  product->tune(stream.get(), operands);
   made_.emplace_back(problem, product);
   return product;
 }
 
-std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& step) {
+std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle,
+                                                    const LibraryProblem& problem) const {
+  for (const auto& [known, product] : prepared_)
+    if (known == typical(problem)) return std::make_shared<LibraryGemm>(handle, problem, *product);
+  return std::make_shared<LibraryGemm>(handle, problem);
+}
+
+void LibraryCache::prepare(const BlasHandle& handle, const LibraryProblem& problem) {
+  const LibraryProblem p = typical(problem);
+  if (p.m == 0 || std::ranges::find(prepared_, p, &Product::first) != prepared_.end()) return;
+  const auto matrix = [](DType type, std::int64_t rows, std::int64_t leading) {
+    DeviceMemory memory(static_cast<std::size_t>(rows * leading) * size_bytes(type));
+    constexpr int some_number = 0x3c;  // in each byte: a small number in every type
+    memory.fill(some_number);
+    return memory;
+  };
+  const DeviceMemory a = matrix(p.type, p.transpose_a ? p.k : p.m, p.lda),
+                     b = matrix(p.type, p.transpose_b ? p.n : p.k, p.ldb),
+                     bias = matrix(p.type, 1, p.bias ? p.n : 0);
+  auto product = std::make_shared<LibraryGemm>(handle, p);
+  const Stream stream;
+  product->tune(stream.get(), {a.get(), b.get(), bias.get(), nullptr});
+  prepared_.emplace_back(p, std::move(product));
+}
+
+/// The product whose algorithm serves this one: the next power of two of rows.
+LibraryProblem LibraryCache::typical(LibraryProblem problem) {
+  const bool leads = problem.transpose_a && problem.lda == problem.m;
+  problem.m =
+      problem.m == 0 ? 0 : static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(problem.m)));
+  if (leads) problem.lda = problem.m;
+  return problem;
+}
+
+namespace {
+
+/// The products of a step, without rows and alignment.
+LibraryProblem product_of(const Plan& plan, const Gemm& step) {
   const auto& buffer = [&](const Slice& slice) -> const Buffer& {
-    return context.plan.buffers[static_cast<std::size_t>(slice.buffer)];
+    return plan.buffers[static_cast<std::size_t>(slice.buffer)];
   };
   LibraryProblem problem;
   problem.type = buffer(step.a).dtype;
@@ -94,7 +132,24 @@ std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& s
   problem.relu = step.epilogue.activation == Activation::relu;
   problem.bias = step.epilogue.bias;
   const std::int32_t sms = step.resources.most;
-  if (sms < context.plan.workers) problem.sms = sms;
+  if (sms < plan.workers) problem.sms = sms;
+  return problem;
+}
+
+}  // namespace
+
+void prepare_library_gemm(const BlasHandle& handle, LibraryCache& library, const Plan& plan,
+                          const Gemm& step) {
+  LibraryProblem problem = product_of(plan, step);
+  for (const Run& run : runs_of(step)) {
+    problem.m = run.rows;
+    library.prepare(handle, problem);
+  }
+}
+
+std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& step) {
+  LibraryProblem problem = product_of(context.plan, step);
+  const BlasHandle& handle = context.world.blas(context.rank);
   const auto element = static_cast<std::int64_t>(size_bytes(problem.type));
   const Address a = context.memory.at(step.a, context.parity), b = context.memory.at(step.b, context.parity),
                 c = context.memory.at(step.out.slice, context.parity),
@@ -107,10 +162,10 @@ std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& s
     problem.alignment =
         alignment_of(reinterpret_cast<std::uintptr_t>(from.at) | reinterpret_cast<std::uintptr_t>(b.at) |
                      reinterpret_cast<std::uintptr_t>(to.at));
-    // A call must not wait for the device, so its products are not tuned.
-    const LibraryOperands operands{from.at, b.at, bias.at, nullptr};
-    parts.push_back({context.library.get(context.world.blas(context.rank), problem,
-                                         context.memory.by_call() ? nullptr : &operands),
+    // A call must not wait for the device, so its products are not tuned there.
+    parts.push_back({context.memory.by_call()
+                         ? context.library.for_call(handle, problem)
+                         : context.library.get(handle, problem, {from.at, b.at, bias.at, nullptr}),
                      from, b, to, bias});
   }
   return std::make_unique<LibraryCommand>(std::move(parts), context.workspace);

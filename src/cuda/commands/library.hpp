@@ -11,13 +11,23 @@ namespace shingle::cuda {
 
 class LibraryCache {
  public:
-  /// The product of this problem, with the fastest of cuBLASLt's candidates on these operands; with the first
-  /// candidate if they are null.
+  /// The product of this problem, with the fastest of cuBLASLt's candidates on these operands.
   std::shared_ptr<LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
-                                   const LibraryOperands* operands);
+                                   const LibraryOperands& operands);
+  /// A product for calls: neither tuned nor kept. Takes the algorithm that prepare() has found for as many
+  /// rows, up to the next power of two.
+  std::shared_ptr<LibraryGemm> for_call(const BlasHandle& handle, const LibraryProblem& problem) const;
+  /// Finds the fastest algorithm for a product and for products of fewer rows, more than half as many. Also
+  /// makes CUDA load its kernel: loading waits for kernels that are running, which in a call may be waiting
+  /// for other ranks.
+  void prepare(const BlasHandle& handle, const LibraryProblem& problem);
 
  private:
-  std::vector<std::pair<LibraryProblem, std::shared_ptr<LibraryGemm>>> made_;
+  using Product = std::pair<LibraryProblem, std::shared_ptr<LibraryGemm>>;
+  static LibraryProblem typical(LibraryProblem problem);
+
+  std::vector<Product> made_;
+  std::vector<Product> prepared_;  // for calls
 };
 
 }  // namespace shingle::cuda

@@ -85,49 +85,62 @@ bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles,
 
 }  // namespace
 
-char* TableBlocks::take() {
-  if (free_.empty()) {
-    const std::size_t bytes = blocks_of_slab * block_bytes;
-    char* const slab = slabs_.emplace_back(bytes).get<char>();
-    for (std::size_t i = blocks_of_slab; i-- > 0;) free_.push_back(slab + i * block_bytes);
+TableBlocks::Block TableBlocks::take(std::size_t bytes) {
+  auto best = free_.end();
+  for (auto at = free_.begin(); at != free_.end(); ++at)
+    if (at->bytes >= bytes && (best == free_.end() || at->bytes < best->bytes)) best = at;
+  if (best == free_.end()) {
+    const std::size_t each = std::max(bytes, block_bytes), blocks = each > block_bytes ? 1 : blocks_of_slab;
+    char* const slab = slabs_.emplace_back(blocks * each).get<char>();
+    for (std::size_t i = blocks; i-- > 0;) free_.push_back({slab + i * each, each});
+    best = free_.end() - 1;
   }
-  char* const block = free_.back();
-  free_.pop_back();
+  const Block block = *best;
+  free_.erase(best);
   return block;
 }
 
 TableMemory::~TableMemory() {
-  for (Block& block : blocks_)
-    if (block.owned.bytes() == 0) pool_->give(block.data);
+  for (const auto* const blocks : {&blocks_, &reserved_})
+    for (const Block& block : *blocks)
+      if (block.owned.bytes() == 0) pool_->give(block.memory);
+}
+
+TableMemory::Block TableMemory::new_block(std::size_t bytes) {
+  Block block;
+  if (pool_ != nullptr) {
+    block.memory = pool_->take(bytes);
+  } else {
+    block.owned = DeviceMemory(bytes);
+    block.memory = {block.owned.get<char>(), bytes};
+  }
+  bytes_ += static_cast<std::int64_t>(block.memory.bytes);
+  return block;
+}
+
+char* TableMemory::reserve(std::size_t bytes) {
+  reserved_.push_back(new_block(bytes));
+  return reserved_.back().memory.data;
 }
 
 const void* TableMemory::put(const void* values, std::size_t bytes) {
   if (bytes == 0) return nullptr;
-  if (blocks_.empty() || blocks_.back().tables.size() + bytes > blocks_.back().bytes) {
-    Block block{.bytes = std::max(bytes, TableBlocks::block_bytes)};
-    if (pool_ != nullptr && block.bytes == TableBlocks::block_bytes) {
-      block.data = pool_->take();
-    } else {
-      block.owned = DeviceMemory(block.bytes);
-      block.data = block.owned.get<char>();
-    }
-    bytes_ += static_cast<std::int64_t>(block.bytes);
-    blocks_.push_back(std::move(block));
-  }
+  if (blocks_.empty() || blocks_.back().tables.size() + bytes > blocks_.back().memory.bytes)
+    blocks_.push_back(new_block(std::max(bytes, TableBlocks::block_bytes)));
   Block& block = blocks_.back();
-  char* const to = block.data + block.tables.size();
+  char* const to = block.memory.data + block.tables.size();
   const auto* const first = static_cast<const char*>(values);
   block.tables.insert(block.tables.end(), first, first + bytes);
-  block.tables.resize(
-      std::min((block.tables.size() + table_alignment - 1) / table_alignment * table_alignment, block.bytes));
+  block.tables.resize(std::min(
+      (block.tables.size() + table_alignment - 1) / table_alignment * table_alignment, block.memory.bytes));
   return to;
 }
 
 void TableMemory::commit(cudaStream_t stream) {
   for (Block& block : blocks_)
     if (!block.tables.empty())
-      check(cudaMemcpyAsync(block.data, block.tables.data(), block.tables.size(), cudaMemcpyHostToDevice,
-                            stream),
+      check(cudaMemcpyAsync(block.memory.data, block.tables.data(), block.tables.size(),
+                            cudaMemcpyHostToDevice, stream),
             "cudaMemcpyAsync");
   check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   for (Block& block : blocks_) block.tables = {};

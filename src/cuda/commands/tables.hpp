@@ -13,17 +13,22 @@
 
 namespace shingle::cuda {
 
-/// Blocks of device memory for the tables of many plans. A plan that goes gives its blocks back.
+/// Blocks of device memory for the tables of many plans. A plan that goes gives its blocks back. None is
+/// freed before the end, as that would wait for the device.
 class TableBlocks {
  public:
-  static constexpr std::size_t block_bytes = std::size_t{256} << 10;
+  static constexpr std::size_t block_bytes = std::size_t{256} << 10;  ///< of a block, at least
 
-  char* take();
-  void give(char* block) { free_.push_back(block); }
+  struct Block {
+    char* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  Block take(std::size_t bytes);
+  void give(Block block) { free_.push_back(block); }
 
  private:
   std::vector<DeviceMemory> slabs_;
-  std::vector<char*> free_;
+  std::vector<Block> free_;
 };
 
 /// Device memory for the tables of a plan. Tables are collected on the host, and copied together.
@@ -35,6 +40,8 @@ class TableMemory {
   TableMemory(const TableMemory&) = delete;
   TableMemory& operator=(const TableMemory&) = delete;
 
+  /// Memory without values.
+  char* reserve(std::size_t bytes);
   /// The address that the values will have on the device after commit().
   template <class T>
   const T* put(const std::vector<T>& values) {
@@ -47,15 +54,16 @@ class TableMemory {
 
  private:
   struct Block {
-    std::size_t bytes = 0;
-    char* data = nullptr;
+    TableBlocks::Block memory{};
     DeviceMemory owned{};        // empty: a block of the pool
     std::vector<char> tables{};  // not copied yet
   };
+  Block new_block(std::size_t bytes);
   const void* put(const void* values, std::size_t bytes);
 
   TableBlocks* pool_;
-  std::vector<Block> blocks_;
+  std::vector<Block> blocks_;  // the last one takes tables
+  std::vector<Block> reserved_;
   std::int64_t bytes_ = 0;
 };
 

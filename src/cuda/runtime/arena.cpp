@@ -4,9 +4,12 @@
 
 #include <algorithm>
 
+#include "cuda/commands/command.hpp"
 #include "cuda/kernels/elementwise.hpp"
+#include "cuda/kernels/gemm.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "devices.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -25,6 +28,8 @@ CudaArena::Calls::Calls(LocalRank& of)
     : local(of), queue(calls_in_flight, launches_in_flight), recent(calls_in_flight) {
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  for (const GemmInstance& kernel : gemm_instances(family_of(of.device())))
+    check(kernel.load(), "load a GEMM kernel");
 }
 
 CudaArena::CudaArena(CudaWorld& world, std::int64_t bytes)
@@ -55,6 +60,11 @@ void CudaArena::prepare(const Plan& plan) {
   for (const auto& calls : calls_) {
     const DeviceGuard guard(calls->local.device());
     calls->queue.reserve(most_lanes(plan));
+    for (const Lane& lane : plan.ranks[static_cast<std::size_t>(calls->local.rank())].lanes)
+      for (const Step& step : lane.steps)
+        if (const auto* const gemm = std::get_if<Gemm>(&step);
+            gemm != nullptr && gemm->grid.tiles() > 0 && !instrumented(*gemm))
+          prepare_library_gemm(world_.blas(calls->local.rank()), calls->library, plan, *gemm);
   }
   const double timeout_us = std::max(monitor_.timeout_us(), least_connect_us);
   constexpr double slack_us = 10e6;  // extra time for threads that keep their own deadline
