@@ -65,6 +65,10 @@ SHINGLE_API const char* shingle_version(void) SHINGLE_NOEXCEPT;
 /// The git commit that the library was built from; "unknown" outside a git checkout.
 SHINGLE_API const char* shingle_commit(void) SHINGLE_NOEXCEPT;
 
+/// What this machine and this build support, as lines of text: processor, GPUs, CUDA, NCCL, backends and
+/// mechanisms. It stays valid until the next shingle_info() of the thread.
+SHINGLE_API shingle_status shingle_info(const char** text) SHINGLE_NOEXCEPT;
+
 typedef enum shingle_log_level {
   SHINGLE_LOG_DEBUG = 0,    ///< which plan serves a call
   SHINGLE_LOG_INFO = 1,     ///< declared operators

@@ -116,6 +116,14 @@ TEST_F(CApi, TellsItsVersion) {
   EXPECT_STREQ(shingle_status_name(-1), "unknown status");
 }
 
+TEST_F(CApi, TellsWhatIsHere) {
+  const char* text = nullptr;
+  ASSERT_EQ(shingle_info(&text), SHINGLE_OK) << shingle_last_error();
+  for (const char* const part : {"cpu: ", "backend host: ", "mechanism fused: "})
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_EQ(shingle_info(nullptr), SHINGLE_INVALID_ARGUMENT);
+}
+
 TEST_F(CApi, ListsTheRanksOfAWorld) {
   world = world_of(3);
   std::int32_t size = 0, count = 0;

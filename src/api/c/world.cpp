@@ -7,8 +7,12 @@
 #include "base/log.hpp"
 #include "convert.hpp"
 #include "handles.hpp"
+#include "shingle/host/host.hpp"
 #include "shingle/version.hpp"
 #include "status.hpp"
+#ifdef SHINGLE_WITH_CUDA
+#include "shingle/cuda/cuda.hpp"
+#endif
 
 using namespace shingle;
 using c::guarded;
@@ -20,6 +24,22 @@ const char* shingle_version(void) noexcept {
 
 const char* shingle_commit(void) noexcept {
   return commit();
+}
+
+shingle_status shingle_info(const char** text) noexcept {
+  return guarded([&] {
+    require_not_null(text, "text");
+    thread_local std::string lines;
+    lines = fmt::format("shingle {} ({})\n{}", SHINGLE_VERSION, commit(), describe(host_info()));
+#ifdef SHINGLE_WITH_CUDA
+    lines += describe(cuda_info());
+#endif
+    for (const BackendEntry& entry : backends())
+      lines += fmt::format("backend {}: {}\n", entry.name, entry.summary);
+    for (const PlannerEntry& entry : planners())
+      lines += fmt::format("mechanism {}: {}\n", name(entry.mechanism), entry.summary);
+    *text = lines.c_str();
+  });
 }
 
 void shingle_set_log(shingle_log_function log, void* user) noexcept {
