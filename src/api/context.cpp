@@ -52,12 +52,19 @@ std::string all_of(const Problem& problem) {
 }  // namespace
 
 struct Context::State {
+  /// A matrix that calls of a plan bring.
+  struct Wanted {
+    int rank = 0;
+    Role role = Role::a;
+    Shape shape{};
+  };
   /// A plan that is ready for calls.
   struct Ready {
     int op = 0;
     Problem problem{};
     bool fallback = false;  ///< the sequential plan, where the chosen one does not serve
     Plan plan{};
+    std::vector<Wanted> wanted{};
     std::unique_ptr<Executable> executable{};
   };
 
@@ -82,6 +89,7 @@ struct Context::State {
   std::shared_ptr<Arena> arena;
   std::list<Ready> ready;  // the most recently used first
   std::unordered_multimap<Key, std::list<Ready>::iterator, Hash> by_key;
+  std::vector<CallMatrix> matrices;  // of the call that is being made
   std::uint32_t calls = 0;
 
   State(World& of, ContextOptions with)
@@ -165,14 +173,17 @@ struct Context::State {
     return bytes;
   }
 
+  /// Marks a plan as the most recently used one.
+  Ready& use(std::list<Ready>::iterator at) {
+    ready.splice(ready.begin(), ready, at);
+    return ready.front();
+  }
+
   Ready& get(int op, const Problem& problem, bool fallback = false) {
     const Key key{op, problem.m, fallback};
     for (auto [at, end] = by_key.equal_range(key); at != end; ++at)
       // A routing is part of the problem, and m does not tell it.
-      if (!problem.routing || at->second->problem == problem) {
-        ready.splice(ready.begin(), ready, at->second);
-        return ready.front();
-      }
+      if (!problem.routing || at->second->problem == problem) return use(at->second);
     Ready made{.op = op,
                .problem = problem,
                .fallback = fallback,
@@ -180,6 +191,9 @@ struct Context::State {
                                       options.verify, Setting::context)};
     log_line(LogLevel::debug, fmt::format("operator {}: {} by {} {}", op, describe(problem),
                                           name(made.plan.mechanism), describe(made.plan.params)));
+    for (const int rank : ranks)
+      for (const Role role : roles_of(problem))
+        made.wanted.push_back({rank, role, shape_of(problem, role, rank)});
     made.executable = world.compile(made.plan, arena, options.timeout_us);
     forget_oldest();
     ready.push_front(std::move(made));
@@ -200,6 +214,11 @@ struct Context::State {
   }
 
   Problem sized(int op, std::int64_t m) const {
+    require_rows(op, m);
+    return with_m(find(op), m);
+  }
+
+  void require_rows(int op, std::int64_t m) const {
     const Problem& largest = find(op);
     if (largest.traits().routes())
       throw InvalidArgument(
@@ -207,7 +226,6 @@ struct Context::State {
     if (m < 1 || m > largest.m)
       throw InvalidArgument(
           fmt::format("m = {} of a call of operator {} is outside [1, {}]", m, op, largest.m));
-    return with_m(largest, m);
   }
 
   Problem routed(int op, std::shared_ptr<const Routing> routing) const {
@@ -225,38 +243,47 @@ struct Context::State {
   }
 
   /// The matrices of all local ranks, each checked.
-  std::vector<CallMatrix> checked(const Problem& problem, std::span<const Argument> arguments) const {
-    std::vector<CallMatrix> matrices;
-    matrices.reserve(arguments.size());
+  std::span<const CallMatrix> checked(const Ready& serving, std::span<const Argument> arguments) {
+    matrices.clear();
     const auto given = [&](int rank, Role role) {
       return std::ranges::any_of(matrices,
                                  [&](const CallMatrix& at) { return at.rank == rank && at.role == role; });
     };
     for (const auto& [rank, role, matrix] : arguments) {
-      if (std::ranges::find(ranks, rank) == ranks.end())
-        throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
-      require_fits(problem, rank, role, matrix);
+      const auto wanted = std::ranges::find_if(
+          serving.wanted, [&](const Wanted& at) { return at.rank == rank && at.role == role; });
+      // The common case costs no allocation; otherwise require_fits() finds the words.
+      if (wanted == serving.wanted.end() || matrix.shape != wanted->shape ||
+          matrix.dtype != serving.problem.dtype || matrix.row_stride != 0 ||
+          (matrix.data == nullptr && wanted->shape.elements() > 0)) {
+        if (std::ranges::find(ranks, rank) == ranks.end())
+          throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
+        require_fits(serving.problem, rank, role, matrix);
+      }
       if (given(rank, role)) throw wrong_matrix(rank, role, "given twice");
       matrices.push_back({rank, role, {matrix.data, matrix.row_stride}});
     }
-    const std::vector<Role> roles = roles_of(problem);
-    if (matrices.size() == ranks.size() * roles.size()) return matrices;
-    for (const int rank : ranks)
-      for (const Role role : roles)
-        if (!given(rank, role)) throw wrong_matrix(rank, role, "not given");
+    for (const Wanted& at : serving.wanted)
+      if (matrices.size() < serving.wanted.size() && !given(at.rank, at.role))
+        throw wrong_matrix(at.rank, at.role, "not given");
     return matrices;
   }
 
-  void call(int op, const Problem& problem, std::span<const Argument> arguments,
-            std::span<void* const> streams) {
-    const std::vector<CallMatrix> matrices = checked(problem, arguments);
-    const CallTag tag{op, problem.m, calls};
+  void call(Ready& serving, std::span<const Argument> arguments, std::span<void* const> streams) {
+    const std::span<const CallMatrix> checked_matrices = checked(serving, arguments);
+    const CallTag tag{serving.op, serving.problem.m, calls};
     try {
-      get(op, problem).executable->enqueue(tag, matrices, streams);
+      serving.executable->enqueue(tag, checked_matrices, streams);
     } catch (const Unsupported&) {  // the streams are being captured, and a graph cannot hold the plan
-      get(op, problem, true).executable->enqueue(tag, matrices, streams);
+      get(tag.op, Problem(serving.problem), true).executable->enqueue(tag, checked_matrices, streams);
     }
     ++calls;
+  }
+
+  void call(int op, std::int64_t m, std::span<const Argument> arguments, std::span<void* const> streams) {
+    require_rows(op, m);
+    const auto known = by_key.find({op, m, false});
+    call(known != by_key.end() ? use(known->second) : get(op, with_m(find(op), m)), arguments, streams);
   }
 
   /// Plans of all kinds that calls of an operator may need.
@@ -313,12 +340,12 @@ int Context::declare(const Problem& largest) {
 
 void Context::call(int op, std::int64_t m, std::span<const Argument> arguments,
                    std::span<void* const> streams) {
-  state_->call(op, state_->sized(op, m), arguments, streams);
+  state_->call(op, m, arguments, streams);
 }
 
 void Context::call(int op, std::shared_ptr<const Routing> routing, std::span<const Argument> arguments,
                    std::span<void* const> streams) {
-  state_->call(op, state_->routed(op, std::move(routing)), arguments, streams);
+  state_->call(state_->get(op, state_->routed(op, std::move(routing))), arguments, streams);
 }
 
 void Context::synchronize() {

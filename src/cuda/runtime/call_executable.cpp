@@ -59,12 +59,11 @@ void CallExecutable::make(Rank& rank) {
   const ArenaMemory& arena = arena_->memory();
   const std::size_t counts = memory_->counts(number);
   const auto index = static_cast<std::size_t>(&rank.calls.local - world_.local().data());
-  rank.lanes = planned.lanes.size();
   rank.counts = static_cast<std::int32_t>(counts) + rank.launches.work_queues;
   if (static_cast<std::size_t>(rank.counts) > ArenaMemory::most_counts)
     throw Unsupported(fmt::format("CUDA: the plan has {} counts on rank {}; an arena has {}", rank.counts,
                                   number, ArenaMemory::most_counts));
-  rank.calls.queue.reserve(rank.lanes);
+  rank.calls.queue.reserve(planned.lanes.size());
   while (rank.calls.workspaces.size() < rank.calls.queue.lanes()) rank.calls.workspaces.emplace_back();
   for (const Launch& launch : rank.launches.launches)
     rank.commands.push_back(
@@ -83,6 +82,9 @@ void CallExecutable::make(Rank& rank) {
                       .queues = arena.place(number)->counts + counts},
                      planned));
   rank.tables.commit(rank.calls.uploads.get());
+  for (std::size_t i = 0; i < rank.commands.size(); ++i)
+    if (rank.commands[i] != nullptr)
+      rank.lanes = std::max(rank.lanes, static_cast<std::size_t>(rank.launches.launches[i].stream) + 1);
 }
 
 void CallExecutable::bind(int, Role, const MatrixMemory&) {
@@ -191,6 +193,7 @@ void CallExecutable::enqueue(std::size_t index, const CallTag& tag, std::span<co
   move(fitted.staged.inputs, stream);
   issue_lanes(rank.calls.queue, stream, rank.lanes, rank.launches, rank.commands,
               [&](Command* command, const Launch& launch, cudaStream_t on) {
+                if (static_cast<std::size_t>(launch.stream) >= rank.lanes) return;  // has nothing to do
                 if (const auto& hook = world_.options().on_step)
                   hook({rank.calls.local.rank(), launch.stream, launch.first, words.epoch, on});
                 if (command != nullptr) command->enqueue(on, fitted.shifts);

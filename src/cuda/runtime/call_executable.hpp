@@ -46,8 +46,8 @@ class CallExecutable final : public Executable {
     TableMemory tables;
     Commands commands;
     std::int32_t counts = 0;  ///< words of the arena that the plan uses
-    std::size_t lanes = 0;
-    std::size_t end = 0;  ///< number of epochs of the arena up to the last call
+    std::size_t lanes = 1;    ///< up to the last with a command
+    std::size_t end = 0;      ///< number of epochs of the arena up to the last call
   };
   struct Matrices;
   void make(Rank& rank);
