@@ -102,8 +102,6 @@ struct RandomCalls {
   std::uint64_t seed = 0;
   int operators = 4;
   int calls = 100;
-  int workers = 0;     ///< ContextOptions::workers
-  bool graphs = true;  ///< false: no other thread of the process may disturb a capture
 };
 
 /// A problem of a context, with m as its maximum.
@@ -159,7 +157,6 @@ inline int random_calls(World& world, const RandomCalls& what) {
   options.most_plans = 12;
   options.verify = true;
   options.timeout_us = 10e6;
-  options.workers = what.workers;
   options.choose = [&](const Problem& problem) { return draw_params_for(problem, what.seed); };
   Context context(world, options);
   std::vector<Problem> operators;
@@ -204,7 +201,7 @@ inline int random_calls(World& world, const RandomCalls& what) {
     calls.clear();
   };
   while (made < what.calls && !testing::Test::HasFailure()) {
-    const bool graph = what.graphs && world.local_ranks().size() == 1 && chance(dice, 20);
+    const bool graph = world.local_ranks().size() == 1 && chance(dice, 20);
     const auto& user = streams[static_cast<std::size_t>(dice.size(0, 2))];
     const int together = static_cast<int>(dice.size(1, 6));
     if (!graph) {
@@ -254,80 +251,110 @@ struct Soak {
   std::uint64_t seed = 0;
   int calls = 1000;
   int check_every = 50;
+  int workers = 0;  ///< ContextOptions::workers
+  bool graphs = true;
 };
 
-/// Makes calls of some operators over and over, on several streams and in graphs. Every so often outputs are
-/// poisoned before a call, and checked after it. Returns the number of calls.
-inline int soak(World& world, const Soak& what) {
-  constexpr int operators = 5, sets = 24, graphs = 6;
-  Dice dice(what.seed + 31 * static_cast<std::uint64_t>(world.size()));
-  ContextOptions options;
-  options.timeout_us = 20e6;
-  options.choose = [&](const Problem& problem) { return draw_params_for(problem, what.seed); };
-  Context context(world, options);
-  std::vector<Problem> declared;
-  for (int i = 0; i < operators; ++i) {
-    declared.push_back(draw_declared(dice, world.size()));
-    context.declare(declared.back());
-  }
-  std::vector<std::pair<int, std::unique_ptr<CallMatrices>>> pool;
-  for (int i = 0; i < sets; ++i) {
-    const int op = static_cast<int>(dice.size(0, operators - 1));
-    Problem problem = declared[static_cast<std::size_t>(op)];
-    problem.m = chance(dice, 20) ? dice.size(1, world.size() + 1) : dice.size(1, problem.m);
-    auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::integers);
-    pool.emplace_back(op, std::make_unique<CallMatrices>(world, std::move(inputs), dice));
-  }
-  const int device = device_of_memory(world.allocate(world.local_ranks()[0], 1).data());
-  const cuda::DeviceGuard guard(device);
-  const bool alone = world.local_ranks().size() == 1;
-  const cuda::Stream streams[3];
-  const auto call = [&](std::size_t which, cudaStream_t on) {
-    const auto& [op, matrices] = pool[which];
-    void* const handles[] = {on};
-    context.call(op, matrices->problem().m, matrices->arguments(),
-                 alone ? std::span<void* const>(handles) : std::span<void* const>{});
-  };
-  const auto any = [&] { return static_cast<std::size_t>(dice.size(0, sets - 1)); };
-  std::vector<std::pair<cuda::Graph, int>> captured;
-  for (int i = 0; alone && i < graphs; ++i) {
-    std::vector<std::size_t> members(static_cast<std::size_t>(dice.size(1, 5)));
-    for (std::size_t& member : members) member = any();
-    captured.emplace_back(cuda::Graph::capture(streams[0].get(),
-                                               [&](cudaStream_t on) {
-                                                 for (const std::size_t member : members) call(member, on);
-                                               }),
-                          static_cast<int>(members.size()));
-  }
-  int made = 0, next_check = 0;
-  while (made < what.calls && !testing::Test::HasFailure()) {
-    if (made >= next_check) {
-      next_check += what.check_every;
-      context.synchronize();
-      for (const auto& stream : streams) stream.synchronize();
-      const std::size_t which = any();
-      pool[which].second->poison();
-      call(which, streams[dice.size(0, 2)].get());
-      ++made;
-      context.synchronize();
-      const Check result = pool[which].second->check();
-      EXPECT_TRUE(result.passed) << "call " << made << ": " << describe(pool[which].second->problem())
-                                 << ": error " << result.max_error << " at " << result.worst;
-    } else if (!captured.empty() && chance(dice, 40)) {
-      // Replays are ordered with other calls by their stream: all others are on it, or done.
-      context.synchronize();
-      const auto& [graph, calls] = captured[static_cast<std::size_t>(dice.size(0, graphs - 1))];
-      for (std::int64_t times = dice.size(1, 4); times > 0; --times, made += calls)
-        graph.launch(streams[0].get());
-      streams[0].synchronize();
-    } else {
-      for (std::int64_t times = dice.size(1, 12); times > 0; --times, ++made)
-        call(any(), streams[dice.size(0, 2)].get());
+/// Calls of some operators over and over, on several streams and in graphs. Every so often outputs are
+/// poisoned before a call, and checked after it.
+class Soaking {
+ public:
+  /// Declares operators and allocates all matrices. Collective.
+  Soaking(World& world, const Soak& what)
+      : world_(world),
+        what_(what),
+        dice_(what.seed + 31 * static_cast<std::uint64_t>(world.size())),
+        device_(device_of_memory(world.allocate(world.local_ranks()[0], 1).data())),
+        context_(
+            world,
+            {.choose = [seed = what.seed](const Problem& problem) { return draw_params_for(problem, seed); },
+             .workers = what.workers,
+             .timeout_us = 20e6}) {
+    std::vector<Problem> declared;
+    for (int i = 0; i < operators; ++i) {
+      declared.push_back(draw_declared(dice_, world.size()));
+      context_.declare(declared.back());
     }
+    for (int i = 0; i < sets; ++i) {
+      const int op = static_cast<int>(dice_.size(0, operators - 1));
+      Problem problem = declared[static_cast<std::size_t>(op)];
+      problem.m = chance(dice_, 20) ? dice_.size(1, world.size() + 1) : dice_.size(1, problem.m);
+      auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::integers);
+      pool_.emplace_back(op, std::make_unique<CallMatrices>(world, std::move(inputs), dice_));
+    }
+    const cuda::DeviceGuard guard(device_);
+    for (int i = 0; i < 3; ++i) streams_.emplace_back();
+    for (int i = 0; alone() && what.graphs && i < graphs; ++i) capture();
   }
-  context.synchronize();
-  captured.clear();
-  return made;
+
+  /// Returns the number of calls.
+  int run() {
+    const cuda::DeviceGuard guard(device_);
+    int made = 0, next_check = 0;
+    while (made < what_.calls && !testing::Test::HasFailure()) {
+      if (made >= next_check) {
+        next_check += what_.check_every;
+        check_one(made++);
+      } else if (!captured_.empty() && chance(dice_, 40)) {
+        // Replays are ordered with other calls by their stream: all others are done.
+        context_.synchronize();
+        const auto& [graph, calls] = captured_[static_cast<std::size_t>(dice_.size(0, graphs - 1))];
+        for (std::int64_t times = dice_.size(1, 4); times > 0; --times, made += calls)
+          graph.launch(streams_[0].get());
+        streams_[0].synchronize();
+      } else {
+        for (std::int64_t times = dice_.size(1, 12); times > 0; --times, ++made) call(any(), any_stream());
+      }
+    }
+    context_.synchronize();
+    captured_.clear();
+    return made;
+  }
+
+ private:
+  static constexpr int operators = 5, sets = 24, graphs = 6;
+
+  bool alone() const { return world_.local_ranks().size() == 1; }
+  std::size_t any() { return static_cast<std::size_t>(dice_.size(0, sets - 1)); }
+  cudaStream_t any_stream() { return streams_[static_cast<std::size_t>(dice_.size(0, 2))].get(); }
+  void call(std::size_t which, cudaStream_t on) {
+    const auto& [op, matrices] = pool_[which];
+    void* const handles[] = {on};
+    context_.call(op, matrices->problem().m, matrices->arguments(),
+                  alone() ? std::span<void* const>(handles) : std::span<void* const>{});
+  }
+  void capture() {
+    std::vector<std::size_t> members(static_cast<std::size_t>(dice_.size(1, 5)));
+    for (std::size_t& member : members) member = any();
+    captured_.emplace_back(cuda::Graph::capture(streams_[0].get(),
+                                                [&](cudaStream_t on) {
+                                                  for (const std::size_t member : members) call(member, on);
+                                                }),
+                           static_cast<int>(members.size()));
+  }
+  void check_one(int made) {
+    context_.synchronize();
+    const std::size_t which = any();
+    pool_[which].second->poison();
+    call(which, any_stream());
+    context_.synchronize();
+    const Check result = pool_[which].second->check();
+    EXPECT_TRUE(result.passed) << "call " << made << ": " << describe(pool_[which].second->problem())
+                               << ": error " << result.max_error << " at " << result.worst;
+  }
+
+  World& world_;
+  const Soak what_;
+  Dice dice_;
+  int device_;
+  Context context_;
+  std::vector<std::pair<int, std::unique_ptr<CallMatrices>>> pool_;
+  std::vector<cuda::Stream> streams_;
+  std::vector<std::pair<cuda::Graph, int>> captured_;
+};
+
+inline int soak(World& world, const Soak& what) {
+  return Soaking(world, what).run();
 }
 
 /// Calls one operator with this m, and waits for it.

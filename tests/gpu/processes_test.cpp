@@ -145,19 +145,16 @@ void groups_are_exact() {
   const int row = rank / 2, column = rank % 2;
   const auto tensor = group({2 * row, 2 * row + 1});
   const auto data = group({column, column + 2});
-  auto other = std::async(std::launch::async, [&] {
-    return random_calls(*tensor, {.seed = 7u + static_cast<unsigned>(row),
-                                  .operators = 3,
-                                  .calls = 60,
-                                  .workers = 48,
-                                  .graphs = false});
-  });
-  const int calls = random_calls(*data, {.seed = 9u + static_cast<unsigned>(column),
-                                         .operators = 3,
-                                         .calls = 60,
-                                         .workers = 48,
-                                         .graphs = false});
-  std::printf("[rank %d: %d calls of two groups are exact]\n", rank, calls + other.get());
+  // All memory is allocated before the calls: freeing some would wait for the device, on which a kernel of
+  // the other group may be waiting.
+  const auto soak_of = [](int seed) {
+    return Soak{.seed = static_cast<std::uint64_t>(seed), .calls = 500, .workers = 48, .graphs = false};
+  };
+  Soaking of_tensor(*tensor, soak_of(7 + row)), of_data(*data, soak_of(9 + column));
+  everyone->barrier(2 * deadline_us);
+  auto other = std::async(std::launch::async, [&] { return of_tensor.run(); });
+  const int calls = std::min(of_data.run(), other.get());
+  std::printf("[rank %d: %s calls of two groups were made]\n", rank, calls >= 500 ? "all" : "few");
 }
 
 /// Rank 1 calls with another m than rank 0.
@@ -503,7 +500,7 @@ TEST_F(GpuProcesses, GroupsMayOverlap) {
     GTEST_SKIP() << "4 GPUs are needed, or one that all share: " << gpus << " are here";
   for (const Outcome& outcome : launch(4, {0, 1, 2, 3}, "Groups", on_one_host)) {
     EXPECT_EQ(outcome.code, 0) << outcome.text;
-    EXPECT_THAT(outcome.text, HasSubstr(": 120 calls of two groups are exact]"));
+    EXPECT_THAT(outcome.text, HasSubstr(": all calls of two groups were made]"));
   }
 }
 

@@ -55,6 +55,69 @@ class RowAddresses {
   std::size_t dests_;
 };
 
+/// Rows of a tile that are contiguous at a destination.
+struct TileRun {
+  std::int64_t row = 0, rows = 0;
+  char* at = nullptr;
+};
+
+/// The runs of a tile, in the order of their pieces. Runs that continue each other are one.
+std::vector<TileRun> runs_of(const Tables& tables, const Placement& at, const Tiling& tiling,
+                             std::int64_t position) {
+  std::vector<TileRun> runs;
+  const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
+  const auto element = static_cast<std::int64_t>(
+      size_bytes(tables.plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
+  for_each_piece(at, tiling.grid, tables.plan.routing(), position, [&](const Piece& piece) {
+    char* const first = tables.memory.buffer(at.slice.buffer, piece.rank, tables.parity).at +
+                        piece.row * row_bytes + piece.col * element;
+    TileRun* const last = runs.empty() ? nullptr : &runs.back();
+    if (last && last->row + last->rows == piece.tile_row && last->at + last->rows * row_bytes == first)
+      last->rows += piece.rows;
+    else
+      runs.push_back({piece.tile_row, piece.rows, first});
+  });
+  return runs;
+}
+
+/// Table of a route whose tiles are cut into few runs: much faster than by single rows. Nothing if a tile has
+/// more runs than `most_runs`, or if the tiles have no common piece.
+struct PieceTable {
+  std::vector<char*> entries;
+  std::int64_t piece = 0;
+};
+std::optional<PieceTable> table_of_runs(const Tables& tables, const Placement& at, const Tiling& tiling,
+                                        const std::vector<std::int64_t>& positions, std::size_t dests) {
+  constexpr std::size_t most_runs = 16;
+  if (tiling.parts != 1) return std::nullopt;
+  const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
+  std::vector<std::vector<TileRun>> tiles;
+  std::int64_t piece = tiling.height;
+  for (const std::int64_t position : positions) {
+    const auto& runs = tiles.emplace_back(runs_of(tables, at, tiling, position));
+    if (runs.size() > most_runs * dests) return std::nullopt;
+    const std::int64_t rows = tiling.grid.rect(tiling.grid.tile(position)).rows;
+    for (const TileRun& run : runs) {
+      piece = std::gcd(piece, run.row);
+      // No row of the tile follows the last run in its piece.
+      if (run.row + run.rows < rows) piece = std::gcd(piece, run.rows);
+    }
+  }
+  const auto pieces = static_cast<std::size_t>(tiling.height / piece);
+  PieceTable table{std::vector<char*>(tiles.size() * pieces * dests, nullptr), piece};
+  std::vector<std::size_t> found(pieces);
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    std::ranges::fill(found, std::size_t{0});
+    for (const TileRun& run : tiles[t])
+      for (std::int64_t row = 0; row < run.rows; row += piece) {
+        const auto at_piece = static_cast<std::size_t>((run.row + row) / piece);
+        if (found[at_piece] == dests) return std::nullopt;
+        table.entries[(t * pieces + at_piece) * dests + found[at_piece]++] = run.at + row * row_bytes;
+      }
+  }
+  return table;
+}
+
 /// True if, at every destination, the existing rows of each block of `piece` rows continue the block's first
 /// row.
 bool cut_by(std::size_t piece, const std::vector<std::vector<char*>>& tiles, std::size_t dests,
@@ -168,6 +231,13 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
     for (std::int64_t m = 0; m < grid.tiles_m(); ++m) entries.push_back(grid.linear({m, 0}));
   }
   const RowAddresses addresses(*this, at, tiling);
+  route.dests = static_cast<std::int32_t>(addresses.dests());
+  if (const auto table = table_of_runs(*this, at, tiling, entries, addresses.dests())) {
+    route.table = table_memory.put(table->entries);
+    route.piece_rows = static_cast<std::int32_t>(table->piece);
+    route.pieces = static_cast<std::int32_t>(tiling.height / table->piece);
+    return route;
+  }
   std::vector<std::vector<char*>> tiles;
   std::vector<std::vector<bool>> exist;
   for (const std::int64_t position : entries) {
@@ -190,7 +260,6 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
   route.table = table_memory.put(table);
   route.piece_rows = static_cast<std::int32_t>(piece);
   route.pieces = static_cast<std::int32_t>(height / piece);
-  route.dests = static_cast<std::int32_t>(dests);
   return route;
 }
 

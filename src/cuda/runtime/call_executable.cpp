@@ -4,12 +4,41 @@
 
 #include <algorithm>
 
+#include "backend/remote.hpp"
 #include "cuda/raii/capture_mode.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "plan/steps.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
+namespace {
+
+/// True if a rank's launches use counts in device memory. Event edges do not.
+bool uses_counts(const RankPlan& rank, const RankLaunches& launches) {
+  return std::ranges::any_of(launches.launches, [&](const Launch& launch) {
+    if (launch.kind == LaunchKind::record || launch.kind == LaunchKind::wait) return false;
+    const auto& steps = rank.lanes[static_cast<std::size_t>(launch.stream)].steps;
+    return std::any_of(steps.begin() + launch.first, steps.begin() + launch.last, [](const Step& step) {
+      const auto* const gates = gates_of(step);
+      const auto* const notifies = notifies_of(step);
+      return synchronises(step) || (gates != nullptr && !gates->empty()) ||
+             (notifies != nullptr && !notifies->empty()) || queue_of(step) >= 0;
+    });
+  });
+}
+
+/// True if calls of a plan begin and end with kernels. Peers need not know of a call that communicates
+/// through NCCL alone, and without counts there is nothing to end. The same on all ranks, so that all number
+/// the same calls.
+bool tells_peers(const Plan& plan, const LaunchProgram& program) {
+  if (!remote_access(plan).empty()) return true;
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
+    if (uses_counts(plan.ranks[rank], program.ranks[rank])) return true;
+  return false;
+}
+
+}  // namespace
 
 /// The matrices of a rank as kernels access them.
 struct CallExecutable::Matrices {
@@ -27,6 +56,7 @@ CallExecutable::CallExecutable(CudaWorld& world, const Plan& plan, std::shared_p
       arena_(std::move(arena)),
       memory_(std::make_shared<const Memory>(plan_, world, arena_->memory())) {
   arena_->monitor().set_timeout_us(timeout_us);
+  tells_ = tells_peers(plan_, program_);
   for (std::size_t role = 0; role < buffers_.size(); ++role)
     buffers_[role] = find_buffer(plan_, static_cast<Role>(role));
   const RelaxedCapture relaxed;
@@ -189,7 +219,7 @@ void CallExecutable::enqueue(std::size_t index, const CallTag& tag, std::span<co
   const CallWords& words = arena_->memory().words(index);
   const Watch watch = rank.calls.local.watch(words.epoch);
   const auto op = static_cast<std::uint32_t>(tag.op), m = static_cast<std::uint32_t>(tag.m);
-  check(launch_begin_call(words, op, m, watch, stream), "launch the begin of a call");
+  if (tells_) check(launch_begin_call(words, op, m, watch, stream), "launch the begin of a call");
   move(fitted.staged.inputs, stream);
   issue_lanes(rank.calls.queue, stream, rank.lanes, rank.launches, rank.commands,
               [&](Command* command, const Launch& launch, cudaStream_t on) {
@@ -200,6 +230,7 @@ void CallExecutable::enqueue(std::size_t index, const CallTag& tag, std::span<co
               });
   move(fitted.staged.outputs, stream);
   for (void* const copy : fitted.copies) MemoryPool::release(copy, stream);
+  if (!tells_) return;
   check(launch_end_call(words, op, m, watch, arena_->memory().place(rank.calls.local.rank())->counts,
                         rank.counts, stream),
         "launch the end of a call");

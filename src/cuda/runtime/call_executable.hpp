@@ -64,6 +64,7 @@ class CallExecutable final : public Executable {
   const std::shared_ptr<const Memory> memory_;
   std::array<std::int32_t, Shifts::roles> buffers_{};  // by role; -1: none
   std::vector<std::unique_ptr<Rank>> ranks_;           // by local rank
+  bool tells_ = true;                                  // calls begin and end with kernels
   bool captured_ = false;
 };
 
