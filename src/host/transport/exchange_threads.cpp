@@ -10,6 +10,20 @@
 
 namespace shingle::host {
 
+/// Waits for a peer until done(). Throws Timeout with the diagnosis, then without the lock.
+template <class Done>
+void ThreadTransport::await_peer(std::unique_lock<std::mutex>& lock, Room& room, const Caller& caller,
+                                 const Exchange& step, int peer, Clock::time_point deadline,
+                                 const Done& done) const {
+  room.awaited[caller.rank] = peer;
+  if (!wait_until(lock, room.changed, engine_.health(), deadline, done)) {
+    lock.unlock();
+    const int late[] = {peer};
+    throw Timeout(missing_ranks(engine_, caller, step.communicator, late), caller.rank);
+  }
+  room.awaited.erase(caller.rank);
+}
+
 void ThreadTransport::exchange(const Caller& caller, const Exchange& step, std::span<const View> sends,
                                std::span<const View> receives) {
   Room& room = rooms_[static_cast<std::size_t>(step.communicator)];
@@ -29,7 +43,10 @@ void ThreadTransport::exchange(const Caller& caller, const Exchange& step, std::
   room.changed.notify_all();
   for (std::size_t i = 0; i < receives.size(); ++i) {
     const int peer = step.receives[i].peer;
-    const auto message = take(lock, room, caller, step, peer, deadline);
+    Channel& channel = room.channels[{peer, caller.rank}];
+    await_peer(lock, room, caller, step, peer, deadline, [&] { return !channel.empty(); });
+    const auto message = std::move(channel.front());
+    channel.pop_front();
     const View &from = message->view, &to = receives[i];
     if (from.rows != to.rows || from.cols != to.cols || from.type != to.type)
       throw InvalidArgument(
@@ -47,11 +64,7 @@ void ThreadTransport::exchange(const Caller& caller, const Exchange& step, std::
     if (peer != caller.rank) received += to.bytes();
   }
   for (std::size_t i = 0; i < posted.size(); ++i) {
-    if (!wait_until(lock, room.changed, engine_.health(), deadline, [&] { return posted[i]->taken; })) {
-      lock.unlock();
-      const int late[] = {step.sends[i].peer};
-      throw Timeout(missing_ranks(engine_, caller, step.communicator, late), caller.rank);
-    }
+    await_peer(lock, room, caller, step, step.sends[i].peer, deadline, [&] { return posted[i]->taken; });
     ready = std::max(ready, posted[i]->receiver_came);
   }
   lock.unlock();
@@ -59,22 +72,6 @@ void ThreadTransport::exchange(const Caller& caller, const Exchange& step, std::
   const int own[] = {caller.rank};
   sleep_until(engine_.world->links.book(own, ready, static_cast<double>(std::max(sent, received))),
               engine_.health());
-}
-
-/// The next message from `peer`, not yet marked as taken.
-std::shared_ptr<ThreadTransport::Message> ThreadTransport::take(std::unique_lock<std::mutex>& lock,
-                                                                Room& room, const Caller& caller,
-                                                                const Exchange& step, int peer,
-                                                                Clock::time_point deadline) const {
-  Channel& channel = room.channels[{peer, caller.rank}];
-  if (!wait_until(lock, room.changed, engine_.health(), deadline, [&] { return !channel.empty(); })) {
-    lock.unlock();
-    const int late[] = {peer};
-    throw Timeout(missing_ranks(engine_, caller, step.communicator, late), caller.rank);
-  }
-  auto message = std::move(channel.front());
-  channel.pop_front();
-  return message;
 }
 
 }  // namespace shingle::host

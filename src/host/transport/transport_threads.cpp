@@ -86,6 +86,7 @@ std::vector<int> ThreadTransport::missing(std::int32_t communicator, int rank) {
     if (meeting.parts[me].step != nullptr)
       for (std::size_t i = 0; i < meeting.parts.size(); ++i)
         if (meeting.parts[i].step == nullptr) ranks.push_back(members.ranks[i]);
+  if (const auto peer = room.awaited.find(rank); peer != room.awaited.end()) ranks.push_back(peer->second);
   return ranks;
 }
 

@@ -48,12 +48,14 @@ class ThreadTransport final : public Transport {
     std::vector<std::uint64_t> calls;  ///< collectives so far, by rank of the communicator
     std::map<std::uint64_t, Meeting> meetings;
     std::map<std::pair<int, int>, Channel> channels;
+    std::map<int, int> awaited;  ///< in an exchange, by rank: the peer that it waits for
   };
 
   void require_agreement(const Meeting& meeting) const;
   static void move_share(const Meeting& meeting, std::size_t index);
-  std::shared_ptr<Message> take(std::unique_lock<std::mutex>& lock, Room& room, const Caller& caller,
-                                const Exchange& step, int peer, Clock::time_point deadline) const;
+  template <class Done>
+  void await_peer(std::unique_lock<std::mutex>& lock, Room& room, const Caller& caller, const Exchange& step,
+                  int peer, Clock::time_point deadline, const Done& done) const;
 
   Engine& engine_;
   std::vector<Room> rooms_;  // by communicator
