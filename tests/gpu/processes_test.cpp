@@ -157,6 +157,29 @@ void groups_are_exact() {
   std::printf("[rank %d: %s calls of two groups were made]\n", rank, calls >= 500 ? "all" : "few");
 }
 
+/// Calls of a context until rank 1 is killed, or throws, before the step that SHINGLE_MOMENT draws. Prints
+/// the error of rank 0.
+void calls_with_a_fault(const std::function<void()>& fault) {
+  const char* const moment = std::getenv("SHINGLE_MOMENT");
+  Dice dice(moment != nullptr ? static_cast<std::uint64_t>(std::atoi(moment)) : 0);
+  std::int64_t left = dice.size(0, 1000);
+  CudaOptions options{.timeout_us = deadline_us};
+  options.on_step = [&](const CudaStepEvent& at) {
+    if (at.rank == 1 && left-- == 0) fault();
+  };
+  const auto world = make_cuda_world(0, options);
+  const int rank = world->local_ranks()[0];
+  Soaking soaking(*world, {.seed = 11, .calls = 100000});
+  const auto begin = Clock::now();
+  try {
+    soaking.run();
+    FAIL() << "all calls were made";
+  } catch (const Error& error) {
+    const std::chrono::duration<double> time = Clock::now() - begin;
+    std::printf("[rank %d error after %.1f s: %s]\n", rank, time.count(), error.what());
+  }
+}
+
 /// Rank 1 calls with another m than rank 0.
 void calls_differ() {
   const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us});
@@ -293,6 +316,8 @@ std::vector<Part> parts() {
           {"BindsAnew", bind_anew},
           {"Contexts", contexts_are_exact},
           {"CallsDiffer", calls_differ},
+          {"CallsKilled", [] { calls_with_a_fault([] { raise(SIGKILL); }); }},
+          {"CallsThrow", [] { calls_with_a_fault([] { throw Error("rank 1 fell over"); }); }},
           {"Groups", groups_are_exact},
           {"ContextsLast", contexts_last},
           {"Alone", say_why_there_is_no_world}};
@@ -501,6 +526,22 @@ TEST_F(GpuProcesses, GroupsMayOverlap) {
   for (const Outcome& outcome : launch(4, {0, 1, 2, 3}, "Groups", on_one_host)) {
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr(": all calls of two groups were made]"));
+  }
+}
+
+/// SHINGLE_FAULTS changes the number of moments.
+TEST_F(GpuProcesses, FaultsInCallsAreNamed) {
+  const char* const set = std::getenv("SHINGLE_FAULTS");
+  const int moments = set != nullptr ? std::atoi(set) : 2;
+  for (int moment = 0; moment < moments && !HasFailure(); ++moment) {
+    const auto at = [&](int rank) { return fmt::format("{} SHINGLE_MOMENT={}", on_one_host(rank), moment); };
+    const Outcome killed = launch(2, {0, 1}, "CallsKilled", at)[0];
+    EXPECT_EQ(killed.code, 0) << killed.text;
+    EXPECT_THAT(killed.text, testing::ContainsRegex("\\[rank 0 error after .* s: rank 1 is gone"));
+    const Outcome thrown = launch(2, {0, 1}, "CallsThrow", at)[0];
+    EXPECT_EQ(thrown.code, 0) << thrown.text;
+    EXPECT_THAT(thrown.text,
+                testing::ContainsRegex("\\[rank 0 error after .* s: rank 1 (has failed: )?.*fell over"));
   }
 }
 

@@ -16,6 +16,10 @@
 // adds to the counters with release at the scope of their readers. Barriers and release are cumulative, so
 // each notify covers the stores of all copy warps.
 //
+// Memory order, slots: all lanes of the scheduler warp write TileLines, then __syncwarp() orders their stores
+// before lane 0's arrival at `posted`. The racecheck of compute-sanitizer does not follow that chain, and
+// reports TileLines.
+//
 // Assumes: warps 0 … copy_warps - 1 are copy warps. Tables and `order` are constant while the kernel runs.
 // One thread loads and stores a chunk, so that `to` may be one of the sources (in place).
 #pragma once
