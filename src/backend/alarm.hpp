@@ -29,4 +29,14 @@ class Alarm {
 /// handler or a static destructor blocks, as drivers' may. Only the first call counts.
 void bound_exit(std::chrono::steady_clock::duration patience);
 
+/// Held by the work of a detached thread. After bound_exit(), exit() first waits for such work, as later exit
+/// handlers destroy what it uses; it ends the process without them if the work takes too long.
+class ExitHold {
+ public:
+  ExitHold();
+  ~ExitHold();
+  ExitHold(const ExitHold&) = delete;
+  ExitHold& operator=(const ExitHold&) = delete;
+};
+
 }  // namespace shingle

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "backend/alarm.hpp"
 #include "base/log.hpp"
 #include "cuda/nccl/api.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -152,10 +153,12 @@ bool Communicators::retire(How how, double timeout_us) noexcept try {
   // thread for each communicator, so that none waits for another communicator.
   std::vector<std::future<void>> ends;
   for (const auto& [key, communicator] : *kept) {
-    std::packaged_task<void()> end([how, kept, &communicator = communicator] {
-      for (const ncclComm_t comm : communicator.by_rank())
-        if (comm != nullptr) how == How::abort ? nccl().ncclCommAbort(comm) : nccl().ncclCommDestroy(comm);
-    });
+    std::packaged_task<void()> end(
+        [how, kept, &communicator = communicator, hold = std::make_shared<ExitHold>()] {
+          for (const ncclComm_t comm : communicator.by_rank())
+            if (comm != nullptr)
+              how == How::abort ? nccl().ncclCommAbort(comm) : nccl().ncclCommDestroy(comm);
+        });
     ends.push_back(end.get_future());
     std::thread(std::move(end)).detach();
   }

@@ -279,9 +279,24 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
   }
 }
 
-/// Completes an UnnamedTimeout with the ranks that did not answer a roll call.
+/// Completes an UnnamedTimeout with the ranks that did not answer a roll call, and an error of NCCL with the
+/// rank that is gone.
 std::exception_ptr CudaWorld::named(std::exception_ptr error) noexcept try {
   std::rethrow_exception(error);
+} catch (const NcclError& failure) {
+  // NCCL may notice first that a peer is gone, and does not name it.
+  constexpr double patience_us = 1e6;
+  try {
+    for (const auto deadline = deadline_in(patience_us); Clock::now() < deadline;) {
+      processes().watch();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  } catch (const Timeout& cause) {
+    return std::make_exception_ptr(
+        Timeout(fmt::format("{} ({})", cause.what(), failure.what()), cause.rank()));
+  } catch (...) {
+  }
+  return error;
 } catch (const UnnamedTimeout& timeout) {
   try {
     const std::string silent = who_are_silent(processes().silent(timeout.what(), roll_call_us));
@@ -299,7 +314,7 @@ std::exception_ptr CudaWorld::named(std::exception_ptr error) noexcept try {
 /// communicator as long as a graph holds its operations. The driver keeps a graph until the device has
 /// finished its launches. Those include NCCL's kernels, which end when their communicator is aborted.
 bool CudaWorld::release(double timeout_us) noexcept try {
-  std::packaged_task<void()> drop([residents = residents_] {
+  std::packaged_task<void()> drop([residents = residents_, hold = std::make_shared<ExitHold>()] {
     for (Resident* resident : residents) resident->drop_graphs();
   });
   const std::future<void> dropped = drop.get_future();
