@@ -9,9 +9,6 @@
 namespace shingle::cuda {
 namespace {
 
-// Mapping memory in another process maps whole blocks of this size.
-constexpr std::size_t shared_unit = 2 << 20;
-
 std::size_t whole_units(std::size_t bytes) {
   return (std::max<std::size_t>(bytes, 1) + shared_unit - 1) / shared_unit * shared_unit;
 }

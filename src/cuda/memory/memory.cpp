@@ -19,10 +19,6 @@ namespace {
 
 constexpr std::int64_t alignment = 1024;  // bytes, of a buffer: more than any load or store requires
 
-// Mapping memory in another process maps whole blocks of this size. A smaller allocation would share its
-// block with others.
-constexpr std::size_t shared_unit = 2 << 20;
-
 /// Stands for the address of a matrix that comes with each call. Aligned like memory, never null, and farther
 /// from the others than any matrix is long.
 std::uintptr_t symbolic_base(Role role) {

@@ -1,6 +1,7 @@
 // Device memory that several processes of a host share, through CUDA's inter-process (IPC) handles.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,10 @@
 namespace shingle::cuda {
 
 struct Exported;
+
+/// Mapping memory in another process maps whole blocks of this size. A smaller allocation would share its
+/// block with others.
+inline constexpr std::size_t shared_unit = std::size_t{2} << 20;
 
 /// Memory of other processes' devices, mapped for one device of this process. The destructor closes the
 /// mappings.
