@@ -55,7 +55,7 @@ std::unique_ptr<Processes> connect(const Bootstrap& bootstrap, double timeout_us
   own.size = bootstrap.size;
   read_file("/proc/sys/kernel/random/boot_id", sizeof own.boot_id - 1)
       .copy(own.boot_id, sizeof own.boot_id - 1);
-  ::gethostname(own.host, sizeof own.host - 1);
+  if (::gethostname(own.host, sizeof own.host - 1) != 0) throw Error("the name of this host is unknown");
   std::vector<Record> all = gather(bootstrap, own);
   const bool one_host = std::ranges::all_of(
       all, [&](const Record& record) { return std::strcmp(record.boot_id, own.boot_id) == 0; });

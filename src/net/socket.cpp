@@ -93,7 +93,8 @@ Socket listen_on(const Address& address) {
 int port_of(const Socket& listener) {
   sockaddr_storage at{};
   socklen_t size = sizeof at;
-  if (getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&at), &size) != 0) return 0;
+  if (getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&at), &size) != 0)
+    throw Unreachable(fmt::format("the port of a socket is unknown: {}", std::strerror(errno)));
   return ntohs(at.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(at).sin6_port
                                         : reinterpret_cast<const sockaddr_in&>(at).sin_port);
 }

@@ -42,7 +42,7 @@ class Socket {
 /// Listens on a port: only for this host if `address` is a loopback address, else on all of this host's
 /// addresses. Port 0: any free port. Throws Unreachable with the reason.
 Socket listen_on(const Address& address);
-/// The port on which a socket listens.
+/// The port on which a socket listens. Throws Unreachable.
 int port_of(const Socket& listener);
 /// Tries each address of the host once. Throws Unreachable with the reason.
 Socket connect_to(const Address& address, Clock::time_point deadline);

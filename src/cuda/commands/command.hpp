@@ -17,7 +17,6 @@
 
 namespace shingle::cuda {
 
-class BlasHandle;
 class CudaWorld;
 class FlagWords;
 class LibraryCache;
@@ -89,8 +88,7 @@ CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& r
 bool instrumented(const Gemm& step);
 /// A GEMM by cuBLASLt. The step has no hooks.
 std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& step);
-/// Prepares the library for the products of such a step in calls (LibraryCache::prepare).
-void prepare_library_gemm(const BlasHandle& handle, LibraryCache& library, const Plan& plan,
-                          const Gemm& step);
+/// Prepares the rank's library for the products of such a step in calls (LibraryCache::prepare).
+void prepare_library_gemm(CudaWorld& world, int rank, const Plan& plan, const Gemm& step);
 
 }  // namespace shingle::cuda

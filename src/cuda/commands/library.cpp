@@ -138,12 +138,11 @@ LibraryProblem product_of(const Plan& plan, const Gemm& step) {
 
 }  // namespace
 
-void prepare_library_gemm(const BlasHandle& handle, LibraryCache& library, const Plan& plan,
-                          const Gemm& step) {
+void prepare_library_gemm(CudaWorld& world, int rank, const Plan& plan, const Gemm& step) {
   LibraryProblem problem = product_of(plan, step);
   for (const Run& run : runs_of(step)) {
     problem.m = run.rows;
-    library.prepare(handle, problem);
+    world.library(rank).prepare(world.blas(rank), problem);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/runtime/world.hpp"
 
@@ -29,8 +28,8 @@ ArenaMemory::ArenaMemory(CudaWorld& world, std::int64_t bytes, std::uint32_t fir
     const Place own = placed(local.staging.get<char>(), local.shared.get<char>());
     places_[static_cast<std::size_t>(rank.rank())] = own;
     const std::vector<std::uint32_t> begins(ranks, first_call);
-    check(cudaMemcpy(own.begins, begins.data(), ranks * sizeof(std::uint32_t), cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+    // Done on return: peers write these words once they are mapped.
+    world.upload(rank.rank(), own.begins, begins.data(), ranks * sizeof(std::uint32_t));
   }
   if (world.local().size() < ranks && world.apart().empty()) {
     const LocalRank& own = world.local().front();
@@ -86,9 +85,7 @@ void ArenaMemory::set_words(Local& local, int rank, std::uint32_t first_call) {
   std::memcpy(bytes.data(), own, sizeof own);
   std::memcpy(bytes.data() + sizeof own, calls.data(), calls_bytes);
   std::memcpy(bytes.data() + sizeof own + calls_bytes, begins.data(), begins_bytes);
-  check(cudaMemcpy(local.own.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
-  // The copies to the device are done before any stream uses these words.
-  check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
+  world_.upload(rank, local.own.get(), bytes.data(), bytes.size());
   char* const at = local.own.get<char>();
   local.words = {.epoch = local.own.get<std::uint32_t>(),
                  .busy = local.own.get<std::uint32_t>() + 1,

@@ -64,7 +64,7 @@ void CudaArena::prepare(const Plan& plan) {
       for (const Step& step : lane.steps)
         if (const auto* const gemm = std::get_if<Gemm>(&step);
             gemm != nullptr && gemm->grid.tiles() > 0 && !instrumented(*gemm))
-          prepare_library_gemm(world_.blas(calls->local.rank()), calls->library, plan, *gemm);
+          prepare_library_gemm(world_, calls->local.rank(), plan, *gemm);
   }
   const double timeout_us = std::max(monitor_.timeout_us(), least_connect_us);
   constexpr double slack_us = 10e6;  // extra time for threads that keep their own deadline

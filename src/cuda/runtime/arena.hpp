@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "connect.hpp"
-#include "cuda/commands/library.hpp"
 #include "cuda/commands/scratch.hpp"
 #include "cuda/commands/tables.hpp"
 #include "cuda/memory/arena.hpp"
@@ -30,7 +29,6 @@ class CudaArena final : public Arena, public Resident {
     LocalRank& local;
     RankQueue queue;
     TableBlocks tables;
-    LibraryCache library;
     std::deque<Scratch> workspaces;  ///< by lane
     Stream uploads;                  ///< for tables
     MemoryPool copies;               ///< for matrices that kernels cannot access as they are

@@ -102,7 +102,7 @@ void CallExecutable::make(Rank& rank) {
                       .launch = launch,
                       .memory = *memory_,
                       .table_memory = rank.tables,
-                      .library = rank.calls.library,
+                      .library = world_.library(number),
                       .workspace = rank.calls.workspaces[static_cast<std::size_t>(launch.stream)],
                       .events = rank.edges,
                       .flags = nullptr,

@@ -10,6 +10,7 @@
 
 #include "backend/processes.hpp"
 #include "cuda/commands/blas.hpp"
+#include "cuda/commands/library.hpp"
 #include "cuda/nccl/communicators.hpp"
 #include "cuda/peer/retired.hpp"
 #include "health.hpp"
@@ -83,6 +84,8 @@ class CudaWorld final : public World {
 
   /// cuBLASLt's handle of a local rank.
   const BlasHandle& blas(int rank);
+  /// Products of cuBLASLt for calls on a local rank. They outlast the arena, which a context may replace.
+  LibraryCache& library(int rank) { return libraries_[rank]; }
 
   void add(Resident& resident) { residents_.insert(&resident); }
   void remove(Resident& resident) { residents_.erase(&resident); }
@@ -140,7 +143,8 @@ class CudaWorld final : public World {
   Retired retired_;
   std::set<Resident*> residents_;
   std::map<std::size_t, bool> side_by_side_;
-  std::map<int, Kept<BlasHandle>> blas_;  // by rank; made on first use
+  std::map<int, Kept<BlasHandle>> blas_;   // by rank; made on first use
+  std::map<int, LibraryCache> libraries_;  // by rank; use the handles
 };
 
 }  // namespace shingle::cuda
