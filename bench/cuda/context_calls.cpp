@@ -1,6 +1,7 @@
 // Measures calls of a context: host time of a call that is known and of a new m, by mechanism; and device
 // time against an operator whose matrices are bound. For `sequential`, also the host time of cuBLASLt and
-// NCCL called directly. Alone, or as one process for each GPU.
+// NCCL called directly. Alone, or as one process for each GPU. Processes may share a GPU for host times
+// (--host-only): each then needs its own NCCL_HOSTID, NCCL_NET=Socket and NCCL_SOCKET_IFNAME=lo.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <optional>

@@ -312,8 +312,8 @@ struct Context::State {
           largest.traits().routes() ? with_routing(largest, all_to_first(largest.world, largest.m)) : largest;
       const std::vector<Plan> typical = typical_plans(op, worst);
       std::int64_t bytes = sequential_bytes(worst);
-      if (const Result<Plan> plan = chosen_plan(op, worst))
-        bytes = std::max(bytes, arena_layout(*plan).bytes);
+      for (const Plan& plan : typical)
+        if (plan.problem().m == worst.m) bytes = std::max(bytes, arena_layout(plan).bytes);
       if (bytes > arena->bytes()) {
         by_key.clear();
         ready.clear();  // waits until their calls are done

@@ -53,7 +53,7 @@ __device__ void compare_calls(const CallWords& words, Call own, std::uint32_t nu
     if (peer == words.rank) continue;
     const Call* const at = words.calls + peer * calls_kept + number % calls_kept;
     const Call other = ptx::load_acquire_sys(at);
-    if (other != own && call_word(other, 0, 0) == call_word(number, 0, 0) && other != 0)
+    if (other != own && same_number(other, number) && other != 0)
       fail(watch, reinterpret_cast<const std::uint32_t*>(at), own, other);
   }
 }

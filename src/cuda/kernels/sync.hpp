@@ -43,6 +43,15 @@ using Call = std::uint64_t;
 constexpr Call call_word(std::uint32_t number, std::uint32_t op, std::uint32_t m) {
   return Call{m} << 32 | Call{op & 0xfff} << 20 | (number & 0xfffff);
 }
+constexpr std::uint32_t op_of(Call call) {
+  return static_cast<std::uint32_t>(call >> 20) & 0xfff;
+}
+constexpr std::uint32_t m_of(Call call) {
+  return static_cast<std::uint32_t>(call >> 32);
+}
+constexpr bool same_number(Call call, std::uint32_t number) {
+  return ((call ^ number) & 0xfffff) == 0;
+}
 /// A rank keeps the last calls of each peer, by number modulo this.
 inline constexpr std::uint32_t calls_kept = 32;
 

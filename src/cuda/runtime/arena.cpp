@@ -19,7 +19,7 @@ constexpr std::size_t calls_in_flight = 64;
 constexpr std::size_t launches_in_flight = 512;  // the driver's queues hold about a thousand
 
 std::string text_of(Call call) {
-  return fmt::format("operator {} with m = {}", call >> 20 & 0xfff, call >> 32);
+  return fmt::format("operator {} with m = {}", op_of(call), m_of(call));
 }
 
 }  // namespace
@@ -66,17 +66,8 @@ void CudaArena::prepare(const Plan& plan) {
             gemm != nullptr && gemm->grid.tiles() > 0 && !instrumented(*gemm))
           prepare_library_gemm(world_, calls->local.rank(), plan, *gemm);
   }
-  const double timeout_us = std::max(monitor_.timeout_us(), least_connect_us);
-  constexpr double slack_us = 10e6;  // extra time for threads that keep their own deadline
   try {
-    Connections(world_, plan)
-        .connect(
-            start_,
-            [&](std::function<void(std::size_t)> action, double us) {
-              monitor_.begin();
-              launchers_.run(std::move(action), us + slack_us, [this] { monitor_.watch(); });
-            },
-            [this] { return launchers_.failed(); }, timeout_us);
+    Connections(world_, plan).connect(start_, launchers_, monitor_);
   } catch (...) {
     if (launchers_.stuck()) world_.health().give_up();
     world_.fail_and_throw(std::current_exception());

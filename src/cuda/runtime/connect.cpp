@@ -53,13 +53,14 @@ Connections::Connections(CudaWorld& world, const Plan& plan) : world_(world), la
   }
 }
 
-bool Connections::connect(StartLine& start, const OnAll& on_all, const std::function<bool()>& failed,
-                          double timeout_us) {
+bool Connections::connect(StartLine& start, Launchers& launchers, Monitor& monitor) {
+  const double timeout_us = monitor.connect_us();
   const bool known = world_.side_by_side().contains(lanes_);
   const auto trials = std::make_shared<std::vector<char>>(world_.local().size(), 1);
-  on_all(
-      [this, &start, failed, timeout_us, known, trials](std::size_t index) {
-        greet(index, start, failed, timeout_us);
+  monitor.run_on_all(
+      launchers,
+      [this, &start, &launchers, timeout_us, known, trials](std::size_t index) {
+        greet(index, start, launchers, timeout_us);
         if (!known) (*trials)[index] = run_side_by_side(lanes_) ? 1 : 0;
       },
       timeout_us);
@@ -76,8 +77,7 @@ bool Connections::connect(StartLine& start, const OnAll& on_all, const std::func
 
 /// Sends one byte between every two ranks. NCCL connects the transports of collectives when it makes a
 /// communicator, but those of point-to-point messages only at the first message.
-void Connections::greet(std::size_t index, StartLine& start, const std::function<bool()>& failed,
-                        double timeout_us) {
+void Connections::greet(std::size_t index, StartLine& start, const Launchers& launchers, double timeout_us) {
   const int rank = world_.local()[index].rank();
   const Stream stream;
   const Event done;
@@ -98,7 +98,7 @@ void Connections::greet(std::size_t index, StartLine& start, const std::function
   done.record(stream.get());
   const auto deadline = deadline_in(timeout_us);
   while (!done.done()) {
-    if (failed() || Clock::now() > deadline)
+    if (launchers.failed() || Clock::now() > deadline)
       throw UnnamedTimeout(
           fmt::format("rank {}: not all ranks connected within {}", rank, format_us(timeout_us)), rank);
     std::this_thread::sleep_for(nap);

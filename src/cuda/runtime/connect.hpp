@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "launchers.hpp"
+#include "monitor.hpp"
 #include "start_line.hpp"
 #include "world.hpp"
 
@@ -16,15 +17,12 @@ class Connections {
   /// Makes the communicators of the plan. Collective; all processes pass the same plan.
   Connections(CudaWorld& world, const Plan& plan);
 
-  /// Calls action(index of the local rank) on a launching thread of each local rank, under the deadline.
-  using OnAll = std::function<void(std::function<void(std::size_t)> action, double timeout_us)>;
   /// Makes NCCL connect ranks now; otherwise it would connect them in the middle of a plan. Tries once
-  /// whether as many lanes can run as branches of a graph, and returns that. Collective. `failed`: another
-  /// launching thread has failed.
-  bool connect(StartLine& start, const OnAll& on_all, const std::function<bool()>& failed, double timeout_us);
+  /// whether as many lanes can run as branches of a graph, and returns that. Collective.
+  bool connect(StartLine& start, Launchers& launchers, Monitor& monitor);
 
  private:
-  void greet(std::size_t index, StartLine& start, const std::function<bool()>& failed, double timeout_us);
+  void greet(std::size_t index, StartLine& start, const Launchers& launchers, double timeout_us);
 
   CudaWorld& world_;
   std::size_t lanes_ = 0;                        // most of a rank

@@ -54,6 +54,12 @@ void Monitor::require_working() const {
   }
 }
 
+void Monitor::run_on_all(Launchers& launchers, std::function<void(std::size_t)> action, double timeout_us) {
+  constexpr double slack_us = 10e6;  // extra time for threads that keep their own deadline
+  begin();
+  launchers.run(std::move(action), timeout_us + slack_us, [this] { watch(); });
+}
+
 void Monitor::wait_until(const std::function<bool()>& done) {
   begin();
   for (auto look = Clock::now() + attention; !done(); std::this_thread::sleep_for(nap)) {

@@ -7,6 +7,7 @@
 
 #include "backlog.hpp"
 #include "deadline.hpp"
+#include "launchers.hpp"
 #include "world.hpp"
 
 namespace shingle::cuda {
@@ -30,6 +31,10 @@ class Monitor {
   void require_sound() const;
   /// Breaks the world and throws if it has failed, or if an earlier epoch has.
   void require_working() const;
+  /// Runs an action on all launching threads, and watches meanwhile (Launchers::run).
+  void run_on_all(Launchers& launchers, std::function<void(std::size_t)> action, double timeout_us);
+  /// Deadline for NCCL to connect ranks.
+  double connect_us() const { return std::max(timeout_us_, least_connect_us); }
   /// Watches until done() is true.
   void wait_until(const std::function<bool()>& done);
   /// Waits until the driver's queues take an epoch of that many launches. A launch into a full queue would

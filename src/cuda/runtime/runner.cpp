@@ -11,11 +11,6 @@
 #include "shingle/base/units.hpp"
 
 namespace shingle::cuda {
-namespace {
-
-constexpr double slack_us = 10e6;  // extra time for threads that keep their own deadline
-
-}  // namespace
 
 Runner::Runner(CudaWorld& world, const Plan& plan)
     : world_(world),
@@ -43,12 +38,7 @@ Runner::Runner(CudaWorld& world, const Plan& plan)
 void Runner::connect() {
   world_.health().require();
   try {
-    graphs_ = connections_.connect(
-        start_,
-        [this](std::function<void(std::size_t)> action, double timeout_us) {
-          on_all(std::move(action), timeout_us);
-        },
-        [this] { return launchers_.failed(); }, connect_us());
+    graphs_ = connections_.connect(start_, launchers_, monitor_);
     if (!program_.unfit_for_graph.empty()) graphs_ = false;
   } catch (...) {
     fail(std::current_exception());
@@ -56,8 +46,7 @@ void Runner::connect() {
 }
 
 void Runner::on_all(std::function<void(std::size_t)> action, double timeout_us) {
-  monitor_.begin();
-  launchers_.run(std::move(action), timeout_us + slack_us, [this] { monitor_.watch(); });
+  monitor_.run_on_all(launchers_, std::move(action), timeout_us);
 }
 
 void Runner::prepare(double timeout_us) {
@@ -83,7 +72,7 @@ void Runner::prepare(double timeout_us) {
   // If one process fails, all throw. If one process must capture, all do.
   const bool stale =
       graphs_ && !std::ranges::all_of(ranks_, [](const auto& rank) { return rank->captured(); });
-  const auto most = world_.all_max({error ? 1.0 : 0.0, stale ? 1.0 : 0.0}, connect_us());
+  const auto most = world_.all_max({error ? 1.0 : 0.0, stale ? 1.0 : 0.0}, monitor_.connect_us());
   if (error) std::rethrow_exception(error);
   if (most[0] > 0)
     throw Error("another process failed to prepare its part of the plan; its own message says why");
@@ -244,10 +233,6 @@ void Runner::synchronize() {
   } catch (...) {
     fail(std::current_exception());
   }
-}
-
-double Runner::connect_us() const {
-  return std::max(monitor_.timeout_us(), least_connect_us);
 }
 
 void Runner::fail(std::exception_ptr error) {

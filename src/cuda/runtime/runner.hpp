@@ -50,7 +50,6 @@ class Runner final : public Resident {
   void meet();
   void launch(std::size_t index, By by, int first, int last, int all);
   bool require_ready(std::span<void* const> streams) const;
-  double connect_us() const;
   [[noreturn]] void fail(std::exception_ptr error);
   RunReport report(const RunOptions& options, double timeout_us);
 
