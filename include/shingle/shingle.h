@@ -142,14 +142,14 @@ typedef struct shingle_context_options {
   int64_t arena_bytes;  ///< least size of the arena of each rank; it grows as operators are declared
   int64_t most_plans;   ///< plans that are kept ready; 0: 64
   double timeout_us;    ///< deadline of every single wait of a call; 0: 30 s
-  /// 1: peers access the matrices of calls directly, so peers must be able to access their memory, and ranks
-  /// must pass the same matrices again and again. 0: each rank's matrices are accessed by that rank only.
-  int32_t registered;
-  int32_t verify;  ///< 1: prove each plan when it is made
+  int32_t verify;       ///< 1: prove each plan when it is made
   /// SMs (host: threads) that kernels of the context may hold while they wait for other ranks; 0: all.
   /// Contexts of a device whose calls overlap in time must share its SMs.
   int32_t workers;
-  int32_t reserved;  ///< 0
+  /// Size of the registered memory of each rank, the same on all; 0: none, and each rank's matrices are
+  /// accessed by that rank only. Otherwise peers access matrices of calls directly, which saves a copy. All
+  /// matrices of calls must then come from shingle_context_allocate(), at the same offset on all ranks.
+  int64_t registered_bytes;
 } shingle_context_options;
 
 /// Makes a context. Collective if the ranks are processes. `options` NULL: all defaults.
@@ -271,6 +271,26 @@ SHINGLE_API shingle_status shingle_context_call(shingle_context* context, int32_
                                                 const shingle_arguments* arguments) SHINGLE_NOEXCEPT;
 /// Waits until all calls are done. SHINGLE_TIMEOUT: one has failed; the text has the diagnosis.
 SHINGLE_API shingle_status shingle_context_synchronize(shingle_context* context) SHINGLE_NOEXCEPT;
+
+// ---- Registered memory
+
+/// Takes `bytes` bytes of a local rank's registered memory, aligned to 512 bytes. Local. Ranks that allocate
+/// and release the same sizes in the same order get the same offsets, which a call compares. Any thread may
+/// call it. The memory ends with the context. SHINGLE_UNSUPPORTED: no free block is as large.
+SHINGLE_API shingle_status shingle_context_allocate(shingle_context* context, int32_t rank, int64_t bytes,
+                                                    void** memory) SHINGLE_NOEXCEPT;
+/// Gives it back. All calls that use it must be done.
+SHINGLE_API shingle_status shingle_context_release(shingle_context* context, void* memory) SHINGLE_NOEXCEPT;
+
+/// Makes shingle_plugged_malloc() take the registered memory of this context, which must have one local rank;
+/// NULL: of none, as at first. Of the process. Ends with the context.
+SHINGLE_API shingle_status shingle_context_plug(shingle_context* context) SHINGLE_NOEXCEPT;
+/// For frameworks that take an allocator by the names of two functions, such as PyTorch's
+/// CUDAPluggableAllocator. NULL if no context is plugged or no free block is as large.
+SHINGLE_API void* shingle_plugged_malloc(ptrdiff_t bytes, int device, void* stream) SHINGLE_NOEXCEPT;
+/// Does nothing if the context of the memory is gone.
+SHINGLE_API void shingle_plugged_free(void* memory, ptrdiff_t bytes, int device,
+                                      void* stream) SHINGLE_NOEXCEPT;
 
 // ---- Memory and plans
 

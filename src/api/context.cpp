@@ -15,6 +15,7 @@
 #include "largest_routing.hpp"
 #include "matrix.hpp"
 #include "plan/arena_layout.hpp"
+#include "registered.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 #include "shingle/plan/json.hpp"
@@ -86,6 +87,7 @@ struct Context::State {
   std::vector<int> ranks;
   std::vector<Problem> operators;                         // each with its largest m
   std::map<std::pair<int, std::int64_t>, Params> chosen;  // by operator and power of two of m
+  std::shared_ptr<Registered> registered;                 // null: none
   std::shared_ptr<Arena> arena;
   std::list<Ready> ready;  // the most recently used first
   std::unordered_multimap<Key, std::list<Ready>::iterator, Hash> by_key;
@@ -100,9 +102,21 @@ struct Context::State {
     if (!(options.timeout_us > 0))
       throw InvalidArgument(fmt::format("timeout_us = {} must be positive", options.timeout_us));
     if (options.most_plans < 1) throw InvalidArgument("most_plans = 0 must be at least 1");
-    if (options.arena_bytes < 0)
-      throw InvalidArgument(fmt::format("arena_bytes = {} must not be negative", options.arena_bytes));
-    arena = world.make_arena(options.arena_bytes);
+    const auto require_no_negative = [](std::int64_t bytes, const char* field) {
+      if (bytes < 0) throw InvalidArgument(fmt::format("{} = {} must not be negative", field, bytes));
+    };
+    require_no_negative(options.arena_bytes, "arena_bytes");
+    require_no_negative(options.registered_bytes, "registered_bytes");
+    if (!all_same(world, static_cast<double>(options.registered_bytes)))
+      throw InvalidArgument(
+          fmt::format("registered_bytes = {} is not the same on all ranks", options.registered_bytes));
+    if (options.registered_bytes > 0)
+      registered = std::make_shared<Registered>(world, options.registered_bytes);
+    arena = make_arena(options.arena_bytes);
+  }
+
+  std::shared_ptr<Arena> make_arena(std::int64_t bytes) {
+    return world.make_arena(bytes, registered ? registered->heap() : nullptr);
   }
 
   const Problem& find(int op) const {
@@ -112,9 +126,7 @@ struct Context::State {
     return operators[static_cast<std::size_t>(op)];
   }
 
-  Params suited(Params params) const {
-    return options.registered ? params : with_unregistered(std::move(params));
-  }
+  Params suited(Params params) const { return registered ? params : with_unregistered(std::move(params)); }
 
   /// Mechanism and params of a problem: the same for all m between two powers of two, so that they are
   /// searched once.
@@ -318,7 +330,7 @@ struct Context::State {
         by_key.clear();
         ready.clear();  // waits until their calls are done
         arena.reset();
-        arena = world.make_arena(bytes);
+        arena = make_arena(bytes);
       }
       for (const Plan& plan : typical) world.prepare(plan, arena);
     } catch (...) {
@@ -358,6 +370,12 @@ Problem Context::problem(int op, std::int64_t m) const {
 
 const Plan& Context::plan(int op, std::int64_t m) {
   return state_->get(op, state_->sized(op, m)).plan;
+}
+
+DeviceBuffer Context::allocate(int rank, std::int64_t bytes) {
+  if (!state_->registered)
+    throw InvalidArgument("the context has no registered memory: set registered_bytes of its options");
+  return state_->registered->allocate(rank, bytes);
 }
 
 std::int64_t Context::arena_bytes() const {

@@ -25,7 +25,7 @@ class PlanningWorld final : public World {
   std::unique_ptr<Executable> compile(const Plan&) override {
     throw Unsupported("a planning world runs nothing");
   }
-  std::shared_ptr<Arena> make_arena(std::int64_t bytes) override {
+  std::shared_ptr<Arena> make_arena(std::int64_t bytes, std::shared_ptr<Heap>) override {
     return std::make_shared<PlannedArena>(bytes);
   }
   void barrier() override {}

@@ -4,16 +4,37 @@
 
 namespace shingle {
 
-Workspace::Workspace(World& world, const Inputs& inputs) : world_(world), work_(inputs.work()) {
+Workspace::Workspace(World& world, const Inputs& inputs)
+    : Workspace(world, inputs, [&](int rank, Role role) {
+        return world.allocate(rank, static_cast<std::size_t>(bytes_of(inputs.work(), role, rank)));
+      }) {}
+
+Workspace::Workspace(World& world, const Inputs& inputs, Context& context)
+    : Workspace(world, inputs, [&](int rank, Role role) {
+        std::int64_t most = 0;  // shards may have different sizes
+        for (int other = 0; other < world.size(); ++other)
+          most = larger(most, bytes_of(inputs.work(), role, other));
+        return context.allocate(rank, most);
+      }) {}
+
+Workspace::Workspace(World& world, const Inputs& inputs, const Allocate& allocate)
+    : world_(world), work_(inputs.work()) {
   for (const int rank : world.local_ranks())
-    for (const Role role : roles_of(work_))
-      buffers_[{rank, role}] = world.allocate(rank, static_cast<std::size_t>(bytes_of(work_, role, rank)));
+    for (const Role role : roles_of(work_)) buffers_[{rank, role}] = allocate(rank, role);
   for (const auto& [key, buffer] : buffers_)
     if (is_input(key.second)) write_input(world, inputs, key.first, key.second, buffer.data());
 }
 
 void Workspace::bind(Operator& op) const {
   for (const auto& [key, buffer] : buffers_) op.bind(key.first, key.second, buffer.data());
+}
+
+std::vector<Argument> Workspace::arguments(const Problem& problem) const {
+  std::vector<Argument> all;
+  for (const auto& [key, buffer] : buffers_)
+    all.push_back(
+        {key.first, key.second, {buffer.data(), shape_of(problem, key.second, key.first), problem.dtype}});
+  return all;
 }
 
 void Workspace::poison_outputs() {
@@ -45,7 +66,7 @@ Check Workspace::check(const RowSample& sample) {
     if (!is_output(role)) continue;
     const auto rows = sample.rows(rank);
     const std::size_t row_bytes =
-        buffer.bytes() / static_cast<std::size_t>(larger(shape_of(work_, Role::out, rank).rows, 1));
+        static_cast<std::size_t>(shape_of(work_, role, rank).cols) * size_bytes(dtype_of(work_));
     auto& copy = copies_[key];
     copy.resize(rows.size() * row_bytes);
     for (std::size_t i = 0; i < rows.size(); ++i)

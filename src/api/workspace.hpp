@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -10,7 +11,7 @@
 #include "check/inputs.hpp"
 #include "check/oracle.hpp"
 #include "check/sample.hpp"
-#include "shingle/api/operator.hpp"
+#include "shingle/api/context.hpp"
 
 namespace shingle {
 
@@ -18,6 +19,8 @@ class Workspace {
  public:
   /// Allocates on every local rank of the world and writes the inputs. The world must outlive it.
   Workspace(World& world, const Inputs& inputs);
+  /// As above, in the registered memory of a context of the world, with the same offsets on all ranks.
+  Workspace(World& world, const Inputs& inputs, Context& context);
 
   /// Binds all matrices; several operators may share them.
   void bind(Operator& op) const;
@@ -31,10 +34,16 @@ class Workspace {
   /// copied to the host.
   Check check(const RowSample& sample);
 
+  /// All matrices of the local ranks, for a call of a context. `problem` may have fewer rows than the
+  /// inputs'.
+  std::vector<Argument> arguments(const Problem& problem) const;
   /// Address in the rank's memory.
   const void* data(int rank, Role role) const { return buffers_.at({rank, role}).data(); }
 
  private:
+  using Allocate = std::function<DeviceBuffer(int rank, Role role)>;
+  Workspace(World& world, const Inputs& inputs, const Allocate& allocate);
+
   World& world_;
   Work work_;
   std::map<std::pair<int, Role>, DeviceBuffer> buffers_;

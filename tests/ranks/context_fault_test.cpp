@@ -36,17 +36,6 @@ struct Matrices {
   explicit Matrices(World& world)
       : inputs(random_inputs(layer(), 1, Values::integers)), memory(world, *inputs) {}
 
-  std::vector<Argument> of(const Problem& problem) const {
-    std::vector<Argument> all;
-    for (int rank = 0; rank < ranks; ++rank)
-      for (const Role role : roles_of(problem))
-        all.push_back(
-            {rank,
-             role,
-             {const_cast<void*>(memory.data(rank, role)), shape_of(problem, role, rank), problem.dtype}});
-    return all;
-  }
-
   std::unique_ptr<Inputs> inputs;
   Workspace memory;
 };
@@ -73,7 +62,7 @@ Outcome make_calls(World& world, test::Dice& dice, double timeout_us) {
     for (int i = 0; i < calls; ++i) {
       Problem problem = layer();
       problem.m = dice.size(1, problem.m);
-      context.call(op, problem.m, matrices.of(problem));
+      context.call(op, problem.m, matrices.memory.arguments(problem));
     }
     context.synchronize();
   } catch (const std::exception& error) {

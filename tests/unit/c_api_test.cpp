@@ -1,17 +1,13 @@
-// Every function of the C interface: its results on several ranks against plain loops, and its errors.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+// The functions of the C interface: their results on several ranks against plain loops.
+#include "c_api.hpp"
 
 #include <cstring>
-#include <random>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "base/log.hpp"
 #include "shingle/base/dtype.hpp"
 #include "shingle/plan/json.hpp"
-#include "shingle/shingle.h"
 #include "shingle/version.hpp"
 
 #pragma GCC diagnostic push
@@ -19,93 +15,6 @@
 
 namespace shingle::c_api_test {
 namespace {
-
-using testing::HasSubstr;
-
-shingle_world* world_of(std::int32_t ranks) {
-  const shingle_world_options options{
-      .struct_size = sizeof options, .backend = "host", .ranks = ranks, .workers_per_rank = 1};
-  shingle_world* world = nullptr;
-  EXPECT_EQ(shingle_world_create(&options, &world), SHINGLE_OK) << shingle_last_error();
-  return world;
-}
-
-/// An m×n×k operator; the tests change its other fields.
-shingle_operator operator_of(const char* op, std::int64_t m, std::int64_t n, std::int64_t k) {
-  return {.struct_size = sizeof(shingle_operator), .op = op, .m = m, .n = n, .k = k};
-}
-
-shingle_matrix matrix_of(std::int32_t rank, std::int32_t role, std::vector<float>& elements,
-                         std::int64_t rows, std::int64_t cols) {
-  return {.struct_size = sizeof(shingle_matrix),
-          .data = elements.data(),
-          .rows = rows,
-          .cols = cols,
-          .rank = rank,
-          .role = role};
-}
-
-shingle_arguments arguments_of(const std::vector<shingle_matrix>& matrices) {
-  return {.struct_size = sizeof(shingle_arguments),
-          .matrices = matrices.data(),
-          .matrix_count = static_cast<std::int32_t>(matrices.size())};
-}
-
-/// Small integers, whose sums are exact.
-std::vector<float> integers(std::int64_t count, unsigned seed) {
-  std::mt19937 draw(seed);
-  std::vector<float> all(static_cast<std::size_t>(count));
-  for (float& element : all) element = static_cast<float>(static_cast<int>(draw() % 9) - 4);
-  return all;
-}
-
-/// rows×n: rows of A, [first, first + rows), times B.
-std::vector<float> product(const std::vector<float>& a, const std::vector<float>& b, std::int64_t rows,
-                           std::int64_t n, std::int64_t k, std::int64_t first = 0) {
-  std::vector<float> c(static_cast<std::size_t>(rows * n), 0);
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < n; ++j)
-      for (std::int64_t l = 0; l < k; ++l)
-        c[static_cast<std::size_t>(i * n + j)] +=
-            a[static_cast<std::size_t>((first + i) * k + l)] * b[static_cast<std::size_t>(l * n + j)];
-  return c;
-}
-
-/// The rows [first, first + rows) of a matrix of n columns.
-std::vector<float> some_rows(const std::vector<float>& all, std::int64_t first, std::int64_t rows,
-                             std::int64_t n) {
-  return {all.begin() + first * n, all.begin() + (first + rows) * n};
-}
-
-class CApi : public testing::Test {
- protected:
-  ~CApi() override {
-    shingle_context_destroy(context);
-    shingle_world_destroy(world);
-  }
-
-  void open(std::int32_t ranks, const char* mechanism = nullptr) {
-    world = world_of(ranks);
-    const shingle_context_options options{.struct_size = sizeof options, .mechanism = mechanism};
-    ASSERT_EQ(shingle_context_create(world, &options, &context), SHINGLE_OK) << shingle_last_error();
-  }
-  std::int32_t declare(const shingle_operator& largest) {
-    std::int32_t op = -1;
-    EXPECT_EQ(shingle_context_declare(context, &largest, &op), SHINGLE_OK) << shingle_last_error();
-    return op;
-  }
-  /// The call must fail with this status and a text that holds this part.
-  void expect_error(shingle_status status, shingle_status expected, const char* part) {
-    EXPECT_EQ(status, expected);
-    EXPECT_THAT(shingle_last_error(), HasSubstr(part));
-  }
-  void expect_invalid(shingle_status status, const char* part) {
-    expect_error(status, SHINGLE_INVALID_ARGUMENT, part);
-  }
-
-  shingle_world* world = nullptr;
-  shingle_context* context = nullptr;
-};
 
 TEST_F(CApi, TellsItsVersion) {
   EXPECT_STREQ(shingle_version(), SHINGLE_VERSION);
@@ -326,6 +235,33 @@ TEST_F(CApi, TellsMemoryBeforeAndAfter) {
   EXPECT_EQ(needed, 1 << 20);
 }
 
+TEST_F(CApi, GivesRegisteredMemory) {
+  world = world_of(1);
+  const shingle_context_options options{.struct_size = sizeof options, .registered_bytes = 4096};
+  ASSERT_EQ(shingle_context_create(world, &options, &context), SHINGLE_OK) << shingle_last_error();
+  void *all = nullptr, *none = nullptr;
+  ASSERT_EQ(shingle_context_allocate(context, 0, 4096, &all), SHINGLE_OK) << shingle_last_error();
+  std::memset(all, 1, 4096);
+  expect_error(shingle_context_allocate(context, 0, 1, &none), SHINGLE_UNSUPPORTED, "no block of 1 bytes");
+  expect_invalid(shingle_context_allocate(context, 1, 1, &none), "rank 1 is not a rank of this process");
+  expect_invalid(shingle_context_release(context, static_cast<char*>(all) + 512), "is not registered memory");
+  EXPECT_EQ(none, nullptr);
+  EXPECT_EQ(shingle_context_release(context, all), SHINGLE_OK);
+
+  EXPECT_EQ(shingle_plugged_malloc(16, 0, nullptr), nullptr) << "no context is plugged";
+  ASSERT_EQ(shingle_context_plug(context), SHINGLE_OK);
+  void* const plugged = shingle_plugged_malloc(4000, 0, nullptr);
+  EXPECT_EQ(plugged, all) << "the same calls give the same offsets";
+  EXPECT_EQ(shingle_plugged_malloc(4000, 0, nullptr), nullptr);
+  shingle_plugged_free(plugged, 4000, 0, nullptr);
+  void* const again = shingle_plugged_malloc(4000, 0, nullptr);
+  EXPECT_EQ(again, all);
+  shingle_context_destroy(context);
+  context = nullptr;
+  shingle_plugged_free(again, 4000, 0, nullptr);
+  EXPECT_EQ(shingle_plugged_malloc(16, 0, nullptr), nullptr) << "the context is gone";
+}
+
 TEST_F(CApi, ShowsThePlanOfACall) {
   open(2, "chunked chunks=4");
   const std::int32_t op = declare(operator_of("gemm+allreduce", 64, 8, 8));
@@ -348,162 +284,9 @@ TEST_F(CApi, ContextsKeepTheirWorld) {
   EXPECT_EQ(shingle_context_mechanism(context, op, 8, &mechanism), SHINGLE_OK);
 }
 
-TEST_F(CApi, RefusesNull) {
-  std::int32_t number = 0;
-  std::int64_t bytes = 0;
-  const char* text = nullptr;
-  const shingle_operator small = operator_of("gemm+allreduce", 8, 8, 8);
-  const shingle_arguments none{.struct_size = sizeof none};
-  expect_invalid(shingle_world_create(nullptr, nullptr), "world is null");
-  expect_invalid(shingle_world_size(nullptr, &number), "world is null");
-  expect_invalid(shingle_world_local_ranks(nullptr, nullptr, &number), "world is null");
-  expect_invalid(shingle_context_create(nullptr, nullptr, &context), "world is null");
-  expect_invalid(shingle_context_declare(nullptr, &small, &number), "context is null");
-  expect_invalid(shingle_context_call(nullptr, 0, 1, &none), "context is null");
-  expect_invalid(shingle_context_synchronize(nullptr), "context is null");
-  expect_invalid(shingle_context_arena_bytes(nullptr, &bytes), "context is null");
-  expect_invalid(shingle_context_plan_json(nullptr, 0, 1, &text), "context is null");
-  expect_invalid(shingle_context_mechanism(nullptr, 0, 1, &text), "context is null");
-  expect_invalid(shingle_arena_bytes_needed(nullptr, nullptr, nullptr, &bytes), "operator is null");
-  expect_invalid(shingle_arena_bytes_needed(nullptr, nullptr, &small, nullptr), "bytes is null");
-  shingle_world_destroy(nullptr);
-  shingle_context_destroy(nullptr);
-  open(2);
-  const std::int32_t op = declare(small);
-  expect_invalid(shingle_world_size(world, nullptr), "size is null");
-  expect_invalid(shingle_world_local_ranks(world, nullptr, nullptr), "count is null");
-  expect_invalid(shingle_context_create(world, nullptr, nullptr), "context is null");
-  expect_invalid(shingle_context_declare(context, nullptr, &number), "operator is null");
-  expect_invalid(shingle_context_declare(context, &small, nullptr), "op is null");
-  expect_invalid(shingle_context_call(context, op, 1, nullptr), "arguments is null");
-  expect_invalid(shingle_context_arena_bytes(context, nullptr), "bytes is null");
-  expect_invalid(shingle_context_plan_json(context, op, 1, nullptr), "json is null");
-  expect_invalid(shingle_context_mechanism(context, op, 1, nullptr), "mechanism is null");
-  const shingle_arguments no_array{.struct_size = sizeof no_array, .matrix_count = 1};
-  expect_invalid(shingle_context_call(context, op, 1, &no_array), "arguments.matrices is null");
-}
-
-TEST_F(CApi, RefusesWrongOptions) {
-  const auto create = [&](const shingle_world_options& options) {
-    const shingle_status status = shingle_world_create(&options, &world);
-    EXPECT_EQ(world, nullptr);
-    return status;
-  };
-  constexpr std::size_t size = sizeof(shingle_world_options);
-  expect_invalid(create({.struct_size = size, .backend = "abacus"}),
-                 "options.backend: unknown backend 'abacus'");
-  expect_invalid(create({.struct_size = size, .backend = "host", .link = "fast"}), "options.link: ");
-  expect_invalid(create({.struct_size = size, .backend = "host", .timeout_us = -1}),
-                 "options.timeout_us = -1");
-  expect_invalid(create({.struct_size = size, .backend = "host", .ranks = -1}), "options.ranks = -1");
-  expect_invalid(create({.struct_size = size, .backend = "host", .ranks = 65}), "65");
-  expect_invalid(create({.struct_size = size, .backend = "host", .workers_per_rank = -1}),
-                 "workers_per_rank = -1");
-#ifndef SHINGLE_WITH_CUDA
-  expect_error(create({.struct_size = size, .backend = "cuda"}), SHINGLE_UNSUPPORTED, "no CUDA backend");
-#endif
-  world = world_of(2);
-  const auto make = [&](shingle_context_options options) {
-    options.struct_size = sizeof options;
-    return shingle_context_create(world, &options, &context);
-  };
-  expect_invalid(make({.mechanism = "magic"}), "options.mechanism: unknown mechanism 'magic'");
-  expect_invalid(make({.mechanism = ""}), "options.mechanism: is empty");
-  expect_invalid(make({.mechanism = "chunked chunks=many"}), "options.mechanism: --chunks");
-  expect_invalid(make({.mechanism = "fused nose=1"}), "nose");
-  expect_invalid(make({.arena_bytes = -1}), "arena_bytes = -1");
-  expect_invalid(make({.most_plans = -1}), "options.most_plans = -1");
-  expect_invalid(make({.timeout_us = -1}), "options.timeout_us = -1");
-  expect_invalid(make({.registered = 2}), "options.registered = 2 must be 0 or 1");
-  expect_invalid(make({.verify = -1}), "options.verify = -1 must be 0 or 1");
-}
-
-TEST_F(CApi, RefusesWrongOperators) {
-  open(2);
-  const auto refuse = [&](auto change, const char* part) {
-    shingle_operator wrong = operator_of("gemm+allreduce", 8, 8, 8);
-    change(wrong);
-    std::int32_t op = -7;
-    expect_invalid(shingle_context_declare(context, &wrong, &op), part);
-    EXPECT_EQ(op, -7);
-  };
-  refuse([](auto& op) { op.op = nullptr; }, "operator.op is null");
-  refuse([](auto& op) { op.op = "gem"; }, "operator.op: ");
-  refuse([](auto& op) { op.m = 0; }, "operator: m = 0");
-  refuse([](auto& op) { op.n = -3; }, "operator: n = -3");
-  refuse([](auto& op) { op.k = 0; }, "operator: k = 0");
-  refuse([](auto& op) { op.inner = 4; }, "operator: inner = 4");
-  refuse([](auto& op) { op.dtype = 3; }, "operator.dtype = 3 is not 0 (SHINGLE_F32)");
-  refuse([](auto& op) { op.activation = "tanh"; }, "operator.activation: ");
-  refuse([](auto& op) { op.transpose_a = 2; }, "operator.transpose_a = 2");
-  refuse([](auto& op) { op.transpose_b = 2; }, "operator.transpose_b = 2");
-  refuse([](auto& op) { op.bias = 5; }, "operator.bias = 5");
-  refuse([](auto& op) { op.norm = 5; }, "operator.norm = 5");
-  refuse([](auto& op) { op.residual = 1; }, "operator: a residual needs norm");
-  refuse([](auto& op) { op.causal = 7; }, "operator.causal = 7");
-  refuse([](auto& op) { op.heads = 4; }, "operator: gemm+allreduce has no attention");
-  refuse([](auto& op) { op.row_order = 2; }, "operator.row_order = 2");
-  refuse([](auto& op) { op.row_block = 4; }, "operator: row_block = 4");
-  refuse([](auto& op) { op.norm = 1, op.norm_epsilon = -1; }, "operator: norm epsilon");
-  refuse([](auto& op) { op.op = "alltoall+gemm", op.m = std::int64_t{1} << 40; }, "operator.m = ");
-}
-
-TEST_F(CApi, RefusesWrongCalls) {
-  open(2);
-  const std::int32_t op = declare(operator_of("gemm+allreduce", 8, 4, 2));
-  std::vector<float> a(16), b(8);
-  std::vector<std::vector<float>> out(2, std::vector<float>(32));
-  std::vector<shingle_matrix> right;
-  for (std::int32_t rank = 0; rank < 2; ++rank) {
-    right.push_back(matrix_of(rank, SHINGLE_A, a, 8, 2));
-    right.push_back(matrix_of(rank, SHINGLE_B, b, 2, 4));
-    right.push_back(matrix_of(rank, SHINGLE_OUT, out[static_cast<std::size_t>(rank)], 8, 4));
-  }
-  const auto call = [&](std::int32_t number, std::int64_t m, const std::vector<shingle_matrix>& matrices) {
-    const shingle_arguments arguments = arguments_of(matrices);
-    return shingle_context_call(context, number, m, &arguments);
-  };
-  expect_invalid(call(op, 0, right), "m = 0");
-  expect_invalid(call(op, 9, right), "m = 9 of a call of operator 0 is outside [1, 8]");
-  expect_invalid(call(op + 1, 8, right), "operator 1 is not declared");
-  expect_invalid(call(-1, 8, right), "operator -1 is not declared");
-  expect_invalid(call(op, 7, right), "matrix 'a' of rank 0: 8x2 f32 given, expected 7x2 f32");
-  expect_invalid(call(op, 8, {}), "matrix 'a' of rank 0: ");
-  const auto refuse = [&](auto change, const char* part) {
-    std::vector<shingle_matrix> wrong = right;
-    change(wrong[3]);
-    expect_invalid(call(op, 8, wrong), part);
-  };
-  refuse([](auto& matrix) { matrix.role = 10; }, "arguments.matrices[3].role = 10 is outside [0");
-  refuse([](auto& matrix) { matrix.role = -1; }, "arguments.matrices[3].role = -1");
-  refuse([](auto& matrix) { matrix.role = SHINGLE_BIAS; }, "has no matrix 'bias'");
-  refuse([](auto& matrix) { matrix.role = SHINGLE_B; }, "matrix 'b' of rank 1");
-  refuse([](auto& matrix) { matrix.rank = 0; }, "given twice");
-  refuse([](auto& matrix) { matrix.rank = 2; }, "rank 2 is not a rank of this process");
-  refuse([](auto& matrix) { matrix.dtype = 9; }, "arguments.matrices[3].dtype = 9");
-  refuse([](auto& matrix) { matrix.dtype = SHINGLE_F16; }, "8x2 f16 given");
-  refuse([](auto& matrix) { matrix.rows = 6; }, "matrix 'a' of rank 1: 6x2 f32 given");
-  refuse([](auto& matrix) { matrix.row_stride = 1; }, "row_stride = 1");
-  refuse([](auto& matrix) { matrix.data = nullptr; }, "matrix 'a' of rank 1: ");
-  refuse([](auto& matrix) { matrix.reserved = 1; }, "reserved = 1 must be 0");
-  shingle_arguments negative = arguments_of(right);
-  negative.matrix_count = -1;
-  expect_invalid(shingle_context_call(context, op, 8, &negative), "-1 structs in arguments.matrices");
-  const std::vector<std::int32_t> to_0(8, 0);
-  const std::int32_t* const destinations[] = {to_0.data(), to_0.data()};
-  const std::int64_t rows[] = {8, 8};
-  const shingle_routing routing{.struct_size = sizeof routing, .rows = rows, .destinations = destinations};
-  shingle_arguments routed = arguments_of(right);
-  routed.routing = &routing;
-  expect_invalid(shingle_context_call(context, op, 8, &routed), "exchanges no rows");
-  EXPECT_EQ(call(op, 8, right), SHINGLE_OK) << shingle_last_error();
-  EXPECT_EQ(shingle_context_synchronize(context), SHINGLE_OK)
-      << shingle_last_error();  // the matrices end here
-}
-
 // Where callers of the first version find the last field of each struct. Fields are added behind these.
 static_assert(offsetof(shingle_world_options, workers_per_rank) == 36);
-static_assert(offsetof(shingle_context_options, verify) == 44);
+static_assert(offsetof(shingle_context_options, registered_bytes) == 48);
 static_assert(offsetof(shingle_operator, row_order) == 124);
 static_assert(offsetof(shingle_matrix, reserved) == 52);
 static_assert(offsetof(shingle_routing, destinations) == 16);

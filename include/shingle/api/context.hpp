@@ -16,10 +16,10 @@ struct ContextOptions {
   /// which plan serves a call. Empty: the mechanism with the lowest predicted time, by powers of two of m;
   /// the finest mechanism that serves the problem if the machine has no figures to predict from.
   std::function<Params(const Problem&)> choose{};
-  /// True: peers access the matrices of calls directly, so they must be memory that peers can access, and all
-  /// ranks must pass the same matrices again and again. False: each rank's matrices are accessed by that rank
-  /// only.
-  bool registered = false;
+  /// Size of the registered memory of each rank, the same on all; 0: none, and each rank's matrices are
+  /// accessed by that rank only. Otherwise peers access matrices of calls directly, which saves a copy. All
+  /// matrices of calls must then come from Context::allocate(), at the same offset on all ranks.
+  std::int64_t registered_bytes = 0;
   /// Figures for planning, the same on all ranks. Empty: the world's own.
   std::optional<Machine> profile{};
   /// SMs (host: threads) that the context's kernels may hold while they wait for other ranks; 0: all.
@@ -83,6 +83,12 @@ class Context {
   Problem problem(int op, std::int64_t m) const;
   /// The plan that serves a call. Makes it if it is not ready, so that the first call finds it.
   const Plan& plan(int op, std::int64_t m);
+
+  /// Takes `bytes` bytes of a local rank's registered memory, aligned to 512 bytes. Local. Ranks that take
+  /// and give back the same sizes in the same order get the same offsets, which a call compares. Any thread
+  /// may call it. The memory must outlive calls that use it, but not the world. Throws Unsupported if no free
+  /// block is as large.
+  DeviceBuffer allocate(int rank, std::int64_t bytes);
 
   /// Staging memory of each rank, in bytes: the largest need of an operator at its maximum m.
   std::int64_t arena_bytes() const;

@@ -52,6 +52,8 @@ struct CallMatrix {
   int rank = 0;
   Role role = Role::a;
   MatrixMemory memory{};
+
+  bool operator==(const CallMatrix&) const = default;
 };
 
 /// What ranks must agree on when they make a call.
@@ -61,6 +63,15 @@ struct CallTag {
   std::uint32_t number = 0;  ///< of the call, counted by each rank
 
   bool operator==(const CallTag&) const = default;
+};
+
+/// A symmetric heap: as much memory on each rank, which all ranks may access. A matrix in it that peers
+/// access has the same offset on all ranks.
+class Heap {
+ public:
+  virtual ~Heap() = default;
+  virtual std::int64_t bytes() const = 0;  ///< of a rank
+  virtual void* data(int rank) const = 0;  ///< of a local rank
 };
 
 /// Staging memory of all ranks, which the internal buffers of many plans share: at most one epoch uses it at
@@ -214,8 +225,11 @@ class World {
   /// another world.
   virtual std::unique_ptr<Executable> compile(const Plan& plan) = 0;
 
-  /// Staging memory for compile(). Collective; every process asks for the same number of bytes.
-  virtual std::shared_ptr<Arena> make_arena(std::int64_t bytes);
+  /// Collective; every process asks for the same number of bytes.
+  virtual std::shared_ptr<Heap> make_heap(std::int64_t bytes);
+  /// Staging memory for compile(). Collective; every process asks for the same number of bytes. Peers may
+  /// access matrices of calls that lie in `heap`; null: they access none.
+  virtual std::shared_ptr<Arena> make_arena(std::int64_t bytes, std::shared_ptr<Heap> heap = nullptr);
   /// Makes what ranks must make together for such a plan, as communicators. Collective. Also for other plans
   /// with the same communicators and as many lanes.
   virtual void prepare([[maybe_unused]] const Plan& plan,

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "convert.hpp"
 #include "handles.hpp"
+#include "plugged.hpp"
 #include "shingle/plan/json.hpp"
 #include "structs.hpp"
 
@@ -25,6 +26,7 @@ shingle_status shingle_context_create(shingle_world* world, const shingle_contex
 }
 
 void shingle_context_destroy(shingle_context* context) noexcept {
+  c::unplug(context);
   delete context;
 }
 

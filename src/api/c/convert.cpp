@@ -20,7 +20,7 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
 }
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
 SHINGLE_ENDS_WITH(shingle_world_options, reserved);
-SHINGLE_ENDS_WITH(shingle_context_options, reserved);
+SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
 SHINGLE_ENDS_WITH(shingle_operator, row_order);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, destinations);
@@ -165,7 +165,7 @@ ContextOptions to_options(const shingle_context_options* given) {
                                       read.most_plans, options.most_plans));
   if (read.most_plans > 0) options.most_plans = static_cast<std::size_t>(read.most_plans);
   options.timeout_us = to_timeout(read.timeout_us, options.timeout_us, "options.timeout_us");
-  options.registered = to_bool(read.registered, "options.registered");
+  options.registered_bytes = read.registered_bytes;
   options.verify = to_bool(read.verify, "options.verify");
   return options;
 }

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(warp)
 }
 
 /// Records a failure that is not a wait's, and ends the rank's waits. Only the first failure counts.
-__device__ void fail(const Watch& watch, const std::uint32_t* at, Call own, Call other) {
+__device__ void fail(const Watch& watch, const std::uint32_t* at, CallWord own, CallWord other) {
   if (atomicExch(watch.claim, 1u) != 0) return;
   volatile Stall& stall = *watch.stall;
   stall.counter = at;
@@ -48,44 +48,48 @@ __device__ void fail(const Watch& watch, const std::uint32_t* at, Call own, Call
 
 /// Compares this rank's call with those that its peers have begun. A peer that has not begun it yet, or that
 /// is many calls ahead, is not compared.
-__device__ void compare_calls(const CallWords& words, Call own, std::uint32_t number, const Watch& watch) {
+__device__ void compare_calls(const CallWords& words, const Call& own, std::uint32_t number,
+                              const Watch& watch) {
   for (int peer = static_cast<int>(threadIdx.x); peer < words.world; peer += warp) {
     if (peer == words.rank) continue;
     const Call* const at = words.calls + peer * calls_kept + number % calls_kept;
-    const Call other = ptx::load_acquire_sys(at);
-    if (other != own && same_number(other, number) && other != 0)
-      fail(watch, reinterpret_cast<const std::uint32_t*>(at), own, other);
+    const CallWord other = ptx::load_acquire_sys(&at->word);
+    if (other == 0 || !same_number(other, number)) continue;
+    if (other != own.word || ptx::load_acquire_sys(&at->offsets) != own.offsets)
+      fail(watch, reinterpret_cast<const std::uint32_t*>(at), own.word, other);
   }
 }
 
 __global__ void __launch_bounds__(warp)
-    begin_call_kernel(const CallWords words, std::uint32_t op, std::uint32_t m, const Watch watch) {
+    begin_call_kernel(const CallWords words, const CallFacts call, const Watch watch) {
   // Kernels after this one may start early, but not before all that precedes the call is done.
   ptx::await_prerequisites();
   ptx::launch_dependents();
   const std::uint32_t number = *words.epoch + 1;
-  const Call own = call_word(number, op, m);
+  const Call own{call_word(number, call.op, call.m), call.offsets};
   __syncwarp();
   if (threadIdx.x == 0) {
     *words.epoch = number;
-    if (atomicExch(words.busy, 1u) != 0) fail(watch, words.busy, own, own);
+    if (atomicExch(words.busy, 1u) != 0) fail(watch, words.busy, own.word, own.word);
   }
   for (int peer = static_cast<int>(threadIdx.x); peer < words.world; peer += warp) {
     if (peer == words.rank) continue;
-    ptx::store_release_sys(words.own_calls[peer] + number % calls_kept, own);
+    Call* const at = words.own_calls[peer] + number % calls_kept;
+    at->offsets = own.offsets;
+    ptx::store_release_sys(&at->word, own.word);
     ptx::store_release_sys(words.own_begins[peer], number + 1);
   }
   compare_calls(words, own, number, watch);
 }
 
-__global__ void end_call_kernel(const CallWords words, std::uint32_t op, std::uint32_t m, const Watch watch,
+__global__ void end_call_kernel(const CallWords words, const CallFacts call, const Watch watch,
                                 std::uint32_t* counters, std::int32_t count) {
   ptx::launch_dependents();
   ptx::await_prerequisites();
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) counters[i] = 0;
   if (threadIdx.x >= warp) return;
   const std::uint32_t number = *words.epoch;
-  compare_calls(words, call_word(number, op, m), number, watch);
+  compare_calls(words, {call_word(number, call.op, call.m), call.offsets}, number, watch);
   if (threadIdx.x == 0) *words.busy = 0;
 }
 
@@ -158,14 +162,14 @@ cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags&
   return cudaGetLastError();
 }
 
-cudaError_t launch_begin_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
+cudaError_t launch_begin_call(const CallWords& words, const CallFacts& call, const Watch& watch,
                               cudaStream_t stream) {
   EarlyLaunch launch(1, warp, stream);
   if (launch.error != cudaSuccess) return launch.error;
-  return cudaLaunchKernelEx(&launch.config, begin_call_kernel, words, op, m, watch);
+  return cudaLaunchKernelEx(&launch.config, begin_call_kernel, words, call, watch);
 }
 
-cudaError_t launch_end_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
+cudaError_t launch_end_call(const CallWords& words, const CallFacts& call, const Watch& watch,
                             std::uint32_t* counters, std::int32_t count, cudaStream_t stream) {
   constexpr int most_threads = 512;
   const int threads = count <= warp          ? warp
@@ -173,7 +177,7 @@ cudaError_t launch_end_call(const CallWords& words, std::uint32_t op, std::uint3
                                              : most_threads;
   EarlyLaunch launch(1, threads, stream);
   if (launch.error != cudaSuccess) return launch.error;
-  return cudaLaunchKernelEx(&launch.config, end_call_kernel, words, op, m, watch, counters, count);
+  return cudaLaunchKernelEx(&launch.config, end_call_kernel, words, call, watch, counters, count);
 }
 
 cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaStream_t stream) {

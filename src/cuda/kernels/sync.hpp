@@ -37,21 +37,32 @@ struct Flags {
 /// first epoch is 0.
 cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags& flags = {});
 
-/// What ranks compare of a call of a context, in one word: the low 20 bits of the call's number, 12 bits of
-/// the operator's number, and m.
-using Call = std::uint64_t;
-constexpr Call call_word(std::uint32_t number, std::uint32_t op, std::uint32_t m) {
-  return Call{m} << 32 | Call{op & 0xfff} << 20 | (number & 0xfffff);
+/// Number, operator and m of a call of a context, in one word: the low 20 bits of the number, 12 bits of the
+/// operator, and m.
+using CallWord = std::uint64_t;
+constexpr CallWord call_word(std::uint32_t number, std::uint32_t op, std::uint32_t m) {
+  return CallWord{m} << 32 | CallWord{op & 0xfff} << 20 | (number & 0xfffff);
 }
-constexpr std::uint32_t op_of(Call call) {
-  return static_cast<std::uint32_t>(call >> 20) & 0xfff;
+constexpr std::uint32_t op_of(CallWord word) {
+  return static_cast<std::uint32_t>(word >> 20) & 0xfff;
 }
-constexpr std::uint32_t m_of(Call call) {
-  return static_cast<std::uint32_t>(call >> 32);
+constexpr std::uint32_t m_of(CallWord word) {
+  return static_cast<std::uint32_t>(word >> 32);
 }
-constexpr bool same_number(Call call, std::uint32_t number) {
-  return ((call ^ number) & 0xfffff) == 0;
+constexpr bool same_number(CallWord word, std::uint32_t number) {
+  return ((word ^ number) & 0xfffff) == 0;
 }
+/// What ranks compare of a call.
+struct Call {
+  CallWord word = 0;          ///< written last
+  std::uint64_t offsets = 0;  ///< hash of where matrices that peers access lie in the heap
+};
+/// What the host knows of a call.
+struct CallFacts {
+  std::uint32_t op = 0;
+  std::uint32_t m = 0;
+  std::uint64_t offsets = 0;  ///< as in Call
+};
 /// A rank keeps the last calls of each peer, by number modulo this.
 inline constexpr std::uint32_t calls_kept = 32;
 
@@ -68,12 +79,12 @@ struct CallWords {
 
 /// Begins a call: adds 1 to the epoch word, and tells all peers that this rank has begun this
 /// call. Raises `abort` if another call runs, or if a peer has begun a different call of the same number.
-cudaError_t launch_begin_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
+cudaError_t launch_begin_call(const CallWords& words, const CallFacts& call, const Watch& watch,
                               cudaStream_t stream);
 
 /// Ends a call: sets `count` counters to zero, and compares calls with the peers again. No peer may still
 /// add to the counters in this call.
-cudaError_t launch_end_call(const CallWords& words, std::uint32_t op, std::uint32_t m, const Watch& watch,
+cudaError_t launch_end_call(const CallWords& words, const CallFacts& call, const Watch& watch,
                             std::uint32_t* counters, std::int32_t count, cudaStream_t stream);
 
 /// Runs up to most_sync_ops operations in one kernel of one warp. Awaits follow earlier notifies, and

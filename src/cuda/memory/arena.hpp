@@ -2,16 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "cuda/kernels/sync.hpp"
-#include "cuda/peer/mapping.hpp"
 #include "cuda/raii/memory.hpp"
+#include "heap.hpp"
+#include "shared.hpp"
 
 namespace shingle::cuda {
 
 class CudaWorld;
+class LocalRank;
 
 class ArenaMemory {
  public:
@@ -26,14 +29,15 @@ class ArenaMemory {
     Call* calls = nullptr;            ///< by rank: its last calls (calls_kept)
   };
 
-  /// Collective over the processes. `first_call` is the number of the first call. Throws CudaError, and
-  /// anything that Mappings::exchange throws.
-  ArenaMemory(CudaWorld& world, std::int64_t bytes, std::uint32_t first_call);
-  ~ArenaMemory();
+  /// Collective over the processes. `first_call` is the number of the first call. `heap` holds the matrices
+  /// that peers may access; null: none. Throws CudaError, and anything that Mappings::exchange throws.
+  ArenaMemory(CudaWorld& world, std::int64_t bytes, std::uint32_t first_call,
+              std::shared_ptr<const CudaHeap> heap);
   ArenaMemory(const ArenaMemory&) = delete;
   ArenaMemory& operator=(const ArenaMemory&) = delete;
 
   std::int64_t bytes() const { return bytes_; }
+  const CudaHeap* heap() const { return heap_.get(); }
   /// Null if the rank's memory is out of reach.
   const Place* place(int rank) const {
     const auto& at = places_[static_cast<std::size_t>(rank)];
@@ -42,24 +46,23 @@ class ArenaMemory {
   /// For the kernels of a local rank.
   const CallWords& words(std::size_t index) const { return local_[index].words; }
   /// Fills the staging memory of the local ranks with NaN.
-  void poison() const;
+  void poison() const { staging_.fill(0xff); }  // a NaN in every dtype
 
  private:
   struct Local {
-    int device = 0;
-    DeviceMemory staging, shared;  // shared: all words that peers write
-    DeviceMemory own;              // epoch and busy words, then the pointers of CallWords
+    DeviceMemory own;  // epoch and busy words, then the pointers of CallWords
     CallWords words{};
   };
-  Place placed(char* staging, char* shared) const;
-  void set_words(Local& local, int rank, std::uint32_t first_call);
+  static std::size_t shared_bytes(std::size_t ranks);
+  Place placed(int rank) const;
+  void set_words(Local& local, const LocalRank& rank, std::uint32_t first_call);
 
   CudaWorld& world_;
   std::int64_t bytes_;
-  std::vector<Local> local_;                  // by index of the local rank
+  std::shared_ptr<const CudaHeap> heap_;
+  SharedMemory staging_, shared_;             // shared: all words that peers write
   std::vector<std::optional<Place>> places_;  // by rank
-  std::optional<std::uint64_t> number_;       // of the mapped memory (Retired::number)
-  Mappings mappings_;
+  std::vector<Local> local_;                  // by index of the local rank
 };
 
 }  // namespace shingle::cuda

@@ -34,7 +34,7 @@ std::int64_t padded(std::int64_t bytes) {
 
 Memory::Memory(const Plan& plan, CudaWorld& world) : plan_(plan), world_(world) {
   const bool maps = static_cast<int>(world.local().size()) < world.size() && !remote_access(plan).empty();
-  for (const LocalRank& at : world.local()) allocate(at, maps ? shared_unit : 1);
+  for (const LocalRank& at : world.local()) allocate(at, maps);
   if (world.size() > 1) reached_ = remote_user_buffers(plan);
   if (!maps) return;
   world.in_step([&] { map_internal(); });
@@ -46,8 +46,9 @@ Memory::Memory(const Plan& plan, CudaWorld& world, const ArenaMemory& arena)
   if (layout.bytes > arena.bytes())
     throw InvalidArgument(fmt::format("the plan needs an arena of {} bytes on each rank; this one has {}",
                                       layout.bytes, arena.bytes()));
-  if (world.size() > 1 && !remote_user_buffers(plan).empty())
-    throw Unsupported("CUDA: ranks access each other's matrices, which calls do not register");
+  if (world.size() > 1) reached_ = remote_user_buffers(plan);
+  if (!reached_.empty() && arena.heap() == nullptr)
+    throw Unsupported("CUDA: ranks access each other's matrices, but the context has no registered memory");
   for (int number = 0; number < world.size(); ++number) {
     const ArenaMemory::Place* const place = arena.place(number);
     if (place == nullptr) continue;
@@ -61,6 +62,7 @@ Memory::Memory(const Plan& plan, CudaWorld& world, const ArenaMemory& arena)
       if (plan.buffers[b].role != Role::internal)
         rank.buffers[static_cast<std::int32_t>(b)] =
             reinterpret_cast<char*>(symbolic_base(plan.buffers[b].role));
+    for (const std::int32_t buffer : reached_) rank.buffers[buffer] = arena.heap()->at(number);
     rank.first = place->counts;
     rank.begins = place->begins;
     count_entries(number);
@@ -70,8 +72,9 @@ Memory::Memory(const Plan& plan, CudaWorld& world, const ArenaMemory& arena)
   }
 }
 
-std::int64_t Memory::shift(Role role, const void* matrix) {
-  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(matrix) - symbolic_base(role));
+std::int64_t Memory::shift(int rank, std::int32_t buffer, const void* matrix) const {
+  const auto base = reinterpret_cast<std::uintptr_t>(at_hand(rank).buffers.at(buffer));
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(matrix) - base);
 }
 
 /// Numbers the entries of a rank's counters. In an arena, begins are counted elsewhere.
@@ -97,8 +100,8 @@ Memory::~Memory() {
   world_.retired().add(number_, std::move(own));
 }
 
-/// Allocates internal buffers and counters of a rank, in multiples of `unit` bytes.
-void Memory::allocate(const LocalRank& at, std::size_t unit) {
+/// Allocates internal buffers and counters of a rank. `shared`: other processes map them.
+void Memory::allocate(const LocalRank& at, bool shared) {
   const DeviceGuard guard(at.device());
   const int number = at.rank();
   Rank& rank = ranks_[number];
@@ -110,7 +113,7 @@ void Memory::allocate(const LocalRank& at, std::size_t unit) {
   std::size_t counts = 0;
   for (const Counter& counter : plan_.counters)
     counts += counter.growth[static_cast<std::size_t>(number)].size();
-  const auto whole = [&](std::size_t wanted) { return (wanted + unit - 1) / unit * unit; };
+  const auto whole = [&](std::size_t wanted) { return shared ? whole_shared_units(wanted) : wanted; };
   rank.internal = DeviceMemory(whole(static_cast<std::size_t>(bytes)));
   rank.counts = DeviceMemory(whole(counts * sizeof(std::uint32_t)));
   rank.counts.fill(0);
@@ -195,7 +198,7 @@ void Memory::bind(int rank, Role role, const MatrixMemory& memory) {
     DeviceMemory& copy = own.copies[buffer];
     const auto bytes = static_cast<std::size_t>(planned.bytes(rank));
     const DeviceGuard guard(own.device);
-    if (copy.bytes() < bytes) copy = DeviceMemory((bytes + shared_unit - 1) / shared_unit * shared_unit);
+    if (copy.bytes() < bytes) copy = DeviceMemory(whole_shared_units(bytes));
     used = copy.get<char>();
   }
   own.buffers[buffer] = used;

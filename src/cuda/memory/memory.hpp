@@ -38,7 +38,8 @@ class Memory {
   /// collective. Throws CudaError.
   Memory(const Plan& plan, CudaWorld& world);
   /// Internal buffers and counters lie in the arena, and matrices come with each call. Local. Throws
-  /// InvalidArgument if the arena is too small, Unsupported if the plan accesses other ranks' matrices.
+  /// InvalidArgument if the arena is too small, Unsupported if ranks access each other's matrices and the
+  /// arena has no heap.
   Memory(const Plan& plan, CudaWorld& world, const ArenaMemory& arena);
   ~Memory();
   Memory(const Memory&) = delete;
@@ -81,8 +82,11 @@ class Memory {
   Address at(const Slice& slice, int parity) const;
   /// True if the matrices come with each call.
   bool by_call() const { return arena_ != nullptr; }
-  /// The shift of a matrix that comes with a call.
-  static std::int64_t shift(Role role, const void* matrix);
+  /// The user buffers that ranks other than the owner access. Of calls, these lie in the heap.
+  const std::vector<std::int32_t>& reached() const { return reached_; }
+  /// The shift of a matrix that comes with a call: its distance from where tables and commands have it. Of a
+  /// matrix in the heap, its offset.
+  std::int64_t shift(int rank, std::int32_t buffer, const void* matrix) const;
   /// Distance in bytes between two rows of a buffer.
   std::int64_t row_bytes(std::int32_t buffer) const;
 
@@ -115,7 +119,7 @@ class Memory {
     std::vector<std::size_t> first_count;         // by counter: index of its first entry; then the total
     std::uint32_t* begins = nullptr;              // in an arena: begins of each rank
   };
-  void allocate(const LocalRank& at, std::size_t unit);
+  void allocate(const LocalRank& at, bool shared);
   void place(int number, char* internal, char* counts);
   void count_entries(int number);
   void map_internal();

@@ -15,6 +15,9 @@ struct Exported;
 /// Mapping memory in another process maps whole blocks of this size. A smaller allocation would share its
 /// block with others.
 inline constexpr std::size_t shared_unit = std::size_t{2} << 20;
+constexpr std::size_t whole_shared_units(std::size_t bytes) {
+  return (bytes + shared_unit - 1) / shared_unit * shared_unit;
+}
 
 /// Memory of other processes' devices, mapped for one device of this process. The destructor closes the
 /// mappings.

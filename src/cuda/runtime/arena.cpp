@@ -18,29 +18,29 @@ namespace {
 constexpr std::size_t calls_in_flight = 64;
 constexpr std::size_t launches_in_flight = 512;  // the driver's queues hold about a thousand
 
-std::string text_of(Call call) {
+std::string text_of(CallWord call) {
   return fmt::format("operator {} with m = {}", op_of(call), m_of(call));
 }
 
 }  // namespace
 
-CudaArena::Calls::Calls(LocalRank& of)
-    : local(of), queue(calls_in_flight, launches_in_flight), recent(calls_in_flight) {
+CudaArena::Calls::Calls(LocalRank& of, const CallWords& at)
+    : local(of), words(at), queue(calls_in_flight, launches_in_flight), recent(calls_in_flight) {
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
   for (const GemmInstance& kernel : gemm_instances(family_of(of.device())))
     check(kernel.load(), "load a GEMM kernel");
 }
 
-CudaArena::CudaArena(CudaWorld& world, std::int64_t bytes)
+CudaArena::CudaArena(CudaWorld& world, std::int64_t bytes, std::shared_ptr<const CudaHeap> heap)
     : world_(world),
-      memory_(world, bytes, world.options().first_epoch),
+      memory_(world, bytes, world.options().first_epoch, std::move(heap)),
       monitor_(world, [this](const Stall& stall) { return describe(stall); }),
       launchers_(world.local()),
       start_(world) {
   for (LocalRank& local : world.local()) {
     const DeviceGuard guard(local.device());
-    calls_.push_back(std::make_unique<Calls>(local));
+    calls_.push_back(std::make_unique<Calls>(local, memory_.words(calls_.size())));
     monitor_.add(local, calls_.back()->queue.backlog());
     world.blas(local.rank());
   }
@@ -94,14 +94,20 @@ bool CudaArena::idle() const noexcept try {
 /// What a rank waited for, or did wrong.
 std::string CudaArena::describe(const Stall& stall) const {
   for (std::size_t index = 0; index < calls_.size(); ++index) {
-    const CallWords& words = memory_.words(index);
+    const CallWords& words = calls_[index]->words;
     if (stall.counter == words.busy)
       return "began a call while another call of the context was running: order the streams of its calls";
     const auto* const call = reinterpret_cast<const Call*>(stall.counter);
-    if (call >= words.calls && call < words.calls + words.world * calls_kept)
+    if (call >= words.calls && call < words.calls + words.world * calls_kept) {
+      const auto peer = (call - words.calls) / calls_kept;
+      if (stall.own_call == stall.other_call)
+        return fmt::format(
+            "calls {} with registered matrices at other offsets than rank {}; all ranks must "
+            "allocate and release registered memory in the same order",
+            text_of(stall.own_call), peer);
       return fmt::format("calls {}, where rank {} calls {}; all ranks must make the same calls",
-                         text_of(stall.own_call), (call - words.calls) / calls_kept,
-                         text_of(stall.other_call));
+                         text_of(stall.own_call), peer, text_of(stall.other_call));
+    }
     const Calls& calls = *calls_[index];
     const auto& recent = calls.recent[calls.queue.backlog().ended() % calls_in_flight];
     if (recent == nullptr) continue;

@@ -24,20 +24,22 @@ class CudaArena final : public Arena, public Resident {
  public:
   /// What calls share on a local rank. Its device must be current in all functions.
   struct Calls {
-    explicit Calls(LocalRank& of);
+    Calls(LocalRank& of, const CallWords& words);
 
     LocalRank& local;
+    const CallWords& words;
     RankQueue queue;
     TableBlocks tables;
     std::deque<Scratch> workspaces;  ///< by lane
     Stream uploads;                  ///< for tables
+    Stream captures;                 ///< calls are captured here, to launch them as graphs
     MemoryPool copies;               ///< for matrices that kernels cannot access as they are
     /// The memory of the last calls' plans, by number of the epoch, to describe a call that failed.
     std::vector<std::shared_ptr<const Memory>> recent;
   };
 
-  /// Collective.
-  CudaArena(CudaWorld& world, std::int64_t bytes);
+  /// Collective. `heap` as of ArenaMemory.
+  CudaArena(CudaWorld& world, std::int64_t bytes, std::shared_ptr<const CudaHeap> heap);
   /// Waits under the deadline for calls in flight.
   ~CudaArena() override;
   CudaArena(const CudaArena&) = delete;

@@ -14,6 +14,7 @@
 #include "backend/alarm.hpp"
 #include "backend/neighbours.hpp"
 #include "base/log.hpp"
+#include "cuda/memory/heap.hpp"
 #include "cuda/nccl/processes.hpp"
 #include "cuda/peer/access.hpp"
 #include "cuda/peer/mapping.hpp"
@@ -207,10 +208,15 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
   return cuda::compile(*this, plan);
 }
 
-std::shared_ptr<Arena> CudaWorld::make_arena(std::int64_t bytes) {
+std::shared_ptr<Heap> CudaWorld::make_heap(std::int64_t bytes) {
+  health_->require();
+  return {new CudaHeap(*this, bytes), UnlessHopeless{health_}};
+}
+
+std::shared_ptr<Arena> CudaWorld::make_arena(std::int64_t bytes, std::shared_ptr<Heap> heap) {
   health_->require();
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
-  return {new CudaArena(*this, bytes), UnlessHopeless{health_}};
+  return {new CudaArena(*this, bytes, std::dynamic_pointer_cast<CudaHeap>(heap)), UnlessHopeless{health_}};
 }
 
 void CudaWorld::prepare(const Plan& plan, const std::shared_ptr<Arena>& arena) {

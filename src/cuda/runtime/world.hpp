@@ -54,7 +54,8 @@ class CudaWorld final : public World {
   void download(int rank, void* host, const void* device, std::size_t bytes) override;
   void fill(int rank, void* device, std::uint8_t value, std::size_t bytes) override;
   std::unique_ptr<Executable> compile(const Plan& plan) override;
-  std::shared_ptr<Arena> make_arena(std::int64_t bytes) override;
+  std::shared_ptr<Heap> make_heap(std::int64_t bytes) override;
+  std::shared_ptr<Arena> make_arena(std::int64_t bytes, std::shared_ptr<Heap> heap) override;
   void prepare(const Plan& plan, const std::shared_ptr<Arena>& arena) override;
   bool is_prepared(const Plan& plan) const override;
   std::unique_ptr<Executable> compile(const Plan& plan, const std::shared_ptr<Arena>& arena,

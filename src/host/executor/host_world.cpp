@@ -29,7 +29,7 @@ std::unique_ptr<Executable> HostWorld::compile(const Plan& plan) {
   return std::make_unique<HostExecutable>(make_engine(plan, nullptr));
 }
 
-std::shared_ptr<Arena> HostWorld::make_arena(std::int64_t bytes) {
+std::shared_ptr<Arena> HostWorld::make_arena(std::int64_t bytes, std::shared_ptr<Heap>) {
   if (!all_same(*this, static_cast<double>(bytes)))
     throw InvalidArgument(
         fmt::format("the processes ask for arenas of different sizes; this one for {} bytes", bytes));

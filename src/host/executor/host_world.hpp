@@ -19,7 +19,7 @@ class HostWorld : public World {
   const Machine& machine() const override { return state_->machine; }
   DeviceBuffer allocate(int rank, std::size_t bytes) override;
   std::unique_ptr<Executable> compile(const Plan& plan) override;
-  std::shared_ptr<Arena> make_arena(std::int64_t bytes) override;
+  std::shared_ptr<Arena> make_arena(std::int64_t bytes, std::shared_ptr<Heap>) override;
   std::unique_ptr<Executable> compile(const Plan& plan, const std::shared_ptr<Arena>& arena,
                                       double timeout_us) override;
 
