@@ -15,22 +15,24 @@ class Graph {
   /// restrict other threads (thread-local capture mode).
   template <class Enqueue>
   static Graph capture(cudaStream_t stream, Enqueue&& enqueue) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    try {
-      enqueue(stream);
-    } catch (...) {
-      cudaGraph_t broken = nullptr;
-      cudaStreamEndCapture(stream, &broken);
-      if (broken != nullptr) cudaGraphDestroy(broken);
-      throw;
-    }
+    const Template work(stream, std::forward<Enqueue>(enqueue));
     Graph made;
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    const cudaError_t result = cudaGraphInstantiate(&made.graph_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(result, "cudaGraphInstantiate");
+    check(cudaGraphInstantiate(&made.graph_, work.graph, 0), "cudaGraphInstantiate");
     return made;
+  }
+  /// Replaces the work of later launches, as capture(). False if the work has other kinds of commands or
+  /// another order; the graph must then be destroyed.
+  template <class Enqueue>
+  bool update(cudaStream_t stream, Enqueue&& enqueue) {
+    const Template work(stream, std::forward<Enqueue>(enqueue));
+    cudaGraphExecUpdateResultInfo info{};
+    const cudaError_t result = cudaGraphExecUpdate(graph_, work.graph, &info);
+    if (result == cudaErrorGraphExecUpdateFailure) {
+      cudaGetLastError();
+      return false;
+    }
+    check(result, "cudaGraphExecUpdate");
+    return true;
   }
 
   Graph(Graph&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
@@ -47,6 +49,27 @@ class Graph {
   void launch(cudaStream_t stream) const { check(cudaGraphLaunch(graph_, stream), "cudaGraphLaunch"); }
 
  private:
+  /// Captured work that is not instantiated.
+  struct Template {
+    template <class Enqueue>
+    Template(cudaStream_t stream, Enqueue&& enqueue) {
+      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+      try {
+        enqueue(stream);
+      } catch (...) {
+        cudaStreamEndCapture(stream, &graph);
+        if (graph != nullptr) cudaGraphDestroy(graph);
+        throw;
+      }
+      check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    }
+    ~Template() { cudaGraphDestroy(graph); }
+    Template(const Template&) = delete;
+    Template& operator=(const Template&) = delete;
+
+    cudaGraph_t graph = nullptr;
+  };
+
   Graph() = default;
   cudaGraphExec_t graph_ = nullptr;
 };

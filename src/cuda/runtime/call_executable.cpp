@@ -10,9 +10,12 @@
 #include "cuda/raii/device_guard.hpp"
 #include "plan/steps.hpp"
 #include "shingle/base/error.hpp"
+#include "user_streams.hpp"
 
 namespace shingle::cuda {
 namespace {
+
+constexpr std::int64_t alignment = 16;  // bytes, that kernels require of a matrix
 
 /// True if a rank's launches use counts in device memory. Event edges do not.
 bool uses_counts(const RankPlan& rank, const RankLaunches& launches) {
@@ -43,6 +46,7 @@ bool tells_peers(const Plan& plan, const LaunchProgram& program) {
 /// The matrices of a rank as kernels access them.
 struct CallExecutable::Matrices {
   Shifts shifts;
+  std::uint64_t offsets = 0;  ///< hash of those in the heap
   /// Copies of matrices that kernels cannot access as they are, and the moves to and from them.
   Memory::Staged staged{};
   std::vector<void*> copies{};
@@ -57,6 +61,9 @@ CallExecutable::CallExecutable(CudaWorld& world, const Plan& plan, std::shared_p
       memory_(std::make_shared<const Memory>(plan_, world, arena_->memory())) {
   arena_->monitor().set_timeout_us(timeout_us);
   tells_ = tells_peers(plan_, program_);
+  unfit_for_graph_ = unfit_for_graph();
+  // Commands of cuBLASLt and NCCL alone are few, and NCCL's take long to capture.
+  as_graphs_ = tells_ && unfit_for_graph_.empty() && communicators_of(plan_).empty();
   for (std::size_t role = 0; role < buffers_.size(); ++role)
     buffers_[role] = find_buffer(plan_, static_cast<Role>(role));
   const RelaxedCapture relaxed;
@@ -88,7 +95,6 @@ void CallExecutable::make(Rank& rank) {
   const RankPlan& planned = plan_.ranks[static_cast<std::size_t>(number)];
   const ArenaMemory& arena = arena_->memory();
   const std::size_t counts = memory_->counts(number);
-  const auto index = static_cast<std::size_t>(&rank.calls.local - world_.local().data());
   rank.counts = static_cast<std::int32_t>(counts) + rank.launches.work_queues;
   if (static_cast<std::size_t>(rank.counts) > ArenaMemory::most_counts)
     throw Unsupported(fmt::format("CUDA: the plan has {} counts on rank {}; an arena has {}", rank.counts,
@@ -108,7 +114,7 @@ void CallExecutable::make(Rank& rank) {
                       .flags = nullptr,
                       .rank = number,
                       .parity = 0,
-                      .watch = rank.calls.local.watch(arena.words(index).epoch),
+                      .watch = rank.calls.local.watch(rank.calls.words.epoch),
                       .queues = arena.place(number)->counts + counts},
                      planned));
   rank.tables.commit(rank.calls.uploads.get());
@@ -128,11 +134,10 @@ RunReport CallExecutable::run(const RunOptions&) {
 void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
                              std::span<void* const> streams) {
   arena_->monitor().require_working();
-  if (!streams.empty() && streams.size() != ranks_.size())
-    throw InvalidArgument(
-        fmt::format("{} streams for {} ranks of this process; expected one a rank, in order of rank",
-                    streams.size(), ranks_.size()));
-  const bool capturing = is_capturing(streams);
+  if (!streams.empty()) require_one_each(world_.local(), streams);
+  require_registered(matrices);
+  const bool capturing = are_captured(world_.local(), streams);
+  if (capturing && !unfit_for_graph_.empty()) throw Unsupported(unfit_for_graph_);
   const RelaxedCapture relaxed;  // to look at events of earlier calls
   try {
     for (std::size_t index = 0; index < ranks_.size(); ++index) {
@@ -148,7 +153,9 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
       const std::size_t launches = rank.launches.launches.size() + 2;
       arena_->monitor().make_room(rank.calls.local.rank(), queue.backlog(), launches, [] { return false; });
       rank.calls.recent[queue.backlog().added() % rank.calls.recent.size()] = memory_;
-      queue.add(stream, launches, [&] { enqueue(index, tag, matrices, stream); });
+      queue.add(stream, launches, [&] {
+        if (!launch_graph(index, tag, matrices, stream)) enqueue(index, tag, matrices, stream);
+      });
       rank.end = queue.backlog().added();
     }
   } catch (...) {
@@ -156,58 +163,104 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
   }
 }
 
-/// True if all streams are being captured. Throws if only some are, or if a graph cannot hold the plan.
-bool CallExecutable::is_capturing(std::span<void* const> streams) const {
-  std::size_t capturing = 0;
-  for (std::size_t index = 0; index < streams.size(); ++index) {
-    const DeviceGuard guard(ranks_[index]->calls.local.device());
-    cudaStreamCaptureStatus status{};
-    check(cudaStreamIsCapturing(static_cast<cudaStream_t>(streams[index]), &status), "cudaStreamIsCapturing");
-    capturing += status != cudaStreamCaptureStatusNone ? 1 : 0;
+/// Throws InvalidArgument if a matrix that peers access does not lie in the heap, or is not one that they can
+/// access.
+void CallExecutable::require_registered(std::span<const CallMatrix> matrices) const {
+  for (const auto& [rank, role, memory] : matrices) {
+    const std::int32_t buffer = buffers_[static_cast<std::size_t>(role)];
+    if (!is_reached(buffer)) continue;
+    const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+    const CudaHeap& heap = *arena_->memory().heap();
+    const std::int64_t offset = memory_->shift(rank, buffer, memory.data);
+    const auto require = [rank = rank, role = role](bool holds, const char* what) {
+      if (!holds)
+        throw InvalidArgument(
+            fmt::format("matrix '{}' of rank {}: peers access it, so it must {}", name(role), rank, what),
+            rank);
+    };
+    // Also without rows: a rank computes its peers' addresses from its own.
+    require(offset >= 0 && offset + planned.bytes(rank) <= heap.bytes(),
+            "lie in registered memory (Context::allocate)");
+    require(offset % alignment == 0, "begin at a multiple of 16 bytes");
+    require(memory.row_stride == 0 || memory.row_stride == planned.cols, "have no gaps between rows");
   }
-  if (capturing == 0) return false;
-  if (capturing < streams.size())
-    throw InvalidArgument("only some of the streams are being captured; capture all or none");
-  if (const std::string why = unfit_for_graph(); !why.empty()) throw Unsupported(why);
-  return true;
 }
 
+bool CallExecutable::is_reached(std::int32_t buffer) const {
+  return std::ranges::find(memory_->reached(), buffer) != memory_->reached().end();
+}
+
+/// Why a graph cannot hold the plan; empty if it can.
 std::string CallExecutable::unfit_for_graph() const {
   if (!program_.unfit_for_graph.empty()) return program_.unfit_for_graph;
   const std::size_t lanes = most_lanes(plan_);
   const auto found = world_.side_by_side().find(lanes);
-  return found != world_.side_by_side().end() && found->second
-             ? ""
-             : fmt::format(
-                   "the plan's {0} lanes do not run concurrently as branches of a graph here; "
-                   "CUDA_DEVICE_MAX_CONNECTIONS must be at least {0}",
-                   lanes);
+  return found != world_.side_by_side().end() && found->second ? "" : too_many_for_graph(lanes);
 }
 
-/// Completes the addresses of the rank's matrices. A matrix with gaps between rows, or that does not begin at
-/// a multiple of 16 bytes, gets a copy for this call.
+/// True if kernels cannot access a matrix of the rank as it is: it has gaps between rows, or does not begin
+/// at a multiple of 16 bytes.
+bool CallExecutable::must_copy(const Rank& rank, const CallMatrix& matrix) const {
+  const int number = rank.calls.local.rank();
+  const std::int32_t buffer = buffers_[static_cast<std::size_t>(matrix.role)];
+  if (matrix.rank != number || buffer < 0) return false;
+  const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+  const std::int64_t rows = planned.rows[static_cast<std::size_t>(number)];
+  const std::int64_t stride = matrix.memory.row_stride;
+  const bool dense = rows <= 1 || stride == 0 || stride == planned.cols;
+  return rows > 0 && (!dense || reinterpret_cast<std::uintptr_t>(matrix.memory.data) % alignment != 0);
+}
+
+/// Launches a call as a graph, which costs less than its commands one by one. A graph is made at the second
+/// call, as many plans are called only once, and moved to other matrices by capturing the call again. False
+/// if the call is not fit for it.
+bool CallExecutable::launch_graph(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
+                                  cudaStream_t stream) {
+  Rank& rank = *ranks_[index];
+  if (!as_graphs_ ||
+      std::ranges::any_of(matrices, [&](const CallMatrix& one) { return must_copy(rank, one); }))
+    return false;
+  if (!std::exchange(rank.called, true)) return false;
+  const auto capture = [&](cudaStream_t on) { enqueue(index, tag, matrices, on); };
+  const cudaStream_t on = rank.calls.captures.get();
+  const bool same = rank.held_tag.op == tag.op && rank.held_tag.m == tag.m &&
+                    std::ranges::equal(rank.held, matrices) && !world_.options().on_step;
+  if (rank.graph && !same && !rank.graph->update(on, capture)) rank.graph.reset();
+  if (!rank.graph) rank.graph = Graph::capture(on, capture);
+  rank.held_tag = tag;
+  rank.held.assign(matrices.begin(), matrices.end());
+  rank.graph->launch(stream);
+  return true;
+}
+
+/// Completes the addresses of the rank's matrices. Those that kernels cannot access get a copy for this call.
 CallExecutable::Matrices CallExecutable::fit(const Rank& rank, std::span<const CallMatrix> matrices,
                                              cudaStream_t stream) const {
   Matrices fitted;
   const int number = rank.calls.local.rank();
-  for (const auto& [owner, role, memory] : matrices) {
+  for (const CallMatrix& matrix : matrices) {
+    const auto& [owner, role, memory] = matrix;
     const std::int32_t buffer = buffers_[static_cast<std::size_t>(role)];
     if (owner != number || buffer < 0) continue;
-    const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
-    const auto rows = static_cast<std::size_t>(planned.rows[static_cast<std::size_t>(number)]);
-    const bool dense = rows <= 1 || memory.row_stride == 0 || memory.row_stride == planned.cols;
     void* used = memory.data;
-    if (rows > 0 && (!dense || reinterpret_cast<std::uintptr_t>(memory.data) % 16 != 0)) {
+    if (must_copy(rank, matrix)) {
+      const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
+      const auto rows = static_cast<std::size_t>(planned.rows[static_cast<std::size_t>(number)]);
       const std::size_t element = size_bytes(planned.dtype);
       const std::size_t row = static_cast<std::size_t>(planned.cols) * element;
-      const std::size_t pitch = dense ? row : static_cast<std::size_t>(memory.row_stride) * element;
+      const std::size_t pitch =
+          memory.row_stride == 0 ? row : static_cast<std::size_t>(memory.row_stride) * element;
       used = fitted.copies.emplace_back(rank.calls.copies.allocate(row * rows, stream));
       if (is_input(role))
         fitted.staged.inputs.push_back({used, row, memory.data, pitch, row, rows});
       else
         fitted.staged.outputs.push_back({memory.data, pitch, used, row, row, rows});
     }
-    fitted.shifts.of[static_cast<std::size_t>(role)] = Memory::shift(role, used);
+    const std::int64_t shift = memory_->shift(number, buffer, used);
+    fitted.shifts.of[static_cast<std::size_t>(role)] = shift;
+    constexpr std::uint64_t mixer = 0x9e3779b97f4a7c15;
+    if (is_reached(buffer))
+      fitted.offsets += (static_cast<std::uint64_t>(shift) + static_cast<std::uint64_t>(role) + 1) * mixer;
   }
   return fitted;
 }
@@ -216,10 +269,12 @@ void CallExecutable::enqueue(std::size_t index, const CallTag& tag, std::span<co
                              cudaStream_t stream) {
   Rank& rank = *ranks_[index];
   const Matrices fitted = fit(rank, matrices, stream);
-  const CallWords& words = arena_->memory().words(index);
+  const CallWords& words = rank.calls.words;
   const Watch watch = rank.calls.local.watch(words.epoch);
-  const auto op = static_cast<std::uint32_t>(tag.op), m = static_cast<std::uint32_t>(tag.m);
-  if (tells_) check(launch_begin_call(words, op, m, watch, stream), "launch the begin of a call");
+  const CallFacts call{.op = static_cast<std::uint32_t>(tag.op),
+                       .m = static_cast<std::uint32_t>(tag.m),
+                       .offsets = fitted.offsets};
+  if (tells_) check(launch_begin_call(words, call, watch, stream), "launch the begin of a call");
   move(fitted.staged.inputs, stream);
   issue_lanes(rank.calls.queue, stream, rank.lanes, rank.launches, rank.commands,
               [&](Command* command, const Launch& launch, cudaStream_t on) {
@@ -231,7 +286,7 @@ void CallExecutable::enqueue(std::size_t index, const CallTag& tag, std::span<co
   move(fitted.staged.outputs, stream);
   for (void* const copy : fitted.copies) MemoryPool::release(copy, stream);
   if (!tells_) return;
-  check(launch_end_call(words, op, m, watch, arena_->memory().place(rank.calls.local.rank())->counts,
+  check(launch_end_call(words, call, watch, arena_->memory().place(rank.calls.local.rank())->counts,
                         rank.counts, stream),
         "launch the end of a call");
 }

@@ -3,11 +3,13 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "arena.hpp"
 #include "commands.hpp"
+#include "cuda/raii/graph.hpp"
 #include "shingle/backend/backend.hpp"
 
 namespace shingle::cuda {
@@ -48,13 +50,21 @@ class CallExecutable final : public Executable {
     std::int32_t counts = 0;  ///< words of the arena that the plan uses
     std::size_t lanes = 1;    ///< up to the last with a command
     std::size_t end = 0;      ///< number of epochs of the arena up to the last call
+    bool called = false;
+    std::optional<Graph> graph;      ///< the last call, to launch with one command
+    CallTag held_tag;                ///< of the graph
+    std::vector<CallMatrix> held{};  ///< of the graph
   };
   struct Matrices;
+  bool is_reached(std::int32_t buffer) const;
+  void require_registered(std::span<const CallMatrix> matrices) const;
   void make(Rank& rank);
+  bool must_copy(const Rank& rank, const CallMatrix& matrix) const;
   Matrices fit(const Rank& rank, std::span<const CallMatrix> matrices, cudaStream_t stream) const;
+  bool launch_graph(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
+                    cudaStream_t stream);
   void enqueue(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
                cudaStream_t stream);
-  bool is_capturing(std::span<void* const> streams) const;
   std::string unfit_for_graph() const;
 
   CudaWorld& world_;
@@ -65,6 +75,8 @@ class CallExecutable final : public Executable {
   std::array<std::int32_t, Shifts::roles> buffers_{};  // by role; -1: none
   std::vector<std::unique_ptr<Rank>> ranks_;           // by local rank
   bool tells_ = true;                                  // calls begin and end with kernels
+  std::string unfit_for_graph_{};                      // why a graph cannot hold the plan
+  bool as_graphs_ = false;                             // calls are launched as graphs
   bool captured_ = false;
 };
 

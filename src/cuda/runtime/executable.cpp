@@ -87,7 +87,6 @@ std::unique_ptr<Executable> compile(CudaWorld& world, const Plan& plan, std::sha
                                     double timeout_us) {
   if (arena == nullptr) throw InvalidArgument("the arena is not one of this world");
   require_timeout(timeout_us);
-  require_served(world, plan);
   if (!world.is_prepared(plan))
     throw InvalidArgument("the plan needs communicators that prepare() did not make for the arena");
   return std::make_unique<CallExecutable>(world, plan, std::move(arena), timeout_us);

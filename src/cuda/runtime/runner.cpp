@@ -9,6 +9,7 @@
 #include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
+#include "user_streams.hpp"
 
 namespace shingle::cuda {
 
@@ -170,10 +171,7 @@ void Runner::launch(std::size_t index, By by, int first, int last, int all) {
 
 void Runner::enqueue(std::span<void* const> streams) {
   monitor_.require_working();
-  if (streams.size() != ranks_.size())
-    throw InvalidArgument(
-        fmt::format("{} streams for {} ranks of this process; expected one a rank, in order of rank",
-                    streams.size(), ranks_.size()));
+  require_one_each(world_.local(), streams);
   const bool captured = require_ready(streams);
   try {
     for (std::size_t index = 0; index < ranks_.size(); ++index) {
@@ -195,31 +193,19 @@ void Runner::enqueue(std::span<void* const> streams) {
 
 /// Throws if an epoch cannot be enqueued now. Returns whether the user is capturing the streams.
 bool Runner::require_ready(std::span<void* const> streams) const {
-  std::size_t captured = 0;
-  for (std::size_t index = 0; index < ranks_.size(); ++index) {
-    const RankProgram& rank = *ranks_[index];
-    if (!rank.prepared() || (graphs_ && !rank.captured()))
+  for (const auto& rank : ranks_)
+    if (!rank->prepared() || (graphs_ && !rank->captured()))
       throw InvalidArgument("matrices were bound after prepare(): call prepare() again before enqueue()",
-                            rank.local().rank());
-    const DeviceGuard guard(rank.local().device());
-    cudaStreamCaptureStatus status{};
-    check(cudaStreamIsCapturing(static_cast<cudaStream_t>(streams[index]), &status), "cudaStreamIsCapturing");
-    captured += status != cudaStreamCaptureStatusNone ? 1 : 0;
-    if (status != cudaStreamCaptureStatusNone && rank.alternates())
+                            rank->local().rank());
+  if (!are_captured(world_.local(), streams)) return false;
+  for (const auto& rank : ranks_)
+    if (rank->alternates())
       throw Unsupported(
           "a plan with two sets of buffers cannot be captured: its epochs alternate between them",
-          rank.local().rank());
-  }
-  if (captured == 0) return false;
-  if (captured < ranks_.size())
-    throw InvalidArgument("only some of the streams are being captured; capture all or none");
+          rank->local().rank());
   if (!graphs_)
-    throw Unsupported(
-        !program_.unfit_for_graph.empty()
-            ? program_.unfit_for_graph
-            : fmt::format("the plan's {0} lanes do not run concurrently as branches of a graph here; "
-                          "CUDA_DEVICE_MAX_CONNECTIONS must be at least {0}",
-                          most_lanes(plan_)));
+    throw Unsupported(program_.unfit_for_graph.empty() ? too_many_for_graph(most_lanes(plan_))
+                                                       : program_.unfit_for_graph);
   return true;
 }
 
