@@ -142,6 +142,7 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step) {
+  require_served(context.plan, step);
   const TileGrid& grid = step.grid;
   if (grid.tiles() == 0 || step.first >= last_item(step)) return nullptr;
   const auto& dtype = [&](const Placement& at) {

@@ -122,9 +122,10 @@ std::vector<std::int64_t> positions_for(const TileGrid& grid, std::int32_t clust
   const std::int64_t count = grid.positions();
   if (count % cluster != 0) return {};
   for (std::int64_t p = 0; p < count; p += cluster) {
-    bool any = false;
-    for (std::int64_t i = 0; i < cluster; ++i) {
-      const Tile tile = grid.tile(p + i), first = grid.tile(p);
+    const Tile first = grid.tile(p);
+    bool any = !grid.phantom(first);
+    for (std::int64_t i = 1; i < cluster; ++i) {
+      const Tile tile = grid.tile(p + i);
       if (tile.m != first.m + i || tile.n != first.n) return {};
       any = any || !grid.phantom(tile);
     }
@@ -156,7 +157,7 @@ GemmFamily family_here() {
 
 /// The smallest instance that fits the grid's tiles, in the largest clusters that the grid's order allows.
 Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
-  Choice best;
+  std::vector<const GemmInstance*> fitting;
   for (const GemmInstance& one : gemm_instances(family_here())) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
@@ -166,16 +167,15 @@ Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
     const bool fits = (one.tile.rows == grid.tile_rows ||
                        (one.tile.rows > grid.tile_rows && (grid.tiles_m() == 1 || !one.transpose_a))) &&
                       (cols == grid.tile_cols || (cols > grid.tile_cols && grid.tiles_n() == 1));
-    if (!fits) continue;
-    if (best.instance &&
-        (one.tile.rows * one.tile.cols > best.instance->tile.rows * best.instance->tile.cols ||
-         (one.tile.rows * one.tile.cols == best.instance->tile.rows * best.instance->tile.cols &&
-          one.tile.cluster <= best.instance->tile.cluster)))
-      continue;
-    auto positions = positions_for(grid, one.tile.cluster);
-    if (!positions.empty()) best = {&one, std::move(positions)};
+    if (fits) fitting.push_back(&one);
   }
-  return best;
+  std::ranges::stable_sort(fitting, {}, [](const GemmInstance* one) {
+    return std::pair(one->tile.rows * one->tile.cols, -one->tile.cluster);
+  });
+  for (const GemmInstance* const one : fitting)
+    if (auto positions = positions_for(grid, one->tile.cluster); !positions.empty())
+      return {one, std::move(positions)};
+  return {};
 }
 
 std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base, bool scattered) {

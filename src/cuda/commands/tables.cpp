@@ -62,7 +62,7 @@ struct TileRun {
 };
 
 /// The runs of a tile, in the order of their pieces. Runs that continue each other are one.
-std::vector<TileRun> runs_of(const Tables& tables, const Placement& at, const Tiling& tiling,
+std::vector<TileRun> tile_runs(const Tables& tables, const Placement& at, const Tiling& tiling,
                              std::int64_t position) {
   std::vector<TileRun> runs;
   const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
@@ -94,7 +94,7 @@ std::optional<PieceTable> table_of_runs(const Tables& tables, const Placement& a
   std::vector<std::vector<TileRun>> tiles;
   std::int64_t piece = tiling.height;
   for (const std::int64_t position : positions) {
-    const auto& runs = tiles.emplace_back(runs_of(tables, at, tiling, position));
+    const auto& runs = tiles.emplace_back(tile_runs(tables, at, tiling, position));
     if (runs.size() > most_runs * dests) return std::nullopt;
     const std::int64_t rows = tiling.grid.rect(tiling.grid.tile(position)).rows;
     for (const TileRun& run : runs) {
