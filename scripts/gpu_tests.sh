@@ -41,7 +41,7 @@ if [[ -n $sanitizer ]]; then
     for program in "${programs[@]}"; do
         name=$(basename "$program")
         # Programs that measure time or start other processes gain nothing from memcheck.
-        [[ $name =~ ^gpu_(fault|processes)_test$ ]] ||
+        [[ $name =~ ^gpu_(fault|processes|context_processes)_test$ ]] ||
             GTEST_FILTER=${GTEST_FILTER:-$slow} run "memcheck $name" 300 \
                 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 99 "$program"
     done

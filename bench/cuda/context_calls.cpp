@@ -40,21 +40,12 @@ int device_of(const void* memory) {
   return at.device;
 }
 
-/// Matrices of a problem, and the arguments of a call with m of their rows.
+/// Matrices of a problem; in registered memory if there is a context that has some.
 struct Matrices {
-  Matrices(World& world, const Problem& problem)
-      : inputs(random_inputs(problem, 1)), memory(world, *inputs), ranks(world.local_ranks()) {}
-
-  std::vector<Argument> of(const Problem& problem) const {
-    std::vector<Argument> all;
-    for (const int rank : ranks)
-      for (const Role role : roles_of(problem))
-        all.push_back(
-            {rank,
-             role,
-             {const_cast<void*>(memory.data(rank, role)), shape_of(problem, role, rank), problem.dtype}});
-    return all;
-  }
+  Matrices(World& world, const Problem& problem, Context* registered)
+      : inputs(random_inputs(problem, 1)),
+        memory(registered != nullptr ? Workspace(world, *inputs, *registered) : Workspace(world, *inputs)),
+        ranks(world.local_ranks()) {}
 
   std::unique_ptr<Inputs> inputs;
   Workspace memory;
@@ -147,23 +138,29 @@ struct Flags {
   int repeat = 10;
   int workers = 0;
   bool device = true;
+  bool registered = false;
 };
 
 void measure(World& world, const Problem& problem, const Params& params, const Flags& flags,
              nlohmann::json& record) {
   const Mechanism mechanism = mechanism_of(params);
-  const Result<Plan> planned = make_plan(problem, world.machine(), with_unregistered(params));
+  const Result<Plan> planned =
+      make_plan(problem, world.machine(), flags.registered ? params : with_unregistered(params));
   if (!planned || !world.refuses(*planned).empty()) return;
   ContextOptions options;
   options.choose = [&](const Problem&) { return params; };
   options.most_plans = 128;
   options.workers = flags.workers;
-  const Matrices one(world, problem), other(world, problem);
+  if (flags.registered)
+    for (const Role role : roles_of(problem))  // of two sets, with room to align them
+      options.registered_bytes += 2 * bytes_of(problem, role, 0) + 4096;
   const Streams streams(world);
   Context context(world, options);
+  Context* const registered = flags.registered ? &context : nullptr;
+  const Matrices one(world, problem, registered), other(world, problem, registered);
   const int op = context.declare(problem);
   if (context.plan(op, problem.m).mechanism != mechanism) return;
-  const std::vector<Argument> arguments[] = {one.of(problem), other.of(problem)};
+  const std::vector<Argument> arguments[] = {one.memory.arguments(problem), other.memory.arguments(problem)};
   int calls = 0;
   const auto call = [&] { context.call(op, problem.m, arguments[++calls % 2], streams.handles); };
   call();
@@ -178,7 +175,7 @@ void measure(World& world, const Problem& problem, const Params& params, const F
   for (int i = 1; i <= 3 * flags.repeat; ++i) {
     Problem smaller = problem;
     smaller.m = std::max<std::int64_t>(problem.m - 3 * i, 1);
-    const std::vector<Argument> some = one.of(smaller);
+    const std::vector<Argument> some = one.memory.arguments(smaller);
     fresh.us.push_back(us_of([&] { context.call(op, smaller.m, some, streams.handles); }));
     context.synchronize();
   }
@@ -208,9 +205,10 @@ void measure(World& world, const Problem& problem, const Params& params, const F
                                  bound.median(), 100 * (device.median() / bound.median() - 1))
                    : "");
   if (one.ranks.front() == 0) std::fputs(line.c_str(), stdout);
-  nlohmann::json row{
-      {"mechanism", name(mechanism)}, {"problem", describe(problem)},    {"local_ranks", local},
-      {"idle", idle.json()},          {"back_to_back", together.json()}, {"new_m", fresh.json()}};
+  nlohmann::json row{{"mechanism", name(mechanism)}, {"problem", describe(problem)},
+                     {"local_ranks", local},         {"registered", flags.registered},
+                     {"idle", idle.json()},          {"back_to_back", together.json()},
+                     {"new_m", fresh.json()}};
   if (direct) row["direct_us"] = *direct;
   if (flags.device) row["device"] = device.json(), row["bound"] = bound.json();
   record["rows"].push_back(std::move(row));
@@ -233,6 +231,7 @@ int main(int argc, char** argv) {
   app.add_option("--k", problem.k)->capture_default_str();
   app.add_option("--repeat", flags.repeat)->capture_default_str();
   app.add_option("--workers", flags.workers, "SMs for kernels that wait (0: all)")->capture_default_str();
+  app.add_flag("--registered", flags.registered, "matrices in registered memory, which peers access");
   app.add_flag("!--host-only", flags.device, "measure no device time: for processes that share a GPU");
   app.add_option("--json", json, "file for the record");
   CLI11_PARSE(app, argc, argv);

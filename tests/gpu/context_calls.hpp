@@ -31,11 +31,12 @@ inline int device_of_memory(const void* memory) {
   return at.device;
 }
 
-/// The matrices of one call on the local ranks. Some begin at odd addresses, or have gaps between rows.
+/// The matrices of one call on the local ranks. Some begin at odd addresses, or have gaps between rows; none
+/// if they are in the registered memory of a context.
 class CallMatrices {
  public:
-  CallMatrices(World& world, std::unique_ptr<Inputs> inputs, Dice& dice)
-      : world_(world), inputs_(std::move(inputs)), dense_(world, *inputs_) {
+  CallMatrices(World& world, std::unique_ptr<Inputs> inputs, Dice& dice, Context* registered = nullptr)
+      : world_(world), registered_(registered), inputs_(std::move(inputs)), dense_(world, *inputs_) {
     const Problem& problem = inputs_->problem();
     for (const int rank : world.local_ranks())
       for (const Role role : roles_of(problem)) place(rank, role, dice);
@@ -45,7 +46,7 @@ class CallMatrices {
   const std::vector<Argument>& arguments() const { return arguments_; }
   void poison() {
     for (const Placed& at : placed_)
-      if (is_output(at.role)) world_.fill(at.rank, at.memory.data(), 0xff, at.memory.bytes());
+      if (is_output(at.role)) world_.fill(at.rank, at.data, 0xff, static_cast<std::size_t>(at.bytes));
   }
   Check check() {
     for (const Placed& at : placed_)
@@ -60,18 +61,22 @@ class CallMatrices {
     DeviceBuffer memory{};
     char* data = nullptr;
     Shape shape{};
-    std::int64_t stride = 0;
+    std::int64_t stride = 0, bytes = 0;
   };
 
   void place(int rank, Role role, Dice& dice) {
     const Problem& problem = inputs_->problem();
     Placed at{.rank = rank, .role = role, .shape = shape_of(problem, role, rank)};
     const auto element = static_cast<std::int64_t>(size_bytes(problem.dtype));
-    at.stride = at.shape.cols + (chance(dice, 20) ? dice.size(1, 16) : 0);
-    const std::int64_t offset = chance(dice, 20) ? element * dice.size(1, 9) : 0;
-    const std::int64_t bytes = std::max<std::int64_t>(at.shape.rows * at.stride * element, 1) + offset;
-    at.memory = world_.allocate(rank, static_cast<std::size_t>(bytes));
-    at.data = static_cast<char*>(at.memory.data()) + offset;
+    const auto in_20_of_100 = [&](std::int64_t most) { return chance(dice, 20) ? dice.size(1, most) : 0; };
+    const std::int64_t gap = in_20_of_100(16), offset = element * in_20_of_100(9);
+    at.stride = at.shape.cols + (registered_ != nullptr ? 0 : gap);
+    at.bytes = std::max<std::int64_t>(at.shape.rows * at.stride * element, 1);
+    // As large on all ranks, whose shards may have different sizes.
+    const std::int64_t most = std::max(at.bytes, shape_of(problem, role, 0).elements() * element);
+    at.memory = registered_ != nullptr ? registered_->allocate(rank, most)
+                                       : world_.allocate(rank, static_cast<std::size_t>(at.bytes + offset));
+    at.data = static_cast<char*>(at.memory.data()) + (registered_ != nullptr ? 0 : offset);
     if (is_input(role)) copy(at, false);
     arguments_.push_back({rank, role, {at.data, at.shape, problem.dtype, at.stride}});
     placed_.push_back(std::move(at));
@@ -92,6 +97,7 @@ class CallMatrices {
   }
 
   World& world_;
+  Context* registered_;
   std::unique_ptr<Inputs> inputs_;
   Workspace dense_;
   std::vector<Placed> placed_;
@@ -102,6 +108,7 @@ struct RandomCalls {
   std::uint64_t seed = 0;
   int operators = 4;
   int calls = 100;
+  bool registered = false;  ///< matrices are in registered memory
 };
 
 /// A problem of a context, with m as its maximum.
@@ -144,6 +151,7 @@ inline Params draw_params_for(const Problem& problem, std::uint64_t seed) {
       params.one_shot = problem.op == Op::gemm_allreduce && chance(dice, 40);
       params.stage_fp32 = chance(dice, 30);
       params.mover = one_of(dice, {Mover::copy_engine, Mover::store});
+      params.pull = chance(dice, 50);  // of registered matrices
       return params;
     }
   }
@@ -157,6 +165,7 @@ inline int random_calls(World& world, const RandomCalls& what) {
   options.most_plans = 12;
   options.verify = true;
   options.timeout_us = 10e6;
+  if (what.registered) options.registered_bytes = 256 << 20;
   options.choose = [&](const Problem& problem) { return draw_params_for(problem, what.seed); };
   Context context(world, options);
   std::vector<Problem> operators;
@@ -173,7 +182,7 @@ inline int random_calls(World& world, const RandomCalls& what) {
     Problem problem = operators[static_cast<std::size_t>(op)];
     problem.m = chance(dice, 20) ? dice.size(1, world.size() + 1) : dice.size(1, problem.m);
     auto inputs = random_inputs(problem, static_cast<std::uint64_t>(dice.size(0, 1 << 20)), Values::integers);
-    auto& call = calls.emplace_back(world, std::move(inputs), dice);
+    auto& call = calls.emplace_back(world, std::move(inputs), dice, what.registered ? &context : nullptr);
     call.poison();
     return {op, &call};
   };

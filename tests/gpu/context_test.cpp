@@ -29,6 +29,7 @@ TEST_P(Contexts, RandomCallsAreRight) {
   for (const std::uint32_t first : {0u, (1u << 31) - 100, 0u - 100}) {
     const auto world = make_cuda_world(GetParam(), {.first_epoch = first});
     random_calls(*world, {.seed = first, .operators = 6, .calls = 150});
+    random_calls(*world, {.seed = first + 1, .operators = 6, .calls = 150, .registered = true});
   }
 }
 

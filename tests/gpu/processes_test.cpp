@@ -1,34 +1,24 @@
-// One process for each GPU. Each test of `GpuProcesses` starts this program again, once for each rank. Those
-// processes run a part of `GpuRank` together, which has no parts in the test itself.
+// Operators of several processes: results, and what happens if one ends, stops or comes late.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #ifdef SHINGLE_WITH_CUDA
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <future>
 #include <thread>
 
 #include "api/workspace.hpp"
-#include "backend/launch.hpp"
-#include "backend/processes.hpp"
-#include "context_calls.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
-#include "cuda/runtime/devices.hpp"
+#include "processes.hpp"
 #include "shingle/api/operator.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/cuda/cuda.hpp"
-#include "support/free_port.hpp"
 #include "support/stop_process.hpp"
 
 namespace shingle::test {
@@ -38,34 +28,6 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
-
-constexpr double deadline_us = 15e6;  ///< of waits for other processes, which must also start within it
-
-// -------------------------------------------------------------------------- in the processes of a world
-
-Problem problem_of(Op op, int world) {
-  Problem problem;
-  problem.op = op;
-  problem.world = world;
-  problem.m = 1000;
-  problem.n = 512;
-  problem.k = 192;
-  if (problem.traits().chains()) problem.inner = 320;
-  problem.dtype = DType::bf16;
-  if (!problem.traits().routes()) return problem;
-  std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
-  for (int rank = 0; rank < world; ++rank)
-    for (int row = 0; row < problem.m - 300 * rank; ++row)
-      dest[static_cast<std::size_t>(rank)].push_back((rank + row * row / 7) % world);
-  problem.routing = std::make_shared<const Routing>(dest);
-  return problem;
-}
-
-/// The device of a rank: processes share one if there are no others.
-int device_of(int rank) {
-  std::string why;
-  return cuda::count_gpus(why) > 1 ? rank : 0;
-}
 
 /// An operator with its own matrices.
 struct Job {
@@ -107,89 +69,6 @@ void operators_are_exact() {
   // `signal` does not serve an all-gather before a GEMM, and `ring` does not serve an all-to-all.
   EXPECT_EQ(ran, engines ? 21 : 17);
   std::printf("[rank %d: %d operators are exact]\n", world->local_ranks()[0], ran);
-}
-
-/// Calls of contexts with a fault of the matrices: see context_calls.hpp.
-void contexts_are_exact() {
-  const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us, .first_epoch = 0u - 40});
-  const int calls = random_calls(*world, {.seed = 1, .operators = 6, .calls = 300});
-  std::printf("[rank %d: %d calls are exact]\n", world->local_ranks()[0], calls);
-}
-
-/// SHINGLE_SOAK_CALLS changes the number.
-void contexts_last() {
-  const char* const set = std::getenv("SHINGLE_SOAK_CALLS");
-  const int calls = set != nullptr ? std::atoi(set) : 1000;
-  const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us, .on_step = delay_some});
-  const int made = soak(*world, {.seed = 5, .calls = calls});
-  std::printf("[rank %d: %s calls were made]\n", world->local_ranks()[0], made >= calls ? "all" : "few");
-}
-
-/// Four processes, each in two groups of two: ranks of a row, and ranks of a column. Contexts of both groups
-/// make calls at the same time.
-void groups_are_exact() {
-  const auto everyone = connect(find_launcher(), 2 * deadline_us);
-  const int rank = find_launcher().rank;
-  const auto group = [&](std::vector<int> members) {
-    const int own = static_cast<int>(std::ranges::find(members, rank) - members.begin());
-    return make_cuda_world(Bootstrap{own, 2, device_of(rank),
-                                     [&everyone, members](std::string_view mine) {
-                                       const auto all = everyone->all_gather(mine, deadline_us);
-                                       std::string some;
-                                       for (const int member : members)
-                                         some += all[static_cast<std::size_t>(member)];
-                                       return some;
-                                     }},
-                           {.timeout_us = 2 * deadline_us});
-  };
-  const int row = rank / 2, column = rank % 2;
-  const auto tensor = group({2 * row, 2 * row + 1});
-  const auto data = group({column, column + 2});
-  // All memory is allocated before the calls: freeing some would wait for the device, on which a kernel of
-  // the other group may be waiting.
-  const auto soak_of = [](int seed) {
-    return Soak{.seed = static_cast<std::uint64_t>(seed), .calls = 500, .workers = 48, .graphs = false};
-  };
-  Soaking of_tensor(*tensor, soak_of(7 + row)), of_data(*data, soak_of(9 + column));
-  everyone->barrier(2 * deadline_us);
-  auto other = std::async(std::launch::async, [&] { return of_tensor.run(); });
-  const int calls = std::min(of_data.run(), other.get());
-  std::printf("[rank %d: %s calls of two groups were made]\n", rank, calls >= 500 ? "all" : "few");
-}
-
-/// Calls of a context until rank 1 is killed, or throws, before the step that SHINGLE_MOMENT draws. Prints
-/// the error of rank 0.
-void calls_with_a_fault(const std::function<void()>& fault) {
-  const char* const moment = std::getenv("SHINGLE_MOMENT");
-  Dice dice(moment != nullptr ? static_cast<std::uint64_t>(std::atoi(moment)) : 0);
-  std::int64_t left = dice.size(0, 1000);
-  CudaOptions options{.timeout_us = deadline_us};
-  options.on_step = [&](const CudaStepEvent& at) {
-    if (at.rank == 1 && left-- == 0) fault();
-  };
-  const auto world = make_cuda_world(0, options);
-  const int rank = world->local_ranks()[0];
-  Soaking soaking(*world, {.seed = 11, .calls = 100000});
-  const auto begin = Clock::now();
-  try {
-    soaking.run();
-    FAIL() << "all calls were made";
-  } catch (const Error& error) {
-    const std::chrono::duration<double> time = Clock::now() - begin;
-    std::printf("[rank %d error after %.1f s: %s]\n", rank, time.count(), error.what());
-  }
-}
-
-/// Rank 1 calls with another m than rank 0.
-void calls_differ() {
-  const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us});
-  const int rank = world->local_ranks()[0];
-  try {
-    call_with(*world, 64 + 32 * rank);
-    FAIL() << "different calls were made";
-  } catch (const Timeout& error) {
-    std::printf("[rank %d: %s]\n", rank, error.what());
-  }
 }
 
 /// How an operator communicates: through NCCL, or through peer memory if processes have access.
@@ -280,14 +159,6 @@ void say_why_there_is_no_world() {
   }
 }
 
-struct Part {
-  std::string name;
-  void (*act)();
-};
-void PrintTo(const Part& part, std::ostream* out) {
-  *out << part.name;
-}
-
 std::vector<Part> parts() {
   if (!find_launcher().several()) return {};
   return {{"Operators", operators_are_exact},
@@ -314,16 +185,9 @@ std::vector<Part> parts() {
           {"StopsBetweenRuns", run_with_a_stop<1, false, By::messages>},
           {"FirstStops", run_with_a_stop<0, true, By::messages>},
           {"BindsAnew", bind_anew},
-          {"Contexts", contexts_are_exact},
-          {"CallsDiffer", calls_differ},
-          {"CallsKilled", [] { calls_with_a_fault([] { raise(SIGKILL); }); }},
-          {"CallsThrow", [] { calls_with_a_fault([] { throw Error("rank 1 fell over"); }); }},
-          {"Groups", groups_are_exact},
-          {"ContextsLast", contexts_last},
           {"Alone", say_why_there_is_no_world}};
 }
 
-class GpuRank : public testing::TestWithParam<Part> {};
 TEST_P(GpuRank, Does) {
   GetParam().act();
 }
@@ -331,58 +195,6 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuRank);
 INSTANTIATE_TEST_SUITE_P(GpuRank, GpuRank, testing::ValuesIn(parts()),
                          [](const auto& test) { return test.param.name; });
 
-// --------------------------------------------------------------------------------------- in the test itself
-
-struct Outcome {
-  int code = -1;  ///< exit code as in a shell: 128 + n after signal n
-  std::string text;
-  double seconds = 0;
-};
-
-Outcome run(const std::string& command) {
-  Outcome outcome;
-  const auto begin = Clock::now();
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> part{};
-  while (const std::size_t n = fread(part.data(), 1, part.size(), pipe)) outcome.text.append(part.data(), n);
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  outcome.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  return outcome;
-}
-
-/// Command that runs a part in this program, with a limit of two minutes.
-/// SHINGLE_PART_SECONDS changes the limit.
-std::string program(const std::string& part) {
-  const char* const limit = std::getenv("SHINGLE_PART_SECONDS");
-  return fmt::format("timeout -s KILL {} /proc/{}/exe --gtest_filter='*/{}'",
-                     limit != nullptr ? limit : "120", getpid(), part);
-}
-
-/// Starts ranks of a world of `size` as plain processes, with torchrun's variables and `variables(rank)`.
-std::vector<Outcome> launch(int size, const std::vector<int>& ranks, const std::string& part,
-                            const std::function<std::string(int rank)>& variables) {
-  const int port = free_port();
-  std::vector<std::future<Outcome>> running;
-  for (const int rank : ranks)
-    running.push_back(
-        std::async(std::launch::async, run,
-                   fmt::format("env RANK={} WORLD_SIZE={} MASTER_ADDR=127.0.0.1 MASTER_PORT={} {} {}", rank,
-                               size, port, variables(rank), program(part))));
-  std::vector<Outcome> outcomes;
-  for (auto& one : running) outcomes.push_back(one.get());
-  return outcomes;
-}
-
-/// Variables of ranks on one host. Where there is one GPU, the processes share it: NCCL refuses that unless
-/// it takes them for processes of several hosts.
-std::string on_one_host(int rank) {
-  std::string why;
-  if (cuda::count_gpus(why) > 1) return fmt::format("LOCAL_RANK={}", rank);
-  return fmt::format(
-      "LOCAL_RANK={} NCCL_HOSTID=host{} NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1", rank, rank);
-}
 /// Variables that make each rank a separate host for NCCL, with one GPU and the loopback interface.
 std::string on_own_host(int rank) {
   return fmt::format(
@@ -390,17 +202,6 @@ std::string on_own_host(int rank) {
       "NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT",
       rank, rank);
 }
-
-class GpuProcesses : public testing::Test {
- protected:
-  void SetUp() override {
-    if (find_launcher().several()) GTEST_SKIP() << "this is a process of a world";
-    std::string why;
-    gpus = cuda::count_gpus(why);
-    if (gpus < 1) GTEST_SKIP() << why;
-  }
-  int gpus = 0;
-};
 
 TEST_F(GpuProcesses, OfTorchrunRunOperators) {
   for (const int size : {2, 4}) {
@@ -504,58 +305,6 @@ TEST_F(GpuProcesses, MatricesBoundAnewAreLetGo) {
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, testing::ContainsRegex("bound 16 times|no peer memory"));
   }
-}
-
-TEST_F(GpuProcesses, CallsOfContextsAreExact) {
-  for (const Outcome& outcome : launch(2, {0, 1}, "Contexts", on_one_host)) {
-    EXPECT_EQ(outcome.code, 0) << outcome.text;
-    EXPECT_THAT(outcome.text, HasSubstr(": 300 calls are exact]"));
-  }
-}
-
-TEST_F(GpuProcesses, ContextsLastForManyCalls) {
-  for (const Outcome& outcome : launch(2, {0, 1}, "ContextsLast", on_one_host)) {
-    EXPECT_EQ(outcome.code, 0) << outcome.text;
-    EXPECT_THAT(outcome.text, HasSubstr(": all calls were made]"));
-  }
-}
-
-TEST_F(GpuProcesses, GroupsMayOverlap) {
-  if (gpus > 1 && gpus < 4)
-    GTEST_SKIP() << "4 GPUs are needed, or one that all share: " << gpus << " are here";
-  for (const Outcome& outcome : launch(4, {0, 1, 2, 3}, "Groups", on_one_host)) {
-    EXPECT_EQ(outcome.code, 0) << outcome.text;
-    EXPECT_THAT(outcome.text, HasSubstr(": all calls of two groups were made]"));
-  }
-}
-
-/// SHINGLE_FAULTS changes the number of moments.
-TEST_F(GpuProcesses, FaultsInCallsAreNamed) {
-  const char* const set = std::getenv("SHINGLE_FAULTS");
-  const int moments = set != nullptr ? std::atoi(set) : 2;
-  for (int moment = 0; moment < moments && !HasFailure(); ++moment) {
-    const auto at = [&](int rank) { return fmt::format("{} SHINGLE_MOMENT={}", on_one_host(rank), moment); };
-    const Outcome killed = launch(2, {0, 1}, "CallsKilled", at)[0];
-    EXPECT_EQ(killed.code, 0) << killed.text;
-    EXPECT_THAT(killed.text, testing::ContainsRegex("\\[rank 0 error after .* s: rank 1 is gone"));
-    const Outcome thrown = launch(2, {0, 1}, "CallsThrow", at)[0];
-    EXPECT_EQ(thrown.code, 0) << thrown.text;
-    EXPECT_THAT(thrown.text,
-                testing::ContainsRegex("\\[rank 0 error after .* s: rank 1 (has failed: )?.*fell over"));
-  }
-}
-
-TEST_F(GpuProcesses, CallsThatDifferAreNamed) {
-  const std::vector<Outcome> outcomes = launch(2, {0, 1}, "CallsDiffer", on_one_host);
-  std::string all;
-  for (const Outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.code, 0) << outcome.text;
-    all += outcome.text;
-  }
-  // Whichever rank begins the call last finds the difference, and tells the other.
-  EXPECT_THAT(all, testing::ContainsRegex(
-                       "rank 0 calls operator 0 with m = 64, where rank 1 calls operator 0 with m = 96|"
-                       "rank 1 calls operator 0 with m = 96, where rank 0 calls operator 0 with m = 64"));
 }
 
 TEST_F(GpuProcesses, LateOneIsNamed) {
