@@ -1,9 +1,12 @@
 #include "shingle/workload/model.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <set>
 
 #include "base/file.hpp"
 #include "model_fields.hpp"
@@ -14,6 +17,7 @@ namespace {
 
 using namespace config;
 using nlohmann::json;
+namespace fs = std::filesystem;
 
 constexpr std::size_t most_config_bytes = std::size_t{4} << 20;
 
@@ -215,6 +219,24 @@ ModelConfig read_model_file(const std::string& path) {
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", path, error.what()));
   }
+}
+
+std::vector<std::string> model_names() {
+  std::set<std::string> names;
+  const fs::path shipped = find_shipped("models/llama-3-8b.json");
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(shipped.parent_path(), error))
+    if (entry.path().extension() == ".json") names.insert(entry.path().stem().string());
+  return {names.begin(), names.end()};
+}
+
+ModelConfig model_from_spec(const std::string& spec) {
+  if (spec.find('/') != std::string::npos || spec.ends_with(".json")) return read_model_file(spec);
+  const std::string shipped = find_shipped(fmt::format("models/{}.json", spec));
+  if (shipped.empty())
+    throw InvalidArgument(
+        fmt::format("no model '{}' (a file, or one of {})", spec, fmt::join(model_names(), ", ")));
+  return read_model_file(shipped);
 }
 
 }  // namespace shingle

@@ -145,6 +145,13 @@ TEST_F(CliPlan, SaysWhichOperatorsOfAModelAreLeftOut) {
                  "'attn_out' is not supported: the model has multi-head latent");
 }
 
+TEST_F(CliPlan, FindsAModelByItsName) {
+  const std::string what = " --layer-ops --tokens 8192 --tp 8 ";
+  EXPECT_EQ(printed("plan --model llama-3-8b" + what + h200),
+            printed("plan " + model + "--tokens 8192 --tp 8 " + h200));
+  expect_refused("plan --model llama-9" + what, "no model 'llama-9' (a file, or one of deepseek-moe-16b, ");
+}
+
 TEST_F(CliPlan, RefusesAModelThatItDoesNotKnow) {
   write("own.json", R"({"model_type": "own", "hidden_size": 64, "num_hidden_layers": 1,
                         "num_attention_heads": 4, "intermediate_size": 128})");

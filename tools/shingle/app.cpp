@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
+#include "api/c/status.hpp"
 #include "arguments.hpp"
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
@@ -72,26 +75,36 @@ int dispatch(CLI::App& app, const Commands& commands, const ProcessLaunch& launc
   return info(commands.info_format, commands.info_world, launch);
 }
 
-/// Runs `work`; a failure becomes one line and an exit code. All processes of an MPI run detect usage errors
-/// alike.
+/// Prints the current exception to stderr as a line of JSON: the name of its status in the C interface, and
+/// its message. Call it in a handler.
+void print_failure_as_json() {
+  const std::string_view status = shingle_status_name(c::keep_error());
+  const nlohmann::ordered_json line{{"status", status}, {"message", shingle_last_error()}};
+  fmt::print(stderr, "{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+/// Runs `work`; a failure becomes one line, in JSON if `as_json` is set by then, and an exit code. All
+/// processes of an MPI run detect usage errors alike.
 template <class Work>
-int guarded(const ProcessLaunch& launch, Work work) {
+int guarded(const ProcessLaunch& launch, const bool& as_json, Work work) {
   const auto refuse = [&](const std::exception& error) {
-    if (launch.speaks()) print_failure(error.what());
+    if (launch.speaks()) as_json ? print_failure_as_json() : print_failure(error.what());
     return bad_usage;
+  };
+  const auto fail = [&](const std::exception& error) {
+    as_json ? print_failure_as_json() : print_failure(error, launch);
+    return failure;
   };
   try {
     return work();
   } catch (const InvalidArgument& error) {
     return refuse(error);
   } catch (const WriteError& error) {  // writing a result failed: the work is done but lost
-    print_failure(error, launch);
-    return failure;
+    return fail(error);
   } catch (const IoError& error) {
     return refuse(error);
   } catch (const std::exception& error) {
-    print_failure(error, launch);
-    return failure;
+    return fail(error);
   }
 }
 
@@ -109,6 +122,9 @@ int main(int argc, const char* const* argv) {
   app.formatter(std::make_shared<Formatter>());
   app.set_version_flag("--version", fmt::format("shingle {} ({})", SHINGLE_VERSION, commit()));
   app.footer(examples);
+  bool json_errors = false;
+  app.add_flag("--json-errors", json_errors, "Print a failure as a line of JSON, with status and message")
+      ->trigger_on_parse();
   app.require_subcommand(1);
   Commands commands;
   add_run(*app.add_subcommand("run", "Run operators, check the results and time them"), commands.run);
@@ -129,7 +145,7 @@ int main(int argc, const char* const* argv) {
   CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
   add_format_flag(info, commands.info_format, "text");
   add_world_flags(info, commands.info_world);
-  return guarded(launch, [&] {
+  return guarded(launch, json_errors, [&] {
     const std::optional<int> answered = parse(app, argc, argv, launch);
     const int code = answered ? *answered : dispatch(app, commands, launch);
     if (std::cout.flush(); std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout)

@@ -6,10 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shingle/base/error.hpp"
-#include "shingle/common/console.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -62,6 +62,10 @@ std::string unknown_flag(const CLI::App& app) {
   return {};
 }
 
+InvalidArgument refused(std::string_view what) {
+  return InvalidArgument(fmt::format("{} (see shingle --help)", what));
+}
+
 }  // namespace
 
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const ProcessLaunch& launch) {
@@ -72,21 +76,14 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const
     return std::nullopt;
   } catch (const CLI::RequiredError& error) {
     const std::string usage = usage_of_required(app);
-    if (launch.speaks())
-      print_failure(fmt::format("{} (see shingle --help)", usage.empty() ? error.what() : usage));
-    return bad_usage;
+    throw refused(usage.empty() ? error.what() : usage);
   } catch (const CLI::ExcludesError& error) {
     // CLI11 takes a misspelt flag's value for the file, which then excludes other options. The flag is the
     // error.
     const std::string unknown = unknown_flag(app);
-    const std::string what = unknown.empty() ? error.what() : fmt::format("unknown flag {}", unknown);
-    if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", what));
-    return bad_usage;
+    throw refused(unknown.empty() ? error.what() : fmt::format("unknown flag {}", unknown));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) {
-      if (launch.speaks()) print_failure(fmt::format("{} (see shingle --help)", error.what()));
-      return bad_usage;
-    }
+    if (error.get_exit_code() != 0) throw refused(error.what());
     return launch.speaks() ? app.exit(error) : 0;
   }
 }

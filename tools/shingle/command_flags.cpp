@@ -87,6 +87,7 @@ void add_run(CLI::App& app, RunFlags& flags) {
 }
 
 void add_plan(CLI::App& app, PlanCommandFlags& flags) {
+  CLI::Option* file = add_plan_file(app, flags.file);
   add_problem_flags(app, flags.what);
   add_plan_flags(app, flags.how);
   add_symmetric_flag(app, flags.how);
@@ -103,6 +104,7 @@ void add_plan(CLI::App& app, PlanCommandFlags& flags) {
          "--steps", flags.steps,
          "With --machine: print the plans, not predicted times (implied by --rank, --out, --trace, --svg)")
       ->needs(machine);
+  exclude(app, file, all_of({group::problems, group::plans(), {group::world}}));
 }
 
 void add_verify(CLI::App& app, VerifyFlags& flags) {
@@ -113,6 +115,7 @@ void add_verify(CLI::App& app, VerifyFlags& flags) {
   add_machine(app, flags.machine);
   app.add_flag("--context", flags.in_context,
                "Prove that calls of other plans may come before and after, on the same staging memory");
+  add_format_flag(app, flags.format, "text");
   exclude(app, file, all_of({group::problems, group::plans(), {group::world}}));
 }
 

@@ -27,6 +27,7 @@ int run(const RunFlags& flags, const ProcessLaunch& launch);
 void add_run(CLI::App& app, RunFlags& flags);
 
 struct PlanCommandFlags {
+  std::string file;  ///< a plan as JSON; empty: the problem flags apply
   ProblemFlags what;
   PlanFlags how;
   WorldFlags where;
@@ -47,6 +48,7 @@ struct VerifyFlags {
   WorldFlags where;
   std::string machine;
   bool in_context = false;  ///< prove that calls of other plans may come before and after
+  Format format = Format::text;
 };
 int verify(const VerifyFlags& flags, const ProcessLaunch& launch);
 void add_verify(CLI::App& app, VerifyFlags& flags);

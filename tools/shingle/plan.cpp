@@ -30,11 +30,55 @@ int predict(const PlanCommandFlags& flags, int ranks, const Target& target) {
   return any_predicted(rows) ? 0 : 1;
 }
 
-std::string shown(const Plan& plan, const PlanCommandFlags& flags) {
-  const bool json = flags.format == Format::json;
-  if (!flags.lowered) return json ? to_json(plan) : to_text(plan, flags.rank);
-  const LaunchProgram program = lower(plan);
-  return json ? to_json(program) : to_text(plan, program);
+/// The plans that a command prints and draws.
+class Shown {
+ public:
+  explicit Shown(const PlanCommandFlags& flags) : flags_(flags) {}
+
+  void add(const Plan& plan) {
+    any_ = true;
+    text_ += text_of(plan) + "\n";
+    if (!flags_.trace.empty() || !flags_.svg.empty()) timelines_.push_back(schematic(plan));
+  }
+
+  bool any() const { return any_; }
+
+  void write() const {
+    if (!flags_.trace.empty()) write_file_atomically(flags_.trace, to_chrome_trace(timelines_));
+    if (!flags_.svg.empty()) write_file_atomically(flags_.svg, to_svg(timelines_));
+    if (!flags_.out.empty()) {
+      write_file_atomically(flags_.out, text_);
+    } else {
+      fmt::print("{}", text_);
+    }
+  }
+
+ private:
+  std::string text_of(const Plan& plan) const {
+    const bool json = flags_.format == Format::json;
+    if (!flags_.lowered) return json ? to_json(plan) : to_text(plan, flags_.rank);
+    const LaunchProgram program = lower(plan);
+    return json ? to_json(program) : to_text(plan, program);
+  }
+
+  const PlanCommandFlags& flags_;
+  std::string text_;
+  std::vector<Timeline> timelines_;
+  bool any_ = false;
+};
+
+void require_rank(int rank, int ranks) {
+  if (rank >= ranks) throw InvalidArgument(fmt::format("--rank {} is outside [0, {}]", rank, ranks - 1));
+}
+
+/// Shows the plan of a file.
+int show(const PlanCommandFlags& flags) {
+  const Plan plan = read_plan(flags.file);
+  require_rank(flags.rank, plan.world());
+  Shown shown(flags);
+  shown.add(plan);
+  shown.write();
+  return 0;
 }
 
 }  // namespace
@@ -44,17 +88,15 @@ int plan(const PlanCommandFlags& flags, const ProcessLaunch& launch) {
   require_writable("--trace", flags.trace);
   require_writable("--svg", flags.svg);
   require_text("--rank", flags.rank >= 0, flags.format);
+  if (!flags.file.empty()) return launch.speaks() ? show(flags) : 0;
   const int ranks = flags.where.ranks(launch);
-  if (flags.rank >= ranks)
-    throw InvalidArgument(fmt::format("--rank {} is outside [0, {}]", flags.rank, ranks - 1));
+  require_rank(flags.rank, ranks);
   const WorldOptions here = flags.where.options(launch);
   const Target target = flags.how.automatic || (predicts(flags) && !flags.how.asked)
                             ? target_to_tune_for(flags.machine, ranks, here, launch)
                             : target_to_plan_for(flags.machine, ranks, here, launch);
   if (predicts(flags)) return launch.speaks() ? predict(flags, ranks, target) : 0;
-  std::string text;
-  std::vector<Timeline> timelines;
-  bool any = false;
+  Shown shown(flags);
   for (const NamedProblem& named : make_problems(flags.what, ranks))
     for (const Candidate& candidate : make_candidates(named.problem, flags.how, target)) {
       if (!candidate.plan) {
@@ -63,19 +105,10 @@ int plan(const PlanCommandFlags& flags, const ProcessLaunch& launch) {
                      candidate.plan.reason());
         continue;
       }
-      any = true;
-      text += shown(*candidate.plan, flags) + "\n";
-      if (!flags.trace.empty() || !flags.svg.empty()) timelines.push_back(schematic(*candidate.plan));
+      shown.add(*candidate.plan);
     }
-  if (!launch.speaks()) return any ? 0 : 1;
-  if (any && !flags.trace.empty()) write_file_atomically(flags.trace, to_chrome_trace(timelines));
-  if (any && !flags.svg.empty()) write_file_atomically(flags.svg, to_svg(timelines));
-  if (any && !flags.out.empty()) {
-    write_file_atomically(flags.out, text);
-  } else {
-    fmt::print("{}", text);
-  }
-  return any ? 0 : 1;
+  if (launch.speaks() && shown.any()) shown.write();
+  return shown.any() ? 0 : 1;
 }
 
 }  // namespace shingle::cli

@@ -79,6 +79,12 @@ ModelConfig read_model(std::string_view json_text);
 /// As read_model(), from a file; the message starts with its path. Throws IoError if the file cannot be read.
 ModelConfig read_model_file(const std::string& path);
 
+/// The names of the models that ship with Shingle, ascending.
+std::vector<std::string> model_names();
+/// Reads a model by its name, such as "llama-3-8b", or by its file: anything with a '/', or ending in
+/// ".json". Throws as read_model_file(), and InvalidArgument if no shipped model has this name.
+ModelConfig model_from_spec(const std::string& spec);
+
 struct LayerOptions {
   int tp = 1;               ///< tensor-parallel (and expert-parallel) ranks: the world of every operator
   std::int64_t tokens = 0;  ///< of the whole batch: sequence length times batch size

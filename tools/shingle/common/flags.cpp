@@ -114,7 +114,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   const auto in_attention = [](CLI::Option* option) { option->group(group::attention); };
   const auto grouped = [](CLI::Option* option) { option->group(group::problem); };
   CLI::Option* model =
-      app.add_option("--model", flags.model, "Hugging Face config.json of the model")->type_name("FILE");
+      app.add_option("--model", flags.model, "Model: llama-3-8b, or its Hugging Face config.json")
+          ->type_name("MODEL");
   in_model(model);
   in_model(add(app, "--tokens", "N", "Tokens of the batch", [&](auto& t) {
              flags.tokens = extent(t);

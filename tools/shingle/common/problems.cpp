@@ -14,7 +14,7 @@ namespace {
 
 std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
   if (flags.tokens == 0) throw InvalidArgument("--model needs --tokens");
-  const ModelConfig model = read_model_file(flags.model);
+  const ModelConfig model = model_from_spec(flags.model);
   LayerOptions options;
   options.tp = world;
   options.tokens = flags.tokens;

@@ -12,7 +12,8 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
   const auto parsed = [&](const char* name, auto store, const char* help, const char* type) {
     add(app, name, type, help, store)->group(group::problem);
   };
-  option("--model", flags.model, "The iteration of a model: its Hugging Face config.json", "FILE");
+  option("--model", flags.model, "The iteration of a model: llama-3-8b, or its Hugging Face config.json",
+         "MODEL");
   parsed(
       "--pattern", [&](const std::string& text) { flags.pattern = parse_parallelism(text); },
       "With --model: fsdp, tp (two half-batches) or ep (two batches)", "NAME");

@@ -82,7 +82,7 @@ std::vector<OverlapPattern> patterns_of(const CotuneFlags& flags,
     });
   if (!flags.pattern || flags.tokens == 0)
     throw InvalidArgument("--model needs --pattern (fsdp, tp or ep) and --tokens");
-  return overlap_patterns(read_model_file(flags.model), {.parallelism = *flags.pattern,
+  return overlap_patterns(model_from_spec(flags.model), {.parallelism = *flags.pattern,
                                                          .ranks = ranks,
                                                          .tokens = flags.tokens,
                                                          .sequence = flags.sequence,
