@@ -25,7 +25,7 @@ announce = @test -e $(1)/src/libshingle.a || \
   echo 'the first build takes about $(shell expr $(2) / 60 / $(JOBS) + 1) minutes on $(JOBS) cores and $(3) in $(1)'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages run build test install format docs clean
+.PHONY: help setup packages run build test install wheel format docs clean
 
 help:
 	@echo 'make run      build, then overlap the operators of a transformer layer on two ranks'
@@ -33,6 +33,7 @@ help:
 	@echo 'make test     build everything and run all tests'
 	@echo 'make build    build the program: $(build)/bin/shingle'
 	@echo 'make install  build program, library and NCCL tuner plugin, install them below PREFIX=$(PREFIX)'
+	@echo 'make wheel    build the Python wheel: build/wheel/shingle-*.whl (SHINGLE_CUDA=OFF: without CUDA)'
 	@echo 'make format   format the sources in place'
 	@echo 'make docs     build the documentation site: build/site/index.html'
 	@echo 'make clean    remove build/'
@@ -72,6 +73,11 @@ install: packages
 	@cmake --install $(install_build) --prefix "$(abspath $(PREFIX))" --strip >build/install.log
 	@echo 'installed below $(abspath $(PREFIX)): CMAKE_PREFIX_PATH is for find_package(shingle); for pkg-config:'
 	@echo "  PKG_CONFIG_PATH=$$(dirname "$$(grep -o '/.*/shingle\.pc' build/install.log)")"
+
+wheel:
+	@scripts/setup.sh build wheel $(if $(shell command -v nvcc),$(if $(filter OFF,$(SHINGLE_CUDA)),,cuda))
+	$(call announce,build/install/wheel,360,35 MB)
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) scripts/make_wheel.sh
 
 format:
 	@scripts/setup.sh format

@@ -3,6 +3,7 @@
 #   build   the program and the library          test    build and run the tests
 #   format  format the sources                   docs    build the documentation site
 #   cuda    build the CUDA backend (without nvcc itself)
+#   wheel   build the Python wheel, beside the group build
 # Without arguments it takes all groups; cuda only if nvcc is found. System packages are listed in
 # scripts/packages.txt. Python wheels (scripts/requirements/) go to build/python/<group>. Cheap if nothing is missing.
 # Exit codes: 2 for an unknown group; 3, with the command to run, if it may not install packages; 1 if an installation
@@ -19,11 +20,11 @@ fail() {
 }
 
 groups=("$@")
-((${#groups[@]})) || groups=(build test format docs)
+((${#groups[@]})) || groups=(build test format docs wheel)
 ((${#})) || ! command -v nvcc >/dev/null || groups+=(cuda)
 for group in "${groups[@]}"; do
-    [[ " build test format docs cuda " == *" $group "* ]] ||
-        fail 2 "there is no group '$group' (one of build, test, format, docs, cuda)"
+    [[ " build test format docs cuda wheel " == *" $group "* ]] ||
+        fail 2 "there is no group '$group' (one of build, test, format, docs, cuda, wheel)"
 done
 command -v dpkg-query >/dev/null ||
     fail 3 "this is not Debian or Ubuntu; install what scripts/packages.txt names, then use cmake --preset host"

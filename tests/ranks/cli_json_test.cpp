@@ -33,7 +33,8 @@ TEST_F(CliJson, ProvesAStoredPlan) {
 TEST_F(CliJson, NamesTheFailureOfAProof) {
   store_plan();
   json plan = json::parse(read_file(path("plan.json"), 1 << 28));
-  for (json& lane : plan.at("ranks").at(0).at("lanes")) lane.at("steps").erase(1);
+  json& steps = plan.at("ranks").at(0).at("lanes").at(0).at("steps");
+  steps.erase(steps.size() - 1);  // awaits the sums of rank 1
   write("wrong.json", plan.dump());
   const Outcome refused = run("verify --format json " + path("wrong.json"));
   EXPECT_EQ(refused.code, 1);
@@ -71,7 +72,7 @@ TEST_F(CliJson, FailuresNameTheirStatus) {
   };
   const json flag = failure("plan --wings 2", 2);
   EXPECT_EQ(flag.at("status"), "invalid argument");
-  EXPECT_EQ(flag.at("message"), "unknown flag --wings (see shingle --help)");
+  EXPECT_THAT(flag.at("message"), HasSubstr("--wings"));
   EXPECT_EQ(failure("plan --op gemm --m 0 --n 8 --k 8", 2).at("status"), "invalid argument");
   EXPECT_EQ(failure("plan " + path("none.json"), 2).at("status"), "I/O error");
 }

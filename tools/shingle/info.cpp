@@ -1,5 +1,6 @@
 // shingle info: shows what this machine and this build support.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -8,7 +9,9 @@
 #include "shingle/commands.hpp"
 #include "shingle/common/surroundings.hpp"
 #include "shingle/host/host.hpp"
+#include "shingle/machine/profile.hpp"
 #include "shingle/run/memory.hpp"
+#include "shingle/workload/model.hpp"
 
 namespace shingle::cli {
 namespace {
@@ -32,6 +35,8 @@ void print_json(const HostInfo& host, const Machine& machine, int ranks) {
   for (const BackendEntry& entry : backends())
     if (entry.name != "mpi" || !host.mpi.empty()) info["backends"].push_back(entry.name);
   for (const PlannerEntry& entry : planners()) info["mechanisms"].push_back(name(entry.mechanism));
+  info["machines"] = machine_names();
+  info["models"] = model_names();
   fmt::print("{}\n", info.dump(1));
 }
 
@@ -46,6 +51,8 @@ void print_text(const HostInfo& host, const Machine& machine, int ranks) {
   fmt::print("mechanisms\n");
   for (const PlannerEntry& entry : planners())
     fmt::print("  {:<12}{}\n", name(entry.mechanism), entry.summary);
+  fmt::print("profiles of machines: {}\nmodels: {}\n", fmt::join(machine_names(), ", "),
+             fmt::join(model_names(), ", "));
 }
 
 }  // namespace

@@ -1,0 +1,111 @@
+"""The command-line program: where it is, and how functions run it.
+
+The program is the one in this package. A development build has none here; SHINGLE_PROGRAM names it:
+SHINGLE_PROGRAM=build/host/bin/shingle.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any, Mapping, NoReturn, Sequence, Union
+
+from . import errors
+
+#: The value of a flag. True is the bare flag; None and False leave it out; a sequence is joined by commas.
+Flag = Union[bool, int, float, str, os.PathLike, Sequence[Union[int, str]], None]
+
+#: The exceptions of the program's failures, by the `status` that `--json-errors` prints.
+STATUS_ERRORS = {
+    "invalid argument": errors.InvalidArgument,
+    "unsupported": errors.Unsupported,
+    "timeout": errors.Timeout,
+    "I/O error": errors.IoError,
+    "CUDA error": errors.CudaError,
+    "NCCL error": errors.NcclError,
+    "MPI error": errors.MpiError,
+    "out of memory": errors.OutOfMemory,
+}
+
+
+#: Variables by which launchers tell a process its rank. The program runs without them: every rank gets an answer.
+LAUNCHER_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}
+
+
+def path() -> pathlib.Path:
+    """Returns the program's file. Raises errors.IoError if there is none."""
+    bundled = pathlib.Path(__file__).parent / "bin" / "shingle"
+    if bundled.exists():
+        return bundled
+    named = os.environ.get("SHINGLE_PROGRAM", "")
+    if not named:
+        raise errors.IoError(f"{bundled} is missing: reinstall the package, or name a build in SHINGLE_PROGRAM")
+    if not pathlib.Path(named).exists():
+        raise errors.IoError(f"SHINGLE_PROGRAM = {named!r}: there is no such file; name a build's bin/shingle")
+    return pathlib.Path(named)
+
+
+def arguments(flags: Mapping[str, Flag]) -> list[str]:
+    """Returns keyword arguments as flags: {"m": "8K", "groups": [1, 2]} becomes ["--m=8K", "--groups=1,2"]."""
+    words = []
+    for name, value in flags.items():
+        flag = "--" + name.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, (list, tuple)):
+            words.append(f"{flag}={','.join(map(str, value))}")
+        else:
+            words.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    return words
+
+
+def run(command: str, *words: str, fails: bool = True) -> str:
+    """Runs `shingle COMMAND WORDS…` and returns what it prints.
+
+    Raises the exception of errors that the failure's status names. With fails=False, exit code 1 is no failure if
+    something was printed: some of the rows or proofs are negative.
+    """
+    done = _call("--json-errors", command, *words)
+    if done.returncode == 0 or (done.returncode == 1 and done.stdout and not fails):
+        return done.stdout
+    _raise(done.returncode, done.stderr)
+
+
+def _call(*words: str) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER_RANKS}
+    return subprocess.run(
+        [path(), *words], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
+
+
+def _raise(code: int, stderr: str) -> NoReturn:
+    if code < 0:
+        raise errors.InternalError(f"the program ended by signal {-code}: {stderr.strip()}")
+    last = stderr.rstrip().rpartition("\n")[2]
+    if last.startswith("{"):
+        failure = json.loads(last)
+        raise STATUS_ERRORS.get(failure["status"], errors.Error)(failure["message"])
+    # Without a failure the program says, in a line each, which plans there are not.
+    raise errors.Unsupported(stderr.strip().replace("shingle: ", ""))
+
+
+def version() -> str:
+    """Returns the program's version, such as "0.1.0"."""
+    return _call("--version").stdout.split()[1]
+
+
+def info(**flags: Flag) -> dict[str, Any]:
+    """Describes this machine and this build: processor, GPUs, libraries, backends, mechanisms, machines and models.
+
+    Takes the flags of `shingle info`, such as world=2. Raises InvalidArgument for a wrong flag.
+    """
+    return json.loads(run("info", "--format=json", *arguments(flags)))
+
+
+def main() -> NoReturn:
+    """The command `shingle`: becomes the program."""
+    program = path()
+    os.execv(program, ["shingle", *sys.argv[1:]])

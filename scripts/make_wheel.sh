@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Builds the Python wheel in build/wheel, with the CUDA backend if nvcc is found; SHINGLE_CUDA=OFF leaves it out.
+# auditwheel copies oneDNN, OpenBLAS and fmt into the wheel, and computes its platform tag. `scripts/setup.sh build wheel`
+# brings the tools.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools=$PWD/build/python/wheel
+export PYTHONPATH=$tools PATH=$tools/bin:$PATH
+rm -rf build/wheel
+mkdir -p build/wheel
+/usr/bin/python3 -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheel/linked . \
+    >build/wheel/log 2>&1 || { cat build/wheel/log >&2; exit 1; }
+/usr/bin/python3 -m auditwheel repair --strip --wheel-dir build/wheel build/wheel/linked/*.whl \
+    >>build/wheel/log 2>&1 || { cat build/wheel/log >&2; exit 1; }
+du -h build/wheel/*.whl
