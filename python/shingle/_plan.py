@@ -57,7 +57,7 @@ class Plan:
         rank: rank to print; None: rank 0. lowered: print the launches on streams that a GPU makes of the plan.
         Raises InvalidArgument if there is no such rank.
         """
-        return self.shown(rank=rank, lowered=lowered)
+        return self.shown(rank=rank, lowered=lowered).rstrip()
 
     def svg(self) -> str:
         """Returns a drawing of all ranks' lanes, in unit costs: a tile or a transfer takes one unit."""

@@ -107,5 +107,8 @@ def info(**flags: Flag) -> dict[str, Any]:
 
 def main() -> NoReturn:
     """The command `shingle`: becomes the program."""
-    program = path()
+    try:
+        program = path()
+    except errors.IoError as error:
+        sys.exit(f"shingle: {error}")
     os.execv(program, ["shingle", *sys.argv[1:]])
