@@ -1,6 +1,7 @@
 """How functions find and run the program."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,9 @@ import pytest
 import shingle
 from shingle import _program
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "python"
+PAGE = ROOT / "docs" / "start" / "python.md"
 
 
 def test_keyword_arguments_become_flags():
@@ -54,6 +57,14 @@ def test_an_ended_program_is_a_defect(monkeypatch, tmp_path):
 def test_the_command_becomes_the_program():
     command = [sys.executable, "-c", "from shingle._program import main; main()", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("shingle ")
+
+
+def test_the_page_runs(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    *core, plots = blocks
+    subprocess.run([sys.executable, "-c", "".join(core)], check=True, cwd=tmp_path, timeout=120)
+    pytest.importorskip("matplotlib")
+    subprocess.run([sys.executable, "-c", plots], check=True, cwd=tmp_path, timeout=120)
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("0*.py")), ids=lambda file: file.stem)
