@@ -128,9 +128,9 @@ def simulate(
     def run(*output: str) -> str:
         with machine_flag(machine) as target:
             if plan is None:
-                return _program.run("simulate", *words, *target, *output, fails=False)
+                return _program.run("simulate", *words, *target, *output, negative=True)
             with plan_file(plan) as file:
-                return _program.run("simulate", file, *words, *target, *output, fails=False)
+                return _program.run("simulate", file, *words, *target, *output, negative=True)
 
     def output(kind: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +148,7 @@ def tune(*, machine: Union[str, os.PathLike, Machine, None] = None, **flags: _pr
     (mechanisms to measure here). A row's `choice` says why. Raises InvalidArgument for a wrong flag.
     """
     with machine_flag(machine) as target:
-        text = _program.run("tune", "--format=json", *_program.arguments(flags), *target, fails=False)
+        text = _program.run("tune", "--format=json", *_program.arguments(flags), *target, negative=True)
     return Predictions(_rows(text))
 
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import warnings
 from typing import Any, Mapping, NoReturn, Sequence, Union
 
 from . import errors
@@ -31,6 +32,8 @@ STATUS_ERRORS = {
 
 #: Variables by which launchers tell a process its rank. The program runs without them: every rank gets an answer.
 LAUNCHER_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}
+
+NOTE = "shingle: note: "
 
 
 def path() -> pathlib.Path:
@@ -62,14 +65,17 @@ def arguments(flags: Mapping[str, Flag]) -> list[str]:
     return words
 
 
-def run(command: str, *words: str, fails: bool = True) -> str:
-    """Runs `shingle COMMAND WORDS…` and returns what it prints.
+def run(command: str, *words: str, negative: bool = False) -> str:
+    """Runs `shingle COMMAND WORDS…` and returns what it prints. Its notes become warnings.
 
-    Raises the exception of errors that the failure's status names. With fails=False, exit code 1 is no failure if
-    something was printed: some of the rows or proofs are negative.
+    negative: exit code 1 with output is an answer too: a proof that failed, or rows without a plan.
+    Raises the exception of errors that the failure's status names.
     """
     done = _call("--json-errors", command, *words)
-    if done.returncode == 0 or (done.returncode == 1 and done.stdout and not fails):
+    for line in done.stderr.splitlines():
+        if line.startswith(NOTE):
+            warnings.warn(line.removeprefix(NOTE), stacklevel=3)
+    if done.returncode == 0 or (done.returncode == 1 and done.stdout and negative):
         return done.stdout
     _raise(done.returncode, done.stderr)
 

@@ -28,6 +28,7 @@ def timeline(simulation: Simulation, axes: "Axes | None" = None, *, rank: int = 
             axes.barh(event["tid"], event["dur"], left=event["ts"], color=colour, edgecolor="white")
     axes.set_yticks(list(lanes), list(lanes.values()))
     axes.invert_yaxis()
+    axes.set_xlim(left=0)
     axes.set_xlabel("µs")
     axes.set_title(f"rank {rank}")
     return axes

@@ -35,6 +35,11 @@ def test_a_row_without_a_plan_has_a_reason():
     assert row.reason in repr(shingle.simulate(op="gemm", m=64, n=64, k=64, mechanism="ring", machine="h200x8"))
 
 
+def test_notes_are_warnings():
+    with pytest.warns(UserWarning, match="deepseek-v3: without qkv"):
+        shingle.simulate(model="deepseek-v3", layer_ops=True, tokens=512, tp=8, machine="h200x8")
+
+
 def test_machines_by_name_nodes_file_and_profile(tmp_path):
     def us(machine):
         return shingle.simulate(**LARGE, m=8192, mechanism="fused", machine=machine)[0].overlapped_us
