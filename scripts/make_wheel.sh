@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=$PWD/build/python/wheel
 export PYTHONPATH=$tools PATH=$tools/bin:$PATH
+export CC=${CC:-cc} CXX=${CXX:-c++} # as CMake alone: objects of `make install` in the compiler cache serve
 rm -rf build/wheel
 mkdir -p build/wheel
 /usr/bin/python3 -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheel/linked . \
