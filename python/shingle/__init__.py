@@ -24,8 +24,8 @@ from .errors import (
 
 __all__ = [
     "CudaError", "Error", "InternalError", "InvalidArgument", "IoError", "Machine", "MpiError", "NcclError",
-    "OutOfMemory", "Plan", "Prediction", "Predictions", "Proof", "ProofFailed", "Simulation", "Timeout", "Unsupported", "errors",
-    "info", "plan", "plans", "profile", "simulate", "tune", "verify",
+    "OutOfMemory", "Plan", "Prediction", "Predictions", "Proof", "ProofFailed", "Simulation", "Timeout",
+    "Unsupported", "errors", "info", "plan", "plans", "profile", "simulate", "tune", "verify",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import tempfile
-from typing import Any, Iterator, Union
+from typing import Any, Iterator
 
 from . import _program, errors
 
@@ -19,7 +19,7 @@ class Machine:
     json: str  #: the text that `shingle profile` prints
 
     @classmethod
-    def load(cls, file: Union[str, os.PathLike]) -> "Machine":
+    def load(cls, file: str | os.PathLike) -> "Machine":
         """Reads a profile. Raises IoError if the file cannot be read, InvalidArgument if it holds no JSON."""
         try:
             text = pathlib.Path(file).read_text()
@@ -30,7 +30,7 @@ class Machine:
             raise errors.InvalidArgument(f"{os.fspath(file)}: {error}; expected what Machine.save() writes") from None
         return cls(text)
 
-    def save(self, file: Union[str, os.PathLike]) -> None:
+    def save(self, file: str | os.PathLike) -> None:
         """Writes the profile. `--machine FILE` takes it."""
         pathlib.Path(file).write_text(self.json)
 
@@ -57,7 +57,7 @@ def profile(**flags: _program.Flag) -> Machine:
 
 
 @contextlib.contextmanager
-def machine_flag(machine: Union[str, os.PathLike, Machine, None]) -> Iterator[list[str]]:
+def machine_flag(machine: str | os.PathLike | Machine | None) -> Iterator[list[str]]:
     """Yields the flag --machine for a name, a file or a profile; nothing for None."""
     if machine is None:
         yield []

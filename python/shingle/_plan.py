@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import tempfile
-from typing import Any, Union
+from typing import Any
 
 from . import _program, errors
 from ._machine import Machine, machine_flag
@@ -19,7 +19,7 @@ class Plan:
     json: str  #: the text that `shingle plan --format json` prints
 
     @classmethod
-    def load(cls, file: Union[str, os.PathLike]) -> "Plan":
+    def load(cls, file: str | os.PathLike) -> "Plan":
         """Reads a plan. Raises InvalidArgument if the file holds something else, IoError if it cannot be read."""
         try:
             text = pathlib.Path(file).read_text()
@@ -33,7 +33,7 @@ class Plan:
             raise errors.InvalidArgument(f"{os.fspath(file)} is not a plan; expected what Plan.save() writes")
         return cls(text)
 
-    def save(self, file: Union[str, os.PathLike]) -> None:
+    def save(self, file: str | os.PathLike) -> None:
         """Writes the plan. `shingle verify`, `run` and `simulate` take the file."""
         pathlib.Path(file).write_text(self.json)
 
@@ -88,7 +88,7 @@ class Plan:
         return self.svg()
 
 
-def plan(*, machine: Union[str, Machine, None] = None, **flags: _program.Flag) -> Plan:
+def plan(*, machine: str | Machine | None = None, **flags: _program.Flag) -> Plan:
     """Plans one operator.
 
     machine: machine to plan for; None: this one. flags: those of `shingle plan`, such as op="gemm+allreduce",
@@ -101,7 +101,7 @@ def plan(*, machine: Union[str, Machine, None] = None, **flags: _program.Flag) -
     return found[0]
 
 
-def plans(*, machine: Union[str, Machine, None] = None, **flags: _program.Flag) -> list[Plan]:
+def plans(*, machine: str | Machine | None = None, **flags: _program.Flag) -> list[Plan]:
     """Plans the operators of a layer, or one operator with several mechanisms.
 
     Takes the arguments of plan(), and model="llama-3-8b", tokens=4096, layer_ops=True, or mechanism="all".

@@ -7,7 +7,7 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union, overload
+from typing import Any, overload
 
 from . import _program
 from ._machine import Machine, machine_flag
@@ -74,7 +74,7 @@ class Predictions(Sequence[Prediction]):
         return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
 
     def _cells(self) -> list[tuple[str, ...]]:
-        lines = [("operator", "M×N×K", "mechanism", "sequential us", "predicted us", "speedup")]
+        lines: list[tuple[str, ...]] = [("operator", "M×N×K", "mechanism", "sequential us", "predicted us", "speedup")]
         for row in self._rows:
             name = f"{row.layer_op} {row.op}" if row.layer_op else row.op
             times = ("", "", row.reason or "")
@@ -99,7 +99,7 @@ class Simulation(Predictions):
         """Returns a Chrome trace of the simulated runs, for ui.perfetto.dev: its `traceEvents` are spans of steps."""
         return json.loads(self._output("trace"))
 
-    def report(self, file: Union[str, os.PathLike]) -> None:
+    def report(self, file: str | os.PathLike) -> None:
         """Writes a page with the table and figures: one HTML file, readable offline."""
         pathlib.Path(file).write_text(self._output("html"))
 
@@ -108,10 +108,10 @@ class Simulation(Predictions):
 
 
 def simulate(
-    plan: Union[Plan, str, os.PathLike, None] = None,
+    plan: Plan | str | os.PathLike | None = None,
     *,
-    machine: Union[str, os.PathLike, Machine, None] = None,
-    sweep: Mapping[str, Sequence[Union[int, str]]] | None = None,
+    machine: str | os.PathLike | Machine | None = None,
+    sweep: Mapping[str, Sequence[int | str]] | None = None,
     **flags: _program.Flag,
 ) -> Simulation:
     """Predicts how long plans take on a machine. Nothing is run, and no GPU is needed.
@@ -141,7 +141,7 @@ def simulate(
     return Simulation(_rows(run("--format=json")), output)
 
 
-def tune(*, machine: Union[str, os.PathLike, Machine, None] = None, **flags: _program.Flag) -> Predictions:
+def tune(*, machine: str | os.PathLike | Machine | None = None, **flags: _program.Flag) -> Predictions:
     """Searches the mechanism and params that are predicted to be fastest, and keeps them for mechanism="auto".
 
     machine: as for simulate(). flags: those of `shingle tune`, such as op, m, n, k, world, cache (a folder), confirm=2

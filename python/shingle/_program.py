@@ -10,12 +10,12 @@ import pathlib
 import subprocess
 import sys
 import warnings
-from typing import Any, Mapping, NoReturn, Sequence, Union
+from typing import Any, Mapping, NoReturn, Sequence
 
 from . import errors
 
 #: The value of a flag. True is the bare flag; None and False leave it out; a sequence is joined by commas.
-Flag = Union[bool, int, float, str, os.PathLike, Sequence[Union[int, str]], None]
+Flag = bool | int | float | str | os.PathLike | Sequence[int | str] | None
 
 #: The exceptions of the program's failures, by the `status` that `--json-errors` prints.
 STATUS_ERRORS = {
@@ -29,11 +29,10 @@ STATUS_ERRORS = {
     "out of memory": errors.OutOfMemory,
 }
 
-
 #: Variables by which launchers tell a process its rank. The program runs without them: every rank gets an answer.
 LAUNCHER_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}
 
-NOTE = "shingle: note: "
+NOTE = "shingle: note: "  #: begins a line for the user that is no failure
 
 
 def path() -> pathlib.Path:

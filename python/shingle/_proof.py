@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from typing import Iterator, Union
+from typing import Iterator
 
 from . import _program, errors
 from ._plan import Plan
@@ -38,7 +38,7 @@ class Proof:
         return f"proven: {self.mechanism} plan for {self.work}\n  " + "\n  ".join(self.claims)
 
 
-def verify(plan: Union[Plan, str, os.PathLike], *, context: bool = False) -> Proof:
+def verify(plan: Plan | str | os.PathLike, *, context: bool = False) -> Proof:
     """Proves a plan.
 
     plan: a plan, or the file of one. context: prove also that calls of other plans may come before and after, on the
@@ -53,7 +53,7 @@ def verify(plan: Union[Plan, str, os.PathLike], *, context: bool = False) -> Pro
 
 
 @contextlib.contextmanager
-def plan_file(plan: Union[Plan, str, os.PathLike]) -> Iterator[str]:
+def plan_file(plan: Plan | str | os.PathLike) -> Iterator[str]:
     """Yields the file of a plan, which is written for the time of the block if it has none."""
     if not isinstance(plan, Plan):
         yield os.fspath(plan)

@@ -21,9 +21,12 @@ SYSTEM = re.compile(r"(ld-linux-[\w-]+|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.s
 
 def expected_files():
     """Returns the files of the folder shingle/ in a wheel."""
-    files = {f"shingle/{file.relative_to(ROOT / 'python/shingle')}" for file in (ROOT / "python/shingle").rglob("*.py")}
-    files |= {f"shingle/{folder}/{file.name}" for folder in ("models", "machines") for file in (ROOT / folder).iterdir()}
-    return files | {"shingle/bin/shingle", "shingle/libshingle.so", "shingle/bench/suite.json"}
+    sources = {str(file.relative_to(ROOT / "python")) for file in (ROOT / "python/shingle").rglob("*.py")}
+    shipped = {
+        f"shingle/{folder}/{file.name}" for folder in ("models", "machines") for file in (ROOT / folder).iterdir()
+    }
+    others = {"shingle/py.typed", "shingle/bin/shingle", "shingle/libshingle.so", "shingle/bench/suite.json"}
+    return sources | shipped | others
 
 
 def needed(file):

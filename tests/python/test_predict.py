@@ -16,9 +16,7 @@ def test_simulates_a_plan():
 
 
 def test_simulates_a_sweep(tmp_path):
-    rows = shingle.simulate(
-        **LARGE, mechanism=["sequential", "fused"], machine="h200x8", sweep={"m": ["1K", 2048]}
-    )
+    rows = shingle.simulate(**LARGE, mechanism=["sequential", "fused"], machine="h200x8", sweep={"m": ["1K", 2048]})
     assert [(row.m, row.mechanism) for row in rows] == [
         (1024, "sequential"), (1024, "fused"), (2048, "sequential"), (2048, "fused")
     ]  # fmt: skip
