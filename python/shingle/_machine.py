@@ -5,11 +5,10 @@ import dataclasses
 import functools
 import json
 import os
-import pathlib
 import tempfile
 from typing import Any, Iterator
 
-from . import _program, errors
+from . import _files, _program, errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,18 +20,16 @@ class Machine:
     @classmethod
     def load(cls, file: str | os.PathLike) -> "Machine":
         """Reads a profile. Raises IoError if the file cannot be read, InvalidArgument if it holds no JSON."""
+        text = _files.read(file, "what Machine.save() writes")
         try:
-            text = pathlib.Path(file).read_text()
             json.loads(text)
-        except OSError as error:
-            raise errors.IoError(f"{os.fspath(file)}: {error.strerror}; expected a machine's profile") from None
         except ValueError as error:
             raise errors.InvalidArgument(f"{os.fspath(file)}: {error}; expected what Machine.save() writes") from None
         return cls(text)
 
     def save(self, file: str | os.PathLike) -> None:
         """Writes the profile. `--machine FILE` takes it."""
-        pathlib.Path(file).write_text(self.json)
+        _files.write(file, self.json)
 
     @functools.cached_property
     def data(self) -> dict[str, Any]:

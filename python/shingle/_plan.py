@@ -4,11 +4,10 @@ import dataclasses
 import functools
 import json
 import os
-import pathlib
 import tempfile
 from typing import Any
 
-from . import _program, errors
+from . import _files, _program, errors
 from ._machine import Machine, machine_flag
 
 
@@ -21,10 +20,7 @@ class Plan:
     @classmethod
     def load(cls, file: str | os.PathLike) -> "Plan":
         """Reads a plan. Raises InvalidArgument if the file holds something else, IoError if it cannot be read."""
-        try:
-            text = pathlib.Path(file).read_text()
-        except OSError as error:
-            raise errors.IoError(f"{os.fspath(file)}: {error.strerror}; expected the file of a plan") from None
+        text = _files.read(file, "what Plan.save() writes")
         try:
             is_plan = json.loads(text).get("format") == "shingle-plan"
         except (ValueError, AttributeError):
@@ -35,7 +31,7 @@ class Plan:
 
     def save(self, file: str | os.PathLike) -> None:
         """Writes the plan. `shingle verify`, `run` and `simulate` take the file."""
-        pathlib.Path(file).write_text(self.json)
+        _files.write(file, self.json)
 
     @functools.cached_property
     def data(self) -> dict[str, Any]:
@@ -62,14 +58,14 @@ class Plan:
     def svg(self) -> str:
         """Returns a drawing of all ranks' lanes, in unit costs: a tile or a transfer takes one unit."""
         with tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / "plan.svg"
+            file = os.path.join(folder, "plan.svg")
             self.shown(svg=file)
-            return file.read_text()
+            return _files.read(file, "a drawing")
 
     def shown(self, **flags: _program.Flag) -> str:
         """Returns what `shingle plan FILE` prints with these flags."""
         with tempfile.TemporaryDirectory() as folder:
-            return _program.run("plan", self.saved_in(folder), *_program.arguments(flags))
+            return _program.run("plan", self.saved_in(folder), *_program.words(flags))
 
     def saved_in(self, folder: str) -> str:
         """Writes the plan into a folder and returns the file, for the program."""

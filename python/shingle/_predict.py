@@ -4,12 +4,11 @@ import dataclasses
 import html
 import json
 import os
-import pathlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from . import _program
+from . import _files, _program
 from ._machine import Machine, machine_flag
 from ._plan import Plan
 from ._proof import plan_file
@@ -101,7 +100,7 @@ class Simulation(Predictions):
 
     def report(self, file: str | os.PathLike) -> None:
         """Writes a page with the table and figures: one HTML file, readable offline."""
-        pathlib.Path(file).write_text(self._output("html"))
+        _files.write(file, self._output("html"))
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() + (self.svg() if len(self) <= 8 else "")
@@ -134,9 +133,9 @@ def simulate(
 
     def output(kind: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / kind
+            file = os.path.join(folder, kind)
             run(f"--{kind}={file}")
-            return file.read_text()
+            return _files.read(file, "a drawing")
 
     return Simulation(_rows(run("--format=json")), output)
 

@@ -32,6 +32,11 @@ STATUS_ERRORS = {
 #: Variables by which launchers tell a process its rank. The program runs without them: every rank gets an answer.
 LAUNCHER_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}
 
+#: Flags of what the program prints and draws, which functions set themselves.
+OUTPUT_FLAGS = {
+    "critical_path", "format", "html", "lowered", "nccl_env", "out", "rank", "steps", "svg", "timeline", "trace",
+}  # fmt: skip
+
 NOTE = "shingle: note: "  #: begins a line for the user that is no failure
 
 
@@ -49,28 +54,36 @@ def path() -> pathlib.Path:
 
 
 def arguments(flags: Mapping[str, Flag]) -> list[str]:
-    """Returns keyword arguments as flags: {"m": "8K", "groups": [1, 2]} becomes ["--m=8K", "--groups=1,2"]."""
-    words = []
+    """Returns a user's keyword arguments as flags. Raises InvalidArgument for flags of the program's output."""
+    for name in flags:
+        if name in OUTPUT_FLAGS:
+            raise errors.InvalidArgument(f"{name} is not taken here: leave it out, and use the methods of the result")
+    return words(flags)
+
+
+def words(flags: Mapping[str, Flag]) -> list[str]:
+    """Returns flags as words: {"m": "8K", "groups": [1, 2]} becomes ["--m=8K", "--groups=1,2"]."""
+    found = []
     for name, value in flags.items():
         flag = "--" + name.replace("_", "-")
         if value is None or value is False:
             continue
         if value is True:
-            words.append(flag)
+            found.append(flag)
         elif isinstance(value, (list, tuple)):
-            words.append(f"{flag}={','.join(map(str, value))}")
+            found.append(f"{flag}={','.join(map(str, value))}")
         else:
-            words.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
-    return words
+            found.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    return found
 
 
-def run(command: str, *words: str, negative: bool = False) -> str:
-    """Runs `shingle COMMAND WORDS…` and returns what it prints. Its notes become warnings.
+def run(command: str, *rest: str, negative: bool = False) -> str:
+    """Runs `shingle COMMAND REST…` and returns what it prints. Its notes become warnings.
 
     negative: exit code 1 with output is an answer too: a proof that failed, or rows without a plan.
     Raises the exception of errors that the failure's status names.
     """
-    done = _call("--json-errors", command, *words)
+    done = _call("--json-errors", command, *rest)
     for line in done.stderr.splitlines():
         if line.startswith(NOTE):
             warnings.warn(line.removeprefix(NOTE), stacklevel=3)
@@ -79,10 +92,15 @@ def run(command: str, *words: str, negative: bool = False) -> str:
     _raise(done.returncode, done.stderr)
 
 
-def _call(*words: str) -> subprocess.CompletedProcess:
+def _call(*arguments: str) -> subprocess.CompletedProcess:
     environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER_RANKS}
     return subprocess.run(
-        [path(), *words], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        [path(), *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
     )
 
 

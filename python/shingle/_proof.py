@@ -45,7 +45,7 @@ def verify(plan: Plan | str | os.PathLike, *, context: bool = False) -> Proof:
     same staging memory. Raises ProofFailed with the rule and the failure, InvalidArgument if the file holds no plan.
     """
     with plan_file(plan) as file:
-        text = _program.run("verify", file, "--format=json", *_program.arguments({"context": context}), negative=True)
+        text = _program.run("verify", file, "--format=json", *_program.words({"context": context}), negative=True)
     proof = json.loads(text)[0]
     if not proof.pop("proven"):
         raise ProofFailed(f"{proof['mechanism']} plan for {proof['work']}", proof["rule"], proof["failure"])

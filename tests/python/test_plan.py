@@ -69,6 +69,8 @@ def test_failures_name_what_is_wrong(tmp_path):
         shingle.verify(tmp_path / "none.json")
     with pytest.raises(shingle.IoError, match="none.json"):
         shingle.Plan.load(tmp_path / "none.json")
+    with pytest.raises(shingle.IoError, match="no folder"):
+        shingle.plan(op="gemm", **SMALL).save(tmp_path / "no folder" / "plan.json")
     (tmp_path / "list.json").write_text("[1]")
     with pytest.raises(shingle.InvalidArgument, match="list.json is not a plan"):
         shingle.Plan.load(tmp_path / "list.json")

@@ -18,6 +18,8 @@ PAGE = ROOT / "docs" / "start" / "python.md"
 def test_keyword_arguments_become_flags():
     flags = {"m": "8K", "transpose_b": True, "causal": False, "groups": [1, 2], "seed": None, "link": "1GB/s,2us"}
     assert _program.arguments(flags) == ["--m=8K", "--transpose-b", "--groups=1,2", "--link=1GB/s,2us"]
+    with pytest.raises(shingle.InvalidArgument, match="out is not taken here"):
+        shingle.plan(op="gemm", m=8, n=8, k=8, out="plan.json")
 
 
 def test_version_and_info():
