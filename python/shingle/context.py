@@ -1,0 +1,252 @@
+"""Worlds and contexts of the C interface, without any framework: matrices are addresses, streams are handles.
+
+    world = World(backend="host", ranks=2)
+    context = Context(world)
+    op = context.declare("gemm+allreduce", m=128, n=2, k=4)           # m is the largest m of a call
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "b", "out")])
+    call(m, [(address, rows, row_stride), ...])                       # one entry for each prepared matrix
+    context.synchronize()
+
+`prepare` builds the C structs once. A call writes addresses, rows and strides into them.
+"""
+
+import ctypes
+import itertools
+import threading
+
+from . import _abi
+
+
+class World:
+    """The ranks that work together.
+
+    backend: "host", "cuda", "mpi", or None for the default. ranks: number of ranks; 0: the backend's default.
+    timeout_us: deadline of waits outside calls, in microseconds; 0: 30 s. link: link that host ranks emulate.
+
+    allgather: makes a world of the processes of a group. It takes the bytes of this rank and returns the bytes of all
+    ranks, joined in order of rank; then `ranks` is the size of the group, `rank` the rank of this process and `device`
+    the number of its GPU. Called only here. An exception of `allgather` passes to the caller.
+
+    Collective if the ranks are processes. Raises InvalidArgument or Unsupported.
+    """
+
+    def __init__(self, *, backend=None, ranks=0, timeout_us=0, link=None, allgather=None, rank=0, device=0):
+        library, handle, raised = _abi.library(), ctypes.c_void_p(), []
+
+        def gather(_, own, everyones, size):
+            try:
+                joined = allgather(ctypes.string_at(own, size))
+                if len(joined) != size * ranks:
+                    raise ValueError(f"allgather returned {len(joined)} bytes; expected {size} of each of {ranks} ranks")
+                ctypes.memmove(everyones, joined, len(joined))
+            except BaseException as error:  # must not leave a C callback
+                raised.append(error)
+                return 1
+            return 0
+
+        options = _abi.WorldOptions(
+            backend=_abi.encoded(backend), link=_abi.encoded(link), timeout_us=timeout_us, ranks=ranks,
+            allgather=_abi.Allgather(gather) if allgather else _abi.Allgather(), rank=rank, device=device,
+        )  # fmt: skip
+        status = library.shingle_world_create(options, ctypes.byref(handle))
+        if raised:
+            raise raised[0]
+        _abi.check(status)
+        self._handle = handle
+
+    @property
+    def handle(self):
+        return _open(self._handle, "world")
+
+    @property
+    def size(self):
+        """Number of ranks, on all processes."""
+        size = ctypes.c_int32()
+        _abi.check(_abi.library().shingle_world_size(self.handle, size))
+        return size.value
+
+    @property
+    def local_ranks(self):
+        """The ranks of this process, ascending."""
+        ranks, count = (ctypes.c_int32 * self.size)(), ctypes.c_int32(self.size)
+        _abi.check(_abi.library().shingle_world_local_ranks(self.handle, ranks, count))
+        return list(ranks[: count.value])
+
+    def close(self):
+        """Releases the world. Contexts of it keep working."""
+        handle, self._handle = self._handle, None
+        _abi.library().shingle_world_destroy(handle)
+
+
+class Context:
+    """Operators that the ranks of a world call with any m up to a declared maximum.
+
+    mechanism: mechanism and params of all operators, such as "fused"; None: the fastest predicted one.
+    arena_bytes: least staging memory of a rank. most_plans: plans that are kept ready; 0: 64. timeout_us: deadline of
+    every wait of a call; 0: 30 s. registered: peers access matrices directly. verify: prove each plan when it is made.
+    workers: SMs that kernels of the context may hold while they wait; 0: all.
+
+    Collective if the ranks are processes. Calls are made by one thread at a time: `lock` is held during each.
+    """
+
+    def __init__(self, world, *, mechanism=None, arena_bytes=0, most_plans=0, timeout_us=0, registered=False,
+                 verify=False, workers=0):  # fmt: skip
+        handle = ctypes.c_void_p()
+        options = _abi.ContextOptions(
+            mechanism=_abi.encoded(mechanism), arena_bytes=arena_bytes, most_plans=most_plans, timeout_us=timeout_us,
+            registered=registered, verify=verify, workers=workers,
+        )  # fmt: skip
+        _abi.check(_abi.library().shingle_context_create(world.handle, options, ctypes.byref(handle)))
+        self._handle = handle
+        self.world = world
+        self.lock = threading.Lock()
+
+    @property
+    def handle(self):
+        return _open(self._handle, "context")
+
+    def declare(self, op, *, m, dtype="f32", activation=None, **fields):
+        """Declares an operator with its largest m and returns it.
+
+        op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". The other fields are those of shingle_operator: n, k,
+        inner, norm_epsilon, transpose_a, transpose_b, bias, norm, residual, … Collective: all ranks declare the same
+        operators in the same order. Raises InvalidArgument or Unsupported.
+        """
+        if dtype not in _abi.DTYPES:
+            raise _abi.errors.InvalidArgument(f"dtype = {dtype!r} must be one of {', '.join(_abi.DTYPES)}")
+        largest = _abi.Operator(
+            op=_abi.encoded(op), m=m, dtype=_abi.DTYPES[dtype], activation=_abi.encoded(activation), **fields
+        )
+        number = ctypes.c_int32()
+        with self.lock:
+            _abi.check(_abi.library().shingle_context_declare(self.handle, largest, number))
+        return Operator(self, number.value, largest)
+
+    def synchronize(self):
+        """Waits until all calls are done. Raises Timeout with the diagnosis if one has failed."""
+        with self.lock:
+            _abi.check(_abi.library().shingle_context_synchronize(self.handle))
+
+    @property
+    def arena_bytes(self):
+        """Staging memory of each rank, in bytes."""
+        size = ctypes.c_int64()
+        _abi.check(_abi.library().shingle_context_arena_bytes(self.handle, size))
+        return size.value
+
+    def close(self):
+        """Waits until all calls are done, then releases the context. Destroy graphs that hold its calls first."""
+        with self.lock:
+            handle, self._handle = self._handle, None
+            _abi.library().shingle_context_destroy(handle)
+
+
+class Operator:
+    """An operator of a context."""
+
+    def __init__(self, context, number, largest):
+        self.context, self.number, self.largest = context, number, largest
+
+    @property
+    def max_m(self):
+        return self.largest.m
+
+    def prepare(self, matrices, streams=0):
+        """Returns a Call for matrices [(rank, role), …], and for that many streams (0, or the number of local ranks).
+
+        role: "a", "b", "bias", "residual", "norm_weight", "keys", "values", "down", "out" or "sum".
+        """
+        return Call(self, matrices, streams)
+
+    def mechanism(self, m):
+        """Name of the mechanism that serves calls with this m."""
+        return self._text("shingle_context_mechanism", m)
+
+    def plan_json(self, m):
+        """The plan that serves calls with this m, as JSON. Makes the plan, so that the first call finds it ready."""
+        return self._text("shingle_context_plan_json", m)
+
+    def _text(self, function, m):
+        text = ctypes.c_char_p()
+        with self.context.lock:
+            _abi.check(getattr(_abi.library(), function)(self.context.handle, self.number, m, ctypes.byref(text)))
+            return text.value.decode()
+
+
+class Call:
+    """Calls of an operator on matrices whose ranks and roles are fixed. Addresses, rows and strides vary."""
+
+    def __init__(self, op, matrices, streams=0):
+        largest, self._context, self._number = op.largest, op.context, op.number
+        self._matrices = (_abi.Matrix * len(matrices))()
+        for at, (rank, role) in zip(self._matrices, matrices):
+            at.struct_size, at.dtype = ctypes.sizeof(_abi.Matrix), largest.dtype
+            at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role)
+        self._streams = (ctypes.c_void_p * max(streams, 1))()
+        self._arguments = _abi.Arguments(
+            matrices=self._matrices, streams=self._streams if streams else None, matrix_count=len(matrices),
+            stream_count=streams,
+        )  # fmt: skip
+        self._function = _abi.library().shingle_context_call
+        self._reference = ctypes.byref(self._arguments)
+
+    def __call__(self, m, matrices, streams=(), routing=None):
+        """Enqueues one call and returns at once. All ranks make the same calls in the same order.
+
+        matrices: (address, rows as stored, elements from a row to the next or 0 if dense) of each prepared matrix.
+        streams: a cudaStream_t for each local rank. routing: a Routing, for operators with an all-to-all.
+        Raises InvalidArgument if a matrix does not fit; the call is then not made. Raises Timeout if an earlier call
+        has failed.
+        """
+        context = self._context
+        with context.lock:
+            for at, (data, rows, row_stride) in zip(self._matrices, matrices, strict=True):
+                at.data, at.rows, at.row_stride = data, rows, row_stride
+            for i, stream in enumerate(streams):
+                self._streams[i] = stream
+            if routing is not None:
+                self._arguments.routing = routing.pointer
+            status = self._function(context.handle, self._number, m, self._reference)
+            if status != 0:
+                _abi.check(status)
+
+
+class Routing:
+    """Destinations of the rows of an all-to-all: `destinations[rank][row]`, of all ranks."""
+
+    def __init__(self, destinations):
+        self._tables = [(ctypes.c_int32 * len(to))(*to) for to in destinations]
+        self._rows = (ctypes.c_int64 * len(destinations))(*map(len, destinations))
+        self._pointers = (ctypes.POINTER(ctypes.c_int32) * len(destinations))(
+            *(ctypes.cast(table, ctypes.POINTER(ctypes.c_int32)) for table in self._tables)
+        )
+        self._struct = _abi.Routing(rows=self._rows, destinations=self._pointers)
+        self.pointer = ctypes.pointer(self._struct)
+
+    @classmethod
+    def of_splits(cls, splits):
+        """The routing of rows that are sorted by destination: splits[source][destination] rows."""
+        return cls([list(itertools.chain(*([to] * rows for to, rows in enumerate(row)))) for row in splits])
+
+
+def columns(largest, role):
+    """Columns of a matrix as stored, where the operator alone gives them."""
+    swiglu = 2 if largest.activation == b"swiglu" else 1
+    chains = largest.inner > 0
+    b_cols = largest.inner * swiglu if chains else largest.n
+    out = largest.n if chains else largest.n // swiglu
+    if role == "b":
+        return largest.k if largest.transpose_b else b_cols
+    if role == "down":
+        return largest.inner if largest.transpose_b else largest.n
+    if role == "a" and largest.transpose_a:
+        raise _abi.errors.Unsupported("transpose_a: the columns of A are the m of a call; not supported from Python")
+    if role in ("keys", "values"):
+        raise _abi.errors.Unsupported("operators with an attention are not supported from Python")
+    return {"a": largest.k, "bias": b_cols}.get(role, out)
+
+
+def _open(handle, name):
+    if not handle:
+        raise _abi.errors.InvalidArgument(f"the {name} is closed")
+    return handle

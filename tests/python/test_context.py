@@ -1,0 +1,80 @@
+"""World, Context and Call on host ranks of this process."""
+
+import os
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="numpy is not installed")
+from shingle import _abi, errors  # noqa: E402
+from shingle.context import Context, Routing, World  # noqa: E402
+
+if not os.path.exists(_abi.library_path()):
+    pytest.skip("no libshingle.so: set SHINGLE_LIBRARY", allow_module_level=True)
+
+N, K = 6, 4
+
+
+@pytest.fixture(scope="module")
+def context():
+    context = Context(World(backend="host", ranks=2))
+    yield context
+    context.close()
+
+
+def dense(array):
+    return array.ctypes.data, array.shape[0], 0
+
+
+def test_world_knows_its_ranks(context):
+    assert context.world.size == 2
+    assert context.world.local_ranks == [0, 1]
+
+
+def test_gemm_all_reduce_takes_any_m_and_other_addresses(context):
+    op = context.declare("gemm+allreduce", m=16, n=N, k=K, transpose_b=1, bias=1)
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "b", "bias", "out")])
+    bias = np.arange(N, dtype=np.float32)[None]
+    for m in (16, 1, 5):
+        x = [np.random.rand(m, K).astype(np.float32) for _ in range(2)]
+        w = [np.random.rand(N, K).astype(np.float32) for _ in range(2)]
+        out = [np.full((m, N), np.nan, np.float32) for _ in range(2)]
+        call(m, [dense(at) for r in (0, 1) for at in (x[r], w[r], bias, out[r])])
+        context.synchronize()
+        for got in out:
+            np.testing.assert_allclose(got, x[0] @ w[0].T + x[1] @ w[1].T + bias, rtol=1e-5)
+    assert context.arena_bytes > 0
+    assert op.mechanism(5) in op.plan_json(5)
+
+
+def test_all_to_all_takes_a_routing(context):
+    op = context.declare("alltoall+gemm", m=8, n=N, k=K, transpose_b=1)
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "b", "out")])
+    splits = [[1, 3], [2, 0]]
+    x = [np.random.rand(sum(row), K).astype(np.float32) for row in splits]
+    w = [np.random.rand(N, K).astype(np.float32) for _ in range(2)]
+    received = [np.concatenate([x[0][:1], x[1][:2]]), x[0][1:]]
+    out = [np.full((len(rows), N), np.nan, np.float32) for rows in received]
+    call(4, [dense(at) for r in (0, 1) for at in (x[r], w[r], out[r])], routing=Routing.of_splits(splits))
+    context.synchronize()
+    for got, rows, weight in zip(out, received, w):
+        np.testing.assert_allclose(got, rows @ weight.T, rtol=1e-5)
+
+
+def test_errors_name_what_is_wrong(context):
+    with pytest.raises(errors.InvalidArgument, match="gemm.nose"):
+        context.declare("gemm+nose", m=1, n=1, k=1)
+    with pytest.raises(errors.InvalidArgument, match="dtype = 'int8'"):
+        context.declare("gemm+allreduce", m=1, n=1, k=1, dtype="int8")
+    op = context.declare("gemm+allreduce", m=4, n=N, k=K)
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "b", "out")])
+    with pytest.raises(errors.InvalidArgument, match="m = 5"):
+        call(5, [(0, 0, 0)] * 6)
+    with pytest.raises(ValueError):
+        call(4, [(0, 0, 0)] * 5)
+
+
+def test_closed_context_refuses():
+    context = Context(World(backend="host", ranks=1))
+    context.close()
+    with pytest.raises(errors.InvalidArgument, match="closed"):
+        context.synchronize()
