@@ -1,0 +1,27 @@
+"""Shingle for PyTorch: ops that overlap GEMM and communication. See shingle.torch.functional."""
+
+from .contexts import release
+from .counters import counters
+from .crossover import table
+from .functional import (
+    all_gather_gemm,
+    all_to_all_gemm,
+    gemm_all_reduce,
+    gemm_all_to_all,
+    gemm_reduce_scatter,
+    mlp,
+)
+from .settings import configure
+
+__all__ = [
+    "all_gather_gemm",
+    "all_to_all_gemm",
+    "configure",
+    "counters",
+    "gemm_all_reduce",
+    "gemm_all_to_all",
+    "gemm_reduce_scatter",
+    "mlp",
+    "release",
+    "table",
+]

@@ -1,0 +1,98 @@
+"""The context of each process group on CUDA, and its operators. Made at first use, which is collective."""
+
+import threading
+
+import torch
+import torch.distributed as dist
+
+from ..context import Context, World
+from ..errors import Error, Unsupported
+from .crossover import Shape
+from .groups import Group
+from .settings import settings
+
+def roles(shape: Shape):
+    """Matrices of a call, in the order in which kernels pass them."""
+    if shape.op == "mlp":
+        return "a", "b", "down", "out"
+    found = ["a", "b"]
+    if shape.bias:
+        found.append("bias")
+    if shape.norm_epsilon is not None:
+        return *found, "residual", "norm_weight", "out", "sum"
+    return *found, "out"
+
+
+class GroupContext:
+    """A world and a context of a process group on the current device, and the calls of declared operators."""
+
+    def __init__(self, group: Group, device: int):
+        self.group, self.device = group, device
+        world = World(
+            backend="cuda", ranks=group.size, rank=group.rank, device=device, timeout_us=settings.timeout_us,
+            allgather=store_allgather(group),
+        )  # fmt: skip
+        self.context = Context(
+            world, mechanism=settings.mechanism, workers=settings.workers, timeout_us=settings.timeout_us
+        )
+        self.calls = {}
+
+    def declare(self, shape: Shape):
+        """Declares an operator with settings.max_m. Collective."""
+        normed = shape.norm_epsilon is not None
+        op = self.context.declare(
+            shape.op, m=settings.max_m, n=shape.n, k=shape.k, dtype=shape.dtype, inner=shape.inner,
+            activation=shape.activation, transpose_b=shape.transpose_b, bias=shape.bias, norm=normed, residual=normed,
+            norm_epsilon=shape.norm_epsilon or 0,
+        )  # fmt: skip
+        self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
+        call.max_m = op.max_m
+        return call
+
+
+_contexts: dict[tuple[dist.ProcessGroup, int], GroupContext] = {}
+_making = threading.Lock()  # backward declares from autograd's thread
+
+
+def find_call(group: Group, shape: Shape, m: int, device: int):
+    """The prepared Call of an operator, for m rows. Its first use makes the context and declares it: collective.
+
+    Raises Unsupported under CUDA graph capture if the operator is not declared yet.
+    """
+    found = _contexts.get((group.process_group, device))
+    call = found and found.calls.get(shape)
+    if call and m <= call.max_m:
+        return call
+    if torch.cuda.is_current_stream_capturing():
+        raise Unsupported(
+            f"{shape.op} with n = {shape.n}, k = {shape.k} is used for the first time in a CUDA graph capture; "
+            "call shingle.torch.warmup first, or run the model once before the capture"
+        )
+    with _making:
+        if found is None:
+            _contexts[group.process_group, device] = found = GroupContext(group, device)
+        return found.declare(shape)
+
+
+def release(group: Group | None = None):
+    """Releases the contexts of a group, or of all. Destroy CUDA graphs that hold their calls first. Collective."""
+    for key in [key for key in _contexts if group is None or key[0] is group.process_group]:
+        found = _contexts.pop(key)
+        found.context.close()
+        found.context.world.close()
+
+
+def store_allgather(group: Group):
+    """An all-gather of bytes over the default store, for the ranks of a group."""
+    store = dist.PrefixStore(f"shingle/{group.name}", dist.distributed_c10d._get_default_store())
+
+    def allgather(own: bytes) -> bytes:
+        # Each rank counts its own turns in the group, so keys agree without asking.
+        turn = store.add(f"turns/{group.rank}", 1)
+        store.set(f"{turn}/{group.rank}", own)
+        try:
+            return b"".join(store.get(f"{turn}/{rank}") for rank in range(group.size))
+        except dist.DistStoreError as error:
+            raise Error(f"a rank of group {group.name!r} did not join its context: {error}") from error
+
+    return allgather

@@ -1,0 +1,107 @@
+"""The ops as functions. w is [out, in] as in nn.Linear. x is [..., in]; its leading dimensions are rows.
+
+`group` is a ProcessGroup, its group_name, a 1-D DeviceMesh, or None for the default group. All ranks of a group make
+the same calls in the same order. Scattered rows: rank r of W holds rows [r · ceil(rows / W), …) of the whole, so the last
+ranks may hold fewer, or none. With more than two dimensions, dimension 0 is what is scattered or gathered. The ranks must
+then divide it.
+
+Wrong arguments raise InvalidArgument, which names the argument.
+"""
+
+import torch
+
+from ..errors import InvalidArgument
+from . import ops  # noqa: F401  registers torch.ops.shingle
+from .groups import find_group, name_of
+from .sequential import rms_norm
+
+_ops = torch.ops.shingle
+
+
+def gemm_reduce_scatter(x, w, group=None, *, bias=None, activation=None):
+    """Rows of activation(Σ_ranks x·wᵀ + bias) that this rank keeps.
+
+    x: [rows, k] or [d0, ..., k]. w: [n, k]. bias: [n], equal on all ranks, added once. activation: None, "relu",
+    "gelu", "silu" or "swiglu" ([gate | up] to half the columns); not differentiable. Returns [own rows, n] or
+    [d0 / ranks, ..., n].
+    """
+    group = name_of(group)
+    if x.dim() == 2:
+        return _ops.gemm_reduce_scatter(x, w, group, bias, activation)
+    ranks = find_group(group).size
+    if x.dim() == 1 or x.shape[0] % ranks != 0:
+        raise InvalidArgument(f"x.shape = {tuple(x.shape)}: dimension 0 must be a multiple of the {ranks} ranks")
+    out = _ops.gemm_reduce_scatter(x.flatten(0, -2), w, group, bias, activation)
+    return out.view(x.shape[0] // ranks, *x.shape[1:-1], -1)
+
+
+def gemm_all_reduce(x, w, group=None, *, bias=None, residual=None, norm_weight=None, eps=1e-5):
+    """Σ_ranks x·wᵀ + bias + residual, whole on every rank; with norm_weight its RMSNorm too.
+
+    x: [..., k]. w: [n, k]. bias, norm_weight: [n]. residual: [..., n]. All but x and w are equal on all ranks.
+    Returns the sum [..., n], or (normed, sum) with norm_weight. eps: of the RMSNorm.
+
+    Backward takes the gradients of the results to be equal on all ranks, as Megatron does.
+    """
+    group, rows = name_of(group), x.flatten(0, -2)
+    shape = (*x.shape[:-1], w.shape[0])
+    if norm_weight is not None and residual is not None:
+        normed, total = _ops.gemm_all_reduce_norm(rows, w, residual.flatten(0, -2), norm_weight, group, bias, eps)
+        return normed.view(shape), total.view(shape)
+    total = _ops.gemm_all_reduce(rows, w, group, bias).view(shape)
+    if residual is not None:
+        total = total + residual
+    return total if norm_weight is None else (rms_norm(total, norm_weight, eps), total)
+
+
+def all_gather_gemm(x, ws, group=None, *, rows=None, return_gathered=False):
+    """[gathered x · wᵀ for w in ws].
+
+    x: this rank's rows, [own rows, k] or [d0, ..., k]. ws: weights [n_i, k]. rows: rows of all ranks, needed if ranks
+    hold different numbers; x is then 2-D. Returns a list of [rows, n_i] or [d0 · ranks, ..., n_i]. return_gathered:
+    returns (gathered x, list), and backward uses these rows instead of gathering again.
+    """
+    group = name_of(group)
+    if x.dim() != 2 and rows is not None:
+        raise InvalidArgument(f"rows = {rows} needs x of two dimensions; x has {x.dim()}")
+    gathered, outs = _ops.all_gather_gemm(x.flatten(0, -2), list(ws), group, rows, return_gathered)
+    if x.dim() != 2:
+        shape = (x.shape[0] * find_group(group).size, *x.shape[1:-1], -1)
+        gathered, outs = gathered.view(shape) if return_gathered else gathered, [out.view(shape) for out in outs]
+    return (gathered, outs) if return_gathered else outs
+
+
+def all_to_all_gemm(x, w, group=None, *, splits):
+    """received rows · wᵀ: the dispatch of a mixture of experts.
+
+    x: [sent rows, k], sorted by destination. w: [n, k]. splits[source][destination]: numbers of rows, of all ranks and
+    equal on all ranks. Returns [received rows, n], sorted by source.
+    """
+    return _ops.all_to_all_gemm(x, w, name_of(group), flat(splits))
+
+
+def gemm_all_to_all(x, w, group=None, *, splits):
+    """The rows of x·wᵀ of all ranks that come to this rank: the combine of a mixture of experts.
+
+    Arguments and order of rows as in all_to_all_gemm.
+    """
+    return _ops.gemm_all_to_all(x, w, name_of(group), flat(splits))
+
+
+def flat(splits):
+    if any(len(row) != len(splits) for row in splits):
+        raise InvalidArgument("splits must be square: splits[source][destination]")
+    return [rows for row in splits for rows in row]
+
+
+def mlp(x, up, down, group=None, *, activation="swiglu", rows=None):
+    """Own rows of Σ_ranks activation(gathered x · upᵀ) · downᵀ: a sequence-parallel MLP.
+
+    x: this rank's rows, [own rows, k] or [d0, ..., k]. up: [inner, k]; swiglu: [2·inner, k], gate rows first.
+    down: [n, inner]. rows: as in all_gather_gemm. Returns x's shape with n columns. Backward computes the first product
+    again.
+    """
+    if x.dim() != 2 and rows is not None:
+        raise InvalidArgument(f"rows = {rows} needs x of two dimensions; x has {x.dim()}")
+    out = _ops.mlp(x.flatten(0, -2), up, down, name_of(group), activation, rows)
+    return out.view(*x.shape[:-1], -1)

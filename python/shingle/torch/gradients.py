@@ -1,0 +1,182 @@
+"""Gradients of the ops. The backward of an op is another op, so communication overlaps there too.
+
+An output that every rank has whole (gemm_all_reduce) has the same gradient on every rank, as in Megatron. Gradients of
+replicated vectors (bias, norm_weight, residual) are then whole on every rank.
+
+Each pair of functions is the setup_context and backward of torch.library.register_autograd.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from ..errors import Unsupported
+from . import sequential, shapes
+from .groups import find_group
+
+ops = torch.ops.shingle
+
+
+def wanted(ctx, index):
+    """True if input `index` needs a gradient. Trailing inputs that have their defaults are not passed at all."""
+    return index < len(ctx.needs_input_grad) and ctx.needs_input_grad[index]
+
+
+def result(ctx, *gradients):
+    """The gradients, as many as inputs were passed."""
+    return (*gradients, *[None] * len(ctx.needs_input_grad))[: len(ctx.needs_input_grad)]
+
+
+def weight_gradient(grad, x, w):
+    """gradᵀ·x in the strides of w, so that an optimiser sees one layout."""
+    return grad.t() @ x if w.stride(-1) == 1 or w.dim() != 2 else (x.t() @ grad).t()
+
+
+def setup_gemm(ctx, inputs, output):
+    x, w, ctx.group, *_ = inputs
+    ctx.save_for_backward(x, w)
+
+
+def setup_gemm_reduce_scatter(ctx, inputs, output):
+    if inputs[4] is not None:
+        raise Unsupported(
+            f"gemm_reduce_scatter: an input requires grad, but activation = {inputs[4]!r} has no gradient; "
+            "apply the activation to the result"
+        )
+    setup_gemm(ctx, inputs, output)
+
+
+def gemm_reduce_scatter(ctx, grad):
+    x, w = ctx.saved_tensors
+    gathered, dx = gathered_gradient(grad, w, ctx.group, x.shape[0], wanted(ctx, 0), wanted(ctx, 1) or wanted(ctx, 3))
+    dw = weight_gradient(gathered, x, w) if wanted(ctx, 1) else None
+    return result(ctx, dx, dw, None, gathered.sum(0) if wanted(ctx, 3) else None)
+
+
+def gathered_gradient(grad, w, group, rows, wants_dx, wants_gathered):
+    """The gradient of all rows, and its product with w. What is not wanted may be None."""
+    if not wants_dx:
+        return ops.all_gather(grad, group, rows), None
+    gathered, (dx,) = ops.all_gather_gemm(grad, [w.t()], group, rows, wants_gathered)
+    return gathered, dx
+
+
+def replicated_gradients(ctx, grad, x, w):
+    """Gradients of x and w where every rank has the gradient of the whole sum."""
+    return grad @ w if wanted(ctx, 0) else None, weight_gradient(grad, x, w) if wanted(ctx, 1) else None
+
+
+def gemm_all_reduce(ctx, grad):
+    dx, dw = replicated_gradients(ctx, grad, *ctx.saved_tensors)
+    return result(ctx, dx, dw, None, grad.sum(0) if wanted(ctx, 3) else None)
+
+
+def setup_gemm_all_reduce_norm(ctx, inputs, output):
+    x, w, _, norm_weight, ctx.group, _, ctx.eps = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, w, norm_weight, output[1])
+
+
+def gemm_all_reduce_norm(ctx, d_normed, d_sum):
+    x, w, norm_weight, total = ctx.saved_tensors
+    d_norm_weight = None
+    if d_normed is not None:
+        d_total, d_norm_weight = rms_norm(d_normed, total, norm_weight, ctx.eps)
+        d_sum = d_total if d_sum is None else d_sum + d_total
+    dx, dw = replicated_gradients(ctx, d_sum, x, w)
+    return result(ctx, dx, dw, d_sum, d_norm_weight, None, d_sum.sum(0) if wanted(ctx, 5) else None)
+
+
+def rms_norm(grad, x, weight, eps):
+    """Gradients of x and of weight for y = x / sqrt(mean(x²) + eps) · weight, computed in fp32 at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    grad, scale = grad.to(wide), torch.rsqrt(x.to(wide).square().mean(-1, keepdim=True) + eps)
+    unit = x.to(wide) * scale
+    d_unit = grad * weight.to(wide)
+    dx = scale * (d_unit - unit * (d_unit * unit).mean(-1, keepdim=True))
+    return dx.to(x.dtype), (grad * unit).sum(0).to(weight.dtype)
+
+
+def setup_all_gather_gemm(ctx, inputs, output):
+    x, ws, ctx.group, rows, ctx.keeps = inputs
+    ctx.rows = shapes.all_rows(x, rows, find_group(ctx.group))
+    ctx.set_materialize_grads(False)
+    # The gathered rows are kept only if the caller has them anyway. Else backward gathers again.
+    ctx.save_for_backward(output[0] if ctx.keeps else x, *ws)
+
+
+def all_gather_gemm(ctx, d_gathered, d_outs):
+    kept, *ws = ctx.saved_tensors
+    d_outs = [kept.new_zeros(ctx.rows, w.shape[0]) if d is None else d for d, w in zip(d_outs, ws)]
+    dx, dws = None, [None] * len(ws)
+    if wanted(ctx, 0):
+        dx = ops.gemm_reduce_scatter(joined(d_outs, 1), joined(ws, 0).t(), ctx.group)
+        if ctx.keeps and d_gathered is not None:
+            dx = dx + ops.reduce_scatter(d_gathered, ctx.group)
+    if any(ctx.needs_input_grad[1]):
+        gathered = kept if ctx.keeps else ops.all_gather(kept, ctx.group, ctx.rows)
+        needs = ctx.needs_input_grad[1]
+        dws = [weight_gradient(d, gathered, w) if need else None for d, w, need in zip(d_outs, ws, needs)]
+    return result(ctx, dx, dws)
+
+
+def joined(tensors, dim):
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)
+
+
+def setup_all_to_all(ctx, inputs, output):
+    x, w, ctx.group, ctx.splits = inputs
+    ctx.save_for_backward(x, w)
+
+
+def returned(splits):
+    """The splits of the way back: what a rank received it sends."""
+    size = math.isqrt(len(splits))
+    return [splits[to * size + at] for at in range(size) for to in range(size)]
+
+
+def all_to_all_gemm(ctx, grad):
+    x, w = ctx.saved_tensors
+    dx = ops.gemm_all_to_all(grad, w.t(), ctx.group, returned(ctx.splits)) if wanted(ctx, 0) else None
+    dw = weight_gradient(grad, ops.all_to_all(x, ctx.group, ctx.splits), w) if wanted(ctx, 1) else None
+    return result(ctx, dx, dw)
+
+
+def gemm_all_to_all(ctx, grad):
+    x, w = ctx.saved_tensors
+    dx = ops.all_to_all_gemm(grad, w.t(), ctx.group, returned(ctx.splits)) if wanted(ctx, 0) else None
+    back = ops.all_to_all(grad, ctx.group, returned(ctx.splits)) if wanted(ctx, 1) else None
+    return result(ctx, dx, weight_gradient(back, x, w) if wanted(ctx, 1) else None)
+
+
+def setup_mlp(ctx, inputs, output):
+    x, up, down, ctx.group, ctx.activation, rows = inputs
+    ctx.rows = shapes.all_rows(x, rows, find_group(ctx.group))
+    ctx.save_for_backward(x, up, down)
+
+
+def mlp(ctx, grad):
+    """Computes the first product again instead of keeping it."""
+    x, up, down = ctx.saved_tensors
+    gathered, (hidden,) = ops.all_gather_gemm(x, [up], ctx.group, ctx.rows, wanted(ctx, 1))
+    gathered_grad, (d_active,) = ops.all_gather_gemm(grad, [down.t()], ctx.group, ctx.rows, wanted(ctx, 2))
+    dw = weight_gradient(gathered_grad, sequential.activate(hidden, ctx.activation), down) if wanted(ctx, 2) else None
+    d_hidden = activation(d_active, hidden, ctx.activation)
+    dx = ops.gemm_reduce_scatter(d_hidden, up.t(), ctx.group) if wanted(ctx, 0) else None
+    return result(ctx, dx, weight_gradient(d_hidden, gathered, up) if wanted(ctx, 1) else None, dw)
+
+
+def activation(grad, x, name):
+    """The gradient of sequential.activate(x, name)."""
+    aten = torch.ops.aten
+    if name is None:
+        return grad
+    if name == "relu":
+        return aten.threshold_backward(grad, x, 0)
+    if name == "gelu":
+        return aten.gelu_backward(grad, x)
+    if name == "silu":
+        return aten.silu_backward(grad, x)
+    gate, up = x.chunk(2, dim=-1)
+    return torch.cat([aten.silu_backward(grad * up, gate), grad * F.silu(gate)], dim=-1)

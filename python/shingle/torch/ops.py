@@ -1,0 +1,107 @@
+"""Registers the ops `torch.ops.shingle.*` on 2-D tensors. `shingle.torch` has the functions to call.
+
+Ops are functional, name their group, and take tensors by position, because autograd refuses keyword-only ones.
+"""
+
+import functools
+
+import torch
+
+from . import gradients, outputs, overlapped, sequential
+from .groups import find_group
+from .shapes import all_rows, split_table
+
+library = torch.library.Library("shingle", "FRAGMENT")
+AUTOCAST = {"CPU": "AutocastCPU", "CUDA": "AutocastCUDA"}
+
+
+def define(name, schema, *, cuda, cpu, backward=None, setup=None):
+    """Defines an op: kernels for both devices, the fake kernel of `outputs`, autograd and autocast."""
+    library.define(name + schema, tags=(torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag))
+    op, fake = getattr(torch.ops.shingle, name).default, getattr(outputs, name)
+    library.impl(name, cuda, "CUDA")
+    library.impl(name, checked(fake, cpu), "CPU")
+    torch.library.register_fake(f"shingle::{name}", fake, lib=library)
+    if backward is not None:
+        torch.library.register_autograd(f"shingle::{name}", backward, setup_context=setup, lib=library)
+    for device, key in AUTOCAST.items():
+        library.impl(name, autocast(op, device.lower(), key), key)
+
+
+def checked(check, kernel):
+    @functools.wraps(kernel)
+    def run(*args):
+        check(*args)
+        return kernel(*args)
+
+    return run
+
+
+def autocast(op, device, key):
+    """Casts tensors of the device to autocast's dtype, as for torch.mm."""
+    below = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+    def cast(value):
+        if isinstance(value, list):
+            return [cast(item) for item in value]
+        eligible = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
+        return value.to(torch.get_autocast_dtype(device)) if eligible else value
+
+    def run(*args):
+        with torch._C._ExcludeDispatchKeyGuard(below):
+            return op(*map(cast, args))
+
+    return run
+
+
+def all_gather(x, group, rows=None):
+    group = find_group(group)
+    return sequential.all_gather(x, all_rows(x, rows, group), group)
+
+
+def reduce_scatter(x, group):
+    return sequential.reduce_scatter(x, find_group(group))
+
+
+def all_to_all(x, group, splits):
+    group = find_group(group)
+    return sequential.all_to_all(x, split_table(splits, group), group)
+
+
+for name, schema, kernel in (
+    ("all_gather", "(Tensor x, str group, SymInt? rows=None) -> Tensor", all_gather),
+    ("reduce_scatter", "(Tensor x, str group) -> Tensor", reduce_scatter),
+    ("all_to_all", "(Tensor x, str group, SymInt[] splits) -> Tensor", all_to_all),
+):
+    define(name, schema, cuda=kernel, cpu=kernel)
+
+for name, schema, setup in (
+    (
+        "gemm_reduce_scatter",
+        "(Tensor x, Tensor w, str group, Tensor? bias=None, str? activation=None) -> Tensor",
+        gradients.setup_gemm_reduce_scatter,
+    ),
+    ("gemm_all_reduce", "(Tensor x, Tensor w, str group, Tensor? bias=None) -> Tensor", gradients.setup_gemm),
+    (
+        "gemm_all_reduce_norm",
+        "(Tensor x, Tensor w, Tensor residual, Tensor norm_weight, str group, Tensor? bias=None, float eps=1e-05)"
+        " -> (Tensor, Tensor)",
+        gradients.setup_gemm_all_reduce_norm,
+    ),
+    (
+        "all_gather_gemm",
+        "(Tensor x, Tensor[] ws, str group, SymInt? rows=None, bool return_gathered=False) -> (Tensor, Tensor[])",
+        gradients.setup_all_gather_gemm,
+    ),
+    ("all_to_all_gemm", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
+    ("gemm_all_to_all", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
+    (
+        "mlp",
+        "(Tensor x, Tensor up, Tensor down, str group, str? activation=None, SymInt? rows=None) -> Tensor",
+        gradients.setup_mlp,
+    ),
+):
+    define(
+        name, schema, cuda=getattr(overlapped, name), cpu=getattr(sequential, name),
+        backward=getattr(gradients, name), setup=setup,
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""Checks of the arguments and empty outputs of each op: the fake kernels, and the first step of the real ones."""
+
+from . import shapes
+from .groups import find_group
+
+
+def all_gather(x, group, rows=None):
+    return x.new_empty(shapes.all_rows(x, rows, find_group(group)), x.shape[1])
+
+
+def reduce_scatter(x, group):
+    return x.new_empty(shapes.own_rows(x.shape[0], find_group(group)), x.shape[1])
+
+
+def all_to_all(x, group, splits):
+    group = find_group(group)
+    table = shapes.split_table(splits, group)
+    shapes.check_splits(x, table, group)
+    return x.new_empty(shapes.received_rows(table, group), x.shape[1])
+
+
+def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
+    shapes.check_gemm(x, w)
+    shapes.check_row(x, bias, w.shape[0], "bias")
+    shapes.check_activation(activation, w)
+    return x.new_empty(shapes.own_rows(x.shape[0], find_group(group)), shapes.out_columns(w, activation))
+
+
+def gemm_all_reduce(x, w, group, bias=None):
+    shapes.check_gemm(x, w)
+    shapes.check_row(x, bias, w.shape[0], "bias")
+    find_group(group)
+    return x.new_empty(x.shape[0], w.shape[0])
+
+
+def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5):
+    out = gemm_all_reduce(x, w, group, bias)
+    shapes.check_matrix(x, residual, out.shape, "residual")
+    shapes.check_row(x, norm_weight, w.shape[0], "norm_weight")
+    return out, x.new_empty(out.shape)
+
+
+def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
+    if not ws:
+        raise shapes.InvalidArgument("ws is empty; expected at least one weight")
+    for i, w in enumerate(ws):
+        shapes.check_gemm(x, w, f"ws[{i}]")
+    rows = shapes.all_rows(x, rows, find_group(group))
+    return x.new_empty(rows if return_gathered else 0, x.shape[1]), [x.new_empty(rows, w.shape[0]) for w in ws]
+
+
+def all_to_all_gemm(x, w, group, splits):
+    shapes.check_gemm(x, w)
+    return x.new_empty(all_to_all(x, group, splits).shape[0], w.shape[0])
+
+
+def gemm_all_to_all(x, w, group, splits):
+    return all_to_all_gemm(x, w, group, splits)
+
+
+def mlp(x, up, down, group, activation=None, rows=None):
+    shapes.check_gemm(x, up, "up")
+    shapes.check_activation(activation, up, "up")
+    shapes.check_weight(x, down, "down", shapes.out_columns(up, activation))
+    shapes.all_rows(x, rows, find_group(group))
+    return x.new_empty(x.shape[0], down.shape[0])

@@ -1,0 +1,88 @@
+"""The ops as mm and c10d collectives, one after the other: on CPU, below the crossover, and as the reference of tests."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from . import shapes
+from .groups import find_group
+
+
+def activate(x, activation):
+    """Applies an activation. swiglu takes [gate | up] and has half as many columns."""
+    if activation == "swiglu":
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate) * up
+    return getattr(F, activation)(x) if activation else x
+
+
+def rms_norm(x, weight, eps):
+    """RMSNorm of rows, computed in fp32 at least and rounded once."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return F.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)
+
+
+def all_gather(x, rows, group):
+    """[own rows, k] of every rank to [rows, k]."""
+    shard = shapes.shard_rows(rows, group)
+    if x.shape[0] < shard:  # padding comes after all rows, because only the last ranks have fewer
+        x = F.pad(x, (0, 0, 0, shard - x.shape[0]))
+    gathered = x.new_empty(shard * group.size, x.shape[1])
+    dist.all_gather_into_tensor(gathered, x.contiguous(), group=group.process_group)
+    return gathered[:rows]
+
+
+def reduce_scatter(x, group):
+    """The sum of [rows, n] over the ranks; each keeps its own rows."""
+    rows = x.shape[0]
+    shard = shapes.shard_rows(rows, group)
+    if rows < shard * group.size:
+        x = F.pad(x, (0, 0, 0, shard * group.size - rows))
+    out = x.new_empty(shard, x.shape[1])
+    dist.reduce_scatter_tensor(out, x.contiguous(), group=group.process_group)
+    return out[: shapes.own_rows(rows, group)]
+
+
+def all_to_all(x, table, group):
+    """Rows of x, sorted by destination, to rows sorted by source. table: rows sent, [source][destination]."""
+    sent, received = table[group.rank], [row[group.rank] for row in table]
+    out = x.new_empty(sum(received), x.shape[1])
+    dist.all_to_all_single(out, x.contiguous(), received, sent, group=group.process_group)
+    return out
+
+
+def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
+    out = reduce_scatter(x @ w.t(), find_group(group))
+    return activate(out if bias is None else out + bias, activation)
+
+
+def gemm_all_reduce(x, w, group, bias=None):
+    out = x @ w.t()
+    dist.all_reduce(out, group=find_group(group).process_group)
+    return out if bias is None else out + bias
+
+
+def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5):
+    total = gemm_all_reduce(x, w, group, bias) + residual
+    return rms_norm(total, norm_weight, eps), total
+
+
+def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
+    group = find_group(group)
+    gathered = all_gather(x, shapes.all_rows(x, rows, group), group)
+    return (gathered if return_gathered else x.new_empty(0, x.shape[1])), [gathered @ w.t() for w in ws]
+
+
+def all_to_all_gemm(x, w, group, splits):
+    group = find_group(group)
+    return all_to_all(x, shapes.split_table(splits, group), group) @ w.t()
+
+
+def gemm_all_to_all(x, w, group, splits):
+    group = find_group(group)
+    return all_to_all(x @ w.t(), shapes.split_table(splits, group), group)
+
+
+def mlp(x, up, down, group, activation=None, rows=None):
+    _, (hidden,) = all_gather_gemm(x, [up], group, rows)
+    return gemm_reduce_scatter(activate(hidden, activation), down, group)

@@ -1,0 +1,32 @@
+"""Settings of contexts that are made later, and which calls are overlapped."""
+
+import dataclasses
+import os
+
+
+@dataclasses.dataclass
+class Settings:
+    """What `configure` sets. All ranks must set the same values.
+
+    max_m: largest m that operators are declared with. Calls with more rows run as mm + c10d. It sets the size of the
+    staging memory. min_m: least m that is overlapped where the table has no figure for the shape. mechanism: of all
+    operators; None: the fastest predicted one. workers: SMs that waiting kernels may hold; 0: all. timeout_us:
+    deadline of waits, in microseconds; 0: 30 s.
+    """
+
+    max_m: int = int(os.environ.get("SHINGLE_MAX_M", 8192))
+    min_m: int = int(os.environ.get("SHINGLE_MIN_M", 512))
+    mechanism: str | None = None
+    workers: int = 0
+    timeout_us: float = 0
+
+
+settings = Settings()
+
+
+def configure(**changes):
+    """Changes settings: max_m, min_m, mechanism, workers, timeout_us (see Settings). Call it on all ranks alike."""
+    for name, value in changes.items():
+        if name not in settings.__dataclass_fields__:
+            raise TypeError(f"configure() has no setting {name!r}; it has {', '.join(settings.__dataclass_fields__)}")
+        setattr(settings, name, value)

@@ -1,0 +1,100 @@
+"""Rows of shards, and the checks of the ops' arguments. Used by kernels and by fakes, so sizes may be symbolic."""
+
+import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+from ..errors import InvalidArgument
+
+ACTIVATIONS = ("relu", "gelu", "silu", "swiglu")
+
+
+def shard_rows(rows, group):
+    """Rows of the largest shard: ceil(rows / ranks)."""
+    return (rows + group.size - 1) // group.size
+
+
+def own_rows(rows, group):
+    """Rows of this rank's shard. Rank r holds rows [r · ceil(rows / ranks), …), the last ranks fewer or none."""
+    if isinstance(rows, int):
+        shard = shard_rows(rows, group)
+        return min(max(rows - group.rank * shard, 0), shard)
+    # A guard on divisibility keeps the usual expression simple. Uneven rows compile once more.
+    if guard_or_false(rows % group.size == 0):
+        return rows // group.size
+    shard = shard_rows(rows, group)
+    return torch.sym_min(torch.sym_max(rows - group.rank * shard, 0), shard)
+
+
+def all_rows(x, rows, group):
+    """Rows of all ranks' shards: `rows`, or as many on every rank as in x. Checks that x is this rank's shard."""
+    if rows is None:
+        return x.shape[0] * group.size
+    if x.shape[0] != own_rows(rows, group):
+        raise InvalidArgument(
+            f"x.shape[0] = {x.shape[0]}, but rank {group.rank} of {group.size} holds {own_rows(rows, group)} "
+            f"of rows = {rows}"
+        )
+    return rows
+
+
+def out_columns(w, activation):
+    return w.shape[0] // 2 if activation == "swiglu" else w.shape[0]
+
+
+def check_gemm(x, w, name="w"):
+    """Checks the arguments of x·wᵀ: x is [rows, k], w is [n, k], both of one floating dtype on one device."""
+    if x.dim() != 2:
+        raise InvalidArgument(f"x has {x.dim()} dimensions; expected [rows, k]")
+    if not x.is_floating_point():
+        raise InvalidArgument(f"x.dtype = {x.dtype}; expected a floating dtype")
+    check_weight(x, w, name, x.shape[1])
+
+
+def check_weight(x, w, name, columns):
+    if w.dim() != 2 or w.shape[1] != columns:
+        raise InvalidArgument(f"{name}.shape = {tuple(w.shape)}; expected [out, {columns}], to multiply {columns} columns")
+    check_like(x, w, name)
+
+
+def check_like(x, other, name):
+    if other.dtype != x.dtype:
+        raise InvalidArgument(f"{name}.dtype = {other.dtype}, but x.dtype = {x.dtype}; both must be equal")
+    if other.device != x.device:
+        raise InvalidArgument(f"{name}.device = {other.device}, but x.device = {x.device}; both must be equal")
+
+
+def check_row(x, row, columns, name):
+    """Checks a vector of `columns` elements, or None."""
+    if row is not None:
+        check_matrix(x, row, (columns,), name)
+
+
+def check_matrix(x, matrix, shape, name):
+    if matrix.dim() != len(shape) or any(given != size for given, size in zip(matrix.shape, shape)):
+        raise InvalidArgument(f"{name}.shape = {tuple(matrix.shape)}; expected {tuple(shape)}")
+    check_like(x, matrix, name)
+
+
+def check_activation(activation, w, name="w"):
+    if activation is not None and activation not in ACTIVATIONS:
+        raise InvalidArgument(f"activation = {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}")
+    if activation == "swiglu" and w.shape[0] % 2 != 0:
+        raise InvalidArgument(f"{name}.shape[0] = {w.shape[0]} must be even: swiglu takes [gate | up]")
+
+
+def split_table(splits, group):
+    """Rows that ranks send to each other, [source][destination], from the flat list of an op."""
+    if len(splits) != group.size**2:
+        raise InvalidArgument(f"splits has {len(splits)} numbers; expected {group.size} x {group.size}")
+    return [splits[source * group.size : (source + 1) * group.size] for source in range(group.size)]
+
+
+def check_splits(x, table, group):
+    """Checks that this rank sends the rows of x."""
+    sent = sum(table[group.rank])
+    if x.shape[0] != sent:
+        raise InvalidArgument(f"x.shape[0] = {x.shape[0]}, but splits[{group.rank}] sends {sent} rows")
+
+
+def received_rows(table, group):
+    return sum(row[group.rank] for row in table)
