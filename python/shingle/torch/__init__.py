@@ -12,6 +12,7 @@ from .functional import (
     mlp,
 )
 from .settings import configure
+from .warming import warmup
 
 __all__ = [
     "all_gather_gemm",
@@ -24,4 +25,5 @@ __all__ = [
     "mlp",
     "release",
     "table",
+    "warmup",
 ]

@@ -23,18 +23,22 @@ def roles(shape: Shape):
     return *found, "out"
 
 
+def make_world(group: Group, device: int):
+    return World(
+        backend="cuda", ranks=group.size, rank=group.rank, device=device, timeout_us=settings.timeout_us,
+        allgather=store_allgather(group),
+    )  # fmt: skip
+
+
 class GroupContext:
     """A world and a context of a process group on the current device, and the calls of declared operators."""
 
     def __init__(self, group: Group, device: int):
         self.group, self.device = group, device
-        world = World(
-            backend="cuda", ranks=group.size, rank=group.rank, device=device, timeout_us=settings.timeout_us,
-            allgather=store_allgather(group),
-        )  # fmt: skip
         self.context = Context(
-            world, mechanism=settings.mechanism, workers=settings.workers, timeout_us=settings.timeout_us
-        )
+            make_world(group, device), mechanism=settings.mechanism, workers=settings.workers,
+            timeout_us=settings.timeout_us,
+        )  # fmt: skip
         self.calls = {}
 
     def declare(self, shape: Shape):

@@ -36,9 +36,12 @@ class Table:
     """Least m that is overlapped, by shape."""
 
     from_m: dict[Shape, int] = dataclasses.field(default_factory=dict)
+    forced: bool | None = None  # overrides the choice while calls are measured
 
     def overlaps(self, shape, m):
         """True if a call with m rows is overlapped; false: it runs as mm + c10d."""
+        if self.forced is not None:
+            return self.forced
         return self.from_m.get(shape.key, settings.min_m) <= m <= settings.max_m
 
     def save(self, path):

@@ -35,12 +35,19 @@ def stored(w, transposed):
     return dense(w if transposed else w.t())
 
 
-def overlaps(shape, m):
-    if shape.dtype is not None and table.overlaps(shape, m):
-        counts[f"overlapped.{shape.op}"] += 1
-        return True
-    counts[f"sequential.{shape.op}"] += 1
-    return False
+def overlaps(group, shape, m):
+    """True if the call is overlapped; false: it runs as mm + c10d. Counts and records the call."""
+    if shape.dtype is None or m == 0:
+        return False
+    if used is not None:
+        used[group, shape] = None
+    choice = table.overlaps(shape, m)
+    counts[("overlapped." if choice else "sequential.") + shape.op] += 1
+    return choice
+
+
+# Shapes of calls in order of first use, while shingle.torch.warmup records them.
+used: dict | None = None
 
 
 def enqueue(group, shape, m, tensors, routing=None):
@@ -64,7 +71,7 @@ def operands(shape, x, w, *vectors):
 def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
     out, at, m = outputs.gemm_reduce_scatter(x, w, group, bias, activation), find_group(group), x.shape[0]
     shape = gemm("gemm+reducescatter", x, w, at, bias=bias is not None, activation=activation)
-    if not overlaps(shape, m):
+    if not overlaps(at, shape, m):
         return sequential.gemm_reduce_scatter(x, w, group, bias, activation)
     enqueue(at, shape, m, [*operands(shape, x, w, bias), out])
     return out
@@ -73,7 +80,7 @@ def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
 def gemm_all_reduce(x, w, group, bias=None):
     out, at, m = outputs.gemm_all_reduce(x, w, group, bias), find_group(group), x.shape[0]
     shape = gemm("gemm+allreduce", x, w, at, bias=bias is not None)
-    if not overlaps(shape, m):
+    if not overlaps(at, shape, m):
         return sequential.gemm_all_reduce(x, w, group, bias)
     enqueue(at, shape, m, [*operands(shape, x, w, bias), out])
     return out
@@ -82,18 +89,18 @@ def gemm_all_reduce(x, w, group, bias=None):
 def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5):
     outs, at, m = outputs.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps), find_group(group), x.shape[0]
     shape = gemm("gemm+allreduce", x, w, at, bias=bias is not None, norm_epsilon=eps)
-    if not overlaps(shape, m):
+    if not overlaps(at, shape, m):
         return sequential.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps)
     enqueue(at, shape, m, [*operands(shape, x, w, bias, residual, norm_weight), *outs])
     return outs
 
 
 def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
-    """Overlapped if there is one weight and nobody wants the gathered rows, which stay in staging memory."""
+    """Overlapped if there is one weight and no return_gathered: the gathered rows stay in staging memory."""
     (gathered, outs), at = outputs.all_gather_gemm(x, ws, group, rows, return_gathered), find_group(group)
     m = shapes.all_rows(x, rows, at)
     shape = gemm("allgather+gemm", x, ws[0], at)
-    if return_gathered or len(ws) > 1 or not overlaps(shape, m):
+    if return_gathered or len(ws) > 1 or not overlaps(at, shape, m):
         return sequential.all_gather_gemm(x, ws, group, rows, return_gathered)
     enqueue(at, shape, m, [*operands(shape, x, ws[0]), outs[0]])
     return gathered, outs
@@ -108,7 +115,7 @@ def routed(op, x, w, group, splits):
     out, at = outputs.all_to_all_gemm(x, w, group, splits), find_group(group)
     m = max(map(sum, shapes.split_table(splits, at)))  # rows of the rank that sends most
     shape = gemm(op, x, w, at)
-    if not overlaps(shape, m):
+    if not overlaps(at, shape, m):
         return None
     enqueue(at, shape, m, [*operands(shape, x, w), out], routing(tuple(splits), at.size))
     return out
@@ -129,7 +136,7 @@ def mlp(x, up, down, group, activation=None, rows=None):
     m = shapes.all_rows(x, rows, at)
     shape = Shape("mlp", down.shape[0], x.shape[1], DTYPES.get(x.dtype), at.size, down.shape[1], is_transposed(up),
                   False, activation)  # fmt: skip
-    if not overlaps(shape, m):
+    if not overlaps(at, shape, m):
         return sequential.mlp(x, up, down, group, activation, rows)
     enqueue(at, shape, m, [*operands(shape, x, up), stored(down, shape.transpose_b), out])
     return out

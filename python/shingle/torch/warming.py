@@ -1,0 +1,106 @@
+"""warmup: declares the operators that a step uses, and measures from which m on overlapping them is faster."""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+
+from ..errors import InvalidArgument
+from . import contexts, overlapped, shapes
+from .crossover import Shape, crossover, table
+from .groups import Group
+from .settings import settings
+
+KERNELS = {
+    "gemm+reducescatter": overlapped.gemm_reduce_scatter,
+    "gemm+allreduce": overlapped.gemm_all_reduce,
+    "allgather+gemm": overlapped.all_gather_gemm,
+    "alltoall+gemm": overlapped.all_to_all_gemm,
+    "gemm+alltoall": overlapped.gemm_all_to_all,
+    "mlp": overlapped.mlp,
+}
+WARM, TIMED = 2, 5  # calls that are not timed, and that are
+
+
+def warmup(step, *, tune=True, least_m=16):
+    """Runs `step()` once, then declares each operator that it used, so that CUDA graphs can capture it.
+
+    step: a call of the model, or a whole training step. tune: also measures these operators against mm + c10d, at the
+    powers of two from least_m to settings.max_m, and enters the crossover into shingle.torch.table. Collective: all
+    ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what `step` returned.
+    """
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise InvalidArgument("warmup was called in a CUDA graph capture; call it before")
+    overlapped.used = {}
+    try:
+        result = step()
+    finally:
+        used, overlapped.used = overlapped.used, None
+    for group, shape in used:
+        contexts.find_call(group, shape, settings.max_m, torch.cuda.current_device())
+        if tune and shape.key not in table.from_m:
+            table.from_m[shape.key] = crossover(
+                {m: measure(group, shape, m) for m in powers(least_m, settings.max_m)}
+            )
+    return result
+
+
+def powers(least, most):
+    """Powers of two in [least, most], and most."""
+    found = [1 << exponent for exponent in range(most.bit_length()) if least <= 1 << exponent <= most]
+    return sorted({*found, most})
+
+
+def measure(group, shape, m):
+    """Median times of a call, overlapped and as mm + c10d, in microseconds: those of the slowest rank."""
+    kernel, args = KERNELS[shape.op], arguments(group, shape, m)
+    times = torch.tensor([median_us(group, kernel, args, choice) for choice in (True, False)], device="cuda")
+    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group.process_group)
+    return times.tolist()
+
+
+def median_us(group, kernel, args, choice):
+    samples = []
+    with forced(choice):
+        for turn in range(WARM + TIMED):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            dist.barrier(group=group.process_group)
+            begin.record()
+            kernel(*args)
+            end.record()
+            end.synchronize()
+            samples.append(begin.elapsed_time(end) * 1e3)
+    return sorted(samples[WARM:])[TIMED // 2]
+
+
+@contextlib.contextmanager
+def forced(choice):
+    """All calls are overlapped (True), or all run as mm + c10d (False)."""
+    table.forced, before = choice, table.forced
+    try:
+        yield
+    finally:
+        table.forced = before
+
+
+def arguments(group: Group, shape: Shape, m: int):
+    """Random arguments of the kernel of a shape."""
+    dtype = next(dtype for dtype, name in overlapped.DTYPES.items() if name == shape.dtype)
+
+    def random(*sizes):
+        return torch.randn(sizes, device="cuda").to(dtype)
+
+    def weight(n, k):
+        return random(n, k) if shape.transpose_b else random(k, n).t()
+
+    if shape.op == "mlp":
+        up = weight(shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
+        rows = random(shapes.own_rows(m, group), shape.k)
+        return rows, up, weight(shape.n, shape.inner), group.name, shape.activation, m
+    w = weight(shape.n, shape.k)
+    if shape.op == "allgather+gemm":
+        return random(shapes.own_rows(m, group), shape.k), [w], group.name, m
+    if "alltoall" in shape.op:
+        row = [m // group.size + (rank < m % group.size) for rank in range(group.size)]
+        return random(m, shape.k), w, group.name, row * group.size
+    return random(m, shape.k), w, group.name

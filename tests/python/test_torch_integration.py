@@ -1,0 +1,112 @@
+"""The ops in the rest of PyTorch: opcheck, torch.compile, autocast, checkpointing."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+import torch.distributed as dist  # noqa: E402
+from ranks import on_ranks  # noqa: E402
+from shingle import torch as st  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+K, N = 8, 6
+
+
+def arguments(name, requires_grad):
+    """Arguments of an op, on every rank alike in shape."""
+    ranks = dist.get_world_size()
+
+    def tensor(*shape):
+        return torch.randn(shape, requires_grad=requires_grad)
+
+    x, w, group = tensor(4, K), tensor(N, K), dist.group.WORLD.group_name
+    splits = [4 // ranks] * ranks**2
+    return {
+        "gemm_reduce_scatter": (x, w, group, tensor(N)),
+        "gemm_all_reduce": (x, w, group, tensor(N)),
+        "gemm_all_reduce_norm": (x, w, tensor(4, N), tensor(N), group, tensor(N)),
+        "all_gather_gemm": (x, [w, tensor(N, K)], group, None, True),
+        "all_to_all_gemm": (x, w, group, splits),
+        "gemm_all_to_all": (x, w, group, splits),
+        "mlp": (x, tensor(2 * N, K), tensor(K, N), group, "swiglu"),
+        "all_gather": (tensor(4, K).detach(), group, None),
+        "reduce_scatter": (tensor(4, K).detach(), group),
+        "all_to_all": (tensor(4, K).detach(), group, splits),
+    }[name]
+
+
+def opcheck_case(name, requires_grad):
+    torch.library.opcheck(getattr(torch.ops.shingle, name).default, arguments(name, requires_grad))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm", "all_gather_gemm", "all_to_all_gemm",
+     "gemm_all_to_all", "mlp", "all_gather", "reduce_scatter", "all_to_all"],
+)  # fmt: skip
+def test_opcheck(name):
+    on_ranks(2, opcheck_case, name, False)
+    on_ranks(2, opcheck_case, name, True)
+
+
+def layer(x, norm, up, down, residual):
+    """Sequence-parallel, then all-reduced: each op once."""
+    (hidden,) = st.all_gather_gemm(x, [up])
+    rows = st.gemm_reduce_scatter(torch.relu(hidden), down)
+    return st.gemm_all_reduce(rows, up[:K].t()[:, :K].contiguous(), residual=residual, norm_weight=norm)
+
+
+def compile_case(backend):
+    ranks, compiled = dist.get_world_size(), torch.compile(layer, backend=backend, fullgraph=True, dynamic=True)
+    graphs = torch._dynamo.utils.counters["stats"]
+    for rows in (4, 6, 10):
+        inputs = [torch.randn(rows, K), torch.randn(K), torch.randn(N * ranks, K), torch.randn(K, N * ranks),
+                  torch.randn(rows, K)]  # fmt: skip
+        got, expected = [t.clone().requires_grad_() for t in inputs], [t.clone().requires_grad_() for t in inputs]
+        outs = []
+        for function, at in ((compiled, got), (layer, expected)):
+            outs.append(function(*at))
+            (outs[-1][0].square().sum() + outs[-1][1].sum()).backward()
+        torch.testing.assert_close(outs[0], outs[1])
+        for g, e in zip(got, expected):
+            torch.testing.assert_close(g.grad, e.grad)
+        if rows == 4:
+            first = graphs["unique_graphs"]
+    assert graphs["unique_graphs"] == first, "another number of rows compiled another graph"
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_fullgraph_with_dynamic_rows(backend):
+    on_ranks(2, compile_case, backend)
+
+
+def autocast_case(compiled):
+    def run(x, w, x_shard):
+        return st.gemm_reduce_scatter(x, w, bias=bias), st.all_gather_gemm(x_shard, [w])[0]
+
+    x, w, bias = torch.randn(4, K, requires_grad=True), torch.randn(N, K, requires_grad=True), torch.randn(N)
+    function = torch.compile(run, backend="aot_eager", fullgraph=True) if compiled else run
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outs = function(x, w, x)
+    assert [out.dtype for out in outs] == [torch.bfloat16] * 2
+    sum(out.float().sum() for out in outs).backward()
+    assert x.grad.dtype == w.grad.dtype == torch.float32
+    torch.testing.assert_close(outs[1].float(), run(x, w, x)[1], atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast_casts_to_its_dtype(compiled):
+    on_ranks(2, autocast_case, compiled)
+
+
+def checkpoint_case():
+    inputs = [torch.randn(4, K), torch.randn(K), torch.randn(2 * N, K), torch.randn(K, 2 * N), torch.randn(4, K)]
+    gradients = []
+    for run in (layer, lambda *at: checkpoint(layer, *at, use_reentrant=False)):
+        at = [t.clone().requires_grad_() for t in inputs]
+        run(*at)[0].square().sum().backward()
+        gradients.append([t.grad for t in at])
+    torch.testing.assert_close(*gradients)
+
+
+def test_checkpointing_gives_the_same_gradients():
+    on_ranks(2, checkpoint_case)

@@ -1,0 +1,148 @@
+"""The CUDA kernels without a GPU: their calls go to a context of one host rank, on CPU tensors.
+
+This checks what they pass (roles, shapes, strides, transposes) and how they choose; not streams.
+"""
+
+import contextlib
+import os
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from ranks import on_ranks  # noqa: E402
+from shingle import _abi, errors  # noqa: E402
+from shingle.context import World  # noqa: E402
+from shingle.torch import configure, contexts, overlapped, sequential, warming  # noqa: E402
+from shingle.torch.crossover import Shape, Table, crossover, table  # noqa: E402
+from shingle.torch.groups import find_group  # noqa: E402
+from shingle.torch.settings import settings  # noqa: E402
+
+if not os.path.exists(_abi.library_path()):
+    pytest.skip("no libshingle.so: set SHINGLE_LIBRARY", allow_module_level=True)
+
+K, N = 8, 6
+
+
+@contextlib.contextmanager
+def host_ranks(capturing=False):
+    """Contexts of one host rank in place of CUDA's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contexts, "make_world", lambda group, device: World(backend="host", ranks=1))
+        patch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+        patch.setattr(torch.cuda, "current_stream", lambda *_: types.SimpleNamespace(cuda_stream=0))
+        patch.setattr(torch.cuda, "current_device", lambda: None)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+        patch.setattr(overlapped, "enqueue", enqueue_and_wait)
+        configure(min_m=1, max_m=64)
+        yield
+        contexts.release()
+
+
+def enqueue_and_wait(group, shape, m, tensors, routing=None, enqueue=overlapped.enqueue):
+    """Host ranks read the tensors later. CUDA's allocator orders their reuse; the CPU's does not."""
+    enqueue(group, shape, m, tensors, routing)
+    for made in contexts._contexts.values():
+        made.context.synchronize()
+
+
+def results(kernel, *args):
+    """Results of the overlapped and of the sequential kernel."""
+    return getattr(overlapped, kernel)(*args), getattr(sequential, kernel)(*args)
+
+
+def kernels_case():
+    with host_ranks():
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+
+            def random(*shape):
+                return torch.randn(shape).to(dtype)
+
+            wide, w, up, down = random(5, 2 * K), random(N, K), random(8, K), random(N, 4)
+            weights = [w, w.t().contiguous().t(), random(N, 2 * K)[:, :K], random(N, 2 * K)[:, ::2]]
+            for x in (wide[:, :K].contiguous(), wide[:, :K], wide[:, ::2]):
+                for weight in weights:
+                    close(*results("gemm_reduce_scatter", x, weight, "0"))
+                    close(*results("gemm_all_reduce", x, weight, "0", random(N)))
+                    close(*results("all_gather_gemm", x, [weight], "0"))
+                    close(*results("all_to_all_gemm", x, weight, "0", [5]))
+                    close(*results("gemm_all_to_all", x, weight, "0", [5]))
+                norm = random(5, N), random(N)
+                close(*results("gemm_all_reduce_norm", x, w, *norm, "0", random(N), 1e-3))
+                close(*results("gemm_all_reduce_norm", x, w, *norm, "0", None, 1e-5))
+                for activation in ("relu", "gelu", "silu", "swiglu", None):
+                    close(*results("gemm_reduce_scatter", x, w, "0", random(N), activation))
+                    inner = random(N, 4 if activation == "swiglu" else 8)
+                    close(*results("mlp", x, up, inner, "0", activation))
+                close(*results("mlp", x, up, down.t().contiguous().t(), "0", "swiglu"))
+        assert overlapped.counts["overlapped.mlp"] > 0 and not overlapped.counts["sequential.mlp"]
+
+
+def close(got, expected):
+    flat = torch.utils._pytree.tree_leaves
+    for g, e in zip(flat(got), flat(expected), strict=True):
+        assert g.shape == e.shape and g.dtype == e.dtype and g.is_contiguous()
+        torch.testing.assert_close(g, e, atol=5e-2, rtol=5e-2)
+
+
+def test_kernels_pass_what_the_context_expects():
+    on_ranks(1, kernels_case)
+
+
+def choice_case():
+    x, w = torch.randn(8, K), torch.randn(N, K)
+    counts = overlapped.counts
+    with host_ranks():
+        for least, m, wanted in ((1, 8, True), (9, 8, False), (1, 65, False)):
+            configure(min_m=least)
+            before = counts["overlapped.gemm+allreduce"]
+            overlapped.gemm_all_reduce(torch.randn(m, K), w, "0")
+            assert (counts["overlapped.gemm+allreduce"] > before) == wanted
+        # A larger max_m declares again.
+        configure(min_m=1, max_m=128)
+        close(*results("gemm_all_reduce", torch.randn(128, K), w, "0"))
+        # float64 and no rows are not overlapped.
+        for rows in (x.double(), x[:0]):
+            assert overlapped.gemm_all_reduce(rows, w.to(rows.dtype), "0").shape == (len(rows), N)
+    with host_ranks(capturing=True):
+        with pytest.raises(errors.Unsupported, match="call shingle.torch.warmup first"):
+            overlapped.gemm_all_reduce(x, w, "0")
+
+
+def test_choice_depends_on_rows_and_table():
+    on_ranks(1, choice_case)
+
+
+def warmup_case():
+    with host_ranks(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warming, "measure", lambda group, shape, m: (10, 5) if m < 32 else (5, 10))
+        x, w = torch.randn(8, K), torch.randn(N, K)
+        out = warming.warmup(lambda: overlapped.gemm_all_reduce(x, w, "0"))
+        assert out.shape == (8, N)
+        shape = Shape("gemm+allreduce", N, K, "f32", 1)
+        assert table.from_m[shape] == 32
+        assert find_group("0").process_group and len(contexts._contexts) == 1
+
+
+def test_warmup_declares_and_measures():
+    on_ranks(1, warmup_case)
+
+
+def test_crossover_is_never_slower():
+    assert crossover({16: (9, 5), 32: (4, 5), 64: (3, 5)}) == 32
+    assert crossover({16: (4, 5), 32: (6, 5), 64: (3, 5)}) == 64
+    assert crossover({16: (4, 5), 32: (6, 5)}) > settings.max_m
+
+
+def test_table_survives_a_file(tmp_path):
+    path, full, read = tmp_path / "table.json", Table(), Table()
+    full.from_m[Shape("mlp", 1, 2, "bf16", 4, 8)] = 64
+    full.from_m[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = crossover({16: (2, 1)})
+    full.save(path)
+    read.load(path)
+    assert read == full
+    path.write_text('{"version": 1, "shapes": [{"nose": 1}]}')
+    with pytest.raises(errors.InvalidArgument, match="no table of crossovers"):
+        read.load(path)
+    with pytest.raises(errors.IoError, match="cannot read"):
+        read.load(tmp_path / "nose")
