@@ -11,6 +11,7 @@ from .functional import (
     gemm_reduce_scatter,
     mlp,
 )
+from .patch import patch
 from .settings import configure
 from .warming import warmup
 
@@ -23,6 +24,7 @@ __all__ = [
     "gemm_all_to_all",
     "gemm_reduce_scatter",
     "mlp",
+    "patch",
     "release",
     "table",
     "warmup",

@@ -1,0 +1,357 @@
+#!/usr/bin/env python3
+"""Checks the ops on GPUs against mm + NCCL: gpu_ops.py [--ranks N] [--only NAME,...] [--deadline SECONDS]
+
+Starts N processes (default: one for each GPU, at least two) and gives them the GPUs in turn. On one GPU, NCCL is told
+that the processes are on different hosts, because it refuses two ranks on a GPU. Each rank runs all cases and prints a
+line for each. Every case has a deadline. Exits 1 if a case fails on a rank. SHINGLE_LIBRARY names libshingle.so.
+"""
+
+import argparse
+import datetime
+import faulthandler
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT / "python")]
+CASE_DEADLINE_S = 100
+K, N, INNER = 256, 384, 128
+ROWS = (1, 7, 64, 257, 1024, 4096)
+
+
+def start_ranks(args):
+    """The parent: starts a process for each rank, and stops them all at the deadline."""
+    import torch
+    from ranks import free_port
+
+    gpus = torch.cuda.device_count()
+    if gpus == 0:
+        print("gpu_ops: no GPU")
+        return 77
+    ranks, port, processes = args.ranks or max(gpus, 2), free_port(), []
+    for rank in range(ranks):
+        variables = {"RANK": rank, "LOCAL_RANK": rank % gpus, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": port, "NCCL_NVLS_ENABLE": 0, "OMP_NUM_THREADS": 2}  # fmt: skip
+        if ranks > gpus:
+            variables |= {"NCCL_HOSTID": f"h{rank}", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo",
+                          "NCCL_IB_DISABLE": 1}  # fmt: skip
+        environment = os.environ | {name: str(value) for name, value in variables.items()}
+        processes.append(subprocess.Popen([sys.executable, __file__, "--only", args.only, "--as-rank"], env=environment))
+    deadline, codes = time.monotonic() + args.deadline, []
+    for rank, process in enumerate(processes):
+        try:
+            codes.append(process.wait(max(deadline - time.monotonic(), 1)))
+        except subprocess.TimeoutExpired:
+            print(f"rank {rank}: still running after {args.deadline} s", flush=True)
+            codes.append(124)
+            process.kill()
+    print(f"gpu_ops: {ranks} ranks on {gpus} GPUs, exit codes {codes}: {'FAILED' if any(codes) else 'passed'}")
+    return int(any(codes))
+
+
+def run_cases(only):
+    """A rank: runs the cases in order. After a failure the others are not tried, because ranks may have diverged."""
+    import torch
+    import torch.distributed as dist
+
+    rank, device = int(os.environ["RANK"]), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    faulthandler.dump_traceback_later(CASE_DEADLINE_S, exit=True)
+    dist.init_process_group("cpu:gloo,cuda:nccl", timeout=datetime.timedelta(seconds=60))
+    for name, case in CASES.items():
+        if only and name not in only:
+            continue
+        faulthandler.dump_traceback_later(CASE_DEADLINE_S, exit=True)
+        begin = time.monotonic()
+        torch.manual_seed(7)
+        try:
+            note = case()
+            torch.cuda.synchronize()
+        except BaseException:
+            print(f"rank {rank}: {name} FAILED\n{traceback.format_exc()}", flush=True)
+            os._exit(1)  # the process group may hang in its destructor
+        print(f"rank {rank}: {name} passed in {time.monotonic() - begin:.1f} s{f': {note}' if note else ''}", flush=True)
+    from shingle import torch as st
+
+    faulthandler.dump_traceback_later(CASE_DEADLINE_S, exit=True)
+    if rank == 0:
+        print("counters:", st.counters(), flush=True)
+    st.release()
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def integers(*shape, dtype, seed=None):
+    """Integers in [-1, 1]: sums are exact in every dtype, in any order. seed: the same on all ranks."""
+    import torch
+
+    generator = torch.Generator("cuda")
+    generator.manual_seed(seed if seed is not None else torch.randint(1 << 30, (), device="cpu").item() + rank_of())
+    return torch.randint(-1, 2, shape, generator=generator, device="cuda").to(dtype)
+
+
+def rank_of():
+    import torch.distributed as dist
+
+    return dist.get_rank()
+
+
+def calls(m, dtype):
+    """Each op on m rows: {name: (function of leaves, leaves)}."""
+    import torch.distributed as dist
+    from shingle import torch as st
+    from shingle.torch import shapes
+    from shingle.torch.groups import find_group, name_of
+
+    group = find_group(name_of(None))
+    mine = shapes.own_rows(m, group)
+    even = [m // group.size + (r < m % group.size) for r in range(group.size)]
+    splits = [even] * dist.get_world_size()
+
+    def new(*shape, seed=None):
+        return integers(*shape, dtype=dtype, seed=seed).requires_grad_()
+
+    x, w, shard = new(m, K), new(N, K), new(mine, K)
+    bias, residual, weight = new(N, seed=1), new(m, N, seed=2), new(N, seed=3)
+    return {
+        "gemm_reduce_scatter": (lambda x, w, b: st.gemm_reduce_scatter(x, w, bias=b), (x, w, bias)),
+        "gemm_all_reduce": (lambda x, w, b: st.gemm_all_reduce(x, w, bias=b), (x, w, bias)),
+        "gemm_all_reduce_norm": (
+            lambda x, w, b, r, n: st.gemm_all_reduce(x, w, bias=b, residual=r, norm_weight=n),
+            (x, w, bias, residual, weight),
+        ),
+        "all_gather_gemm": (lambda x, w: st.all_gather_gemm(x, [w], rows=m), (shard, w)),
+        "all_gather_gemm, gathered": (
+            lambda x, w, v: st.all_gather_gemm(x, [w, v], rows=m, return_gathered=True),
+            (shard, w, new(INNER, K)),
+        ),
+        "all_to_all_gemm": (lambda x, w: st.all_to_all_gemm(x, w, splits=splits), (x, w)),
+        "gemm_all_to_all": (lambda x, w: st.gemm_all_to_all(x, w, splits=splits), (x, w)),
+        "mlp": (
+            lambda x, u, d: st.mlp(x, u, d, activation="relu", rows=m),
+            (shard, new(INNER, K), new(N, INNER)),
+        ),
+    }
+
+
+def outcome(call, leaves, overlapped, backward):
+    """Results of a call, and gradients of its leaves."""
+    import torch
+    from shingle.torch.warming import forced
+
+    for leaf in leaves:
+        leaf.grad = None
+    with forced(overlapped), torch.set_grad_enabled(backward):
+        outs = torch.utils._pytree.tree_leaves(call(*leaves))
+        if backward:
+            sum((out.float() * (1 + torch.arange(out.numel(), device=out.device).view(out.shape) % 3)).sum() for out in outs).backward()
+    return [out.detach() for out in outs] + [leaf.grad for leaf in leaves if backward]
+
+
+def compare(got, expected, dtype, what):
+    """Relative Frobenius norm: roundings differ in order of sums only."""
+    import torch
+
+    bound = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
+    for index, (g, e) in enumerate(zip(got, expected, strict=True)):
+        assert g is not None and g.shape == e.shape and g.dtype == e.dtype, (what, index)
+        error = ((g.double() - e.double()).norm() / e.double().norm().clamp_min(1e-30)).item() if e.numel() else 0
+        assert error <= bound, f"{what}, output {index}: off by {error:.2e}, bound {bound:.0e}"
+
+
+def check_ops(dtype, rows, backward=False):
+    for m in rows:
+        for name, (call, leaves) in calls(m, dtype).items():
+            expected = outcome(call, leaves, False, backward)
+            for _ in range(2):
+                compare(outcome(call, leaves, True, backward), expected, dtype, f"{name} of {m} rows")
+
+
+def forward_bf16():
+    import torch
+
+    check_ops(torch.bfloat16, ROWS)
+
+
+def forward_f16():
+    import torch
+
+    check_ops(torch.float16, (7, 1024))
+
+
+def forward_f32():
+    import torch
+
+    check_ops(torch.float32, (7, 1024))
+
+
+def backward_bf16():
+    import torch
+
+    check_ops(torch.bfloat16, (7, 257, 1024), backward=True)
+
+
+def strides():
+    """Rows with gaps, a transposed weight and a matrix that begins at an odd address."""
+    import torch
+    from shingle import torch as st
+
+    wide, w = integers(300, 2 * K + 1, dtype=torch.bfloat16), integers(N, K, dtype=torch.bfloat16)
+    for x in (wide[:, :K], wide[:, 1 : K + 1], wide[:, : 2 * K : 2]):
+        for weight in (w, w.t().contiguous().t()):
+            expected = outcome(st.gemm_all_reduce, (x, weight), False, False)
+            compare(outcome(st.gemm_all_reduce, (x, weight), True, False), expected, torch.bfloat16, "strides")
+
+
+def side_stream():
+    """Calls on a stream of the program. The next call on the default stream is ordered after it by an event."""
+    import torch
+
+    call, leaves = calls(512, torch.bfloat16)["gemm_reduce_scatter"]
+    expected, stream = outcome(call, leaves, False, True), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        got = outcome(call, leaves, True, True)
+    torch.cuda.current_stream().wait_stream(stream)
+    compare(got, expected, torch.bfloat16, "on a side stream")
+
+
+def two_groups():
+    """Two contexts, whose calls one stream orders."""
+    import torch
+    import torch.distributed as dist
+    from shingle import torch as st
+
+    other, x, w = dist.new_group(), integers(512, K, dtype=torch.bfloat16), integers(N, K, dtype=torch.bfloat16)
+    for group in (None, other, None):
+        def call(x, w, group=group):
+            return st.gemm_all_reduce(x, w, group)
+
+        compare(outcome(call, (x, w), True, False), outcome(call, (x, w), False, False), torch.bfloat16, "groups")
+
+
+def cuda_graph():
+    """Calls of two sizes in a graph, replayed on other inputs. Before warmup a capture is refused."""
+    import torch
+    from shingle import errors
+    from shingle import torch as st
+    from shingle.torch.warming import forced
+
+    dtype = torch.bfloat16
+    new = integers(N + 16, K, dtype=dtype)  # an operator that no other case declares
+    x = integers(640, K, dtype=dtype)
+
+    def step(x):
+        return st.gemm_all_reduce(x, new), st.gemm_reduce_scatter(x[:320], new)
+
+    with forced(True):
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                step(x)
+        except errors.Unsupported as error:
+            assert "call shingle.torch.warmup first" in str(error)
+        else:
+            raise AssertionError("a capture before warmup was not refused")
+        torch.cuda.synchronize()
+        st.warmup(lambda: step(x), tune=False)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            outs = step(x)
+    for _ in range(3):
+        x.copy_(integers(640, K, dtype=dtype))
+        graph.replay()
+        with forced(False):
+            compare(outs, step(x), dtype, "a replay")
+    torch.cuda.synchronize()
+    graph.reset()
+
+
+def compiled_step(mode):
+    import torch
+    from shingle import torch as st
+    from shingle.torch.warming import forced
+
+    def step(x, up, down):
+        (hidden,) = st.all_gather_gemm(x, [up])
+        return st.gemm_reduce_scatter(torch.relu(hidden), down)
+
+    up, down = integers(INNER, K, dtype=torch.bfloat16), integers(N, INNER, dtype=torch.bfloat16)
+    for weight in (up, down):
+        weight.requires_grad_()
+    function = torch.compile(step, fullgraph=True, dynamic=mode is None, mode=mode)
+    for rows in (64, 96) if mode is None else (64, 64, 64, 64):
+        x = integers(rows, K, dtype=torch.bfloat16).requires_grad_()
+        expected = outcome(step, (x, up, down), False, True)
+        with forced(True):
+            step(x, up, down).sum().backward()  # declares the operators of forward and backward
+        got = [t.clone() for t in outcome(function, (x, up, down), True, True)]
+        compare(got, expected, torch.bfloat16, f"compiled, {rows} rows")
+
+
+def compiled():
+    compiled_step(None)
+
+
+def compiled_with_graphs():
+    compiled_step("reduce-overhead")
+
+
+def patched_symm_mem():
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory  # noqa: F401  defines symm_mem::fused_*
+    from shingle import torch as st
+    from shingle.torch.warming import forced
+
+    group, dtype, rows = dist.group.WORLD.group_name, torch.bfloat16, 64
+    x, w = integers(rows * dist.get_world_size(), K, dtype=dtype), integers(N, K, dtype=dtype)
+    shard = integers(rows, K, dtype=dtype)
+    with st.patch("symm_mem") as patched, forced(True):
+        got = torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w.t(), "sum", 0, group)
+        _, (gathered,) = torch.ops.symm_mem.fused_all_gather_matmul(shard, [w.t()], 0, group, return_A=False)
+        assert patched.replaced == 2, patched.replaced
+    with forced(False):
+        compare([got, gathered], [st.gemm_reduce_scatter(x, w), st.all_gather_gemm(shard, [w])[0]], dtype, "symm_mem")
+
+
+def warmup():
+    """Measures the crossover of one shape."""
+    import torch
+    from shingle import torch as st
+
+    st.configure(max_m=2048, min_m=1)
+    x, w = torch.randn(2, 1024, 1024, dtype=torch.bfloat16, device="cuda")
+    st.warmup(lambda: st.gemm_reduce_scatter(x, w), least_m=256)
+    (found,) = [(shape, m) for shape, m in st.table.from_m.items() if shape.n == 1024]
+    return f"{found[0].op}: from {found[1]} rows on" if found[1] < 1 << 62 else f"{found[0].op}: never"
+
+
+CASES = {
+    case.__name__: case
+    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, strides, side_stream, two_groups, cuda_graph,
+                 patched_symm_mem, compiled, warmup, compiled_with_graphs)
+}  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, help="processes; default: one for each GPU, at least 2")
+    parser.add_argument("--only", default="", help=f"cases, joined by commas, of {', '.join(CASES)}")
+    parser.add_argument("--deadline", type=float, default=540, help="seconds for all cases together")
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    only = [name for name in args.only.split(",") if name]
+    for name in only:
+        if name not in CASES:
+            parser.error(f"--only {name} is none of {', '.join(CASES)}")
+    return run_cases(only) if args.as_rank else start_ranks(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
