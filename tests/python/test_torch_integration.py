@@ -28,6 +28,7 @@ def arguments(name, requires_grad):
         "all_to_all_gemm": (x, w, group, splits),
         "gemm_all_to_all": (x, w, group, splits),
         "mlp": (x, tensor(2 * N, K), tensor(K, N), group, "swiglu"),
+        "replicated_gemm": (x, w, group),
         "all_gather": (tensor(4, K).detach(), group, None),
         "reduce_scatter": (tensor(4, K).detach(), group),
         "all_to_all": (tensor(4, K).detach(), group, splits),
@@ -41,7 +42,7 @@ def opcheck_case(name, requires_grad):
 @pytest.mark.parametrize(
     "name",
     ["gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm", "all_gather_gemm", "all_to_all_gemm",
-     "gemm_all_to_all", "mlp", "all_gather", "reduce_scatter", "all_to_all"],
+     "gemm_all_to_all", "replicated_gemm", "mlp", "all_gather", "reduce_scatter", "all_to_all"],
 )  # fmt: skip
 def test_opcheck(name):
     on_ranks(2, opcheck_case, name, False)

@@ -119,6 +119,18 @@ def gather_case(m, dtype, weights, keeps, uses_gathered=False):
     gradients_match({f"ws[{i}]": (got, w) for i, (got, w) in enumerate(zip(mine, ws[rank]))}, dtype)
 
 
+def replicated_case(m, dtype):
+    rank, ranks = sizes()
+    whole, ws = random(m, K), [random(N, K) for _ in range(ranks)]
+    coefficients = [torch.randn(m, N).double() for _ in range(ranks)]
+    sum(((whole @ w.t()) * c).sum() for w, c in zip(ws, coefficients)).backward()
+    x, w = leaf(whole.to(dtype)), leaf(ws[rank].to(dtype))
+    out = st.replicated_gemm(x, w)
+    close(out, whole @ ws[rank].t(), dtype, "result")
+    (out * coefficients[rank].to(dtype)).sum().backward()
+    gradients_match({"x": (x, whole), "w": (w, ws[rank])}, dtype)
+
+
 def splits_of(ranks):
     return [[(2 * source + 3 * to) % 4 for to in range(ranks)] for source in range(ranks)]
 
@@ -188,6 +200,12 @@ def test_all_gather_gemm(ranks, m):
 
 
 @RANKS
+def test_replicated_gemm(ranks):
+    for dtype in DTYPES:
+        on_ranks(ranks, replicated_case, 7, dtype)
+
+
+@RANKS
 @pytest.mark.parametrize("dispatch", [True, False])
 def test_all_to_all(ranks, dispatch):
     for dtype in (torch.float64, torch.bfloat16):
@@ -212,6 +230,16 @@ def strides_and_dimensions_case():
     (out,) = st.all_gather_gemm(x, [w])
     assert out.shape == (4 * ranks * ranks, 3, N)
     torch.testing.assert_close(out.flatten(0, 1), st.all_gather_gemm(flat.contiguous(), [dense])[0])
+    for at in (0, 1):
+        batch = torch.randn(2 * ranks, 3 * ranks, K)
+        moved = batch.movedim(at, 0).contiguous()
+        expected = st.gemm_reduce_scatter(moved, w).movedim(0, at)
+        torch.testing.assert_close(st.gemm_reduce_scatter(batch, w, dim=at), expected)
+        kept, (out,) = st.all_gather_gemm(batch, [w], dim=at, return_gathered=True)
+        torch.testing.assert_close(kept, st.all_gather_gemm(moved, [w], return_gathered=True)[0].movedim(0, at))
+        torch.testing.assert_close(out, kept @ w.t())
+    with pytest.raises(errors.InvalidArgument, match="dim = 2 must be"):
+        st.gemm_reduce_scatter(batch, w, dim=2)
     up = torch.randn(2 * INNER, K)
     assert st.mlp(x, up, torch.randn(N, INNER)).shape == (4 * ranks, 3, N)
     activated = st.gemm_reduce_scatter(flat, up, bias=torch.ones(2 * INNER), activation="swiglu")

@@ -10,6 +10,7 @@ from .functional import (
     gemm_all_to_all,
     gemm_reduce_scatter,
     mlp,
+    replicated_gemm,
 )
 from .patch import patch
 from .settings import configure
@@ -26,6 +27,7 @@ __all__ = [
     "mlp",
     "patch",
     "release",
+    "replicated_gemm",
     "table",
     "warmup",
 ]

@@ -2,8 +2,8 @@
 
 `group` is a ProcessGroup, its group_name, a 1-D DeviceMesh, or None for the default group. All ranks of a group make
 the same calls in the same order. Scattered rows: rank r of W holds rows [r · ceil(rows / W), …) of the whole, so the last
-ranks may hold fewer, or none. With more than two dimensions, dimension 0 is what is scattered or gathered. The ranks must
-then divide it.
+ranks may hold fewer, or none. With more than two dimensions, dimension `dim` is what is scattered or gathered, and the
+ranks must divide it. A dim other than 0 costs copies, unless the dimensions before it have size 1.
 
 Wrong arguments raise InvalidArgument, which names the argument.
 """
@@ -18,21 +18,29 @@ from .sequential import rms_norm
 _ops = torch.ops.shingle
 
 
-def gemm_reduce_scatter(x, w, group=None, *, bias=None, activation=None):
+def gemm_reduce_scatter(x, w, group=None, *, bias=None, activation=None, dim=0):
     """Rows of activation(Σ_ranks x·wᵀ + bias) that this rank keeps.
 
     x: [rows, k] or [d0, ..., k]. w: [n, k]. bias: [n], equal on all ranks, added once. activation: None, "relu",
-    "gelu", "silu" or "swiglu" ([gate | up] to half the columns); not differentiable. Returns [own rows, n] or
-    [d0 / ranks, ..., n].
+    "gelu", "silu" or "swiglu" ([gate | up] to half the columns); not differentiable. Returns [own rows, n], or x's
+    shape with n columns and 1 / ranks of dimension `dim`.
     """
     group = name_of(group)
-    if x.dim() == 2:
+    if x.dim() == 2 and dim == 0:
         return _ops.gemm_reduce_scatter(x, w, group, bias, activation)
-    ranks = find_group(group).size
-    if x.dim() == 1 or x.shape[0] % ranks != 0:
-        raise InvalidArgument(f"x.shape = {tuple(x.shape)}: dimension 0 must be a multiple of the {ranks} ranks")
+    dim, ranks = leading(x, dim), find_group(group).size
+    if x.shape[dim] % ranks != 0:
+        raise InvalidArgument(f"x.shape = {tuple(x.shape)}: dimension {dim} must be a multiple of the {ranks} ranks")
+    x = x.movedim(dim, 0)
     out = _ops.gemm_reduce_scatter(x.flatten(0, -2), w, group, bias, activation)
-    return out.view(x.shape[0] // ranks, *x.shape[1:-1], -1)
+    return out.view(x.shape[0] // ranks, *x.shape[1:-1], -1).movedim(0, dim)
+
+
+def leading(x, dim):
+    """The number of a dimension that is not the last."""
+    if not -x.dim() <= dim < x.dim() or dim % x.dim() == x.dim() - 1:
+        raise InvalidArgument(f"dim = {dim} must be one of the {x.dim() - 1} leading dimensions of x")
+    return dim % x.dim()
 
 
 def gemm_all_reduce(x, w, group=None, *, bias=None, residual=None, norm_weight=None, eps=1e-5):
@@ -54,21 +62,35 @@ def gemm_all_reduce(x, w, group=None, *, bias=None, residual=None, norm_weight=N
     return total if norm_weight is None else (rms_norm(total, norm_weight, eps), total)
 
 
-def all_gather_gemm(x, ws, group=None, *, rows=None, return_gathered=False):
+def all_gather_gemm(x, ws, group=None, *, rows=None, return_gathered=False, dim=0):
     """[gathered x · wᵀ for w in ws].
 
     x: this rank's rows, [own rows, k] or [d0, ..., k]. ws: weights [n_i, k]. rows: rows of all ranks, needed if ranks
-    hold different numbers; x is then 2-D. Returns a list of [rows, n_i] or [d0 · ranks, ..., n_i]. return_gathered:
-    returns (gathered x, list), and backward uses these rows instead of gathering again.
+    hold different numbers; x is then 2-D. Returns a list of [rows, n_i], or of x's shape with n_i columns and `ranks`
+    times dimension `dim`. return_gathered: returns (gathered x, list), and backward uses these rows instead of
+    gathering again.
     """
     group = name_of(group)
-    if x.dim() != 2 and rows is not None:
-        raise InvalidArgument(f"rows = {rows} needs x of two dimensions; x has {x.dim()}")
-    gathered, outs = _ops.all_gather_gemm(x.flatten(0, -2), list(ws), group, rows, return_gathered)
-    if x.dim() != 2:
-        shape = (x.shape[0] * find_group(group).size, *x.shape[1:-1], -1)
-        gathered, outs = gathered.view(shape) if return_gathered else gathered, [out.view(shape) for out in outs]
-    return (gathered, outs) if return_gathered else outs
+    if x.dim() == 2 and dim == 0:
+        gathered, outs = _ops.all_gather_gemm(x, list(ws), group, rows, return_gathered)
+        return (gathered, outs) if return_gathered else outs
+    if rows is not None:
+        raise InvalidArgument(f"rows = {rows} needs x of two dimensions and dim = 0; x has {x.dim()}")
+    dim = leading(x, dim)
+    x = x.movedim(dim, 0)
+    gathered, outs = _ops.all_gather_gemm(x.flatten(0, -2), list(ws), group, None, return_gathered)
+    shape = (x.shape[0] * find_group(group).size, *x.shape[1:-1], -1)
+    outs = [out.view(shape).movedim(0, dim) for out in outs]
+    return (gathered.view(shape).movedim(0, dim), outs) if return_gathered else outs
+
+
+def replicated_gemm(x, w, group=None):
+    """x·wᵀ where x is equal on all ranks: a column-parallel linear layer without sequence parallelism.
+
+    x: [..., k]. w: [n, k]. Returns [..., n]. Forward does not communicate; backward sums the gradient of x over the
+    ranks, overlapped.
+    """
+    return _ops.replicated_gemm(x.flatten(0, -2), w, name_of(group)).view(*x.shape[:-1], -1)
 
 
 def all_to_all_gemm(x, w, group=None, *, splits):

@@ -72,6 +72,12 @@ def gemm_all_reduce(ctx, grad):
     return result(ctx, dx, dw, None, grad.sum(0) if wanted(ctx, 3) else None)
 
 
+def replicated_gemm(ctx, grad):
+    x, w = ctx.saved_tensors
+    dx = ops.gemm_all_reduce(grad, w.t(), ctx.group) if wanted(ctx, 0) else None
+    return result(ctx, dx, weight_gradient(grad, x, w) if wanted(ctx, 1) else None)
+
+
 def setup_gemm_all_reduce_norm(ctx, inputs, output):
     x, w, _, norm_weight, ctx.group, _, ctx.eps = inputs
     ctx.set_materialize_grads(False)

@@ -106,6 +106,11 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     return gathered, outs
 
 
+def replicated_gemm(x, w, group):
+    outputs.replicated_gemm(x, w, group)
+    return sequential.replicated_gemm(x, w, group)
+
+
 @functools.lru_cache(maxsize=64)
 def routing(splits, ranks):
     return Routing.of_splits([splits[source * ranks : (source + 1) * ranks] for source in range(ranks)])

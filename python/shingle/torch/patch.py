@@ -68,17 +68,14 @@ class Patch:
         if gather_dim in (-1, A.dim() - 1):  # columns: not rows of a GEMM
             return symmetric_memory._fused_all_gather_matmul(A, Bs, gather_dim, group_name, return_A=return_A)
         self._count("fused_all_gather_matmul")
-        x, ws = A.movedim(gather_dim, 0).contiguous(), [B.t() for B in Bs]
-        if not return_A:
-            return None, [out.movedim(0, gather_dim) for out in all_gather_gemm(x, ws, group_name)]
-        gathered, outs = all_gather_gemm(x, ws, group_name, return_gathered=True)
-        return gathered.movedim(0, gather_dim), [out.movedim(0, gather_dim) for out in outs]
+        ws = [B.t() for B in Bs]
+        if return_A:
+            return all_gather_gemm(A, ws, group_name, dim=gather_dim, return_gathered=True)
+        return None, all_gather_gemm(A, ws, group_name, dim=gather_dim)
 
     def _fused_matmul_reduce_scatter(self, A, B, reduce_op, scatter_dim, group_name):
         if scatter_dim in (-1, A.dim() - 1) or reduce_op not in ("sum", "avg"):
             return symmetric_memory._fused_matmul_reduce_scatter(A, B, reduce_op, scatter_dim, group_name)
         self._count("fused_matmul_reduce_scatter")
-        out = gemm_reduce_scatter(A.movedim(scatter_dim, 0).contiguous(), B.t(), group_name)
-        if reduce_op == "avg":
-            out = out / find_group(group_name).size
-        return out.movedim(0, scatter_dim).contiguous()  # as PyTorch returns it
+        out = gemm_reduce_scatter(A, B.t(), group_name, dim=scatter_dim).contiguous()  # as PyTorch returns it
+        return out / find_group(group_name).size if reduce_op == "avg" else out

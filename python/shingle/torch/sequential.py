@@ -73,6 +73,10 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     return (gathered if return_gathered else x.new_empty(0, x.shape[1])), [gathered @ w.t() for w in ws]
 
 
+def replicated_gemm(x, w, group):
+    return x @ w.t()
+
+
 def all_to_all_gemm(x, w, group, splits):
     group = find_group(group)
     return all_to_all(x, shapes.split_table(splits, group), group) @ w.t()
