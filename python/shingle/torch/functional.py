@@ -12,7 +12,7 @@ import torch
 
 from ..errors import InvalidArgument
 from . import ops  # noqa: F401  registers torch.ops.shingle
-from .groups import find_group, name_of
+from .groups import name_of, ranks_of
 from .sequential import rms_norm
 
 _ops = torch.ops.shingle
@@ -28,7 +28,7 @@ def gemm_reduce_scatter(x, w, group=None, *, bias=None, activation=None, dim=0):
     group = name_of(group)
     if x.dim() == 2 and dim == 0:
         return _ops.gemm_reduce_scatter(x, w, group, bias, activation)
-    dim, ranks = leading(x, dim), find_group(group).size
+    dim, ranks = leading(x, dim), ranks_of(group)
     if x.shape[dim] % ranks != 0:
         raise InvalidArgument(f"x.shape = {tuple(x.shape)}: dimension {dim} must be a multiple of the {ranks} ranks")
     x = x.movedim(dim, 0)
@@ -79,7 +79,7 @@ def all_gather_gemm(x, ws, group=None, *, rows=None, return_gathered=False, dim=
     dim = leading(x, dim)
     x = x.movedim(dim, 0)
     gathered, outs = _ops.all_gather_gemm(x.flatten(0, -2), list(ws), group, None, return_gathered)
-    shape = (x.shape[0] * find_group(group).size, *x.shape[1:-1], -1)
+    shape = (x.shape[0] * ranks_of(group), *x.shape[1:-1], -1)
     outs = [out.view(shape).movedim(0, dim) for out in outs]
     return (gathered.view(shape).movedim(0, dim), outs) if return_gathered else outs
 

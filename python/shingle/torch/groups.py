@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
@@ -33,6 +34,12 @@ def find_group(name: str) -> Group:
             raise InvalidArgument(f"group = {name!r} does not contain this process")
         _known[name] = known
     return known
+
+
+@torch.compiler.assume_constant_result
+def ranks_of(name: str) -> int:
+    """Number of ranks of a group; a constant of compiled graphs."""
+    return find_group(name).size
 
 
 def name_of(group) -> str:

@@ -1,0 +1,39 @@
+"""Twins of torch.distributed.tensor.parallel's styles for parallelize_module.
+
+    parallelize_module(block, mesh, {"wo": RowwiseParallel(output_layouts=Shard(1)), "w1": ColwiseParallel()})
+
+Parameters are sharded as by the styles of PyTorch, so checkpoints and FSDP2 see the same DTensors. Layers and layouts
+that no op serves (embeddings, other layouts, features that the ranks do not divide) run as in PyTorch.
+"""
+
+from torch import nn
+from torch.distributed.tensor import Shard, distribute_module
+from torch.distributed.tensor import parallel
+
+from . import parallel_styles as styles
+
+SequenceParallel = parallel.SequenceParallel  # of norms: no GEMM to overlap with
+
+
+class RowwiseParallel(parallel.RowwiseParallel):
+    """As PyTorch's. Outputs of layout Replicate are gemm_all_reduce, of Shard(dim) gemm_reduce_scatter."""
+
+    def _apply(self, module: nn.Module, device_mesh):
+        (given,), (wanted,) = self.input_layouts, self.output_layouts
+        served = isinstance(module, nn.Linear) and given == Shard(-1) and styles.is_leading(wanted)
+        if not served or not styles.is_even(module, device_mesh):
+            return super()._apply(module, device_mesh)
+        distribute_module(module, device_mesh, self._partition_linear_fn)
+        return styles.install(module, styles.rowwise, device_mesh, wanted, self.use_local_output)
+
+
+class ColwiseParallel(parallel.ColwiseParallel):
+    """As PyTorch's. Inputs of layout Shard(dim) are all_gather_gemm; of Replicate, backward is gemm_all_reduce."""
+
+    def _apply(self, module: nn.Module, device_mesh):
+        (given,), (wanted,) = self.input_layouts, self.output_layouts
+        served = isinstance(module, nn.Linear) and styles.is_leading(given) and wanted == Shard(-1)
+        if not served or not styles.is_even(module, device_mesh):
+            return super()._apply(module, device_mesh)
+        distribute_module(module, device_mesh, self._partition_linear_fn)
+        return styles.install(module, styles.colwise, device_mesh, given, self.use_local_output)

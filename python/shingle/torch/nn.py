@@ -1,0 +1,174 @@
+"""Modules of tensor-parallel layers on the ops.
+
+Inputs are [..., features]. With sequence_parallel, the dimension `sequence_dim` of activations between layers is sharded:
+0 for [sequence, batch, hidden] (Megatron) and for rows, 1 for [batch, sequence, hidden]. An input that is a DTensor gives
+an output that is one.
+"""
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from ..errors import InvalidArgument
+from . import functional
+from .groups import find_group, name_of
+from .weight_gradients import ParallelLinear, WeightGradients
+
+
+class _Parallel(nn.Module):
+    """What the linear layers share. Weights are this rank's shard, [out, in]."""
+
+    def __init__(self, group, sequence_parallel, sequence_dim, defer_weight_gradient):
+        super().__init__()
+        self.group = name_of(group)
+        self.ranks = find_group(self.group).size
+        self.sequence_parallel, self.sequence_dim = sequence_parallel, sequence_dim
+        self.weight_gradients = WeightGradients(defer_weight_gradient)
+
+    def _part(self, features, name):
+        if features % self.ranks != 0:
+            raise InvalidArgument(f"{name} = {features} must be a multiple of the {self.ranks} ranks of the group")
+        return features // self.ranks
+
+    def _make(self, out_features, in_features, bias, device, dtype):
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """Initialises as nn.Linear. Ranks that should differ need different seeds."""
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def backward_dw(self):
+        """Computes weight gradients that backward deferred (defer_weight_gradient)."""
+        self.weight_gradients.compute()
+
+    def _with_weight_gradients(self, x, kind):
+        """The layer on rows, with main_grad or deferred gradients. x's sequence dimension must be 0."""
+        if self.sequence_parallel and self.sequence_dim != 0 and x.dim() > 2:
+            raise InvalidArgument("main_grad and deferred weight gradients need sequence_dim = 0")
+        out = ParallelLinear.apply(x.flatten(0, -2), self.weight, self.bias, kind, self.group, self.weight_gradients)
+        return out.view(-1, *x.shape[1:-1], out.shape[-1])
+
+    def extra_repr(self):
+        out_features, in_features = self.weight.shape
+        return f"{in_features} -> {out_features} on each of {self.ranks} ranks, {self.sequence_parallel=}"
+
+
+def like(x, out, placement):
+    """out as a DTensor of x's mesh, if x is a DTensor."""
+    return DTensor.from_local(out, x.device_mesh, (placement,), run_check=False) if isinstance(x, DTensor) else out
+
+
+def local(x):
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+class ColumnParallelLinear(_Parallel):
+    """y_r = x·W_rᵀ + b_r: each rank holds out_features / ranks rows of W and gets these columns of the result.
+
+    sequence_parallel: x is this rank's part of the sequence, and is gathered. Else x is equal on all ranks.
+    """
+
+    def __init__(self, in_features, out_features, group=None, *, bias=True, sequence_parallel=False, sequence_dim=0,
+                 defer_weight_gradient=False, device=None, dtype=None):  # fmt: skip
+        super().__init__(group, sequence_parallel, sequence_dim, defer_weight_gradient)
+        self._make(self._part(out_features, "out_features"), in_features, bias, device, dtype)
+
+    def forward(self, x):
+        rows = local(x)
+        if self.weight_gradients.applies_to(self.weight):
+            return like(x, self._with_weight_gradients(rows, "gather" if self.sequence_parallel else "replicate"), Shard(-1))
+        if self.sequence_parallel:
+            (out,) = functional.all_gather_gemm(rows, [self.weight], self.group, dim=self.sequence_dim)
+        else:
+            out = functional.replicated_gemm(rows, self.weight, self.group)
+        return like(x, out if self.bias is None else out + self.bias, Shard(-1))
+
+    @classmethod
+    def from_linear(cls, linear, group=None, **options):
+        """This rank's part of an nn.Linear that every rank has whole."""
+        made = cls(linear.in_features, linear.out_features, group, bias=linear.bias is not None,
+                   device=linear.weight.device, dtype=linear.weight.dtype, **options)  # fmt: skip
+        rank = find_group(made.group).rank
+        with torch.no_grad():
+            made.weight.copy_(linear.weight.chunk(made.ranks, 0)[rank])
+            if linear.bias is not None:
+                made.bias.copy_(linear.bias.chunk(made.ranks, 0)[rank])
+        return made
+
+
+class RowParallelLinear(_Parallel):
+    """y = Σ_r x_r·W_rᵀ + b: each rank holds in_features / ranks columns of W and of x.
+
+    sequence_parallel: each rank gets its part of the sequence. Else every rank gets the whole result. The bias is equal
+    on all ranks, and is added once.
+    """
+
+    def __init__(self, in_features, out_features, group=None, *, bias=True, sequence_parallel=False, sequence_dim=0,
+                 defer_weight_gradient=False, device=None, dtype=None):  # fmt: skip
+        super().__init__(group, sequence_parallel, sequence_dim, defer_weight_gradient)
+        self._make(out_features, self._part(in_features, "in_features"), bias, device, dtype)
+
+    def forward(self, x):
+        rows = local(x)
+        placement = Shard(self.sequence_dim) if self.sequence_parallel else Replicate()
+        if self.weight_gradients.applies_to(self.weight):
+            return like(x, self._with_weight_gradients(rows, "scatter" if self.sequence_parallel else "reduce"), placement)
+        if self.sequence_parallel:
+            out = functional.gemm_reduce_scatter(rows, self.weight, self.group, bias=self.bias, dim=self.sequence_dim)
+        else:
+            out = functional.gemm_all_reduce(rows, self.weight, self.group, bias=self.bias)
+        return like(x, out, placement)
+
+    @classmethod
+    def from_linear(cls, linear, group=None, **options):
+        """This rank's part of an nn.Linear that every rank has whole."""
+        made = cls(linear.in_features, linear.out_features, group, bias=linear.bias is not None,
+                   device=linear.weight.device, dtype=linear.weight.dtype, **options)  # fmt: skip
+        with torch.no_grad():
+            made.weight.copy_(linear.weight.chunk(made.ranks, 1)[find_group(made.group).rank])
+            if linear.bias is not None:
+                made.bias.copy_(linear.bias)
+        return made
+
+
+class SwiGluMLP(nn.Module):
+    """silu(x·Gᵀ) * (x·Uᵀ) · Dᵀ: the MLP of Llama. Each rank holds inner / ranks columns of the hidden layer.
+
+    sequence_parallel: x and the result are this rank's part of the sequence; forward is one op. Else both are whole on
+    every rank.
+    """
+
+    def __init__(self, features, inner, group=None, *, sequence_parallel=True, sequence_dim=0, device=None, dtype=None):
+        super().__init__()
+        self.group = name_of(group)
+        ranks = find_group(self.group).size
+        if inner % ranks != 0:
+            raise InvalidArgument(f"inner = {inner} must be a multiple of the {ranks} ranks of the group")
+        if sequence_parallel and sequence_dim != 0:
+            raise InvalidArgument(f"sequence_dim = {sequence_dim}: the mlp op scatters dimension 0")
+        self.sequence_parallel = sequence_parallel
+        self.gate_up = nn.Parameter(torch.empty(2 * inner // ranks, features, device=device, dtype=dtype))
+        self.down = nn.Parameter(torch.empty(features, inner // ranks, device=device, dtype=dtype))
+        for weight in (self.gate_up, self.down):
+            nn.init.kaiming_uniform_(weight, a=5**0.5)
+
+    def forward(self, x):
+        rows = local(x)
+        if self.sequence_parallel:
+            return like(x, functional.mlp(rows, self.gate_up, self.down, self.group), Shard(0))
+        gate, up = functional.replicated_gemm(rows, self.gate_up, self.group).chunk(2, dim=-1)
+        return like(x, functional.gemm_all_reduce(nn.functional.silu(gate) * up, self.down, self.group), Replicate())
+
+    @classmethod
+    def from_linears(cls, gate, up, down, group=None, **options):
+        """This rank's part of three nn.Linear without bias that every rank has whole."""
+        made = cls(gate.in_features, gate.out_features, group, device=gate.weight.device, dtype=gate.weight.dtype, **options)
+        rank, ranks = (at := find_group(made.group)).rank, at.size
+        with torch.no_grad():
+            made.gate_up.copy_(torch.cat([layer.weight.chunk(ranks, 0)[rank] for layer in (gate, up)]))
+            made.down.copy_(down.weight.chunk(ranks, 1)[rank])
+        return made

@@ -1,0 +1,63 @@
+"""Tensor parallelism of Transformers on the ops.
+
+    shingle.torch.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")
+
+Then "rowwise" and "colwise" of every tp_plan are Shingle's: o_proj and down_proj are gemm_all_reduce. Quantised layers
+and features that the ranks do not divide stay with Transformers.
+"""
+
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+
+from ..errors import Unsupported
+from . import parallel_styles as styles
+from .counters import counts
+
+try:
+    from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES, ColwiseParallel, RowwiseParallel
+except ImportError as error:
+    raise Unsupported(f"shingle.torch.transformers needs transformers 5.17 or newer: {error}") from error
+
+
+def is_served(module, mesh):
+    plain = type(module) is nn.Linear and not getattr(module, "_hf_quantized_needs_local_tp", False)
+    return plain and mesh.ndim == 1 and styles.is_even(module, mesh)
+
+
+class OverlappedRowwise(RowwiseParallel):
+    """x sharded in its last dimension to the whole sum: gemm_all_reduce."""
+
+    def install_forward(self, module, mesh):
+        if not is_served(module, mesh):
+            return super().install_forward(module, mesh)
+        counts["transformers.rowwise"] += 1
+        return styles.install(module, styles.rowwise, mesh, self.output_layouts, self.use_local_output)
+
+
+class OverlappedColwise(ColwiseParallel):
+    """Replicated x to its columns. Backward is gemm_all_reduce; without gradients nothing communicates."""
+
+    def install_forward(self, module, mesh):
+        if not is_served(module, mesh):
+            return super().install_forward(module, mesh)
+        counts["transformers.colwise"] += 1
+        return styles.install(module, colwise, mesh, self.input_layouts, self.use_local_output)
+
+
+def colwise(module, mesh, input_layout, use_local_output, x):
+    if torch.is_grad_enabled() or not use_local_output:
+        return styles.colwise(module, mesh, input_layout, use_local_output, x)
+    bias = None if module.bias is None else styles.local(module.bias)
+    return nn.functional.linear(styles.as_layout(x, mesh, input_layout), styles.local(module.weight), bias)
+
+
+def register():
+    """Replaces the styles "rowwise" and "colwise" for models that are loaded later. counters() counts the layers."""
+    ALL_PARALLEL_STYLES.register(
+        "rowwise", OverlappedRowwise(input_layouts=Shard(-1), output_layouts=Replicate(), use_local_output=True)
+    )
+    ALL_PARALLEL_STYLES.register(
+        "colwise", OverlappedColwise(input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=True)
+    )

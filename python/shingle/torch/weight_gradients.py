@@ -1,0 +1,101 @@
+"""Linear layers whose weight gradient is accumulated in fp32, or computed later: for training loops such as Megatron's.
+
+main_grad: if the weight has this attribute, its gradient is added there in fp32, `grad_added_to_main_grad` is set, and
+autograd gets a gradient without content. Deferred: backward keeps what the gradient needs until `backward_dw()`.
+
+These run in eager mode. Layers without either use the ops, which torch.compile traces.
+"""
+
+import torch
+
+from . import functional  # noqa: F401  registers the ops
+from .gradients import gathered_gradient
+from .groups import find_group
+
+ops = torch.ops.shingle
+
+
+class WeightGradients:
+    """How a layer treats gradients of its weight. `deferred`: they wait for `compute()`."""
+
+    def __init__(self, deferred=False):
+        self.deferred, self._waiting = deferred, []
+
+    def applies_to(self, weight):
+        return self.deferred or getattr(weight, "main_grad", None) is not None
+
+    def add(self, weight, grad, x):
+        """Takes gradᵀ·x. Returns what backward returns for the weight."""
+        if self.deferred:
+            self._waiting.append((weight, grad, x))
+            return None
+        return self._finish(weight, grad, x)
+
+    def compute(self):
+        """Computes the deferred gradients into main_grad, or else into grad."""
+        waiting, self._waiting = self._waiting, []
+        for weight, grad, x in waiting:
+            found = self._finish(weight, grad, x)
+            if getattr(weight, "main_grad", None) is None:
+                weight.grad = found if weight.grad is None else weight.grad + found
+
+    def _finish(self, weight, grad, x):
+        main_grad = getattr(weight, "main_grad", None)
+        if main_grad is None:
+            return grad.t() @ x
+        accumulate(main_grad, grad, x)
+        if not hasattr(weight, "grad_added_to_main_grad"):
+            return None
+        weight.grad_added_to_main_grad = True
+        return torch.empty_like(weight)  # lets hooks of the parameter run; they ignore the content
+
+
+def accumulate(total, grad, x):
+    """total += gradᵀ·x. The product is not rounded to the dtype of x if total is fp32."""
+    if total.dtype == x.dtype:
+        total.addmm_(grad.t(), x)
+    elif x.is_cuda:
+        total.add_(torch.mm(grad.t(), x, out_dtype=total.dtype))
+    else:
+        total.addmm_(grad.t().to(total.dtype), x.to(total.dtype))
+
+
+class ParallelLinear(torch.autograd.Function):
+    """x·wᵀ + bias with one collective, on rows [m, k]. kind: "gather", "replicate", "scatter" or "reduce".
+
+    gather: all_gather_gemm. replicate: replicated_gemm. scatter: gemm_reduce_scatter. reduce: gemm_all_reduce.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, kind, group, gradients):
+        ctx.kind, ctx.group, ctx.gradients, ctx.has_bias = kind, group, gradients, bias is not None
+        ctx.rows = x.shape[0]
+        ctx.save_for_backward(x, weight)
+        if kind == "scatter":
+            return ops.gemm_reduce_scatter(x, weight, group, bias)
+        if kind == "reduce":
+            return ops.gemm_all_reduce(x, weight, group, bias)
+        if kind == "gather":
+            ctx.rows *= find_group(group).size
+            _, (out,) = ops.all_gather_gemm(x, [weight], group)
+        else:
+            out = ops.replicated_gemm(x, weight, group)
+        return out if bias is None else out + bias
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        dx = dw = None
+        if ctx.kind == "scatter":
+            grad, dx = gathered_gradient(grad, weight, ctx.group, ctx.rows, wants_x, wants_weight or wants_bias)
+        elif ctx.kind == "reduce":
+            dx = grad @ weight if wants_x else None
+        elif ctx.kind == "gather":
+            dx = ops.gemm_reduce_scatter(grad, weight.t(), ctx.group) if wants_x else None
+            x = ops.all_gather(x, ctx.group, ctx.rows) if wants_weight else x
+        else:
+            dx = ops.gemm_all_reduce(grad, weight.t(), ctx.group) if wants_x else None
+        if wants_weight:
+            dw = ctx.gradients.add(weight, grad, x)
+        return dx, dw, grad.sum(0) if wants_bias else None, None, None, None
