@@ -211,25 +211,28 @@ def test_what_no_op_serves_runs_as_in_pytorch():
     on_ranks(2, unserved_case)
 
 
-def llama_case():
+def llama(seed=3):
+    """A tiny Llama with random weights, the same on all ranks."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                    num_key_value_heads=2)  # fmt: skip
+    )
+
+
+def llama_case(path):
     from shingle import torch as st
     from shingle.torch import transformers as styles
-    from transformers import LlamaConfig, LlamaForCausalLM
-    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
 
-    config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=2)  # fmt: skip
-    torch.manual_seed(3)
-    model = LlamaForCausalLM(config)
-    tokens = torch.arange(10).view(2, 5)
+    model, tokens = llama(), torch.arange(10).view(2, 5)
     expected = model(tokens, labels=tokens)
     expected.loss.backward()
-    made = LlamaForCausalLM(config)
-    made.load_state_dict(model.state_dict())
     styles.register()
-    mesh = init_device_mesh("cpu", (2,))
-    plan = {name: style for name, style in st.transformers.plan_of(made).items()}
-    apply_tensor_parallelism(made, mesh, plan)
+    made = AutoModelForCausalLM.from_pretrained(path, distributed_config=DistributedConfig(tp_plan="auto", tp_size=2))
     with torch.no_grad():
         check(made(tokens).logits, expected.logits, "logits without gradients")
     got = made(tokens, labels=tokens)
@@ -239,9 +242,12 @@ def llama_case():
     for name, parameter in made.named_parameters():
         grad = parameter.grad.full_tensor() if isinstance(parameter.grad, DTensor) else parameter.grad
         check(grad, gradients[name].grad, name)
-    assert st.counters()["transformers.rowwise"] == 4 and st.counters()["transformers.colwise"] == 10
+    counts = st.counters()
+    assert counts["transformers.rowwise"] == 4 and counts["transformers.colwise"] == 10, counts
 
 
-def test_llama_with_tp_plan():
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    on_ranks(2, llama_case)
+def test_llama_with_tp_plan(tmp_path):
+    for package in ("transformers", "accelerate"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    llama().save_pretrained(tmp_path)
+    on_ranks(2, llama_case, tmp_path)
