@@ -5,7 +5,6 @@ This checks what they pass (roles, shapes, strides, transposes) and how they cho
 
 import contextlib
 import os
-import types
 
 import pytest
 
@@ -29,8 +28,7 @@ def host_ranks(capturing=False):
     """Contexts of one host rank in place of CUDA's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contexts, "make_world", lambda group, device: World(backend="host", ranks=1))
-        patch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-        patch.setattr(torch.cuda, "current_stream", lambda *_: types.SimpleNamespace(cuda_stream=0))
+        patch.setattr(overlapped, "current_stream", lambda index: 0)
         patch.setattr(torch.cuda, "current_device", lambda: None)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
         patch.setattr(overlapped, "enqueue", enqueue_and_wait)
@@ -39,9 +37,9 @@ def host_ranks(capturing=False):
         contexts.release()
 
 
-def enqueue_and_wait(group, shape, m, tensors, routing=None, enqueue=overlapped.enqueue):
+def enqueue_and_wait(*args, enqueue=overlapped.enqueue):
     """Host ranks read the tensors later. CUDA's allocator orders their reuse; the CPU's does not."""
-    enqueue(group, shape, m, tensors, routing)
+    enqueue(*args)
     for made in contexts._contexts.values():
         made.context.synchronize()
 

@@ -16,23 +16,28 @@ from .groups import find_group
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
-def dense(x):
-    """x with consecutive elements in each row. Rows may have gaps."""
-    return x if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.contiguous()
-
-
-def argument(matrix):
-    """A matrix or a vector as (address, rows, row stride)."""
-    return (matrix.data_ptr(), matrix.shape[0], matrix.stride(0)) if matrix.dim() == 2 else (matrix.data_ptr(), 1, 0)
+def rows_argument(x):
+    """A matrix as (address, rows, row stride or 0 if dense), and its owner: x, or a copy if its columns have gaps."""
+    if x.is_contiguous():
+        return (x.data_ptr(), x.shape[0], 0), x
+    row_stride, step = x.stride()
+    if step != 1 or row_stride < x.shape[1]:
+        x, row_stride = x.contiguous(), 0
+    return (x.data_ptr(), x.shape[0], row_stride), x
 
 
 def is_transposed(w):
-    """True if a weight [n, k] is passed as n×k, false as k×n (w is then a transposed view)."""
-    return w.stride(1) == 1 or w.stride(0) != 1
+    """True if a weight [n, k] is passed as n×k; false: as k×n, because w is a transposed view."""
+    return w.is_contiguous() or w.stride(1) == 1 or w.stride(0) != 1
 
 
-def stored(w, transposed):
-    return dense(w if transposed else w.t())
+def weight_argument(w, transposed):
+    return rows_argument(w if transposed else w.t())
+
+
+def vector_argument(vector):
+    vector = vector.contiguous()
+    return (vector.data_ptr(), 1, 0), vector
 
 
 def overlaps(group, shape, m):
@@ -50,22 +55,44 @@ def overlaps(group, shape, m):
 used: dict | None = None
 
 
-def enqueue(group, shape, m, tensors, routing=None):
-    """One call on the current stream of the tensors' device, which autograd's threads may have to select."""
-    device = tensors[0].device.index
-    with torch.cuda.device(device):
-        call = contexts.find_call(group, shape, m, device)
-        call(m, [argument(t) for t in tensors], (torch.cuda.current_stream().cuda_stream,), routing)
+def enqueue(group, shape, m, device, operands, routing=None):
+    """One call on the current stream of a device, which autograd's threads may have to select.
+
+    operands: (argument, owner) of each matrix, in the order of contexts.roles. Owners may go when this returns: their
+    memory is reused in the order of the stream.
+    """
+    index = device.index
+    if torch.cuda.current_device() != index:
+        with torch.cuda.device(index):
+            return enqueue(group, shape, m, device, operands, routing)
+    call = contexts.find_call(group, shape, m, index)
+    call(m, [argument for argument, _ in operands], (current_stream(index),), routing)
+
+
+def current_stream(index):
+    """The cudaStream_t of the current stream of a device."""
+    return torch._C._cuda_getCurrentRawStream(index)
+
+
+@functools.cache
+def shape_of(op, n, k, dtype, ranks, transposed, bias=False, activation=None, norm_epsilon=None, inner=0):
+    """The Shape of a call. Cached: equal calls are frequent."""
+    return Shape(op, n, k, DTYPES.get(dtype), ranks, inner, transposed, bias, activation, norm_epsilon)
 
 
 def gemm(op, x, w, group, **fields):
     """The Shape of an operator of one product."""
-    return Shape(op, *w.shape, DTYPES.get(x.dtype), group.size, transpose_b=is_transposed(w), **fields)
+    n, k = w.shape
+    return shape_of(op, n, k, x.dtype, group.size, is_transposed(w), **fields)
 
 
 def operands(shape, x, w, *vectors):
-    """The inputs of a call in the order of contexts.roles: x, w, then bias and others that are not None."""
-    return [dense(x), stored(w, shape.transpose_b), *[v.contiguous() for v in vectors if v is not None]]
+    """The inputs of a call: x, w, then bias and others that are not None."""
+    found = [rows_argument(x), weight_argument(w, shape.transpose_b)]
+    for other in vectors:
+        if other is not None:
+            found.append(vector_argument(other) if other.dim() == 1 else rows_argument(other))
+    return found
 
 
 def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
@@ -73,7 +100,7 @@ def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
     shape = gemm("gemm+reducescatter", x, w, at, bias=bias is not None, activation=activation)
     if not overlaps(at, shape, m):
         return sequential.gemm_reduce_scatter(x, w, group, bias, activation)
-    enqueue(at, shape, m, [*operands(shape, x, w, bias), out])
+    enqueue(at, shape, m, x.device, [*operands(shape, x, w, bias), rows_argument(out)])
     return out
 
 
@@ -82,16 +109,18 @@ def gemm_all_reduce(x, w, group, bias=None):
     shape = gemm("gemm+allreduce", x, w, at, bias=bias is not None)
     if not overlaps(at, shape, m):
         return sequential.gemm_all_reduce(x, w, group, bias)
-    enqueue(at, shape, m, [*operands(shape, x, w, bias), out])
+    enqueue(at, shape, m, x.device, [*operands(shape, x, w, bias), rows_argument(out)])
     return out
 
 
 def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5):
-    outs, at, m = outputs.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps), find_group(group), x.shape[0]
+    outs, at = outputs.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps), find_group(group)
+    m = x.shape[0]
     shape = gemm("gemm+allreduce", x, w, at, bias=bias is not None, norm_epsilon=eps)
     if not overlaps(at, shape, m):
         return sequential.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps)
-    enqueue(at, shape, m, [*operands(shape, x, w, bias, residual, norm_weight), *outs])
+    inputs = operands(shape, x, w, bias, residual, norm_weight)
+    enqueue(at, shape, m, x.device, [*inputs, *map(rows_argument, outs)])
     return outs
 
 
@@ -102,7 +131,7 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     shape = gemm("allgather+gemm", x, ws[0], at)
     if return_gathered or len(ws) > 1 or not overlaps(at, shape, m):
         return sequential.all_gather_gemm(x, ws, group, rows, return_gathered)
-    enqueue(at, shape, m, [*operands(shape, x, ws[0]), outs[0]])
+    enqueue(at, shape, m, x.device, [*operands(shape, x, ws[0]), rows_argument(outs[0])])
     return gathered, outs
 
 
@@ -122,7 +151,7 @@ def routed(op, x, w, group, splits):
     shape = gemm(op, x, w, at)
     if not overlaps(at, shape, m):
         return None
-    enqueue(at, shape, m, [*operands(shape, x, w), out], routing(tuple(splits), at.size))
+    enqueue(at, shape, m, x.device, [*operands(shape, x, w), rows_argument(out)], routing(tuple(splits), at.size))
     return out
 
 
@@ -139,9 +168,10 @@ def gemm_all_to_all(x, w, group, splits):
 def mlp(x, up, down, group, activation=None, rows=None):
     out, at = outputs.mlp(x, up, down, group, activation, rows), find_group(group)
     m = shapes.all_rows(x, rows, at)
-    shape = Shape("mlp", down.shape[0], x.shape[1], DTYPES.get(x.dtype), at.size, down.shape[1], is_transposed(up),
-                  False, activation)  # fmt: skip
+    (n, inner), k = down.shape, x.shape[1]
+    shape = shape_of("mlp", n, k, x.dtype, at.size, is_transposed(up), activation=activation, inner=inner)
     if not overlaps(at, shape, m):
         return sequential.mlp(x, up, down, group, activation, rows)
-    enqueue(at, shape, m, [*operands(shape, x, up), stored(down, shape.transpose_b), out])
+    inputs = [*operands(shape, x, up), weight_argument(down, shape.transpose_b)]
+    enqueue(at, shape, m, x.device, [*inputs, rows_argument(out)])
     return out

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Host time of an op beyond that of an empty op of the same schema, and of the parts of it, in microseconds a call.
+
+    torchrun --nproc-per-node 2 bench/python/op_overhead.py     # GPUs
+    python bench/python/op_overhead.py --host                   # no GPU: a context of one host rank, CPU tensors
+
+Each figure is the least of several loops, so that other processes of the machine are not in it. The target is at most
+5 us over the empty op. With --host, the op is measured without its C call, which would compete with threads that compute
+for the cores, and without CUDA's selection of device and stream.
+"""
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+from shingle import torch as st
+from shingle.context import World
+from shingle.torch import contexts, outputs, overlapped
+from shingle.torch.groups import find_group
+from shingle.torch.warming import forced
+
+ROWS, N, K, CALLS, LOOPS, TARGET_US = 16, 64, 64, 50, 20, 5
+
+
+def us(call, wait):
+    """Least host time of a call. wait: drains the device between loops."""
+    least = float("inf")
+    for _ in range(LOOPS):
+        results = []  # host ranks write results later, so they must stay
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            results.append(call())
+        least = min(least, (time.perf_counter() - begin) / CALLS)
+        wait()
+    return least * 1e6
+
+
+def empty_op():
+    """An op of the schema of gemm_all_reduce that only allocates its result."""
+    library = torch.library.Library("shingle_bench", "DEF")
+    library.define("empty(Tensor x, Tensor w, str group, Tensor? bias=None) -> Tensor")
+    for key in ("CPU", "CUDA"):
+        library.impl("empty", lambda x, w, group, bias=None: x.new_empty(x.shape[0], w.shape[0]), key)
+    return library, torch.ops.shingle_bench.empty.default
+
+
+def use_host_rank():
+    """Contexts of one host rank in place of CUDA's, and an op that runs overlapped on CPU."""
+    contexts.make_world = lambda group, device: World(backend="host", ranks=1)
+    torch.cuda.current_device = lambda: None
+    torch.cuda.is_current_stream_capturing = lambda: False
+    overlapped.current_stream = lambda index: 0
+    library = torch.library.Library("shingle", "IMPL")
+    library.impl("gemm_all_reduce", overlapped.gemm_all_reduce, "CPU", allow_override=True)
+    return library
+
+
+def join(host):
+    if host:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29621", RANK="0", WORLD_SIZE="1")
+        dist.init_process_group("gloo")
+        return torch.device("cpu"), lambda: [made.context.synchronize() for made in contexts._contexts.values()]
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    return device, torch.cuda.synchronize
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--host", action="store_true", help="measure without a GPU")
+    args = parser.parse_args()
+    device, wait = join(args.host)
+    libraries = [empty_op()] + ([use_host_rank()] if args.host else [])
+    x, w = torch.randn(ROWS, K, device=device), torch.randn(N, K, device=device)
+    group = dist.group.WORLD.group_name
+    empty, op = libraries[0][1], torch.ops.shingle.gemm_all_reduce.default
+    with torch.inference_mode(), forced(True):
+        first = op(x, w, group)
+        wait()
+        made = next(iter(contexts._contexts.values()))
+        ((shape, call),) = made.calls.items()
+        out = outputs.gemm_all_reduce(x, w, group)
+        matrices = [overlapped.rows_argument(t)[0] for t in (x, w, out)]
+        streams = (overlapped.current_stream(device.index),)
+        c_call = us(lambda: call._function(made.context.handle, call._number, ROWS, call._reference), wait)
+        if args.host:
+            call._function = lambda *_: 0
+        figures = {
+            "empty op": us(lambda: empty(x, w, group), wait),
+            "op": us(lambda: op(x, w, group), wait),
+            "C call": c_call,
+            "of it: checks and result": us(lambda: outputs.gemm_all_reduce(x, w, group), wait),
+            "of it: prepared call": us(lambda: call(ROWS, matrices, streams), wait),
+            "of it: group": us(lambda: find_group(group), wait),
+            "of it: shape": us(lambda: overlapped.gemm("gemm+allreduce", x, w, made.group, bias=False), wait),
+            "of it: operands": us(lambda: overlapped.operands(shape, x, w, None), wait),
+            "of it: choice": us(lambda: overlapped.overlaps(made.group, shape, ROWS), wait),
+            "of it: lookup": us(lambda: contexts.find_call(made.group, shape, ROWS, device.index), wait),
+        }
+    if dist.get_rank() == 0:
+        for name, value in figures.items():
+            print(f"{name:26} {value:7.2f} us")
+        over = figures["op"] - figures["empty op"]
+        print(f"{'op over empty op':26} {over:7.2f} us (target {TARGET_US}{'; without the C call' if args.host else ''})")
+    st.release()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
