@@ -203,6 +203,7 @@ def test_all_gather_gemm(ranks, m):
 def test_replicated_gemm(ranks):
     for dtype in DTYPES:
         on_ranks(ranks, replicated_case, 7, dtype)
+    on_ranks(ranks, replicated_case, 0, torch.float64)
 
 
 @RANKS
@@ -215,7 +216,7 @@ def test_all_to_all(ranks, dispatch):
 @RANKS
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu", "swiglu"])
 def test_mlp(ranks, activation):
-    for m in (6, 7):
+    for m in (6, 7, 1):
         on_ranks(ranks, mlp_case, m, torch.float64, activation)
 
 

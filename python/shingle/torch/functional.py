@@ -33,7 +33,7 @@ def gemm_reduce_scatter(x, w, group=None, *, bias=None, activation=None, dim=0):
         raise InvalidArgument(f"x.shape = {tuple(x.shape)}: dimension {dim} must be a multiple of the {ranks} ranks")
     x = x.movedim(dim, 0)
     out = _ops.gemm_reduce_scatter(x.flatten(0, -2), w, group, bias, activation)
-    return out.view(x.shape[0] // ranks, *x.shape[1:-1], -1).movedim(0, dim)
+    return out.view(x.shape[0] // ranks, *x.shape[1:-1], out.shape[-1]).movedim(0, dim)
 
 
 def leading(x, dim):
@@ -79,9 +79,9 @@ def all_gather_gemm(x, ws, group=None, *, rows=None, return_gathered=False, dim=
     dim = leading(x, dim)
     x = x.movedim(dim, 0)
     gathered, outs = _ops.all_gather_gemm(x.flatten(0, -2), list(ws), group, None, return_gathered)
-    shape = (x.shape[0] * ranks_of(group), *x.shape[1:-1], -1)
-    outs = [out.view(shape).movedim(0, dim) for out in outs]
-    return (gathered.view(shape).movedim(0, dim), outs) if return_gathered else outs
+    shape = (x.shape[0] * ranks_of(group), *x.shape[1:-1])
+    outs = [out.view(*shape, out.shape[-1]).movedim(0, dim) for out in outs]
+    return (gathered.view(*shape, x.shape[-1]).movedim(0, dim), outs) if return_gathered else outs
 
 
 def replicated_gemm(x, w, group=None):
@@ -90,7 +90,7 @@ def replicated_gemm(x, w, group=None):
     x: [..., k]. w: [n, k]. Returns [..., n]. Forward does not communicate; backward sums the gradient of x over the
     ranks, overlapped.
     """
-    return _ops.replicated_gemm(x.flatten(0, -2), w, name_of(group)).view(*x.shape[:-1], -1)
+    return _ops.replicated_gemm(x.flatten(0, -2), w, name_of(group)).view(*x.shape[:-1], w.shape[0])
 
 
 def all_to_all_gemm(x, w, group=None, *, splits):
@@ -126,4 +126,4 @@ def mlp(x, up, down, group=None, *, activation="swiglu", rows=None):
     if x.dim() != 2 and rows is not None:
         raise InvalidArgument(f"rows = {rows} needs x of two dimensions; x has {x.dim()}")
     out = _ops.mlp(x.flatten(0, -2), up, down, name_of(group), activation, rows)
-    return out.view(*x.shape[:-1], -1)
+    return out.view(*x.shape[:-1], down.shape[0])

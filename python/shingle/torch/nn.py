@@ -50,7 +50,7 @@ class _Parallel(nn.Module):
         if self.sequence_parallel and self.sequence_dim != 0 and x.dim() > 2:
             raise InvalidArgument("main_grad and deferred weight gradients need sequence_dim = 0")
         out = ParallelLinear.apply(x.flatten(0, -2), self.weight, self.bias, kind, self.group, self.weight_gradients)
-        return out.view(-1, *x.shape[1:-1], out.shape[-1])
+        return out if x.dim() == 2 else out.view(-1, *x.shape[1:-1], out.shape[-1])
 
     def extra_repr(self):
         out_features, in_features = self.weight.shape
