@@ -9,7 +9,6 @@ The same program runs on GPUs and on CPU. On CPU, ops are mm and c10d collective
 import torch
 import torch.distributed as dist
 from ranks import join, say
-
 from shingle import torch as st
 
 ROWS, IN, OUT = 512, 256, 128

@@ -9,10 +9,9 @@ Backward of the all-gather is an overlapped reduce-scatter, and the other way ro
 import torch
 import torch.distributed as dist
 from ranks import join, say
-from torch import nn
-
 from shingle import torch as st
 from shingle.torch.nn import ColumnParallelLinear, RowParallelLinear
+from torch import nn
 
 ROWS, HIDDEN, INNER, STEPS = 64, 32, 96, 5
 

@@ -12,11 +12,10 @@ import tempfile
 import torch
 import torch.distributed as dist
 from ranks import join, say
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-from transformers.distributed import DistributedConfig
-
 from shingle import torch as st
 from shingle.torch import transformers
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.distributed import DistributedConfig
 
 
 def tiny_llama(folder):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A training step as in torchtitan: parallelize_module, torch.compile, AdamW; losses with Shingle's styles and PyTorch's.
+"""A training step as in torchtitan: parallelize_module, torch.compile and AdamW, with Shingle's styles and PyTorch's.
 
     torchrun --nproc-per-node 2 examples/python/05_training_step_with_compile.py
 
@@ -9,14 +9,13 @@ Only the import of the styles differs between the two.
 import torch
 import torch.distributed as dist
 from ranks import join, say
+from shingle import torch as st
+from shingle.torch import dtensor as shingle
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor import parallel as pytorch
 from torch.nn import functional as F
-
-from shingle import torch as st
-from shingle.torch import dtensor as shingle
 
 BATCH, SEQUENCE, HIDDEN, INNER, STEPS = 2, 16, 32, 64, 4
 

@@ -37,7 +37,9 @@ class World:
             try:
                 joined = allgather(ctypes.string_at(own, size))
                 if len(joined) != size * ranks:
-                    raise ValueError(f"allgather returned {len(joined)} bytes; expected {size} of each of {ranks} ranks")
+                    raise ValueError(
+                        f"allgather returned {len(joined)} bytes; expected {size} of each of {ranks} ranks"
+                    )
                 ctypes.memmove(everyones, joined, len(joined))
             except BaseException as error:  # must not leave a C callback
                 raised.append(error)

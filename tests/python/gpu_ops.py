@@ -41,7 +41,9 @@ def start_ranks(args):
             variables |= {"NCCL_HOSTID": f"h{rank}", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo",
                           "NCCL_IB_DISABLE": 1}  # fmt: skip
         environment = os.environ | {name: str(value) for name, value in variables.items()}
-        processes.append(subprocess.Popen([sys.executable, __file__, "--only", args.only, "--as-rank"], env=environment))
+        processes.append(
+            subprocess.Popen([sys.executable, __file__, "--only", args.only, "--as-rank"], env=environment)
+        )
     deadline, codes = time.monotonic() + args.deadline, []
     for rank, process in enumerate(processes):
         try:
@@ -75,7 +77,9 @@ def run_cases(only):
         except BaseException:
             print(f"rank {rank}: {name} FAILED\n{traceback.format_exc()}", flush=True)
             os._exit(1)  # the process group may hang in its destructor
-        print(f"rank {rank}: {name} passed in {time.monotonic() - begin:.1f} s{f': {note}' if note else ''}", flush=True)
+        print(
+            f"rank {rank}: {name} passed in {time.monotonic() - begin:.1f} s{f': {note}' if note else ''}", flush=True
+        )
     from shingle import torch as st
 
     faulthandler.dump_traceback_later(CASE_DEADLINE_S, exit=True)
@@ -152,7 +156,10 @@ def outcome(call, leaves, overlapped, backward):
     with forced(overlapped), torch.set_grad_enabled(backward):
         outs = torch.utils._pytree.tree_leaves(call(*leaves))
         if backward:
-            sum((out.float() * (1 + torch.arange(out.numel(), device=out.device).view(out.shape) % 3)).sum() for out in outs).backward()
+            sum(
+                (out.float() * (1 + torch.arange(out.numel(), device=out.device).view(out.shape) % 3)).sum()
+                for out in outs
+            ).backward()
     return [out.detach() for out in outs] + [leaf.grad for leaf in leaves if backward]
 
 
@@ -232,6 +239,7 @@ def two_groups():
 
     other, x, w = dist.new_group(), integers(512, K, dtype=torch.bfloat16), integers(N, K, dtype=torch.bfloat16)
     for group in (None, other, None):
+
         def call(x, w, group=group):
             return st.gemm_all_reduce(x, w, group)
 

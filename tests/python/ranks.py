@@ -50,7 +50,7 @@ class Ranks:
             self.processes.append(process)
 
     def run(self, function, *args):
-        """Calls a module-level function on all ranks. Returns the results, or raises AssertionError with all failures."""
+        """Calls a module-level function on all ranks. Returns the results; raises AssertionError with all failures."""
         failures, results = [], []
         for pipe in self.pipes:
             pipe.send((function, args))

@@ -16,7 +16,9 @@ def header_fields(struct):
     body = re.search(rf"typedef struct {struct} \{{(.*?)\n\}} {struct};", HEADER, re.DOTALL).group(1)
     body = re.sub(r"//.*", "", body)
     callbacks = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", body)
-    return [re.search(r"(\w+)\s*$", declaration).group(1) for declaration in callbacks.split(";") if declaration.strip()]
+    return [
+        re.search(r"(\w+)\s*$", declaration).group(1) for declaration in callbacks.split(";") if declaration.strip()
+    ]
 
 
 def mirror(struct):
@@ -66,7 +68,9 @@ def test_every_function_of_the_header_is_mirrored():
 
 def test_enumerators_have_the_values_of_the_header(compiled):
     values = dict(line.split(" = ") for line in compiled if " = " in line)
-    mirrored = {f"SHINGLE_{name.upper()}": number for table in (_abi.DTYPES, _abi.ROLES) for name, number in table.items()}
+    mirrored = {
+        f"SHINGLE_{name.upper()}": number for table in (_abi.DTYPES, _abi.ROLES) for name, number in table.items()
+    }
     for name, number in mirrored.items():
         assert int(values.pop(name)) == number
     statuses = {int(v) for n, v in values.items() if n not in ("SHINGLE_ROWS_CONTIGUOUS", "SHINGLE_ROWS_BLOCK_CYCLIC")
@@ -75,6 +79,8 @@ def test_enumerators_have_the_values_of_the_header(compiled):
 
 
 def test_a_wrong_mirror_is_found(compiled):
-    swapped = type("Swapped", (_abi.Struct,), {"_fields_": [_abi.Matrix._fields_[0], *reversed(_abi.Matrix._fields_[1:])]})
+    swapped = type(
+        "Swapped", (_abi.Struct,), {"_fields_": [_abi.Matrix._fields_[0], *reversed(_abi.Matrix._fields_[1:])]}
+    )
     expected = [line.removeprefix("shingle_matrix ") for line in compiled if line.startswith("shingle_matrix ")]
     assert expected[1:] != list(mirror(swapped))

@@ -217,8 +217,14 @@ def llama(seed=3):
 
     torch.manual_seed(seed)
     return LlamaForCausalLM(
-        LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-                    num_key_value_heads=2)  # fmt: skip
+        LlamaConfig(
+            vocab_size=64,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+        )  # fmt: skip
     )
 
 

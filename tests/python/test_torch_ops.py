@@ -21,7 +21,7 @@ def random(*shape, dtype=torch.float64, grad=True):
     return torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_(grad)
 
 
-def own(whole, rows=None):
+def own(whole):
     """This rank's rows of a matrix."""
     rank, ranks = sizes()
     shard = -(-whole.shape[0] // ranks)
@@ -244,9 +244,7 @@ def strides_and_dimensions_case():
     up = torch.randn(2 * INNER, K)
     assert st.mlp(x, up, torch.randn(N, INNER)).shape == (4 * ranks, 3, N)
     activated = st.gemm_reduce_scatter(flat, up, bias=torch.ones(2 * INNER), activation="swiglu")
-    torch.testing.assert_close(
-        activated, sequential.activate(st.gemm_reduce_scatter(flat, up) + 1, "swiglu")
-    )
+    torch.testing.assert_close(activated, sequential.activate(st.gemm_reduce_scatter(flat, up) + 1, "swiglu"))
 
 
 def test_strides_and_dimensions():

@@ -53,7 +53,7 @@ def kernels_case():
     with host_ranks():
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
 
-            def random(*shape):
+            def random(*shape, dtype=dtype):
                 return torch.randn(shape).to(dtype)
 
             wide, w, up, down = random(5, 2 * K), random(N, K), random(8, K), random(N, 4)

@@ -11,6 +11,7 @@ from .crossover import Shape
 from .groups import Group
 from .settings import settings
 
+
 def roles(shape: Shape):
     """Matrices of a call, in the order in which kernels pass them."""
     if shape.op == "mlp":
@@ -59,7 +60,7 @@ _making = threading.Lock()  # backward declares from autograd's thread
 
 
 def find_call(group: Group, shape: Shape, m: int, device: int):
-    """The prepared Call of an operator, for m rows. Its first use makes the context and declares it: collective.
+    """The prepared Call of an operator, for m rows. First use makes the context and declares the operator: collective.
 
     Raises Unsupported under CUDA graph capture if the operator is not declared yet.
     """
@@ -73,6 +74,7 @@ def find_call(group: Group, shape: Shape, m: int, device: int):
             "call shingle.torch.warmup first, or run the model once before the capture"
         )
     with _making:
+        found = _contexts.get((group.process_group, device))
         if found is None:
             _contexts[group.process_group, device] = found = GroupContext(group, device)
         return found.declare(shape)

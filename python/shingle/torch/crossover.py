@@ -76,7 +76,9 @@ class Table:
                 from_m = row.pop("from_m")
                 self.from_m[Shape(**row).key] = NEVER if from_m is None else int(from_m)
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgument(f"{path} is no table of crossovers: {error!r}; write one with table.save()") from error
+            raise InvalidArgument(
+                f"{path} is no table of crossovers: {error!r}; write one with table.save()"
+            ) from error
 
 
 table = Table()

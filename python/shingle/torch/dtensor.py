@@ -7,8 +7,7 @@ that no op serves (embeddings, other layouts, features that the ranks do not div
 """
 
 from torch import nn
-from torch.distributed.tensor import Shard, distribute_module
-from torch.distributed.tensor import parallel
+from torch.distributed.tensor import Shard, distribute_module, parallel
 
 from . import parallel_styles as styles
 

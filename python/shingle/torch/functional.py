@@ -1,9 +1,11 @@
 """The ops as functions. w is [out, in] as in nn.Linear. x is [..., in]; its leading dimensions are rows.
 
 `group` is a ProcessGroup, its group_name, a 1-D DeviceMesh, or None for the default group. All ranks of a group make
-the same calls in the same order. Scattered rows: rank r of W holds rows [r · ceil(rows / W), …) of the whole, so the last
-ranks may hold fewer, or none. With more than two dimensions, dimension `dim` is what is scattered or gathered, and the
-ranks must divide it. A dim other than 0 costs copies, unless the dimensions before it have size 1.
+the same calls in the same order.
+
+Scattered rows: rank r of W holds rows [r · ceil(rows / W), …) of the whole, so the last ranks may hold fewer, or none.
+An x of more than two dimensions is scattered or gathered in dimension `dim`, which the number of ranks must divide. A
+dim other than 0 costs copies, unless the dimensions before it have size 1.
 
 Wrong arguments raise InvalidArgument, which names the argument.
 """

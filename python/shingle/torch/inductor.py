@@ -12,8 +12,8 @@
 | all_gather_into_tensor (dimension 0) → mm | all_gather_gemm |
 
 A view may stand between GEMM and collective. A value that something else uses too is left alone, also gathered rows of
-several GEMMs, which all_gather_gemm does not overlap. gemm_all_reduce_norm rounds the normed rows once, where a norm may
-have rounded before it multiplied by the weight.
+several GEMMs, which all_gather_gemm does not overlap. gemm_all_reduce_norm rounds the normed rows once. The norm that
+it replaces may have rounded before it multiplied by the weight.
 """
 
 import operator

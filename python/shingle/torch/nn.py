@@ -1,8 +1,8 @@
 """Modules of tensor-parallel layers on the ops.
 
-Inputs are [..., features]. With sequence_parallel, the dimension `sequence_dim` of activations between layers is sharded:
-0 for [sequence, batch, hidden] (Megatron) and for rows, 1 for [batch, sequence, hidden]. An input that is a DTensor gives
-an output that is one.
+Inputs are [..., features]. With sequence_parallel, the dimension `sequence_dim` of activations between layers is
+sharded: 0 for [sequence, batch, hidden] (Megatron) and for rows, 1 for [batch, sequence, hidden]. If the input is a
+DTensor, so is the output.
 """
 
 import torch
@@ -80,7 +80,9 @@ class ColumnParallelLinear(_Parallel):
     def forward(self, x):
         rows = local(x)
         if self.weight_gradients.applies_to(self.weight):
-            return like(x, self._with_weight_gradients(rows, "gather" if self.sequence_parallel else "replicate"), Shard(-1))
+            return like(
+                x, self._with_weight_gradients(rows, "gather" if self.sequence_parallel else "replicate"), Shard(-1)
+            )
         if self.sequence_parallel:
             (out,) = functional.all_gather_gemm(rows, [self.weight], self.group, dim=self.sequence_dim)
         else:
@@ -116,7 +118,9 @@ class RowParallelLinear(_Parallel):
         rows = local(x)
         placement = Shard(self.sequence_dim) if self.sequence_parallel else Replicate()
         if self.weight_gradients.applies_to(self.weight):
-            return like(x, self._with_weight_gradients(rows, "scatter" if self.sequence_parallel else "reduce"), placement)
+            return like(
+                x, self._with_weight_gradients(rows, "scatter" if self.sequence_parallel else "reduce"), placement
+            )
         if self.sequence_parallel:
             out = functional.gemm_reduce_scatter(rows, self.weight, self.group, bias=self.bias, dim=self.sequence_dim)
         else:
@@ -166,7 +170,9 @@ class SwiGluMLP(nn.Module):
     @classmethod
     def from_linears(cls, gate, up, down, group=None, **options):
         """This rank's part of three nn.Linear without bias that every rank has whole."""
-        made = cls(gate.in_features, gate.out_features, group, device=gate.weight.device, dtype=gate.weight.dtype, **options)
+        made = cls(
+            gate.in_features, gate.out_features, group, device=gate.weight.device, dtype=gate.weight.dtype, **options
+        )
         rank, ranks = (at := find_group(made.group)).rank, at.size
         with torch.no_grad():
             made.gate_up.copy_(torch.cat([layer.weight.chunk(ranks, 0)[rank] for layer in (gate, up)]))

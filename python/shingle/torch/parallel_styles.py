@@ -1,4 +1,7 @@
-"""Forwards of nn.Linear whose parameters are DTensors of one mesh dimension, on the ops. Used by dtensor and transformers."""
+"""Forwards of nn.Linear on the ops. Parameters are DTensors of one mesh dimension.
+
+dtensor and transformers install them.
+"""
 
 import functools
 

@@ -1,4 +1,7 @@
-"""The ops as mm and c10d collectives, one after the other: on CPU, below the crossover, and as the reference of tests."""
+"""The ops as mm and c10d collectives, one after the other.
+
+They serve CPU tensors, calls below the crossover, and tests as the reference.
+"""
 
 import torch
 import torch.distributed as dist

@@ -52,7 +52,9 @@ def check_gemm(x, w, name="w"):
 
 def check_weight(x, w, name, columns):
     if w.dim() != 2 or w.shape[1] != columns:
-        raise InvalidArgument(f"{name}.shape = {tuple(w.shape)}; expected [out, {columns}], to multiply {columns} columns")
+        raise InvalidArgument(
+            f"{name}.shape = {tuple(w.shape)}; expected [out, {columns}], to multiply {columns} columns"
+        )
     check_like(x, w, name)
 
 

@@ -39,9 +39,7 @@ def warmup(step, *, tune=True, least_m=16):
     for group, shape in used:
         contexts.find_call(group, shape, settings.max_m, torch.cuda.current_device())
         if tune and shape.key not in table.from_m:
-            table.from_m[shape.key] = crossover(
-                {m: measure(group, shape, m) for m in powers(least_m, settings.max_m)}
-            )
+            table.from_m[shape.key] = crossover({m: measure(group, shape, m) for m in powers(least_m, settings.max_m)})
     return result
 
 
@@ -62,7 +60,7 @@ def measure(group, shape, m):
 def median_us(group, kernel, args, choice):
     samples = []
     with forced(choice):
-        for turn in range(WARM + TIMED):
+        for _ in range(WARM + TIMED):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             dist.barrier(group=group.process_group)
             begin.record()
