@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 
 from ..context import Context, World
-from ..errors import Error, Unsupported
+from ..errors import Timeout, Unsupported
 from .crossover import Shape
-from .groups import Group
+from .groups import Group, find_group, name_of
 from .settings import settings
 
 
@@ -80,9 +80,13 @@ def find_call(group: Group, shape: Shape, m: int, device: int):
         return found.declare(shape)
 
 
-def release(group: Group | None = None):
-    """Releases the contexts of a group, or of all. Destroy CUDA graphs that hold their calls first. Collective."""
-    for key in [key for key in _contexts if group is None or key[0] is group.process_group]:
+def release(group=None):
+    """Releases the contexts of a group, or of all groups. Destroy CUDA graphs that hold their calls first.
+
+    group: a ProcessGroup, its group_name, or a 1-D DeviceMesh; None: all. Collective.
+    """
+    only = None if group is None else find_group(name_of(group)).process_group
+    for key in [key for key in _contexts if only is None or key[0] is only]:
         found = _contexts.pop(key)
         found.context.close()
         found.context.world.close()
@@ -99,6 +103,6 @@ def store_allgather(group: Group):
         try:
             return b"".join(store.get(f"{turn}/{rank}") for rank in range(group.size))
         except dist.DistStoreError as error:
-            raise Error(f"a rank of group {group.name!r} did not join its context: {error}") from error
+            raise Timeout(f"a rank of group {group.name!r} did not join its context: {error}") from error
 
     return allgather
