@@ -10,7 +10,7 @@ import ctypes
 import functools
 import os
 import pathlib
-from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 
 from . import errors
 
@@ -66,10 +66,9 @@ class ContextOptions(Struct):
         ("arena_bytes", c_int64),
         ("most_plans", c_int64),
         ("timeout_us", c_double),
-        ("registered", c_int32),
         ("verify", c_int32),
         ("workers", c_int32),
-        ("reserved", c_int32),
+        ("registered_bytes", c_int64),
     ]
 
 
@@ -158,6 +157,11 @@ FUNCTIONS = {
     "shingle_context_declare": (STATUS, c_void_p, POINTER(Operator), POINTER(c_int32)),
     "shingle_context_call": (STATUS, c_void_p, c_int32, c_int64, POINTER(Arguments)),
     "shingle_context_synchronize": (STATUS, c_void_p),
+    "shingle_context_allocate": (STATUS, c_void_p, c_int32, c_int64, POINTER(c_void_p)),
+    "shingle_context_release": (STATUS, c_void_p, c_void_p),
+    "shingle_context_plug": (STATUS, c_void_p),
+    "shingle_plugged_malloc": (c_void_p, c_ssize_t, c_int, c_void_p),
+    "shingle_plugged_free": (None, c_void_p, c_ssize_t, c_int, c_void_p),
     "shingle_context_arena_bytes": (STATUS, c_void_p, POINTER(c_int64)),
     "shingle_arena_bytes_needed": (
         STATUS, POINTER(WorldOptions), POINTER(ContextOptions), POINTER(Operator), POINTER(c_int64),

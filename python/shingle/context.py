@@ -85,18 +85,19 @@ class Context:
 
     mechanism: mechanism and params of all operators, such as "fused"; None: the fastest predicted one.
     arena_bytes: least staging memory of a rank. most_plans: plans that are kept ready; 0: 64. timeout_us: deadline of
-    every wait of a call; 0: 30 s. registered: peers access matrices directly. verify: prove each plan when it is made.
-    workers: SMs that kernels of the context may hold while they wait; 0: all.
+    every wait of a call; 0: 30 s. verify: prove each plan when it is made. workers: SMs that kernels of the context may
+    hold while they wait; 0: all. registered_bytes: registered memory of each rank, which peers access directly; 0:
+    none. With some, all matrices of calls must come from allocate(), at the same offset on all ranks.
 
     Collective if the ranks are processes. Calls are made by one thread at a time: `lock` is held during each.
     """
 
-    def __init__(self, world, *, mechanism=None, arena_bytes=0, most_plans=0, timeout_us=0, registered=False,
-                 verify=False, workers=0):  # fmt: skip
+    def __init__(self, world, *, mechanism=None, arena_bytes=0, most_plans=0, timeout_us=0, verify=False,
+                 workers=0, registered_bytes=0):  # fmt: skip
         handle = ctypes.c_void_p()
         options = _abi.ContextOptions(
             mechanism=_abi.encoded(mechanism), arena_bytes=arena_bytes, most_plans=most_plans, timeout_us=timeout_us,
-            registered=registered, verify=verify, workers=workers,
+            verify=verify, workers=workers, registered_bytes=registered_bytes,
         )  # fmt: skip
         _abi.check(_abi.library().shingle_context_create(world.handle, options, ctypes.byref(handle)))
         self._handle = handle
@@ -128,6 +129,20 @@ class Context:
         """Waits until all calls are done. Raises Timeout with the diagnosis if one has failed."""
         with self.lock:
             _abi.check(_abi.library().shingle_context_synchronize(self.handle))
+
+    def allocate(self, rank, size):
+        """Address of `size` bytes of a local rank's registered memory, aligned to 512 bytes.
+
+        Ranks that allocate and release the same sizes in the same order get the same offsets, which a call compares.
+        The memory ends with the context. Raises Unsupported if no free block is as large.
+        """
+        memory = ctypes.c_void_p()
+        _abi.check(_abi.library().shingle_context_allocate(self.handle, rank, size, memory))
+        return memory.value
+
+    def release(self, memory):
+        """Gives back memory of allocate(). All calls that use it must be done."""
+        _abi.check(_abi.library().shingle_context_release(self.handle, memory))
 
     @property
     def arena_bytes(self):

@@ -63,7 +63,7 @@ struct TileRun {
 
 /// The runs of a tile, in the order of their pieces. Runs that continue each other are one.
 std::vector<TileRun> tile_runs(const Tables& tables, const Placement& at, const Tiling& tiling,
-                             std::int64_t position) {
+                               std::int64_t position) {
   std::vector<TileRun> runs;
   const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
   const auto element = static_cast<std::int64_t>(
