@@ -1,11 +1,41 @@
-"""A record of a program of this folder, in the form of the programs in bench/, for scripts/records.py."""
+"""What the programs of this folder share: joining the ranks, timing a call, and a record for scripts/records.py."""
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
 import torch
+import torch.distributed as dist
+
+SLEEP_CYCLES = 4_000_000  # longer than the host takes to launch a call
+
+
+def join():
+    """Joins the processes of torchrun, each with its GPU. Returns (rank, number of ranks, name of the group)."""
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    return dist.get_rank(), dist.get_world_size(), dist.group.WORLD.group_name
+
+
+def slowest_us(call):
+    """Device time of a call on the slowest rank, launched while the device sleeps."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    dist.barrier()
+    torch.cuda._sleep(SLEEP_CYCLES)
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    us = torch.tensor([begin.elapsed_time(end) * 1e3], device="cuda")
+    dist.all_reduce(us, op=dist.ReduceOp.MAX)
+    return us.item()
+
+
+def quartiles(samples):
+    low, median, high = statistics.quantiles(samples, n=4)
+    return {"median_us": median, "p25_us": low, "p75_us": high}
 
 
 def commit():

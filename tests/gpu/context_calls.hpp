@@ -262,6 +262,7 @@ struct Soak {
   int check_every = 50;
   int workers = 0;  ///< ContextOptions::workers
   bool graphs = true;
+  double timeout_us = 20e6;
 };
 
 /// Calls of some operators over and over, on several streams and in graphs. Every so often outputs are
@@ -278,7 +279,7 @@ class Soaking {
             world,
             {.choose = [seed = what.seed](const Problem& problem) { return draw_params_for(problem, seed); },
              .workers = what.workers,
-             .timeout_us = 20e6}) {
+             .timeout_us = what.timeout_us}) {
     std::vector<Problem> declared;
     for (int i = 0; i < operators; ++i) {
       declared.push_back(draw_declared(dice_, world.size()));

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Host time of an op beyond that of an empty op of the same schema, and of the parts of it, in microseconds a call.
 
-    torchrun --nproc-per-node 2 bench/python/op_overhead.py     # GPUs
-    python bench/python/op_overhead.py --host                   # no GPU: a context of one host rank, CPU tensors
+    torchrun --nproc-per-node 2 bench/torch/op_overhead.py     # GPUs
+    python bench/torch/op_overhead.py --host                   # no GPU: a context of one host rank, CPU tensors
 
 Each figure is the least of several loops, so that other processes of the machine are not in it. The target is at most
 5 us over the empty op. With --host, the op is measured without its C call, whose threads would compete for the cores,
