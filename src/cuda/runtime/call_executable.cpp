@@ -52,6 +52,12 @@ struct CallExecutable::Matrices {
   std::vector<void*> copies{};
 };
 
+/// What a local rank launches of a call: its graph, or commands on these matrices.
+struct CallExecutable::Ready {
+  bool graph = false;
+  Matrices matrices;
+};
+
 CallExecutable::CallExecutable(CudaWorld& world, const Plan& plan, std::shared_ptr<CudaArena> arena,
                                double timeout_us)
     : world_(world),
@@ -70,8 +76,8 @@ CallExecutable::CallExecutable(CudaWorld& world, const Plan& plan, std::shared_p
   for (std::size_t index = 0; index < arena_->local_ranks(); ++index) {
     CudaArena::Calls& calls = arena_->calls(index);
     const DeviceGuard guard(calls.local.device());
-    ranks_.push_back(
-        std::make_unique<Rank>(calls, program_.ranks[static_cast<std::size_t>(calls.local.rank())]));
+    ranks_.emplace_back(new Rank(calls, program_.ranks[static_cast<std::size_t>(calls.local.rank())]),
+                        UnlessHopeless{world_.shared_health()});
     make(*ranks_.back());
   }
 }
@@ -139,28 +145,52 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
   const bool capturing = are_captured(world_.local(), streams);
   if (capturing && !unfit_for_graph_.empty()) throw Unsupported(unfit_for_graph_);
   const RelaxedCapture relaxed;  // to look at events of earlier calls
+  const auto stream_of = [&](std::size_t index) {
+    return streams.empty() ? ranks_[index]->calls.queue.stream() : static_cast<cudaStream_t>(streams[index]);
+  };
   try {
+    // All local ranks get ready before the first one launches. Making a graph, or memory for copies, may wait
+    // for the device of another local rank. That device must not wait for a rank that is launched later.
+    std::vector<Ready> ready;
+    for (std::size_t index = 0; index < ranks_.size(); ++index) {
+      const DeviceGuard guard(ranks_[index]->calls.local.device());
+      if (!capturing) make_room(*ranks_[index]);
+      const bool graph = !capturing && update_graph(index, tag, matrices);
+      ready.push_back({graph, graph ? Matrices{} : fit(*ranks_[index], matrices, stream_of(index))});
+    }
+    captured_ = captured_ || capturing;
     for (std::size_t index = 0; index < ranks_.size(); ++index) {
       Rank& rank = *ranks_[index];
-      RankQueue& queue = rank.calls.queue;
       const DeviceGuard guard(rank.calls.local.device());
-      const auto stream = streams.empty() ? queue.stream() : static_cast<cudaStream_t>(streams[index]);
+      const cudaStream_t stream = stream_of(index);
       if (capturing) {
-        captured_ = true;
-        enqueue(index, tag, matrices, stream);
+        enqueue(index, tag, ready[index].matrices, stream);
         continue;
       }
-      const std::size_t launches = rank.launches.launches.size() + 2;
-      arena_->monitor().make_room(rank.calls.local.rank(), queue.backlog(), launches, [] { return false; });
+      RankQueue& queue = rank.calls.queue;
       rank.calls.recent[queue.backlog().added() % rank.calls.recent.size()] = memory_;
-      queue.add(stream, launches, [&] {
-        if (!launch_graph(index, tag, matrices, stream)) enqueue(index, tag, matrices, stream);
+      queue.add(stream, launches_of(rank), [&] {
+        if (ready[index].graph)
+          rank.graph->launch(stream);
+        else
+          enqueue(index, tag, ready[index].matrices, stream);
       });
       rank.end = queue.backlog().added();
     }
   } catch (...) {
     world_.fail_and_throw(std::current_exception());
   }
+}
+
+/// Number of launches of a call, with its begin and its end.
+std::size_t CallExecutable::launches_of(const Rank& rank) {
+  return rank.launches.launches.size() + 2;
+}
+
+/// Waits until the driver's queues have room for a call.
+void CallExecutable::make_room(Rank& rank) {
+  arena_->monitor().make_room(rank.calls.local.rank(), rank.calls.queue.backlog(), launches_of(rank),
+                              [] { return false; });
 }
 
 /// Throws InvalidArgument if a matrix that peers access does not lie in the heap, or is not one that they can
@@ -211,25 +241,28 @@ bool CallExecutable::must_copy(const Rank& rank, const CallMatrix& matrix) const
   return rows > 0 && (!dense || reinterpret_cast<std::uintptr_t>(matrix.memory.data) % alignment != 0);
 }
 
-/// Launches a call as a graph, which costs less than its commands one by one. A graph is made at the second
-/// call, as many plans are called only once, and moved to other matrices by capturing the call again. False
-/// if the call is not fit for it.
-bool CallExecutable::launch_graph(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
-                                  cudaStream_t stream) {
+/// Makes the rank's graph hold a call: launching it costs less than the commands one by one. A graph is made
+/// at the second call, as many plans are called only once, and moved to other matrices by capturing the call
+/// again. False if the call is not fit for it.
+bool CallExecutable::update_graph(std::size_t index, const CallTag& tag,
+                                  std::span<const CallMatrix> matrices) {
   Rank& rank = *ranks_[index];
   if (!as_graphs_ ||
       std::ranges::any_of(matrices, [&](const CallMatrix& one) { return must_copy(rank, one); }))
     return false;
   if (!std::exchange(rank.called, true)) return false;
-  const auto capture = [&](cudaStream_t on) { enqueue(index, tag, matrices, on); };
-  const cudaStream_t on = rank.calls.captures.get();
+  const auto capture = [&](cudaStream_t on) { enqueue(index, tag, fit(rank, matrices, on), on); };
+  const Stream& on = rank.calls.captures;
   const bool same = rank.held_tag.op == tag.op && rank.held_tag.m == tag.m &&
                     std::ranges::equal(rank.held, matrices) && !world_.options().on_step;
-  if (rank.graph && !same && !rank.graph->update(on, capture)) rank.graph.reset();
-  if (!rank.graph) rank.graph = Graph::capture(on, capture);
+  if (rank.graph && !same && !rank.graph->update(on.get(), capture)) rank.graph.reset();
+  if (!rank.graph) {
+    rank.graph = Graph::capture(on.get(), capture);
+    rank.graph->upload(on.get());
+    on.synchronize();
+  }
   rank.held_tag = tag;
   rank.held.assign(matrices.begin(), matrices.end());
-  rank.graph->launch(stream);
   return true;
 }
 
@@ -265,10 +298,9 @@ CallExecutable::Matrices CallExecutable::fit(const Rank& rank, std::span<const C
   return fitted;
 }
 
-void CallExecutable::enqueue(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
+void CallExecutable::enqueue(std::size_t index, const CallTag& tag, const Matrices& fitted,
                              cudaStream_t stream) {
   Rank& rank = *ranks_[index];
-  const Matrices fitted = fit(rank, matrices, stream);
   const CallWords& words = rank.calls.words;
   const Watch watch = rank.calls.local.watch(words.epoch);
   const CallFacts call{.op = static_cast<std::uint32_t>(tag.op),

@@ -10,6 +10,7 @@
 #include "arena.hpp"
 #include "commands.hpp"
 #include "cuda/raii/graph.hpp"
+#include "health.hpp"
 #include "shingle/backend/backend.hpp"
 
 namespace shingle::cuda {
@@ -56,15 +57,16 @@ class CallExecutable final : public Executable {
     std::vector<CallMatrix> held{};  ///< of the graph
   };
   struct Matrices;
+  struct Ready;
   bool is_reached(std::int32_t buffer) const;
   void require_registered(std::span<const CallMatrix> matrices) const;
   void make(Rank& rank);
   bool must_copy(const Rank& rank, const CallMatrix& matrix) const;
   Matrices fit(const Rank& rank, std::span<const CallMatrix> matrices, cudaStream_t stream) const;
-  bool launch_graph(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
-                    cudaStream_t stream);
-  void enqueue(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices,
-               cudaStream_t stream);
+  static std::size_t launches_of(const Rank& rank);
+  void make_room(Rank& rank);
+  bool update_graph(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices);
+  void enqueue(std::size_t index, const CallTag& tag, const Matrices& fitted, cudaStream_t stream);
   std::string unfit_for_graph() const;
 
   CudaWorld& world_;
@@ -73,7 +75,7 @@ class CallExecutable final : public Executable {
   const std::shared_ptr<CudaArena> arena_;
   const std::shared_ptr<const Memory> memory_;
   std::array<std::int32_t, Shifts::roles> buffers_{};  // by role; -1: none
-  std::vector<std::unique_ptr<Rank>> ranks_;           // by local rank
+  std::vector<Kept<Rank>> ranks_;                      // by local rank
   bool tells_ = true;                                  // calls begin and end with kernels
   std::string unfit_for_graph_{};                      // why a graph cannot hold the plan
   bool as_graphs_ = false;                             // calls are launched as graphs

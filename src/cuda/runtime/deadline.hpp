@@ -17,7 +17,7 @@ inline constexpr std::chrono::milliseconds attention{5};
 
 /// Time that an epoch may take beyond the timeout of one wait. Waits on the device time out first, as their
 /// error names the counter.
-inline constexpr double epoch_slack_us = 2e6;
+inline constexpr double epoch_slack_us = 5e5;
 /// Shortest deadline for NCCL to connect ranks: connecting takes NCCL seconds.
 inline constexpr double least_connect_us = 30e6;
 
