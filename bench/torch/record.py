@@ -8,6 +8,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from shingle import _abi
 
 SLEEP_CYCLES = 4_000_000  # longer than the host takes to launch a call
 
@@ -39,12 +40,12 @@ def quartiles(samples):
 
 
 def commit():
-    """The commit of these sources, "-dirty" behind it if they were changed since; "unknown" outside a repository."""
+    """The commit of these sources, "-dirty" behind it if they were changed since; outside a repository, the library's."""
     words = ["git", "-C", pathlib.Path(__file__).parent, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
     try:
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return _abi.library().shingle_commit().decode()
 
 
 def write_record(path, rows, **settings):
