@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "blas_api.hpp"
+#include "cuda/raii/graph.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
 #include "shingle/base/error.hpp"
@@ -240,6 +241,19 @@ double LibraryGemm::tune(cudaStream_t stream, LibraryOperands operands) {
 
 std::size_t LibraryGemm::candidates() const noexcept {
   return made_->algorithms.size();
+}
+
+std::vector<std::uint64_t> LibraryGemm::algorithm() const {
+  if (made_->algorithms.empty()) return {};
+  const auto& data = made_->algorithms[made_->chosen].algorithm.data;
+  return {std::begin(data), std::end(data)};
+}
+
+void LibraryGemm::load() {
+  const DeviceMemory workspace(std::max<std::size_t>(workspace_bytes(), 16));
+  void* const any = workspace.get();  // aligned as any matrix, and not accessed by a capture
+  const Stream stream;
+  Graph::capture(stream.get(), [&](cudaStream_t on) { run(on, {any, any, any, any}, any); });
 }
 
 }  // namespace shingle::cuda

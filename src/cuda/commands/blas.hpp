@@ -76,6 +76,10 @@ class LibraryGemm {
   /// results (instead of `c`) and workspaces for the trial.
   double tune(cudaStream_t stream, LibraryOperands operands);
   std::size_t candidates() const noexcept;
+  /// The algorithm in use, as cuBLASLt encodes it; empty without results.
+  std::vector<std::uint64_t> algorithm() const;
+  /// Makes CUDA load the kernel in use, by capturing a run that is never launched.
+  void load();
 
  private:
   struct Descriptors;

@@ -78,11 +78,18 @@ std::shared_ptr<LibraryGemm> LibraryCache::get(const BlasHandle& handle, const L
   return product;
 }
 
-std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle,
-                                                    const LibraryProblem& problem) const {
-  for (const auto& [known, product] : prepared_)
-    if (known == typical(problem)) return std::make_shared<LibraryGemm>(handle, problem, *product);
-  return std::make_shared<LibraryGemm>(handle, problem);
+std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle, const LibraryProblem& problem) {
+  const auto prepared = std::ranges::find(prepared_, typical(problem), &Product::first);
+  auto product = prepared != prepared_.end()
+                     ? std::make_shared<LibraryGemm>(handle, problem, *prepared->second)
+                     : std::make_shared<LibraryGemm>(handle, problem);
+  Loaded kernel{typical(problem), product->algorithm()};
+  kernel.first.m = 0;
+  if (std::ranges::find(loaded_, kernel) == loaded_.end()) {
+    product->load();
+    loaded_.push_back(std::move(kernel));
+  }
+  return product;
 }
 
 void LibraryCache::prepare(const BlasHandle& handle, const LibraryProblem& problem) {

@@ -15,19 +15,21 @@ class LibraryCache {
   std::shared_ptr<LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
                                    const LibraryOperands& operands);
   /// A product for calls: neither tuned nor kept. Takes the algorithm that prepare() has found for as many
-  /// rows, up to the next power of two.
-  std::shared_ptr<LibraryGemm> for_call(const BlasHandle& handle, const LibraryProblem& problem) const;
-  /// Finds the fastest algorithm for a product and for products of fewer rows, more than half as many. Also
-  /// makes CUDA load its kernel: loading waits for kernels that are running, which in a call may be waiting
-  /// for other ranks.
+  /// rows, up to the next power of two, or else cuBLASLt's first. Makes CUDA load a kernel that is new:
+  /// loading waits for kernels that are running, which in the middle of a call may be waiting for other
+  /// ranks.
+  std::shared_ptr<LibraryGemm> for_call(const BlasHandle& handle, const LibraryProblem& problem);
+  /// Finds the fastest algorithm for a product and for products of fewer rows, more than half as many.
   void prepare(const BlasHandle& handle, const LibraryProblem& problem);
 
  private:
   using Product = std::pair<LibraryProblem, std::shared_ptr<LibraryGemm>>;
+  using Loaded = std::pair<LibraryProblem, std::vector<std::uint64_t>>;  // rows left out; algorithm
   static LibraryProblem typical(LibraryProblem problem);
 
   std::vector<Product> made_;
   std::vector<Product> prepared_;  // for calls
+  std::vector<Loaded> loaded_;     // kernels of calls
 };
 
 }  // namespace shingle::cuda

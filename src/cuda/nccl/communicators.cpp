@@ -94,7 +94,9 @@ Communicators::Communicators(const std::vector<LocalRank>& local, int size,
 }
 
 Communicators::~Communicators() {
-  retire(How::destroy, timeout_us_);
+  if (!retire(How::destroy, timeout_us_))
+    log_line(LogLevel::warning,
+             fmt::format("NCCL did not release its communicators within {}", format_us(timeout_us_)));
 }
 
 const Communicator& Communicators::get(const CommKey& key) {
@@ -140,8 +142,8 @@ void Communicators::check() const {
   for (const auto& [key, communicator] : made_) look(communicator);
 }
 
-bool Communicators::abort(double timeout_us) noexcept {
-  return retire(How::abort, timeout_us);
+void Communicators::abort(double timeout_us) noexcept {
+  retire(How::abort, timeout_us);
 }
 
 bool Communicators::retire(How how, double timeout_us) noexcept try {
@@ -163,12 +165,8 @@ bool Communicators::retire(How how, double timeout_us) noexcept try {
     std::thread(std::move(end)).detach();
   }
   const auto deadline = deadline_in(timeout_us);
-  const bool ended = std::ranges::all_of(
+  return std::ranges::all_of(
       ends, [&](auto& end) { return end.wait_until(deadline) == std::future_status::ready; });
-  if (!ended)
-    log_line(LogLevel::warning,
-             fmt::format("NCCL did not release its communicators within {}", format_us(timeout_us)));
-  return ended;
 } catch (...) {
   return false;
 }

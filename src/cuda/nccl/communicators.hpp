@@ -59,12 +59,13 @@ class Communicators {
 
   /// Throws NcclError if a communicator has failed by itself: a rank is gone, or the network broke.
   void check() const;
-  /// Ends all operations. False if that took longer than `timeout_us`. No other call may follow. No host
-  /// thread may be inside an operation of these communicators.
-  bool abort(double timeout_us) noexcept;
+  /// Ends all operations, in the background if NCCL takes longer than `timeout_us`. No other call may follow.
+  /// No host thread may be inside an operation of these communicators.
+  void abort(double timeout_us) noexcept;
 
  private:
   enum class How { destroy, abort };
+  /// False if NCCL takes longer than `timeout_us`.
   bool retire(How how, double timeout_us) noexcept;
 
   const std::vector<LocalRank>& local_;

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <atomic>
-#include <future>
 #include <memory>
-#include <mutex>
 
 #include "backend/failure.hpp"
 
@@ -16,27 +14,10 @@ class Health : public FirstFailure {
   /// to. A call that waits for the device (cudaFree, for example) could then wait for ever. Freed memory
   /// could still be in use.
   void give_up() { hopeless_.store(true); }
-  bool given_up() const { return hopeless_.load(); }
-  /// After a failure: `released` is ready once it is known whether the world is hopeless.
-  void expect(std::shared_future<void> released) {
-    const std::lock_guard lock(mutex_);
-    released_ = std::move(released);
-  }
-  /// Asked before memory is freed. After a failure it waits until devices and communicators are released.
-  bool hopeless() const {
-    std::shared_future<void> released;
-    {
-      const std::lock_guard lock(mutex_);
-      released = released_;
-    }
-    if (released.valid()) released.wait();
-    return given_up();
-  }
+  bool hopeless() const { return hopeless_.load(); }
 
  private:
   std::atomic<bool> hopeless_{false};
-  mutable std::mutex mutex_;
-  std::shared_future<void> released_;
 };
 
 /// Deleter. In a hopeless world it keeps the object until the end of the process.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "arena.hpp"
@@ -258,43 +259,25 @@ void CudaWorld::watch() {
 }
 
 void CudaWorld::fail(std::exception_ptr error) noexcept {
-  constexpr std::chrono::seconds exit_patience{10};
-  std::promise<void> released;
+  constexpr double patience_us = 10e6;
+  constexpr std::chrono::seconds usual{1}, exit_patience{10};
   {
     // one roll call at a time: the second caller finds the world stopped
     const std::lock_guard lock(failing_);
-    if (health_->stopped()) return;
-    const std::exception_ptr cause = named(std::move(error));
-    health_->expect(released.get_future().share());
-    health_->fail(cause);
+    if (health_->stopped() || !health_->fail(named(std::move(error)))) return;
   }
   for (LocalRank& rank : parts_.local) rank.abort();
+  std::optional<Alarm> late;
   try {
     processes().tell(health_->reason());
     bound_exit(exit_patience);
-  } catch (...) {  // no memory: the other processes find out by themselves
+    late.emplace(usual, [reason = health_->reason(), rank = parts_.local.front().rank()] {
+      log_line(LogLevel::warning,
+               fmt::format("rank {} releases its devices after a failure: {}", rank, reason));
+    });
+  } catch (...) {  // no memory, or no thread: the other processes find out by themselves
   }
-  try {
-    // The caller gets the error now. NCCL may wait for graphs that only the caller can destroy.
-    std::thread([this, residents = residents_, hold = std::make_shared<ExitHold>(),
-                 done = std::make_shared<std::promise<void>>(std::move(released))] {
-      let_go(residents);
-      done->set_value();
-    }).detach();
-  } catch (...) {  // no memory, or no thread
-    health_->give_up();
-  }
-}
-
-/// Ends the work of a broken world, or gives up after ten seconds.
-void CudaWorld::let_go(const std::set<Resident*>& residents) noexcept {
-  constexpr double patience_us = 10e6;
-  const auto deadline = deadline_in(patience_us);
-  if (!health_->given_up() && !release(residents, patience_us)) health_->give_up();
-  while (!health_->given_up() && !std::ranges::all_of(residents, &Resident::idle)) {
-    if (Clock::now() > deadline) health_->give_up();
-    std::this_thread::sleep_for(nap);
-  }
+  if (!health_->hopeless() && !release(patience_us)) health_->give_up();
 }
 
 /// Completes an UnnamedTimeout with the ranks that did not answer a roll call, and an error of NCCL with the
@@ -328,18 +311,25 @@ std::exception_ptr CudaWorld::named(std::exception_ptr error) noexcept try {
   return error;
 }
 
-/// Drops the graphs and aborts the communicators, concurrently, as each may wait for the other. NCCL keeps a
-/// communicator as long as a graph holds its operations. The driver keeps a graph until the device has
-/// finished its launches. Those include NCCL's kernels, which end when their communicator is aborted.
-bool CudaWorld::release(const std::set<Resident*>& residents, double timeout_us) noexcept try {
-  std::packaged_task<void()> drop([residents, hold = std::make_shared<ExitHold>()] {
+/// Drops the graphs and aborts the communicators, concurrently, as each may wait for the other. The driver
+/// keeps a graph until the device has finished its launches. Those include NCCL's kernels, which end when
+/// their communicator is aborted. True once the graphs are dropped and the devices are idle. NCCL itself may
+/// take longer: it keeps a communicator as long as a graph of the caller holds its operations.
+bool CudaWorld::release(double timeout_us) noexcept try {
+  constexpr double usual_us = 3e5;
+  std::packaged_task<void()> drop([residents = residents_, hold = std::make_shared<ExitHold>()] {
     for (Resident* resident : residents) resident->drop_graphs();
   });
   const std::future<void> dropped = drop.get_future();
   std::thread(std::move(drop)).detach();
   const auto deadline = deadline_in(timeout_us);
-  const bool aborted = !communicators_ || communicators_->abort(timeout_us);
-  return dropped.wait_until(deadline) == std::future_status::ready && aborted;
+  if (communicators_) communicators_->abort(usual_us);
+  if (dropped.wait_until(deadline) != std::future_status::ready) return false;
+  while (!std::ranges::all_of(residents_, &Resident::idle)) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(nap);
+  }
+  return true;
 } catch (...) {  // no memory, or no thread
   return false;
 }

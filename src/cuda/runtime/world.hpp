@@ -104,9 +104,10 @@ class CudaWorld final : public World {
   /// Breaks the world, once: ends the kernels' waits, tells the other processes, aborts the communicators.
   /// For an UnnamedTimeout it first asks the other processes which ranks are missing.
   ///
-  /// Communicators are then aborted in the background, until the devices are idle or ten seconds have passed.
-  /// Destructors wait for that (Health::hopeless). Never throws. No thread may be in an operation of a
-  /// communicator, except in a hopeless world, whose communicators stay as they are.
+  /// Returns once the devices are idle. After ten seconds it gives up on them; before that it prints the
+  /// reason if it takes longer than usual. Communicators are aborted in the background. Never throws. No
+  /// thread may be in an operation of a communicator, except in a hopeless world, whose communicators stay as
+  /// they are.
   void fail(std::exception_ptr error) noexcept;
   /// As fail(), then throws the first failure of the world.
   [[noreturn]] void fail_and_throw(std::exception_ptr error) {
@@ -129,8 +130,7 @@ class CudaWorld final : public World {
  private:
   std::exception_ptr named(std::exception_ptr error) noexcept;
   bool is_alone() const { return static_cast<int>(parts_.local.size()) == parts_.size; }
-  void let_go(const std::set<Resident*>& residents) noexcept;
-  bool release(const std::set<Resident*>& residents, double timeout_us) noexcept;
+  bool release(double timeout_us) noexcept;
   void require_same(const Plan& plan);
   void require_fits(const Plan& plan) const;
   void join_memory();
