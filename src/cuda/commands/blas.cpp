@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "blas_api.hpp"
-#include "cuda/raii/graph.hpp"
+#include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
 #include "shingle/base/error.hpp"
@@ -249,11 +249,11 @@ std::vector<std::uint64_t> LibraryGemm::algorithm() const {
   return {std::begin(data), std::end(data)};
 }
 
-void LibraryGemm::load() {
-  const DeviceMemory workspace(std::max<std::size_t>(workspace_bytes(), 16));
-  void* const any = workspace.get();  // aligned as any matrix, and not accessed by a capture
-  const Stream stream;
-  Graph::capture(stream.get(), [&](cudaStream_t on) { run(on, {any, any, any, any}, any); });
+void LibraryGemm::load(cudaStream_t stream, LibraryOperands operands) {
+  const DeviceMemory result(made_->result_bytes), workspace(workspace_bytes());
+  operands.c = result.get();
+  run(stream, operands, workspace.get());
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
 }  // namespace shingle::cuda

@@ -78,8 +78,8 @@ class LibraryGemm {
   std::size_t candidates() const noexcept;
   /// The algorithm in use, as cuBLASLt encodes it; empty without results.
   std::vector<std::uint64_t> algorithm() const;
-  /// Makes CUDA load the kernel in use, by capturing a run that is never launched.
-  void load();
+  /// Makes CUDA load the kernel in use, by one run on these operands. Allocates as tune() does.
+  void load(cudaStream_t stream, LibraryOperands operands);
 
  private:
   struct Descriptors;

@@ -24,12 +24,13 @@ class LibraryCache {
 
  private:
   using Product = std::pair<LibraryProblem, std::shared_ptr<LibraryGemm>>;
-  using Loaded = std::pair<LibraryProblem, std::vector<std::uint64_t>>;  // rows left out; algorithm
+  using Kernel = std::pair<LibraryProblem, std::vector<std::uint64_t>>;  // algorithm, as cuBLASLt encodes it
   static LibraryProblem typical(LibraryProblem problem);
+  static Kernel kernel_of(LibraryProblem problem, const LibraryGemm& product);
 
   std::vector<Product> made_;
   std::vector<Product> prepared_;  // for calls
-  std::vector<Loaded> loaded_;     // kernels of calls
+  std::vector<Kernel> loaded_;     // of calls
 };
 
 }  // namespace shingle::cuda
