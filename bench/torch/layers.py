@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from shingle import torch as st
+from shingle.torch.choices import LIBRARY, PREDICTED
 from shingle.torch.warming import forced
 
 from record import join, quartiles, slowest_us, write_record
@@ -104,10 +105,10 @@ def train(x, layers, model, world, communication):
     return out, *torch.autograd.grad(out, wanted, torch.ones_like(out))
 
 
-def captured(step, overlapped):
-    """A graph of the step, after runs that declare and warm up. Calls are all overlapped, all not, or as chosen."""
+def captured(step, choice):
+    """A graph of the step, after runs that declare and warm up. choice: of all calls; None: as the table says."""
     stream = torch.cuda.Stream()
-    with forced(overlapped), torch.cuda.stream(stream):
+    with forced(choice), torch.cuda.stream(stream):
         for _ in range(2):
             step()
         stream.synchronize()
@@ -137,9 +138,9 @@ def measure(model, rows, form, backward, world, args):
     without = Communication(form, own, torch.randn(rows, hidden, **BF16))
     step = functools.partial(train if backward else prefill, x, layers, model, world)
     with torch.set_grad_enabled(backward):
-        with forced(True):
+        with forced(PREDICTED):
             st.warmup(lambda: step(Communication(form)), least_m=256)
-        graphs = {"nccl": captured(lambda: step(Communication(form)), False),
+        graphs = {"nccl": captured(lambda: step(Communication(form)), LIBRARY),
                   "shingle": captured(lambda: step(Communication(form)), None),
                   "without": captured(lambda: step(without), None)}
     error = check(graphs, (model, rows, form, backward))

@@ -5,8 +5,8 @@
     torchrun --standalone --nproc-per-node 2 bench/torch/ops.py bench/torch/held_out.json --json ops.json
 
 A suite is what `shingle bench --suite` takes: lists of M, N and K by operator, K of one rank (N for allgather+gemm).
-async-TP has allgather+gemm and gemm+reducescatter. The ops choose as a user's would: shingle.torch.warmup measures the
-crossover of each shape first.
+async-TP has allgather+gemm and gemm+reducescatter. The ops choose as a user's would: shingle.torch.warmup measures
+the fastest way of each shape first.
 
 Runs are single shots of all ways in turn, launched while the device sleeps so that the host's time is not in them, with
 idle time between. With --graph each way is a CUDA graph of ten calls on ten weights, as in decoding. The median is of
@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 from shingle import torch as st
+from shingle.torch.choices import PREDICTED
 from shingle.torch.warming import forced
 
 from record import join, quartiles, slowest_us, write_record
@@ -115,7 +116,7 @@ def tune(suite, world, group):
     st.configure(max_m=max(largest.values()))
     for (op, n, k), m in largest.items():
         run, weight = ways(op, m, n, k, world, group)["shingle"], torch.randn(n, k, **BF16)
-        with forced(True):
+        with forced(PREDICTED):
             st.warmup(lambda: run(weight))
 
 

@@ -94,6 +94,7 @@ class Operator(Struct):
         ("residual", c_int32),
         ("causal", c_int32),
         ("row_order", c_int32),
+        ("mechanism", c_char_p),
     ]
 
 

@@ -108,18 +108,20 @@ class Context:
     def handle(self):
         return _open(self._handle, "context")
 
-    def declare(self, op, *, m, dtype="f32", activation=None, **fields):
+    def declare(self, op, *, m, dtype="f32", activation=None, mechanism=None, **fields):
         """Declares an operator with its largest m and returns it.
 
-        op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". The other fields are those of shingle_operator: n, k,
-        inner, norm_epsilon, transpose_a, transpose_b, bias, norm, residual, … Collective: all ranks declare the same
-        operators in the same order. Raises InvalidArgument or Unsupported.
+        op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". mechanism: with params, as "ring slices=2"; None: that of
+        the context. The other fields are those of shingle_operator: n, k, inner, norm_epsilon, transpose_a,
+        transpose_b, bias, norm, residual, … Collective: all ranks declare the same operators in the same order. Raises
+        InvalidArgument or Unsupported.
         """
         if dtype not in _abi.DTYPES:
             raise _abi.errors.InvalidArgument(f"dtype = {dtype!r} must be one of {', '.join(_abi.DTYPES)}")
         largest = _abi.Operator(
-            op=_abi.encoded(op), m=m, dtype=_abi.DTYPES[dtype], activation=_abi.encoded(activation), **fields
-        )
+            op=_abi.encoded(op), m=m, dtype=_abi.DTYPES[dtype], activation=_abi.encoded(activation),
+            mechanism=_abi.encoded(mechanism), **fields,
+        )  # fmt: skip
         number = ctypes.c_int32()
         with self.lock:
             _abi.check(_abi.library().shingle_context_declare(self.handle, largest, number))

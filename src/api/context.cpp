@@ -43,6 +43,10 @@ Problem with_routing(Problem problem, std::shared_ptr<const Routing> routing) {
   return problem;
 }
 
+std::string text_of(const Params& params) {
+  return fmt::format("{} {}", name(mechanism_of(params)), describe(list_of(params)));
+}
+
 /// All fields of a problem, as text.
 std::string all_of(const Problem& problem) {
   Plan plan;
@@ -86,6 +90,7 @@ struct Context::State {
   const Machine machine;
   std::vector<int> ranks;
   std::vector<Problem> operators;                         // each with its largest m
+  std::vector<std::optional<Params>> declared;            // params of each operator
   std::map<std::pair<int, std::int64_t>, Params> chosen;  // by operator and power of two of m
   std::shared_ptr<Registered> registered;                 // null: none
   std::shared_ptr<Arena> arena;
@@ -131,6 +136,7 @@ struct Context::State {
   /// Mechanism and params of a problem: the same for all m between two powers of two, so that they are
   /// searched once.
   Params params_for(int op, const Problem& problem) {
+    if (const auto& params = declared[static_cast<std::size_t>(op)]) return suited(*params);
     if (options.choose) return suited(options.choose(problem));
     const auto upper = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(problem.m)));
     const auto found = chosen.find({op, upper});
@@ -309,16 +315,17 @@ struct Context::State {
     return plans;
   }
 
-  int declare(const Problem& largest) {
+  int declare(const Problem& largest, std::optional<Params> params) {
     largest.validate();
     if (largest.world != world.size())
       throw InvalidArgument(
           fmt::format("the problem is for {} ranks, the world has {}", largest.world, world.size()));
-    if (!all_same(world, all_of(largest)))
+    if (!all_same(world, all_of(largest) + (params ? text_of(*params) : "")))
       throw InvalidArgument(
           fmt::format("the processes declare different operators; this one {}", describe(largest)));
     const int op = static_cast<int>(operators.size());
     operators.push_back(largest);
+    declared.push_back(std::move(params));
     try {
       const Problem worst =
           largest.traits().routes() ? with_routing(largest, all_to_first(largest.world, largest.m)) : largest;
@@ -335,6 +342,7 @@ struct Context::State {
       for (const Plan& plan : typical) world.prepare(plan, arena);
     } catch (...) {
       operators.pop_back();
+      declared.pop_back();
       throw;
     }
     return op;
@@ -346,8 +354,8 @@ Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 Context::~Context() = default;
 
-int Context::declare(const Problem& largest) {
-  return state_->declare(largest);
+int Context::declare(const Problem& largest, std::optional<Params> params) {
+  return state_->declare(largest, std::move(params));
 }
 
 void Context::call(int op, std::int64_t m, std::span<const Argument> arguments,

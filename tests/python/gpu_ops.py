@@ -149,11 +149,12 @@ def calls(m, dtype):
 def outcome(call, leaves, overlapped, backward):
     """Results of a call, and gradients of its leaves."""
     import torch
+    from shingle.torch.choices import LIBRARY, PREDICTED
     from shingle.torch.warming import forced
 
     for leaf in leaves:
         leaf.grad = None
-    with forced(overlapped), torch.set_grad_enabled(backward):
+    with forced(PREDICTED if overlapped else LIBRARY), torch.set_grad_enabled(backward):
         outs = torch.utils._pytree.tree_leaves(call(*leaves))
         if backward:
             sum(
@@ -251,6 +252,7 @@ def cuda_graph():
     import torch
     from shingle import errors
     from shingle import torch as st
+    from shingle.torch.choices import LIBRARY, PREDICTED
     from shingle.torch.warming import forced
 
     dtype = torch.bfloat16
@@ -260,7 +262,7 @@ def cuda_graph():
     def step(x):
         return st.gemm_all_reduce(x, new), st.gemm_reduce_scatter(x[:320], new)
 
-    with forced(True):
+    with forced(PREDICTED):
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -277,7 +279,7 @@ def cuda_graph():
     for _ in range(3):
         x.copy_(integers(640, K, dtype=dtype))
         graph.replay()
-        with forced(False):
+        with forced(LIBRARY):
             compare(outs, step(x), dtype, "a replay")
     torch.cuda.synchronize()
     graph.reset()
@@ -316,29 +318,53 @@ def patched_symm_mem():
     import torch.distributed as dist
     import torch.distributed._symmetric_memory  # noqa: F401  defines symm_mem::fused_*
     from shingle import torch as st
+    from shingle.torch.choices import LIBRARY, PREDICTED
     from shingle.torch.warming import forced
 
     group, dtype, rows = dist.group.WORLD.group_name, torch.bfloat16, 64
     x, w = integers(rows * dist.get_world_size(), K, dtype=dtype), integers(N, K, dtype=dtype)
     shard = integers(rows, K, dtype=dtype)
-    with st.patch("symm_mem") as patched, forced(True):
+    with st.patch("symm_mem") as patched, forced(PREDICTED):
         got = torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w.t(), "sum", 0, group)
         _, (gathered,) = torch.ops.symm_mem.fused_all_gather_matmul(shard, [w.t()], 0, group, return_A=False)
         assert patched.replaced == 2, patched.replaced
-    with forced(False):
+    with forced(LIBRARY):
         compare([got, gathered], [st.gemm_reduce_scatter(x, w), st.all_gather_gemm(shard, [w])[0]], dtype, "symm_mem")
 
 
 def warmup():
-    """Measures the crossover of one shape."""
+    """Measures the mechanisms of each operator. Calls by all of them are right, also in a graph."""
     import torch
+    import torch.distributed as dist
     from shingle import torch as st
+    from shingle.torch.choices import LIBRARY
+    from shingle.torch.warming import CANDIDATES, forced
 
     st.configure(max_m=2048, min_m=1)
-    x, w = torch.randn(2, 1024, 1024, dtype=torch.bfloat16, device="cuda")
-    st.warmup(lambda: st.gemm_reduce_scatter(x, w), least_m=256)
-    (found,) = [(shape, m) for shape, m in st.table.from_m.items() if shape.n == 1024]
-    return f"{found[0].op}: from {found[1]} rows on" if found[1] < 1 << 62 else f"{found[0].op}: never"
+    x, w = integers(2048, 1024, dtype=torch.bfloat16), integers(1024, 1024, dtype=torch.bfloat16)
+    ops = {"gemm+reducescatter": st.gemm_reduce_scatter, "gemm+allreduce": st.gemm_all_reduce,
+           "allgather+gemm": lambda x, w: st.all_gather_gemm(x[: x.shape[0] // dist.get_world_size()], [w])[0]}  # fmt: skip
+
+    def step():
+        return [op(x, w) for op in ops.values()]
+
+    st.warmup(step, least_m=256)
+    for name, op in ops.items():
+        for m in (256, 2048):
+            with forced(LIBRARY):
+                expected = op(x[:m], w)
+            for choice in (None, *CANDIDATES[name]):
+                with forced(choice):
+                    compare([op(x[:m], w)], [expected], torch.bfloat16, f"{name} of {m} rows by {choice}")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outs = step()
+    graph.replay()
+    with forced(LIBRARY):
+        compare(outs, step(), torch.bfloat16, "a graph of tuned calls")
+    torch.cuda.synchronize()
+    graph.reset()
+    return {shape.op: rows for shape, rows in st.table.rows.items() if shape.n == 1024}
 
 
 CASES = {

@@ -14,7 +14,7 @@ from ranks import on_ranks  # noqa: E402
 from shingle import _abi, errors  # noqa: E402
 from shingle.context import World  # noqa: E402
 from shingle.torch import configure, contexts, overlapped, sequential, warming  # noqa: E402
-from shingle.torch.crossover import Shape, Table, crossover, table  # noqa: E402
+from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table, fastest, table  # noqa: E402
 from shingle.torch.settings import settings  # noqa: E402
 
 if not os.path.exists(_abi.library_path()):
@@ -112,37 +112,97 @@ def test_choice_depends_on_rows_and_table():
 
 
 def warmup_case():
+    chunked = "chunked chunks=2"
+
+    def measured(group, shape, sizes, device):
+        return {m: {LIBRARY: 10, PREDICTED: 11, chunked: 20 if m < 32 else 5} for m in sizes}
+
     with host_ranks(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warming, "measure", lambda group, shape, m: (10, 5) if m < 32 else (5, 10))
+        patch.setattr(warming, "measure", measured)
+        patch.setattr(table, "rows", {})
         x, w = torch.randn(8, K), torch.randn(N, K)
         out = warming.warmup(lambda: overlapped.gemm_all_reduce(x, w, "0"))
         assert out.shape == (8, N)
         shape = Shape("gemm+allreduce", N, K, "f32", 1)
-        assert table.from_m[shape] == 32
-        assert len(contexts._contexts) == 1
+        assert table.rows[shape] == [(32, LIBRARY), (64, chunked)]
+        # Calls take the mechanism of their size, which warmup has declared.
+        (made,) = contexts._contexts.values()
+        own = shape._replace(mechanism=chunked)
+        assert made.calls[own].mechanism(48) == "chunked"
+        known = set(made.calls)
+        close(*results("gemm_all_reduce", torch.randn(48, K), w, "0"))
+        close(*results("gemm_all_reduce", x, w, "0"))
+        assert set(made.calls) == known
         contexts.release(dist.group.WORLD)
         assert not contexts._contexts
+
+
+def measure_case():
+    """Every candidate is measured by the mechanism that it names."""
+    seen = []
+
+    def timed(group, kernel, args, choice):
+        with warming.forced(choice):
+            kernel(*args)
+        seen.append(choice)
+        return 1.0
+
+    with host_ranks(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warming, "median_us", timed)
+        patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"]})
+        patch.setattr(torch, "randn", lambda sizes, device, randn=torch.randn: randn(sizes))
+        patch.setattr(torch, "tensor", lambda values, device, tensor=torch.tensor: tensor(values))
+        group = overlapped.find_group("0")
+        for shape in (
+            Shape("gemm+allreduce", N, K, "f32", 1, bias=True), Shape("gemm+reducescatter", N, K, "f32", 1),
+            Shape("allgather+gemm", N, K, "f32", 1), Shape("alltoall+gemm", N, K, "f32", 1),
+            Shape("mlp", N, K, "f32", 1, inner=4, activation="swiglu"),
+        ):  # fmt: skip
+            found = warming.measure(group, shape, [16, 64], None)
+            assert list(found) == [16, 64]
+            assert found[64] == dict.fromkeys(seen[-len(found[64]) :], 1.0)
+    assert {"fused", "chunked chunks=2", LIBRARY, PREDICTED} <= set(seen)
+
+
+def test_warmup_measures_each_candidate():
+    on_ranks(1, measure_case)
 
 
 def test_warmup_declares_and_measures():
     on_ranks(1, warmup_case)
 
 
-def test_crossover_is_never_slower():
-    assert crossover({16: (9, 5), 32: (4, 5), 64: (3, 5)}) == 32
-    assert crossover({16: (4, 5), 32: (6, 5), 64: (3, 5)}) == 64
-    assert crossover({16: (4, 5), 32: (6, 5)}) > settings.max_m
+def test_the_fastest_is_never_slower_than_the_libraries():
+    times = {16: {LIBRARY: 5, "a": 9}, 32: {LIBRARY: 5, "a": 4, "b": 3}, 64: {LIBRARY: 5, "a": 3, "b": 3.5}}
+    # From 17 to 32 rows "a" and "b" are not known to be faster at both ends.
+    assert fastest(times) == [(32, LIBRARY), (64, "b")]
+    assert fastest({16: {LIBRARY: 5, "a": 4.95}}) == [(16, LIBRARY)], "within the noise"
+    assert fastest({16: {LIBRARY: 5, "a": 4}, 32: {LIBRARY: 5, "a": 6}}) == [(16, "a"), (32, LIBRARY)]
+
+
+def test_choices_of_a_table(monkeypatch):
+    shape = Shape("gemm+allreduce", N, K, "f32", 2, bias=True)
+    choices = Table({shape.key: [(32, LIBRARY), (64, "ring slices=2")]})
+    monkeypatch.setattr(settings, "max_m", 128)
+    monkeypatch.setattr(settings, "min_m", 16)
+    assert [choices.choose(shape, m) for m in (1, 32, 33, 64, 65)] == [
+        LIBRARY, LIBRARY, "ring slices=2", "ring slices=2", LIBRARY,
+    ]  # fmt: skip
+    other = shape._replace(k=K + 1)
+    assert [choices.choose(other, m) for m in (15, 16, 128, 129)] == [LIBRARY, PREDICTED, PREDICTED, LIBRARY]
+    assert choices.mechanisms(shape) == {shape._replace(mechanism="ring slices=2")}
+    assert choices.mechanisms(other) == {other}
 
 
 def test_table_survives_a_file(tmp_path):
     path, full, read = tmp_path / "table.json", Table(), Table()
-    full.from_m[Shape("mlp", 1, 2, "bf16", 4, 8)] = 64
-    full.from_m[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = crossover({16: (2, 1)})
+    full.rows[Shape("mlp", 1, 2, "bf16", 4, 8)] = [(64, LIBRARY), (128, PREDICTED)]
+    full.rows[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = [(16, "fused one-shot")]
     full.save(path)
     read.load(path)
     assert read == full
-    path.write_text('{"version": 1, "shapes": [{"nose": 1}]}')
-    with pytest.raises(errors.InvalidArgument, match="no table of crossovers"):
+    path.write_text('{"version": 2, "shapes": [{"nose": 1}]}')
+    with pytest.raises(errors.InvalidArgument, match="no table of choices"):
         read.load(path)
     with pytest.raises(errors.IoError, match="cannot read"):
         read.load(tmp_path / "nose")

@@ -275,6 +275,19 @@ TEST_F(CApi, ShowsThePlanOfACall) {
   expect_invalid(shingle_context_mechanism(context, op, 0, &mechanism), "outside [1, 64]");
 }
 
+TEST_F(CApi, AnOperatorMayHaveAMechanismOfItsOwn) {
+  open(2, "chunked chunks=4");
+  shingle_operator largest = operator_of("gemm+allreduce", 64, 8, 8);
+  const std::int32_t usual = declare(largest);
+  largest.mechanism = "ring slices=2";
+  const std::int32_t own = declare(largest);
+  const char* mechanism = nullptr;
+  ASSERT_EQ(shingle_context_mechanism(context, usual, 64, &mechanism), SHINGLE_OK) << shingle_last_error();
+  EXPECT_STREQ(mechanism, "chunked");
+  ASSERT_EQ(shingle_context_mechanism(context, own, 64, &mechanism), SHINGLE_OK) << shingle_last_error();
+  EXPECT_STREQ(mechanism, "ring");
+}
+
 TEST_F(CApi, ContextsKeepTheirWorld) {
   open(2);
   shingle_world_destroy(world);
@@ -288,6 +301,7 @@ TEST_F(CApi, ContextsKeepTheirWorld) {
 static_assert(offsetof(shingle_world_options, workers_per_rank) == 36);
 static_assert(offsetof(shingle_context_options, registered_bytes) == 48);
 static_assert(offsetof(shingle_operator, row_order) == 124);
+static_assert(offsetof(shingle_operator, mechanism) == 128);
 static_assert(offsetof(shingle_matrix, reserved) == 52);
 static_assert(offsetof(shingle_routing, destinations) == 16);
 static_assert(offsetof(shingle_arguments, stream_count) == 36);

@@ -59,9 +59,12 @@ class Context {
   /// order of declaration. Collective: all ranks declare the same operators in the same order. Enlarges the
   /// arena if the operator needs more; this waits until earlier calls are done.
   ///
-  /// Throws InvalidArgument if the problem is wrong or is not the same on all ranks. Throws Unsupported if no
-  /// mechanism serves it.
-  int declare(const Problem& largest);
+  /// `params`: mechanism and params of its calls; nothing: ContextOptions::choose decides. The same problem may
+  /// be declared with several.
+  ///
+  /// Throws InvalidArgument if the problem is wrong, or if problem or params are not the same on all ranks.
+  /// Throws Unsupported if no mechanism serves it.
+  int declare(const Problem& largest, std::optional<Params> params = {});
 
   /// Enqueues one call of an operator on streams of the devices and returns at once. `arguments` holds all
   /// matrices of all local ranks (Operator::shape() at this m); they must stay valid until the call is done.

@@ -1,8 +1,8 @@
 """Shingle for PyTorch: ops that overlap GEMM and communication. See shingle.torch.functional."""
 
+from .choices import table
 from .contexts import release
 from .counters import counters
-from .crossover import table
 from .functional import (
     all_gather_gemm,
     all_to_all_gemm,

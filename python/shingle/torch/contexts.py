@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from ..context import Context, World
 from ..errors import Timeout, Unsupported
-from .crossover import Shape
+from .choices import Shape
 from .groups import Group, find_group, name_of
 from .settings import settings
 
@@ -48,10 +48,10 @@ class GroupContext:
         op = self.context.declare(
             shape.op, m=settings.max_m, n=shape.n, k=shape.k, dtype=shape.dtype, inner=shape.inner,
             activation=shape.activation, transpose_b=shape.transpose_b, bias=shape.bias, norm=normed, residual=normed,
-            norm_epsilon=shape.norm_epsilon or 0,
+            norm_epsilon=shape.norm_epsilon or 0, mechanism=shape.mechanism,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
-        call.max_m = op.max_m
+        call.max_m, call.mechanism = op.max_m, op.mechanism
         return call
 
 

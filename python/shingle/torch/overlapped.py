@@ -10,7 +10,7 @@ import torch
 from ..context import Routing
 from . import contexts, outputs, sequential, shapes
 from .counters import counts
-from .crossover import Shape, table
+from .choices import LIBRARY, Shape, by, table
 from .groups import find_group
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -40,15 +40,18 @@ def vector_argument(vector):
     return (vector.data_ptr(), 1, 0), vector
 
 
-def overlaps(group, shape, m):
-    """True if the call is overlapped; false: it runs as mm + c10d. Counts and records the call."""
+def chosen(group, shape, m):
+    """The operator that serves the call; None: it runs as mm + c10d. Counts and records the call."""
     if shape.dtype is None or m == 0:
-        return False
+        return None
     if used is not None:
         used[group, shape] = None
-    choice = table.overlaps(shape, m)
-    counts[("overlapped." if choice else "sequential.") + shape.op] += 1
-    return choice
+    choice = table.choose(shape, m)
+    if choice == LIBRARY:
+        counts["sequential." + shape.op] += 1
+        return None
+    counts["overlapped." + shape.op] += 1
+    return by(shape, choice)
 
 
 # Shapes of calls in order of first use, while shingle.torch.warmup records them.
@@ -97,8 +100,8 @@ def operands(shape, x, w, *vectors):
 
 def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
     out, at, m = outputs.gemm_reduce_scatter(x, w, group, bias, activation), find_group(group), x.shape[0]
-    shape = gemm("gemm+reducescatter", x, w, at, bias=bias is not None, activation=activation)
-    if not overlaps(at, shape, m):
+    shape = chosen(at, gemm("gemm+reducescatter", x, w, at, bias=bias is not None, activation=activation), m)
+    if shape is None:
         return sequential.gemm_reduce_scatter(x, w, group, bias, activation)
     enqueue(at, shape, m, x.device, [*operands(shape, x, w, bias), rows_argument(out)])
     return out
@@ -106,8 +109,8 @@ def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
 
 def gemm_all_reduce(x, w, group, bias=None):
     out, at, m = outputs.gemm_all_reduce(x, w, group, bias), find_group(group), x.shape[0]
-    shape = gemm("gemm+allreduce", x, w, at, bias=bias is not None)
-    if not overlaps(at, shape, m):
+    shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None), m)
+    if shape is None:
         return sequential.gemm_all_reduce(x, w, group, bias)
     enqueue(at, shape, m, x.device, [*operands(shape, x, w, bias), rows_argument(out)])
     return out
@@ -116,8 +119,8 @@ def gemm_all_reduce(x, w, group, bias=None):
 def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5):
     outs, at = outputs.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps), find_group(group)
     m = x.shape[0]
-    shape = gemm("gemm+allreduce", x, w, at, bias=bias is not None, norm_epsilon=eps)
-    if not overlaps(at, shape, m):
+    shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None, norm_epsilon=eps), m)
+    if shape is None:
         return sequential.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps)
     inputs = operands(shape, x, w, bias, residual, norm_weight)
     enqueue(at, shape, m, x.device, [*inputs, *map(rows_argument, outs)])
@@ -128,8 +131,9 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     """Overlapped if there is one weight and no return_gathered: the gathered rows stay in staging memory."""
     (gathered, outs), at = outputs.all_gather_gemm(x, ws, group, rows, return_gathered), find_group(group)
     m = shapes.all_rows(x, rows, at)
-    shape = gemm("allgather+gemm", x, ws[0], at)
-    if return_gathered or len(ws) > 1 or not overlaps(at, shape, m):
+    alone = len(ws) == 1 and not return_gathered
+    shape = chosen(at, gemm("allgather+gemm", x, ws[0], at), m) if alone else None
+    if shape is None:
         return sequential.all_gather_gemm(x, ws, group, rows, return_gathered)
     enqueue(at, shape, m, x.device, [*operands(shape, x, ws[0]), rows_argument(outs[0])])
     return gathered, outs
@@ -148,8 +152,8 @@ def routing(splits, ranks):
 def routed(op, x, w, group, splits):
     out, at = outputs.all_to_all_gemm(x, w, group, splits), find_group(group)
     m = max(map(sum, shapes.split_table(splits, at)))  # rows of the rank that sends most
-    shape = gemm(op, x, w, at)
-    if not overlaps(at, shape, m):
+    shape = chosen(at, gemm(op, x, w, at), m)
+    if shape is None:
         return None
     enqueue(at, shape, m, x.device, [*operands(shape, x, w), rows_argument(out)], routing(tuple(splits), at.size))
     return out
@@ -169,8 +173,9 @@ def mlp(x, up, down, group, activation=None, rows=None):
     out, at = outputs.mlp(x, up, down, group, activation, rows), find_group(group)
     m = shapes.all_rows(x, rows, at)
     (n, inner), k = down.shape, x.shape[1]
-    shape = shape_of("mlp", n, k, x.dtype, at.size, is_transposed(up), activation=activation, inner=inner)
-    if not overlaps(at, shape, m):
+    whole = shape_of("mlp", n, k, x.dtype, at.size, is_transposed(up), activation=activation, inner=inner)
+    shape = chosen(at, whole, m)
+    if shape is None:
         return sequential.mlp(x, up, down, group, activation, rows)
     inputs = [*operands(shape, x, up), weight_argument(down, shape.transpose_b)]
     enqueue(at, shape, m, x.device, [*inputs, rows_argument(out)])

@@ -1,4 +1,4 @@
-"""warmup: declares the operators that a step uses, and measures from which m on overlapping them is faster."""
+"""warmup: declares the operators that a step uses, and measures which mechanism is fastest at which m."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument
 from . import contexts, overlapped, shapes
-from .crossover import Shape, crossover, table
+from .choices import LIBRARY, PREDICTED, Shape, by, fastest, table
 from .groups import Group
 from .settings import settings
 
@@ -19,16 +19,25 @@ KERNELS = {
     "gemm+alltoall": overlapped.gemm_all_to_all,
     "mlp": overlapped.mlp,
 }
-WARM, TIMED = 2, 5  # calls that are not timed, and that are
+# Mechanisms that are tried, beside the fastest predicted one.
+CANDIDATES = {
+    "gemm+reducescatter": ["fused", "fused tile=64x128", "fused helpers=4", "ring engines=1 slices=1",
+                           "ring engines=1 slices=2"],
+    "gemm+allreduce": ["fused", "fused one-shot", "fused tile=64x128 one-shot", "fused helpers=16",
+                       "ring engines=1 slices=1"],
+    "allgather+gemm": ["fused", "ring engines=1 slices=1", "ring engines=1 slices=2", "copy-engine variant=ring"],
+}  # fmt: skip
+WARM, TIMED = 2, 7  # calls that are not timed, and that are
 SLEEP_CYCLES = 2_000_000  # about a millisecond: longer than the host takes to launch a call
 
 
 def warmup(step, *, tune=True, least_m=16):
     """Runs `step()` once, then declares each operator that it used, so that CUDA graphs can capture it.
 
-    step: a call of the model, or a whole training step. tune: also measures these operators against mm + c10d, at the
-    powers of two from least_m to settings.max_m, and enters the crossover into shingle.torch.table. Collective: all
-    ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what `step` returned.
+    step: a call of the model, or a whole training step. tune: also measures these operators at the powers of two from
+    least_m to settings.max_m, as mm + c10d and by several mechanisms, and enters the fastest into shingle.torch.table.
+    Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
+    `step` returned.
     """
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise InvalidArgument("warmup was called in a CUDA graph capture; call it before")
@@ -37,10 +46,12 @@ def warmup(step, *, tune=True, least_m=16):
         result = step()
     finally:
         used, overlapped.used = overlapped.used, None
+    device = torch.cuda.current_device() if used else None
     for group, shape in used:
-        contexts.find_call(group, shape, settings.max_m, torch.cuda.current_device())
-        if tune and shape.key not in table.from_m:
-            table.from_m[shape.key] = crossover({m: measure(group, shape, m) for m in powers(least_m, settings.max_m)})
+        if tune and shape.key not in table.rows:
+            table.rows[shape.key] = fastest(measure(group, shape, powers(least_m, settings.max_m), device))
+        for operator in table.mechanisms(shape):
+            contexts.find_call(group, operator, settings.max_m, device)
     return result
 
 
@@ -50,12 +61,21 @@ def powers(least, most):
     return sorted({*found, most})
 
 
-def measure(group, shape, m):
-    """Median times of a call, overlapped and as mm + c10d, in microseconds: those of the slowest rank."""
-    kernel, args = KERNELS[shape.op], arguments(group, shape, m)
-    times = torch.tensor([median_us(group, kernel, args, choice) for choice in (True, False)], device="cuda")
-    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group.process_group)
-    return times.tolist()
+def measure(group, shape, sizes, device):
+    """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
+    if shape.op != "mlp":
+        shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
+    calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
+             for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
+    kernel, found = KERNELS[shape.op], {}
+    for m in sizes:
+        # A mechanism that does not serve this m is replaced by `sequential`: the libraries again.
+        choices = [choice for choice, call in calls.items() if choice == PREDICTED or call.mechanism(m) in choice]
+        args = arguments(group, shape, m)
+        times = torch.tensor([median_us(group, kernel, args, choice) for choice in (LIBRARY, *choices)], device="cuda")
+        dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group.process_group)
+        found[m] = dict(zip((LIBRARY, *choices), times.tolist()))
+    return found
 
 
 def median_us(group, kernel, args, choice):
@@ -76,7 +96,7 @@ def median_us(group, kernel, args, choice):
 
 @contextlib.contextmanager
 def forced(choice):
-    """All calls are overlapped (True), or all run as mm + c10d (False)."""
+    """All calls run by one choice: LIBRARY, PREDICTED or a mechanism. None: as the table says."""
     table.forced, before = choice, table.forced
     try:
         yield

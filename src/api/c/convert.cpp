@@ -21,7 +21,7 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
 SHINGLE_ENDS_WITH(shingle_world_options, reserved);
 SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
-SHINGLE_ENDS_WITH(shingle_operator, row_order);
+SHINGLE_ENDS_WITH(shingle_operator, mechanism);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, destinations);
 SHINGLE_ENDS_WITH(shingle_arguments, stream_count);
@@ -73,7 +73,7 @@ Role to_role(std::int32_t value, const std::string& field) {
 }
 
 /// "chunked chunks=4" as params.
-Params to_params(std::string_view text) {
+Params parsed_params(std::string_view text) {
   std::vector<std::string> words = split(text, ' ');
   std::erase(words, "");
   if (words.empty()) throw InvalidArgument("is empty; expected a mechanism, such as 'fused', or NULL");
@@ -156,7 +156,7 @@ ContextOptions to_options(const shingle_context_options* given) {
   const auto read = read_options(given, "options");
   ContextOptions options;
   if (read.mechanism != nullptr)
-    options.choose = [params = in_field("options.mechanism", [&] { return to_params(read.mechanism); })](
+    options.choose = [params = in_field("options.mechanism", [&] { return parsed_params(read.mechanism); })](
                          const Problem&) { return params; };
   options.arena_bytes = read.arena_bytes;
   options.workers = read.workers;
@@ -193,6 +193,12 @@ Problem to_problem(const shingle_operator* given, int world) {
   if (problem.traits().routes()) problem.routing = routing_of_largest(world, read.m);
   in_field("operator", [&] { problem.validate(); });
   return problem;
+}
+
+std::optional<Params> to_params(const shingle_operator* given) {
+  const auto read = read_struct<shingle_operator>(given, "operator");
+  if (read.mechanism == nullptr) return {};
+  return in_field("operator.mechanism", [&] { return parsed_params(read.mechanism); });
 }
 
 std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world) {

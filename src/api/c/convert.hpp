@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "shingle/api/context.hpp"
@@ -21,6 +22,9 @@ ContextOptions to_options(const shingle_context_options* given);
 
 /// An operator with an all-to-all gets the routing of its largest m.
 Problem to_problem(const shingle_operator* given, int world);
+
+/// Mechanism and params of the operator; nothing: those of the context.
+std::optional<Params> to_params(const shingle_operator* given);
 
 /// Null if the call has none.
 std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world);

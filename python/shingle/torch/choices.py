@@ -1,0 +1,130 @@
+"""How calls run: as mm + c10d, or by a mechanism of the group's context.
+
+The choice depends on the shape, m and tables alone, so that ranks agree without asking.
+"""
+
+import bisect
+import dataclasses
+import functools
+import json
+import math
+import os
+from typing import NamedTuple
+
+from ..errors import InvalidArgument, IoError
+from .settings import settings
+
+LIBRARY = "mm+c10d"  # the choice of the libraries alone
+PREDICTED = "predicted"  # the choice of the fastest predicted mechanism; others are a mechanism with params
+MARGIN = 0.98  # a mechanism is chosen if its time is at most this part of the libraries'
+
+
+class Shape(NamedTuple):
+    """An operator of a context, without its m. Sizes are those of one rank's GEMM: [m, k] times [k, n]."""
+
+    op: str
+    n: int
+    k: int
+    dtype: str
+    ranks: int
+    inner: int = 0
+    transpose_b: bool = True
+    bias: bool = False
+    activation: str | None = None
+    norm_epsilon: float | None = None
+    mechanism: str | None = None  # with params, as "ring slices=2"; None: the fastest predicted one
+
+    @property
+    def key(self):
+        """What the speed depends on."""
+        return key_of(self)
+
+
+@functools.cache
+def key_of(shape):
+    return Shape(*shape[:6])
+
+
+@functools.cache
+def by(shape, choice):
+    """The operator by the mechanism of a choice."""
+    return shape if choice == PREDICTED else shape._replace(mechanism=choice)
+
+
+def most_rows(row):
+    return row[0]
+
+
+@dataclasses.dataclass
+class Table:
+    """Choices that were measured, by Shape.key: [(most rows, choice), …], in ascending order."""
+
+    rows: dict[Shape, list[tuple[int, str]]] = dataclasses.field(default_factory=dict)
+    forced: str | None = None  # overrides the choice
+
+    def choose(self, shape, m):
+        """The choice for a call with m rows."""
+        if self.forced is not None:
+            return self.forced
+        if m > settings.max_m:
+            return LIBRARY
+        rows = self.rows.get(shape.key)
+        if rows is None:
+            return PREDICTED if m >= settings.min_m else LIBRARY
+        at = bisect.bisect_left(rows, m, key=most_rows)
+        return rows[at][1] if at < len(rows) else LIBRARY
+
+    def mechanisms(self, shape):
+        """The operator by every mechanism that the table may choose for it."""
+        rows = self.rows.get(shape.key, [(settings.max_m, PREDICTED)])
+        return {by(shape, choice) for _, choice in rows if choice != LIBRARY}
+
+    def save(self, path):
+        """Writes the table as JSON."""
+        shapes = [
+            {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "choices": rows}
+            for s, rows in sorted(self.rows.items())
+        ]
+        beside = f"{path}.{os.getpid()}"
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump({"version": 2, "shapes": shapes}, file, indent=1)
+        os.replace(beside, path)
+
+    def load(self, path):
+        """Adds the shapes of a file that `save` wrote. Load the same file on all ranks."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+        except OSError as error:
+            raise IoError(f"cannot read {path}: {error.strerror}") from error
+        try:
+            if found["version"] != 2:
+                raise ValueError(f"version {found['version']}, expected 2")
+            for row in found["shapes"]:
+                choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
+                self.rows[Shape(**row).key] = sorted(choices)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgument(f"{path} is no table of choices: {error!r}; write one with table.save()") from error
+
+
+table = Table()
+
+
+def fastest(times_us):
+    """Rows of a Table. times_us: {m: {choice: time}}, with LIBRARY at each m.
+
+    Calls between two measured m take the choice that is fastest at both, and slower than the libraries at neither.
+    """
+    rows, below = [], None
+    for m, times in sorted(times_us.items()):
+        ends = [times] if below is None else [below, times]
+        never_slower = [
+            choice for choice in times
+            if choice == LIBRARY or all(choice in end and end[choice] <= MARGIN * end[LIBRARY] for end in ends)
+        ]  # fmt: skip
+        choice = min(never_slower, key=lambda choice: math.prod(end[choice] for end in ends))
+        if rows and rows[-1][1] == choice:
+            rows.pop()
+        rows.append((m, choice))
+        below = times
+    return rows
