@@ -199,8 +199,8 @@ typedef struct shingle_operator {
   int32_t residual;        ///< 1, with norm: a residual is added before the norm; the sum is an output too
   int32_t causal;          ///< 1, attention: a token sees only itself and earlier tokens
   int32_t row_order;       ///< shingle_row_order of sharded rows
-  /// Mechanism and params of this operator, as in shingle_context_options; NULL: those of the context. The same
-  /// operator may be declared with several, to measure which is fastest.
+  /// Mechanism and params of this operator, as in shingle_context_options; NULL: those of the context. The
+  /// same operator may be declared with several, to measure which is fastest.
   const char* mechanism;
 } shingle_operator;
 

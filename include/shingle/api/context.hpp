@@ -59,8 +59,8 @@ class Context {
   /// order of declaration. Collective: all ranks declare the same operators in the same order. Enlarges the
   /// arena if the operator needs more; this waits until earlier calls are done.
   ///
-  /// `params`: mechanism and params of its calls; nothing: ContextOptions::choose decides. The same problem may
-  /// be declared with several.
+  /// `params`: mechanism and params of its calls; nothing: ContextOptions::choose decides. The same problem
+  /// may be declared with several.
   ///
   /// Throws InvalidArgument if the problem is wrong, or if problem or params are not the same on all ranks.
   /// Throws Unsupported if no mechanism serves it.

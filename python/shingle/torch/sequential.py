@@ -1,6 +1,6 @@
 """The ops as mm and c10d collectives, one after the other.
 
-They serve CPU tensors, calls that it serves faster, and tests as the reference.
+They serve CPU tensors, calls that mechanisms do not make faster, and tests as the reference.
 """
 
 import torch

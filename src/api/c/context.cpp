@@ -88,7 +88,8 @@ shingle_status shingle_arena_bytes_needed(const shingle_world_options* world,
     const c::WorldRequest request = c::to_request(world);
     const Problem problem = c::to_problem(largest, request.ranks);
     ContextOptions options = c::to_options(context);
-    if (const auto params = c::to_params(largest)) options.choose = [params](const Problem&) { return *params; };
+    if (const auto params = c::to_params(largest))
+      options.choose = [params](const Problem&) { return *params; };
     *bytes = arena_bytes_needed(problem, machine_of(request.ranks, request.options), std::move(options));
   });
 }
