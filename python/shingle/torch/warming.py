@@ -27,8 +27,9 @@ CANDIDATES = {
                        "ring engines=1 slices=1"],
     "allgather+gemm": ["fused", "ring engines=1 slices=1", "ring engines=1 slices=2", "copy-engine variant=ring"],
 }  # fmt: skip
-WARM, TIMED = 2, 7  # calls that are not timed, and that are
-SLEEP_CYCLES = 2_000_000  # about a millisecond: longer than the host takes to launch a call
+WARM, TIMED = 1, 7  # samples that are not kept, and that are
+CALLS = 5  # of a sample, one behind the other
+SLEEP_CYCLES = 4_000_000  # about two milliseconds: longer than the host takes to launch the calls of a sample
 
 
 def warmup(step, *, tune=True, least_m=16):
@@ -79,7 +80,7 @@ def measure(group, shape, sizes, device):
 
 
 def median_us(group, kernel, args, choice):
-    """Median device time of a call. It is launched while the device sleeps, so the host's time is not in it."""
+    """Median device time of a call. Calls are launched while the device sleeps, so the host's time is not in it."""
     samples = []
     with forced(choice):
         for _ in range(WARM + TIMED):
@@ -87,10 +88,11 @@ def median_us(group, kernel, args, choice):
             dist.barrier(group=group.process_group)
             torch.cuda._sleep(SLEEP_CYCLES)
             begin.record()
-            kernel(*args)
+            for _ in range(CALLS):
+                kernel(*args)
             end.record()
             end.synchronize()
-            samples.append(begin.elapsed_time(end) * 1e3)
+            samples.append(begin.elapsed_time(end) * 1e3 / CALLS)
     return sorted(samples[WARM:])[TIMED // 2]
 
 

@@ -14,6 +14,7 @@
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/raii/stream.hpp"
+#include "cuda/raii/tolerate.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -105,6 +106,24 @@ Preference preference(const LibraryProblem& p) {
     set(wish, which, static_cast<std::uint32_t>(p.alignment));
   return wish;
 }
+
+/// Device memory in the order of a stream. Neither allocating nor freeing it waits for the device.
+class StreamMemory {
+ public:
+  StreamMemory(std::size_t bytes, const Stream& stream) : stream_(stream.get()) {
+    if (bytes > 0) check(cudaMallocAsync(&data_, bytes, stream_), "cudaMallocAsync");
+  }
+  ~StreamMemory() {
+    if (data_ != nullptr) tolerate(cudaFreeAsync(data_, stream_), "cudaFreeAsync");
+  }
+  StreamMemory(const StreamMemory&) = delete;
+  StreamMemory& operator=(const StreamMemory&) = delete;
+  void* get() const noexcept { return data_; }
+
+ private:
+  cudaStream_t stream_;
+  void* data_ = nullptr;
+};
 
 }  // namespace
 
@@ -249,11 +268,19 @@ std::vector<std::uint64_t> LibraryGemm::algorithm() const {
   return {std::begin(data), std::end(data)};
 }
 
-void LibraryGemm::load(cudaStream_t stream, LibraryOperands operands) {
-  const DeviceMemory result(made_->result_bytes), workspace(workspace_bytes());
-  operands.c = result.get();
-  run(stream, operands, workspace.get());
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+void LibraryGemm::load(const LibraryProblem& p) {
+  if (made_->algorithms.empty()) return;
+  const Stream stream;
+  const auto bytes_of = [](DType type, std::int64_t rows, std::int64_t leading) {
+    return static_cast<std::size_t>(rows * leading) * size_bytes(type);
+  };
+  // Contents do not matter.
+  const StreamMemory a(bytes_of(p.type, p.transpose_a ? p.k : p.m, p.lda), stream),
+      b(bytes_of(p.type, p.transpose_b ? p.n : p.k, p.ldb), stream),
+      bias(bytes_of(p.type, 1, p.bias ? p.n : 0), stream), c(made_->result_bytes, stream),
+      workspace(workspace_bytes(), stream);
+  run(stream.get(), {a.get(), b.get(), bias.get(), c.get()}, workspace.get());
+  stream.synchronize();
 }
 
 }  // namespace shingle::cuda

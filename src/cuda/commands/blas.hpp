@@ -78,8 +78,9 @@ class LibraryGemm {
   std::size_t candidates() const noexcept;
   /// The algorithm in use, as cuBLASLt encodes it; empty without results.
   std::vector<std::uint64_t> algorithm() const;
-  /// Makes CUDA load the kernel in use, by one run on these operands. Allocates as tune() does.
-  void load(cudaStream_t stream, LibraryOperands operands);
+  /// Makes CUDA load the kernel in use, by one run on matrices of its own. `problem` is that of the product.
+  /// Fit for a thread that captures a stream in relaxed mode: waits for no other stream.
+  void load(const LibraryProblem& problem);
 
  private:
   struct Descriptors;

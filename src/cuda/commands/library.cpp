@@ -78,27 +78,6 @@ std::shared_ptr<LibraryGemm> LibraryCache::get(const BlasHandle& handle, const L
   return product;
 }
 
-namespace {
-
-/// Inputs of a product, with some number in each byte that is small in every type.
-struct TrialInputs {
-  explicit TrialInputs(const LibraryProblem& p)
-      : a(matrix(p.type, p.transpose_a ? p.k : p.m, p.lda)),
-        b(matrix(p.type, p.transpose_b ? p.n : p.k, p.ldb)),
-        bias(matrix(p.type, 1, p.bias ? p.n : 0)) {}
-  LibraryOperands operands() const { return {a.get(), b.get(), bias.get(), nullptr}; }
-
-  static DeviceMemory matrix(DType type, std::int64_t rows, std::int64_t leading) {
-    constexpr int some_number = 0x3c;
-    DeviceMemory memory(static_cast<std::size_t>(rows * leading) * size_bytes(type));
-    memory.fill(some_number);
-    return memory;
-  }
-  DeviceMemory a, b, bias;
-};
-
-}  // namespace
-
 std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle, const LibraryProblem& problem) {
   const auto prepared = std::ranges::find(prepared_, typical(problem), &Product::first);
   auto product = prepared != prepared_.end()
@@ -106,8 +85,7 @@ std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle, co
                      : std::make_shared<LibraryGemm>(handle, problem);
   Kernel kernel = kernel_of(problem, *product);
   if (kernel.second.empty() || std::ranges::find(loaded_, kernel) != loaded_.end()) return product;
-  const Stream stream;
-  product->load(stream.get(), TrialInputs(problem).operands());
+  product->load(problem);
   loaded_.push_back(std::move(kernel));
   return product;
 }
@@ -115,9 +93,18 @@ std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle, co
 void LibraryCache::prepare(const BlasHandle& handle, const LibraryProblem& problem) {
   const LibraryProblem p = typical(problem);
   if (p.m == 0 || std::ranges::find(prepared_, p, &Product::first) != prepared_.end()) return;
+  const auto matrix = [](DType type, std::int64_t rows, std::int64_t leading) {
+    DeviceMemory memory(static_cast<std::size_t>(rows * leading) * size_bytes(type));
+    constexpr int some_number = 0x3c;  // in each byte: a small number in every type
+    memory.fill(some_number);
+    return memory;
+  };
+  const DeviceMemory a = matrix(p.type, p.transpose_a ? p.k : p.m, p.lda),
+                     b = matrix(p.type, p.transpose_b ? p.n : p.k, p.ldb),
+                     bias = matrix(p.type, 1, p.bias ? p.n : 0);
   auto product = std::make_shared<LibraryGemm>(handle, p);
   const Stream stream;
-  product->tune(stream.get(), TrialInputs(p).operands());
+  product->tune(stream.get(), {a.get(), b.get(), bias.get(), nullptr});
   loaded_.push_back(kernel_of(p, *product));
   prepared_.emplace_back(p, std::move(product));
 }
