@@ -25,12 +25,13 @@ announce = @test -e $(1)/src/libshingle.a || \
   echo 'the first build takes about $(shell expr $(2) / 60 / $(JOBS) + 1) minutes on $(JOBS) cores and $(3) in $(1)'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages run build test install wheel format docs clean
+.PHONY: help setup packages run build test test-torch install wheel format docs clean
 
 help:
 	@echo 'make run      build, then overlap the operators of a transformer layer on two ranks'
 	@echo '              (make run ARGS="..." passes your own arguments to shingle run)'
 	@echo 'make test     build everything and run all tests'
+	@echo 'make test-torch  test the wheel with PyTorch (TORCH=2.11.0) in an environment of its own'
 	@echo 'make build    build the program: $(build)/bin/shingle'
 	@echo 'make install  build program, library and NCCL tuner plugin, install them below PREFIX=$(PREFIX)'
 	@echo 'make wheel    build the Python wheel: build/wheel/shingle-*.whl (SHINGLE_CUDA=OFF: without CUDA)'
@@ -61,6 +62,10 @@ test: $(build)/build.ninja
 	@$(ninja)
 	ctest --preset $(PRESET) -j $(JOBS) -LE '^waits$$'
 	ctest --preset $(PRESET) -j $(WAITING) -L '^waits$$'
+
+test-torch:
+	@scripts/setup.sh build wheel
+	tests/install/torch.sh $(TORCH)
 
 # Builds in a folder of its own, and installs every target. Compiler warnings do not stop it.
 install: packages

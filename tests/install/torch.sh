@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Tests the ops for PyTorch in a fresh virtual environment that holds the wheel, torch and pytest: torch.sh [VERSION]
+# The environment stays in build/torch/VERSION. Some 5 GB, most of which is CUDA that torch brings. Says "skipped" where
+# torch cannot be had.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+version=${1:-2.11.0}
+folder=$PWD/build/torch/$version
+python=$folder/bin/python
+
+skip() {
+    echo "torch: SKIPPED, $1"
+    exit 0
+}
+
+env -u MAKEFLAGS make wheel SHINGLE_CUDA=OFF
+wheel=$(ls build/wheel/*.whl)
+if [[ ! -e $folder/installed ]]; then
+    rm -rf "$folder"
+    mkdir -p build/torch
+    /usr/bin/python3 -m venv "$folder" || skip "no virtual environments: python3-venv is missing"
+    echo "torch: fetching torch $version into build/torch (some minutes, 5 GB on disk)"
+    "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "torch==$version" pytest numpy \
+        >"$folder/log" 2>&1 || { tail -n 3 "$folder/log" && skip "torch $version cannot be had (build/torch/$version/log)"; }
+    touch "$folder/installed"
+fi
+"$python" -m pip install --quiet --disable-pip-version-check --no-index --force-reinstall --no-deps "$wheel"
+# The package is the wheel's, and the library is the wheel's.
+env -u PYTHONPATH -u SHINGLE_LIBRARY -u SHINGLE_PROGRAM PYTHONDONTWRITEBYTECODE=1 \
+    "$python" -m pytest -q -p no:cacheprovider -rs tests/python
