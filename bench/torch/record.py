@@ -3,7 +3,6 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 
 import torch
@@ -39,22 +38,13 @@ def quartiles(samples):
     return {"median_us": median, "p25_us": low, "p75_us": high}
 
 
-def commit():
-    """The commit of these sources, "-dirty" behind it if they were changed since; outside a repository, the library's."""
-    words = ["git", "-C", pathlib.Path(__file__).parent, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return _abi.library().shingle_commit().decode()
-
-
 def write_record(path, rows, **settings):
-    """Writes rows with command, commit and machine."""
+    """Writes rows with command, machine and the commit of libshingle.so."""
     world = os.environ.get("WORLD_SIZE", "1")
     nccl = ".".join(map(str, torch.cuda.nccl.version()))
     record = {"command": f"torchrun --nproc-per-node {world} bench/torch/{pathlib.Path(sys.argv[0]).name} "
                          + " ".join(sys.argv[1:]),
-              "commit": commit(),
+              "commit": _abi.library().shingle_commit().decode(),
               "machine": {"gpu": f"{world} x {torch.cuda.get_device_name()}, NCCL {nccl}, torch {torch.__version__}"},
               **settings, "rows": rows}
     with open(path, "w", encoding="utf-8") as file:

@@ -92,21 +92,20 @@ def cuda_layers_2(record):
     return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
 
 
-@table("cuda-auto", "h200x4/suite", "h200x2/suite", "h200x4/suite_predicted")
-def cuda_auto(four, two, predicted):
+@table("cuda-auto", "h200x4/suite", "h200x2/suite")
+def cuda_auto(four, two):
     """Geometric mean and minimum of the speed-ups, and the number of shapes that stay sequential."""
     rows = []
     ranges = {"16, 64": (16, 64), "256 to 1024": (256, 1024), "2048 to 8192": (2048, 8192), "all": (16, 8192)}
     for name, (first, last) in ranges.items():
         cells = []
-        for record in (four, two, predicted):
+        for record in (four, two):
             found = [row for row in pick(record, contender="auto") if first <= int(row["m"]) <= last]
             kept = sum(row["plan"].startswith("sequential") for row in found)
             cells += [f"{geomean(map(speedup, found)):.2f}", f"{min(map(speedup, found)):.2f}"]
-            cells += [f"{kept} of {len(found)}"] if record is not predicted else []
+            cells += [f"{kept} of {len(found)}"]
         rows.append([name, *cells])
-    return ["M", "four GPUs", "least", "`sequential`", "two GPUs", "least", "`sequential`",
-            "four, predictions alone", "least"], rows  # fmt: skip
+    return ["M", "four GPUs", "least", "`sequential`", "two GPUs", "least", "`sequential`"], rows
 
 
 @table("cuda-async-tp", "h200x2/async_tp", "h200x2/layers_tp8")
@@ -123,6 +122,18 @@ def cuda_async_tp(record, layers):
             cells.append(f"{us(theirs[0]):.0f}, {us(one(layers, m=m, contender='auto', **case)):.0f}" if theirs else "")
         rows.append([name, *cells])
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
+@table("cuda-suite-again", "h200x2/suite_again", "h200x2/suite")
+def cuda_suite_again(later, earlier):
+    rows = []
+    for contender in ("sequential", "auto"):
+        times = [
+            us(row) / us(one(earlier, contender=contender, **{key: row[key] for key in ("op", "m", "n", "k")}))
+            for row in pick(later, contender=contender)
+        ]
+        rows.append([f"`{contender}`, {len(times)} shapes", f"{geomean(times):.3f}", f"{max(times):.3f}"])
+    return ["", "mean", "maximum"], rows
 
 
 @table("fused-helpers-2", "h200x2/helpers")

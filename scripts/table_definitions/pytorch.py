@@ -1,0 +1,70 @@
+"""The ops for PyTorch, and calls of contexts, on GPUs."""
+
+from .common import geomean, pick, table, us, values_of
+
+OPS = ("allgather+gemm", "gemm+reducescatter", "gemm+allreduce")
+RANGES = {"16 to 256": (16, 256), "768 to 1024": (768, 1024), "2048 to 3072": (2048, 3072), "6144 to 16384": (6144, 16384)}
+
+
+def ratios(record, theirs, op, first, last):
+    """Times of another way over those of Shingle's op, by shape."""
+    shapes = {}
+    for row in pick(record, op=op):
+        if first <= int(row["m"]) <= last:
+            shapes.setdefault((row["m"], row["n"], row["k"]), {})[row["timed"]] = us(row)
+    return [times[theirs] / times["shingle"] for times in shapes.values() if theirs in times]
+
+
+@table("torch-ops", "h200x2/torch_ops")
+def torch_ops(record):
+    """Speed-up over mm + NCCL (geometric mean, least), then over async-TP."""
+    rows = []
+    for op in OPS:
+        cells = []
+        for first, last in RANGES.values():
+            found = [ratios(record, theirs, op, first, last) for theirs in ("sequential", "async_tp")]
+            cells.append("; ".join(f"{geomean(of):.2f}, {min(of):.2f}" for of in found if of))
+        rows.append([op, *cells])
+    return ["", *(f"M = {name}" for name in RANGES)], rows
+
+
+@table("torch-decode", "h200x2/torch_decode")
+def torch_decode(record):
+    sizes = values_of(record, "m")
+    rows = []
+    for op in OPS:
+        found = [ratios(record, "sequential", op, int(m), int(m)) for m in sizes]
+        rows.append([op, *(f"{geomean(of):.2f}, {min(of):.2f}" for of in found)])
+    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
+@table("torch-layers", "h200x2/torch_layers")
+def torch_layers(record):
+    """The part of the communication that is exposed with NCCL, and the part of that which the ops hide."""
+    rows = []
+    for model in values_of(record, "model"):
+        for form in values_of(record, "form"):
+            cells = []
+            for m in values_of(record, "m"):
+                row = pick(record, model=model, form=form, m=m, timed="shingle")[0]
+                cells.append(f"{100 * float(row['exposed']):.0f}%, {float(row['hidden']):.2f}")
+            rows.append([f"{model}, {form}", *cells])
+    return ["", *(f"M = {m}" for m in values_of(record, "m"))], rows
+
+
+@table("context-calls", "h200x2/context_calls", "h200x2/context_calls_registered")
+def context_calls(unregistered, registered):
+    """Host time of a known call and of a new m, and device time over that of a bound operator."""
+    rows = []
+    for mechanism in values_of(unregistered, "mechanism"):
+        cells = []
+        for op in ("gemm+allreduce", "gemm+reducescatter", "allgather+gemm"):
+            times = {row["timed"]: us(row) for row in pick(unregistered, op=op, mechanism=mechanism)}
+            if not times:
+                cells.append("")
+                continue
+            other = {row["timed"]: us(row) for row in pick(registered, op=op, mechanism=mechanism)}
+            more = [100 * (of["device"] / of["bound"] - 1) for of in (times, other)]
+            cells.append(f"{times['back_to_back']:.0f}, {times['new_m']:.0f}; {more[0]:+.1f}%, {more[1]:+.1f}%")
+        rows.append([mechanism, *cells])
+    return ["µs; %", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm"], rows
