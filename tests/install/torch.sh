@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Tests the ops for PyTorch in a fresh virtual environment that holds the wheel, torch and pytest: torch.sh [VERSION]
+# Then also the layers of Megatron-core.
 # The environment stays in build/torch/VERSION. Some 5 GB, most of which is CUDA that torch brings. Says "skipped" where
 # torch cannot be had.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-version=${1:-2.11.0}
+version=${1:-2.11.0} megatron=0.16.1
 folder=$PWD/build/torch/$version
 python=$folder/bin/python
 
@@ -26,5 +27,14 @@ if [[ ! -e $folder/installed ]]; then
 fi
 "$python" -m pip install --quiet --disable-pip-version-check --no-index --force-reinstall --no-deps "$wheel"
 # The package is the wheel's, and the library is the wheel's.
-env -u PYTHONPATH -u SHINGLE_LIBRARY -u SHINGLE_PROGRAM PYTHONDONTWRITEBYTECODE=1 \
-    "$python" -m pytest -q -p no:cacheprovider -rs tests/python
+tests() {
+    env -u PYTHONPATH -u SHINGLE_LIBRARY -u SHINGLE_PROGRAM PYTHONDONTWRITEBYTECODE=1 \
+        "$python" -m pytest -q -p no:cacheprovider -rs "$@"
+}
+"$python" -m pip uninstall --quiet --yes megatron-core 2>/dev/null
+tests tests/python
+if "$python" -m pip install --quiet --disable-pip-version-check --no-deps "megatron-core==$megatron"; then
+    tests tests/python/test_torch_megatron.py
+else
+    echo "torch: SKIPPED layers of Megatron, megatron-core $megatron cannot be had"
+fi

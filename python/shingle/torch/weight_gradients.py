@@ -47,7 +47,8 @@ class WeightGradients:
         if not hasattr(weight, "grad_added_to_main_grad"):
             return None
         weight.grad_added_to_main_grad = True
-        return torch.empty_like(weight)  # lets hooks of the parameter run; they ignore the content
+        # Lets hooks of the parameter run. They ignore the content, unless the weight asks for zeros.
+        return (torch.zeros_like if getattr(weight, "zero_out_wgrad", False) else torch.empty_like)(weight)
 
 
 def accumulate(total, grad, x):
