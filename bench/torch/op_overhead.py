@@ -100,7 +100,7 @@ def main():
             "of it: group": us(lambda: find_group(group), wait),
             "of it: shape": us(lambda: overlapped.gemm("gemm+allreduce", x, w, made.group, bias=False), wait),
             "of it: operands": us(lambda: overlapped.operands(shape, x, w, None), wait),
-            "of it: choice": us(lambda: overlapped.chosen(made.group, shape, ROWS), wait),
+            "of it: choice": us(lambda: overlapped.chosen(made.group, shape, ROWS, device), wait),
             "of it: lookup": us(lambda: contexts.find_call(made.group, shape, ROWS, device.index), wait),
         }
     if dist.get_rank() == 0:

@@ -95,6 +95,7 @@ struct Context::State {
   std::shared_ptr<Registered> registered;                 // null: none
   std::shared_ptr<Arena> arena;
   std::list<Ready> ready;  // the most recently used first
+  std::list<Ready> held;   // of former arenas, which graphs of the user hold
   std::unordered_multimap<Key, std::list<Ready>::iterator, Hash> by_key;
   std::vector<CallMatrix> matrices;  // of the call that is being made
   std::uint32_t calls = 0;
@@ -122,6 +123,15 @@ struct Context::State {
 
   std::shared_ptr<Arena> make_arena(std::int64_t bytes) {
     return world.make_arena(bytes, registered ? registered->heap() : nullptr);
+  }
+
+  /// Throws if declare() could not enlarge the arena.
+  const Arena& staging() const {
+    if (!arena)
+      throw Error(
+          "the context has no staging memory: declare() could not enlarge it; make a new context with a "
+          "smaller m");
+    return *arena;
   }
 
   const Problem& find(int op) const {
@@ -175,7 +185,7 @@ struct Context::State {
   /// needs more than the context has.
   Plan planned(int op, const Problem& problem) {
     Result<Plan> plan = chosen_plan(op, problem);
-    if (!plan || arena_layout(*plan).bytes > arena->bytes() || !world.is_prepared(*plan))
+    if (!plan || arena_layout(*plan).bytes > staging().bytes() || !world.is_prepared(*plan))
       return sequential_plan(problem);
     return std::move(plan).value();
   }
@@ -333,16 +343,22 @@ struct Context::State {
       std::int64_t bytes = sequential_bytes(worst);
       for (const Plan& plan : typical)
         if (plan.problem().m == worst.m) bytes = std::max(bytes, arena_layout(plan).bytes);
-      if (bytes > arena->bytes()) {
+      if (bytes > staging().bytes()) {
         by_key.clear();
+        for (auto at = ready.begin(); at != ready.end();)
+          if (const auto next = std::next(at); at->executable->captured())
+            held.splice(held.end(), ready, std::exchange(at, next));
+          else
+            at = next;
         ready.clear();  // waits until their calls are done
-        arena.reset();
+        arena.reset();  // before the next is made: both may not fit
         arena = make_arena(bytes);
       }
       for (const Plan& plan : typical) world.prepare(plan, arena);
     } catch (...) {
       operators.pop_back();
       declared.pop_back();
+      std::erase_if(chosen, [op](const auto& one) { return one.first.first == op; });
       throw;
     }
     return op;
@@ -369,7 +385,8 @@ void Context::call(int op, std::shared_ptr<const Routing> routing, std::span<con
 }
 
 void Context::synchronize() {
-  for (auto& at : state_->ready) at.executable->synchronize();
+  for (auto* plans : {&state_->ready, &state_->held})
+    for (auto& at : *plans) at.executable->synchronize();
 }
 
 Problem Context::problem(int op, std::int64_t m) const {
@@ -387,7 +404,7 @@ DeviceBuffer Context::allocate(int rank, std::int64_t bytes) {
 }
 
 std::int64_t Context::arena_bytes() const {
-  return state_->arena->bytes();
+  return state_->staging().bytes();
 }
 
 }  // namespace shingle

@@ -3,17 +3,19 @@
 #include <fmt/format.h>
 
 #include "shingle/base/error.hpp"
+#include "shingle/grid/tile_grid.hpp"
 
 namespace shingle {
 
-Registered::Registered(World& world, std::int64_t bytes) : heap_(world.make_heap(bytes)) {
-  for (const int rank : world.local_ranks()) blocks_.emplace(rank, bytes);
+Registered::Registered(World& world, std::int64_t bytes)
+    : heap_(world.make_heap(ceil_div(bytes, Blocks::alignment) * Blocks::alignment)) {
+  for (const int rank : world.local_ranks()) blocks_.emplace(rank, heap_->bytes());
 }
 
 DeviceBuffer Registered::allocate(int rank, std::int64_t bytes) {
   if (bytes < 0)
     throw InvalidArgument(fmt::format("{} bytes of registered memory: must not be negative", bytes));
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto found = blocks_.find(rank);
   if (found == blocks_.end())
     throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
@@ -23,6 +25,7 @@ DeviceBuffer Registered::allocate(int rank, std::int64_t bytes) {
         fmt::format("no block of {} bytes is free in the {} bytes of registered memory of rank {}: "
                     "raise registered_bytes",
                     bytes, heap_->bytes(), rank));
+  lock.unlock();  // give_back() runs here if there is no memory for the owner
   const auto give_back = [own = shared_from_this(), &blocks = found->second, at = *offset](void*) {
     const std::lock_guard again(own->mutex_);
     blocks.give_back(at);

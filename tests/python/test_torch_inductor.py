@@ -104,6 +104,30 @@ def pass_case(name, backend):
         torch.testing.assert_close(got, expected, atol=0.2 if dtype == torch.bfloat16 else 1e-4, rtol=0.05)
 
 
+def other_rows_case():
+    """Views whose first dimension is not made of the product's rows stay as they are."""
+    from shingle.torch import inductor
+
+    torch._inductor.config.force_disable_caches = True
+    w = torch.randn(N, K)
+    for rows, shape in ((1, (N,)), (3, (6, N // 2)), (4, (2, 2 * N))):
+
+        def function(x, shape=shape):
+            return collectives.reduce_scatter_tensor((x @ w.t()).view(shape), "sum", 0, dist.group.WORLD)
+
+        torch._dynamo.reset()
+        x = torch.randn(rows, K)
+        with torch.no_grad():
+            before = inductor.enable().matches.copy()
+            got = torch.compile(function, backend=without_code)(x)
+        assert inductor.enable().matches == before
+        torch.testing.assert_close(got, function(x))
+
+
+def test_views_of_other_rows_are_left_alone():
+    on_ranks(2, other_rows_case)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_pass(name):
     on_ranks(2, pass_case, name, without_code)

@@ -1,5 +1,7 @@
 """The ops in the rest of PyTorch: opcheck, torch.compile, autocast, checkpointing."""
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -47,6 +49,24 @@ def opcheck_case(name, requires_grad):
 def test_opcheck(name):
     on_ranks(2, opcheck_case, name, False)
     on_ranks(2, opcheck_case, name, True)
+
+
+def cached_case(folder):
+    """Code that one rank compiled does not serve another, whose rows are fewer."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    torch._inductor.config.force_disable_caches = False
+    x, w = torch.randn(5, K), torch.randn(N, K)
+
+    def function(x, w):
+        return torch.relu(st.gemm_reduce_scatter(x, w) * 2) + 1
+
+    for _ in range(2):  # the second time from the cache
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(function, dynamic=False)(x, w), function(x, w))
+
+
+def test_ranks_share_a_compile_cache(tmp_path):
+    on_ranks(2, cached_case, str(tmp_path))
 
 
 def layer(x, norm, up, down, residual):

@@ -1,5 +1,6 @@
 """Layers of Megatron-core on CPU, against whole matrices in float64."""
 
+import dataclasses
 import os
 
 import pytest
@@ -111,8 +112,9 @@ def spec_case():
     assert attention.linear_proj is mlp.linear_fc2 is megatron.RowParallelLinear
     own = get_mlp_module_spec_for_backend(backend=megatron.SpecProvider())
     assert own.submodules.linear_fc1 is megatron.ColumnParallelLinear
+    assert megatron.overlapped(spec) == spec
     with pytest.raises(errors.InvalidArgument, match="no local column- or row-parallel"):
-        megatron.overlapped(spec)
+        megatron.overlapped(dataclasses.replace(spec, submodules=None))
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])

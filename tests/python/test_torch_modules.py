@@ -10,7 +10,7 @@ from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor  # noqa: E402
 from torch.distributed.tensor.parallel import parallelize_module  # noqa: E402
 
 HIDDEN, INNER = 8, 12
@@ -145,6 +145,56 @@ def dtensor_module_case():
 
 def test_modules_take_and_give_dtensors():
     on_ranks(2, dtensor_module_case)
+
+
+def uneven_case():
+    """Layouts and rows that the ranks do not divide."""
+    from shingle.torch.dtensor import ColwiseParallel
+    from shingle.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+    mesh, reference = init_device_mesh("cpu", (dist.get_world_size(),)), Reference()
+    whole = torch.randn(5, HIDDEN)
+    made = parallelize_module(
+        copy.deepcopy(reference.up), mesh, ColwiseParallel(input_layouts=Shard(0), use_local_output=False)
+    )
+    check(made(distribute_tensor(whole, mesh, [Shard(0)])).full_tensor(), reference.up(whole))
+    up = ColumnParallelLinear.from_linear(reference.up, mesh, sequence_parallel=True)
+    check(up(distribute_tensor(whole[:4], mesh, [Replicate()])).full_tensor(), reference.up(whole[:4]))
+    down = RowParallelLinear.from_linear(reference.down, mesh, sequence_parallel=True)
+    with pytest.raises(errors.InvalidArgument, match="must be a multiple of the 2 ranks"):
+        down(torch.randn(5, reference.down.in_features // 2))
+
+
+def test_uneven_rows_and_other_layouts():
+    on_ranks(2, uneven_case)
+
+
+def autocast_case(sequence_parallel):
+    from shingle.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+    reference, whole = Reference(), torch.randn(4, 2, HIDDEN)
+    up = ColumnParallelLinear.from_linear(reference.up, sequence_parallel=sequence_parallel)
+    down = RowParallelLinear.from_linear(reference.down, sequence_parallel=sequence_parallel)
+    for layer in (up, down):
+        layer.weight.main_grad = torch.zeros(layer.weight.shape)
+    x = (shard(whole) if sequence_parallel else whole).clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = down(torch.relu(up(x)))
+    assert out.dtype == torch.bfloat16
+    out.float().square().sum().backward()
+    expected, expected_dx = reference_run(reference, whole)
+    assert x.grad.dtype == torch.float32
+    for got, wanted in (
+        (out, shard(expected) if sequence_parallel else expected),
+        (x.grad, shard(expected_dx) if sequence_parallel else expected_dx),
+        (up.weight.main_grad, shard(reference.up.weight.grad)),
+    ):
+        assert (got.float() - wanted).norm() <= 0.05 * wanted.norm()
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_main_grad_under_autocast(sequence_parallel):
+    on_ranks(2, autocast_case, sequence_parallel)
 
 
 def bad_module_case():

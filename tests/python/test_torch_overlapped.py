@@ -68,6 +68,7 @@ def kernels_case():
                 norm = random(5, N), random(N)
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", random(N), 1e-3))
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", None, 1e-5))
+                close(*results("gemm_all_reduce_norm", x / 1e3, w, norm[0] / 1e3, norm[1], "0", None, 0.0))
                 for activation in ("relu", "gelu", "silu", "swiglu", None):
                     close(*results("gemm_reduce_scatter", x, w, "0", random(N), activation))
                     inner = random(N, 4 if activation == "swiglu" else 8)
@@ -190,8 +191,10 @@ def test_choices_of_a_table(monkeypatch):
     ]  # fmt: skip
     other = shape._replace(k=K + 1)
     assert [choices.choose(other, m) for m in (15, 16, 128, 129)] == [LIBRARY, PREDICTED, PREDICTED, LIBRARY]
-    assert choices.mechanisms(shape) == {shape._replace(mechanism="ring slices=2")}
-    assert choices.mechanisms(other) == {other}
+    assert choices.mechanisms(shape) == [shape._replace(mechanism="ring slices=2")]
+    assert choices.mechanisms(other) == [other]
+    choices.rows[shape.key] = [(8, "fused"), (16, PREDICTED), (32, "fused"), (64, "chunked")]
+    assert [of.mechanism for of in choices.mechanisms(shape)] == ["fused", None, "chunked"], "declared in this order"
 
 
 def test_table_survives_a_file(tmp_path):

@@ -75,9 +75,9 @@ class Table:
         return rows[at][1] if at < len(rows) else LIBRARY
 
     def mechanisms(self, shape):
-        """The operator by every mechanism that the table may choose for it."""
+        """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
         rows = self.rows.get(shape.key, [(settings.max_m, PREDICTED)])
-        return {by(shape, choice) for _, choice in rows if choice != LIBRARY}
+        return list(dict.fromkeys(by(shape, choice) for _, choice in rows if choice != LIBRARY))
 
     def save(self, path):
         """Writes the table as JSON."""

@@ -77,7 +77,8 @@ def find_call(group: Group, shape: Shape, m: int, device: int):
         found = _contexts.get((group.process_group, device))
         if found is None:
             _contexts[group.process_group, device] = found = GroupContext(group, device)
-        return found.declare(shape)
+        call = found.calls.get(shape)  # another thread may have declared it meanwhile
+        return call if call and m <= call.max_m else found.declare(shape)
 
 
 def release(group=None):

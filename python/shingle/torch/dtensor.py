@@ -2,8 +2,9 @@
 
     parallelize_module(block, mesh, {"wo": RowwiseParallel(output_layouts=Shard(1)), "w1": ColwiseParallel()})
 
-Parameters are sharded as by the styles of PyTorch, so checkpoints and FSDP2 see the same DTensors. Layers and layouts
-that no op serves (embeddings, other layouts, features that the ranks do not divide) run as in PyTorch.
+Parameters are sharded as by the styles of PyTorch, so checkpoints and FSDP2 see the same DTensors. Embeddings, layers
+whose features the ranks do not divide, and layouts other than Replicate and Shard of a leading dimension run as in
+PyTorch. A scattered or gathered dimension other than the rows of a matrix must be divisible by the ranks.
 """
 
 from torch import nn

@@ -38,6 +38,13 @@ def gemm_reduce_scatter(x, w, group=None, *, bias=None, activation=None, dim=0):
     return out.view(x.shape[0] // ranks, *x.shape[1:-1], out.shape[-1]).movedim(0, dim)
 
 
+def as_rows(x):
+    """x [..., k] as [rows, k]."""
+    if x.dim() < 2:
+        raise InvalidArgument(f"x.shape = {tuple(x.shape)}; expected at least two dimensions, [..., k]")
+    return x.flatten(0, -2)
+
+
 def leading(x, dim):
     """The number of a dimension that is not the last."""
     if not -x.dim() <= dim < x.dim() or dim % x.dim() == x.dim() - 1:
@@ -53,7 +60,7 @@ def gemm_all_reduce(x, w, group=None, *, bias=None, residual=None, norm_weight=N
 
     Backward takes the gradients of the results to be equal on all ranks, as Megatron does.
     """
-    group, rows = name_of(group), x.flatten(0, -2)
+    group, rows = name_of(group), as_rows(x)
     shape = (*x.shape[:-1], w.shape[0])
     if norm_weight is not None and residual is not None:
         normed, total = _ops.gemm_all_reduce_norm(rows, w, residual.flatten(0, -2), norm_weight, group, bias, eps)
@@ -92,7 +99,7 @@ def replicated_gemm(x, w, group=None):
     x: [..., k]. w: [n, k]. Returns [..., n]. Forward does not communicate; backward sums the gradient of x over the
     ranks, overlapped.
     """
-    return _ops.replicated_gemm(x.flatten(0, -2), w, name_of(group)).view(*x.shape[:-1], w.shape[0])
+    return _ops.replicated_gemm(as_rows(x), w, name_of(group)).view(*x.shape[:-1], w.shape[0])
 
 
 def all_to_all_gemm(x, w, group=None, *, splits):
@@ -127,5 +134,5 @@ def mlp(x, up, down, group=None, *, activation="swiglu", rows=None):
     """
     if x.dim() != 2 and rows is not None:
         raise InvalidArgument(f"rows = {rows} needs x of two dimensions; x has {x.dim()}")
-    out = _ops.mlp(x.flatten(0, -2), up, down, name_of(group), activation, rows)
+    out = _ops.mlp(as_rows(x), up, down, name_of(group), activation, rows)
     return out.view(*x.shape[:-1], down.shape[0])

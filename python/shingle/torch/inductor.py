@@ -22,6 +22,7 @@ from collections import Counter
 import torch
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .counters import counts
 
@@ -145,9 +146,19 @@ def rewrite_all_reduce(graph, collective):
     return "mm_all_reduce"
 
 
+def keeps_rows(mm, view):
+    """True if equal parts of a view's first dimension are equal parts of the product's rows."""
+    if view is None:
+        return True
+    seen = view.meta["val"].shape
+    return len(seen) > 1 and statically_known_true(seen[-1] == mm.meta["val"].shape[1])
+
+
 def rewrite_reduce_scatter(graph, collective):
     mm, view = product_before(collective)
-    if mm is None or collective.args[1] != "sum" or not is_waited(collective) or not move_sizes(graph, mm, view):
+    if mm is None or collective.args[1] != "sum" or not is_waited(collective):
+        return None
+    if not keeps_rows(mm, view) or not move_sizes(graph, mm, view):
         return None
     at, (x, b) = view or mm, mm.args
     made = insert(graph, at, ours.gemm_reduce_scatter.default, x, weight(graph, at, b), collective.args[3])

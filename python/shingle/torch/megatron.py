@@ -21,7 +21,6 @@ try:
     from megatron.core.models.backends import LocalSpecProvider
     from megatron.core.tensor_parallel import layers
     from megatron.core.tensor_parallel.mappings import scatter_to_tensor_model_parallel_region
-    from megatron.core.transformer.spec_utils import ModuleSpec
 except ImportError as error:
     raise Unsupported(f"shingle.torch.megatron needs megatron-core 0.16 or newer: {error}") from error
 
@@ -57,7 +56,7 @@ class ColumnParallelLinear(layers.ColumnParallelLinear):
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.weight_gradients = WeightGradients(getattr(self.config, "delay_wgrad_compute", False))
+        self.weight_gradients = WeightGradients()
         counts["megatron.column_parallel"] += 1
 
     def forward(self, input_, weight=None, runtime_gather_output=None):
@@ -67,11 +66,7 @@ class ColumnParallelLinear(layers.ColumnParallelLinear):
         out = apply(self, "gather" if self.sequence_parallel else "replicate", input_)
         if self.skip_bias_add:
             return out, self.bias
-        return (out if self.bias is None else out + self.bias), None
-
-    def backward_dw(self):
-        """Computes the weight gradients that delay_wgrad_compute has deferred."""
-        self.weight_gradients.compute()
+        return (out if self.bias is None else out + self.bias.to(out.dtype)), None
 
 
 class RowParallelLinear(layers.RowParallelLinear):
@@ -79,7 +74,7 @@ class RowParallelLinear(layers.RowParallelLinear):
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.weight_gradients = WeightGradients(getattr(self.config, "delay_wgrad_compute", False))
+        self.weight_gradients = WeightGradients()
         counts["megatron.row_parallel"] += 1
 
     def forward(self, input_):
@@ -91,11 +86,7 @@ class RowParallelLinear(layers.RowParallelLinear):
         # The bias is added here, as in Megatron, which sums its gradient over the parts of a sequence.
         if self.skip_bias_add:
             return out, self.bias
-        return (out if self.bias is None else out + self.bias), None
-
-    def backward_dw(self):
-        """Computes the weight gradients that delay_wgrad_compute has deferred."""
-        self.weight_gradients.compute()
+        return (out if self.bias is None else out + self.bias.to(out.dtype)), None
 
 
 TWINS = {layers.ColumnParallelLinear: ColumnParallelLinear, layers.RowParallelLinear: RowParallelLinear}
@@ -128,11 +119,10 @@ def overlapped(spec):
 def replaced(part, found):
     """A part of a spec with Shingle's layers, which are appended to `found`."""
     if isinstance(part, type):
-        if part not in TWINS:
-            return part
-        found.append(part)
-        return TWINS[part]
-    if isinstance(part, ModuleSpec) or (dataclasses.is_dataclass(part) and not isinstance(part, type)):
+        if part in TWINS or part in TWINS.values():
+            found.append(part)
+        return TWINS.get(part, part)
+    if dataclasses.is_dataclass(part):
         changes = {field.name: replaced(getattr(part, field.name), found) for field in dataclasses.fields(part)}
         return dataclasses.replace(part, **changes)
     if isinstance(part, list):

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from ..errors import InvalidArgument
 from . import functional
 from .groups import find_group, name_of
+from .parallel_styles import as_layout
 from .weight_gradients import ParallelLinear, WeightGradients
 
 
@@ -62,8 +63,9 @@ def like(x, out, placement):
     return DTensor.from_local(out, x.device_mesh, (placement,), run_check=False) if isinstance(x, DTensor) else out
 
 
-def local(x):
-    return x.to_local() if isinstance(x, DTensor) else x
+def local(x, placement):
+    """The local part of x in a layout. A plain tensor is taken to be that part."""
+    return as_layout(x, x.device_mesh, placement) if isinstance(x, DTensor) else x
 
 
 class ColumnParallelLinear(_Parallel):
@@ -78,7 +80,7 @@ class ColumnParallelLinear(_Parallel):
         self._make(self._part(out_features, "out_features"), in_features, bias, device, dtype)
 
     def forward(self, x):
-        rows = local(x)
+        rows = local(x, Shard(self.sequence_dim) if self.sequence_parallel else Replicate())
         if self.weight_gradients.applies_to(self.weight):
             return like(
                 x, self._with_weight_gradients(rows, "gather" if self.sequence_parallel else "replicate"), Shard(-1)
@@ -87,7 +89,7 @@ class ColumnParallelLinear(_Parallel):
             (out,) = functional.all_gather_gemm(rows, [self.weight], self.group, dim=self.sequence_dim)
         else:
             out = functional.replicated_gemm(rows, self.weight, self.group)
-        return like(x, out if self.bias is None else out + self.bias, Shard(-1))
+        return like(x, out if self.bias is None else out + self.bias.to(out.dtype), Shard(-1))
 
     @classmethod
     def from_linear(cls, linear, group=None, **options):
@@ -115,8 +117,12 @@ class RowParallelLinear(_Parallel):
         self._make(out_features, self._part(in_features, "in_features"), bias, device, dtype)
 
     def forward(self, x):
-        rows = local(x)
+        rows = local(x, Shard(-1))
         placement = Shard(self.sequence_dim) if self.sequence_parallel else Replicate()
+        if self.sequence_parallel and rows.shape[self.sequence_dim] % self.ranks != 0:
+            raise InvalidArgument(
+                f"x.shape = {tuple(rows.shape)}: the sequence must be a multiple of the {self.ranks} ranks of the group"
+            )
         if self.weight_gradients.applies_to(self.weight):
             return like(
                 x, self._with_weight_gradients(rows, "scatter" if self.sequence_parallel else "reduce"), placement
@@ -161,7 +167,7 @@ class SwiGluMLP(nn.Module):
             nn.init.kaiming_uniform_(weight, a=5**0.5)
 
     def forward(self, x):
-        rows = local(x)
+        rows = local(x, Shard(0) if self.sequence_parallel else Replicate())
         if self.sequence_parallel:
             return like(x, functional.mlp(rows, self.gate_up, self.down, self.group), Shard(0))
         gate, up = functional.replicated_gemm(rows, self.gate_up, self.group).chunk(2, dim=-1)

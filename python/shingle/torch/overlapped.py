@@ -40,12 +40,12 @@ def vector_argument(vector):
     return (vector.data_ptr(), 1, 0), vector
 
 
-def chosen(group, shape, m):
-    """The operator that serves the call; None: it runs as mm + c10d. Counts and records the call."""
+def chosen(group, shape, m, device):
+    """The operator that serves a call on a device; None: it runs as mm + c10d. Counts and records the call."""
     if shape.dtype is None or m == 0:
         return None
     if used is not None:
-        used[group, shape] = None
+        used[group, shape, device.index] = None
     choice = table.choose(shape, m)
     if choice == LIBRARY:
         counts["sequential." + shape.op] += 1
@@ -100,7 +100,7 @@ def operands(shape, x, w, *vectors):
 
 def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
     out, at, m = outputs.gemm_reduce_scatter(x, w, group, bias, activation), find_group(group), x.shape[0]
-    shape = chosen(at, gemm("gemm+reducescatter", x, w, at, bias=bias is not None, activation=activation), m)
+    shape = chosen(at, gemm("gemm+reducescatter", x, w, at, bias=bias is not None, activation=activation), m, x.device)
     if shape is None:
         return sequential.gemm_reduce_scatter(x, w, group, bias, activation)
     enqueue(at, shape, m, x.device, [*operands(shape, x, w, bias), rows_argument(out)])
@@ -109,7 +109,7 @@ def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
 
 def gemm_all_reduce(x, w, group, bias=None):
     out, at, m = outputs.gemm_all_reduce(x, w, group, bias), find_group(group), x.shape[0]
-    shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None), m)
+    shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None), m, x.device)
     if shape is None:
         return sequential.gemm_all_reduce(x, w, group, bias)
     enqueue(at, shape, m, x.device, [*operands(shape, x, w, bias), rows_argument(out)])
@@ -119,7 +119,9 @@ def gemm_all_reduce(x, w, group, bias=None):
 def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5):
     outs, at = outputs.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps), find_group(group)
     m = x.shape[0]
-    shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None, norm_epsilon=eps), m)
+    shape = None
+    if eps > 0:  # an operator takes 0 for its default
+        shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None, norm_epsilon=eps), m, x.device)
     if shape is None:
         return sequential.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps)
     inputs = operands(shape, x, w, bias, residual, norm_weight)
@@ -132,7 +134,7 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     (gathered, outs), at = outputs.all_gather_gemm(x, ws, group, rows, return_gathered), find_group(group)
     m = shapes.all_rows(x, rows, at)
     alone = len(ws) == 1 and not return_gathered
-    shape = chosen(at, gemm("allgather+gemm", x, ws[0], at), m) if alone else None
+    shape = chosen(at, gemm("allgather+gemm", x, ws[0], at), m, x.device) if alone else None
     if shape is None:
         return sequential.all_gather_gemm(x, ws, group, rows, return_gathered)
     enqueue(at, shape, m, x.device, [*operands(shape, x, ws[0]), rows_argument(outs[0])])
@@ -152,7 +154,7 @@ def routing(splits, ranks):
 def routed(op, x, w, group, splits):
     out, at = outputs.all_to_all_gemm(x, w, group, splits), find_group(group)
     m = max(map(sum, shapes.split_table(splits, at)))  # rows of the rank that sends most
-    shape = chosen(at, gemm(op, x, w, at), m)
+    shape = chosen(at, gemm(op, x, w, at), m, x.device)
     if shape is None:
         return None
     enqueue(at, shape, m, x.device, [*operands(shape, x, w), rows_argument(out)], routing(tuple(splits), at.size))
@@ -174,7 +176,7 @@ def mlp(x, up, down, group, activation=None, rows=None):
     m = shapes.all_rows(x, rows, at)
     (n, inner), k = down.shape, x.shape[1]
     whole = shape_of("mlp", n, k, x.dtype, at.size, is_transposed(up), activation=activation, inner=inner)
-    shape = chosen(at, whole, m)
+    shape = chosen(at, whole, m, x.device)
     if shape is None:
         return sequential.mlp(x, up, down, group, activation, rows)
     inputs = [*operands(shape, x, up), weight_argument(down, shape.transpose_b)]

@@ -46,8 +46,12 @@ def colwise(module, mesh, input_layout, use_local_output, x):
     if isinstance(input_layout, Replicate):
         out = functional.replicated_gemm(rows, local(module.weight), group)
     else:
-        (out,) = functional.all_gather_gemm(rows, [local(module.weight)], group, dim=input_layout.dim)
-    out = out if module.bias is None else out + local(module.bias)
+        # A DTensor knows the rows of all ranks, which may hold different numbers.
+        whole = x.shape[0] if isinstance(x, DTensor) and x.dim() == 2 and input_layout.dim == 0 else None
+        (out,) = functional.all_gather_gemm(
+            rows, [local(module.weight)], group, rows=whole, dim=input_layout.dim
+        )
+    out = out if module.bias is None else out + local(module.bias).to(out.dtype)
     return result(out, mesh, Shard(-1), use_local_output)
 
 

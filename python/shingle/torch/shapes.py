@@ -1,6 +1,8 @@
 """Rows of shards, and the checks of the ops' arguments. Used by kernels and by fakes, so sizes may be symbolic."""
 
 import torch
+import torch.compiler.config
+import torch.distributed as dist
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from ..errors import InvalidArgument
@@ -13,14 +15,24 @@ def shard_rows(rows, group):
     return (rows + group.size - 1) // group.size
 
 
+def tag_compile_caches():
+    """Keeps compiled code of this rank from other ranks: sizes in it depend on the rank, but the graph does not."""
+    tag, config = f"shingle rank {dist.get_rank()};", torch.compiler.config
+    if tag not in config.cache_key_tag:
+        config.cache_key_tag += tag
+
+
 def own_rows(rows, group):
     """Rows of this rank's shard. Rank r holds rows [r · ceil(rows / ranks), …), the last ranks fewer or none."""
     if isinstance(rows, int):
         shard = shard_rows(rows, group)
+        if rows % group.size != 0:
+            tag_compile_caches()
         return min(max(rows - group.rank * shard, 0), shard)
     # A guard on divisibility keeps the usual expression simple. Uneven rows compile once more.
     if guard_or_false(rows % group.size == 0):
         return rows // group.size
+    tag_compile_caches()
     shard = shard_rows(rows, group)
     return torch.sym_min(torch.sym_max(rows - group.rank * shard, 0), shard)
 
@@ -99,4 +111,5 @@ def check_splits(x, table, group):
 
 
 def received_rows(table, group):
+    tag_compile_caches()
     return sum(row[group.rank] for row in table)

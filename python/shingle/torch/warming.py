@@ -35,9 +35,9 @@ SLEEP_CYCLES = 4_000_000  # about two milliseconds: longer than the host takes t
 def warmup(step, *, tune=True, least_m=16):
     """Runs `step()` once, then declares each operator that it used, so that CUDA graphs can capture it.
 
-    step: a call of the model, or a whole training step. tune: also measures these operators at the powers of two from
-    least_m to settings.max_m, as mm + c10d and by several mechanisms, and enters the fastest into shingle.torch.table.
-    Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
+    step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
+    several mechanisms, and enters the fastest into shingle.torch.table. Sizes are the powers of two from least_m to
+    settings.max_m. Bias, norm and layout of the weight are left out. Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
     `step` returned.
     """
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
@@ -47,12 +47,12 @@ def warmup(step, *, tune=True, least_m=16):
         result = step()
     finally:
         used, overlapped.used = overlapped.used, None
-    device = torch.cuda.current_device() if used else None
-    for group, shape in used:
-        if tune and shape.key not in table.rows:
-            table.rows[shape.key] = fastest(measure(group, shape, powers(least_m, settings.max_m), device))
-        for operator in table.mechanisms(shape):
-            contexts.find_call(group, operator, settings.max_m, device)
+    for group, shape, device in used:
+        with torch.cuda.device(-1 if device is None else device):  # -1: as it is
+            if tune and shape.key not in table.rows:
+                table.rows[shape.key] = fastest(measure(group, shape, powers(least_m, settings.max_m), device))
+            for operator in table.mechanisms(shape):
+                contexts.find_call(group, operator, settings.max_m, device)
     return result
 
 

@@ -42,7 +42,7 @@ class WeightGradients:
     def _finish(self, weight, grad, x):
         main_grad = getattr(weight, "main_grad", None)
         if main_grad is None:
-            return grad.t() @ x
+            return (grad.t() @ x).to(weight.dtype)
         accumulate(main_grad, grad, x)
         if not hasattr(weight, "grad_added_to_main_grad"):
             return None
@@ -70,8 +70,12 @@ class ParallelLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, kind, group, gradients):
         ctx.kind, ctx.group, ctx.gradients, ctx.has_bias = kind, group, gradients, bias is not None
-        ctx.rows = x.shape[0]
-        ctx.save_for_backward(x, weight)
+        ctx.rows, ctx.dtype = x.shape[0], x.dtype
+        owner = weight  # the parameter, which has main_grad
+        if torch.is_autocast_enabled(x.device.type):
+            x, weight = (of.to(torch.get_autocast_dtype(x.device.type)) for of in (x, weight))
+        bias = None if bias is None else bias.to(x.dtype)
+        ctx.save_for_backward(x, owner)
         if kind == "scatter":
             return ops.gemm_reduce_scatter(x, weight, group, bias)
         if kind == "reduce":
@@ -85,7 +89,8 @@ class ParallelLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
+        x, owner = ctx.saved_tensors
+        weight = owner.to(x.dtype)
         wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         dx = dw = None
         if ctx.kind == "scatter":
@@ -98,5 +103,6 @@ class ParallelLinear(torch.autograd.Function):
         else:
             dx = ops.gemm_all_reduce(grad, weight.t(), ctx.group) if wants_x else None
         if wants_weight:
-            dw = ctx.gradients.add(weight, grad, x)
+            dw = ctx.gradients.add(owner, grad, x)
+        dx = None if dx is None else dx.to(ctx.dtype)
         return dx, dw, grad.sum(0) if wants_bias else None, None, None, None

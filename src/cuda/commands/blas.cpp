@@ -110,18 +110,26 @@ Preference preference(const LibraryProblem& p) {
 /// Device memory in the order of a stream. Neither allocating nor freeing it waits for the device.
 class StreamMemory {
  public:
-  StreamMemory(std::size_t bytes, const Stream& stream) : stream_(stream.get()) {
-    if (bytes > 0) check(cudaMallocAsync(&data_, bytes, stream_), "cudaMallocAsync");
+  StreamMemory(std::size_t bytes, const Stream& stream) : stream_(stream.get()), bytes_(bytes) {
+    if (bytes == 0) return;
+    const cudaError_t result = cudaMallocAsync(&data_, bytes, stream_);
+    if (result == cudaErrorMemoryAllocation)
+      cudaGetLastError();
+    else
+      check(result, "cudaMallocAsync");
   }
   ~StreamMemory() {
     if (data_ != nullptr) tolerate(cudaFreeAsync(data_, stream_), "cudaFreeAsync");
   }
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
+  /// False if the device had no memory left.
+  bool is_there() const noexcept { return bytes_ == 0 || data_ != nullptr; }
   void* get() const noexcept { return data_; }
 
  private:
   cudaStream_t stream_;
+  std::size_t bytes_;
   void* data_ = nullptr;
 };
 
@@ -268,8 +276,8 @@ std::vector<std::uint64_t> LibraryGemm::algorithm() const {
   return {std::begin(data), std::end(data)};
 }
 
-void LibraryGemm::load(const LibraryProblem& p) {
-  if (made_->algorithms.empty()) return;
+bool LibraryGemm::load(const LibraryProblem& p) {
+  if (made_->algorithms.empty()) return true;
   const Stream stream;
   const auto bytes_of = [](DType type, std::int64_t rows, std::int64_t leading) {
     return static_cast<std::size_t>(rows * leading) * size_bytes(type);
@@ -279,8 +287,11 @@ void LibraryGemm::load(const LibraryProblem& p) {
       b(bytes_of(p.type, p.transpose_b ? p.n : p.k, p.ldb), stream),
       bias(bytes_of(p.type, 1, p.bias ? p.n : 0), stream), c(made_->result_bytes, stream),
       workspace(workspace_bytes(), stream);
+  for (const StreamMemory* memory : {&a, &b, &bias, &c, &workspace})
+    if (!memory->is_there()) return false;
   run(stream.get(), {a.get(), b.get(), bias.get(), c.get()}, workspace.get());
   stream.synchronize();
+  return true;
 }
 
 }  // namespace shingle::cuda

@@ -79,8 +79,9 @@ class LibraryGemm {
   /// The algorithm in use, as cuBLASLt encodes it; empty without results.
   std::vector<std::uint64_t> algorithm() const;
   /// Makes CUDA load the kernel in use, by one run on matrices of its own. `problem` is that of the product.
-  /// Fit for a thread that captures a stream in relaxed mode: waits for no other stream.
-  void load(const LibraryProblem& problem);
+  /// Fit for a thread that captures a stream in relaxed mode: waits for no other stream. False if there is no
+  /// memory for the matrices.
+  bool load(const LibraryProblem& problem);
 
  private:
   struct Descriptors;

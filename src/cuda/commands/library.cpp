@@ -85,8 +85,7 @@ std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle, co
                      : std::make_shared<LibraryGemm>(handle, problem);
   Kernel kernel = kernel_of(problem, *product);
   if (kernel.second.empty() || std::ranges::find(loaded_, kernel) != loaded_.end()) return product;
-  product->load(problem);
-  loaded_.push_back(std::move(kernel));
+  if (product->load(problem)) loaded_.push_back(std::move(kernel));
   return product;
 }
 

@@ -71,7 +71,7 @@ void ArenaMemory::set_words(Local& local, const LocalRank& at, std::uint32_t fir
                  .own_calls = reinterpret_cast<Call* const*>(start + sizeof own),
                  .own_begins = reinterpret_cast<std::uint32_t* const*>(start + sizeof own + calls_bytes),
                  .world = static_cast<std::int32_t>(ranks),
-                 .rank = rank};
+                 .rank = ranks == 1 ? 0 : rank};
 }
 
 }  // namespace shingle::cuda

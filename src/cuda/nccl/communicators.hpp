@@ -35,7 +35,7 @@ class Communicator {
   std::vector<ncclComm_t> by_rank_;
 };
 
-/// Not thread-safe, except check() and abort().
+/// Not thread-safe.
 class Communicators {
  public:
   /// Makes the parent of all communicators. Collective. Throws NcclError, Timeout.

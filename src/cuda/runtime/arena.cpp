@@ -66,8 +66,10 @@ void CudaArena::prepare(const Plan& plan) {
             gemm != nullptr && gemm->grid.tiles() > 0 && !instrumented(*gemm))
           prepare_library_gemm(world_, calls->local.rank(), plan, *gemm);
   }
+  // A thread that is stuck in NCCL still uses it: then it stays.
+  const Kept<Connections> connections(new Connections(world_, plan), UnlessHopeless{world_.shared_health()});
   try {
-    Connections(world_, plan).connect(start_, launchers_, monitor_);
+    connections->connect(start_, launchers_, monitor_);
   } catch (...) {
     if (launchers_.stuck()) world_.health().give_up();
     world_.fail_and_throw(std::current_exception());

@@ -31,6 +31,14 @@ bool uses_counts(const RankPlan& rank, const RankLaunches& launches) {
   });
 }
 
+/// A hash of a matrix's offset. Sums of them tell which role has which offset.
+std::uint64_t mixed(std::uint64_t offset, Role role) {
+  std::uint64_t hash = offset + (static_cast<std::uint64_t>(role) + 1) * 0x9e3779b97f4a7c15;
+  hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9;
+  hash = (hash ^ hash >> 27) * 0x94d049bb133111eb;
+  return hash ^ hash >> 31;
+}
+
 /// True if calls of a plan begin and end with kernels. Peers need not know of a call that communicates
 /// through NCCL alone, and without counts there is nothing to end. The same on all ranks, so that all number
 /// the same calls.
@@ -139,12 +147,12 @@ RunReport CallExecutable::run(const RunOptions&) {
 
 void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
                              std::span<void* const> streams) {
+  const RelaxedCapture relaxed;  // to look at events of earlier calls
   arena_->monitor().require_working();
   if (!streams.empty()) require_one_each(world_.local(), streams);
   require_registered(matrices);
   const bool capturing = are_captured(world_.local(), streams);
   if (capturing && !unfit_for_graph_.empty()) throw Unsupported(unfit_for_graph_);
-  const RelaxedCapture relaxed;  // to look at events of earlier calls
   const auto stream_of = [&](std::size_t index) {
     return streams.empty() ? ranks_[index]->calls.queue.stream() : static_cast<cudaStream_t>(streams[index]);
   };
@@ -291,9 +299,7 @@ CallExecutable::Matrices CallExecutable::fit(const Rank& rank, std::span<const C
     }
     const std::int64_t shift = memory_->shift(number, buffer, used);
     fitted.shifts.of[static_cast<std::size_t>(role)] = shift;
-    constexpr std::uint64_t mixer = 0x9e3779b97f4a7c15;
-    if (is_reached(buffer))
-      fitted.offsets += (static_cast<std::uint64_t>(shift) + static_cast<std::uint64_t>(role) + 1) * mixer;
+    if (is_reached(buffer)) fitted.offsets += mixed(static_cast<std::uint64_t>(shift), role);
   }
   return fitted;
 }

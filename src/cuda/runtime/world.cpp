@@ -210,6 +210,7 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
 
 std::shared_ptr<Heap> CudaWorld::make_heap(std::int64_t bytes) {
   health_->require();
+  if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return {new CudaHeap(*this, bytes), UnlessHopeless{health_}};
 }
 
