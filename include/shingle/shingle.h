@@ -289,9 +289,10 @@ SHINGLE_API shingle_status shingle_context_release(shingle_context* context, voi
 /// NULL: of none, as at first. Of the process. Ends with the context.
 SHINGLE_API shingle_status shingle_context_plug(shingle_context* context) SHINGLE_NOEXCEPT;
 /// For frameworks that take an allocator by the names of two functions, such as PyTorch's
-/// CUDAPluggableAllocator. NULL if no context is plugged or no free block is as large.
+/// CUDAPluggableAllocator. NULL if no context is plugged or no free block is as large. `device` is not looked
+/// at: the memory is on the device of the context. It stays until it is freed, also beyond the context.
 SHINGLE_API void* shingle_plugged_malloc(ptrdiff_t bytes, int device, void* stream) SHINGLE_NOEXCEPT;
-/// Does nothing if the context of the memory is gone.
+/// Does nothing for other memory.
 SHINGLE_API void shingle_plugged_free(void* memory, ptrdiff_t bytes, int device,
                                       void* stream) SHINGLE_NOEXCEPT;
 

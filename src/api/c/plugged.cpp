@@ -14,10 +14,16 @@ using c::require_not_null;
 
 namespace {
 
+/// Memory that a framework holds, also beyond its context: the addresses are not given to others.
+struct Block {
+  std::shared_ptr<World> world;  // outlives the memory
+  DeviceBuffer memory;
+};
+
 struct Plugged {
   std::mutex mutex;
   shingle_context* context = nullptr;
-  std::map<void*, shingle_context*> given;  // memory, with the context that it is of
+  std::map<void*, Block> given;
 };
 
 /// Never destroyed: frameworks may free memory when the process ends.
@@ -26,27 +32,12 @@ Plugged& plugged() {
   return *one;
 }
 
-void* allocate(shingle_context& context, int rank, std::int64_t bytes) {
-  DeviceBuffer memory = context.context.allocate(rank, bytes);
-  const std::lock_guard lock(context.allocating);
-  void* const at = memory.data();
-  context.allocated.emplace(at, std::move(memory));
-  return at;
-}
-
-void release(shingle_context& context, void* memory) {
-  const std::lock_guard lock(context.allocating);
-  if (context.allocated.erase(memory) == 0)
-    throw InvalidArgument(fmt::format("{} is not registered memory that the context has given", memory));
-}
-
 }  // namespace
 
 void c::unplug(const shingle_context* context) noexcept {
   Plugged& all = plugged();
   const std::lock_guard lock(all.mutex);
   if (all.context == context) all.context = nullptr;
-  std::erase_if(all.given, [&](const auto& one) { return one.second == context; });
 }
 
 shingle_status shingle_context_allocate(shingle_context* context, int32_t rank, int64_t bytes,
@@ -54,14 +45,19 @@ shingle_status shingle_context_allocate(shingle_context* context, int32_t rank, 
   return guarded([&] {
     require_not_null(context, "context");
     require_not_null(memory, "memory");
-    *memory = allocate(*context, rank, bytes);
+    DeviceBuffer given = context->context.allocate(rank, bytes);
+    const std::lock_guard lock(context->allocating);
+    *memory = given.data();
+    context->allocated.emplace(*memory, std::move(given));
   });
 }
 
 shingle_status shingle_context_release(shingle_context* context, void* memory) noexcept {
   return guarded([&] {
     require_not_null(context, "context");
-    release(*context, memory);
+    const std::lock_guard lock(context->allocating);
+    if (context->allocated.erase(memory) == 0)
+      throw InvalidArgument(fmt::format("{} is not registered memory that the context has given", memory));
   });
 }
 
@@ -81,8 +77,10 @@ void* shingle_plugged_malloc(ptrdiff_t bytes, int, void*) noexcept {
     Plugged& all = plugged();
     const std::lock_guard lock(all.mutex);
     if (all.context == nullptr) throw InvalidArgument("no context is plugged: call shingle_context_plug()");
-    memory = allocate(*all.context, all.context->world->local_ranks().front(), bytes);
-    all.given.emplace(memory, all.context);
+    const auto& world = all.context->world;
+    DeviceBuffer given = all.context->context.allocate(world->local_ranks().front(), bytes);
+    memory = given.data();
+    all.given.emplace(memory, Block{world, std::move(given)});
   });
   return status == SHINGLE_OK ? memory : nullptr;
 }
@@ -91,9 +89,6 @@ void shingle_plugged_free(void* memory, ptrdiff_t, int, void*) noexcept {
   guarded([&] {
     Plugged& all = plugged();
     const std::lock_guard lock(all.mutex);
-    const auto found = all.given.find(memory);
-    if (found == all.given.end()) return;
-    release(*found->second, memory);
-    all.given.erase(found);
+    all.given.erase(memory);
   });
 }

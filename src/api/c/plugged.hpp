@@ -5,7 +5,7 @@
 
 namespace shingle::c {
 
-/// Forgets a context that is about to end, and all memory that it has given.
+/// Forgets a context that is about to end. Memory that a framework holds stays.
 void unplug(const shingle_context* context) noexcept;
 
 }  // namespace shingle::c
