@@ -41,6 +41,34 @@ TEST_P(Contexts, LastForManyCalls) {
   EXPECT_GE(soak(*world, {.seed = 3, .calls = calls}), calls);
 }
 
+TEST_P(Contexts, GraphsOutlastALargerArena) {
+  if (GetParam() > 1) GTEST_SKIP() << "one rank is enough";
+  const auto world = make_cuda_world(1);
+  Problem problem;
+  problem.op = Op::gemm_allreduce;
+  problem.m = 256, problem.n = 512, problem.k = 256;
+  problem.dtype = DType::bf16;
+  Context context(*world, {.choose = [](const Problem&) { return SignalParams{}; }});
+  context.declare(problem);
+  Dice dice(2);
+  CallMatrices call(*world, random_inputs(problem, 1, Values::integers), dice);
+  const cuda::Stream stream;
+  const cuda::Graph graph = cuda::Graph::capture(stream.get(), [&](cudaStream_t on) {
+    void* const handles[] = {on};
+    context.call(0, problem.m, call.arguments(), handles);
+  });
+  const std::int64_t before = context.arena_bytes();
+  problem.m = 4096;
+  context.declare(problem);
+  ASSERT_GT(context.arena_bytes(), before) << "the arena is another one now";
+  for (int replay = 0; replay < 3; ++replay) {
+    call.poison();
+    graph.launch(stream.get());
+    stream.synchronize();
+    EXPECT_TRUE(call.check().passed);
+  }
+}
+
 TEST_P(Contexts, ConcurrentReplaysAreAnError) {
   if (GetParam() > 1) GTEST_SKIP() << "one rank is enough";
   const auto world = make_cuda_world(1);
