@@ -21,8 +21,12 @@ if [[ ! -e $folder/installed ]]; then
     mkdir -p build/torch
     /usr/bin/python3 -m venv "$folder" || skip "no virtual environments: python3-venv is missing"
     echo "torch: fetching torch $version into build/torch (some minutes, 5 GB on disk)"
-    "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "torch==$version" pytest numpy \
-        >"$folder/log" 2>&1 || { tail -n 3 "$folder/log" && skip "torch $version cannot be had (build/torch/$version/log)"; }
+    if ! "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "torch==$version" pytest numpy \
+        >build/torch/log 2>&1; then
+        tail -n 3 build/torch/log
+        rm -rf "$folder" # the disk may be full
+        skip "torch $version cannot be had (build/torch/log)"
+    fi
     touch "$folder/installed"
 fi
 "$python" -m pip install --quiet --disable-pip-version-check --no-index --force-reinstall --no-deps "$wheel"
