@@ -1,5 +1,8 @@
 """The Inductor pass in real compilations on CPU: results, and what was matched."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -131,6 +134,13 @@ def test_views_of_other_rows_are_left_alone():
 @pytest.mark.parametrize("name", CASES)
 def test_pass(name):
     on_ranks(2, pass_case, name, without_code)
+
+
+def test_a_pass_that_matches_nothing_warns():
+    program = "from shingle.torch import inductor; inductor.enable()"
+    for more, warns in (("", True), ("; from shingle.torch.counters import counts; counts['inductor.x'] += 1", False)):
+        run = subprocess.run([sys.executable, "-c", program + more], capture_output=True, text=True, check=True)
+        assert ("WARNING: inductor.enable() replaced nothing" in run.stderr) == warns, run.stderr
 
 
 @pytest.mark.parametrize("name", ["layer", "norm"])

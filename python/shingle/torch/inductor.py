@@ -24,7 +24,7 @@ from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from .counters import counts
+from .counters import counts, expect
 
 aten, prims = torch.ops.aten, torch.ops.prims
 c10d, ours = torch.ops._c10d_functional, torch.ops.shingle
@@ -61,7 +61,8 @@ _enabled = OverlapPass()
 
 
 def enable() -> OverlapPass:
-    """Makes the pass Inductor's post_grad_custom_post_pass, and returns it."""
+    """Makes the pass Inductor's post_grad_custom_post_pass, and returns it. Warns at exit if nothing matched."""
+    expect("inductor.", "inductor.enable()", "Graphs need GEMMs next to functional collectives, and torch.compile.")
     config.post_grad_custom_post_pass = _enabled
     return _enabled
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 from ..errors import Unsupported
 from . import parallel_styles as styles
-from .counters import counts
+from .counters import counts, expect
 
 try:
     from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES, ColwiseParallel, RowwiseParallel
@@ -54,7 +54,11 @@ def colwise(module, mesh, input_layout, use_local_output, x):
 
 
 def register():
-    """Replaces the styles "rowwise" and "colwise" for models that are loaded later. counters() counts the layers."""
+    """Replaces the styles "rowwise" and "colwise" for models that are loaded later. counters() counts the layers.
+
+    A warning at exit says if there were none.
+    """
+    expect("transformers.", "transformers.register()", "Load the model after it, with a tp_plan, on several ranks.")
     ALL_PARALLEL_STYLES.register(
         "rowwise", OverlappedRowwise(input_layouts=Shard(-1), output_layouts=Replicate(), use_local_output=True)
     )
