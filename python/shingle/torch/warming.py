@@ -37,7 +37,9 @@ def warmup(step, *, tune=True, least_m=16):
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
     several mechanisms, and enters the fastest into shingle.torch.table. Sizes are the powers of two from least_m to
-    settings.max_m. Bias, norm and layout of the weight are left out. Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
+    settings.max_m. Bias, norm and layout of the weight are left out.
+
+    Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
     `step` returned.
     """
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
