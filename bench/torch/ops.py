@@ -76,7 +76,7 @@ def ways(op, m, n, k, world, group):
 
 
 def captured(run, weights):
-    """A graph of one call a weight. Some ways cannot be captured: None."""
+    """A graph of one call for each weight."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outs = [run(weight) for weight in weights]  # results stay: no call may overwrite one of another
@@ -109,7 +109,7 @@ def measure(shape, world, group, args):
 
 
 def tune(suite, world, group):
-    """Declares each (op, n, k) of the suite and measures from which m on overlapping is faster."""
+    """Warms up each (op, n, k) of the suite, so that calls take the fastest mechanism of their size."""
     largest = {}
     for op, m, n, k in shapes(suite, world):
         largest[op, n, k] = max(m, largest.get((op, n, k), 0))

@@ -345,11 +345,11 @@ struct Context::State {
         if (plan.problem().m == worst.m) bytes = std::max(bytes, arena_layout(plan).bytes);
       if (bytes > staging().bytes()) {
         by_key.clear();
-        for (auto at = ready.begin(); at != ready.end();)
-          if (const auto next = std::next(at); at->executable->captured())
-            held.splice(held.end(), ready, std::exchange(at, next));
-          else
-            at = next;
+        for (auto at = ready.begin(); at != ready.end();) {
+          const auto next = std::next(at);
+          if (at->executable->captured()) held.splice(held.end(), ready, at);
+          at = next;
+        }
         ready.clear();  // waits until their calls are done
         arena.reset();  // before the next is made: both may not fit
         arena = make_arena(bytes);
