@@ -57,14 +57,11 @@ def without(row, *keys):
 
 
 def partition(point, shape):
-    """Returns a point of a shape of bench_partitions. The fastest is marked; the searched one has the search's time.
-
-    The prediction is left out, because bench_repredict computes it again.
-    """
+    """Returns a point of a shape of bench_partitions. The fastest is marked; the searched one has the search's time."""
     names, us = point["names"], shape["search_us"] if "searched" in point["names"] else None
     fastest = point["group_waves"] and point["time"]["median_us"] == shape["best_us"]
     names = [*names, "fastest"] if fastest else names
-    return {**without(point, "predicted_us"), "names": names, "search_us": us}
+    return {**point, "names": names, "search_us": us}
 
 
 def flat(row):
