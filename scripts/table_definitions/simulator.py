@@ -57,16 +57,16 @@ def simulator_scale(record):
 
 @table("tuning-repredict", "predicted/repredict_h200x8")
 def tuning_repredict(record):
-    """Prediction errors: of all-reduces and reduce-scatters with a mechanism, or of all plans."""
+    """Prediction errors: of sums by mechanism in the records of FlashOverlap's shapes, else of all plans."""
+    ops = {"gemm+allreduce": "all-reduce", "gemm+reducescatter": "reduce-scatter"}
     rows = []
     for name in values_of(record, "record"):
         of = {row["of"]: row for row in pick(record, record=name)}
         found = {}
-        if "searched" in of:
-            found["`signal`: all-reduce; reduce-scatter"] = [of[op] for op in ("gemm+allreduce", "gemm+reducescatter")]
         for mechanism in ("signal", "fused", "chunked") if "gemm+allreduce signal" in of else ():
-            ops = [of[f"{op} {mechanism}"] for op in ("gemm+allreduce", "gemm+reducescatter")]
-            found[f"`{mechanism}`: all-reduce; reduce-scatter"] = ops
+            named = {ops[op]: of[f"{op} {mechanism}"] for op in ops if f"{op} {mechanism}" in of}
+            if named:
+                found[f"`{mechanism}`: {'; '.join(named)}"] = list(named.values())
         for by, errors in (found or {"all plans": [of["all"]]}).items():
             cells = [[row["points"] for row in errors]]
             cells += [[percent(float(row[key])) for row in errors] for key in ("median_error", "p90_error")]
