@@ -24,11 +24,7 @@ RESULTS = ROOT / "bench/results"
 MOST_BYTES = 300_000
 
 # Records of uncommitted sources, from before `add` refused these. Measure them again; add no entry.
-MEASURE_AGAIN = {
-    "h200x2/flashoverlap",
-    "h200x4/copy_engine", "h200x4/flashoverlap", "h200x4/layers_tp8", "h200x4/partitions", "h200x4/suite",
-    "h200x4/sums",
-}  # fmt: skip
+MEASURE_AGAIN = {"h200x2/flashoverlap"}
 
 # Keys of a record beside its rows: those of every CSV, and those that the command or the rows already give.
 NOTES = ["command", "commit", "date", "machine"]
@@ -149,7 +145,7 @@ def main():
     commands = parser.add_subparsers(dest="action", required=True)
     add = commands.add_parser("add", help="make a CSV of a record of JSON")
     add.add_argument("record", type=pathlib.Path)
-    add.add_argument("--out", type=pathlib.Path, required=True, help="such as bench/results/h200x4/suite.csv")
+    add.add_argument("--out", type=pathlib.Path, required=True, help="such as bench/results/h200x2/suite.csv")
     add.add_argument("--table", default="rows", help="the list of the record that becomes the rows (rows)")
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     add.add_argument("--date", default=today, help="of the run (today)")

@@ -21,31 +21,6 @@ def copy_engine_2(record):
     return ["", *map(size, sizes)], rows
 
 
-@table("copy-engine-4", "h200x4/copy_engine")
-def copy_engine_4(record):
-    sizes = values_of(record, "bytes")
-    rows = []
-    for op in ("allgather", "alltoall"):
-        found = [fastest_copies(record, op, count) for count in sizes]
-        rows.append(
-            [
-                op,
-                *(f"{short(nccl)}, {short(us(ours))}" for nccl, ours in found),
-                f"{float(found[-1][1]['gbps_out']):.0f}",
-            ]
-        )
-    return ["µs", *(size(int(count)) for count in sizes), "GB/s out of each"], rows
-
-
-@table("copy-engine-4-variants", "h200x4/copy_engine")
-def copy_engine_4_variants(record):
-    """GB/s out of each GPU at 1 GiB."""
-    variants = {"`b2b`": "b2b", "`b2b`, prelaunched": "b2b'", "`pcpy`": "pcpy", "`pcpy`, prelaunched": "pcpy'"}
-    rate = lambda op, variant: float(one(record, op=op, contender=variant, bytes=2**30)["gbps_out"])
-    rows = [[op, *(f"{rate(op, variant):.0f}" for variant in variants.values())] for op in ("allgather", "alltoall")]
-    return ["", *variants], rows
-
-
 @table("copy-engine-beside", "h200x2/copy_engine_beside")
 def copy_engine_beside(record):
     rows = []

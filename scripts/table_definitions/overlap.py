@@ -1,5 +1,7 @@
 """Operators on GPUs: speed-ups of mechanisms over the sequential plan."""
 
+import re
+
 from .common import geomean, one, pick, speedup, table, us, values_of
 
 
@@ -18,20 +20,6 @@ def flashoverlap(of):
             ]
         )
     return ["", *mechanisms], rows
-
-
-@table("cuda-flashoverlap-4", "h200x4/flashoverlap")
-def cuda_flashoverlap_4(record):
-    of = {
-        op: [lambda contender, op=op: pick(record, op=op, contender=contender)]
-        for op in ("gemm+allreduce", "gemm+reducescatter")
-    }
-    routings = values_of(record, "layer", op="gemm+alltoall")
-    of[f"gemm+alltoall, {' / '.join(routings)}"] = [
-        lambda contender, layer=layer: pick(record, op="gemm+alltoall", contender=contender, layer=layer)
-        for layer in routings
-    ]
-    return flashoverlap(of)
 
 
 @table("cuda-flashoverlap-2", "h200x2/flashoverlap", "h200x2/alltoall")
@@ -72,19 +60,9 @@ LAYERS_TP8 = [
 ]
 
 
-@table("cuda-sums-4", "h200x4/sums")
-def cuda_sums_4(record):
-    return speedups(record, lines_by_k(SUMS, (1024, 3584, 7168)), lambda contender: contender.startswith("fused"))
-
-
 @table("cuda-sums-2", "h200x2/sums")
 def cuda_sums_2(record):
     return speedups(record, lines_by_k(SUMS, (1024, 3584, 7168)), lambda contender: contender == "auto")
-
-
-@table("cuda-layers-4", "h200x4/layers_tp8")
-def cuda_layers_4(record):
-    return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
 
 
 @table("cuda-layers-2", "h200x2/layers_tp8")
@@ -92,20 +70,41 @@ def cuda_layers_2(record):
     return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
 
 
-@table("cuda-auto", "h200x4/suite", "h200x2/suite")
-def cuda_auto(four, two):
+@table("cuda-auto", "h200x2/suite")
+def cuda_auto(record):
     """Geometric mean and minimum of the speed-ups, and the number of shapes that stay sequential."""
     rows = []
     ranges = {"16, 64": (16, 64), "256 to 1024": (256, 1024), "2048 to 8192": (2048, 8192), "all": (16, 8192)}
     for name, (first, last) in ranges.items():
+        found = [row for row in pick(record, contender="auto") if first <= int(row["m"]) <= last]
+        kept = sum(row["plan"].startswith("sequential") for row in found)
+        gains = list(map(speedup, found))
+        rows.append([name, f"{geomean(gains):.2f}", f"{min(gains):.2f}", f"{kept} of {len(found)}"])
+    return ["M", "speed-up", "least", "`sequential`"], rows
+
+
+@table("cuda-auto-choices", "h200x2/suite")
+def cuda_auto_choices(record):
+    """The mechanisms that `auto` chose, by operator and M, in the order of the layers."""
+    sizes = values_of(record, "m")
+    rows = []
+    for op in values_of(record, "op"):
         cells = []
-        for record in (four, two):
-            found = [row for row in pick(record, contender="auto") if first <= int(row["m"]) <= last]
-            kept = sum(row["plan"].startswith("sequential") for row in found)
-            cells += [f"{geomean(map(speedup, found)):.2f}", f"{min(map(speedup, found)):.2f}"]
-            cells += [f"{kept} of {len(found)}"]
-        rows.append([name, *cells])
-    return ["M", "four GPUs", "least", "`sequential`", "two GPUs", "least", "`sequential`"], rows
+        for m in sizes:
+            found = [row["plan"].split(":")[0] for row in pick(record, contender="auto", op=op, m=m)]
+            cells.append(", ".join(f"`{mechanism}`" for mechanism in dict.fromkeys(found)))
+        rows.append([op, *cells])
+    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
+@table("cuda-signal-groups", "h200x2/signal")
+def cuda_signal_groups(record):
+    rows = []
+    for name, contender in {"searched": "signal", "equal": "signal:groups=equal"}.items():
+        row = one(record, contender=contender)
+        groups = re.search(r"groups=([\d,]+)", row["plan"])[1]
+        rows.append([name, groups.replace(",", ", "), f"{us(row):.0f}", f"{speedup(row):.2f}"])
+    return ["groups", "waves", "µs", "speed-up"], rows
 
 
 @table("cuda-async-tp", "h200x2/async_tp", "h200x2/layers_tp8")

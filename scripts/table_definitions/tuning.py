@@ -1,24 +1,6 @@
 """Searches: what they cost, and what tuned settings gain."""
 
-from .common import geomean, one, pick, quantile, short, table, us
-
-
-@table("cuda-partitions", "h200x4/partitions")
-def cuda_partitions(record):
-    """Geometric means of named partitions relative to the one that Alg. 1 finds."""
-    shapes = {}
-    for row in record.rows:
-        for name in row["names"].split("/"):
-            shapes.setdefault(tuple(row[key] for key in ("op", "m", "n", "k")), {})[name] = us(row)
-    against = lambda name: [times[name] / times["searched"] for times in shapes.values() if name in times]
-    searches = [float(row["search_us"]) for row in record.rows if row["search_us"]]
-    equal = ", ".join(f"{geomean(against(f'equal {waves}')):.2f}" for waves in (1, 2, 4))
-    return ["", f"{len(shapes)} shapes"], [
-        ["the fastest partition takes, of the time of Alg. 1's", f"{geomean(against('fastest')):.3f}"],
-        ["equal groups of 1, 2, 4 waves take", f"{equal} times as long"],
-        ["a wave mistaken by 20 tiles takes", f"{geomean(against('mistaken')):.2f} times as long"],
-        ["time of the search, median", f"{quantile(searches, 0.5):.0f} µs"],
-    ]
+from .common import one, pick, short, table, us
 
 
 @table("co-tuning-cost", "predicted/co_tuning_a40x8-nvlink")
