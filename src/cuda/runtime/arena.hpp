@@ -33,6 +33,7 @@ class CudaArena final : public Arena, public Resident {
     std::deque<Scratch> workspaces;  ///< by lane
     Stream uploads;                  ///< for tables
     Stream captures;                 ///< calls are captured here, to launch them as graphs
+    std::size_t more_graphs = 512;   ///< that may be kept; each takes some device memory
     MemoryPool copies;               ///< for matrices that kernels cannot access as they are
     /// The memory of the last calls' plans, by number of the epoch, to describe a call that failed.
     std::vector<std::shared_ptr<const Memory>> recent;

@@ -62,7 +62,7 @@ struct CallExecutable::Matrices {
 
 /// What a local rank launches of a call: its graph, or commands on these matrices.
 struct CallExecutable::Ready {
-  bool graph = false;
+  const Graph* graph = nullptr;
   Matrices matrices;
 };
 
@@ -163,8 +163,9 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
     for (std::size_t index = 0; index < ranks_.size(); ++index) {
       const DeviceGuard guard(ranks_[index]->calls.local.device());
       if (!capturing) make_room(*ranks_[index]);
-      const bool graph = !capturing && update_graph(index, tag, matrices);
-      ready.push_back({graph, graph ? Matrices{} : fit(*ranks_[index], matrices, stream_of(index))});
+      const Graph* const graph = capturing ? nullptr : graph_of(index, tag, matrices);
+      ready.push_back(
+          {graph, graph != nullptr ? Matrices{} : fit(*ranks_[index], matrices, stream_of(index))});
     }
     captured_ = captured_ || capturing;
     for (std::size_t index = 0; index < ranks_.size(); ++index) {
@@ -178,8 +179,8 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
       RankQueue& queue = rank.calls.queue;
       rank.calls.recent[queue.backlog().added() % rank.calls.recent.size()] = memory_;
       queue.add(stream, launches_of(rank), [&] {
-        if (ready[index].graph)
-          rank.graph->launch(stream);
+        if (ready[index].graph != nullptr)
+          ready[index].graph->launch(stream);
         else
           enqueue(index, tag, ready[index].matrices, stream);
       });
@@ -249,29 +250,18 @@ bool CallExecutable::must_copy(const Rank& rank, const CallMatrix& matrix) const
   return rows > 0 && (!dense || reinterpret_cast<std::uintptr_t>(matrix.memory.data) % alignment != 0);
 }
 
-/// Makes the rank's graph hold a call: launching it costs less than the commands one by one. A graph is made
-/// at the second call, as many plans are called only once, and moved to other matrices by capturing the call
-/// again. False if the call is not fit for it.
-bool CallExecutable::update_graph(std::size_t index, const CallTag& tag,
-                                  std::span<const CallMatrix> matrices) {
+/// The rank's graph of a call; null if the call is not fit for one. The first call of a plan has none, as
+/// many plans are called only once.
+const Graph* CallExecutable::graph_of(std::size_t index, const CallTag& tag,
+                                      std::span<const CallMatrix> matrices) {
   Rank& rank = *ranks_[index];
   if (!as_graphs_ ||
       std::ranges::any_of(matrices, [&](const CallMatrix& one) { return must_copy(rank, one); }))
-    return false;
-  if (!std::exchange(rank.called, true)) return false;
-  const auto capture = [&](cudaStream_t on) { enqueue(index, tag, fit(rank, matrices, on), on); };
-  const Stream& on = rank.calls.captures;
-  const bool same = rank.held_tag.op == tag.op && rank.held_tag.m == tag.m &&
-                    std::ranges::equal(rank.held, matrices) && !world_.options().on_step;
-  if (rank.graph && !same && !rank.graph->update(on.get(), capture)) rank.graph.reset();
-  if (!rank.graph) {
-    rank.graph = Graph::capture(on.get(), capture);
-    rank.graph->upload(on.get());
-    on.synchronize();
-  }
-  rank.held_tag = tag;
-  rank.held.assign(matrices.begin(), matrices.end());
-  return true;
+    return nullptr;
+  if (!std::exchange(rank.called, true)) return nullptr;
+  const bool changes = world_.options().on_step != nullptr;
+  return &rank.graphs.get(tag, matrices, rank.calls.captures, changes,
+                          [&](cudaStream_t on) { enqueue(index, tag, fit(rank, matrices, on), on); });
 }
 
 /// Completes the addresses of the rank's matrices. Those that kernels cannot access get a copy for this call.

@@ -3,13 +3,12 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "arena.hpp"
+#include "call_graphs.hpp"
 #include "commands.hpp"
-#include "cuda/raii/graph.hpp"
 #include "health.hpp"
 #include "shingle/backend/backend.hpp"
 
@@ -41,7 +40,8 @@ class CallExecutable final : public Executable {
         : calls(of),
           launches(launched),
           edges(static_cast<std::size_t>(launched.events)),
-          tables(&of.tables) {}
+          tables(&of.tables),
+          graphs(of.more_graphs) {}
 
     CudaArena::Calls& calls;
     const RankLaunches& launches;
@@ -52,9 +52,7 @@ class CallExecutable final : public Executable {
     std::size_t lanes = 1;    ///< up to the last with a command
     std::size_t end = 0;      ///< number of epochs of the arena up to the last call
     bool called = false;
-    std::optional<Graph> graph;      ///< the last call, to launch with one command
-    CallTag held_tag;                ///< of the graph
-    std::vector<CallMatrix> held{};  ///< of the graph
+    CallGraphs graphs;
   };
   struct Matrices;
   struct Ready;
@@ -65,7 +63,7 @@ class CallExecutable final : public Executable {
   Matrices fit(const Rank& rank, std::span<const CallMatrix> matrices, cudaStream_t stream) const;
   static std::size_t launches_of(const Rank& rank);
   void make_room(Rank& rank);
-  bool update_graph(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices);
+  const Graph* graph_of(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices);
   void enqueue(std::size_t index, const CallTag& tag, const Matrices& fitted, cudaStream_t stream);
   std::string unfit_for_graph() const;
 
