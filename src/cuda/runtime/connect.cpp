@@ -45,7 +45,7 @@ std::vector<CommUse> communicators_of(const Plan& plan) {
 Connections::Connections(CudaWorld& world, const Plan& plan) : world_(world), lanes_(most_lanes(plan)) {
   for (const CommUse& use : communicators_of(plan)) {
     const Communicator& made = world.communicator(use.key);
-    if (use.messages) exchanging_.push_back(&made);
+    if (use.messages && !world.exchanging().contains(use.key)) exchanging_.emplace_back(use.key, &made);
   }
   for (const LocalRank& local : world.local()) {
     const DeviceGuard guard(local.device());
@@ -64,6 +64,7 @@ bool Connections::connect(StartLine& start, Launchers& launchers, Monitor& monit
         if (!known) (*trials)[index] = run_side_by_side(lanes_) ? 1 : 0;
       },
       timeout_us);
+  for (const auto& [key, communicator] : exchanging_) world_.exchanging().insert(key);
   if (known) return world_.side_by_side()[lanes_];
   const bool any_not = std::ranges::find(*trials, 0) != trials->end();
   const bool all = world_.all_max({any_not ? 1.0 : 0.0})[0] == 0;
@@ -83,7 +84,7 @@ void Connections::greet(std::size_t index, StartLine& start, const Launchers& la
   const Event done;
   start.meet(index, stream.get());
   auto* const bytes = greetings_[index].get<char>();
-  for (const Communicator* communicator : exchanging_) {
+  for (const auto& [key, communicator] : exchanging_) {
     const ncclComm_t comm = communicator->of(rank);
     if (comm == nullptr) continue;
     int size = 0;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "launchers.hpp"
@@ -25,9 +26,10 @@ class Connections {
   void greet(std::size_t index, StartLine& start, const Launchers& launchers, double timeout_us);
 
   CudaWorld& world_;
-  std::size_t lanes_ = 0;                        // most of a rank
-  std::vector<const Communicator*> exchanging_;  // communicators whose ranks send each other messages
-  std::vector<DeviceMemory> greetings_;          // by local rank: buffers of greet()
+  std::size_t lanes_ = 0;  // most of a rank
+  // Communicators whose ranks send each other messages for the first time.
+  std::vector<std::pair<CommKey, const Communicator*>> exchanging_;
+  std::vector<DeviceMemory> greetings_;  // by local rank: buffers of greet()
 };
 
 /// Number of lanes of the rank with most.

@@ -227,8 +227,9 @@ void CudaWorld::prepare(const Plan& plan, const std::shared_ptr<Arena>& arena) {
 }
 
 bool CudaWorld::is_prepared(const Plan& plan) const {
-  return std::ranges::all_of(communicators_of(plan),
-                             [this](const CommUse& use) { return communicators_->has(use.key); });
+  return std::ranges::all_of(communicators_of(plan), [this](const CommUse& use) {
+    return communicators_->has(use.key) && (!use.messages || exchanging_.contains(use.key));
+  });
 }
 
 std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan, const std::shared_ptr<Arena>& arena,

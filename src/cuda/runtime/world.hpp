@@ -95,6 +95,9 @@ class CudaWorld final : public World {
   /// No entry before the trial.
   std::map<std::size_t, bool>& side_by_side() { return side_by_side_; }
 
+  /// Communicators that have connected all their ranks for point-to-point messages.
+  std::set<CommKey>& exchanging() { return exchanging_; }
+
   Health& health() { return *health_; }
   const std::shared_ptr<Health>& shared_health() const { return health_; }
   /// Throws if the world is broken, a communicator has failed, or another process has failed or is gone. The
@@ -145,6 +148,7 @@ class CudaWorld final : public World {
   Retired retired_;
   std::set<Resident*> residents_;
   std::map<std::size_t, bool> side_by_side_;
+  std::set<CommKey> exchanging_;
   std::map<int, Kept<BlasHandle>> blas_;   // by rank; made on first use
   std::map<int, LibraryCache> libraries_;  // by rank; use the handles
 };
