@@ -272,6 +272,18 @@ typedef struct shingle_arguments {
 /// wrong; the call is then not made. SHINGLE_TIMEOUT: an earlier call has failed.
 SHINGLE_API shingle_status shingle_context_call(shingle_context* context, int32_t op, int64_t m,
                                                 const shingle_arguments* arguments) SHINGLE_NOEXCEPT;
+/// The rows that the last call gathered, on a local rank: m x k, dense, in their order. They lie in staging
+/// memory, complete when the call is, until the next call of this context begins. NULL if that call was not
+/// an allgather+gemm for which shingle_context_gathers_in_order() gives 1.
+SHINGLE_API shingle_status shingle_context_gathered(const shingle_context* context, int32_t rank,
+                                                    const void** rows) SHINGLE_NOEXCEPT;
+/// 1 if calls of the operator with this m leave such rows, else 0. Makes the plan if it is not ready.
+SHINGLE_API shingle_status shingle_context_gathers_in_order(shingle_context* context, int32_t op, int64_t m,
+                                                            int32_t* in_order) SHINGLE_NOEXCEPT;
+/// Makes the next call wait for the work that is on the streams so far, such as reads of these rows.
+/// `streams`: one for each local rank; without any, nothing changes.
+SHINGLE_API shingle_status shingle_context_extend(shingle_context* context, void* const* streams,
+                                                  int32_t stream_count) SHINGLE_NOEXCEPT;
 /// Waits until all calls are done. SHINGLE_TIMEOUT: one has failed; the text has the diagnosis.
 SHINGLE_API shingle_status shingle_context_synchronize(shingle_context* context) SHINGLE_NOEXCEPT;
 

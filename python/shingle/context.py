@@ -16,6 +16,11 @@ import threading
 
 from . import _abi
 
+WORD = ctypes.sizeof(ctypes.c_int64)
+DATA, ROWS, ROW_STRIDE = (
+    getattr(_abi.Matrix, field).offset // WORD for field in ("data", "rows", "row_stride")
+)  # fmt: skip
+
 
 class World:
     """The ranks that work together.
@@ -89,7 +94,8 @@ class Context:
     hold while they wait; 0: all. registered_bytes: registered memory of each rank, which peers access directly; 0:
     none. With some, all matrices of calls must come from allocate(), at the same offset on all ranks.
 
-    Collective if the ranks are processes. Calls are made by one thread at a time: `lock` is held during each.
+    Collective if the ranks are processes. Calls are made by one thread at a time: `lock` is held during each. Hold it
+    to keep calls of other threads from coming between.
     """
 
     def __init__(self, world, *, mechanism=None, arena_bytes=0, most_plans=0, timeout_us=0, verify=False,
@@ -102,7 +108,7 @@ class Context:
         _abi.check(_abi.library().shingle_context_create(world.handle, options, ctypes.byref(handle)))
         self._handle = handle
         self.world = world
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     @property
     def handle(self):
@@ -126,6 +132,25 @@ class Context:
         with self.lock:
             _abi.check(_abi.library().shingle_context_declare(self.handle, largest, number))
         return Operator(self, number.value, largest)
+
+    def gathered(self, rank):
+        """Address of the rows that the last call gathered, on a local rank: m×k, dense, in their order.
+
+        They lie in staging memory, complete when the call is, until the next call of this context begins. None if that
+        call was not an allgather+gemm for which gathers_in_order() holds.
+        """
+        rows = ctypes.c_void_p()
+        _abi.check(_abi.library().shingle_context_gathered(self.handle, rank, ctypes.byref(rows)))
+        return rows.value
+
+    def extend(self, streams):
+        """Makes the next call wait for the work that is on the streams so far, such as reads of gathered().
+
+        streams: a cudaStream_t for each local rank.
+        """
+        handles = (ctypes.c_void_p * max(len(streams), 1))(*streams)
+        with self.lock:
+            _abi.check(_abi.library().shingle_context_extend(self.handle, handles, len(streams)))
 
     def synchronize(self):
         """Waits until all calls are done. Raises Timeout with the diagnosis if one has failed."""
@@ -181,6 +206,13 @@ class Operator:
         """Name of the mechanism that serves calls with this m."""
         return self._text("shingle_context_mechanism", m)
 
+    def gathers_in_order(self, m):
+        """True if calls with this m leave the rows of Context.gathered()."""
+        found = ctypes.c_int32()
+        with self.context.lock:
+            _abi.check(_abi.library().shingle_context_gathers_in_order(self.context.handle, self.number, m, found))
+        return found.value != 0
+
     def plan_json(self, m):
         """The plan that serves calls with this m, as JSON. Makes the plan, so that the first call finds it ready."""
         return self._text("shingle_context_plan_json", m)
@@ -201,6 +233,9 @@ class Call:
         for at, (rank, role) in zip(self._matrices, matrices):
             at.struct_size, at.dtype = ctypes.sizeof(_abi.Matrix), largest.dtype
             at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role)
+        # Calls write into the structs as words: setting fields costs twice as much.
+        self._words = memoryview(self._matrices).cast("B").cast("q")
+        self._at = [i * ctypes.sizeof(_abi.Matrix) // WORD for i in range(len(matrices))]
         self._streams = (ctypes.c_void_p * max(streams, 1))()
         self._arguments = _abi.Arguments(
             matrices=self._matrices, streams=self._streams if streams else None, matrix_count=len(matrices),
@@ -219,8 +254,9 @@ class Call:
         """
         context = self._context
         with context.lock:
-            for at, (data, rows, row_stride) in zip(self._matrices, matrices, strict=True):
-                at.data, at.rows, at.row_stride = data, rows, row_stride
+            words = self._words
+            for at, (data, rows, row_stride) in zip(self._at, matrices, strict=True):
+                words[at + DATA], words[at + ROWS], words[at + ROW_STRIDE] = data, rows, row_stride
             for i, stream in enumerate(streams):
                 self._streams[i] = stream
             if routing is not None:

@@ -15,6 +15,7 @@
 #include "largest_routing.hpp"
 #include "matrix.hpp"
 #include "plan/arena_layout.hpp"
+#include "plan/gathered_rows.hpp"
 #include "registered.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
@@ -70,6 +71,7 @@ struct Context::State {
     bool fallback = false;  ///< the sequential plan, where the chosen one does not serve
     Plan plan{};
     std::vector<Wanted> wanted{};
+    std::int64_t gathered_bytes = -1;  ///< offset in the arena of gathered rows that calls leave; -1: none
     std::unique_ptr<Executable> executable{};
   };
 
@@ -99,6 +101,7 @@ struct Context::State {
   std::unordered_multimap<Key, std::list<Ready>::iterator, Hash> by_key;
   std::vector<CallMatrix> matrices;  // of the call that is being made
   std::uint32_t calls = 0;
+  std::int64_t gathered_bytes = -1;  // of the last call
 
   State(World& of, ContextOptions with)
       : world(of),
@@ -222,6 +225,8 @@ struct Context::State {
     for (const int rank : ranks)
       for (const Role role : roles_of(problem))
         made.wanted.push_back({rank, role, shape_of(problem, role, rank)});
+    if (const std::int32_t gathered = find_gathered_rows(made.plan); gathered >= 0)
+      made.gathered_bytes = arena_layout(made.plan).offset_bytes[static_cast<std::size_t>(gathered)];
     made.executable = world.compile(made.plan, arena, options.timeout_us);
     forget_oldest();
     ready.push_front(std::move(made));
@@ -300,11 +305,14 @@ struct Context::State {
   void call(Ready& serving, std::span<const Argument> arguments, std::span<void* const> streams) {
     const std::span<const CallMatrix> checked_matrices = checked(serving, arguments);
     const CallTag tag{serving.op, serving.problem.m, calls};
+    Ready* served = &serving;
     try {
       serving.executable->enqueue(tag, checked_matrices, streams);
     } catch (const Unsupported&) {  // the streams are being captured, and a graph cannot hold the plan
-      get(tag.op, Problem(serving.problem), true).executable->enqueue(tag, checked_matrices, streams);
+      served = &get(tag.op, Problem(serving.problem), true);
+      served->executable->enqueue(tag, checked_matrices, streams);
     }
+    gathered_bytes = served->gathered_bytes;
     ++calls;
   }
 
@@ -351,6 +359,7 @@ struct Context::State {
           at = next;
         }
         ready.clear();  // waits until their calls are done
+        gathered_bytes = -1;
         arena.reset();  // before the next is made: both may not fit
         arena = make_arena(bytes);
       }
@@ -382,6 +391,21 @@ void Context::call(int op, std::int64_t m, std::span<const Argument> arguments,
 void Context::call(int op, std::shared_ptr<const Routing> routing, std::span<const Argument> arguments,
                    std::span<void* const> streams) {
   state_->call(state_->get(op, state_->routed(op, std::move(routing))), arguments, streams);
+}
+
+const void* Context::gathered(int rank) const {
+  if (std::ranges::find(state_->ranks, rank) == state_->ranks.end())
+    throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
+  if (state_->gathered_bytes < 0) return nullptr;
+  return static_cast<const std::byte*>(state_->arena->data(rank)) + state_->gathered_bytes;
+}
+
+bool Context::gathers_in_order(int op, std::int64_t m) {
+  return state_->get(op, state_->sized(op, m)).gathered_bytes >= 0;
+}
+
+void Context::extend(std::span<void* const> streams) {
+  state_->arena->extend(streams);
 }
 
 void Context::synchronize() {

@@ -8,6 +8,8 @@ namespace {
 struct PlannedArena final : Arena {
   explicit PlannedArena(std::int64_t of) : size(of) {}
   std::int64_t bytes() const override { return size; }
+  void* data(int) const override { return nullptr; }
+  void extend(std::span<void* const>) override {}
   std::int64_t size;
 };
 

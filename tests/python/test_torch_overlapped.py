@@ -4,6 +4,7 @@ This checks what they pass (roles, shapes, strides, transposes) and how they cho
 """
 
 import contextlib
+import ctypes
 import os
 
 import pytest
@@ -14,7 +15,7 @@ from ranks import on_ranks  # noqa: E402
 from shingle import _abi, errors  # noqa: E402
 from shingle.context import World  # noqa: E402
 from shingle.torch import configure, contexts, overlapped, sequential, warming  # noqa: E402
-from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table, fastest, table  # noqa: E402
+from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table, by, fastest, table  # noqa: E402
 from shingle.torch.settings import settings  # noqa: E402
 
 if not os.path.exists(_abi.library_path()):
@@ -32,6 +33,7 @@ def host_ranks(capturing=False):
         patch.setattr(torch.cuda, "current_device", lambda: None)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
         patch.setattr(overlapped, "enqueue", enqueue_and_wait)
+        patch.setattr(overlapped, "staged", host_matrix)
         configure(min_m=1, max_m=64)
         yield
         contexts.release()
@@ -42,6 +44,11 @@ def enqueue_and_wait(*args, enqueue=overlapped.enqueue):
     enqueue(*args)
     for made in contexts._contexts.values():
         made.context.synchronize()
+
+
+def host_matrix(address, rows, columns, dtype):
+    memory = (ctypes.c_char * (rows * columns * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).view(rows, columns)
 
 
 def results(kernel, *args):
@@ -63,6 +70,9 @@ def kernels_case():
                     close(*results("gemm_reduce_scatter", x, weight, "0"))
                     close(*results("gemm_all_reduce", x, weight, "0", random(N)))
                     close(*results("all_gather_gemm", x, [weight], "0"))
+                    close(*results("all_gather_gemm", x, [w[:2], weight, weight], "0", None, True))
+                    close(*results("all_gather_gemm", x, [weight], "0", 5, True))
+                    close(*results("gather_gradients", random(5, N), x, weight, "0", True), dense=False)
                     close(*results("all_to_all_gemm", x, weight, "0", [5]))
                     close(*results("gemm_all_to_all", x, weight, "0", [5]))
                 norm = random(5, N), random(N)
@@ -77,10 +87,11 @@ def kernels_case():
         assert overlapped.counts["overlapped.mlp"] > 0 and not overlapped.counts["sequential.mlp"]
 
 
-def close(got, expected):
+def close(got, expected, dense=True):
     flat = torch.utils._pytree.tree_leaves
     for g, e in zip(flat(got), flat(expected), strict=True):
-        assert g.shape == e.shape and g.dtype == e.dtype and g.is_contiguous()
+        assert g.shape == e.shape and g.dtype == e.dtype and g.stride() == e.stride()
+        assert g.is_contiguous() or not dense
         torch.testing.assert_close(g, e, atol=5e-2, rtol=5e-2)
 
 
@@ -116,7 +127,8 @@ def warmup_case():
     chunked = "chunked chunks=2"
 
     def measured(group, shape, sizes, device):
-        return {m: {LIBRARY: 10, PREDICTED: 11, chunked: 20 if m < 32 else 5} for m in sizes}
+        slow, least = 20, 64 if shape.captured else 32
+        return {m: {LIBRARY: 10, PREDICTED: 11, chunked: slow if m < least else 5} for m in sizes}
 
     with host_ranks(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(warming, "measure", measured)
@@ -126,6 +138,7 @@ def warmup_case():
         assert out.shape == (8, N)
         shape = Shape("gemm+allreduce", N, K, "f32", 1)
         assert table.rows[shape] == [(32, LIBRARY), (64, chunked)]
+        assert table.rows[shape._replace(captured=True)] == [(64, LIBRARY)]
         # Calls take the mechanism of their size, which warmup has declared.
         (made,) = contexts._contexts.values()
         own = shape._replace(mechanism=chunked)
@@ -142,14 +155,18 @@ def measure_case():
     """Every candidate is measured by the mechanism that it names."""
     seen = []
 
-    def timed(group, kernel, args, choice):
+    def timed(group, kernel, args, choice, us=1.0):
         with warming.forced(choice):
             kernel(*args)
         seen.append(choice)
-        return 1.0
+        return us
+
+    def in_graph(*args):
+        return timed(*args, us=2.0)
 
     with host_ranks(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(warming, "median_us", timed)
+        patch.setattr(warming, "graph_us", in_graph)
         patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"]})
         patch.setattr(torch, "randn", lambda sizes, device, randn=torch.randn: randn(sizes))
         patch.setattr(torch, "tensor", lambda values, device, tensor=torch.tensor: tensor(values))
@@ -162,6 +179,8 @@ def measure_case():
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]
             assert found[64] == dict.fromkeys(seen[-len(found[64]) :], 1.0)
+        keeping = Shape("allgather+gemm", N, K, "f32", 1, keeps=True, captured=True)
+        assert set(warming.measure(group, keeping, [64], None)[64].values()) == {2.0}
     assert {"fused", "chunked chunks=2", LIBRARY, PREDICTED} <= set(seen)
 
 
@@ -193,6 +212,14 @@ def test_choices_of_a_table(monkeypatch):
     assert [choices.choose(other, m) for m in (15, 16, 128, 129)] == [LIBRARY, PREDICTED, PREDICTED, LIBRARY]
     assert choices.mechanisms(shape) == [shape._replace(mechanism="ring slices=2")]
     assert choices.mechanisms(other) == [other]
+    graphs = shape._replace(captured=True)
+    assert choices.choose(graphs, 64) == "ring slices=2", "as long as graphs were not measured"
+    choices.rows[graphs.key] = [(64, "fused")]
+    assert (choices.choose(graphs, 64), choices.choose(shape, 64)) == ("fused", "ring slices=2")
+    assert [of.mechanism for of in choices.mechanisms(shape)] == ["ring slices=2", "fused"]
+    del choices.rows[graphs.key]
+    rows = shape._replace(op="allgather+gemm", keeps=True)
+    assert by(rows, PREDICTED).mechanism == "fused", "which keeps the order of rows"
     choices.rows[shape.key] = [(8, "fused"), (16, PREDICTED), (32, "fused"), (64, "chunked")]
     assert [of.mechanism for of in choices.mechanisms(shape)] == ["fused", None, "chunked"], "declared in this order"
 

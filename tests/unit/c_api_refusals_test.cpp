@@ -22,6 +22,9 @@ TEST_F(CApiRefuses, Null) {
   expect_invalid(shingle_context_declare(nullptr, &small, &number), "context is null");
   expect_invalid(shingle_context_call(nullptr, 0, 1, &none), "context is null");
   expect_invalid(shingle_context_synchronize(nullptr), "context is null");
+  expect_invalid(shingle_context_gathered(nullptr, 0, nullptr), "context is null");
+  expect_invalid(shingle_context_gathers_in_order(nullptr, 0, 1, &number), "context is null");
+  expect_invalid(shingle_context_extend(nullptr, nullptr, 0), "context is null");
   expect_invalid(shingle_context_arena_bytes(nullptr, &bytes), "context is null");
   expect_invalid(shingle_context_plan_json(nullptr, 0, 1, &text), "context is null");
   expect_invalid(shingle_context_mechanism(nullptr, 0, 1, &text), "context is null");
@@ -37,6 +40,10 @@ TEST_F(CApiRefuses, Null) {
   expect_invalid(shingle_context_declare(context, nullptr, &number), "operator is null");
   expect_invalid(shingle_context_declare(context, &small, nullptr), "op is null");
   expect_invalid(shingle_context_call(context, op, 1, nullptr), "arguments is null");
+  expect_invalid(shingle_context_gathered(context, 0, nullptr), "rows is null");
+  expect_invalid(shingle_context_gathers_in_order(context, op, 1, nullptr), "in_order is null");
+  expect_invalid(shingle_context_extend(context, nullptr, 2), "streams is null");
+  expect_invalid(shingle_context_extend(context, nullptr, 1), "stream_count = 1 must be 0 or the 2 local ranks");
   expect_invalid(shingle_context_arena_bytes(context, nullptr), "bytes is null");
   expect_invalid(shingle_context_plan_json(context, op, 1, nullptr), "json is null");
   expect_invalid(shingle_context_mechanism(context, op, 1, nullptr), "mechanism is null");

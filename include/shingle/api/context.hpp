@@ -79,6 +79,16 @@ class Context {
   void call(int op, std::shared_ptr<const Routing> routing, std::span<const Argument> arguments,
             std::span<void* const> streams = {});
 
+  /// The rows that the last call gathered, on a local rank: m×k, dense, in their order. They lie in staging
+  /// memory, complete when the call is, until the next call of this context begins. Null if that call was not
+  /// an allgather+gemm for which gathers_in_order() holds.
+  const void* gathered(int rank) const;
+  /// True if calls of the operator with this m leave gathered() rows. Makes the plan if it is not ready.
+  bool gathers_in_order(int op, std::int64_t m);
+  /// Makes the next call wait for the work that is on the streams so far, such as reads of gathered().
+  /// `streams` as of call().
+  void extend(std::span<void* const> streams);
+
   /// Waits until all calls are done. Throws Timeout with the diagnosis if one has failed.
   void synchronize();
 

@@ -80,6 +80,10 @@ class Arena {
  public:
   virtual ~Arena() = default;
   virtual std::int64_t bytes() const = 0;  ///< of a rank
+  virtual void* data(int rank) const = 0;  ///< of a local rank
+  /// The last epoch of each local rank ends with the work that is now in its stream (see
+  /// Executable::enqueue()). Later epochs wait for it.
+  virtual void extend(std::span<void* const> streams) = 0;
 };
 
 /// Rows and columns of a tile.

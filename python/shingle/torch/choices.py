@@ -28,6 +28,8 @@ class Shape(NamedTuple):
     dtype: str
     ranks: int
     inner: int = 0
+    keeps: bool = False  # gathered rows are read after the call
+    captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
@@ -42,13 +44,15 @@ class Shape(NamedTuple):
 
 @functools.cache
 def key_of(shape):
-    return Shape(*shape[:6])
+    return Shape(*shape[:8])
 
 
 @functools.cache
 def by(shape, choice):
-    """The operator by the mechanism of a choice."""
-    return shape if choice == PREDICTED else shape._replace(mechanism=choice)
+    """The operator by the mechanism of a choice. Not every mechanism gathers rows in their order; fused does."""
+    if choice == PREDICTED:
+        choice = "fused" if shape.keeps else None
+    return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 
 def most_rows(row):
@@ -68,21 +72,28 @@ class Table:
             return self.forced
         if m > settings.max_m:
             return LIBRARY
-        rows = self.rows.get(shape.key)
+        rows = self.known(shape)
         if rows is None:
             return PREDICTED if m >= settings.min_m else LIBRARY
         at = bisect.bisect_left(rows, m, key=most_rows)
         return rows[at][1] if at < len(rows) else LIBRARY
 
+    def known(self, shape):
+        """The rows of a shape; of a captured one that was not measured, those of the other."""
+        rows = self.rows.get(shape.key)
+        return self.rows.get(shape._replace(captured=False).key) if rows is None and shape.captured else rows
+
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
-        rows = self.rows.get(shape.key, [(settings.max_m, PREDICTED)])
-        return list(dict.fromkeys(by(shape, choice) for _, choice in rows if choice != LIBRARY))
+        rows = [row for captured in (False, True) for row in self.known(shape._replace(captured=captured)) or []]
+        found = [by(shape, choice) for _, choice in rows or [(settings.max_m, PREDICTED)] if choice != LIBRARY]
+        return list(dict.fromkeys(found))
 
     def save(self, path):
         """Writes the table as JSON."""
         shapes = [
-            {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "choices": rows}
+            {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
+             "captured": s.captured, "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"

@@ -51,7 +51,8 @@ class GroupContext:
             norm_epsilon=shape.norm_epsilon or 0, mechanism=shape.mechanism,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
-        call.max_m, call.mechanism = op.max_m, op.mechanism
+        call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context
+        call.gathers_in_order = op.gathers_in_order
         return call
 
 

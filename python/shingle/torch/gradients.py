@@ -29,8 +29,7 @@ def result(ctx, *gradients):
 
 
 def weight_gradient(grad, x, w):
-    """gradᵀ·x in the strides of w, so that an optimiser sees one layout."""
-    return grad.t() @ x if w.stride(-1) == 1 or w.dim() != 2 else (x.t() @ grad).t()
+    return sequential.gradients_of_weight(grad, x, w, False)[0]
 
 
 def setup_gemm(ctx, inputs, output):
@@ -49,17 +48,15 @@ def setup_gemm_reduce_scatter(ctx, inputs, output):
 
 def gemm_reduce_scatter(ctx, grad):
     x, w = ctx.saved_tensors
-    gathered, dx = gathered_gradient(grad, w, ctx.group, x.shape[0], wanted(ctx, 0), wanted(ctx, 1) or wanted(ctx, 3))
-    dw = weight_gradient(gathered, x, w) if wanted(ctx, 1) else None
-    return result(ctx, dx, dw, None, gathered.sum(0) if wanted(ctx, 3) else None)
-
-
-def gathered_gradient(grad, w, group, rows, wants_dx, wants_gathered):
-    """The gradient of all rows, and its product with w. What is not wanted may be None."""
+    wants_dx, wants_dw, wants_db = (wanted(ctx, index) for index in (0, 1, 3))
     if not wants_dx:
-        return ops.all_gather(grad, group, rows), None
-    gathered, (dx,) = ops.all_gather_gemm(grad, [w.t()], group, rows, wants_gathered)
-    return gathered, dx
+        dw, db = sequential.gradients_of_weight(ops.all_gather(grad, ctx.group, x.shape[0]), x, w, wants_db)
+        return result(ctx, None, dw if wants_dw else None, None, db if wants_db else None)
+    if not wants_dw and not wants_db:
+        _, (dx,) = ops.all_gather_gemm(grad, [w.t()], ctx.group, x.shape[0])
+        return result(ctx, dx)
+    dx, dw, db = ops.gather_gradients(grad, x, w, ctx.group, wants_db)
+    return result(ctx, dx, dw if wants_dw else None, None, db if wants_db else None)
 
 
 def replicated_gradients(ctx, grad, x, w):

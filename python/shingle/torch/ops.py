@@ -75,6 +75,12 @@ for name, schema, kernel in (
 ):
     define(name, schema, cuda=kernel, cpu=kernel)
 
+define(
+    "gather_gradients",
+    "(Tensor grad, Tensor x, Tensor w, str group, bool bias) -> (Tensor, Tensor, Tensor)",
+    cuda=overlapped.gather_gradients, cpu=sequential.gather_gradients,
+)  # fmt: skip
+
 for name, schema, setup in (
     (
         "gemm_reduce_scatter",

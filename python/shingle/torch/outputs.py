@@ -49,6 +49,13 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     return x.new_empty(rows if return_gathered else 0, x.shape[1]), [x.new_empty(rows, w.shape[0]) for w in ws]
 
 
+def gather_gradients(grad, x, w, group, bias):
+    shapes.check_gemm(x, w)
+    all_gather(grad, group, x.shape[0])
+    dw = w.new_empty(w.shape) if w.stride(-1) == 1 else w.new_empty(*reversed(w.shape)).t()
+    return x.new_empty(x.shape), dw, grad.new_empty(grad.shape[1] if bias else 0)
+
+
 def replicated_gemm(x, w, group):
     return gemm_all_reduce(x, w, group)
 

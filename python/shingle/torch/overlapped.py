@@ -3,6 +3,7 @@
 Which of them runs depends on the shape, on m, on dtypes and on tables that are equal on all ranks.
 """
 
+import contextlib
 import functools
 
 import torch
@@ -46,7 +47,8 @@ def chosen(group, shape, m, device):
         return None
     if used is not None:
         used[group, shape, device.index] = None
-    choice = table.choose(shape, m)
+    captured = torch.cuda.is_current_stream_capturing()
+    choice = table.choose(shape._replace(captured=True) if captured else shape, m)
     if choice == LIBRARY:
         counts["sequential." + shape.op] += 1
         return None
@@ -64,12 +66,15 @@ def enqueue(group, shape, m, device, operands, routing=None):
     operands: (argument, owner) of each matrix, in the order of contexts.roles. Owners may go when this returns: their
     memory is reused in the order of the stream.
     """
-    index = device.index
-    if torch.cuda.current_device() != index:
-        with torch.cuda.device(index):
-            return enqueue(group, shape, m, device, operands, routing)
-    call = contexts.find_call(group, shape, m, index)
-    call(m, [argument for argument, _ in operands], (current_stream(index),), routing)
+    with current(device):
+        call = contexts.find_call(group, shape, m, device.index)
+        call(m, [argument for argument, _ in operands], (current_stream(device.index),), routing)
+
+
+def current(device):
+    """Makes a device current, if it is not."""
+    here = torch.cuda.current_device() == device.index
+    return contextlib.nullcontext() if here else torch.cuda.device(device.index)
 
 
 def current_stream(index):
@@ -78,9 +83,10 @@ def current_stream(index):
 
 
 @functools.cache
-def shape_of(op, n, k, dtype, ranks, transposed, bias=False, activation=None, norm_epsilon=None, inner=0):
+def shape_of(op, n, k, dtype, ranks, transposed, bias=False, activation=None, norm_epsilon=None, inner=0,
+             keeps=False):  # fmt: skip
     """The Shape of a call. Cached: equal calls are frequent."""
-    return Shape(op, n, k, DTYPES.get(dtype), ranks, inner, transposed, bias, activation, norm_epsilon)
+    return Shape(op, n, k, DTYPES.get(dtype), ranks, inner, keeps, False, transposed, bias, activation, norm_epsilon)
 
 
 def gemm(op, x, w, group, **fields):
@@ -130,15 +136,82 @@ def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5
 
 
 def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
-    """Overlapped if there is one weight and no return_gathered: the gathered rows stay in staging memory."""
+    """One call for the largest weight. Other products, and return_gathered, read the rows that it gathered."""
     (gathered, outs), at = outputs.all_gather_gemm(x, ws, group, rows, return_gathered), find_group(group)
     m = shapes.all_rows(x, rows, at)
-    alone = len(ws) == 1 and not return_gathered
-    shape = chosen(at, gemm("allgather+gemm", x, ws[0], at), m, x.device) if alone else None
-    if shape is None:
+    first = max(range(len(ws)), key=lambda i: ws[i].shape[0])
+
+    def read(found):
+        for i, (w, out) in enumerate(zip(ws, outs)):
+            if i != first:
+                torch.mm(found, w.t(), out=out)
+        if return_gathered:
+            gathered.copy_(found)
+
+    if not gather(x, ws[first], at, m, outs[first], read if len(ws) > 1 or return_gathered else None):
         return sequential.all_gather_gemm(x, ws, group, rows, return_gathered)
-    enqueue(at, shape, m, x.device, [*operands(shape, x, ws[0]), rows_argument(outs[0])])
     return gathered, outs
+
+
+def gather(x, w, group, m, out, read=None):
+    """out = gathered x · wᵀ, then read(gathered x). The rows are in staging memory: `read` enqueues what reads them.
+
+    False if this runs as mm + c10d. Nothing is done then.
+    """
+    shape = chosen(group, gemm("allgather+gemm", x, w, group, keeps=read is not None), m, x.device)
+    if shape is None:
+        return False
+    inputs = [*operands(shape, x, w), rows_argument(out)]
+    if read is None:
+        enqueue(group, shape, m, x.device, inputs)
+        return True
+    with current(x.device):
+        context = contexts.find_call(group, shape, m, x.device.index).context
+        with context.lock:  # no other call may come before the reads
+            enqueue(group, shape, m, x.device, inputs)
+            address = context.gathered(group.rank)
+            in_order = address is not None  # false by a table that names a mechanism which rotates rows
+            read(staged(address, m, x.shape[1], x.dtype) if in_order else sequential.all_gather(x, m, group))
+            context.extend((current_stream(x.device.index),))
+    return True
+
+
+def gather_gemm(x, w, group, rows, read):
+    """gathered x · wᵀ, and read(gathered x), which must not keep the rows. On any device; eager."""
+    at, out = find_group(group), x.new_empty(rows, w.shape[0])
+    if x.is_cuda and gather(x, w, at, rows, out, read):
+        return out
+    gathered = sequential.all_gather(x, rows, at)
+    read(gathered)
+    return torch.mm(gathered, w.t(), out=out)
+
+
+class Staged:
+    """Memory of a context, for torch.as_tensor."""
+
+    def __init__(self, address, rows, columns, typestr):
+        self.__cuda_array_interface__ = {
+            "data": (address, False), "shape": (rows, columns), "typestr": typestr, "version": 3
+        }  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def staged(address, rows, columns, dtype):
+    """A matrix at an address, without a copy."""
+    words = "<f4" if dtype.itemsize == 4 else "<i2"  # the interface has no bf16
+    return torch.as_tensor(Staged(address, rows, columns, words), device="cuda").view(dtype)
+
+
+def gather_gradients(grad, x, w, group, bias):
+    outputs.gather_gradients(grad, x, w, group, bias)
+    at, dx, others = find_group(group), x.new_empty(x.shape), []
+
+    def read(found):
+        others.extend(sequential.gradients_of_weight(found, x, w, bias))
+
+    if not gather(grad, w.t(), at, x.shape[0], dx, read):
+        return sequential.gather_gradients(grad, x, w, group, bias)
+    return dx, *others
 
 
 def replicated_gemm(x, w, group):

@@ -21,11 +21,11 @@ KERNELS = {
 }
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
-    "gemm+reducescatter": ["fused", "fused tile=64x128", "fused helpers=4", "ring engines=1 slices=1",
-                           "ring engines=1 slices=2"],
-    "gemm+allreduce": ["fused", "fused one-shot", "fused tile=64x128 one-shot", "fused helpers=16",
-                       "ring engines=1 slices=1"],
-    "allgather+gemm": ["fused", "ring engines=1 slices=1", "ring engines=1 slices=2", "copy-engine variant=ring"],
+    "gemm+reducescatter": ["fused", "fused tile=64x128", "fused tile=128x128", "fused helpers=4",
+                           "ring engines=1 slices=1", "ring engines=1 slices=2"],
+    "gemm+allreduce": ["fused", "fused one-shot", "fused tile=64x128 one-shot", "fused tile=128x128 one-shot",
+                       "fused helpers=4", "fused helpers=16", "ring engines=1 slices=1"],
+    "allgather+gemm": ["fused", "fused mover=store helpers=8", "ring engines=1 slices=1", "ring engines=1 slices=2", "copy-engine variant=ring"],
 }  # fmt: skip
 WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other
@@ -36,7 +36,7 @@ def warmup(step, *, tune=True, least_m=16):
     """Runs `step()` once, then declares each operator that it used, so that CUDA graphs can capture it.
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
-    several mechanisms, and enters the fastest into shingle.torch.table. Sizes are the powers of two from least_m to
+    several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table. Sizes are the powers of two from least_m to
     settings.max_m. Bias, norm and layout of the weight are left out.
 
     Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
@@ -51,8 +51,9 @@ def warmup(step, *, tune=True, least_m=16):
         used, overlapped.used = overlapped.used, None
     for group, shape, device in used:
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
-            if tune and shape.key not in table.rows:
-                table.rows[shape.key] = fastest(measure(group, shape, powers(least_m, settings.max_m), device))
+            for at in (shape, shape._replace(captured=True)):
+                if tune and at.key not in table.rows:
+                    table.rows[at.key] = fastest(measure(group, at, powers(least_m, settings.max_m), device))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
     return result
@@ -70,12 +71,15 @@ def measure(group, shape, sizes, device):
         shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
-    kernel, found = KERNELS[shape.op], {}
+    kernel, time, found = KERNELS[shape.op], graph_us if shape.captured else median_us, {}
     for m in sizes:
         # A mechanism that does not serve this m is replaced by `sequential`: the libraries again.
-        choices = [choice for choice, call in calls.items() if choice == PREDICTED or call.mechanism(m) in choice]
+        choices = [
+            choice for choice, call in calls.items()
+            if choice == PREDICTED or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
+        ]  # fmt: skip
         args = arguments(group, shape, m)
-        times = torch.tensor([median_us(group, kernel, args, choice) for choice in (LIBRARY, *choices)], device="cuda")
+        times = torch.tensor([time(group, kernel, args, choice) for choice in (LIBRARY, *choices)], device="cuda")
         dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group.process_group)
         found[m] = dict(zip((LIBRARY, *choices), times.tolist()))
     return found
@@ -83,18 +87,39 @@ def measure(group, shape, sizes, device):
 
 def median_us(group, kernel, args, choice):
     """Median device time of a call. Calls are launched while the device sleeps, so the host's time is not in it."""
-    samples = []
+
+    def launch():
+        for _ in range(CALLS):
+            kernel(*args)
+
     with forced(choice):
-        for _ in range(WARM + TIMED):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            dist.barrier(group=group.process_group)
-            torch.cuda._sleep(SLEEP_CYCLES)
-            begin.record()
+        return median_of(group, launch) / CALLS
+
+
+def graph_us(group, kernel, args, choice):
+    """Median device time of a call in a CUDA graph."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with forced(choice), torch.cuda.stream(stream):
+        kernel(*args)
+        stream.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
             for _ in range(CALLS):
                 kernel(*args)
-            end.record()
-            end.synchronize()
-            samples.append(begin.elapsed_time(end) * 1e3 / CALLS)
+    return median_of(group, graph.replay) / CALLS
+
+
+def median_of(group, launch):
+    """Median device time of what launch() launches, in microseconds."""
+    samples = []
+    for _ in range(WARM + TIMED):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        dist.barrier(group=group.process_group)
+        torch.cuda._sleep(SLEEP_CYCLES)
+        begin.record()
+        launch()
+        end.record()
+        end.synchronize()
+        samples.append(begin.elapsed_time(end) * 1e3)
     return sorted(samples[WARM:])[TIMED // 2]
 
 
@@ -124,7 +149,7 @@ def arguments(group: Group, shape: Shape, m: int):
         return rows, up, weight(shape.n, shape.inner), group.name, shape.activation, m
     w = weight(shape.n, shape.k)
     if shape.op == "allgather+gemm":
-        return random(shapes.own_rows(m, group), shape.k), [w], group.name, m
+        return random(shapes.own_rows(m, group), shape.k), [w], group.name, m, shape.keeps
     if "alltoall" in shape.op:
         row = [m // group.size + (rank < m % group.size) for rank in range(group.size)]
         return random(m, shape.k), w, group.name, row * group.size

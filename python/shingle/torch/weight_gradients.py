@@ -9,7 +9,7 @@ These run in eager mode. Layers without either use the ops, which torch.compile 
 import torch
 
 from . import functional  # noqa: F401  registers the ops
-from .gradients import gathered_gradient
+from . import overlapped
 from .groups import find_group
 
 ops = torch.ops.shingle
@@ -92,17 +92,25 @@ class ParallelLinear(torch.autograd.Function):
         x, owner = ctx.saved_tensors
         weight = owner.to(x.dtype)
         wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
-        dx = dw = None
-        if ctx.kind == "scatter":
-            grad, dx = gathered_gradient(grad, weight, ctx.group, ctx.rows, wants_x, wants_weight or wants_bias)
+        dx = dw = db = None
+
+        def add(grad, x):
+            nonlocal dw, db
+            dw = ctx.gradients.add(owner, grad, x) if wants_weight else None
+            db = grad.sum(0) if wants_bias else None
+
+        if ctx.kind == "scatter" and wants_x:
+            keep = torch.clone if ctx.gradients.deferred else lambda rows: rows
+            dx = overlapped.gather_gemm(grad, weight.t(), ctx.group, ctx.rows, lambda rows: add(keep(rows), x))
+        elif ctx.kind == "scatter":
+            add(ops.all_gather(grad, ctx.group, ctx.rows), x)
         elif ctx.kind == "reduce":
             dx = grad @ weight if wants_x else None
+            add(grad, x)
         elif ctx.kind == "gather":
             dx = ops.gemm_reduce_scatter(grad, weight.t(), ctx.group) if wants_x else None
-            x = ops.all_gather(x, ctx.group, ctx.rows) if wants_weight else x
+            add(grad, ops.all_gather(x, ctx.group, ctx.rows) if wants_weight else x)
         else:
             dx = ops.gemm_all_reduce(grad, weight.t(), ctx.group) if wants_x else None
-        if wants_weight:
-            dw = ctx.gradients.add(owner, grad, x)
-        dx = None if dx is None else dx.to(ctx.dtype)
-        return dx, dw, grad.sum(0) if wants_bias else None, None, None, None
+            add(grad, x)
+        return None if dx is None else dx.to(ctx.dtype), dw, db, None, None, None

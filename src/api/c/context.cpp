@@ -16,6 +16,21 @@ using namespace shingle;
 using c::guarded;
 using c::require_not_null;
 
+namespace {
+
+/// `where`: of the two fields, for messages.
+std::span<void* const> streams_of(const shingle_context& context, void* const* streams, int32_t count,
+                                  std::string_view where = {}) {
+  const std::size_t local = context.world->local_ranks().size();
+  if (count != 0 && static_cast<std::size_t>(count) != local)
+    throw InvalidArgument(
+        fmt::format("{}stream_count = {} must be 0 or the {} local ranks", where, count, local));
+  if (count > 0 && streams == nullptr) throw InvalidArgument(fmt::format("{}streams is null", where));
+  return {streams, static_cast<std::size_t>(count)};
+}
+
+}  // namespace
+
 shingle_status shingle_context_create(shingle_world* world, const shingle_context_options* options,
                                       shingle_context** context) noexcept {
   return guarded([&] {
@@ -48,13 +63,7 @@ shingle_status shingle_context_call(shingle_context* context, int32_t op, int64_
     require_not_null(context, "context");
     const auto given = c::read_struct<shingle_arguments>(arguments, "arguments");
     const std::vector<Argument> matrices = c::to_arguments(given.matrices, given.matrix_count);
-    const std::size_t local = context->world->local_ranks().size();
-    const auto count = static_cast<std::size_t>(given.stream_count);
-    if (given.stream_count != 0 && count != local)
-      throw InvalidArgument(fmt::format("arguments.stream_count = {} must be 0 or the {} local ranks",
-                                        given.stream_count, local));
-    if (count > 0) require_not_null(given.streams, "arguments.streams");
-    const std::span<void* const> streams(given.streams, count);
+    const auto streams = streams_of(*context, given.streams, given.stream_count, "arguments.");
     const auto routing = c::to_routing(given.routing, context->world->size());
     if (!routing) return context->context.call(op, m, matrices, streams);
     const std::int64_t most = most_rows(*routing);
@@ -62,6 +71,32 @@ shingle_status shingle_context_call(shingle_context* context, int32_t op, int64_
       throw InvalidArgument(
           fmt::format("m = {} must be 0 or the {} rows of the rank that sends most", m, most));
     context->context.call(op, routing, matrices, streams);
+  });
+}
+
+shingle_status shingle_context_gathered(const shingle_context* context, int32_t rank,
+                                        const void** rows) noexcept {
+  return guarded([&] {
+    require_not_null(context, "context");
+    require_not_null(rows, "rows");
+    *rows = context->context.gathered(rank);
+  });
+}
+
+shingle_status shingle_context_gathers_in_order(shingle_context* context, int32_t op, int64_t m,
+                                                int32_t* in_order) noexcept {
+  return guarded([&] {
+    require_not_null(context, "context");
+    require_not_null(in_order, "in_order");
+    *in_order = context->context.gathers_in_order(op, m) ? 1 : 0;
+  });
+}
+
+shingle_status shingle_context_extend(shingle_context* context, void* const* streams,
+                                      int32_t stream_count) noexcept {
+  return guarded([&] {
+    require_not_null(context, "context");
+    context->context.extend(streams_of(*context, streams, stream_count));
   });
 }
 

@@ -11,6 +11,7 @@
 #include "cuda/raii/device_guard.hpp"
 #include "devices.hpp"
 #include "shingle/base/error.hpp"
+#include "user_streams.hpp"
 
 namespace shingle::cuda {
 namespace {
@@ -53,6 +54,20 @@ CudaArena::~CudaArena() {
   } catch (const std::exception&) {  // the world is broken now, and the next call reports it
   }
   world_.remove(*this);
+}
+
+void* CudaArena::data(int rank) const {
+  return memory_.place(rank)->staging;
+}
+
+void CudaArena::extend(std::span<void* const> streams) {
+  if (streams.empty()) return;  // the last call is on streams of the context, where nobody else enqueues
+  require_one_each(world_.local(), streams);
+  if (are_captured(world_.local(), streams)) return;  // a graph's work is in the order of its streams
+  for (std::size_t index = 0; index < calls_.size(); ++index) {
+    const DeviceGuard guard(calls_[index]->local.device());
+    calls_[index]->queue.extend(static_cast<cudaStream_t>(streams[index]));
+  }
 }
 
 void CudaArena::prepare(const Plan& plan) {

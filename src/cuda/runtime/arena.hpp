@@ -47,6 +47,8 @@ class CudaArena final : public Arena, public Resident {
   CudaArena& operator=(const CudaArena&) = delete;
 
   std::int64_t bytes() const override { return memory_.bytes(); }
+  void* data(int rank) const override;
+  void extend(std::span<void* const> streams) override;
   const ArenaMemory& memory() const { return memory_; }
   Monitor& monitor() { return monitor_; }
   Calls& calls(std::size_t index) { return *calls_[index]; }

@@ -39,6 +39,10 @@ class Backlog {
       ++under_way;
     return count - under_way;
   }
+  /// Moves the end of the last epoch behind the stream's work so far.
+  void extend(cudaStream_t stream) {
+    if (count_ > 0) ends_[(count_ - 1) % ends_.size()].record(stream);
+  }
   std::size_t added() const { return count_; }
   /// True if all added epochs have ended.
   bool empty() const { return count_ == 0 || last().done(); }

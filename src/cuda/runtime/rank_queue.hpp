@@ -47,6 +47,13 @@ class RankQueue {
     }
     backlog_.add(stream, launches);
   }
+  /// The last epoch ends with the stream's work so far.
+  void extend(cudaStream_t stream) {
+    const unsigned long long id = id_of(stream);
+    if (id != last_stream_) backlog_.follow(stream);
+    last_stream_ = id;
+    backlog_.extend(stream);
+  }
   /// Forks the streams of `lanes` lanes from `stream`.
   void fork(cudaStream_t stream, std::size_t lanes) {
     if (lanes < 2) return;

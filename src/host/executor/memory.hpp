@@ -36,6 +36,8 @@ class HostArena final : public Arena {
  public:
   HostArena(const std::vector<int>& local_ranks, std::int64_t bytes);
   std::int64_t bytes() const override { return bytes_; }
+  void* data(int rank) const override { return of(rank); }
+  void extend(std::span<void* const>) override {}  // ranks of the host have no other streams
   std::byte* of(int rank) const {
     return static_cast<std::byte*>(memory_[static_cast<std::size_t>(rank)].get());
   }
