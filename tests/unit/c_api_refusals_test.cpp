@@ -43,7 +43,8 @@ TEST_F(CApiRefuses, Null) {
   expect_invalid(shingle_context_gathered(context, 0, nullptr), "rows is null");
   expect_invalid(shingle_context_gathers_in_order(context, op, 1, nullptr), "in_order is null");
   expect_invalid(shingle_context_extend(context, nullptr, 2), "streams is null");
-  expect_invalid(shingle_context_extend(context, nullptr, 1), "stream_count = 1 must be 0 or the 2 local ranks");
+  expect_invalid(shingle_context_extend(context, nullptr, 1),
+                 "stream_count = 1 must be 0 or the 2 local ranks");
   expect_invalid(shingle_context_arena_bytes(context, nullptr), "bytes is null");
   expect_invalid(shingle_context_plan_json(context, op, 1, nullptr), "json is null");
   expect_invalid(shingle_context_mechanism(context, op, 1, nullptr), "mechanism is null");

@@ -66,7 +66,8 @@ TEST(GatheredRows, AreThereAfterACall) {
 TEST(GatheredRows, AreThoseOfTheLastCall) {
   const auto world = make_thread_world(2);
   Context context(*world);
-  const int first = context.declare(gather(2, 64)), other = context.declare(gather(2, 64, Op::gemm_allreduce));
+  const int first = context.declare(gather(2, 64)),
+            other = context.declare(gather(2, 64, Op::gemm_allreduce));
   const auto call = [&](int op) {
     const Problem problem = context.problem(op, 64);
     const auto inputs = random_inputs(problem, 7);

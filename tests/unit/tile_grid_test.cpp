@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "grid/tiles.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle::tile_grid_test {
@@ -37,11 +38,15 @@ void expect_consistent(const TileGrid& grid) {
     for (std::int64_t i = lo; i < hi; ++i) sum += weight(i);
     return sum;
   };
+  const std::vector<Tile> together = tiles_of(grid);
+  ASSERT_EQ(static_cast<std::int64_t>(together.size()), grid.positions());
   std::set<std::pair<std::int64_t, std::int64_t>> seen;
   std::int64_t tiles = 0, rows = 0, weighted = 0, elements = 0;
   for (std::int64_t position = 0; position < grid.positions(); ++position) {
     const Tile tile = grid.tile(position);
     ASSERT_EQ(grid.linear(tile), position);
+    const Tile& same = together[static_cast<std::size_t>(position)];
+    ASSERT_TRUE(same.m == tile.m && same.n == tile.n) << position;
     ASSERT_TRUE(tile.m >= 0 && tile.m < reach[0] && tile.n >= 0 && tile.n < reach[1]) << position;
     ASSERT_TRUE(seen.emplace(tile.m, tile.n).second) << "twice: " << tile.m << ", " << tile.n;
     ASSERT_EQ(grid.tiles_before(position), tiles) << position;

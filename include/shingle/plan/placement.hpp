@@ -136,13 +136,19 @@ class Expansion {
 
 /// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. If rows go to
 /// several ranks, it visits each rank in turn. Phantom rows and rows for another rank than the placement's
-/// `dest` have no piece. Phantom tiles have no pieces. `routing` is read only for Pools and Routed.
+/// `dest` have no piece. Phantom tiles have no pieces. `routing` is read only for Pools and Routed. `tile` is
+/// grid.tile(linear), where that is known.
+template <class Visit>
+void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
+                    Tile tile, Visit&& visit) {
+  const TileRect rect = grid.rect(tile);
+  if (rect.rows == 0 || rect.cols == 0) return;
+  std::visit(placement::Expansion(at.slice, grid, routing, linear, rect, visit), at.form);
+}
 template <class Visit>
 void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
                     Visit&& visit) {
-  const TileRect tile = grid.rect(grid.tile(linear));
-  if (tile.rows == 0 || tile.cols == 0) return;
-  std::visit(placement::Expansion(at.slice, grid, routing, linear, tile, visit), at.form);
+  for_each_piece(at, grid, routing, linear, grid.tile(linear), visit);
 }
 
 }  // namespace shingle

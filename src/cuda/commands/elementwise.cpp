@@ -7,6 +7,7 @@
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "elements.hpp"
+#include "grid/tiles.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -69,22 +70,13 @@ std::vector<Pass::Part> parts_of(const Context& context, const Elementwise& step
   return parts;
 }
 
-std::vector<TileAt> order_of(const TileGrid& grid) {
-  std::vector<TileAt> order;
-  for (std::int64_t p = 0; p < grid.positions(); ++p) {
-    const Tile tile = grid.tile(p);
-    order.push_back(grid.phantom(tile)
-                        ? TileAt{-1, -1}
-                        : TileAt{static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
-  }
-  return order;
-}
-
-std::vector<std::int32_t> positions_of(const TileGrid& grid) {
-  std::vector<std::int32_t> positions;
-  for (std::int64_t m = 0; m < grid.tiles_m(); ++m)
-    for (std::int64_t n = 0; n < grid.tiles_n(); ++n)
-      positions.push_back(static_cast<std::int32_t>(grid.linear({m, n})));
+/// Positions of the tiles, by row and column of tiles.
+std::vector<std::int32_t> positions_of(const Tiling& tiling) {
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(tiling.grid.tiles()));
+  for (const std::int64_t position : tiling.positions)
+    if (const Tile tile = tiling.tile(position); !tiling.grid.phantom(tile))
+      positions[static_cast<std::size_t>(tile.m * tiling.grid.tiles_n() + tile.n)] =
+          static_cast<std::int32_t>(position);
   return positions;
 }
 
@@ -120,8 +112,9 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
   if (grid.tiles() == 0 || first.first >= last_item(first)) return nullptr;
   std::vector<std::pair<Placement, Placement>> passes;
   for (const Elementwise& step : steps) passes.emplace_back(step.from.front(), step.to);
-  const auto moves =
-      context.tables().moves(passes, {grid, all_positions(grid), grid.tile_rows, 1, grid.tile_rows});
+  const std::vector<Tile> tiles = tiles_of(grid);
+  const Tiling tiling{grid, tiles, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
+  const auto moves = context.tables().moves(passes, tiling);
   if (!moves) {
     std::vector<std::unique_ptr<Command>> parts;
     for (const Elementwise& step : steps) parts.push_back(make_command(context, step));
@@ -133,7 +126,7 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
   args.rows = grid.tiles_m() * moves->rows, args.cols = grid.cols;
   args.tile_rows = moves->rows, args.tile_cols = grid.tile_cols;
   args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
-  args.order = context.table_memory.put(order_of(grid));
+  args.order = context.table_memory.put(order_of(tiling, true));
   args.sources = context.table_memory.put(std::vector<Route>{moves->from});
   args.source_count = 1;
   args.to = moves->to;
@@ -149,7 +142,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
     return context.plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
   };
   const Tables tables = context.tables();
-  const Tiling tiling{grid, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
+  const std::vector<Tile> tiles = tiles_of(grid);
+  const Tiling tiling{grid, tiles, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
   ElementwiseArgs args;
   args.source_type = element(dtype(step.from.front()));
   args.type = element(dtype(step.to));
@@ -157,8 +151,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.tile_rows = grid.tile_rows, args.tile_cols = grid.tile_cols;
   args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
   args.first = step.first, args.last = last_item(step);
-  args.order = context.table_memory.put(order_of(grid));
-  if (row_wise(step)) args.position_of = context.table_memory.put(positions_of(grid));
+  args.order = context.table_memory.put(order_of(tiling, true));
+  if (row_wise(step)) args.position_of = context.table_memory.put(positions_of(tiling));
   std::vector<Route> sources;
   for (const Placement& from : step.from) sources.push_back(tables.route(from, tiling));
   args.sources = context.table_memory.put(sources);

@@ -10,6 +10,7 @@
 #include "cuda/runtime/devices.hpp"
 #include "elements.hpp"
 #include "grid/split.hpp"
+#include "grid/tiles.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -117,30 +118,22 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
 
 /// Positions of the grid, without clusters that have phantom tiles only. Empty if consecutive positions do
 /// not form clusters of `cluster` tiles along m.
-std::vector<std::int64_t> positions_for(const TileGrid& grid, std::int32_t cluster) {
+std::vector<std::int64_t> positions_for(const TileGrid& grid, const std::vector<Tile>& tiles,
+                                        std::int32_t cluster) {
   std::vector<std::int64_t> positions;
   const std::int64_t count = grid.positions();
   if (count % cluster != 0) return {};
   for (std::int64_t p = 0; p < count; p += cluster) {
-    const Tile first = grid.tile(p);
+    const Tile first = tiles[static_cast<std::size_t>(p)];
     bool any = !grid.phantom(first);
     for (std::int64_t i = 1; i < cluster; ++i) {
-      const Tile tile = grid.tile(p + i);
+      const Tile tile = tiles[static_cast<std::size_t>(p + i)];
       if (tile.m != first.m + i || tile.n != first.n) return {};
       any = any || !grid.phantom(tile);
     }
     for (std::int64_t i = 0; any && i < cluster; ++i) positions.push_back(p + i);
   }
   return positions;
-}
-
-std::vector<TileAt> order_of(const TileGrid& grid, const std::vector<std::int64_t>& positions) {
-  std::vector<TileAt> order;
-  for (const std::int64_t position : positions) {
-    const Tile tile = grid.tile(position);
-    order.push_back({static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
-  }
-  return order;
 }
 
 struct Choice {
@@ -156,7 +149,7 @@ GemmFamily family_here() {
 }
 
 /// The smallest instance that fits the grid's tiles, in the largest clusters that the grid's order allows.
-Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
+Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile>& tiles, bool gated) {
   std::vector<const GemmInstance*> fitting;
   for (const GemmInstance& one : gemm_instances(family_here())) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
@@ -173,7 +166,7 @@ Choice choose(const GemmArgs& args, const TileGrid& grid, bool gated) {
     return std::pair(one->tile.rows * one->tile.cols, -one->tile.cluster);
   });
   for (const GemmInstance* const one : fitting)
-    if (auto positions = positions_for(grid, one->tile.cluster); !positions.empty())
+    if (auto positions = positions_for(grid, tiles, one->tile.cluster); !positions.empty())
       return {one, std::move(positions)};
   return {};
 }
@@ -199,6 +192,7 @@ std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base, boo
 /// A step in the kernel's terms, without addresses.
 struct Served {
   TileGrid grid;
+  std::vector<Tile> tiles;
   RowsOfA rows;
   Choice choice;
   GemmArgs args;
@@ -215,7 +209,11 @@ Served serve(const Plan& plan, const Gemm& step) {
   if (step.grid.positions() == 1 && step.gates.empty() && step.notify.empty())
     tiled.grid =
         make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0});
-  Served served{tiled.grid, rows_of_a(tiled, step.transpose_a ? step.a.cols : step.a.rows), {}, {}};
+  Served served{tiled.grid,
+                tiles_of(tiled.grid),
+                rows_of_a(tiled, step.transpose_a ? step.a.cols : step.a.rows),
+                {},
+                {}};
   const TileGrid& grid = served.grid;
   const RowsOfA& rows = served.rows;
   GemmArgs& args = served.args;
@@ -236,7 +234,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.a_parts = rows.parts;
   args.a_stride = rows.stride;
   if (auto reason = unserved(args, rows.base, !rows.first.empty())) throw Unsupported(*reason);
-  served.choice = choose(args, grid, gated);
+  served.choice = choose(args, grid, served.tiles, gated);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
     throw Unsupported(fmt::format("this build has no GEMM kernel for {} with tiles of {}x{} in this order{}",
@@ -271,7 +269,7 @@ void require_served(const Plan& plan, const Step& step) {
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {
   if (step.grid.tiles() == 0) return nullptr;
   if (!instrumented(step)) return make_library_gemm(context, step);
-  auto [grid, rows, choice, args] = serve(context.plan, step);
+  auto [grid, tiles, rows, choice, args] = serve(context.plan, step);
   const std::int64_t skipped = rows.base * (step.transpose_a ? 1 : args.lda);
   Operands operands{.a = context.memory.at(step.a, context.parity) + skipped * 2,
                     .b = context.memory.at(step.b, context.parity),
@@ -282,13 +280,17 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
       throw InvalidArgument(
           fmt::format("A, B and bias of rank {} must begin at multiples of 16 bytes", context.rank),
           context.rank);
-  const Tiling tiling{grid, choice.positions, rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
-                      rows.parts, rows.part_rows};
+  const Tiling tiling{grid,
+                      tiles,
+                      choice.positions,
+                      rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
+                      rows.parts,
+                      rows.part_rows};
   const Tables tables = context.tables();
   // Loads of phantom tiles in a cluster read entries after the last row of tiles.
   if (!rows.first.empty()) rows.first.resize(rows.first.size() + choice.instance->tile.cluster - 1, 0);
   args.a_first = context.table_memory.put(rows.first);
-  args.order = context.table_memory.put(order_of(grid, choice.positions));
+  args.order = context.table_memory.put(order_of(tiling, false));
   args.positions = static_cast<std::int32_t>(choice.positions.size());
   args.out = tables.route(step.out, tiling);
   args.leaving = tables.leaving(step.out, tiling, context.rank);

@@ -33,10 +33,11 @@ class RowAddresses {
   std::vector<char*> of(std::int64_t position) const {
     std::vector<char*> rows(static_cast<std::size_t>(tiling_.height) * dests_, nullptr);
     std::vector<std::size_t> found(static_cast<std::size_t>(tiling_.height), 0);
-    const std::int64_t height = tiling_.grid.rect(tiling_.grid.tile(position)).rows;
+    const Tile tile = tiling_.tile(position);
+    const std::int64_t height = tiling_.grid.rect(tile).rows;
     const std::int64_t row_bytes = tables_.memory.row_bytes(at_.slice.buffer);
     const Buffer& buffer = tables_.plan.buffers[static_cast<std::size_t>(at_.slice.buffer)];
-    for_each_piece(at_, tiling_.grid, tables_.plan.routing(), position, [&](const Piece& piece) {
+    for_each_piece(at_, tiling_.grid, tables_.plan.routing(), position, tile, [&](const Piece& piece) {
       char* const first = tables_.memory.buffer(at_.slice.buffer, piece.rank, tables_.parity).at +
                           piece.row * row_bytes +
                           piece.col * static_cast<std::int64_t>(size_bytes(buffer.dtype));
@@ -68,15 +69,16 @@ std::vector<TileRun> tile_runs(const Tables& tables, const Placement& at, const 
   const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
   const auto element = static_cast<std::int64_t>(
       size_bytes(tables.plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
-  for_each_piece(at, tiling.grid, tables.plan.routing(), position, [&](const Piece& piece) {
-    char* const first = tables.memory.buffer(at.slice.buffer, piece.rank, tables.parity).at +
-                        piece.row * row_bytes + piece.col * element;
-    TileRun* const last = runs.empty() ? nullptr : &runs.back();
-    if (last && last->row + last->rows == piece.tile_row && last->at + last->rows * row_bytes == first)
-      last->rows += piece.rows;
-    else
-      runs.push_back({piece.tile_row, piece.rows, first});
-  });
+  for_each_piece(
+      at, tiling.grid, tables.plan.routing(), position, tiling.tile(position), [&](const Piece& piece) {
+        char* const first = tables.memory.buffer(at.slice.buffer, piece.rank, tables.parity).at +
+                            piece.row * row_bytes + piece.col * element;
+        TileRun* const last = runs.empty() ? nullptr : &runs.back();
+        if (last && last->row + last->rows == piece.tile_row && last->at + last->rows * row_bytes == first)
+          last->rows += piece.rows;
+        else
+          runs.push_back({piece.tile_row, piece.rows, first});
+      });
   return runs;
 }
 
@@ -96,7 +98,7 @@ std::optional<PieceTable> table_of_runs(const Tables& tables, const Placement& a
   for (const std::int64_t position : positions) {
     const auto& runs = tiles.emplace_back(tile_runs(tables, at, tiling, position));
     if (runs.size() > most_runs * dests) return std::nullopt;
-    const std::int64_t rows = tiling.grid.rect(tiling.grid.tile(position)).rows;
+    const std::int64_t rows = tiling.grid.rect(tiling.tile(position)).rows;
     for (const TileRun& run : runs) {
       piece = std::gcd(piece, run.row);
       // No row of the tile follows the last run in its piece.
@@ -145,6 +147,21 @@ bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles,
     }
   return false;
 }
+
+/// The group of positions that come in ascending order.
+struct Group {
+  std::int64_t number = -1;
+  std::int64_t begin = 0, end = 0;  ///< its positions
+
+  /// True if a position is in another group than the last one.
+  bool moves_to(const std::vector<std::int64_t>& ends, std::int64_t position) {
+    if (number >= 0 && begin <= position && position < end) return false;
+    number = group_of(ends, position);
+    begin = number == 0 ? 0 : ends[static_cast<std::size_t>(number) - 1];
+    end = ends[static_cast<std::size_t>(number)];
+    return true;
+  }
+};
 
 }  // namespace
 
@@ -215,6 +232,18 @@ std::vector<std::int64_t> all_positions(const TileGrid& grid) {
   return positions;
 }
 
+std::vector<TileAt> order_of(const Tiling& tiling, bool marked) {
+  std::vector<TileAt> order;
+  order.reserve(tiling.positions.size());
+  for (const std::int64_t position : tiling.positions) {
+    const Tile tile = tiling.tile(position);
+    order.push_back(marked && tiling.grid.phantom(tile)
+                        ? TileAt{-1, -1}
+                        : TileAt{static_cast<std::int32_t>(tile.m), static_cast<std::int32_t>(tile.n)});
+  }
+  return order;
+}
+
 Route Tables::route(const Placement& at, const Tiling& tiling) const {
   Route route;
   route.row_bytes = memory.row_bytes(at.slice.buffer);
@@ -243,7 +272,7 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
   for (const std::int64_t position : entries) {
     tiles.push_back(addresses.of(position));
     auto& rows = exist.emplace_back(static_cast<std::size_t>(tiling.height), false);
-    const std::int64_t height = grid.rect(grid.tile(position)).rows;
+    const std::int64_t height = grid.rect(tiling.tile(position)).rows;
     for (std::int64_t v = 0; v < height; ++v)
       rows[static_cast<std::size_t>(tiling.kernel_row(v, height))] = true;
   }
@@ -264,15 +293,26 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
 }
 
 const std::int32_t* Tables::leaving(const Placement& at, const Tiling& tiling, int rank) const {
-  std::vector<std::int32_t> rows;
-  for (const std::int64_t position : tiling.positions) {
-    std::int32_t& count = rows.emplace_back(0);
-    for_each_piece(at, tiling.grid, plan.routing(), position, [&](const Piece& piece) {
-      if (piece.rank != rank) count += static_cast<std::int32_t>(piece.rows);
+  const auto count = [&](std::int64_t position) {
+    std::int32_t rows = 0;
+    for_each_piece(at, tiling.grid, plan.routing(), position, tiling.tile(position), [&](const Piece& piece) {
+      if (piece.rank != rank) rows += static_cast<std::int32_t>(piece.rows);
     });
+    return rows;
+  };
+  std::vector<std::int32_t> rows, by_row_of_tiles(static_cast<std::size_t>(tiling.grid.tiles_m()), -1);
+  const bool alike = !stacks_tiles(at);  // all tiles of a row of tiles go to the same ranks
+  for (const std::int64_t position : tiling.positions) {
+    if (!alike || tiling.grid.phantom(tiling.tile(position))) {
+      rows.push_back(count(position));
+      continue;
+    }
+    std::int32_t& known = by_row_of_tiles[static_cast<std::size_t>(tiling.tile(position).m)];
+    if (known < 0) known = count(position);
+    rows.push_back(known);
   }
-  return std::ranges::all_of(rows, [](std::int32_t count) { return count == 0; }) ? nullptr
-                                                                                  : table_memory.put(rows);
+  return std::ranges::all_of(rows, [](std::int32_t of) { return of == 0; }) ? nullptr
+                                                                            : table_memory.put(rows);
 }
 
 std::optional<Tables::Moves> Tables::moves(const std::vector<std::pair<Placement, Placement>>& passes,
@@ -314,43 +354,54 @@ std::optional<Tables::Moves> Tables::moves(const std::vector<std::pair<Placement
 
 GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling, int rank) const {
   if (gates.empty()) return {};
-  std::vector<Target> targets;
+  std::vector<Group> groups(gates.size());
+  std::vector<Target> current(gates.size()), targets;  // what tiles of the current groups await
+  targets.reserve(tiling.positions.size() * gates.size());
   for (const std::int64_t position : tiling.positions)
-    for (const TileGate& gate : gates) {
-      if (tiling.grid.phantom(tiling.grid.tile(position))) {
-        targets.emplace_back();
-        continue;
+    for (std::size_t i = 0; i < gates.size(); ++i) {
+      const TileGate& gate = gates[i];
+      if (groups[i].moves_to(gate.ends, position)) {
+        const std::int64_t group = groups[i].number;
+        const CounterRef ref{gate.counter, rank, gate.entry(group)};
+        const Target target{memory.counter(ref), gate.targets[static_cast<std::size_t>(group)],
+                            memory.growth(ref)};
+        const bool nothing = target.target == 0 && target.growth == 0;
+        current[i] = nothing ? Target{} : target;
       }
-      const std::int64_t group = group_of(gate.ends, position);
-      const CounterRef ref{gate.counter, rank, gate.entry(group)};
-      const Target target{memory.counter(ref), gate.targets[static_cast<std::size_t>(group)],
-                          memory.growth(ref)};
-      const bool nothing = target.target == 0 && target.growth == 0;
-      targets.push_back(nothing ? Target{} : target);
+      targets.push_back(tiling.grid.phantom(tiling.tile(position)) ? Target{} : current[i]);
     }
   return {table_memory.put(targets), static_cast<std::int32_t>(gates.size())};
 }
 
 NotifyTable Tables::notifies(const std::vector<TileNotify>& notifies, const Tiling& tiling, int rank) const {
-  std::vector<std::vector<std::uint32_t*>> lists;
   NotifyTable table;
+  std::vector<Group> groups(notifies.size());
+  std::vector<std::vector<std::uint32_t*>> current(notifies.size());  // counters of the current groups
+  std::vector<std::uint32_t*> all;                                    // of all tiles
+  std::vector<std::size_t> ends;                                      // by tile
   for (const std::int64_t position : tiling.positions) {
-    auto& list = lists.emplace_back();
-    if (tiling.grid.phantom(tiling.grid.tile(position))) continue;
-    for (const TileNotify& notify : notifies) {
-      const std::int64_t group = group_of(notify.ends, position);
-      notify.for_each_rank(group, [&](std::int32_t to) {
-        list.push_back(memory.counter({notify.counter, to, notify.entry(group)}));
-        table.system = table.system || to != rank;
-      });
+    const std::size_t begin = all.size();
+    for (std::size_t i = 0; i < notifies.size() && !tiling.grid.phantom(tiling.tile(position)); ++i) {
+      const TileNotify& notify = notifies[i];
+      if (groups[i].moves_to(notify.ends, position)) {
+        const std::int64_t group = groups[i].number;
+        current[i].clear();
+        notify.for_each_rank(group, [&](std::int32_t to) {
+          current[i].push_back(memory.counter({notify.counter, to, notify.entry(group)}));
+          table.system = table.system || to != rank;
+        });
+      }
+      all.insert(all.end(), current[i].begin(), current[i].end());
     }
-    table.count = std::max(table.count, static_cast<std::int32_t>(list.size()));
+    ends.push_back(all.size());
+    table.count = std::max(table.count, static_cast<std::int32_t>(all.size() - begin));
   }
-  std::vector<std::uint32_t*> flat;
-  for (auto& list : lists) {
-    list.resize(static_cast<std::size_t>(table.count), nullptr);
-    flat.insert(flat.end(), list.begin(), list.end());
-  }
+  const auto count = static_cast<std::size_t>(table.count);
+  std::vector<std::uint32_t*> flat(ends.size() * count, nullptr);  // as many of each tile
+  for (std::size_t tile = 0, begin = 0; tile < ends.size(); begin = ends[tile++])
+    std::copy(all.begin() + static_cast<std::ptrdiff_t>(begin),
+              all.begin() + static_cast<std::ptrdiff_t>(ends[tile]),
+              flat.begin() + static_cast<std::ptrdiff_t>(tile * count));
   table.counters = table_memory.put(flat);
   return table;
 }

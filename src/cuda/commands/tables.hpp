@@ -74,11 +74,13 @@ class TableMemory {
 /// (rows / parts). A ragged tile leaves a gap after each part.
 struct Tiling {
   const TileGrid& grid;
+  const std::vector<Tile>& tiles;  ///< by position of the grid
   std::vector<std::int64_t> positions;
   std::int32_t height = 0;  ///< of a whole tile
   std::int32_t parts = 1;
   std::int32_t part_rows = 0;
 
+  const Tile& tile(std::int64_t position) const { return tiles[static_cast<std::size_t>(position)]; }
   std::int64_t kernel_row(std::int64_t row, std::int64_t rows) const {
     if (parts == 1) return row;
     const std::int64_t part = rows / parts;
@@ -88,6 +90,8 @@ struct Tiling {
 
 /// All positions of a grid.
 std::vector<std::int64_t> all_positions(const TileGrid& grid);
+/// The tiles at some positions, as kernels take them. Phantom tiles are {-1, -1} if `marked`.
+std::vector<TileAt> order_of(const Tiling& tiling, bool marked);
 
 /// Makes the tables of one rank.
 struct Tables {
