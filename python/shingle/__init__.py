@@ -8,8 +8,11 @@
         print(row.mechanism, row.overlapped_us, row.speedup)
 
 Functions take the flags of the command line (`shingle plan --help`) as keyword arguments. Times are in microseconds.
-Failures are exceptions of shingle.errors. Nothing here needs torch or a GPU.
+Failures are exceptions of shingle.errors. Nothing here needs torch or a GPU. `shingle.vllm_pass` is the Inductor pass
+of shingle.torch.vllm, which needs vLLM.
 """
+
+import sys
 
 from . import errors
 from ._machine import Machine, profile
@@ -29,7 +32,19 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str):
     if name == "__version__":
         return version()
+    if name == "vllm_pass":
+        from .torch.vllm import vllm_pass
+
+        return vllm_pass
     raise AttributeError(f"module 'shingle' has no attribute '{name}'")
+
+
+if "vllm" in sys.modules:
+    # vLLM looks up shingle.vllm_pass in __dict__, before it runs plugins. __getattr__ would not be asked.
+    try:
+        from .torch.vllm import vllm_pass  # noqa: F401
+    except (ImportError, errors.Unsupported) as _error:
+        print(f"shingle: WARNING: no vllm_pass: {_error}", file=sys.stderr)

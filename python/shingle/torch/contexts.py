@@ -96,7 +96,8 @@ def release(group=None):
 
 def store_allgather(group: Group):
     """An all-gather of bytes over the default store, for the ranks of a group."""
-    store = dist.PrefixStore(f"shingle/{group.name}", dist.distributed_c10d._get_default_store())
+    prefix = group.process_group.group_name  # group.name may be that of several groups, one a pipeline stage
+    store = dist.PrefixStore(f"shingle/{prefix}", dist.distributed_c10d._get_default_store())
 
     def allgather(own: bytes) -> bytes:
         # Each rank counts its own turns in the group, so keys agree without asking.

@@ -5,20 +5,21 @@ import collections
 import sys
 
 counts = collections.Counter()
-_expected: dict[str, str] = {}  # what should be counted, with what to do if nothing is
+_expected: dict[str | tuple[str, ...], str] = {}  # what should be counted, with what to do if nothing is
 
 
 def counters() -> dict[str, int]:
     """A copy of the counters.
 
     overlapped.OP, sequential.OP: calls of an op on CUDA, by how they ran. symm_mem.OP: calls that `patch` took over.
-    inductor.PATTERN: matches in compiled graphs. transformers.STYLE, megatron.LAYER: layers.
+    inductor.PATTERN, vllm.PATTERN: matches in compiled graphs. transformers.STYLE, megatron.LAYER: layers.
+    sglang.LAYER: calls outside torch.compile.
     """
     return dict(counts)
 
 
 def expect(prefix, source, hint):
-    """Warns at exit if nothing was counted under a prefix. source: the call that expects it."""
+    """Warns at exit if nothing was counted under a prefix, or a tuple of them. source: the call that expects it."""
     if not _expected:
         atexit.register(_warn)
     _expected[prefix] = f"{source} replaced nothing. {hint}"

@@ -1,5 +1,6 @@
 """Process groups by name, as functional collectives name them."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,24 +17,60 @@ class Group(NamedTuple):
     process_group: dist.ProcessGroup
     rank: int
     size: int
+    registry: "Registry | None" = None
+
+    def all_reduce(self, x):
+        """The sum of x over the ranks. May overwrite x."""
+        if self.registry is not None:
+            return self.registry.all_reduce(x, self.name)
+        dist.all_reduce(x, group=self.process_group)
+        return x
 
 
+class Registry(NamedTuple):
+    """Groups that a framework names itself, as vLLM's "tp:0".
+
+    find: the ProcessGroup of a name, or None. all_reduce: the framework's own sum of x over the group of a name. Calls
+    that are not overlapped take it, so that they run as in the framework alone.
+    """
+
+    find: Callable[[str], dist.ProcessGroup | None]
+    all_reduce: Callable[[torch.Tensor, str], torch.Tensor]
+
+
+registries: list[Registry] = []
 _known: dict[str, Group] = {}
+
+
+def resolve(name: str) -> tuple[dist.ProcessGroup, Registry | None]:
+    for registry in registries:
+        if (process_group := registry.find(name)) is not None:
+            return process_group, registry
+    try:
+        return _resolve_process_group(name), None
+    except (RuntimeError, TypeError) as error:
+        raise InvalidArgument(f"group = {name!r} is no process group; pass group_name of an initialised one") from error
 
 
 def find_group(name: str) -> Group:
     """The group of this name. Raises InvalidArgument if there is none, or if this process is not in it."""
-    try:
-        process_group = _resolve_process_group(name)
-    except (RuntimeError, TypeError) as error:
-        raise InvalidArgument(f"group = {name!r} is no process group; pass group_name of an initialised one") from error
+    process_group, registry = resolve(name)
     known = _known.get(name)
     if known is None or known.process_group is not process_group:
-        known = Group(name, process_group, process_group.rank(), process_group.size())
+        known = Group(name, process_group, process_group.rank(), process_group.size(), registry)
         if known.rank < 0:
             raise InvalidArgument(f"group = {name!r} does not contain this process")
         _known[name] = known
     return known
+
+
+def is_group(name: str) -> bool:
+    """True if this process is in a group of this name."""
+    try:
+        find_group(name)
+    except InvalidArgument:
+        return False
+    return True
 
 
 @torch.compiler.assume_constant_result

@@ -12,12 +12,15 @@
 | all_gather_into_tensor (dimension 0) → mm | all_gather_gemm |
 
 A view may stand between GEMM and collective. A value that something else uses too is left alone, also gathered rows of
-several GEMMs, which all_gather_gemm does not overlap. gemm_all_reduce_norm rounds the normed rows once. The norm that
+several GEMMs, which all_gather_gemm does not overlap. The collectives of `C10D` are found; shingle.torch.vllm has those
+of vLLM. gemm_all_reduce_norm rounds the normed rows once. The norm that
 it replaces may have rounded before it multiplied by the weight.
 """
 
 import operator
 from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch._inductor import config
@@ -25,6 +28,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .counters import counts, expect
+from .groups import is_group
 
 aten, prims = torch.ops.aten, torch.ops.prims
 c10d, ours = torch.ops._c10d_functional, torch.ops.shingle
@@ -33,8 +37,37 @@ SIZE = aten.sym_size.int
 CONVERT = prims.convert_element_type.default
 
 
+class Collective(NamedTuple):
+    """An op that communicates: its tensor is argument 0, the number of ranks stands before the name of the group.
+
+    rewrite: replaces a node of the op, and returns the name of the pattern, or None if it does not match. group: the
+    position of the group's name. wanted: other arguments, (position, value). waited: the result is that of wait_tensor.
+    """
+
+    op: torch._ops.OpOverload
+    rewrite: Callable[[torch.fx.Graph, torch.fx.Node, "Collective"], str | None]
+    group: int
+    wanted: tuple[int, object] | None = None
+    waited: bool = False
+
+    def is_served(self, node):
+        """True if the ops can replace a node of the op, as far as its arguments tell."""
+        if len(node.args) <= self.group or node.kwargs or not is_group(node.args[self.group]):
+            return False
+        return self.wanted is None or node.args[self.wanted[0]] == self.wanted[1]
+
+    def result(self, node):
+        """The node that has the result, or None."""
+        if not self.waited:
+            return node
+        user = only_user(node)
+        return user if user is not None and user.target is c10d.wait_tensor.default else None
+
+
 class OverlapPass(CustomGraphPass):
     """Rewrites the patterns of this file. `matches` counts them, of all graphs."""
+
+    source = "inductor"  # of the counters
 
     def __init__(self):
         self.matches = Counter()
@@ -43,17 +76,28 @@ class OverlapPass(CustomGraphPass):
         """Identifies the pass in Inductor's cache."""
         return get_hash_for_files((__file__,))
 
+    def collectives(self):
+        """The table of collectives that are searched, in this order."""
+        return C10D
+
+    def is_served(self, node, collective):
+        return collective.is_served(node)
+
+    def rewrite_norm(self, graph, reduced):
+        return rewrite_norm(graph, reduced)
+
+    def count(self, name):
+        self.matches[name] += 1
+        counts[f"{self.source}.{name}"] += 1
+
     def __call__(self, graph):
-        for target, rewrite in (
-            (c10d.all_gather_into_tensor.default, rewrite_all_gather),
-            (c10d.all_reduce.default, rewrite_all_reduce),
-            (c10d.reduce_scatter_tensor.default, rewrite_reduce_scatter),
-            (ours.gemm_all_reduce.default, rewrite_norm),
-        ):
-            for node in graph.find_nodes(op="call_function", target=target):
-                if name := rewrite(graph, node):
-                    self.matches[name] += 1
-                    counts[f"inductor.{name}"] += 1
+        for collective in self.collectives():
+            for node in graph.find_nodes(op="call_function", target=collective.op):
+                if self.is_served(node, collective) and (name := collective.rewrite(graph, node, collective)):
+                    self.count(name)
+        for node in graph.find_nodes(op="call_function", target=ours.gemm_all_reduce.default):
+            if name := self.rewrite_norm(graph, node):
+                self.count(name)
         graph.eliminate_dead_code()
 
 
@@ -111,12 +155,12 @@ def product_before(collective):
     return (source, view) if ends else (None, None)
 
 
-def replace(collective, made):
-    """Replaces a collective, and its wait, which dead-code elimination would keep."""
-    wait = only_user(collective)
-    wait.replace_all_uses_with(made)
-    wait.graph.erase_node(wait)
-    collective.replace_all_uses_with(made)
+def replace(node, result, made):
+    """Replaces a collective and the node of its result. Dead-code elimination would keep a wait."""
+    result.replace_all_uses_with(made)
+    if result is not node:
+        result.graph.erase_node(result)
+        node.replace_all_uses_with(made)
 
 
 def move_sizes(graph, mm, view):
@@ -130,20 +174,15 @@ def move_sizes(graph, mm, view):
     return True
 
 
-def is_waited(collective):
-    user = only_user(collective)
-    return user is not None and user.target is c10d.wait_tensor.default
-
-
-def rewrite_all_reduce(graph, collective):
-    mm, view = product_before(collective)
-    if mm is None or collective.args[1] != "sum" or not is_waited(collective) or not move_sizes(graph, mm, view):
+def rewrite_all_reduce(graph, node, collective):
+    (mm, view), result = product_before(node), collective.result(node)
+    if mm is None or result is None or not move_sizes(graph, mm, view):
         return None
     at, (x, b) = view or mm, mm.args
-    made = insert(graph, at, ours.gemm_all_reduce.default, x, weight(graph, at, b), collective.args[2])
+    made = insert(graph, at, ours.gemm_all_reduce.default, x, weight(graph, at, b), node.args[collective.group])
     if view is not None:
         made = insert(graph, at, aten.reshape.default, made, view.args[1])
-    replace(collective, made)
+    replace(node, result, made)
     return "mm_all_reduce"
 
 
@@ -155,26 +194,24 @@ def keeps_rows(mm, view):
     return len(seen) > 1 and statically_known_true(seen[-1] == mm.meta["val"].shape[1])
 
 
-def rewrite_reduce_scatter(graph, collective):
-    mm, view = product_before(collective)
-    if mm is None or collective.args[1] != "sum" or not is_waited(collective):
-        return None
-    if not keeps_rows(mm, view) or not move_sizes(graph, mm, view):
+def rewrite_reduce_scatter(graph, node, collective):
+    (mm, view), result = product_before(node), collective.result(node)
+    if mm is None or result is None or not keeps_rows(mm, view) or not move_sizes(graph, mm, view):
         return None
     at, (x, b) = view or mm, mm.args
-    made = insert(graph, at, ours.gemm_reduce_scatter.default, x, weight(graph, at, b), collective.args[3])
+    made = insert(graph, at, ours.gemm_reduce_scatter.default, x, weight(graph, at, b), node.args[collective.group])
     if view is not None:
         made = insert(graph, at, aten.reshape.default, made, [-1, *view.args[1][1:]])
-    replace(collective, made)
+    replace(node, result, made)
     return "mm_reduce_scatter"
 
 
-def rewrite_all_gather(graph, collective):
-    if not is_waited(collective):
+def rewrite_all_gather(graph, node, collective):
+    x, ranks, group = node.args[0], node.args[collective.group - 1], node.args[collective.group]
+    result = collective.result(node)
+    if result is None:
         return None
-    x, ranks, group = collective.args
-    wait = only_user(collective)
-    gathered, mm = wait, only_user(wait)
+    gathered, mm = result, only_user(result)
     if mm is not None and mm.target in VIEWS:
         gathered, mm = mm, only_user(mm)
         value = gathered.meta["val"]
@@ -182,8 +219,8 @@ def rewrite_all_gather(graph, collective):
             return None
     if mm is None or mm.target is not aten.mm.default or mm.args[0] is not gathered:
         return None
-    for node in (collective, wait):
-        for user in [user for user in node.users if user.target is SIZE]:
+    for sized in dict.fromkeys((node, result)):
+        for user in [user for user in sized.users if user.target is SIZE]:
             size = insert(graph, user, SIZE, x, user.args[1])
             if user.args[1] == 0:
                 size = insert(graph, user, operator.mul, size, ranks)
@@ -193,9 +230,16 @@ def rewrite_all_gather(graph, collective):
     made = insert(graph, mm, ours.all_gather_gemm.default, rows(graph, mm, x, gathered), ws, group)
     out = insert(graph, mm, operator.getitem, insert(graph, mm, operator.getitem, made, 1), 0)
     mm.replace_all_uses_with(out)
-    for node in dict.fromkeys((mm, gathered, wait)):  # dead-code elimination would keep the wait
-        graph.erase_node(node)
+    for old in dict.fromkeys((mm, gathered, result)):  # dead-code elimination would keep a wait
+        graph.erase_node(old)
     return "all_gather_mm"
+
+
+C10D = (
+    Collective(c10d.all_gather_into_tensor.default, rewrite_all_gather, group=2, waited=True),
+    Collective(c10d.all_reduce.default, rewrite_all_reduce, group=2, wanted=(1, "sum"), waited=True),
+    Collective(c10d.reduce_scatter_tensor.default, rewrite_reduce_scatter, group=3, wanted=(1, "sum"), waited=True),
+)
 
 
 def rewrite_norm(graph, reduced):

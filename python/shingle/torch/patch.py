@@ -1,7 +1,8 @@
 """patch("symm_mem"): PyTorch's fused ops run on Shingle.
 
 Inductor's _micro_pipeline_tp, torchtitan's async tensor parallelism and SGLang's sequence-parallel layers call
-symm_mem::fused_all_gather_matmul and symm_mem::fused_matmul_reduce_scatter. The patch replaces their kernels.
+symm_mem::fused_all_gather_matmul and symm_mem::fused_matmul_reduce_scatter. The patch replaces their kernels. SGLang
+also asks for the gathered rows, which keeps its all-gathers from overlapping; see shingle.torch.sglang.
 """
 
 import atexit

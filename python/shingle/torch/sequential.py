@@ -1,4 +1,4 @@
-"""The ops as mm and c10d collectives, one after the other.
+"""The ops as mm and c10d collectives, one after the other. Groups of vLLM take its own all-reduce.
 
 They serve CPU tensors, calls that mechanisms do not make faster, and tests as the reference.
 """
@@ -60,8 +60,7 @@ def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
 
 
 def gemm_all_reduce(x, w, group, bias=None):
-    out = x @ w.t()
-    dist.all_reduce(out, group=find_group(group).process_group)
+    out = find_group(group).all_reduce(x @ w.t())
     return out if bias is None else out + bias
 
 
