@@ -148,7 +148,7 @@ bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles,
   return false;
 }
 
-/// The group of positions that come in ascending order.
+/// The group of positions that come in ascending order, each in some group.
 struct Group {
   std::int64_t number = -1;
   std::int64_t begin = 0, end = 0;  ///< its positions
@@ -359,6 +359,10 @@ GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling
   targets.reserve(tiling.positions.size() * gates.size());
   for (const std::int64_t position : tiling.positions)
     for (std::size_t i = 0; i < gates.size(); ++i) {
+      if (tiling.grid.phantom(tiling.tile(position))) {  // may come after the last group
+        targets.emplace_back();
+        continue;
+      }
       const TileGate& gate = gates[i];
       if (groups[i].moves_to(gate.ends, position)) {
         const std::int64_t group = groups[i].number;
@@ -368,7 +372,7 @@ GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling
         const bool nothing = target.target == 0 && target.growth == 0;
         current[i] = nothing ? Target{} : target;
       }
-      targets.push_back(tiling.grid.phantom(tiling.tile(position)) ? Target{} : current[i]);
+      targets.push_back(current[i]);
     }
   return {table_memory.put(targets), static_cast<std::int32_t>(gates.size())};
 }
