@@ -1,8 +1,8 @@
 """patch("symm_mem"): PyTorch's fused ops run on Shingle.
 
 Inductor's _micro_pipeline_tp, torchtitan's async tensor parallelism and SGLang's sequence-parallel layers call
-symm_mem::fused_all_gather_matmul and symm_mem::fused_matmul_reduce_scatter. The patch replaces their kernels. SGLang
-also asks for the gathered rows, which keeps its all-gathers from overlapping; see shingle.torch.sglang.
+symm_mem::fused_all_gather_matmul and symm_mem::fused_matmul_reduce_scatter. With fp8 they call
+fused_all_gather_scaled_matmul and fused_scaled_matmul_reduce_scatter. The patch replaces the kernels of all four.
 """
 
 import atexit
@@ -12,9 +12,17 @@ import torch
 import torch.distributed._symmetric_memory as symmetric_memory  # defines the ops
 
 from ..errors import InvalidArgument
+from . import scaled
 from .counters import counts
 from .functional import all_gather_gemm, gemm_reduce_scatter
 from .groups import find_group
+
+OPS = (
+    "fused_all_gather_matmul",
+    "fused_matmul_reduce_scatter",
+    "fused_all_gather_scaled_matmul",
+    "fused_scaled_matmul_reduce_scatter",
+)
 
 
 def patch(what="symm_mem", *, device="cuda"):
@@ -35,7 +43,7 @@ class Patch:
     def __init__(self, key):
         self.replaced = 0
         self._library = torch.library.Library("symm_mem", "IMPL")  # kernels live as long as this object
-        for name in ("fused_all_gather_matmul", "fused_matmul_reduce_scatter"):
+        for name in OPS:
             self._library.impl(name, getattr(self, f"_{name}"), key, allow_override=True)
         atexit.register(self._warn)
 
@@ -80,3 +88,34 @@ class Patch:
         self._count("fused_matmul_reduce_scatter")
         out = gemm_reduce_scatter(A, B.t(), group_name, dim=scatter_dim).contiguous()  # as PyTorch returns it
         return out / find_group(group_name).size if reduce_op == "avg" else out
+
+    def _fused_all_gather_scaled_matmul(
+        self, A, Bs, A_scale, B_scales, gather_dim, group_name, biases, result_scales, out_dtypes, use_fast_accum
+    ):
+        of_products = {"B_scales": B_scales, "biases": biases, "result_scales": result_scales,
+                       "out_dtypes": out_dtypes, "use_fast_accum": use_fast_accum}  # fmt: skip
+        for name, values in of_products.items():
+            if len(values) != len(Bs):
+                raise InvalidArgument(f"{name} has {len(values)} elements; expected {len(Bs)}, as Bs")
+        if gather_dim in (-1, A.dim() - 1):
+            return symmetric_memory._fused_all_gather_scaled_matmul(
+                A, Bs, A_scale, B_scales, gather_dim, group_name, biases, result_scales, out_dtypes, use_fast_accum
+            )
+        self._count("fused_all_gather_scaled_matmul")
+        dtypes = [scaled.dtype_of(dtype, A) for dtype in out_dtypes]
+        weights = list(map(scaled.Weight, Bs, B_scales, biases, result_scales, dtypes, use_fast_accum))
+        return scaled.all_gather_gemm(A, A_scale, weights, gather_dim, group_name)
+
+    def _fused_scaled_matmul_reduce_scatter(
+        self, A, B, A_scale, B_scale, reduce_op, orig_scatter_dim, scatter_dim_after_maybe_reshape, group_name,
+        output_shape, bias=None, result_scale=None, out_dtype=None, use_fast_accum=False,
+    ):  # fmt: skip
+        shape = [*A.shape[:-1], B.shape[-1]] if output_shape is None else output_shape
+        if orig_scatter_dim in (-1, len(shape) - 1) or reduce_op not in ("sum", "avg"):
+            return symmetric_memory._fused_scaled_matmul_reduce_scatter(
+                A, B, A_scale, B_scale, reduce_op, orig_scatter_dim, scatter_dim_after_maybe_reshape, group_name,
+                shape, bias, result_scale, out_dtype, use_fast_accum,
+            )  # fmt: skip
+        self._count("fused_scaled_matmul_reduce_scatter")
+        weight = scaled.Weight(B, B_scale, bias, result_scale, scaled.dtype_of(out_dtype, A), use_fast_accum)
+        return scaled.gemm_reduce_scatter(A, A_scale, weight, shape, orig_scatter_dim, reduce_op == "avg", group_name)
