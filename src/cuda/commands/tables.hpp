@@ -83,7 +83,7 @@ struct Tiling {
   const Tile& tile(std::int64_t position) const { return tiles[static_cast<std::size_t>(position)]; }
   std::int64_t kernel_row(std::int64_t row, std::int64_t rows) const {
     if (parts == 1) return row;
-    const std::int64_t part = rows / parts;
+    const std::int64_t part = ceil_div(rows, parts);  // the last ones may be shorter
     return row / part * part_rows + row % part;
   }
 };
