@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -57,6 +58,7 @@ struct Context {
   int parity = 0;
   Watch watch{};
   std::uint32_t* queues = nullptr;  ///< by work queue: number of items claimed
+  std::function<void()> settle{};   ///< of a plan for calls: waits for earlier calls, under the deadline
 
   Tables tables() const { return {plan, memory, table_memory, parity}; }
 };

@@ -78,13 +78,15 @@ std::shared_ptr<LibraryGemm> LibraryCache::get(const BlasHandle& handle, const L
   return product;
 }
 
-std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle, const LibraryProblem& problem) {
+std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle, const LibraryProblem& problem,
+                                                    const std::function<void()>& settle) {
   const auto prepared = std::ranges::find(prepared_, typical(problem), &Product::first);
   auto product = prepared != prepared_.end()
                      ? std::make_shared<LibraryGemm>(handle, problem, *prepared->second)
                      : std::make_shared<LibraryGemm>(handle, problem);
   Kernel kernel = kernel_of(problem, *product);
   if (kernel.second.empty() || std::ranges::find(loaded_, kernel) != loaded_.end()) return product;
+  settle();
   if (product->load(problem)) loaded_.push_back(std::move(kernel));
   return product;
 }
@@ -175,7 +177,7 @@ std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& s
                      reinterpret_cast<std::uintptr_t>(to.at));
     // A call must not wait for the device, so its products are not tuned there.
     parts.push_back({context.memory.by_call()
-                         ? context.library.for_call(handle, problem)
+                         ? context.library.for_call(handle, problem, context.settle)
                          : context.library.get(handle, problem, {from.at, b.at, bias.at, nullptr}),
                      from, b, to, bias});
   }

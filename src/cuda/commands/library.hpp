@@ -1,6 +1,7 @@
 // cuBLASLt products of a rank. Equal products are made and tuned once.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,10 +16,12 @@ class LibraryCache {
   std::shared_ptr<LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
                                    const LibraryOperands& operands);
   /// A product for calls: neither tuned nor kept. Takes the algorithm that prepare() has found for as many
-  /// rows, up to the next power of two, or else cuBLASLt's first. Makes CUDA load a kernel that is new:
-  /// loading waits for kernels that are running, which in the middle of a call may be waiting for other
-  /// ranks.
-  std::shared_ptr<LibraryGemm> for_call(const BlasHandle& handle, const LibraryProblem& problem);
+  /// rows, up to the next power of two, or else cuBLASLt's first. Makes CUDA load a kernel that is new.
+  ///
+  /// The driver loads when the device is idle, and waits for that without a deadline. `settle` has one: it
+  /// waits for earlier calls, whose kernels may be waiting for a rank that is gone.
+  std::shared_ptr<LibraryGemm> for_call(const BlasHandle& handle, const LibraryProblem& problem,
+                                        const std::function<void()>& settle);
   /// Finds the fastest algorithm for a product and for products of fewer rows, more than half as many.
   void prepare(const BlasHandle& handle, const LibraryProblem& problem);
 

@@ -129,7 +129,8 @@ void CallExecutable::make(Rank& rank) {
                       .rank = number,
                       .parity = 0,
                       .watch = rank.calls.local.watch(rank.calls.words.epoch),
-                      .queues = arena.place(number)->counts + counts},
+                      .queues = arena.place(number)->counts + counts,
+                      .settle = [this] { arena_->synchronize(); }},
                      planned));
   rank.tables.commit(rank.calls.uploads.get());
   for (std::size_t i = 0; i < rank.commands.size(); ++i)
