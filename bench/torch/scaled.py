@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 from shingle import torch as st
-from shingle.torch.settings import settings
 
 from ops import say_how_fast
 from record import join, quartiles, slowest_us, write_record
@@ -132,7 +131,6 @@ def cases(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[512, 2048, 8192], help="M, of all ranks")
-    parser.add_argument("--min-m", type=int, help="calls of two ranks overlap from this M on; default: as the library")
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--idle-ms", type=float, default=20)
     parser.add_argument("--cpu", action="store_true", help="on CPU with gloo")
@@ -147,8 +145,6 @@ def main():
         rank, _, group = join()
         device = torch.device("cuda", torch.cuda.current_device())
         symmetric_memory.enable_symm_mem_for_group(group)
-    if args.min_m is not None:
-        st.configure(min_m=args.min_m)
     torch.manual_seed(rank + 1)
     rows = []
     with torch.inference_mode(), st.patch("symm_mem", device=device.type):
@@ -165,8 +161,7 @@ def main():
         say_how_fast(rows)
         print({name: count for name, count in st.counters().items() if "scaled" in name}, flush=True)
         if args.json:
-            write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms, min_m=settings.min_m,
-                         counters=st.counters())
+            write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
     if not args.cpu:
         torch.cuda.synchronize()
     dist.destroy_process_group()

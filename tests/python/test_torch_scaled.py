@@ -1,4 +1,4 @@
-"""fp8 ops of patch("symm_mem") on CPU: both ways to run them, against dense products in fp32."""
+"""fp8 ops of patch("symm_mem") on CPU, against dense products in fp32."""
 
 import contextlib
 
@@ -12,7 +12,6 @@ from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from shingle import torch as st  # noqa: E402
 from shingle.torch import scaled  # noqa: E402
-from shingle.torch.settings import settings  # noqa: E402
 
 FP8, BF16, K, N = torch.float8_e4m3fn, torch.bfloat16, 32, 16
 ops = torch.ops.symm_mem
@@ -29,10 +28,9 @@ def dequantised(rows, scale, weight, out):
 
 
 @contextlib.contextmanager
-def patched(overlapped):
-    """The patch on CPU. overlapped: all calls are, or none is."""
+def patched():
+    """The patch on CPU. Yields the rows of each product."""
     with pytest.MonkeyPatch.context() as change, st.patch("symm_mem", device="cpu"):
-        change.setattr(settings, "min_m", 1 if overlapped else 1 << 40)
         products, multiply = [], scaled.multiply
 
         def by_scale(rows, scale, weight, out):
@@ -83,7 +81,7 @@ def gather_scales(mode, shape, dim, seed):
     return own, everything, lambda n: on_all(1, n, seed=n)
 
 
-def check_gather(shape, dim, mode, overlapped):
+def check_gather(shape, dim, mode):
     ranks, group = dist.get_world_size(), dist.group.WORLD.group_name
     a, sizes, dtypes = own_rows(*shape), (N, 2 * N, 3 * N), [BF16, None, torch.float32]
     a_scale, all_scales, b_scale = gather_scales(mode, shape, dim, seed=7)
@@ -91,7 +89,7 @@ def check_gather(shape, dim, mode, overlapped):
     biases, result_scales = [on_all(N, seed=3).to(BF16), None, None], [None, torch.tensor(0.5), None]
     if mode == "tensor":
         result_scales[1] = None  # CPUs ignore it
-    with patched(overlapped) as products:
+    with patched() as products:
         gathered, outs = ops.fused_all_gather_scaled_matmul(
             a, bs, a_scale, b_scales, dim, group, biases, result_scales, dtypes, [False, True, False]
         )
@@ -109,20 +107,15 @@ def check_gather(shape, dim, mode, overlapped):
         else:
             torch.testing.assert_close(out, dense.to(out.dtype), rtol=1.6e-2, atol=1e-3)
     own = a.numel() // K
-    if not overlapped:
-        assert products == [own * ranks] * 3
-    elif own:
-        others = [rank for rank in (dist.get_rank(), ranks - 1 - dist.get_rank()) if rank]
-        assert products == [own] * 3 + [own * rank for rank in others for _ in bs]
+    assert products == ([own * ranks] * 3 if own else [])
 
 
 def gather_cases():
-    for overlapped in (True, False):
-        for mode in ("tensor", "sharded", "replicated"):
-            for shape, dim in (((8, K), 0), ((7, K), 0), ((3, 2, K), 0), ((2, 5, K), 1), ((2, 3, 2, K), 2)):
-                check_gather(shape, dim, mode, overlapped)
-    check_gather((1, K), 0, "sharded", True)  # scale and row of one element
-    check_gather((0, K), 0, "tensor", True)
+    for mode in ("tensor", "sharded", "replicated"):
+        for shape, dim in (((8, K), 0), ((7, K), 0), ((3, 2, K), 0), ((2, 5, K), 1), ((2, 3, 2, K), 2)):
+            check_gather(shape, dim, mode)
+    check_gather((1, K), 0, "sharded")  # scale and row of one element
+    check_gather((0, K), 0, "tensor")
 
 
 def strided_inputs_case():
@@ -132,16 +125,15 @@ def strided_inputs_case():
     scales = on_all(6 * ranks, 3, seed=5)[:, 1:2]
     own = scales[6 * rank : 6 * rank + 6]
     for a_scale in (own, own.t().contiguous().t(), scales):
-        for overlapped in (True, False):
-            with patched(overlapped):
-                gathered, (out,) = ops.fused_all_gather_scaled_matmul(
-                    a, [b], a_scale, [on_all(1, N, seed=2)], 0, group, [None], [None], [torch.float32], [False]
-                )
-            assert torch.equal(gathered.float(), whole(a, 0))
-            torch.testing.assert_close(out, (whole(a, 0) * scales) @ (b.float() * on_all(1, N, seed=2)))
+        with patched():
+            gathered, (out,) = ops.fused_all_gather_scaled_matmul(
+                a, [b], a_scale, [on_all(1, N, seed=2)], 0, group, [None], [None], [torch.float32], [False]
+            )
+        assert torch.equal(gathered.float(), whole(a, 0))
+        torch.testing.assert_close(out, (whole(a, 0) * scales) @ (b.float() * on_all(1, N, seed=2)))
 
 
-def check_scatter(shape, output, dim, row_wise, overlapped, op, dtype, with_bias=False):
+def check_scatter(shape, output, dim, row_wise, op, dtype, with_bias=False):
     """shape: of A; output: of the product, or None as the shape of A says."""
     ranks, rank, group = dist.get_world_size(), dist.get_rank(), dist.group.WORLD.group_name
     a, b = own_rows(*shape), columns(N)
@@ -150,7 +142,7 @@ def check_scatter(shape, output, dim, row_wise, overlapped, op, dtype, with_bias
     bias = on_all(N, seed=3).to(BF16) if with_bias else None
     output = [*shape[:-1], N] if output is None else list(output)
     given, flat_dim = list(output), dim if len(output) == len(shape) else 0
-    with patched(overlapped) as products:
+    with patched() as products:
         got = ops.fused_scaled_matmul_reduce_scatter(
             a, b, a_scale, b_scale, op, dim, flat_dim, group, given, bias, None, dtype, True
         )
@@ -162,12 +154,10 @@ def check_scatter(shape, output, dim, row_wise, overlapped, op, dtype, with_bias
     expected = (total / ranks if op == "avg" else total).chunk(ranks, dim)[rank]
     assert got.dtype == (dtype or FP8)
     same_layout(got, expected.shape, 0)
-    rounding = {BF16: 2**-7 if overlapped else ranks * 2**-7, torch.float32: 1e-5, torch.float16: ranks * 2**-9}
+    rounding = {BF16: ranks * 2**-7, torch.float32: 1e-5, torch.float16: ranks * 2**-9}
     slack = rounding.get(got.dtype, 0.13) * total.abs().max().item() if total.numel() else 0
     torch.testing.assert_close(got.float(), expected, rtol=0, atol=slack)
-    own = a.numel() // K // ranks
-    as_one = not overlapped or got.dtype == FP8
-    assert products == ([] if own == 0 else [own * ranks] if as_one else [own] * ranks)
+    assert products == ([a.numel() // K] if a.numel() else [])
 
 
 def scatter_cases():
@@ -183,67 +173,32 @@ def scatter_cases():
         ((2 * ranks * 3, K), (2 * ranks, 3, N), 0),
         ((2, 3, 2 * ranks, K), None, 2),
     ]
-    for overlapped in (True, False):
-        for row_wise in (True, False):
-            for shape, output, dim in shapes:
-                for op in ("sum", "avg"):
-                    check_scatter(shape, output, dim, row_wise, overlapped, op, BF16, with_bias=op == "sum")
-        for dtype in (torch.float32, torch.float16, None):
+    for row_wise in (True, False):
+        for shape, output, dim in shapes:
             for op in ("sum", "avg"):
-                check_scatter((4 * ranks, K), None, 0, False, overlapped, op, dtype)
+                check_scatter(shape, output, dim, row_wise, op, BF16, with_bias=op == "sum")
+    for dtype in (torch.float32, torch.float16, None):
+        for op in ("sum", "avg"):
+            check_scatter((4 * ranks, K), None, 0, False, op, dtype)
 
 
-def ways_agree_case():
-    """On two ranks a sum has one rounding, so both ways give the bits of PyTorch's fallback."""
+def fallback_case():
+    """On two ranks a sum has one rounding, so it has the bits of PyTorch's fallback."""
     group, scales = dist.group.WORLD.group_name, (torch.tensor(0.3), torch.tensor(0.7))
     for shape, output, dim in (((12, K), [12, N], 0), ((12, K), [3, 4, N], 1), ((3, 4, K), [3, 4, N], 1)):
         for op in ("sum", "avg"):
             args = own_rows(*shape), columns(N), *scales, op, dim, dim if len(shape) == 3 else 0, group, output
             expected = symmetric_memory._fused_scaled_matmul_reduce_scatter_fallback(*args, out_dtype=BF16)
-            for overlapped in (True, False):
-                with patched(overlapped):
-                    got = ops.fused_scaled_matmul_reduce_scatter(*args, out_dtype=BF16)
-                torch.testing.assert_close(got, expected, rtol=0, atol=0, check_stride=True)
-
-
-def order_case():
-    """Own rows are multiplied before anything is waited for; products are sent before the next one is computed."""
-    b, one, group, log = columns(N), torch.tensor(1.0), dist.group.WORLD.group_name, []
-
-    class Logged:
-        def __init__(self, work):
-            self.work = work
-
-        def wait(self):
-            log.append("wait")
-            self.work.wait()
-
-    def logged(start, name):
-        def run(*args, **kwargs):
-            log.append(name)
-            return Logged(start(*args, **kwargs))
-
-        return run
-
-    with pytest.MonkeyPatch.context() as change, patched(True):
-        multiply = scaled.multiply
-        change.setattr(scaled, "multiply", lambda *args: (log.append(args[0].shape[0]), multiply(*args)))
-        change.setattr(scaled, "gather", logged(scaled.gather, "gather"))
-        ops.fused_all_gather_scaled_matmul(own_rows(4, K), [b], one, [one], 0, group, [None], [None], [BF16], [False])
-        rest = {0: [8], 1: [4, 4], 2: [8]}[dist.get_rank()]
-        assert log == ["gather", 4, "wait", *rest]
-        log.clear()
-        change.setattr(dist, "all_to_all_single", logged(dist.all_to_all_single, "send"))
-        a = own_rows(12, K)
-        ops.fused_scaled_matmul_reduce_scatter(a, b, one, one, "sum", 0, 0, group, [12, N], out_dtype=BF16)
-        assert log == [4, "send", 4, "send", 4, "wait", "wait"]
+            with patched():
+                got = ops.fused_scaled_matmul_reduce_scatter(*args, out_dtype=BF16)
+            torch.testing.assert_close(got, expected, rtol=0, atol=0, check_stride=True)
 
 
 def dtypes_case():
     """The dispatcher passes dtypes of lists as numbers."""
     b, group, dtypes = columns(N), dist.group.WORLD.group_name, list(scaled.DTYPES.values())
     count, rows, scale = len(dtypes), own_rows(4, K), torch.ones(4, 1)
-    with patched(True):
+    with patched():
         _, outs = ops.fused_all_gather_scaled_matmul(
             rows, [b] * count, scale, [torch.ones(1, N)] * count, 0, group, [None] * count, [None] * count, dtypes,
             [False] * count,
@@ -251,45 +206,34 @@ def dtypes_case():
     assert [out.dtype for out in outs] == dtypes
 
 
-def choice_case():
-    """The limit is a size; counters tell the way, and the ops that were replaced."""
-    group, ranks = dist.group.WORLD.group_name, dist.get_world_size()
-    b, one = columns(N), torch.tensor(1.0)
-    before = st.counters()
-    with pytest.MonkeyPatch.context() as change, st.patch("symm_mem", device="cpu") as replaced:
-        change.setattr(settings, "min_m", 16)
-        for rows in (7, 8):
-            ops.fused_all_gather_scaled_matmul(
-                own_rows(rows, K), [b], one, [one], 0, group, [None], [None], [BF16], [False]
-            )
-            a = own_rows(rows * ranks, K)
-            ops.fused_scaled_matmul_reduce_scatter(
-                a, b, one, one, "sum", 0, 0, group, [*a.shape[:-1], N], out_dtype=BF16
-            )
-        assert replaced.replaced == 4
-    counted = {name: n - before.get(name, 0) for name, n in st.counters().items() if n > before.get(name, 0)}
-    assert counted == {
-        "symm_mem.fused_all_gather_scaled_matmul": 2,
-        "symm_mem.fused_scaled_matmul_reduce_scatter": 2,
-        "overlapped.allgather+scaled_gemm": 1,
-        "sequential.allgather+scaled_gemm": 1,
-        "overlapped.scaled_gemm+reducescatter": 1,
-        "sequential.scaled_gemm+reducescatter": 1,
-    }
-
-
-def last_dimension_case():
-    """Columns are left to PyTorch."""
+def left_to_pytorch_case():
+    """Many rows, and columns, are left to PyTorch; counters tell what was replaced."""
     a, b, one, group = own_rows(4, K), columns(N), torch.tensor(1.0), dist.group.WORLD.group_name
+    ranks, before = dist.get_world_size(), st.counters()
     with pytest.MonkeyPatch.context() as change, st.patch("symm_mem", device="cpu") as replaced:
         for name in ("_fused_all_gather_scaled_matmul", "_fused_scaled_matmul_reduce_scatter"):
             answer = (a, [a]) if "gather" in name else a
             change.setattr(symmetric_memory, name, lambda *args, answer=answer: answer)
-        for dim in (1, -1):
-            ops.fused_all_gather_scaled_matmul(a, [b], one, [one], dim, group, [None], [None], [BF16], [False])
-            ops.fused_scaled_matmul_reduce_scatter(a, b, one, one, "sum", dim, dim, group, [4, N], out_dtype=BF16)
+
+        def call(rows, dim):
+            ops.fused_all_gather_scaled_matmul(
+                own_rows(rows, K), [b], one, [one], dim, group, [None], [None], [BF16], [False]
+            )
+            x = own_rows(rows * ranks, K)
+            ops.fused_scaled_matmul_reduce_scatter(
+                x, b, one, one, "sum", dim, dim, group, [rows * ranks, N], out_dtype=BF16
+            )
+
+        change.setattr(scaled, "PIPELINED", 8 * ranks)
+        for rows, dim in ((8, 0), (4, 1), (4, -1)):
+            call(rows, dim)
         assert replaced.replaced == 0
-        replaced.replaced = 1  # no warning
+        call(7, 0)
+        assert replaced.replaced == 2
+    counted = {name: n - before.get(name, 0) for name, n in st.counters().items() if n > before.get(name, 0)}
+    assert counted == {
+        "symm_mem.fused_all_gather_scaled_matmul": 1, "symm_mem.fused_scaled_matmul_reduce_scatter": 1
+    }  # fmt: skip
 
 
 def bad_input_case():
@@ -319,13 +263,12 @@ def bad_input_case():
         (scatter, {"output": [2 * ranks, N]}, "as many rows as A"),
         (scatter, {"output": [1, 4 * ranks, N]}, "must be a multiple"),
     ]
-    for overlapped in (True, False):
-        with patched(overlapped):
-            for call, changes, message in wrong:
-                with pytest.raises(errors.InvalidArgument, match=message):
-                    call(**changes)
-            with pytest.raises(ValueError, match="sum or avg"):
-                scatter(op="max")
+    with patched():
+        for call, changes, message in wrong:
+            with pytest.raises(errors.InvalidArgument, match=message):
+                call(**changes)
+        with pytest.raises(ValueError, match="sum or avg"):
+            scatter(op="max")
 
 
 def gathered_product(shard, b, scale_a, scale_b):
@@ -347,7 +290,7 @@ def compiled_case():
     matched = []
     for function, a in cases:
         before = st.counters()
-        with patched(True), symmetric_memory._test_mode(), inductor.patch(
+        with patched(), symmetric_memory._test_mode(), inductor.patch(
             _micro_pipeline_tp=True, force_disable_caches=True
         ):
             got = torch.compile(function, fullgraph=True)(a, columns(N), one, half)
@@ -363,34 +306,26 @@ def compiled_case():
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("case", [gather_cases, scatter_cases, strided_inputs_case, choice_case, bad_input_case])
+@pytest.mark.parametrize("case", [gather_cases, scatter_cases, strided_inputs_case, left_to_pytorch_case, bad_input_case])
 def test_scaled(ranks, case):
     on_ranks(ranks, case)
 
 
 def one_rank_case():
-    check_gather((5, K), 0, "sharded", False)
-    check_scatter((5, K), None, 0, True, False, "avg", BF16)
+    check_gather((5, K), 0, "sharded")
+    check_scatter((5, K), None, 0, True, "avg", BF16)
 
 
 def test_one_rank():
     on_ranks(1, one_rank_case)
 
 
-def test_both_ways_give_the_bits_of_the_fallback_on_two_ranks():
-    on_ranks(2, ways_agree_case)
-
-
-def test_overlapped_calls_wait_last():
-    on_ranks(3, order_case)
+def test_two_ranks_have_the_bits_of_the_fallback():
+    on_ranks(2, fallback_case)
 
 
 def test_dtypes():
     on_ranks(2, dtypes_case)
-
-
-def test_last_dimension():
-    on_ranks(2, last_dimension_case)
 
 
 def test_micro_pipeline_tp():

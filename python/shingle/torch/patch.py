@@ -97,7 +97,7 @@ class Patch:
         for name, values in of_products.items():
             if len(values) != len(Bs):
                 raise InvalidArgument(f"{name} has {len(values)} elements; expected {len(Bs)}, as Bs")
-        if gather_dim in (-1, A.dim() - 1):
+        if not scaled.is_served(A.shape, gather_dim, find_group(group_name).size):
             return symmetric_memory._fused_all_gather_scaled_matmul(
                 A, Bs, A_scale, B_scales, gather_dim, group_name, biases, result_scales, out_dtypes, use_fast_accum
             )
@@ -111,7 +111,7 @@ class Patch:
         output_shape, bias=None, result_scale=None, out_dtype=None, use_fast_accum=False,
     ):  # fmt: skip
         shape = [*A.shape[:-1], B.shape[-1]] if output_shape is None else output_shape
-        if orig_scatter_dim in (-1, len(shape) - 1) or reduce_op not in ("sum", "avg"):
+        if not scaled.is_served(shape, orig_scatter_dim, 1) or reduce_op not in ("sum", "avg"):
             return symmetric_memory._fused_scaled_matmul_reduce_scatter(
                 A, B, A_scale, B_scale, reduce_op, orig_scatter_dim, scatter_dim_after_maybe_reshape, group_name,
                 shape, bias, result_scale, out_dtype, use_fast_accum,

@@ -1,7 +1,8 @@
 """fp8 products with a collective: the kernels behind symm_mem::fused_*_scaled_* while `patch` is in force.
 
-torch._scaled_mm computes the products, because Shingle's GEMM kernels have no fp8. c10d communicates. Large calls
-overlap the two; small ones run them one after the other. The choice depends on sizes that are equal on all ranks.
+Shingle's GEMM kernels have no fp8, so torch._scaled_mm computes the products and c10d communicates, one after the other.
+For few rows that is faster than PyTorch's pipelines over symmetric memory, which cut a product into small ones. From
+PIPELINED rows on, the patch leaves calls to PyTorch.
 """
 
 import math
@@ -11,10 +12,9 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument
-from .counters import counts
 from .groups import find_group
-from .settings import settings
 
+PIPELINED = 2048  # rows of all ranks
 ALIGNMENT = 16  # bytes: cuBLASLt's of row scales
 # c10::ScalarType of what torch._scaled_mm returns. The dispatcher passes lists of dtypes as these numbers.
 DTYPES = {
@@ -41,15 +41,9 @@ def multiply(rows, scale, weight, out):
     )  # fmt: skip
 
 
-def overlaps(op, shard, ranks, sums=True):
-    """True if a call overlaps, where a shard has this many rows. Counts the call.
-
-    The limit is that a shard has half of settings.min_m rows: calls of min_m rows on two ranks. sums: False if the
-    dtype of the result is too narrow to be summed.
-    """
-    large = sums and ranks > 1 and shard > 0 and 2 * shard >= settings.min_m
-    counts[f"{'overlapped' if large else 'sequential'}.{op}"] += 1
-    return large
+def is_served(shape, dim, ranks):
+    """True for few rows of all ranks that are not cut into columns. shape: of this rank's part, or of the whole."""
+    return dim not in (-1, len(shape) - 1) and math.prod(shape[:-1]) * ranks < PIPELINED
 
 
 def all_gather_gemm(x, scale, weights, dim, group):
@@ -57,8 +51,6 @@ def all_gather_gemm(x, scale, weights, dim, group):
 
     x: this rank's part, [..., k], gathered in dimension `dim`. scale: one element; or a scale for each row, of x's
     leading dimensions or of the gathered x's.
-
-    Overlapped: the rows of the other ranks arrive during the product of the own rows.
     """
     group, dim = find_group(group), leading("gather_dim", dim, x.dim())
     for i, weight in enumerate(weights):
@@ -69,22 +61,14 @@ def all_gather_gemm(x, scale, weights, dim, group):
     rows = own * group.size
     gathered = shard.new_empty(rows, k)
     outs = [shard.new_empty(rows, weight.matrix.shape[1], dtype=weight.dtype) for weight in weights]
-    begin, end = group.rank * own, (group.rank + 1) * own
     own_scale, scales, sharded = scales_of(x, scale, dim, group.size)
     if sharded:
-        work = gather([gathered, scales], [shard, own_scale], group)
+        gather([gathered, scales], [shard, own_scale], group).wait()
     else:
-        own_scale, work = part(scales, begin, end), gather([gathered], [shard], group)
-    remaining = [(0, rows)]
-    if overlaps("allgather+scaled_gemm", own, group.size):
-        for weight, out in zip(weights, outs):
-            multiply(shard, own_scale, weight, out[begin:end])
-        remaining = [(0, begin), (end, rows)]
-    work.wait()
-    for first, last in remaining:
-        if first < last:
-            for weight, out in zip(weights, outs):
-                multiply(gathered[first:last], part(scales, first, last), weight, out[first:last])
+        gather([gathered], [shard], group).wait()
+    for weight, out in zip(weights, outs):
+        if rows > 0:
+            multiply(gathered, scales, weight, out)
 
     def unflatten(matrix):
         return matrix.view(front.shape[0] * group.size, *front.shape[1:-1], matrix.shape[1]).movedim(0, dim)
@@ -121,9 +105,6 @@ def gemm_reduce_scatter(x, scale, weight, shape, dim, average, group):
 
     x: [..., k]. scale: one element, or a scale for each row. shape: of the product before it is scattered; its leading
     dimensions are those of x, or x has them flattened.
-
-    Overlapped: ranks multiply the rows of the next rank first and their own rows last. A product is on its way during
-    the following one. The products are rounded to the dtype of the result, then added in fp32 in one order.
     """
     group, dim = find_group(group), leading("orig_scatter_dim", dim, len(shape), "output_shape")
     check_weight("B", weight, x)
@@ -144,9 +125,6 @@ def gemm_reduce_scatter(x, scale, weight, shape, dim, average, group):
     rows = front.flatten(0, -2).contiguous()
     own, dtype = rows.shape[0] // ranks, weight.dtype
     scattered = (front.shape[0] // ranks, *front.shape[1:-1], weight.matrix.shape[1])
-    if overlaps("scaled_gemm+reducescatter", own, ranks, sums=dtype.itemsize > 1):
-        partials = exchanged_products(rows, scale, weight, own, group).view(ranks, *scattered).movedim(1, dim + 1)
-        return (partials.mean(0) if average else partials.sum(0)).contiguous()
     product = rows.new_empty(rows.shape[0], scattered[-1], dtype=dtype)
     if rows.shape[0] > 0:
         multiply(rows, scale, weight, product)
@@ -158,47 +136,10 @@ def gemm_reduce_scatter(x, scale, weight, shape, dim, average, group):
     return out.to(dtype).view(scattered).movedim(0, dim).contiguous()
 
 
-def exchanged_products(rows, scale, weight, own, group):
-    """The products of this rank's rows, by the rank that computed them: [ranks, own rows, n]."""
-    received = rows.new_empty(group.size, own, weight.matrix.shape[1], dtype=weight.dtype)
-    sent, works = torch.empty_like(received[1:]), []
-
-    def multiply_rows_of(rank, out):
-        begin, end = rank * own, (rank + 1) * own
-        multiply(rows[begin:end], part(scale, begin, end), weight, out)
-
-    for step, product in enumerate(sent, 1):  # in a step, each rank sends to one rank and receives from one
-        to, source = (group.rank + step) % group.size, (group.rank - step) % group.size
-        multiply_rows_of(to, product)
-        works.append(
-            dist.all_to_all_single(
-                received[source], product, only(source, own, group), only(to, own, group),
-                group=group.process_group, async_op=True,
-            )
-        )  # fmt: skip
-    multiply_rows_of(group.rank, received[group.rank])
-    for work in works:
-        work.wait()
-    return received
-
-
-def only(rank, rows, group):
-    """Splits of all_to_all_single that give all rows to one rank."""
-    return [rows if other == rank else 0 for other in range(group.size)]
-
-
 def column(scale, dim):
     """Scales [..., 1] as [rows, 1], in the order of rows that have dimension `dim` in front."""
-    return aligned(scale.movedim(dim, 0).flatten().contiguous()).unsqueeze(1)  # so that the last stride is 1
-
-
-def part(scale, begin, end):
-    """The scales of rows [begin, end). A scale of one element is of all rows."""
-    return scale if scale.numel() == 1 else aligned(scale[begin:end])
-
-
-def aligned(scale):
-    return scale if scale.data_ptr() % ALIGNMENT == 0 else scale.clone()
+    flat = scale.movedim(dim, 0).flatten().contiguous()
+    return (flat if flat.data_ptr() % ALIGNMENT == 0 else flat.clone()).unsqueeze(1)  # so that the last stride is 1
 
 
 def dtype_of(given, x):
