@@ -11,10 +11,10 @@
 | mm → reduce_scatter_tensor (dimension 0) | gemm_reduce_scatter |
 | all_gather_into_tensor (dimension 0) → mm | all_gather_gemm |
 
-A view may stand between GEMM and collective. A value that something else uses too is left alone, also gathered rows of
-several GEMMs, which all_gather_gemm does not overlap. The collectives of `C10D` are found; shingle.torch.vllm has those
-of vLLM. gemm_all_reduce_norm rounds the normed rows once. The norm that
-it replaces may have rounded before it multiplied by the weight.
+A view may stand between GEMM and collective. Gathered rows may have several GEMMs, if all weights are known before the
+first one, and other uses. Another value that something else uses too is left alone. The collectives of `C10D` are
+found; shingle.torch.vllm has those of vLLM. gemm_all_reduce_norm rounds the normed rows once. The norm that it replaces
+may have rounded before it multiplied by the weight.
 """
 
 import operator
@@ -139,11 +139,14 @@ def rows(graph, before, x, view):
     return insert(graph, before, aten.reshape.default, x, [-1, view.args[1][-1]])
 
 
+def transposed(b):
+    """w of b = wᵀ, or None."""
+    return b.args[0] if b.target in (aten.permute.default, aten.t.default) else None
+
+
 def weight(graph, before, b):
     """w [n, k] of a second operand b = wᵀ [k, n]."""
-    if b.target is aten.permute.default or b.target is aten.t.default:
-        return b.args[0]
-    return insert(graph, before, aten.permute.default, b, [1, 0])
+    return transposed(b) or insert(graph, before, aten.permute.default, b, [1, 0])
 
 
 def product_before(collective):
@@ -207,17 +210,15 @@ def rewrite_reduce_scatter(graph, node, collective):
 
 
 def rewrite_all_gather(graph, node, collective):
+    """One op for all products of the gathered rows. Other uses read the rows that it returns."""
     x, ranks, group = node.args[0], node.args[collective.group - 1], node.args[collective.group]
     result = collective.result(node)
     if result is None:
         return None
-    gathered, mm = result, only_user(result)
-    if mm is not None and mm.target in VIEWS:
-        gathered, mm = mm, only_user(mm)
-        value = gathered.meta["val"]
-        if len(gathered.users) > 1 or value.dim() != 2 or value.shape[-1] != x.meta["val"].shape[-1]:
-            return None
-    if mm is None or mm.target is not aten.mm.default or mm.args[0] is not gathered:
+    matrices = [result] if result.meta["val"].dim() == 2 else views_of_rows(result)
+    readers = sorted((user for matrix in matrices for user in users(matrix)), key=list(graph.nodes).index)
+    mms = [user for user in readers if user.target is aten.mm.default and user.args[1] not in matrices]
+    if not mms or not all(comes_before(graph, transposed(mm.args[1]) or mm.args[1], readers[0]) for mm in mms):
         return None
     for sized in dict.fromkeys((node, result)):
         for user in [user for user in sized.users if user.target is SIZE]:
@@ -226,13 +227,33 @@ def rewrite_all_gather(graph, node, collective):
                 size = insert(graph, user, operator.mul, size, ranks)
             user.replace_all_uses_with(size)
             graph.erase_node(user)
-    ws = [weight(graph, mm, mm.args[1])]
-    made = insert(graph, mm, ours.all_gather_gemm.default, rows(graph, mm, x, gathered), ws, group)
-    out = insert(graph, mm, operator.getitem, insert(graph, mm, operator.getitem, made, 1), 0)
-    mm.replace_all_uses_with(out)
-    for old in dict.fromkeys((mm, gathered, result)):  # dead-code elimination would keep a wait
+    at, others = readers[0], len(mms) < len(readers)
+    ws = [weight(graph, at, mm.args[1]) for mm in mms]
+    made = insert(graph, at, ours.all_gather_gemm.default, rows(graph, at, x, matrices[0]), ws, group, None, others)
+    outs = insert(graph, at, operator.getitem, made, 1)
+    products = [insert(graph, at, operator.getitem, outs, i) for i in range(len(mms))]
+    rest = insert(graph, at, operator.getitem, made, 0) if others else None
+    for mm, product in zip(mms, products):
+        mm.replace_all_uses_with(product)
+        graph.erase_node(mm)
+    for matrix in matrices if others else ():
+        matrix.replace_all_uses_with(rest)
+    for old in dict.fromkeys((*matrices, result)):  # dead-code elimination would keep a wait
         graph.erase_node(old)
     return "all_gather_mm"
+
+
+def views_of_rows(result):
+    """The views of a node as a matrix of rows, if it has no other use."""
+    value = result.meta["val"]
+    found = [user for user in users(result) if user.target in VIEWS and user.meta["val"].dim() == 2
+             and user.meta["val"].shape[-1] == value.shape[-1] and len(users(user)) == len(user.users)]  # fmt: skip
+    return found if len(found) == len(users(result)) else []
+
+
+def comes_before(graph, node, other):
+    order = list(graph.nodes)
+    return order.index(node) < order.index(other)
 
 
 C10D = (
