@@ -23,9 +23,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 MOST_BYTES = 300_000
 
-# Records of uncommitted sources, from before `add` refused these. Measure them again; add no entry.
-MEASURE_AGAIN = {"h200x2/flashoverlap"}
-
 # Keys of a record beside its rows: those of every CSV, and those that the command or the rows already give.
 NOTES = ["command", "commit", "date", "machine"]
 NOT_NOTED = {"version", "backend", "world", "epochs", "elapsed_s", "planning_s", "machine", "gpu"}
@@ -87,7 +84,7 @@ def committed(commit):
     return "dirty" not in commit and commit not in ("None", "unknown")
 
 
-def wrong_with(results, measure_again=frozenset(), most=MOST_BYTES):
+def wrong_with(results, most=MOST_BYTES):
     """Yields the problems of the records in a folder."""
     total = 0
     for file in sorted(path for path in results.rglob("*") if path.is_file()):
@@ -100,15 +97,12 @@ def wrong_with(results, measure_again=frozenset(), most=MOST_BYTES):
         for key in NOTES:
             if not record.notes.get(key):
                 yield f"{name}: has no line '# {key}: …'"
-        if not committed(record.notes.get("commit", "")) and str(name.with_suffix("")) not in measure_again:
+        if not committed(record.notes.get("commit", "")):
             yield f"{name}: measured on sources that were not committed ({record.notes['commit']}); measure a commit"
         if not record.rows or None in record.rows[0]:
             yield f"{name}: has no rows, or rows that are longer than its header"
         elif dropped := DROPPED & set(record.columns):
             yield f"{name}: has columns that records leave out: {', '.join(sorted(dropped))}"
-    for name in sorted(measure_again):
-        if not (results / f"{name}.csv").exists():
-            yield f"{name}.csv: is in MEASURE_AGAIN, but not in {results.name}"
     if total > most:
         yield f"{results.name}: {total} bytes; at most {most}"
 
@@ -158,7 +152,7 @@ def main():
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(csv_text(convert(record, arguments.date, arguments.table)))
         return None
-    problems = list(wrong_with(RESULTS, MEASURE_AGAIN))
+    problems = list(wrong_with(RESULTS))
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0
 

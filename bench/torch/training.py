@@ -61,7 +61,7 @@ def train(styles, mesh, device, args):
     """Losses of all steps, and the times of those that are warm, in milliseconds, on the slowest rank."""
     model = make_model(styles, mesh, device, args)
     norms = [norm.weight for block in model for norm in (block.norm, block.mlp_norm)]
-    optimizer, step = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False), torch.compile(model)
+    optimizer, step = torch.optim.AdamW(model.parameters(), lr=args.lr, foreach=False), torch.compile(model)
     rank, rows = dist.get_rank(), args.rows // mesh.size()
     generator = torch.Generator(device).manual_seed(2)
     losses, times = [], []
@@ -94,6 +94,7 @@ def main():
     parser.add_argument("--inner", type=int, default=14336, help="of all ranks")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--lr", type=float, default=1e-4, help="with 1e-3 the loss grows, and small differences with it")
     parser.add_argument("--cpu", action="store_true", help="on CPU with gloo")
     parser.add_argument("--json", help="file for the record")
     args = parser.parse_args()

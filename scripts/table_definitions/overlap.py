@@ -5,31 +5,12 @@ import re
 from .common import geomean, one, pick, speedup, table, us, values_of
 
 
-def flashoverlap(of):
-    """Geometric means of speed-ups by operator and mechanism. `of` selects the rows of both, by routing."""
+@table("cuda-alltoall-2", "h200x2/alltoall")
+def cuda_alltoall_2(record):
+    """Geometric means of speed-ups by mechanism."""
     mechanisms = ["chunked", "signal", "fused"]
-    rows = []
-    for name, cases in of.items():
-        rows.append(
-            [
-                name,
-                *(
-                    " / ".join(f"{geomean(map(speedup, case(mechanism))):.2f}" for case in cases)
-                    for mechanism in mechanisms
-                ),
-            ]
-        )
-    return ["", *mechanisms], rows
-
-
-@table("cuda-flashoverlap-2", "h200x2/flashoverlap", "h200x2/alltoall")
-def cuda_flashoverlap_2(record, alltoall):
-    of = {
-        op: [lambda contender, op=op: pick(record, op=op, contender=contender)]
-        for op in ("gemm+allreduce", "gemm+reducescatter")
-    }
-    of["gemm+alltoall"] = [lambda contender: pick(alltoall, contender=contender)]
-    return flashoverlap(of)
+    means = [f"{geomean(map(speedup, pick(record, contender=mechanism))):.2f}" for mechanism in mechanisms]
+    return ["", *mechanisms], [["gemm+alltoall", *means]]
 
 
 def speedups(record, lines, contenders):

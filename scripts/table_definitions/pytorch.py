@@ -15,7 +15,7 @@ def ratios(record, theirs, op, first, last):
     return [times[theirs] / times["shingle"] for times in shapes.values() if theirs in times]
 
 
-@table("torch-ops", "h200x2/torch_ops")
+@table("torch-ops", "h100x2/torch_ops")
 def torch_ops(record):
     """Speed-up over mm + NCCL (geometric mean, least), then over async-TP."""
     rows = []
@@ -38,7 +38,7 @@ def torch_decode(record):
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
 
 
-@table("torch-layers", "h200x2/torch_layers")
+@table("torch-layers", "h100x2/torch_layers")
 def torch_layers(record):
     """The part of the communication that is exposed with NCCL, and the part of that which the ops hide."""
     rows = []
@@ -50,6 +50,14 @@ def torch_layers(record):
                 cells.append(f"{100 * float(row['exposed']):.0f}%, {float(row['hidden']):.2f}")
             rows.append([f"{model}, {form}", *cells])
     return ["", *(f"M = {m}" for m in values_of(record, "m"))], rows
+
+
+@table("torch-prefill", "h100x2/torch_prefill")
+def torch_prefill(record):
+    """Tokens a second under both kinds of styles, and the speed-up."""
+    rates = [[float(row[f"{way}_tokens_per_s"]) for way in ("transformers", "shingle")] for row in record.rows]
+    cells = [f"{theirs / 1e3:.1f}, {ours / 1e3:.1f}; {ours / theirs:.2f}" for theirs, ours in rates]
+    return ["thousands a second", *(f"{row['tokens']} tokens" for row in record.rows)], [["Llama-3 8B", *cells]]
 
 
 @table("context-calls", "h200x2/context_calls", "h200x2/context_calls_registered")
