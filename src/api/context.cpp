@@ -405,6 +405,7 @@ bool Context::gathers_in_order(int op, std::int64_t m) {
 }
 
 void Context::extend(std::span<void* const> streams) {
+  state_->staging();  // throws if there is none
   state_->arena->extend(streams);
 }
 

@@ -70,8 +70,8 @@ class TableMemory {
 /// The tiles of a kernel: positions of the plan's grid in the kernel's order, and the map from a tile's rows
 /// to the kernel's rows.
 ///
-/// With `parts`, row v of a tile of `rows` rows is the kernel's row (v / (rows / parts)) · part_rows + v mod
-/// (rows / parts). A ragged tile leaves a gap after each part.
+/// With `parts`, row v of a tile of `rows` rows is the kernel's row (v / part) · part_rows + v mod part, with
+/// part = ceil(rows / parts). A ragged tile leaves a gap after each part.
 struct Tiling {
   const TileGrid& grid;
   const std::vector<Tile>& tiles;  ///< by position of the grid
