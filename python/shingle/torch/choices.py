@@ -124,18 +124,24 @@ table = Table()
 def fastest(times_us):
     """Rows of a Table. times_us: {m: {choice: time}}, with LIBRARY at each m.
 
-    Calls between two measured m take the choice that is fastest at both, and slower than the libraries at neither.
+    A measured m takes the choice that is fastest there. Calls between two of them take the one that is fastest at both,
+    and slower than the libraries at neither.
     """
-    rows, below = [], None
-    for m, times in sorted(times_us.items()):
-        ends = [times] if below is None else [below, times]
+    rows, below, last = [], None, 0
+
+    def add(most, ends):
         never_slower = [
-            choice for choice in times
+            choice for choice in ends[-1]
             if choice == LIBRARY or all(choice in end and end[choice] <= MARGIN * end[LIBRARY] for end in ends)
         ]  # fmt: skip
         choice = min(never_slower, key=lambda choice: math.prod(end[choice] for end in ends))
         if rows and rows[-1][1] == choice:
             rows.pop()
-        rows.append((m, choice))
-        below = times
+        rows.append((most, choice))
+
+    for m, times in sorted(times_us.items()):
+        if m > last + 1:
+            add(m - 1, [times] if below is None else [below, times])
+        add(m, [times])
+        below, last = times, m
     return rows
