@@ -57,19 +57,11 @@ def simulator_scale(record):
 
 @table("tuning-repredict", "predicted/repredict_h200x8")
 def tuning_repredict(record):
-    """Prediction errors: of sums by mechanism in the records of FlashOverlap's shapes, else of all plans."""
-    ops = {"gemm+allreduce": "all-reduce", "gemm+reducescatter": "reduce-scatter"}
+    """Prediction errors of all plans of a record."""
     rows = []
     for name in values_of(record, "record"):
-        of = {row["of"]: row for row in pick(record, record=name)}
-        found = {}
-        for mechanism in ("signal", "fused", "chunked") if "gemm+allreduce signal" in of else ():
-            named = {ops[op]: of[f"{op} {mechanism}"] for op in ops if f"{op} {mechanism}" in of}
-            if named:
-                found[f"`{mechanism}`: {'; '.join(named)}"] = list(named.values())
-        for by, errors in (found or {"all plans": [of["all"]]}).items():
-            cells = [[row["points"] for row in errors]]
-            cells += [[percent(float(row[key])) for row in errors] for key in ("median_error", "p90_error")]
-            cells.append([f"{100 * float(row['mean_error']):+.1f}%".replace("-", "−") for row in errors])
-            rows.append([f"`{name}`", by, *("; ".join(cell) for cell in cells)])
-    return ["record", "by", "points", "median error", "p90", "mean"], rows
+        row = one(record, record=name, of="all")
+        mean = f"{100 * float(row['mean_error']):+.1f}%".replace("-", "−")
+        errors = [percent(float(row[key])) for key in ("median_error", "p90_error")]
+        rows.append([f"`{name}`", row["points"], *errors, mean])
+    return ["record", "points", "median error", "p90", "mean"], rows

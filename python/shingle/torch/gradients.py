@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from ..errors import Unsupported
 from . import sequential, shapes
 from .groups import find_group
+from .sequential import weight_gradient
 
 ops = torch.ops.shingle
 
@@ -26,10 +27,6 @@ def wanted(ctx, index):
 def result(ctx, *gradients):
     """The gradients, as many as inputs were passed."""
     return (*gradients, *[None] * len(ctx.needs_input_grad))[: len(ctx.needs_input_grad)]
-
-
-def weight_gradient(grad, x, w):
-    return sequential.gradients_of_weight(grad, x, w, False)[0]
 
 
 def setup_gemm(ctx, inputs, output):

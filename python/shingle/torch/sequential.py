@@ -75,10 +75,14 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     return (gathered if return_gathered else x.new_empty(0, x.shape[1])), [gathered @ w.t() for w in ws]
 
 
+def weight_gradient(grad, x, w):
+    """gradᵀ·x in the strides of w, so that an optimiser sees one layout."""
+    return grad.t() @ x if w.stride(-1) == 1 or w.dim() != 2 else (x.t() @ grad).t()
+
+
 def gradients_of_weight(grad, x, w, bias):
-    """Gradients of w, in the strides of w so that an optimiser sees one layout, and of bias or [0] if not `bias`."""
-    dw = grad.t() @ x if w.stride(-1) == 1 or w.dim() != 2 else (x.t() @ grad).t()
-    return dw, grad.sum(0) if bias else grad.new_empty(0)
+    """Gradients of w and of bias; the latter is empty if not `bias`."""
+    return weight_gradient(grad, x, w), grad.sum(0) if bias else grad.new_empty(0)
 
 
 def gather_gradients(grad, x, w, group, bias):

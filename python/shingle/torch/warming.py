@@ -25,7 +25,8 @@ CANDIDATES = {
                            "ring engines=1 slices=1", "ring engines=1 slices=2"],
     "gemm+allreduce": ["fused", "fused one-shot", "fused tile=64x128 one-shot", "fused tile=128x128 one-shot",
                        "fused helpers=4", "fused helpers=16", "ring engines=1 slices=1"],
-    "allgather+gemm": ["fused", "fused mover=store helpers=8", "ring engines=1 slices=1", "ring engines=1 slices=2", "copy-engine variant=ring"],
+    "allgather+gemm": ["fused", "fused mover=store helpers=8", "ring engines=1 slices=1", "ring engines=1 slices=2",
+                       "copy-engine variant=ring"],
 }  # fmt: skip
 WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other
@@ -36,8 +37,8 @@ def warmup(step, *, tune=True, least_m=16):
     """Runs `step()` once, then declares each operator that it used, so that CUDA graphs can capture it.
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
-    several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table. Sizes are the powers of two from least_m to
-    settings.max_m. Bias, norm and layout of the weight are left out.
+    several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table. Sizes
+    are the powers of two from least_m to settings.max_m. Bias, norm and layout of the weight are left out.
 
     Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
     `step` returned.

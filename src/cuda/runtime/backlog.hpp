@@ -41,7 +41,7 @@ class Backlog {
   }
   /// Moves the end of the last epoch behind the stream's work so far.
   void extend(cudaStream_t stream) {
-    if (count_ > 0) ends_[(count_ - 1) % ends_.size()].record(stream);
+    if (count_ > 0) last().record(stream);
   }
   std::size_t added() const { return count_; }
   /// True if all added epochs have ended.

@@ -35,9 +35,7 @@ class RankQueue {
   /// Enqueues one epoch of `launches` launches by enqueue(), after earlier epochs.
   template <class Enqueue>
   void add(cudaStream_t stream, std::size_t launches, Enqueue&& enqueue) {
-    const unsigned long long id = id_of(stream);
-    if (id != last_stream_) backlog_.follow(stream);
-    last_stream_ = id;
+    follow(stream);
     try {
       enqueue();
     } catch (...) {
@@ -49,9 +47,7 @@ class RankQueue {
   }
   /// The last epoch ends with the stream's work so far.
   void extend(cudaStream_t stream) {
-    const unsigned long long id = id_of(stream);
-    if (id != last_stream_) backlog_.follow(stream);
-    last_stream_ = id;
+    follow(stream);
     backlog_.extend(stream);
   }
   /// Forks the streams of `lanes` lanes from `stream`.
@@ -76,6 +72,13 @@ class RankQueue {
   }
 
  private:
+  /// Orders later work of the stream after the last epoch.
+  void follow(cudaStream_t stream) {
+    const unsigned long long id = id_of(stream);
+    if (id != last_stream_) backlog_.follow(stream);
+    last_stream_ = id;
+  }
+
   std::vector<Stream> streams_;  // by lane
   Event begun_;
   std::vector<Event> ended_;  // by lane
