@@ -56,7 +56,7 @@ class Processes {
 };
 
 /// How long a process may take to answer a summons.
-inline constexpr double roll_call_us = 1e6;
+inline constexpr double roll_call_us = 5e5;
 /// Returns "; ranks 1, 2 do not answer", to append to a reason. Empty for no ranks.
 std::string who_are_silent(const std::vector<int>& ranks);
 

@@ -47,8 +47,8 @@ void Profiler::fit(std::string text) {
 }
 
 /// Runs products and collectives beside each other. There are enough products to cover some collectives, and
-/// enough collectives to outlast the products. Returns nothing if no product or no collective was covered
-/// completely, or if collectives take too long.
+/// enough collectives to outlast the products; more of both where a slow host starts them late. Returns
+/// nothing if no product or no collective was covered completely, or if collectives take too long.
 std::optional<ContentionSample> Profiler::beside(const Plan& product, double alone_us, Beside what) {
   constexpr double long_enough = 3.5, longer = 2, longest_us = 2e4;
   constexpr int after = 2;
@@ -57,9 +57,13 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
       machine_, traffic, size_, {.channels = what.workers, .chunk_bytes = what.chunk_bytes}, what.bytes);
   const double call_us = known_us > 0 ? known_us : alone_us;
   if (call_us > longest_us) return {};
-  what.products = static_cast<int>(std::ceil(long_enough * std::max(call_us / alone_us, 1.0)));
-  what.calls = static_cast<int>(std::ceil(longer * what.products * alone_us / call_us)) + after;
-  const Stopwatch::Beside found = watch_.beside(plans_.beside(product, what));
+  Stopwatch::Beside found;
+  for (const double times : {1, 2, 4}) {
+    what.products = static_cast<int>(std::ceil(times * long_enough * std::max(call_us / alone_us, 1.0)));
+    what.calls = static_cast<int>(std::ceil(longer * what.products * alone_us / call_us)) + after;
+    found = watch_.beside(plans_.beside(product, what));
+    if (found.product_us > 0 && found.collective_us > 0 && found.alone_us > 0) break;
+  }
   if (found.product_us == 0 || found.collective_us == 0 || found.alone_us == 0) return {};
   return ContentionSample{.traffic = traffic,
                           .ranks = size_,

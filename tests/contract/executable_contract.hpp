@@ -197,6 +197,7 @@ TEST_P(BackendContract, CallsBringTheirMatrices) {
     GTEST_SKIP() << reason.what();
   }
   EXPECT_EQ(arena->bytes(), 1 << 16);
+  world->prepare(plan, arena);
   const auto first = world->compile(plan, arena, 20e6), second = world->compile(plan, arena, 20e6);
   const std::vector<void*> streams(world->local_ranks().size(), nullptr);
   std::deque<ApartRows> inputs, outputs;
