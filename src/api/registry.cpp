@@ -24,6 +24,7 @@ constexpr PlannerEntry planner_table[] = {
      "end"},
     {Mechanism::signal, "one GEMM that counts finished tiles; each group of waves is sent when complete"},
     {Mechanism::copy_engine, "copy engines carry out the collective, with no worker but those that sum"},
+    {Mechanism::low_latency, "few rows: one kernel behind the GEMM, whose words tell that they have arrived"},
     {Mechanism::fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
 };
 

@@ -36,7 +36,8 @@ constexpr Names<Mechanism, mechanism_count> mechanisms{{{Mechanism::sequential, 
                                                         {Mechanism::signal, "signal"},
                                                         {Mechanism::ring, "ring"},
                                                         {Mechanism::fused, "fused"},
-                                                        {Mechanism::copy_engine, "copy-engine"}}};
+                                                        {Mechanism::copy_engine, "copy-engine"},
+                                                        {Mechanism::low_latency, "low-latency"}}};
 
 /// True if every row lies on a rank of its own: the owner or the destination.
 bool spreads_by_row(const Placement& at) {

@@ -263,7 +263,7 @@ std::ptrdiff_t late_begin(const Plan& plan, const RankPlan& rank, const Lane& la
 /// A context computes the addresses in its arena before the call, and has no commands that begin before it.
 Failure check_context(const Plan& plan) {
   for (const Buffer& buffer : plan.buffers)
-    if (buffer.depth != 1)
+    if (buffer.depth != 1 && !buffer.flagged)
       return fmt::format("buffer {} has {} copies for successive epochs; a context's arena has one",
                          buffer.name, buffer.depth);
   for (std::size_t r = 0; r < plan.ranks.size(); ++r)
@@ -282,20 +282,20 @@ Failure check_context(const Plan& plan) {
 
 /// In a context all calls use the same counts, which are zero between a rank's calls. So every add must come
 /// after the rank that holds the count has begun the epoch, and before it ends it. Counts of begins are the
-/// exception; an entry grows by one, by the rank that it stands for.
+/// exception; an entry grows by one, by the rank that it stands for. So are counts of arrivals.
 Failure check_counts_in_context(const Plan& plan, const Schedule& schedule, const Order& order) {
   constexpr std::int32_t epoch = 1;
-  std::vector<std::array<std::int32_t, 2>> turns(static_cast<std::size_t>(plan.world()));
+  std::vector<std::array<std::int32_t, 3>> turns(static_cast<std::size_t>(plan.world()));
   for (std::size_t i = 0; i < schedule.segments.size(); ++i) {
     const Segment& s = schedule.segments[i];
-    if (s.lane < 0 && (s.epoch == epoch || s.epoch == epoch + 1))
-      turns[static_cast<std::size_t>(s.rank)][static_cast<std::size_t>(s.epoch - epoch)] =
+    if (s.lane < 0 && s.epoch >= epoch - 1 && s.epoch <= epoch + 1)
+      turns[static_cast<std::size_t>(s.rank)][static_cast<std::size_t>(s.epoch - epoch + 1)] =
           static_cast<std::int32_t>(i);
   }
   for (const CountHistory& count : schedule.counts) {
     if (count.at.counter < 0) continue;
     const Counter& counter = plan.counters[count.at.counter];
-    const auto [begin, end] = turns[static_cast<std::size_t>(count.at.rank)];
+    const auto [before, begin, end] = turns[static_cast<std::size_t>(count.at.rank)];
     for (const Signal& add : count.adds) {
       const Segment& s = schedule.segments[add.segment];
       if (s.epoch != epoch) continue;
@@ -305,6 +305,14 @@ Failure check_counts_in_context(const Plan& plan, const Schedule& schedule, cons
               "{} adds {} to {}[{}] of rank {}; expected 1, by rank {}, as entries count begins",
               where(plan, s.rank, s.lane, s.step), add.amount, counter.name, count.at.entry, count.at.rank,
               count.at.entry);
+        continue;
+      }
+      if (counter.of_arrivals) {
+        // The rank clears the words of an epoch in the next one, and they count again two epochs later.
+        if (!order.knows(add.segment, before))
+          return fmt::format(
+              "{} may add to {}[{}] of rank {} before the rank has cleared what arrived two epochs before",
+              where(plan, s.rank, s.lane, s.step), counter.name, count.at.entry, count.at.rank);
         continue;
       }
       const bool early = !order.knows(add.segment, begin), late = !order.knows(end, add.segment);

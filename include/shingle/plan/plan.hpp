@@ -47,6 +47,12 @@ constexpr bool is_output(Role role) {
   return role == Role::out || role == Role::sum;
 }
 
+/// Copies of a flagged buffer, which successive epochs take in turn: one to store to, one that peers may still
+/// read, one that is cleared.
+inline constexpr std::int32_t flagged_copies = 3;
+/// Bytes of a plan's flagged buffers on a rank, in one copy: a context has room for them.
+inline constexpr std::int64_t most_flagged_bytes = 8 << 20;
+
 /// A row-major matrix in every rank's memory. Ranks may hold different numbers of rows, or none.
 struct Buffer {
   std::string name;
@@ -54,7 +60,11 @@ struct Buffer {
   DType dtype = DType::f32;
   std::vector<std::int64_t> rows;  ///< by planned rank
   std::int64_t cols = 0;
-  std::int32_t depth = 1;  ///< copies that successive epochs alternate between: 1 or 2; user buffers: 1
+  std::int32_t depth = 1;  ///< copies that successive epochs take in turn: 1 or 2; user buffers: 1; flagged: 3
+  /// True: elements tell by themselves that they have arrived, in every 32-bit word. Their rank clears the
+  /// copy of an epoch in the epoch behind it. So a peer may store before the rank has begun the epoch, and
+  /// other calls of a context leave the buffer alone.
+  bool flagged = false;
 
   std::int64_t bytes(int rank) const {
     return rows[static_cast<std::size_t>(rank)] * cols * static_cast<std::int64_t>(size_bytes(dtype)) * depth;
@@ -89,6 +99,10 @@ struct Counter {
   /// count is still in the epoch before. In a context all plans share these counts; every other count is then
   /// zero between two calls of the rank that holds it.
   bool of_begins = false;
+  /// True: counts tiles that arrive in flagged buffers, and words that ranks send each other with them. The
+  /// data tell it, so an add orders only the tile that is stored with it. A peer may add while the rank that
+  /// holds the count is still in the epoch before, in a context too.
+  bool of_arrivals = false;
 
   bool operator==(const Counter&) const = default;
 };
@@ -245,7 +259,7 @@ struct Gemm {
 /// The items of a pass are tiles, by position. A row-wise pass (norm, swiglu) needs complete rows: its items
 /// are rows of tiles, by m-index. It reads `from` for every tile of the row. It reads or writes `to`,
 /// `residual` and `sum` only for the tile of column 0; their pieces are as wide as the output. A row-wise
-/// pass has no gates and no tile notifies.
+/// pass has gates and tile notifies only if the grid has one column of tiles, in order.
 struct Elementwise {
   TileGrid grid;
   std::int64_t first = 0;   ///< first item of the step; the step does items [first, first + count)
@@ -426,9 +440,9 @@ struct Communicator {
 /// True for commands of a copy engine: on a copy lane they are unordered between two notifies.
 bool is_command(const Step& step);
 
-enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring, fused, copy_engine };
+enum class Mechanism : std::uint8_t { sequential, chunked, signal, ring, fused, copy_engine, low_latency };
 /// The last mechanism, plus one.
-inline constexpr std::size_t mechanism_count = static_cast<std::size_t>(Mechanism::copy_engine) + 1;
+inline constexpr std::size_t mechanism_count = static_cast<std::size_t>(Mechanism::low_latency) + 1;
 std::string_view name(Mechanism mechanism);
 Mechanism parse_mechanism(std::string_view text);
 

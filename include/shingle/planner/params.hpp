@@ -161,9 +161,18 @@ struct CopyEngineParams {
   bool operator==(const CopyEngineParams&) const = default;
 };
 
+/// Few rows: data that flag themselves, in one kernel behind the GEMM.
+struct LowLatencyParams {
+  std::int32_t hops = 0;  ///< of an allreduce: 1, every rank sends to all; 2, a reduce-scatter and an
+                          ///< allgather; 0: the one with the lower predicted time
+  bool symmetric = false;
+  static const planner::ParamTable<LowLatencyParams>& table();
+  bool operator==(const LowLatencyParams&) const = default;
+};
+
 /// The params of one mechanism, in the order of Mechanism.
-using Params =
-    std::variant<SequentialParams, ChunkedParams, SignalParams, RingParams, FusedParams, CopyEngineParams>;
+using Params = std::variant<SequentialParams, ChunkedParams, SignalParams, RingParams, FusedParams,
+                            CopyEngineParams, LowLatencyParams>;
 
 /// The mechanism that takes these params.
 Mechanism mechanism_of(const Params& params);

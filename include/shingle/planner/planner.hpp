@@ -41,6 +41,12 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& machine, const Rin
 Result<Plan> plan_copy_engine(const Problem& problem, const Machine& machine,
                               const CopyEngineParams& params = {});
 
+/// All-reduce, reduce-scatter or all-gather of few rows, for latency: ranks store rows into each other's
+/// flagged memory, where each word tells that it has arrived, and one kernel sums them, adds the residual and
+/// normalises. No rank waits for another to begin.
+Result<Plan> plan_low_latency(const Problem& problem, const Machine& machine,
+                              const LowLatencyParams& params = {});
+
 /// The plan of the mechanism that takes these params.
 Result<Plan> plan_with(const Problem& problem, const Machine& machine, const Params& params);
 /// Only `sequential` and `chunked` plan workloads; the others give a reason.

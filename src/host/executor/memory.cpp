@@ -57,7 +57,7 @@ Memory::Memory(const Plan& plan, std::vector<int> local_ranks, std::shared_ptr<H
     if (plan.buffers[b].role != Role::internal) continue;
     for (const int rank : local_) {
       std::byte*& at = internal_[b][static_cast<std::size_t>(rank)];
-      if (arena_) {
+      if (arena_ && !plan.buffers[b].flagged) {  // flagged ones last longer than a call
         at = arena_->of(rank) + layout.offset_bytes[b];
         continue;
       }
@@ -168,7 +168,7 @@ View Memory::view(const Slice& slice, std::uint32_t epoch) const {
 std::int64_t Memory::internal_bytes(int rank) const {
   std::int64_t bytes = 0;
   for (const Buffer& buffer : plan_.buffers)
-    if (buffer.role == Role::internal && !arena_) bytes += buffer.bytes(rank);
+    if (buffer.role == Role::internal && (!arena_ || buffer.flagged)) bytes += buffer.bytes(rank);
   return bytes;
 }
 

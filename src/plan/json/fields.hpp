@@ -252,6 +252,7 @@ void fields(auto& f, Is<Buffer> auto& b) {
   f.required("rows", b.rows);
   f.required("cols", b.cols);
   f.optional("depth", b.depth, 1);
+  f.optional("flagged", b.flagged);
 }
 
 void fields(auto& f, Is<Counter> auto& c) {
@@ -259,6 +260,7 @@ void fields(auto& f, Is<Counter> auto& c) {
   f.optional("kind", c.kind);
   f.required("growth", c.growth);
   f.optional("of_begins", c.of_begins);
+  f.optional("of_arrivals", c.of_arrivals);
 }
 
 void fields(auto& f, Is<CounterRef> auto& c) {

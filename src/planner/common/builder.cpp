@@ -161,6 +161,13 @@ std::int32_t Builder::typed_buffer(std::string name, DType dtype, std::int64_t r
   return index;
 }
 
+std::int32_t Builder::flagged_buffer(std::string name, std::int64_t rows, std::int64_t cols) {
+  const std::int32_t index = buffer(std::move(name), rows, cols);
+  plan_.buffers[index].depth = flagged_copies;
+  plan_.buffers[index].flagged = true;
+  return index;
+}
+
 std::int32_t Builder::counter(std::string name, std::int64_t entries, CounterKind kind) {
   plan_.counters.push_back({std::move(name), kind,
                             std::vector<std::vector<std::uint32_t>>(
@@ -172,6 +179,12 @@ std::int32_t Builder::counter_of_begins() {
   const std::int32_t begun = counter("begun", world());
   plan_.counters[static_cast<std::size_t>(begun)].of_begins = true;
   return begun;
+}
+
+std::int32_t Builder::counter_of_arrivals(std::string name, std::int64_t entries) {
+  const std::int32_t arrivals = counter(std::move(name), entries);
+  plan_.counters[static_cast<std::size_t>(arrivals)].of_arrivals = true;
+  return arrivals;
 }
 
 void Builder::step(int rank, std::int32_t lane, Step step) {

@@ -57,10 +57,14 @@ class Builder {
   std::int32_t buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols);
   /// An internal buffer of another dtype.
   std::int32_t typed_buffer(std::string name, DType dtype, std::int64_t rows, std::int64_t cols);
+  /// An internal buffer whose elements tell by themselves that they have arrived.
+  std::int32_t flagged_buffer(std::string name, std::int64_t rows, std::int64_t cols);
   /// A counter table of `entries` counts; finish() computes its growth.
   std::int32_t counter(std::string name, std::int64_t entries, CounterKind kind = CounterKind::add);
   /// The counter "begun": entry p counts the epochs that rank p has begun. One a plan.
   std::int32_t counter_of_begins();
+  /// A counter table of what arrives in flagged buffers, and with it.
+  std::int32_t counter_of_arrivals(std::string name, std::int64_t entries);
 
   void step(int rank, std::int32_t lane, Step step);
   /// Appends a collective over the world.

@@ -22,11 +22,17 @@ void MemoryCheck::user(const Segment& s, std::int32_t index) {
 }
 
 /// The user may overwrite inputs of the last epoch and poisons outputs, so any access still in flight is a
-/// race. In a context, another call may read and write every byte of the arena.
+/// race. In a context, another call may read and write every byte of the arena. A rank clears the copy of a
+/// flagged buffer in the epoch behind the one that used it: at the latest before the epoch begins in which
+/// peers may store to it again.
 void MemoryCheck::overwrite_all(const Segment& s, std::int32_t index) {
-  for (std::size_t b = 0; b < plan_.buffers.size(); ++b)
-    if (plan_.buffers[b].role != Role::internal || setting_ == Setting::context)
-      memory_.overwrite(place(whole(plan_, static_cast<std::int32_t>(b), s.rank), s.epoch), index);
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.role != Role::internal || buffer.flagged || setting_ == Setting::context)
+      memory_.overwrite(place(whole(plan_, static_cast<std::int32_t>(b), s.rank),
+                              buffer.flagged ? s.epoch + 1 : s.epoch),
+                        index);
+  }
 }
 
 void MemoryCheck::provide_input(const Segment& s, Role role) {

@@ -7,6 +7,17 @@
 #include <variant>
 
 namespace shingle::wellformed {
+namespace {
+
+/// True if the items of a row-wise pass, which are rows of tiles, are also the positions of the grid.
+bool in_rows(const TileGrid& grid) {
+  if (grid.tiles_n() > 1 || grid.positions() != grid.tiles()) return false;
+  for (std::int64_t m = 0; m < grid.tiles_m(); ++m)
+    if (grid.tile(m).m != m) return false;
+  return true;
+}
+
+}  // namespace
 
 // ----------------------------------------------------------------------------------------------------------
 // tiled steps
@@ -131,12 +142,32 @@ void StepCheck::operator()(const Elementwise& e) const {
   } else {
     require(e.residual == Placement{} && e.sum == Placement{}, {"residual"}, "is given, but not used");
   }
-  require(!row_wise(e) || (e.gates.empty() && e.notify.empty()), {"gates"},
-          "a row-wise step has no hooks by tiles");
+  require(!row_wise(e) || (e.gates.empty() && e.notify.empty()) || in_rows(e.grid), {"gates"},
+          "a row-wise step has hooks only if its grid has one column of tiles, in order");
   require(!row_wise(e) || e.queue < 0, {"queue"}, "a row-wise step is not shared");
   require(e.queue >= -1 && e.queue < max_queues, {"queue"}, "{} is outside [-1, {})", e.queue, max_queues);
   hooks(e.gates, e.notify, e.grid);
+  flags(e);
   resources(e.resources);
+}
+
+/// What arrives by itself orders nothing but itself. So only passes with these gates read it, and only passes
+/// that store it notify.
+void StepCheck::flags(const Elementwise& e) const {
+  const auto arrivals = [&](std::int32_t counter) {
+    return plan_.counters[static_cast<std::size_t>(counter)].of_arrivals;
+  };
+  const bool sends = buffer(e.to.slice).flagged;
+  const bool receives = std::ranges::any_of(e.from, [&](const Placement& at) { return buffer(at.slice).flagged; });
+  require(!sends || !receives, {"to"}, "stores to a flagged buffer what it reads from one");
+  require(!receives || std::ranges::any_of(e.gates, [&](const TileGate& g) { return arrivals(g.counter); }),
+          {"gates"}, "reads a flagged buffer, but awaits no arrivals");
+  for (std::size_t i = 0; i < e.gates.size(); ++i)
+    require(receives == arrivals(e.gates[i].counter), {"gates", i}, "arrivals are awaited by passes that read {}",
+            "a flagged buffer, and these await nothing else");
+  for (std::size_t i = 0; i < e.notify.size(); ++i)
+    require(sends == arrivals(e.notify[i].counter), {"notify", i}, "arrivals are notified by passes that store {}",
+            "to a flagged buffer, and these notify nothing else");
 }
 
 void StepCheck::operator()(const Attend& a) const {

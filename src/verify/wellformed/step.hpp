@@ -103,6 +103,7 @@ class StepCheck {
   void source(const Field& field, std::int32_t source, std::int32_t dest, const TileGrid& g) const;
   void hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
              const TileGrid& g) const;
+  void flags(const Elementwise& e) const;
   void resources(const Resources& r) const;
   const Communicator& communicator(std::int32_t i) const;
 

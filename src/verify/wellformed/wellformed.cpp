@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "check.hpp"
+#include "plan/accesses.hpp"
 #include "plan/steps.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
@@ -109,7 +110,8 @@ bool is_asked_for(const Problem& p, Role role) {
 void check_size(const Plan& plan, const Buffer& b, std::int64_t& total, const std::string& where) {
   require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but planned are {}", b.rows.size(),
           plan.ranks.size());
-  require(b.depth == 1 || b.depth == 2, where, "depth {} is neither 1 nor 2", b.depth);
+  require(b.flagged ? b.depth == flagged_copies : b.depth == 1 || b.depth == 2, where, "depth {}; expected {}",
+          b.depth, b.flagged ? "3, of a flagged buffer" : "1 or 2");
   require(b.cols >= 1 && b.cols <= max_rows, where, "{} columns; expected 1 to {}", b.cols, max_rows);
   const std::int64_t row_bytes = b.cols * static_cast<std::int64_t>(size_bytes(b.dtype)) * b.depth;
   for (const std::int64_t rows : b.rows) {
@@ -140,7 +142,7 @@ void check_buffers(const Plan& plan, const auto& work) {
     require(find_buffer(plan, b.role) == static_cast<std::int32_t>(i), where,
             "a second buffer for the user's {}; expected one", name(b.role));
     require(is_asked_for(work, b.role), where, "the {} has no {}", kind, name(b.role));
-    require(b.depth == 1, where, "a user's buffer has depth 1, not {}", b.depth);
+    require(b.depth == 1 && !b.flagged, where, "a user's buffer has depth 1, not {}, and no flags", b.depth);
     for (int r = 0; r < static_cast<int>(plan.ranks.size()); ++r) {
       const Shape shape = user_shape(work, b.role, r);
       require(b.rows[static_cast<std::size_t>(r)] == shape.rows && b.cols == shape.cols, where,
@@ -161,6 +163,8 @@ void check_counters(const Plan& plan) {
     const std::string where = fmt::format("counter '{}'", c.name);
     require(c.growth.size() == plan.ranks.size(), where, "growth on {} ranks, but planned are {}",
             c.growth.size(), plan.ranks.size());
+    require(!c.of_arrivals || (!c.of_begins && c.kind == CounterKind::add), where,
+            "counts arrivals, so it adds, and counts nothing else");
     for (const auto& entries : c.growth)
       for (const std::uint32_t growth : entries)
         require(growth <= max_count, where, "grows by {} an epoch, at most {}", growth, max_count);
@@ -208,16 +212,38 @@ void check_submission(const Plan& plan, const Lane& lane, const std::string& whe
   }
 }
 
+/// What arrives in flagged buffers orders nothing else. So the ranks of such a plan share no other memory, and
+/// no step but a pass uses these buffers.
+void check_flags(const Plan& plan, const std::string& where, const Step& step, int rank) {
+  const Accesses accesses = accesses_of(step, plan.world());
+  for (const auto& [other, buffer] : accesses.memory) {
+    const Buffer& used = plan.buffers[static_cast<std::size_t>(buffer)];
+    require(!used.flagged || std::holds_alternative<Elementwise>(step), where,
+            "uses '{}', which is flagged: only passes do", used.name);
+    require(used.flagged || other == rank, where,
+            "uses '{}' of rank {}; in a plan with flagged buffers ranks share nothing else", used.name, other);
+  }
+  for (const CounterRef& count : accesses.counters)
+    require(count.rank == rank || plan.counters[static_cast<std::size_t>(count.counter)].of_arrivals, where,
+            "adds to '{}' of rank {}; in a plan with flagged buffers ranks only count arrivals",
+            plan.counters[static_cast<std::size_t>(count.counter)].name, count.rank);
+}
+
 void check_rank(const Plan& plan, int rank) {
   const RankPlan& r = plan.ranks[static_cast<std::size_t>(rank)];
+  const bool flagged = has_flagged(plan);
   require(r.lanes.size() <= max_lanes, fmt::format("rank {}", rank), "{} lanes, at most {}", r.lanes.size(),
           max_lanes);
   for (std::size_t lane = 0; lane < r.lanes.size(); ++lane) {
     check_name(r.lanes[lane].name, fmt::format("rank {}, lane {}, name", rank, lane));
     check_submission(plan, r.lanes[lane],
                      fmt::format("rank {}, lane {}, submission", rank, r.lanes[lane].name));
-    for (std::size_t step = 0; step < r.lanes[lane].steps.size(); ++step)
+    for (std::size_t step = 0; step < r.lanes[lane].steps.size(); ++step) {
       check_step(plan, rank, static_cast<int>(lane), static_cast<int>(step));
+      if (flagged)
+        check_flags(plan, shingle::where(plan, rank, static_cast<int>(lane), static_cast<int>(step)),
+                    r.lanes[lane].steps[step], rank);
+    }
   }
   check_queues(plan, rank);
   const std::string where = fmt::format("rank {}, issue", rank);
