@@ -11,15 +11,17 @@
 namespace shingle {
 
 enum class LaunchKind : std::uint8_t {
-  kernel,   ///< a tiled step, or several passes as one; a pass with `parts` is a wait and a kernel for each
-            ///< part
-  sync,     ///< a kernel that awaits and notifies counts
-  flags,    ///< notifies of a copy lane as 4-byte copies; a kernel if the backend cannot store their values
-  host,     ///< a host thread's turn, then a kernel that awaits and notifies counts
-  record,   ///< records an event: source of an event edge
-  wait,     ///< makes the stream wait for an event: end of an event edge
-  library,  ///< a collective or an exchange, by NCCL
-  copy,     ///< a fill, or a command of a copy engine
+  kernel,    ///< a tiled step, or several passes as one; a pass with `parts` is a wait and a kernel for each
+             ///< part
+  sync,      ///< a kernel that awaits and notifies counts
+  flags,     ///< notifies of a copy lane as 4-byte copies; a kernel if the backend cannot store their values
+  host,      ///< a host thread's turn, then a kernel that awaits and notifies counts
+  record,    ///< records an event: source of an event edge
+  wait,      ///< makes the stream wait for an event: end of an event edge
+  library,   ///< a collective or an exchange, by NCCL
+  copy,      ///< a fill, or a command of a copy engine
+  delivery,  ///< stores to flagged buffers of peers, passes over what arrives, and the counts of both, as one
+             ///< kernel
 };
 std::string_view name(LaunchKind kind);
 

@@ -19,9 +19,44 @@ bool only_moves(const Plan& plan, const Elementwise& step) {
 
 }  // namespace
 
+bool counts_arrivals(const Plan& plan, const Step& step) {
+  const auto* const notify = std::get_if<Notify>(&step);
+  const auto* const await = std::get_if<Await>(&step);
+  if (notify == nullptr && await == nullptr) return false;
+  const CounterRef& count = notify != nullptr ? notify->counter : await->counter;
+  return plan.counters[static_cast<std::size_t>(count.counter)].of_arrivals;
+}
+
+bool belongs(const Plan& plan, const Lane& lane, std::size_t first, std::size_t last) {
+  const Step& next = lane.steps[last];
+  const Step& before = lane.steps[last - 1];
+  if (synchronises(next)) {
+    const bool ends = std::holds_alternative<Await>(next);
+    return counts_arrivals(plan, next) && (ends || std::holds_alternative<Notify>(before));
+  }
+  const auto* const pass = std::get_if<Elementwise>(&next);
+  if (pass == nullptr || std::holds_alternative<Await>(before)) return false;
+  // The passes of a kernel run side by side, so none may read what another one stores.
+  const auto stored = [&](std::int32_t buffer) {
+    return std::any_of(lane.steps.begin() + static_cast<std::ptrdiff_t>(first),
+                       lane.steps.begin() + static_cast<std::ptrdiff_t>(last), [&](const Step& step) {
+                         const auto* const earlier = std::get_if<Elementwise>(&step);
+                         return earlier != nullptr &&
+                                !plan.buffers[static_cast<std::size_t>(earlier->to.slice.buffer)].flagged &&
+                                (earlier->to.slice.buffer == buffer ||
+                                 (earlier->norm.residual && earlier->sum.slice.buffer == buffer));
+                       });
+  };
+  return std::ranges::none_of(pass->from, [&](const Placement& from) { return stored(from.slice.buffer); }) &&
+         !(pass->norm.residual && stored(pass->residual.slice.buffer));
+}
+
 bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {
   if (step == 0) return false;
   const auto at = lane.steps.begin() + static_cast<std::ptrdiff_t>(step);
+  if (counts_arrivals(plan, *at))  // a delivery waits for the end of the kernels before it
+    return std::holds_alternative<Notify>(*at) &&
+           (std::holds_alternative<Gemm>(*(at - 1)) || counts_arrivals(plan, *(at - 1)));
   if (const auto* pass = std::get_if<Elementwise>(&*at)) {
     const auto* const front = std::get_if<Gemm>(&*(at - 1));
     return pass->queue >= 0 && !pass->gates.empty() && front != nullptr && front->gates.empty() &&

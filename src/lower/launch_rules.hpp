@@ -5,6 +5,11 @@
 
 namespace shingle {
 
+/// True if a step awaits or notifies a count of arrivals. Such notifies begin a delivery, such awaits end it.
+bool counts_arrivals(const Plan& plan, const Step& step);
+/// True if the step behind steps [first, last) of a lane, which begin a delivery, belongs to it too.
+bool belongs(const Plan& plan, const Lane& lane, std::size_t first, std::size_t last);
+
 /// True if the launch of a step may start before the previous kernel of its stream ends (programmatic
 /// dependent launch, PDL). The step must then wait for that kernel's end before its first store or notify.
 ///

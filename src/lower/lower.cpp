@@ -37,9 +37,9 @@ class RankLowering {
   }
 
  private:
-  /// Steps [first, last) of a lane that form one launch: awaits and notifies, or passes that fuse. They are
-  /// also consecutive in the issue order. Otherwise a wait would be issued before the step that ends it. In a
-  /// single hardware queue it would then block everything behind it.
+  /// Steps [first, last) of a lane that form one launch: awaits and notifies, passes that fuse, or a
+  /// delivery. They are also consecutive in the issue order. Otherwise a wait would be issued before the step
+  /// that ends it. In a single hardware queue it would then block everything behind it.
   struct Group {
     std::int32_t lane = -1;
     std::size_t first = 0, last = 0;
@@ -48,7 +48,10 @@ class RankLowering {
   /// True if the next step of a group's lane becomes part of its launch.
   bool joins(const Group& group, std::size_t step) const {
     const std::vector<Step>& steps = of_.lanes[static_cast<std::size_t>(group.lane)].steps;
-    if (synchronises(steps[group.first])) return synchronises(steps[step]);
+    if (counts_arrivals(plan_, steps[group.first]))
+      return belongs(plan_, of_.lanes[static_cast<std::size_t>(group.lane)], group.first, step);
+    if (synchronises(steps[group.first]))
+      return synchronises(steps[step]) && !counts_arrivals(plan_, steps[step]);
     const auto* const pass = std::get_if<Elementwise>(&steps[group.first]);
     const auto* const next = std::get_if<Elementwise>(&steps[step]);
     return pass && next && fuse(plan_, *pass, *next);
@@ -59,8 +62,9 @@ class RankLowering {
     if (first == last) return;
     const Lane& lane = of_.lanes[static_cast<std::size_t>(stream)];
     const Step& step = lane.steps[first];
-    if (synchronises(step)) return append_syncs(launches, stream, first, last);
-    Launch launch{kind_of(step),
+    const bool delivers = counts_arrivals(plan_, step);
+    if (synchronises(step) && !delivers) return append_syncs(launches, stream, first, last);
+    Launch launch{delivers ? LaunchKind::delivery : kind_of(step),
                   stream,
                   static_cast<std::int32_t>(first),
                   static_cast<std::int32_t>(last),

@@ -12,8 +12,8 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::string_view, 8> kinds{"kernel", "sync", "flags",   "host",
-                                                "record", "wait", "library", "copy"};
+constexpr std::array<std::string_view, 9> kinds{"kernel", "sync",    "flags", "host",    "record",
+                                                "wait",   "library", "copy",  "delivery"};
 
 std::string steps_text(const Launch& launch) {
   return launch.last == launch.first + 1 ? fmt::format("step {}", launch.first)

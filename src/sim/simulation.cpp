@@ -256,7 +256,8 @@ bool Simulation::step(LaneState& lane) {
   if (const auto* messages = std::get_if<Exchange>(&step)) return exchange(lane, *messages);
   if (is_command(step)) return command(lane, step);
   const Launch* const launch = launch_of(lane);
-  if (launch && static_cast<std::size_t>(launch->first) < lane.step) return true;  // fused
+  if (launch && launch->kind == LaunchKind::kernel && static_cast<std::size_t>(launch->first) < lane.step)
+    return true;  // fused
   return compute(lane, step);
 }
 
@@ -286,6 +287,8 @@ bool Simulation::synced(LaneState& lane) {
   const Launch* const launch = launch_of(lane);
   if (launch == nullptr || lane_plan(lane).kind == LaneKind::copy) return true;
   if (launch->event >= 0 || static_cast<std::size_t>(launch->first) < lane.step) return true;
+  if (launch->kind == LaunchKind::delivery)
+    return delayed(lane, may_start_early(lane, lane.step) ? 0 : noisy(machine_.launch_us));
   const auto behind = static_cast<std::size_t>(launch->last);
   if (behind < lane_plan(lane).steps.size() && may_start_early(lane, behind)) return true;
   return delayed(lane, noisy(machine_.sync_us));
@@ -354,7 +357,7 @@ void Simulation::add(const CounterRef& at, std::int64_t value, std::int32_t epoc
     const LaneState& lane = lanes_[static_cast<std::size_t>(waiter.lane)];
     const Launch* const launch = launch_of(lane);
     const bool polls = lane.job != none || lane_plan(lane).kind == LaneKind::copy ||
-                       (launch && launch->kind == LaunchKind::wait);
+                       (launch && (launch->kind == LaunchKind::wait || launch->kind == LaunchKind::delivery));
     wake(waiter.lane, polls ? 0 : noisy(machine_.signal_us));
     return true;
   });

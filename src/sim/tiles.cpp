@@ -74,7 +74,10 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
 
 bool Simulation::compute(LaneState& lane, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
-  const double launch_us = gemm == nullptr && may_start_early(lane, lane.step) ? 0 : machine_.launch_us;
+  const Launch* const kernel = launch_of(lane);
+  const bool delivers = kernel && kernel->kind == LaunchKind::delivery;  // launched with its first step
+  const double launch_us =
+      delivers || (gemm == nullptr && may_start_early(lane, lane.step)) ? 0 : machine_.launch_us;
   const double begins_us = launch_us + (gemm && !Costs::is_library(*gemm) ? machine_.hooked_us : 0);
   if (!has_parts(lane) && !delayed(lane, noisy(begins_us))) return false;
   if (lane.job == none) {

@@ -47,8 +47,8 @@ constexpr bool is_output(Role role) {
   return role == Role::out || role == Role::sum;
 }
 
-/// Copies of a flagged buffer, which successive epochs take in turn: one to store to, one that peers may still
-/// read, one that is cleared.
+/// Copies of a flagged buffer, which successive epochs take in turn: one to store to, one that peers may
+/// still read, one that is cleared.
 inline constexpr std::int32_t flagged_copies = 3;
 /// Bytes of a plan's flagged buffers on a rank, in one copy: a context has room for them.
 inline constexpr std::int64_t most_flagged_bytes = 8 << 20;
@@ -60,7 +60,8 @@ struct Buffer {
   DType dtype = DType::f32;
   std::vector<std::int64_t> rows;  ///< by planned rank
   std::int64_t cols = 0;
-  std::int32_t depth = 1;  ///< copies that successive epochs take in turn: 1 or 2; user buffers: 1; flagged: 3
+  std::int32_t depth =
+      1;  ///< copies that successive epochs take in turn: 1 or 2; user buffers: 1; flagged: 3
   /// True: elements tell by themselves that they have arrived, in every 32-bit word. Their rank clears the
   /// copy of an epoch in the epoch behind it. So a peer may store before the rank has begun the epoch, and
   /// other calls of a context leave the buffer alone.

@@ -80,6 +80,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
 /// Adjacent passes of a lane that are merged into one (lower/launch_rules.hpp), group by group. The rows of
 /// all passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);
+/// A delivery: counts of arrivals and passes.
+std::unique_ptr<Command> make_delivery(const Context& context, const std::vector<Step>& steps);
 /// Consecutive awaits and notifies of a lane as one command.
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps);
 

@@ -14,6 +14,7 @@ ArenaMemory::ArenaMemory(CudaWorld& world, std::int64_t bytes, std::uint32_t fir
       heap_(std::move(heap)),
       staging_(world, static_cast<std::size_t>(bytes)),
       shared_(world, shared_bytes(static_cast<std::size_t>(world.size()))),
+      flagged_(world, most_flagged_bytes),
       places_(static_cast<std::size_t>(world.size())),
       local_(world.local().size()) {
   const auto ranks = places_.size();

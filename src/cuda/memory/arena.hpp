@@ -8,6 +8,7 @@
 
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/memory.hpp"
+#include "flagged.hpp"
 #include "heap.hpp"
 #include "shared.hpp"
 
@@ -38,6 +39,7 @@ class ArenaMemory {
 
   std::int64_t bytes() const { return bytes_; }
   const CudaHeap* heap() const { return heap_.get(); }
+  const FlaggedMemory& flagged() const { return flagged_; }
   /// Null if the rank's memory is out of reach.
   const Place* place(int rank) const {
     const auto& at = places_[static_cast<std::size_t>(rank)];
@@ -60,7 +62,8 @@ class ArenaMemory {
   CudaWorld& world_;
   std::int64_t bytes_;
   std::shared_ptr<const CudaHeap> heap_;
-  SharedMemory staging_, shared_;             // shared: all words that peers write
+  SharedMemory staging_, shared_;  // shared: all words that peers write
+  FlaggedMemory flagged_;
   std::vector<std::optional<Place>> places_;  // by rank
   std::vector<Local> local_;                  // by index of the local rank
 };

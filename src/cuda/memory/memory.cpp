@@ -10,6 +10,7 @@
 #include "cuda/peer/access.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/runtime/world.hpp"
+#include "plan/accesses.hpp"
 #include "plan/adders.hpp"
 #include "plan/arena_layout.hpp"
 #include "shingle/base/error.hpp"
@@ -30,12 +31,18 @@ std::int64_t padded(std::int64_t bytes) {
   return ceil_div(bytes, alignment) * alignment;
 }
 
+/// True if a buffer has memory of its own.
+bool is_allocated(const Buffer& buffer) {
+  return buffer.role == Role::internal && !buffer.flagged;
+}
+
 }  // namespace
 
 Memory::Memory(const Plan& plan, CudaWorld& world) : plan_(plan), world_(world) {
   const bool maps = static_cast<int>(world.local().size()) < world.size() && !remote_access(plan).empty();
   for (const LocalRank& at : world.local()) allocate(at, maps);
   if (world.size() > 1) reached_ = remote_user_buffers(plan);
+  if (has_flagged(plan)) flagged_ = std::make_unique<FlaggedMemory>(world, most_flagged_bytes);
   if (!maps) return;
   world.in_step([&] { map_internal(); });
 }
@@ -109,7 +116,7 @@ void Memory::allocate(const LocalRank& at, bool shared) {
   rank.device = at.device();
   std::int64_t bytes = 0;
   for (const Buffer& buffer : plan_.buffers)
-    if (buffer.role == Role::internal) bytes += padded(buffer.bytes(number));
+    if (is_allocated(buffer)) bytes += padded(buffer.bytes(number));
   std::size_t counts = 0;
   for (const Counter& counter : plan_.counters)
     counts += counter.growth[static_cast<std::size_t>(number)].size();
@@ -124,7 +131,7 @@ void Memory::allocate(const LocalRank& at, bool shared) {
 void Memory::place(int number, char* internal, char* counts) {
   Rank& rank = ranks_[number];
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
-    if (plan_.buffers[b].role != Role::internal) continue;
+    if (!is_allocated(plan_.buffers[b])) continue;
     rank.buffers[static_cast<std::int32_t>(b)] = internal;
     internal += padded(plan_.buffers[b].bytes(number));
   }
@@ -245,6 +252,10 @@ Address Memory::at(const Slice& slice, int parity) const {
   const auto element =
       static_cast<std::int64_t>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
   return buffer(slice.buffer, slice.rank, parity) + slice.row * row_bytes(slice.buffer) + slice.col * element;
+}
+
+const FlaggedMemory& Memory::flagged() const {
+  return arena_ != nullptr ? arena_->flagged() : *flagged_;
 }
 
 std::uint32_t* Memory::counter(const CounterRef& ref) const {

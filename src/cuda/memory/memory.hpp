@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace shingle::cuda {
 
 class ArenaMemory;
 class CudaWorld;
+class FlaggedMemory;
 
 /// An address in a rank's memory. Of a matrix that comes with each call, it is only a distance: the call's
 /// shift completes it.
@@ -90,6 +92,9 @@ class Memory {
   /// Distance in bytes between two rows of a buffer.
   std::int64_t row_bytes(std::int32_t buffer) const;
 
+  /// Of the plan, or of the arena. Only for plans with flagged buffers.
+  const FlaggedMemory& flagged() const;
+
   std::uint32_t* counter(const CounterRef& ref) const;
   /// How much the count grows in each epoch: not at all in an arena, where counts start from zero in every
   /// call, unless it counts begins.
@@ -128,6 +133,7 @@ class Memory {
   const Plan& plan_;
   CudaWorld& world_;
   const ArenaMemory* arena_ = nullptr;
+  std::unique_ptr<const FlaggedMemory> flagged_;  // of a plan that has an arena: null
   std::map<int, Rank> ranks_;
   std::uint64_t version_ = 0;
   bool mapped_ = false;                // other processes' memory is mapped

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cuda/commands/command.hpp"
-#include "cuda/kernels/elementwise.hpp"
+#include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -29,6 +29,7 @@ CudaArena::Calls::Calls(LocalRank& of, const CallWords& at)
     : local(of), words(at), queue(calls_in_flight, launches_in_flight), recent(calls_in_flight) {
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  check(preload_deliveries(), "load kernels");
   for (const GemmInstance& kernel : gemm_instances(family_of(of.device())))
     check(kernel.load(), "load a GEMM kernel");
 }
@@ -108,10 +109,25 @@ bool CudaArena::idle() const noexcept try {
   return true;  // a failed device runs nothing
 }
 
+namespace {
+
+/// What a rank awaited of a peer in a delivery, or got from it.
+std::string describe_delivery(const Stall& stall, int peer) {
+  if (stall.own_call == stall.other_call) return fmt::format("waited for rows of rank {}", peer);
+  return fmt::format(
+      "calls with m = {}, where rank {} calls with m = {}, or another operator; all ranks must make the same "
+      "calls",
+      stall.own_call, peer, stall.other_call);
+}
+
+}  // namespace
+
 /// What a rank waited for, or did wrong.
 std::string CudaArena::describe(const Stall& stall) const {
   for (std::size_t index = 0; index < calls_.size(); ++index) {
     const CallWords& words = calls_[index]->words;
+    if (const int peer = memory_.flagged().awaited(stall.counter); peer >= 0)
+      return describe_delivery(stall, peer);
     if (stall.counter == words.busy)
       return "began a call while another call of the context was running: order the streams of its calls";
     const auto* const call = reinterpret_cast<const Call*>(stall.counter);

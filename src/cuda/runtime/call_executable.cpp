@@ -8,6 +8,7 @@
 #include "cuda/raii/capture_mode.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
+#include "plan/accesses.hpp"
 #include "plan/steps.hpp"
 #include "shingle/base/error.hpp"
 #include "user_streams.hpp"
@@ -20,7 +21,9 @@ constexpr std::int64_t alignment = 16;  // bytes, that kernels require of a matr
 /// True if a rank's launches use counts in device memory. Event edges do not.
 bool uses_counts(const RankPlan& rank, const RankLaunches& launches) {
   return std::ranges::any_of(launches.launches, [&](const Launch& launch) {
-    if (launch.kind == LaunchKind::record || launch.kind == LaunchKind::wait) return false;
+    if (launch.kind == LaunchKind::record || launch.kind == LaunchKind::wait ||
+        launch.kind == LaunchKind::delivery)
+      return false;
     const auto& steps = rank.lanes[static_cast<std::size_t>(launch.stream)].steps;
     return std::any_of(steps.begin() + launch.first, steps.begin() + launch.last, [](const Step& step) {
       const auto* const gates = gates_of(step);
@@ -40,10 +43,10 @@ std::uint64_t mixed(std::uint64_t offset, Role role) {
 }
 
 /// True if calls of a plan begin and end with kernels. Peers need not know of a call that communicates
-/// through NCCL alone, and without counts there is nothing to end. The same on all ranks, so that all number
-/// the same calls.
+/// through NCCL or by deliveries alone, and without counts there is nothing to end. The same on all ranks, so
+/// that all number the same calls.
 bool tells_peers(const Plan& plan, const LaunchProgram& program) {
-  if (!remote_access(plan).empty()) return true;
+  if (!has_flagged(plan) && !remote_access(plan).empty()) return true;
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
     if (uses_counts(plan.ranks[rank], program.ranks[rank])) return true;
   return false;

@@ -47,6 +47,8 @@ std::unique_ptr<Command> make_command(const Context& context, const RankPlan& ra
     case LaunchKind::flags:
     case LaunchKind::host:
       return make_sync_command(context, steps);
+    case LaunchKind::delivery:
+      return make_delivery(context, steps);
     default:
       if (steps.size() == 1) return make_any(context, steps.front());
       std::vector<Elementwise> passes;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cuda/kernels/elementwise.hpp"
+#include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "shingle/base/error.hpp"
@@ -29,7 +29,8 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
       on_step_(world.options().on_step),
       edges_(static_cast<std::size_t>(launches.events)),
       queue_(epochs_at_once(plan.ranks[static_cast<std::size_t>(local.rank())])) {
-  for (const Buffer& buffer : plan.buffers) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
+  for (const Buffer& buffer : plan.buffers)  // turns of flagged buffers are counted on the device
+    if (!buffer.flagged) parities_ = std::max(parities_, static_cast<int>(buffer.depth));
   epoch_word_ = DeviceMemory(sizeof(std::uint32_t));
   epoch_word_.fill(0xff);  // the begin of the first epoch adds one, which gives 0
   const RankPlan& rank = plan.ranks[static_cast<std::size_t>(local.rank())];
@@ -38,6 +39,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
   queue_.reserve(rank.lanes.size());
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  check(preload_deliveries(), "load kernels");
   world.blas(local.rank());  // here, not in the launching threads: the map of handles has no lock
 }
 

@@ -69,7 +69,10 @@ std::string head(const Plan& plan) {
                         b.role == Role::internal ? "internal"
                         : is_input(b.role)       ? "input"
                                                  : "output",
-                        name(b.dtype), rows, b.flagged ? ", flagged" : b.depth > 1 ? ", twice" : "",
+                        name(b.dtype), rows,
+                        b.flagged     ? ", flagged"
+                        : b.depth > 1 ? ", twice"
+                                      : "",
                         format_bytes(static_cast<double>(most)));
   }
   if (!plan.counters.empty()) text += "counters, and what they grow by an epoch\n";
@@ -81,7 +84,9 @@ std::string head(const Plan& plan) {
                   const std::string values = list({growth.begin(), growth.end()});
                   return growth.size() <= 1 ? values : fmt::format("{} entries: {}", growth.size(), values);
                 }),
-        c.of_begins ? ", of begins" : c.of_arrivals ? ", of arrivals" : "");
+        c.of_begins     ? ", of begins"
+        : c.of_arrivals ? ", of arrivals"
+                        : "");
   if (!plan.communicators.empty()) text += "communicators\n";
   for (const Communicator& c : plan.communicators)
     text += fmt::format("  {:{}}  ranks {}\n", c.name, widest(plan.communicators),

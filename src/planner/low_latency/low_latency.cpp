@@ -159,12 +159,12 @@ void gather_rows(Builder& build) {
     delivery.send(r, own, others(build, r));
     for (int i = 0; i < build.world(); ++i) {
       const int source = (r + i) % build.world();
-      take_rows(build, delivery, r, source, own,
-                build.rows(gathered, r, source * shard, p.a_rows(source)), false);
+      take_rows(build, delivery, r, source, own, build.rows(gathered, r, source * shard, p.a_rows(source)),
+                false);
     }
     delivery.end(r);
-    Gemm gemm = build.gemm(r, build.one_tile(p.m), sharded_rows(p, shard),
-                           Builder::in_place(build.all(product, r)));
+    Gemm gemm =
+        build.gemm(r, build.one_tile(p.m), sharded_rows(p, shard), Builder::in_place(build.all(product, r)));
     gemm.a = build.all(gathered, r);
     build.step(r, compute_lane, std::move(gemm));
     finish_rows(build, r, product, p.m);
@@ -186,6 +186,16 @@ std::optional<Reason> not_served(const Problem& p) {
       p.op == Op::gemm_allgather_gemm || p.op == Op::gemm || p.op == Op::allgather)
     return Reason{fmt::format("{} is not served by low-latency: use {}", name(p.op),
                               p.op == Op::allgather ? "copy-engine" : "another mechanism")};
+  if (p.traits().reduces() && p.result_epilogue().activation == Activation::swiglu)
+    return Reason{"swiglu of a sum needs another pass: use fused or sequential"};
+  constexpr std::int64_t word = 16, most_row = 128 << 10;  // bytes: stores of the kernel, and its registers
+  if (const std::int64_t row = moved_cols(p) * static_cast<std::int64_t>(size_bytes(p.dtype));
+      row % word != 0 || row > most_row)
+    return Reason{
+        fmt::format("a row has {} bytes; low-latency moves multiples of {} up to {}", row, word, most_row)};
+  constexpr int most_ranks = 16;
+  if (p.world > most_ranks)
+    return Reason{fmt::format("{} ranks; low-latency is for up to {}", p.world, most_ranks)};
   return std::nullopt;
 }
 
@@ -220,8 +230,8 @@ Result<Plan> plan_low_latency(const Problem& problem, const Machine& machine,
   if (params.hops < 0 || params.hops > 2) return Reason{"hops must be 1 or 2"};
   if (params.hops == 2 && !reduces_everywhere(problem))
     return Reason{fmt::format("{} takes one hop", name(problem.op))};
-  if (params.symmetric || problem.world > max_world)
-    return Reason{fmt::format("each rank is planned by itself: at most {} ranks", max_world)};
+  if (params.symmetric) return Reason{"each rank is planned by itself: leave symmetric off"};
+  if (!machine.peer_memory) return Reason{"low-latency needs ranks that can store to each other's memory"};
   LowLatencyParams chosen;
   chosen.hops = chosen_hops(problem, machine, params.hops);
   if (const std::int64_t bytes = flagged_bytes(problem, chosen.hops); bytes > most_flagged_bytes)

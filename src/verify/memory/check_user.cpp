@@ -29,9 +29,9 @@ void MemoryCheck::overwrite_all(const Segment& s, std::int32_t index) {
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
     const Buffer& buffer = plan_.buffers[b];
     if (buffer.role != Role::internal || buffer.flagged || setting_ == Setting::context)
-      memory_.overwrite(place(whole(plan_, static_cast<std::int32_t>(b), s.rank),
-                              buffer.flagged ? s.epoch + 1 : s.epoch),
-                        index);
+      memory_.overwrite(
+          place(whole(plan_, static_cast<std::int32_t>(b), s.rank), buffer.flagged ? s.epoch + 1 : s.epoch),
+          index);
   }
 }
 

@@ -158,15 +158,17 @@ void StepCheck::flags(const Elementwise& e) const {
     return plan_.counters[static_cast<std::size_t>(counter)].of_arrivals;
   };
   const bool sends = buffer(e.to.slice).flagged;
-  const bool receives = std::ranges::any_of(e.from, [&](const Placement& at) { return buffer(at.slice).flagged; });
+  const bool receives =
+      std::ranges::any_of(e.from, [&](const Placement& at) { return buffer(at.slice).flagged; });
   require(!sends || !receives, {"to"}, "stores to a flagged buffer what it reads from one");
   require(!receives || std::ranges::any_of(e.gates, [&](const TileGate& g) { return arrivals(g.counter); }),
           {"gates"}, "reads a flagged buffer, but awaits no arrivals");
   for (std::size_t i = 0; i < e.gates.size(); ++i)
-    require(receives == arrivals(e.gates[i].counter), {"gates", i}, "arrivals are awaited by passes that read {}",
-            "a flagged buffer, and these await nothing else");
+    require(receives == arrivals(e.gates[i].counter), {"gates", i},
+            "arrivals are awaited by passes that read {}", "a flagged buffer, and these await nothing else");
   for (std::size_t i = 0; i < e.notify.size(); ++i)
-    require(sends == arrivals(e.notify[i].counter), {"notify", i}, "arrivals are notified by passes that store {}",
+    require(sends == arrivals(e.notify[i].counter), {"notify", i},
+            "arrivals are notified by passes that store {}",
             "to a flagged buffer, and these notify nothing else");
 }
 

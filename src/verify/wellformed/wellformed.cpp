@@ -110,8 +110,8 @@ bool is_asked_for(const Problem& p, Role role) {
 void check_size(const Plan& plan, const Buffer& b, std::int64_t& total, const std::string& where) {
   require(b.rows.size() == plan.ranks.size(), where, "rows of {} ranks, but planned are {}", b.rows.size(),
           plan.ranks.size());
-  require(b.flagged ? b.depth == flagged_copies : b.depth == 1 || b.depth == 2, where, "depth {}; expected {}",
-          b.depth, b.flagged ? "3, of a flagged buffer" : "1 or 2");
+  require(b.flagged ? b.depth == flagged_copies : b.depth == 1 || b.depth == 2, where,
+          "depth {}; expected {}", b.depth, b.flagged ? "3, of a flagged buffer" : "1 or 2");
   require(b.cols >= 1 && b.cols <= max_rows, where, "{} columns; expected 1 to {}", b.cols, max_rows);
   const std::int64_t row_bytes = b.cols * static_cast<std::int64_t>(size_bytes(b.dtype)) * b.depth;
   for (const std::int64_t rows : b.rows) {
@@ -212,8 +212,8 @@ void check_submission(const Plan& plan, const Lane& lane, const std::string& whe
   }
 }
 
-/// What arrives in flagged buffers orders nothing else. So the ranks of such a plan share no other memory, and
-/// no step but a pass uses these buffers.
+/// What arrives in flagged buffers orders nothing else. So the ranks of such a plan share no other memory,
+/// and no step but a pass uses these buffers.
 void check_flags(const Plan& plan, const std::string& where, const Step& step, int rank) {
   const Accesses accesses = accesses_of(step, plan.world());
   for (const auto& [other, buffer] : accesses.memory) {
@@ -221,7 +221,8 @@ void check_flags(const Plan& plan, const std::string& where, const Step& step, i
     require(!used.flagged || std::holds_alternative<Elementwise>(step), where,
             "uses '{}', which is flagged: only passes do", used.name);
     require(used.flagged || other == rank, where,
-            "uses '{}' of rank {}; in a plan with flagged buffers ranks share nothing else", used.name, other);
+            "uses '{}' of rank {}; in a plan with flagged buffers ranks share nothing else", used.name,
+            other);
   }
   for (const CounterRef& count : accesses.counters)
     require(count.rank == rank || plan.counters[static_cast<std::size_t>(count.counter)].of_arrivals, where,

@@ -32,6 +32,21 @@ __device__ __forceinline__ std::uint32_t load_relaxed_sys(const std::uint32_t* a
   return value;
 }
 
+/// Reads 16 bytes that others may write at any time, each 32-bit word for itself. Orders nothing.
+__device__ __forceinline__ uint4 load_relaxed_sys(const uint4* at) {
+  uint4 value;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(at));
+  return value;
+}
+
+/// Writes 16 bytes that others may read at any time, each 32-bit word for itself. Orders nothing.
+__device__ __forceinline__ void store_relaxed_sys(uint4* at, uint4 value) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w));
+}
+
 /// Adds to a counter after all writes of this thread, and writes that reached it through a barrier, are
 /// visible at the scope.
 __device__ __forceinline__ void add_release_gpu(std::uint32_t* at, std::uint32_t value) {

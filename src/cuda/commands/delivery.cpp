@@ -1,0 +1,184 @@
+// Deliveries: stores to flagged buffers of peers, and passes over what arrives, as one kernel.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "command.hpp"
+#include "cuda/kernels/flagged.hpp"
+#include "cuda/memory/flagged.hpp"
+#include "cuda/raii/check.hpp"
+#include "elements.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/plan/print.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+class Deliver final : public Command {
+ public:
+  explicit Deliver(const DeliveryArgs& args) : args_(args) {
+    check(prepare_delivery(args_, launch_), "prepare a delivery");
+  }
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    DeliveryArgs args = args_;
+    args.shifts = shifts;
+    check(launch_delivery(args, launch_, stream), "launch a delivery");
+  }
+
+ private:
+  DeliveryArgs args_;
+  DeliveryLaunch launch_;
+};
+
+/// Fills the arguments of a delivery from its passes.
+class Maker {
+ public:
+  explicit Maker(const Context& context) : context_(context) {
+    args_.flagged = context.memory.flagged().place(context.rank);
+    args_.watch = context.watch;
+    args_.early = context.launch.may_start_early;
+    const Problem& problem = context.plan.problem();
+    std::uint32_t hash = 2166136261u;  // FNV-1a
+    for (const char letter : describe(problem))
+      hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+    args_.plan = hash;
+    args_.m = static_cast<std::uint32_t>(problem.m);
+  }
+
+  void add(const Elementwise& pass) {
+    require(pass.first == 0 && pass.count < 0 && pass.queue < 0, "does all items of a pass by itself");
+    require(args_.cols == 0 || args_.cols == pass.grid.cols, "has passes of equal width");
+    args_.cols = static_cast<std::int32_t>(pass.grid.cols);
+    args_.type = element(buffer(pass.to.slice).dtype);
+    require(pass.grid.cols * static_cast<std::int64_t>(size_bytes(buffer(pass.to.slice).dtype)) % 16 == 0,
+            "moves rows of multiples of 16 bytes");
+    for (const Placement& from : pass.from)
+      require(buffer(from.slice).dtype == buffer(pass.to.slice).dtype, "sums rows of the output's type");
+    if (buffer(pass.to.slice).flagged)
+      send(pass);
+    else
+      take(pass);
+  }
+
+  const DeliveryArgs& finish() {
+    used_bytes_ = std::max(used_bytes_, FlaggedMemory::first_byte(context_.plan.world()));  // the greetings
+    args_.used = static_cast<std::uint32_t>(used_bytes_ / greeting_bytes);
+    return args_;
+  }
+
+ private:
+  void require(bool holds, const char* what) const {
+    if (!holds)
+      throw Unsupported(fmt::format("CUDA: steps {} to {} of lane {}: a delivery {}", context_.launch.first,
+                                    context_.launch.last - 1, context_.launch.stream, what));
+  }
+  const Buffer& buffer(const Slice& slice) const {
+    return context_.plan.buffers[static_cast<std::size_t>(slice.buffer)];
+  }
+  /// The rows of a placement, in order and whole.
+  DeliveredRows rows(const Placement& at, std::int64_t count) const {
+    const auto* const form = std::get_if<placement::Matrix>(&at.form);
+    require(form != nullptr && form->rows == RowMap::identity(count) && at.slice.col == 0 &&
+                at.slice.cols == buffer(at.slice).cols,
+            "moves whole rows in order");
+    return rows(at.slice);
+  }
+  DeliveredRows rows(const Slice& slice) const {
+    if (buffer(slice).flagged) return {reinterpret_cast<char*>(offset(slice)), 0, true, 0};
+    const Address address = context_.memory.at(slice, context_.parity);
+    return {address.at, address.matrix, false, 0};
+  }
+  /// A delivery takes a copy of the flagged memory for itself, so the buffer of each begins at the same
+  /// place.
+  std::int64_t offset(const Slice& slice) const {
+    return FlaggedMemory::first_byte(context_.plan.world()) +
+           slice.row * context_.memory.row_bytes(slice.buffer);
+  }
+
+  void send(const Elementwise& pass) {
+    require(args_.sent < most_deliveries, "has at most 16 sends");
+    require(pass.from.size() == 1 && pass.epilogue == Epilogue{} && !pass.norm.enabled,
+            "sends rows as they are");
+    SentRows& sent = args_.sends[args_.sent++];
+    sent.from = rows(pass.from.front(), pass.grid.rows);
+    sent.to = offset(pass.to.slice);
+    (void)rows(pass.to, pass.grid.rows);
+    sent.rows = static_cast<std::int32_t>(pass.grid.rows);
+    for (const std::int32_t rank : ranks_of(pass.to, context_.plan.world())) {
+      require(rank != context_.rank, "sends to other ranks");
+      sent.ranks |= 1u << rank;
+    }
+    note_used(pass.to.slice);
+  }
+
+  void take(const Elementwise& pass) {
+    require(args_.taken < most_deliveries, "has at most 16 passes");
+    require(pass.epilogue.activation != Activation::swiglu, "does not join columns");
+    TakenRows& taken = args_.takes[args_.taken++];
+    taken.first = sources_, taken.count = static_cast<std::int32_t>(pass.from.size());
+    taken.rows = static_cast<std::int32_t>(pass.grid.rows);
+    require(sources_ + taken.count <= most_deliveries, "reads at most 16 sources");
+    for (const Placement& from : pass.from) {
+      DeliveredRows& source = args_.sources[sources_++] = rows(from, pass.grid.rows);
+      if (!source.flagged) continue;
+      require(from.slice.rank == context_.rank, "reads what arrives here");
+      source.source = static_cast<std::uint8_t>(sender(from.slice));
+      note_used(from.slice);
+    }
+    taken.to = rows(pass.to, pass.grid.rows);
+    const bool first = args_.taken == 1;
+    const DeliveredRows bias = pass.epilogue.bias ? rows(pass.bias) : DeliveredRows{};
+    const DeliveredRows weight = pass.norm.enabled ? rows(pass.norm_weight) : DeliveredRows{};
+    const Activate activation = activate(pass.epilogue.activation);
+    require(first || (args_.activate == activation && args_.norm == pass.norm.enabled &&
+                      args_.has_residual == pass.norm.residual && args_.bias.at == bias.at),
+            "finishes all rows alike");
+    args_.activate = activation;
+    args_.bias = bias;
+    args_.norm = pass.norm.enabled;
+    args_.epsilon = pass.norm.epsilon;
+    args_.norm_weight = weight;
+    args_.has_residual = pass.norm.residual;
+    if (!pass.norm.residual) return;
+    taken.residual = rows(pass.residual, pass.grid.rows);
+    taken.sum = rows(pass.sum, pass.grid.rows);
+  }
+
+  /// The rank whose rows arrive in a slice.
+  int sender(const Slice& slice) const {
+    const auto sends = [&](const Step& step) {
+      const auto* const pass = std::get_if<Elementwise>(&step);
+      if (pass == nullptr || pass->to.slice.buffer != slice.buffer || pass->to.slice.row != slice.row)
+        return false;
+      const auto to = ranks_of(pass->to, context_.plan.world());
+      return std::ranges::find(to, context_.rank) != to.end();
+    };
+    for (std::size_t rank = 0; rank < context_.plan.ranks.size(); ++rank)
+      for (const Lane& lane : context_.plan.ranks[rank].lanes)
+        if (std::ranges::any_of(lane.steps, sends)) return static_cast<int>(rank);
+    return context_.rank;
+  }
+
+  /// All that any rank may store of the buffer, which other ranks store at the same places.
+  void note_used(const Slice& slice) {
+    const Buffer& flagged = buffer(slice);
+    used_bytes_ = std::max(used_bytes_, offset({slice.buffer, slice.rank, 0, 0, 0, 0}) +
+                                            flagged.bytes(context_.rank) / flagged.depth);
+  }
+
+  const Context& context_;
+  DeliveryArgs args_{};
+  std::int32_t sources_ = 0;
+  std::int64_t used_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_delivery(const Context& context, const std::vector<Step>& steps) {
+  Maker maker(context);
+  for (const Step& step : steps)
+    if (const auto* const pass = std::get_if<Elementwise>(&step)) maker.add(*pass);
+  return std::make_unique<Deliver>(maker.finish());
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,99 @@
+// Instances of the delivery kernel, and their launch.
+#include <algorithm>
+
+#include "cuda/kernels/device_facts.hpp"
+#include "delivery.cuh"
+
+namespace shingle::cuda {
+namespace {
+
+__global__ void clear_kernel(uint4* at, std::int64_t count) {
+  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * blockDim.x)
+    at[i] = {flag, flag, flag, flag};
+}
+
+template <class T>
+const void* kernel_of(int chunks) {
+  if (chunks <= 1) return reinterpret_cast<const void*>(delivery_kernel<T, 1>);
+  if (chunks <= 2) return reinterpret_cast<const void*>(delivery_kernel<T, 2>);
+  if (chunks <= 4) return reinterpret_cast<const void*>(delivery_kernel<T, 4>);
+  if (chunks <= most_row_chunks) return reinterpret_cast<const void*>(delivery_kernel<T, most_row_chunks>);
+  return nullptr;
+}
+
+const void* kernel_of(Element type, int chunks) {
+  switch (type) {
+    case Element::f32:
+      return kernel_of<float>(chunks);
+    case Element::bf16:
+      return kernel_of<__nv_bfloat16>(chunks);
+    case Element::f16:
+      return kernel_of<__half>(chunks);
+  }
+  return nullptr;
+}
+
+int size_of(Element type) {
+  return type == Element::f32 ? 4 : 2;
+}
+
+}  // namespace
+
+/// With few rows a CTA has a thread for each chunk of a row; with many, a CTA of half the threads leaves room
+/// for another one on its SM.
+cudaError_t prepare_delivery(const DeliveryArgs& args, DeliveryLaunch& at) {
+  DeviceFacts facts;
+  if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
+  int sent = 0, taken = 0;
+  for (int i = 0; i < args.sent; ++i) sent += args.sends[i].rows;
+  for (int i = 0; i < args.taken; ++i) taken += args.takes[i].rows;
+  const int rows = std::max({sent, taken, 1});
+  const int row_chunks = args.cols * size_of(args.type) / 16;
+  const auto threads_for = [&](int chunks) {
+    return std::max((row_chunks + chunks - 1) / chunks + 31, 32) / 32 * 32;
+  };
+  int chunks = rows <= facts.sms ? 1 : 2;
+  while (threads_for(chunks) > most_threads(chunks)) chunks *= 2;
+  at.kernel = kernel_of(args.type, chunks);
+  if (at.kernel == nullptr) return cudaErrorInvalidValue;
+  at.threads = threads_for(chunks);
+  at.early = args.early && ptx::launch_early(facts.major);
+  int each = 0;
+  if (const cudaError_t error =
+          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, at.kernel, at.threads, 0);
+      error != cudaSuccess)
+    return error;
+  if (each == 0) return cudaErrorInvalidConfiguration;
+  at.ctas = std::min(rows, each * facts.sms);
+  return cudaSuccess;
+}
+
+cudaError_t launch_delivery(DeliveryArgs& args, const DeliveryLaunch& at, cudaStream_t stream) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(at.ctas));
+  config.blockDim = dim3(static_cast<unsigned>(at.threads));
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = at.early ? 1 : 0;
+  void* parameters[] = {&args};
+  return cudaLaunchKernelExC(&config, at.kernel, parameters);
+}
+
+cudaError_t launch_clear(char* at, std::int64_t bytes, cudaStream_t stream) {
+  clear_kernel<<<256, 256, 0, stream>>>(reinterpret_cast<uint4*>(at), bytes / 16);
+  return cudaGetLastError();
+}
+
+cudaError_t preload_deliveries() {
+  cudaFuncAttributes attributes;
+  for (const Element type : {Element::f32, Element::bf16, Element::f16})
+    for (const int chunks : {1, 2, 4, most_row_chunks})
+      if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel_of(type, chunks))) return error;
+  return cudaFuncGetAttributes(&attributes, clear_kernel);
+}
+
+}  // namespace shingle::cuda

@@ -1,0 +1,281 @@
+// The kernel of a delivery (kernels/flagged.hpp).
+//
+// A CTA takes whole rows. Phases of a CTA:
+//
+//   1. The first CTA greets all other ranks.
+//   2. Each thread stores its chunks of the CTA's rows into other ranks' memory.
+//   3. The CTAs clear what arrived in the last turn.
+//   4. For each row to take: every thread loads its chunks of this rank's own rows, residual and weight. It
+//      polls its chunks of other ranks' rows, sums all in their order in fp32, and applies bias, activation
+//      and residual. With a norm, the CTA sums the squares, and every thread scales its chunks.
+//   5. The first CTA awaits the greetings of all other ranks, and compares them with its own.
+//   6. The last CTA to end counts the turn.
+//
+// Memory order: a word that is not `flag` is complete, and no other data depend on it. The kernel waits for
+// the end of the kernels before it, and the kernels behind it for its end.
+//
+// Checks: all CTAs are resident (prepare_delivery). A CTA sends all its rows before it waits.
+#pragma once
+
+#include "cuda/kernels/elementwise/activation.cuh"
+#include "cuda/kernels/elementwise/chunk.cuh"
+#include "cuda/kernels/flagged.hpp"
+#include "cuda/kernels/ptx/clock.cuh"
+#include "cuda/kernels/ptx/grids.cuh"
+#include "cuda/kernels/wait.cuh"
+
+namespace shingle::cuda {
+
+/// Threads of a CTA, by chunks of a row that each has.
+constexpr int most_threads(int chunks) {
+  return chunks == 1 ? 1024 : 512;
+}
+
+__device__ __forceinline__ bool has_arrived(const uint4& v) {
+  return v.x != flag && v.y != flag && v.z != flag && v.w != flag;
+}
+
+__device__ __forceinline__ uint4 without_flags(uint4 v) {
+  v.x = v.x == flag ? 0 : v.x;
+  v.y = v.y == flag ? 0 : v.y;
+  v.z = v.z == flag ? 0 : v.z;
+  v.w = v.w == flag ? 0 : v.w;
+  return v;
+}
+
+template <class T, int chunks>
+struct Delivery {
+  static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
+  static constexpr std::uint32_t copies = 3;
+  using Values = float[chunks][length];
+
+  const DeliveryArgs& args;
+  std::uint32_t turn;
+  char* own;          ///< begin of this rank's copy of the turn
+  bool over = false;  ///< the rank's waits were ended
+
+  __device__ Delivery(const DeliveryArgs& of, std::uint32_t number)
+      : args(of), turn(number), own(copy(of.flagged.rank, number)) {}
+
+  __device__ char* copy(int rank, std::uint32_t number) const {
+    return args.flagged.copies[rank] + number % copies * args.flagged.copy_bytes;
+  }
+  __device__ int row_bytes() const { return args.cols * static_cast<int>(sizeof(T)); }
+  __device__ int row_chunks() const { return row_bytes() / vector_bytes; }
+  __device__ int chunk(int j) const { return static_cast<int>(threadIdx.x + j * blockDim.x); }
+  __device__ char* row_of(const DeliveredRows& rows, int row) const {
+    char* const first =
+        rows.flagged ? own + reinterpret_cast<std::intptr_t>(rows.at) : rows.at + args.shifts.of[rows.matrix];
+    return first + static_cast<std::int64_t>(row) * row_bytes();
+  }
+
+  __device__ uint4 greeting() const {
+    constexpr std::uint32_t never_flag = 1;  // the lowest bit
+    return {turn << 1 | never_flag, args.plan << 1 | never_flag, args.m << 1 | never_flag, never_flag};
+  }
+  __device__ uint4* greeting_of(char* begin, int rank) const {
+    return reinterpret_cast<uint4*>(begin + rank * greeting_bytes);
+  }
+
+  /// Raises `abort` if a peer's greeting has arrived and is another delivery's.
+  __device__ void compare(int peer, const uint4& other) {
+    const uint4 mine = greeting();
+    if (other.x == mine.x && other.y == mine.y && other.z == mine.z) return;
+    over = true;
+    if (atomicExch(args.watch.claim, 1u) != 0) return;
+    volatile Stall& stall = *args.watch.stall;
+    stall.counter = reinterpret_cast<const std::uint32_t*>(greeting_of(own, peer));
+    stall.own_call = mine.z >> 1;
+    stall.other_call = other.z >> 1;
+    ptx::store_release_sys(args.watch.abort, 1u);
+  }
+
+  /// Polls 16 bytes until they have arrived. `seen`: what a first load saw. Returns what has arrived, or
+  /// anything if the rank's waits were ended.
+  __device__ uint4 await(const uint4* at, uint4 seen, int peer) {
+    std::uint64_t deadline = 0;
+    for (std::uint32_t polls = 1; !has_arrived(seen) && !over; ++polls) {
+      if (polls % polls_between_looks == 0) {
+        const std::uint64_t now = ptx::global_timer();
+        if (deadline == 0) deadline = now + *args.watch.timeout_ns;
+        const uint4* const greeted = greeting_of(own, peer);
+        if (const uint4 other = ptx::load_relaxed_sys(greeted); has_arrived(other)) compare(peer, other);
+        if (now >= deadline) give_up({reinterpret_cast<const std::uint32_t*>(greeted)}, turn, 0, args.watch);
+        over = over || ptx::load_relaxed_sys(args.watch.abort) != 0;
+      }
+      seen = ptx::load_relaxed_sys(at);
+    }
+    return seen;
+  }
+
+  __device__ void greet() const {
+    const int peer = static_cast<int>(threadIdx.x);
+    if (blockIdx.x != 0 || peer >= args.flagged.world || peer == args.flagged.rank) return;
+    ptx::store_relaxed_sys(greeting_of(copy(peer, turn), args.flagged.rank), greeting());
+  }
+
+  __device__ void await_greetings() {
+    const int peer = static_cast<int>(threadIdx.x);
+    if (blockIdx.x != 0 || peer >= args.flagged.world || peer == args.flagged.rank) return;
+    const uint4* const at = greeting_of(own, peer);
+    const uint4 other = await(at, ptx::load_relaxed_sys(at), peer);
+    if (!over) compare(peer, other);
+  }
+
+  __device__ void send(const SentRows& rows, int row) const {
+    const char* const from = row_of(rows.from, row);
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      if (chunk(j) >= row_chunks()) break;
+      Chunk<T, length> loaded;
+      load(loaded, from + chunk(j) * vector_bytes, length);
+      const uint4 value = without_flags({loaded.word[0], loaded.word[1], loaded.word[2], loaded.word[3]});
+      const std::int64_t to =
+          rows.to + static_cast<std::int64_t>(row) * row_bytes() + chunk(j) * vector_bytes;
+      for (int peer = 0; peer < args.flagged.world; ++peer)
+        if (rows.ranks >> peer & 1)
+          ptx::store_relaxed_sys(reinterpret_cast<uint4*>(copy(peer, turn) + to), value);
+    }
+  }
+
+  __device__ void clear(std::uint32_t used) const {
+    auto* const last = reinterpret_cast<uint4*>(copy(args.flagged.rank, turn + copies - 1));
+    const uint4 empty{flag, flag, flag, flag};
+    for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < used; i += gridDim.x * blockDim.x)
+      last[i] = empty;
+  }
+
+  using Row = Chunk<T, length>[chunks];
+  __device__ void load_row(const char* row, Row& into) const {
+#pragma unroll
+    for (int j = 0; j < chunks; ++j)
+      if (chunk(j) < row_chunks()) load(into[j], row + chunk(j) * vector_bytes, length);
+  }
+  __device__ void store_row(char* row, const Values& x) const {
+#pragma unroll
+    for (int j = 0; j < chunks; ++j)
+      if (chunk(j) < row_chunks()) store(narrowed<T>(x[j]), row + chunk(j) * vector_bytes, length);
+  }
+
+  /// Adds the sources of a row in their order. First it loads all that it can without waiting.
+  __device__ __forceinline__ void add_sources(const TakenRows& rows, int row, Values& x) {
+    constexpr int batch = chunks == 1 ? 4 : chunks == 2 ? 2 : 1;  // sources whose loads are in flight
+    for (int first = 0; first < rows.count; first += batch) {
+      uint4 seen[batch][chunks];
+#pragma unroll
+      for (int s = 0; s < batch; ++s) {
+        if (first + s >= rows.count) break;
+        const DeliveredRows& source = args.sources[rows.first + first + s];
+        const char* const at = row_of(source, row);
+#pragma unroll
+        for (int j = 0; j < chunks; ++j) {
+          if (chunk(j) >= row_chunks()) break;
+          if (source.flagged) {
+            seen[s][j] = ptx::load_relaxed_sys(reinterpret_cast<const uint4*>(at + chunk(j) * vector_bytes));
+          } else {
+            Chunk<T, length> loaded;
+            load(loaded, at + chunk(j) * vector_bytes, length);
+            seen[s][j] = {loaded.word[0], loaded.word[1], loaded.word[2], loaded.word[3]};
+          }
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < batch; ++s) {
+        if (first + s >= rows.count) break;
+        const DeliveredRows& source = args.sources[rows.first + first + s];
+        const char* const at = row_of(source, row);
+#pragma unroll
+        for (int j = 0; j < chunks; ++j) {
+          if (chunk(j) >= row_chunks()) break;
+          uint4 value = seen[s][j];
+          if (source.flagged)
+            value = await(reinterpret_cast<const uint4*>(at + chunk(j) * vector_bytes), value, source.source);
+          const Chunk<T, length> arrived{{value.x, value.y, value.z, value.w}};
+          add(x[j], arrived);
+        }
+      }
+    }
+  }
+
+  /// The sum of a value over the CTA.
+  __device__ float sum_over_threads(float value, float* warps) const {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    float sum = threadIdx.x % 32 < blockDim.x / 32 ? warps[threadIdx.x % 32] : 0.0f;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    return sum;
+  }
+
+  __device__ __forceinline__ void take(const TakenRows& rows, int row, float* warps) {
+    Row residual, weight, bias;
+    if (args.has_residual) load_row(row_of(rows.residual, row), residual);
+    if (args.norm) load_row(row_of(args.norm_weight, 0), weight);
+    if (args.bias.at != nullptr) load_row(row_of(args.bias, 0), bias);
+    Values x = {};
+    add_sources(rows, row, x);
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      if (args.bias.at != nullptr) add(x[j], bias[j]);
+      activate(args.activate, x[j]);
+      if (args.has_residual) add(x[j], residual[j]);
+      if (chunk(j) >= row_chunks()) continue;
+#pragma unroll
+      for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
+    }
+    if (args.has_residual) store_row(row_of(rows.sum, row), x);
+    if (args.norm) {
+      const float mean = sum_over_threads(squares, warps) / static_cast<float>(args.cols);
+      const float inverse = 1.0f / sqrtf(mean + args.epsilon);
+#pragma unroll
+      for (int j = 0; j < chunks; ++j)
+#pragma unroll
+        for (int i = 0; i < length; ++i) x[j][i] = x[j][i] * inverse * widened(weight[j], i);
+    }
+    store_row(row_of(rows.to, row), x);
+  }
+};
+
+/// Calls visit(rows, row) for every row of several lists that the CTA works on.
+template <class Rows, class Visit>
+__device__ __forceinline__ void for_each_row(const Rows* lists, int count, Visit&& visit) {
+  int before = 0;
+  for (int i = 0; i < count; ++i) {
+    // The first row of the list that is the CTA's: row numbers count over all lists.
+    int row = static_cast<int>(blockIdx.x) - before % static_cast<int>(gridDim.x);
+    if (row < 0) row += static_cast<int>(gridDim.x);
+    for (; row < lists[i].rows; row += static_cast<int>(gridDim.x)) visit(lists[i], row);
+    before += lists[i].rows;
+  }
+}
+
+template <class T, int chunks>
+__global__ void __launch_bounds__(most_threads(chunks))
+    delivery_kernel(const __grid_constant__ DeliveryArgs args) {
+  __shared__ float warps[2][32];  // in turn: a row's sums are read until the barrier of the row behind it
+  ptx::launch_dependents();
+  ptx::await_prerequisites();
+  FlaggedState& state = *args.flagged.state;
+  const std::uint32_t turn = state.turn, used = state.used;
+  Delivery<T, chunks> delivery(args, turn);
+  delivery.greet();
+  for_each_row(args.sends, args.sent, [&](const SentRows& rows, int row) { delivery.send(rows, row); });
+  delivery.clear(used);
+  int parity = 0;
+  for_each_row(args.takes, args.taken, [&](const TakenRows& rows, int row) {
+    delivery.take(rows, row, warps[parity]);
+    parity ^= 1;
+  });
+  delivery.await_greetings();
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (atomicAdd(&state.ended, 1u) != gridDim.x - 1) return;
+  state.ended = 0;
+  state.used = args.used;
+  state.turn = turn + 1;
+}
+
+}  // namespace shingle::cuda
