@@ -53,14 +53,15 @@ void validate_attention(const Problem& p) {
   if (p.transpose_a) throw InvalidArgument("attention takes Q by rows: transpose_a must be off");
 }
 
-/// Requires a collective alone to move rows unchanged.
+/// Requires a collective alone to move rows unchanged, or an all-reduce to sum and normalise them.
 void validate_collective(const Problem& p) {
   if (p.n != p.k)
     throw InvalidArgument(
         fmt::format("{} has no GEMM: n = {} and k = {} must be equal", name(p.op), p.n, p.k));
-  if (p.transpose_a || p.transpose_b || p.epilogue.any() || p.norm.enabled)
-    throw InvalidArgument(
-        fmt::format("{} has no GEMM: it takes no transposes, epilogue or norm", name(p.op)));
+  if (p.transpose_a || p.transpose_b || p.epilogue.any())
+    throw InvalidArgument(fmt::format("{} has no GEMM: it takes no transposes or epilogue", name(p.op)));
+  if (p.norm.enabled && p.op != Op::allreduce)
+    throw InvalidArgument(fmt::format("{} takes no norm: allreduce does", name(p.op)));
 }
 
 /// Requires the two weights to match, and refuses options that a chain of products does not have.

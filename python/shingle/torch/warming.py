@@ -22,11 +22,11 @@ KERNELS = {
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
     "gemm+reducescatter": ["fused", "fused tile=64x128", "fused tile=128x128", "fused helpers=4",
-                           "ring engines=1 slices=1", "ring engines=1 slices=2"],
+                           "ring engines=1 slices=1", "ring engines=1 slices=2", "low-latency"],
     "gemm+allreduce": ["fused", "fused one-shot", "fused tile=64x128 one-shot", "fused tile=128x128 one-shot",
-                       "fused helpers=4", "fused helpers=16", "ring engines=1 slices=1"],
+                       "fused helpers=4", "fused helpers=16", "ring engines=1 slices=1", "low-latency"],
     "allgather+gemm": ["fused", "fused mover=store helpers=8", "ring engines=1 slices=1", "ring engines=1 slices=2",
-                       "copy-engine variant=ring"],
+                       "copy-engine variant=ring", "low-latency"],
 }  # fmt: skip
 WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other

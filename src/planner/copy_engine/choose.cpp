@@ -20,6 +20,8 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
   if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
   if (p.traits().attends) return Reason{"copy-engine does not plan attention: use ring"};
   if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
+  if (p.traits().is_collective() && p.norm.enabled)
+    return Reason{"copy engines do not normalise: use low-latency or sequential"};
   if (!machine.peer_memory && p.world > 1)
     return Reason{
         "copy engines write to other ranks' memory, which is not accessible here: use another mechanism"};

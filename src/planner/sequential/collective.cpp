@@ -75,8 +75,15 @@ void call_library(Builder& build) {
   const std::int64_t shard = p.shard_rows(), all = p.world * shard;
   if (p.traits().routes()) return exchange_rows(build);
   if (p.traits().reduces() && !p.traits().scatters()) {
-    for (int r = 0; r < build.ranks(); ++r)
-      build.collective(r, CollectiveKind::allreduce, build.all(build.a, r), build.all(build.out, r));
+    const bool finishes = build.needs_finishing();
+    const std::int32_t sums = finishes ? build.buffer("sums", p.m, p.n) : build.out;
+    const std::int32_t received = finishes ? build.counter("received", 1) : -1;
+    for (int r = 0; r < build.ranks(); ++r) {
+      build.collective(r, CollectiveKind::allreduce, build.all(build.a, r), build.all(sums, r));
+      if (!finishes) continue;
+      hand_over(build, r, received, communicate_lane, compute_lane);
+      finish_rows(build, r, sums, p.m);
+    }
     return;
   }
   const bool gather = p.traits().gathers();
