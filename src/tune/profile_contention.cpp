@@ -64,7 +64,16 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
     found = watch_.beside(plans_.beside(product, what));
     if (found.product_us > 0 && found.collective_us > 0 && found.alone_us > 0) break;
   }
-  if (found.product_us == 0 || found.collective_us == 0 || found.alone_us == 0) return {};
+  const char* const missing = found.product_us == 0      ? "no product was beside them"
+                              : found.collective_us == 0 ? "none was beside products"
+                              : found.alone_us == 0      ? "none was alone"
+                                                         : nullptr;
+  if (missing != nullptr) {
+    if (options_.progress)
+      options_.progress(fmt::format("          {} of {} on {} workers: {}", name(what.kind),
+                                    format_bytes(what.bytes), what.workers, missing));
+    return {};
+  }
   return ContentionSample{.traffic = traffic,
                           .ranks = size_,
                           .workers = what.workers,

@@ -133,14 +133,16 @@ inline Params draw_params_for(const Problem& problem, std::uint64_t seed) {
   std::uint64_t hash = seed * 0x9e3779b97f4a7c15ull;
   for (const char c : describe(problem)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
   Dice dice(hash);
-  switch (dice.size(0, 4)) {
+  switch (dice.size(0, 5)) {
     case 0:
       return SequentialParams{};
     case 1:
       return ChunkedParams{};
     case 2:
       return SignalParams{};
-    case 3: {
+    case 3:
+      return LowLatencyParams{};
+    case 4: {
       RingParams params;
       params.engines = static_cast<std::int32_t>(dice.size(0, 2));
       params.slices = static_cast<std::int32_t>(dice.size(1, 3));

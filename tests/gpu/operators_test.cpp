@@ -148,6 +148,32 @@ Params draw_engine_params(Dice& dice, const Problem&) {
   return params;
 }
 
+/// Problems of few rows. Rows of some are longer than a CTA holds at a chunk a thread.
+Problem draw_few_rows(Dice& dice, int world) {
+  Problem p;
+  p.world = world;
+  p.op = one_of(dice, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm, Op::allreduce,
+                       Op::reducescatter, Op::gemm_allreduce});
+  p.m = dice.size(1, chance(dice, 30) ? 400 : 20);
+  p.n = 8 * dice.size(1, chance(dice, 20) ? 2500 : 300);
+  p.k = p.traits().multiplies() ? 8 * dice.size(1, 100) : p.n;
+  p.dtype = one_of(dice, {DType::bf16, DType::f16, DType::f32});
+  if (p.traits().multiplies() && p.dtype == DType::f32) p.dtype = DType::bf16;
+  if (p.traits().multiplies()) {
+    p.transpose_b = chance(dice, 60);
+    p.epilogue.bias = chance(dice, 30);
+    p.epilogue.activation = one_of(dice, {Activation::none, Activation::none, Activation::gelu, Activation::silu});
+  }
+  if (p.op == Op::allreduce || p.op == Op::gemm_allreduce || p.op == Op::gemm_reducescatter)
+    if (chance(dice, 50)) p.norm = {true, chance(dice, 60)};
+  return p;
+}
+
+Params draw_low_latency_params(Dice& dice, const Problem& problem) {
+  const bool everywhere = problem.traits().reduces() && !problem.traits().scatters();
+  return LowLatencyParams{.hops = everywhere ? static_cast<std::int32_t>(dice.size(1, 2)) : 1};
+}
+
 class Operators : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -240,6 +266,12 @@ TEST_P(Operators, RandomCopyEngineProblemsAreRight) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
   if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
   expect_random(200, draw_engine_problem, draw_engine_params);
+}
+
+TEST_P(Operators, RandomProblemsOfFewRowsAreRight) {
+  if (GetParam() == 1) GTEST_SKIP() << "one rank has no peers";
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  expect_random(400, draw_few_rows, draw_low_latency_params);
 }
 
 }  // namespace

@@ -168,7 +168,10 @@ std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, cons
   if (chance(draw, 50)) engines.launchers = static_cast<std::int32_t>(draw.size(1, problem.world));
   ring.unregistered = fused.unregistered = engines.unregistered = chance(draw, 30);
   fused.tile = engines.tile = tile;
-  return {SequentialParams{}, chunked, SignalParams{.tile = tile}, ring, fused, engines};
+  LowLatencyParams low_latency;
+  const bool everywhere = problem.traits().reduces() && !problem.traits().scatters();
+  if (everywhere && chance(draw, 70)) low_latency.hops = static_cast<std::int32_t>(draw.size(1, 2));
+  return {SequentialParams{}, chunked, SignalParams{.tile = tile}, ring, fused, engines, low_latency};
 }
 /// Params of one mechanism, from the same draws for each.
 template <class Source>

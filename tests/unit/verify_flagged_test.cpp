@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lower/launch_program.hpp"
+#include "plan/steps.hpp"
 #include "shingle/planner/planner.hpp"
 #include "support/expect_proof.hpp"
 
@@ -11,10 +12,16 @@ namespace {
 
 using namespace test;
 
+Machine of_workers(std::int32_t workers) {
+  Machine machine;
+  machine.workers = workers;
+  return machine;
+}
+
 Plan planned(Op op, int hops = 1, int world = 2, std::int64_t m = 8) {
   Problem p = small(op, world);
   p.m = m;
-  return plan_low_latency(p, Machine{.workers = 2}, {.hops = hops}).value();
+  return plan_low_latency(p, of_workers(2), {.hops = hops}).value();
 }
 
 std::vector<Step>& steps_of(Plan& plan, int rank) {
@@ -163,7 +170,7 @@ TEST(LowLatency, RefusesWhatItsKernelCannotDo) {
     return plan ? std::string() : plan.reason();
   };
   Problem p = small(Op::gemm_allreduce);
-  const Machine machine{.workers = 2};
+  const Machine machine = of_workers(2);
   EXPECT_EQ(reason(p, {}, machine), "");
   p.n = 9;
   EXPECT_THAT(reason(p, {}, machine), testing::HasSubstr("a row has 36 bytes"));
@@ -183,7 +190,7 @@ TEST(LowLatency, TakesTheHopsThatArePredictedFaster) {
   const auto hops = [](int world, std::int64_t m) {
     Problem p = small(Op::gemm_allreduce, world);
     p.m = m, p.n = 8192, p.k = 8, p.dtype = DType::bf16;
-    Machine machine{.workers = 132};
+    Machine machine = of_workers(132);
     machine.link = {350, 1};
     machine.launch_us = 3, machine.signal_us = 1;
     return plan_low_latency(p, machine).value().params.front().value;

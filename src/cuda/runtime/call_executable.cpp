@@ -154,6 +154,7 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
   const RelaxedCapture relaxed;  // to look at events of earlier calls
   arena_->monitor().require_working();
   if (!streams.empty()) require_one_each(world_.local(), streams);
+  require_all(matrices);
   require_registered(matrices);
   const bool capturing = are_captured(world_.local(), streams);
   if (capturing && !unfit_for_graph_.empty()) throw Unsupported(unfit_for_graph_);
@@ -204,6 +205,21 @@ std::size_t CallExecutable::launches_of(const Rank& rank) {
 void CallExecutable::make_room(Rank& rank) {
   arena_->monitor().make_room(rank.calls.local.rank(), rank.calls.queue.backlog(), launches_of(rank),
                               [] { return false; });
+}
+
+/// Throws InvalidArgument if a matrix of a local rank is missing.
+void CallExecutable::require_all(std::span<const CallMatrix> matrices) const {
+  for (const auto& at : ranks_) {
+    const int rank = at->calls.local.rank();
+    std::uint32_t given = 0;
+    for (const CallMatrix& matrix : matrices)
+      if (matrix.rank == rank && matrix.memory.data != nullptr) given |= 1u << static_cast<int>(matrix.role);
+    for (std::size_t role = 0; role < buffers_.size(); ++role)
+      if (buffers_[role] >= 0 && (given >> role & 1) == 0 &&
+          plan_.buffers[static_cast<std::size_t>(buffers_[role])].bytes(rank) > 0)
+        throw InvalidArgument(
+            fmt::format("matrix '{}' of rank {} is missing", name(static_cast<Role>(role)), rank), rank);
+  }
 }
 
 /// Throws InvalidArgument if a matrix that peers access does not lie in the heap, or is not one that they can

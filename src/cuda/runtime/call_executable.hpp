@@ -57,6 +57,7 @@ class CallExecutable final : public Executable {
   struct Matrices;
   struct Ready;
   bool is_reached(std::int32_t buffer) const;
+  void require_all(std::span<const CallMatrix> matrices) const;
   void require_registered(std::span<const CallMatrix> matrices) const;
   void make(Rank& rank);
   bool must_copy(const Rank& rank, const CallMatrix& matrix) const;
