@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Checks what libshingle.so shows and needs: check_abi.py LIBRARY [MPI_MODULE] | check_abi.py --self-test LIBRARY
+"""Checks what libshingle.so shows and needs: check_abi.py LIBRARY [MODULE…] | check_abi.py --self-test LIBRARY
 
   exported   exactly the functions of src/shared/exports.map, with its version, and each is declared in shingle/shingle.h
   soname     libshingle.so.1
-  needed     no MPI, NCCL, cuBLASLt, cuDNN or CUDA driver; the module of MPI exports its one table
+  needed     no MPI, NCCL, cuBLASLt, cuDNN or CUDA driver
+  modules    libshingle-mpi.so exports its one table; libshingle_torch.so its functions, and needs no PyTorch or CUDA
 Prints each problem. Exits 1 if there is one. --self-test proves that each check can fail.
 """
 
@@ -13,6 +14,10 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODULES = {
+    "libshingle-mpi.so": {"shingle_mpi_module"},
+    "libshingle_torch.so": {"shingle_torch_calls_create", "shingle_torch_calls_destroy", "shingle_torch_register"},
+}  # fmt: skip
 FORBIDDEN = "mpi open-rte open-pal pmix nccl cublas cudnn cuda nvrtc nvidia"
 
 
@@ -54,6 +59,14 @@ def problems(found, needed, soname, exports, header):
         yield f"has the soname {soname}; expected libshingle.so.1"
 
 
+def module_problems(name, shown, needed):
+    expected = next((symbols for file, symbols in MODULES.items() if name.startswith(file)), set())
+    if shown != expected:
+        yield f"{name} exports {sorted(shown)}; expected {sorted(expected)}"
+    if name.startswith("libshingle_torch"):
+        yield from (f"{name} needs {library}" for library in needed if re.match("lib(torch|c10|cu|nv)", library))
+
+
 def facts(library):
     return {
         "found": exported(library), "needed": dynamic(library, "NEEDED"), "soname": dynamic(library, "SONAME"),
@@ -79,18 +92,22 @@ def self_test(right):
         found = list(problems(**{**right, **change}))
         if len(found) != 1 or expected not in found[0]:
             yield f"with {expected!r} to find, it finds {found}"
+    torch = "libshingle_torch.so"
+    for shown, needed, expected in ((set(), [], "exports []"), (MODULES[torch], ["libtorch_cpu.so"], "needs libtorch")):
+        found = list(module_problems(torch, shown, needed))
+        if len(found) != 1 or expected not in found[0]:
+            yield f"with {expected!r} to find, it finds {found}"
 
 
 def main():
     libraries = [argument for argument in sys.argv[1:] if argument != "--self-test"]
     testing = "--self-test" in sys.argv
-    if not 1 <= len(libraries) <= 2 - testing or libraries[0].startswith("-"):
+    if not libraries or testing and len(libraries) > 1 or libraries[0].startswith("-"):
         sys.exit(__doc__)
     right = facts(libraries[0])
     found = list(self_test(right) if testing else problems(**right))
     for module in libraries[1:]:
-        if (shown := exported(module)) != {"shingle_mpi_module"}:
-            found.append(f"{module} exports {sorted(shown)}; expected shingle_mpi_module")
+        found += module_problems(pathlib.Path(module).name, exported(module), dynamic(module, "NEEDED"))
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(1 if found else 0)
 

@@ -107,6 +107,7 @@ class Context:
         )  # fmt: skip
         _abi.check(_abi.library().shingle_context_create(world.handle, options, ctypes.byref(handle)))
         self._handle = handle
+        self.address = handle.value  # of the handle; 0 if it is closed
         self.world = world
         self.lock = threading.RLock()
 
@@ -181,7 +182,7 @@ class Context:
     def close(self):
         """Waits until all calls are done, then releases the context. Destroy graphs that hold its calls first."""
         with self.lock:
-            handle, self._handle = self._handle, None
+            handle, self._handle, self.address = self._handle, None, 0
             _abi.library().shingle_context_destroy(handle)
 
 
@@ -228,20 +229,20 @@ class Call:
     """Calls of an operator on matrices whose ranks and roles are fixed. Addresses, rows and strides vary."""
 
     def __init__(self, op, matrices, streams=0):
-        largest, self._context, self._number = op.largest, op.context, op.number
-        self._matrices = (_abi.Matrix * len(matrices))()
-        for at, (rank, role) in zip(self._matrices, matrices):
+        largest, self._context, self.number = op.largest, op.context, op.number
+        self.matrices = (_abi.Matrix * len(matrices))()
+        for at, (rank, role) in zip(self.matrices, matrices):
             at.struct_size, at.dtype = ctypes.sizeof(_abi.Matrix), largest.dtype
             at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role)
         # Calls write into the structs as words: setting fields costs twice as much.
-        self._words = memoryview(self._matrices).cast("B").cast("q")
+        self._words = memoryview(self.matrices).cast("B").cast("q")
         self._at = [i * ctypes.sizeof(_abi.Matrix) // WORD for i in range(len(matrices))]
         self._streams = (ctypes.c_void_p * max(streams, 1))()
         self._arguments = _abi.Arguments(
-            matrices=self._matrices, streams=self._streams if streams else None, matrix_count=len(matrices),
+            matrices=self.matrices, streams=self._streams if streams else None, matrix_count=len(matrices),
             stream_count=streams,
         )  # fmt: skip
-        self._function = _abi.library().shingle_context_call
+        self.function = _abi.library().shingle_context_call
         self._reference = ctypes.byref(self._arguments)
 
     def __call__(self, m, matrices, streams=(), routing=None):
@@ -261,7 +262,7 @@ class Call:
                 self._streams[i] = stream
             if routing is not None:
                 self._arguments.routing = routing.pointer
-            status = self._function(context.handle, self._number, m, self._reference)
+            status = self.function(context.handle, self.number, m, self._reference)
             if status != 0:
                 _abi.check(status)
 

@@ -2,7 +2,7 @@
 """Checks a wheel of Shingle: check_wheel.py WHEEL [--most-mb N]
 
   tag     py3-none, for a manylinux platform
-  files   the package's sources, the program, the library, models, machines and bundled libraries; nothing else
+  files   the package's sources, the program, the libraries, models, machines and bundled libraries; nothing else
   needed  the program and the libraries need glibc, libstdc++, libgcc and what is bundled; no MPI, NCCL or CUDA library
   size    at most N MB
 Prints each problem. Exits 1 if there is one.
@@ -25,7 +25,8 @@ def expected_files():
     shipped = {
         f"shingle/{folder}/{file.name}" for folder in ("models", "machines") for file in (ROOT / folder).iterdir()
     }
-    others = {"shingle/py.typed", "shingle/bin/shingle", "shingle/libshingle.so", "shingle/bench/suite.json"}
+    libraries = {"shingle/libshingle.so", "shingle/libshingle_torch.so"}
+    others = {"shingle/py.typed", "shingle/bin/shingle", "shingle/bench/suite.json"} | libraries
     return sources | shipped | others
 
 

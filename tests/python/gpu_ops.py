@@ -285,6 +285,48 @@ def cuda_graph():
     graph.reset()
 
 
+def repeated():
+    """Calls like an earlier one, which libshingle_torch.so serves: on other inputs, on a side stream and in a graph."""
+    import torch
+    from shingle.torch import native
+    from shingle.torch.choices import LIBRARY, PREDICTED
+    from shingle.torch.warming import forced
+
+    assert native.available("cuda"), "no libshingle_torch.so beside libshingle.so, or PyTorch lacks a function"
+    dtype, served, serve = torch.bfloat16, [], native.serve
+    names = ("gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm", "all_gather_gemm", "mlp")
+    inputs = [calls(512, dtype) for _ in range(5)]
+
+    def noted(key, tensors):
+        found = serve(key, tensors)
+        served.append(found is not None)
+        return found
+
+    def step(ops):
+        return [out for name in names for out in torch.utils._pytree.tree_leaves(ops[name][0](*ops[name][1]))]
+
+    native.serve, stream, graph = noted, torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    try:
+        with torch.no_grad(), forced(PREDICTED):
+            got = [step(inputs[0]), step(inputs[1])]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                got.append(step(inputs[2]))
+            torch.cuda.current_stream().wait_stream(stream)
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                got += [step(inputs[3]), step(inputs[4])]
+            graph.replay()
+    finally:
+        native.serve = serve
+    expected = [by_library for by_library in (False, True, True, False, True) for _ in names]
+    assert served == expected, f"served by libshingle_torch.so: {served}; expected {expected}"
+    with torch.no_grad(), forced(LIBRARY):
+        for outs, ops in zip(got, inputs):
+            compare(outs, step(ops), dtype, "a repeated call")
+    torch.cuda.synchronize()
+    graph.reset()
+
+
 def compiled_step(mode):
     import torch
     from shingle import torch as st
@@ -426,7 +468,7 @@ def warmup():
 
 CASES = {
     case.__name__: case
-    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, strides, side_stream, two_groups, cuda_graph,
+    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, strides, side_stream, two_groups, cuda_graph, repeated,
                  patched_symm_mem, patched_fp8, compiled, warmup, compiled_with_graphs)
 }  # fmt: skip
 

@@ -34,14 +34,14 @@ def host_ranks(capturing=False):
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
         patch.setattr(overlapped, "enqueue", enqueue_and_wait)
         patch.setattr(overlapped, "staged", host_matrix)
-        configure(min_m=1, max_m=64)
+        configure(min_m=1, max_m=64, native=False)
         yield
         contexts.release()
 
 
-def enqueue_and_wait(*args, enqueue=overlapped.enqueue):
+def enqueue_and_wait(*args, enqueue=overlapped.enqueue, **options):
     """Host ranks read the tensors later. CUDA's allocator orders their reuse; the CPU's does not."""
-    enqueue(*args)
+    enqueue(*args, **options)
     for made in contexts._contexts.values():
         made.context.synchronize()
 

@@ -12,6 +12,7 @@ import os
 from typing import NamedTuple
 
 from ..errors import InvalidArgument, IoError
+from . import native
 from .settings import settings
 
 LIBRARY = "mm+c10d"  # the choice of the libraries alone
@@ -66,6 +67,15 @@ class Table:
     rows: dict[Shape, list[tuple[int, str]]] = dataclasses.field(default_factory=dict)
     forced: str | None = None  # overrides the choice
 
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        native.forget()
+
+    def enter(self, shape, rows):
+        """Sets the rows of a shape."""
+        self.rows[shape.key] = rows
+        native.forget()
+
     def choose(self, shape, m):
         """The choice for a call with m rows."""
         if self.forced is not None:
@@ -113,7 +123,7 @@ class Table:
                 raise ValueError(f"version {found['version']}, expected 2")
             for row in found["shapes"]:
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
-                self.rows[Shape(**row).key] = sorted(choices)
+                self.enter(Shape(**row), sorted(choices))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument(f"{path} is no table of choices: {error!r}; write one with table.save()") from error
 

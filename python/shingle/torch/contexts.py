@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from ..context import Context, World
 from ..errors import Timeout, Unsupported
+from . import native
 from .choices import Shape
 from .groups import Group, find_group, name_of
 from .settings import settings
@@ -92,6 +93,7 @@ def release(group=None):
         found = _contexts.pop(key)
         found.context.close()
         found.context.world.close()
+    native.forget()
 
 
 def store_allgather(group: Group):

@@ -9,10 +9,11 @@ import functools
 import torch
 
 from ..context import Routing
-from . import contexts, outputs, sequential, shapes
+from . import contexts, native, outputs, sequential, shapes
 from .counters import counts
 from .choices import LIBRARY, Shape, by, table
 from .groups import find_group
+from .settings import settings
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -60,15 +61,19 @@ def chosen(group, shape, m, device):
 used: dict | None = None
 
 
-def enqueue(group, shape, m, device, operands, routing=None):
+def enqueue(group, shape, m, device, operands, routing=None, like=None):
     """One call on the current stream of a device, which autograd's threads may have to select.
 
     operands: (argument, owner) of each matrix, in the order of contexts.roles. Owners may go when this returns: their
-    memory is reused in the order of the stream.
+    memory is reused in the order of the stream. like: key, inputs and outputs, by which later calls are served alike.
     """
     with current(device):
         call = contexts.find_call(group, shape, m, device.index)
-        call(m, [argument for argument, _ in operands], (current_stream(device.index),), routing)
+        arguments = [argument for argument, _ in operands]
+        with call.context.lock:
+            call(m, arguments, (current_stream(device.index),), routing)
+            if like is not None and used is None and settings.native:
+                native.remember(*like, group.process_group, "overlapped." + shape.op, call, m, arguments)
 
 
 def current(device):
@@ -105,24 +110,36 @@ def operands(shape, x, w, *vectors):
 
 
 def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
+    key, inputs = ("gemm_reduce_scatter", group, x.shape, activation), (x, w) if bias is None else (x, w, bias)
+    if served := native.serve(key, inputs):
+        return served[0]
     out, at, m = outputs.gemm_reduce_scatter(x, w, group, bias, activation), find_group(group), x.shape[0]
     shape = chosen(at, gemm("gemm+reducescatter", x, w, at, bias=bias is not None, activation=activation), m, x.device)
     if shape is None:
         return sequential.gemm_reduce_scatter(x, w, group, bias, activation)
-    enqueue(at, shape, m, x.device, [*operands(shape, x, w, bias), rows_argument(out)])
+    matrices = [*operands(shape, *inputs), rows_argument(out)]
+    enqueue(at, shape, m, x.device, matrices, like=(key, inputs, (out,)))
     return out
 
 
 def gemm_all_reduce(x, w, group, bias=None):
+    key, inputs = ("gemm_all_reduce", group, x.shape), (x, w) if bias is None else (x, w, bias)
+    if served := native.serve(key, inputs):
+        return served[0]
     out, at, m = outputs.gemm_all_reduce(x, w, group, bias), find_group(group), x.shape[0]
     shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None), m, x.device)
     if shape is None:
         return sequential.gemm_all_reduce(x, w, group, bias)
-    enqueue(at, shape, m, x.device, [*operands(shape, x, w, bias), rows_argument(out)])
+    matrices = [*operands(shape, *inputs), rows_argument(out)]
+    enqueue(at, shape, m, x.device, matrices, like=(key, inputs, (out,)))
     return out
 
 
 def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5):
+    key = "gemm_all_reduce_norm", group, x.shape, eps
+    inputs = (x, w, residual, norm_weight) if bias is None else (x, w, bias, residual, norm_weight)
+    if served := native.serve(key, inputs):
+        return served
     outs, at = outputs.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps), find_group(group)
     m = x.shape[0]
     shape = None
@@ -130,13 +147,17 @@ def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5
         shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None, norm_epsilon=eps), m, x.device)
     if shape is None:
         return sequential.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps)
-    inputs = operands(shape, x, w, bias, residual, norm_weight)
-    enqueue(at, shape, m, x.device, [*inputs, *map(rows_argument, outs)])
+    matrices = [*operands(shape, *inputs), *map(rows_argument, outs)]
+    enqueue(at, shape, m, x.device, matrices, like=(key, inputs, outs))
     return outs
 
 
 def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     """One call for the largest weight. Other products, and return_gathered, read the rows that it gathered."""
+    key, inputs = ("all_gather_gemm", group, x.shape, rows), (x, *ws)
+    reads = len(ws) != 1 or return_gathered
+    if not reads and (served := native.serve(key, inputs)):
+        return served[1], [served[0]]
     (gathered, outs), at = outputs.all_gather_gemm(x, ws, group, rows, return_gathered), find_group(group)
     m = shapes.all_rows(x, rows, at)
     first = max(range(len(ws)), key=lambda i: ws[i].shape[0])
@@ -148,12 +169,13 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
         if return_gathered:
             gathered.copy_(found)
 
-    if not gather(x, ws[first], at, m, outs[first], read if len(ws) > 1 or return_gathered else None):
+    like = None if reads else (key, inputs, (*outs, gathered))
+    if not gather(x, ws[first], at, m, outs[first], read if reads else None, like):
         return sequential.all_gather_gemm(x, ws, group, rows, return_gathered)
     return gathered, outs
 
 
-def gather(x, w, group, m, out, read=None):
+def gather(x, w, group, m, out, read=None, like=None):
     """out = gathered x · wᵀ, then read(gathered x). The rows are in staging memory: `read` enqueues what reads them.
 
     False if this runs as mm + c10d. Nothing is done then.
@@ -163,7 +185,7 @@ def gather(x, w, group, m, out, read=None):
         return False
     inputs = [*operands(shape, x, w), rows_argument(out)]
     if read is None:
-        enqueue(group, shape, m, x.device, inputs)
+        enqueue(group, shape, m, x.device, inputs, like=like)
         return True
     with current(x.device):
         context = contexts.find_call(group, shape, m, x.device.index).context
@@ -245,6 +267,9 @@ def gemm_all_to_all(x, w, group, splits):
 
 
 def mlp(x, up, down, group, activation=None, rows=None):
+    key, inputs = ("mlp", group, x.shape, activation, rows), (x, up, down)
+    if served := native.serve(key, inputs):
+        return served[0]
     out, at = outputs.mlp(x, up, down, group, activation, rows), find_group(group)
     m = shapes.all_rows(x, rows, at)
     (n, inner), k = down.shape, x.shape[1]
@@ -252,6 +277,6 @@ def mlp(x, up, down, group, activation=None, rows=None):
     shape = chosen(at, whole, m, x.device)
     if shape is None:
         return sequential.mlp(x, up, down, group, activation, rows)
-    inputs = [*operands(shape, x, up), weight_argument(down, shape.transpose_b)]
-    enqueue(at, shape, m, x.device, [*inputs, rows_argument(out)])
+    matrices = [*operands(shape, x, up), weight_argument(down, shape.transpose_b), rows_argument(out)]
+    enqueue(at, shape, m, x.device, matrices, like=(key, inputs, (out,)))
     return out

@@ -3,6 +3,8 @@
 import dataclasses
 import os
 
+from . import native
+
 
 @dataclasses.dataclass
 class Settings:
@@ -11,7 +13,7 @@ class Settings:
     max_m: largest m that operators are declared with. Calls with more rows run as mm + c10d. It sets the size of the
     staging memory. min_m: least m that is overlapped where the table has no figure for the shape. mechanism: of all
     operators; None: the fastest predicted one. workers: SMs that waiting kernels may hold; 0: all. timeout_us:
-    deadline of waits, in microseconds; 0: 30 s.
+    deadline of waits, in microseconds; 0: 30 s. native: libshingle_torch.so serves calls like an earlier one.
     """
 
     max_m: int = int(os.environ.get("SHINGLE_MAX_M", 8192))
@@ -19,14 +21,16 @@ class Settings:
     mechanism: str | None = None
     workers: int = 0
     timeout_us: float = 0
+    native: bool = os.environ.get("SHINGLE_NATIVE", "1") != "0"
 
 
 settings = Settings()
 
 
 def configure(**changes):
-    """Changes settings: max_m, min_m, mechanism, workers, timeout_us (see Settings). Call it on all ranks alike."""
+    """Changes fields of Settings: max_m, min_m, mechanism, workers, timeout_us, native. Call it on all ranks alike."""
     for name, value in changes.items():
         if name not in settings.__dataclass_fields__:
             raise TypeError(f"configure() has no setting {name!r}; it has {', '.join(settings.__dataclass_fields__)}")
         setattr(settings, name, value)
+    native.forget()

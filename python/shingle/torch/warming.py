@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument
-from . import contexts, overlapped, shapes
+from . import contexts, native, overlapped, shapes
 from .choices import LIBRARY, PREDICTED, Shape, by, fastest, table
 from .groups import Group
 from .settings import settings
@@ -46,6 +46,7 @@ def warmup(step, *, tune=True, least_m=16):
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise InvalidArgument("warmup was called in a CUDA graph capture; call it before")
     overlapped.used = {}
+    native.forget()  # so that every call is recorded
     try:
         result = step()
     finally:
@@ -54,7 +55,7 @@ def warmup(step, *, tune=True, least_m=16):
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
             for at in (shape, shape._replace(captured=True)):
                 if tune and at.key not in table.rows:
-                    table.rows[at.key] = fastest(measure(group, at, powers(least_m, settings.max_m), device))
+                    table.enter(at, fastest(measure(group, at, powers(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
     return result
