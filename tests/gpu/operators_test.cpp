@@ -162,7 +162,8 @@ Problem draw_few_rows(Dice& dice, int world) {
   if (p.traits().multiplies()) {
     p.transpose_b = chance(dice, 60);
     p.epilogue.bias = chance(dice, 30);
-    p.epilogue.activation = one_of(dice, {Activation::none, Activation::none, Activation::gelu, Activation::silu});
+    p.epilogue.activation =
+        one_of(dice, {Activation::none, Activation::none, Activation::gelu, Activation::silu});
   }
   if (p.op == Op::allreduce || p.op == Op::gemm_allreduce || p.op == Op::gemm_reducescatter)
     if (chance(dice, 50)) p.norm = {true, chance(dice, 60)};

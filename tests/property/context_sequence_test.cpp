@@ -203,7 +203,8 @@ std::optional<Plan> random_plan(Dice& dice, int world, const Machine& machine) {
     for (int rank = 0; rank < world; ++rank) problem.m = larger(problem.m, problem.routing->rows(rank));
   }
   const auto params = random_params(dice, problem);
-  const Result<Plan> plan = plan_with(problem, machine, params[static_cast<std::size_t>(dice.size(0, params.size() - 1))]);
+  const Result<Plan> plan =
+      plan_with(problem, machine, params[static_cast<std::size_t>(dice.size(0, params.size() - 1))]);
   if (!plan || is_symmetric(*plan) || is_prelaunched(*plan)) return std::nullopt;
   return *plan;
 }

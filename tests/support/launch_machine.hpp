@@ -118,6 +118,8 @@ class LaunchMachine {
         return next(stream);
       case LaunchKind::kernel:
         return launch.parts.empty() ? compute(stream, first) : compute_part(stream, launch);
+      case LaunchKind::delivery:
+        return deliver(stream, launch);
     }
     return false;
   }
@@ -142,6 +144,30 @@ class LaunchMachine {
       }
     }
     return next(stream);
+  }
+
+  /// One kernel carries out the steps: a count, or an item of a pass, at a time.
+  bool deliver(Stream& stream, const Launch& launch) {
+    const auto index = launch.first + static_cast<std::int32_t>(stream.part);
+    if (index == launch.last) return next(stream);
+    const Step& one = step(stream, index);
+    if (const auto* await = std::get_if<Await>(&one)) {
+      if (!reached(await->counter, await->target)) return false;
+    } else if (const auto* at = std::get_if<Notify>(&one)) {
+      notify(at->counter, at->value);
+    } else {
+      const auto& pass = std::get<Elementwise>(one);
+      if (stream.item < 0) stream.item = pass.first;
+      if (stream.item < last_item(pass)) {
+        if (!gates_open(stream, one, stream.item)) return false;
+        if (!row_wise(pass)) count_tiles(stream, one, stream.item, stream.item + 1);
+        ++stream.item;
+        return true;
+      }
+    }
+    ++stream.part;
+    stream.item = -1;
+    return true;
   }
 
   /// Collectives meet by communicator and number; messages go by themselves here.

@@ -28,7 +28,8 @@ const std::map<std::string, std::string> values{
     {"pull", ""},          {"mover", "store"}, {"comm-order", "same"}, {"row-parallel", ""},
     {"variant", "pcpy"},   {"engines", "2"},   {"prelaunch", ""},      {"poll", "rank"},
     {"trigger", "direct"}, {"launchers", "2"}, {"unregistered", ""},   {"tile", "16x32"},
-    {"raster", "m"},       {"swizzle", "2"},   {"cluster", "2x1"},     {"rotation", "1"}};
+    {"raster", "m"},       {"swizzle", "2"},   {"cluster", "2x1"},     {"rotation", "1"},
+    {"hops", "2"}};
 
 /// A flag with its value, as the command line reads it.
 ParamList flag_of(const std::string& name) {

@@ -1,5 +1,5 @@
-// Flagged buffers: what their proof needs, and what it refuses. Each wrong plan is a right one of `low-latency`
-// with one change.
+// Flagged buffers: what their proof needs, and what it refuses. Each wrong plan is a right one of
+// `low-latency` with one change.
 #include <algorithm>
 
 #include "lower/launch_program.hpp"
@@ -90,8 +90,7 @@ TEST(VerifyFlagged, WithoutGreetingsARankWithoutRowsRunsAhead) {
 
 TEST(VerifyFlagged, AGreetingThatNobodyAwaitsMayComeTooEarly) {
   const Plan right = planned(Op::gemm_reducescatter, 1, 2, 1);
-  const Plan wrong =
-      without(right, [](const Step& step) { return std::holds_alternative<Await>(step); });
+  const Plan wrong = without(right, [](const Step& step) { return std::holds_alternative<Await>(step); });
   const Proof proof = verify(wrong, Setting::context);
   EXPECT_FALSE(proof.ok);
 }
@@ -149,7 +148,8 @@ TEST(VerifyFlagged, ArrivalsAreCountedByWhatArrives) {
 TEST(LowLatency, IsOneKernelAHopBehindTheProduct) {
   const auto kinds = [](const Plan& plan) {
     std::vector<LaunchKind> found;
-    for (const Launch& launch : lower(plan).ranks[0].launches) found.push_back(launch.kind);
+    const LaunchProgram program = lower(plan);
+    for (const Launch& launch : program.ranks[0].launches) found.push_back(launch.kind);
     return found;
   };
   using enum LaunchKind;
@@ -180,10 +180,13 @@ TEST(LowLatency, RefusesWhatItsKernelCannotDo) {
   EXPECT_THAT(reason(p, {.hops = 3}, machine), testing::HasSubstr("hops must be 1 or 2"));
   p.op = Op::gemm_reducescatter;
   EXPECT_THAT(reason(p, {.hops = 2}, machine), testing::HasSubstr("takes one hop"));
-  EXPECT_THAT(reason(small(Op::allgather), {}, machine), testing::HasSubstr("use copy-engine"));
+  Problem gather = small(Op::allgather);
+  gather.k = gather.n;
+  EXPECT_THAT(reason(gather, {}, machine), testing::HasSubstr("use copy-engine"));
   Machine apart = machine;
   apart.peer_memory = false;
-  EXPECT_THAT(reason(small(Op::gemm_allreduce), {}, apart), testing::HasSubstr("store to each other's memory"));
+  EXPECT_THAT(reason(small(Op::gemm_allreduce), {}, apart),
+              testing::HasSubstr("store to each other's memory"));
 }
 
 TEST(LowLatency, TakesTheHopsThatArePredictedFaster) {

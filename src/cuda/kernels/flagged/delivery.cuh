@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(most_threads(chunks))
   delivery.await_greetings();
   __syncthreads();
   if (threadIdx.x != 0) return;
-  if (atomicAdd(&state.ended, 1u) != gridDim.x - 1) return;
+  if (gridDim.x > 1 && atomicAdd(&state.ended, 1u) != gridDim.x - 1) return;
   state.ended = 0;
   state.used = args.used;
   state.turn = turn + 1;
