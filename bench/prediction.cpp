@@ -83,6 +83,8 @@ Params draw_params(Draw& draw) {
       return FusedParams{.tile = tile};
     case Mechanism::copy_engine:
       return CopyEngineParams{.tile = tile};
+    case Mechanism::low_latency:  // not drawn: its rows are few, and the link is not what takes the time
+      return LowLatencyParams{};
   }
   return {};
 }
