@@ -18,13 +18,13 @@ namespace {
 
 constexpr PlannerEntry planner_table[] = {
     {Mechanism::sequential, "one GEMM, then the collective: the baseline"},
+    {Mechanism::low_latency, "few rows: one kernel sums what ranks store into each other's flagged memory"},
     {Mechanism::chunked, "data slicing: the collective of one slice beside the GEMM of the next"},
     {Mechanism::ring,
      "messages around a ring; a rank's own shard is computed last (or first), so that nothing waits at the "
      "end"},
     {Mechanism::signal, "one GEMM that counts finished tiles; each group of waves is sent when complete"},
     {Mechanism::copy_engine, "copy engines carry out the collective, with no worker but those that sum"},
-    {Mechanism::low_latency, "few rows: one kernel behind the GEMM, whose words tell that they have arrived"},
     {Mechanism::fused, "one GEMM whose tiles go to, or come from, other ranks' memory directly"},
 };
 

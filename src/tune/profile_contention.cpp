@@ -47,8 +47,8 @@ void Profiler::fit(std::string text) {
 }
 
 /// Runs products and collectives beside each other. There are enough products to cover some collectives, and
-/// enough collectives to outlast the products; more of both where a slow host starts them late. Returns
-/// nothing if no product or no collective was covered completely, or if collectives take too long.
+/// enough collectives to outlast the products; more of either where they were too few. Returns nothing if no
+/// product or no collective was covered completely, or if collectives take too long.
 std::optional<ContentionSample> Profiler::beside(const Plan& product, double alone_us, Beside what) {
   constexpr double long_enough = 3.5, longer = 2, longest_us = 2e4;
   constexpr int after = 2;
@@ -58,11 +58,19 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
   const double call_us = known_us > 0 ? known_us : alone_us;
   if (call_us > longest_us) return {};
   Stopwatch::Beside found;
-  for (const double times : {1, 2, 4}) {
-    what.products = static_cast<int>(std::ceil(times * long_enough * std::max(call_us / alone_us, 1.0)));
-    what.calls = static_cast<int>(std::ceil(longer * what.products * alone_us / call_us)) + after;
+  double more_products = 1, more_calls = 1;  // call_us is a guess where nothing is known of the collective
+  for (int tries = 0; tries < 4; ++tries) {
+    what.products =
+        static_cast<int>(std::ceil(more_products * long_enough * std::max(call_us / alone_us, 1.0)));
+    what.calls =
+        static_cast<int>(std::ceil(more_calls * longer * what.products * alone_us / call_us)) + after;
     found = watch_.beside(plans_.beside(product, what));
-    if (found.product_us > 0 && found.collective_us > 0 && found.alone_us > 0) break;
+    if (found.product_us == 0 || found.collective_us == 0)
+      more_products *= 2;
+    else if (found.alone_us == 0)
+      more_calls *= 3;
+    else
+      break;
   }
   const char* const missing = found.product_us == 0      ? "no product was beside them"
                               : found.collective_us == 0 ? "none was beside products"

@@ -129,7 +129,9 @@ class Joined {
     const Step& step = place.step;
     std::set<std::int32_t> ranks;
     const auto internal = [&](const Slice& slice) {
-      return slice.buffer >= 0 && call.buffers[static_cast<std::size_t>(slice.buffer)].role == Role::internal;
+      if (slice.buffer < 0) return false;
+      const Buffer& buffer = call.buffers[static_cast<std::size_t>(slice.buffer)];
+      return buffer.role == Role::internal && !buffer.flagged;  // flagged ones are not in the arena
     };
     const auto slice = [&](const Slice& at) {
       if (internal(at)) ranks.insert(at.rank);

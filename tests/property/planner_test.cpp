@@ -24,7 +24,8 @@ namespace {
 using namespace test;
 
 constexpr Mechanism mechanisms[] = {Mechanism::sequential, Mechanism::chunked, Mechanism::signal,
-                                    Mechanism::ring,       Mechanism::fused,   Mechanism::copy_engine};
+                                    Mechanism::ring,       Mechanism::fused,   Mechanism::copy_engine,
+                                    Mechanism::low_latency};
 
 /// Whether any two ranks send each other the same number of rows.
 bool symmetric(const Routing& routing) {
@@ -59,6 +60,19 @@ std::optional<std::string> excuse_of_engines(const Problem& p, const CopyEngineP
   return std::nullopt;
 }
 
+std::optional<std::string> excuse_of_low_latency(const Problem& p, const Machine& machine,
+                                                 const LowLatencyParams& params) {
+  const OperatorTraits& of = p.traits();
+  if (p.op == Op::gemm || of.attends || of.chains() || of.routes()) return "another kind of operator";
+  if (p.op == Op::allgather) return "values stay as they are";
+  if (machine.workers <= machine.collective_workers) return "workers";
+  const std::int64_t row = (of.gathers() ? p.k : p.n) * static_cast<std::int64_t>(size_bytes(p.dtype));
+  if (row % 16 != 0) return "words";
+  if (of.reduces() && p.result_epilogue().activation == Activation::swiglu) return "two columns";
+  if (params.hops == 2 && (!of.reduces() || of.scatters())) return "one hop";
+  return std::nullopt;
+}
+
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, const Params& params) {
   const Mechanism mechanism = mechanism_of(params);
@@ -70,6 +84,8 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, cons
     for (int rank = 0; rank < p.world; ++rank)
       if (p.routing->rows(rank) != p.m || p.m == 0) return "transpose_a";
   if (const auto* copies = std::get_if<CopyEngineParams>(&params)) return excuse_of_engines(p, *copies);
+  if (const auto* few = std::get_if<LowLatencyParams>(&params))
+    return excuse_of_low_latency(p, machine, *few);
   if (const auto* fused = std::get_if<FusedParams>(&params)) {
     if (p.op == Op::gemm || p.traits().is_collective()) return "nothing to overlap";
     if (p.row_order == RowOrder::block_cyclic) return "rows dealt";

@@ -43,9 +43,9 @@ TEST_F(CliCompare, HoldsPredictionsAgainstMeasurements) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("a.json (predicted)"));
   EXPECT_THAT(text.out, HasSubstr("b.json (measured)"));
-  EXPECT_THAT(text.out, HasSubstr("|error| of 6 predictions: median "));
+  EXPECT_THAT(text.out, HasSubstr("|error| of 7 predictions: median "));
   const json whole = compared();
-  ASSERT_EQ(whole.at("rows").size(), 6u);
+  ASSERT_EQ(whole.at("rows").size(), 7u);
   for (const json& row : whole.at("rows")) {
     const double a = row.at("a_us"), b = row.at("b_us");
     EXPECT_NEAR(row.at("ratio").get<double>(), b / a, 1e-9);
@@ -141,13 +141,13 @@ TEST_F(CliCompare, WritesPagesThatStandAlone) {
     for (json& row : rows) row["source"] = "measured";
   });
   const std::string comparison = page_of(files());
-  EXPECT_EQ(count_of(comparison, "<tr>"), 7u);
+  EXPECT_EQ(count_of(comparison, "<tr>"), 8u);
   EXPECT_THAT(comparison, HasSubstr("Predicted against measured"));
   const std::string measured = page_of("run --repeat 1 " + what + small);
-  EXPECT_EQ(count_of(measured, "<tr>"), 7u);
-  EXPECT_EQ(count_of(measured, "<svg "), 6u);
+  EXPECT_EQ(count_of(measured, "<tr>"), 8u);
+  EXPECT_EQ(count_of(measured, "<svg "), 7u);
   const std::string predicted = page_of("simulate " + what + small + profile);
-  EXPECT_EQ(count_of(predicted, "<svg "), 7u) << "six timelines and the machine's curves";
+  EXPECT_EQ(count_of(predicted, "<svg "), 8u) << "seven timelines and the machine's curves";
   const std::string swept = page_of("simulate --op gemm+allreduce --n 4K --world 4 --mechanism signal " +
                                     profile + "--sweep m=1K,4K --sweep k=2K,8K");
   EXPECT_EQ(count_of(swept, "<tr>"), 5u);

@@ -123,7 +123,8 @@ TEST_F(Cli, RunsWhatTheFlagsSay) {
       if (row.at("reason").is_null())
         EXPECT_EQ(row.at("verified"), true) << flags << ", " << row.at("mechanism");
       else
-        EXPECT_THAT(row.at("mechanism"), testing::AnyOf("fused", "copy-engine")) << row.at("reason");
+        EXPECT_THAT(row.at("mechanism"), testing::AnyOf("fused", "copy-engine", "low-latency"))
+            << row.at("reason");
 }
 
 TEST_F(Cli, RunsAnMlpByEveryMechanismThatServes) {
@@ -132,7 +133,8 @@ TEST_F(Cli, RunsAnMlpByEveryMechanismThatServes) {
                                   "--activation relu --norm --residual --dtype f16"})
     for (const json& row : rows(sizes + "--mechanism all " + flags)) {
       EXPECT_EQ(row.at("inner"), 48);
-      if (row.at("mechanism") == "signal" || row.at("mechanism") == "copy-engine")
+      if (row.at("mechanism") == "signal" || row.at("mechanism") == "copy-engine" ||
+          row.at("mechanism") == "low-latency")
         EXPECT_THAT(row.at("reason").get<std::string>(), HasSubstr("use ring or fused"));
       else
         EXPECT_EQ(row.at("verified"), true) << row;

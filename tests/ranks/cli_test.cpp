@@ -28,7 +28,8 @@ TEST_F(Cli, RefusesBadUsageInOneLine) {
   expect_refused("run --op gemm+allreduce --m 8 --n 8", "--k");
   expect_refused("run --op gemm+sort --m 8 --n 8 --k 8", "gemm+sort");
   expect_refused("run --op gemm " + small + "--wings 2", "--wings");
-  const std::string known = "'magic' (one of sequential, chunked, ring, signal, copy-engine, fused, or ";
+  const std::string known =
+      "'magic' (one of sequential, low-latency, chunked, ring, signal, copy-engine, fused, or ";
   expect_refused("run --op gemm " + small + "--mechanism magic", known + "all, best or auto");
   expect_refused("bench --mechanism magic", known + "auto)");
   expect_refused("run --op gemm " + small + "--dtype f8", "f8");

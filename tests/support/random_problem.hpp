@@ -170,7 +170,7 @@ std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, cons
   fused.tile = engines.tile = tile;
   LowLatencyParams low_latency;
   const bool everywhere = problem.traits().reduces() && !problem.traits().scatters();
-  if (everywhere && chance(draw, 70)) low_latency.hops = static_cast<std::int32_t>(draw.size(1, 2));
+  if (everywhere) low_latency.hops = chunked.chunks % 3;
   return {SequentialParams{}, chunked, SignalParams{.tile = tile}, ring, fused, engines, low_latency};
 }
 /// Params of one mechanism, from the same draws for each.

@@ -176,7 +176,7 @@ const Case cases[] = {
     {"NoSource", [](Plan& p) { reduce(p).from.clear(); }, "from: nothing to read"},
     {"RowWiseCols", [](Plan& p) { norm(p).to.slice.cols = 2; }, "to.slice: 2 columns, but 4 are placed"},
     {"RowWiseHooks", [](Plan& p) { norm(p).gates = {{0, {2}, {1}}}; },
-     "gates: a row-wise step has no hooks by tiles"},
+     "gates: a row-wise step has hooks only if its grid has one column of tiles"},
     {"Residual", [](Plan& p) { norm(p).norm.residual = false; }, "residual: is given, but not used"},
     {"NormWeight", [](Plan& p) { norm(p).norm_weight = {}; }, "norm_weight.buffer: -1 is none"},
     {"Epsilon", [](Plan& p) { norm(p).norm.epsilon = -1; }, "norm: epsilon -1"},

@@ -214,7 +214,7 @@ void CallExecutable::require_all(std::span<const CallMatrix> matrices) const {
     std::uint32_t given = 0;
     for (const CallMatrix& matrix : matrices)
       if (matrix.rank == rank && matrix.memory.data != nullptr) given |= 1u << static_cast<int>(matrix.role);
-    for (std::size_t role = 0; role < buffers_.size(); ++role)
+    for (std::size_t role = 0; role < static_cast<std::size_t>(Role::internal); ++role)
       if (buffers_[role] >= 0 && (given >> role & 1) == 0 &&
           plan_.buffers[static_cast<std::size_t>(buffers_[role])].bytes(rank) > 0)
         throw InvalidArgument(

@@ -182,10 +182,15 @@ std::int64_t moved_cols(const Problem& p) {
 
 std::optional<Reason> not_served(const Problem& p) {
   const OperatorTraits& traits = p.traits();
-  if (traits.routes() || traits.attends || traits.chains() || traits.exchanges_heads() ||
-      p.op == Op::gemm_allgather_gemm || p.op == Op::gemm || p.op == Op::allgather)
-    return Reason{fmt::format("{} is not served by low-latency: use {}", name(p.op),
-                              p.op == Op::allgather ? "copy-engine" : "another mechanism")};
+  if (p.op == Op::gemm) return Reason{"gemm has no communication: use sequential"};
+  if (traits.attends) return Reason{"low-latency does not plan attention: use ring"};
+  if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
+  if (traits.chains())
+    return Reason{"low-latency gathers rows of A, not of a product: use chunked or copy-engine"};
+  if (traits.routes()) return Reason{"low-latency does not route rows: use signal or fused"};
+  if (p.op == Op::allgather)
+    return Reason{
+        "low-latency would turn -0.0 into 0.0, and an allgather moves values as they are: use copy-engine"};
   if (p.traits().reduces() && p.result_epilogue().activation == Activation::swiglu)
     return Reason{"swiglu of a sum needs another pass: use fused or sequential"};
   constexpr std::int64_t word = 16, most_row = 128 << 10;  // bytes: stores of the kernel, and its registers
