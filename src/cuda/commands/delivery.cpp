@@ -62,7 +62,11 @@ class Maker {
 
   const DeliveryArgs& finish() {
     used_bytes_ = std::max(used_bytes_, FlaggedMemory::first_byte(context_.plan.world()));  // the greetings
-    args_.used = static_cast<std::uint32_t>(used_bytes_ / greeting_bytes);
+    args_.extent.used = static_cast<std::uint32_t>(used_bytes_ / greeting_bytes);
+    if (hole_end_bytes_ <= used_bytes_) {
+      args_.extent.hole = static_cast<std::uint32_t>(hole_bytes_ / greeting_bytes);
+      args_.extent.hole_end = static_cast<std::uint32_t>(hole_end_bytes_ / greeting_bytes);
+    }
     return args_;
   }
 
@@ -103,6 +107,9 @@ class Maker {
     sent.from = rows(pass.from.front(), pass.grid.rows);
     sent.to = offset(pass.to.slice);
     (void)rows(pass.to, pass.grid.rows);
+    // Other ranks have the same slots, and store nothing into this rank's own.
+    hole_bytes_ = sent.to;
+    hole_end_bytes_ = sent.to + pass.grid.rows * context_.memory.row_bytes(pass.to.slice.buffer);
     sent.rows = static_cast<std::int32_t>(pass.grid.rows);
     for (const std::int32_t rank : ranks_of(pass.to, context_.plan.world())) {
       require(rank != context_.rank, "sends to other ranks");
@@ -169,7 +176,7 @@ class Maker {
   const Context& context_;
   DeliveryArgs args_{};
   std::int32_t sources_ = 0;
-  std::int64_t used_bytes_ = 0;
+  std::int64_t used_bytes_ = 0, hole_bytes_ = 0, hole_end_bytes_ = 0;
 };
 
 }  // namespace

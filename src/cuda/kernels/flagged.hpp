@@ -28,11 +28,18 @@ inline constexpr std::int64_t greeting_bytes = 16;
 /// Two bf16 or f16 numbers 0.0 and -0.0, or one f32 number -0.0.
 inline constexpr std::uint32_t flag = 0x80000000u;
 
+/// What a delivery may receive of a copy: chunks [0, used) of 16 bytes but [hole, hole_end), where the rank's
+/// own rows would be.
+struct FlaggedExtent {
+  std::uint32_t used = 0;
+  std::uint32_t hole = 0, hole_end = 0;
+};
+
 /// Turns of a rank's deliveries, in its device memory.
 struct FlaggedState {
   std::uint32_t turn = 0;
-  std::uint32_t used = 0;   ///< chunks of 16 bytes that the last delivery may have received
   std::uint32_t ended = 0;  ///< CTAs of the running kernel that have ended
+  FlaggedExtent last;       ///< of the last delivery
 };
 
 /// The flagged memory of all ranks. A copy begins with a greeting of each rank.
@@ -74,8 +81,8 @@ struct TakenRows {
 struct DeliveryArgs {
   FlaggedPlace flagged;
   Element type = Element::bf16;
-  std::int32_t cols = 0;   ///< of all rows; a row is a multiple of 16 bytes
-  std::uint32_t used = 0;  ///< chunks of a copy that the delivery may receive
+  std::int32_t cols = 0;  ///< of all rows; a row is a multiple of 16 bytes
+  FlaggedExtent extent;
   std::uint32_t plan = 0;  ///< hash of the plan, and its m: peers compare them
   std::uint32_t m = 0;
   std::int32_t sent = 0;  ///< number of sends

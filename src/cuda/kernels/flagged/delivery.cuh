@@ -138,11 +138,13 @@ struct Delivery {
     }
   }
 
-  __device__ void clear(std::uint32_t used) const {
+  __device__ void clear(const FlaggedExtent& last_extent) const {
     auto* const last = reinterpret_cast<uint4*>(copy(args.flagged.rank, turn + copies - 1));
     const uint4 empty{flag, flag, flag, flag};
-    for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < used; i += gridDim.x * blockDim.x)
-      last[i] = empty;
+    const std::uint32_t hole = last_extent.hole_end - last_extent.hole;
+    for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < last_extent.used - hole;
+         i += gridDim.x * blockDim.x)
+      last[i < last_extent.hole ? i : i + hole] = empty;
   }
 
   using Row = Chunk<T, length>[chunks];
@@ -259,11 +261,12 @@ __global__ void __launch_bounds__(most_threads(chunks))
   ptx::launch_dependents();
   ptx::await_prerequisites();
   FlaggedState& state = *args.flagged.state;
-  const std::uint32_t turn = state.turn, used = state.used;
+  const std::uint32_t turn = state.turn;
+  const FlaggedExtent last = state.last;
   Delivery<T, chunks> delivery(args, turn);
   delivery.greet();
   for_each_row(args.sends, args.sent, [&](const SentRows& rows, int row) { delivery.send(rows, row); });
-  delivery.clear(used);
+  delivery.clear(last);
   int parity = 0;
   for_each_row(args.takes, args.taken, [&](const TakenRows& rows, int row) {
     delivery.take(rows, row, warps[parity]);
@@ -274,7 +277,7 @@ __global__ void __launch_bounds__(most_threads(chunks))
   if (threadIdx.x != 0) return;
   if (gridDim.x > 1 && atomicAdd(&state.ended, 1u) != gridDim.x - 1) return;
   state.ended = 0;
-  state.used = args.used;
+  state.last = args.extent;
   state.turn = turn + 1;
 }
 
