@@ -12,6 +12,7 @@ those of a call, of the slowest rank. All results are compared with those of mm 
 `allreduce+norm` is the collective alone, with residual and RMSNorm, of a context's operator `allreduce`.
 """
 import argparse
+import itertools
 import math
 import statistics
 import time
@@ -20,6 +21,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 from shingle import torch as st
+from shingle.context import Context
+from shingle.torch import contexts
+from shingle.torch.groups import find_group
 from shingle.torch.warming import forced
 
 from record import join, quartiles, slowest_us, write_record
@@ -32,20 +36,20 @@ EPS = 1e-5
 
 
 def sums(group, m, n):
-    """PyTorch's ways to compute x · wᵀ summed over ranks, as functions of x and w."""
+    """PyTorch's ways to sum a matrix over ranks: functions of one that writes the matrix to where it is told."""
     buffer = symmetric_memory.empty(m, n, **BF16)
     symmetric_memory.rendezvous(buffer, group)
 
-    def nccl(x, w):
-        out = x @ w.t()
+    def nccl(write):
+        out = write(torch.empty(m, n, **BF16))
         dist.all_reduce(out)
         return out
 
-    def one_shot(x, w):
-        return torch.ops.symm_mem.one_shot_all_reduce(torch.mm(x, w.t(), out=buffer), "sum", group)
+    def one_shot(write):
+        return torch.ops.symm_mem.one_shot_all_reduce(write(buffer), "sum", group)
 
-    def two_shot(x, w):
-        return torch.ops.symm_mem.two_shot_all_reduce_(torch.mm(x, w.t(), out=buffer), "sum", group)
+    def two_shot(write):
+        return torch.ops.symm_mem.two_shot_all_reduce_(write(buffer), "sum", group)
 
     return {"nccl": nccl, "one_shot": one_shot, "two_shot": two_shot}
 
@@ -62,15 +66,43 @@ def ways(group, m, n, k, norm):
     x, residual, weight = torch.randn(m, k, **BF16), torch.randn(m, n, **BF16), torch.randn(n, **BF16)
     found = {"gemm": lambda w: x @ w.t()}
     for name, total in sums(group, m, n).items():
-        if norm:
-            found[name] = lambda w, total=total: add_and_normalise(total(x, w), residual, weight)
-        else:
-            found[name] = lambda w, total=total: total(x, w)
+        product = lambda w, total=total: total(lambda out: torch.mm(x, w.t(), out=out))
+        found[name] = (lambda w, product=product: add_and_normalise(product(w), residual, weight)) if norm else product
     if norm:
         found["shingle"] = lambda w: st.gemm_all_reduce(x, w, residual=residual, norm_weight=weight, eps=EPS)
     else:
         found["shingle"] = lambda w: st.gemm_all_reduce(x, w)
     return found
+
+
+class Alone:
+    """The collective alone, with residual and RMSNorm: an operator of a context of this program."""
+
+    def __init__(self, rank, group, largest, n):
+        self.world = contexts.make_world(find_group(group), torch.cuda.current_device())
+        self.context = Context(self.world)
+        op = self.context.declare("allreduce", m=largest, n=n, k=n, dtype="bf16", norm=True, residual=True,
+                                  norm_epsilon=EPS, mechanism="low-latency")
+        self.call = op.prepare([(rank, role) for role in ("a", "residual", "norm_weight", "out", "sum")], streams=1)
+
+    def ways(self, group, m, n):
+        """As `ways`, as functions of a part [m, n] of the sum. `copy`: what PyTorch's ways do to their own memory."""
+        residual, weight = torch.randn(m, n, **BF16), torch.randn(n, **BF16)
+        found = {"copy": lambda part: torch.empty_like(part).copy_(part)}
+        for name, total in sums(group, m, n).items():
+            found[name] = lambda part, total=total: add_and_normalise(total(lambda out: out.copy_(part)), residual, weight)
+
+        def low_latency(part):
+            outs = torch.empty_like(part), torch.empty_like(part)
+            matrices = [(t.data_ptr(), m if t.dim() == 2 else 1, 0) for t in (part, residual, weight, *outs)]
+            self.call(m, matrices, (torch.cuda.current_stream().cuda_stream,))
+            return outs
+
+        return {**found, "shingle": low_latency}
+
+    def close(self):
+        self.context.close()
+        self.world.close()
 
 
 def captured(run, weights):
@@ -85,14 +117,13 @@ def first(result):
     return (result[0] if isinstance(result, tuple) else result).float().clone()
 
 
-def measure(group, world, m, n, k, norm, args):
-    runs = ways(group, m, n, k, norm)
-    weights = [torch.randn(n, k, **BF16) * k**-0.5 for _ in range(COPIES)]
+def measure(op, runs, weights, world, m, n, k, args):
+    """Times of some ways, after their results are compared. weights: what each call of a graph takes."""
     results = {name: first(run(weights[0])) for name, run in runs.items()}
     reference = results["nccl"]
     for name, result in results.items():
         error = ((result - reference).norm() / reference.norm()).item()
-        assert name == "gemm" or error <= BOUND, (m, n, k, norm, name, error)
+        assert name in ("gemm", "copy") or error <= BOUND, (op, m, n, k, name, error)
     graphs = {name: captured(run, weights) for name, run in runs.items()}
     samples = {name: [] for name in runs}
     for turn in range(args.repeat + 2):
@@ -101,7 +132,7 @@ def measure(group, world, m, n, k, norm, args):
             us = slowest_us(lambda graph=graph: [graph.replay() for _ in range(REPLAYS)]) / (COPIES * REPLAYS)
             if turn >= 2:  # the first two warm up
                 samples[name].append(us)
-    return {"op": "gemm+allreduce" + ("+norm" if norm else ""), "m": m, "n": n, "k": k, "world": world,
+    return {"op": op, "m": m, "n": n, "k": k, "world": world,
             "error": ((results["shingle"] - reference).norm() / reference.norm()).item(),
             **{name: quartiles(taken) for name, taken in samples.items()}}
 
@@ -124,19 +155,26 @@ def main():
     torch.manual_seed(rank)
     rows = [int(m) for m in args.rows.split(",")]
     st.configure(max_m=max(rows))
-    measured = []
+    measured, alone = [], Alone(rank, group, max(rows), args.n)
+
+    def keep(op, runs, weights, m, k):
+        measured.append(row := measure(op, runs, weights, world, m, args.n, k, args))
+        if rank == 0:
+            times = "  ".join(f"{name} {row[name]['median_us']:5.1f}" for name in runs)
+            print(f"{op:19} {m:4}x{args.n}x{k:5}  {times}  us, "
+                  f"{best_of_torch(row) / row['shingle']['median_us']:.2f}x", flush=True)
+
     with torch.inference_mode(), forced(args.mechanism):
-        for norm in (False, True):
-            for k in map(int, args.k.split(",")):
-                for m in rows:
-                    measured.append(row := measure(group, world, m, args.n, k, norm, args))
-                    if rank == 0:
-                        times = "  ".join(f"{name} {row[name]['median_us']:5.1f}" for name in
-                                          ("gemm", "nccl", "one_shot", "two_shot", "shingle"))
-                        print(f"{row['op']:19} {m:4}x{args.n}x{k:5}  {times}  us, "
-                              f"{best_of_torch(row) / row['shingle']['median_us']:.2f}x", flush=True)
-    if rank == 0:
         for op in ("gemm+allreduce", "gemm+allreduce+norm"):
+            for k, m in itertools.product(map(int, args.k.split(",")), rows):
+                weights = [torch.randn(args.n, k, **BF16) * k**-0.5 for _ in range(COPIES)]
+                keep(op, ways(group, m, args.n, k, op.endswith("norm")), weights, m, k)
+        for m in rows:
+            parts = [torch.randn(m, args.n, **BF16) for _ in range(COPIES)]
+            keep("allreduce+norm", alone.ways(group, m, args.n), parts, m, 0)
+    alone.close()
+    if rank == 0:
+        for op in ("gemm+allreduce", "gemm+allreduce+norm", "allreduce+norm"):
             ratios = [best_of_torch(row) / row["shingle"]["median_us"] for row in measured if row["op"] == op]
             print(f"{op} over the best of PyTorch: geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, "
                   f"least {min(ratios):.3f}, of {len(ratios)} shapes")

@@ -38,6 +38,21 @@ def torch_decode(record):
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
 
 
+@table("torch-few-rows", "h100x2/torch_few_rows")
+def torch_few_rows(record):
+    """Times of the best of PyTorch's ways and of Shingle's op, and the speed-up, in microseconds."""
+    sizes, rows = values_of(record, "m"), []
+    for op in values_of(record, "op"):
+        for k in values_of(record, "k"):
+            cells = []
+            for m in sizes:
+                times = {row["timed"]: us(row) for row in pick(record, op=op, k=k, m=m)}
+                best = min(times[name] for name in ("nccl", "one_shot", "two_shot"))
+                cells.append(f"{best:.1f}, {times['shingle']:.1f}; {best / times['shingle']:.2f}")
+            rows.append([f"{op}, K = {k}", *cells])
+    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
 @table("torch-layers", "h100x2/torch_layers")
 def torch_layers(record):
     """The part of the communication that is exposed with NCCL, and the part of that which the ops hide."""
